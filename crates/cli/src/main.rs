@@ -1,0 +1,2 @@
+//! The `warmroute` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Where a request should go, decided from numbers alone.

@@ -1,0 +1,1 @@
+//! route, observe, apply: the routing core.

@@ -1,0 +1,12 @@
+//! The words that every part of Warmroute shares.
+//!
+//! Nothing here does anything: these are the nouns that cross a crate boundary. A type that only one crate needs
+//! lives in that crate.
+
+mod load;
+mod time;
+mod worker;
+
+pub use load::{LoadReport, Usage};
+pub use time::Micros;
+pub use worker::{Address, MAX_WORKERS, WorkerId, WorkerState};

@@ -1,0 +1,1 @@
+//! Asks each worker how it is.

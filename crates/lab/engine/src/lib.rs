@@ -1,0 +1,1 @@
+//! A small faithful model of an LLM engine, in virtual time.

@@ -1,0 +1,1 @@
+//! The engine model as an HTTP server.

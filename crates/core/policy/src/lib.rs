@@ -1,1 +1,36 @@
-//! Where a request should go, decided from numbers alone.
+//! Where should this request go?
+//!
+//! A policy answers that from numbers alone: the request's ([`Ask`]) and each ready worker's ([`Candidate`]). It owns no
+//! tree, thread, clock or connection, so every rule is a short pure function that a table of cases can test, and the
+//! lab can run rules of other routers through the very same door.
+//!
+//! One rule per file. [`Standard`] is the set that the gateway offers by name.
+
+mod least_loaded;
+mod numbers;
+mod power_of_two;
+mod prefix_affinity;
+mod random;
+mod rendezvous;
+mod round_robin;
+mod session_affinity;
+mod standard;
+
+pub use least_loaded::{LeastLoaded, LoadSignal};
+pub use numbers::{Ask, Candidate, Choice};
+pub use power_of_two::PowerOfTwo;
+pub use prefix_affinity::PrefixAffinity;
+pub use random::Random;
+pub use rendezvous::LoadBound;
+pub use round_robin::RoundRobin;
+pub use session_affinity::SessionAffinity;
+pub use standard::{Standard, UnknownPolicy};
+
+/// A rule that picks one of the candidates.
+pub trait Policy: Send + Sync {
+    /// The name in configuration, metrics and decision headers.
+    fn name(&self) -> &'static str;
+
+    /// Picks one. `candidates` is never empty; its order is stable between calls as long as the fleet is.
+    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice;
+}

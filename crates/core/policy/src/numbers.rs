@@ -1,0 +1,118 @@
+//! What a policy sees, and what it says.
+
+use warmroute_types::WorkerId;
+
+/// The request, as numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ask {
+    /// Tokens of the prompt, estimated where nobody counted them.
+    pub prompt_tokens: u32,
+    /// Hash of the session, user or tenant the request belongs to, where it names one.
+    pub session_key: Option<u64>,
+    /// Hash of the prompt's beginning, where it has one.
+    pub prefix_key: Option<u64>,
+    /// Fresh random bits for this decision.
+    pub random: u64,
+    /// How many decisions were made before this one in the same pool.
+    pub turn: u64,
+}
+
+/// One ready worker, as numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// Its seat in the fleet.
+    pub worker: WorkerId,
+    /// A hash of its address: the same in every router and after every restart.
+    pub identity: u64,
+    /// Requests sent to it that have not ended.
+    pub in_flight: u32,
+    /// Prompt tokens booked on it whose prefill has not ended.
+    pub prefill_tokens: u64,
+    /// Context tokens of the requests in flight: what each decode step has to read.
+    pub decode_tokens: u64,
+    /// Requests that wait inside the engine: its last report plus what was sent since; `None` without a fresh report.
+    pub waiting: Option<u32>,
+}
+
+/// Which candidate, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Index into the candidates.
+    pub index: usize,
+    /// A word for metrics and decision headers, from a small fixed set.
+    pub reason: &'static str,
+}
+
+/// The candidate with the least `cost`; equals are drawn by lot, or a burst of cold requests would herd on the first.
+pub(crate) fn least_by<C: PartialOrd + Copy>(
+    candidates: &[Candidate],
+    random: u64,
+    cost: impl Fn(&Candidate) -> C,
+) -> usize {
+    let mut best = 0;
+    let mut equals = 1_u64;
+    for index in 1..candidates.len() {
+        let (challenger, champion) = (cost(&candidates[index]), cost(&candidates[best]));
+        if challenger < champion {
+            (best, equals) = (index, 1);
+        } else if challenger == champion {
+            // Reservoir sampling: the n-th equal replaces the champion with probability 1/n.
+            equals += 1;
+            if mix(random ^ index as u64) % equals == 0 {
+                best = index;
+            }
+        }
+    }
+    best
+}
+
+/// Spreads the bits of `x` (the finalizer of splitmix64): one number in, one well-mixed number out.
+pub(crate) fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use super::*;
+
+    /// Candidates with the given numbers of requests in flight.
+    pub fn with_in_flight(in_flight: &[u32]) -> Vec<Candidate> {
+        in_flight.iter().enumerate().map(|(seat, &n)| candidate(seat as u16, n)).collect()
+    }
+
+    pub fn candidate(seat: u16, in_flight: u32) -> Candidate {
+        Candidate {
+            worker: WorkerId(seat),
+            identity: mix(u64::from(seat) + 1),
+            in_flight,
+            prefill_tokens: 0,
+            decode_tokens: 0,
+            waiting: None,
+        }
+    }
+
+    pub fn drawn(random: u64) -> Ask {
+        Ask { random: mix(random), ..Ask::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::*;
+    use super::*;
+
+    #[test]
+    fn equals_are_drawn_evenly() {
+        let candidates = with_in_flight(&[1, 0, 0, 2, 0]);
+        let mut wins = [0_u32; 5];
+        for draw in 0..9_000 {
+            wins[least_by(&candidates, mix(draw), |c| c.in_flight)] += 1;
+        }
+        assert_eq!((wins[0], wins[3]), (0, 0));
+        for seat in [1, 2, 4] {
+            assert!((2_700..3_300).contains(&wins[seat]), "each of three equals about 3,000 times: {wins:?}");
+        }
+    }
+}

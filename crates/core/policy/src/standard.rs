@@ -1,0 +1,130 @@
+//! The policies that the gateway offers, by name.
+
+use std::str::FromStr;
+
+use crate::{
+    Ask, Candidate, Choice, LeastLoaded, Policy, PowerOfTwo, PrefixAffinity, Random, RoundRobin,
+    SessionAffinity,
+};
+
+/// One of production's policies, with its parameters. An enum, so that a decision needs no virtual call and a
+/// configuration can be printed back.
+#[derive(Clone, Copy, Debug)]
+pub enum Standard {
+    /// Each in its turn.
+    RoundRobin(RoundRobin),
+    /// By lot.
+    Random(Random),
+    /// The least to do.
+    LeastLoaded(LeastLoaded),
+    /// The better of two draws.
+    PowerOfTwo(PowerOfTwo),
+    /// By session key.
+    SessionAffinity(SessionAffinity),
+    /// By prompt prefix.
+    PrefixAffinity(PrefixAffinity),
+}
+
+/// A policy name that nobody knows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown policy `{0}`; known: {known}", known = Standard::NAMES.join(", "))]
+pub struct UnknownPolicy(pub String);
+
+impl Standard {
+    /// Every policy's name, in the order in which they are explained.
+    pub const NAMES: [&'static str; 6] =
+        ["round_robin", "random", "least_loaded", "power_of_two", "session_affinity", "prefix_affinity"];
+
+    fn rule(&self) -> &dyn Policy {
+        match self {
+            Standard::RoundRobin(rule) => rule,
+            Standard::Random(rule) => rule,
+            Standard::LeastLoaded(rule) => rule,
+            Standard::PowerOfTwo(rule) => rule,
+            Standard::SessionAffinity(rule) => rule,
+            Standard::PrefixAffinity(rule) => rule,
+        }
+    }
+}
+
+impl FromStr for Standard {
+    type Err = UnknownPolicy;
+
+    /// Our names, and those that people bring along from other routers and papers; `-` and `_` are the same.
+    fn from_str(name: &str) -> Result<Standard, UnknownPolicy> {
+        Ok(match name.to_ascii_lowercase().replace('-', "_").as_str() {
+            "round_robin" => Standard::RoundRobin(RoundRobin),
+            "random" => Standard::Random(Random),
+            "least_loaded" | "join_shortest_queue" | "shortest_queue" => {
+                Standard::LeastLoaded(LeastLoaded::default())
+            }
+            "power_of_two" => Standard::PowerOfTwo(PowerOfTwo),
+            "session_affinity" | "consistent_hash" | "consistent_hashing" => {
+                Standard::SessionAffinity(SessionAffinity::default())
+            }
+            "prefix_affinity" | "prefix_hash" => Standard::PrefixAffinity(PrefixAffinity::default()),
+            _ => return Err(UnknownPolicy(name.to_owned())),
+        })
+    }
+}
+
+impl Policy for Standard {
+    fn name(&self) -> &'static str {
+        self.rule().name()
+    }
+
+    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+        match self {
+            Standard::RoundRobin(rule) => rule.choose(ask, candidates),
+            Standard::Random(rule) => rule.choose(ask, candidates),
+            Standard::LeastLoaded(rule) => rule.choose(ask, candidates),
+            Standard::PowerOfTwo(rule) => rule.choose(ask, candidates),
+            Standard::SessionAffinity(rule) => rule.choose(ask, candidates),
+            Standard::PrefixAffinity(rule) => rule.choose(ask, candidates),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numbers::fixtures::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_name_means_the_policy_that_bears_it() {
+        for name in Standard::NAMES {
+            assert_eq!(name.parse::<Standard>().unwrap().name(), name);
+            assert_eq!(name.replace('_', "-").parse::<Standard>().unwrap().name(), name);
+        }
+    }
+
+    #[test]
+    fn names_from_elsewhere_are_understood() {
+        for (alias, name) in [
+            ("join_shortest_queue", "least_loaded"),
+            ("prefix_hash", "prefix_affinity"),
+            ("consistent_hashing", "session_affinity"),
+        ] {
+            assert_eq!(alias.parse::<Standard>().unwrap().name(), name);
+        }
+        assert!("best".parse::<Standard>().unwrap_err().to_string().contains("least_loaded"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_policy_chooses_one_of_the_candidates(
+            random: u64, turn: u64, session_key: Option<u64>, prefix_key: Option<u64>,
+            loads in prop::collection::vec(0_u32..1_000, 1..100),
+        ) {
+            let candidates = with_in_flight(&loads);
+            let ask = Ask { prompt_tokens: 10, session_key, prefix_key, random, turn };
+            for name in Standard::NAMES {
+                let policy: Standard = name.parse().unwrap();
+                let choice = policy.choose(&ask, &candidates);
+                prop_assert!(choice.index < candidates.len());
+                prop_assert_eq!(policy.choose(&ask, &candidates), choice, "the same numbers, the same choice");
+            }
+        }
+    }
+}

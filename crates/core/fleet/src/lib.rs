@@ -1,1 +1,21 @@
 //! Which workers there are, how they are, and what they have in hand.
+//!
+//! ```text
+//! Fleet ── seats   who sits where: address, models, health        (changes rarely, behind a lock)
+//!       └─ desks   per seat: state, requests and tokens booked    (atomics in one array, read by every decision)
+//! ```
+//!
+//! A [`Booking`] is work promised to a worker. It is made in the router's critical section and released by what
+//! happened; dropped unfinished, it releases itself, so that no path through the gateway can leak load.
+
+mod booking;
+mod desk;
+mod fleet;
+mod health;
+mod worker;
+
+pub use booking::{Booking, Work};
+pub use desk::DeskView;
+pub use fleet::{Fleet, FleetFull};
+pub use health::{Health, HealthConfig, ProbeResult};
+pub use worker::{Models, Worker, WorkerView};

@@ -43,7 +43,10 @@ mod tests {
     use super::*;
     use crate::numbers::fixtures::*;
 
-    fn with_waiting(rows: &[(u32, Option<u32>)]) -> Vec<Candidate> {
+    /// Requests in flight, and the engine's waiting count where there is one.
+    type Row = (u32, Option<u32>);
+
+    fn with_waiting(rows: &[Row]) -> Vec<Candidate> {
         let rows = rows.iter().enumerate();
         rows.map(|(seat, &(n, waiting))| Candidate { waiting, ..candidate(seat as u16, n) }).collect()
     }
@@ -51,7 +54,7 @@ mod tests {
     #[test]
     fn the_shortest_queue_is_joined() {
         use LoadSignal::{InFlight, Waiting};
-        let cases: [(LoadSignal, &[(u32, Option<u32>)], usize, &str); 5] = [
+        let cases: [(LoadSignal, &[Row], usize, &str); 5] = [
             (InFlight, &[(3, None), (1, None), (2, None)], 1, "least_in_flight"),
             (InFlight, &[(3, Some(0)), (1, Some(9))], 1, "least_in_flight"),
             (Waiting, &[(3, Some(0)), (1, Some(9))], 0, "least_waiting"),

@@ -58,7 +58,7 @@ pub(crate) fn least_by<C: PartialOrd + Copy>(
         } else if challenger == champion {
             // Reservoir sampling: the n-th equal replaces the champion with probability 1/n.
             equals += 1;
-            if mix(random ^ index as u64) % equals == 0 {
+            if mix(random ^ index as u64).is_multiple_of(equals) {
                 best = index;
             }
         }

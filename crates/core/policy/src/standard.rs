@@ -7,8 +7,8 @@ use crate::{
     SessionAffinity,
 };
 
-/// One of production's policies, with its parameters. An enum, so that a decision needs no virtual call and a
-/// configuration can be printed back.
+/// One of production's policies, with its parameters. An enum, so that a configuration can be
+/// compared, copied and printed back.
 #[derive(Clone, Copy, Debug)]
 pub enum Standard {
     /// Each in its turn.
@@ -74,14 +74,7 @@ impl Policy for Standard {
     }
 
     fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        match self {
-            Standard::RoundRobin(rule) => rule.choose(ask, candidates),
-            Standard::Random(rule) => rule.choose(ask, candidates),
-            Standard::LeastLoaded(rule) => rule.choose(ask, candidates),
-            Standard::PowerOfTwo(rule) => rule.choose(ask, candidates),
-            Standard::SessionAffinity(rule) => rule.choose(ask, candidates),
-            Standard::PrefixAffinity(rule) => rule.choose(ask, candidates),
-        }
+        self.rule().choose(ask, candidates)
     }
 }
 

@@ -1,0 +1,117 @@
+//! One worker's desk: its state and the work on it, as atomics.
+//!
+//! Desks lie in one array, a cache line each, so that a decision over thousands of workers reads memory in sequence.
+//! Decisions for one model are serialised by the router; decisions for other models and releases happen at any
+//! time, hence atomics. `Relaxed` is enough: each number stands for itself and nothing is published through it.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use warmroute_types::{LoadReport, Micros, WorkerState};
+
+use crate::Work;
+
+/// Work and state of one seat.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Desk {
+    state: AtomicU8,
+    in_flight: AtomicU32,
+    prefill_tokens: AtomicU64,
+    decode_tokens: AtomicU64,
+    /// The engine's own report: waiting in the high half, running in the low half.
+    reported: AtomicU64,
+    /// When that was, in microseconds; 0 = never.
+    reported_at: AtomicU64,
+    /// Requests booked since that report, which it cannot know.
+    booked_since: AtomicU32,
+    kv_use_ppm: AtomicU32,
+}
+
+/// The numbers on a desk at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeskView {
+    /// May it be chosen?
+    pub state: WorkerState,
+    /// Requests sent and not ended.
+    pub in_flight: u32,
+    /// Prompt tokens whose prefill has not ended.
+    pub prefill_tokens: u64,
+    /// Context tokens of the requests in flight.
+    pub decode_tokens: u64,
+    /// Requests booked since the engine's last report.
+    pub booked_since_report: u32,
+    /// The engine's last report, if it ever made one.
+    pub report: Option<LoadReport>,
+}
+
+impl DeskView {
+    /// Requests that wait inside the engine: reported, plus sent since. `None` when the report is older than `age_max`.
+    pub fn waiting(&self, now: Micros, age_max: Micros) -> Option<u32> {
+        let report = self.report.filter(|report| now.since(report.at) <= age_max)?;
+        Some(report.waiting.saturating_add(self.booked_since_report))
+    }
+}
+
+impl Desk {
+    pub(crate) fn state(&self) -> WorkerState {
+        match self.state.load(Relaxed) {
+            1 => WorkerState::Ready,
+            2 => WorkerState::Unhealthy,
+            3 => WorkerState::Draining,
+            _ => WorkerState::Starting,
+        }
+    }
+
+    pub(crate) fn set_state(&self, state: WorkerState) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Relaxed)
+    }
+
+    pub(crate) fn book(&self, work: Work) {
+        self.in_flight.fetch_add(1, Relaxed);
+        self.booked_since.fetch_add(1, Relaxed);
+        self.prefill_tokens.fetch_add(u64::from(work.prefill_tokens), Relaxed);
+        self.decode_tokens.fetch_add(u64::from(work.context_tokens), Relaxed);
+    }
+
+    pub(crate) fn release_prefill(&self, work: Work) {
+        self.prefill_tokens.fetch_sub(u64::from(work.prefill_tokens), Relaxed);
+    }
+
+    pub(crate) fn release_request(&self, work: Work) {
+        self.decode_tokens.fetch_sub(u64::from(work.context_tokens), Relaxed);
+        self.in_flight.fetch_sub(1, Relaxed);
+    }
+
+    pub(crate) fn report(&self, report: LoadReport) {
+        self.reported.store(u64::from(report.waiting) << 32 | u64::from(report.running), Relaxed);
+        self.kv_use_ppm.store((report.kv_use.clamp(0.0, 1.0) * 1e6) as u32, Relaxed);
+        self.reported_at.store(report.at.0.max(1), Relaxed);
+        self.booked_since.store(0, Relaxed);
+    }
+
+    /// Back to an empty desk for a newcomer. Only called when nothing is booked on it.
+    pub(crate) fn wipe(&self) {
+        self.set_state(WorkerState::Starting);
+        self.reported_at.store(0, Relaxed);
+        self.booked_since.store(0, Relaxed);
+    }
+
+    pub(crate) fn view(&self) -> DeskView {
+        let at = Micros(self.reported_at.load(Relaxed));
+        let reported = self.reported.load(Relaxed);
+        let kv_use = self.kv_use_ppm.load(Relaxed) as f32 / 1e6;
+        let report = LoadReport { waiting: (reported >> 32) as u32, running: reported as u32, kv_use, at };
+        DeskView {
+            state: self.state(),
+            in_flight: self.in_flight(),
+            prefill_tokens: self.prefill_tokens.load(Relaxed),
+            decode_tokens: self.decode_tokens.load(Relaxed),
+            booked_since_report: self.booked_since.load(Relaxed),
+            report: (at != Micros::ZERO).then_some(report),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The registry: who sits where.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use warmroute_types::{Address, LoadReport, MAX_WORKERS, WorkerId, WorkerState};
+
+use crate::desk::Desk;
+use crate::{DeskView, Health, HealthConfig, Models, ProbeResult, Worker, WorkerView};
+
+/// All workers. Seats change rarely and are locked; desks are read by every decision and are not.
+pub struct Fleet {
+    seats: RwLock<Vec<Seat>>,
+    desks: Box<[Desk]>,
+    health: HealthConfig,
+}
+
+struct Seat {
+    worker: Arc<Worker>,
+    models: Models,
+    health: Health,
+    stay: Stay,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stay {
+    Member,
+    /// Told to go. The seat is taken by a newcomer only once nothing is booked on its desk.
+    Leaving,
+}
+
+/// There is no seat left.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the fleet is full: {MAX_WORKERS} workers")]
+pub struct FleetFull;
+
+impl Fleet {
+    /// An empty fleet.
+    pub fn new(health: HealthConfig) -> Fleet {
+        let desks = (0..MAX_WORKERS).map(|_| Desk::default()).collect();
+        Fleet { seats: RwLock::new(Vec::new()), desks, health }
+    }
+
+    /// Seats a worker. One that is already here keeps its seat and what it learned; one that was leaving is called
+    /// back. Models given here stand until the worker itself names others.
+    pub fn join(&self, address: Address, models: Models) -> Result<Arc<Worker>, FleetFull> {
+        let mut seats = self.seats.write();
+        if let Some(seat) = seats.iter_mut().find(|seat| seat.worker.address == address) {
+            seat.welcome_back(models, &self.desks);
+            return Ok(Arc::clone(&seat.worker));
+        }
+        let free = seats.iter().position(|seat| seat.is_free(&self.desks)).unwrap_or(seats.len());
+        if free == MAX_WORKERS {
+            return Err(FleetFull);
+        }
+        let worker = Arc::new(Worker::new(WorkerId(free as u16), address));
+        let seat =
+            Seat { worker: Arc::clone(&worker), models, health: Health::default(), stay: Stay::Member };
+        self.desks[free].wipe();
+        if free == seats.len() {
+            seats.push(seat)
+        } else {
+            seats[free] = seat
+        }
+        Ok(worker)
+    }
+
+    /// Lets a worker go: it gets nothing new, finishes what it has, and its seat is free after that.
+    pub fn leave(&self, address: &Address) -> Option<WorkerId> {
+        let mut seats = self.seats.write();
+        let seat = seats.iter_mut().find(|s| s.worker.address == *address && s.stay == Stay::Member)?;
+        seat.stay = Stay::Leaving;
+        seat.health.drain();
+        self.desk(seat.worker.id).set_state(WorkerState::Draining);
+        Some(seat.worker.id)
+    }
+
+    /// Takes in what a probe or a request saw; the state it leads to, if it changed.
+    pub fn saw(&self, worker: WorkerId, result: ProbeResult) -> Option<WorkerState> {
+        let mut seats = self.seats.write();
+        let seat = seats.get_mut(worker.index())?;
+        let before = seat.health.state();
+        let after = seat.health.saw(result, self.health);
+        self.desk(worker).set_state(after);
+        (before != after).then_some(after)
+    }
+
+    /// The worker named its models; true if that is news.
+    pub fn serves(&self, worker: WorkerId, models: Models) -> bool {
+        let mut seats = self.seats.write();
+        let Some(seat) = seats.get_mut(worker.index()) else { return false };
+        let news = seat.models != models;
+        seat.models = models;
+        news
+    }
+
+    /// The engine reported its load.
+    pub fn report(&self, worker: WorkerId, report: LoadReport) {
+        self.desk(worker).report(report);
+    }
+
+    /// The numbers on a worker's desk.
+    pub fn desk_view(&self, worker: WorkerId) -> DeskView {
+        self.desk(worker).view()
+    }
+
+    /// Every worker that is here: members, and those that leave but have not finished.
+    pub fn workers(&self) -> Vec<WorkerView> {
+        let seats = self.seats.read();
+        seats.iter().filter(|seat| !seat.is_free(&self.desks)).map(|seat| seat.view(&self.desks)).collect()
+    }
+
+    /// Those among which to choose: [`Fleet::workers`] without the leaving ones.
+    pub fn members(&self) -> Vec<WorkerView> {
+        let seats = self.seats.read();
+        let members = seats.iter().filter(|seat| seat.stay == Stay::Member);
+        members.map(|seat| seat.view(&self.desks)).collect()
+    }
+
+    pub(crate) fn desk(&self, worker: WorkerId) -> &Desk {
+        &self.desks[worker.index()]
+    }
+}
+
+impl Seat {
+    fn welcome_back(&mut self, models: Models, desks: &[Desk]) {
+        if models != Models::Unknown {
+            self.models = models;
+        }
+        if self.stay == Stay::Leaving {
+            self.stay = Stay::Member;
+            self.health = Health::default();
+            desks[self.worker.id.index()].set_state(WorkerState::Starting);
+        }
+    }
+
+    fn is_free(&self, desks: &[Desk]) -> bool {
+        self.stay == Stay::Leaving && desks[self.worker.id.index()].in_flight() == 0
+    }
+
+    fn view(&self, desks: &[Desk]) -> WorkerView {
+        WorkerView {
+            worker: Arc::clone(&self.worker),
+            models: self.models.clone(),
+            desk: desks[self.worker.id.index()].view(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Booking, Work};
+    use proptest::prelude::*;
+    use warmroute_types::Micros;
+
+    fn fleet_of(n: usize) -> Arc<Fleet> {
+        let fleet = Arc::new(Fleet::new(HealthConfig::default()));
+        (0..n).for_each(|i| _ = fleet.join(address(i), Models::Any).unwrap());
+        fleet
+    }
+
+    fn address(i: usize) -> Address {
+        Address::new(format!("http://engine-{i}"))
+    }
+
+    const WORK: Work = Work { prefill_tokens: 70, context_tokens: 100 };
+
+    #[test]
+    fn a_booking_is_on_the_desk_until_it_is_over() {
+        let fleet = fleet_of(1);
+        let mut booking = Booking::make(&fleet, WorkerId(0), WORK);
+        let desk = fleet.desk_view(WorkerId(0));
+        assert_eq!((desk.in_flight, desk.prefill_tokens, desk.decode_tokens), (1, 70, 100));
+        booking.first_token();
+        booking.first_token();
+        let desk = fleet.desk_view(WorkerId(0));
+        assert_eq!((desk.in_flight, desk.prefill_tokens, desk.decode_tokens), (1, 0, 100));
+        drop(booking);
+        let desk = fleet.desk_view(WorkerId(0));
+        assert_eq!((desk.in_flight, desk.prefill_tokens, desk.decode_tokens), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_seat_is_reused_only_after_its_last_booking() {
+        let fleet = fleet_of(2);
+        let booking = Booking::make(&fleet, WorkerId(0), WORK);
+        fleet.leave(&address(0));
+        assert_eq!(fleet.workers().len(), 2, "it leaves, but has not finished");
+        assert_eq!(fleet.members().len(), 1);
+        assert_eq!(fleet.join(address(7), Models::Any).unwrap().id, WorkerId(2));
+        drop(booking);
+        assert_eq!(fleet.workers().len(), 2);
+        assert_eq!(fleet.join(address(8), Models::Any).unwrap().id, WorkerId(0));
+        assert_eq!(fleet.desk_view(WorkerId(0)).state, WorkerState::Starting);
+    }
+
+    #[test]
+    fn a_worker_that_comes_back_while_leaving_keeps_its_seat() {
+        let fleet = fleet_of(1);
+        let _booking = Booking::make(&fleet, WorkerId(0), WORK);
+        fleet.leave(&address(0));
+        assert_eq!(fleet.join(address(0), Models::Unknown).unwrap().id, WorkerId(0));
+        assert_eq!(fleet.members()[0].models, Models::Any, "what it serves is remembered");
+        assert_eq!(fleet.desk_view(WorkerId(0)).in_flight, 1);
+    }
+
+    #[test]
+    fn the_fleet_has_an_end() {
+        let fleet = fleet_of(MAX_WORKERS);
+        assert_eq!(fleet.join(Address::new("http://one-too-many"), Models::Any), Err(FleetFull));
+    }
+
+    #[test]
+    fn a_report_ages_and_what_was_sent_since_is_added() {
+        let fleet = fleet_of(1);
+        let worker = WorkerId(0);
+        let waiting = |now| fleet.desk_view(worker).waiting(Micros::from_secs(now), Micros::from_secs(5));
+        assert_eq!(waiting(10), None, "no report yet");
+        fleet.report(worker, LoadReport { waiting: 3, running: 8, kv_use: 0.5, at: Micros::from_secs(10) });
+        let _bookings = [WORK, WORK].map(|work| Booking::make(&fleet, worker, work));
+        assert_eq!(waiting(12), Some(5));
+        assert_eq!(waiting(9), Some(5), "a clock that steps back makes nothing older");
+        assert_eq!(waiting(16), None, "too old to be believed");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Join(usize),
+        Leave(usize),
+        Book(usize),
+        FirstToken(usize),
+        End(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        (0..5_u8, 0..12_usize).prop_map(|(kind, n)| match kind {
+            0 => Step::Join(n),
+            1 => Step::Leave(n),
+            2 => Step::Book(n),
+            3 => Step::FirstToken(n),
+            _ => Step::End(n),
+        })
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: desks hold exactly the live bookings, and no two workers share a seat.
+        #[test]
+        fn load_is_the_sum_of_live_bookings(steps in prop::collection::vec(step(), 1..200)) {
+            let fleet = fleet_of(4);
+            let mut bookings: Vec<Booking> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Join(n) => _ = fleet.join(address(n), Models::Any).unwrap(),
+                    Step::Leave(n) => _ = fleet.leave(&address(n)),
+                    Step::Book(n) => {
+                        let members = fleet.members();
+                        if !members.is_empty() {
+                            let worker = members[n % members.len()].worker.id;
+                            bookings.push(Booking::make(&fleet, worker, WORK));
+                        }
+                    }
+                    Step::FirstToken(n) if !bookings.is_empty() => {
+                        let len = bookings.len();
+                        bookings[n % len].first_token();
+                    }
+                    Step::End(n) if !bookings.is_empty() => _ = bookings.swap_remove(n % bookings.len()),
+                    _ => {}
+                }
+                for view in fleet.workers() {
+                    let live = bookings.iter().filter(|b| b.worker() == view.worker.id).count() as u32;
+                    prop_assert_eq!(view.desk.in_flight, live);
+                    prop_assert_eq!(view.desk.decode_tokens, u64::from(live) * 100);
+                }
+                let mut seats: Vec<_> = fleet.workers().iter().map(|view| view.worker.id).collect();
+                seats.dedup();
+                prop_assert_eq!(seats.len(), fleet.workers().len());
+            }
+        }
+    }
+}

@@ -76,19 +76,21 @@ impl Fleet {
     }
 
     /// Takes in what a probe or a request saw; the state it leads to, if it changed.
-    pub fn saw(&self, worker: WorkerId, result: ProbeResult) -> Option<WorkerState> {
+    /// News of a worker whose seat has gone to another is ignored, here and in [`Fleet::serves`].
+    pub fn saw(&self, worker: &Worker, result: ProbeResult) -> Option<WorkerState> {
         let mut seats = self.seats.write();
-        let seat = seats.get_mut(worker.index())?;
+        let seat = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker)?;
         let before = seat.health.state();
         let after = seat.health.saw(result, self.health);
-        self.desk(worker).set_state(after);
+        self.desk(worker.id).set_state(after);
         (before != after).then_some(after)
     }
 
     /// The worker named its models; true if that is news.
-    pub fn serves(&self, worker: WorkerId, models: Models) -> bool {
+    pub fn serves(&self, worker: &Worker, models: Models) -> bool {
         let mut seats = self.seats.write();
-        let Some(seat) = seats.get_mut(worker.index()) else { return false };
+        let seat = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker);
+        let Some(seat) = seat else { return false };
         let news = seat.models != models;
         seat.models = models;
         news
@@ -203,6 +205,18 @@ mod tests {
         assert_eq!(fleet.join(address(0), Models::Unknown).unwrap().id, WorkerId(0));
         assert_eq!(fleet.members()[0].models, Models::Any, "what it serves is remembered");
         assert_eq!(fleet.desk_view(WorkerId(0)).in_flight, 1);
+    }
+
+    #[test]
+    fn late_news_of_a_former_worker_is_ignored() {
+        let fleet = fleet_of(1);
+        let former = Arc::clone(&fleet.members()[0].worker);
+        fleet.leave(&former.address);
+        let newcomer = fleet.join(address(5), Models::Any).unwrap();
+        assert_eq!(newcomer.id, former.id);
+        assert_eq!(fleet.saw(&former, ProbeResult::Answered), None);
+        assert!(!fleet.serves(&former, Models::named(&["old"])));
+        assert_eq!(fleet.saw(&newcomer, ProbeResult::Answered), Some(WorkerState::Ready));
     }
 
     #[test]

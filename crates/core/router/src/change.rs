@@ -1,0 +1,55 @@
+//! What the router is told: news of the fleet, and how requests fared.
+
+use std::sync::Arc;
+
+use warmroute_fleet::{Models, ProbeResult, Worker};
+use warmroute_types::{Address, LoadReport};
+
+/// News that changes the router's state. Feeds, discovery, health and load reports all come through this one door.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A worker is there.
+    Join {
+        /// Where.
+        address: Address,
+        /// What it serves, if somebody said so.
+        models: Models,
+    },
+    /// A worker shall go: it finishes what it has and gets nothing new.
+    Leave {
+        /// Where.
+        address: Address,
+    },
+    /// Somebody tried the worker.
+    Probed {
+        /// Which.
+        worker: Arc<Worker>,
+        /// How it went.
+        result: ProbeResult,
+    },
+    /// The worker named its models.
+    Serves {
+        /// Which.
+        worker: Arc<Worker>,
+        /// What.
+        models: Models,
+    },
+    /// The engine reported its load.
+    Load {
+        /// Which.
+        worker: Arc<Worker>,
+        /// What it said.
+        report: LoadReport,
+    },
+}
+
+/// How a request fared. A client that leaves is no outcome: its booking is simply dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The first token came: the prefill is over. The booking stays for the decoding.
+    FirstToken,
+    /// It ended as it should, whatever the engine answered.
+    Ended,
+    /// The worker's fault: no connection, a reset, a silence. Counts against its health.
+    Failed,
+}

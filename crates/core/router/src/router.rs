@@ -1,0 +1,220 @@
+//! The router: pools of workers by model, one policy, and the three verbs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use warmroute_fleet::{
+    Booking, Fleet, FleetFull, HealthConfig, Models, ProbeResult, Work, Worker, WorkerView,
+};
+use warmroute_policy::{Ask, Policy};
+use warmroute_types::{Micros, WorkerId};
+
+use crate::pool::{Placed, Pool, Terms};
+use crate::{Change, Outcome};
+
+/// The router's own few settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// When a worker counts as unhealthy.
+    pub health: HealthConfig,
+    /// A load report older than this is not believed.
+    pub report_age_max: Micros,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { health: HealthConfig::default(), report_age_max: Micros::from_secs(5) }
+    }
+}
+
+/// What a request asks of the router.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// The model it names; `None` is content with any worker.
+    pub model: Option<&'a str>,
+    /// Tokens of its prompt, as far as known.
+    pub prompt_tokens: u32,
+    /// Hash of its session, if it names one.
+    pub session_key: Option<u64>,
+    /// Hash of its prompt's beginning, if it has one.
+    pub prefix_key: Option<u64>,
+    /// Workers that have already failed it.
+    pub avoid: &'a [WorkerId],
+}
+
+/// Where a request goes. The booking inside keeps the work on the worker's desk until it is dropped.
+#[derive(Debug)]
+pub struct Decision {
+    /// Who.
+    pub worker: Arc<Worker>,
+    /// By which policy.
+    pub policy: &'static str,
+    /// And why, in a word.
+    pub reason: &'static str,
+    /// Prompt tokens expected in the worker's cache; nothing is known of caches yet, so none are promised.
+    pub cached_tokens: u32,
+    /// The work, on the worker's desk.
+    pub booking: Booking,
+}
+
+/// Why a request can go nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoRoute {
+    /// No worker serves this model, and all have said what they serve.
+    #[error("the model does not exist")]
+    UnknownModel,
+    /// Workers exist, but none is ready now.
+    #[error("no worker is ready")]
+    NotReady,
+    /// There is no worker at all.
+    #[error("the fleet is empty")]
+    NoWorkers,
+}
+
+/// The routing core, generic over its policy so that the lab can run rules of other routers.
+pub struct Router<P> {
+    fleet: Arc<Fleet>,
+    policy: P,
+    config: Config,
+    pools: RwLock<Pools>,
+}
+
+/// Who serves what. Rebuilt from the fleet whenever somebody comes, goes or changes models.
+#[derive(Default)]
+struct Pools {
+    by_model: HashMap<Arc<str>, Pool>,
+    /// Workers that take any model.
+    any: Pool,
+    /// All workers, for requests that name no model.
+    all: Pool,
+    /// Some worker has not said yet what it serves.
+    some_unknown: bool,
+}
+
+impl<P: Policy> Router<P> {
+    /// A router without workers.
+    pub fn new(policy: P, config: Config) -> Router<P> {
+        let fleet = Arc::new(Fleet::new(config.health));
+        Router { fleet, policy, config, pools: RwLock::default() }
+    }
+
+    /// Chooses a worker and books the request there. `random` is fresh for every call.
+    pub fn route(&self, request: &Request<'_>, now: Micros, random: u64) -> Result<Decision, NoRoute> {
+        let ask = Ask {
+            prompt_tokens: request.prompt_tokens,
+            session_key: request.session_key,
+            prefix_key: request.prefix_key,
+            random,
+            turn: 0,
+        };
+        let work = Work { prefill_tokens: request.prompt_tokens, context_tokens: request.prompt_tokens };
+        let report_age_max = self.config.report_age_max;
+        let terms = Terms { ask, work, avoid: request.avoid, now, report_age_max };
+
+        let pools = self.pools.read();
+        let pool = pools.serving(request.model)?;
+        let Placed { worker, reason, booking } =
+            pool.place(&self.fleet, &self.policy, terms).ok_or_else(|| pools.why_nobody())?;
+        Ok(Decision { worker, policy: self.policy.name(), reason, cached_tokens: 0, booking })
+    }
+
+    /// Takes in how a request fared. After `Ended` or `Failed` the caller drops the booking.
+    pub fn observe(&self, decision: &mut Decision, outcome: Outcome) {
+        match outcome {
+            Outcome::FirstToken => decision.booking.first_token(),
+            Outcome::Ended => {}
+            Outcome::Failed => _ = self.fleet.saw(&decision.worker, ProbeResult::Failed),
+        }
+    }
+
+    /// Takes in news.
+    pub fn apply(&self, change: Change) -> Result<(), FleetFull> {
+        match change {
+            Change::Join { address, models } => {
+                self.fleet.join(address, models)?;
+                self.rebuild_pools();
+            }
+            Change::Leave { address } => {
+                if self.fleet.leave(&address).is_some() {
+                    self.rebuild_pools();
+                }
+            }
+            Change::Probed { worker, result } => _ = self.fleet.saw(&worker, result),
+            Change::Serves { worker, models } => {
+                if self.fleet.serves(&worker, models) {
+                    self.rebuild_pools();
+                }
+            }
+            Change::Load { worker, report } => self.fleet.report(worker.id, report),
+        }
+        Ok(())
+    }
+
+    /// Every worker, as it is now.
+    pub fn workers(&self) -> Vec<WorkerView> {
+        self.fleet.workers()
+    }
+
+    /// The policy in use.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// Derives the pools anew. The write lock is held from reading the fleet to the last pool, so that of two changes
+    /// at once the later one wins everywhere.
+    fn rebuild_pools(&self) {
+        let mut pools = self.pools.write();
+        pools.seat(&self.fleet.members());
+    }
+}
+
+impl Pools {
+    fn serving(&self, model: Option<&str>) -> Result<&Pool, NoRoute> {
+        let Some(model) = model else { return Ok(&self.all) };
+        match self.by_model.get(model) {
+            Some(pool) => Ok(pool),
+            None if !self.any.is_empty() => Ok(&self.any),
+            None if self.all.is_empty() => Err(NoRoute::NoWorkers),
+            None if self.some_unknown => Err(NoRoute::NotReady),
+            None => Err(NoRoute::UnknownModel),
+        }
+    }
+
+    fn why_nobody(&self) -> NoRoute {
+        if self.all.is_empty() { NoRoute::NoWorkers } else { NoRoute::NotReady }
+    }
+
+    /// Pools that stay keep their count of turns; pools without workers go.
+    fn seat(&mut self, members: &[WorkerView]) {
+        let serving = |wanted: &dyn Fn(&Models) -> bool| -> Vec<Arc<Worker>> {
+            let chosen = members.iter().filter(|view| wanted(&view.models));
+            chosen.map(|view| Arc::clone(&view.worker)).collect()
+        };
+        self.all.set_members(serving(&|_| true));
+        self.any.set_members(serving(&|models| *models == Models::Any));
+        self.some_unknown = members.iter().any(|view| view.models == Models::Unknown);
+
+        let named = |models: &Models| match models {
+            Models::Named(names) => names.clone(),
+            Models::Unknown | Models::Any => Vec::new(),
+        };
+        let names: Vec<Arc<str>> = members.iter().flat_map(|view| named(&view.models)).collect();
+        self.by_model.retain(|model, _| names.contains(model));
+        for name in names {
+            if !self.by_model.contains_key(&name) {
+                self.by_model.insert(Arc::clone(&name), Pool::default());
+            }
+        }
+        for (model, pool) in &self.by_model {
+            pool.set_members(serving(&|models| match models {
+                Models::Any => true,
+                Models::Named(names) => names.contains(model),
+                Models::Unknown => false,
+            }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

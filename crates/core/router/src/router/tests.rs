@@ -1,0 +1,180 @@
+//! The router's laws.
+
+use std::sync::{Arc, Barrier};
+
+use warmroute_policy::{LeastLoaded, RoundRobin, Standard};
+use warmroute_types::{Address, LoadReport, WorkerState};
+
+use super::*;
+
+fn address(i: usize) -> Address {
+    Address::new(format!("http://engine-{i}"))
+}
+
+/// A router with `n` ready workers that serve `models`.
+fn router_of<P: Policy>(policy: P, n: usize, models: Models) -> Router<P> {
+    let router = Router::new(policy, Config::default());
+    for i in 0..n {
+        router.apply(Change::Join { address: address(i), models: models.clone() }).unwrap();
+    }
+    for view in router.workers() {
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered }).unwrap();
+    }
+    router
+}
+
+fn ask(model: &str) -> Request<'_> {
+    Request { model: Some(model), prompt_tokens: 100, ..Request::default() }
+}
+
+fn loads<P: Policy>(router: &Router<P>) -> Vec<u32> {
+    router.workers().iter().map(|view| view.desk.in_flight).collect()
+}
+
+/// The law: k concurrent siblings are placed as if they had come one after another. With the shortest queue that means
+/// a perfectly even spread, which any gap between reading the load and booking would spoil.
+#[test]
+fn concurrent_siblings_are_placed_as_if_in_sequence() {
+    const WORKERS: usize = 8;
+    const THREADS: usize = 16;
+    const EACH: usize = 50;
+    let router = router_of(LeastLoaded::default(), WORKERS, Models::named(&["m"]));
+    let barrier = Barrier::new(THREADS);
+    let decisions: Vec<Decision> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (router, barrier) = (&router, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    // Clocks of threads disagree: `now` steps back and forth.
+                    let now = Micros(1_000_000 - thread as u64 * 1_000);
+                    let random = |i: usize| (thread * EACH + i) as u64;
+                    (0..EACH).map(|i| router.route(&ask("m"), now, random(i)).unwrap()).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(loads(&router), vec![(THREADS * EACH / WORKERS) as u32; WORKERS]);
+    drop(decisions);
+    assert_eq!(loads(&router), vec![0; WORKERS], "every booking was released");
+}
+
+#[test]
+fn prefill_leaves_the_desk_at_the_first_token_and_the_rest_at_the_end() {
+    let router = router_of(RoundRobin, 1, Models::Any);
+    let mut decision = router.route(&ask("m"), Micros(1), 1).unwrap();
+    let desk = |router: &Router<RoundRobin>| router.workers()[0].desk;
+    assert_eq!((desk(&router).prefill_tokens, desk(&router).decode_tokens), (100, 100));
+    router.observe(&mut decision, Outcome::FirstToken);
+    assert_eq!((desk(&router).prefill_tokens, desk(&router).decode_tokens), (0, 100));
+    router.observe(&mut decision, Outcome::Ended);
+    drop(decision);
+    assert_eq!((desk(&router).in_flight, desk(&router).decode_tokens), (0, 0));
+}
+
+#[test]
+fn a_request_goes_only_to_workers_that_serve_its_model() {
+    let router = Router::new(RoundRobin, Config::default());
+    let join = |i, models| router.apply(Change::Join { address: address(i), models }).unwrap();
+    join(0, Models::named(&["small"]));
+    join(1, Models::named(&["large", "large-lora"]));
+    join(2, Models::named(&["large"]));
+    for view in router.workers() {
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered }).unwrap();
+    }
+    let goes_to = |model: Option<&str>| -> Vec<String> {
+        let request = Request { model, ..Request::default() };
+        let mut urls: Vec<String> = (0..6)
+            .map(|turn| router.route(&request, Micros(1), turn).unwrap().worker.address.url.clone())
+            .collect();
+        urls.sort();
+        urls.dedup();
+        urls
+    };
+    assert_eq!(goes_to(Some("small")), ["http://engine-0"]);
+    assert_eq!(goes_to(Some("large-lora")), ["http://engine-1"]);
+    assert_eq!(goes_to(Some("large")), ["http://engine-1", "http://engine-2"]);
+    assert_eq!(goes_to(None).len(), 3, "a request that names no model may go anywhere");
+    assert_eq!(router.route(&ask("other"), Micros(1), 1).unwrap_err(), NoRoute::UnknownModel);
+}
+
+#[test]
+fn why_there_is_no_route_is_told_apart() {
+    let router = Router::new(RoundRobin, Config::default());
+    let why = |router: &Router<RoundRobin>| router.route(&ask("m"), Micros(1), 1).unwrap_err();
+    assert_eq!(why(&router), NoRoute::NoWorkers);
+    router.apply(Change::Join { address: address(0), models: Models::Unknown }).unwrap();
+    assert_eq!(why(&router), NoRoute::NotReady, "it may turn out to serve the model");
+    let worker = Arc::clone(&router.workers()[0].worker);
+    let serves = |models| router.apply(Change::Serves { worker: Arc::clone(&worker), models }).unwrap();
+    serves(Models::named(&["other"]));
+    assert_eq!(why(&router), NoRoute::UnknownModel);
+    serves(Models::named(&["m"]));
+    assert_eq!(why(&router), NoRoute::NotReady, "it serves the model but has not said that it is well");
+    router.apply(Change::Probed { worker, result: ProbeResult::Answered }).unwrap();
+    assert!(router.route(&ask("m"), Micros(1), 1).is_ok());
+}
+
+#[test]
+fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
+    let router = router_of(RoundRobin, 2, Models::Any);
+    let bad = Arc::clone(&router.workers()[0].worker);
+    let mut failed = 0;
+    while router.workers()[0].desk.state == WorkerState::Ready {
+        let mut decision = router.route(&ask("m"), Micros(1), 1).unwrap();
+        if decision.worker == bad {
+            router.observe(&mut decision, Outcome::Failed);
+            failed += 1;
+        }
+    }
+    assert_eq!(failed, HealthConfig::default().failures_max);
+    assert!((0..9).all(|_| router.route(&ask("m"), Micros(1), 1).unwrap().worker != bad));
+    router.apply(Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered }).unwrap();
+    assert!((0..2).any(|_| router.route(&ask("m"), Micros(1), 1).unwrap().worker == bad));
+}
+
+#[test]
+fn a_worker_that_failed_this_request_is_avoided() {
+    let router = router_of(RoundRobin, 3, Models::Any);
+    let avoid = [WorkerId(0), WorkerId(2)];
+    let request = Request { avoid: &avoid, ..ask("m") };
+    assert!((0..5).all(|turn| router.route(&request, Micros(1), turn).unwrap().worker.id == WorkerId(1)));
+    let all = [WorkerId(0), WorkerId(1), WorkerId(2)];
+    let request = Request { avoid: &all, ..ask("m") };
+    assert_eq!(router.route(&request, Micros(1), 1).unwrap_err(), NoRoute::NotReady);
+}
+
+#[test]
+fn a_worker_that_leaves_gets_nothing_new_and_keeps_what_it_has() {
+    let router = router_of(RoundRobin, 2, Models::Any);
+    let held: Vec<_> = (0..2).map(|_| router.route(&ask("m"), Micros(1), 1).unwrap()).collect();
+    router.apply(Change::Leave { address: address(0) }).unwrap();
+    assert!((0..4).all(|_| router.route(&ask("m"), Micros(1), 1).unwrap().worker.address == address(1)));
+    let states: Vec<_> = router.workers().iter().map(|view| view.desk.state).collect();
+    assert_eq!(states, [WorkerState::Draining, WorkerState::Ready]);
+    drop(held);
+    assert_eq!(router.workers().len(), 1, "gone after its last request");
+}
+
+#[test]
+fn the_engines_waiting_count_is_believed_while_it_is_fresh() {
+    let policy = LeastLoaded { signal: warmroute_policy::LoadSignal::Waiting };
+    let router = router_of(policy, 2, Models::Any);
+    for (view, waiting) in router.workers().into_iter().zip([9, 2]) {
+        let report = LoadReport { waiting, at: Micros::from_secs(10), ..LoadReport::default() };
+        router.apply(Change::Load { worker: view.worker, report }).unwrap();
+    }
+    let at = |seconds| router.route(&ask("m"), Micros::from_secs(seconds), 5).unwrap();
+    let first = at(11);
+    assert_eq!((first.worker.id, first.reason), (WorkerId(1), "least_waiting"));
+    let late = at(60);
+    assert_eq!((late.worker.id, late.reason), (WorkerId(0), "least_in_flight"), "the report is too old");
+}
+
+#[test]
+fn the_policy_and_its_reason_are_in_the_decision() {
+    let router = router_of("session_affinity".parse::<Standard>().unwrap(), 4, Models::Any);
+    let decision = router.route(&Request { session_key: Some(5), ..ask("m") }, Micros(1), 1).unwrap();
+    assert_eq!((decision.policy, decision.reason), ("session_affinity", "session"));
+}

@@ -1,1 +1,22 @@
-//! What a request asks for, read from its body.
+//! What a request asks for, read from its body without building a tree of it.
+//!
+//! ```text
+//! body ──Body::read──▶ the few fields a router needs, as slices of the body
+//!                        └─canonical──▶ the prompt as one byte string: roles, contents, tools in order
+//!                                         └─PrefixRule──▶ the key of its beginning
+//! ```
+//!
+//! The body itself goes on as it came. What is not needed is skipped, but checked to be JSON, so that a broken request is
+//! refused here with the place named, and not by an engine after a queue.
+
+mod api;
+mod body;
+mod canonical;
+mod json;
+mod prefix;
+
+pub use api::Api;
+pub use body::{Body, SessionField};
+pub use canonical::{Sink, write_prompt, write_system};
+pub use json::{BadJson, RawStr};
+pub use prefix::{PrefixHash, PrefixRule, PrefixSpan, UnknownPrefixSetting};

@@ -1,0 +1,178 @@
+//! The fields of a body that a router needs, as slices of it.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::json::{BadJson, Cursor, Kind, RawStr};
+
+/// Bytes of prompt per token where nobody has counted: the usual figure for English text and code.
+pub(crate) const BYTES_PER_TOKEN: usize = 4;
+
+/// A body field that may name a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionField {
+    /// `session_id`
+    SessionId,
+    /// `user`
+    User,
+    /// `prompt_cache_key`
+    PromptCacheKey,
+}
+
+impl SessionField {
+    /// All of them.
+    pub const ALL: [SessionField; 3] =
+        [SessionField::SessionId, SessionField::User, SessionField::PromptCacheKey];
+
+    /// Its name in the body.
+    pub fn name(self) -> &'static str {
+        match self {
+            SessionField::SessionId => "session_id",
+            SessionField::User => "user",
+            SessionField::PromptCacheKey => "prompt_cache_key",
+        }
+    }
+}
+
+/// What was found in a body. Where a key stands twice the last one counts, as in the engines' own parsers.
+#[derive(Clone, Debug, Default)]
+pub struct Body<'a> {
+    model: Option<(RawStr<'a>, Range<usize>)>,
+    is_stream: bool,
+    sessions: [Option<RawStr<'a>>; SessionField::ALL.len()],
+    pub(crate) prompt: PromptFields<'a>,
+}
+
+/// The values that make up the prompt, as they stand in the body.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PromptFields<'a> {
+    pub tools: Option<&'a [u8]>,
+    /// `system` (Anthropic) or `instructions` (Responses).
+    pub system: Option<&'a [u8]>,
+    /// `messages`, `input` or `prompt`.
+    pub turns: Option<&'a [u8]>,
+}
+
+impl<'a> Body<'a> {
+    /// Reads a body; all of it must be one JSON object.
+    pub fn read(bytes: &'a [u8]) -> Result<Body<'a>, BadJson> {
+        let mut body = Body::default();
+        let mut cursor = Cursor::new(bytes);
+        cursor.object(|key, value| body.field(key, value))?;
+        cursor.end()?;
+        Ok(body)
+    }
+
+    fn field(&mut self, key: RawStr<'a>, value: &mut Cursor<'a>) -> Result<(), BadJson> {
+        match key.0 {
+            b"model" => {
+                let before = value.clone();
+                let range = value.value_range()?;
+                self.model = before.clone().string().ok().map(|name| (name, range));
+            }
+            b"stream" => self.is_stream = value.value()? == b"true",
+            b"messages" | b"input" | b"prompt" => self.prompt.turns = Some(value.value()?),
+            b"system" | b"instructions" => self.prompt.system = Some(value.value()?),
+            b"tools" => self.prompt.tools = Some(value.value()?),
+            b"session_id" => self.sessions[SessionField::SessionId as usize] = string_or_skip(value)?,
+            b"user" => self.sessions[SessionField::User as usize] = string_or_skip(value)?,
+            b"prompt_cache_key" => {
+                self.sessions[SessionField::PromptCacheKey as usize] = string_or_skip(value)?;
+            }
+            _ => value.skip_value()?,
+        }
+        Ok(())
+    }
+
+    /// The model's name, if it is given and is text.
+    pub fn model(&self) -> Option<Cow<'a, str>> {
+        match self.model.as_ref()?.0.unescaped() {
+            Cow::Borrowed(bytes) => std::str::from_utf8(bytes).ok().map(Cow::Borrowed),
+            Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
+        }
+    }
+
+    /// Where the model's value stands, quotes included: there another name can be spliced in.
+    pub fn model_range(&self) -> Option<Range<usize>> {
+        Some(self.model.as_ref()?.1.clone())
+    }
+
+    /// Did the client ask for a stream?
+    pub fn is_stream(&self) -> bool {
+        self.is_stream
+    }
+
+    /// A session named in the body.
+    pub fn session(&self, field: SessionField) -> Option<Cow<'a, [u8]>> {
+        self.sessions[field as usize].map(RawStr::unescaped).filter(|key| !key.is_empty())
+    }
+
+    /// The prompt's length in tokens: exact for token ids, estimated for text.
+    pub fn prompt_tokens(&self) -> u32 {
+        let fields = [self.prompt.tools, self.prompt.system, self.prompt.turns];
+        let tokens: usize = fields.into_iter().flatten().map(tokens_of).sum();
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+}
+
+fn string_or_skip<'a>(value: &mut Cursor<'a>) -> Result<Option<RawStr<'a>>, BadJson> {
+    if value.kind() == Kind::String {
+        return value.string().map(Some);
+    }
+    value.skip_value()?;
+    Ok(None)
+}
+
+/// An array of numbers is one token a number; anything else is text.
+fn tokens_of(value: &[u8]) -> usize {
+    let is_ids = value.iter().skip(1).find(|b| !b.is_ascii_whitespace()).is_some_and(u8::is_ascii_digit);
+    if value.first() == Some(&b'[') && is_ids {
+        return memchr::memchr_iter(b',', value).count() + 1;
+    }
+    value.len().div_ceil(BYTES_PER_TOKEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_needed_fields_are_found_in_any_order() {
+        let json = br#" {"tools":[{"a":"}"}], "stream" : true,"x":{"model":"no"},"model":"m\u0031","user":"u-1","messages":[] } "#;
+        let body = Body::read(json).unwrap();
+        assert_eq!(body.model().unwrap(), "m1");
+        assert_eq!(&json[body.model_range().unwrap()], br#""m\u0031""#);
+        assert!(body.is_stream());
+        assert_eq!(body.session(SessionField::User).unwrap(), "u-1".as_bytes());
+        assert_eq!(body.session(SessionField::SessionId), None);
+        assert_eq!(body.prompt.tools, Some(&br#"[{"a":"}"}]"#[..]));
+    }
+
+    #[test]
+    fn the_last_of_two_equal_keys_counts() {
+        let body = Body::read(br#"{"model":"a","stream":true,"model":"b","stream":false}"#).unwrap();
+        assert_eq!((body.model().unwrap().as_ref(), body.is_stream()), ("b", false));
+    }
+
+    #[test]
+    fn values_of_the_wrong_kind_are_left_to_the_engine() {
+        let body = Body::read(br#"{"model":5,"user":{"id":1},"stream":"yes","session_id":""}"#).unwrap();
+        assert!(body.model().is_none() && body.model_range().is_none() && !body.is_stream());
+        assert!(SessionField::ALL.iter().all(|&field| body.session(field).is_none()));
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_refused() {
+        for json in ["[]", "", "\"a\"", "{\"a\":1} x", "{\"a\":1"] {
+            assert!(Body::read(json.as_bytes()).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_counted_or_estimated() {
+        let tokens = |json: &str| Body::read(json.as_bytes()).unwrap().prompt_tokens();
+        assert_eq!(tokens(r#"{"prompt":[ 1, 2,3]}"#), 3);
+        assert_eq!(tokens(r#"{"prompt":"0123456789"}"#), 3);
+        assert_eq!(tokens("{}"), 0);
+    }
+}

@@ -1,0 +1,308 @@
+//! The prompt as one byte string.
+//!
+//! Two requests that an engine would render alike should have the same bytes, and two that differ early must differ early
+//! here too. So: tools, then the system prompt, then the turns in order; of each turn the role, the content, then whatever
+//! else it carries. Markers between them are bytes that UTF-8 never uses, so no text can imitate them. An image stands as
+//! a hash of itself: its place counts, its megabytes do not.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::Body;
+use crate::json::{BadJson, Cursor, Kind, RawStr};
+
+const TOOLS: u8 = 0xf8;
+const ROLE: u8 = 0xf9;
+const CONTENT: u8 = 0xfa;
+const NEXT_PART: u8 = 0xfb;
+const MEDIA: u8 = 0xfc;
+const FIELD: u8 = 0xfd;
+
+/// Takes in the canonical bytes.
+pub trait Sink {
+    /// The next bytes.
+    fn push(&mut self, bytes: &[u8]);
+
+    /// Nothing more is wanted: the writer may stop.
+    fn is_full(&self) -> bool {
+        false
+    }
+}
+
+impl Sink for Vec<u8> {
+    fn push(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Writes the whole prompt. The body was checked when it was read; what is not a prompt in any known shape is written as
+/// it stands.
+pub fn write_prompt(body: &Body<'_>, sink: &mut impl Sink) {
+    write_head(body, sink);
+    if let Some(turns) = body.prompt.turns {
+        write_turns(turns, sink, Turns::All);
+    }
+}
+
+/// Writes the part that many users share: tools, system prompt and leading system turns.
+pub fn write_system(body: &Body<'_>, sink: &mut impl Sink) {
+    write_head(body, sink);
+    if let Some(turns) = body.prompt.turns {
+        write_turns(turns, sink, Turns::LeadingSystem);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Turns {
+    All,
+    LeadingSystem,
+}
+
+/// Ends the walk over the turns early; nobody is shown it.
+const ENOUGH: BadJson = BadJson { at: 0, expected: "nothing more" };
+
+fn write_head(body: &Body<'_>, sink: &mut impl Sink) {
+    if let Some(tools) = body.prompt.tools.filter(|tools| *tools != b"[]" && *tools != b"null") {
+        sink.push(&[TOOLS]);
+        sink.push(tools);
+    }
+    if let Some(system) = body.prompt.system.filter(|system| *system != b"null") {
+        sink.push(&[ROLE]);
+        sink.push(b"system");
+        sink.push(&[CONTENT]);
+        write_content(system, sink);
+    }
+}
+
+fn write_turns(turns: &[u8], sink: &mut impl Sink, which: Turns) {
+    let mut turns = Cursor::new(turns);
+    let walked = match turns.kind() {
+        Kind::String if which == Turns::All => {
+            turns.string().map(|text| text.unescape(|piece| sink.push(piece)))
+        }
+        Kind::Array => turns.array(|item| {
+            let turn = Turn::read(item)?;
+            if sink.is_full() || (which == Turns::LeadingSystem && !turn.is_system()) {
+                return Err(ENOUGH);
+            }
+            turn.write(sink);
+            Ok(())
+        }),
+        _ => return,
+    };
+    debug_assert!(matches!(walked, Ok(()) | Err(ENOUGH)), "the body was checked when it was read");
+}
+
+/// One item of `messages`, `input` or `prompt`.
+struct Turn<'a> {
+    whole: &'a [u8],
+    role: Option<RawStr<'a>>,
+    content: Option<&'a [u8]>,
+}
+
+impl<'a> Turn<'a> {
+    fn read(item: &mut Cursor<'a>) -> Result<Turn<'a>, BadJson> {
+        let is_object = item.kind() == Kind::Object;
+        let whole = item.value()?;
+        let mut turn = Turn { whole, role: None, content: None };
+        if is_object {
+            Cursor::new(whole).object(|key, value| {
+                match key.0 {
+                    b"role" if value.kind() == Kind::String => turn.role = Some(value.string()?),
+                    b"content" => turn.content = Some(value.value()?),
+                    _ => value.skip_value()?,
+                }
+                Ok(())
+            })?;
+        }
+        Ok(turn)
+    }
+
+    fn is_system(&self) -> bool {
+        self.role.is_some_and(|role| matches!(role.0, b"system" | b"developer"))
+    }
+
+    fn write(&self, sink: &mut impl Sink) {
+        let Some(role) = self.role else {
+            // Not a message: a function call's result, a token id, one prompt of several. It stands for itself.
+            sink.push(&[FIELD]);
+            sink.push(self.whole);
+            return;
+        };
+        sink.push(&[ROLE]);
+        sink.push(role.0);
+        sink.push(&[CONTENT]);
+        self.content.into_iter().for_each(|content| write_content(content, sink));
+        self.write_other_fields(sink);
+    }
+
+    /// Tool calls, names and whatever a template may look at.
+    fn write_other_fields(&self, sink: &mut impl Sink) {
+        _ = Cursor::new(self.whole).object(|key, value| {
+            let raw = value.value()?;
+            if !matches!(key.0, b"role" | b"content") && raw != b"null" {
+                sink.push(&[FIELD]);
+                sink.push(key.0);
+                sink.push(&[CONTENT]);
+                sink.push(raw);
+            }
+            Ok(())
+        });
+    }
+}
+
+/// A string, or parts; parts are set apart, except that a single text part is the same as a string.
+fn write_content(content: &[u8], sink: &mut impl Sink) {
+    let mut cursor = Cursor::new(content);
+    let written = match cursor.kind() {
+        Kind::String => cursor.string().map(|text| text.unescape(|piece| sink.push(piece))),
+        Kind::Array => {
+            let mut is_first = true;
+            cursor.array(|part| {
+                if !is_first {
+                    sink.push(&[NEXT_PART]);
+                }
+                is_first = false;
+                write_part(part.value()?, sink);
+                Ok(())
+            })
+        }
+        _ => return,
+    };
+    debug_assert!(written.is_ok(), "the body was checked when it was read");
+}
+
+fn write_part(part: &[u8], sink: &mut impl Sink) {
+    let (mut kind, mut text) = (None, None);
+    let read = Cursor::new(part).object(|key, value| {
+        match key.0 {
+            b"type" if value.kind() == Kind::String => kind = Some(value.string()?),
+            b"text" if value.kind() == Kind::String => text = Some(value.string()?),
+            _ => value.skip_value()?,
+        }
+        Ok(())
+    });
+    match (read, kind.map(|kind| kind.0), text) {
+        (Ok(()), Some(b"text" | b"input_text" | b"output_text"), Some(text)) => {
+            text.unescape(|piece| sink.push(piece));
+        }
+        (Ok(()), Some(b"image_url" | b"input_image" | b"image" | b"input_audio" | b"video_url"), _) => {
+            sink.push(&[MEDIA]);
+            sink.push(&xxh3_64(part).to_le_bytes());
+        }
+        _ => {
+            sink.push(&[FIELD]);
+            sink.push(part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    fn canonical(body: &Value) -> Vec<u8> {
+        let text = body.to_string();
+        let mut out = Vec::new();
+        write_prompt(&Body::read(text.as_bytes()).unwrap(), &mut out);
+        out
+    }
+
+    fn system(body: &Value) -> Vec<u8> {
+        let text = body.to_string();
+        let mut out = Vec::new();
+        write_system(&Body::read(text.as_bytes()).unwrap(), &mut out);
+        out
+    }
+
+    fn chat(turns: &[(&str, &str)]) -> Value {
+        let messages: Vec<_> =
+            turns.iter().map(|(role, content)| json!({"role": role, "content": content})).collect();
+        json!({ "messages": messages })
+    }
+
+    #[test]
+    fn a_conversation_that_goes_on_begins_with_what_it_was() {
+        let before = canonical(&chat(&[("system", "Be brief."), ("user", "Hi\n\"you\"")]));
+        let after = canonical(&chat(&[
+            ("system", "Be brief."),
+            ("user", "Hi\n\"you\""),
+            ("assistant", "Hello."),
+            ("user", "Bye"),
+        ]));
+        assert!(after.starts_with(&before));
+        assert_eq!(before, b"\xf9system\xfaBe brief.\xf9user\xfaHi\n\"you\"");
+    }
+
+    #[test]
+    fn whatever_a_template_may_look_at_makes_a_difference() {
+        let plain = chat(&[("user", "Hi")]);
+        let others = [
+            chat(&[("assistant", "Hi")]),
+            json!({"messages": plain["messages"], "tools": [{"type": "function"}]}),
+            json!({"messages": [{"role": "user", "content": "Hi", "name": "Ann"}]}),
+            json!({"messages": [{"role": "user", "content": "Hi", "tool_calls": [{"id": "1"}]}]}),
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}]}),
+            json!({"messages": plain["messages"], "system": "Be brief."}),
+        ];
+        for other in &others {
+            assert_ne!(canonical(&plain), canonical(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_same_prompt_in_other_words_is_the_same() {
+        let plain = canonical(&chat(&[("user", "Hi")]));
+        for other in [
+            json!({"messages": [{"content": "Hi", "role": "user"}], "tools": []}),
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "tools": null}),
+            json!({"messages": [{"role": "user", "content": "Hi", "name": null}], "temperature": 0.5}),
+            json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]}),
+        ] {
+            assert_eq!(plain, canonical(&other), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_image_counts_by_its_hash_where_it_stands() {
+        let with = |url: &str| {
+            canonical(&json!({"messages": [{"role": "user", "content": [
+                {"type": "text", "text": "What is this?"},
+                {"type": "image_url", "image_url": {"url": url}},
+            ]}]}))
+        };
+        let (cat, dog) = (with(&"cat".repeat(10_000)), with(&"dog".repeat(10_000)));
+        assert_eq!((cat.len(), dog.len()), (cat.len(), cat.len()));
+        assert!(cat.len() < 40);
+        assert_ne!(cat, dog);
+    }
+
+    #[test]
+    fn the_shared_part_ends_where_the_user_begins() {
+        let body = chat(&[("system", "Be brief."), ("user", "Hi"), ("system", "And kind.")]);
+        assert_eq!(system(&body), b"\xf9system\xfaBe brief.");
+        assert_eq!(system(&chat(&[("user", "Hi")])), b"");
+        assert_eq!(system(&json!({"system": "Be brief.", "messages": []})), b"\xf9system\xfaBe brief.");
+    }
+
+    #[test]
+    fn plain_prompts_are_their_own_text() {
+        assert_eq!(canonical(&json!({"prompt": "Once upon"})), b"Once upon");
+        assert_eq!(canonical(&json!({"prompt": ["a", "b"]})), b"\xfd\"a\"\xfd\"b\"");
+        assert_eq!(canonical(&json!({"prompt": [1, 22]})), b"\xfd1\xfd22");
+    }
+
+    proptest! {
+        /// Conversations share canonical bytes exactly as far as they share turns and text.
+        #[test]
+        fn prompts_that_differ_early_differ_early(
+            shared in "\\PC{0,20}", left in "[a-m]{1,9}", right in "[n-z]{1,9}", role in "user|system",
+        ) {
+            let prompt = |end: &str| canonical(&chat(&[(&role, &format!("{shared}{end}")), ("assistant", "same")]));
+            let (left, right) = (prompt(&left), prompt(&right));
+            let common = left.iter().zip(&right).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(common, 2 + role.len() + shared.len());
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The key of a prompt's beginning: prompts with the same key go to the same worker.
+//!
+//! Three ways to say what "beginning" means. The first tokens are the usual one; without a tokenizer a token counts as four
+//! bytes. A key that ends inside a system prompt that everybody shares would send everybody to one worker, so the default
+//! reaches 1,024 tokens far.
+
+use std::str::FromStr;
+
+use blake2::digest::consts::U8;
+use blake2::{Blake2b, Digest};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::body::BYTES_PER_TOKEN;
+use crate::{Body, Sink, write_prompt, write_system};
+
+/// Window and reach of [`PrefixSpan::Windows`], in bytes, and how far apart windows begin.
+const WINDOW_BYTES: usize = 256 * BYTES_PER_TOKEN;
+const REACH_BYTES: usize = 4_000 * BYTES_PER_TOKEN;
+const STRIDE_BYTES: usize = 64 * BYTES_PER_TOKEN;
+
+/// What counts as the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixSpan {
+    /// The first so many tokens. A shorter prompt is keyed by the largest half, quarter, … of that it fills, so that a
+    /// conversation that grows turn by turn changes its key a few times, not at every turn.
+    Tokens(u32),
+    /// Tools and system prompt.
+    System,
+    /// The least hash of all windows of 256 tokens in the first 4,000: prompts that share most windows probably share
+    /// the least one, even when the shared text stands at another place.
+    Windows,
+}
+
+/// Which hash makes the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefixHash {
+    /// Fast; the default.
+    #[default]
+    Xxh3,
+    /// Cryptographic, for those who must not let clients steer requests by making collisions.
+    Blake2b,
+}
+
+/// How the prefix key is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixRule {
+    /// Over what.
+    pub span: PrefixSpan,
+    /// With which hash.
+    pub hash: PrefixHash,
+}
+
+impl Default for PrefixRule {
+    fn default() -> PrefixRule {
+        PrefixRule { span: PrefixSpan::Tokens(1_024), hash: PrefixHash::Xxh3 }
+    }
+}
+
+/// A word in the configuration that means no span or hash.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown {what} `{word}`; known: {known}")]
+pub struct UnknownPrefixSetting {
+    what: &'static str,
+    word: String,
+    known: &'static str,
+}
+
+impl FromStr for PrefixHash {
+    type Err = UnknownPrefixSetting;
+
+    fn from_str(word: &str) -> Result<PrefixHash, UnknownPrefixSetting> {
+        match word {
+            "xxh3" => Ok(PrefixHash::Xxh3),
+            "blake2b" => Ok(PrefixHash::Blake2b),
+            _ => Err(UnknownPrefixSetting { what: "hash", word: word.to_owned(), known: "xxh3, blake2b" }),
+        }
+    }
+}
+
+impl PrefixHash {
+    fn of(self, bytes: &[u8]) -> u64 {
+        match self {
+            PrefixHash::Xxh3 => xxh3_64(bytes),
+            PrefixHash::Blake2b => u64::from_le_bytes(Blake2b::<U8>::digest(bytes).into()),
+        }
+    }
+}
+
+impl PrefixRule {
+    /// The key of this prompt; `None` when there is nothing to make one of. `scratch` is overwritten: hand in the same
+    /// one again and again, and nothing is allocated.
+    pub fn key(&self, body: &Body<'_>, scratch: &mut Vec<u8>) -> Option<u64> {
+        scratch.clear();
+        match self.span {
+            PrefixSpan::Tokens(tokens) => {
+                let reach = (tokens as usize).max(1) * BYTES_PER_TOKEN;
+                write_prompt(body, &mut Head { bytes: scratch, reach });
+                self.key_of_head(scratch, reach)
+            }
+            PrefixSpan::System => {
+                write_system(body, scratch);
+                (!scratch.is_empty()).then(|| self.hash.of(scratch))
+            }
+            PrefixSpan::Windows => {
+                write_prompt(body, &mut Head { bytes: scratch, reach: REACH_BYTES });
+                self.least_window(scratch)
+            }
+        }
+    }
+
+    fn key_of_head(&self, head: &[u8], reach: usize) -> Option<u64> {
+        let mut length = reach;
+        while length > head.len() && length > BYTES_PER_TOKEN {
+            length /= 2;
+        }
+        let head = &head[..length.min(head.len())];
+        (!head.is_empty()).then(|| self.hash.of(head))
+    }
+
+    fn least_window(&self, head: &[u8]) -> Option<u64> {
+        if head.is_empty() {
+            return None;
+        }
+        if head.len() < WINDOW_BYTES {
+            return self.key_of_head(head, WINDOW_BYTES);
+        }
+        head.windows(WINDOW_BYTES).step_by(STRIDE_BYTES).map(|window| self.hash.of(window)).min()
+    }
+}
+
+/// Keeps the first `reach` bytes.
+struct Head<'a> {
+    bytes: &'a mut Vec<u8>,
+    reach: usize,
+}
+
+impl Sink for Head<'_> {
+    fn push(&mut self, bytes: &[u8]) {
+        let room = self.reach - self.bytes.len();
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() == self.reach
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn key(rule: PrefixRule, system: &str, turns: &[&str]) -> Option<u64> {
+        let mut messages = vec![json!({"role": "system", "content": system})];
+        messages.extend(turns.iter().map(|text| json!({"role": "user", "content": text})));
+        let text = json!({ "messages": messages }).to_string();
+        rule.key(&Body::read(text.as_bytes()).unwrap(), &mut Vec::new())
+    }
+
+    fn text(word: &str, bytes: usize) -> String {
+        word.repeat(bytes / word.len() + 1)[..bytes].to_owned()
+    }
+
+    #[test]
+    fn prompts_that_begin_alike_have_one_key() {
+        for hash in [PrefixHash::Xxh3, PrefixHash::Blake2b] {
+            let rule = PrefixRule { hash, ..PrefixRule::default() };
+            let head = text("shared ", 5_000);
+            assert_eq!(key(rule, &head, &["one"]), key(rule, &head, &["two"]));
+            assert_ne!(key(rule, &text("other ", 5_000), &["one"]), key(rule, &head, &["one"]));
+        }
+    }
+
+    #[test]
+    fn the_default_key_reaches_past_a_short_system_prompt_that_all_share() {
+        let head = text("You are helpful. ", 1_000);
+        let (one, two) = (text("one ", 4_000), text("two ", 4_000));
+        let short = PrefixRule { span: PrefixSpan::Tokens(200), ..PrefixRule::default() };
+        assert_eq!(key(short, &head, &[&one]), key(short, &head, &[&two]), "a short key herds");
+        let rule = PrefixRule::default();
+        assert_ne!(key(rule, &head, &[&one]), key(rule, &head, &[&two]));
+    }
+
+    #[test]
+    fn a_growing_conversation_changes_its_key_a_few_times_only() {
+        let rule = PrefixRule::default();
+        let turn = text("and then ", 200);
+        let mut keys: Vec<_> = (1..60).map(|turns| key(rule, "Be brief.", &vec![&*turn; turns])).collect();
+        keys.dedup();
+        assert!(keys.len() <= 6, "log2 of the growth, not one key a turn: {}", keys.len());
+    }
+
+    #[test]
+    fn the_system_key_ignores_who_asks_what() {
+        let rule = PrefixRule { span: PrefixSpan::System, ..PrefixRule::default() };
+        assert_eq!(key(rule, "Be brief.", &["one"]), key(rule, "Be brief.", &["two", "three"]));
+        assert_ne!(key(rule, "Be brief.", &["one"]), key(rule, "Be kind.", &["one"]));
+    }
+
+    #[test]
+    fn windows_find_shared_text_at_another_place() {
+        let rule = PrefixRule { span: PrefixSpan::Windows, ..PrefixRule::default() };
+        // Numbered words, so that no two windows are alike by chance.
+        let document: String = (0..2_400).map(|n| format!("{n:05} ")).collect();
+        // The other question is longer by a whole number of strides: 64 tokens.
+        let same = (0..40).filter(|n| {
+            let document = &document[n * 12..];
+            let (ask, ask_longer) = (text("why ", 256), text("why ", 512));
+            key(rule, &ask, &[document]) == key(rule, &ask_longer, &[document])
+        });
+        let same = same.count();
+        assert!(same >= 30, "most keys agree: {same} of 40");
+    }
+
+    #[test]
+    fn nothing_has_no_key() {
+        let body = Body::read(b"{}").unwrap();
+        for span in [PrefixSpan::Tokens(1_024), PrefixSpan::System, PrefixSpan::Windows] {
+            assert_eq!(PrefixRule { span, ..PrefixRule::default() }.key(&body, &mut Vec::new()), None);
+        }
+    }
+}

@@ -18,8 +18,22 @@ pub struct Fleet {
 struct Seat {
     worker: Arc<Worker>,
     models: Models,
+    models_from: ModelsFrom,
     health: Health,
     stay: Stay,
+}
+
+/// Who said what a worker serves. The operator's word stands against the engine's own list.
+#[derive(Clone, Copy, PartialEq)]
+enum ModelsFrom {
+    Operator,
+    Engine,
+}
+
+impl ModelsFrom {
+    fn joining_with(models: &Models) -> ModelsFrom {
+        if *models == Models::Unknown { ModelsFrom::Engine } else { ModelsFrom::Operator }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -42,7 +56,7 @@ impl Fleet {
     }
 
     /// Seats a worker. One that is already here keeps its seat and what it learned; one that was leaving is called
-    /// back. Models given here stand until the worker itself names others.
+    /// back. Models given here stand, whatever the engine lists itself; unknown ones are learned from it.
     pub fn join(&self, address: Address, models: Models) -> Result<Arc<Worker>, FleetFull> {
         let mut seats = self.seats.write();
         if let Some(seat) = seats.iter_mut().find(|seat| seat.worker.address == address) {
@@ -54,8 +68,13 @@ impl Fleet {
             return Err(FleetFull);
         }
         let worker = Arc::new(Worker::new(WorkerId(free as u16), address));
-        let seat =
-            Seat { worker: Arc::clone(&worker), models, health: Health::default(), stay: Stay::Member };
+        let seat = Seat {
+            worker: Arc::clone(&worker),
+            models_from: ModelsFrom::joining_with(&models),
+            models,
+            health: Health::default(),
+            stay: Stay::Member,
+        };
         self.desks[free].wipe();
         if free == seats.len() {
             seats.push(seat)
@@ -86,11 +105,11 @@ impl Fleet {
         (before != after).then_some(after)
     }
 
-    /// The worker named its models; true if that is news.
+    /// The engine listed its models; true if that is news.
     pub fn serves(&self, worker: &Worker, models: Models) -> bool {
         let mut seats = self.seats.write();
         let seat = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker);
-        let Some(seat) = seat else { return false };
+        let Some(seat) = seat.filter(|seat| seat.models_from == ModelsFrom::Engine) else { return false };
         let news = seat.models != models;
         seat.models = models;
         news
@@ -128,6 +147,7 @@ impl Seat {
     fn welcome_back(&mut self, models: Models, desks: &[Desk]) {
         if models != Models::Unknown {
             self.models = models;
+            self.models_from = ModelsFrom::Operator;
         }
         if self.stay == Stay::Leaving {
             self.stay = Stay::Member;
@@ -217,6 +237,18 @@ mod tests {
         assert_eq!(fleet.saw(&former, ProbeResult::Answered), None);
         assert!(!fleet.serves(&former, Models::named(&["old"])));
         assert_eq!(fleet.saw(&newcomer, ProbeResult::Answered), Some(WorkerState::Ready));
+    }
+
+    #[test]
+    fn models_are_learned_unless_the_operator_named_them() {
+        let fleet = fleet_of(0);
+        let told = fleet.join(address(0), Models::named(&["told"])).unwrap();
+        let asked = fleet.join(address(1), Models::Unknown).unwrap();
+        assert!(!fleet.serves(&told, Models::named(&["listed"])));
+        assert!(fleet.serves(&asked, Models::named(&["listed"])));
+        assert!(!fleet.serves(&asked, Models::named(&["listed"])), "no news");
+        let models: Vec<_> = fleet.members().into_iter().map(|view| view.models).collect();
+        assert_eq!(models, [Models::named(&["told"]), Models::named(&["listed"])]);
     }
 
     #[test]

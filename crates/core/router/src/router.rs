@@ -8,7 +8,7 @@ use warmroute_fleet::{
     Booking, Fleet, FleetFull, HealthConfig, Models, ProbeResult, Work, Worker, WorkerView,
 };
 use warmroute_policy::{Ask, Policy};
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::{Micros, WorkerId, WorkerState};
 
 use crate::pool::{Placed, Pool, Terms};
 use crate::{Change, Outcome};
@@ -154,6 +154,11 @@ impl<P: Policy> Router<P> {
     /// Every worker, as it is now.
     pub fn workers(&self) -> Vec<WorkerView> {
         self.fleet.workers()
+    }
+
+    /// One worker's state.
+    pub fn worker_state(&self, worker: WorkerId) -> WorkerState {
+        self.fleet.desk_view(worker).state
     }
 
     /// The policy in use.

@@ -1,1 +1,35 @@
-//! HTTP in, HTTP out.
+//! HTTP in, HTTP out: one request's way through the gateway, file by file.
+//!
+//! ```text
+//! server ──▶ intake ──▶ exchange ──▶ upstream ──▶ relay ──▶ client
+//! accept     body,      route,       connection   bytes through,
+//! drain      limits,    book,        to a worker  each chunk flushed,
+//!            ask        retry                     booking released
+//! ```
+//!
+//! The body goes on as it came. The upstream's head is held back until its first body chunk: until then nothing has been
+//! promised to the client, and another worker may be tried. Everything a request holds (its booking, its upstream
+//! connection) lives inside its response; when the client goes away hyper drops that, which releases the one and
+//! closes the other. There is no other clean-up code.
+
+mod admin;
+mod config;
+mod exchange;
+mod gateway;
+mod headers;
+mod intake;
+mod metrics;
+mod models;
+mod outgoing;
+mod random;
+mod refusal;
+mod relay;
+mod reply;
+mod server;
+mod upstream;
+
+pub use admin::{Admin, Readiness};
+pub use config::{Config, ConfigError, DecisionHeaders, SessionKey};
+pub use gateway::Gateway;
+pub use server::{Drain, Drained, serve};
+pub use upstream::{BadUrl, Target};

@@ -1,1 +1,84 @@
-//! Asks each worker how it is.
+//! Asks each worker how it is: health, models, load.
+//!
+//! One small task a worker, which knows nothing of the gateway: it tells the router what it saw, by [`Router::apply`]. A
+//! worker that is not ready is asked twice a second, so that one that recovers is used again at once; a ready one
+//! is asked for its load every second (an answer to that is proof of life too) and for its models now and then.
+
+mod client;
+mod load;
+mod models;
+mod worker;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use warmroute_fleet::Worker;
+use warmroute_policy::Policy;
+use warmroute_router::Router;
+use warmroute_types::Micros;
+
+pub use load::read_load;
+use worker::Probe;
+
+/// How often the list of workers is compared with the list of probes.
+const RECONCILE_EVERY: Duration = Duration::from_millis(100);
+
+/// How often workers are asked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The path that answers 200 when an engine is well.
+    pub health_path: String,
+    /// How often a ready worker's health is asked for.
+    pub health_interval: Duration,
+    /// How often a ready worker's load is asked for.
+    pub load_interval: Duration,
+    /// How often a worker that is not ready is asked.
+    pub recovery_interval: Duration,
+    /// An answer that takes longer is none.
+    pub timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            health_path: "/health".to_owned(),
+            health_interval: Duration::from_secs(5),
+            load_interval: Duration::from_secs(1),
+            recovery_interval: Duration::from_millis(500),
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Probes every worker of the router until dropped. `now` is the router's clock.
+pub async fn run<P>(router: Arc<Router<P>>, config: Config, now: impl Fn() -> Micros + Clone + Send + 'static)
+where
+    P: Policy + 'static,
+{
+    let config = Arc::new(config);
+    let mut probes: HashMap<_, Running> = HashMap::new();
+    loop {
+        let workers = router.workers();
+        // A worker that left and came back may sit elsewhere: the seat is part of who is probed.
+        let seated = |worker: &Worker| (worker.id, worker.address.clone());
+        probes.retain(|probed, _| workers.iter().any(|view| seated(&view.worker) == *probed));
+        for view in workers {
+            probes.entry(seated(&view.worker)).or_insert_with(|| {
+                let probe = Probe::new(Arc::clone(&router), view.worker, Arc::clone(&config), now.clone());
+                Running(tokio::spawn(probe.run()))
+            });
+        }
+        tokio::time::sleep(RECONCILE_EVERY).await;
+    }
+}
+
+/// A probe's task; dropped, it stops.
+struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

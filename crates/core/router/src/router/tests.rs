@@ -3,7 +3,7 @@
 use std::sync::{Arc, Barrier};
 
 use warmroute_policy::{LeastLoaded, RoundRobin, Standard};
-use warmroute_types::{Address, LoadReport, WorkerState};
+use warmroute_types::{Address, LoadReport};
 
 use super::*;
 

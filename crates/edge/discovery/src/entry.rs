@@ -1,0 +1,73 @@
+//! A worker as a person writes it down.
+
+use serde::{Deserialize, Serialize};
+use warmroute_types::Address;
+
+use crate::Listed;
+
+/// One `[[workers]]` table, in the configuration or in a watched file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerEntry {
+    /// Base URL of the engine.
+    pub url: String,
+    /// How many data-parallel ranks run behind it, if it has ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u16>,
+    /// What it serves; left out, the engine is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<String>>,
+}
+
+/// A file of workers that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum BadWorkers {
+    /// No file, or not for us.
+    #[error("cannot read it: {0}")]
+    Unreadable(#[from] std::io::Error),
+    /// Not TOML, or not workers.
+    #[error("{0}")]
+    Wrong(#[from] toml::de::Error),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkersFile {
+    #[serde(default)]
+    workers: Vec<WorkerEntry>,
+}
+
+impl WorkerEntry {
+    /// The workers behind the URL.
+    pub fn listed(&self) -> Vec<Listed> {
+        let addresses = Address::ranks(self.url.trim_end_matches('/'), self.ranks);
+        addresses.into_iter().map(|address| Listed { address, models: self.models.clone() }).collect()
+    }
+}
+
+/// Reads a TOML text that holds only `[[workers]]`.
+pub fn read_workers(text: &str) -> Result<Vec<Listed>, BadWorkers> {
+    let file: WorkersFile = toml::from_str(text)?;
+    Ok(file.workers.iter().flat_map(WorkerEntry::listed).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_become_workers() {
+        let text = "[[workers]]\nurl = \"http://a:1/\"\nranks = 2\n[[workers]]\nurl = \"http://b:1\"\nmodels = [\"m\"]";
+        let listed = read_workers(text).unwrap();
+        let addresses: Vec<String> = listed.iter().map(|listed| listed.address.to_string()).collect();
+        assert_eq!(addresses, ["http://a:1@0", "http://a:1@1", "http://b:1"]);
+        assert_eq!(listed[2].models, Some(vec!["m".to_owned()]));
+    }
+
+    #[test]
+    fn unknown_keys_are_named() {
+        let error = read_workers("[[workers]]\nurl = \"http://a\"\nrank = 2").unwrap_err().to_string();
+        assert!(error.contains("unknown field `rank`"), "{error}");
+        assert_eq!(read_workers("").unwrap(), []);
+    }
+}

@@ -1,0 +1,134 @@
+//! The operator's side, on a listener of its own: health, metrics, workers, configuration.
+
+mod workers;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use warmroute_types::WorkerState;
+
+use crate::gateway::Gateway;
+use crate::server::{Drain, Drained, accept};
+
+/// Admin bodies are small; larger ones are refused.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// Whether the gateway wants traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Some worker is ready, and we are not draining.
+    Ready,
+    /// No worker is ready.
+    NoWorker,
+    /// We are about to leave.
+    Draining,
+}
+
+/// The admin side of a gateway.
+pub struct Admin {
+    gateway: Arc<Gateway>,
+    /// The effective configuration, as `GET /config` shows it.
+    config: Value,
+    /// Tells that the gateway's client listener is draining.
+    clients: Drain,
+}
+
+/// A refusal, with its status.
+struct Problem(StatusCode, String);
+
+type Answer = Result<Response<Full<Bytes>>, Problem>;
+
+impl Admin {
+    /// `clients` is the drain of the client listener: when it begins, we are not ready.
+    pub fn new(gateway: Arc<Gateway>, config: Value, clients: Drain) -> Admin {
+        Admin { gateway, config, clients }
+    }
+
+    /// Serves until told to drain.
+    pub async fn serve(self, listener: TcpListener, drain: Drain) -> Drained {
+        let admin = Arc::new(self);
+        let service = move |request| {
+            let admin = Arc::clone(&admin);
+            async move { Ok::<_, Infallible>(admin.handle(request).await) }
+        };
+        accept(listener, drain, service).await
+    }
+
+    /// Whether requests should be sent here.
+    pub fn readiness(&self) -> Readiness {
+        if self.clients.has_begun() {
+            return Readiness::Draining;
+        }
+        let workers = self.gateway.router.workers();
+        if workers.iter().any(|view| view.desk.state == WorkerState::Ready) {
+            Readiness::Ready
+        } else {
+            Readiness::NoWorker
+        }
+    }
+
+    async fn handle(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        self.answer(request).await.unwrap_or_else(|Problem(status, message)| {
+            let mut response = as_json(&json!({"error": {"message": message}}));
+            *response.status_mut() = status;
+            response
+        })
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let query = parts.uri.query().unwrap_or_default();
+        match (&parts.method, parts.uri.path()) {
+            (&Method::GET, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
+            (&Method::GET, "/readyz") => self.readyz(),
+            (&Method::GET, "/metrics") => self.metrics(),
+            (&Method::GET, "/config") => Ok(as_json(&self.config)),
+            (&Method::GET, "/workers") => Ok(as_json(&workers::list(&self.gateway))),
+            (&Method::POST, "/workers") => workers::add(&self.gateway, &small_body(body).await?),
+            (&Method::DELETE, "/workers") => workers::remove(&self.gateway, query),
+            (_, "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers") => {
+                Err(Problem(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not allowed here", parts.method)))
+            }
+            (_, path) => Err(Problem(
+                StatusCode::NOT_FOUND,
+                format!("no such page: {path}; there are /healthz /readyz /metrics /workers /config"),
+            )),
+        }
+    }
+
+    fn readyz(&self) -> Answer {
+        match self.readiness() {
+            Readiness::Ready => Ok(as_json(&json!({"status": "ready"}))),
+            Readiness::NoWorker => Err(Problem(StatusCode::SERVICE_UNAVAILABLE, "no worker is ready".into())),
+            Readiness::Draining => Err(Problem(StatusCode::SERVICE_UNAVAILABLE, "draining".into())),
+        }
+    }
+
+    fn metrics(&self) -> Answer {
+        let text = self.gateway.metrics.encode(&self.gateway.router.workers());
+        let text = text.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+        let mut response = Response::new(Full::from(text));
+        let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        Ok(response)
+    }
+}
+
+async fn small_body(body: Incoming) -> Result<Bytes, Problem> {
+    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) => Err(Problem(StatusCode::BAD_REQUEST, error.to_string())),
+    }
+}
+
+fn as_json(value: &Value) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(value.to_string()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

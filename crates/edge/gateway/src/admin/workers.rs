@@ -1,0 +1,122 @@
+//! `/workers`: who is there, come in, please leave.
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use warmroute_fleet::{Models, WorkerView};
+use warmroute_router::Change;
+use warmroute_types::Address;
+
+use super::{Answer, Problem, as_json};
+use crate::gateway::Gateway;
+use crate::upstream::Target;
+
+/// `POST /workers`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Newcomer {
+    url: String,
+    /// Data-parallel ranks behind the URL; each becomes a worker.
+    ranks: Option<u16>,
+    /// What it serves; asked of the engine when left out.
+    models: Option<Vec<String>>,
+}
+
+pub(super) fn list(gateway: &Gateway) -> Value {
+    gateway.router.workers().iter().map(|view| describe(gateway, view)).collect()
+}
+
+fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
+    let models: Vec<&str> = match &view.models {
+        Models::Named(names) => names.iter().map(AsRef::as_ref).collect(),
+        Models::Any | Models::Unknown => Vec::new(),
+    };
+    let report = view.desk.report.map(|report| {
+        json!({
+            "waiting": report.waiting, "running": report.running, "kv_use": report.kv_use,
+            "age_ms": gateway.now().since(report.at).as_millis_f64().round(),
+        })
+    });
+    json!({
+        "url": view.worker.address.url,
+        "rank": view.worker.address.rank,
+        "model": models.first(),
+        "models": models,
+        "state": view.desk.state.as_str(),
+        // No engine events are read yet: what a worker holds is known only from our own routing.
+        "view": "presumed",
+        "trust": null,
+        "in_flight": view.desk.in_flight,
+        "prefill_tokens": view.desk.prefill_tokens,
+        "decode_tokens": view.desk.decode_tokens,
+        "report": report,
+    })
+}
+
+pub(super) fn add(gateway: &Gateway, body: &[u8]) -> Answer {
+    let bad = |message: String| Problem(StatusCode::BAD_REQUEST, message);
+    let newcomer: Newcomer = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
+    let url = newcomer.url.trim_end_matches('/');
+    url.parse::<Target>().map_err(|error| bad(error.to_string()))?;
+    let models = newcomer.models.map_or(Models::Unknown, |names| Models::named(&names));
+    for address in Address::ranks(url, newcomer.ranks) {
+        let change = Change::Join { address, models: models.clone() };
+        gateway.router.apply(change).map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
+    }
+    let mut response = as_json(&list(gateway));
+    *response.status_mut() = StatusCode::ACCEPTED;
+    Ok(response)
+}
+
+/// `DELETE /workers?url=…[&rank=…]`: all ranks of the URL, or one. They finish what they have.
+pub(super) fn remove(gateway: &Gateway, query: &str) -> Answer {
+    let parameter = |name: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| percent_decoded(value))
+    };
+    let missing = || Problem(StatusCode::BAD_REQUEST, "say which: DELETE /workers?url=URL".to_owned());
+    let url = parameter("url").ok_or_else(missing)?;
+    let url = url.trim_end_matches('/');
+    let rank = parameter("rank").map(|rank| rank.parse::<u16>());
+    let rank =
+        rank.transpose().map_err(|error| Problem(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;
+    let leaving: Vec<Address> = gateway
+        .router
+        .workers()
+        .into_iter()
+        .map(|view| view.worker.address.clone())
+        .filter(|address| address.url == url && (rank.is_none() || address.rank == rank))
+        .collect();
+    if leaving.is_empty() {
+        return Err(Problem(StatusCode::NOT_FOUND, format!("no such worker: {url}")));
+    }
+    for address in leaving {
+        let left = gateway.router.apply(Change::Leave { address });
+        left.map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
+    }
+    Ok(as_json(&list(gateway)))
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, tail @ ..] = rest {
+        let escaped = (*byte == b'%').then(|| tail.get(..2)).flatten();
+        let decoded = escaped.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        bytes.push(decoded.unwrap_or(*byte));
+        rest = if decoded.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent_decoded;
+
+    #[test]
+    fn urls_may_come_encoded_or_plain() {
+        assert_eq!(percent_decoded("http%3A%2F%2Fa%3a80"), "http://a:80");
+        assert_eq!(percent_decoded("http://a:80"), "http://a:80");
+        assert_eq!(percent_decoded("%zz%"), "%zz%");
+    }
+}

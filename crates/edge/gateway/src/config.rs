@@ -1,0 +1,148 @@
+//! The gateway's own settings.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::HeaderName;
+use warmroute_prompt::{PrefixRule, SessionField};
+
+/// How requests are read and sent on.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Larger JSON bodies are refused with 413.
+    pub body_bytes_max: usize,
+    /// Names under which clients may ask for a model: alias to model.
+    pub aliases: HashMap<String, String>,
+    /// Where a session's name is looked for, in this order.
+    pub session_keys: Vec<SessionKey>,
+    /// What of a prompt makes its prefix key.
+    pub prefix: PrefixRule,
+    /// Whether responses say how they were routed.
+    pub decision_headers: DecisionHeaders,
+    /// How often a request that failed before its first byte is sent to another worker.
+    pub retries_max: u32,
+    /// How long connecting to a worker may take.
+    pub connect_timeout: Duration,
+    /// How long an unused connection to a worker is kept. Engines close theirs after 5 s; ours go first.
+    pub idle_timeout: Duration,
+    /// Unused connections kept per worker.
+    pub idle_connections_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            body_bytes_max: 64 << 20,
+            aliases: HashMap::new(),
+            session_keys: SessionKey::default_order(),
+            prefix: PrefixRule::default(),
+            decision_headers: DecisionHeaders::Off,
+            retries_max: 2,
+            connect_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(4),
+            idle_connections_max: 256,
+        }
+    }
+}
+
+/// A setting that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No request would fit.
+    #[error("max-payload-size must be at least 1 byte")]
+    NoBody,
+    /// An alias of an alias would need a second look-up, and could go round in circles.
+    #[error("alias `{0}` points to `{1}`, which is an alias itself")]
+    AliasOfAlias(String, String),
+}
+
+impl Config {
+    /// Checks what the types cannot.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.body_bytes_max == 0 {
+            return Err(ConfigError::NoBody);
+        }
+        match self.aliases.iter().find(|(_, model)| self.aliases.contains_key(*model)) {
+            Some((alias, model)) => Err(ConfigError::AliasOfAlias(alias.clone(), model.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether responses carry `x-warmroute-*` headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DecisionHeaders {
+    /// The fleet stays private.
+    #[default]
+    Off,
+    /// Worker, policy, reason and predicted cached tokens.
+    On,
+}
+
+/// A place where a session's name may stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionKey {
+    /// A request header.
+    Header(HeaderName),
+    /// A field of the body.
+    Body(SessionField),
+}
+
+impl SessionKey {
+    /// The order that other routers use: headers first, from the narrowest to the widest, then the body.
+    pub fn default_order() -> Vec<SessionKey> {
+        let headers = ["x-session-id", "x-user-id", "x-tenant-id", "x-correlation-id"];
+        let headers = headers.map(|name| SessionKey::Header(HeaderName::from_static(name)));
+        headers.into_iter().chain(SessionField::ALL.map(SessionKey::Body)).collect()
+    }
+}
+
+impl FromStr for SessionKey {
+    type Err = String;
+
+    /// `header:NAME` or `body:FIELD`.
+    fn from_str(text: &str) -> Result<SessionKey, String> {
+        let wrong =
+            || format!("`{text}`: expected header:NAME or body:session_id, body:user, body:prompt_cache_key");
+        match text.split_once(':').ok_or_else(wrong)? {
+            ("header", name) => HeaderName::from_str(name).map(SessionKey::Header).map_err(|_| wrong()),
+            ("body", name) => {
+                let field = SessionField::ALL.into_iter().find(|field| field.name() == name);
+                field.map(SessionKey::Body).ok_or_else(wrong)
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SessionKey::Header(name) => write!(f, "header:{name}"),
+            SessionKey::Body(field) => write!(f, "body:{}", field.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_keys_are_written_as_they_are_read() {
+        for key in SessionKey::default_order() {
+            assert_eq!(key.to_string().parse(), Ok(key));
+        }
+        assert!("body:name".parse::<SessionKey>().unwrap_err().contains("prompt_cache_key"));
+        assert!("x-user".parse::<SessionKey>().is_err());
+    }
+
+    #[test]
+    fn an_alias_of_an_alias_is_refused() {
+        let aliases = [("a", "b"), ("b", "c")].map(|(from, to)| (from.to_owned(), to.to_owned()));
+        let config = Config { aliases: aliases.into(), ..Config::default() };
+        assert_eq!(config.validate(), Err(ConfigError::AliasOfAlias("a".into(), "b".into())));
+    }
+}

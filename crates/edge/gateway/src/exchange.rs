@@ -1,0 +1,171 @@
+//! The middle phases: route, send, and try another worker while nothing has reached the client.
+
+use std::sync::Arc;
+
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Method, Request, Response, Uri};
+use hyper::body::Incoming;
+use warmroute_prompt::Api;
+use warmroute_router::{Decision, Outcome, Request as Ask};
+use warmroute_types::{Micros, WorkerId};
+
+use crate::gateway::Gateway;
+use crate::intake::{self, Intake};
+use crate::metrics::Ending;
+use crate::outgoing::Outgoing;
+use crate::random::random;
+use crate::refusal::Refusal;
+use crate::relay::{Framing, Opening, Relay};
+use crate::reply::Reply;
+use crate::upstream::{Answer, Fault, Upstream};
+use crate::{DecisionHeaders, headers};
+
+/// One request on its way to a worker.
+struct Exchange {
+    gateway: Arc<Gateway>,
+    api: Api,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    intake: Intake,
+    received: Micros,
+    failed: Vec<WorkerId>,
+}
+
+/// A worker's answer, up to its first chunk.
+struct Begun {
+    head: Response<()>,
+    answer: Answer,
+    first: Option<bytes::Bytes>,
+}
+
+/// Takes a request all the way: reads it, sends it to a worker, returns the worker's answer.
+pub(crate) async fn forward(
+    gateway: &Arc<Gateway>,
+    api: Api,
+    request: Request<Incoming>,
+    request_id: &HeaderValue,
+) -> Result<Response<Reply>, Refusal> {
+    let received = gateway.now();
+    let (mut parts, body) = request.into_parts();
+    let policy = gateway.router.policy();
+    let intake = intake::receive(&parts.method, api, &parts.headers, body, &gateway.config, policy).await?;
+    headers::towards_worker(&mut parts.headers, request_id);
+    let exchange = Exchange {
+        gateway: Arc::clone(gateway),
+        api,
+        method: parts.method,
+        uri: parts.uri,
+        headers: parts.headers,
+        intake,
+        received,
+        failed: Vec::new(),
+    };
+    exchange.run().await
+}
+
+impl Exchange {
+    async fn run(mut self) -> Result<Response<Reply>, Refusal> {
+        loop {
+            let mut decision = self.route()?;
+            let upstream = self.gateway.upstreams.of(&decision.worker);
+            let upstream = upstream.map_err(|bad| Refusal::WorkerFailed(bad.to_string()))?;
+            let gone = || Refusal::WorkerFailed("the body was already sent".to_owned());
+            let body = self.intake.body.take().ok_or_else(gone)?;
+            match self.attempt(&upstream, body).await {
+                Ok(begun) => return Ok(self.respond(decision, upstream, begun)),
+                Err(fault) => self.note_failure(&mut decision, &fault)?,
+            }
+        }
+    }
+
+    fn route(&self) -> Result<Decision, Refusal> {
+        let ask = Ask {
+            model: self.intake.model.as_deref(),
+            prompt_tokens: self.intake.prompt_tokens,
+            session_key: self.intake.session_key,
+            prefix_key: self.intake.prefix_key,
+            avoid: &self.failed,
+        };
+        let decision = self.gateway.router.route(&ask, self.gateway.now(), random());
+        let decision = decision.map_err(|why| Refusal::no_route(&why, ask.model))?;
+        self.gateway.metrics.decided(decision.policy, decision.reason);
+        tracing::debug!(
+            worker = %decision.worker.label, policy = decision.policy, reason = decision.reason,
+            prompt_tokens = ask.prompt_tokens, "routed",
+        );
+        Ok(decision)
+    }
+
+    /// One try at one worker, up to the first chunk of its answer. A pooled connection may have been closed by the
+    /// worker just now; that is no fault, so a fresh one is tried before the worker is blamed.
+    async fn attempt(&mut self, upstream: &Upstream, body: Outgoing) -> Result<Begun, Fault> {
+        let Some(connection) = upstream.reuse() else {
+            return begin(upstream.connect().await?, self.request(upstream, body)).await;
+        };
+        match begin(connection, self.request(upstream, body)).await {
+            Err(stale) => match self.intake.body.take() {
+                Some(body) => begin(upstream.connect().await?, self.request(upstream, body)).await,
+                None => Err(stale),
+            },
+            begun => begun,
+        }
+    }
+
+    fn request(&mut self, upstream: &Upstream, body: Outgoing) -> Request<Outgoing> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = upstream.target.uri_for(&self.uri);
+        // The last try could take the headers instead of cloning them, but which try is the last is known too late.
+        *request.headers_mut() = self.headers.clone();
+        headers::address_to(request.headers_mut(), &upstream.target.host_header, upstream.rank());
+        request
+    }
+
+    /// Counts the failure; an error when it was one too many.
+    fn note_failure(&mut self, decision: &mut Decision, fault: &Fault) -> Result<(), Refusal> {
+        tracing::warn!(worker = %decision.worker.label, %fault, "worker failed before its first byte");
+        self.gateway.router.observe(decision, Outcome::Failed);
+        let lasted = self.gateway.now().since(self.received);
+        self.gateway.metrics.ended(&decision.worker, Ending::Failed, lasted);
+        self.failed.push(decision.worker.id);
+        let tries_left = self.failed.len() <= self.gateway.config.retries_max as usize;
+        if !tries_left || !self.intake.body.can_be_sent_again() {
+            return Err(Refusal::WorkerFailed(fault.to_string()));
+        }
+        self.gateway.metrics.retried();
+        Ok(())
+    }
+
+    fn respond(self, decision: Decision, upstream: Arc<Upstream>, begun: Begun) -> Response<Reply> {
+        let (mut head, ()) = begun.head.into_parts();
+        headers::strip_hop_by_hop(&mut head.headers);
+        if self.gateway.config.decision_headers == DecisionHeaders::On {
+            headers::describe(&mut head.headers, &decision);
+        }
+        let opening = Opening {
+            api: self.api,
+            framing: framing_of(&head.headers),
+            received: self.received,
+            ending: Ending::of(head.status),
+            first: begun.first,
+        };
+        let mut relay = Relay::new(self.gateway, upstream, decision, begun.answer, opening);
+        match relay.take_whole() {
+            Some(whole) => Response::from_parts(head, Reply::whole(whole)),
+            None => Response::from_parts(head, Reply::Relay(Box::new(relay))),
+        }
+    }
+}
+
+/// Sends the request and waits for the first chunk: some servers send their head before they begin to work.
+async fn begin(connection: crate::upstream::Connection, request: Request<Outgoing>) -> Result<Begun, Fault> {
+    let (head, mut answer) = connection.send(request).await?;
+    let first = answer.chunk().await.transpose()?;
+    Ok(Begun { head, answer, first })
+}
+
+fn framing_of(headers: &HeaderMap) -> Framing {
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if kind.starts_with(b"text/event-stream") { Framing::Events } else { Framing::Document }
+}

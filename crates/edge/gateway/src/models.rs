@@ -1,0 +1,54 @@
+//! `GET /v1/models`: what the fleet serves, as one list.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+use serde_json::{Value, json};
+use warmroute_fleet::Models;
+use warmroute_types::WorkerState;
+
+use crate::gateway::Gateway;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+
+/// All models, with aliases under their own names.
+pub(crate) fn list(gateway: &Gateway) -> Response<Reply> {
+    let cards: Vec<Value> = catalogue(gateway).iter().map(|(id, root)| card(id, root)).collect();
+    answer(&json!({"object": "list", "data": cards}))
+}
+
+/// One model.
+pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<Reply>, Refusal> {
+    let unknown = || Refusal::UnknownModel(id.to_owned());
+    let catalogue = catalogue(gateway);
+    let root = catalogue.get(id).ok_or_else(unknown)?;
+    Ok(answer(&card(id, root)))
+}
+
+/// Name asked for, and the model that answers. Models of workers that are only unwell for now are listed too: a list
+/// that shrinks and grows with health checks would help nobody.
+fn catalogue(gateway: &Gateway) -> BTreeMap<String, String> {
+    let mut catalogue = BTreeMap::new();
+    for view in gateway.router.workers() {
+        if let (Models::Named(names), true) = (view.models, view.desk.state != WorkerState::Draining) {
+            catalogue.extend(names.iter().map(|name| (name.to_string(), name.to_string())));
+        }
+    }
+    for (alias, model) in &gateway.config.aliases {
+        if catalogue.contains_key(model) {
+            catalogue.insert(alias.clone(), model.clone());
+        }
+    }
+    catalogue
+}
+
+fn card(id: &str, root: &str) -> Value {
+    json!({"id": id, "object": "model", "created": 0, "owned_by": "warmroute", "root": root})
+}
+
+fn answer(value: &Value) -> Response<Reply> {
+    let mut response = Response::new(Reply::whole(Bytes::from(value.to_string())));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

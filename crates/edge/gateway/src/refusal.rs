@@ -1,0 +1,117 @@
+//! Every way in which the gateway itself says no, in the shape that the client's SDK understands.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::json;
+use warmroute_prompt::{Api, BadJson};
+use warmroute_router::NoRoute;
+
+use crate::reply::Reply;
+
+/// Seconds after which a client may try again when no worker is ready: health checks run about this often.
+const RETRY_AFTER_S: &str = "2";
+
+/// Why a request got no answer from a worker.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("the body is not valid JSON: expected {} at line {line}, column {column}", bad.expected)]
+    BadJson { bad: BadJson, line: usize, column: usize },
+    #[error("the body is larger than {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("the body could not be read")]
+    BrokenBody,
+    #[error("bodies with content-encoding `{0}` are not accepted; send them plain")]
+    Encoded(String),
+    #[error("the model `{0}` does not exist")]
+    UnknownModel(String),
+    #[error("no worker is ready to take the request")]
+    NotReady,
+    #[error("there is no such endpoint: {0}")]
+    NoSuchPath(String),
+    #[error("{0} is not allowed here")]
+    MethodNotAllowed(http::Method),
+    #[error("the worker failed before it answered: {0}")]
+    WorkerFailed(String),
+}
+
+impl Refusal {
+    pub(crate) fn bad_json(bad: BadJson, body: &[u8]) -> Refusal {
+        let (line, column) = bad.line_and_column(body);
+        Refusal::BadJson { bad, line, column }
+    }
+
+    pub(crate) fn no_route(why: &NoRoute, model: Option<&str>) -> Refusal {
+        match why {
+            NoRoute::UnknownModel => Refusal::UnknownModel(model.unwrap_or_default().to_owned()),
+            NoRoute::NotReady | NoRoute::NoWorkers => Refusal::NotReady,
+        }
+    }
+
+    /// A short name for metrics and OpenAI's `code`.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Refusal::BadJson { .. } => "invalid_json",
+            Refusal::TooLarge { .. } => "request_too_large",
+            Refusal::BrokenBody => "broken_body",
+            Refusal::Encoded(_) => "unsupported_encoding",
+            Refusal::UnknownModel(_) => "model_not_found",
+            Refusal::NotReady => "no_worker_ready",
+            Refusal::NoSuchPath(_) => "unknown_url",
+            Refusal::MethodNotAllowed(_) => "method_not_allowed",
+            Refusal::WorkerFailed(_) => "worker_failed",
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Refusal::BadJson { .. } | Refusal::BrokenBody => StatusCode::BAD_REQUEST,
+            Refusal::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Refusal::Encoded(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Refusal::UnknownModel(_) | Refusal::NoSuchPath(_) => StatusCode::NOT_FOUND,
+            Refusal::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Refusal::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::WorkerFailed(_) => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    fn openai_type(&self) -> &'static str {
+        if self.status().is_server_error() { "server_error" } else { "invalid_request_error" }
+    }
+
+    fn anthropic_type(&self) -> &'static str {
+        match self.status() {
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// The error object as JSON.
+    pub(crate) fn to_json(&self, api: Api) -> String {
+        let message = self.to_string();
+        match api {
+            Api::Messages => {
+                json!({"type": "error", "error": {"type": self.anthropic_type(), "message": message}})
+                    .to_string()
+            }
+            _ => json!({"error": {
+                "message": message, "type": self.openai_type(), "param": null, "code": self.code(),
+            }})
+            .to_string(),
+        }
+    }
+
+    /// The whole response.
+    pub(crate) fn respond(&self, api: Api) -> Response<Reply> {
+        let mut response = Response::new(Reply::whole(Bytes::from(self.to_json(api))));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status() == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+        }
+        response
+    }
+}

@@ -1,0 +1,178 @@
+//! Accepting connections, and letting them go.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use warmroute_prompt::Api;
+use warmroute_types::WorkerState;
+
+use crate::gateway::Gateway;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::{exchange, headers, models};
+
+/// A client has this long to send its request's head, or to begin with its next one.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// After a failed accept (usually: no file descriptors left) the listener rests this long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Engine endpoints outside `/v1` that a client may use. Those that steer an engine (sleep, reset, load an adapter) are
+/// not among them.
+const ENGINE_PATHS: [&str; 6] = ["/tokenize", "/detokenize", "/score", "/rerank", "/pooling", "/classify"];
+
+/// Tells listeners to stop accepting and to finish what they have.
+#[derive(Clone, Debug)]
+pub struct Drain(watch::Sender<bool>);
+
+impl Default for Drain {
+    fn default() -> Drain {
+        Drain(watch::Sender::new(false))
+    }
+}
+
+impl Drain {
+    /// Begins the draining. Saying it twice changes nothing.
+    pub fn begin(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Whether it has begun.
+    pub fn has_begun(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    pub(crate) async fn begun(&self) {
+        // The sender lives as long as `self`, so waiting cannot fail.
+        _ = self.0.subscribe().wait_for(|begun| *begun).await;
+    }
+}
+
+/// Every connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained;
+
+/// Serves clients until told to drain; returns when the last connection has ended.
+pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, drain: Drain) -> Drained {
+    let service = move |request| {
+        let gateway = Arc::clone(&gateway);
+        async move { Ok(handle(&gateway, request).await) }
+    };
+    accept(listener, drain, service).await
+}
+
+/// The accept loop, for clients and for the admin listener alike.
+pub(crate) async fn accept<S, F, B>(listener: TcpListener, drain: Drain, service: S) -> Drained
+where
+    S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Send + 'static,
+{
+    // Every connection holds a sender; when all are gone, so are all connections.
+    let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = drain.begun() => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let connection = connection(stream, drain.clone(), service.clone());
+                let open = open.clone();
+                tokio::spawn(async move {
+                    connection.await;
+                    drop(open);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop((open, listener));
+    _ = all_closed.recv().await;
+    Drained
+}
+
+async fn connection<S, F, B>(stream: TcpStream, drain: Drain, service: S)
+where
+    S: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + 'static,
+{
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let http = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service_fn(service));
+    let mut http = std::pin::pin!(http);
+    let served = tokio::select! {
+        served = http.as_mut() => served,
+        () = drain.begun() => {
+            http.as_mut().graceful_shutdown();
+            http.await
+        }
+    };
+    if let Err(error) = served {
+        // Clients that leave in the middle, or send no HTTP: their business, not the operator's.
+        tracing::debug!(%error, "connection ended with an error");
+    }
+}
+
+async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<Reply> {
+    let request_id = headers::request_id(request.headers());
+    let api = Api::of_path(request.uri().path());
+    let mut response = match answer(gateway, api, request, &request_id).await {
+        Ok(response) => response,
+        Err(refusal) => {
+            gateway.metrics.refused(refusal.code());
+            tracing::debug!(%refusal, "refused");
+            refusal.respond(api)
+        }
+    };
+    response.headers_mut().insert(headers::REQUEST_ID, request_id);
+    response
+}
+
+async fn answer(
+    gateway: &Arc<Gateway>,
+    api: Api,
+    request: Request<Incoming>,
+    request_id: &http::HeaderValue,
+) -> Result<Response<Reply>, Refusal> {
+    let path = request.uri().path();
+    match (request.method(), path) {
+        (&Method::GET, "/v1/models") => return Ok(models::list(gateway)),
+        (&Method::GET, "/health") => return Ok(health(gateway)),
+        (&Method::GET, _) if path.starts_with("/v1/models/") => {
+            return models::one(gateway, &path["/v1/models/".len()..]);
+        }
+        (method, _) if api != Api::Other && method != Method::POST => {
+            return Err(Refusal::MethodNotAllowed(method.clone()));
+        }
+        _ if path.starts_with("/v1/") || ENGINE_PATHS.contains(&path) => {}
+        _ => return Err(Refusal::NoSuchPath(path.to_owned())),
+    }
+    exchange::forward(gateway, api, request, request_id).await
+}
+
+/// For load balancers in front of us: can a request be served?
+fn health(gateway: &Gateway) -> Response<Reply> {
+    let is_ready = gateway.router.workers().iter().any(|view| view.desk.state == WorkerState::Ready);
+    let mut response = Response::new(Reply::whole(bytes::Bytes::new()));
+    if !is_ready {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    response
+}

@@ -1,0 +1,129 @@
+//! One HTTP/1.1 connection to a worker, driven by the request that uses it.
+//!
+//! hyper splits a client connection into a handle and a future that does the work; usually that future is a task of its
+//! own, and every request pays for two wake-ups between the tasks. Here the request polls it itself. So an exchange stays
+//! on one task, a dropped exchange closes its socket at once (that is how a worker learns that the client left),
+//! and a connection nobody uses costs nothing.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::outgoing::Outgoing;
+use crate::upstream::Target;
+
+/// What went wrong between us and a worker. Always the worker's fault or the network's, never the client's.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("no connection: {0}")]
+    Connect(std::io::Error),
+    #[error("no connection in time")]
+    ConnectTimeout,
+    #[error("the exchange broke off: {0}")]
+    Broken(hyper::Error),
+    #[error("the connection was closed")]
+    Closed,
+}
+
+/// An open connection.
+pub(crate) struct Connection {
+    sender: http1::SendRequest<Outgoing>,
+    driver: http1::Connection<TokioIo<TcpStream>, Outgoing>,
+}
+
+/// A worker's answer: its head, then its chunks, then the connection back if it can be used again.
+pub(crate) struct Answer {
+    connection: Connection,
+    body: Incoming,
+}
+
+impl Connection {
+    pub(crate) async fn open(target: &Target) -> Result<Connection, Fault> {
+        let stream = TcpStream::connect((target.host.as_str(), target.port)).await.map_err(Fault::Connect)?;
+        stream.set_nodelay(true).map_err(Fault::Connect)?;
+        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(Fault::Broken)?;
+        Ok(Connection { sender, driver })
+    }
+
+    /// Whether an unused connection is still open, as far as can be seen without waiting.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        Pin::new(&mut self.driver).poll(&mut cx).is_pending() && self.sender.is_ready()
+    }
+
+    /// Sends a request and waits for the head of the answer.
+    pub(crate) async fn send(mut self, request: Request<Outgoing>) -> Result<(Response<()>, Answer), Fault> {
+        let mut answered = pin!(self.sender.send_request(request));
+        let driver = &mut self.driver;
+        let response = poll_fn(|cx| {
+            if let Poll::Ready(answer) = answered.as_mut().poll(cx) {
+                return Poll::Ready(answer.map_err(Fault::Broken));
+            }
+            let closed = Pin::new(&mut *driver).poll(cx);
+            // Driving it may have brought the answer; look before believing that it is closed.
+            match (answered.as_mut().poll(cx), closed) {
+                (Poll::Ready(answer), _) => Poll::Ready(answer.map_err(Fault::Broken)),
+                (Poll::Pending, Poll::Ready(_)) => Poll::Ready(Err(Fault::Closed)),
+                (Poll::Pending, Poll::Pending) => Poll::Pending,
+            }
+        })
+        .await?;
+        let (head, body) = response.into_parts();
+        Ok((Response::from_parts(head, ()), Answer { connection: self, body }))
+    }
+}
+
+impl Answer {
+    /// The next bytes; `None` at the end.
+    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
+        loop {
+            if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+                match frame {
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(chunk) if !chunk.is_empty() => return Poll::Ready(Some(Ok(chunk))),
+                        // Trailers and empty chunks mean nothing here.
+                        _ => continue,
+                    },
+                    Some(Err(error)) => return Poll::Ready(Some(Err(Fault::Broken(error)))),
+                    None => return Poll::Ready(None),
+                }
+            }
+            let closed = Pin::new(&mut self.connection.driver).poll(cx);
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Pending if closed.is_ready() => return Poll::Ready(Some(Err(Fault::Closed))),
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(chunk) = frame.into_data()
+                        && !chunk.is_empty()
+                    {
+                        return Poll::Ready(Some(Ok(chunk)));
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(Fault::Broken(error)))),
+                Poll::Ready(None) => return Poll::Ready(None),
+            }
+        }
+    }
+
+    /// Waits for the next bytes.
+    pub(crate) async fn chunk(&mut self) -> Option<Result<Bytes, Fault>> {
+        poll_fn(|cx| self.poll_chunk(cx)).await
+    }
+
+    /// Nothing more will come.
+    pub(crate) fn is_over(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    /// The connection, when the answer was read to its end and the worker keeps the connection open.
+    pub(crate) fn into_connection(mut self) -> Option<Connection> {
+        self.connection.is_alive().then_some(self.connection)
+    }
+}

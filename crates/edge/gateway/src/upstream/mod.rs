@@ -1,0 +1,122 @@
+//! Connections to workers.
+
+mod connection;
+mod target;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use warmroute_fleet::Worker;
+
+pub(crate) use connection::{Answer, Connection, Fault};
+pub use target::{BadUrl, Target};
+
+use crate::Config;
+
+/// One [`Upstream`] per worker, by seat.
+pub(crate) struct Upstreams {
+    seats: RwLock<Vec<Option<Arc<Upstream>>>>,
+    idle_timeout: Duration,
+    idle_max: usize,
+    connect_timeout: Duration,
+}
+
+/// A worker, and the unused connections to it.
+pub(crate) struct Upstream {
+    worker: Arc<Worker>,
+    pub(crate) target: Target,
+    idle: Mutex<Vec<Idle>>,
+    idle_max: usize,
+    idle_timeout: Duration,
+    connect_timeout: Duration,
+}
+
+struct Idle {
+    connection: Connection,
+    since: Instant,
+}
+
+impl Upstreams {
+    pub(crate) fn new(config: &Config) -> Upstreams {
+        Upstreams {
+            seats: RwLock::default(),
+            idle_timeout: config.idle_timeout,
+            idle_max: config.idle_connections_max,
+            connect_timeout: config.connect_timeout,
+        }
+    }
+
+    /// The worker's upstream. A seat may have gone to another worker since, so who sits there is checked.
+    pub(crate) fn of(&self, worker: &Arc<Worker>) -> Result<Arc<Upstream>, BadUrl> {
+        if let Some(Some(upstream)) = self.seats.read().get(worker.id.index())
+            && *upstream.worker == **worker
+        {
+            return Ok(Arc::clone(upstream));
+        }
+        let upstream = Arc::new(self.open(worker)?);
+        let mut seats = self.seats.write();
+        if seats.len() <= worker.id.index() {
+            seats.resize_with(worker.id.index() + 1, || None);
+        }
+        seats[worker.id.index()] = Some(Arc::clone(&upstream));
+        Ok(upstream)
+    }
+
+    fn open(&self, worker: &Arc<Worker>) -> Result<Upstream, BadUrl> {
+        Ok(Upstream {
+            worker: Arc::clone(worker),
+            target: worker.address.url.parse()?,
+            idle: Mutex::default(),
+            idle_max: self.idle_max,
+            idle_timeout: self.idle_timeout,
+            connect_timeout: self.connect_timeout,
+        })
+    }
+
+    pub(crate) fn prune(&self) {
+        self.seats.read().iter().flatten().for_each(|upstream| upstream.prune());
+    }
+}
+
+impl Upstream {
+    /// The data-parallel rank to ask for.
+    pub(crate) fn rank(&self) -> Option<u16> {
+        self.worker.address.rank
+    }
+
+    /// A connection that was used before and seems alive: the most recent one, so that those not needed grow old.
+    pub(crate) fn reuse(&self) -> Option<Connection> {
+        loop {
+            let Idle { mut connection, since } = self.idle.lock().pop()?;
+            if since.elapsed() < self.idle_timeout && connection.is_alive() {
+                return Some(connection);
+            }
+        }
+    }
+
+    /// A new connection.
+    pub(crate) async fn connect(&self) -> Result<Connection, Fault> {
+        let connecting = Connection::open(&self.target);
+        match tokio::time::timeout(self.connect_timeout, connecting).await {
+            Ok(connected) => connected,
+            Err(_) => Err(Fault::ConnectTimeout),
+        }
+    }
+
+    /// Keeps a connection for the next request, if there is room.
+    pub(crate) fn keep(&self, connection: Connection) {
+        let mut idle = self.idle.lock();
+        if idle.len() < self.idle_max {
+            idle.push(Idle { connection, since: Instant::now() });
+        }
+    }
+
+    fn prune(&self) {
+        let mut idle = self.idle.lock();
+        let old = idle.iter().take_while(|idle| idle.since.elapsed() >= self.idle_timeout).count();
+        let closed: Vec<Idle> = idle.drain(..old).collect();
+        drop(idle);
+        drop(closed);
+    }
+}

@@ -1,0 +1,104 @@
+//! An engine's load, read from its Prometheus page.
+//!
+//! Only three numbers are wanted of a page of a thousand lines, so lines are judged by their first bytes and the rest is
+//! never parsed. vLLM and SGLang are known; llama.cpp's names are too.
+
+use warmroute_types::{LoadReport, Micros};
+
+/// Which number a line gives.
+#[derive(Clone, Copy)]
+enum Number {
+    Waiting,
+    Running,
+    KvUse,
+}
+
+/// Metric names, older ones too.
+const NAMES: [(&str, Number); 10] = [
+    ("vllm:num_requests_waiting", Number::Waiting),
+    ("vllm:num_requests_running", Number::Running),
+    ("vllm:kv_cache_usage_perc", Number::KvUse),
+    ("vllm:gpu_cache_usage_perc", Number::KvUse),
+    ("sglang:num_queue_reqs", Number::Waiting),
+    ("sglang:num_running_reqs", Number::Running),
+    ("sglang:token_usage", Number::KvUse),
+    ("llamacpp:requests_deferred", Number::Waiting),
+    ("llamacpp:requests_processing", Number::Running),
+    ("llamacpp:kv_cache_usage_ratio", Number::KvUse),
+];
+
+/// The load of one rank (or, without a rank, of all of them together); `None` if the page names none of it.
+pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadReport> {
+    let mut report = LoadReport { at, ..LoadReport::default() };
+    let mut known = false;
+    for line in page.split(|&byte| byte == b'\n') {
+        // Nearly every line is a comment or another metric: two bytes tell most of them apart.
+        if !matches!(line.first(), Some(b'v' | b's' | b'l')) {
+            continue;
+        }
+        let Some((number, labels, value)) = read_line(line) else { continue };
+        if rank.is_some_and(|rank| !is_of_rank(labels, rank)) {
+            continue;
+        }
+        known = true;
+        match number {
+            Number::Waiting => report.waiting = report.waiting.saturating_add(value as u32),
+            Number::Running => report.running = report.running.saturating_add(value as u32),
+            Number::KvUse => report.kv_use = report.kv_use.max(value as f32),
+        }
+    }
+    known.then_some(report)
+}
+
+/// A known metric's number, its labels and its value.
+fn read_line(line: &[u8]) -> Option<(Number, &str, f64)> {
+    let line = std::str::from_utf8(line).ok()?;
+    let end = line.find(['{', ' '])?;
+    let (_, number) = NAMES.iter().find(|(name, _)| *name == &line[..end])?;
+    let (labels, value) = line[end..].rsplit_once(' ')?;
+    Some((*number, labels, value.parse().ok()?))
+}
+
+/// vLLM labels each rank's numbers with `engine`, SGLang with `dp_rank`.
+fn is_of_rank(labels: &str, rank: u16) -> bool {
+    labels.contains(&format!("engine=\"{rank}\"")) || labels.contains(&format!("dp_rank=\"{rank}\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VLLM: &str = "\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine=\"0\",model_name=\"tiny\"} 3.0
+vllm:num_requests_running{engine=\"1\",model_name=\"tiny\"} 5.0
+vllm:num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 2.0
+vllm:num_requests_waiting_by_reason{engine=\"0\",model_name=\"tiny\",reason=\"capacity\"} 9.0
+vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"tiny\"} 0.25
+";
+
+    #[test]
+    fn vllms_page_is_understood_by_rank_and_in_all() {
+        let all = read_load(VLLM.as_bytes(), None, Micros(7)).unwrap();
+        assert_eq!(all, LoadReport { waiting: 2, running: 8, kv_use: 0.25, at: Micros(7) });
+        let rank = read_load(VLLM.as_bytes(), Some(1), Micros(7)).unwrap();
+        assert_eq!((rank.waiting, rank.running), (0, 5));
+    }
+
+    #[test]
+    fn sglangs_page_is_understood() {
+        let page =
+            b"sglang:num_running_reqs{model_name=\"m\"} 4\nsglang:num_queue_reqs{model_name=\"m\"} 1\n";
+        let load = read_load(page, None, Micros(1)).unwrap();
+        assert_eq!((load.waiting, load.running), (1, 4));
+    }
+
+    #[test]
+    fn a_page_without_load_is_unknown_not_zero() {
+        assert_eq!(
+            read_load(b"# nothing\nprocess_cpu_seconds_total 5\nvllm:\xff 1\n", None, Micros(1)),
+            None
+        );
+    }
+}

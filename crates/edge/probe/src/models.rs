@@ -1,0 +1,32 @@
+//! Which models an engine serves, from its own list.
+
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct List {
+    data: Vec<Card>,
+}
+
+#[derive(Deserialize)]
+struct Card {
+    id: String,
+}
+
+/// The names in an answer to `GET /v1/models`; `None` if it is none.
+pub(crate) fn read_models(body: &[u8]) -> Option<Vec<String>> {
+    let list: List = serde_json::from_slice(body).ok()?;
+    Some(list.data.into_iter().map(|card| card.id).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::read_models;
+
+    #[test]
+    fn names_are_read_and_the_rest_is_ignored() {
+        let body =
+            br#"{"object":"list","data":[{"id":"tiny","object":"model","permission":[{}]},{"id":"lora"}]}"#;
+        assert_eq!(read_models(body).unwrap(), ["tiny", "lora"]);
+        assert_eq!(read_models(b"not found"), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! One worker's probe.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::{Instant, sleep};
+use warmroute_fleet::{Models, ProbeResult, Worker};
+use warmroute_policy::Policy;
+use warmroute_router::{Change, Router};
+use warmroute_types::{Micros, WorkerState};
+
+use crate::Config;
+use crate::client::Client;
+use crate::load::read_load;
+use crate::models::read_models;
+
+/// Models change rarely (an adapter is loaded): asked again this often.
+const MODELS_INTERVAL: Duration = Duration::from_secs(10);
+
+pub(crate) struct Probe<P, N> {
+    router: Arc<Router<P>>,
+    worker: Arc<Worker>,
+    config: Arc<Config>,
+    client: Client,
+    now: N,
+    last_health: Option<Instant>,
+    last_models: Option<Instant>,
+}
+
+impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
+    pub(crate) fn new(
+        router: Arc<Router<P>>,
+        worker: Arc<Worker>,
+        config: Arc<Config>,
+        now: N,
+    ) -> Probe<P, N> {
+        let client = Client::new(&worker.address.url, config.timeout);
+        Probe { router, worker, config, client, now, last_health: None, last_models: None }
+    }
+
+    pub(crate) async fn run(mut self) {
+        loop {
+            let state = self.state();
+            if state != WorkerState::Ready || is_due(self.last_health, self.config.health_interval) {
+                self.check_health().await;
+            }
+            if self.state() == WorkerState::Ready {
+                self.check_load().await;
+                if is_due(self.last_models, MODELS_INTERVAL) {
+                    self.check_models().await;
+                }
+                sleep(self.config.load_interval.min(self.config.health_interval)).await;
+            } else {
+                sleep(self.config.recovery_interval).await;
+            }
+        }
+    }
+
+    fn state(&self) -> WorkerState {
+        self.router.worker_state(self.worker.id)
+    }
+
+    /// A worker becomes ready only when its models are known, or the first requests would find nobody to serve them.
+    async fn check_health(&mut self) {
+        self.last_health = Some(Instant::now());
+        let answer = self.client.get(&self.config.health_path).await;
+        let is_well = matches!(&answer, Ok((status, _)) if status.is_success());
+        if is_well && self.last_models.is_none() {
+            self.check_models().await;
+        }
+        if !is_well && self.state() == WorkerState::Ready {
+            let why = answer.map(|(status, _)| status).map_err(|error| error.to_string());
+            tracing::info!(worker = %self.worker.label, ?why, "health check failed");
+        }
+        self.tell(Change::Probed {
+            worker: Arc::clone(&self.worker),
+            result: if is_well { ProbeResult::Answered } else { ProbeResult::Failed },
+        });
+    }
+
+    async fn check_models(&mut self) {
+        self.last_models = Some(Instant::now());
+        let models = match self.client.get("/v1/models").await {
+            Ok((StatusCode::OK, body)) => read_models(&body).map(|names| Models::named(&names)),
+            // A server without a list is offered everything.
+            Ok((StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, _)) => Some(Models::Any),
+            Ok(_) | Err(_) => None,
+        };
+        match models {
+            Some(models) => self.tell(Change::Serves { worker: Arc::clone(&self.worker), models }),
+            None => self.last_models = None,
+        }
+    }
+
+    async fn check_load(&mut self) {
+        let Ok((StatusCode::OK, page)) = self.client.get("/metrics").await else { return };
+        if let Some(report) = read_load(&page, self.worker.address.rank, (self.now)()) {
+            self.tell(Change::Load { worker: Arc::clone(&self.worker), report });
+        }
+    }
+
+    fn tell(&self, change: Change) {
+        let before = self.state();
+        self.router.apply(change).expect("only a join can find the fleet full");
+        let after = self.state();
+        if before != after {
+            tracing::info!(worker = %self.worker.label, state = %after, "worker changed state");
+        }
+    }
+}
+
+fn is_due(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|last| last.elapsed() >= every)
+}

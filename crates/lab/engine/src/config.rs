@@ -1,0 +1,114 @@
+//! Which engine is modelled: the model and GPU it stands for, and vLLM's limits.
+
+use thiserror::Error;
+
+use crate::Profile;
+
+/// The engine's limits. Defaults are vLLM's on one H200 (141 GB, 90 % of it used).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What a step costs.
+    pub profile: Profile,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// Tokens the cache holds; rounded down to whole blocks.
+    pub kv_tokens: u64,
+    /// The most tokens one step computes (`--max-num-batched-tokens`).
+    pub step_tokens_max: u32,
+    /// The most sequences in one step (`--max-num-seqs`).
+    pub sequences_max: u32,
+    /// Whether blocks of finished sequences are found again.
+    pub prefix_caching: PrefixCaching,
+}
+
+/// Whether prompts look for their beginning in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixCaching {
+    /// vLLM's default.
+    On,
+    /// Every prompt is computed from its first token; no block ever gets a name.
+    Off,
+}
+
+/// Why a [`Config`] cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// A limit is zero, so nothing could ever run.
+    #[error("{0} must be at least 1")]
+    Zero(&'static str),
+    /// The cache does not hold a single block.
+    #[error("kv_tokens is {kv_tokens}, less than one block of {block_size}")]
+    CacheTooSmall {
+        /// As configured.
+        kv_tokens: u64,
+        /// As configured.
+        block_size: u32,
+    },
+    /// Blocks are counted in 32 bits.
+    #[error("{0} blocks are more than the model can number")]
+    TooManyBlocks(u64),
+}
+
+/// Block numbers above this are kept for "none".
+const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
+
+impl Config {
+    /// vLLM's defaults for one H200 that serves this model. The cache is what 90 % of 141 GB leave beside the
+    /// weights, at 131,072 bytes (8B) and 114,688 bytes (3B) of KV per token.
+    pub fn for_profile(profile: Profile) -> Config {
+        let kv_tokens = match profile {
+            Profile::Llama3_2_3b => 1_050_000,
+            Profile::Llama3_1_8b => 846_000,
+        };
+        Config {
+            profile,
+            block_size: 16,
+            kv_tokens,
+            step_tokens_max: 8_192,
+            sequences_max: 256,
+            prefix_caching: PrefixCaching::On,
+        }
+    }
+
+    /// Whether an engine with these limits could run anything.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        for (name, value) in [
+            ("block_size", self.block_size),
+            ("step_tokens_max", self.step_tokens_max),
+            ("sequences_max", self.sequences_max),
+        ] {
+            if value == 0 {
+                return Err(ConfigError::Zero(name));
+            }
+        }
+        let blocks = self.kv_tokens / u64::from(self.block_size);
+        match blocks {
+            0 => Err(ConfigError::CacheTooSmall { kv_tokens: self.kv_tokens, block_size: self.block_size }),
+            1..=BLOCKS_MAX => Ok(()),
+            _ => Err(ConfigError::TooManyBlocks(blocks)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_of_every_profile_are_valid() {
+        for profile in Profile::ALL {
+            assert_eq!(Config::for_profile(profile).validate(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn limits_that_let_nothing_run_are_refused() {
+        let config = Config::for_profile(Profile::Llama3_1_8b);
+        let zero = Config { sequences_max: 0, ..config.clone() };
+        assert_eq!(zero.validate(), Err(ConfigError::Zero("sequences_max")));
+        let small = Config { kv_tokens: 15, ..config.clone() };
+        assert_eq!(small.validate(), Err(ConfigError::CacheTooSmall { kv_tokens: 15, block_size: 16 }));
+        let huge = Config { kv_tokens: u64::MAX, block_size: 1, ..config };
+        assert_eq!(huge.validate(), Err(ConfigError::TooManyBlocks(u64::MAX)));
+    }
+}

@@ -1,0 +1,163 @@
+//! The engine as its driver sees it: requests in, steps, what happened out.
+//!
+//! It runs one step at a time. Between [`begin_step`](Engine::begin_step) and [`finish_step`](Engine::finish_step)
+//! requests come and go as they do while a GPU computes; what the step brings about is told when it ends. The same
+//! calls give the same results: there is no clock and no randomness inside.
+
+use thiserror::Error;
+use warmroute_types::Micros;
+
+use crate::scheduler::Scheduler;
+use crate::step::Step;
+use crate::{Config, ConfigError, Happened, Rejected, Request, SequenceId, Stats};
+
+/// A model of one engine.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    config: Config,
+    scheduler: Scheduler,
+    step: Step,
+    /// When the step under way ends, or the last one did.
+    step_ends: Micros,
+    state: State,
+    steps: u64,
+    computed_tokens: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Computing,
+}
+
+/// The cache cannot be cleared while a sequence holds a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the cache is in use by running sequences")]
+pub struct Busy;
+
+impl Engine {
+    /// An engine with an empty cache.
+    pub fn new(config: Config) -> Result<Engine, ConfigError> {
+        config.validate()?;
+        Ok(Engine {
+            scheduler: Scheduler::new(&config),
+            config,
+            step: Step::default(),
+            step_ends: Micros::ZERO,
+            state: State::Idle,
+            steps: 0,
+            computed_tokens: 0,
+        })
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Queues a request. It is looked at by the next [`begin_step`](Engine::begin_step); only the order of calls
+    /// matters for that, `now` is where its queueing time is counted from.
+    pub fn submit(&mut self, now: Micros, request: Request) -> Result<SequenceId, Rejected> {
+        self.examine(&request)?;
+        Ok(self.scheduler.enqueue(now, request))
+    }
+
+    /// The client is gone. The sequence's blocks are free and what it has cached stays; it is not heard of again, but
+    /// for what a step under way has already done in its name: [`Happened::Started`], [`Happened::Stored`] and
+    /// [`Happened::Preempted`]. An unknown id is ignored.
+    pub fn cancel(&mut self, id: SequenceId) {
+        self.scheduler.cancel(id);
+    }
+
+    /// Schedules a step and says when it ends; `None` when there is nothing to do. A driver may be late or early: the
+    /// step starts now, but not before the last one ended. While a step is under way, says when that one ends.
+    pub fn begin_step(&mut self, now: Micros) -> Option<Micros> {
+        if self.state == State::Computing {
+            return Some(self.step_ends);
+        }
+        let starts = now.max(self.step_ends);
+        self.step.open(self.config.step_tokens_max);
+        self.scheduler.schedule(starts, &mut self.step);
+        if self.step.scheduled.is_empty() {
+            return None;
+        }
+        self.state = State::Computing;
+        self.step_ends = starts + self.config.profile.cost().of(&self.step.work);
+        Some(self.step_ends)
+    }
+
+    /// Ends the step under way and appends what it brought about, in order. Without one it does nothing.
+    pub fn finish_step(&mut self, happened: &mut Vec<Happened>) {
+        if self.state == State::Idle {
+            return;
+        }
+        self.scheduler.settle(&mut self.step);
+        self.state = State::Idle;
+        self.steps += 1;
+        self.computed_tokens += self.step.tokens;
+        happened.append(&mut self.step.happened);
+    }
+
+    /// Empties the cache (vLLM's `reset_prefix_cache`); refused while a sequence holds a block. As in vLLM the world
+    /// hears of it, by [`Happened::Cleared`], only with the next step.
+    pub fn clear_cache(&mut self) -> Result<(), Busy> {
+        if self.scheduler.pool.used() > 0 {
+            return Err(Busy);
+        }
+        self.scheduler.pool.forget_names();
+        self.step.happened.push(Happened::Cleared);
+        Ok(())
+    }
+
+    /// Forgets everything, also running sequences and the counters, as a process that was killed and started again.
+    /// Nobody hears of it. Ids are not used again.
+    pub fn restart(&mut self) {
+        self.scheduler.cancel_all();
+        self.scheduler.pool.forget_names();
+        self.step.happened.clear();
+        self.state = State::Idle;
+        (self.step_ends, self.steps, self.computed_tokens) = (Micros::ZERO, 0, 0);
+    }
+
+    /// How it stands.
+    pub fn stats(&self) -> Stats {
+        let (pool, counts) = (&self.scheduler.pool, &self.scheduler.counts);
+        Stats {
+            waiting: self.scheduler.waiting() as u32,
+            running: self.scheduler.running() as u32,
+            kv_use: f64::from(pool.used()) / f64::from(pool.total()),
+            blocks_total: pool.total(),
+            blocks_used: pool.used(),
+            blocks_cached: pool.named(),
+            prefix_queries_tokens: counts.prefix_queries_tokens,
+            prefix_hits_tokens: counts.prefix_hits_tokens,
+            preemptions: counts.preemptions,
+            finished: counts.finished,
+            queued: counts.queued,
+            steps: self.steps,
+            computed_tokens: self.computed_tokens,
+        }
+    }
+
+    fn examine(&self, request: &Request) -> Result<(), Rejected> {
+        let tokens = u64::from(request.prompt_tokens) + u64::from(request.output_tokens);
+        let block_size = u64::from(self.config.block_size);
+        let kv_tokens = u64::from(self.scheduler.pool.total()) * block_size;
+        let expected = tokens / block_size;
+        match request {
+            Request { prompt_tokens: 0, .. } => Err(Rejected::EmptyPrompt),
+            Request { output_tokens: 0, .. } => Err(Rejected::EmptyOutput),
+            _ if tokens > kv_tokens.min(TOKENS_MAX) => Err(Rejected::TooLong { tokens, kv_tokens }),
+            Request { chain, .. } if chain.len() as u64 != expected => {
+                Err(Rejected::ChainLength { given: chain.len(), expected: expected as usize })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Tokens of a sequence are counted in 32 bits, with room for a block more.
+const TOKENS_MAX: u64 = 1 << 31;
+
+#[cfg(test)]
+mod tests;

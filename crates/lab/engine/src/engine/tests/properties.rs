@@ -1,0 +1,185 @@
+//! Whatever is asked, in whatever order: the books balance, everything finishes, and the same calls give the same.
+
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Call {
+    Submit { shared: u64, text: u64, prompt_tokens: u32, output_tokens: u32 },
+    Cancel { nth: usize },
+    Begin { now: u64 },
+    Finish,
+    Clear,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let submit = (0_u64..6, 0_u64..4, 1_u32..40, 1_u32..24);
+    prop_oneof![
+        4 => submit.prop_map(|(shared, text, prompt_tokens, output_tokens)| {
+            Call::Submit { shared, text, prompt_tokens, output_tokens }
+        }),
+        1 => (0_usize..40).prop_map(|nth| Call::Cancel { nth }),
+        6 => (0_u64..1_000_000).prop_map(|now| Call::Begin { now }),
+        6 => Just(Call::Finish),
+        1 => Just(Call::Clear),
+    ]
+}
+
+fn small_config() -> impl Strategy<Value = Config> {
+    let caching = prop_oneof![4 => Just(PrefixCaching::On), 1 => Just(PrefixCaching::Off)];
+    (16_u64..40, 3_u32..30, 1_u32..6, caching).prop_map(
+        |(blocks, step_tokens_max, sequences_max, caching)| Config {
+            step_tokens_max,
+            sequences_max,
+            prefix_caching: caching,
+            ..config(blocks)
+        },
+    )
+}
+
+/// An engine and what a listener knows of it.
+struct Watched {
+    engine: Engine,
+    submitted: Vec<(SequenceId, Request)>,
+    cancelled: HashSet<SequenceId>,
+    finished: HashSet<SequenceId>,
+    tokens: HashMap<SequenceId, u32>,
+    copies: HashMap<BlockName, i64>,
+    happened: Vec<Happened>,
+}
+
+impl Watched {
+    fn new(config: Config) -> Watched {
+        Watched {
+            engine: Engine::new(config).unwrap(),
+            submitted: Vec::new(),
+            cancelled: HashSet::new(),
+            finished: HashSet::new(),
+            tokens: HashMap::new(),
+            copies: HashMap::new(),
+            happened: Vec::new(),
+        }
+    }
+
+    fn make(&mut self, call: &Call) {
+        match *call {
+            Call::Submit { shared, text, prompt_tokens, output_tokens } => {
+                self.submit(branch(shared, text, prompt_tokens, output_tokens));
+            }
+            Call::Cancel { nth } => self.cancel(nth),
+            Call::Begin { now } => drop(self.engine.begin_step(Micros(now))),
+            Call::Finish => self.finish(),
+            Call::Clear => drop(self.engine.clear_cache()),
+        }
+        self.engine.scheduler.check();
+    }
+
+    fn submit(&mut self, request: Request) {
+        self.submitted.push((submit(&mut self.engine, request.clone()), request));
+    }
+
+    fn cancel(&mut self, nth: usize) {
+        let Some(&(id, _)) = self.submitted.get(nth) else { return };
+        self.engine.cancel(id);
+        if !self.finished.contains(&id) {
+            self.cancelled.insert(id);
+        }
+    }
+
+    fn finish(&mut self) {
+        let mut happened = Vec::new();
+        self.engine.finish_step(&mut happened);
+        happened.iter().for_each(|&happened| self.hear(happened));
+        self.happened.append(&mut happened);
+    }
+
+    fn hear(&mut self, happened: Happened) {
+        match happened {
+            Happened::Token { id, index } => {
+                assert!(!self.cancelled.contains(&id), "a cancelled sequence says nothing");
+                let expected = self.tokens.entry(id).or_insert(0);
+                assert_eq!(index, *expected, "tokens come in order, exactly once");
+                *expected += 1;
+            }
+            Happened::Finished { id } => assert!(self.finished.insert(id), "once"),
+            Happened::Stored { id, first_block, blocks } => self.hear_stored(id, first_block, blocks),
+            Happened::Removed { name } => {
+                let copies = self.copies.get_mut(&name).expect("only what was stored is removed");
+                *copies -= 1;
+                assert!(*copies >= 0, "no more often than it was stored");
+            }
+            Happened::Cleared => self.copies.clear(),
+            Happened::Started { .. } | Happened::Preempted { .. } => {}
+        }
+    }
+
+    fn hear_stored(&mut self, id: SequenceId, first_block: u32, blocks: u32) {
+        let (_, request) = self.submitted.iter().find(|(other, _)| *other == id).expect("was submitted");
+        for &name in &request.chain[first_block as usize..][..blocks as usize] {
+            *self.copies.entry(name).or_insert(0) += 1;
+        }
+    }
+
+    fn drain(&mut self) {
+        let tokens: u32 = self.submitted.iter().map(|(_, request)| request.output_tokens).sum();
+        let steps_max = 200 * (tokens + 10);
+        for _ in 0..steps_max {
+            if self.engine.begin_step(Micros::ZERO).is_none() {
+                return;
+            }
+            self.finish();
+            self.engine.scheduler.check();
+        }
+        panic!("still busy after {steps_max} steps");
+    }
+
+    fn check_the_end(&self) {
+        for (id, request) in &self.submitted {
+            let done = self.finished.contains(id);
+            assert!(done != self.cancelled.contains(id), "finished or cancelled, one of the two");
+            assert!(!done || self.tokens[id] == request.output_tokens);
+        }
+        let stats = self.engine.stats();
+        let copies: i64 = self.copies.values().sum();
+        assert_eq!(copies, i64::from(stats.blocks_cached), "events tell what is cached");
+        assert_eq!((stats.blocks_used, stats.running, stats.waiting), (0, 0, 0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn the_books_balance_and_everything_finishes(
+        config in small_config(),
+        calls in prop::collection::vec(call(), 1..120),
+    ) {
+        let mut watched = Watched::new(config);
+        calls.iter().for_each(|call| watched.make(call));
+        watched.drain();
+        // A cache cleared after the last step is told with the next one, so there must be a next one.
+        watched.submit(request(9, 1, 1));
+        watched.drain();
+        watched.check_the_end();
+    }
+
+    #[test]
+    fn the_same_calls_give_the_same_results(
+        config in small_config(),
+        calls in prop::collection::vec(call(), 1..120),
+    ) {
+        let (mut one, mut other) = (Watched::new(config.clone()), Watched::new(config));
+        for call in &calls {
+            one.make(call);
+            other.make(call);
+        }
+        one.drain();
+        other.drain();
+        prop_assert_eq!(&one.happened, &other.happened);
+        prop_assert_eq!(one.engine.stats(), other.engine.stats());
+        prop_assert_eq!(one.engine.step_ends, other.engine.step_ends);
+    }
+}

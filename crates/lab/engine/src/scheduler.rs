@@ -1,0 +1,285 @@
+//! Who computes what in the next step, and who gets which block: vLLM's V1 scheduler.
+//!
+//! Running sequences come first, in the order of their admission, each with all it has left or what the step's budget
+//! leaves: a decode takes one token, a long prompt is cut into chunks. One that finds no free block takes those of the
+//! sequence admitted last. Only a step without such a loss admits from the queue, first come first served, and the
+//! head of the queue holds up the others.
+//!
+//! A block gets its name when the step that fills it is scheduled, not when it ends, so siblings admitted to the same
+//! step share their prompt.
+
+use std::collections::VecDeque;
+
+use warmroute_types::Micros;
+
+use crate::blocks::BlockPool;
+use crate::sequence::{Phase, Sequences};
+use crate::step::Step;
+use crate::{Config, Happened, PrefixCaching, Request, SequenceId};
+
+/// The queue, the batch and the blocks.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    block_size: u32,
+    sequences_max: usize,
+    prefix_caching: PrefixCaching,
+    pub pool: BlockPool,
+    sequences: Sequences,
+    waiting: VecDeque<u32>,
+    running: Vec<u32>,
+    /// Blocks found in the cache for the sequence that is being admitted.
+    hits: Vec<u32>,
+    pub counts: Counts,
+}
+
+/// What scheduling counts, since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub prefix_queries_tokens: u64,
+    pub prefix_hits_tokens: u64,
+    pub preemptions: u64,
+    pub finished: u64,
+    pub queued: Micros,
+}
+
+impl Scheduler {
+    /// Empty. The config must be valid.
+    pub fn new(config: &Config) -> Scheduler {
+        let blocks = config.kv_tokens / u64::from(config.block_size);
+        Scheduler {
+            block_size: config.block_size,
+            sequences_max: config.sequences_max as usize,
+            prefix_caching: config.prefix_caching,
+            pool: BlockPool::new(u32::try_from(blocks).expect("validated: blocks are numbered in 32 bits")),
+            sequences: Sequences::default(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            hits: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Puts a request at the end of the queue.
+    pub fn enqueue(&mut self, now: Micros, request: Request) -> SequenceId {
+        let slot = self.sequences.insert(now, request);
+        self.waiting.push_back(slot);
+        self.sequences[slot].id
+    }
+
+    /// Forgets a sequence; what it has cached stays.
+    pub fn cancel(&mut self, id: SequenceId) {
+        let Some(slot) = self.sequences.find(id) else { return };
+        match self.sequences[slot].phase {
+            Phase::Running => self.running.retain(|&other| other != slot),
+            _ => self.waiting.retain(|&other| other != slot),
+        }
+        self.dismiss(slot);
+    }
+
+    /// Forgets every sequence, and the counts.
+    pub fn cancel_all(&mut self) {
+        while let Some(slot) = self.waiting.pop_front().or_else(|| self.running.pop()) {
+            self.dismiss(slot);
+        }
+        self.counts = Counts::default();
+    }
+
+    /// Fills a step that starts at `now`.
+    pub fn schedule(&mut self, now: Micros, step: &mut Step) {
+        let preemptions_before = self.counts.preemptions;
+        self.continue_running(step);
+        if self.counts.preemptions == preemptions_before {
+            self.admit_waiting(now, step);
+        }
+    }
+
+    /// The step is done: whoever has computed all its tokens has a new one.
+    pub fn settle(&mut self, step: &mut Step) {
+        let finished_before = self.counts.finished;
+        for index in 0..step.scheduled.len() {
+            if let Some(slot) = self.sequences.find(step.scheduled[index]) {
+                self.sample(slot, &mut step.happened);
+            }
+        }
+        if self.counts.finished > finished_before {
+            let sequences = &self.sequences;
+            self.running.retain(|&slot| sequences[slot].phase == Phase::Running);
+        }
+    }
+
+    fn continue_running(&mut self, step: &mut Step) {
+        let mut index = 0;
+        while index < self.running.len() && step.budget > 0 {
+            let slot = self.running[index];
+            let tokens = self.sequences[slot].remaining().min(step.budget);
+            if !self.make_room(slot, tokens, step) {
+                return;
+            }
+            self.compute(slot, tokens, step);
+            index += 1;
+        }
+    }
+
+    /// Frees blocks until the sequence can have what it needs; false when it had to give up its own.
+    ///
+    /// The victim is always behind it in the batch, hence not yet part of the step.
+    fn make_room(&mut self, slot: u32, tokens: u32, step: &mut Step) -> bool {
+        let needed = self.blocks_for(slot, tokens);
+        while self.pool.free() < needed {
+            let victim = self.running.pop().expect("the sequence itself is running");
+            self.preempt(victim, step);
+            if victim == slot {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn preempt(&mut self, slot: u32, step: &mut Step) {
+        let sequence = &mut self.sequences[slot];
+        self.pool.release(&sequence.blocks);
+        sequence.blocks.clear();
+        (sequence.computed, sequence.named) = (0, 0);
+        sequence.phase = Phase::Preempted;
+        self.waiting.push_front(slot);
+        self.counts.preemptions += 1;
+        step.happened.push(Happened::Preempted { id: sequence.id });
+    }
+
+    fn admit_waiting(&mut self, now: Micros, step: &mut Step) {
+        while step.budget > 0 && self.running.len() < self.sequences_max {
+            let Some(&slot) = self.waiting.front() else { return };
+            self.look_up(slot);
+            if !self.fits(slot) {
+                return;
+            }
+            self.waiting.pop_front();
+            self.admit(now, slot, step);
+        }
+    }
+
+    /// Finds the longest cached prefix. The last token is never taken from the cache: its logits are needed.
+    fn look_up(&mut self, slot: u32) {
+        self.hits.clear();
+        if self.prefix_caching == PrefixCaching::Off {
+            return;
+        }
+        let sequence = &self.sequences[slot];
+        let blocks_max = (sequence.known() - 1) / self.block_size;
+        let names = sequence.chain[..blocks_max as usize].iter();
+        self.hits.extend(names.map_while(|&name| self.pool.find(name)));
+    }
+
+    /// Whether all tokens of the sequence find room, not only its first chunk (vLLM's `scheduler_reserve_full_isl`).
+    /// A hit that nobody holds takes a free block, too.
+    fn fits(&self, slot: u32) -> bool {
+        let blocks = self.sequences[slot].known().div_ceil(self.block_size) as usize;
+        let shared = self.hits.iter().filter(|&&block| !self.pool.is_free(block)).count();
+        blocks - shared <= self.pool.free() as usize
+    }
+
+    fn admit(&mut self, now: Micros, slot: u32, step: &mut Step) {
+        for &block in &self.hits {
+            self.pool.hold(block);
+        }
+        let sequence = &mut self.sequences[slot];
+        sequence.blocks.extend_from_slice(&self.hits);
+        sequence.named = self.hits.len() as u32;
+        sequence.computed = sequence.named * self.block_size;
+        if sequence.phase == Phase::New {
+            self.counts.start(sequence.known(), sequence.computed, now.since(sequence.submitted));
+            step.happened.push(Happened::Started { id: sequence.id, cached_tokens: sequence.computed });
+        }
+        sequence.phase = Phase::Running;
+        let tokens = sequence.remaining().min(step.budget);
+        self.running.push(slot);
+        self.compute(slot, tokens, step);
+    }
+
+    /// Adds the sequence's next tokens to the step. There must be free blocks for them.
+    fn compute(&mut self, slot: u32, tokens: u32, step: &mut Step) {
+        for _ in 0..self.blocks_for(slot, tokens) {
+            let taken = self.pool.take().expect("room was made");
+            self.sequences[slot].blocks.push(taken.block);
+            step.happened.extend(taken.evicted.map(|name| Happened::Removed { name }));
+        }
+        let sequence = &mut self.sequences[slot];
+        step.add(sequence.id, sequence.computed, tokens);
+        sequence.computed += tokens;
+        if self.prefix_caching == PrefixCaching::On {
+            self.name_full_blocks(slot, step);
+        }
+    }
+
+    fn name_full_blocks(&mut self, slot: u32, step: &mut Step) {
+        let sequence = &mut self.sequences[slot];
+        let (first, full) = (sequence.named, sequence.computed / self.block_size);
+        if first == full {
+            return;
+        }
+        for index in first as usize..full as usize {
+            self.pool.name(sequence.blocks[index], sequence.chain[index]);
+        }
+        sequence.named = full;
+        step.happened.push(Happened::Stored { id: sequence.id, first_block: first, blocks: full - first });
+    }
+
+    /// Blocks that a sequence lacks for its next tokens.
+    fn blocks_for(&self, slot: u32, tokens: u32) -> u32 {
+        let sequence = &self.sequences[slot];
+        (sequence.computed + tokens).div_ceil(self.block_size) - sequence.blocks.len() as u32
+    }
+
+    fn sample(&mut self, slot: u32, happened: &mut Vec<Happened>) {
+        let sequence = &mut self.sequences[slot];
+        if sequence.remaining() > 0 {
+            return;
+        }
+        happened.push(Happened::Token { id: sequence.id, index: sequence.generated });
+        sequence.generated += 1;
+        if sequence.generated == sequence.output_tokens {
+            happened.push(Happened::Finished { id: sequence.id });
+            self.counts.finished += 1;
+            self.dismiss(slot);
+        }
+    }
+
+    fn dismiss(&mut self, slot: u32) {
+        self.pool.release(&self.sequences[slot].blocks);
+        self.sequences.remove(slot);
+    }
+}
+
+impl Counts {
+    /// A sequence starts. One that was preempted does not count again, as in vLLM.
+    fn start(&mut self, looked_up_tokens: u32, found_tokens: u32, queued: Micros) {
+        self.prefix_queries_tokens += u64::from(looked_up_tokens);
+        self.prefix_hits_tokens += u64::from(found_tokens);
+        self.queued = self.queued + queued;
+    }
+}
+
+#[cfg(test)]
+impl Scheduler {
+    /// Panics unless blocks, sequences, queue and batch agree.
+    pub fn check(&self) {
+        let seated = self.running.iter().chain(&self.waiting).map(|&slot| &self.sequences[slot]);
+        self.pool.check(seated.clone().flat_map(|sequence| sequence.blocks.iter().copied()));
+        for sequence in seated {
+            assert!(sequence.named <= sequence.blocks.len() as u32);
+            assert!(sequence.generated < sequence.output_tokens, "a finished sequence is gone");
+            let held = sequence.computed.div_ceil(self.block_size) as usize;
+            assert_eq!(sequence.blocks.len(), held, "blocks are held for what is computed, no more");
+        }
+        assert!(self.running.iter().all(|&slot| self.sequences[slot].phase == Phase::Running));
+        assert!(self.running.len() <= self.sequences_max);
+    }
+}

@@ -1,0 +1,155 @@
+//! One request inside the engine, and the table of all of them.
+//!
+//! The table is dense: a sequence lives in a slot that is used again after it, together with its list of blocks. A
+//! [`SequenceId`] is the slot and how often it has been used, so an id that is no longer valid is recognised.
+
+use std::ops::{Index, IndexMut};
+
+use warmroute_types::Micros;
+
+use crate::{BlockName, Request, SequenceId};
+
+/// What a sequence is and how far it has come.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    pub id: SequenceId,
+    pub phase: Phase,
+    pub submitted: Micros,
+    pub chain: Vec<BlockName>,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+    /// Output tokens that have come out.
+    pub generated: u32,
+    /// Tokens whose KV is in its blocks, those of the step under way included.
+    pub computed: u32,
+    /// The blocks it holds, in the order of its chain.
+    pub blocks: Vec<u32>,
+    /// How many of them carry their name; always the first ones.
+    pub named: u32,
+}
+
+/// Where a slot's sequence is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No sequence is here.
+    Vacant,
+    /// In the queue, never scheduled.
+    New,
+    /// In the queue again, after it lost its blocks.
+    Preempted,
+    /// In the batch.
+    Running,
+}
+
+impl Sequence {
+    /// Tokens that exist: the prompt, and the answer as far as it has come.
+    pub fn known(&self) -> u32 {
+        self.prompt_tokens + self.generated
+    }
+
+    /// Tokens that exist and are not computed. The token sampled last is always one of them.
+    pub fn remaining(&self) -> u32 {
+        self.known() - self.computed
+    }
+
+    /// Lets a request in. What is left in `blocks` is only its memory.
+    fn occupy(&mut self, submitted: Micros, request: Request) {
+        debug_assert!(self.phase == Phase::Vacant && self.blocks.is_empty());
+        self.phase = Phase::New;
+        self.submitted = submitted;
+        self.chain = request.chain;
+        self.prompt_tokens = request.prompt_tokens;
+        self.output_tokens = request.output_tokens;
+        (self.generated, self.computed, self.named) = (0, 0, 0);
+    }
+
+    fn vacant(id: SequenceId) -> Sequence {
+        Sequence {
+            id,
+            phase: Phase::Vacant,
+            submitted: Micros::ZERO,
+            chain: Vec::new(),
+            prompt_tokens: 0,
+            output_tokens: 0,
+            generated: 0,
+            computed: 0,
+            blocks: Vec::new(),
+            named: 0,
+        }
+    }
+}
+
+/// All sequences, by slot.
+#[derive(Clone, Debug, Default)]
+pub struct Sequences {
+    slots: Vec<Sequence>,
+    vacant: Vec<u32>,
+}
+
+/// The uses of a slot are counted above its number.
+const USE: u64 = 1 << 32;
+
+impl Sequences {
+    /// Finds a slot for a request.
+    pub fn insert(&mut self, submitted: Micros, request: Request) -> u32 {
+        let slot = self.vacant.pop().unwrap_or_else(|| self.grow());
+        self[slot].occupy(submitted, request);
+        slot
+    }
+
+    /// The slot of a sequence that is still there.
+    pub fn find(&self, id: SequenceId) -> Option<u32> {
+        let slot = (id.0 % USE) as u32;
+        let sequence = self.slots.get(slot as usize)?;
+        (sequence.id == id && sequence.phase != Phase::Vacant).then_some(slot)
+    }
+
+    /// Frees a slot. Its blocks must have been released.
+    pub fn remove(&mut self, slot: u32) {
+        let sequence = &mut self[slot];
+        sequence.id.0 = sequence.id.0.wrapping_add(USE);
+        sequence.phase = Phase::Vacant;
+        sequence.chain = Vec::new();
+        sequence.blocks.clear();
+        self.vacant.push(slot);
+    }
+
+    fn grow(&mut self) -> u32 {
+        let slot = self.slots.len() as u32;
+        self.slots.push(Sequence::vacant(SequenceId(u64::from(slot))));
+        slot
+    }
+}
+
+impl Index<u32> for Sequences {
+    type Output = Sequence;
+
+    fn index(&self, slot: u32) -> &Sequence {
+        &self.slots[slot as usize]
+    }
+}
+
+impl IndexMut<u32> for Sequences {
+    fn index_mut(&mut self, slot: u32) -> &mut Sequence {
+        &mut self.slots[slot as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_not_valid_for_the_next_sequence_in_its_slot() {
+        let request = Request { chain: Vec::new(), prompt_tokens: 1, output_tokens: 1 };
+        let mut sequences = Sequences::default();
+        let slot = sequences.insert(Micros::ZERO, request.clone());
+        let first = sequences[slot].id;
+        assert_eq!(sequences.find(first), Some(slot));
+        sequences.remove(slot);
+        assert_eq!(sequences.find(first), None);
+        assert_eq!(sequences.insert(Micros::ZERO, request), slot);
+        assert_eq!(sequences.find(first), None);
+        assert_eq!(sequences.find(sequences[slot].id), Some(slot));
+    }
+}

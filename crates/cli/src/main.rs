@@ -1,2 +1,40 @@
-//! The `warmroute` command.
-fn main() {}
+//! The `warmroute` command: the only place where the parts meet.
+//!
+//! ```text
+//! flags ─┐
+//! env   ─┼─▶ options ──▶ plan ──▶ serve   gateway, admin, discovery, probe
+//! file  ─┘                        engine  one simulated engine
+//!                                 demo    eight engines, a gateway, a workload, a table
+//! ```
+
+mod args;
+mod check;
+mod demo;
+mod engine;
+mod logging;
+mod options;
+mod plan;
+mod serve;
+mod service;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let ran = match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Engine(args) => engine::run(args),
+        Command::Demo(args) => demo::run(args),
+        Command::Check(args) => check::run(&args),
+    };
+    match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

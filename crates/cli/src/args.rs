@@ -1,0 +1,132 @@
+//! The command line.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use warmroute_engine::Profile;
+
+use crate::options::Options;
+
+/// Sends each LLM request to the replica where its first token will come soonest.
+#[derive(Parser)]
+#[command(version, max_term_width = 100, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run the gateway in front of a fleet of engines
+    Serve(Box<ServeArgs>),
+    /// Run one simulated engine: an OpenAI-compatible server that takes an H200's time and answers with filler
+    Engine(EngineArgs),
+    /// See it work: eight simulated engines, a gateway and a workload in this process, then a table
+    Demo(DemoArgs),
+    /// Check a configuration file and print what would be in force
+    Check(CheckArgs),
+}
+
+/// `warmroute serve`.
+#[derive(Args)]
+#[command(after_help = "\
+Every option can also stand in the configuration file, in the table named by its heading, and in the environment \
+as WARMROUTE_ and its name. Flags win over the environment, the environment over the file.
+
+Example:
+  warmroute serve --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy prefix_affinity")]
+pub struct ServeArgs {
+    /// Configuration file (TOML)
+    #[arg(long, short, value_name = "FILE", env = "WARMROUTE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Everything else.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `warmroute engine`.
+#[derive(Args)]
+pub struct EngineArgs {
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 8000)]
+    pub port: u16,
+    /// Whose timing to imitate: llama-3.1-8b or llama-3.2-3b on one NVIDIA H200
+    #[arg(long, default_value = "llama-3.1-8b")]
+    pub profile: Profile,
+    /// Name under which the model is served [default: the profile's]
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Engine seconds per second: 10 runs ten times as fast
+    #[arg(long, default_value_t = 1.0)]
+    pub speed: f64,
+    /// Tokens per KV block
+    #[arg(long, default_value_t = 16)]
+    pub block_size: u32,
+    /// Tokens that fit into the KV cache [default: what the profile's GPU holds]
+    #[arg(long)]
+    pub kv_tokens: Option<u64>,
+    /// Data-parallel ranks behind this address, each with a cache of its own
+    #[arg(long, default_value_t = 1)]
+    pub ranks: u16,
+    /// Whether usage says how many prompt tokens were cached, as vLLM does with --enable-prompt-tokens-details
+    #[arg(long, value_enum, default_value = "on")]
+    pub prompt_tokens_details: Switch,
+}
+
+/// On or off.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// `warmroute demo`.
+#[derive(Args)]
+pub struct DemoArgs {
+    /// Simulated engines
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub engines: u16,
+    /// Conversations in the workload; each has four turns
+    #[arg(long, default_value_t = 144, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub conversations: u32,
+    /// Engine seconds per second
+    #[arg(long, default_value_t = 1.0)]
+    pub speed: f64,
+    /// Seed of the workload
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Policies to compare, the first being the baseline
+    #[arg(long, value_delimiter = ',', default_value = "round_robin,prefix_affinity")]
+    pub policies: Vec<String>,
+    /// Print one JSON object instead of the table, and nothing else on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// Run no workload: leave the gateway and the engines running, and print where
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// `warmroute check`.
+#[derive(Args)]
+pub struct CheckArgs {
+    /// Configuration file (TOML)
+    pub config: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_makes_sense() {
+        super::Cli::command().debug_assert();
+    }
+}

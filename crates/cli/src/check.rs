@@ -1,0 +1,17 @@
+//! `warmroute check`: is this configuration good, and what would be in force?
+
+use crate::args::CheckArgs;
+use crate::options::read_file;
+use crate::plan::Plan;
+
+/// Prints the effective configuration, or fails with what is wrong.
+pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
+    let plan = Plan::new(read_file(&args.config)?)?;
+    println!("# {} is good: this would be in force", args.config.display());
+    print!("{}", toml::to_string(&plan.options)?);
+    let sources = &plan.sources;
+    if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
+        eprintln!("note: it names no workers; they would have to come by POST /workers on the admin listener");
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! Holds all conversations of a workload against a gateway.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::client::{self, Served};
+use super::workload::{ANSWER_TOKENS, Conversation, Workload};
+
+/// Where requests go.
+#[derive(Clone, Copy)]
+pub struct Target {
+    pub gateway: SocketAddr,
+    pub model: &'static str,
+    /// Engine seconds per second: pauses are engine time.
+    pub speed: f64,
+}
+
+/// What came of a workload.
+pub struct Outcome {
+    pub served: Vec<Served>,
+    pub errors: u64,
+    /// From the first request to the end of the last answer, wall time.
+    pub lasted: Duration,
+}
+
+/// Runs every conversation, each in its own time.
+pub async fn run(workload: &Workload, target: Target, bar: &ProgressBar) -> Outcome {
+    let start = Instant::now();
+    let mut talks = JoinSet::new();
+    for conversation in workload.conversations.iter().cloned() {
+        talks.spawn(talk(conversation, target, start, bar.clone()));
+    }
+    let mut outcome = Outcome { served: Vec::new(), errors: 0, lasted: Duration::ZERO };
+    while let Some(talked) = talks.join_next().await {
+        let (served, errors) = talked.unwrap_or((Vec::new(), 1));
+        outcome.served.extend(served);
+        outcome.errors += errors;
+    }
+    outcome.lasted = start.elapsed();
+    outcome
+}
+
+/// One conversation. A turn that fails ends it: without an answer there is nothing to go on from.
+async fn talk(conversation: Conversation, target: Target, start: Instant, bar: ProgressBar) -> (Vec<Served>, u64) {
+    let wall = |engine: Duration| engine.div_f64(target.speed);
+    tokio::time::sleep_until(start + wall(conversation.begins)).await;
+    let mut messages = vec![json!({"role": "system", "content": conversation.system})];
+    let mut served = Vec::new();
+    for (pause, question) in conversation.questions {
+        tokio::time::sleep(wall(pause)).await;
+        messages.push(json!({"role": "user", "content": question}));
+        match client::chat(target.gateway, &request(target, &messages)).await {
+            Ok(answer) => {
+                messages.push(json!({"role": "assistant", "content": answer.text}));
+                served.push(answer);
+            }
+            Err(error) => {
+                bar.suspend(|| eprintln!("request failed: {error:#}"));
+                return (served, 1);
+            }
+        }
+        bar.inc(1);
+    }
+    (served, 0)
+}
+
+fn request(target: Target, messages: &[Value]) -> String {
+    json!({
+        "model": target.model, "messages": messages, "max_tokens": ANSWER_TOKENS, "ignore_eos": true, "stream": true,
+    })
+    .to_string()
+}

@@ -1,0 +1,125 @@
+//! Conversations, as several tenants of one fleet hold them.
+//!
+//! Every tenant has a system prompt of its own, which all its conversations begin with. A conversation has a few turns; each
+//! sends all that was said before, and comes after the answer to the last one and a pause for reading.
+
+use std::time::Duration;
+
+/// Conversations that share one system prompt.
+const CONVERSATIONS_PER_TENANT: u32 = 6;
+/// Questions in a conversation.
+pub const TURNS: usize = 4;
+/// Length of a system prompt, a question and an answer, in tokens of four bytes.
+pub const SYSTEM_TOKENS: usize = 3_000;
+pub const QUESTION_TOKENS: usize = 300;
+pub const ANSWER_TOKENS: u32 = 60;
+/// Conversations begin within this many seconds of engine time.
+const BEGIN_WITHIN_S: f64 = 12.0;
+/// Seconds between an answer and the next question, at the least; as many again by chance.
+const PAUSE_S: f64 = 0.75;
+
+/// All conversations, in the order of their beginning.
+pub struct Workload {
+    pub conversations: Vec<Conversation>,
+}
+
+/// One user with one concern.
+#[derive(Clone)]
+pub struct Conversation {
+    /// After the start of the run, in engine time.
+    pub begins: Duration,
+    pub system: String,
+    /// What is asked, and how long the user thought before.
+    pub questions: Vec<(Duration, String)>,
+}
+
+impl Workload {
+    /// The same seed gives the same conversations.
+    pub fn new(conversations: u32, seed: u64) -> Workload {
+        let mut chance = Chance(seed);
+        let tenants = conversations.div_ceil(CONVERSATIONS_PER_TENANT);
+        let systems: Vec<String> =
+            (0..tenants).map(|tenant| chance.text(&format!("Tenant {tenant}."), SYSTEM_TOKENS)).collect();
+        let mut conversations: Vec<Conversation> = (0..conversations)
+            .map(|i| {
+                let begins = Duration::from_secs_f64(chance.share() * BEGIN_WITHIN_S);
+                let system = systems[(i % tenants) as usize].clone();
+                let questions = (0..TURNS).map(|turn| chance.question(turn)).collect();
+                Conversation { begins, system, questions }
+            })
+            .collect();
+        conversations.sort_by_key(|conversation| conversation.begins);
+        Workload { conversations }
+    }
+
+    /// Requests in all.
+    pub fn requests(&self) -> u64 {
+        (self.conversations.len() * TURNS) as u64
+    }
+}
+
+/// A small random number generator: the workload must be the same everywhere, for ever.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// Between 0 and 1.
+    fn share(&mut self) -> f64 {
+        self.next() as f64 / u64::MAX as f64
+    }
+
+    /// Filler that begins with `start`; no two are alike.
+    fn text(&mut self, start: &str, tokens: usize) -> String {
+        const WORDS: [&str; 16] = [
+            "routing", "prefix", "cache", "token", "engine", "queue", "batch", "worker", "prompt", "answer", "block",
+            "memory", "first", "latency", "fleet", "warm",
+        ];
+        let mut text = start.to_owned();
+        while text.len() < tokens * 4 {
+            text.push(' ');
+            text.push_str(WORDS[self.next() as usize % WORDS.len()]);
+        }
+        text.truncate(tokens * 4);
+        text
+    }
+
+    fn question(&mut self, turn: usize) -> (Duration, String) {
+        let pause = if turn == 0 { 0.0 } else { PAUSE_S * (1.0 + self.share()) };
+        let tokens = QUESTION_TOKENS / 2 + self.next() as usize % QUESTION_TOKENS;
+        (Duration::from_secs_f64(pause), self.text(&format!("Question {turn}:"), tokens))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_conversations() {
+        let texts = |seed| -> Vec<String> {
+            Workload::new(20, seed).conversations.into_iter().map(|c| c.system + &c.questions[0].1).collect()
+        };
+        assert_eq!(texts(1), texts(1));
+        assert_ne!(texts(1), texts(2));
+    }
+
+    #[test]
+    fn tenants_share_a_system_prompt_and_nothing_else() {
+        let workload = Workload::new(24, 7);
+        let mut systems: Vec<&str> = workload.conversations.iter().map(|c| c.system.as_str()).collect();
+        systems.sort_unstable();
+        systems.dedup();
+        assert_eq!(systems.len(), 4);
+        let mut questions: Vec<&str> =
+            workload.conversations.iter().flat_map(|c| c.questions.iter().map(|(_, text)| text.as_str())).collect();
+        questions.sort_unstable();
+        questions.dedup();
+        assert_eq!(questions.len() as u64, workload.requests());
+    }
+}

@@ -1,0 +1,47 @@
+//! `warmroute engine`: one simulated engine as a process.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::json;
+use warmroute_replica::{Config, UsageDetails, serve};
+
+use crate::args::{EngineArgs, Switch};
+use crate::serve::{Stop, runtime};
+
+/// How long answers may go on after SIGTERM.
+const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// Serves until SIGTERM, or until it is told to die.
+pub fn run(args: EngineArgs) -> anyhow::Result<()> {
+    let config = config(&args);
+    let address = (args.host, args.port);
+    let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address:?}"))?;
+    runtime(0)?.block_on(async {
+        let mut stop = Stop::listen()?;
+        let replica = serve(config, listener).await?;
+        println!("{}", json!({"listening": replica.url()}));
+        eprintln!("a simulated engine: the timing is an H200's, the text is filler");
+        tokio::select! {
+            () = replica.died() => anyhow::bail!("died, as it was told to by POST /fault"),
+            () = stop.asked() => {}
+        }
+        _ = tokio::time::timeout(FINISH_WITHIN, replica.shutdown()).await;
+        Ok(())
+    })
+}
+
+fn config(args: &EngineArgs) -> Config {
+    let mut config = Config::for_profile(args.profile);
+    config.engine.block_size = args.block_size;
+    config.engine.kv_tokens = args.kv_tokens.unwrap_or(config.engine.kv_tokens);
+    config.model = args.model.clone().unwrap_or(config.model);
+    config.speed = args.speed;
+    config.ranks = args.ranks;
+    config.usage_details = match args.prompt_tokens_details {
+        Switch::On => UsageDetails::Report,
+        Switch::Off => UsageDetails::Omit,
+    };
+    config
+}

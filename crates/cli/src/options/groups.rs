@@ -1,0 +1,196 @@
+//! The groups of options. Names and defaults that people know from other routers are kept; where a default differs, the
+//! comment says why.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use warmroute_gateway::SessionKey;
+
+/// Defines one group: the struct (flags, environment and file keys in one), how it lies over another, and its keys.
+macro_rules! group {
+    (
+        $(#[$about:meta])* $name:ident in $table:literal ($heading:literal) {
+            $( $(#[$meta:meta])* $field:ident: $type:ty = $default:expr, )*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[command(next_help_heading = $heading)]
+        #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct $name {
+            $( $(#[$meta])* #[serde(skip_serializing_if = "Option::is_none")] pub $field: Option<$type>, )*
+        }
+
+        impl $name {
+            pub fn over(self, below: $name) -> $name {
+                $name { $( $field: self.$field.or(below.$field), )* }
+            }
+
+            pub fn defaults() -> $name {
+                $name { $( $field: $default, )* }
+            }
+
+            const KEYS: &'static [&'static str] = &[$( stringify!($field) ),*];
+        }
+    };
+}
+
+group! {
+    /// Listeners, logs, shutdown.
+    Server in "server" ("Server") {
+        /// Address for clients [default: 0.0.0.0]
+        #[arg(long, env = "WARMROUTE_HOST")]
+        host: IpAddr = Some(IpAddr::from([0, 0, 0, 0])),
+        /// Port for clients; 0 takes a free one [default: 30000]
+        #[arg(long, env = "WARMROUTE_PORT")]
+        port: u16 = Some(30_000),
+        /// Address for the admin listener [default: 127.0.0.1]
+        #[arg(long, env = "WARMROUTE_ADMIN_HOST")]
+        admin_host: IpAddr = Some(IpAddr::from([127, 0, 0, 1])),
+        /// Port for health, metrics and workers; 0 takes a free one [default: 29000]
+        #[arg(long, env = "WARMROUTE_ADMIN_PORT", alias = "prometheus-port")]
+        admin_port: u16 = Some(29_000),
+        /// Threads that serve requests; 0 is one per core [default: 0]
+        #[arg(long, env = "WARMROUTE_THREADS")]
+        threads: usize = Some(0),
+        /// How long requests may go on after SIGTERM [default: 600]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_DRAIN_TIMEOUT_SECS")]
+        drain_timeout_secs: u64 = Some(600),
+        /// error, warn, info, debug, trace, or a filter such as warmroute_gateway=debug [default: info]
+        #[arg(long, value_name = "LEVEL", env = "WARMROUTE_LOG_LEVEL")]
+        log_level: String = Some("info".to_owned()),
+        /// How log lines are written [default: text]
+        #[arg(long, value_enum, env = "WARMROUTE_LOG_FORMAT")]
+        log_format: LogFormat = Some(LogFormat::Text),
+    }
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines, one object a line.
+    Json,
+}
+
+group! {
+    /// Where workers come from.
+    Discovery in "discovery" ("Workers") {
+        /// Base URLs of the engines
+        #[arg(long, value_name = "URL", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_WORKER_URLS")]
+        worker_urls: Vec<String> = None,
+        /// TOML file with [[workers]], read again whenever it changes
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_WORKER_FILE")]
+        worker_file: PathBuf = None,
+        /// Names of which every A and AAAA record is an engine, as http://NAME:PORT
+        #[arg(long, value_name = "URL", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_WORKER_DNS")]
+        worker_dns: Vec<String> = None,
+        /// How often DNS names are looked up [default: 10]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_DNS_REFRESH_SECS")]
+        dns_refresh_secs: u64 = Some(10),
+        /// Data-parallel ranks behind each URL of --worker-urls; each rank is a worker with a cache of its own
+        #[arg(long, value_name = "RANKS", env = "WARMROUTE_DP_SIZE")]
+        dp_size: u16 = None,
+    }
+}
+
+group! {
+    /// How workers are chosen.
+    Routing in "routing" ("Routing") {
+        /// round_robin, random, least_loaded, power_of_two, session_affinity or prefix_affinity [default: prefix_affinity]
+        #[arg(long, env = "WARMROUTE_POLICY")]
+        policy: String = Some("prefix_affinity".to_owned()),
+        /// What least_loaded counts: requests in flight, or requests waiting in the engines [default: in-flight]
+        #[arg(long, value_enum, env = "WARMROUTE_LOAD_SIGNAL")]
+        load_signal: Signal = Some(Signal::InFlight),
+        /// What prefix_affinity looks at: the first tokens, the system prompt, or sliding windows [default: tokens]
+        #[arg(long, value_enum, env = "WARMROUTE_PREFIX_KEY")]
+        prefix_key: PrefixKey = Some(PrefixKey::Tokens),
+        // Others take 256, which sends everybody who shares a system prompt of that length to one worker.
+        /// How many tokens from the start that is; a token counts as 4 bytes [default: 1024]
+        #[arg(long, value_name = "TOKENS", env = "WARMROUTE_PREFIX_TOKEN_COUNT")]
+        prefix_token_count: u32 = Some(1_024),
+        /// Hash of the prefix: xxh3 or blake2b [default: xxh3]
+        #[arg(long, env = "WARMROUTE_PREFIX_HASH")]
+        prefix_hash: String = Some("xxh3".to_owned()),
+        /// Where a session is named, in order: header:NAME or body:FIELD [default: header:x-session-id,header:x-user-id,
+        /// header:x-tenant-id,header:x-correlation-id,body:session_id,body:user,body:prompt_cache_key]
+        #[arg(long, value_name = "KEY", value_delimiter = ',', env = "WARMROUTE_SESSION_KEYS")]
+        session_keys: Vec<String> = Some(SessionKey::default_order().iter().map(ToString::to_string).collect()),
+        /// Say in response headers where a request went and why [default: off]
+        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", env = "WARMROUTE_DECISION_HEADERS")]
+        decision_headers: bool = Some(false),
+    }
+}
+
+/// What counts as load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Signal {
+    /// What this router has in flight.
+    InFlight,
+    /// What waits inside the engines, as they report it.
+    Waiting,
+}
+
+/// What makes the prefix key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PrefixKey {
+    /// The first tokens.
+    Tokens,
+    /// Tools and system prompt.
+    System,
+    /// The least hash of all windows of 256 tokens in the first 4,000.
+    Windows,
+}
+
+group! {
+    /// How requests are read and sent on.
+    Requests in "requests" ("Requests") {
+        /// Largest request body that is taken [default: 67108864]
+        #[arg(long, value_name = "BYTES", env = "WARMROUTE_MAX_PAYLOAD_SIZE")]
+        max_payload_size: usize = Some(64 << 20),
+        /// How often a request is tried on another worker when one fails before the first byte [default: 2]
+        #[arg(long, value_name = "TIMES", env = "WARMROUTE_RETRY_MAX_RETRIES")]
+        retry_max_retries: u32 = Some(2),
+        /// How long connecting to a worker may take [default: 5]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_CONNECT_TIMEOUT_SECS")]
+        connect_timeout_secs: u64 = Some(5),
+    }
+}
+
+group! {
+    /// How workers are watched.
+    Health in "health" ("Health") {
+        /// Path that answers 200 when an engine is well [default: /health]
+        #[arg(long, value_name = "PATH", env = "WARMROUTE_HEALTH_CHECK_ENDPOINT")]
+        health_check_endpoint: String = Some("/health".to_owned()),
+        // Others take 60: a worker that died idle would be found by a client first.
+        /// How often a ready worker is asked; others are asked twice a second [default: 5]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_HEALTH_CHECK_INTERVAL_SECS")]
+        health_check_interval_secs: u64 = Some(5),
+        /// How long the answer may take [default: 2]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_HEALTH_CHECK_TIMEOUT_SECS")]
+        health_check_timeout_secs: u64 = Some(2),
+        /// Failures in a row after which a worker gets no more requests [default: 3]
+        #[arg(long, value_name = "TIMES", env = "WARMROUTE_HEALTH_FAILURE_THRESHOLD")]
+        health_failure_threshold: u32 = Some(3),
+        /// How often engines are asked for their load [default: 1000]
+        #[arg(long, value_name = "MS", env = "WARMROUTE_LOAD_INTERVAL_MS")]
+        load_interval_ms: u64 = Some(1_000),
+    }
+}
+
+/// Every table of the file with its keys, spelled as in Rust (`_` for `-`).
+pub(super) const KEYS: [(&str, &[&str]); 5] = [
+    ("server", Server::KEYS),
+    ("discovery", Discovery::KEYS),
+    ("routing", Routing::KEYS),
+    ("requests", Requests::KEYS),
+    ("health", Health::KEYS),
+];

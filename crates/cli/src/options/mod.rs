@@ -1,0 +1,97 @@
+//! Every option, once: as a flag, as an environment variable and as a key of the configuration file.
+//!
+//! Each group below is a heading in `--help` and a table in the file, and one definition serves both. An option that nobody
+//! gave is `None`; layers are laid over each other until the defaults have filled every gap.
+
+mod file;
+pub mod groups;
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use warmroute_discovery::WorkerEntry;
+
+pub use file::read_file;
+pub use groups::{Discovery, Health, Requests, Routing, Server};
+
+/// All options.
+#[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Options {
+    /// Listeners, logs, shutdown.
+    #[command(flatten)]
+    pub server: Server,
+    /// Where workers come from.
+    #[command(flatten)]
+    pub discovery: Discovery,
+    /// How workers are chosen.
+    #[command(flatten)]
+    pub routing: Routing,
+    /// How requests are read and sent on.
+    #[command(flatten)]
+    pub requests: Requests,
+    /// How workers are watched.
+    #[command(flatten)]
+    pub health: Health,
+    /// Names under which clients may ask for a model (file only).
+    #[arg(skip)]
+    pub aliases: BTreeMap<String, String>,
+    /// Workers with more to say than their URL (file only).
+    #[arg(skip)]
+    pub workers: Vec<WorkerEntry>,
+}
+
+impl Options {
+    /// These options, and where they say nothing, the other's.
+    pub fn over(self, below: Options) -> Options {
+        Options {
+            server: self.server.over(below.server),
+            discovery: self.discovery.over(below.discovery),
+            routing: self.routing.over(below.routing),
+            requests: self.requests.over(below.requests),
+            health: self.health.over(below.health),
+            aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
+            workers: if self.workers.is_empty() { below.workers } else { self.workers },
+        }
+    }
+
+    /// What is in force where nobody says anything.
+    pub fn defaults() -> Options {
+        Options {
+            server: Server::defaults(),
+            discovery: Discovery::defaults(),
+            routing: Routing::defaults(),
+            requests: Requests::defaults(),
+            health: Health::defaults(),
+            ..Options::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_has_a_default_or_may_be_left_out() {
+        // What is None in the defaults is left out of the printed configuration: only lists of workers may be.
+        let printed = toml::Value::try_from(Options::defaults()).unwrap();
+        let tables = ["server", "routing", "requests", "health"];
+        for (table, none_allowed) in tables.iter().map(|table| (table, 0)) {
+            let given = printed[table].as_table().unwrap().len();
+            let all = groups::KEYS.iter().find(|(name, _)| name == table).unwrap().1.len();
+            assert_eq!(given, all - none_allowed, "[{table}]");
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let file: Options = toml::from_str("[server]\nport = 1\nhost = \"::1\"\n[aliases]\na = \"b\"").unwrap();
+        let flags = Options { server: Server { port: Some(2), ..Server::default() }, ..Options::default() };
+        let all = flags.over(file).over(Options::defaults());
+        assert_eq!((all.server.port, all.server.host), (Some(2), Some("::1".parse().unwrap())));
+        assert_eq!(all.server.admin_port, Options::defaults().server.admin_port);
+        assert_eq!(all.aliases["a"], "b");
+    }
+}

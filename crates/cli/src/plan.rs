@@ -1,0 +1,180 @@
+//! From options to what each part is told.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use warmroute_discovery::{DnsName, Listed, WorkerEntry};
+use warmroute_fleet::HealthConfig;
+use warmroute_gateway::{DecisionHeaders, SessionKey, Target};
+use warmroute_policy::{LoadSignal, Standard};
+use warmroute_prompt::{PrefixRule, PrefixSpan};
+
+use crate::options::{Options, groups::PrefixKey, groups::Signal};
+
+/// Everything `serve` needs, checked.
+pub struct Plan {
+    /// Where clients come in.
+    pub listen: SocketAddr,
+    /// Where operators come in.
+    pub admin: SocketAddr,
+    /// How long draining may take.
+    pub drain_timeout: Duration,
+    /// The policy, with its parameters.
+    pub policy: Standard,
+    /// For the routing core.
+    pub router: warmroute_router::Config,
+    /// For the gateway.
+    pub gateway: warmroute_gateway::Config,
+    /// For the probes.
+    pub probe: warmroute_probe::Config,
+    /// Where workers come from.
+    pub sources: Sources,
+    /// The options in force, for `GET /config`.
+    pub options: Options,
+}
+
+/// Where workers come from.
+pub struct Sources {
+    /// Written down.
+    pub listed: Vec<Listed>,
+    /// A file to watch.
+    pub file: Option<PathBuf>,
+    /// Names to look up.
+    pub dns: Vec<DnsName>,
+    /// How often.
+    pub dns_refresh: Duration,
+}
+
+/// An option that the defaults fill.
+fn filled<T>(option: Option<T>) -> T {
+    option.expect("the defaults fill every option that is read this way")
+}
+
+impl Plan {
+    /// Checks the options, with defaults where they say nothing.
+    pub fn new(options: Options) -> anyhow::Result<Plan> {
+        let options = options.over(Options::defaults());
+        let (server, health) = (&options.server, &options.health);
+        let secs = Duration::from_secs;
+        let gateway = gateway_config(&options)?;
+        gateway.validate()?;
+        anyhow::ensure!(filled(health.health_failure_threshold) > 0, "health-failure-threshold must be at least 1");
+        anyhow::ensure!(
+            filled(health.health_check_endpoint.as_ref()).starts_with('/'),
+            "health-check-endpoint must begin with /"
+        );
+        Ok(Plan {
+            listen: SocketAddr::new(filled(server.host), filled(server.port)),
+            admin: SocketAddr::new(filled(server.admin_host), filled(server.admin_port)),
+            drain_timeout: secs(filled(server.drain_timeout_secs)),
+            policy: policy(&options)?,
+            router: warmroute_router::Config {
+                health: HealthConfig { failures_max: filled(health.health_failure_threshold) },
+                ..warmroute_router::Config::default()
+            },
+            gateway,
+            probe: warmroute_probe::Config {
+                health_path: filled(health.health_check_endpoint.clone()),
+                health_interval: secs(filled(health.health_check_interval_secs).max(1)),
+                load_interval: Duration::from_millis(filled(health.load_interval_ms).max(10)),
+                timeout: secs(filled(health.health_check_timeout_secs).max(1)),
+                ..warmroute_probe::Config::default()
+            },
+            sources: sources(&options)?,
+            options,
+        })
+    }
+}
+
+fn policy(options: &Options) -> anyhow::Result<Standard> {
+    let mut policy: Standard = filled(options.routing.policy.as_ref()).parse()?;
+    if let Standard::LeastLoaded(rule) = &mut policy {
+        rule.signal = match filled(options.routing.load_signal) {
+            Signal::InFlight => LoadSignal::InFlight,
+            Signal::Waiting => LoadSignal::Waiting,
+        };
+    }
+    Ok(policy)
+}
+
+fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config> {
+    let (routing, requests) = (&options.routing, &options.requests);
+    let session_keys = filled(routing.session_keys.as_ref()).iter().map(|key| key.parse::<SessionKey>());
+    let session_keys: Result<Vec<_>, _> = session_keys.collect();
+    Ok(warmroute_gateway::Config {
+        body_bytes_max: filled(requests.max_payload_size),
+        aliases: options.aliases.clone().into_iter().collect(),
+        session_keys: session_keys.map_err(anyhow::Error::msg).context("session-keys")?,
+        prefix: PrefixRule {
+            span: match filled(routing.prefix_key) {
+                PrefixKey::Tokens => PrefixSpan::Tokens(filled(routing.prefix_token_count)),
+                PrefixKey::System => PrefixSpan::System,
+                PrefixKey::Windows => PrefixSpan::Windows,
+            },
+            hash: filled(routing.prefix_hash.as_ref()).parse().context("prefix-hash")?,
+        },
+        decision_headers: match filled(routing.decision_headers) {
+            true => DecisionHeaders::On,
+            false => DecisionHeaders::Off,
+        },
+        retries_max: filled(requests.retry_max_retries),
+        connect_timeout: Duration::from_secs(filled(requests.connect_timeout_secs).max(1)),
+        ..warmroute_gateway::Config::default()
+    })
+}
+
+fn sources(options: &Options) -> anyhow::Result<Sources> {
+    let discovery = &options.discovery;
+    let from_flag = discovery.worker_urls.iter().flatten();
+    let from_flag =
+        from_flag.map(|url| WorkerEntry { url: url.clone(), ranks: discovery.dp_size, models: None });
+    let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
+    for entry in &entries {
+        entry.url.parse::<Target>()?;
+        anyhow::ensure!(entry.ranks != Some(0), "{}: 0 ranks are no worker", entry.url);
+    }
+    let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
+    Ok(Sources {
+        listed: entries.iter().flat_map(WorkerEntry::listed).collect(),
+        file: discovery.worker_file.clone(),
+        dns: dns.collect::<Result<_, _>>()?,
+        dns_refresh: Duration::from_secs(filled(discovery.dns_refresh_secs).max(1)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> anyhow::Result<Plan> {
+        Plan::new(toml::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn the_defaults_are_a_plan() {
+        let plan = plan("").unwrap();
+        assert_eq!(plan.listen.to_string(), "0.0.0.0:30000");
+        assert!(plan.admin.ip().is_loopback());
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_its_reason() {
+        for (text, reason) in [
+            ("[routing]\npolicy = \"best\"", "unknown policy `best`"),
+            ("[routing]\nprefix-hash = \"md5\"", "unknown hash `md5`"),
+            ("[routing]\nsession-keys = [\"user\"]", "expected header:NAME"),
+            ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is no worker URL"),
+            ("[[workers]]\nurl = \"http://a\"\nranks = 0", "0 ranks"),
+            ("[discovery]\nworker-dns = [\"engines\"]", "expected http://NAME:PORT"),
+            ("[requests]\nmax-payload-size = 0", "max-payload-size"),
+            ("[health]\nhealth-failure-threshold = 0", "health-failure-threshold"),
+            ("[health]\nhealth-check-endpoint = \"health\"", "begin with /"),
+            ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
+        ] {
+            let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

@@ -11,7 +11,9 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     print!("{}", toml::to_string(&plan.options)?);
     let sources = &plan.sources;
     if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
-        eprintln!("note: it names no workers; they would have to come by POST /workers on the admin listener");
+        eprintln!(
+            "note: it names no workers; they would have to come by POST /workers on the admin listener"
+        );
     }
     Ok(())
 }

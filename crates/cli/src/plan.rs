@@ -60,7 +60,10 @@ impl Plan {
         let secs = Duration::from_secs;
         let gateway = gateway_config(&options)?;
         gateway.validate()?;
-        anyhow::ensure!(filled(health.health_failure_threshold) > 0, "health-failure-threshold must be at least 1");
+        anyhow::ensure!(
+            filled(health.health_failure_threshold) > 0,
+            "health-failure-threshold must be at least 1"
+        );
         anyhow::ensure!(
             filled(health.health_check_endpoint.as_ref()).starts_with('/'),
             "health-check-endpoint must begin with /"

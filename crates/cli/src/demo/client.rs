@@ -21,8 +21,8 @@ pub struct Served {
     pub worker: String,
 }
 
-/// Sends a chat request and reads its stream to the end.
-pub async fn chat(gateway: SocketAddr, body: &str) -> anyhow::Result<Served> {
+/// Sends a chat request of a session and reads its stream to the end.
+pub async fn chat(gateway: SocketAddr, session: &str, body: &str) -> anyhow::Result<Served> {
     let stream = TcpStream::connect(gateway).await.context("no connection to the gateway")?;
     stream.set_nodelay(true)?;
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
@@ -30,6 +30,7 @@ pub async fn chat(gateway: SocketAddr, body: &str) -> anyhow::Result<Served> {
     let request = Request::post("/v1/chat/completions")
         .header(header::HOST, gateway.to_string())
         .header(header::CONTENT_TYPE, "application/json")
+        .header("x-session-id", session)
         .body(Full::new(Bytes::from(body.to_owned())))?;
 
     let sent = Instant::now();
@@ -76,7 +77,8 @@ mod tests {
 
     #[test]
     fn text_is_gathered_and_failures_are_not_taken_for_answers() {
-        let event = |text: &str| format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
+        let event =
+            |text: &str| format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
         let whole = format!("{}{}data: [DONE]\n\n", event("war"), event("m"));
         assert_eq!(text_of(whole.as_bytes()).unwrap(), "warm");
         assert!(text_of(event("cut").as_bytes()).is_err());

@@ -40,7 +40,9 @@ impl Fleet {
         let urls = engines.iter().map(|engine| engine.url().to_owned()).collect();
         let service = Service::start(Plan::new(options(urls, policy))?).await?;
         let fleet = Fleet { engines, service };
-        tokio::time::timeout(READY_WITHIN, fleet.ready()).await.context("the engines did not become ready")?;
+        tokio::time::timeout(READY_WITHIN, fleet.ready())
+            .await
+            .context("the engines did not become ready")?;
         Ok(fleet)
     }
 

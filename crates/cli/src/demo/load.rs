@@ -46,7 +46,12 @@ pub async fn run(workload: &Workload, target: Target, bar: &ProgressBar) -> Outc
 }
 
 /// One conversation. A turn that fails ends it: without an answer there is nothing to go on from.
-async fn talk(conversation: Conversation, target: Target, start: Instant, bar: ProgressBar) -> (Vec<Served>, u64) {
+async fn talk(
+    conversation: Conversation,
+    target: Target,
+    start: Instant,
+    bar: ProgressBar,
+) -> (Vec<Served>, u64) {
     let wall = |engine: Duration| engine.div_f64(target.speed);
     tokio::time::sleep_until(start + wall(conversation.begins)).await;
     let mut messages = vec![json!({"role": "system", "content": conversation.system})];
@@ -54,7 +59,7 @@ async fn talk(conversation: Conversation, target: Target, start: Instant, bar: P
     for (pause, question) in conversation.questions {
         tokio::time::sleep(wall(pause)).await;
         messages.push(json!({"role": "user", "content": question}));
-        match client::chat(target.gateway, &request(target, &messages)).await {
+        match client::chat(target.gateway, &conversation.name, &request(target, &messages)).await {
             Ok(answer) => {
                 messages.push(json!({"role": "assistant", "content": answer.text}));
                 served.push(answer);

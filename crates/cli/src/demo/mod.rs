@@ -56,8 +56,11 @@ async fn measure(args: &DemoArgs, policy: &str, workload: &Workload) -> anyhow::
 }
 
 fn progress_bar(policy: &str, requests: u64) -> ProgressBar {
-    let target =
-        if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
     let style = ProgressStyle::with_template("{msg:<18} {bar:40} {pos}/{len} requests  {elapsed}")
         .expect("the template is a constant");
     ProgressBar::with_draw_target(Some(requests), target).with_style(style).with_message(policy.to_owned())

@@ -26,6 +26,8 @@ pub struct Workload {
 /// One user with one concern.
 #[derive(Clone)]
 pub struct Conversation {
+    /// What the client calls its session.
+    pub name: String,
     /// After the start of the run, in engine time.
     pub begins: Duration,
     pub system: String,
@@ -45,7 +47,7 @@ impl Workload {
                 let begins = Duration::from_secs_f64(chance.share() * BEGIN_WITHIN_S);
                 let system = systems[(i % tenants) as usize].clone();
                 let questions = (0..TURNS).map(|turn| chance.question(turn)).collect();
-                Conversation { begins, system, questions }
+                Conversation { name: format!("session-{i}"), begins, system, questions }
             })
             .collect();
         conversations.sort_by_key(|conversation| conversation.begins);
@@ -77,8 +79,8 @@ impl Chance {
     /// Filler that begins with `start`; no two are alike.
     fn text(&mut self, start: &str, tokens: usize) -> String {
         const WORDS: [&str; 16] = [
-            "routing", "prefix", "cache", "token", "engine", "queue", "batch", "worker", "prompt", "answer", "block",
-            "memory", "first", "latency", "fleet", "warm",
+            "routing", "prefix", "cache", "token", "engine", "queue", "batch", "worker", "prompt", "answer",
+            "block", "memory", "first", "latency", "fleet", "warm",
         ];
         let mut text = start.to_owned();
         while text.len() < tokens * 4 {
@@ -116,8 +118,11 @@ mod tests {
         systems.sort_unstable();
         systems.dedup();
         assert_eq!(systems.len(), 4);
-        let mut questions: Vec<&str> =
-            workload.conversations.iter().flat_map(|c| c.questions.iter().map(|(_, text)| text.as_str())).collect();
+        let mut questions: Vec<&str> = workload
+            .conversations
+            .iter()
+            .flat_map(|c| c.questions.iter().map(|(_, text)| text.as_str()))
+            .collect();
         questions.sort_unstable();
         questions.dedup();
         assert_eq!(questions.len() as u64, workload.requests());

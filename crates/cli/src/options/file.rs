@@ -33,7 +33,9 @@ fn nearest(key: &str) -> Option<String> {
     let key = key.replace('_', "-");
     let tables = KEYS.iter().map(|(table, _)| (*table).to_owned());
     let lists = ["aliases", "workers"].map(str::to_owned);
-    let keys = KEYS.iter().flat_map(|(table, keys)| keys.iter().map(move |key| format!("{table}.{}", key.replace('_', "-"))));
+    let keys = KEYS
+        .iter()
+        .flat_map(|(table, keys)| keys.iter().map(move |key| format!("{table}.{}", key.replace('_', "-"))));
     let last = |valid: &str| valid.rsplit('.').next().map_or(0.0, |name| strsim::jaro_winkler(name, &key));
     let likest = tables.chain(lists).chain(keys).max_by(|a, b| last(a).total_cmp(&last(b)))?;
     (last(&likest) >= LIKENESS_MIN).then_some(likest)

@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_file_and_the_file_over_defaults() {
-        let file: Options = toml::from_str("[server]\nport = 1\nhost = \"::1\"\n[aliases]\na = \"b\"").unwrap();
+        let file: Options =
+            toml::from_str("[server]\nport = 1\nhost = \"::1\"\n[aliases]\na = \"b\"").unwrap();
         let flags = Options { server: Server { port: Some(2), ..Server::default() }, ..Options::default() };
         let all = flags.over(file).over(Options::defaults());
         assert_eq!((all.server.port, all.server.host), (Some(2), Some("::1".parse().unwrap())));

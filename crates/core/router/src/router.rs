@@ -1,6 +1,6 @@
 //! The router: pools of workers by model, one policy, and the three verbs.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -83,7 +83,7 @@ pub struct Router<P> {
 /// Who serves what. Rebuilt from the fleet whenever somebody comes, goes or changes models.
 #[derive(Default)]
 struct Pools {
-    by_model: HashMap<Arc<str>, Pool>,
+    by_model: BTreeMap<Arc<str>, Pool>,
     /// Workers that take any model.
     any: Pool,
     /// All workers, for requests that name no model.

@@ -6,7 +6,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, Uri};
 use hyper::body::Incoming;
 use warmroute_prompt::Api;
-use warmroute_router::{Decision, Outcome, Request as Ask};
+use warmroute_router::{Decision, Request as Ask};
 use warmroute_types::{Micros, WorkerId};
 
 use crate::gateway::Gateway;
@@ -15,9 +15,10 @@ use crate::metrics::Ending;
 use crate::outgoing::Outgoing;
 use crate::random::random;
 use crate::refusal::Refusal;
-use crate::relay::{Framing, Opening, Relay};
+use crate::relay::{Framing, Relay, Shape};
 use crate::reply::Reply;
-use crate::upstream::{Answer, Fault, Upstream};
+use crate::trip::Trip;
+use crate::upstream::{Answer, Connection, Fault, Upstream};
 use crate::{DecisionHeaders, headers};
 
 /// One request on its way to a worker.
@@ -67,14 +68,13 @@ pub(crate) async fn forward(
 impl Exchange {
     async fn run(mut self) -> Result<Response<Reply>, Refusal> {
         loop {
-            let mut decision = self.route()?;
-            let upstream = self.gateway.upstreams.of(&decision.worker);
+            let trip = Trip::new(&self.gateway, self.route()?, self.received);
+            let upstream = self.gateway.upstreams.of(&trip.decision.worker);
             let upstream = upstream.map_err(|bad| Refusal::WorkerFailed(bad.to_string()))?;
-            let gone = || Refusal::WorkerFailed("the body was already sent".to_owned());
-            let body = self.intake.body.take().ok_or_else(gone)?;
+            let body = self.intake.body.take().ok_or(Refusal::BrokenBody)?;
             match self.attempt(&upstream, body).await {
-                Ok(begun) => return Ok(self.respond(decision, upstream, begun)),
-                Err(fault) => self.note_failure(&mut decision, &fault)?,
+                Ok(begun) => return Ok(self.respond(trip, upstream, begun)),
+                Err(fault) => self.note_failure(trip, &fault)?,
             }
         }
     }
@@ -123,12 +123,11 @@ impl Exchange {
     }
 
     /// Counts the failure; an error when it was one too many.
-    fn note_failure(&mut self, decision: &mut Decision, fault: &Fault) -> Result<(), Refusal> {
-        tracing::warn!(worker = %decision.worker.label, %fault, "worker failed before its first byte");
-        self.gateway.router.observe(decision, Outcome::Failed);
-        let lasted = self.gateway.now().since(self.received);
-        self.gateway.metrics.ended(&decision.worker, Ending::Failed, lasted);
-        self.failed.push(decision.worker.id);
+    fn note_failure(&mut self, trip: Trip, fault: &Fault) -> Result<(), Refusal> {
+        let worker = Arc::clone(&trip.decision.worker);
+        tracing::warn!(worker = %worker.label, %fault, "worker failed before its first byte");
+        trip.fail();
+        self.failed.push(worker.id);
         let tries_left = self.failed.len() <= self.gateway.config.retries_max as usize;
         if !tries_left || !self.intake.body.can_be_sent_again() {
             return Err(Refusal::WorkerFailed(fault.to_string()));
@@ -137,20 +136,15 @@ impl Exchange {
         Ok(())
     }
 
-    fn respond(self, decision: Decision, upstream: Arc<Upstream>, begun: Begun) -> Response<Reply> {
+    fn respond(self, trip: Trip, upstream: Arc<Upstream>, begun: Begun) -> Response<Reply> {
         let (mut head, ()) = begun.head.into_parts();
         headers::strip_hop_by_hop(&mut head.headers);
         if self.gateway.config.decision_headers == DecisionHeaders::On {
-            headers::describe(&mut head.headers, &decision);
+            headers::describe(&mut head.headers, &trip.decision);
         }
-        let opening = Opening {
-            api: self.api,
-            framing: framing_of(&head.headers),
-            received: self.received,
-            ending: Ending::of(head.status),
-            first: begun.first,
-        };
-        let mut relay = Relay::new(self.gateway, upstream, decision, begun.answer, opening);
+        let shape =
+            Shape { api: self.api, framing: framing_of(&head.headers), ending: Ending::of(head.status) };
+        let mut relay = Relay::new(upstream, trip, begun.answer, begun.first, shape);
         match relay.take_whole() {
             Some(whole) => Response::from_parts(head, Reply::whole(whole)),
             None => Response::from_parts(head, Reply::Relay(Box::new(relay))),
@@ -159,7 +153,7 @@ impl Exchange {
 }
 
 /// Sends the request and waits for the first chunk: some servers send their head before they begin to work.
-async fn begin(connection: crate::upstream::Connection, request: Request<Outgoing>) -> Result<Begun, Fault> {
+async fn begin(connection: Connection, request: Request<Outgoing>) -> Result<Begun, Fault> {
     let (head, mut answer) = connection.send(request).await?;
     let first = answer.chunk().await.transpose()?;
     Ok(Begun { head, answer, first })

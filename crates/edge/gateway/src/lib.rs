@@ -26,6 +26,7 @@ mod refusal;
 mod relay;
 mod reply;
 mod server;
+mod trip;
 mod upstream;
 
 pub use admin::{Admin, Readiness};

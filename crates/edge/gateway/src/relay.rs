@@ -1,19 +1,17 @@
 //! The last phase: a worker's bytes to the client, each chunk as it comes.
 //!
-//! The relay holds everything the request still owns: its booking and its upstream connection. At the end the connection
-//! goes back to the pool; when the client leaves, hyper drops the relay and both are gone.
+//! The relay holds everything the request still owns: its trip and its upstream connection. At the end the connection goes
+//! back to the pool; when the client leaves, hyper drops the relay and both are gone.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use warmroute_prompt::Api;
-use warmroute_router::{Decision, Outcome};
-use warmroute_types::Micros;
 
-use crate::gateway::Gateway;
 use crate::metrics::Ending;
 use crate::refusal::Refusal;
+use crate::trip::Trip;
 use crate::upstream::{Answer, Fault, Upstream};
 
 /// The worker failed in the middle of an answer whose length was promised: the connection must be cut, or the client
@@ -33,11 +31,8 @@ pub(crate) enum Framing {
 
 /// A worker's answer on its way.
 pub(crate) struct Relay {
-    gateway: Arc<Gateway>,
     upstream: Arc<Upstream>,
-    api: Api,
-    framing: Framing,
-    received: Micros,
+    shape: Shape,
     /// Read before the head was released; sent first.
     first: Option<Bytes>,
     /// `None` once it is over.
@@ -46,43 +41,32 @@ pub(crate) struct Relay {
 
 struct Live {
     answer: Answer,
-    decision: Decision,
-    first_token: FirstToken,
-    ending: Ending,
+    trip: Trip,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum FirstToken {
-    Awaited,
-    Seen,
-}
-
-/// What is known when the head is released.
-pub(crate) struct Opening {
+/// What is known of an answer when its head is released.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
     pub api: Api,
     pub framing: Framing,
-    pub received: Micros,
+    /// How the request has ended, should the answer come to its end.
     pub ending: Ending,
-    pub first: Option<Bytes>,
 }
 
 impl Relay {
     pub(crate) fn new(
-        gateway: Arc<Gateway>,
         upstream: Arc<Upstream>,
-        decision: Decision,
+        trip: Trip,
         answer: Answer,
-        opening: Opening,
+        first: Option<Bytes>,
+        shape: Shape,
     ) -> Relay {
-        let Opening { api, framing, received, ending, first } = opening;
-        let live = Live { answer, decision, first_token: FirstToken::Awaited, ending };
-        let mut relay = Relay { gateway, upstream, api, framing, received, first, live: Some(live) };
-        if let Some(first) = relay.first.clone() {
-            relay.look_for_first_token(&first);
+        let mut live = Live { answer, trip };
+        if let Some(chunk) = &first {
+            live.look_for_first_token(chunk, shape.framing);
         }
-        if relay.live.as_ref().is_some_and(|live| live.answer.is_over()) {
-            relay.finish();
-        }
+        let mut relay = Relay { upstream, shape, first, live: Some(live) };
+        relay.finish_if_over();
         relay
     }
 
@@ -100,69 +84,53 @@ impl Relay {
             return Poll::Ready(Some(Ok(first)));
         }
         let Some(live) = &mut self.live else { return Poll::Ready(None) };
-        match std::task::ready!(live.answer.poll_chunk(cx)) {
+        match ready!(live.answer.poll_chunk(cx)) {
             Some(Ok(chunk)) => {
-                self.look_for_first_token(&chunk);
-                // When the last chunk is known to be the last, the worker is free now, not when the client has read it.
-                if self.live.as_ref().is_some_and(|live| live.answer.is_over()) {
-                    self.finish();
-                }
+                live.look_for_first_token(&chunk, self.shape.framing);
+                self.finish_if_over();
                 Poll::Ready(Some(Ok(chunk)))
             }
+            Some(Err(fault)) => Poll::Ready(Some(self.fail(&fault))),
             None => {
                 self.finish();
                 Poll::Ready(None)
             }
-            Some(Err(fault)) => Poll::Ready(Some(self.fail(&fault))),
         }
     }
 
-    /// In a stream the first token is the first event that carries data: comments keep connections alive before it.
-    fn look_for_first_token(&mut self, chunk: &[u8]) {
-        let Some(live) = self.live.as_mut().filter(|live| live.first_token == FirstToken::Awaited) else {
-            return;
-        };
-        if self.framing == Framing::Events && !carries_data(chunk) {
-            return;
+    /// When the last chunk is known to be the last, the worker is free now, not when the client has read it.
+    fn finish_if_over(&mut self) {
+        if self.live.as_ref().is_some_and(|live| live.answer.is_over()) {
+            self.finish();
         }
-        live.first_token = FirstToken::Seen;
-        self.gateway.router.observe(&mut live.decision, Outcome::FirstToken);
-        self.gateway.metrics.first_token(self.gateway.now().since(self.received));
     }
 
     fn finish(&mut self) {
-        let Some(mut live) = self.live.take() else { return };
-        self.gateway.router.observe(&mut live.decision, Outcome::Ended);
-        self.gateway.metrics.ended(
-            &live.decision.worker,
-            live.ending,
-            self.gateway.now().since(self.received),
-        );
-        if let Some(connection) = live.answer.into_connection() {
+        let Some(Live { answer, trip }) = self.live.take() else { return };
+        trip.end(self.shape.ending);
+        if let Some(connection) = answer.into_connection() {
             self.upstream.keep(connection);
         }
     }
 
     /// After the first byte nothing is tried again. A stream is told what happened and ends cleanly; a document is cut.
     fn fail(&mut self, fault: &Fault) -> Result<Bytes, Broken> {
-        if let Some(mut live) = self.live.take() {
-            tracing::warn!(worker = %live.decision.worker.label, %fault, "worker failed in the middle of an answer");
-            self.gateway.router.observe(&mut live.decision, Outcome::Failed);
-            let lasted = self.gateway.now().since(self.received);
-            self.gateway.metrics.ended(&live.decision.worker, Ending::Failed, lasted);
+        if let Some(Live { trip, .. }) = self.live.take() {
+            tracing::warn!(worker = %trip.decision.worker.label, %fault, "worker failed in the middle of an answer");
+            trip.fail();
         }
-        match self.framing {
+        match self.shape.framing {
             Framing::Document => Err(Broken),
-            Framing::Events => Ok(error_event(self.api)),
+            Framing::Events => Ok(error_event(self.shape.api)),
         }
     }
 }
 
-impl Drop for Relay {
-    fn drop(&mut self) {
-        if let Some(live) = self.live.take() {
-            let lasted = self.gateway.now().since(self.received);
-            self.gateway.metrics.ended(&live.decision.worker, Ending::Cancelled, lasted);
+impl Live {
+    /// In a stream the first token is the first event that carries data: comments keep connections alive before it.
+    fn look_for_first_token(&mut self, chunk: &[u8], framing: Framing) {
+        if self.trip.awaits_first_token() && (framing == Framing::Document || carries_data(chunk)) {
+            self.trip.first_token();
         }
     }
 }

@@ -1,1 +1,45 @@
-//! The engine model as an HTTP server.
+//! The engine model as an HTTP server: something that answers as a vLLM would, at the speed a GPU would, without one.
+//!
+//! A gateway can only be measured against engines that batch, queue, cache and stream. This crate puts
+//! [`warmroute_engine`], which lives in virtual time, behind a socket and lets it run in real time (or faster):
+//!
+//! ```text
+//!   socket ─► routes ─► api/* (reads a request) ─► prompt (tokens) ─► answer (filler text, block names)
+//!                                                                        │ submit
+//!   socket ◄─ stream / whole ◄─ api/* (wire shape) ◄─ progress ◄─────── driver: owns one Engine per rank
+//! ```
+//!
+//! Everything it says is marked as simulated. Times in its metrics are engine time, that is wall time × speed.
+
+mod answer;
+mod api;
+mod body;
+mod chain;
+mod clock;
+mod config;
+mod driver;
+mod error;
+mod fault;
+mod filler;
+mod generate;
+mod generation;
+mod line;
+mod meter;
+mod metrics;
+mod models;
+mod progress;
+mod prompt;
+mod rank;
+mod replica;
+mod routes;
+mod server;
+mod stats;
+mod stream;
+mod tokenize;
+mod tokens;
+
+pub use config::{Config, ConfigError, UsageDetails};
+pub use error::Error;
+pub use fault::{Fault, FaultError};
+pub use replica::{Replica, serve};
+pub use stats::Stats;

@@ -7,7 +7,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -83,31 +83,27 @@ impl Connection {
 impl Answer {
     /// The next bytes; `None` at the end.
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
+        if let Poll::Ready(chunk) = self.poll_received(cx) {
+            return Poll::Ready(chunk);
+        }
+        let closed = Pin::new(&mut self.connection.driver).poll(cx).is_ready();
+        // Driving the connection may have brought something, even its last bytes before it was closed.
+        match self.poll_received(cx) {
+            Poll::Pending if closed => Poll::Ready(Some(Err(Fault::Closed))),
+            polled => polled,
+        }
+    }
+
+    /// What the connection has handed over already. Trailers and empty chunks mean nothing here.
+    fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         loop {
-            if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-                match frame {
-                    Some(Ok(frame)) => match frame.into_data() {
-                        Ok(chunk) if !chunk.is_empty() => return Poll::Ready(Some(Ok(chunk))),
-                        // Trailers and empty chunks mean nothing here.
-                        _ => continue,
-                    },
-                    Some(Err(error)) => return Poll::Ready(Some(Err(Fault::Broken(error)))),
-                    None => return Poll::Ready(None),
-                }
-            }
-            let closed = Pin::new(&mut self.connection.driver).poll(cx);
-            match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Pending if closed.is_ready() => return Poll::Ready(Some(Err(Fault::Closed))),
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(Ok(frame))) => {
-                    if let Ok(chunk) = frame.into_data()
-                        && !chunk.is_empty()
-                    {
-                        return Poll::Ready(Some(Ok(chunk)));
-                    }
-                }
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(Fault::Broken(error)))),
-                Poll::Ready(None) => return Poll::Ready(None),
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(chunk) if !chunk.is_empty() => return Poll::Ready(Some(Ok(chunk))),
+                    _ => {}
+                },
+                Some(Err(error)) => return Poll::Ready(Some(Err(Fault::Broken(error)))),
+                None => return Poll::Ready(None),
             }
         }
     }

@@ -1,0 +1,217 @@
+//! The architecture, executed: which crate may import which, and that the core stays pure.
+//!
+//! This reads what cargo itself says about the workspace, so a dependency added to a Cargo.toml turns the test red before
+//! any line uses it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Ring, crate, and the crates of this workspace that it may import. A crate that is not listed here has no place.
+const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
+    ("core", "types", &[]),
+    ("core", "prompt", &["types"]),
+    ("core", "index", &["types"]),
+    ("core", "fleet", &["types"]),
+    ("core", "policy", &["types"]),
+    ("core", "router", &["types", "prompt", "index", "fleet", "policy"]),
+    ("edge", "discovery", &["types"]),
+    ("edge", "probe", &["types", "fleet", "policy", "router"]),
+    ("edge", "gateway", &["types", "prompt", "fleet", "policy", "router"]),
+    ("lab", "engine", &["types"]),
+    ("lab", "replica", &["types", "engine"]),
+];
+
+/// Crates that open sockets and files, read clocks or draw random numbers. None may be below the core, at any depth.
+const IMPURE: &[&str] = &[
+    "tokio",
+    "mio",
+    "hyper",
+    "hyper-util",
+    "socket2",
+    "async-std",
+    "smol",
+    "polling",
+    "reqwest",
+    "ureq",
+    "rustls",
+    "redis",
+    "notify",
+    "kube",
+    "tonic",
+    "zeromq",
+    "rand",
+    "fastrand",
+    "getrandom",
+    "chrono",
+    "time",
+    "jiff",
+    "tracing",
+    "log",
+    "prometheus-client",
+    "tempfile",
+    "walkdir",
+];
+
+/// Words of the standard library that would let the outside into the core.
+const IMPURE_WORDS: &[&str] = &[
+    "std::net",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "std::thread",
+    "Instant",
+    "SystemTime",
+    "RandomState",
+    "HashMap::new",
+    "HashMap::default",
+    "HashSet::new",
+    "println!",
+    "eprintln!",
+];
+
+/// What cargo knows: for each crate its direct dependencies, and for each workspace crate its ring.
+struct Graph {
+    imports: BTreeMap<String, BTreeSet<String>>,
+    rings: BTreeMap<String, String>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+/// Only this machine's platform: crates for others were never downloaded.
+fn metadata() -> Value {
+    let version = printed_by("rustc", &["-vV"]);
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let args = ["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", host];
+    serde_json::from_str(&printed_by(env!("CARGO"), &args)).unwrap()
+}
+
+fn printed_by(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+impl Graph {
+    /// Normal dependencies only: tests may use what they like.
+    fn read(metadata: &Value) -> Graph {
+        let list = |value: &Value| value.as_array().unwrap().clone();
+        let packages = list(&metadata["packages"]);
+        let names: BTreeMap<&str, &str> = packages
+            .iter()
+            .map(|package| (package["id"].as_str().unwrap(), package["name"].as_str().unwrap()))
+            .collect();
+        let mut imports = BTreeMap::new();
+        for node in list(&metadata["resolve"]["nodes"]) {
+            let normal =
+                |dep: &&Value| dep["dep_kinds"].as_array().unwrap().iter().any(|kind| kind["kind"].is_null());
+            let deps = list(&node["deps"]);
+            let deps = deps.iter().filter(normal).map(|dep| names[dep["pkg"].as_str().unwrap()].to_owned());
+            imports.insert(names[node["id"].as_str().unwrap()].to_owned(), deps.collect());
+        }
+        let members = list(&metadata["workspace_members"]);
+        let rings = packages.iter().filter(|package| members.contains(&package["id"])).map(|package| {
+            let folder = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap().to_owned();
+            let ring = folder.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+            (package["name"].as_str().unwrap().to_owned(), ring)
+        });
+        let rings = rings.collect();
+        Graph { imports, rings }
+    }
+
+    /// Everything below a crate, however deep.
+    fn below(&self, name: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut open = vec![name.to_owned()];
+        while let Some(next) = open.pop() {
+            for dependency in self.imports.get(&next).into_iter().flatten() {
+                if found.insert(dependency.clone()) {
+                    open.push(dependency.clone());
+                }
+            }
+        }
+        found
+    }
+
+    /// Every way in which the workspace is not what the table says.
+    fn violations(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (name, ring) in self.rings.iter().filter(|(name, _)| *name != "warmroute-cli") {
+            let short = name.strip_prefix("warmroute-").unwrap_or(name);
+            let Some((_, _, allowed)) = MAY_IMPORT.iter().find(|(r, c, _)| r == ring && *c == short) else {
+                wrong.push(format!("{name} in crates/{ring} has no place in the table"));
+                continue;
+            };
+            for import in &self.imports[name] {
+                let ours = import.strip_prefix("warmroute-");
+                if ours.is_some_and(|import| !allowed.contains(&import)) {
+                    wrong.push(format!("{name} must not import {import}"));
+                }
+            }
+            if ring == "core" {
+                let below = self.below(name);
+                let impure = IMPURE.iter().filter(|bad| below.contains(**bad));
+                wrong.extend(impure.map(|bad| format!("{name} is core and must not reach {bad}")));
+            }
+        }
+        wrong
+    }
+}
+
+#[test]
+fn every_arrow_points_the_right_way() {
+    assert_eq!(Graph::read(&metadata()).violations(), Vec::<String>::new());
+}
+
+#[test]
+fn a_turned_arrow_and_an_impure_core_are_noticed() {
+    let mut graph = Graph::read(&metadata());
+    graph.imports.get_mut("warmroute-policy").unwrap().insert("warmroute-fleet".to_owned());
+    graph.imports.get_mut("warmroute-types").unwrap().insert("tokio".to_owned());
+    graph.rings.insert("warmroute-newcomer".to_owned(), "core".to_owned());
+    graph.imports.insert("warmroute-newcomer".to_owned(), BTreeSet::new());
+    let wrong = graph.violations();
+    for expected in [
+        "warmroute-policy must not import warmroute-fleet",
+        "warmroute-types is core and must not reach tokio",
+        "warmroute-router is core and must not reach tokio",
+        "warmroute-newcomer in crates/core has no place in the table",
+    ] {
+        assert!(wrong.iter().any(|wrong| wrong == expected), "{expected}: {wrong:?}");
+    }
+}
+
+/// Source files of the core, each cut off where its tests begin.
+fn core_sources() -> Vec<(PathBuf, String)> {
+    let mut sources = Vec::new();
+    let mut open: Vec<PathBuf> = std::fs::read_dir(root().join("crates/core"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().join("src"))
+        .collect();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("tests.rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            sources.push((path, code.collect::<Vec<_>>().join("\n")));
+        }
+    }
+    sources
+}
+
+#[test]
+fn the_core_never_looks_outside() {
+    let sources = core_sources();
+    assert!(sources.len() > 20, "the core was not found");
+    for (path, code) in sources {
+        for word in IMPURE_WORDS {
+            assert!(!code.contains(word), "{} uses {word}", path.display());
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Workers that die, and requests that cannot be served.
+
+mod world;
+
+use serde_json::json;
+use world::client::{Call, chat, chat_stream, get, post};
+use world::eventually;
+use world::process::{Gateway, engine, engine_on};
+use world::script::Scripted;
+
+/// An engine that answers everything.
+fn good() -> Scripted {
+    Scripted::new(|mut asked| asked.answer("{\"from\":\"good\"}"))
+}
+
+/// Sends requests until the bad engine has been tried, and returns the answer that followed from that.
+fn until_tried(bad: &Scripted, gateway: &Gateway, body: &str) -> world::client::Response {
+    let before = bad.asked();
+    loop {
+        let response = post(gateway.url(), "/v1/chat/completions", body);
+        if bad.asked() > before {
+            return response;
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_dies_before_the_first_byte_costs_the_client_nothing() {
+    // Cut right after the request, and cut after the head: nothing has reached the client in either case.
+    for sends_head in [false, true] {
+        let bad = Scripted::new(move |mut asked| {
+            if sends_head {
+                asked.begin_events();
+            }
+            asked.reset();
+        });
+        let good = good();
+        let gateway = Gateway::over(&[&bad.url, &good.url], &["--policy", "round_robin"]);
+        let response = until_tried(&bad, &gateway, &chat("m"));
+        assert_eq!(
+            (response.status, response.json()),
+            (200, json!({"from": "good"})),
+            "head sent: {sends_head}"
+        );
+        assert_eq!(response.header("x-warmroute-worker"), Some(good.url.as_str()));
+        assert!(gateway.metric("warmroute_retries_total") >= 1.0);
+        gateway.wait_for_idle();
+    }
+}
+
+#[test]
+fn after_the_first_byte_nothing_is_tried_again_and_the_stream_ends_with_an_error() {
+    let bad = Scripted::new(|mut asked| {
+        asked.begin_events();
+        asked.chunk("data: {\"n\":1}\n\n");
+        asked.reset();
+    });
+    let good = Scripted::new(|mut asked| {
+        asked.begin_events();
+        asked.chunk("data: [DONE]\n\n");
+        asked.end_chunks();
+    });
+    let gateway = Gateway::over(&[&bad.url, &good.url], &["--policy", "round_robin"]);
+    let response = until_tried(&bad, &gateway, &chat_stream("m", 9));
+    assert!(response.complete, "a clean end");
+    let text = response.text();
+    let (first, error) = text.split_once("\n\n").unwrap();
+    assert_eq!(first, "data: {\"n\":1}");
+    let error: serde_json::Value =
+        serde_json::from_str(error.trim().strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!(error["error"]["code"], "worker_failed");
+    assert_eq!(response.header("x-warmroute-worker"), Some(bad.url.as_str()), "the good one was not asked");
+}
+
+#[test]
+fn a_document_that_breaks_off_is_never_taken_for_whole() {
+    let bad = Scripted::new(|mut asked| {
+        asked.write(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"half\":",
+        );
+        asked.reset();
+    });
+    let gateway = Gateway::over(&[&bad.url], &[]);
+    let call = Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat("m").as_bytes());
+    // The cut may overtake the head: then there is no response at all, which nobody takes for a whole one either.
+    assert!(call.finish_if_begun().is_none_or(|response| !response.complete));
+    gateway.wait_for_idle();
+}
+
+#[test]
+fn a_worker_that_is_killed_is_left_out_and_used_again_when_it_is_back() {
+    let (staying, dying) = (engine(&[]), engine(&[]));
+    let port = dying.url().rsplit(':').next().unwrap().to_owned();
+    let gateway = Gateway::over(&[staying.url(), dying.url()], &["--policy", "round_robin"]);
+    dying.signal("-KILL");
+    dying.wait();
+    for _ in 0..20 {
+        assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
+    }
+    eventually("the dead worker is unhealthy", || {
+        gateway.workers().iter().any(|worker| worker["state"] == "unhealthy").then_some(())
+    });
+    let back = engine_on(&port, &[]);
+    gateway.wait_for_ready(2);
+    let used = (0..4).any(|_| {
+        let response = post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
+        response.header("x-warmroute-worker") == Some(back.url())
+    });
+    assert!(used, "it gets requests again");
+}
+
+#[test]
+fn when_every_try_fails_the_client_is_told() {
+    let bad = [0; 4].map(|_| Scripted::new(|asked| asked.reset()));
+    let urls: Vec<&str> = bad.iter().map(|engine| engine.url.as_str()).collect();
+    let gateway = Gateway::over(&urls, &["--retry-max-retries", "2"]);
+    let response = post(gateway.url(), "/v1/chat/completions", &chat("m"));
+    assert_eq!(response.status, 502);
+    assert_eq!(response.json()["error"]["code"], "worker_failed");
+    let mut tried: Vec<usize> = bad.iter().map(Scripted::asked).collect();
+    tried.sort_unstable();
+    assert_eq!(tried, [0, 1, 1, 1], "three workers, each once");
+}
+
+#[test]
+fn errors_of_the_engine_pass_through_unchanged() {
+    let engine = Scripted::new(|mut asked| {
+        asked.write("HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy");
+    });
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    for _ in 0..9 {
+        let response = post(gateway.url(), "/v1/chat/completions", &chat("m"));
+        assert_eq!((response.status, response.text().as_str()), (429, "busy"));
+        assert_eq!(response.header("retry-after"), Some("7"));
+    }
+    assert_eq!(gateway.workers()[0]["state"], "ready", "backpressure is no fault");
+}
+
+#[test]
+fn bodies_that_cannot_be_read_are_refused_with_the_place() {
+    let engine = good();
+    let gateway = Gateway::over(&[&engine.url], &["--max-payload-size", "1000"]);
+    let bad = post(gateway.url(), "/v1/chat/completions", "{\n  \"model\": oops}");
+    assert_eq!(bad.status, 400);
+    let error = bad.json()["error"].clone();
+    assert!(error["message"].as_str().unwrap().contains("line 2, column 12"), "{error}");
+    assert_eq!((&error["type"], &error["param"]), (&json!("invalid_request_error"), &json!(null)));
+
+    let large = chat("m").replace("Hello", &"x".repeat(100_000));
+    let announced = post(gateway.url(), "/v1/chat/completions", &large);
+    assert_eq!(
+        (announced.status, announced.json()["error"]["code"].as_str()),
+        (413, Some("request_too_large"))
+    );
+    let chunked = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n",
+        large.len()
+    );
+    assert_eq!(Call::raw(gateway.url(), chunked.as_bytes()).finish().status, 413);
+
+    let encoded = ["content-encoding: gzip"];
+    let encoded = Call::send(gateway.url(), "POST", "/v1/chat/completions", &encoded, b"\x1f\x8b").finish();
+    assert_eq!(encoded.status, 415);
+    assert_eq!(engine.asked(), 0, "no engine was bothered");
+}
+
+#[test]
+fn every_refusal_has_the_shape_that_its_sdk_knows() {
+    let engine = good();
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    let unknown = post(gateway.url(), "/v1/chat/completions", &chat("other"));
+    assert_eq!((unknown.status, unknown.json()["error"]["code"].as_str()), (404, Some("model_not_found")));
+    let anthropic = post(gateway.url(), "/v1/messages", &chat("other"));
+    assert_eq!(anthropic.status, 404);
+    assert_eq!(
+        (&anthropic.json()["type"], &anthropic.json()["error"]["type"]),
+        (&json!("error"), &json!("not_found_error"))
+    );
+    assert_eq!(get(gateway.url(), "/v1/chat/completions").status, 405);
+    let nowhere = get(gateway.url(), "/nowhere");
+    assert_eq!((nowhere.status, nowhere.json()["error"]["code"].as_str()), (404, Some("unknown_url")));
+}
+
+#[test]
+fn without_a_ready_worker_the_client_is_asked_to_come_back() {
+    let gateway = Gateway::start(&[], &[]);
+    let response = post(gateway.url(), "/v1/chat/completions", &chat("m"));
+    assert_eq!((response.status, response.json()["error"]["code"].as_str()), (503, Some("no_worker_ready")));
+    assert!(response.header("retry-after").is_some());
+    assert_eq!(get(gateway.admin(), "/readyz").status, 503);
+    assert_eq!(get(gateway.admin(), "/healthz").status, 200);
+    assert_eq!(get(gateway.url(), "/health").status, 503);
+}
+
+#[test]
+fn garbage_harms_nobody() {
+    let engine = good();
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    let deep = format!("{{\"model\":\"m\",\"messages\":{}", "[".repeat(100_000));
+    assert_eq!(post(gateway.url(), "/v1/chat/completions", &deep).status, 400);
+    for garbage in [
+        &b"\x00\xff\xfe\r\n\r\n"[..],
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}",
+    ] {
+        let mut answer = Vec::new();
+        let mut stream = std::net::TcpStream::connect(world::client::authority(gateway.url())).unwrap();
+        stream.set_read_timeout(Some(world::PATIENCE)).unwrap();
+        std::io::Write::write_all(&mut stream, garbage).unwrap();
+        _ = std::io::Read::read_to_end(&mut stream, &mut answer);
+        assert!(
+            answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"),
+            "{:?}",
+            String::from_utf8_lossy(&answer)
+        );
+    }
+    assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("m")).status, 200, "and it goes on serving");
+}

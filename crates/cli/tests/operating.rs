@@ -1,0 +1,254 @@
+//! What an operator does: workers come and go, the gateway drains, configuration is checked.
+
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex};
+
+use serde_json::{Value, json};
+use world::client::{Call, chat, chat_stream, get, post};
+use world::eventually;
+use world::process::{Gateway, Process, engine, run};
+use world::script::Scripted;
+
+/// A gate that scripted engines wait at.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut open = self.0.0.lock().unwrap();
+        while !*open {
+            open = self.0.1.wait(open).unwrap();
+        }
+    }
+}
+
+#[test]
+fn concurrent_siblings_are_placed_as_if_in_sequence() {
+    let gate = Gate::default();
+    let engines: Vec<Scripted> = (0..8)
+        .map(|_| {
+            let gate = gate.clone();
+            Scripted::new(move |mut asked| {
+                gate.pass();
+                asked.answer("{}");
+            })
+        })
+        .collect();
+    let urls: Vec<&str> = engines.iter().map(|engine| engine.url.as_str()).collect();
+    let gateway = Gateway::over(&urls, &["--policy", "least_loaded"]);
+    let calls: Vec<Call> = (0..64)
+        .map(|_| Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat("m").as_bytes()))
+        .collect();
+    engines.iter().for_each(|engine| engine.wait_for_asked(8));
+    gate.open();
+    let mut placed: BTreeMap<String, u32> = BTreeMap::new();
+    for call in calls {
+        let response = call.finish();
+        *placed.entry(response.header("x-warmroute-worker").unwrap().to_owned()).or_default() += 1;
+    }
+    assert_eq!(placed.values().copied().collect::<Vec<_>>(), [8; 8], "a burst is spread evenly");
+    gateway.wait_for_idle();
+}
+
+#[test]
+fn sigterm_finishes_what_is_under_way_takes_nothing_new_and_exits_0() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let engine = Scripted::new(move |mut asked| {
+        asked.begin_events();
+        asked.chunk("data: {\"n\":1}\n\n");
+        held.pass();
+        asked.chunk("data: [DONE]\n\n");
+        asked.end_chunks();
+    });
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    let mut call =
+        Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat_stream("m", 2).as_bytes());
+    call.read_until("{\"n\":1}");
+    gateway.process.signal("-TERM");
+    eventually("it is not ready any more", || (get(gateway.admin(), "/readyz").status == 503).then_some(()));
+    eventually("new connections are refused", || {
+        std::net::TcpStream::connect(world::client::authority(gateway.url())).is_err().then_some(())
+    });
+    gate.open();
+    let response = call.finish();
+    assert!(response.complete && response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
+    assert!(gateway.process.wait().success());
+}
+
+#[test]
+fn workers_come_and_go_by_the_admin_side() {
+    let (first, second) = (engine(&[]), engine(&["--model", "other"]));
+    let gateway = Gateway::over(&[first.url()], &[]);
+    let added = post(gateway.admin(), "/workers", &json!({"url": second.url()}).to_string());
+    assert_eq!(added.status, 202);
+    gateway.wait_for_ready(2);
+    assert_eq!(
+        post(gateway.url(), "/v1/chat/completions", &chat("other")).header("x-warmroute-worker"),
+        Some(second.url())
+    );
+    let models = get(gateway.url(), "/v1/models").json();
+    let ids: Vec<&str> =
+        models["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["llama-3.1-8b", "other"], "one list for the whole fleet");
+
+    let path = format!("/workers?url={}", second.url().replace("://", "%3A%2F%2F"));
+    assert_eq!(Call::send(gateway.admin(), "DELETE", &path, &[], b"").finish().status, 200);
+    gateway.wait_for_ready(1);
+    assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("other")).status, 404);
+
+    for (body, status) in
+        [("{}", 400), (r#"{"url":"nonsense"}"#, 400), (r#"{"url":"http://a","extra":1}"#, 400)]
+    {
+        assert_eq!(post(gateway.admin(), "/workers", body).status, status, "{body}");
+    }
+    assert_eq!(
+        Call::send(gateway.admin(), "DELETE", "/workers?url=http://nobody", &[], b"").finish().status,
+        404
+    );
+    assert_eq!(Call::send(gateway.admin(), "PUT", "/workers", &[], b"").finish().status, 405);
+}
+
+#[test]
+fn a_worker_file_is_followed() {
+    let (first, second) = (engine(&[]), engine(&[]));
+    let path = std::env::temp_dir().join(format!("warmroute-workers-{}.toml", std::process::id()));
+    let write = |urls: &[&str]| {
+        let tables: String = urls.iter().map(|url| format!("[[workers]]\nurl = \"{url}\"\n")).collect();
+        std::fs::write(&path, tables).unwrap();
+    };
+    write(&[first.url()]);
+    let gateway = Gateway::start(&[], &["--worker-file", path.to_str().unwrap()]);
+    gateway.wait_for_ready(1);
+    write(&[first.url(), second.url()]);
+    gateway.wait_for_ready(2);
+    write(&[second.url()]);
+    gateway.wait_for_ready(1);
+    assert_eq!(gateway.workers()[0]["url"], second.url());
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_dns_name_is_resolved_to_workers() {
+    let engine = engine(&[]);
+    let port = engine.url().rsplit(':').next().unwrap().to_owned();
+    let gateway = Gateway::start(&[], &["--worker-dns", &format!("http://localhost:{port}")]);
+    // Where localhost has an IPv6 record too, that is a second worker, which nobody answers for.
+    eventually("the IPv4 record is a ready worker", || {
+        let is_it = |worker: &Value| worker["url"] == engine.url() && worker["state"] == "ready";
+        gateway.workers().iter().any(is_it).then_some(())
+    });
+    assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
+}
+
+#[test]
+fn metrics_and_workers_tell_what_happened() {
+    let engine = engine(&[]);
+    let gateway = Gateway::over(&[engine.url()], &["--load-interval-ms", "10"]);
+    for _ in 0..3 {
+        post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
+    }
+    post(gateway.url(), "/v1/chat/completions", "{");
+    let ok = format!("warmroute_requests_total{{worker=\"{}\",outcome=\"ok\"}}", engine.url());
+    assert_eq!(gateway.metric(&ok), 3.0);
+    assert_eq!(gateway.metric("warmroute_refusals_total{reason=\"invalid_json\"}"), 1.0);
+    assert_eq!(gateway.metric("warmroute_time_to_first_token_seconds_count"), 3.0);
+    let ready = format!("warmroute_worker_state{{worker=\"{}\",state=\"ready\"}}", engine.url());
+    assert_eq!(gateway.metric(&ready), 1.0);
+    let worker = eventually("a load report has come", || {
+        gateway.workers().pop().filter(|worker| worker["report"].is_object())
+    });
+    for (key, value) in [
+        ("rank", json!(null)),
+        ("model", json!("llama-3.1-8b")),
+        ("state", json!("ready")),
+        ("view", json!("presumed")),
+        ("in_flight", json!(0)),
+    ] {
+        assert_eq!(worker[key], value, "{key}");
+    }
+}
+
+#[test]
+fn flags_win_over_the_environment_and_that_over_the_file() {
+    let path = std::env::temp_dir().join(format!("warmroute-layers-{}.toml", std::process::id()));
+    std::fs::write(
+        &path,
+        "[routing]\npolicy = \"random\"\nprefix-token-count = 1\n[health]\nhealth-failure-threshold = 9\n",
+    )
+    .unwrap();
+    let args = [
+        "serve",
+        "--config",
+        path.to_str().unwrap(),
+        "--port",
+        "0",
+        "--admin-port",
+        "0",
+        "--policy",
+        "power-of-two",
+    ];
+    let env = [("WARMROUTE_POLICY", "round_robin"), ("WARMROUTE_PREFIX_TOKEN_COUNT", "2")];
+    let process = Process::start_with_env(&args, &env);
+    let config = get(process.admin(), "/config").json();
+    assert_eq!(config["routing"]["policy"], "power-of-two");
+    assert_eq!(config["routing"]["prefix-token-count"], 2);
+    assert_eq!(config["health"]["health-failure-threshold"], 9);
+    assert_eq!(config["health"]["health-check-endpoint"], "/health");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn check_says_what_is_good_and_what_is_not() {
+    let path = std::env::temp_dir().join(format!("warmroute-check-{}.toml", std::process::id()));
+    let check = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        run(&["check", path.to_str().unwrap()])
+    };
+    let good = check("[routing]\npolicy = \"random\"\n[[workers]]\nurl = \"http://a:1\"\n");
+    assert!(good.status.success());
+    assert!(String::from_utf8_lossy(&good.stdout).contains("policy = \"random\""));
+    let bad = check("[routing]\npolcy = \"random\"\n");
+    assert!(!bad.status.success());
+    let error = String::from_utf8_lossy(&bad.stderr).into_owned();
+    assert!(error.contains("line 2") && error.contains("did you mean `routing.policy`?"), "{error}");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn the_demo_prints_one_json_object() {
+    let output = run(&["demo", "--json", "--conversations", "12", "--speed", "10"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs[0]["policy"], "round_robin");
+    for run in runs {
+        assert_eq!((&run["requests"], &run["errors"]), (&json!(48), &json!(0)));
+        for figure in ["mean", "p50", "p95", "p99"] {
+            assert!(run["ttft_ms"][figure].as_f64().unwrap() > 0.0);
+        }
+        assert!((0.0..1.0).contains(&run["token_hit_ratio"].as_f64().unwrap()));
+        assert!(
+            run["requests_per_s"].as_f64().unwrap() > 0.0
+                && run["load_max_over_mean"].as_f64().unwrap() >= 1.0
+        );
+    }
+    let hit = |run: usize| runs[run]["token_hit_ratio"].as_f64().unwrap();
+    assert!(hit(1) > hit(0), "routing to the data finds more of it: {} against {}", hit(1), hit(0));
+}
+
+#[test]
+fn an_engine_that_is_told_to_die_ends_with_an_error() {
+    let engine = engine(&[]);
+    let url = engine.url().to_owned();
+    // It may be gone before it has answered.
+    let _ = std::panic::catch_unwind(|| post(&url, "/fault", r#"{"kind":"die"}"#));
+    assert!(!engine.wait().success());
+}

@@ -1,0 +1,135 @@
+//! The real binary, as processes.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use serde_json::Value;
+
+use super::client::get;
+use super::eventually;
+
+/// A running `warmroute`. Killed when dropped.
+pub struct Process {
+    child: Child,
+    first_line: Value,
+}
+
+impl Process {
+    /// Starts it and reads the line in which it says where it listens.
+    pub fn start(args: &[&str]) -> Process {
+        Process::start_with_env(args, &[])
+    }
+
+    pub fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Process {
+        let mut child = command(args, env).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let first_line = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        Process { child, first_line }
+    }
+
+    pub fn url(&self) -> &str {
+        self.first_line["listening"].as_str().unwrap()
+    }
+
+    pub fn admin(&self) -> &str {
+        self.first_line["admin"].as_str().unwrap()
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    pub fn wait(mut self) -> ExitStatus {
+        eventually("the process ends", || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
+    command.args(args).envs(env.iter().copied());
+    command
+}
+
+/// Runs a command that ends by itself.
+pub fn run(args: &[&str]) -> std::process::Output {
+    command(args, &[]).output().unwrap()
+}
+
+/// A gateway with its admin side.
+pub struct Gateway {
+    pub process: Process,
+}
+
+impl Gateway {
+    /// In front of these workers; returns when all of them are ready.
+    pub fn over(urls: &[&str], more: &[&str]) -> Gateway {
+        let gateway = Gateway::start(urls, more);
+        gateway.wait_for_ready(urls.len());
+        gateway
+    }
+
+    pub fn start(urls: &[&str], more: &[&str]) -> Gateway {
+        let mut args =
+            vec!["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--decision-headers"];
+        if !urls.is_empty() {
+            args.push("--worker-urls");
+            args.extend_from_slice(urls);
+        }
+        args.extend_from_slice(more);
+        Gateway { process: Process::start(&args) }
+    }
+
+    pub fn url(&self) -> &str {
+        self.process.url()
+    }
+
+    pub fn admin(&self) -> &str {
+        self.process.admin()
+    }
+
+    pub fn workers(&self) -> Vec<Value> {
+        get(self.admin(), "/workers").json().as_array().unwrap().clone()
+    }
+
+    /// Waits until so many workers are ready, and no others are there.
+    pub fn wait_for_ready(&self, n: usize) {
+        eventually(&format!("{n} workers are ready: {:?}", self.workers()), || {
+            let workers = self.workers();
+            (workers.len() == n && workers.iter().all(|worker| worker["state"] == "ready")).then_some(())
+        });
+    }
+
+    /// Waits until nothing is in flight.
+    pub fn wait_for_idle(&self) {
+        eventually("nothing is in flight", || {
+            self.workers().iter().all(|worker| worker["in_flight"] == 0).then_some(())
+        });
+    }
+
+    pub fn metric(&self, line: &str) -> f64 {
+        let page = get(self.admin(), "/metrics").text();
+        let found = page.lines().find_map(|l| l.strip_prefix(line).and_then(|rest| rest.strip_prefix(' ')));
+        found.map_or(0.0, |value| value.parse().unwrap())
+    }
+}
+
+/// A simulated engine as a process, on a free port.
+pub fn engine(more: &[&str]) -> Process {
+    engine_on("0", more)
+}
+
+/// The same on a given port: one that was here before and comes back.
+pub fn engine_on(port: &str, more: &[&str]) -> Process {
+    let mut args = vec!["engine", "--port", port, "--speed", "50"];
+    args.extend_from_slice(more);
+    Process::start(&args)
+}

@@ -1,0 +1,142 @@
+//! What a replica is told when it starts.
+
+use thiserror::Error;
+use warmroute_engine::Profile;
+
+/// How one replica behaves. [`Config::for_profile`] gives vLLM's defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The engine behind every rank.
+    pub engine: warmroute_engine::Config,
+    /// The name the model is served under.
+    pub model: String,
+    /// Names of LoRA adapters that are served beside the base model. Each has a cache namespace of its own.
+    pub adapters: Vec<String>,
+    /// Data-parallel ranks: engines that share the address and nothing else.
+    pub ranks: u16,
+    /// Engine time per wall time; 1 is real time. What a client sees is true to about a millisecond of wall time, so at
+    /// a speed of 100 to 100 ms of engine time; the metrics count engine time and are exact at any speed.
+    pub speed: f64,
+    /// The longest prompt and answer together (`--max-model-len`); the cache may allow less.
+    pub model_tokens_max: u32,
+    /// How long an answer is when the request sets no limit.
+    pub answer_tokens_default: u32,
+    /// Whether responses say how much of the prompt was cached.
+    pub usage_details: UsageDetails,
+    /// The largest request body; larger ones get a 413.
+    pub body_bytes_max: usize,
+}
+
+/// vLLM's `--enable-prompt-tokens-details`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageDetails {
+    /// Responses carry `cached_tokens` when it is not zero.
+    Report,
+    /// They never do, which is vLLM's default.
+    Omit,
+}
+
+/// Why a [`Config`] cannot be served.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum ConfigError {
+    /// The engine's own limits are wrong.
+    #[error(transparent)]
+    Engine(#[from] warmroute_engine::ConfigError),
+    /// A number that must be positive is not.
+    #[error("{name} must be greater than 0, not {value}")]
+    NotPositive {
+        /// The field.
+        name: &'static str,
+        /// As configured.
+        value: f64,
+    },
+    /// A model or adapter without a name.
+    #[error("a served model needs a name")]
+    Nameless,
+}
+
+impl Config {
+    /// One rank in real time with the engine's defaults, serving the model under its profile's name.
+    pub fn for_profile(profile: Profile) -> Config {
+        Config {
+            engine: warmroute_engine::Config::for_profile(profile),
+            model: profile.to_string(),
+            adapters: Vec::new(),
+            ranks: 1,
+            speed: 1.0,
+            model_tokens_max: 131_072,
+            answer_tokens_default: 128,
+            usage_details: UsageDetails::Report,
+            body_bytes_max: 64 << 20,
+        }
+    }
+
+    /// Whether a replica could run like this.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.engine.validate()?;
+        for (name, value) in [
+            ("speed", self.speed),
+            ("ranks", f64::from(self.ranks)),
+            ("model_tokens_max", f64::from(self.model_tokens_max)),
+            ("answer_tokens_default", f64::from(self.answer_tokens_default)),
+            ("body_bytes_max", self.body_bytes_max as f64),
+        ] {
+            if value <= 0.0 || !value.is_finite() {
+                return Err(ConfigError::NotPositive { name, value });
+            }
+        }
+        match self.models().any(str::is_empty) {
+            true => Err(ConfigError::Nameless),
+            false => Ok(()),
+        }
+    }
+
+    /// Every name a request may ask for, the base model first.
+    pub(crate) fn models(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.model.as_str()).chain(self.adapters.iter().map(String::as_str))
+    }
+
+    /// The most tokens that prompt and answer can have together: what the model allows and the cache can hold.
+    pub(crate) fn tokens_max(&self) -> u32 {
+        let block_size = u64::from(self.engine.block_size);
+        let whole_blocks = self.engine.kv_tokens / block_size * block_size;
+        self.model_tokens_max.min(u32::try_from(whole_blocks).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config::for_profile(Profile::Llama3_1_8b)
+    }
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(config().validate(), Ok(()));
+        assert_eq!(config().model, "llama-3.1-8b");
+    }
+
+    #[test]
+    fn time_that_does_not_pass_is_refused() {
+        for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let refused = Config { speed, ..config() }.validate();
+            assert!(matches!(refused, Err(ConfigError::NotPositive { name: "speed", .. })), "{speed}");
+        }
+    }
+
+    #[test]
+    fn a_model_without_a_name_is_refused() {
+        let nameless = Config { adapters: vec![String::new()], ..config() };
+        assert_eq!(nameless.validate(), Err(ConfigError::Nameless));
+    }
+
+    #[test]
+    fn a_small_cache_shortens_the_longest_request() {
+        let mut small = config();
+        small.engine.kv_tokens = 1_000;
+        assert_eq!(small.tokens_max(), 992);
+        assert_eq!(config().tokens_max(), 131_072);
+    }
+}

@@ -1,0 +1,77 @@
+//! Answers on their way: what was decided to say, and how far the engine has come with it.
+
+use std::future::{pending, poll_fn};
+use std::sync::Arc;
+
+use crate::answer::Answer;
+use crate::api::{Head, Reply, Shape, Usage};
+use crate::config::UsageDetails;
+use crate::line::Line;
+use crate::progress::{End, Seen};
+use crate::rank::Ticket;
+
+/// All answers to one request, and how they are sent.
+pub(crate) struct Generation {
+    pub(crate) answering: Answering,
+    pub(crate) shape: Box<dyn Shape>,
+    /// The connection is to be cut after this many tokens.
+    pub(crate) reset_after: Option<u32>,
+    pub(crate) line: Arc<Line>,
+}
+
+/// What is said, and how far it is.
+pub(crate) struct Answering {
+    pub(crate) head: Head,
+    /// One for each ticket.
+    pub(crate) answers: Vec<Answer>,
+    /// Dropping them gives up what is not finished.
+    pub(crate) tickets: Vec<Ticket>,
+    /// Answers to the same prompt follow each other in groups of this size.
+    pub(crate) answers_per_prompt: usize,
+    /// All prompts together.
+    pub(crate) prompt_tokens: u32,
+    pub(crate) usage_details: UsageDetails,
+}
+
+impl Generation {
+    /// Waits for the end of all answers and gives the response's body.
+    pub(crate) async fn whole(self) -> Vec<u8> {
+        for ticket in &self.answering.tickets {
+            let beyond = self.reset_after.map_or(u32::MAX, |after| after.saturating_sub(1));
+            let seen = poll_fn(|cx| ticket.progress().poll_beyond(cx, beyond)).await;
+            if self.is_broken(seen) {
+                self.line.cut();
+                // The connection's task lets go of this future in a moment.
+                pending::<()>().await;
+            }
+        }
+        let output_tokens = self.answering.answers.iter().map(|answer| answer.tokens).sum();
+        self.shape.whole(&self.answering.reply(output_tokens))
+    }
+
+    fn is_broken(&self, seen: Seen) -> bool {
+        seen.end == Some(End::Lost) || self.reset_after.is_some_and(|after| seen.tokens >= after)
+    }
+
+    /// The shape, and what it has to tell after so many output tokens.
+    pub(crate) fn shape_and_reply(&mut self, output_tokens: u32) -> (&mut dyn Shape, Reply<'_>) {
+        (self.shape.as_mut(), self.answering.reply(output_tokens))
+    }
+}
+
+impl Answering {
+    fn reply(&self, output_tokens: u32) -> Reply<'_> {
+        let cached_tokens = match self.usage_details {
+            UsageDetails::Report => Some(self.cached_tokens()),
+            UsageDetails::Omit => None,
+        };
+        let usage = Usage { prompt_tokens: self.prompt_tokens, output_tokens, cached_tokens };
+        Reply { head: &self.head, answers: &self.answers, usage }
+    }
+
+    /// A prompt with several answers counts once, as in `prompt_tokens`.
+    fn cached_tokens(&self) -> u32 {
+        let firsts = self.tickets.iter().step_by(self.answers_per_prompt);
+        firsts.map(|ticket| ticket.progress().seen().cached_tokens).sum()
+    }
+}

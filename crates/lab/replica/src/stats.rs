@@ -1,0 +1,62 @@
+//! What a replica reports to the process it runs in.
+
+use warmroute_types::Micros;
+
+use crate::meter::Board;
+
+/// Sums over a replica's ranks, since its start or restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Sequences that wait for a place in a batch.
+    pub waiting: u32,
+    /// Sequences in a batch.
+    pub running: u32,
+    /// Sequences answered to their end.
+    pub finished: u64,
+    /// Sequences whose client left first.
+    pub aborted: u64,
+    /// Prompt tokens that were looked up in the cache.
+    pub prefix_queries_tokens: u64,
+    /// Prompt tokens that were found there.
+    pub prefix_hits_tokens: u64,
+    /// Prompt tokens of sequences that have begun to answer.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub output_tokens: u64,
+    /// Times a sequence lost its blocks to others.
+    pub preemptions: u64,
+    /// Steps computed.
+    pub steps: u64,
+    /// Times to first token added up, in engine time.
+    pub ttft_sum: Micros,
+    /// Sequences that have given a first token.
+    pub ttft_count: u64,
+    /// Times the host was too slow for the engine's time, so that engine time was stretched. Figures from a run with
+    /// many of them describe the host, not the engine.
+    pub slips: u64,
+}
+
+impl Stats {
+    pub(crate) fn of(boards: impl Iterator<Item = Board>) -> Stats {
+        let mut sum = Stats::default();
+        boards.for_each(|board| sum.add(&board));
+        sum
+    }
+
+    fn add(&mut self, board: &Board) {
+        let (stats, meter) = (&board.stats, &board.meter);
+        self.waiting += stats.waiting;
+        self.running += stats.running;
+        self.finished += meter.stopped + meter.cut_by_length;
+        self.aborted += meter.aborted;
+        self.prefix_queries_tokens += stats.prefix_queries_tokens;
+        self.prefix_hits_tokens += stats.prefix_hits_tokens;
+        self.prompt_tokens += meter.prompt_tokens;
+        self.output_tokens += meter.generation_tokens;
+        self.preemptions += stats.preemptions;
+        self.steps += stats.steps;
+        self.ttft_sum = self.ttft_sum + Micros::from_millis_f64(meter.time_to_first_token.sum * 1e3);
+        self.ttft_count += meter.time_to_first_token.count;
+        self.slips += board.slips;
+    }
+}

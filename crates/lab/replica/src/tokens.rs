@@ -1,0 +1,133 @@
+//! A toy tokenizer that can be inverted: a token id says which bytes it stands for.
+//!
+//! Real tokenizers need a vocabulary file; routers only need text that turns into tokens deterministically, about four
+//! bytes each, and back. Text is cut from its start into chunks of four ASCII bytes, or of three bytes where one of the
+//! next four is not ASCII, and the bytes are the id:
+//!
+//! ```text
+//!   0..256 special │ 1 byte: 2^8 │ 2 bytes: 2^16 │ 3 bytes: 2^24 │ 4 ASCII bytes: 2^28 │
+//! ```
+//!
+//! So every id fits into 31 bits, and text that grows at its end keeps all its tokens but the last.
+
+/// A token id.
+pub(crate) type Token = u32;
+
+/// The first token of every prompt.
+pub(crate) const BOS: Token = 0;
+/// The end of a turn; a model that stops by itself generates it.
+pub(crate) const END_OF_TURN: Token = 1;
+/// Stands before the role's name where the role has no header of its own.
+pub(crate) const HEADER_OTHER: Token = 7;
+/// Stands before the hash of an image.
+pub(crate) const IMAGE: Token = 8;
+
+/// Roles whose header is one token: their index here plus 2.
+const ROLES: [&str; 5] = ["system", "user", "assistant", "tool", "developer"];
+
+const ONE: Token = 256;
+const TWO: Token = ONE + (1 << 8);
+const THREE: Token = TWO + (1 << 16);
+const FOUR: Token = THREE + (1 << 24);
+/// All ids are below this.
+pub(crate) const VOCABULARY: Token = FOUR + (1 << 28);
+
+/// Bytes of generated text that make one token.
+pub(crate) const CHUNK_BYTES: usize = 4;
+
+/// The header token of a role, if it has one.
+pub(crate) fn header(role: &str) -> Option<Token> {
+    let at = ROLES.iter().position(|known| *known == role)?;
+    Some(2 + at as Token)
+}
+
+/// Appends the tokens of `text`.
+pub(crate) fn encode(text: &[u8], tokens: &mut Vec<Token>) {
+    tokens.reserve(text.len().div_ceil(CHUNK_BYTES));
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (token, bytes) = first_chunk(rest);
+        tokens.push(token);
+        rest = &rest[bytes..];
+    }
+}
+
+/// The bytes that `tokens` stand for; special tokens stand for none.
+pub(crate) fn decode(tokens: &[Token]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(tokens.len() * CHUNK_BYTES);
+    for &token in tokens {
+        decode_one(token, &mut bytes);
+    }
+    bytes
+}
+
+fn first_chunk(text: &[u8]) -> (Token, usize) {
+    match *text {
+        [a, b, c, d, ..] if (a | b | c | d).is_ascii() => {
+            let id = u32::from(a) << 21 | u32::from(b) << 14 | u32::from(c) << 7 | u32::from(d);
+            (FOUR + id, 4)
+        }
+        [a, b, c, ..] => (THREE + (u32::from(a) << 16 | u32::from(b) << 8 | u32::from(c)), 3),
+        [a, b] => (TWO + (u32::from(a) << 8 | u32::from(b)), 2),
+        [a] => (ONE + u32::from(a), 1),
+        [] => unreachable!("encode stops at the end of the text"),
+    }
+}
+
+fn decode_one(token: Token, bytes: &mut Vec<u8>) {
+    match token {
+        FOUR..VOCABULARY => bytes.extend([21, 14, 7, 0].map(|shift| ((token - FOUR) >> shift & 0x7f) as u8)),
+        THREE..FOUR => bytes.extend_from_slice(&(token - THREE).to_be_bytes()[1..]),
+        TWO..THREE => bytes.extend_from_slice(&(token - TWO).to_be_bytes()[2..]),
+        ONE..TWO => bytes.push((token - ONE) as u8),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens_of(text: &str) -> Vec<Token> {
+        let mut tokens = Vec::new();
+        encode(text.as_bytes(), &mut tokens);
+        tokens
+    }
+
+    #[test]
+    fn every_text_comes_back_from_its_tokens() {
+        for text in ["", "a", "ab", "abc", "abcd", "abcde", "naïve café", "日本語のテキスト", "a\u{0}b\u{7f}"]
+        {
+            assert_eq!(decode(&tokens_of(text)), text.as_bytes(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn ids_are_distinct_by_length_and_fit_the_vocabulary() {
+        let ids = ["\0", "\0\0", "\0\0\0", "\0\0\0\0", "\u{7f}\u{7f}\u{7f}\u{7f}"].map(|t| tokens_of(t)[0]);
+        assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
+        assert!(ids.iter().all(|id| *id < VOCABULARY && *id >= ONE));
+    }
+
+    #[test]
+    fn text_that_grows_keeps_all_tokens_but_the_last() {
+        let long = "The café serves twelve kinds of tea.";
+        for end in (0..long.len()).filter(|end| long.is_char_boundary(*end)) {
+            let (short, whole) = (tokens_of(&long[..end]), tokens_of(long));
+            let kept = short.len().saturating_sub(1);
+            assert_eq!(short[..kept], whole[..kept], "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn ascii_costs_one_token_per_four_bytes() {
+        assert_eq!(tokens_of("twelve bytes").len(), 3);
+    }
+
+    #[test]
+    fn known_roles_have_headers_apart() {
+        let headers: Vec<_> = ROLES.iter().map(|role| header(role).unwrap()).collect();
+        assert_eq!(headers, [2, 3, 4, 5, 6]);
+        assert_eq!(header("critic"), None);
+    }
+}

@@ -3,6 +3,8 @@
 //! This reads what cargo itself says about the workspace, so a dependency added to a Cargo.toml turns the test red before
 //! any line uses it.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;

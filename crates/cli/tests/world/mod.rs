@@ -4,6 +4,7 @@
 //! Nothing here waits a fixed time to decide anything. Whatever must happen is waited for, up to [`PATIENCE`].
 
 #![allow(dead_code, reason = "every test file uses its own part of this")]
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
 pub mod client;
 pub mod process;

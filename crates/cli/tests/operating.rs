@@ -3,31 +3,13 @@
 mod world;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex};
 
 use serde_json::{Value, json};
 use world::client::{Call, chat, chat_stream, get, post};
 use world::eventually;
+use world::gate::Gate;
 use world::process::{Gateway, Process, engine, run};
 use world::script::Scripted;
-
-/// A gate that scripted engines wait at.
-#[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<bool>, Condvar)>);
-
-impl Gate {
-    fn open(&self) {
-        *self.0.0.lock().unwrap() = true;
-        self.0.1.notify_all();
-    }
-
-    fn pass(&self) {
-        let mut open = self.0.0.lock().unwrap();
-        while !*open {
-            open = self.0.1.wait(open).unwrap();
-        }
-    }
-}
 
 #[test]
 fn concurrent_siblings_are_placed_as_if_in_sequence() {

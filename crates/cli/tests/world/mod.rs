@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
 pub mod client;
+pub mod gate;
 pub mod process;
 pub mod script;
 

@@ -1,0 +1,21 @@
+//! Something that scripted engines wait at until the test lets them go on.
+
+use std::sync::{Arc, Condvar, Mutex};
+
+/// A gate that scripted engines wait at.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    pub fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    pub fn pass(&self) {
+        let mut open = self.0.0.lock().unwrap();
+        while !*open {
+            open = self.0.1.wait(open).unwrap();
+        }
+    }
+}

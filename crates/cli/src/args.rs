@@ -40,7 +40,7 @@ Example:
   warmroute serve --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy prefix_affinity")]
 pub struct ServeArgs {
     /// Configuration file (TOML)
-    #[arg(long, short, value_name = "FILE", env = "WARMROUTE_CONFIG")]
+    #[arg(long, short, value_name = "FILE", env = "WARMROUTE_CONFIG", hide_env = true)]
     pub config: Option<PathBuf>,
     /// Everything else.
     #[command(flatten)]

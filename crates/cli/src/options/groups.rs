@@ -41,28 +41,28 @@ group! {
     /// Listeners, logs, shutdown.
     Server in "server" ("Server") {
         /// Address for clients [default: 0.0.0.0]
-        #[arg(long, env = "WARMROUTE_HOST")]
+        #[arg(long, env = "WARMROUTE_HOST", hide_env = true)]
         host: IpAddr = Some(IpAddr::from([0, 0, 0, 0])),
         /// Port for clients; 0 takes a free one [default: 30000]
-        #[arg(long, env = "WARMROUTE_PORT")]
+        #[arg(long, env = "WARMROUTE_PORT", hide_env = true)]
         port: u16 = Some(30_000),
         /// Address for the admin listener [default: 127.0.0.1]
-        #[arg(long, env = "WARMROUTE_ADMIN_HOST")]
+        #[arg(long, env = "WARMROUTE_ADMIN_HOST", hide_env = true)]
         admin_host: IpAddr = Some(IpAddr::from([127, 0, 0, 1])),
         /// Port for health, metrics and workers; 0 takes a free one [default: 29000]
-        #[arg(long, env = "WARMROUTE_ADMIN_PORT", alias = "prometheus-port")]
+        #[arg(long, env = "WARMROUTE_ADMIN_PORT", alias = "prometheus-port", hide_env = true)]
         admin_port: u16 = Some(29_000),
         /// Threads that serve requests; 0 is one per core [default: 0]
-        #[arg(long, env = "WARMROUTE_THREADS")]
+        #[arg(long, env = "WARMROUTE_THREADS", hide_env = true)]
         threads: usize = Some(0),
         /// How long requests may go on after SIGTERM [default: 600]
-        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_DRAIN_TIMEOUT_SECS")]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_DRAIN_TIMEOUT_SECS", hide_env = true)]
         drain_timeout_secs: u64 = Some(600),
         /// error, warn, info, debug, trace, or a filter such as warmroute_gateway=debug [default: info]
-        #[arg(long, value_name = "LEVEL", env = "WARMROUTE_LOG_LEVEL")]
+        #[arg(long, value_name = "LEVEL", env = "WARMROUTE_LOG_LEVEL", hide_env = true)]
         log_level: String = Some("info".to_owned()),
         /// How log lines are written [default: text]
-        #[arg(long, value_enum, env = "WARMROUTE_LOG_FORMAT")]
+        #[arg(long, value_enum, env = "WARMROUTE_LOG_FORMAT", hide_env = true)]
         log_format: LogFormat = Some(LogFormat::Text),
     }
 }
@@ -81,19 +81,19 @@ group! {
     /// Where workers come from.
     Discovery in "discovery" ("Workers") {
         /// Base URLs of the engines
-        #[arg(long, value_name = "URL", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_WORKER_URLS")]
+        #[arg(long, value_name = "URL", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_WORKER_URLS", hide_env = true)]
         worker_urls: Vec<String> = None,
         /// TOML file with [[workers]], read again whenever it changes
-        #[arg(long, value_name = "FILE", env = "WARMROUTE_WORKER_FILE")]
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_WORKER_FILE", hide_env = true)]
         worker_file: PathBuf = None,
         /// Names of which every A and AAAA record is an engine, as http://NAME:PORT
-        #[arg(long, value_name = "URL", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_WORKER_DNS")]
+        #[arg(long, value_name = "URL", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_WORKER_DNS", hide_env = true)]
         worker_dns: Vec<String> = None,
         /// How often DNS names are looked up [default: 10]
-        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_DNS_REFRESH_SECS")]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_DNS_REFRESH_SECS", hide_env = true)]
         dns_refresh_secs: u64 = Some(10),
         /// Data-parallel ranks behind each URL of --worker-urls; each rank is a worker with a cache of its own
-        #[arg(long, value_name = "RANKS", env = "WARMROUTE_DP_SIZE")]
+        #[arg(long, value_name = "RANKS", env = "WARMROUTE_DP_SIZE", hide_env = true)]
         dp_size: u16 = None,
     }
 }
@@ -102,27 +102,27 @@ group! {
     /// How workers are chosen.
     Routing in "routing" ("Routing") {
         /// round_robin, random, least_loaded, power_of_two, session_affinity or prefix_affinity [default: prefix_affinity]
-        #[arg(long, env = "WARMROUTE_POLICY")]
+        #[arg(long, env = "WARMROUTE_POLICY", hide_env = true)]
         policy: String = Some("prefix_affinity".to_owned()),
         /// What least_loaded counts: requests in flight, or requests waiting in the engines [default: in-flight]
-        #[arg(long, value_enum, env = "WARMROUTE_LOAD_SIGNAL")]
+        #[arg(long, value_enum, env = "WARMROUTE_LOAD_SIGNAL", hide_env = true)]
         load_signal: Signal = Some(Signal::InFlight),
         /// What prefix_affinity looks at: the first tokens, the system prompt, or sliding windows [default: tokens]
-        #[arg(long, value_enum, env = "WARMROUTE_PREFIX_KEY")]
+        #[arg(long, value_enum, env = "WARMROUTE_PREFIX_KEY", hide_env = true)]
         prefix_key: PrefixKey = Some(PrefixKey::Tokens),
         // Others take 256, which sends everybody who shares a system prompt of that length to one worker.
         /// How many tokens from the start that is; a token counts as 4 bytes [default: 1024]
-        #[arg(long, value_name = "TOKENS", env = "WARMROUTE_PREFIX_TOKEN_COUNT")]
+        #[arg(long, value_name = "TOKENS", env = "WARMROUTE_PREFIX_TOKEN_COUNT", hide_env = true)]
         prefix_token_count: u32 = Some(1_024),
         /// Hash of the prefix: xxh3 or blake2b [default: xxh3]
-        #[arg(long, env = "WARMROUTE_PREFIX_HASH")]
+        #[arg(long, env = "WARMROUTE_PREFIX_HASH", hide_env = true)]
         prefix_hash: String = Some("xxh3".to_owned()),
         /// Where a session is named, in order: header:NAME or body:FIELD [default: header:x-session-id,header:x-user-id,
         /// header:x-tenant-id,header:x-correlation-id,body:session_id,body:user,body:prompt_cache_key]
-        #[arg(long, value_name = "KEY", value_delimiter = ',', env = "WARMROUTE_SESSION_KEYS")]
+        #[arg(long, value_name = "KEY", value_delimiter = ',', env = "WARMROUTE_SESSION_KEYS", hide_env = true)]
         session_keys: Vec<String> = Some(SessionKey::default_order().iter().map(ToString::to_string).collect()),
         /// Say in response headers where a request went and why [default: off]
-        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", env = "WARMROUTE_DECISION_HEADERS")]
+        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", env = "WARMROUTE_DECISION_HEADERS", hide_env = true)]
         decision_headers: bool = Some(false),
     }
 }
@@ -153,13 +153,13 @@ group! {
     /// How requests are read and sent on.
     Requests in "requests" ("Requests") {
         /// Largest request body that is taken [default: 67108864]
-        #[arg(long, value_name = "BYTES", env = "WARMROUTE_MAX_PAYLOAD_SIZE")]
+        #[arg(long, value_name = "BYTES", env = "WARMROUTE_MAX_PAYLOAD_SIZE", hide_env = true)]
         max_payload_size: usize = Some(64 << 20),
         /// How often a request is tried on another worker when one fails before the first byte [default: 2]
-        #[arg(long, value_name = "TIMES", env = "WARMROUTE_RETRY_MAX_RETRIES")]
+        #[arg(long, value_name = "TIMES", env = "WARMROUTE_RETRY_MAX_RETRIES", hide_env = true)]
         retry_max_retries: u32 = Some(2),
         /// How long connecting to a worker may take [default: 5]
-        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_CONNECT_TIMEOUT_SECS")]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_CONNECT_TIMEOUT_SECS", hide_env = true)]
         connect_timeout_secs: u64 = Some(5),
     }
 }
@@ -168,20 +168,20 @@ group! {
     /// How workers are watched.
     Health in "health" ("Health") {
         /// Path that answers 200 when an engine is well [default: /health]
-        #[arg(long, value_name = "PATH", env = "WARMROUTE_HEALTH_CHECK_ENDPOINT")]
+        #[arg(long, value_name = "PATH", env = "WARMROUTE_HEALTH_CHECK_ENDPOINT", hide_env = true)]
         health_check_endpoint: String = Some("/health".to_owned()),
         // Others take 60: a worker that died idle would be found by a client first.
         /// How often a ready worker is asked; others are asked twice a second [default: 5]
-        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_HEALTH_CHECK_INTERVAL_SECS")]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_HEALTH_CHECK_INTERVAL_SECS", hide_env = true)]
         health_check_interval_secs: u64 = Some(5),
         /// How long the answer may take [default: 2]
-        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_HEALTH_CHECK_TIMEOUT_SECS")]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_HEALTH_CHECK_TIMEOUT_SECS", hide_env = true)]
         health_check_timeout_secs: u64 = Some(2),
         /// Failures in a row after which a worker gets no more requests [default: 3]
-        #[arg(long, value_name = "TIMES", env = "WARMROUTE_HEALTH_FAILURE_THRESHOLD")]
+        #[arg(long, value_name = "TIMES", env = "WARMROUTE_HEALTH_FAILURE_THRESHOLD", hide_env = true)]
         health_failure_threshold: u32 = Some(3),
         /// How often engines are asked for their load [default: 1000]
-        #[arg(long, value_name = "MS", env = "WARMROUTE_LOAD_INTERVAL_MS")]
+        #[arg(long, value_name = "MS", env = "WARMROUTE_LOAD_INTERVAL_MS", hide_env = true)]
         load_interval_ms: u64 = Some(1_000),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_fleet::HealthConfig;
-use warmroute_gateway::{DecisionHeaders, SessionKey, Target};
+use warmroute_gateway::{DecisionHeaders, SessionKey};
 use warmroute_policy::{LoadSignal, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
 
@@ -60,10 +60,9 @@ impl Plan {
         let secs = Duration::from_secs;
         let gateway = gateway_config(&options)?;
         gateway.validate()?;
-        anyhow::ensure!(
-            filled(health.health_failure_threshold) > 0,
-            "health-failure-threshold must be at least 1"
-        );
+        for (name, value) in positive(&options) {
+            anyhow::ensure!(value > 0, "{name} must be at least 1");
+        }
         anyhow::ensure!(
             filled(health.health_check_endpoint.as_ref()).starts_with('/'),
             "health-check-endpoint must begin with /"
@@ -80,15 +79,29 @@ impl Plan {
             gateway,
             probe: warmroute_probe::Config {
                 health_path: filled(health.health_check_endpoint.clone()),
-                health_interval: secs(filled(health.health_check_interval_secs).max(1)),
-                load_interval: Duration::from_millis(filled(health.load_interval_ms).max(10)),
-                timeout: secs(filled(health.health_check_timeout_secs).max(1)),
+                health_interval: secs(filled(health.health_check_interval_secs)),
+                load_interval: Duration::from_millis(filled(health.load_interval_ms)),
+                timeout: secs(filled(health.health_check_timeout_secs)),
                 ..warmroute_probe::Config::default()
             },
             sources: sources(&options)?,
             options,
         })
     }
+}
+
+/// Numbers for which zero makes no sense.
+fn positive(options: &Options) -> [(&'static str, u64); 7] {
+    let (health, routing) = (&options.health, &options.routing);
+    [
+        ("health-failure-threshold", filled(health.health_failure_threshold).into()),
+        ("health-check-interval-secs", filled(health.health_check_interval_secs)),
+        ("health-check-timeout-secs", filled(health.health_check_timeout_secs)),
+        ("load-interval-ms", filled(health.load_interval_ms)),
+        ("connect-timeout-secs", filled(options.requests.connect_timeout_secs)),
+        ("dns-refresh-secs", filled(options.discovery.dns_refresh_secs)),
+        ("prefix-token-count", filled(routing.prefix_token_count).into()),
+    ]
 }
 
 fn policy(options: &Options) -> anyhow::Result<Standard> {
@@ -123,7 +136,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
             false => DecisionHeaders::Off,
         },
         retries_max: filled(requests.retry_max_retries),
-        connect_timeout: Duration::from_secs(filled(requests.connect_timeout_secs).max(1)),
+        connect_timeout: Duration::from_secs(filled(requests.connect_timeout_secs)),
         ..warmroute_gateway::Config::default()
     })
 }
@@ -134,16 +147,13 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let from_flag =
         from_flag.map(|url| WorkerEntry { url: url.clone(), ranks: discovery.dp_size, models: None });
     let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
-    for entry in &entries {
-        entry.url.parse::<Target>()?;
-        anyhow::ensure!(entry.ranks != Some(0), "{}: 0 ranks are no worker", entry.url);
-    }
+    let listed: Result<Vec<_>, _> = entries.iter().map(WorkerEntry::listed).collect();
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
     Ok(Sources {
-        listed: entries.iter().flat_map(WorkerEntry::listed).collect(),
+        listed: listed?.concat(),
         file: discovery.worker_file.clone(),
         dns: dns.collect::<Result<_, _>>()?,
-        dns_refresh: Duration::from_secs(filled(discovery.dns_refresh_secs).max(1)),
+        dns_refresh: Duration::from_secs(filled(discovery.dns_refresh_secs)),
     })
 }
 
@@ -173,6 +183,7 @@ mod tests {
             ("[discovery]\nworker-dns = [\"engines\"]", "expected http://NAME:PORT"),
             ("[requests]\nmax-payload-size = 0", "max-payload-size"),
             ("[health]\nhealth-failure-threshold = 0", "health-failure-threshold"),
+            ("[health]\nload-interval-ms = 0", "load-interval-ms must be at least 1"),
             ("[health]\nhealth-check-endpoint = \"health\"", "begin with /"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
         ] {

@@ -4,7 +4,7 @@
 //! Decisions for one model are serialised by the router; decisions for other models and releases happen at any
 //! time, hence atomics. `Relaxed` is enough: each number stands for itself and nothing is published through it.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use warmroute_types::{LoadReport, Micros, WorkerState};
 
@@ -25,6 +25,8 @@ pub(crate) struct Desk {
     /// Requests booked since that report, which it cannot know.
     booked_since: AtomicU32,
     kv_use_ppm: AtomicU32,
+    /// Whether the last thing seen of the worker was a failure: an answer is then worth telling.
+    is_suspect: AtomicBool,
 }
 
 /// The numbers on a desk at one moment.
@@ -66,6 +68,14 @@ impl Desk {
         self.state.store(state as u8, Relaxed);
     }
 
+    pub(crate) fn set_suspect(&self, suspect: bool) {
+        self.is_suspect.store(suspect, Relaxed);
+    }
+
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Relaxed)
+    }
+
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Relaxed)
     }
@@ -96,6 +106,7 @@ impl Desk {
     /// Back to an empty desk for a newcomer. Only called when nothing is booked on it.
     pub(crate) fn wipe(&self) {
         self.set_state(WorkerState::Starting);
+        self.set_suspect(false);
         self.reported_at.store(0, Relaxed);
         self.booked_since.store(0, Relaxed);
     }

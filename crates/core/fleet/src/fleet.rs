@@ -102,7 +102,17 @@ impl Fleet {
         let before = seat.health.state();
         let after = seat.health.saw(result, self.health);
         self.desk(worker.id).set_state(after);
+        self.desk(worker.id).set_suspect(result == ProbeResult::Failed);
         (before != after).then_some(after)
+    }
+
+    /// A request was answered. That ends a row of failures; where there is none, which is nearly always, it costs one
+    /// read. It does not make an unhealthy worker ready: an answer that was long under way says little about now.
+    pub fn answered(&self, worker: &Worker) {
+        let desk = self.desk(worker.id);
+        if desk.is_suspect() && desk.state() == WorkerState::Ready {
+            self.saw(worker, ProbeResult::Answered);
+        }
     }
 
     /// The engine listed its models; true if that is news.
@@ -115,9 +125,19 @@ impl Fleet {
         news
     }
 
+    /// Whether the operator said what this worker serves.
+    pub fn models_are_given(&self, worker: &Worker) -> bool {
+        let seats = self.seats.read();
+        let seat = seats.get(worker.id.index()).filter(|seat| *seat.worker == *worker);
+        seat.is_some_and(|seat| seat.models_from == ModelsFrom::Operator)
+    }
+
     /// The engine reported its load.
-    pub fn report(&self, worker: WorkerId, report: LoadReport) {
-        self.desk(worker).report(report);
+    pub fn report(&self, worker: &Worker, report: LoadReport) {
+        let seats = self.seats.read();
+        if seats.get(worker.id.index()).is_some_and(|seat| *seat.worker == *worker) {
+            self.desk(worker.id).report(report);
+        }
     }
 
     /// The numbers on a worker's desk.
@@ -240,6 +260,22 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_ends_a_row_of_failures() {
+        let fleet = fleet_of(1);
+        let worker = Arc::clone(&fleet.members()[0].worker);
+        fleet.saw(&worker, ProbeResult::Answered);
+        for _ in 0..20 {
+            fleet.saw(&worker, ProbeResult::Failed);
+            fleet.saw(&worker, ProbeResult::Failed);
+            fleet.answered(&worker);
+        }
+        assert_eq!(fleet.desk_view(worker.id).state, WorkerState::Ready);
+        (0..3).for_each(|_| _ = fleet.saw(&worker, ProbeResult::Failed));
+        fleet.answered(&worker);
+        assert_eq!(fleet.desk_view(worker.id).state, WorkerState::Unhealthy, "a late answer proves little");
+    }
+
+    #[test]
     fn models_are_learned_unless_the_operator_named_them() {
         let fleet = fleet_of(0);
         let told = fleet.join(address(0), Models::named(&["told"])).unwrap();
@@ -260,10 +296,10 @@ mod tests {
     #[test]
     fn a_report_ages_and_what_was_sent_since_is_added() {
         let fleet = fleet_of(1);
-        let worker = WorkerId(0);
+        let (worker, engine) = (WorkerId(0), Arc::clone(&fleet.members()[0].worker));
         let waiting = |now| fleet.desk_view(worker).waiting(Micros::from_secs(now), Micros::from_secs(5));
         assert_eq!(waiting(10), None, "no report yet");
-        fleet.report(worker, LoadReport { waiting: 3, running: 8, kv_use: 0.5, at: Micros::from_secs(10) });
+        fleet.report(&engine, LoadReport { waiting: 3, running: 8, kv_use: 0.5, at: Micros::from_secs(10) });
         let _bookings = [WORK, WORK].map(|work| Booking::make(&fleet, worker, work));
         assert_eq!(waiting(12), Some(5));
         assert_eq!(waiting(9), Some(5), "a clock that steps back makes nothing older");

@@ -64,7 +64,8 @@ impl<'a> Body<'a> {
     }
 
     fn field(&mut self, key: RawStr<'a>, value: &mut Cursor<'a>) -> Result<(), BadJson> {
-        match key.0 {
+        // A key may be escaped too; the engine will not mind.
+        match &*key.unescaped() {
             b"model" => {
                 let before = value.clone();
                 let range = value.value_range()?;
@@ -146,6 +147,11 @@ mod tests {
         assert_eq!(body.session(SessionField::User).unwrap(), "u-1".as_bytes());
         assert_eq!(body.session(SessionField::SessionId), None);
         assert_eq!(body.prompt.tools, Some(&br#"[{"a":"}"}]"#[..]));
+    }
+
+    #[test]
+    fn an_escaped_key_is_the_same_key() {
+        assert_eq!(Body::read(br#"{"mod\u0065l":"m"}"#).unwrap().model().unwrap(), "m");
     }
 
     #[test]

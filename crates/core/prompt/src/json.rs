@@ -89,7 +89,8 @@ fn unicode_escape(raw: &[u8]) -> (usize, [u8; 4], usize) {
 }
 
 fn hex4(escape: &[u8]) -> Option<u32> {
-    let digits = escape.strip_prefix(b"\\u")?.get(..4)?;
+    let digits =
+        escape.strip_prefix(b"\\u")?.get(..4).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
@@ -360,6 +361,7 @@ mod tests {
             "\"a",
             "\"\\x\"",
             "\"\\u12\"",
+            "\"\\u+123\"",
             "\"\\ud83d\\ude00\"",
             "[1,]",
             "[,1]",

@@ -123,7 +123,7 @@ impl<P: Policy> Router<P> {
     pub fn observe(&self, decision: &mut Decision, outcome: Outcome) {
         match outcome {
             Outcome::FirstToken => decision.booking.first_token(),
-            Outcome::Ended => {}
+            Outcome::Ended => self.fleet.answered(&decision.worker),
             Outcome::Failed => _ = self.fleet.saw(&decision.worker, ProbeResult::Failed),
         }
     }
@@ -132,21 +132,22 @@ impl<P: Policy> Router<P> {
     pub fn apply(&self, change: Change) -> Result<(), FleetFull> {
         match change {
             Change::Join { address, models } => {
-                self.fleet.join(address, models)?;
-                self.rebuild_pools();
+                self.reseat(|fleet| fleet.join(address, models).map(|_| ()))?;
             }
             Change::Leave { address } => {
-                if self.fleet.leave(&address).is_some() {
-                    self.rebuild_pools();
-                }
+                self.reseat(|fleet| {
+                    fleet.leave(&address);
+                    Ok(())
+                })?;
             }
             Change::Probed { worker, result } => _ = self.fleet.saw(&worker, result),
             Change::Serves { worker, models } => {
+                // Probes say this every few seconds, and it is hardly ever news.
                 if self.fleet.serves(&worker, models) {
-                    self.rebuild_pools();
+                    self.reseat(|_| Ok(()))?;
                 }
             }
-            Change::Load { worker, report } => self.fleet.report(worker.id, report),
+            Change::Load { worker, report } => self.fleet.report(&worker, report),
         }
         Ok(())
     }
@@ -161,16 +162,23 @@ impl<P: Policy> Router<P> {
         self.fleet.desk_view(worker).state
     }
 
+    /// Whether the operator wrote down what this worker serves.
+    pub fn models_are_given(&self, worker: &Worker) -> bool {
+        self.fleet.models_are_given(worker)
+    }
+
     /// The policy in use.
     pub fn policy(&self) -> &P {
         &self.policy
     }
 
-    /// Derives the pools anew. The write lock is held from reading the fleet to the last pool, so that of two changes
-    /// at once the later one wins everywhere.
-    fn rebuild_pools(&self) {
+    /// Changes who sits where, and derives the pools anew. No decision is made meanwhile: a request that has chosen a
+    /// worker but not booked it yet would otherwise find a newcomer on its seat.
+    fn reseat(&self, change: impl FnOnce(&Fleet) -> Result<(), FleetFull>) -> Result<(), FleetFull> {
         let mut pools = self.pools.write();
+        let changed = change(&self.fleet);
         pools.seat(&self.fleet.members());
+        changed
     }
 }
 

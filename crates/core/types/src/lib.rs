@@ -5,8 +5,10 @@
 
 mod load;
 mod time;
+mod url;
 mod worker;
 
 pub use load::{LoadReport, Usage};
 pub use time::Micros;
+pub use url::BadUrl;
 pub use worker::{Address, MAX_WORKERS, WorkerId, WorkerState};

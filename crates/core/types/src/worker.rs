@@ -41,8 +41,7 @@ impl Address {
         Address { url: url.into(), rank: None }
     }
 
-    /// The workers behind one URL: one for each rank, or the engine as a whole where it has no ranks.
-    pub fn ranks(url: &str, ranks: Option<u16>) -> Vec<Address> {
+    pub(crate) fn ranks(url: &str, ranks: Option<u16>) -> Vec<Address> {
         match ranks {
             None => vec![Address::new(url)],
             Some(ranks) => (0..ranks).map(|rank| Address { url: url.to_owned(), rank: Some(rank) }).collect(),

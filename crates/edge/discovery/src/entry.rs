@@ -1,7 +1,7 @@
 //! A worker as a person writes it down.
 
 use serde::{Deserialize, Serialize};
-use warmroute_types::Address;
+use warmroute_types::{Address, BadUrl};
 
 use crate::Listed;
 
@@ -28,6 +28,9 @@ pub enum BadWorkers {
     /// Not TOML, or not workers.
     #[error("{0}")]
     Wrong(#[from] toml::de::Error),
+    /// A URL that cannot work.
+    #[error(transparent)]
+    BadUrl(#[from] BadUrl),
 }
 
 #[derive(Deserialize)]
@@ -39,16 +42,17 @@ struct WorkersFile {
 
 impl WorkerEntry {
     /// The workers behind the URL.
-    pub fn listed(&self) -> Vec<Listed> {
-        let addresses = Address::ranks(self.url.trim_end_matches('/'), self.ranks);
-        addresses.into_iter().map(|address| Listed { address, models: self.models.clone() }).collect()
+    pub fn listed(&self) -> Result<Vec<Listed>, BadUrl> {
+        let addresses = Address::parse(&self.url, self.ranks)?;
+        Ok(addresses.into_iter().map(|address| Listed { address, models: self.models.clone() }).collect())
     }
 }
 
 /// Reads a TOML text that holds only `[[workers]]`.
 pub fn read_workers(text: &str) -> Result<Vec<Listed>, BadWorkers> {
     let file: WorkersFile = toml::from_str(text)?;
-    Ok(file.workers.iter().flat_map(WorkerEntry::listed).collect())
+    let listed: Result<Vec<_>, _> = file.workers.iter().map(WorkerEntry::listed).collect();
+    Ok(listed?.concat())
 }
 
 #[cfg(test)]
@@ -69,5 +73,11 @@ mod tests {
         let error = read_workers("[[workers]]\nurl = \"http://a\"\nrank = 2").unwrap_err().to_string();
         assert!(error.contains("unknown field `rank`"), "{error}");
         assert_eq!(read_workers("").unwrap(), []);
+        for bad in ["url = \"ftp://x\"", "url = \"http://x\"\nranks = 0"] {
+            assert!(
+                matches!(read_workers(&format!("[[workers]]\n{bad}")), Err(BadWorkers::BadUrl(_))),
+                "{bad}"
+            );
+        }
     }
 }

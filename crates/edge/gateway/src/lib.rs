@@ -33,4 +33,3 @@ pub use admin::{Admin, Readiness};
 pub use config::{Config, ConfigError, DecisionHeaders, SessionKey};
 pub use gateway::Gateway;
 pub use server::{Drain, Drained, serve};
-pub use upstream::{BadUrl, Target};

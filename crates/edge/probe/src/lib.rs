@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use warmroute_fleet::Worker;
 use warmroute_policy::Policy;
 use warmroute_router::Router;
-use warmroute_types::Micros;
+use warmroute_types::{Micros, WorkerId};
 
 pub use load::read_load;
 use worker::Probe;
@@ -58,16 +58,18 @@ where
     P: Policy + 'static,
 {
     let config = Arc::new(config);
-    let mut probes: HashMap<_, Running> = HashMap::new();
+    let mut probes: HashMap<WorkerId, Running> = HashMap::new();
     loop {
         let workers = router.workers();
-        // A worker that left and came back may sit elsewhere: the seat is part of who is probed.
-        let seated = |worker: &Worker| (worker.id, worker.address.clone());
-        probes.retain(|probed, _| workers.iter().any(|view| seated(&view.worker) == *probed));
-        for view in workers {
-            probes.entry(seated(&view.worker)).or_insert_with(|| {
-                let probe = Probe::new(Arc::clone(&router), view.worker, Arc::clone(&config), now.clone());
-                Running(tokio::spawn(probe.run()))
+        let seated: HashMap<WorkerId, Arc<Worker>> =
+            workers.into_iter().map(|view| (view.worker.id, view.worker)).collect();
+        // A worker that left and came back may sit elsewhere, and another in its seat.
+        probes.retain(|seat, running| seated.get(seat) == Some(&running.worker));
+        for (seat, worker) in seated {
+            probes.entry(seat).or_insert_with(|| {
+                let probe =
+                    Probe::new(Arc::clone(&router), Arc::clone(&worker), Arc::clone(&config), now.clone());
+                Running { worker, task: tokio::spawn(probe.run()) }
             });
         }
         tokio::time::sleep(RECONCILE_EVERY).await;
@@ -75,10 +77,13 @@ where
 }
 
 /// A probe's task; dropped, it stops.
-struct Running(JoinHandle<()>);
+struct Running {
+    worker: Arc<Worker>,
+    task: JoinHandle<()>,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }

@@ -12,10 +12,13 @@ struct Card {
     id: String,
 }
 
+/// A base model and its adapters are a few; an engine that lists more than this is believed this far.
+const MODELS_MAX: usize = 1_024;
+
 /// The names in an answer to `GET /v1/models`; `None` if it is none.
 pub(crate) fn read_models(body: &[u8]) -> Option<Vec<String>> {
     let list: List = serde_json::from_slice(body).ok()?;
-    Some(list.data.into_iter().map(|card| card.id).collect())
+    Some(list.data.into_iter().take(MODELS_MAX).map(|card| card.id).collect())
 }
 
 #[cfg(test)]

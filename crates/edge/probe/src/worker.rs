@@ -26,6 +26,7 @@ pub(crate) struct Probe<P, N> {
     now: N,
     last_health: Option<Instant>,
     last_models: Option<Instant>,
+    last_trouble: String,
 }
 
 impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
@@ -36,7 +37,16 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         now: N,
     ) -> Probe<P, N> {
         let client = Client::new(&worker.address.url, config.timeout);
-        Probe { router, worker, config, client, now, last_health: None, last_models: None }
+        Probe {
+            router,
+            worker,
+            config,
+            client,
+            now,
+            last_health: None,
+            last_models: None,
+            last_trouble: String::new(),
+        }
     }
 
     pub(crate) async fn run(mut self) {
@@ -65,36 +75,66 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
     async fn check_health(&mut self) {
         self.last_health = Some(Instant::now());
         let answer = self.client.get(&self.config.health_path).await;
-        let is_well = matches!(&answer, Ok((status, _)) if status.is_success());
-        if is_well && self.last_models.is_none() {
+        if !matches!(&answer, Ok((status, _)) if status.is_success()) {
+            // Whoever comes back may serve something else.
+            self.last_models = None;
+            let why = answer.map_or_else(|error| error.to_string(), |(status, _)| status.to_string());
+            return self.failed(&format!("health check: {why}"));
+        }
+        if self.last_models.is_none() {
             self.check_models().await;
         }
-        if !is_well && self.state() == WorkerState::Ready {
-            let why = answer.map(|(status, _)| status).map_err(|error| error.to_string());
-            tracing::info!(worker = %self.worker.label, ?why, "health check failed");
+        if self.last_models.is_some() {
+            self.saw(ProbeResult::Answered);
         }
-        self.tell(Change::Probed {
-            worker: Arc::clone(&self.worker),
-            result: if is_well { ProbeResult::Answered } else { ProbeResult::Failed },
-        });
     }
 
     async fn check_models(&mut self) {
-        self.last_models = Some(Instant::now());
-        let models = match self.client.get("/v1/models").await {
-            Ok((StatusCode::OK, body)) => read_models(&body).map(|names| Models::named(&names)),
+        let answer = self.client.get("/v1/models").await;
+        let models = match answer {
+            // The operator's word stands, so the engine's matters only as a sign of life.
+            _ if self.router.models_are_given(&self.worker) => Ok(None),
+            Ok((StatusCode::OK, body)) => match read_models(&body) {
+                Some(names) => Ok(Some(Models::named(&names))),
+                None => Err("that is no list of models".to_owned()),
+            },
             // A server without a list is offered everything.
-            Ok((StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, _)) => Some(Models::Any),
-            Ok(_) | Err(_) => None,
+            Ok((StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, _)) => Ok(Some(Models::Any)),
+            Ok((status, _)) => {
+                Err(format!("{status}; say what it serves with models = [...] in [[workers]]"))
+            }
+            Err(error) => Err(error.to_string()),
         };
         match models {
-            Some(models) => self.tell(Change::Serves { worker: Arc::clone(&self.worker), models }),
-            None => self.last_models = None,
+            Ok(models) => {
+                self.last_models = Some(Instant::now());
+                if let Some(models) = models {
+                    self.tell(Change::Serves { worker: Arc::clone(&self.worker), models });
+                }
+            }
+            Err(why) => self.failed(&format!("GET /v1/models: {why}")),
         }
+    }
+
+    fn saw(&mut self, result: ProbeResult) {
+        if result == ProbeResult::Answered {
+            self.last_trouble.clear();
+        }
+        self.tell(Change::Probed { worker: Arc::clone(&self.worker), result });
+    }
+
+    /// Counts against the worker. Logged once for each trouble, not twice a second.
+    fn failed(&mut self, trouble: &str) {
+        if self.last_trouble != trouble {
+            tracing::warn!(worker = %self.worker.label, trouble, "worker is not well");
+            trouble.clone_into(&mut self.last_trouble);
+        }
+        self.saw(ProbeResult::Failed);
     }
 
     async fn check_load(&mut self) {
         let Ok((StatusCode::OK, page)) = self.client.get("/metrics").await else { return };
+        self.saw(ProbeResult::Answered);
         if let Some(report) = read_load(&page, self.worker.address.rank, (self.now)()) {
             self.tell(Change::Load { worker: Arc::clone(&self.worker), report });
         }

@@ -123,10 +123,9 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
     let mut failed = 0;
     while router.workers()[0].desk.state == WorkerState::Ready {
         let mut decision = router.route(&ask("m"), Micros(1), 1).unwrap();
-        if decision.worker == bad {
-            router.observe(&mut decision, Outcome::Failed);
-            failed += 1;
-        }
+        let is_bad = decision.worker == bad;
+        router.observe(&mut decision, if is_bad { Outcome::Failed } else { Outcome::Ended });
+        failed += u32::from(is_bad);
     }
     assert_eq!(failed, HealthConfig::default().failures_max);
     assert!((0..9).all(|_| router.route(&ask("m"), Micros(1), 1).unwrap().worker != bad));

@@ -9,7 +9,6 @@ use warmroute_types::Address;
 
 use super::{Answer, Problem, as_json};
 use crate::gateway::Gateway;
-use crate::upstream::Target;
 
 /// `POST /workers`.
 #[derive(Deserialize)]
@@ -56,10 +55,9 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
 pub(super) fn add(gateway: &Gateway, body: &[u8]) -> Answer {
     let bad = |message: String| Problem(StatusCode::BAD_REQUEST, message);
     let newcomer: Newcomer = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
-    let url = newcomer.url.trim_end_matches('/');
-    url.parse::<Target>().map_err(|error| bad(error.to_string()))?;
+    let addresses = Address::parse(&newcomer.url, newcomer.ranks).map_err(|error| bad(error.to_string()))?;
     let models = newcomer.models.map_or(Models::Unknown, |names| Models::named(&names));
-    for address in Address::ranks(url, newcomer.ranks) {
+    for address in addresses {
         let change = Change::Join { address, models: models.clone() };
         gateway.router.apply(change).map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
     }

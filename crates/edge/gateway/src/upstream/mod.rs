@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::Worker;
+use warmroute_types::BadUrl;
 
 pub(crate) use connection::{Answer, Connection, Fault};
-pub use target::{BadUrl, Target};
+pub(crate) use target::Target;
 
 use crate::Config;
 

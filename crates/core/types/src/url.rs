@@ -1,0 +1,90 @@
+//! What a worker's URL may look like, judged in one place for flags, files and the admin side.
+
+use crate::Address;
+
+/// A worker URL that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{url}` is no worker URL: {why}")]
+pub struct BadUrl {
+    /// As it was written.
+    pub url: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+impl Address {
+    /// The workers behind a URL as a person writes it: one for each rank, or the engine as a whole where it has none.
+    pub fn parse(url: &str, ranks: Option<u16>) -> Result<Vec<Address>, BadUrl> {
+        let bad = |why| BadUrl { url: url.to_owned(), why };
+        if url.starts_with("https://") {
+            return Err(bad("TLS towards workers is not there yet"));
+        }
+        let rest = url.strip_prefix("http://").ok_or_else(|| bad("expected http://HOST:PORT"))?;
+        if rest.contains('@') {
+            return Err(bad("credentials do not belong into it"));
+        }
+        if rest.contains(['?', '#']) {
+            return Err(bad("it must not have a query"));
+        }
+        if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(bad("odd characters"));
+        }
+        let authority = rest.split('/').next().unwrap_or_default();
+        check_authority(authority).map_err(bad)?;
+        if ranks == Some(0) {
+            return Err(bad("0 ranks are no worker"));
+        }
+        Ok(Address::ranks(url.trim_end_matches('/'), ranks))
+    }
+}
+
+fn check_authority(authority: &str) -> Result<(), &'static str> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(v6) => v6.split_once(']').ok_or("a bracket is not closed")?,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    if host.is_empty() {
+        return Err("it names no host");
+    }
+    match port.strip_prefix(':') {
+        None if port.is_empty() => Ok(()),
+        Some(port) if port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(()),
+        _ => Err("the port is not a number from 1 to 65535"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_urls_become_workers() {
+        let workers = |url, ranks| -> Vec<String> {
+            Address::parse(url, ranks).unwrap().iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(workers("http://10.0.0.7:8000/", None), ["http://10.0.0.7:8000"]);
+        assert_eq!(workers("http://[::1]:80/base/", None), ["http://[::1]:80/base"]);
+        assert_eq!(workers("http://a", Some(2)), ["http://a@0", "http://a@1"]);
+    }
+
+    #[test]
+    fn urls_that_cannot_work_say_why() {
+        for (url, why) in [
+            ("10.0.0.7:8000", "http://HOST:PORT"),
+            ("ftp://a", "http://HOST:PORT"),
+            ("https://a", "TLS"),
+            ("http://user:pass@a", "credentials"),
+            ("http://a/?q=1", "query"),
+            ("http://", "no host"),
+            ("http://:80", "no host"),
+            ("http://a:http", "port"),
+            ("http://a:0", "port"),
+            ("http://[::1", "bracket"),
+            ("http://a b", "odd"),
+        ] {
+            let error = Address::parse(url, None).unwrap_err().to_string();
+            assert!(error.contains(why), "{url}: {error}");
+        }
+        assert!(Address::parse("http://a", Some(0)).is_err());
+    }
+}

@@ -43,13 +43,12 @@ pub enum Change {
     },
 }
 
-/// How a request fared. A client that leaves is no outcome: its booking is simply dropped.
+/// How a request fared. A failure and a client that leaves are no outcomes: the booking is simply dropped. Whether a failure
+/// speaks against its worker only the driver can tell; if so, it says [`Change::Probed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The first token came: the prefill is over. The booking stays for the decoding.
     FirstToken,
-    /// It ended as it should, whatever the engine answered.
+    /// It ended as it should, whatever the engine answered: the worker is alive.
     Ended,
-    /// The worker's fault: no connection, a reset, a silence. Counts against its health.
-    Failed,
 }

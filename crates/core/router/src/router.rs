@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_fleet::{
-    Booking, Fleet, FleetFull, HealthConfig, Models, ProbeResult, Work, Worker, WorkerView,
-};
+use warmroute_fleet::{Booking, Fleet, FleetFull, HealthConfig, Models, Work, Worker, WorkerView};
 use warmroute_policy::{Ask, Policy};
 use warmroute_types::{Micros, WorkerId, WorkerState};
 
@@ -52,8 +50,8 @@ pub struct Decision {
     pub policy: &'static str,
     /// And why, in a word.
     pub reason: &'static str,
-    /// Prompt tokens expected in the worker's cache; nothing is known of caches yet, so none are promised.
-    pub cached_tokens: u32,
+    /// Prompt tokens expected in the worker's cache; `None` when nothing is known of its cache.
+    pub cached_tokens: Option<u32>,
     /// The work, on the worker's desk.
     pub booking: Booking,
 }
@@ -116,15 +114,14 @@ impl<P: Policy> Router<P> {
         let pool = pools.serving(request.model)?;
         let Placed { worker, reason, booking } =
             pool.place(&self.fleet, &self.policy, terms).ok_or_else(|| pools.why_nobody())?;
-        Ok(Decision { worker, policy: self.policy.name(), reason, cached_tokens: 0, booking })
+        Ok(Decision { worker, policy: self.policy.name(), reason, cached_tokens: None, booking })
     }
 
-    /// Takes in how a request fared. After `Ended` or `Failed` the caller drops the booking.
+    /// Takes in how a request fared. After `Ended` the caller drops the decision.
     pub fn observe(&self, decision: &mut Decision, outcome: Outcome) {
         match outcome {
             Outcome::FirstToken => decision.booking.first_token(),
             Outcome::Ended => self.fleet.answered(&decision.worker),
-            Outcome::Failed => _ = self.fleet.saw(&decision.worker, ProbeResult::Failed),
         }
     }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Method, Request, Response, Uri};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
+use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
 use warmroute_router::{Decision, Request as Ask};
 use warmroute_types::{Micros, WorkerId};
@@ -17,7 +18,7 @@ use crate::random::random;
 use crate::refusal::Refusal;
 use crate::relay::{Framing, Relay, Shape};
 use crate::reply::Reply;
-use crate::trip::Trip;
+use crate::trip::{Trip, blame};
 use crate::upstream::{Answer, Connection, Fault, Upstream};
 use crate::{DecisionHeaders, headers};
 
@@ -31,6 +32,9 @@ struct Exchange {
     intake: Intake,
     received: Micros,
     failed: Vec<WorkerId>,
+    /// Workers that took the request and broke off. They are blamed once another one has shown that it can be served: a
+    /// request that breaks every worker must not take the fleet out of service.
+    suspects: Vec<Arc<Worker>>,
 }
 
 /// A worker's answer, up to its first chunk.
@@ -51,7 +55,7 @@ pub(crate) async fn forward(
     let (mut parts, body) = request.into_parts();
     let policy = gateway.router.policy();
     let intake = intake::receive(&parts.method, api, &parts.headers, body, &gateway.config, policy).await?;
-    headers::towards_worker(&mut parts.headers, request_id);
+    headers::towards_worker(&mut parts.headers, api, request_id);
     let exchange = Exchange {
         gateway: Arc::clone(gateway),
         api,
@@ -61,20 +65,28 @@ pub(crate) async fn forward(
         intake,
         received,
         failed: Vec::new(),
+        suspects: Vec::new(),
     };
     exchange.run().await
 }
 
 impl Exchange {
     async fn run(mut self) -> Result<Response<Reply>, Refusal> {
+        let mut last_fault = None;
         loop {
-            let trip = Trip::new(&self.gateway, self.route()?, self.received);
+            // Nobody is left to try: then the last one's failure is what there is to say.
+            let decision = self.route().map_err(|refusal| last_fault.take().unwrap_or(refusal))?;
+            if last_fault.is_some() {
+                self.gateway.metrics.retried();
+            }
+            let trip = Trip::new(&self.gateway, decision, self.received);
             let upstream = self.gateway.upstreams.of(&trip.decision.worker);
             let upstream = upstream.map_err(|bad| Refusal::WorkerFailed(bad.to_string()))?;
-            let body = self.intake.body.take().ok_or(Refusal::BrokenBody)?;
-            match self.attempt(&upstream, body).await {
+            match self.attempt(&upstream).await {
                 Ok(begun) => return Ok(self.respond(trip, upstream, begun)),
-                Err(fault) => self.note_failure(trip, &fault)?,
+                // Dropping the trip counts it as cancelled, which it was.
+                Err(_) if self.intake.body.client_broke_off() => return Err(Refusal::BrokenBody),
+                Err(fault) => last_fault = Some(self.note_failure(trip, &fault)?),
             }
         }
     }
@@ -97,22 +109,22 @@ impl Exchange {
         Ok(decision)
     }
 
-    /// One try at one worker, up to the first chunk of its answer. A pooled connection may have been closed by the
-    /// worker just now; that is no fault, so a fresh one is tried before the worker is blamed.
-    async fn attempt(&mut self, upstream: &Upstream, body: Outgoing) -> Result<Begun, Fault> {
-        let Some(connection) = upstream.reuse() else {
-            return begin(upstream.connect().await?, self.request(upstream, body)).await;
-        };
-        match begin(connection, self.request(upstream, body)).await {
-            Err(stale) => match self.intake.body.take() {
-                Some(body) => begin(upstream.connect().await?, self.request(upstream, body)).await,
-                None => Err(stale),
-            },
+    /// One try at one worker, up to the first chunk of its answer. A kept connection may turn out to be closed; a request
+    /// that was not put on the wire yet goes over a fresh one. A request that was is never sent to the same
+    /// worker again, whatever happened to it.
+    async fn attempt(&mut self, upstream: &Upstream) -> Result<Begun, Fault> {
+        let body = self.intake.body.take().ok_or(Fault::Closed)?;
+        let request = self.request(upstream, body);
+        // An upload cannot be taken back once it is under way, so it is not risked on a kept connection.
+        let kept = if self.intake.body.is_upload() { None } else { upstream.reuse() };
+        let Some(kept) = kept else { return begin(upstream.connect().await?, request).await };
+        match begin(kept, request).await {
+            Err(Fault::NotSent(request)) => begin(upstream.connect().await?, *request).await,
             begun => begun,
         }
     }
 
-    fn request(&mut self, upstream: &Upstream, body: Outgoing) -> Request<Outgoing> {
+    fn request(&self, upstream: &Upstream, body: Outgoing) -> Request<Outgoing> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = upstream.target.uri_for(&self.uri);
@@ -122,29 +134,33 @@ impl Exchange {
         request
     }
 
-    /// Counts the failure; an error when it was one too many.
-    fn note_failure(&mut self, trip: Trip, fault: &Fault) -> Result<(), Refusal> {
+    /// Counts the failure. Returns what to say should nobody else be left; an error when no more tries are.
+    fn note_failure(&mut self, trip: Trip, fault: &Fault) -> Result<Refusal, Refusal> {
         let worker = Arc::clone(&trip.decision.worker);
         tracing::warn!(worker = %worker.label, %fault, "worker failed before its first byte");
         trip.fail();
         self.failed.push(worker.id);
-        let tries_left = self.failed.len() <= self.gateway.config.retries_max as usize;
-        if !tries_left || !self.intake.body.can_be_sent_again() {
-            return Err(Refusal::WorkerFailed(fault.to_string()));
+        if fault.is_certain() {
+            blame(&self.gateway, &worker);
+        } else {
+            self.suspects.push(worker);
         }
-        self.gateway.metrics.retried();
-        Ok(())
+        let refusal = Refusal::WorkerFailed(fault.to_string());
+        let tries_left = self.failed.len() <= self.gateway.config.retries_max as usize;
+        if tries_left && self.intake.body.is_left() { Ok(refusal) } else { Err(refusal) }
     }
 
     fn respond(self, trip: Trip, upstream: Arc<Upstream>, begun: Begun) -> Response<Reply> {
+        self.suspects.iter().for_each(|worker| blame(&self.gateway, worker));
         let (mut head, ()) = begun.head.into_parts();
-        headers::strip_hop_by_hop(&mut head.headers);
+        head.version = Version::HTTP_11;
+        headers::towards_client(&mut head.headers);
         if self.gateway.config.decision_headers == DecisionHeaders::On {
             headers::describe(&mut head.headers, &trip.decision);
         }
         let shape =
             Shape { api: self.api, framing: framing_of(&head.headers), ending: Ending::of(head.status) };
-        let mut relay = Relay::new(upstream, trip, begun.answer, begun.first, shape);
+        let mut relay = Relay::new(self.gateway, upstream, trip, begun.answer, begun.first, shape);
         match relay.take_whole() {
             Some(whole) => Response::from_parts(head, Reply::whole(whole)),
             None => Response::from_parts(head, Reply::Relay(Box::new(relay))),
@@ -155,6 +171,9 @@ impl Exchange {
 /// Sends the request and waits for the first chunk: some servers send their head before they begin to work.
 async fn begin(connection: Connection, request: Request<Outgoing>) -> Result<Begun, Fault> {
     let (head, mut answer) = connection.send(request).await?;
+    if head.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(Fault::Upgrade);
+    }
     let first = answer.chunk().await.transpose()?;
     Ok(Begun { head, answer, first })
 }

@@ -15,7 +15,7 @@ use crate::{Config, ConfigError};
 pub struct Gateway {
     pub(crate) router: Arc<Router<Standard>>,
     pub(crate) config: Config,
-    pub(crate) upstreams: Upstreams,
+    pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) metrics: Metrics,
     start: Instant,
 }
@@ -24,8 +24,8 @@ impl Gateway {
     /// A gateway over a router whose workers come and go by [`Router::apply`].
     pub fn new(router: Arc<Router<Standard>>, config: Config) -> Result<Arc<Gateway>, ConfigError> {
         config.validate()?;
-        let metrics = Metrics::new();
-        let upstreams = Upstreams::new(&config);
+        let upstreams = Arc::new(Upstreams::new(&config));
+        let metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams));
         Ok(Arc::new(Gateway { router, config, upstreams, metrics, start: Instant::now() }))
     }
 

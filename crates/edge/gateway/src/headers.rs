@@ -1,6 +1,7 @@
 //! Headers on their way through: what is stripped, set and created.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use warmroute_prompt::Api;
 use warmroute_router::Decision;
 
 use crate::random::random;
@@ -24,11 +25,22 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 
 /// Removes what belongs to the connection, also what its `Connection` header names.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    if let Some(named) = headers.remove(header::CONNECTION) {
-        let names = named.to_str().unwrap_or_default().split(',').map(str::trim);
+    if headers.contains_key(header::CONNECTION) {
+        let named: Vec<HeaderValue> = headers.get_all(header::CONNECTION).iter().cloned().collect();
+        let names =
+            named.iter().flat_map(|value| value.to_str().unwrap_or_default().split(',')).map(str::trim);
         names.filter(|name| !name.is_empty()).for_each(|name| _ = headers.remove(name));
     }
     HOP_BY_HOP.iter().for_each(|name| _ = headers.remove(name));
+}
+
+/// Makes a worker's headers fit for the client.
+pub(crate) fn towards_client(headers: &mut HeaderMap) {
+    // Of two framings the chunks are the true one; a length beside them would cut the answer short.
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    strip_hop_by_hop(headers);
 }
 
 /// The client's request id if it is a sane one, else a new one.
@@ -47,8 +59,12 @@ fn new_request_id() -> HeaderValue {
 }
 
 /// Makes a client's headers fit for a worker. The rank is ours to say: a client cannot choose a worker.
-pub(crate) fn towards_worker(headers: &mut HeaderMap, request_id: &HeaderValue) {
+pub(crate) fn towards_worker(headers: &mut HeaderMap, api: Api, request_id: &HeaderValue) {
     strip_hop_by_hop(headers);
+    if api != Api::Other {
+        // These answers are read on their way, and an error may have to be added to them.
+        headers.remove(header::ACCEPT_ENCODING);
+    }
     // The body's length is what we send: hyper writes it.
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::EXPECT);
@@ -71,7 +87,9 @@ pub(crate) fn describe(headers: &mut HeaderMap, decision: &Decision) {
     headers.insert("x-warmroute-worker", worker);
     headers.insert("x-warmroute-policy", HeaderValue::from_static(decision.policy));
     headers.insert("x-warmroute-reason", HeaderValue::from_static(decision.reason));
-    headers.insert("x-warmroute-cached-tokens", HeaderValue::from(decision.cached_tokens));
+    // Nothing is known of caches yet, which is not the same as none.
+    let cached = decision.cached_tokens.map_or(HeaderValue::from_static("unknown"), HeaderValue::from);
+    headers.insert("x-warmroute-cached-tokens", cached);
 }
 
 #[cfg(test)]
@@ -82,20 +100,25 @@ mod tests {
         let pair = |&(name, value): &(&'static str, &str)| {
             (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
         };
-        rows.iter().map(pair).collect()
+        let mut headers = HeaderMap::new();
+        rows.iter().map(pair).for_each(|(name, value)| _ = headers.append(name, value));
+        headers
     }
 
     #[test]
     fn what_belongs_to_the_connection_stays_there() {
         let mut headers = map(&[
             ("connection", "close, x-secret-hop"),
+            ("connection", "x-other-hop"),
             ("x-secret-hop", "1"),
+            ("x-other-hop", "1"),
+            ("accept-encoding", "gzip"),
             ("transfer-encoding", "chunked"),
             ("content-length", "5"),
             ("x-data-parallel-rank", "3"),
             ("authorization", "Bearer k"),
         ]);
-        towards_worker(&mut headers, &HeaderValue::from_static("id-1"));
+        towards_worker(&mut headers, Api::Chat, &HeaderValue::from_static("id-1"));
         assert_eq!(headers, map(&[("authorization", "Bearer k"), ("x-request-id", "id-1")]));
     }
 

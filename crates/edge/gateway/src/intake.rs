@@ -1,5 +1,8 @@
 //! The first phase: read the body within its limit, and find out what is asked for.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, header};
 use http_body_util::BodyExt;
@@ -8,13 +11,16 @@ use warmroute_policy::Standard;
 use warmroute_prompt::{Api, Body};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::outgoing::{Buffered, Outgoing};
+use crate::outgoing::{Buffered, Outgoing, Sender, Upload};
 use crate::refusal::Refusal;
 use crate::{Config, SessionKey};
 
 /// A body that is too large is read on this far and thrown away, so that the client, still sending, gets to see the 413
 /// instead of a reset connection.
 const DISCARD_BYTES_MAX: usize = 16 << 20;
+
+/// A client that sends nothing for this long while its body is awaited is not waited for any longer.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a request asks for, and its body.
 pub(crate) struct Intake {
@@ -28,8 +34,11 @@ pub(crate) struct Intake {
 /// A request's body, ready to go on.
 pub(crate) enum Load {
     Buffered(Buffered),
-    /// Not JSON: streamed through. `None` once it is gone.
-    Streamed(Option<Incoming>),
+    /// Streamed through. The upload is `None` once it is on its way.
+    Upload {
+        upload: Option<Upload>,
+        sender: Arc<Sender>,
+    },
 }
 
 impl Load {
@@ -37,12 +46,22 @@ impl Load {
     pub(crate) fn take(&mut self) -> Option<Outgoing> {
         match self {
             Load::Buffered(body) => Some(Outgoing::Buffered(body.clone())),
-            Load::Streamed(incoming) => incoming.take().map(Outgoing::Streamed),
+            Load::Upload { upload, .. } => upload.take().map(Outgoing::Upload),
         }
     }
 
-    pub(crate) fn can_be_sent_again(&self) -> bool {
-        matches!(self, Load::Buffered(_) | Load::Streamed(Some(_)))
+    /// Whether another try is possible.
+    pub(crate) fn is_left(&self) -> bool {
+        matches!(self, Load::Buffered(_) | Load::Upload { upload: Some(_), .. })
+    }
+
+    pub(crate) fn is_upload(&self) -> bool {
+        matches!(self, Load::Upload { .. })
+    }
+
+    /// Whether the client's own side broke off while its body was sent on.
+    pub(crate) fn client_broke_off(&self) -> bool {
+        matches!(self, Load::Upload { sender, .. } if sender.broke())
     }
 }
 
@@ -56,31 +75,76 @@ pub(crate) async fn receive(
     policy: &Standard,
 ) -> Result<Intake, Refusal> {
     if !is_json(method, api, headers) {
-        let session_key = session_key(config, headers, &Body::default());
-        let body = Load::Streamed(Some(body));
-        return Ok(Intake { model: None, prompt_tokens: 0, session_key, prefix_key: None, body });
+        return pass_through(headers, body, config).await;
+    }
+    let bytes = buffer(body, headers, config.body_bytes_max).await?;
+    if api == Api::Other {
+        // An API that we do not know may send what we cannot read: it goes on all the same.
+        let body = Body::read(&bytes).unwrap_or_default();
+        return Ok(understand(&bytes, &body, headers, config, policy));
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
         return Err(Refusal::Encoded(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
     }
-    let bytes = buffer(body, config.body_bytes_max).await?;
-    understand(bytes, headers, config, policy)
+    let body = Body::read(&bytes).map_err(|bad| Refusal::bad_json(bad, &bytes))?;
+    Ok(understand(&bytes, &body, headers, config, policy))
 }
 
-/// The known APIs are JSON whatever their content type says; others are JSON if they say so.
+/// Anything that is not JSON is streamed on. Of a form the beginning is read, because it may name the model.
+async fn pass_through(headers: &HeaderMap, mut body: Incoming, config: &Config) -> Result<Intake, Refusal> {
+    let head = if is_form(headers) { next_chunk(&mut body).await? } else { None };
+    let asked = head.as_ref().and_then(|head| model_in_form(head));
+    let load = if head.is_none() && body.is_end_stream() {
+        // Nothing to send can be sent again.
+        Load::Buffered(Buffered::default())
+    } else {
+        let sender = Arc::new(Sender::default());
+        Load::Upload { upload: Some(Upload::new(head, body, Arc::clone(&sender))), sender }
+    };
+    Ok(Intake {
+        model: asked.map(|name| config.aliases.get(&name).cloned().unwrap_or(name)),
+        prompt_tokens: 0,
+        session_key: session_key(config, headers, &Body::default()),
+        prefix_key: None,
+        body: load,
+    })
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], http::HeaderValue::as_bytes);
+    kind.to_ascii_lowercase().starts_with(b"multipart/form-data")
+}
+
+/// The field `model` of a form, if it is in this first part of it, as clients write it: before the file.
+fn model_in_form(head: &[u8]) -> Option<String> {
+    let field = memchr::memmem::find(head, b"name=\"model\"")?;
+    let value = field + memchr::memmem::find(&head[field..], b"\r\n\r\n")? + 4;
+    let end = value + memchr::memmem::find(&head[value..], b"\r\n")?;
+    std::str::from_utf8(&head[value..end]).ok().map(str::to_owned)
+}
+
+/// The known APIs are JSON whatever their content type says; so is every other POST that does not claim to be a file or a
+/// form with files. (curl calls everything a form.)
 fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
-    let says_json = |value: &http::HeaderValue| value.as_bytes().windows(4).any(|word| word == b"json");
-    method == Method::POST && (api != Api::Other || headers.get(header::CONTENT_TYPE).is_some_and(says_json))
+    const UPLOADS: [&str; 5] = ["multipart/", "application/octet-stream", "audio/", "image/", "video/"];
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = kind.to_ascii_lowercase();
+    method == Method::POST && (api != Api::Other || !UPLOADS.iter().any(|upload| kind.starts_with(upload)))
 }
 
-async fn buffer(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+async fn buffer(mut body: Incoming, headers: &HeaderMap, limit: usize) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().lower() as usize;
     if announced > limit {
-        discard(body, DISCARD_BYTES_MAX).await;
+        // A client that waits for our go-ahead has sent nothing, and need not; one that sends far too much will not be
+        // listened to either.
+        if !headers.contains_key(header::EXPECT) && announced <= limit + DISCARD_BYTES_MAX {
+            discard(body, DISCARD_BYTES_MAX).await;
+        }
         return Err(Refusal::TooLarge { limit });
     }
     let first = next_chunk(&mut body).await?.unwrap_or_default();
     if first.len() > limit {
+        discard(body, DISCARD_BYTES_MAX).await;
         return Err(Refusal::TooLarge { limit });
     }
     if body.is_end_stream() {
@@ -100,7 +164,9 @@ async fn buffer(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
 }
 
 async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
-    while let Some(frame) = body.frame().await {
+    while let Some(frame) =
+        tokio::time::timeout(CHUNK_TIMEOUT, body.frame()).await.map_err(|_| Refusal::SlowBody)?
+    {
         if let Ok(chunk) = frame.map_err(|_| Refusal::BrokenBody)?.into_data() {
             return Ok(Some(chunk));
         }
@@ -119,30 +185,30 @@ async fn discard(mut body: Incoming, bytes_max: usize) {
 }
 
 fn understand(
-    bytes: Bytes,
+    bytes: &Bytes,
+    body: &Body<'_>,
     headers: &HeaderMap,
     config: &Config,
     policy: &Standard,
-) -> Result<Intake, Refusal> {
-    let body = Body::read(&bytes).map_err(|bad| Refusal::bad_json(bad, &bytes))?;
+) -> Intake {
     let asked = body.model();
     let alias_of = asked.as_deref().and_then(|name| config.aliases.get(name));
     let load = match (alias_of, body.model_range()) {
         (Some(model), Some(range)) => {
             let name = serde_json::Value::from(model.as_str()).to_string();
-            Buffered::spliced(&bytes, range, Bytes::from(name))
+            Buffered::spliced(bytes, range, Bytes::from(name))
         }
         _ => Buffered::as_it_came(bytes.clone()),
     };
     let needs_session = matches!(policy, Standard::SessionAffinity(_));
     let needs_prefix = matches!(policy, Standard::PrefixAffinity(_));
-    Ok(Intake {
+    Intake {
         model: alias_of.cloned().or_else(|| asked.as_deref().map(str::to_owned)),
         prompt_tokens: body.prompt_tokens(),
-        session_key: if needs_session { session_key(config, headers, &body) } else { None },
-        prefix_key: if needs_prefix { config.prefix.key(&body, &mut Vec::new()) } else { None },
+        session_key: if needs_session { session_key(config, headers, body) } else { None },
+        prefix_key: if needs_prefix { config.prefix.key(body, &mut Vec::new()) } else { None },
         body: Load::Buffered(load),
-    })
+    }
 }
 
 fn session_key(config: &Config, headers: &HeaderMap, body: &Body<'_>) -> Option<u64> {
@@ -152,4 +218,18 @@ fn session_key(config: &Config, headers: &HeaderMap, body: &Body<'_>) -> Option<
         }
         SessionKey::Body(field) => body.session(*field).map(|value| xxh3_64(&value)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::model_in_form;
+
+    #[test]
+    fn a_forms_model_is_found_where_clients_write_it() {
+        let form =
+            b"--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper-1\r\n--x\r\nContent-";
+        assert_eq!(model_in_form(form).as_deref(), Some("whisper-1"));
+        assert_eq!(model_in_form(b"--x\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n\xff"), None);
+        assert_eq!(model_in_form(b"name=\"model\"\r\n\r\ncut of"), None);
+    }
 }

@@ -15,12 +15,14 @@
 mod admin;
 mod config;
 mod exchange;
+mod first_token;
 mod gateway;
 mod headers;
 mod intake;
 mod metrics;
 mod models;
 mod outgoing;
+mod percent;
 mod random;
 mod refusal;
 mod relay;

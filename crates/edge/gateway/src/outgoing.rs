@@ -1,15 +1,18 @@
 //! The body sent to a worker: the client's, untouched, with a few bytes spliced in, or streamed through.
 
+use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 /// What a worker is sent. Cloning shares the bytes: a retry costs nothing.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Buffered {
     /// In order. Empty pieces are allowed.
     pieces: [Bytes; 3],
@@ -31,12 +34,66 @@ impl Buffered {
     }
 }
 
+/// A client's upload, streamed through. It can be sent once.
+pub(crate) struct Upload {
+    /// Read to find out what is asked for; sent first.
+    head: Option<Bytes>,
+    rest: Incoming,
+    sender: Arc<Sender>,
+}
+
+/// What became of the client's side of an upload. When the body breaks off there, the exchange with the worker fails
+/// too, and the worker must not be blamed.
+#[derive(Debug, Default)]
+pub(crate) struct Sender {
+    broke: AtomicBool,
+}
+
+impl Sender {
+    pub(crate) fn broke(&self) -> bool {
+        self.broke.load(Ordering::Relaxed)
+    }
+}
+
+impl Upload {
+    pub(crate) fn new(head: Option<Bytes>, rest: Incoming, sender: Arc<Sender>) -> Upload {
+        Upload { head, rest, sender }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some(head) = self.head.take() {
+            return Poll::Ready(Some(Ok(Frame::data(head))));
+        }
+        let frame = ready!(Pin::new(&mut self.rest).poll_frame(cx));
+        if matches!(frame, Some(Err(_))) {
+            self.sender.broke.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = self.rest.size_hint();
+        let head = self.head.as_ref().map_or(0, |head| head.len() as u64);
+        if let Some(exact) = hint.exact() {
+            hint.set_exact(exact + head);
+        }
+        hint
+    }
+}
+
 /// A body on its way to a worker.
 pub(crate) enum Outgoing {
     /// At hand: it can be sent again.
     Buffered(Buffered),
-    /// Streamed from the client: it can be sent once.
-    Streamed(Incoming),
+    /// Streamed from the client.
+    Upload(Upload),
+}
+
+impl fmt::Debug for Outgoing {
+    /// Prompts stay out of logs, whoever prints this.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Outgoing(..)")
+    }
 }
 
 impl Body for Outgoing {
@@ -48,7 +105,7 @@ impl Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut *self {
-            Outgoing::Streamed(incoming) => Pin::new(incoming).poll_frame(cx),
+            Outgoing::Upload(upload) => upload.poll_frame(cx),
             Outgoing::Buffered(body) => {
                 let piece = body.pieces.iter_mut().find(|piece| !piece.is_empty()).map(std::mem::take);
                 Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
@@ -58,14 +115,14 @@ impl Body for Outgoing {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Outgoing::Streamed(incoming) => incoming.is_end_stream(),
+            Outgoing::Upload(upload) => upload.head.is_none() && upload.rest.is_end_stream(),
             Outgoing::Buffered(body) => body.len() == 0,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Outgoing::Streamed(incoming) => incoming.size_hint(),
+            Outgoing::Upload(upload) => upload.size_hint(),
             Outgoing::Buffered(body) => SizeHint::with_exact(body.len() as u64),
         }
     }

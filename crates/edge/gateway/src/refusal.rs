@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
-use warmroute_prompt::{Api, BadJson};
+use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
 
 use crate::reply::Reply;
@@ -18,8 +18,10 @@ pub(crate) enum Refusal {
     BadJson { bad: BadJson, line: usize, column: usize },
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
-    #[error("the body could not be read")]
+    #[error("the body broke off, or is not framed as HTTP wants it")]
     BrokenBody,
+    #[error("the body did not come in time")]
+    SlowBody,
     #[error("bodies with content-encoding `{0}` are not accepted; send them plain")]
     Encoded(String),
     #[error("the model `{0}` does not exist")]
@@ -28,10 +30,25 @@ pub(crate) enum Refusal {
     NotReady,
     #[error("there is no such endpoint: {0}")]
     NoSuchPath(String),
-    #[error("{0} is not allowed here")]
-    MethodNotAllowed(http::Method),
+    #[error("{method} is not allowed here; {allowed} is")]
+    MethodNotAllowed { method: http::Method, allowed: &'static str },
     #[error("the worker failed before it answered: {0}")]
     WorkerFailed(String),
+    #[error("the worker broke off in the middle of its answer")]
+    BrokeOff,
+}
+
+/// Whose error objects the client understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    OpenAi,
+    Anthropic,
+}
+
+impl Shape {
+    pub(crate) fn of_path(path: &str) -> Shape {
+        if path.starts_with("/v1/messages") { Shape::Anthropic } else { Shape::OpenAi }
+    }
 }
 
 impl Refusal {
@@ -53,12 +70,13 @@ impl Refusal {
             Refusal::BadJson { .. } => "invalid_json",
             Refusal::TooLarge { .. } => "request_too_large",
             Refusal::BrokenBody => "broken_body",
+            Refusal::SlowBody => "slow_body",
             Refusal::Encoded(_) => "unsupported_encoding",
             Refusal::UnknownModel(_) => "model_not_found",
             Refusal::NotReady => "no_worker_ready",
             Refusal::NoSuchPath(_) => "unknown_url",
-            Refusal::MethodNotAllowed(_) => "method_not_allowed",
-            Refusal::WorkerFailed(_) => "worker_failed",
+            Refusal::MethodNotAllowed { .. } => "method_not_allowed",
+            Refusal::WorkerFailed(_) | Refusal::BrokeOff => "worker_failed",
         }
     }
 
@@ -68,9 +86,10 @@ impl Refusal {
             Refusal::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Encoded(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Refusal::UnknownModel(_) | Refusal::NoSuchPath(_) => StatusCode::NOT_FOUND,
-            Refusal::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Refusal::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Refusal::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Refusal::NotReady => StatusCode::SERVICE_UNAVAILABLE,
-            Refusal::WorkerFailed(_) => StatusCode::BAD_GATEWAY,
+            Refusal::WorkerFailed(_) | Refusal::BrokeOff => StatusCode::BAD_GATEWAY,
         }
     }
 
@@ -89,14 +108,14 @@ impl Refusal {
     }
 
     /// The error object as JSON.
-    pub(crate) fn to_json(&self, api: Api) -> String {
+    pub(crate) fn to_json(&self, shape: Shape) -> String {
         let message = self.to_string();
-        match api {
-            Api::Messages => {
+        match shape {
+            Shape::Anthropic => {
                 json!({"type": "error", "error": {"type": self.anthropic_type(), "message": message}})
                     .to_string()
             }
-            _ => json!({"error": {
+            Shape::OpenAi => json!({"error": {
                 "message": message, "type": self.openai_type(), "param": null, "code": self.code(),
             }})
             .to_string(),
@@ -104,13 +123,16 @@ impl Refusal {
     }
 
     /// The whole response.
-    pub(crate) fn respond(&self, api: Api) -> Response<Reply> {
-        let mut response = Response::new(Reply::whole(Bytes::from(self.to_json(api))));
+    pub(crate) fn respond(&self, shape: Shape) -> Response<Reply> {
+        let mut response = Response::new(Reply::whole(Bytes::from(self.to_json(shape))));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if self.status() == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+        }
+        if let Refusal::MethodNotAllowed { allowed, .. } = self {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
         }
         response
     }

@@ -9,9 +9,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use warmroute_prompt::Api;
 
+use crate::first_token::FirstToken;
+use crate::gateway::Gateway;
 use crate::metrics::Ending;
-use crate::refusal::Refusal;
-use crate::trip::Trip;
+use crate::refusal::{Refusal, Shape as ErrorShape};
+use crate::trip::{Trip, blame};
 use crate::upstream::{Answer, Fault, Upstream};
 
 /// The worker failed in the middle of an answer whose length was promised: the connection must be cut, or the client
@@ -31,6 +33,7 @@ pub(crate) enum Framing {
 
 /// A worker's answer on its way.
 pub(crate) struct Relay {
+    gateway: Arc<Gateway>,
     upstream: Arc<Upstream>,
     shape: Shape,
     /// Read before the head was released; sent first.
@@ -42,6 +45,8 @@ pub(crate) struct Relay {
 struct Live {
     answer: Answer,
     trip: Trip,
+    /// Watches for the first token; `None` once it was seen, or where none will come.
+    awaited: Option<FirstToken>,
 }
 
 /// What is known of an answer when its head is released.
@@ -55,17 +60,20 @@ pub(crate) struct Shape {
 
 impl Relay {
     pub(crate) fn new(
+        gateway: Arc<Gateway>,
         upstream: Arc<Upstream>,
         trip: Trip,
         answer: Answer,
         first: Option<Bytes>,
         shape: Shape,
     ) -> Relay {
-        let mut live = Live { answer, trip };
+        let awaited =
+            (shape.framing == Framing::Events && shape.ending == Ending::Ok).then(FirstToken::default);
+        let mut live = Live { answer, trip, awaited };
         if let Some(chunk) = &first {
-            live.look_for_first_token(chunk, shape.framing);
+            live.look_for_first_token(chunk);
         }
-        let mut relay = Relay { upstream, shape, first, live: Some(live) };
+        let mut relay = Relay { gateway, upstream, shape, first, live: Some(live) };
         relay.finish_if_over();
         relay
     }
@@ -86,7 +94,7 @@ impl Relay {
         let Some(live) = &mut self.live else { return Poll::Ready(None) };
         match ready!(live.answer.poll_chunk(cx)) {
             Some(Ok(chunk)) => {
-                live.look_for_first_token(&chunk, self.shape.framing);
+                live.look_for_first_token(&chunk);
                 self.finish_if_over();
                 Poll::Ready(Some(Ok(chunk)))
             }
@@ -106,7 +114,7 @@ impl Relay {
     }
 
     fn finish(&mut self) {
-        let Some(Live { answer, trip }) = self.live.take() else { return };
+        let Some(Live { answer, trip, .. }) = self.live.take() else { return };
         trip.end(self.shape.ending);
         if let Some(connection) = answer.into_connection() {
             self.upstream.keep(connection);
@@ -117,7 +125,9 @@ impl Relay {
     fn fail(&mut self, fault: &Fault) -> Result<Bytes, Broken> {
         if let Some(Live { trip, .. }) = self.live.take() {
             tracing::warn!(worker = %trip.decision.worker.label, %fault, "worker failed in the middle of an answer");
+            let worker = Arc::clone(&trip.decision.worker);
             trip.fail();
+            blame(&self.gateway, &worker);
         }
         match self.shape.framing {
             Framing::Document => Err(Broken),
@@ -127,41 +137,21 @@ impl Relay {
 }
 
 impl Live {
-    /// In a stream the first token is the first event that carries data: comments keep connections alive before it.
-    fn look_for_first_token(&mut self, chunk: &[u8], framing: Framing) {
-        if self.trip.awaits_first_token() && (framing == Framing::Document || carries_data(chunk)) {
+    /// Only streams have a first token that can be seen: of a document, everything comes at the end.
+    fn look_for_first_token(&mut self, chunk: &[u8]) {
+        if self.awaited.as_mut().is_some_and(|awaited| awaited.is_in(chunk)) {
+            self.awaited = None;
             self.trip.first_token();
         }
     }
 }
 
-fn carries_data(chunk: &[u8]) -> bool {
-    chunk.starts_with(b"data:") || memchr::memmem::find(chunk, b"\ndata:").is_some()
-}
-
 /// The event that ends a stream which broke. A blank line first, should the worker have stopped within an event.
 fn error_event(api: Api) -> Bytes {
-    let error = Refusal::WorkerFailed("it broke off in the middle of the stream".to_owned()).to_json(api);
+    let shape = if api == Api::Messages { ErrorShape::Anthropic } else { ErrorShape::OpenAi };
+    let error = Refusal::BrokeOff.to_json(shape);
     Bytes::from(match api {
         Api::Messages | Api::Responses => format!("\n\nevent: error\ndata: {error}\n\n"),
         _ => format!("\n\ndata: {error}\n\n"),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn comments_are_no_first_token() {
-        for (chunk, is_data) in [
-            (&b": ping\n\n"[..], false),
-            (b"event: message_start\ndata: {}\n\n", true),
-            (b"data: {}\n\n", true),
-            (b": ping\n\ndata: {}", true),
-            (b": data: no\n\n", false),
-        ] {
-            assert_eq!(carries_data(chunk), is_data, "{}", String::from_utf8_lossy(chunk));
-        }
-    }
 }

@@ -15,19 +15,23 @@ use warmroute_prompt::Api;
 use warmroute_types::WorkerState;
 
 use crate::gateway::Gateway;
-use crate::refusal::Refusal;
+use crate::percent::percent_decoded;
+use crate::refusal::{Refusal, Shape};
 use crate::reply::Reply;
 use crate::{exchange, headers, models};
 
 /// A client has this long to send its request's head, or to begin with its next one.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// After a failed accept (usually: no file descriptors left) the listener rests this long.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
 /// Engine endpoints outside `/v1` that a client may use. Those that steer an engine (sleep, reset, load an adapter) are
 /// not among them.
 const ENGINE_PATHS: [&str; 6] = ["/tokenize", "/detokenize", "/score", "/rerank", "/pooling", "/classify"];
+
+/// Paths under `/v1` that steer an engine too.
+const STEERING_PATHS: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
 
 /// Tells listeners to stop accepting and to finish what they have.
 #[derive(Clone, Debug)]
@@ -132,13 +136,15 @@ where
 
 async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<Reply> {
     let request_id = headers::request_id(request.headers());
-    let api = Api::of_path(request.uri().path());
+    let path = request.uri().path();
+    let (api, shape) = (Api::of_path(path), Shape::of_path(path));
     let mut response = match answer(gateway, api, request, &request_id).await {
         Ok(response) => response,
         Err(refusal) => {
             gateway.metrics.refused(refusal.code());
-            tracing::debug!(%refusal, "refused");
-            refusal.respond(api)
+            // What the client wrote is in it: debug format, so that it cannot write log lines of its own.
+            tracing::debug!(refusal = ?refusal.to_string(), "refused");
+            refusal.respond(shape)
         }
     };
     response.headers_mut().insert(headers::REQUEST_ID, request_id);
@@ -152,19 +158,33 @@ async fn answer(
     request_id: &http::HeaderValue,
 ) -> Result<Response<Reply>, Refusal> {
     let path = request.uri().path();
-    match (request.method(), path) {
-        (&Method::GET, "/v1/models") => return Ok(models::list(gateway)),
-        (&Method::GET, "/health") => return Ok(health(gateway)),
-        (&Method::GET, _) if path.starts_with("/v1/models/") => {
-            return models::one(gateway, &path["/v1/models/".len()..]);
-        }
-        (method, _) if api != Api::Other && method != Method::POST => {
-            return Err(Refusal::MethodNotAllowed(method.clone()));
-        }
-        _ if path.starts_with("/v1/") || ENGINE_PATHS.contains(&path) => {}
-        _ => return Err(Refusal::NoSuchPath(path.to_owned())),
+    let only = |allowed: Method, header: &'static str| match request.method() {
+        method if *method == allowed || (allowed == Method::GET && *method == Method::HEAD) => Ok(()),
+        method => Err(Refusal::MethodNotAllowed { method: method.clone(), allowed: header }),
+    };
+    if api != Api::Other {
+        only(Method::POST, "POST")?;
+    } else if path == "/health" {
+        only(Method::GET, "GET, HEAD")?;
+        return Ok(health(gateway));
+    } else if path == "/v1/models" {
+        only(Method::GET, "GET, HEAD")?;
+        return Ok(models::list(gateway));
+    } else if let Some(id) = path.strip_prefix("/v1/models/") {
+        only(Method::GET, "GET, HEAD")?;
+        return models::one(gateway, &percent_decoded(id));
+    } else if !is_for_clients(path) {
+        return Err(Refusal::NoSuchPath(path.to_owned()));
     }
     exchange::forward(gateway, api, request, request_id).await
+}
+
+/// Whether a client may ask a worker for this path. One with dots in it may mean another path to the worker than to us.
+fn is_for_clients(path: &str) -> bool {
+    let plain = percent_decoded(path);
+    let has_dots = plain.split(['/', '\\']).any(|segment| segment == "." || segment == "..");
+    let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
+    is_offered && !has_dots && !STEERING_PATHS.contains(&plain.trim_end_matches('/'))
 }
 
 /// For load balancers in front of us: can a request be served?
@@ -175,4 +195,33 @@ fn health(gateway: &Gateway) -> Response<Reply> {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_for_clients;
+
+    #[test]
+    fn clients_reach_apis_and_not_what_steers_an_engine() {
+        for path in ["/v1/embeddings", "/v1/new/thing", "/tokenize", "/v1/files/a..b", "/v1/files/x%2Fy"] {
+            assert!(is_for_clients(path), "{path}");
+        }
+        for path in [
+            "/",
+            "/metrics",
+            "/fault",
+            "/reset_prefix_cache",
+            "/v1",
+            "/v1/../metrics",
+            "/v1/%2e%2e/fault",
+            "/v1/..%2ffault",
+            "/v1/.%2E/x",
+            "/v1/..%5cfault",
+            "/v1/load_lora_adapter",
+            "/v1/unload_lora_adapter/",
+            "/v1/load%5Flora_adapter",
+        ] {
+            assert!(!is_for_clients(path), "{path}");
+        }
+    }
 }

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use warmroute_router::{Decision, Outcome};
+use warmroute_fleet::{ProbeResult, Worker};
+use warmroute_router::{Change, Decision, Outcome};
 use warmroute_types::Micros;
 
 use crate::gateway::Gateway;
@@ -18,34 +19,19 @@ pub(crate) struct Trip {
     pub(crate) decision: Decision,
     /// When the request came, not when this stay began: that is what the client waits for.
     received: Micros,
-    first_token: FirstToken,
     ending: Ending,
-}
-
-#[derive(PartialEq)]
-enum FirstToken {
-    Awaited,
-    Seen,
 }
 
 impl Trip {
     pub(crate) fn new(gateway: &Arc<Gateway>, decision: Decision, received: Micros) -> Trip {
         let gateway = Arc::clone(gateway);
-        Trip { gateway, decision, received, first_token: FirstToken::Awaited, ending: Ending::Cancelled }
+        Trip { gateway, decision, received, ending: Ending::Cancelled }
     }
 
-    /// The first token was seen; only the first time counts.
+    /// The first token was seen.
     pub(crate) fn first_token(&mut self) {
-        if self.first_token == FirstToken::Awaited {
-            self.first_token = FirstToken::Seen;
-            self.gateway.router.observe(&mut self.decision, Outcome::FirstToken);
-            self.gateway.metrics.first_token(self.gateway.now().since(self.received));
-        }
-    }
-
-    /// Whether the first token is yet to come.
-    pub(crate) fn awaits_first_token(&self) -> bool {
-        self.first_token == FirstToken::Awaited
+        self.gateway.router.observe(&mut self.decision, Outcome::FirstToken);
+        self.gateway.metrics.first_token(self.gateway.now().since(self.received));
     }
 
     /// The worker answered to the end.
@@ -54,16 +40,29 @@ impl Trip {
         self.ending = ending;
     }
 
-    /// The worker failed.
+    /// The worker failed. Whether it is to be blamed is another question: see [`blame`].
     pub(crate) fn fail(mut self) {
-        self.gateway.router.observe(&mut self.decision, Outcome::Failed);
         self.ending = Ending::Failed;
     }
 }
 
 impl Drop for Trip {
     fn drop(&mut self) {
-        let lasted = self.gateway.now().since(self.received);
-        self.gateway.metrics.ended(&self.decision.worker, self.ending, lasted);
+        self.gateway.upstreams.count(&self.decision.worker, self.ending);
+        // A request that is tried again has not ended yet.
+        if self.ending != Ending::Failed {
+            self.gateway.metrics.ended(self.gateway.now().since(self.received));
+        }
+    }
+}
+
+/// Counts a failure against a worker's health.
+pub(crate) fn blame(gateway: &Gateway, worker: &Arc<Worker>) {
+    let change = Change::Probed { worker: Arc::clone(worker), result: ProbeResult::Failed };
+    let before = gateway.router.worker_state(worker.id);
+    gateway.router.apply(change).expect("only a join can find the fleet full");
+    let after = gateway.router.worker_state(worker.id);
+    if before != after {
+        tracing::warn!(worker = %worker.label, state = %after, "worker changed state: its requests failed");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Barrier};
 
+use warmroute_fleet::ProbeResult;
 use warmroute_policy::{LeastLoaded, RoundRobin, Standard};
 use warmroute_types::{Address, LoadReport};
 
@@ -124,7 +125,12 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
     while router.workers()[0].desk.state == WorkerState::Ready {
         let mut decision = router.route(&ask("m"), Micros(1), 1).unwrap();
         let is_bad = decision.worker == bad;
-        router.observe(&mut decision, if is_bad { Outcome::Failed } else { Outcome::Ended });
+        if is_bad {
+            let worker = Arc::clone(&decision.worker);
+            router.apply(Change::Probed { worker, result: ProbeResult::Failed }).unwrap();
+        } else {
+            router.observe(&mut decision, Outcome::Ended);
+        }
         failed += u32::from(is_bad);
     }
     assert_eq!(failed, HealthConfig::default().failures_max);

@@ -111,7 +111,7 @@ impl Admin {
     }
 
     fn metrics(&self) -> Answer {
-        let text = self.gateway.metrics.encode(&self.gateway.router.workers());
+        let text = self.gateway.metrics.encode();
         let text = text.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
         let mut response = Response::new(Full::from(text));
         let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");

@@ -9,6 +9,7 @@ use warmroute_types::Address;
 
 use super::{Answer, Problem, as_json};
 use crate::gateway::Gateway;
+use crate::percent::percent_decoded;
 
 /// `POST /workers`.
 #[derive(Deserialize)]
@@ -58,6 +59,7 @@ pub(super) fn add(gateway: &Gateway, body: &[u8]) -> Answer {
     let addresses = Address::parse(&newcomer.url, newcomer.ranks).map_err(|error| bad(error.to_string()))?;
     let models = newcomer.models.map_or(Models::Unknown, |names| Models::named(&names));
     for address in addresses {
+        tracing::info!(worker = %address, "worker added by the admin side");
         let change = Change::Join { address, models: models.clone() };
         gateway.router.apply(change).map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
     }
@@ -89,32 +91,9 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> Answer {
         return Err(Problem(StatusCode::NOT_FOUND, format!("no such worker: {url}")));
     }
     for address in leaving {
+        tracing::info!(worker = %address, "worker removed by the admin side: draining");
         let left = gateway.router.apply(Change::Leave { address });
         left.map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
     }
     Ok(as_json(&list(gateway)))
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [byte, tail @ ..] = rest {
-        let escaped = (*byte == b'%').then(|| tail.get(..2)).flatten();
-        let decoded = escaped.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        bytes.push(decoded.unwrap_or(*byte));
-        rest = if decoded.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::percent_decoded;
-
-    #[test]
-    fn urls_may_come_encoded_or_plain() {
-        assert_eq!(percent_decoded("http%3A%2F%2Fa%3a80"), "http://a:80");
-        assert_eq!(percent_decoded("http://a:80"), "http://a:80");
-        assert_eq!(percent_decoded("%zz%"), "%zz%");
-    }
 }

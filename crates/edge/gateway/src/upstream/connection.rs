@@ -12,14 +12,14 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
-use hyper::client::conn::http1;
+use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use crate::outgoing::Outgoing;
 use crate::upstream::Target;
 
-/// What went wrong between us and a worker. Always the worker's fault or the network's, never the client's.
+/// What went wrong between us and a worker.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("no connection: {0}")]
@@ -30,6 +30,18 @@ pub(crate) enum Fault {
     Broken(hyper::Error),
     #[error("the connection was closed")]
     Closed,
+    /// It was closed before the request was put on the wire: nobody has seen it, and here it is back.
+    #[error("the connection was closed before the request was sent")]
+    NotSent(Box<Request<Outgoing>>),
+    #[error("it wants to speak another protocol")]
+    Upgrade,
+}
+
+impl Fault {
+    /// Whether it is the worker's fault for certain, whatever was asked of it.
+    pub(crate) fn is_certain(&self) -> bool {
+        matches!(self, Fault::Connect(_) | Fault::ConnectTimeout)
+    }
 }
 
 /// An open connection.
@@ -60,16 +72,20 @@ impl Connection {
 
     /// Sends a request and waits for the head of the answer.
     pub(crate) async fn send(mut self, request: Request<Outgoing>) -> Result<(Response<()>, Answer), Fault> {
-        let mut answered = pin!(self.sender.send_request(request));
+        let mut answered = pin!(self.sender.try_send_request(request));
         let driver = &mut self.driver;
+        let fault = |mut error: TrySendError<Request<Outgoing>>| match error.take_message() {
+            Some(request) => Fault::NotSent(Box::new(request)),
+            None => Fault::Broken(error.into_error()),
+        };
         let response = poll_fn(|cx| {
             if let Poll::Ready(answer) = answered.as_mut().poll(cx) {
-                return Poll::Ready(answer.map_err(Fault::Broken));
+                return Poll::Ready(answer.map_err(fault));
             }
             let closed = Pin::new(&mut *driver).poll(cx);
             // Driving it may have brought the answer; look before believing that it is closed.
             match (answered.as_mut().poll(cx), closed) {
-                (Poll::Ready(answer), _) => Poll::Ready(answer.map_err(Fault::Broken)),
+                (Poll::Ready(answer), _) => Poll::Ready(answer.map_err(fault)),
                 (Poll::Pending, Poll::Ready(_)) => Poll::Ready(Err(Fault::Closed)),
                 (Poll::Pending, Poll::Pending) => Poll::Pending,
             }

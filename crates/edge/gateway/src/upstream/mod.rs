@@ -4,6 +4,7 @@ mod connection;
 mod target;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -14,6 +15,7 @@ pub(crate) use connection::{Answer, Connection, Fault};
 pub(crate) use target::Target;
 
 use crate::Config;
+use crate::metrics::Ending;
 
 /// One [`Upstream`] per worker, by seat.
 pub(crate) struct Upstreams {
@@ -28,6 +30,8 @@ pub(crate) struct Upstream {
     worker: Arc<Worker>,
     pub(crate) target: Target,
     idle: Mutex<Vec<Idle>>,
+    /// Requests by how they ended.
+    endings: [AtomicU64; Ending::ALL.len()],
     idle_max: usize,
     idle_timeout: Duration,
     connect_timeout: Duration,
@@ -50,10 +54,8 @@ impl Upstreams {
 
     /// The worker's upstream. A seat may have gone to another worker since, so who sits there is checked.
     pub(crate) fn of(&self, worker: &Arc<Worker>) -> Result<Arc<Upstream>, BadUrl> {
-        if let Some(Some(upstream)) = self.seats.read().get(worker.id.index())
-            && *upstream.worker == **worker
-        {
-            return Ok(Arc::clone(upstream));
+        if let Some(upstream) = self.known(worker) {
+            return Ok(upstream);
         }
         let upstream = Arc::new(self.open(worker)?);
         let mut seats = self.seats.write();
@@ -69,10 +71,31 @@ impl Upstreams {
             worker: Arc::clone(worker),
             target: worker.address.url.parse()?,
             idle: Mutex::default(),
+            endings: Default::default(),
             idle_max: self.idle_max,
             idle_timeout: self.idle_timeout,
             connect_timeout: self.connect_timeout,
         })
+    }
+
+    /// Counts the end of a request.
+    pub(crate) fn count(&self, worker: &Arc<Worker>, ending: Ending) {
+        if let Some(upstream) = self.known(worker) {
+            upstream.endings[ending as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Requests by how they ended, in the order of [`Ending::ALL`].
+    pub(crate) fn counts(&self, worker: &Arc<Worker>) -> [u64; Ending::ALL.len()] {
+        let count = |upstream: Arc<Upstream>| {
+            std::array::from_fn(|ending| upstream.endings[ending].load(Ordering::Relaxed))
+        };
+        self.known(worker).map(count).unwrap_or_default()
+    }
+
+    fn known(&self, worker: &Arc<Worker>) -> Option<Arc<Upstream>> {
+        let seats = self.seats.read();
+        seats.get(worker.id.index())?.as_ref().filter(|upstream| *upstream.worker == **worker).cloned()
     }
 
     pub(crate) fn prune(&self) {

@@ -39,13 +39,22 @@ impl SessionField {
 pub struct Body<'a> {
     model: Option<(RawStr<'a>, Range<usize>)>,
     is_stream: bool,
+    stream_options: Option<&'a [u8]>,
+    choices: Option<&'a [u8]>,
+    salt: Option<RawStr<'a>>,
     sessions: [Option<RawStr<'a>>; SessionField::ALL.len()],
     pub(crate) prompt: PromptFields<'a>,
 }
 
+/// Fields of the body, other than the prompt itself, that change what a template renders.
+pub(crate) const TEMPLATE_FIELDS: [&str; 4] =
+    ["chat_template", "chat_template_kwargs", "documents", "reasoning_effort"];
+
 /// The values that make up the prompt, as they stand in the body.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PromptFields<'a> {
+    /// Other fields that a template may look at, each with its name.
+    pub for_template: [Option<&'a [u8]>; TEMPLATE_FIELDS.len()],
     pub tools: Option<&'a [u8]>,
     /// `system` (Anthropic) or `instructions` (Responses).
     pub system: Option<&'a [u8]>,
@@ -75,12 +84,20 @@ impl<'a> Body<'a> {
             b"messages" | b"input" | b"prompt" => self.prompt.turns = Some(value.value()?),
             b"system" | b"instructions" => self.prompt.system = Some(value.value()?),
             b"tools" => self.prompt.tools = Some(value.value()?),
+            b"stream_options" => self.stream_options = Some(value.value()?),
+            b"n" => self.choices = Some(value.value()?),
+            b"cache_salt" => self.salt = string_or_skip(value)?,
             b"session_id" => self.sessions[SessionField::SessionId as usize] = string_or_skip(value)?,
             b"user" => self.sessions[SessionField::User as usize] = string_or_skip(value)?,
             b"prompt_cache_key" => {
                 self.sessions[SessionField::PromptCacheKey as usize] = string_or_skip(value)?;
             }
-            _ => value.skip_value()?,
+            other => {
+                let value = value.value()?;
+                if let Some(field) = TEMPLATE_FIELDS.iter().position(|name| name.as_bytes() == other) {
+                    self.prompt.for_template[field] = Some(value).filter(|value| *value != b"null");
+                }
+            }
         }
         Ok(())
     }
@@ -101,6 +118,29 @@ impl<'a> Body<'a> {
     /// Did the client ask for a stream?
     pub fn is_stream(&self) -> bool {
         self.is_stream
+    }
+
+    /// Did the client say anything about what its stream shall hold?
+    pub fn has_stream_options(&self) -> bool {
+        self.stream_options.is_some_and(|options| options != b"null")
+    }
+
+    /// Whether one prompt leads to one answer: not several prompts in one request, and no `n` above 1.
+    pub fn is_single(&self) -> bool {
+        let one_answer = self.choices.is_none_or(|n| matches!(n, b"1" | b"null"));
+        let is_list_of_prompts = |turns: &[u8]| {
+            turns.first() == Some(&b'[')
+                && turns[1..]
+                    .iter()
+                    .find(|b| !b.is_ascii_whitespace())
+                    .is_some_and(|b| matches!(b, b'"' | b'['))
+        };
+        one_answer && !self.prompt.turns.is_some_and(is_list_of_prompts)
+    }
+
+    /// The salt that keeps this request's cache apart from others'.
+    pub fn salt(&self) -> Option<Cow<'a, [u8]>> {
+        self.salt.map(RawStr::unescaped)
     }
 
     /// A session named in the body.
@@ -171,6 +211,21 @@ mod tests {
     fn a_body_that_is_no_object_is_refused() {
         for json in ["[]", "", "\"a\"", "{\"a\":1} x", "{\"a\":1"] {
             assert!(Body::read(json.as_bytes()).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn one_prompt_with_one_answer_is_told_from_many() {
+        for (json, single) in [
+            (r#"{"messages":[{"role":"user"}]}"#, true),
+            (r#"{"messages":[{"role":"user"}],"n":1}"#, true),
+            (r#"{"messages":[{"role":"user"}],"n":2}"#, false),
+            (r#"{"prompt":"a"}"#, true),
+            (r#"{"prompt":[1,2]}"#, true),
+            (r#"{"prompt":["a"]}"#, false),
+            (r#"{"prompt":[ [1],[2]]}"#, false),
+        ] {
+            assert_eq!(Body::read(json.as_bytes()).unwrap().is_single(), single, "{json}");
         }
     }
 

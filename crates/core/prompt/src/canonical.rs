@@ -8,6 +8,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Body;
+use crate::body::TEMPLATE_FIELDS;
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 
 const TOOLS: u8 = 0xf8;
@@ -61,6 +62,14 @@ enum Turns {
 const ENOUGH: BadJson = BadJson { at: 0, expected: "nothing more" };
 
 fn write_head(body: &Body<'_>, sink: &mut impl Sink) {
+    for (name, value) in TEMPLATE_FIELDS.iter().zip(body.prompt.for_template) {
+        if let Some(value) = value {
+            sink.push(&[FIELD]);
+            sink.push(name.as_bytes());
+            sink.push(&[CONTENT]);
+            sink.push(value);
+        }
+    }
     if let Some(tools) = body.prompt.tools.filter(|tools| *tools != b"[]" && *tools != b"null") {
         sink.push(&[TOOLS]);
         sink.push(tools);
@@ -69,95 +78,112 @@ fn write_head(body: &Body<'_>, sink: &mut impl Sink) {
         sink.push(&[ROLE]);
         sink.push(b"system");
         sink.push(&[CONTENT]);
-        write_content(system, sink);
+        let written = write_content(&mut Cursor::new(system), sink);
+        debug_assert!(written.is_ok(), "the body was checked when it was read");
     }
 }
 
 fn write_turns(turns: &[u8], sink: &mut impl Sink, which: Turns) {
     let mut turns = Cursor::new(turns);
     let walked = match turns.kind() {
-        Kind::String if which == Turns::All => {
-            turns.string().map(|text| text.unescape(|piece| sink.push(piece)))
+        Kind::String if which == Turns::All => turns.string_into(|piece| sink.push(piece)),
+        Kind::Array => {
+            turns.array(|item| if sink.is_full() { Err(ENOUGH) } else { write_turn(item, sink, which) })
         }
-        Kind::Array => turns.array(|item| {
-            let turn = Turn::read(item)?;
-            if sink.is_full() || (which == Turns::LeadingSystem && !turn.is_system()) {
-                return Err(ENOUGH);
-            }
-            turn.write(sink);
-            Ok(())
-        }),
         _ => return,
     };
     debug_assert!(matches!(walked, Ok(()) | Err(ENOUGH)), "the body was checked when it was read");
 }
 
-/// One item of `messages`, `input` or `prompt`.
+/// Fields of a turn besides role and content that are kept without allocating; messages rarely have more than two.
+const OTHER_FIELDS: usize = 6;
+
+/// One item of `messages`, `input` or `prompt`, while it is read.
+#[derive(Default)]
 struct Turn<'a> {
-    whole: &'a [u8],
     role: Option<RawStr<'a>>,
-    content: Option<&'a [u8]>,
+    /// Content that came before the role, which must be written first.
+    early_content: Option<&'a [u8]>,
+    others: [Option<(RawStr<'a>, &'a [u8])>; OTHER_FIELDS],
+    others_len: usize,
+}
+
+/// Writes an item in one pass where its role comes before its content, as it nearly always does.
+fn write_turn<'a>(item: &mut Cursor<'a>, sink: &mut impl Sink, which: Turns) -> Result<(), BadJson> {
+    if item.kind() != Kind::Object {
+        return stand_for_itself(item.value()?, sink, which);
+    }
+    let start = item.clone();
+    let mut turn = Turn::default();
+    item.object(|key, value| {
+        match key.0 {
+            b"role" if value.kind() == Kind::String => turn.begin(value.string()?, sink, which)?,
+            b"content" if turn.role.is_some() => write_content(value, sink)?,
+            b"content" => turn.early_content = Some(value.value()?),
+            _ => turn.keep(key, value.value()?, sink),
+        }
+        Ok(())
+    })?;
+    if turn.role.is_none() {
+        return stand_for_itself(start.up_to(item), sink, which);
+    }
+    turn.others.iter().flatten().for_each(|(key, raw)| write_field(*key, raw, sink));
+    Ok(())
+}
+
+/// Not a message: a function call's result, a token id, one prompt of several.
+fn stand_for_itself(whole: &[u8], sink: &mut impl Sink, which: Turns) -> Result<(), BadJson> {
+    if which == Turns::LeadingSystem {
+        return Err(ENOUGH);
+    }
+    sink.push(&[FIELD]);
+    sink.push(whole);
+    Ok(())
 }
 
 impl<'a> Turn<'a> {
-    fn read(item: &mut Cursor<'a>) -> Result<Turn<'a>, BadJson> {
-        let is_object = item.kind() == Kind::Object;
-        let whole = item.value()?;
-        let mut turn = Turn { whole, role: None, content: None };
-        if is_object {
-            Cursor::new(whole).object(|key, value| {
-                match key.0 {
-                    b"role" if value.kind() == Kind::String => turn.role = Some(value.string()?),
-                    b"content" => turn.content = Some(value.value()?),
-                    _ => value.skip_value()?,
-                }
-                Ok(())
-            })?;
+    fn begin(&mut self, role: RawStr<'a>, sink: &mut impl Sink, which: Turns) -> Result<(), BadJson> {
+        if which == Turns::LeadingSystem && !matches!(role.0, b"system" | b"developer") {
+            return Err(ENOUGH);
         }
-        Ok(turn)
-    }
-
-    fn is_system(&self) -> bool {
-        self.role.is_some_and(|role| matches!(role.0, b"system" | b"developer"))
-    }
-
-    fn write(&self, sink: &mut impl Sink) {
-        let Some(role) = self.role else {
-            // Not a message: a function call's result, a token id, one prompt of several. It stands for itself.
-            sink.push(&[FIELD]);
-            sink.push(self.whole);
-            return;
-        };
+        self.role = Some(role);
         sink.push(&[ROLE]);
         sink.push(role.0);
         sink.push(&[CONTENT]);
-        self.content.into_iter().for_each(|content| write_content(content, sink));
-        self.write_other_fields(sink);
+        match self.early_content.take() {
+            Some(content) => write_content(&mut Cursor::new(content), sink),
+            None => Ok(()),
+        }
     }
 
-    /// Tool calls, names and whatever a template may look at.
-    fn write_other_fields(&self, sink: &mut impl Sink) {
-        _ = Cursor::new(self.whole).object(|key, value| {
-            let raw = value.value()?;
-            if !matches!(key.0, b"role" | b"content") && raw != b"null" {
-                sink.push(&[FIELD]);
-                sink.push(key.0);
-                sink.push(&[CONTENT]);
-                sink.push(raw);
-            }
-            Ok(())
-        });
+    /// Tool calls, names and whatever a template may look at: after the content, wherever they stand. A turn with more
+    /// of them than there is room for has the last ones written where they stand.
+    fn keep(&mut self, key: RawStr<'a>, raw: &'a [u8], sink: &mut impl Sink) {
+        if raw == b"null" {
+            return;
+        }
+        match self.others.get_mut(self.others_len) {
+            Some(other) => *other = Some((key, raw)),
+            None => write_field(key, raw, sink),
+        }
+        self.others_len += 1;
     }
 }
 
+fn write_field(key: RawStr<'_>, raw: &[u8], sink: &mut impl Sink) {
+    sink.push(&[FIELD]);
+    sink.push(key.0);
+    sink.push(&[CONTENT]);
+    sink.push(raw);
+}
+
 /// A string, or parts; parts are set apart, except that a single text part is the same as a string.
-fn write_content(content: &[u8], sink: &mut impl Sink) {
-    let mut cursor = Cursor::new(content);
-    let written = match cursor.kind() {
-        Kind::String => cursor.string().map(|text| text.unescape(|piece| sink.push(piece))),
+fn write_content(content: &mut Cursor<'_>, sink: &mut impl Sink) -> Result<(), BadJson> {
+    match content.kind() {
+        Kind::String => content.string_into(|piece| sink.push(piece)),
         Kind::Array => {
             let mut is_first = true;
-            cursor.array(|part| {
+            content.array(|part| {
                 if !is_first {
                     sink.push(&[NEXT_PART]);
                 }
@@ -166,9 +192,8 @@ fn write_content(content: &[u8], sink: &mut impl Sink) {
                 Ok(())
             })
         }
-        _ => return,
-    };
-    debug_assert!(written.is_ok(), "the body was checked when it was read");
+        _ => content.skip_value(),
+    }
 }
 
 fn write_part(part: &[u8], sink: &mut impl Sink) {
@@ -245,6 +270,7 @@ mod tests {
             json!({"messages": [{"role": "user", "content": "Hi", "tool_calls": [{"id": "1"}]}]}),
             json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}]}),
             json!({"messages": plain["messages"], "system": "Be brief."}),
+            json!({"messages": plain["messages"], "chat_template_kwargs": {"thinking": true}}),
         ];
         for other in &others {
             assert_ne!(canonical(&plain), canonical(other), "{other}");

@@ -221,6 +221,36 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// The next string's meaning, piece by piece, in one pass.
+    pub(crate) fn string_into(&mut self, mut push: impl FnMut(&[u8])) -> Result<()> {
+        self.expect(b'"', "a string")?;
+        loop {
+            let rest = &self.bytes[self.at..];
+            let Some(found) = memchr::memchr2(b'"', b'\\', rest) else {
+                self.at = self.bytes.len();
+                return self.bad("the end of a string");
+            };
+            push(&rest[..found]);
+            if rest[found] == b'"' {
+                self.at += found + 1;
+                return Ok(());
+            }
+            let begin = self.at + found;
+            // Line breaks and quotes are nearly all escapes there are.
+            match rest.get(found + 1) {
+                Some(b'n') => (self.at, _) = (begin + 2, push(b"\n")),
+                Some(b'"') => (self.at, _) = (begin + 2, push(b"\"")),
+                _ => {
+                    self.escape_at(begin)?;
+                    let (length, bytes, used) = escape(&rest[found..]);
+                    push(&bytes[..length]);
+                    // Two escaped surrogates are one character, so this may be further than one escape.
+                    self.at = begin + used;
+                }
+            }
+        }
+    }
+
     /// Steps over the escape at `at`.
     fn escape_at(&mut self, at: usize) -> Result<()> {
         self.at = at;
@@ -230,6 +260,11 @@ impl<'a> Cursor<'a> {
             _ => return self.bad("a valid escape"),
         }
         Ok(())
+    }
+
+    /// What stands between this place and a later one.
+    pub(crate) fn up_to(&self, later: &Cursor<'a>) -> &'a [u8] {
+        &self.bytes[self.at..later.at]
     }
 
     /// The next value as it stands, checked to be JSON.
@@ -404,6 +439,9 @@ mod tests {
             let json = serde_json::to_string(&text).unwrap();
             let raw = Cursor::new(json.as_bytes()).string().unwrap();
             prop_assert_eq!(raw.unescaped(), text.as_bytes());
+            let mut pieces = Vec::new();
+            Cursor::new(json.as_bytes()).string_into(|piece| pieces.extend_from_slice(piece)).unwrap();
+            prop_assert_eq!(pieces, text.as_bytes());
         }
 
         #[test]
@@ -415,6 +453,9 @@ mod tests {
             let json = format!("\"{escaped}\"");
             let truth: String = serde_json::from_str(&json).unwrap();
             prop_assert_eq!(Cursor::new(json.as_bytes()).string().unwrap().unescaped(), truth.as_bytes());
+            let mut pieces = Vec::new();
+            Cursor::new(json.as_bytes()).string_into(|piece| pieces.extend_from_slice(piece)).unwrap();
+            prop_assert_eq!(pieces, truth.as_bytes());
         }
 
         #[test]

@@ -3,7 +3,8 @@
 //! ```text
 //! body ──Body::read──▶ the few fields a router needs, as slices of the body
 //!                        └─canonical──▶ the prompt as one byte string: roles, contents, tools in order
-//!                                         └─PrefixRule──▶ the key of its beginning
+//!                                         ├─PrefixRule──▶ the key of its beginning
+//!                                         └─Chunks──▶ digests of its chunks, for the index
 //! ```
 //!
 //! The body itself goes on as it came. What is not needed is skipped, but checked to be JSON, so that a broken request is
@@ -12,11 +13,13 @@
 mod api;
 mod body;
 mod canonical;
+mod chunks;
 mod json;
 mod prefix;
 
 pub use api::Api;
 pub use body::{Body, SessionField};
 pub use canonical::{Sink, write_prompt, write_system};
+pub use chunks::{CHUNK_BYTES, Chunks};
 pub use json::{BadJson, RawStr};
 pub use prefix::{PrefixHash, PrefixRule, PrefixSpan, UnknownPrefixSetting};

@@ -1,0 +1,76 @@
+//! A prompt as digests of fixed chunks.
+//!
+//! The canonical bytes are written once, in one pass over the body, into memory that is kept for the next prompt, and digested
+//! from there. (Digesting them as they are written was tried: the chunk borders cost more than the copy saves.) Two prompts
+//! that share their first bytes share the digests of exactly the whole chunks in them.
+
+use crate::{Body, write_prompt};
+
+/// Bytes of a chunk: about four engine blocks of 16 tokens. Smaller ones cost more memory for each prompt, larger ones
+/// forget more of a prompt's end.
+pub const CHUNK_BYTES: usize = 256;
+
+/// The chunks of one prompt. Kept and filled again, it allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Chunks {
+    canonical: Vec<u8>,
+    digests: Vec<u64>,
+}
+
+impl Chunks {
+    /// Cuts the body's prompt into chunks, and digests each with `digest`.
+    pub fn cut(&mut self, body: &Body<'_>, digest: impl FnMut(&[u8]) -> u64) {
+        self.canonical.clear();
+        write_prompt(body, &mut self.canonical);
+        self.digests.clear();
+        self.digests.extend(self.canonical.chunks_exact(CHUNK_BYTES).map(digest));
+    }
+
+    /// Digests of the whole chunks, in order.
+    pub fn digests(&self) -> &[u64] {
+        &self.digests
+    }
+
+    /// Bytes of the prompt, the last part of a chunk included.
+    pub fn bytes(&self) -> usize {
+        self.canonical.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+    use xxhash_rust::xxh3::xxh3_64;
+
+    fn chunks_of(text: &str) -> Chunks {
+        let mut chunks = Chunks::default();
+        chunks.cut(&Body::read(text.as_bytes()).unwrap(), xxh3_64);
+        chunks
+    }
+
+    proptest! {
+        /// However the body is escaped and split into turns: the same digests as of the canonical string cut whole.
+        #[test]
+        fn chunks_are_those_of_the_canonical_string(turns in prop::collection::vec("[a-z\\n\"é]{0,700}", 0..6)) {
+            let messages: Vec<_> = turns.iter().map(|text| json!({"role": "user", "content": text})).collect();
+            let text = json!({"messages": messages}).to_string();
+            let mut canonical = Vec::new();
+            write_prompt(&Body::read(text.as_bytes()).unwrap(), &mut canonical);
+            let chunks = chunks_of(&text);
+            let truth: Vec<u64> = canonical.chunks_exact(CHUNK_BYTES).map(xxh3_64).collect();
+            prop_assert_eq!(chunks.digests(), truth);
+            prop_assert_eq!(chunks.bytes(), canonical.len());
+        }
+
+        /// Two prompts share exactly the whole chunks of their common prefix.
+        #[test]
+        fn shared_prefixes_share_exactly_their_whole_chunks(shared in 0_usize..2_000, left in 1_usize..600, right in 1_usize..600) {
+            let prompt = |end: &str, n: usize| json!({"prompt": "s".repeat(shared) + &end.repeat(n)}).to_string();
+            let (a, b) = (chunks_of(&prompt("a", left)), chunks_of(&prompt("b", right)));
+            let common = a.digests().iter().zip(b.digests()).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(common, shared / CHUNK_BYTES);
+        }
+    }
+}

@@ -10,7 +10,7 @@ use crate::options::Options;
 
 /// Sends each LLM request to the replica where its first token will come soonest.
 #[derive(Parser)]
-#[command(version, max_term_width = 100, propagate_version = true)]
+#[command(name = "warmroute", version, max_term_width = 100, propagate_version = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -49,6 +49,9 @@ pub struct ServeArgs {
 
 /// `warmroute engine`.
 #[derive(Args)]
+#[command(after_help = "\
+Faults, by POST /fault: {\"kind\":\"die\"}, {\"kind\":\"hang\"}, {\"kind\":\"slow\",\"factor\":10},
+{\"kind\":\"status\",\"code\":503,\"retry_after_s\":1}, {\"kind\":\"reset\",\"after_tokens\":3}, {\"kind\":\"restart\"}; {\"kind\":\"none\"} heals.")]
 pub struct EngineArgs {
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]

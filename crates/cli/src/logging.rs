@@ -1,18 +1,32 @@
 //! Log lines, on stderr: stdout belongs to what programs read.
 
+use std::io::IsTerminal;
+
 use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 
 use crate::options::Options;
 use crate::options::groups::LogFormat;
 
+/// What to log. A single word must be a level: the filter would take any other for the name of a module, and log nothing.
+pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+    let is_level = ["off", "error", "warn", "info", "debug", "trace"].contains(&level);
+    anyhow::ensure!(
+        is_level || level.contains('='),
+        "log-level `{level}`: expected error, warn, info, debug or trace"
+    );
+    EnvFilter::try_new(level).with_context(|| format!("log-level `{level}`"))
+}
+
 /// Starts logging as the options say.
 pub fn start(options: &Options) -> anyhow::Result<()> {
     let defaults = Options::defaults().server;
     let server = options.server.clone().over(defaults);
-    let level = server.log_level.unwrap_or_default();
-    let filter = EnvFilter::try_new(&level).with_context(|| format!("log-level `{level}`"))?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = filter(&server.log_level.unwrap_or_default())?;
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     match server.log_format {
         Some(LogFormat::Json) => lines.json().init(),
         _ => lines.init(),

@@ -11,7 +11,7 @@ use warmroute_gateway::{DecisionHeaders, SessionKey};
 use warmroute_policy::{LoadSignal, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
 
-use crate::options::{Options, groups::PrefixKey, groups::Signal};
+use crate::options::{Options, groups::PrefixKey, groups::Signal, likest};
 
 /// Everything `serve` needs, checked.
 pub struct Plan {
@@ -47,6 +47,9 @@ pub struct Sources {
     pub dns_refresh: Duration,
 }
 
+/// More threads than any machine has cores.
+const THREADS_MAX: usize = 1_024;
+
 /// An option that the defaults fill.
 fn filled<T>(option: Option<T>) -> T {
     option.expect("the defaults fill every option that is read this way")
@@ -60,6 +63,8 @@ impl Plan {
         let secs = Duration::from_secs;
         let gateway = gateway_config(&options)?;
         gateway.validate()?;
+        crate::logging::filter(filled(server.log_level.as_deref()))?;
+        anyhow::ensure!(filled(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
         for (name, value) in positive(&options) {
             anyhow::ensure!(value > 0, "{name} must be at least 1");
         }
@@ -105,7 +110,11 @@ fn positive(options: &Options) -> [(&'static str, u64); 7] {
 }
 
 fn policy(options: &Options) -> anyhow::Result<Standard> {
-    let mut policy: Standard = filled(options.routing.policy.as_ref()).parse()?;
+    let name = filled(options.routing.policy.as_ref());
+    let mut policy: Standard = name.parse().with_context(|| match likest(name, Standard::NAMES) {
+        Some(likest) => format!("policy: did you mean `{likest}`?"),
+        None => "policy".to_owned(),
+    })?;
     if let Standard::LeastLoaded(rule) = &mut policy {
         rule.signal = match filled(options.routing.load_signal) {
             Signal::InFlight => LoadSignal::InFlight,
@@ -176,6 +185,9 @@ mod tests {
     fn what_cannot_work_is_refused_with_its_reason() {
         for (text, reason) in [
             ("[routing]\npolicy = \"best\"", "unknown policy `best`"),
+            ("[routing]\npolicy = \"prefix_affnity\"", "did you mean `prefix_affinity`?"),
+            ("[server]\nlog-level = \"verbose\"", "log-level `verbose`"),
+            ("[server]\nthreads = 999999999", "threads"),
             ("[routing]\nprefix-hash = \"md5\"", "unknown hash `md5`"),
             ("[routing]\nsession-keys = [\"user\"]", "expected header:NAME"),
             ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is no worker URL"),

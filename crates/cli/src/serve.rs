@@ -1,17 +1,17 @@
 //! `warmroute serve`.
 
 use anyhow::Context;
-use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::ServeArgs;
 use crate::logging;
-use crate::options::read_file;
+use crate::options::{check_environment, read_file};
 use crate::plan::Plan;
 use crate::service::Service;
 
 /// Runs the gateway until SIGTERM or SIGINT.
 pub fn run(args: Box<ServeArgs>) -> anyhow::Result<()> {
+    check_environment()?;
     let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
     let options = args.options.over(file);
     logging::start(&options)?;
@@ -44,11 +44,7 @@ async fn serve(plan: Plan) -> anyhow::Result<()> {
 
 /// The first line on stdout, for whoever started us: where we listen, ports of 0 filled in.
 pub fn announce(service: &Service) {
-    let line = json!({
-        "listening": format!("http://{}", service.listening),
-        "admin": format!("http://{}", service.admin),
-    });
-    println!("{line}");
+    println!(r#"{{"listening":"http://{}","admin":"http://{}"}}"#, service.listening, service.admin);
 }
 
 /// SIGTERM and SIGINT.

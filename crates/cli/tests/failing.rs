@@ -2,9 +2,12 @@
 
 mod world;
 
+use std::time::Duration;
+
 use serde_json::json;
 use world::client::{Call, chat, chat_stream, get, post};
 use world::eventually;
+use world::gate::Gate;
 use world::process::{Gateway, engine, engine_on};
 use world::script::Scripted;
 
@@ -74,16 +77,18 @@ fn after_the_first_byte_nothing_is_tried_again_and_the_stream_ends_with_an_error
 
 #[test]
 fn a_document_that_breaks_off_is_never_taken_for_whole() {
-    let bad = Scripted::new(|mut asked| {
-        asked.write(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"half\":",
-        );
+    let gate = Gate::default();
+    let seen = gate.clone();
+    let bad = Scripted::new(move |mut asked| {
+        asked.write("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"half\":");
+        seen.pass();
         asked.reset();
     });
     let gateway = Gateway::over(&[&bad.url], &[]);
-    let call = Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat("m").as_bytes());
-    // The cut may overtake the head: then there is no response at all, which nobody takes for a whole one either.
-    assert!(call.finish_if_begun().is_none_or(|response| !response.complete));
+    let mut call = Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat("m").as_bytes());
+    call.read_until("{\"half\":");
+    gate.open();
+    assert!(!call.finish().complete);
     gateway.wait_for_idle();
 }
 
@@ -107,6 +112,94 @@ fn a_worker_that_is_killed_is_left_out_and_used_again_when_it_is_back() {
         response.header("x-warmroute-worker") == Some(back.url())
     });
     assert!(used, "it gets requests again");
+}
+
+#[test]
+fn a_request_that_breaks_every_worker_does_not_take_the_fleet_out() {
+    let engines = [0; 3].map(|_| {
+        Scripted::new(|mut asked| {
+            let is_poison = String::from_utf8_lossy(&asked.body).contains("poison");
+            if is_poison { asked.reset() } else { asked.answer("{}") }
+        })
+    });
+    let urls: Vec<&str> = engines.iter().map(|engine| engine.url.as_str()).collect();
+    let gateway = Gateway::over(&urls, &["--health-failure-threshold", "1"]);
+    for _ in 0..10 {
+        assert_eq!(
+            post(gateway.url(), "/v1/chat/completions", &chat("m").replace("Hello", "poison")).status,
+            502
+        );
+    }
+    assert!(gateway.workers().iter().all(|worker| worker["state"] == "ready"), "{:?}", gateway.workers());
+    assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("m")).status, 200);
+}
+
+#[test]
+fn an_upload_that_the_client_breaks_off_is_not_the_workers_fault() {
+    let engine = good();
+    let gateway = Gateway::over(&[&engine.url], &["--health-failure-threshold", "1"]);
+    let broken = "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: t\r\ncontent-type: audio/wav\r\n\
+                  transfer-encoding: chunked\r\n\r\nzz\r\n";
+    for _ in 0..5 {
+        let answer = Call::raw(gateway.url(), broken.as_bytes()).finish_if_begun();
+        assert!(answer.is_none_or(|answer| answer.status == 400));
+    }
+    assert_eq!(gateway.workers()[0]["state"], "ready");
+}
+
+#[test]
+fn a_request_that_a_worker_has_taken_is_not_sent_to_it_again() {
+    // The first answer leaves a connection to be used again; the second request on it is taken and then dropped.
+    let engine = Scripted::new(|mut asked| {
+        asked.answer("{}");
+        if asked.next_request() {
+            // Long enough to have begun to work.
+            std::thread::sleep(Duration::from_millis(100));
+            asked.reset();
+        }
+    });
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("m")).status, 200);
+    let second = post(gateway.url(), "/v1/chat/completions", &chat("m"));
+    assert_eq!((second.status, second.json()["error"]["code"].as_str()), (502, Some("worker_failed")));
+    assert_eq!(engine.asked(), 1, "the second came over the kept connection, and no third came");
+    assert_eq!(gateway.metric("warmroute_retries_total"), 0.0);
+}
+
+#[test]
+fn failures_among_many_answers_take_nobody_out() {
+    let engine =
+        Scripted::new(|mut asked| if asked.turn % 4 == 3 { asked.reset() } else { asked.answer("{}") });
+    let other = good();
+    let gateway = Gateway::over(&[&engine.url, &other.url], &["--policy", "round_robin"]);
+    for _ in 0..60 {
+        assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("m")).status, 200);
+    }
+    assert!(engine.asked() >= 20);
+    assert!(gateway.workers().iter().all(|worker| worker["state"] == "ready"));
+}
+
+#[test]
+fn two_framings_of_one_answer_never_cut_it_short() {
+    let engine = Scripted::new(|mut asked| {
+        asked.write("HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\nb\r\n{\"ok\":true}\r\n0\r\n\r\n");
+    });
+    let gateway = Gateway::over(&[&engine.url], &[]);
+    let response = post(gateway.url(), "/v1/chat/completions", &chat("m"));
+    assert_eq!((response.text().as_str(), response.complete), ("{\"ok\":true}", true));
+}
+
+#[test]
+fn a_worker_that_hides_its_models_is_not_called_ready() {
+    let engine = Scripted::with_models(None, |mut asked| asked.answer("{}"));
+    let gateway = Gateway::start(&[&engine.url], &[]);
+    eventually("it was probed", || (engine.probed() > 3).then_some(()));
+    assert_eq!(gateway.workers()[0]["state"], "starting");
+    assert_eq!(get(gateway.admin(), "/readyz").status, 503);
+    let given = serde_json::json!({"url": engine.url, "models": ["m"]}).to_string();
+    assert_eq!(post(gateway.admin(), "/workers", &given).status, 202);
+    gateway.wait_for_ready(1);
+    assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("m")).status, 200);
 }
 
 #[test]
@@ -158,6 +251,13 @@ fn bodies_that_cannot_be_read_are_refused_with_the_place() {
     );
     assert_eq!(Call::raw(gateway.url(), chunked.as_bytes()).finish().status, 413);
 
+    // Told from the announced length alone: nothing of the body is sent, or waited for.
+    let huge = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 99999999999\r\n\r\n";
+    Call::raw(gateway.url(), huge.as_bytes()).read_until("413 Payload Too Large");
+    let asking = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 5000\r\nexpect: 100-continue\r\n\r\n";
+    let answer = Call::raw(gateway.url(), asking.as_bytes()).read_until("413 Payload Too Large");
+    assert!(!answer.contains("100 Continue"), "{answer}");
+
     let encoded = ["content-encoding: gzip"];
     let encoded = Call::send(gateway.url(), "POST", "/v1/chat/completions", &encoded, b"\x1f\x8b").finish();
     assert_eq!(encoded.status, 415);
@@ -176,7 +276,10 @@ fn every_refusal_has_the_shape_that_its_sdk_knows() {
         (&anthropic.json()["type"], &anthropic.json()["error"]["type"]),
         (&json!("error"), &json!("not_found_error"))
     );
-    assert_eq!(get(gateway.url(), "/v1/chat/completions").status, 405);
+    let count = post(gateway.url(), "/v1/messages/count_tokens", &chat("other"));
+    assert_eq!(count.json()["error"]["type"], "not_found_error");
+    let wrong_method = get(gateway.url(), "/v1/chat/completions");
+    assert_eq!((wrong_method.status, wrong_method.header("allow")), (405, Some("POST")));
     let nowhere = get(gateway.url(), "/nowhere");
     assert_eq!((nowhere.status, nowhere.json()["error"]["code"].as_str()), (404, Some("unknown_url")));
 }

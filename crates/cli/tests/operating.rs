@@ -25,9 +25,18 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
         .collect();
     let urls: Vec<&str> = engines.iter().map(|engine| engine.url.as_str()).collect();
     let gateway = Gateway::over(&urls, &["--policy", "least_loaded"]);
-    let calls: Vec<Call> = (0..64)
-        .map(|_| Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat("m").as_bytes()))
-        .collect();
+    let barrier = std::sync::Barrier::new(64);
+    let calls: Vec<Call> = std::thread::scope(|scope| {
+        let send = || {
+            // Connected before, so that the requests themselves arrive at once.
+            let mut call = Call::raw(gateway.url(), b"");
+            barrier.wait();
+            call.write(&Call::request("POST", "/v1/chat/completions", &[], chat("m").as_bytes()));
+            call
+        };
+        let threads: Vec<_> = (0..64).map(|_| scope.spawn(send)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
     engines.iter().for_each(|engine| engine.wait_for_asked(8));
     gate.open();
     let mut placed: BTreeMap<String, u32> = BTreeMap::new();
@@ -99,6 +108,27 @@ fn workers_come_and_go_by_the_admin_side() {
 }
 
 #[test]
+fn series_of_a_worker_go_when_it_does() {
+    let engines = [engine(&[]), engine(&[])];
+    let gateway = Gateway::over(&[engines[0].url()], &[]);
+    let series = |url: &str| get(gateway.admin(), "/metrics").text().matches(url).count();
+    for turn in 0..4 {
+        let (here, gone) = (engines[turn % 2].url(), engines[(turn + 1) % 2].url());
+        assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
+        assert!(series(here) > 0);
+        assert_eq!(series(gone), 0);
+        // The other one takes the seat that this one leaves.
+        gateway.wait_for_idle();
+        assert_eq!(
+            Call::send(gateway.admin(), "DELETE", &format!("/workers?url={here}"), &[], b"").finish().status,
+            200
+        );
+        post(gateway.admin(), "/workers", &json!({"url": gone}).to_string());
+        gateway.wait_for_ready(1);
+    }
+}
+
+#[test]
 fn a_worker_file_is_followed() {
     let (first, second) = (engine(&[]), engine(&[]));
     let path = std::env::temp_dir().join(format!("warmroute-workers-{}.toml", std::process::id()));
@@ -134,14 +164,20 @@ fn a_dns_name_is_resolved_to_workers() {
 fn metrics_and_workers_tell_what_happened() {
     let engine = engine(&[]);
     let gateway = Gateway::over(&[engine.url()], &["--load-interval-ms", "10"]);
-    for _ in 0..3 {
+    for _ in 0..2 {
         post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
     }
+    post(gateway.url(), "/v1/chat/completions", &chat_stream("llama-3.1-8b", 3));
     post(gateway.url(), "/v1/chat/completions", "{");
     let ok = format!("warmroute_requests_total{{worker=\"{}\",outcome=\"ok\"}}", engine.url());
     assert_eq!(gateway.metric(&ok), 3.0);
     assert_eq!(gateway.metric("warmroute_refusals_total{reason=\"invalid_json\"}"), 1.0);
-    assert_eq!(gateway.metric("warmroute_time_to_first_token_seconds_count"), 3.0);
+    assert_eq!(
+        gateway.metric("warmroute_time_to_first_token_seconds_count"),
+        1.0,
+        "only a stream shows its first token"
+    );
+    assert_eq!(gateway.metric("warmroute_request_seconds_count"), 3.0);
     let ready = format!("warmroute_worker_state{{worker=\"{}\",state=\"ready\"}}", engine.url());
     assert_eq!(gateway.metric(&ready), 1.0);
     let worker = eventually("a load report has come", || {

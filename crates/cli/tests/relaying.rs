@@ -100,9 +100,56 @@ fn other_uploads_and_unknown_paths_pass_through() {
     assert_eq!(answer.json()["bytes"], 300_000);
     assert_eq!(get(gateway.url(), "/v1/something/new?x=1").json()["path"], "/v1/something/new?x=1");
     assert_eq!(post(gateway.url(), "/tokenize", r#"{"model":"m","prompt":"x"}"#).json()["path"], "/tokenize");
-    // What steers an engine is not for clients.
-    assert_eq!(post(gateway.url(), "/reset_prefix_cache", "{}").status, 404);
-    assert_eq!(engine.asked(), 3);
+    // An API that we do not know may send what we cannot read.
+    for odd in ["[1,2]", "{\"a\":1}\n{\"a\":2}\n", "not json"] {
+        assert_eq!(post(gateway.url(), "/v1/batches", odd).json()["bytes"], odd.len());
+    }
+    // What steers an engine is not for clients, by whatever name.
+    for path in
+        ["/reset_prefix_cache", "/v1/load_lora_adapter", "/v1/../reset_prefix_cache", "/v1/%2e%2e/metrics"]
+    {
+        assert_eq!(post(gateway.url(), path, "{}").status, 404, "{path}");
+    }
+    assert_eq!(engine.asked(), 6);
+}
+
+#[test]
+fn uploads_and_odd_content_types_go_to_workers_that_serve_their_model() {
+    let answer_as = |name: &'static str| {
+        Scripted::with_models(Some(name), move |mut asked| asked.answer(&format!("{name:?}")))
+    };
+    let (whisper, chat) = (answer_as("whisper"), answer_as("chat"));
+    let gateway = Gateway::over(&[&whisper.url, &chat.url], &["--policy", "round_robin"]);
+    let form = "--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--x--\r\n";
+    for _ in 0..6 {
+        let headers = ["content-type: Multipart/Form-Data; boundary=x"];
+        let call = Call::send(gateway.url(), "POST", "/v1/audio/transcriptions", &headers, form.as_bytes());
+        assert_eq!(call.finish().json(), "whisper");
+        for kind in [
+            "content-type: application/x-www-form-urlencoded",
+            "content-type: Application/JSON",
+            "x-no: type",
+        ] {
+            let body = br#"{"model":"chat","input":"x"}"#;
+            let call = Call::send(gateway.url(), "POST", "/v1/embeddings", &[kind], body);
+            assert_eq!(call.finish().json(), "chat", "{kind}");
+        }
+    }
+}
+
+#[test]
+fn a_request_without_a_body_is_tried_again() {
+    let bad = Scripted::new(|asked| asked.reset());
+    let good = Scripted::new(|mut asked| asked.answer("{}"));
+    let gateway = Gateway::over(&[&bad.url, &good.url], &["--policy", "round_robin"]);
+    for method in ["GET", "DELETE", "GET", "DELETE"] {
+        let call = Call::raw(
+            gateway.url(),
+            format!("{method} /v1/files/f HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").as_bytes(),
+        );
+        assert_eq!(call.finish().status, 200, "{method}");
+    }
+    assert!(bad.asked() > 0);
 }
 
 #[test]
@@ -186,10 +233,17 @@ fn a_rank_is_ours_to_say() {
 #[test]
 fn a_connection_the_worker_closed_while_idle_is_no_failure() {
     // Each connection is closed right after its answer, though HTTP/1.1 keeps it open by default.
-    let engine = Scripted::new(|mut asked| asked.answer("{}"));
+    let (closed, has_closed) = mpsc::channel::<()>();
+    let closed = Mutex::new(closed);
+    let engine = Scripted::new(move |mut asked| {
+        asked.answer("{}");
+        drop(asked);
+        closed.lock().unwrap().send(()).unwrap();
+    });
     let gateway = Gateway::over(&[&engine.url], &["--retry-max-retries", "0"]);
     for _ in 0..20 {
         assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("m")).status, 200);
+        has_closed.recv_timeout(world::PATIENCE).unwrap();
     }
     assert_eq!(engine.asked(), 20);
 }

@@ -15,7 +15,8 @@ use tokio::net::TcpStream;
 /// An answer, and how it came.
 pub struct Served {
     pub text: String,
-    /// From sending the request to the first event that carries data, wall time.
+    /// From sending the request to the first bytes of its answer, wall time. The simulated engine sends none before the
+    /// first token, and the gateway holds its head back until they come.
     pub ttft: Duration,
     /// The worker that answered.
     pub worker: String,

@@ -10,11 +10,12 @@ mod load;
 mod report;
 mod workload;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use warmroute_policy::Standard;
 
 use crate::args::DemoArgs;
 use crate::serve::{Stop, announce, runtime};
@@ -26,6 +27,9 @@ use workload::Workload;
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     anyhow::ensure!(args.speed.is_finite() && args.speed > 0.0, "--speed must be greater than 0");
     anyhow::ensure!(!args.policies.is_empty(), "--policies must name at least one policy");
+    for policy in &args.policies {
+        policy.parse::<Standard>()?;
+    }
     runtime(0)?.block_on(async { if args.keep { keep(&args).await } else { compare(&args).await } })
 }
 
@@ -36,12 +40,17 @@ async fn compare(args: &DemoArgs) -> anyhow::Result<()> {
     for policy in &args.policies {
         runs.push(measure(args, policy, &workload).await.with_context(|| format!("with {policy}"))?);
     }
-    if args.json {
-        println!("{}", report::as_json(&runs));
-    } else {
-        println!("{}", report::as_table(args, &workload, &runs));
+    let text =
+        if args.json { report::as_json(&runs).to_string() } else { report::as_table(args, &workload, &runs) };
+    print(&text)
+}
+
+/// Prints; a reader who has seen enough and left is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
     }
-    Ok(())
 }
 
 async fn measure(args: &DemoArgs, policy: &str, workload: &Workload) -> anyhow::Result<Run> {

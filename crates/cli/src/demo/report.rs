@@ -136,14 +136,15 @@ pub fn as_table(args: &DemoArgs, workload: &Workload, runs: &[Run]) -> String {
         workload.conversations.len(),
         args.engines,
     );
+    let width = runs.iter().map(|run| run.policy.len() + 2).max().unwrap_or(0).max(17);
     let mut line = |name: &str, cells: Vec<String>| {
-        _ = write!(table, "{name:<18}");
-        cells.iter().for_each(|cell| _ = write!(table, "{cell:>18}"));
+        _ = write!(table, "{name:<17}");
+        cells.iter().for_each(|cell| _ = write!(table, "{cell:>width$}"));
         table.push('\n');
     };
     let mut head: Vec<String> = runs.iter().map(|run| run.policy.clone()).collect();
     if runs.len() > 1 {
-        head.push("better by".to_owned());
+        head.push(if runs.len() == 2 { "better by".to_owned() } else { "last : first".to_owned() });
     }
     line("", head);
     for row in ROWS {

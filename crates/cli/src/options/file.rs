@@ -8,7 +8,7 @@ use super::Options;
 use super::groups::KEYS;
 
 /// A key this far from any valid one is not taken for a slip of the finger.
-const LIKENESS_MIN: f64 = 0.7;
+const LIKENESS_MIN: f64 = 0.66;
 
 /// Reads options from a TOML file.
 pub fn read_file(path: &Path) -> anyhow::Result<Options> {
@@ -30,15 +30,26 @@ fn unknown_key(message: &str) -> Option<&str> {
 
 /// The valid key most like this one, with its table: a key in the wrong table is found too.
 fn nearest(key: &str) -> Option<String> {
-    let key = key.replace('_', "-");
-    let tables = KEYS.iter().map(|(table, _)| (*table).to_owned());
-    let lists = ["aliases", "workers"].map(str::to_owned);
-    let keys = KEYS
-        .iter()
-        .flat_map(|(table, keys)| keys.iter().map(move |key| format!("{table}.{}", key.replace('_', "-"))));
-    let last = |valid: &str| valid.rsplit('.').next().map_or(0.0, |name| strsim::jaro_winkler(name, &key));
-    let likest = tables.chain(lists).chain(keys).max_by(|a, b| last(a).total_cmp(&last(b)))?;
-    (last(&likest) >= LIKENESS_MIN).then_some(likest)
+    let mut valid: Vec<(String, String)> =
+        ["aliases", "workers"].map(|name| (name.to_owned(), name.to_owned())).into();
+    for (table, keys) in KEYS {
+        valid.push((table.to_owned(), table.to_owned()));
+        for key in keys.iter().map(|key| key.replace('_', "-")) {
+            valid.push((key.clone(), format!("{table}.{key}")));
+        }
+    }
+    valid.extend(["url", "ranks", "models"].map(|key| (key.to_owned(), format!("workers.{key}"))));
+    let found = likest(&key.replace('_', "-"), valid.iter().map(|(name, _)| name.as_str()))?;
+    valid.iter().find(|(name, _)| name == found).map(|(_, shown)| shown.clone())
+}
+
+/// The name most like `word`, if any is like it at all.
+pub fn likest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |name: &&str| {
+        strsim::jaro_winkler(name, word).max(strsim::normalized_damerau_levenshtein(name, word))
+    };
+    let likest = names.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(&likest) >= LIKENESS_MIN).then_some(likest)
 }
 
 #[cfg(test)]
@@ -53,6 +64,7 @@ mod tests {
             ("port = 1", "line 1", "`server.port`"),
             ("[routing]\npolicies = \"random\"", "line 2", "`routing.policy`"),
             ("[health]\nhealth_check_interval_secs = 3", "line 2", "`health.health-check-interval-secs`"),
+            ("[[workers]]\nulr = \"http://a\"", "line 2", "`workers.url`"),
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains(place) && error.contains(hint), "{text}: {error}");

@@ -79,7 +79,7 @@ pub enum LogFormat {
 
 group! {
     /// Where workers come from.
-    Discovery in "discovery" ("Workers") {
+    Discovery in "discovery" ("Discovery") {
         /// Base URLs of the engines
         #[arg(long, value_name = "URL", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_WORKER_URLS", hide_env = true)]
         worker_urls: Vec<String> = None,
@@ -122,7 +122,7 @@ group! {
         #[arg(long, value_name = "KEY", value_delimiter = ',', env = "WARMROUTE_SESSION_KEYS", hide_env = true)]
         session_keys: Vec<String> = Some(SessionKey::default_order().iter().map(ToString::to_string).collect()),
         /// Say in response headers where a request went and why [default: off]
-        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", env = "WARMROUTE_DECISION_HEADERS", hide_env = true)]
+        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new(), env = "WARMROUTE_DECISION_HEADERS", hide_env = true)]
         decision_headers: bool = Some(false),
     }
 }
@@ -152,7 +152,7 @@ pub enum PrefixKey {
 group! {
     /// How requests are read and sent on.
     Requests in "requests" ("Requests") {
-        /// Largest request body that is taken [default: 67108864]
+        /// Largest JSON body that is taken; uploads are streamed and have no limit [default: 67108864]
         #[arg(long, value_name = "BYTES", env = "WARMROUTE_MAX_PAYLOAD_SIZE", hide_env = true)]
         max_payload_size: usize = Some(64 << 20),
         /// How often a request is tried on another worker when one fails before the first byte [default: 2]

@@ -3,6 +3,7 @@
 //! Each group below is a heading in `--help` and a table in the file, and one definition serves both. An option that nobody
 //! gave is `None`; layers are laid over each other until the defaults have filled every gap.
 
+mod environment;
 mod file;
 pub mod groups;
 
@@ -12,7 +13,8 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use warmroute_discovery::WorkerEntry;
 
-pub use file::read_file;
+pub use environment::check_environment;
+pub use file::{likest, read_file};
 pub use groups::{Discovery, Health, Requests, Routing, Server};
 
 /// All options.

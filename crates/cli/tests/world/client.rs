@@ -54,12 +54,22 @@ impl Call {
 
     /// Sends a request with a body, one of these headers a line.
     pub fn send(url: &str, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Call {
+        Call::raw(url, &Call::request(method, path, headers, body))
+    }
+
+    /// Sends more.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// A request as bytes.
+    pub fn request(method: &str, path: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
         headers.iter().for_each(|header| head.push_str(&format!("{header}\r\n")));
         head.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(body);
-        Call::raw(url, &bytes)
+        bytes
     }
 
     /// Reads until the text has come, and returns everything read so far.

@@ -54,6 +54,12 @@ impl Asked {
         self.write("0\r\n\r\n");
     }
 
+    /// Waits for another request on the same connection, and takes it; false if the connection ends instead.
+    pub fn next_request(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        read_request(&mut self.stream).is_some()
+    }
+
     /// Waits until the other side is gone.
     pub fn wait_for_hang_up(&mut self) {
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -72,33 +78,58 @@ impl Asked {
 pub struct Scripted {
     pub url: String,
     asked: Arc<AtomicUsize>,
+    probed: Arc<AtomicUsize>,
+    problems: Arc<Mutex<Vec<String>>>,
+}
+
+/// What all connections of an engine share.
+struct Stage<S> {
+    script: S,
+    models: Option<&'static str>,
+    asked: Arc<AtomicUsize>,
+    probed: Arc<AtomicUsize>,
     problems: Arc<Mutex<Vec<String>>>,
 }
 
 impl Scripted {
     /// Serves model `m` by this script, each request on a thread of its own.
     pub fn new(script: impl Fn(Asked) + Send + Sync + 'static) -> Scripted {
+        Scripted::with_models(Some("m"), script)
+    }
+
+    /// The same for another model; without one, the list of models is refused.
+    pub fn with_models(
+        models: Option<&'static str>,
+        script: impl Fn(Asked) + Send + Sync + 'static,
+    ) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::new(AtomicUsize::new(0));
-        let problems = Arc::new(Mutex::new(Vec::new()));
-        let (count, script, trouble) = (Arc::clone(&asked), Arc::new(script), Arc::clone(&problems));
+        let (asked, probed, problems) = (Arc::default(), Arc::default(), Arc::default());
+        let scripted = Scripted {
+            url,
+            asked: Arc::clone(&asked),
+            probed: Arc::clone(&probed),
+            problems: Arc::clone(&problems),
+        };
+        let stage = Arc::new(Stage { script, models, asked, probed, problems });
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (count, script, trouble) =
-                    (Arc::clone(&count), Arc::clone(&script), Arc::clone(&trouble));
+                let stage = Arc::clone(&stage);
                 std::thread::spawn(move || {
-                    let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        serve(stream.unwrap(), &count, &*script);
-                    }));
-                    if let Err(panic) = played {
+                    let play = std::panic::AssertUnwindSafe(|| serve(stream.unwrap(), &stage));
+                    if let Err(panic) = std::panic::catch_unwind(play) {
                         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-                        trouble.lock().unwrap().push(text);
+                        stage.problems.lock().unwrap().push(text);
                     }
                 });
             }
         });
-        Scripted { url, asked, problems }
+        scripted
+    }
+
+    /// How often the gateway asked how it is.
+    pub fn probed(&self) -> usize {
+        self.probed.load(Ordering::SeqCst)
     }
 
     /// How many requests reached the script.
@@ -116,23 +147,33 @@ impl Scripted {
     }
 }
 
-fn serve(mut stream: TcpStream, count: &AtomicUsize, script: &dyn Fn(Asked)) {
+fn serve<S: Fn(Asked)>(mut stream: TcpStream, stage: &Stage<S>) {
     stream.set_nodelay(true).unwrap();
     while let Some((head, body)) = read_request(&mut stream) {
         let path = head.split(' ').nth(1).unwrap();
-        let canned = match path {
-            "/health" => Some(String::new()),
-            "/v1/models" => Some(r#"{"object":"list","data":[{"id":"m","object":"model"}]}"#.to_owned()),
-            "/metrics" => Some("vllm:num_requests_waiting{engine=\"0\"} 0.0\n".to_owned()),
+        let canned = match (path, stage.models) {
+            ("/health", _) => Some(String::new()),
+            ("/metrics", _) => Some("vllm:num_requests_waiting{engine=\"0\"} 0.0\n".to_owned()),
+            ("/v1/models", Some(id)) => {
+                Some(format!(r#"{{"object":"list","data":[{{"id":"{id}","object":"model"}}]}}"#))
+            }
+            ("/v1/models", None) => {
+                stage.probed.fetch_add(1, Ordering::SeqCst);
+                stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n").unwrap();
+                continue;
+            }
             _ => None,
         };
         let answering = stream.try_clone().unwrap();
         match canned {
-            Some(body) => Asked { head, body: vec![], stream: answering, turn: 0 }.answer(&body),
+            Some(body) => {
+                stage.probed.fetch_add(1, Ordering::SeqCst);
+                Asked { head, body: vec![], stream: answering, turn: 0 }.answer(&body);
+            }
             None => {
-                let turn = count.fetch_add(1, Ordering::SeqCst);
+                let turn = stage.asked.fetch_add(1, Ordering::SeqCst);
                 drop(stream);
-                return script(Asked { head, body, stream: answering, turn });
+                return (stage.script)(Asked { head, body, stream: answering, turn });
             }
         }
     }

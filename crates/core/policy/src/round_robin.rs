@@ -2,7 +2,8 @@
 
 use crate::{Ask, Candidate, Choice, Policy};
 
-/// The next worker after the last one chosen.
+/// The next worker after the last one chosen, while the ready ones stay the same; when they change, the round goes on from
+/// another place.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundRobin;
 

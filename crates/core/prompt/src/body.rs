@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::canonical::{Sink, write_prompt};
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 
 /// Bytes of prompt per token where nobody has counted: the usual figure for English text and code.
@@ -148,11 +149,29 @@ impl<'a> Body<'a> {
         self.sessions[field as usize].map(RawStr::unescaped).filter(|key| !key.is_empty())
     }
 
-    /// The prompt's length in tokens: exact for token ids, estimated for text.
+    /// The prompt's length in tokens: exact for token ids, estimated for text. Images in the body count as what stands
+    /// for them in the canonical prompt: how many tokens an engine makes of one, only the engine knows.
     pub fn prompt_tokens(&self) -> u32 {
         let fields = [self.prompt.tools, self.prompt.system, self.prompt.turns];
-        let tokens: usize = fields.into_iter().flatten().map(tokens_of).sum();
+        let has_media =
+            self.prompt.turns.is_some_and(|turns| memchr::memmem::find(turns, b";base64,").is_some());
+        let tokens = if has_media {
+            let mut counted = Counted(0);
+            write_prompt(self, &mut counted);
+            counted.0.div_ceil(BYTES_PER_TOKEN)
+        } else {
+            fields.into_iter().flatten().map(tokens_of).sum()
+        };
         u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+}
+
+/// Counts canonical bytes.
+struct Counted(usize);
+
+impl Sink for Counted {
+    fn push(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
     }
 }
 
@@ -235,5 +254,10 @@ mod tests {
         assert_eq!(tokens(r#"{"prompt":[ 1, 2,3]}"#), 3);
         assert_eq!(tokens(r#"{"prompt":"0123456789"}"#), 3);
         assert_eq!(tokens("{}"), 0);
+        let image = format!(
+            r#"{{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{}"}}}}]}}]}}"#,
+            "A".repeat(1 << 20)
+        );
+        assert!(tokens(&image) < 10, "a megabyte of image is not a megabyte of text");
     }
 }

@@ -23,6 +23,9 @@ pub trait Sink {
     /// The next bytes.
     fn push(&mut self, bytes: &[u8]);
 
+    /// A user's turn has been written to its end.
+    fn user_turn_ended(&mut self) {}
+
     /// Nothing more is wanted: the writer may stop.
     fn is_full(&self) -> bool {
         false
@@ -128,6 +131,9 @@ fn write_turn<'a>(item: &mut Cursor<'a>, sink: &mut impl Sink, which: Turns) -> 
         return stand_for_itself(start.up_to(item), sink, which);
     }
     turn.others.iter().flatten().for_each(|(key, raw)| write_field(*key, raw, sink));
+    if turn.role == Some(RawStr(b"user")) {
+        sink.user_turn_ended();
+    }
     Ok(())
 }
 

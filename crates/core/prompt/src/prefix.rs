@@ -2,7 +2,8 @@
 //!
 //! Three ways to say what "beginning" means. The first tokens are the usual one; without a tokenizer a token counts as four
 //! bytes. A key that ends inside a system prompt that everybody shares would send everybody to one worker, so the default
-//! reaches 1,024 tokens far.
+//! reaches 1,024 tokens far. The cache salt is part of every key, because caches are
+//! not shared across salts; the model need not be, because every model has a pool of workers of its own.
 
 use std::str::FromStr;
 
@@ -21,8 +22,8 @@ const STRIDE_BYTES: usize = 64 * BYTES_PER_TOKEN;
 /// What counts as the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixSpan {
-    /// The first so many tokens. A shorter prompt is keyed by the largest half, quarter, … of that it fills, so that a
-    /// conversation that grows turn by turn changes its key a few times, not at every turn.
+    /// The first so many tokens. A shorter prompt is keyed by all up to the end of the first user's turn: that part
+    /// stays the same while a conversation grows, and differs between conversations under one system prompt.
     Tokens(u32),
     /// Tools and system prompt.
     System,
@@ -91,40 +92,44 @@ impl PrefixRule {
     /// one again and again, and nothing is allocated.
     pub fn key(&self, body: &Body<'_>, scratch: &mut Vec<u8>) -> Option<u64> {
         scratch.clear();
-        match self.span {
+        let key = match self.span {
             PrefixSpan::Tokens(tokens) => {
-                let reach = (tokens as usize).max(1) * BYTES_PER_TOKEN;
-                write_prompt(body, &mut Head { bytes: scratch, reach });
-                self.key_of_head(scratch, reach)
+                let head = self.head(body, scratch, (tokens as usize).max(1) * BYTES_PER_TOKEN);
+                self.hash_of(&scratch[..head])
             }
             PrefixSpan::System => {
                 write_system(body, scratch);
-                (!scratch.is_empty()).then(|| self.hash.of(scratch))
+                self.hash_of(scratch)
             }
             PrefixSpan::Windows => {
-                write_prompt(body, &mut Head { bytes: scratch, reach: REACH_BYTES });
-                self.least_window(scratch)
+                let head = self.head(body, scratch, REACH_BYTES);
+                self.least_window(&scratch[..head])
             }
-        }
+        };
+        key.map(|key| key ^ self.namespace(body))
     }
 
-    fn key_of_head(&self, head: &[u8], reach: usize) -> Option<u64> {
-        let mut length = reach;
-        while length > head.len() && length > BYTES_PER_TOKEN {
-            length /= 2;
-        }
-        let head = &head[..length.min(head.len())];
-        (!head.is_empty()).then(|| self.hash.of(head))
+    /// Writes the first `reach` bytes of the prompt; how many of them make its key.
+    fn head(&self, body: &Body<'_>, scratch: &mut Vec<u8>, reach: usize) -> usize {
+        let mut head = Head { bytes: scratch, reach, first_user_turn: None };
+        write_prompt(body, &mut head);
+        if head.is_full() { reach } else { head.first_user_turn.unwrap_or(head.bytes.len()) }
+    }
+
+    fn hash_of(&self, bytes: &[u8]) -> Option<u64> {
+        (!bytes.is_empty()).then(|| self.hash.of(bytes))
     }
 
     fn least_window(&self, head: &[u8]) -> Option<u64> {
-        if head.is_empty() {
-            return None;
-        }
         if head.len() < WINDOW_BYTES {
-            return self.key_of_head(head, WINDOW_BYTES);
+            return self.hash_of(head);
         }
         head.windows(WINDOW_BYTES).step_by(STRIDE_BYTES).map(|window| self.hash.of(window)).min()
+    }
+
+    /// A number for what keeps caches apart; zero for the model alone, which has a pool of workers of its own.
+    fn namespace(&self, body: &Body<'_>) -> u64 {
+        body.salt().map_or(0, |salt| self.hash.of(&salt))
     }
 }
 
@@ -132,12 +137,18 @@ impl PrefixRule {
 struct Head<'a> {
     bytes: &'a mut Vec<u8>,
     reach: usize,
+    /// Where the first user's turn ended.
+    first_user_turn: Option<usize>,
 }
 
 impl Sink for Head<'_> {
     fn push(&mut self, bytes: &[u8]) {
         let room = self.reach - self.bytes.len();
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn user_turn_ended(&mut self) {
+        self.first_user_turn.get_or_insert(self.bytes.len());
     }
 
     fn is_full(&self) -> bool {
@@ -172,22 +183,37 @@ mod tests {
     }
 
     #[test]
-    fn the_default_key_reaches_past_a_short_system_prompt_that_all_share() {
-        let head = text("You are helpful. ", 1_000);
-        let (one, two) = (text("one ", 4_000), text("two ", 4_000));
-        let short = PrefixRule { span: PrefixSpan::Tokens(200), ..PrefixRule::default() };
-        assert_eq!(key(short, &head, &[&one]), key(short, &head, &[&two]), "a short key herds");
+    fn no_length_of_a_shared_system_prompt_herds_by_default() {
         let rule = PrefixRule::default();
-        assert_ne!(key(rule, &head, &[&one]), key(rule, &head, &[&two]));
+        for head_tokens in [10, 100, 300, 500, 600, 900] {
+            for question_tokens in [5, 50, 300, 2_000] {
+                let head = text("You are helpful. ", head_tokens * 4);
+                let ask = |word: &str| key(rule, &head, &[&text(word, question_tokens * 4)]);
+                assert_ne!(ask("one "), ask("two "), "{head_tokens} + {question_tokens} tokens");
+            }
+        }
+        let short = PrefixRule { span: PrefixSpan::Tokens(200), ..rule };
+        let head = text("You are helpful. ", 1_000);
+        assert_eq!(key(short, &head, &["one"]), key(short, &head, &["two"]), "a key that ends inside does");
     }
 
     #[test]
-    fn a_growing_conversation_changes_its_key_a_few_times_only() {
+    fn a_growing_conversation_changes_its_key_once() {
         let rule = PrefixRule::default();
         let turn = text("and then ", 200);
         let mut keys: Vec<_> = (1..60).map(|turns| key(rule, "Be brief.", &vec![&*turn; turns])).collect();
         keys.dedup();
-        assert!(keys.len() <= 6, "log2 of the growth, not one key a turn: {}", keys.len());
+        assert_eq!(keys.len(), 2, "when it grows past the key's reach");
+    }
+
+    #[test]
+    fn another_salt_is_another_key() {
+        let with = |salt: &str| {
+            let text = json!({"prompt": "Once upon", "cache_salt": salt}).to_string();
+            PrefixRule::default().key(&Body::read(text.as_bytes()).unwrap(), &mut Vec::new())
+        };
+        assert_eq!(with("a"), with("a"));
+        assert_ne!(with("a"), with("b"));
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub enum BadWorkers {
     /// Not TOML, or not workers.
     #[error("{0}")]
     Wrong(#[from] toml::de::Error),
+    /// Nothing in it: most likely it is being written just now.
+    #[error("it is empty; write `workers = []` to mean no workers")]
+    Empty,
     /// A URL that cannot work.
     #[error(transparent)]
     BadUrl(#[from] BadUrl),
@@ -50,6 +53,9 @@ impl WorkerEntry {
 
 /// Reads a TOML text that holds only `[[workers]]`.
 pub fn read_workers(text: &str) -> Result<Vec<Listed>, BadWorkers> {
+    if text.trim().is_empty() {
+        return Err(BadWorkers::Empty);
+    }
     let file: WorkersFile = toml::from_str(text)?;
     let listed: Result<Vec<_>, _> = file.workers.iter().map(WorkerEntry::listed).collect();
     Ok(listed?.concat())
@@ -72,7 +78,8 @@ mod tests {
     fn unknown_keys_are_named() {
         let error = read_workers("[[workers]]\nurl = \"http://a\"\nrank = 2").unwrap_err().to_string();
         assert!(error.contains("unknown field `rank`"), "{error}");
-        assert_eq!(read_workers("").unwrap(), []);
+        assert!(matches!(read_workers(" \n"), Err(BadWorkers::Empty)));
+        assert_eq!(read_workers("workers = []").unwrap(), []);
         for bad in ["url = \"ftp://x\"", "url = \"http://x\"\nranks = 0"] {
             assert!(
                 matches!(read_workers(&format!("[[workers]]\n{bad}")), Err(BadWorkers::BadUrl(_))),

@@ -1,6 +1,7 @@
 //! The middle phases: route, send, and try another worker while nothing has reached the client.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
@@ -19,8 +20,12 @@ use crate::refusal::Refusal;
 use crate::relay::{Framing, Relay, Shape};
 use crate::reply::Reply;
 use crate::trip::{Trip, blame};
-use crate::upstream::{Answer, Connection, Fault, Upstream};
+use crate::upstream::{Answer, Fault, Upstream};
 use crate::{DecisionHeaders, headers};
+
+/// A kept connection that breaks this soon, without a word, had been closed by the worker before the request reached it:
+/// the request may go to the same worker again. After this long the worker may have begun to work, and it may not.
+const STALE_WITHIN: Duration = Duration::from_millis(20);
 
 /// One request on its way to a worker.
 struct Exchange {
@@ -109,18 +114,23 @@ impl Exchange {
         Ok(decision)
     }
 
-    /// One try at one worker, up to the first chunk of its answer. A kept connection may turn out to be closed; a request
-    /// that was not put on the wire yet goes over a fresh one. A request that was is never sent to the same
-    /// worker again, whatever happened to it.
+    /// One try at one worker, up to the first chunk of its answer.
     async fn attempt(&mut self, upstream: &Upstream) -> Result<Begun, Fault> {
         let body = self.intake.body.take().ok_or(Fault::Closed)?;
         let request = self.request(upstream, body);
         // An upload cannot be taken back once it is under way, so it is not risked on a kept connection.
         let kept = if self.intake.body.is_upload() { None } else { upstream.reuse() };
-        let Some(kept) = kept else { return begin(upstream.connect().await?, request).await };
-        match begin(kept, request).await {
-            Err(Fault::NotSent(request)) => begin(upstream.connect().await?, *request).await,
-            begun => begun,
+        let Some(kept) = kept else { return begin(upstream.connect().await?.send(request).await?).await };
+        let sent = Instant::now();
+        match kept.send(request).await {
+            Ok(answer) => begin(answer).await,
+            Err(Fault::NotSent(request)) => begin(upstream.connect().await?.send(*request).await?).await,
+            Err(_) if sent.elapsed() < STALE_WITHIN => {
+                let body = self.intake.body.take().ok_or(Fault::Closed)?;
+                let request = self.request(upstream, body);
+                begin(upstream.connect().await?.send(request).await?).await
+            }
+            Err(fault) => Err(fault),
         }
     }
 
@@ -168,9 +178,8 @@ impl Exchange {
     }
 }
 
-/// Sends the request and waits for the first chunk: some servers send their head before they begin to work.
-async fn begin(connection: Connection, request: Request<Outgoing>) -> Result<Begun, Fault> {
-    let (head, mut answer) = connection.send(request).await?;
+/// Waits for the first chunk: some servers send their head before they begin to work.
+async fn begin((head, mut answer): (Response<()>, Answer)) -> Result<Begun, Fault> {
     if head.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(Fault::Upgrade);
     }

@@ -11,7 +11,8 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::Worker;
 use warmroute_types::BadUrl;
 
-pub(crate) use connection::{Answer, Connection, Fault};
+use connection::Connection;
+pub(crate) use connection::{Answer, Fault};
 pub(crate) use target::Target;
 
 use crate::Config;

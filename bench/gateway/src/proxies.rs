@@ -1,0 +1,171 @@
+//! Starts the engine and everything that is put in front of it.
+//!
+//! Every proxy gets the same chance: keep-alive on both sides, no access log, as many threads as the machine has cores,
+//! answers passed on as they come.
+
+use std::error::Error;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use crate::args::{Args, PeerCommand};
+use crate::process::Process;
+use crate::scratch::Scratch;
+use crate::target::Target;
+
+const POLICIES: [&str; 2] = ["round_robin", "prefix_affinity"];
+const CONFIGURED: [&str; 2] = ["nginx", "haproxy"];
+/// Searched after PATH, because daemons are often not in a user's.
+const DAEMON_DIRS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+
+/// The engine first: it is what all the others are compared with. Then the gateway, then its peers.
+pub fn start_all(args: &Args, scratch: &Scratch) -> Result<Vec<Target>, Box<dyn Error>> {
+    let engine = start_engine(&args.binary, scratch)?;
+    let upstream = engine.port;
+    let mut targets = vec![engine];
+    for policy in POLICIES {
+        targets.push(start_gateway(&args.binary, policy, upstream, scratch)?);
+    }
+    for name in wanted_peers(args)? {
+        targets.push(start_configured(&name, upstream, scratch)?);
+    }
+    for peer in &args.commands {
+        targets.push(start_command(peer, upstream, scratch)?);
+    }
+    Ok(targets)
+}
+
+fn start_engine(binary: &Path, scratch: &Scratch) -> Result<Target, Box<dyn Error>> {
+    let words = ["engine", "--speed", "10000", "--port", "0"];
+    let mut process = Process::start(binary, &words, scratch.file("engine.log"))?;
+    Target::engine(process.announced_port()?, process)
+}
+
+fn start_gateway(
+    binary: &Path,
+    policy: &str,
+    upstream: u16,
+    scratch: &Scratch,
+) -> Result<Target, Box<dyn Error>> {
+    let worker = format!("http://127.0.0.1:{upstream}");
+    let ports = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
+    let words = [&["serve"], &ports[..], &["--policy", policy, "--worker-urls", &worker]].concat();
+    let mut process = Process::start(binary, &words, scratch.file(&format!("warmroute-{policy}.log")))?;
+    Target::proxy(&format!("warmroute {policy}"), process.announced_port()?, process)
+}
+
+/// Those asked for must be there; without a wish, those that are there are taken.
+fn wanted_peers(args: &Args) -> Result<Vec<String>, String> {
+    let Some(names) = &args.peers else {
+        return Ok(CONFIGURED
+            .iter()
+            .filter(|name| find(name).is_some())
+            .map(|name| name.to_string())
+            .collect());
+    };
+    match names.iter().find(|name| !CONFIGURED.contains(&name.as_str())) {
+        Some(unknown) => {
+            Err(format!("--peers knows nginx and haproxy; give `{unknown}` with --peer NAME=COMMAND"))
+        }
+        None => Ok(names.clone()),
+    }
+}
+
+fn start_configured(name: &str, upstream: u16, scratch: &Scratch) -> Result<Target, Box<dyn Error>> {
+    let program = find(name).ok_or_else(|| format!("{name} is not installed"))?;
+    let port = free_port()?;
+    let config = scratch.file(&format!("{name}.conf"));
+    let text = if name == "nginx" {
+        nginx_config(port, upstream, scratch.path())
+    } else {
+        haproxy_config(port, upstream)
+    };
+    fs::write(&config, text)?;
+    let config = config.to_string_lossy().into_owned();
+    let words: &[&str] = if name == "nginx" { &["-c", &config] } else { &["-db", "-f", &config] };
+    let process = Process::start(&program, words, scratch.file(&format!("{name}.log")))?;
+    Target::proxy(name, port, process)
+}
+
+fn start_command(peer: &PeerCommand, upstream: u16, scratch: &Scratch) -> Result<Target, Box<dyn Error>> {
+    let port = free_port()?;
+    let worker = format!("http://127.0.0.1:{upstream}");
+    let fill = |word: &String| word.replace("{port}", &port.to_string()).replace("{upstream}", &worker);
+    let words: Vec<String> = peer.words.iter().map(fill).collect();
+    let (program, rest) = words.split_first().ok_or("--peer takes NAME=COMMAND")?;
+    let process = Process::start(Path::new(program), rest, scratch.file(&format!("{}.log", peer.name)))?;
+    Target::proxy(&peer.name, port, process)
+}
+
+/// Buffers as large as the largest case, so that no body goes by way of a file.
+fn nginx_config(port: u16, upstream: u16, scratch: &Path) -> String {
+    let folder = scratch.display();
+    format!(
+        "user root;
+daemon off;
+worker_processes auto;
+pid {folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/nginx-body;
+    proxy_temp_path {folder}/nginx-proxy;
+    fastcgi_temp_path {folder}/nginx-fastcgi;
+    uwsgi_temp_path {folder}/nginx-uwsgi;
+    scgi_temp_path {folder}/nginx-scgi;
+    client_max_body_size 64m;
+    client_body_buffer_size 256k;
+    keepalive_requests 100000000;
+    tcp_nodelay on;
+    upstream engine {{
+        server 127.0.0.1:{upstream};
+        keepalive 64;
+        keepalive_requests 100000000;
+    }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://engine;
+            proxy_http_version 1.1;
+            proxy_set_header Connection \"\";
+            proxy_buffering off;
+        }}
+    }}
+}}
+"
+    )
+}
+
+fn haproxy_config(port: u16, upstream: u16) -> String {
+    format!(
+        "global
+    maxconn 1024
+defaults
+    mode http
+    option http-keep-alive
+    option http-no-delay
+    http-reuse always
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+frontend clients
+    bind 127.0.0.1:{port}
+    default_backend engine
+backend engine
+    server one 127.0.0.1:{upstream}
+"
+    )
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain(DAEMON_DIRS.iter().map(PathBuf::from));
+    dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+/// A port that was free a moment ago: not every proxy can take port 0 and say which one it got.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}

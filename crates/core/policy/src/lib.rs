@@ -6,25 +6,35 @@
 //!
 //! One rule per file. [`Standard`] is the set that the gateway offers by name.
 
+mod cache_aware;
+mod dual_choice;
 mod least_loaded;
 mod numbers;
 mod power_of_two;
 mod prefix_affinity;
+mod product;
 mod random;
 mod rendezvous;
 mod round_robin;
 mod session_affinity;
 mod standard;
+mod sticky_least_loaded;
+mod weighted_score;
 
+pub use cache_aware::{Balance, CacheAware};
+pub use dual_choice::DualChoice;
 pub use least_loaded::{LeastLoaded, LoadSignal};
 pub use numbers::{Ask, Candidate, Choice};
 pub use power_of_two::PowerOfTwo;
 pub use prefix_affinity::PrefixAffinity;
+pub use product::Product;
 pub use random::Random;
 pub use rendezvous::LoadBound;
 pub use round_robin::RoundRobin;
 pub use session_affinity::SessionAffinity;
 pub use standard::{Standard, UnknownPolicy};
+pub use sticky_least_loaded::StickyLeastLoaded;
+pub use weighted_score::WeightedScore;
 
 /// A rule that picks one of the candidates.
 pub trait Policy: Send + Sync {

@@ -24,6 +24,8 @@ pub struct Candidate {
     pub worker: WorkerId,
     /// A hash of its address: the same in every router and after every restart.
     pub identity: u64,
+    /// Prompt tokens, from the start, that its cache is believed to hold.
+    pub overlap_tokens: u32,
     /// Requests sent to it that have not ended.
     pub in_flight: u32,
     /// Prompt tokens booked on it whose prefill has not ended.
@@ -32,6 +34,13 @@ pub struct Candidate {
     pub decode_tokens: u64,
     /// Requests that wait inside the engine: its last report plus what was sent since; `None` without a fresh report.
     pub waiting: Option<u32>,
+}
+
+impl Candidate {
+    /// Share of the prompt that its cache is believed to hold, 0 to 1.
+    pub(crate) fn overlap_ratio(&self, ask: &Ask) -> f64 {
+        (f64::from(self.overlap_tokens) / f64::from(ask.prompt_tokens.max(1))).min(1.0)
+    }
 }
 
 /// Which candidate, and why.
@@ -86,11 +95,38 @@ pub(crate) mod fixtures {
         Candidate {
             worker: WorkerId(seat),
             identity: mix(u64::from(seat) + 1),
+            overlap_tokens: 0,
             in_flight,
             prefill_tokens: 0,
             decode_tokens: 0,
             waiting: None,
         }
+    }
+
+    /// How many tokens of the prompt a worker holds, and how many requests it has in flight.
+    pub type Holding = (u32, u32);
+
+    pub fn holding(rows: &[Holding]) -> Vec<Candidate> {
+        let rows = rows.iter().enumerate();
+        rows.map(|(seat, &(overlap_tokens, n))| Candidate { overlap_tokens, ..candidate(seat as u16, n) })
+            .collect()
+    }
+
+    /// A prompt of a thousand tokens.
+    pub fn thousand(random: u64) -> Ask {
+        Ask { prompt_tokens: 1_000, prefix_key: Some(mix(random)), ..drawn(random) }
+    }
+
+    /// Sends `requests` that share only their first `shared` tokens of a thousand, none of which ends; how many each of
+    /// eight workers got. What was sent to a worker is in its cache from then on.
+    pub fn spread(policy: &dyn crate::Policy, shared: u32, requests: u64) -> Vec<u32> {
+        let mut candidates = with_in_flight(&[0; 8]);
+        for draw in 0..requests {
+            let choice = policy.choose(&thousand(draw), &candidates);
+            candidates[choice.index].in_flight += 1;
+            candidates[choice.index].overlap_tokens = shared;
+        }
+        candidates.iter().map(|c| c.in_flight).collect()
     }
 
     pub fn drawn(random: u64) -> Ask {

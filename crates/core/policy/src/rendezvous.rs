@@ -26,7 +26,7 @@ impl Default for LoadBound {
 
 impl LoadBound {
     /// The most requests in flight with which a worker still takes one more.
-    fn room_below(&self, candidates: &[Candidate]) -> u64 {
+    pub(crate) fn room_below(&self, candidates: &[Candidate]) -> u64 {
         let total: u64 = candidates.iter().map(|c| u64::from(c.in_flight)).sum();
         let mean = (total + 1) as f64 / candidates.len() as f64;
         (mean * self.factor).max(mean + f64::from(self.slack)).ceil() as u64
@@ -52,6 +52,15 @@ pub(crate) fn home(key: u64, candidates: &[Candidate], bound: LoadBound) -> Home
     }
     // A full worker draws nothing. The `| 1` keeps a worker with room above every full one.
     Home::Spilled(highest(candidates, |c| if u64::from(c.in_flight) < room { draw(c) | 1 } else { 0 }))
+}
+
+/// The two workers with the highest draws for `key`, the highest first; the same one twice when there is only one.
+pub(crate) fn two_homes(key: u64, candidates: &[Candidate]) -> (usize, usize) {
+    let first = highest(candidates, |c| mix(key ^ c.identity));
+    let of_others = |c: &Candidate| {
+        if c.worker == candidates[first].worker { 0 } else { mix(key ^ c.identity) | 1 }
+    };
+    (first, highest(candidates, of_others))
 }
 
 fn highest(candidates: &[Candidate], draw: impl Fn(&Candidate) -> u64) -> usize {

@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use crate::{
-    Ask, Candidate, Choice, LeastLoaded, Policy, PowerOfTwo, PrefixAffinity, Random, RoundRobin,
-    SessionAffinity,
+    Ask, CacheAware, Candidate, Choice, DualChoice, LeastLoaded, Policy, PowerOfTwo, PrefixAffinity, Product,
+    Random, RoundRobin, SessionAffinity, StickyLeastLoaded, WeightedScore,
 };
 
 /// One of production's policies, with its parameters. An enum, so that a configuration can be
@@ -23,6 +23,16 @@ pub enum Standard {
     SessionAffinity(SessionAffinity),
     /// By prompt prefix.
     PrefixAffinity(PrefixAffinity),
+    /// The longest match, unless its worker is overloaded.
+    CacheAware(CacheAware),
+    /// The least loaded of those that hold the prefix.
+    StickyLeastLoaded(StickyLeastLoaded),
+    /// A weighed sum of match and queue.
+    WeightedScore(WeightedScore),
+    /// Miss times load.
+    Product(Product),
+    /// The better of two homes.
+    DualChoice(DualChoice),
 }
 
 /// A policy name that nobody knows.
@@ -32,8 +42,41 @@ pub struct UnknownPolicy(pub String);
 
 impl Standard {
     /// Every policy's name, in the order in which they are explained.
-    pub const NAMES: [&'static str; 6] =
-        ["round_robin", "random", "least_loaded", "power_of_two", "session_affinity", "prefix_affinity"];
+    pub const NAMES: [&'static str; 11] = [
+        "cache_aware",
+        "sticky_least_loaded",
+        "weighted_score",
+        "product",
+        "dual_choice",
+        "prefix_affinity",
+        "session_affinity",
+        "least_loaded",
+        "power_of_two",
+        "round_robin",
+        "random",
+    ];
+
+    /// Whether it looks at what workers hold: only then is that looked up.
+    pub fn needs_overlap(&self) -> bool {
+        matches!(
+            self,
+            Standard::CacheAware(_)
+                | Standard::StickyLeastLoaded(_)
+                | Standard::WeightedScore(_)
+                | Standard::Product(_)
+                | Standard::DualChoice(_)
+        )
+    }
+
+    /// Whether it looks at the prefix key.
+    pub fn needs_prefix_key(&self) -> bool {
+        matches!(self, Standard::PrefixAffinity(_) | Standard::DualChoice(_))
+    }
+
+    /// Whether it looks at the session key.
+    pub fn needs_session_key(&self) -> bool {
+        matches!(self, Standard::SessionAffinity(_))
+    }
 
     fn rule(&self) -> &dyn Policy {
         match self {
@@ -43,6 +86,11 @@ impl Standard {
             Standard::PowerOfTwo(rule) => rule,
             Standard::SessionAffinity(rule) => rule,
             Standard::PrefixAffinity(rule) => rule,
+            Standard::CacheAware(rule) => rule,
+            Standard::StickyLeastLoaded(rule) => rule,
+            Standard::WeightedScore(rule) => rule,
+            Standard::Product(rule) => rule,
+            Standard::DualChoice(rule) => rule,
         }
     }
 }
@@ -63,6 +111,11 @@ impl FromStr for Standard {
                 Standard::SessionAffinity(SessionAffinity::default())
             }
             "prefix_affinity" | "prefix_hash" => Standard::PrefixAffinity(PrefixAffinity::default()),
+            "cache_aware" => Standard::CacheAware(CacheAware::default()),
+            "sticky_least_loaded" => Standard::StickyLeastLoaded(StickyLeastLoaded::default()),
+            "weighted_score" => Standard::WeightedScore(WeightedScore::default()),
+            "product" | "lmetric" => Standard::Product(Product),
+            "dual_choice" | "dualmap" => Standard::DualChoice(DualChoice::default()),
             _ => return Err(UnknownPolicy(name.to_owned())),
         })
     }

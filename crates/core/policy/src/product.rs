@@ -1,0 +1,49 @@
+//! Tokens to compute, times requests in the batch: the least product wins.
+//!
+//! No weights: halving the miss is worth doubling the batch. Known as LMetric. One is added to both, because an idle worker
+//! would win with any miss, and a full hit with any queue.
+
+use crate::numbers::least_by;
+use crate::{Ask, Candidate, Choice, Policy};
+
+/// `(miss tokens + 1) × (requests in flight + 1)`, least wins.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Product;
+
+impl Policy for Product {
+    fn name(&self) -> &'static str {
+        "product"
+    }
+
+    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+        let miss = |c: &Candidate| u64::from(ask.prompt_tokens.saturating_sub(c.overlap_tokens)) + 1;
+        let index = least_by(candidates, ask.random, |c| miss(c) * (u64::from(c.in_flight) + 1));
+        let reason = if candidates[index].overlap_tokens > 0 { "product_with_match" } else { "product" };
+        Choice { index, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numbers::fixtures::*;
+
+    #[test]
+    fn halving_the_miss_is_worth_doubling_the_batch() {
+        let cases: [(&[Holding], usize); 4] = [
+            (&[(600, 1), (0, 0)], 0),
+            (&[(400, 1), (0, 0)], 1),
+            (&[(999, 90), (0, 0)], 0),
+            (&[(0, 3), (0, 2)], 1),
+        ];
+        for (rows, index) in cases {
+            assert_eq!(Product.choose(&thousand(3), &holding(rows)).index, index, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_that_all_share_does_not_herd() {
+        let spread = spread(&Product, 500, 800);
+        assert!(spread.iter().all(|&n| (95..=105).contains(&n)), "{spread:?}");
+    }
+}

@@ -1,0 +1,154 @@
+//! Who holds a node's spans, while the writer rearranges them.
+//!
+//! Few holders are listed one by one, each with a mask. When too many are listed, those that hold
+//! every span move into the bit set, so that a prefix that a thousand workers share costs a thousand bits and a
+//! lookup that passes it costs sixteen words. A node with such workers takes no more spans (they would not hold
+//! them): the chain goes on in a child.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::body::{Body, SPANS_MAX, ones};
+
+/// Holders that are listed before complete ones move into the bit set. A node that may still grow lists more of them,
+/// because their moving would end its growth and leave a chain in short pieces.
+const LISTED_MAX: usize = 4;
+const LISTED_MAX_GROWING: usize = 24;
+
+/// A body's holders as plain values.
+#[derive(Default)]
+pub(crate) struct Holders {
+    /// The words of the set of complete holders: (index, bits).
+    pub words: Vec<(u8, u64)>,
+    /// The others: (worker, mask).
+    pub entries: Vec<(u16, u64)>,
+}
+
+impl Holders {
+    pub fn load(&mut self, body: Body<'_>) {
+        self.words.clear();
+        self.words.extend(body.words().map(|(index, word)| (index as u8, word.load(Relaxed))));
+        self.entries.clear();
+        let (ids, masks) = body.entries();
+        self.entries.extend(ids.iter().zip(masks).map(|(&id, mask)| (id, mask.load(Relaxed))));
+    }
+
+    /// Lists a worker with this mask, whatever it held before.
+    pub fn set(&mut self, worker: u16, mask: u64) {
+        for (index, bits) in &mut self.words {
+            if *index == (worker / 64) as u8 {
+                *bits &= !(1 << (worker % 64));
+            }
+        }
+        match self.entries.iter_mut().find(|(id, _)| *id == worker) {
+            Some(entry) => entry.1 = mask,
+            None => self.entries.push((worker, mask)),
+        }
+    }
+
+    /// Drops who holds nothing and, where many are listed, moves the complete ones into the set.
+    pub fn settle(&mut self, len: usize) {
+        self.entries.retain(|&(_, mask)| mask != 0);
+        let listed_max = if len == SPANS_MAX { LISTED_MAX } else { LISTED_MAX_GROWING };
+        if self.entries.len() > listed_max {
+            let (words, whole) = (&mut self.words, ones(len));
+            self.entries.retain(|&(id, mask)| mask != whole || !add(words, id));
+        }
+        self.words.retain(|&(_, bits)| bits != 0);
+    }
+}
+
+/// Adds a worker to a sparse set; always true.
+fn add(words: &mut Vec<(u8, u64)>, worker: u16) -> bool {
+    let (index, bit) = ((worker / 64) as u8, 1 << (worker % 64));
+    match words.iter_mut().find(|word| word.0 == index) {
+        Some(word) => word.1 |= bit,
+        None => words.push((index, bit)),
+    }
+    true
+}
+
+/// Which of the node's spans a worker holds.
+pub(crate) fn mask(body: Body<'_>, worker: u16) -> u64 {
+    if is_complete(body, worker) {
+        return ones(body.len());
+    }
+    let (ids, masks) = body.entries();
+    ids.iter().position(|&id| id == worker).map_or(0, |at| masks[at].load(Relaxed))
+}
+
+fn is_complete(body: Body<'_>, worker: u16) -> bool {
+    let (index, bit) = (usize::from(worker / 64), 1 << (worker % 64));
+    body.words().any(|(at, word)| at == index && word.load(Relaxed) & bit != 0)
+}
+
+/// Which of the node's spans anybody holds.
+pub(crate) fn union(body: Body<'_>) -> u64 {
+    if has_complete(body) {
+        return ones(body.len());
+    }
+    body.entries().1.iter().fold(0, |all, mask| all | mask.load(Relaxed))
+}
+
+/// Whether some workers are known by a bit only: then the node takes no more spans.
+pub(crate) fn has_complete(body: Body<'_>) -> bool {
+    body.words().any(|(_, word)| word.load(Relaxed) != 0)
+}
+
+/// Changes a worker's mask where that is one atomic step; false where it takes a new body, or where one would be better
+/// because the worker could move into the set.
+pub(crate) fn set_in_place(body: Body<'_>, worker: u16, mask: u64) -> bool {
+    if mask == u64::MAX && body.entries().0.len() > LISTED_MAX {
+        return is_complete(body, worker);
+    }
+    let (index, bit) = (usize::from(worker / 64), 1 << (worker % 64));
+    let word = body.words().find(|&(at, _)| at == index).map(|(_, word)| word);
+    if let Some(word) = word.filter(|word| word.load(Relaxed) & bit != 0) {
+        return set_complete(word, bit, mask, body.len());
+    }
+    let (ids, masks) = body.entries();
+    if let Some(at) = ids.iter().position(|&id| id == worker) {
+        masks[at].store(mask, Relaxed);
+        return true;
+    }
+    match word {
+        Some(word) if mask == ones(body.len()) => {
+            word.fetch_or(bit, Relaxed);
+            true
+        }
+        _ => mask == 0,
+    }
+}
+
+/// A worker of the set keeps everything or leaves it.
+fn set_complete(word: &std::sync::atomic::AtomicU64, bit: u64, mask: u64, len: usize) -> bool {
+    if mask == 0 {
+        word.fetch_and(!bit, Relaxed);
+    }
+    mask == 0 || mask == ones(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_holders_move_into_the_set_when_many_are_listed() {
+        let mut holders = Holders::default();
+        for worker in [1, 2, 64, 130, 4095] {
+            holders.set(worker, u64::MAX);
+        }
+        holders.set(5, 0b101);
+        holders.settle(64);
+        assert_eq!(holders.words, [(0, 0b110), (1, 1), (2, 4), (63, 1 << 63)]);
+        assert_eq!(holders.entries, [(5, 0b101)]);
+    }
+
+    #[test]
+    fn who_holds_nothing_is_dropped() {
+        let mut holders = Holders { words: vec![(0, 0b10)], entries: vec![(7, 1)] };
+        holders.set(1, 0);
+        holders.set(7, 0);
+        holders.settle(1);
+        assert!(holders.words.is_empty() && holders.entries.is_empty());
+    }
+}

@@ -1,0 +1,226 @@
+//! Spans whose parent nobody knows yet: they wait, with their digests, and are grafted when the parent appears.
+//!
+//! An event can be lost or come late, so a store may name a parent that this worker never stored. Placing such spans
+//! at the root would credit the worker with prompts it does not hold; dropping them would lose what it does hold. The
+//! waiting room is bounded, and the group that has waited longest leaves first.
+
+use std::collections::BTreeMap;
+
+use crate::hash::{self, NumberMap};
+use crate::span::Size;
+
+/// One span that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub name: u64,
+    pub digest: u64,
+    pub size: Size,
+    /// How often it is held; zero for one that was removed meanwhile and only keeps its successors' place.
+    pub count: u32,
+}
+
+/// A chain of spans that waits for one parent.
+#[derive(Debug)]
+pub(crate) struct Group {
+    worker: u16,
+    parent: u64,
+    pub spans: Vec<Waiting>,
+}
+
+/// Everything that waits.
+#[derive(Default)]
+pub(crate) struct Orphans {
+    groups: BTreeMap<u64, Group>,
+    next_group: u64,
+    by_parent: NumberMap<(u16, u64), Vec<u64>>,
+    by_name: NumberMap<(u16, u64), (u64, u32)>,
+    spans: usize,
+    spans_max: usize,
+    /// Spans that left because too many waited.
+    pub dropped: u64,
+}
+
+impl Orphans {
+    pub fn new(spans_max: usize) -> Orphans {
+        Orphans { spans_max, ..Orphans::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Spans that wait.
+    pub fn len(&self) -> usize {
+        self.spans
+    }
+
+    pub fn bytes(&self) -> usize {
+        let group_bytes = size_of::<(u64, Group)>() * 2 + size_of::<Vec<u64>>() + 32;
+        self.spans * size_of::<Waiting>()
+            + self.groups.len() * group_bytes
+            + hash::allocated(&self.by_parent)
+            + hash::allocated(&self.by_name)
+    }
+
+    /// Lets a chain wait for `parent`. Spans at its head that already wait in just that place are counted once more.
+    pub fn park(&mut self, worker: u16, mut parent: u64, mut spans: &[Waiting]) {
+        while let Some((first, rest)) = spans.split_first() {
+            if !self.count_again(worker, parent, first) {
+                break;
+            }
+            (parent, spans) = (first.name, rest);
+        }
+        if spans.is_empty() || spans.len() > self.spans_max {
+            self.dropped += spans.len() as u64;
+            return;
+        }
+        while self.spans + spans.len() > self.spans_max {
+            self.drop_oldest();
+        }
+        self.add(Group { worker, parent, spans: spans.to_vec() });
+    }
+
+    fn count_again(&mut self, worker: u16, parent: u64, span: &Waiting) -> bool {
+        let Some(&(id, at)) = self.by_name.get(&(worker, span.name)) else { return false };
+        let group = self.groups.get_mut(&id).expect("names point to groups that wait");
+        let before = if at == 0 { group.parent } else { group.spans[at as usize - 1].name };
+        let waiting = &mut group.spans[at as usize];
+        let is_same = before == parent && waiting.digest == span.digest;
+        waiting.count += u32::from(is_same);
+        is_same
+    }
+
+    fn add(&mut self, group: Group) {
+        let (id, worker) = (self.next_group, group.worker);
+        self.next_group += 1;
+        self.spans += group.spans.len();
+        let mut group = group;
+        let mut emptied = Vec::new();
+        for at in 0..group.spans.len() {
+            let name = group.spans[at].name;
+            // A name is held in one place: where it waits already, that place is given up.
+            if let Some((other, place)) = self.by_name.insert((worker, name), (id, at as u32)) {
+                let waiting = if other == id { Some(&mut group) } else { self.groups.get_mut(&other) };
+                if let Some(waiting) = waiting {
+                    waiting.spans[place as usize].count = 0;
+                    emptied.push(other);
+                }
+            }
+        }
+        self.by_parent.entry((worker, group.parent)).or_default().push(id);
+        self.groups.insert(id, group);
+        emptied.into_iter().for_each(|other| self.drop_if_hollow(other));
+    }
+
+    /// Removes a name once; false where it does not wait.
+    pub fn remove(&mut self, worker: u16, name: u64) -> bool {
+        let Some(&(id, at)) = self.by_name.get(&(worker, name)) else { return false };
+        let waiting =
+            &mut self.groups.get_mut(&id).expect("names point to groups that wait").spans[at as usize];
+        waiting.count -= 1;
+        if waiting.count == 0 {
+            self.by_name.remove(&(worker, name));
+            self.drop_if_hollow(id);
+        }
+        true
+    }
+
+    /// Gives up a name that is now held elsewhere.
+    pub fn forget(&mut self, worker: u16, name: u64) {
+        if let Some((id, at)) = self.by_name.remove(&(worker, name)) {
+            self.groups.get_mut(&id).expect("names point to groups that wait").spans[at as usize].count = 0;
+            self.drop_if_hollow(id);
+        }
+    }
+
+    /// Takes out the oldest group that waits for this parent.
+    pub fn take(&mut self, worker: u16, parent: u64) -> Option<Group> {
+        let id = *self.by_parent.get(&(worker, parent))?.first()?;
+        self.take_group(id)
+    }
+
+    /// Forgets all that one worker has waiting.
+    pub fn clear(&mut self, worker: u16) {
+        let ids: Vec<u64> =
+            self.groups.iter().filter(|(_, group)| group.worker == worker).map(|(&id, _)| id).collect();
+        for id in ids {
+            self.take_group(id);
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some((&id, _)) = self.groups.first_key_value() else { return };
+        let group = self.take_group(id);
+        self.dropped +=
+            group.map_or(0, |group| group.spans.iter().filter(|span| span.count > 0).count() as u64);
+    }
+
+    fn drop_if_hollow(&mut self, id: u64) {
+        let is_hollow =
+            self.groups.get(&id).is_some_and(|group| group.spans.iter().all(|span| span.count == 0));
+        if is_hollow {
+            self.take_group(id);
+        }
+    }
+
+    fn take_group(&mut self, id: u64) -> Option<Group> {
+        let group = self.groups.remove(&id)?;
+        self.spans -= group.spans.len();
+        let key = (group.worker, group.parent);
+        if let Some(ids) = self.by_parent.get_mut(&key) {
+            ids.retain(|&other| other != id);
+            if ids.is_empty() {
+                self.by_parent.remove(&key);
+            }
+        }
+        for span in &group.spans {
+            if self.by_name.get(&(group.worker, span.name)).is_some_and(|&(owner, _)| owner == id) {
+                self.by_name.remove(&(group.worker, span.name));
+            }
+        }
+        hash::shrink(&mut self.by_name);
+        hash::shrink(&mut self.by_parent);
+        Some(group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(name: u64) -> Waiting {
+        Waiting { name, digest: name * 10, size: Size(1 << 12), count: 1 }
+    }
+
+    #[test]
+    fn the_longest_waiting_group_leaves_first() {
+        let mut orphans = Orphans::new(3);
+        orphans.park(0, 1, &[waiting(2), waiting(3)]);
+        orphans.park(0, 4, &[waiting(5)]);
+        orphans.park(0, 6, &[waiting(7)]);
+        assert_eq!((orphans.len(), orphans.dropped), (2, 2));
+        assert!(orphans.take(0, 1).is_none());
+        assert_eq!(orphans.take(0, 4).unwrap().spans[0].name, 5);
+    }
+
+    #[test]
+    fn a_chain_stored_twice_waits_once_and_is_removed_twice() {
+        let mut orphans = Orphans::new(10);
+        orphans.park(0, 1, &[waiting(2), waiting(3)]);
+        orphans.park(0, 1, &[waiting(2), waiting(3), waiting(4)]);
+        assert_eq!(orphans.len(), 3);
+        assert!(orphans.remove(0, 2) && orphans.remove(0, 2) && !orphans.remove(0, 2));
+        let spans = orphans.take(0, 1).unwrap().spans;
+        assert_eq!(spans.iter().map(|span| span.count).collect::<Vec<_>>(), [0, 2]);
+    }
+
+    #[test]
+    fn clearing_one_worker_leaves_the_others_waiting() {
+        let mut orphans = Orphans::new(10);
+        orphans.park(0, 1, &[waiting(2)]);
+        orphans.park(1, 1, &[waiting(2)]);
+        orphans.clear(0);
+        assert!(orphans.take(0, 1).is_none() && orphans.take(1, 1).is_some());
+        assert!(orphans.is_empty());
+    }
+}

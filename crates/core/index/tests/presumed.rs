@@ -1,0 +1,239 @@
+//! Presumed residency against the naive model: requests come, succeed, fail and age, on caches of small capacity.
+#![allow(clippy::unwrap_used)] // Tests may: a panic here is the report.
+
+mod model;
+
+use std::collections::BTreeMap;
+
+use model::{Cache, Random, first_beyond, reach, root, span};
+use warmroute_index::{Config, Index, Overlaps, Presumption, Prompt, RootKey, Source};
+use warmroute_types::{Micros, WorkerId};
+
+const SEATS: [u16; 4] = [0, 7, 64, 4_095];
+const TTL: u64 = 400;
+
+struct World {
+    index: Index,
+    caches: Vec<Cache>,
+    roots: [RootKey; 2],
+    chains: Vec<Vec<u64>>,
+    /// Uses: worker, time, and the handle while nothing is known about its outcome.
+    uses: BTreeMap<u64, (usize, u64, Option<Presumption>)>,
+    next_use: u64,
+    now: u64,
+    random: Random,
+    out: Overlaps,
+}
+
+impl World {
+    fn new(seed: u64, length: u64, capacity_tokens: u64) -> World {
+        let mut random = Random(seed);
+        let mut chains: Vec<Vec<u64>> = vec![(0..length).map(|_| random.below(1 << 40)).collect()];
+        for _ in 0..7 {
+            let mut chain = chains[random.below(chains.len() as u64) as usize].clone();
+            let fork = random.below(length) as usize;
+            chain[fork..].iter_mut().for_each(|digest| *digest = random.below(1 << 40));
+            chains.push(chain);
+        }
+        let config =
+            Config { presumed_ttl: Micros(TTL), presumed_tokens: capacity_tokens, ..Config::default() };
+        World {
+            index: Index::new(&config),
+            caches: SEATS.iter().map(|_| Cache { capacity_tokens, ..Cache::default() }).collect(),
+            roots: [root("a", Source::Presumed), root("b", Source::Presumed)],
+            chains,
+            uses: BTreeMap::new(),
+            next_use: 1,
+            now: 0,
+            random,
+            out: Overlaps::new(),
+        }
+    }
+
+    fn prompt(&mut self) -> Vec<u64> {
+        let mut prompt = self.chains[self.random.below(self.chains.len() as u64) as usize].clone();
+        prompt.truncate(1 + self.random.below(prompt.len() as u64) as usize);
+        prompt
+    }
+
+    fn presume(&mut self) {
+        let worker = self.random.below(SEATS.len() as u64) as usize;
+        let which = self.random.below(2) as usize;
+        let prompt = self.prompt();
+        let spans: Vec<_> = prompt.iter().map(|&digest| span(digest)).collect();
+        let at = Micros(self.now);
+        let handle = self.index.presume(WorkerId(SEATS[worker]), self.roots[which], &spans, at).unwrap();
+        self.caches[worker].presume(which as u64, &prompt, self.next_use);
+        self.uses.insert(self.next_use, (worker, self.now, Some(handle)));
+        self.next_use += 1;
+    }
+
+    /// Something becomes known about one of the last twenty requests, perhaps not for the first time.
+    fn settle(&mut self) {
+        let id = self.next_use.saturating_sub(1 + self.random.below(20));
+        let Some((worker, _, handle)) = self.uses.get_mut(&id) else { return };
+        let Some(handle) = handle.take() else { return };
+        if self.random.one_in(2) {
+            self.index.confirm(handle);
+            self.caches[*worker].confirm(id);
+        } else {
+            self.index.withdraw(handle);
+            self.caches[*worker].withdraw(id);
+        }
+    }
+
+    fn expire(&mut self) {
+        self.now += self.random.below(TTL);
+        let is_old = |at: u64| self.now - at >= TTL;
+        let old: Vec<(u64, usize)> =
+            self.uses.iter().filter(|(_, use_)| is_old(use_.1)).map(|(&id, use_)| (id, use_.0)).collect();
+        for (id, worker) in old {
+            self.caches[worker].expire(id);
+            self.uses.remove(&id);
+        }
+        self.index.expire(Micros(self.now));
+    }
+
+    fn resize(&mut self) {
+        let worker = self.random.below(SEATS.len() as u64) as usize;
+        let tokens = self.random.below(2 * self.caches[worker].capacity_tokens + 10);
+        self.caches[worker].capacity_tokens = tokens;
+        self.caches[worker].fit();
+        self.index.set_capacity(WorkerId(SEATS[worker]), tokens).unwrap();
+    }
+
+    fn cut(&mut self) {
+        let worker = self.random.below(SEATS.len() as u64) as usize;
+        let which = self.random.below(2) as usize;
+        let prompt = self.prompt();
+        let keep = self.random.below(prompt.len() as u64 * 2) as u32;
+        if let Some(place) = first_beyond(which as u64, &prompt, keep) {
+            self.caches[worker].cut(&place);
+        }
+        self.index.cut(WorkerId(SEATS[worker]), self.roots[which], Prompt::Chunks(&prompt), keep);
+    }
+
+    fn clear(&mut self) {
+        let worker = self.random.below(SEATS.len() as u64) as usize;
+        self.caches[worker].blocks.clear();
+        self.index.clear(WorkerId(SEATS[worker]));
+    }
+
+    fn step(&mut self) {
+        self.now += self.random.below(3);
+        match self.random.below(100) {
+            0..50 => self.presume(),
+            50..90 => self.settle(),
+            90..93 => self.expire(),
+            93..96 => self.cut(),
+            96..98 => self.resize(),
+            _ => self.clear(),
+        }
+    }
+
+    fn check(&mut self) {
+        let which = self.random.below(2) as usize;
+        let prompt = self.prompt();
+        self.index.lookup(self.roots[which], Prompt::Chunks(&prompt), &mut self.out);
+        for (&seat, cache) in SEATS.iter().zip(&self.caches) {
+            let expected = reach(which as u64, &prompt, |path| cache.blocks.contains_key(path));
+            let found = self.out.of(WorkerId(seat));
+            assert_eq!((found.spans, found.bytes, found.tokens), expected, "worker {seat}");
+            assert_eq!(self.index.presumed_tokens(WorkerId(seat)), cache.tokens(), "worker {seat}");
+        }
+    }
+
+    fn run(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.step();
+            self.check();
+        }
+        assert_eq!(
+            self.index.stats().held,
+            self.caches.iter().map(|cache| cache.blocks.len()).sum::<usize>()
+        );
+        self.index.expire(Micros(self.now + TTL));
+        let stats = self.index.stats();
+        assert_eq!((stats.spans, stats.held, stats.nodes, stats.uses), (0, 0, 0, 0));
+    }
+}
+
+#[test]
+fn equals_the_model_on_short_and_long_chains_with_small_and_large_caches() {
+    for seed in 0..24 {
+        for (length, capacity) in [(4, 10), (20, 60), (150, 150), (150, 1_000)] {
+            World::new(seed * 1_000 + length, length, capacity).run(500);
+        }
+    }
+}
+
+fn presume(index: &Index, worker: u16, digests: &[u64], now: u64) -> Presumption {
+    let spans: Vec<_> = digests.iter().map(|&digest| span(digest)).collect();
+    index.presume(WorkerId(worker), root("a", Source::Presumed), &spans, Micros(now)).unwrap()
+}
+
+fn held(index: &Index, worker: u16, digests: &[u64]) -> u32 {
+    let mut out = Overlaps::new();
+    index.lookup(root("a", Source::Presumed), Prompt::Chunks(digests), &mut out);
+    out.of(WorkerId(worker)).spans
+}
+
+#[test]
+fn a_withdrawn_request_leaves_what_its_sibling_still_waits_for() {
+    let index = Index::new(&Config::default());
+    let first = presume(&index, 0, &[1, 2, 3, 4], 0);
+    let second = presume(&index, 0, &[1, 2, 3], 1);
+    index.withdraw(first);
+    assert_eq!(held(&index, 0, &[1, 2, 3, 4]), 3);
+    index.withdraw(second);
+    assert_eq!(held(&index, 0, &[1, 2, 3, 4]), 0);
+    assert_eq!(index.stats().nodes, 0);
+}
+
+#[test]
+fn a_confirmed_prompt_survives_a_sibling_that_fails() {
+    let index = Index::new(&Config::default());
+    let first = presume(&index, 0, &[1, 2, 3], 0);
+    let second = presume(&index, 0, &[1, 2, 3, 4], 1);
+    index.confirm(first);
+    index.withdraw(second);
+    assert_eq!(held(&index, 0, &[1, 2, 3, 4]), 3);
+}
+
+#[test]
+fn the_longest_unused_chain_goes_first_and_from_its_end() {
+    let index = Index::new(&Config { presumed_tokens: 12, ..Config::default() });
+    // Digest 3 weighs three tokens: each chain weighs six.
+    let _ = presume(&index, 0, &[3, 7], 0);
+    let _ = presume(&index, 0, &[11, 15], 1);
+    assert_eq!((held(&index, 0, &[3, 7]), held(&index, 0, &[11, 15])), (2, 2));
+    let _ = presume(&index, 0, &[19], 2);
+    assert_eq!((held(&index, 0, &[3, 7]), held(&index, 0, &[11, 15]), held(&index, 0, &[19])), (1, 2, 1));
+    assert_eq!(index.stats().evicted_by_capacity, 1);
+}
+
+#[test]
+fn the_budget_is_kept_and_its_evictions_are_counted() {
+    let config = Config { budget_bytes: 1 << 20, presumed_tokens: u64::MAX, ..Config::default() };
+    let index = Index::new(&config);
+    for prompt in 0..20_000u64 {
+        let digests: Vec<u64> = (0..32).map(|at| prompt * 64 + at + 5).collect();
+        index.confirm(presume(&index, (prompt % 8) as u16, &digests, prompt));
+        assert!(index.bytes() <= config.budget_bytes, "{:?}", index.stats().bytes);
+    }
+    let stats = index.stats();
+    assert!(stats.evicted_by_budget > 500_000 && stats.spans > 10_000, "{stats:?}");
+    let last: Vec<u64> = (0..32).map(|at| 19_999 * 64 + at + 5).collect();
+    assert_eq!(held(&index, 7, &last), 32, "the newest is kept");
+}
+
+#[test]
+fn a_clock_that_steps_back_does_no_harm() {
+    let index = Index::new(&Config { presumed_ttl: Micros(100), ..Config::default() });
+    let _ = presume(&index, 0, &[5], 1_000);
+    let _ = presume(&index, 0, &[6], 900);
+    index.expire(Micros(0));
+    assert_eq!((held(&index, 0, &[5]), held(&index, 0, &[6])), (1, 1));
+    index.expire(Micros(1_100));
+    assert_eq!((held(&index, 0, &[5]), held(&index, 0, &[6])), (0, 0));
+}

@@ -1,5 +1,6 @@
 //! From options to what each part is told.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,11 +8,13 @@ use std::time::Duration;
 use anyhow::Context;
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_fleet::HealthConfig;
-use warmroute_gateway::{DecisionHeaders, SessionKey};
-use warmroute_policy::{LoadSignal, Standard};
+use warmroute_gateway::{DecisionHeaders, SessionKey, UsageInjection};
+use warmroute_policy::{Balance, CacheAware, LoadSignal, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
+use warmroute_types::Micros;
 
-use crate::options::{Options, groups::PrefixKey, groups::Signal, likest};
+use crate::options::groups::{BalanceRule, Injection, PrefixKey, Preset, Signal};
+use crate::options::{Cache, Options, likest};
 
 /// Everything `serve` needs, checked.
 pub struct Plan {
@@ -47,6 +50,9 @@ pub struct Sources {
     pub dns_refresh: Duration,
 }
 
+/// Memory that a span of the index takes, about.
+const BYTES_PER_SPAN: usize = 32;
+
 /// More threads than any machine has cores.
 const THREADS_MAX: usize = 1_024;
 
@@ -79,6 +85,7 @@ impl Plan {
             policy: policy(&options)?,
             router: warmroute_router::Config {
                 health: HealthConfig { failures_max: filled(health.health_failure_threshold) },
+                index: index_config(&options)?,
                 ..warmroute_router::Config::default()
             },
             gateway,
@@ -115,13 +122,57 @@ fn policy(options: &Options) -> anyhow::Result<Standard> {
         Some(likest) => format!("policy: did you mean `{likest}`?"),
         None => "policy".to_owned(),
     })?;
-    if let Standard::LeastLoaded(rule) = &mut policy {
-        rule.signal = match filled(options.routing.load_signal) {
-            Signal::InFlight => LoadSignal::InFlight,
-            Signal::Waiting => LoadSignal::Waiting,
-        };
+    match &mut policy {
+        Standard::LeastLoaded(rule) => {
+            rule.signal = match filled(options.routing.load_signal) {
+                Signal::InFlight => LoadSignal::InFlight,
+                Signal::Waiting => LoadSignal::Waiting,
+            };
+        }
+        Standard::CacheAware(rule) => *rule = cache_aware(&options.cache)?,
+        Standard::WeightedScore(rule) => {
+            rule.affinity_weight = filled(options.cache.affinity_weight);
+            rule.queue_weight = filled(options.cache.queue_weight);
+        }
+        _ => {}
     }
     Ok(policy)
+}
+
+/// The preset's thresholds, but for those given one by one.
+fn cache_aware(cache: &Cache) -> anyhow::Result<CacheAware> {
+    let preset = match filled(cache.cache_preset) {
+        Preset::HighAffinity => CacheAware::HIGH_AFFINITY,
+        Preset::Balanced => CacheAware::BALANCED,
+        Preset::LoadFocused => CacheAware::LOAD_FOCUSED,
+    };
+    let rule = CacheAware {
+        cache_threshold: cache.cache_threshold.unwrap_or(preset.cache_threshold),
+        balance_abs: cache.balance_abs_threshold.unwrap_or(preset.balance_abs),
+        balance_rel: cache.balance_rel_threshold.unwrap_or(preset.balance_rel),
+        balance: match filled(cache.balance) {
+            BalanceRule::Both => Balance::Both,
+            BalanceRule::Either => Balance::Either,
+            BalanceRule::Dynamic => Balance::Dynamic,
+        },
+    };
+    anyhow::ensure!((0.0..=1.0).contains(&rule.cache_threshold), "cache-threshold must be between 0 and 1");
+    anyhow::ensure!(rule.balance_rel >= 1.0, "balance-rel-threshold must be at least 1");
+    Ok(rule)
+}
+
+/// Bounds of the index. Its digests are keyed anew in every process.
+fn index_config(options: &Options) -> anyhow::Result<warmroute_index::Config> {
+    let cache = &options.cache;
+    let config = warmroute_index::Config {
+        budget_bytes: filled(cache.max_tree_size).saturating_mul(BYTES_PER_SPAN),
+        presumed_ttl: Micros::from_secs(filled(cache.presumed_ttl_secs)),
+        presumed_tokens: filled(cache.worker_kv_tokens),
+        seed: RandomState::new().hash_one(0_u8),
+        ..warmroute_index::Config::default()
+    };
+    config.validate().context("max-tree-size, presumed-ttl-secs")?;
+    Ok(config)
 }
 
 fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config> {
@@ -143,6 +194,10 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         decision_headers: match filled(routing.decision_headers) {
             true => DecisionHeaders::On,
             false => DecisionHeaders::Off,
+        },
+        usage_injection: match filled(options.cache.usage_injection) {
+            Injection::On => UsageInjection::On,
+            Injection::Off => UsageInjection::Off,
         },
         retries_max: filled(requests.retry_max_retries),
         connect_timeout: Duration::from_secs(filled(requests.connect_timeout_secs)),
@@ -182,6 +237,18 @@ mod tests {
     }
 
     #[test]
+    fn a_preset_gives_way_to_what_is_said_beside_it() {
+        let rule = |text: &str| match plan(text).unwrap().policy {
+            Standard::CacheAware(rule) => (rule.cache_threshold, rule.balance_abs, rule.balance_rel),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(rule(""), (0.3, 64, 1.5));
+        assert_eq!(rule("[cache]\ncache-preset = \"high-affinity\""), (0.2, 128, 2.0));
+        let mixed = "[cache]\ncache-preset = \"load-focused\"\nbalance-abs-threshold = 7";
+        assert_eq!(rule(mixed), (0.5, 7, 1.2));
+    }
+
+    #[test]
     fn what_cannot_work_is_refused_with_its_reason() {
         for (text, reason) in [
             ("[routing]\npolicy = \"best\"", "unknown policy `best`"),
@@ -197,6 +264,9 @@ mod tests {
             ("[health]\nhealth-failure-threshold = 0", "health-failure-threshold"),
             ("[health]\nload-interval-ms = 0", "load-interval-ms must be at least 1"),
             ("[health]\nhealth-check-endpoint = \"health\"", "begin with /"),
+            ("[cache]\ncache-threshold = 1.5", "cache-threshold"),
+            ("[cache]\nbalance-rel-threshold = 0.5", "balance-rel-threshold"),
+            ("[cache]\nmax-tree-size = 1", "max-tree-size"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();

@@ -22,8 +22,8 @@ use warmroute_router::{Change, Router};
 
 use crate::plan::{Plan, Sources};
 
-/// How often unused connections are looked through.
-const PRUNE_EVERY: Duration = Duration::from_secs(2);
+/// How often unused connections and old presumptions are looked through.
+const TICK: Duration = Duration::from_secs(2);
 
 /// A gateway that runs. Dropped, everything stops at once.
 pub struct Service {
@@ -54,7 +54,7 @@ impl Service {
         discover(plan.sources, Arc::clone(&router), &mut background);
         let clock = Arc::clone(&gateway);
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
-        background.spawn(prune(Arc::clone(&gateway)));
+        background.spawn(tick(Arc::clone(&gateway)));
         let page = Admin::new(Arc::clone(&gateway), config, drain.clone());
         background.spawn(async move { _ = page.serve(operators, Drain::default()).await });
         let clients = tokio::spawn(serve(gateway, clients, drain.clone()));
@@ -75,10 +75,10 @@ async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }
 
-async fn prune(gateway: Arc<Gateway>) {
+async fn tick(gateway: Arc<Gateway>) {
     loop {
-        tokio::time::sleep(PRUNE_EVERY).await;
-        gateway.prune_connections();
+        tokio::time::sleep(TICK).await;
+        gateway.tick();
     }
 }
 

@@ -21,7 +21,7 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     ("core", "router", &["types", "prompt", "index", "fleet", "policy"]),
     ("edge", "discovery", &["types"]),
     ("edge", "probe", &["types", "fleet", "policy", "router"]),
-    ("edge", "gateway", &["types", "prompt", "fleet", "policy", "router"]),
+    ("edge", "gateway", &["types", "prompt", "index", "fleet", "policy", "router"]),
     ("lab", "engine", &["types"]),
     ("lab", "replica", &["types", "engine"]),
 ];
@@ -199,7 +199,9 @@ fn core_sources() -> Vec<(PathBuf, String)> {
     while let Some(path) = open.pop() {
         if path.is_dir() {
             open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("tests.rs") {
+        } else if path.extension().is_some_and(|ending| ending == "rs")
+            && !path.to_string_lossy().ends_with("tests.rs")
+        {
             let text = std::fs::read_to_string(&path).unwrap();
             let code = text.split("#[cfg(test)]").next().unwrap();
             let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -40,8 +40,11 @@ async fn compare(args: &DemoArgs) -> anyhow::Result<()> {
     for policy in &args.policies {
         runs.push(measure(args, policy, &workload).await.with_context(|| format!("with {policy}"))?);
     }
-    let text =
-        if args.json { report::as_json(&runs).to_string() } else { report::as_table(args, &workload, &runs) };
+    let text = if args.json {
+        report::as_json(&workload, &runs).to_string()
+    } else {
+        report::as_table(args, &workload, &runs)
+    };
     print(&text)
 }
 

@@ -73,7 +73,7 @@ impl Ttft {
 }
 
 /// For machines.
-pub fn as_json(runs: &[Run]) -> Value {
+pub fn as_json(workload: &Workload, runs: &[Run]) -> Value {
     let one = |run: &Run| {
         json!({
             "policy": run.policy,
@@ -83,6 +83,7 @@ pub fn as_json(runs: &[Run]) -> Value {
                 "mean": run.ttft_ms.mean, "p50": run.ttft_ms.p50, "p95": run.ttft_ms.p95, "p99": run.ttft_ms.p99,
             },
             "token_hit_ratio": run.token_hit_ratio,
+            "token_hit_ratio_ideal": workload.ideal_hit_ratio(),
             "requests_per_s": run.requests_per_s,
             "load_max_over_mean": run.load_max_over_mean,
         })
@@ -99,11 +100,13 @@ struct Row {
     gain: fn(first: f64, last: f64) -> f64,
 }
 
+const HIT_RATIO: &str = "token hit ratio";
+
 const ROWS: [Row; 6] = [
     Row { name: "TTFT p50", read: |run| run.ttft_ms.p50, write: ms, gain: less },
     Row { name: "TTFT p95", read: |run| run.ttft_ms.p95, write: ms, gain: less },
     Row { name: "TTFT p99", read: |run| run.ttft_ms.p99, write: ms, gain: less },
-    Row { name: "token hit ratio", read: |run| run.token_hit_ratio, write: percent, gain: more },
+    Row { name: HIT_RATIO, read: |run| run.token_hit_ratio, write: percent, gain: more },
     Row { name: "requests/s", read: |run| run.requests_per_s, write: decimal, gain: more },
     Row { name: "busiest / mean", read: |run| run.load_max_over_mean, write: decimal, gain: less },
 ];
@@ -154,6 +157,9 @@ pub fn as_table(args: &DemoArgs, workload: &Workload, runs: &[Run]) -> String {
             cells.push(format!("{:.2} x", (row.gain)(first, last)));
         }
         line(row.name, cells);
+        if row.name == HIT_RATIO {
+            line("  of at most", vec![percent(workload.ideal_hit_ratio()); runs.len()]);
+        }
     }
     line("errors", runs.iter().map(|run| run.errors.to_string()).collect());
     table

@@ -54,6 +54,26 @@ impl Workload {
         Workload { conversations }
     }
 
+    /// Share of all prompt tokens that an infinite cache, shared by all engines, would hold: everything but the first
+    /// appearance of each system prompt and each question. No policy finds more.
+    pub fn ideal_hit_ratio(&self) -> f64 {
+        let (mut all, mut new) = (0, 0);
+        let mut systems: Vec<&str> = Vec::new();
+        for conversation in &self.conversations {
+            let mut length = conversation.system.len() / 4;
+            if !systems.contains(&conversation.system.as_str()) {
+                systems.push(&conversation.system);
+                new += length;
+            }
+            for (_, question) in &conversation.questions {
+                length += question.len() / 4;
+                (all, new) = (all + length, new + question.len() / 4);
+                length += ANSWER_TOKENS as usize;
+            }
+        }
+        1.0 - new as f64 / all as f64
+    }
+
     /// Requests in all.
     pub fn requests(&self) -> u64 {
         (self.conversations.len() * TURNS) as u64
@@ -109,6 +129,15 @@ mod tests {
         };
         assert_eq!(texts(1), texts(1));
         assert_ne!(texts(1), texts(2));
+    }
+
+    #[test]
+    fn the_ideal_is_everything_said_before() {
+        let ideal = Workload::new(144, 1).ideal_hit_ratio();
+        assert!((0.85..0.97).contains(&ideal), "{ideal}");
+        // One conversation alone: its system prompt is new once and repeated three times.
+        let alone = Workload::new(1, 1).ideal_hit_ratio();
+        assert!((0.5..0.75).contains(&alone), "{alone}");
     }
 
     #[test]

@@ -69,7 +69,7 @@ mod tests {
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains(place) && error.contains(hint), "{text}: {error}");
         }
-        let error = format!("{:#}", parse("[server]\nquux = 1").unwrap_err());
+        let error = format!("{:#}", parse("[server]\nzzzz = 1").unwrap_err());
         assert!(!error.contains("did you mean"), "{error}");
     }
 

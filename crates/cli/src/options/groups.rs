@@ -101,9 +101,10 @@ group! {
 group! {
     /// How workers are chosen.
     Routing in "routing" ("Routing") {
-        /// round_robin, random, least_loaded, power_of_two, session_affinity or prefix_affinity [default: prefix_affinity]
+        /// cache_aware, sticky_least_loaded, weighted_score, product, dual_choice, prefix_affinity, session_affinity,
+        /// least_loaded, power_of_two, round_robin or random [default: cache_aware]
         #[arg(long, env = "WARMROUTE_POLICY", hide_env = true)]
-        policy: String = Some("prefix_affinity".to_owned()),
+        policy: String = Some("cache_aware".to_owned()),
         /// What least_loaded counts: requests in flight, or requests waiting in the engines [default: in-flight]
         #[arg(long, value_enum, env = "WARMROUTE_LOAD_SIGNAL", hide_env = true)]
         load_signal: Signal = Some(Signal::InFlight),
@@ -150,6 +151,79 @@ pub enum PrefixKey {
 }
 
 group! {
+    /// What is remembered about caches, and how it is weighed.
+    Cache in "cache" ("Cache") {
+        /// Thresholds of cache_aware under one name; the three below win over it [default: balanced]
+        #[arg(long, value_enum, env = "WARMROUTE_CACHE_PRESET", hide_env = true)]
+        cache_preset: Preset = Some(Preset::Balanced),
+        /// Share of the prompt that must match [balanced: 0.3]
+        #[arg(long, value_name = "SHARE", env = "WARMROUTE_CACHE_THRESHOLD", hide_env = true)]
+        cache_threshold: f64 = None,
+        /// Requests above the least loaded worker from which the matching one counts as overloaded [balanced: 64]
+        #[arg(long, value_name = "REQUESTS", env = "WARMROUTE_BALANCE_ABS_THRESHOLD", hide_env = true)]
+        balance_abs_threshold: u32 = None,
+        /// Times the least loaded worker's requests from which it does [balanced: 1.5]
+        #[arg(long, value_name = "TIMES", env = "WARMROUTE_BALANCE_REL_THRESHOLD", hide_env = true)]
+        balance_rel_threshold: f64 = None,
+        /// Whether both must be passed, either, or a bound that follows the fleet's load [default: both]
+        #[arg(long, value_enum, env = "WARMROUTE_BALANCE", hide_env = true)]
+        balance: BalanceRule = Some(BalanceRule::Both),
+        /// Weight of the match in weighted_score [default: 1]
+        #[arg(long, value_name = "WEIGHT", env = "WARMROUTE_AFFINITY_WEIGHT", hide_env = true)]
+        affinity_weight: f64 = Some(1.0),
+        /// Weight of the queue in weighted_score [default: 1]
+        #[arg(long, value_name = "WEIGHT", env = "WARMROUTE_QUEUE_WEIGHT", hide_env = true)]
+        queue_weight: f64 = Some(1.0),
+        /// Most spans of prompts that are remembered, at 32 bytes of memory each [default: 67108864]
+        #[arg(long, value_name = "SPANS", env = "WARMROUTE_MAX_TREE_SIZE", hide_env = true)]
+        max_tree_size: usize = Some(67_108_864),
+        /// How long a prompt is believed to be cached after its last use [default: 1800]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_PRESUMED_TTL_SECS", hide_env = true)]
+        presumed_ttl_secs: u64 = Some(1_800),
+        /// Tokens that a worker's cache holds, where its metrics do not say [default: 500000]
+        #[arg(long, value_name = "TOKENS", env = "WARMROUTE_WORKER_KV_TOKENS", hide_env = true)]
+        worker_kv_tokens: u64 = Some(500_000),
+        /// Ask streams for their usage, and keep it from clients who did not ask [default: on]
+        #[arg(long, value_enum, env = "WARMROUTE_USAGE_INJECTION", hide_env = true)]
+        usage_injection: Injection = Some(Injection::On),
+    }
+}
+
+/// Thresholds under one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// 0.2 / 128 / 2.0: more hits, for conversations.
+    HighAffinity,
+    /// 0.3 / 64 / 1.5.
+    Balanced,
+    /// 0.5 / 32 / 1.2: load first.
+    LoadFocused,
+}
+
+/// How the balance thresholds are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BalanceRule {
+    /// Both must be passed.
+    Both,
+    /// Either is enough.
+    Either,
+    /// Half the mean above the mean, and at least four requests.
+    Dynamic,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Injection {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+group! {
     /// How requests are read and sent on.
     Requests in "requests" ("Requests") {
         /// Largest JSON body that is taken; uploads are streamed and have no limit [default: 67108864]
@@ -187,10 +261,11 @@ group! {
 }
 
 /// Every table of the file with its keys, spelled as in Rust (`_` for `-`).
-pub(super) const KEYS: [(&str, &[&str]); 5] = [
+pub(super) const KEYS: [(&str, &[&str]); 6] = [
     ("server", Server::KEYS),
     ("discovery", Discovery::KEYS),
     ("routing", Routing::KEYS),
+    ("cache", Cache::KEYS),
     ("requests", Requests::KEYS),
     ("health", Health::KEYS),
 ];

@@ -15,7 +15,7 @@ use warmroute_discovery::WorkerEntry;
 
 pub use environment::check_environment;
 pub use file::{likest, read_file};
-pub use groups::{Discovery, Health, Requests, Routing, Server};
+pub use groups::{Cache, Discovery, Health, Requests, Routing, Server};
 
 /// All options.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +30,9 @@ pub struct Options {
     /// How workers are chosen.
     #[command(flatten)]
     pub routing: Routing,
+    /// What is remembered about caches.
+    #[command(flatten)]
+    pub cache: Cache,
     /// How requests are read and sent on.
     #[command(flatten)]
     pub requests: Requests,
@@ -51,6 +54,7 @@ impl Options {
             server: self.server.over(below.server),
             discovery: self.discovery.over(below.discovery),
             routing: self.routing.over(below.routing),
+            cache: self.cache.over(below.cache),
             requests: self.requests.over(below.requests),
             health: self.health.over(below.health),
             aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
@@ -64,6 +68,7 @@ impl Options {
             server: Server::defaults(),
             discovery: Discovery::defaults(),
             routing: Routing::defaults(),
+            cache: Cache::defaults(),
             requests: Requests::defaults(),
             health: Health::defaults(),
             ..Options::default()
@@ -77,10 +82,11 @@ mod tests {
 
     #[test]
     fn every_option_has_a_default_or_may_be_left_out() {
-        // What is None in the defaults is left out of the printed configuration: only lists of workers may be.
+        // What is None in the defaults is left out of the printed configuration: only lists of workers may be, and the
+        // thresholds that a preset stands for.
         let printed = toml::Value::try_from(Options::defaults()).unwrap();
-        let tables = ["server", "routing", "requests", "health"];
-        for (table, none_allowed) in tables.iter().map(|table| (table, 0)) {
+        let tables = [("server", 0), ("routing", 0), ("cache", 3), ("requests", 0), ("health", 0)];
+        for (table, none_allowed) in &tables {
             let given = printed[table].as_table().unwrap().len();
             let all = groups::KEYS.iter().find(|(name, _)| name == table).unwrap().1.len();
             assert_eq!(given, all - none_allowed, "[{table}]");

@@ -27,6 +27,8 @@ pub(crate) struct Desk {
     kv_use_ppm: AtomicU32,
     /// Whether the last thing seen of the worker was a failure: an answer is then worth telling.
     is_suspect: AtomicBool,
+    /// It has said once how many tokens were cached: from then on, saying nothing means none.
+    says_cached: AtomicBool,
 }
 
 /// The numbers on a desk at one moment.
@@ -44,6 +46,8 @@ pub struct DeskView {
     pub booked_since_report: u32,
     /// The engine's last report, if it ever made one.
     pub report: Option<LoadReport>,
+    /// Whether the engine says how many prompt tokens it found in its cache.
+    pub says_cached: bool,
 }
 
 impl DeskView {
@@ -74,6 +78,18 @@ impl Desk {
 
     pub(crate) fn is_suspect(&self) -> bool {
         self.is_suspect.load(Relaxed)
+    }
+
+    /// What an engine said, or left out, about cached tokens, understood: engines leave the number out when it is zero.
+    pub(crate) fn cached_tokens(&self, said: Option<u32>) -> Option<u32> {
+        if said.is_some() {
+            self.says_cached.store(true, Relaxed);
+        }
+        said.or(self.says_cached().then_some(0))
+    }
+
+    pub(crate) fn says_cached(&self) -> bool {
+        self.says_cached.load(Relaxed)
     }
 
     pub(crate) fn in_flight(&self) -> u32 {
@@ -107,6 +123,7 @@ impl Desk {
     pub(crate) fn wipe(&self) {
         self.set_state(WorkerState::Starting);
         self.set_suspect(false);
+        self.says_cached.store(false, Relaxed);
         self.reported_at.store(0, Relaxed);
         self.booked_since.store(0, Relaxed);
     }
@@ -123,6 +140,7 @@ impl Desk {
             decode_tokens: self.decode_tokens.load(Relaxed),
             booked_since_report: self.booked_since.load(Relaxed),
             report: (at != Micros::ZERO).then_some(report),
+            says_cached: self.says_cached(),
         }
     }
 }

@@ -125,6 +125,11 @@ impl Fleet {
         news
     }
 
+    /// What a worker's answer means about cached tokens: `None` is unknown, until it has once given a number.
+    pub fn cached_tokens(&self, worker: &Worker, said: Option<u32>) -> Option<u32> {
+        self.desk(worker.id).cached_tokens(said)
+    }
+
     /// Whether the operator said what this worker serves.
     pub fn models_are_given(&self, worker: &Worker) -> bool {
         let seats = self.seats.read();

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_policy::Standard;
-use warmroute_router::{Change, Config, Request, Router};
+use warmroute_router::{Change, Config, Request, Router, Scratch};
 use warmroute_types::{Address, Micros};
 
 const ROUNDS: usize = 9;
@@ -41,12 +41,21 @@ fn fleet(policy: Standard, workers: usize) -> Router<Standard> {
 
 fn ns_per_decision(router: &Router<Standard>, workers: usize) -> f64 {
     let decisions = 2_000_000 / (workers + 100);
+    let mut scratch = Scratch::default();
     let begin = Instant::now();
     for i in 0..decisions as u64 {
         let key = Some(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let request =
-            Request { model: Some("m"), prompt_tokens: 500, session_key: key, prefix_key: key, avoid: &[] };
-        black_box(router.route(&request, Micros(i), i.wrapping_mul(0x2545_f491_4f6c_dd1d)).ok());
+        let request = Request {
+            model: Some("m"),
+            prompt_tokens: 500,
+            prompt: None,
+            session_key: key,
+            prefix_key: key,
+            avoid: &[],
+        };
+        black_box(
+            router.route(&request, &mut scratch, Micros(i), i.wrapping_mul(0x2545_f491_4f6c_dd1d)).ok(),
+        );
     }
     begin.elapsed().as_nanos() as f64 / decisions as f64
 }

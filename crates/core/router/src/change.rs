@@ -34,6 +34,13 @@ pub enum Change {
         /// What.
         models: Models,
     },
+    /// The engine said how much its cache holds.
+    Capacity {
+        /// Which.
+        worker: Arc<Worker>,
+        /// So many tokens.
+        tokens: u64,
+    },
     /// The engine reported its load.
     Load {
         /// Which.

@@ -1,20 +1,29 @@
 //! The routing core: `route`, `observe`, `apply`.
 //!
 //! ```text
-//!  request ──▶ route ──▶ Decision (worker, reason, booking)
+//!  request ──▶ route ──▶ Decision (worker, reason, expected cached tokens, booking, presumption)
 //!                          │
-//!  what happened ──▶ observe(booking)      first token, end, failure; dropping the booking = client gone
-//!  news ──▶ apply(change)                  workers come and go, probes, load reports
+//!  what happened ──▶ observe(decision)     first token, end; dropping the decision = failed, or client gone
+//!  usage ──▶ feedback(decision)            what the engine found in its cache, against what was expected
+//!  news ──▶ apply(change)                  workers come and go, probes, load reports, capacities
 //! ```
 //!
 //! Pure: no clock, sockets or randomness of its own. The gateway drives it in real time, the lab in virtual time.
 //!
 //! The law of this crate: scoring and booking happen in one critical section per model, so k concurrent requests are
-//! placed as if they had come one after another. Nothing in that section allocates or waits.
+//! placed as if they had come one after another. Nothing in that section waits, and only remembering a new prompt in the
+//! index allocates.
 
 mod change;
+mod feedback;
 mod pool;
+mod presumed;
+mod prompt;
 mod router;
+mod token_rate;
 
 pub use change::{Change, Outcome};
+pub use feedback::Feedback;
+pub use pool::Scratch;
+pub use prompt::PromptChunks;
 pub use router::{Config, Decision, NoRoute, Request, Router};

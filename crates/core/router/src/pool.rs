@@ -1,16 +1,30 @@
 //! The workers that serve one model, and the critical section in which one is chosen and booked.
+//!
+//! The index is walked before the section is entered. Whoever presumes something inside moves the pool's version on, and a
+//! walk that began before that is repeated inside: so a sibling sees what the one before it was given, and cold requests
+//! do not pay for it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use warmroute_fleet::{Booking, Fleet, Work, Worker};
+use warmroute_index::{Index, Overlaps, Prompt, Span};
 use warmroute_policy::{Ask, Candidate, Choice, Policy};
-use warmroute_types::{Micros, WorkerId, WorkerState};
+use warmroute_types::{MAX_WORKERS, Micros, WorkerId, WorkerState};
+
+use crate::presumed::Presumed;
+use crate::prompt::PromptChunks;
+use crate::token_rate::TokenRate;
 
 /// One model's workers.
 #[derive(Default)]
 pub(crate) struct Pool {
     section: Mutex<Section>,
+    /// Moves on with every presumption.
+    version: AtomicU64,
+    /// How many tokens this model makes of a byte.
+    pub(crate) tokens: TokenRate,
 }
 
 /// What the critical section works on. The candidates' memory is reserved when members change, not per decision.
@@ -20,6 +34,8 @@ struct Section {
     candidates: Vec<Candidate>,
     /// For each candidate, which member it is.
     seats: Vec<usize>,
+    /// For each seat of the fleet, how many bytes of the prompt at hand it holds; zero between decisions.
+    overlap_bytes: Vec<u32>,
     turn: u64,
 }
 
@@ -34,7 +50,7 @@ struct Member {
 /// What a decision needs besides the policy.
 pub(crate) struct Terms<'a> {
     pub ask: Ask,
-    pub work: Work,
+    pub prompt: Option<PromptChunks<'a>>,
     pub avoid: &'a [WorkerId],
     pub now: Micros,
     pub report_age_max: Micros,
@@ -44,7 +60,16 @@ pub(crate) struct Terms<'a> {
 pub(crate) struct Placed {
     pub worker: Arc<Worker>,
     pub reason: &'static str,
+    pub cached_tokens: Option<u32>,
     pub booking: Booking,
+    pub presumed: Option<Presumed>,
+}
+
+/// Memory that decisions need and that is kept between them: one for each thread that decides.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    overlaps: Overlaps,
+    spans: Vec<Span>,
 }
 
 impl Pool {
@@ -53,6 +78,7 @@ impl Pool {
         let mut section = self.section.lock();
         section.candidates = Vec::with_capacity(members.len());
         section.seats = Vec::with_capacity(members.len());
+        section.overlap_bytes.resize(MAX_WORKERS, 0);
         section.members = members.into_iter().map(Member::from).collect();
     }
 
@@ -60,30 +86,69 @@ impl Pool {
         self.section.lock().members.is_empty()
     }
 
-    /// Chooses and books in one step. `None`: no member is ready, or all ready ones are to be avoided.
+    /// Chooses, books and presumes in one step. `None`: no member is ready, or all ready ones are to be avoided.
     pub(crate) fn place<P: Policy>(
         &self,
         fleet: &Arc<Fleet>,
+        index: &Arc<Index>,
         policy: &P,
         terms: Terms<'_>,
+        scratch: &mut Scratch,
     ) -> Option<Placed> {
+        let version = self.version.load(Ordering::Acquire);
+        if let Some(prompt) = terms.prompt {
+            scratch.walk(index, prompt);
+            scratch.cut(prompt, &self.tokens);
+        }
         let mut section = self.section.lock();
-        section.line_up(fleet, &terms);
+        if let Some(prompt) = terms.prompt.filter(|_| version != self.version.load(Ordering::Acquire)) {
+            scratch.walk(index, prompt);
+        }
+        section.line_up(fleet, &terms, &self.tokens, &scratch.overlaps);
         if section.candidates.is_empty() {
             return None;
         }
         let ask = Ask { turn: section.turn, ..terms.ask };
         section.turn = section.turn.wrapping_add(1);
-        let Choice { index, reason } = policy.choose(&ask, &section.candidates);
-        let worker = Arc::clone(&section.members[section.seats[index]].worker);
-        let booking = Booking::make(fleet, worker.id, terms.work);
-        Some(Placed { worker, reason, booking })
+        let Choice { index: chosen, reason } = policy.choose(&ask, &section.candidates);
+        let cached_tokens = terms.prompt.map(|_| section.candidates[chosen].overlap_tokens);
+        let worker = Arc::clone(&section.members[section.seats[chosen]].worker);
+        let work = Work {
+            prefill_tokens: ask.prompt_tokens - cached_tokens.unwrap_or(0),
+            context_tokens: ask.prompt_tokens,
+        };
+        let booking = Booking::make(fleet, worker.id, work);
+        let presumed = terms.prompt.and_then(|prompt| {
+            let presumed = Presumed::make(index, worker.id, prompt.root, &scratch.spans, terms.now);
+            // After it, not before: whoever reads the new version must see what it stands for.
+            self.version.fetch_add(1, Ordering::Release);
+            presumed
+        });
+        Some(Placed { worker, reason, cached_tokens, booking, presumed })
+    }
+}
+
+impl Scratch {
+    fn walk(&mut self, index: &Index, prompt: PromptChunks<'_>) {
+        index.lookup(prompt.root, Prompt::Chunks(prompt.digests), &mut self.overlaps);
+    }
+
+    /// The prompt as spans, with the tokens that its chunks are believed to have.
+    fn cut(&mut self, prompt: PromptChunks<'_>, rate: &TokenRate) {
+        let tokens = rate.tokens_in(prompt.chunk_bytes).clamp(1, Span::TOKENS_MAX);
+        let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
+        self.spans.clear();
+        self.spans.extend(prompt.digests.iter().map(span));
     }
 }
 
 impl Section {
     /// Writes the ready members' numbers into the candidates.
-    fn line_up(&mut self, fleet: &Fleet, terms: &Terms<'_>) {
+    fn line_up(&mut self, fleet: &Fleet, terms: &Terms<'_>, rate: &TokenRate, overlaps: &Overlaps) {
+        let overlaps = if terms.prompt.is_some() { overlaps.as_slice() } else { &[] };
+        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = overlap.reach.bytes);
+        // The last token is computed anew even when everything is cached: its logits are wanted.
+        let usable = terms.ask.prompt_tokens.saturating_sub(1);
         self.candidates.clear();
         self.seats.clear();
         for (seat, member) in self.members.iter().enumerate() {
@@ -95,12 +160,14 @@ impl Section {
             self.candidates.push(Candidate {
                 worker: member.id,
                 identity: member.identity,
+                overlap_tokens: rate.tokens_in(self.overlap_bytes[member.id.index()]).min(usable),
                 in_flight: desk.in_flight,
                 prefill_tokens: desk.prefill_tokens,
                 decode_tokens: desk.decode_tokens,
                 waiting: desk.waiting(terms.now, terms.report_age_max),
             });
         }
+        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = 0);
     }
 }
 

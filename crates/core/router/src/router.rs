@@ -4,25 +4,37 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_fleet::{Booking, Fleet, FleetFull, HealthConfig, Models, Work, Worker, WorkerView};
+use warmroute_fleet::{Booking, Fleet, FleetFull, HealthConfig, Models, Worker, WorkerView};
+use warmroute_index::{Digester, Index, Prompt, Span};
 use warmroute_policy::{Ask, Policy};
-use warmroute_types::{Micros, WorkerId, WorkerState};
+use warmroute_types::{Micros, Usage, WorkerId, WorkerState};
 
 use crate::pool::{Placed, Pool, Terms};
-use crate::{Change, Outcome};
+use crate::presumed::Presumed;
+use crate::{Change, Feedback, Outcome, PromptChunks, Scratch};
+
+/// Tokens of an engine's block, for the margin within which prediction and report agree: vLLM's default. An engine with
+/// larger blocks shows a little more stale and missed than there is.
+const BLOCK_TOKENS: u32 = 16;
 
 /// The router's own few settings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// When a worker counts as unhealthy.
     pub health: HealthConfig,
     /// A load report older than this is not believed.
     pub report_age_max: Micros,
+    /// Bounds of what is remembered about caches.
+    pub index: warmroute_index::Config,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { health: HealthConfig::default(), report_age_max: Micros::from_secs(5) }
+        Config {
+            health: HealthConfig::default(),
+            report_age_max: Micros::from_secs(5),
+            index: warmroute_index::Config::default(),
+        }
     }
 }
 
@@ -31,8 +43,10 @@ impl Default for Config {
 pub struct Request<'a> {
     /// The model it names; `None` is content with any worker.
     pub model: Option<&'a str>,
-    /// Tokens of its prompt, as far as known.
+    /// Tokens of its prompt, as far as known; where the prompt is given too, they are estimated from that.
     pub prompt_tokens: u32,
+    /// Its prompt, where caches shall be looked at.
+    pub prompt: Option<PromptChunks<'a>>,
     /// Hash of its session, if it names one.
     pub session_key: Option<u64>,
     /// Hash of its prompt's beginning, if it has one.
@@ -54,6 +68,8 @@ pub struct Decision {
     pub cached_tokens: Option<u32>,
     /// The work, on the worker's desk.
     pub booking: Booking,
+    /// What is presumed about the worker's cache from now on.
+    presumed: Option<Presumed>,
 }
 
 /// Why a request can go nowhere.
@@ -73,6 +89,7 @@ pub enum NoRoute {
 /// The routing core, generic over its policy so that the lab can run rules of other routers.
 pub struct Router<P> {
     fleet: Arc<Fleet>,
+    index: Arc<Index>,
     policy: P,
     config: Config,
     pools: RwLock<Pools>,
@@ -94,35 +111,94 @@ impl<P: Policy> Router<P> {
     /// A router without workers.
     pub fn new(policy: P, config: Config) -> Router<P> {
         let fleet = Arc::new(Fleet::new(config.health));
-        Router { fleet, policy, config, pools: RwLock::default() }
+        let index = Arc::new(Index::new(&config.index));
+        Router { fleet, index, policy, config, pools: RwLock::default() }
     }
 
-    /// Chooses a worker and books the request there. `random` is fresh for every call.
-    pub fn route(&self, request: &Request<'_>, now: Micros, random: u64) -> Result<Decision, NoRoute> {
+    /// Chooses a worker and books the request there. `random` is fresh for every call; `scratch` is kept by the caller.
+    pub fn route(
+        &self,
+        request: &Request<'_>,
+        scratch: &mut Scratch,
+        now: Micros,
+        random: u64,
+    ) -> Result<Decision, NoRoute> {
+        let pools = self.pools.read();
+        let pool = pools.serving(request.model)?;
+        let counted = request.prompt.map(|prompt| pool.tokens.tokens_in(prompt.bytes));
         let ask = Ask {
-            prompt_tokens: request.prompt_tokens,
+            prompt_tokens: counted.unwrap_or(request.prompt_tokens),
             session_key: request.session_key,
             prefix_key: request.prefix_key,
             random,
             turn: 0,
         };
-        let work = Work { prefill_tokens: request.prompt_tokens, context_tokens: request.prompt_tokens };
         let report_age_max = self.config.report_age_max;
-        let terms = Terms { ask, work, avoid: request.avoid, now, report_age_max };
-
-        let pools = self.pools.read();
-        let pool = pools.serving(request.model)?;
-        let Placed { worker, reason, booking } =
-            pool.place(&self.fleet, &self.policy, terms).ok_or_else(|| pools.why_nobody())?;
-        Ok(Decision { worker, policy: self.policy.name(), reason, cached_tokens: None, booking })
+        let terms = Terms { ask, prompt: request.prompt, avoid: request.avoid, now, report_age_max };
+        let placed = pool.place(&self.fleet, &self.index, &self.policy, terms, scratch);
+        let Placed { worker, reason, cached_tokens, booking, presumed } =
+            placed.ok_or_else(|| pools.why_nobody())?;
+        Ok(Decision { worker, policy: self.policy.name(), reason, cached_tokens, booking, presumed })
     }
 
     /// Takes in how a request fared. After `Ended` the caller drops the decision.
     pub fn observe(&self, decision: &mut Decision, outcome: Outcome) {
+        decision.presumed.iter_mut().for_each(Presumed::confirm);
         match outcome {
             Outcome::FirstToken => decision.booking.first_token(),
             Outcome::Ended => self.fleet.answered(&decision.worker),
         }
+    }
+
+    /// Compares what an engine found in its cache with what was expected. Where too much was expected, the view is cut
+    /// at what was found; what the request itself has put into the cache is presumed again. For one prompt with one
+    /// answer only: of several, nobody can say which was meant.
+    pub fn feedback(
+        &self,
+        decision: &Decision,
+        model: Option<&str>,
+        prompt: Option<PromptChunks<'_>>,
+        usage: Usage,
+        now: Micros,
+    ) -> Feedback {
+        let chunk_tokens = prompt.map_or(0, |prompt| self.learn(model, prompt, usage));
+        let usage =
+            Usage { cached_tokens: self.fleet.cached_tokens(&decision.worker, usage.cached_tokens), ..usage };
+        let feedback = Feedback::of(usage, decision.cached_tokens, chunk_tokens + BLOCK_TOKENS);
+        if let (Some(prompt), Some(found), true) = (prompt, feedback.cached, feedback.stale > 0) {
+            let id = decision.worker.id;
+            self.index.cut(id, prompt.root, Prompt::Chunks(prompt.digests), found);
+            let span =
+                |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens: chunk_tokens.max(1) };
+            let spans: Vec<Span> = prompt.digests.iter().map(span).collect();
+            if let Some(mut presumed) = Presumed::make(&self.index, id, prompt.root, &spans, now) {
+                presumed.confirm();
+            }
+        }
+        feedback
+    }
+
+    /// Learns how many tokens the model makes of a byte; how many a chunk has by that.
+    fn learn(&self, model: Option<&str>, prompt: PromptChunks<'_>, usage: Usage) -> u32 {
+        let pools = self.pools.read();
+        let Ok(pool) = pools.serving(model) else { return 0 };
+        pool.tokens.learn(prompt.bytes, usage.prompt_tokens);
+        pool.tokens.tokens_in(prompt.chunk_bytes)
+    }
+
+    /// Forgets what is too old to be believed. To be called every now and then.
+    pub fn tick(&self, now: Micros) {
+        self.index.expire(now);
+    }
+
+    /// What is remembered about caches, in numbers.
+    pub fn index_stats(&self) -> warmroute_index::Stats {
+        self.index.stats()
+    }
+
+    /// What digests a prompt's chunks.
+    pub fn digester(&self) -> &Digester {
+        self.index.digester()
     }
 
     /// Takes in news.
@@ -133,11 +209,22 @@ impl<P: Policy> Router<P> {
             }
             Change::Leave { address } => {
                 self.reseat(|fleet| {
-                    fleet.leave(&address);
+                    // What it holds is of no use to anybody from now on, and its seat may go to another.
+                    fleet.leave(&address).into_iter().for_each(|worker| self.index.clear(worker));
                     Ok(())
                 })?;
             }
-            Change::Probed { worker, result } => _ = self.fleet.saw(&worker, result),
+            Change::Probed { worker, result } => {
+                // One that was away has most likely been restarted, and its cache is empty.
+                if self.fleet.saw(&worker, result) == Some(WorkerState::Ready) {
+                    self.index.clear(worker.id);
+                }
+            }
+            Change::Capacity { worker, tokens } => {
+                self.index
+                    .set_capacity(worker.id, tokens)
+                    .expect("a worker's seat is below the most there are");
+            }
             Change::Serves { worker, models } => {
                 // Probes say this every few seconds, and it is hardly ever news.
                 if self.fleet.serves(&worker, models) {
@@ -226,5 +313,7 @@ impl Pools {
     }
 }
 
+#[cfg(test)]
+mod caching_tests;
 #[cfg(test)]
 mod tests;

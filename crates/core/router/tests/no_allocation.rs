@@ -1,4 +1,5 @@
-//! A decision allocates nothing: counted by the allocator itself, for every policy.
+//! A decision allocates nothing: counted by the allocator itself, for every policy. (Remembering a prompt does; none is
+//! given here.)
 #![allow(unsafe_code, reason = "a counting global allocator cannot be written without")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,7 +7,7 @@ use std::cell::Cell;
 
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_policy::Standard;
-use warmroute_router::{Change, Config, Outcome, Request, Router};
+use warmroute_router::{Change, Config, Outcome, Request, Router, Scratch};
 use warmroute_types::{Address, Micros};
 
 struct Counting;
@@ -41,11 +42,12 @@ fn route_and_observe_allocate_nothing() {
         for view in router.workers() {
             router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered }).unwrap();
         }
+        let mut scratch = Scratch::default();
         let before = ALLOCATIONS.with(Cell::get);
         for i in 0..1_000_u64 {
             let request =
                 Request { model: Some("m"), session_key: Some(i), prefix_key: Some(i), ..Request::default() };
-            let mut decision = router.route(&request, Micros(i), i).unwrap();
+            let mut decision = router.route(&request, &mut scratch, Micros(i), i).unwrap();
             router.observe(&mut decision, Outcome::FirstToken);
         }
         assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{name}");

@@ -21,6 +21,8 @@ pub struct Config {
     pub prefix: PrefixRule,
     /// Whether responses say how they were routed.
     pub decision_headers: DecisionHeaders,
+    /// Whether streams are asked for their usage where the client did not.
+    pub usage_injection: UsageInjection,
     /// How often a request that failed before its first byte is sent to another worker.
     pub retries_max: u32,
     /// How long connecting to a worker may take.
@@ -39,6 +41,7 @@ impl Default for Config {
             session_keys: SessionKey::default_order(),
             prefix: PrefixRule::default(),
             decision_headers: DecisionHeaders::Off,
+            usage_injection: UsageInjection::On,
             retries_max: 2,
             connect_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(4),
@@ -79,6 +82,16 @@ pub enum DecisionHeaders {
     Off,
     /// Worker, policy, reason and predicted cached tokens.
     On,
+}
+
+/// Whether the gateway asks streams for their usage, and keeps it from clients who did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UsageInjection {
+    /// Yes: without it, nobody learns what a stream found in the cache.
+    #[default]
+    On,
+    /// Requests go on untouched.
+    Off,
 }
 
 /// A place where a session's name may stand.

@@ -1,5 +1,6 @@
 //! The middle phases: route, send, and try another worker while nothing has reached the client.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,9 +9,10 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
-use warmroute_router::{Decision, Request as Ask};
+use warmroute_router::{Decision, Request as Ask, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
+use crate::asked::Cut;
 use crate::gateway::Gateway;
 use crate::intake::{self, Intake};
 use crate::metrics::Ending;
@@ -26,6 +28,10 @@ use crate::{DecisionHeaders, headers};
 /// A kept connection that breaks this soon, without a word, had been closed by the worker before the request reached it:
 /// the request may go to the same worker again. After this long the worker may have begun to work, and it may not.
 const STALE_WITHIN: Duration = Duration::from_millis(20);
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
 
 /// One request on its way to a worker.
 struct Exchange {
@@ -58,8 +64,7 @@ pub(crate) async fn forward(
 ) -> Result<Response<Reply>, Refusal> {
     let received = gateway.now();
     let (mut parts, body) = request.into_parts();
-    let policy = gateway.router.policy();
-    let intake = intake::receive(&parts.method, api, &parts.headers, body, &gateway.config, policy).await?;
+    let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway).await?;
     headers::towards_worker(&mut parts.headers, api, request_id);
     let exchange = Exchange {
         gateway: Arc::clone(gateway),
@@ -84,7 +89,7 @@ impl Exchange {
             if last_fault.is_some() {
                 self.gateway.metrics.retried();
             }
-            let trip = Trip::new(&self.gateway, decision, self.received);
+            let trip = Trip::new(&self.gateway, &self.intake.asked, decision, self.received);
             let upstream = self.gateway.upstreams.of(&trip.decision.worker);
             let upstream = upstream.map_err(|bad| Refusal::WorkerFailed(bad.to_string()))?;
             match self.attempt(&upstream).await {
@@ -97,19 +102,23 @@ impl Exchange {
     }
 
     fn route(&self) -> Result<Decision, Refusal> {
+        let asked = &self.intake.asked;
         let ask = Ask {
-            model: self.intake.model.as_deref(),
-            prompt_tokens: self.intake.prompt_tokens,
-            session_key: self.intake.session_key,
-            prefix_key: self.intake.prefix_key,
+            model: asked.model.as_deref(),
+            prompt_tokens: asked.prompt_tokens,
+            prompt: asked.prompt.as_ref().map(Cut::chunks),
+            session_key: asked.session_key,
+            prefix_key: asked.prefix_key,
             avoid: &self.failed,
         };
-        let decision = self.gateway.router.route(&ask, self.gateway.now(), random());
+        let (now, random) = (self.gateway.now(), random());
+        let decision =
+            SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&ask, scratch, now, random));
         let decision = decision.map_err(|why| Refusal::no_route(&why, ask.model))?;
         self.gateway.metrics.decided(decision.policy, decision.reason);
         tracing::debug!(
             worker = %decision.worker.label, policy = decision.policy, reason = decision.reason,
-            prompt_tokens = ask.prompt_tokens, "routed",
+            query_tokens = ask.prompt_tokens, matched_tokens = decision.cached_tokens, "routed",
         );
         Ok(decision)
     }
@@ -168,8 +177,12 @@ impl Exchange {
         if self.gateway.config.decision_headers == DecisionHeaders::On {
             headers::describe(&mut head.headers, &trip.decision);
         }
-        let shape =
-            Shape { api: self.api, framing: framing_of(&head.headers), ending: Ending::of(head.status) };
+        let shape = Shape {
+            api: self.api,
+            framing: framing_of(&head.headers),
+            ending: Ending::of(head.status),
+            usage_is_ours: self.intake.asked.usage_is_ours,
+        };
         let mut relay = Relay::new(self.gateway, upstream, trip, begun.answer, begun.first, shape);
         match relay.take_whole() {
             Some(whole) => Response::from_parts(head, Reply::whole(whole)),

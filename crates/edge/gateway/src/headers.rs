@@ -87,7 +87,7 @@ pub(crate) fn describe(headers: &mut HeaderMap, decision: &Decision) {
     headers.insert("x-warmroute-worker", worker);
     headers.insert("x-warmroute-policy", HeaderValue::from_static(decision.policy));
     headers.insert("x-warmroute-reason", HeaderValue::from_static(decision.reason));
-    // Nothing is known of caches yet, which is not the same as none.
+    // A policy that does not look at caches predicts nothing, which is not the same as none.
     let cached = decision.cached_tokens.map_or(HeaderValue::from_static("unknown"), HeaderValue::from);
     headers.insert("x-warmroute-cached-tokens", cached);
 }

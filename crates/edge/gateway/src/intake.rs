@@ -7,13 +7,13 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use warmroute_policy::Standard;
 use warmroute_prompt::{Api, Body};
-use xxhash_rust::xxh3::xxh3_64;
 
+use crate::Config;
+use crate::asked::{Asked, session_key};
+use crate::gateway::Gateway;
 use crate::outgoing::{Buffered, Outgoing, Sender, Upload};
 use crate::refusal::Refusal;
-use crate::{Config, SessionKey};
 
 /// A body that is too large is read on this far and thrown away, so that the client, still sending, gets to see the 413
 /// instead of a reset connection.
@@ -24,10 +24,7 @@ const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a request asks for, and its body.
 pub(crate) struct Intake {
-    pub model: Option<String>,
-    pub prompt_tokens: u32,
-    pub session_key: Option<u64>,
-    pub prefix_key: Option<u64>,
+    pub asked: Arc<Asked>,
     pub body: Load,
 }
 
@@ -71,9 +68,9 @@ pub(crate) async fn receive(
     api: Api,
     headers: &HeaderMap,
     body: Incoming,
-    config: &Config,
-    policy: &Standard,
+    gateway: &Gateway,
 ) -> Result<Intake, Refusal> {
+    let config = &gateway.config;
     if !is_json(method, api, headers) {
         return pass_through(headers, body, config).await;
     }
@@ -81,13 +78,19 @@ pub(crate) async fn receive(
     if api == Api::Other {
         // An API that we do not know may send what we cannot read: it goes on all the same.
         let body = Body::read(&bytes).unwrap_or_default();
-        return Ok(understand(&bytes, &body, headers, config, policy));
+        return Ok(take_in(&bytes, &body, api, headers, gateway));
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
         return Err(Refusal::Encoded(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
     }
     let body = Body::read(&bytes).map_err(|bad| Refusal::bad_json(bad, &bytes))?;
-    Ok(understand(&bytes, &body, headers, config, policy))
+    Ok(take_in(&bytes, &body, api, headers, gateway))
+}
+
+fn take_in(bytes: &Bytes, body: &Body<'_>, api: Api, headers: &HeaderMap, gateway: &Gateway) -> Intake {
+    let asked = Asked::of(body, api, headers, gateway);
+    let body = Load::Buffered(asked.outgoing(bytes, body, &gateway.config));
+    Intake { asked: Arc::new(asked), body }
 }
 
 /// Anything that is not JSON is streamed on. Of a form the beginning is read, because it may name the model.
@@ -101,13 +104,9 @@ async fn pass_through(headers: &HeaderMap, mut body: Incoming, config: &Config) 
         let sender = Arc::new(Sender::default());
         Load::Upload { upload: Some(Upload::new(head, body, Arc::clone(&sender))), sender }
     };
-    Ok(Intake {
-        model: asked.map(|name| config.aliases.get(&name).cloned().unwrap_or(name)),
-        prompt_tokens: 0,
-        session_key: session_key(config, headers, &Body::default()),
-        prefix_key: None,
-        body: load,
-    })
+    let model = asked.map(|name| config.aliases.get(&name).cloned().unwrap_or(name));
+    let session_key = session_key(config, headers, &Body::default());
+    Ok(Intake { asked: Arc::new(Asked { model, session_key, ..Asked::default() }), body: load })
 }
 
 fn is_form(headers: &HeaderMap) -> bool {
@@ -182,42 +181,6 @@ async fn discard(mut body: Incoming, bytes_max: usize) {
             Ok(None) | Err(_) => return,
         }
     }
-}
-
-fn understand(
-    bytes: &Bytes,
-    body: &Body<'_>,
-    headers: &HeaderMap,
-    config: &Config,
-    policy: &Standard,
-) -> Intake {
-    let asked = body.model();
-    let alias_of = asked.as_deref().and_then(|name| config.aliases.get(name));
-    let load = match (alias_of, body.model_range()) {
-        (Some(model), Some(range)) => {
-            let name = serde_json::Value::from(model.as_str()).to_string();
-            Buffered::spliced(bytes, range, Bytes::from(name))
-        }
-        _ => Buffered::as_it_came(bytes.clone()),
-    };
-    let needs_session = matches!(policy, Standard::SessionAffinity(_));
-    let needs_prefix = matches!(policy, Standard::PrefixAffinity(_));
-    Intake {
-        model: alias_of.cloned().or_else(|| asked.as_deref().map(str::to_owned)),
-        prompt_tokens: body.prompt_tokens(),
-        session_key: if needs_session { session_key(config, headers, body) } else { None },
-        prefix_key: if needs_prefix { config.prefix.key(body, &mut Vec::new()) } else { None },
-        body: Load::Buffered(load),
-    }
-}
-
-fn session_key(config: &Config, headers: &HeaderMap, body: &Body<'_>) -> Option<u64> {
-    config.session_keys.iter().find_map(|key| match key {
-        SessionKey::Header(name) => {
-            headers.get(name).filter(|value| !value.is_empty()).map(|value| xxh3_64(value.as_bytes()))
-        }
-        SessionKey::Body(field) => body.session(*field).map(|value| xxh3_64(&value)),
-    })
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! closes the other. There is no other clean-up code.
 
 mod admin;
+mod asked;
 mod config;
 mod exchange;
 mod first_token;
@@ -30,8 +31,9 @@ mod reply;
 mod server;
 mod trip;
 mod upstream;
+mod usage;
 
 pub use admin::{Admin, Readiness};
-pub use config::{Config, ConfigError, DecisionHeaders, SessionKey};
+pub use config::{Config, ConfigError, DecisionHeaders, SessionKey, UsageInjection};
 pub use gateway::Gateway;
 pub use server::{Drain, Drained, serve};

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use http::StatusCode;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use warmroute_fleet::WorkerView;
+use warmroute_index::Stats as IndexStats;
 use warmroute_policy::Standard;
-use warmroute_router::Router;
+use warmroute_router::{Feedback, Router};
 use warmroute_types::{Micros, WorkerState};
 
 use crate::upstream::Upstreams;
@@ -146,6 +148,28 @@ impl Metrics {
     }
 }
 
+/// One count of what caches gave: its name and help, and what one answer adds to it.
+type CacheCount = (&'static str, &'static str, fn(&Feedback) -> u64);
+
+/// Of answers whose engine said how much of the prompt was cached, except where said otherwise. Tokens unless named
+/// `answers`.
+pub(crate) const CACHE_COUNTS: [CacheCount; 10] = [
+    ("answers", "Answers that said how long their prompt was", |_| 1),
+    ("answers_with_cached", "Answers that said how much of it was cached", |f| f.cached.is_some().into()),
+    ("answers_hit", "Answers with anything cached", |f| f.cached.is_some_and(|n| n > 0).into()),
+    ("answers_stale", "Answers with less cached than was promised", |f| (f.stale > 0).into()),
+    ("answers_missed", "Answers with more cached than was promised", |f| (f.missed > 0).into()),
+    ("prompt_tokens", "Prompt tokens of answers that said how many were cached", |f| {
+        f.cached.map_or(0, |_| f.prompt_tokens.into())
+    }),
+    ("predicted_cached_tokens", "Prompt tokens that were expected in the cache", |f| {
+        f.cached.and(f.predicted).unwrap_or(0).into()
+    }),
+    ("cached_tokens", "Prompt tokens that were found in the cache", |f| f.cached.unwrap_or(0).into()),
+    ("stale_tokens", "Prompt tokens that were promised and not found", |f| f.stale.into()),
+    ("missed_tokens", "Prompt tokens that were found and not promised", |f| f.missed.into()),
+];
+
 /// The workers' own series, written when somebody asks.
 struct Workers {
     router: Arc<Router<Standard>>,
@@ -184,8 +208,7 @@ impl Collector for Workers {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let views = self.router.workers();
         for (name, help, read) in READINGS {
-            let mut family =
-                encoder.encode_descriptor(name, help, None, prometheus_client::metrics::MetricType::Gauge)?;
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for view in &views {
                 if let Some(value) = read(view) {
                     let labels = [("worker", &*view.worker.label)];
@@ -194,7 +217,7 @@ impl Collector for Workers {
             }
         }
         let help = "1 for the state that the worker is in";
-        let kind = prometheus_client::metrics::MetricType::Gauge;
+        let kind = MetricType::Gauge;
         let mut family = encoder.encode_descriptor("worker_state", help, None, kind)?;
         for view in &views {
             for state in STATES {
@@ -204,7 +227,7 @@ impl Collector for Workers {
             }
         }
         let help = "Requests sent to a worker, by how they ended";
-        let kind = prometheus_client::metrics::MetricType::Counter;
+        let kind = MetricType::Counter;
         let mut family = encoder.encode_descriptor("requests", help, None, kind)?;
         for view in &views {
             let counts = self.upstreams.counts(&view.worker);
@@ -213,6 +236,49 @@ impl Collector for Workers {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
+        self.encode_caches(&mut encoder, &views)?;
+        encode_index(&mut encoder, self.router.index_stats())
+    }
+}
+
+impl Workers {
+    fn encode_caches(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        views: &[WorkerView],
+    ) -> Result<(), std::fmt::Error> {
+        let counts: Vec<_> = views.iter().map(|view| self.upstreams.cache_counts(&view.worker)).collect();
+        for (row, (name, help, _)) in CACHE_COUNTS.iter().enumerate() {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (view, counts) in views.iter().zip(&counts) {
+                let labels = [("worker", &*view.worker.label)];
+                ConstCounter::new(counts[row]).encode(family.encode_family(&labels)?)?;
+            }
+        }
         Ok(())
     }
+}
+
+/// What is remembered about caches.
+fn encode_index(encoder: &mut DescriptorEncoder<'_>, index: IndexStats) -> Result<(), std::fmt::Error> {
+    let gauges = [
+        ("index_bytes", "Bytes that the prefix index takes", index.bytes.total()),
+        ("index_spans", "Distinct spans of prompts in the index", index.spans),
+        ("index_held", "Pairs of worker and span in the index", index.held),
+    ];
+    for (name, help, value) in gauges {
+        let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value as i64).encode(family)?;
+    }
+    let help = "Presumed spans that were forgotten, by why";
+    let mut family = encoder.encode_descriptor("index_evictions", help, None, MetricType::Counter)?;
+    let causes = [
+        ("capacity", index.evicted_by_capacity),
+        ("age", index.evicted_by_age),
+        ("budget", index.evicted_by_budget),
+    ];
+    for (cause, count) in causes {
+        ConstCounter::new(count).encode(family.encode_family(&[("cause", cause)])?)?;
+    }
+    Ok(())
 }

@@ -15,18 +15,24 @@ use hyper::body::Incoming;
 #[derive(Clone, Default)]
 pub(crate) struct Buffered {
     /// In order. Empty pieces are allowed.
-    pieces: [Bytes; 3],
+    pieces: [Bytes; 5],
 }
 
-impl Buffered {
-    /// The body as it came.
-    pub(crate) fn as_it_came(body: Bytes) -> Buffered {
-        Buffered { pieces: [body, Bytes::new(), Bytes::new()] }
-    }
+/// Bytes to replace, and by what.
+type Splice = (Range<usize>, Bytes);
 
-    /// The body with `range` replaced. Nothing is copied but the replacement.
-    pub(crate) fn spliced(body: &Bytes, range: Range<usize>, replacement: Bytes) -> Buffered {
-        Buffered { pieces: [body.slice(..range.start), replacement, body.slice(range.end..)] }
+impl Buffered {
+    /// The body with up to two splices, in the order in which they stand. Nothing is copied but the replacements.
+    pub(crate) fn spliced(body: &Bytes, splices: [Option<Splice>; 2]) -> Buffered {
+        let mut pieces: [Bytes; 5] = Default::default();
+        let (mut next, mut at) = (0, 0);
+        for (range, replacement) in splices.into_iter().flatten() {
+            pieces[next] = body.slice(at..range.start);
+            pieces[next + 1] = replacement;
+            (next, at) = (next + 2, range.end);
+        }
+        pieces[next] = body.slice(at..);
+        Buffered { pieces }
     }
 
     fn len(&self) -> usize {
@@ -141,11 +147,17 @@ mod tests {
     }
 
     #[test]
-    fn a_splice_changes_the_range_and_nothing_else() {
+    fn splices_change_their_ranges_and_nothing_else() {
         let body = Bytes::from_static(b"{\"model\":\"alias\",\"x\":1}");
-        assert_eq!(sent(Buffered::as_it_came(body.clone())), (23, body.to_vec()));
-        let spliced = Buffered::spliced(&body, 9..16, Bytes::from_static(b"\"m\""));
-        assert_eq!(sent(spliced), (19, b"{\"model\":\"m\",\"x\":1}".to_vec()));
+        assert_eq!(sent(Buffered::spliced(&body, [None, None])), (23, body.to_vec()));
+        let rename = || Some((9..16, Bytes::from_static(b"\"m\"")));
+        let insert = Some((1..1, Bytes::from_static(b"\"y\":2,")));
+        assert_eq!(
+            sent(Buffered::spliced(&body, [None, rename()])),
+            (19, b"{\"model\":\"m\",\"x\":1}".to_vec())
+        );
+        let both = Buffered::spliced(&body, [insert, rename()]);
+        assert_eq!(sent(both), (25, b"{\"y\":2,\"model\":\"m\",\"x\":1}".to_vec()));
         assert_eq!(sent(Buffered::default()), (0, vec![]));
     }
 }

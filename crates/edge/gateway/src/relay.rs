@@ -15,6 +15,7 @@ use crate::metrics::Ending;
 use crate::refusal::{Refusal, Shape as ErrorShape};
 use crate::trip::{Trip, blame};
 use crate::upstream::{Answer, Fault, Upstream};
+use crate::usage::{UsageEvents, UsageWatch};
 
 /// The worker failed in the middle of an answer whose length was promised: the connection must be cut, or the client
 /// would take half an answer for a whole one.
@@ -47,6 +48,9 @@ struct Live {
     trip: Trip,
     /// Watches for the first token; `None` once it was seen, or where none will come.
     awaited: Option<FirstToken>,
+    usage: UsageWatch,
+    /// Takes out the usage that the client did not ask for.
+    ours: Option<UsageEvents>,
 }
 
 /// What is known of an answer when its head is released.
@@ -56,6 +60,8 @@ pub(crate) struct Shape {
     pub framing: Framing,
     /// How the request has ended, should the answer come to its end.
     pub ending: Ending,
+    /// The stream carries usage that the client did not ask for.
+    pub usage_is_ours: bool,
 }
 
 impl Relay {
@@ -69,10 +75,9 @@ impl Relay {
     ) -> Relay {
         let awaited =
             (shape.framing == Framing::Events && shape.ending == Ending::Ok).then(FirstToken::default);
-        let mut live = Live { answer, trip, awaited };
-        if let Some(chunk) = &first {
-            live.look_for_first_token(chunk);
-        }
+        let ours = (shape.usage_is_ours && shape.framing == Framing::Events).then(UsageEvents::default);
+        let mut live = Live { answer, trip, awaited, usage: UsageWatch::default(), ours };
+        let first = first.map(|chunk| live.look_at(chunk));
         let mut relay = Relay { gateway, upstream, shape, first, live: Some(live) };
         relay.finish_if_over();
         relay
@@ -88,20 +93,24 @@ impl Relay {
     }
 
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
-        if let Some(first) = self.first.take() {
+        if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
             return Poll::Ready(Some(Ok(first)));
         }
-        let Some(live) = &mut self.live else { return Poll::Ready(None) };
-        match ready!(live.answer.poll_chunk(cx)) {
-            Some(Ok(chunk)) => {
-                live.look_for_first_token(&chunk);
-                self.finish_if_over();
-                Poll::Ready(Some(Ok(chunk)))
-            }
-            Some(Err(fault)) => Poll::Ready(Some(self.fail(&fault))),
-            None => {
-                self.finish();
-                Poll::Ready(None)
+        loop {
+            let Some(live) = &mut self.live else { return Poll::Ready(None) };
+            let chunk = match ready!(live.answer.poll_chunk(cx)) {
+                Some(Ok(chunk)) => live.look_at(chunk),
+                Some(Err(fault)) => return Poll::Ready(Some(self.fail(&fault))),
+                None => {
+                    let rest = live.held_back();
+                    self.finish();
+                    return Poll::Ready(rest.map(Ok));
+                }
+            };
+            self.finish_if_over();
+            // Nothing of it may be left for the client.
+            if !chunk.is_empty() {
+                return Poll::Ready(Some(Ok(chunk)));
             }
         }
     }
@@ -114,7 +123,10 @@ impl Relay {
     }
 
     fn finish(&mut self) {
-        let Some(Live { answer, trip, .. }) = self.live.take() else { return };
+        let Some(Live { answer, trip, usage, .. }) = self.live.take() else { return };
+        if let (Ending::Ok, Some(usage)) = (self.shape.ending, usage.read()) {
+            trip.used(usage);
+        }
         trip.end(self.shape.ending);
         if let Some(connection) = answer.into_connection() {
             self.upstream.keep(connection);
@@ -137,6 +149,25 @@ impl Relay {
 }
 
 impl Live {
+    /// Sees a chunk on its way; what the client is to see of it.
+    fn look_at(&mut self, chunk: Bytes) -> Bytes {
+        self.look_for_first_token(&chunk);
+        self.usage.see(&chunk);
+        let seen = match &mut self.ours {
+            Some(ours) => ours.strip(chunk),
+            None => return chunk,
+        };
+        match self.answer.is_over().then(|| self.held_back()).flatten() {
+            Some(rest) => Bytes::from([seen, rest].concat()),
+            None => seen,
+        }
+    }
+
+    /// The beginning of an event that was never ended, when the stream is.
+    fn held_back(&mut self) -> Option<Bytes> {
+        self.ours.as_mut().and_then(UsageEvents::rest)
+    }
+
     /// Only streams have a first token that can be seen: of a document, everything comes at the end.
     fn look_for_first_token(&mut self, chunk: &[u8]) {
         if self.awaited.as_mut().is_some_and(|awaited| awaited.is_in(chunk)) {

@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use warmroute_fleet::{ProbeResult, Worker};
 use warmroute_router::{Change, Decision, Outcome};
-use warmroute_types::Micros;
+use warmroute_types::{Micros, Usage};
 
+use crate::asked::{Asked, Cut};
 use crate::gateway::Gateway;
 use crate::metrics::Ending;
 
 /// One stay. A retry is another.
 pub(crate) struct Trip {
     gateway: Arc<Gateway>,
+    asked: Arc<Asked>,
     pub(crate) decision: Decision,
     /// When the request came, not when this stay began: that is what the client waits for.
     received: Micros,
@@ -23,9 +25,14 @@ pub(crate) struct Trip {
 }
 
 impl Trip {
-    pub(crate) fn new(gateway: &Arc<Gateway>, decision: Decision, received: Micros) -> Trip {
-        let gateway = Arc::clone(gateway);
-        Trip { gateway, decision, received, ending: Ending::Cancelled }
+    pub(crate) fn new(
+        gateway: &Arc<Gateway>,
+        asked: &Arc<Asked>,
+        decision: Decision,
+        received: Micros,
+    ) -> Trip {
+        let (gateway, asked) = (Arc::clone(gateway), Arc::clone(asked));
+        Trip { gateway, asked, decision, received, ending: Ending::Cancelled }
     }
 
     /// The first token was seen.
@@ -38,6 +45,17 @@ impl Trip {
     pub(crate) fn end(mut self, ending: Ending) {
         self.gateway.router.observe(&mut self.decision, Outcome::Ended);
         self.ending = ending;
+    }
+
+    /// The engine said what it used.
+    pub(crate) fn used(&self, usage: Usage) {
+        if !self.asked.is_single {
+            return;
+        }
+        let prompt = self.asked.prompt.as_ref().map(Cut::chunks);
+        let (model, now) = (self.asked.model.as_deref(), self.gateway.now());
+        let feedback = self.gateway.router.feedback(&self.decision, model, prompt, usage, now);
+        self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback);
     }
 
     /// The worker failed. Whether it is to be blamed is another question: see [`blame`].

@@ -19,7 +19,7 @@ use warmroute_policy::Policy;
 use warmroute_router::Router;
 use warmroute_types::{Micros, WorkerId};
 
-pub use load::read_load;
+pub use load::{read_capacity, read_load};
 use worker::Probe;
 
 /// How often the list of workers is compared with the list of probes.

@@ -50,6 +50,17 @@ pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadRepor
     known.then_some(report)
 }
 
+/// How many tokens the cache holds, from vLLM's `cache_config_info`; `None` if the page does not say.
+pub fn read_capacity(page: &[u8]) -> Option<u64> {
+    let line = page.split(|&byte| byte == b'\n').find(|line| line.starts_with(b"vllm:cache_config_info{"))?;
+    let line = std::str::from_utf8(line).ok()?;
+    let label = |name: &str| -> Option<u64> {
+        let (_, rest) = line.split_once(&format!("{name}=\""))?;
+        rest.split('"').next()?.parse().ok()
+    };
+    Some(label("num_gpu_blocks")? * label(",block_size").or(label("{block_size"))?)
+}
+
 /// A known metric's number, its labels and its value.
 fn read_line(line: &[u8]) -> Option<(Number, &str, f64)> {
     let line = std::str::from_utf8(line).ok()?;
@@ -84,6 +95,16 @@ vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"tiny\"} 0.25
         assert_eq!(all, LoadReport { waiting: 2, running: 8, kv_use: 0.25, at: Micros(7) });
         let rank = read_load(VLLM.as_bytes(), Some(1), Micros(7)).unwrap();
         assert_eq!((rank.waiting, rank.running), (0, 5));
+    }
+
+    #[test]
+    fn the_caches_size_is_read() {
+        let page =
+            b"# HELP x\nvllm:cache_config_info{block_size=\"32\",engine=\"0\",num_gpu_blocks=\"64\"} 1.0\n";
+        assert_eq!(read_capacity(page), Some(2_048));
+        let other = b"vllm:cache_config_info{engine=\"0\",block_size=\"16\",hash_block_size=\"None\",num_gpu_blocks=\"10\"} 1.0";
+        assert_eq!(read_capacity(other), Some(160));
+        assert_eq!(read_capacity(b"vllm:cache_config_info{num_gpu_blocks=\"None\"} 1.0"), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use warmroute_types::{Micros, WorkerState};
 
 use crate::Config;
 use crate::client::Client;
-use crate::load::read_load;
+use crate::load::{read_capacity, read_load};
 use crate::models::read_models;
 
 /// Models change rarely (an adapter is loaded): asked again this often.
@@ -27,6 +27,7 @@ pub(crate) struct Probe<P, N> {
     last_health: Option<Instant>,
     last_models: Option<Instant>,
     last_trouble: String,
+    capacity: Option<u64>,
 }
 
 impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
@@ -46,6 +47,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             last_health: None,
             last_models: None,
             last_trouble: String::new(),
+            capacity: None,
         }
     }
 
@@ -137,6 +139,10 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         self.saw(ProbeResult::Answered);
         if let Some(report) = read_load(&page, self.worker.address.rank, (self.now)()) {
             self.tell(Change::Load { worker: Arc::clone(&self.worker), report });
+        }
+        if let Some(tokens) = read_capacity(&page).filter(|&tokens| self.capacity != Some(tokens)) {
+            self.capacity = Some(tokens);
+            self.tell(Change::Capacity { worker: Arc::clone(&self.worker), tokens });
         }
     }
 

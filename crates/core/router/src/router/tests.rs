@@ -50,7 +50,9 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
                     // Clocks of threads disagree: `now` steps back and forth.
                     let now = Micros(1_000_000 - thread as u64 * 1_000);
                     let random = |i: usize| (thread * EACH + i) as u64;
-                    (0..EACH).map(|i| router.route(&ask("m"), now, random(i)).unwrap()).collect::<Vec<_>>()
+                    (0..EACH)
+                        .map(|i| router.route(&ask("m"), &mut Scratch::default(), now, random(i)).unwrap())
+                        .collect::<Vec<_>>()
                 })
             })
             .collect();
@@ -64,7 +66,7 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
 #[test]
 fn prefill_leaves_the_desk_at_the_first_token_and_the_rest_at_the_end() {
     let router = router_of(RoundRobin, 1, Models::Any);
-    let mut decision = router.route(&ask("m"), Micros(1), 1).unwrap();
+    let mut decision = router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
     let desk = |router: &Router<RoundRobin>| router.workers()[0].desk;
     assert_eq!((desk(&router).prefill_tokens, desk(&router).decode_tokens), (100, 100));
     router.observe(&mut decision, Outcome::FirstToken);
@@ -87,7 +89,15 @@ fn a_request_goes_only_to_workers_that_serve_its_model() {
     let goes_to = |model: Option<&str>| -> Vec<String> {
         let request = Request { model, ..Request::default() };
         let mut urls: Vec<String> = (0..6)
-            .map(|turn| router.route(&request, Micros(1), turn).unwrap().worker.address.url.clone())
+            .map(|turn| {
+                router
+                    .route(&request, &mut Scratch::default(), Micros(1), turn)
+                    .unwrap()
+                    .worker
+                    .address
+                    .url
+                    .clone()
+            })
             .collect();
         urls.sort();
         urls.dedup();
@@ -97,13 +107,18 @@ fn a_request_goes_only_to_workers_that_serve_its_model() {
     assert_eq!(goes_to(Some("large-lora")), ["http://engine-1"]);
     assert_eq!(goes_to(Some("large")), ["http://engine-1", "http://engine-2"]);
     assert_eq!(goes_to(None).len(), 3, "a request that names no model may go anywhere");
-    assert_eq!(router.route(&ask("other"), Micros(1), 1).unwrap_err(), NoRoute::UnknownModel);
+    assert_eq!(
+        router.route(&ask("other"), &mut Scratch::default(), Micros(1), 1).unwrap_err(),
+        NoRoute::UnknownModel
+    );
 }
 
 #[test]
 fn why_there_is_no_route_is_told_apart() {
     let router = Router::new(RoundRobin, Config::default());
-    let why = |router: &Router<RoundRobin>| router.route(&ask("m"), Micros(1), 1).unwrap_err();
+    let why = |router: &Router<RoundRobin>| {
+        router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap_err()
+    };
     assert_eq!(why(&router), NoRoute::NoWorkers);
     router.apply(Change::Join { address: address(0), models: Models::Unknown }).unwrap();
     assert_eq!(why(&router), NoRoute::NotReady, "it may turn out to serve the model");
@@ -114,7 +129,7 @@ fn why_there_is_no_route_is_told_apart() {
     serves(Models::named(&["m"]));
     assert_eq!(why(&router), NoRoute::NotReady, "it serves the model but has not said that it is well");
     router.apply(Change::Probed { worker, result: ProbeResult::Answered }).unwrap();
-    assert!(router.route(&ask("m"), Micros(1), 1).is_ok());
+    assert!(router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).is_ok());
 }
 
 #[test]
@@ -123,7 +138,7 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
     let bad = Arc::clone(&router.workers()[0].worker);
     let mut failed = 0;
     while router.workers()[0].desk.state == WorkerState::Ready {
-        let mut decision = router.route(&ask("m"), Micros(1), 1).unwrap();
+        let mut decision = router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
         let is_bad = decision.worker == bad;
         if is_bad {
             let worker = Arc::clone(&decision.worker);
@@ -134,9 +149,13 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
         failed += u32::from(is_bad);
     }
     assert_eq!(failed, HealthConfig::default().failures_max);
-    assert!((0..9).all(|_| router.route(&ask("m"), Micros(1), 1).unwrap().worker != bad));
+    assert!(
+        (0..9).all(|_| router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker != bad)
+    );
     router.apply(Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered }).unwrap();
-    assert!((0..2).any(|_| router.route(&ask("m"), Micros(1), 1).unwrap().worker == bad));
+    assert!(
+        (0..2).any(|_| router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker == bad)
+    );
 }
 
 #[test]
@@ -144,18 +163,33 @@ fn a_worker_that_failed_this_request_is_avoided() {
     let router = router_of(RoundRobin, 3, Models::Any);
     let avoid = [WorkerId(0), WorkerId(2)];
     let request = Request { avoid: &avoid, ..ask("m") };
-    assert!((0..5).all(|turn| router.route(&request, Micros(1), turn).unwrap().worker.id == WorkerId(1)));
+    assert!(
+        (0..5).all(|turn| router
+            .route(&request, &mut Scratch::default(), Micros(1), turn)
+            .unwrap()
+            .worker
+            .id
+            == WorkerId(1))
+    );
     let all = [WorkerId(0), WorkerId(1), WorkerId(2)];
     let request = Request { avoid: &all, ..ask("m") };
-    assert_eq!(router.route(&request, Micros(1), 1).unwrap_err(), NoRoute::NotReady);
+    assert_eq!(router.route(&request, &mut Scratch::default(), Micros(1), 1).unwrap_err(), NoRoute::NotReady);
 }
 
 #[test]
 fn a_worker_that_leaves_gets_nothing_new_and_keeps_what_it_has() {
     let router = router_of(RoundRobin, 2, Models::Any);
-    let held: Vec<_> = (0..2).map(|_| router.route(&ask("m"), Micros(1), 1).unwrap()).collect();
+    let held: Vec<_> =
+        (0..2).map(|_| router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap()).collect();
     router.apply(Change::Leave { address: address(0) }).unwrap();
-    assert!((0..4).all(|_| router.route(&ask("m"), Micros(1), 1).unwrap().worker.address == address(1)));
+    assert!(
+        (0..4).all(|_| router
+            .route(&ask("m"), &mut Scratch::default(), Micros(1), 1)
+            .unwrap()
+            .worker
+            .address
+            == address(1))
+    );
     let states: Vec<_> = router.workers().iter().map(|view| view.desk.state).collect();
     assert_eq!(states, [WorkerState::Draining, WorkerState::Ready]);
     drop(held);
@@ -170,7 +204,8 @@ fn the_engines_waiting_count_is_believed_while_it_is_fresh() {
         let report = LoadReport { waiting, at: Micros::from_secs(10), ..LoadReport::default() };
         router.apply(Change::Load { worker: view.worker, report }).unwrap();
     }
-    let at = |seconds| router.route(&ask("m"), Micros::from_secs(seconds), 5).unwrap();
+    let at =
+        |seconds| router.route(&ask("m"), &mut Scratch::default(), Micros::from_secs(seconds), 5).unwrap();
     let first = at(11);
     assert_eq!((first.worker.id, first.reason), (WorkerId(1), "least_waiting"));
     let late = at(60);
@@ -180,6 +215,8 @@ fn the_engines_waiting_count_is_believed_while_it_is_fresh() {
 #[test]
 fn the_policy_and_its_reason_are_in_the_decision() {
     let router = router_of("session_affinity".parse::<Standard>().unwrap(), 4, Models::Any);
-    let decision = router.route(&Request { session_key: Some(5), ..ask("m") }, Micros(1), 1).unwrap();
+    let decision = router
+        .route(&Request { session_key: Some(5), ..ask("m") }, &mut Scratch::default(), Micros(1), 1)
+        .unwrap();
     assert_eq!((decision.policy, decision.reason), ("session_affinity", "session"));
 }

@@ -22,6 +22,10 @@ struct Newcomer {
     models: Option<Vec<String>>,
 }
 
+/// What to do about a worker that has never said how much of a prompt was cached.
+const CACHED_TOKENS_HINT: &str =
+    "unknown; start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report";
+
 pub(super) fn list(gateway: &Gateway) -> Value {
     gateway.router.workers().iter().map(|view| describe(gateway, view)).collect()
 }
@@ -46,6 +50,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         // No engine events are read yet: what a worker holds is known only from our own routing.
         "view": "presumed",
         "trust": null,
+        "cached_tokens": if view.desk.says_cached { "reported" } else { CACHED_TOKENS_HINT },
         "in_flight": view.desk.in_flight,
         "prefill_tokens": view.desk.prefill_tokens,
         "decode_tokens": view.desk.decode_tokens,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::Worker;
+use warmroute_router::Feedback;
 use warmroute_types::BadUrl;
 
 use connection::Connection;
@@ -16,7 +17,7 @@ pub(crate) use connection::{Answer, Fault};
 pub(crate) use target::Target;
 
 use crate::Config;
-use crate::metrics::Ending;
+use crate::metrics::{CACHE_COUNTS, Ending};
 
 /// One [`Upstream`] per worker, by seat.
 pub(crate) struct Upstreams {
@@ -33,6 +34,8 @@ pub(crate) struct Upstream {
     idle: Mutex<Vec<Idle>>,
     /// Requests by how they ended.
     endings: [AtomicU64; Ending::ALL.len()],
+    /// What was predicted and found of prompts, in the order of [`CACHE_COUNTS`].
+    cache: [AtomicU64; CACHE_COUNTS.len()],
     idle_max: usize,
     idle_timeout: Duration,
     connect_timeout: Duration,
@@ -73,6 +76,7 @@ impl Upstreams {
             target: worker.address.url.parse()?,
             idle: Mutex::default(),
             endings: Default::default(),
+            cache: Default::default(),
             idle_max: self.idle_max,
             idle_timeout: self.idle_timeout,
             connect_timeout: self.connect_timeout,
@@ -84,6 +88,22 @@ impl Upstreams {
         if let Some(upstream) = self.known(worker) {
             upstream.endings[ending as usize].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts what an engine found in its cache against what was expected.
+    pub(crate) fn count_feedback(&self, worker: &Arc<Worker>, feedback: &Feedback) {
+        if let Some(upstream) = self.known(worker) {
+            for ((_, _, read), count) in CACHE_COUNTS.iter().zip(&upstream.cache) {
+                count.fetch_add(read(feedback), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What was predicted and found, in the order of [`CACHE_COUNTS`].
+    pub(crate) fn cache_counts(&self, worker: &Arc<Worker>) -> [u64; CACHE_COUNTS.len()] {
+        let count =
+            |upstream: Arc<Upstream>| std::array::from_fn(|i| upstream.cache[i].load(Ordering::Relaxed));
+        self.known(worker).map(count).unwrap_or_default()
     }
 
     /// Requests by how they ended, in the order of [`Ending::ALL`].

@@ -1,0 +1,53 @@
+//! What an engine said about a prompt, against what was expected of it.
+
+use warmroute_types::Usage;
+
+/// Predicted and found, for one request. Tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Feedback {
+    /// Of the prompt.
+    pub prompt_tokens: u32,
+    /// Expected in the cache; `None` when nothing was predicted.
+    pub predicted: Option<u32>,
+    /// Found there; `None` when the engine does not say.
+    pub cached: Option<u32>,
+    /// Promised and not there.
+    pub stale: u32,
+    /// There and not promised.
+    pub missed: u32,
+}
+
+impl Feedback {
+    /// Differences up to `margin` are how chunks and blocks fall, and mean nothing.
+    pub(crate) fn of(usage: Usage, predicted: Option<u32>, margin: u32) -> Feedback {
+        let beyond =
+            |more: u32, less: u32| Some(more.saturating_sub(less)).filter(|&by| by > margin).unwrap_or(0);
+        let both = predicted.zip(usage.cached_tokens);
+        Feedback {
+            prompt_tokens: usage.prompt_tokens,
+            predicted,
+            cached: usage.cached_tokens,
+            stale: both.map_or(0, |(predicted, cached)| beyond(predicted, cached)),
+            missed: both.map_or(0, |(predicted, cached)| beyond(cached, predicted)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_real_differences_count_and_unknown_is_not_zero() {
+        let feedback = |predicted, cached_tokens| {
+            let usage = Usage { prompt_tokens: 1_000, output_tokens: 5, cached_tokens };
+            let feedback = Feedback::of(usage, predicted, 80);
+            (feedback.stale, feedback.missed)
+        };
+        assert_eq!(feedback(Some(500), Some(420)), (0, 0));
+        assert_eq!(feedback(Some(500), Some(419)), (81, 0));
+        assert_eq!(feedback(Some(500), Some(581)), (0, 81));
+        assert_eq!(feedback(Some(500), None), (0, 0));
+        assert_eq!(feedback(None, Some(900)), (0, 0));
+    }
+}

@@ -1,0 +1,49 @@
+//! What a decision presumes about its worker's cache, until something is known.
+
+use std::fmt;
+use std::sync::Arc;
+
+use warmroute_index::{Index, Presumption, RootKey, Span};
+use warmroute_types::{Micros, WorkerId};
+
+/// A prompt presumed to be in a worker's cache soon. Dropped before it was confirmed, it is withdrawn: the request failed,
+/// or its client left, before the prompt was computed.
+pub(crate) struct Presumed {
+    index: Arc<Index>,
+    open: Option<Presumption>,
+}
+
+impl Presumed {
+    /// `None` when the index has no room for it, which costs a hit later and nothing now.
+    pub(crate) fn make(
+        index: &Arc<Index>,
+        worker: WorkerId,
+        root: RootKey,
+        spans: &[Span],
+        now: Micros,
+    ) -> Option<Presumed> {
+        let open = index.presume(worker, root, spans, now).ok()?;
+        Some(Presumed { index: Arc::clone(index), open: Some(open) })
+    }
+
+    /// The prompt has been computed.
+    pub(crate) fn confirm(&mut self) {
+        if let Some(presumption) = self.open.take() {
+            self.index.confirm(presumption);
+        }
+    }
+}
+
+impl Drop for Presumed {
+    fn drop(&mut self) {
+        if let Some(presumption) = self.open.take() {
+            self.index.withdraw(presumption);
+        }
+    }
+}
+
+impl fmt::Debug for Presumed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Presumed(..)")
+    }
+}

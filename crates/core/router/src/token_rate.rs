@@ -1,0 +1,57 @@
+//! How many tokens a model makes of a byte, learned from what engines count.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// The usual figure for English text and code, until an engine has counted.
+const TOKENS_PER_BYTE: f32 = 0.25;
+/// Weight of the newest prompt: languages differ between users, so it should follow, but not jump.
+const NEWEST: f32 = 0.05;
+/// Nothing outside this is believed: a template's fixed tokens dwarf a prompt of a few bytes.
+const BELIEVED: std::ops::RangeInclusive<f32> = 0.02..=2.0;
+/// Shorter prompts say more about the template than about the text.
+const BYTES_MIN: u32 = 400;
+
+/// Tokens per byte, as a moving mean. Two threads that learn at once may lose one lesson; the next will do.
+#[derive(Debug)]
+pub(crate) struct TokenRate(AtomicU32);
+
+impl Default for TokenRate {
+    fn default() -> TokenRate {
+        TokenRate(AtomicU32::new(TOKENS_PER_BYTE.to_bits()))
+    }
+}
+
+impl TokenRate {
+    fn rate(&self) -> f32 {
+        f32::from_bits(self.0.load(Relaxed))
+    }
+
+    /// Tokens in so many bytes.
+    pub(crate) fn tokens_in(&self, bytes: u32) -> u32 {
+        (bytes as f32 * self.rate()) as u32
+    }
+
+    /// An engine counted.
+    pub(crate) fn learn(&self, bytes: u32, tokens: u32) {
+        let seen = tokens as f32 / bytes.max(1) as f32;
+        if bytes >= BYTES_MIN && BELIEVED.contains(&seen) {
+            self.0.store((self.rate() * (1.0 - NEWEST) + seen * NEWEST).to_bits(), Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_follows_what_engines_count() {
+        let rate = TokenRate::default();
+        assert_eq!(rate.tokens_in(400), 100);
+        (0..200).for_each(|_| rate.learn(1_000, 500));
+        assert!((198..=200).contains(&rate.tokens_in(400)));
+        rate.learn(1_000, 100_000);
+        rate.learn(10, 20);
+        assert!((198..=200).contains(&rate.tokens_in(400)), "nonsense teaches nothing");
+    }
+}

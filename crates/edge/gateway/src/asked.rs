@@ -1,0 +1,124 @@
+//! What a request asks for, as far as routing and feedback need to know.
+
+use std::cell::RefCell;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use warmroute_index::{Digester, Namespace, RootKey, Source};
+use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
+use warmroute_router::PromptChunks;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::gateway::Gateway;
+use crate::outgoing::Buffered;
+use crate::{Config, SessionKey, UsageInjection};
+
+/// What the router adds to a stream's request, so that its last event says what was used.
+const ASK_FOR_USAGE: &[u8] = b"\"stream_options\":{\"include_usage\":true},";
+
+/// A thread's memory for cutting prompts is given back after a prompt larger than this.
+const CHUNKS_BYTES_MAX: usize = 1 << 20;
+
+thread_local! {
+    static CHUNKS: RefCell<Chunks> = RefCell::default();
+}
+
+/// What is asked for.
+#[derive(Default)]
+pub(crate) struct Asked {
+    pub model: Option<String>,
+    pub prompt_tokens: u32,
+    pub session_key: Option<u64>,
+    pub prefix_key: Option<u64>,
+    /// The prompt in chunks, where the policy looks at caches.
+    pub prompt: Option<Cut>,
+    /// One prompt with one answer: only of these can it be said how much was cached.
+    pub is_single: bool,
+    /// The stream's usage was asked for by us, not by the client, who must not see it.
+    pub usage_is_ours: bool,
+}
+
+/// A prompt's chunks.
+pub(crate) struct Cut {
+    root: RootKey,
+    digests: Box<[u64]>,
+    bytes: u32,
+}
+
+impl Cut {
+    pub(crate) fn chunks(&self) -> PromptChunks<'_> {
+        let chunk_bytes = CHUNK_BYTES as u32;
+        PromptChunks { root: self.root, digests: &self.digests, chunk_bytes, bytes: self.bytes }
+    }
+
+    fn of(body: &Body<'_>, model: &str, digester: &Digester) -> Cut {
+        let salt = body.salt();
+        let salt = salt.as_deref().map(String::from_utf8_lossy);
+        let root = RootKey::of(&Namespace {
+            model,
+            // An adapter is served under a model name of its own.
+            lora: None,
+            salt: salt.as_deref(),
+            cut: CHUNK_BYTES as u32,
+            source: Source::Presumed,
+        });
+        CHUNKS.with_borrow_mut(|chunks| {
+            chunks.cut(body, |bytes| digester.digest(bytes));
+            let bytes = u32::try_from(chunks.bytes()).unwrap_or(u32::MAX);
+            let cut = Cut { root, digests: chunks.digests().into(), bytes };
+            if chunks.bytes() > CHUNKS_BYTES_MAX {
+                *chunks = Chunks::default();
+            }
+            cut
+        })
+    }
+}
+
+impl Asked {
+    /// Reads it from a body.
+    pub(crate) fn of(body: &Body<'_>, api: Api, headers: &HeaderMap, gateway: &Gateway) -> Asked {
+        let (config, policy) = (&gateway.config, gateway.router.policy());
+        let asked = body.model();
+        let model = asked.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
+        let looks_at_caches = policy.needs_overlap() && api != Api::Other;
+        let is_stream = body.is_stream() && matches!(api, Api::Chat | Api::Completions);
+        let injects = config.usage_injection == UsageInjection::On && is_stream && !body.has_stream_options();
+        Asked {
+            prompt_tokens: body.prompt_tokens(),
+            session_key: if policy.needs_session_key() { session_key(config, headers, body) } else { None },
+            prefix_key: if policy.needs_prefix_key() {
+                config.prefix.key(body, &mut Vec::new())
+            } else {
+                None
+            },
+            prompt: looks_at_caches
+                .then(|| Cut::of(body, model.unwrap_or_default(), gateway.router.digester())),
+            is_single: body.is_single() && api != Api::Other,
+            usage_is_ours: injects,
+            model: model.map(str::to_owned),
+        }
+    }
+
+    /// The body as it goes on: as it came, but for the name of an aliased model and for the usage that we ask for.
+    pub(crate) fn outgoing(&self, bytes: &Bytes, body: &Body<'_>, config: &Config) -> Buffered {
+        let alias_of = body.model().and_then(|name| config.aliases.get(&*name));
+        let rename = alias_of.zip(body.model_range()).map(|(model, range)| {
+            let name = serde_json::Value::from(model.as_str()).to_string();
+            (range, Bytes::from(name))
+        });
+        // Right after the opening brace: the object is not empty, it says that it wants a stream.
+        let brace = bytes.iter().position(|&byte| byte == b'{').map_or(0, |at| at + 1);
+        let ask = self.usage_is_ours.then(|| (brace..brace, Bytes::from_static(ASK_FOR_USAGE)));
+        Buffered::spliced(bytes, [ask, rename])
+    }
+}
+
+/// The first session that the request names.
+pub(crate) fn session_key(config: &Config, headers: &HeaderMap, body: &Body<'_>) -> Option<u64> {
+    config.session_keys.iter().find_map(|key| match key {
+        SessionKey::Header(name) => {
+            headers.get(name).filter(|value| !value.is_empty()).map(|value| xxh3_64(value.as_bytes()))
+        }
+        SessionKey::Body(field) => body.session(*field).map(|value| xxh3_64(&value)),
+    })
+}

@@ -1,0 +1,173 @@
+//! Reading what an engine says it used, on the way through.
+//!
+//! The numbers stand at the end of an answer: in a document's last field, in a stream's last events. So the last few
+//! kilobytes are kept and looked at once, at the end; events may be split between reads without anybody noticing.
+
+use bytes::Bytes;
+use memchr::memmem;
+use serde::Deserialize;
+use warmroute_types::Usage;
+
+/// More than enough for usage and what follows it.
+const TAIL_BYTES: usize = 4_096;
+
+/// Keeps the end of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct UsageWatch {
+    tail: Vec<u8>,
+}
+
+/// OpenAI's, the Responses API's and Anthropic's names for the same things.
+#[derive(Deserialize)]
+struct Said {
+    #[serde(alias = "input_tokens")]
+    prompt_tokens: Option<u32>,
+    #[serde(alias = "output_tokens")]
+    completion_tokens: Option<u32>,
+    #[serde(alias = "input_tokens_details")]
+    prompt_tokens_details: Option<Details>,
+    cache_read_input_tokens: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Details {
+    cached_tokens: Option<u32>,
+}
+
+impl UsageWatch {
+    /// More of the answer.
+    pub(crate) fn see(&mut self, chunk: &[u8]) {
+        let end = &chunk[chunk.len().saturating_sub(TAIL_BYTES)..];
+        if self.tail.len() + end.len() > 2 * TAIL_BYTES {
+            let surplus = (self.tail.len() + end.len()).saturating_sub(TAIL_BYTES).min(self.tail.len());
+            self.tail.drain(..surplus);
+        }
+        self.tail.extend_from_slice(end);
+    }
+
+    /// The last usage in the answer, if there is one.
+    pub(crate) fn read(&self) -> Option<Usage> {
+        memmem::rfind_iter(&self.tail, b"\"usage\"")
+            .find_map(|at| parse(&self.tail[at + b"\"usage\"".len()..]))
+    }
+}
+
+fn parse(after_key: &[u8]) -> Option<Usage> {
+    let value = after_key.trim_ascii_start().strip_prefix(b":")?;
+    // Something follows the object, so it is read as the first of several values.
+    let said: Said = serde_json::Deserializer::from_slice(value).into_iter().next()?.ok()?;
+    Some(Usage {
+        prompt_tokens: said.prompt_tokens?,
+        output_tokens: said.completion_tokens.unwrap_or(0),
+        cached_tokens: said
+            .prompt_tokens_details
+            .and_then(|d| d.cached_tokens)
+            .or(said.cache_read_input_tokens),
+    })
+}
+
+/// Takes the event out of a stream that we asked for and the client did not: the one with usage and no choices.
+#[derive(Debug, Default)]
+pub(crate) struct UsageEvents {
+    /// The beginning of an event whose end has not come.
+    begun: Vec<u8>,
+}
+
+impl UsageEvents {
+    /// What the client is to see of this chunk. Nearly always that is the chunk itself, uncopied.
+    pub(crate) fn strip(&mut self, chunk: Bytes) -> Bytes {
+        let is_plain = self.begun.is_empty() && chunk.ends_with(b"\n\n") && !may_be_ours(&chunk);
+        if is_plain {
+            return chunk;
+        }
+        self.begun.extend_from_slice(&chunk);
+        let whole = memmem::rfind(&self.begun, b"\n\n").map_or(0, |at| at + 2);
+        let mut seen = Vec::with_capacity(whole);
+        let mut rest = &self.begun[..whole];
+        while let Some(end) = memmem::find(rest, b"\n\n") {
+            let (event, more) = rest.split_at(end + 2);
+            if !(may_be_ours(event) && memmem::find(event, b"\"usage\"").is_some()) {
+                seen.extend_from_slice(event);
+            }
+            rest = more;
+        }
+        self.begun.drain(..whole);
+        Bytes::from(seen)
+    }
+
+    /// What is left when the stream ends in the middle of an event.
+    pub(crate) fn rest(&mut self) -> Option<Bytes> {
+        let rest = std::mem::take(&mut self.begun);
+        (!rest.is_empty()).then(|| Bytes::from(rest))
+    }
+}
+
+fn may_be_ours(event: &[u8]) -> bool {
+    memmem::find(event, b"\"choices\":[]").is_some() || memmem::find(event, b"\"choices\": []").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(chunks: &[&[u8]]) -> Option<Usage> {
+        let mut watch = UsageWatch::default();
+        chunks.iter().for_each(|chunk| watch.see(chunk));
+        watch.read()
+    }
+
+    #[test]
+    fn usage_is_read_in_every_dialect_and_however_it_is_split() {
+        let openai = br#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}"#;
+        let expected = Usage { prompt_tokens: 9, output_tokens: 2, cached_tokens: Some(4) };
+        for cut in 0..openai.len() {
+            assert_eq!(
+                read(&[&openai[..cut], &openai[cut..], b"\n\ndata: [DONE]\n\n"]),
+                Some(expected),
+                "{cut}"
+            );
+        }
+        let responses =
+            br#"{"usage": {"input_tokens":9,"output_tokens":2,"input_tokens_details":{"cached_tokens":4}}}"#;
+        assert_eq!(read(&[responses]), Some(expected));
+        let anthropic = br#"{"usage":{"input_tokens":9,"output_tokens":2,"cache_read_input_tokens":4}}"#;
+        assert_eq!(read(&[anthropic]), Some(expected));
+        let silent = br#"{"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":null}}"#;
+        assert_eq!(read(&[silent]).unwrap().cached_tokens, None);
+    }
+
+    #[test]
+    fn no_usage_is_none_and_the_tail_is_bounded() {
+        assert_eq!(read(&[br#"{"usage":null}"#, b"\"usage\"", b"\"usage\":{\"prompt_tok"]), None);
+        let mut watch = UsageWatch::default();
+        (0..100).for_each(|_| watch.see(&[b'x'; 3_000]));
+        watch.see(&vec![b'x'; 1 << 20]);
+        assert!(watch.tail.len() <= 2 * TAIL_BYTES);
+        watch.see(br#""usage":{"prompt_tokens":9}"#);
+        assert_eq!(watch.read().unwrap().prompt_tokens, 9);
+    }
+
+    const STREAM: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n\
+                          data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9}}\n\ndata: [DONE]\n\n";
+
+    #[test]
+    fn only_the_event_we_asked_for_is_taken_out_wherever_the_reads_fall() {
+        let expected = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\ndata: [DONE]\n\n";
+        for cut in 0..=STREAM.len() {
+            let mut events = UsageEvents::default();
+            let mut seen = Vec::new();
+            for part in [&STREAM[..cut], &STREAM[cut..]] {
+                seen.extend_from_slice(&events.strip(Bytes::copy_from_slice(part.as_bytes())));
+            }
+            assert_eq!(events.rest(), None);
+            assert_eq!(String::from_utf8(seen).unwrap(), expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_ends_within_an_event_loses_nothing() {
+        let mut events = UsageEvents::default();
+        assert_eq!(events.strip(Bytes::from_static(b"data: {\"half\"")), Bytes::new());
+        assert_eq!(events.rest().unwrap(), &b"data: {\"half\""[..]);
+    }
+}

@@ -2,7 +2,7 @@
 
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use world::client::{Call, chat, chat_stream, get, post};
@@ -105,6 +105,37 @@ fn workers_come_and_go_by_the_admin_side() {
         404
     );
     assert_eq!(Call::send(gateway.admin(), "PUT", "/workers", &[], b"").finish().status, 405);
+}
+
+/// Every metric on the page is explained, and everything explained is on the page.
+#[test]
+fn the_metrics_page_and_its_documentation_agree() {
+    let engine = engine(&[]);
+    let gateway = Gateway::over(&[engine.url()], &["--load-interval-ms", "10"]);
+    eventually("a load report has come", || {
+        gateway.workers().pop().filter(|worker| worker["report"].is_object())
+    });
+    post(gateway.url(), "/v1/chat/completions", &chat_stream("llama-3.1-8b", 3));
+    let page = get(gateway.admin(), "/metrics").text();
+    let on_page: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split(' ')))
+        .map(|mut words| {
+            let (name, kind) = (words.next().unwrap(), words.next().unwrap());
+            if kind == "counter" { format!("{name}_total") } else { name.to_owned() }
+        })
+        .collect();
+    let documentation = include_str!("../../../docs/metrics.md");
+    let explained: BTreeSet<String> = documentation
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|word| {
+            word.starts_with("warmroute_") && word.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        })
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(on_page, explained);
 }
 
 #[test]

@@ -132,7 +132,13 @@ impl Desk {
         let at = Micros(self.reported_at.load(Relaxed));
         let reported = self.reported.load(Relaxed);
         let kv_use = self.kv_use_ppm.load(Relaxed) as f32 / 1e6;
-        let report = LoadReport { waiting: (reported >> 32) as u32, running: reported as u32, kv_use, at };
+        let report = LoadReport {
+            waiting: (reported >> 32) as u32,
+            running: reported as u32,
+            kv_use,
+            prefix_cache: None,
+            at,
+        };
         DeskView {
             state: self.state(),
             in_flight: self.in_flight(),

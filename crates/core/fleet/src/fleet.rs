@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_types::{Address, LoadReport, MAX_WORKERS, WorkerId, WorkerState};
+use warmroute_types::{Address, LoadReport, MAX_WORKERS, PrefixCache, WorkerId, WorkerState};
 
 use crate::desk::Desk;
 use crate::{DeskView, Health, HealthConfig, Models, ProbeResult, Worker, WorkerView};
@@ -21,6 +21,8 @@ struct Seat {
     models_from: ModelsFrom,
     health: Health,
     stay: Stay,
+    /// The engine's own counters, for lists and metrics only.
+    prefix_cache: Option<PrefixCache>,
 }
 
 /// Who said what a worker serves. The operator's word stands against the engine's own list.
@@ -74,6 +76,7 @@ impl Fleet {
             models,
             health: Health::default(),
             stay: Stay::Member,
+            prefix_cache: None,
         };
         self.desks[free].wipe();
         if free == seats.len() {
@@ -139,8 +142,9 @@ impl Fleet {
 
     /// The engine reported its load.
     pub fn report(&self, worker: &Worker, report: LoadReport) {
-        let seats = self.seats.read();
-        if seats.get(worker.id.index()).is_some_and(|seat| *seat.worker == *worker) {
+        let mut seats = self.seats.write();
+        if let Some(seat) = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker) {
+            seat.prefix_cache = report.prefix_cache;
             self.desk(worker.id).report(report);
         }
     }
@@ -190,6 +194,7 @@ impl Seat {
             worker: Arc::clone(&self.worker),
             models: self.models.clone(),
             desk: desks[self.worker.id.index()].view(),
+            prefix_cache: self.prefix_cache,
         }
     }
 }
@@ -304,7 +309,10 @@ mod tests {
         let (worker, engine) = (WorkerId(0), Arc::clone(&fleet.members()[0].worker));
         let waiting = |now| fleet.desk_view(worker).waiting(Micros::from_secs(now), Micros::from_secs(5));
         assert_eq!(waiting(10), None, "no report yet");
-        fleet.report(&engine, LoadReport { waiting: 3, running: 8, kv_use: 0.5, at: Micros::from_secs(10) });
+        fleet.report(
+            &engine,
+            LoadReport { waiting: 3, running: 8, at: Micros::from_secs(10), ..LoadReport::default() },
+        );
         let _bookings = [WORK, WORK].map(|work| Booking::make(&fleet, worker, work));
         assert_eq!(waiting(12), Some(5));
         assert_eq!(waiting(9), Some(5), "a clock that steps back makes nothing older");

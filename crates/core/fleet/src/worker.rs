@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warmroute_types::{Address, WorkerId};
+use warmroute_types::{Address, PrefixCache, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::DeskView;
@@ -56,4 +56,6 @@ pub struct WorkerView {
     pub models: Models,
     /// How it is and what it has to do.
     pub desk: DeskView,
+    /// What the engine counts itself of its prefix cache.
+    pub prefix_cache: Option<PrefixCache>,
 }

@@ -1,8 +1,7 @@
 //! A cursor over JSON bytes: finds fields, skips the rest, allocates nothing.
 //!
-//! serde_json would do, but it looks at every byte of a long string one by one and its raw values cannot say where they
-//! stood. Prompts are long strings; here their ends are found by wide compares, which makes reading a 100 KB body a matter
-//! of microseconds. The cursor is strict about structure (it must not understand a body in another way than the engine
+//! serde_json would build a tree, and its raw values cannot say where they stood. Here a walk hands out slices of the body
+//! with their places; string ends are found by wide compares, because prompts are long strings. The cursor is strict about structure (it must not understand a body in another way than the engine
 //! will) and lenient about what strings hold (the engine will say).
 
 use std::borrow::Cow;

@@ -8,7 +8,7 @@ mod time;
 mod url;
 mod worker;
 
-pub use load::{LoadReport, Usage};
+pub use load::{LoadReport, PrefixCache, Usage};
 pub use time::Micros;
 pub use url::BadUrl;
 pub use worker::{Address, MAX_WORKERS, WorkerId, WorkerState};

@@ -12,8 +12,19 @@ pub struct LoadReport {
     pub running: u32,
     /// Share of KV blocks in use by running requests, 0 to 1.
     pub kv_use: f32,
+    /// What the engine counts itself of its prefix cache, if it does.
+    pub prefix_cache: Option<PrefixCache>,
     /// When it was heard.
     pub at: Micros,
+}
+
+/// An engine's own counters, since its start. Tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixCache {
+    /// Looked up.
+    pub queries: u64,
+    /// Found.
+    pub hits: u64,
 }
 
 /// What an engine reported about one finished request.

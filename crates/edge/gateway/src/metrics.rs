@@ -185,7 +185,7 @@ impl std::fmt::Debug for Workers {
 /// One metric of every worker: its name and help, and how it is read.
 type Reading = (&'static str, &'static str, fn(&WorkerView) -> Option<f64>);
 
-const READINGS: [Reading; 5] = [
+const READINGS: [Reading; 7] = [
     ("worker_requests_active", "Requests in flight", |view| Some(view.desk.in_flight.into())),
     ("worker_prefill_tokens", "Prompt tokens booked whose prefill has not ended", |view| {
         Some(view.desk.prefill_tokens as f64)
@@ -195,6 +195,14 @@ const READINGS: [Reading; 5] = [
     }),
     ("worker_running", "Requests running in the engine, as it says", |view| {
         Some(view.desk.report?.running.into())
+    }),
+    (
+        "worker_engine_prefix_queries_tokens",
+        "Prompt tokens looked up in the engine's cache, as it counts",
+        |view| Some(view.prefix_cache?.queries as f64),
+    ),
+    ("worker_engine_prefix_hits_tokens", "Prompt tokens found there, as it counts", |view| {
+        Some(view.prefix_cache?.hits as f64)
     }),
     ("worker_kv_use", "Share of KV blocks in use, as the engine says", |view| {
         Some(view.desk.report?.kv_use.into())

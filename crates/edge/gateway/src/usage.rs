@@ -73,25 +73,29 @@ pub(crate) struct UsageEvents {
     begun: Vec<u8>,
 }
 
+/// A longer event than this is not ours, and is not held back until its end.
+const EVENT_BYTES_MAX: usize = 64 << 10;
+
 impl UsageEvents {
     /// What the client is to see of this chunk. Nearly always that is the chunk itself, uncopied.
     pub(crate) fn strip(&mut self, chunk: Bytes) -> Bytes {
-        let is_plain = self.begun.is_empty() && chunk.ends_with(b"\n\n") && !may_be_ours(&chunk);
-        if is_plain {
+        if self.begun.is_empty() && ends_an_event(&chunk) && !may_be_ours(&chunk) {
             return chunk;
         }
         self.begun.extend_from_slice(&chunk);
-        let whole = memmem::rfind(&self.begun, b"\n\n").map_or(0, |at| at + 2);
-        let mut seen = Vec::with_capacity(whole);
-        let mut rest = &self.begun[..whole];
-        while let Some(end) = memmem::find(rest, b"\n\n") {
-            let (event, more) = rest.split_at(end + 2);
+        let mut seen = Vec::with_capacity(self.begun.len());
+        let mut at = 0;
+        while let Some(end) = event_end(&self.begun[at..]) {
+            let event = &self.begun[at..at + end];
             if !(may_be_ours(event) && memmem::find(event, b"\"usage\"").is_some()) {
                 seen.extend_from_slice(event);
             }
-            rest = more;
+            at += end;
         }
-        self.begun.drain(..whole);
+        self.begun.drain(..at);
+        if self.begun.len() > EVENT_BYTES_MAX {
+            seen.append(&mut self.begun);
+        }
         Bytes::from(seen)
     }
 
@@ -100,6 +104,19 @@ impl UsageEvents {
         let rest = std::mem::take(&mut self.begun);
         (!rest.is_empty()).then(|| Bytes::from(rest))
     }
+}
+
+/// Where the first event ends: after an empty line, whichever way lines are ended.
+fn event_end(bytes: &[u8]) -> Option<usize> {
+    memchr::memchr_iter(b'\n', bytes).find_map(|at| match &bytes[at + 1..] {
+        [b'\n', ..] => Some(at + 2),
+        [b'\r', b'\n', ..] => Some(at + 3),
+        _ => None,
+    })
+}
+
+fn ends_an_event(chunk: &[u8]) -> bool {
+    chunk.ends_with(b"\n\n") || chunk.ends_with(b"\n\r\n")
 }
 
 fn may_be_ours(event: &[u8]) -> bool {
@@ -162,6 +179,17 @@ mod tests {
             assert_eq!(events.rest(), None);
             assert_eq!(String::from_utf8(seen).unwrap(), expected, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn lines_may_end_in_two_bytes_and_long_events_are_not_held_back() {
+        let mut events = UsageEvents::default();
+        let stream = STREAM.replace('\n', "\r\n");
+        let seen = events.strip(Bytes::from(stream));
+        assert_eq!(seen.iter().filter(|&&byte| byte == b'\n').count(), 4);
+        assert_eq!(events.rest(), None);
+        let long = Bytes::from(vec![b'x'; EVENT_BYTES_MAX + 1]);
+        assert_eq!(events.strip(long.clone()), long);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! An engine's load, read from its Prometheus page.
 //!
-//! Only three numbers are wanted of a page of a thousand lines, so lines are judged by their first bytes and the rest is
+//! Only a few numbers are wanted of a page of a thousand lines, so lines are judged by their first bytes and the rest is
 //! never parsed. vLLM and SGLang are known; llama.cpp's names are too.
 
 use warmroute_types::{LoadReport, Micros};
@@ -11,14 +11,18 @@ enum Number {
     Waiting,
     Running,
     KvUse,
+    PrefixQueries,
+    PrefixHits,
 }
 
 /// Metric names, older ones too.
-const NAMES: [(&str, Number); 10] = [
+const NAMES: [(&str, Number); 12] = [
     ("vllm:num_requests_waiting", Number::Waiting),
     ("vllm:num_requests_running", Number::Running),
     ("vllm:kv_cache_usage_perc", Number::KvUse),
     ("vllm:gpu_cache_usage_perc", Number::KvUse),
+    ("vllm:prefix_cache_queries_total", Number::PrefixQueries),
+    ("vllm:prefix_cache_hits_total", Number::PrefixHits),
     ("sglang:num_queue_reqs", Number::Waiting),
     ("sglang:num_running_reqs", Number::Running),
     ("sglang:token_usage", Number::KvUse),
@@ -45,6 +49,8 @@ pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadRepor
             Number::Waiting => report.waiting = report.waiting.saturating_add(value as u32),
             Number::Running => report.running = report.running.saturating_add(value as u32),
             Number::KvUse => report.kv_use = report.kv_use.max(value as f32),
+            Number::PrefixQueries => report.prefix_cache.get_or_insert_default().queries += value as u64,
+            Number::PrefixHits => report.prefix_cache.get_or_insert_default().hits += value as u64,
         }
     }
     known.then_some(report)
@@ -78,6 +84,7 @@ fn is_of_rank(labels: &str, rank: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warmroute_types::PrefixCache;
 
     const VLLM: &str = "\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -87,12 +94,23 @@ vllm:num_requests_running{engine=\"1\",model_name=\"tiny\"} 5.0
 vllm:num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 2.0
 vllm:num_requests_waiting_by_reason{engine=\"0\",model_name=\"tiny\",reason=\"capacity\"} 9.0
 vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"tiny\"} 0.25
+vllm:prefix_cache_queries_total{engine=\"0\",model_name=\"tiny\"} 3660.0
+vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 640.0
 ";
 
     #[test]
     fn vllms_page_is_understood_by_rank_and_in_all() {
         let all = read_load(VLLM.as_bytes(), None, Micros(7)).unwrap();
-        assert_eq!(all, LoadReport { waiting: 2, running: 8, kv_use: 0.25, at: Micros(7) });
+        assert_eq!(
+            all,
+            LoadReport {
+                waiting: 2,
+                running: 8,
+                kv_use: 0.25,
+                prefix_cache: Some(PrefixCache { queries: 3_660, hits: 640 }),
+                at: Micros(7),
+            }
+        );
         let rank = read_load(VLLM.as_bytes(), Some(1), Micros(7)).unwrap();
         assert_eq!((rank.waiting, rank.running), (0, 5));
     }

@@ -14,7 +14,7 @@ use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::target::Target;
 
-const POLICIES: [&str; 2] = ["round_robin", "prefix_affinity"];
+const POLICIES: [&str; 2] = ["round_robin", "cache_aware"];
 const CONFIGURED: [&str; 2] = ["nginx", "haproxy"];
 /// Searched after PATH, because daemons are often not in a user's.
 const DAEMON_DIRS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];

@@ -103,7 +103,7 @@ impl Plan {
 }
 
 /// Numbers for which zero makes no sense.
-fn positive(options: &Options) -> [(&'static str, u64); 7] {
+fn positive(options: &Options) -> [(&'static str, u64); 8] {
     let (health, routing) = (&options.health, &options.routing);
     [
         ("health-failure-threshold", filled(health.health_failure_threshold).into()),
@@ -112,6 +112,7 @@ fn positive(options: &Options) -> [(&'static str, u64); 7] {
         ("load-interval-ms", filled(health.load_interval_ms)),
         ("connect-timeout-secs", filled(options.requests.connect_timeout_secs)),
         ("dns-refresh-secs", filled(options.discovery.dns_refresh_secs)),
+        ("worker-kv-tokens", filled(options.cache.worker_kv_tokens)),
         ("prefix-token-count", filled(routing.prefix_token_count).into()),
     ]
 }
@@ -131,6 +132,10 @@ fn policy(options: &Options) -> anyhow::Result<Standard> {
         }
         Standard::CacheAware(rule) => *rule = cache_aware(&options.cache)?,
         Standard::WeightedScore(rule) => {
+            for weight in [options.cache.affinity_weight, options.cache.queue_weight] {
+                let is_weight = weight.is_some_and(|weight| weight.is_finite() && weight >= 0.0);
+                anyhow::ensure!(is_weight, "affinity-weight and queue-weight must be 0 or more");
+            }
             rule.affinity_weight = filled(options.cache.affinity_weight);
             rule.queue_weight = filled(options.cache.queue_weight);
         }
@@ -267,6 +272,8 @@ mod tests {
             ("[cache]\ncache-threshold = 1.5", "cache-threshold"),
             ("[cache]\nbalance-rel-threshold = 0.5", "balance-rel-threshold"),
             ("[cache]\nmax-tree-size = 1", "max-tree-size"),
+            ("[cache]\nworker-kv-tokens = 0", "worker-kv-tokens"),
+            ("[routing]\npolicy = \"weighted_score\"\n[cache]\nqueue-weight = nan", "queue-weight"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();

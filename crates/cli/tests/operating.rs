@@ -116,6 +116,7 @@ fn the_metrics_page_and_its_documentation_agree() {
         gateway.workers().pop().filter(|worker| worker["report"].is_object())
     });
     post(gateway.url(), "/v1/chat/completions", &chat_stream("llama-3.1-8b", 3));
+    post(gateway.url(), "/v1/chat/completions", "{");
     let page = get(gateway.admin(), "/metrics").text();
     let on_page: BTreeSet<String> = page
         .lines()

@@ -27,6 +27,8 @@ pub(crate) struct Desk {
     kv_use_ppm: AtomicU32,
     /// Whether the last thing seen of the worker was a failure: an answer is then worth telling.
     is_suspect: AtomicBool,
+    /// Bookings ever made.
+    bookings: AtomicU32,
     /// It has said once how many tokens were cached: from then on, saying nothing means none.
     says_cached: AtomicBool,
 }
@@ -96,7 +98,13 @@ impl Desk {
         self.in_flight.load(Relaxed)
     }
 
+    /// Bookings so far, in the order in which they were made; it wraps.
+    pub(crate) fn bookings(&self) -> u32 {
+        self.bookings.load(Relaxed)
+    }
+
     pub(crate) fn book(&self, work: Work) {
+        self.bookings.fetch_add(1, Relaxed);
         self.in_flight.fetch_add(1, Relaxed);
         self.booked_since.fetch_add(1, Relaxed);
         self.prefill_tokens.fetch_add(u64::from(work.prefill_tokens), Relaxed);

@@ -133,6 +133,18 @@ impl Fleet {
         self.desk(worker.id).cached_tokens(said)
     }
 
+    /// How many requests were ever booked on this seat; it wraps.
+    pub fn bookings(&self, worker: WorkerId) -> u32 {
+        self.desk(worker).bookings()
+    }
+
+    /// Whether this worker still sits where it sat, and is not leaving.
+    pub fn is_member(&self, worker: &Worker) -> bool {
+        let seats = self.seats.read();
+        let seat = seats.get(worker.id.index()).filter(|seat| *seat.worker == *worker);
+        seat.is_some_and(|seat| seat.stay == Stay::Member)
+    }
+
     /// Whether the operator said what this worker serves.
     pub fn models_are_given(&self, worker: &Worker) -> bool {
         let seats = self.seats.read();

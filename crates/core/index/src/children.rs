@@ -66,7 +66,8 @@ impl Table {
         let free = self.probe(key).find(|slot| slot.key.load(Ordering::Relaxed) <= TOMB);
         let slot = free.expect("the table is rebuilt before it is full");
         let was_empty = slot.key.load(Ordering::Relaxed) == EMPTY;
-        slot.node.store(node.as_ptr(), Ordering::Relaxed);
+        // Release, because a reader that still has the slot's former key may load this pointer before it sees the new key.
+        slot.node.store(node.as_ptr(), Ordering::Release);
         slot.key.store(key, Ordering::Release);
         was_empty
     }

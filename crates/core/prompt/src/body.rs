@@ -42,14 +42,23 @@ pub struct Body<'a> {
     is_stream: bool,
     stream_options: Option<&'a [u8]>,
     choices: Option<&'a [u8]>,
+    continues_another: bool,
     salt: Option<RawStr<'a>>,
     sessions: [Option<RawStr<'a>>; SessionField::ALL.len()],
     pub(crate) prompt: PromptFields<'a>,
 }
 
 /// Fields of the body, other than the prompt itself, that change what a template renders.
-pub(crate) const TEMPLATE_FIELDS: [&str; 4] =
-    ["chat_template", "chat_template_kwargs", "documents", "reasoning_effort"];
+pub(crate) const TEMPLATE_FIELDS: [&str; 8] = [
+    "chat_template",
+    "chat_template_kwargs",
+    "documents",
+    "extra_key",
+    "functions",
+    "lora_path",
+    "reasoning_effort",
+    "tool_choice",
+];
 
 /// The values that make up the prompt, as they stand in the body.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,6 +95,7 @@ impl<'a> Body<'a> {
             b"system" | b"instructions" => self.prompt.system = Some(value.value()?),
             b"tools" => self.prompt.tools = Some(value.value()?),
             b"stream_options" => self.stream_options = Some(value.value()?),
+            b"previous_response_id" | b"conversation" => self.continues_another |= value.value()? != b"null",
             b"n" => self.choices = Some(value.value()?),
             b"cache_salt" => self.salt = string_or_skip(value)?,
             b"session_id" => self.sessions[SessionField::SessionId as usize] = string_or_skip(value)?,
@@ -137,6 +147,11 @@ impl<'a> Body<'a> {
                     .is_some_and(|b| matches!(b, b'"' | b'['))
         };
         one_answer && !self.prompt.turns.is_some_and(is_list_of_prompts)
+    }
+
+    /// Whether part of the prompt is not here but in an earlier response.
+    pub fn continues_another(&self) -> bool {
+        self.continues_another
     }
 
     /// The salt that keeps this request's cache apart from others'.

@@ -56,6 +56,8 @@ pub enum Change {
 pub enum Outcome {
     /// The first token came: the prefill is over. The booking stays for the decoding.
     FirstToken,
-    /// It ended as it should, whatever the engine answered: the worker is alive.
+    /// It was answered to the end: the prompt has been computed.
     Ended,
+    /// The worker refused it (backpressure, a client's error): it is alive, and has computed nothing.
+    Refused,
 }

@@ -2,6 +2,30 @@
 
 use warmroute_types::Usage;
 
+use crate::PromptChunks;
+
+/// What an engine said about a request, with what the request was.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a> {
+    /// The model that answered.
+    pub model: Option<&'a str>,
+    /// The prompt, where it was looked up.
+    pub prompt: Option<PromptChunks<'a>>,
+    /// What was used.
+    pub usage: Usage,
+    /// What it means when the engine says nothing about cached tokens.
+    pub silence: Silence,
+}
+
+/// What it means when an engine says nothing about cached tokens in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// None were, provided that it has said a number before: engines leave a zero out.
+    MeansZero,
+    /// This API may never say it.
+    MeansNothing,
+}
+
 /// Predicted and found, for one request. Tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {

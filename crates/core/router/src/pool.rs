@@ -34,6 +34,8 @@ struct Section {
     candidates: Vec<Candidate>,
     /// For each candidate, which member it is.
     seats: Vec<usize>,
+    /// For each candidate, how many bytes of the prompt it holds.
+    candidate_bytes: Vec<u32>,
     /// For each seat of the fleet, how many bytes of the prompt at hand it holds; zero between decisions.
     overlap_bytes: Vec<u32>,
     turn: u64,
@@ -46,6 +48,10 @@ struct Member {
     identity: u64,
     worker: Arc<Worker>,
 }
+
+/// No more of a prompt than this is presumed: half a megabyte, the longest contexts of today. A larger one is most likely
+/// refused, and would push everything else out of the worker's view.
+pub(crate) const PRESUMED_CHUNKS_MAX: usize = 2_048;
 
 /// What a decision needs besides the policy.
 pub(crate) struct Terms<'a> {
@@ -61,6 +67,8 @@ pub(crate) struct Placed {
     pub worker: Arc<Worker>,
     pub reason: &'static str,
     pub cached_tokens: Option<u32>,
+    pub cached_bytes: Option<u32>,
+    pub bookings: u32,
     pub booking: Booking,
     pub presumed: Option<Presumed>,
 }
@@ -78,6 +86,7 @@ impl Pool {
         let mut section = self.section.lock();
         section.candidates = Vec::with_capacity(members.len());
         section.seats = Vec::with_capacity(members.len());
+        section.candidate_bytes = Vec::with_capacity(members.len());
         section.overlap_bytes.resize(MAX_WORKERS, 0);
         section.members = members.into_iter().map(Member::from).collect();
     }
@@ -117,14 +126,16 @@ impl Pool {
             prefill_tokens: ask.prompt_tokens - cached_tokens.unwrap_or(0),
             context_tokens: ask.prompt_tokens,
         };
+        let cached_bytes = terms.prompt.map(|_| section.candidate_bytes[chosen]);
         let booking = Booking::make(fleet, worker.id, work);
+        let bookings = fleet.bookings(worker.id);
         let presumed = terms.prompt.and_then(|prompt| {
             let presumed = Presumed::make(index, worker.id, prompt.root, &scratch.spans, terms.now);
             // After it, not before: whoever reads the new version must see what it stands for.
             self.version.fetch_add(1, Ordering::Release);
             presumed
         });
-        Some(Placed { worker, reason, cached_tokens, booking, presumed })
+        Some(Placed { worker, reason, cached_tokens, cached_bytes, bookings, booking, presumed })
     }
 }
 
@@ -138,7 +149,7 @@ impl Scratch {
         let tokens = rate.tokens_in(prompt.chunk_bytes).clamp(1, Span::TOKENS_MAX);
         let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
         self.spans.clear();
-        self.spans.extend(prompt.digests.iter().map(span));
+        self.spans.extend(prompt.digests.iter().take(PRESUMED_CHUNKS_MAX).map(span));
     }
 }
 
@@ -151,16 +162,19 @@ impl Section {
         let usable = terms.ask.prompt_tokens.saturating_sub(1);
         self.candidates.clear();
         self.seats.clear();
+        self.candidate_bytes.clear();
         for (seat, member) in self.members.iter().enumerate() {
             let desk = fleet.desk_view(member.id);
             if desk.state != WorkerState::Ready || terms.avoid.contains(&member.id) {
                 continue;
             }
             self.seats.push(seat);
+            let held_bytes = self.overlap_bytes[member.id.index()];
+            self.candidate_bytes.push(held_bytes);
             self.candidates.push(Candidate {
                 worker: member.id,
                 identity: member.identity,
-                overlap_tokens: rate.tokens_in(self.overlap_bytes[member.id.index()]).min(usable),
+                overlap_tokens: rate.tokens_in(held_bytes).min(usable),
                 in_flight: desk.in_flight,
                 prefill_tokens: desk.prefill_tokens,
                 decode_tokens: desk.decode_tokens,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use warmroute_fleet::{Booking, Fleet, FleetFull, HealthConfig, Models, Worker, WorkerView};
-use warmroute_index::{Digester, Index, Prompt, Span};
+use warmroute_index::{Digester, Index, Overlaps, Prompt, Span};
 use warmroute_policy::{Ask, Policy};
 use warmroute_types::{Micros, Usage, WorkerId, WorkerState};
 
-use crate::pool::{Placed, Pool, Terms};
+use crate::feedback::{Answered, Silence};
+use crate::pool::{PRESUMED_CHUNKS_MAX, Placed, Pool, Terms};
 use crate::presumed::Presumed;
 use crate::{Change, Feedback, Outcome, PromptChunks, Scratch};
 
@@ -66,6 +67,10 @@ pub struct Decision {
     pub reason: &'static str,
     /// Prompt tokens expected in the worker's cache; `None` when nothing is known of its cache.
     pub cached_tokens: Option<u32>,
+    /// The same in bytes, which do not depend on how many tokens a byte is believed to be.
+    cached_bytes: Option<u32>,
+    /// How many bookings its worker had had when this one was made.
+    bookings: u32,
     /// The work, on the worker's desk.
     pub booking: Booking,
     /// What is presumed about the worker's cache from now on.
@@ -136,54 +141,73 @@ impl<P: Policy> Router<P> {
         let report_age_max = self.config.report_age_max;
         let terms = Terms { ask, prompt: request.prompt, avoid: request.avoid, now, report_age_max };
         let placed = pool.place(&self.fleet, &self.index, &self.policy, terms, scratch);
-        let Placed { worker, reason, cached_tokens, booking, presumed } =
-            placed.ok_or_else(|| pools.why_nobody())?;
-        Ok(Decision { worker, policy: self.policy.name(), reason, cached_tokens, booking, presumed })
+        let placed = placed.ok_or_else(|| pools.why_nobody())?;
+        let Placed { worker, reason, cached_tokens, cached_bytes, bookings, booking, presumed } = placed;
+        let policy = self.policy.name();
+        Ok(Decision { worker, policy, reason, cached_tokens, cached_bytes, bookings, booking, presumed })
     }
 
-    /// Takes in how a request fared. After `Ended` the caller drops the decision.
+    /// Takes in how a request fared. After `Ended` and `Refused` the caller drops the decision.
     pub fn observe(&self, decision: &mut Decision, outcome: Outcome) {
-        decision.presumed.iter_mut().for_each(Presumed::confirm);
+        if outcome != Outcome::Refused {
+            decision.presumed.iter_mut().for_each(Presumed::confirm);
+        }
         match outcome {
             Outcome::FirstToken => decision.booking.first_token(),
-            Outcome::Ended => self.fleet.answered(&decision.worker),
+            Outcome::Ended | Outcome::Refused => self.fleet.answered(&decision.worker),
         }
     }
 
-    /// Compares what an engine found in its cache with what was expected. Where too much was expected, the view is cut
-    /// at what was found; what the request itself has put into the cache is presumed again. For one prompt with one
-    /// answer only: of several, nobody can say which was meant.
-    pub fn feedback(
-        &self,
-        decision: &Decision,
-        model: Option<&str>,
-        prompt: Option<PromptChunks<'_>>,
-        usage: Usage,
-        now: Micros,
-    ) -> Feedback {
-        let chunk_tokens = prompt.map_or(0, |prompt| self.learn(model, prompt, usage));
-        let usage =
-            Usage { cached_tokens: self.fleet.cached_tokens(&decision.worker, usage.cached_tokens), ..usage };
-        let feedback = Feedback::of(usage, decision.cached_tokens, chunk_tokens + BLOCK_TOKENS);
-        if let (Some(prompt), Some(found), true) = (prompt, feedback.cached, feedback.stale > 0) {
-            let id = decision.worker.id;
-            self.index.cut(id, prompt.root, Prompt::Chunks(prompt.digests), found);
-            let span =
-                |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens: chunk_tokens.max(1) };
-            let spans: Vec<Span> = prompt.digests.iter().map(span).collect();
-            if let Some(mut presumed) = Presumed::make(&self.index, id, prompt.root, &spans, now) {
-                presumed.confirm();
-            }
+    /// Compares what an engine found in its cache with what was expected. For one prompt with one answer only: of
+    /// several, nobody can say which was meant.
+    pub fn feedback(&self, decision: &Decision, asked: Answered<'_>, now: Micros) -> Feedback {
+        let said = asked.usage.cached_tokens;
+        let cached_tokens = match asked.silence {
+            Silence::MeansZero => self.fleet.cached_tokens(&decision.worker, said),
+            Silence::MeansNothing => said,
+        };
+        let usage = Usage { cached_tokens, ..asked.usage };
+        let Some(prompt) = asked.prompt else {
+            return Feedback::of(usage, decision.cached_tokens, BLOCK_TOKENS);
+        };
+        self.learn(asked.model, prompt, usage);
+        // The engine has counted: what was expected, in this prompt's own tokens.
+        let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
+        let tokens = |bytes: u32| (f64::from(bytes) * scale) as u32;
+        let expected =
+            decision.cached_bytes.map(|bytes| tokens(bytes).min(usage.prompt_tokens.saturating_sub(1)));
+        let feedback = Feedback::of(usage, expected, tokens(prompt.chunk_bytes) + BLOCK_TOKENS);
+        if let (Some(found), true) = (feedback.cached, feedback.stale > 0) {
+            self.correct(decision, prompt, (f64::from(found) / scale) as u32, now);
         }
         feedback
     }
 
-    /// Learns how many tokens the model makes of a byte; how many a chunk has by that.
-    fn learn(&self, model: Option<&str>, prompt: PromptChunks<'_>, usage: Usage) -> u32 {
-        let pools = self.pools.read();
-        let Ok(pool) = pools.serving(model) else { return 0 };
-        pool.tokens.learn(prompt.bytes, usage.prompt_tokens);
-        pool.tokens.tokens_in(prompt.chunk_bytes)
+    /// Cuts the view of a worker's cache at what was found, with everything that continued it, and presumes again what the
+    /// request itself has put there. Only while nobody else has been sent there since: what they have put into the cache
+    /// would be cut too, though it came after.
+    fn correct(&self, decision: &Decision, prompt: PromptChunks<'_>, found_bytes: u32, now: Micros) {
+        let id = decision.worker.id;
+        if self.fleet.bookings(id) != decision.bookings || !self.fleet.is_member(&decision.worker) {
+            return;
+        }
+        let kept = prompt.digests.len().min(found_bytes.div_ceil(prompt.chunk_bytes) as usize);
+        let mut overlaps = Overlaps::new();
+        self.index.lookup(prompt.root, Prompt::Chunks(&prompt.digests[..kept]), &mut overlaps);
+        self.index.cut(id, prompt.root, Prompt::Chunks(prompt.digests), overlaps.of(id).tokens);
+        let tokens = (prompt.chunk_bytes / 4).max(1);
+        let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
+        let spans: Vec<Span> = prompt.digests.iter().take(PRESUMED_CHUNKS_MAX).map(span).collect();
+        if let Some(mut presumed) = Presumed::make(&self.index, id, prompt.root, &spans, now) {
+            presumed.confirm();
+        }
+    }
+
+    /// Learns how many tokens the model makes of a byte.
+    fn learn(&self, model: Option<&str>, prompt: PromptChunks<'_>, usage: Usage) {
+        if let Ok(pool) = self.pools.read().serving(model) {
+            pool.tokens.learn(prompt.bytes, usage.prompt_tokens);
+        }
     }
 
     /// Forgets what is too old to be believed. To be called every now and then.
@@ -205,12 +229,19 @@ impl<P: Policy> Router<P> {
     pub fn apply(&self, change: Change) -> Result<(), FleetFull> {
         match change {
             Change::Join { address, models } => {
-                self.reseat(|fleet| fleet.join(address, models).map(|_| ()))?;
+                self.reseat(|fleet| {
+                    let is_known = fleet.members().iter().any(|view| view.worker.address == address);
+                    let worker = fleet.join(address, models)?;
+                    if !is_known {
+                        self.forget(worker.id);
+                    }
+                    Ok(())
+                })?;
             }
             Change::Leave { address } => {
                 self.reseat(|fleet| {
-                    // What it holds is of no use to anybody from now on, and its seat may go to another.
-                    fleet.leave(&address).into_iter().for_each(|worker| self.index.clear(worker));
+                    // What it holds is of no use to anybody from now on.
+                    fleet.leave(&address).into_iter().for_each(|worker| self.forget(worker));
                     Ok(())
                 })?;
             }
@@ -254,6 +285,16 @@ impl<P: Policy> Router<P> {
     /// The policy in use.
     pub fn policy(&self) -> &P {
         &self.policy
+    }
+
+    /// Nothing is known any more of the cache of whoever sits here.
+    fn forget(&self, worker: WorkerId) {
+        self.index.clear(worker);
+        self.set_capacity(worker, self.config.index.presumed_tokens);
+    }
+
+    fn set_capacity(&self, worker: WorkerId, tokens: u64) {
+        self.index.set_capacity(worker, tokens).expect("a worker's seat is below the most there are");
     }
 
     /// Changes who sits where, and derives the pools anew. No decision is made meanwhile: a request that has chosen a

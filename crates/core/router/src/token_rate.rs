@@ -12,18 +12,16 @@ const BELIEVED: std::ops::RangeInclusive<f32> = 0.02..=2.0;
 const BYTES_MIN: u32 = 400;
 
 /// Tokens per byte, as a moving mean. Two threads that learn at once may lose one lesson; the next will do.
-#[derive(Debug)]
-pub(crate) struct TokenRate(AtomicU32);
-
-impl Default for TokenRate {
-    fn default() -> TokenRate {
-        TokenRate(AtomicU32::new(TOKENS_PER_BYTE.to_bits()))
-    }
+#[derive(Debug, Default)]
+pub(crate) struct TokenRate {
+    /// The mean, as bits; zero until an engine has counted.
+    mean: AtomicU32,
 }
 
 impl TokenRate {
     fn rate(&self) -> f32 {
-        f32::from_bits(self.0.load(Relaxed))
+        let mean = f32::from_bits(self.mean.load(Relaxed));
+        if mean > 0.0 { mean } else { TOKENS_PER_BYTE }
     }
 
     /// Tokens in so many bytes.
@@ -35,7 +33,9 @@ impl TokenRate {
     pub(crate) fn learn(&self, bytes: u32, tokens: u32) {
         let seen = tokens as f32 / bytes.max(1) as f32;
         if bytes >= BYTES_MIN && BELIEVED.contains(&seen) {
-            self.0.store((self.rate() * (1.0 - NEWEST) + seen * NEWEST).to_bits(), Relaxed);
+            let is_first = self.mean.load(Relaxed) == 0;
+            let mean = if is_first { seen } else { self.rate() * (1.0 - NEWEST) + seen * NEWEST };
+            self.mean.store(mean.to_bits(), Relaxed);
         }
     }
 }
@@ -48,6 +48,8 @@ mod tests {
     fn the_rate_follows_what_engines_count() {
         let rate = TokenRate::default();
         assert_eq!(rate.tokens_in(400), 100);
+        rate.learn(1_000, 300);
+        assert_eq!(rate.tokens_in(1_000), 300, "the first count is worth more than a guess");
         (0..200).for_each(|_| rate.learn(1_000, 500));
         assert!((198..=200).contains(&rate.tokens_in(400)));
         rate.learn(1_000, 100_000);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_index::{Digester, Namespace, RootKey, Source};
 use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
-use warmroute_router::PromptChunks;
+use warmroute_router::{PromptChunks, Silence};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::gateway::Gateway;
@@ -24,7 +24,6 @@ thread_local! {
 }
 
 /// What is asked for.
-#[derive(Default)]
 pub(crate) struct Asked {
     pub model: Option<String>,
     pub prompt_tokens: u32,
@@ -34,8 +33,26 @@ pub(crate) struct Asked {
     pub prompt: Option<Cut>,
     /// One prompt with one answer: only of these can it be said how much was cached.
     pub is_single: bool,
+    /// What it means when the answer says nothing about cached tokens.
+    pub silence: Silence,
     /// The stream's usage was asked for by us, not by the client, who must not see it.
     pub usage_is_ours: bool,
+}
+
+impl Default for Asked {
+    /// Nothing is known.
+    fn default() -> Asked {
+        Asked {
+            model: None,
+            prompt_tokens: 0,
+            session_key: None,
+            prefix_key: None,
+            prompt: None,
+            is_single: false,
+            silence: Silence::MeansNothing,
+            usage_is_ours: false,
+        }
+    }
 }
 
 /// A prompt's chunks.
@@ -80,7 +97,9 @@ impl Asked {
         let (config, policy) = (&gateway.config, gateway.router.policy());
         let asked = body.model();
         let model = asked.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
-        let looks_at_caches = policy.needs_overlap() && api != Api::Other;
+        // A prompt that stands elsewhere in part, or several of them, cannot be looked up.
+        let is_one_prompt = body.is_single() && !body.continues_another();
+        let looks_at_caches = policy.needs_overlap() && api != Api::Other && is_one_prompt;
         let is_stream = body.is_stream() && matches!(api, Api::Chat | Api::Completions);
         let injects = config.usage_injection == UsageInjection::On && is_stream && !body.has_stream_options();
         Asked {
@@ -93,7 +112,11 @@ impl Asked {
             },
             prompt: looks_at_caches
                 .then(|| Cut::of(body, model.unwrap_or_default(), gateway.router.digester())),
-            is_single: body.is_single() && api != Api::Other,
+            is_single: is_one_prompt && api != Api::Other,
+            silence: match api {
+                Api::Chat | Api::Completions => Silence::MeansZero,
+                Api::Responses | Api::Messages | Api::Other => Silence::MeansNothing,
+            },
             usage_is_ours: injects,
             model: model.map(str::to_owned),
         }

@@ -18,7 +18,7 @@ use warmroute_fleet::WorkerView;
 use warmroute_index::Stats as IndexStats;
 use warmroute_policy::Standard;
 use warmroute_router::{Feedback, Router};
-use warmroute_types::{Micros, WorkerState};
+use warmroute_types::{Micros, PrefixCache, WorkerState};
 
 use crate::upstream::Upstreams;
 
@@ -185,7 +185,7 @@ impl std::fmt::Debug for Workers {
 /// One metric of every worker: its name and help, and how it is read.
 type Reading = (&'static str, &'static str, fn(&WorkerView) -> Option<f64>);
 
-const READINGS: [Reading; 7] = [
+const READINGS: [Reading; 5] = [
     ("worker_requests_active", "Requests in flight", |view| Some(view.desk.in_flight.into())),
     ("worker_prefill_tokens", "Prompt tokens booked whose prefill has not ended", |view| {
         Some(view.desk.prefill_tokens as f64)
@@ -196,17 +196,21 @@ const READINGS: [Reading; 7] = [
     ("worker_running", "Requests running in the engine, as it says", |view| {
         Some(view.desk.report?.running.into())
     }),
-    (
-        "worker_engine_prefix_queries_tokens",
-        "Prompt tokens looked up in the engine's cache, as it counts",
-        |view| Some(view.prefix_cache?.queries as f64),
-    ),
-    ("worker_engine_prefix_hits_tokens", "Prompt tokens found there, as it counts", |view| {
-        Some(view.prefix_cache?.hits as f64)
-    }),
     ("worker_kv_use", "Share of KV blocks in use, as the engine says", |view| {
         Some(view.desk.report?.kv_use.into())
     }),
+];
+
+/// One count that engines keep themselves: its name and help, and how it is read.
+type EngineCount = (&'static str, &'static str, fn(&PrefixCache) -> u64);
+
+const ENGINE_COUNTS: [EngineCount; 2] = [
+    (
+        "worker_engine_prefix_queries_tokens",
+        "Prompt tokens looked up in the engine's cache, as it counts",
+        |c| c.queries,
+    ),
+    ("worker_engine_prefix_hits_tokens", "Prompt tokens found there, as it counts", |c| c.hits),
 ];
 
 const STATES: [WorkerState; 4] =
@@ -256,6 +260,15 @@ impl Workers {
         views: &[WorkerView],
     ) -> Result<(), std::fmt::Error> {
         let counts: Vec<_> = views.iter().map(|view| self.upstreams.cache_counts(&view.worker)).collect();
+        for (name, help, read) in ENGINE_COUNTS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for view in views {
+                if let Some(counted) = &view.prefix_cache {
+                    let labels = [("worker", &*view.worker.label)];
+                    ConstCounter::new(read(counted)).encode(family.encode_family(&labels)?)?;
+                }
+            }
+        }
         for (row, (name, help, _)) in CACHE_COUNTS.iter().enumerate() {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (view, counts) in views.iter().zip(&counts) {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use warmroute_fleet::{ProbeResult, Worker};
-use warmroute_router::{Change, Decision, Outcome};
+use warmroute_router::{Answered, Change, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
 use crate::asked::{Asked, Cut};
@@ -41,9 +41,10 @@ impl Trip {
         self.gateway.metrics.first_token(self.gateway.now().since(self.received));
     }
 
-    /// The worker answered to the end.
+    /// The worker answered to the end. Only a success has computed the prompt.
     pub(crate) fn end(mut self, ending: Ending) {
-        self.gateway.router.observe(&mut self.decision, Outcome::Ended);
+        let outcome = if ending == Ending::Ok { Outcome::Ended } else { Outcome::Refused };
+        self.gateway.router.observe(&mut self.decision, outcome);
         self.ending = ending;
     }
 
@@ -52,9 +53,13 @@ impl Trip {
         if !self.asked.is_single {
             return;
         }
-        let prompt = self.asked.prompt.as_ref().map(Cut::chunks);
-        let (model, now) = (self.asked.model.as_deref(), self.gateway.now());
-        let feedback = self.gateway.router.feedback(&self.decision, model, prompt, usage, now);
+        let answered = Answered {
+            model: self.asked.model.as_deref(),
+            prompt: self.asked.prompt.as_ref().map(Cut::chunks),
+            usage,
+            silence: self.asked.silence,
+        };
+        let feedback = self.gateway.router.feedback(&self.decision, answered, self.gateway.now());
         self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback);
     }
 

@@ -87,7 +87,7 @@ impl UsageEvents {
         let mut at = 0;
         while let Some(end) = event_end(&self.begun[at..]) {
             let event = &self.begun[at..at + end];
-            if !(may_be_ours(event) && memmem::find(event, b"\"usage\"").is_some()) {
+            if !(may_be_ours(event) && carries_usage(event)) {
                 seen.extend_from_slice(event);
             }
             at += end;
@@ -117,6 +117,11 @@ fn event_end(bytes: &[u8]) -> Option<usize> {
 
 fn ends_an_event(chunk: &[u8]) -> bool {
     chunk.ends_with(b"\n\n") || chunk.ends_with(b"\n\r\n")
+}
+
+/// Usage that is said, not left empty: with `"usage":null` an event is about something else.
+fn carries_usage(event: &[u8]) -> bool {
+    [&b"\"usage\":{"[..], b"\"usage\": {"].iter().any(|key| memmem::find(event, key).is_some())
 }
 
 fn may_be_ours(event: &[u8]) -> bool {
@@ -179,6 +184,13 @@ mod tests {
             assert_eq!(events.rest(), None);
             assert_eq!(String::from_utf8(seen).unwrap(), expected, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn an_event_about_something_else_is_not_taken_out() {
+        let other =
+            Bytes::from_static(b"data: {\"choices\":[],\"usage\":null,\"prompt_filter_results\":[1]}\n\n");
+        assert_eq!(UsageEvents::default().strip(other.clone()), other);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Plan {
     pub gateway: warmroute_gateway::Config,
     /// For the probes.
     pub probe: warmroute_probe::Config,
+    /// How often old presumptions are looked for.
+    pub eviction_interval: Duration,
     /// Where workers come from.
     pub sources: Sources,
     /// The options in force, for `GET /config`.
@@ -96,6 +98,7 @@ impl Plan {
                 timeout: secs(filled(health.health_check_timeout_secs)),
                 ..warmroute_probe::Config::default()
             },
+            eviction_interval: secs(filled(options.cache.eviction_interval_secs)),
             sources: sources(&options)?,
             options,
         })
@@ -103,7 +106,7 @@ impl Plan {
 }
 
 /// Numbers for which zero makes no sense.
-fn positive(options: &Options) -> [(&'static str, u64); 8] {
+fn positive(options: &Options) -> [(&'static str, u64); 9] {
     let (health, routing) = (&options.health, &options.routing);
     [
         ("health-failure-threshold", filled(health.health_failure_threshold).into()),
@@ -112,6 +115,7 @@ fn positive(options: &Options) -> [(&'static str, u64); 8] {
         ("load-interval-ms", filled(health.load_interval_ms)),
         ("connect-timeout-secs", filled(options.requests.connect_timeout_secs)),
         ("dns-refresh-secs", filled(options.discovery.dns_refresh_secs)),
+        ("eviction-interval-secs", filled(options.cache.eviction_interval_secs)),
         ("worker-kv-tokens", filled(options.cache.worker_kv_tokens)),
         ("prefix-token-count", filled(routing.prefix_token_count).into()),
     ]

@@ -22,8 +22,8 @@ use warmroute_router::{Change, Router};
 
 use crate::plan::{Plan, Sources};
 
-/// How often unused connections and old presumptions are looked through.
-const TICK: Duration = Duration::from_secs(2);
+/// How often unused connections are looked through.
+const PRUNE_EVERY: Duration = Duration::from_secs(2);
 
 /// A gateway that runs. Dropped, everything stops at once.
 pub struct Service {
@@ -54,7 +54,9 @@ impl Service {
         discover(plan.sources, Arc::clone(&router), &mut background);
         let clock = Arc::clone(&gateway);
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
-        background.spawn(tick(Arc::clone(&gateway)));
+        background.spawn(every(PRUNE_EVERY, Arc::clone(&gateway), |gateway| gateway.prune_connections()));
+        let forget = |gateway: &Gateway| gateway.router().tick(gateway.now());
+        background.spawn(every(plan.eviction_interval, Arc::clone(&gateway), forget));
         let page = Admin::new(Arc::clone(&gateway), config, drain.clone());
         background.spawn(async move { _ = page.serve(operators, Drain::default()).await });
         let clients = tokio::spawn(serve(gateway, clients, drain.clone()));
@@ -75,10 +77,10 @@ async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }
 
-async fn tick(gateway: Arc<Gateway>) {
+async fn every(interval: Duration, gateway: Arc<Gateway>, work: fn(&Gateway)) {
     loop {
-        tokio::time::sleep(TICK).await;
-        gateway.tick();
+        tokio::time::sleep(interval).await;
+        work(&gateway);
     }
 }
 

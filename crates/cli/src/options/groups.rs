@@ -174,9 +174,12 @@ group! {
         /// Weight of the queue in weighted_score [default: 1]
         #[arg(long, value_name = "WEIGHT", env = "WARMROUTE_QUEUE_WEIGHT", hide_env = true)]
         queue_weight: f64 = Some(1.0),
-        /// Most spans of prompts that are remembered, at 32 bytes of memory each [default: 67108864]
+        /// Memory for what is remembered of prompts, in units of 32 bytes, about one span each [default: 67108864]
         #[arg(long, value_name = "SPANS", env = "WARMROUTE_MAX_TREE_SIZE", hide_env = true)]
         max_tree_size: usize = Some(67_108_864),
+        /// How often what has become too old is looked for and forgotten [default: 120]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_EVICTION_INTERVAL_SECS", hide_env = true)]
+        eviction_interval_secs: u64 = Some(120),
         /// How long a prompt is believed to be cached after its last use [default: 1800]
         #[arg(long, value_name = "SECONDS", env = "WARMROUTE_PRESUMED_TTL_SECS", hide_env = true)]
         presumed_ttl_secs: u64 = Some(1_800),

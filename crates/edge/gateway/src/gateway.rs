@@ -39,10 +39,8 @@ impl Gateway {
         self.start.elapsed().into()
     }
 
-    /// Lets go of connections that nobody used for a while, and of what is too old to be believed of caches. Call it
-    /// every few seconds.
-    pub fn tick(&self) {
+    /// Lets go of connections that nobody used for a while. Call it every few seconds.
+    pub fn prune_connections(&self) {
         self.upstreams.prune();
-        self.router.tick(self.now());
     }
 }

@@ -83,7 +83,7 @@ group! {
         /// Base URLs of the engines
         #[arg(long, value_name = "URL", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_WORKER_URLS", hide_env = true)]
         worker_urls: Vec<String> = None,
-        /// TOML file with [[workers]], read again whenever it changes
+        /// TOML file that lists workers as the configuration does, read again whenever it changes
         #[arg(long, value_name = "FILE", env = "WARMROUTE_WORKER_FILE", hide_env = true)]
         worker_file: PathBuf = None,
         /// Names of which every A and AAAA record is an engine, as http://NAME:PORT

@@ -4,7 +4,7 @@
 //! *either* bound is passed, which spills at two requests against one and gives up locality at low load; by
 //! default both must be passed, as in the code that is run in the field.
 
-use crate::numbers::least_by;
+use crate::numbers::{is_worth_waiting_for, least_by};
 use crate::{Ask, Candidate, Choice, LeastLoaded, Policy};
 
 /// When a worker counts as overloaded against the least loaded one.
@@ -81,6 +81,9 @@ impl Policy for CacheAware {
         if candidates[index].overlap_tokens == 0 || match_ratio < self.cache_threshold {
             return Choice { reason: "no_match", ..LeastLoaded::default().choose(ask, candidates) };
         }
+        if !is_worth_waiting_for(&candidates[index], ask, candidates) {
+            return Choice { reason: "short_match", ..LeastLoaded::default().choose(ask, candidates) };
+        }
         if self.is_overloaded(&candidates[index], candidates) {
             return Choice { reason: "match_overloaded", ..LeastLoaded::default().choose(ask, candidates) };
         }
@@ -99,13 +102,14 @@ mod tests {
         let either = CacheAware { balance: Balance::Either, ..balanced };
         let dynamic = CacheAware { balance: Balance::Dynamic, ..balanced };
         // (tokens held of a thousand, requests in flight)
-        let cases: [(CacheAware, &[Holding], usize, &str); 12] = [
+        let cases: [(CacheAware, &[Holding], usize, &str); 13] = [
             (balanced, &[(0, 1), (900, 5), (400, 0)], 1, "match"),
             (balanced, &[(900, 5), (900, 3), (400, 0)], 1, "match"),
             (balanced, &[(299, 5), (0, 1), (0, 2)], 1, "no_match"),
-            (balanced, &[(300, 5), (0, 1), (0, 2)], 0, "match"),
+            (balanced, &[(300, 1), (0, 1), (0, 2)], 0, "match"),
+            (balanced, &[(300, 2), (0, 1), (0, 2)], 1, "short_match"),
             (CacheAware::LOAD_FOCUSED, &[(300, 5), (0, 1)], 1, "no_match"),
-            (CacheAware::HIGH_AFFINITY, &[(200, 5), (0, 1)], 0, "match"),
+            (CacheAware::HIGH_AFFINITY, &[(200, 1), (0, 1)], 0, "match"),
             // 65 above the least, and more than one and a half times it.
             (balanced, &[(900, 66), (0, 1)], 1, "match_overloaded"),
             (balanced, &[(900, 65), (0, 1)], 0, "match"),
@@ -136,5 +140,7 @@ mod tests {
     fn a_head_that_all_share_does_not_herd() {
         let spread = spread(&CacheAware::default(), 100, 800);
         assert_eq!(spread, [100; 8], "the match is too short to count: by load alone");
+        let low = spread_at_low_load(&CacheAware::default(), 500, 8);
+        assert!(low.iter().all(|&n| n >= 5), "half of each prompt shared, eight at once: {low:?}");
     }
 }

@@ -43,6 +43,14 @@ impl Candidate {
     }
 }
 
+/// Whether a match is worth a queue: only when it covers more of the prompt than it leaves to compute. A shorter one, most
+/// likely a head that many share, is followed only to a worker that has no more to do than the least loaded one; so such a
+/// head is soon on every worker that has work.
+pub(crate) fn is_worth_waiting_for(candidate: &Candidate, ask: &Ask, candidates: &[Candidate]) -> bool {
+    let least = candidates.iter().map(|c| c.in_flight).min().unwrap_or(0);
+    candidate.overlap_ratio(ask) > 0.5 || candidate.in_flight <= least
+}
+
 /// Which candidate, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -127,6 +135,24 @@ pub(crate) mod fixtures {
             candidates[choice.index].overlap_tokens = shared;
         }
         candidates.iter().map(|c| c.in_flight).collect()
+    }
+
+    /// The same at low load: each request ends when `concurrent` others have come after it. How many each worker got.
+    pub fn spread_at_low_load(policy: &dyn crate::Policy, shared: u32, concurrent: usize) -> Vec<u32> {
+        let mut candidates = with_in_flight(&[0; 4]);
+        let mut under_way = std::collections::VecDeque::new();
+        let mut got = vec![0; candidates.len()];
+        for draw in 0..80 {
+            let choice = policy.choose(&thousand(draw), &candidates);
+            candidates[choice.index].in_flight += 1;
+            candidates[choice.index].overlap_tokens = shared;
+            got[choice.index] += 1;
+            under_way.push_back(choice.index);
+            if under_way.len() == concurrent {
+                candidates[under_way.pop_front().unwrap()].in_flight -= 1;
+            }
+        }
+        got
     }
 
     pub fn drawn(random: u64) -> Ask {

@@ -3,7 +3,7 @@
 //! A match counts as a hit from the same share of the prompt as elsewhere; a head of a few tokens that everybody shares
 //! is not one, or all would go to whoever came first. Holders that are all full are no reason to wait: then it is a miss.
 
-use crate::numbers::least_by;
+use crate::numbers::{is_worth_waiting_for, least_by};
 use crate::rendezvous::LoadBound;
 use crate::{Ask, Candidate, Choice, LeastLoaded, Policy};
 
@@ -47,6 +47,9 @@ impl Policy for StickyLeastLoaded {
         }
         let holds = |c: &Candidate| f64::from(c.overlap_tokens) >= f64::from(longest) * HOLDS_RATIO;
         let index = least_by(candidates, ask.random, |c| (!holds(c), c.in_flight));
+        if !is_worth_waiting_for(&candidates[index], ask, candidates) {
+            return Choice { reason: "short_match", ..LeastLoaded::default().choose(ask, candidates) };
+        }
         if self.is_full(candidates[index].in_flight, candidates) {
             return Choice { reason: "holders_full", ..LeastLoaded::default().choose(ask, candidates) };
         }
@@ -77,6 +80,8 @@ mod tests {
     #[test]
     fn a_head_that_all_share_does_not_herd() {
         assert_eq!(spread(&StickyLeastLoaded::default(), 100, 800), [100; 8]);
+        let low = spread_at_low_load(&StickyLeastLoaded::default(), 500, 8);
+        assert!(low.iter().all(|&n| n >= 5), "{low:?}");
         let long = spread(&StickyLeastLoaded::default(), 900, 800);
         assert!(long.iter().all(|&n| n > 0 && n <= 125), "even when they share nearly all: {long:?}");
     }

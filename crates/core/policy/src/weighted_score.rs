@@ -7,7 +7,7 @@ use crate::numbers::least_by;
 use crate::{Ask, Candidate, Choice, Policy};
 
 /// So many requests of queue weigh as much as a whole prompt.
-const QUEUE_UNIT: f64 = 16.0;
+const QUEUE_UNIT: f64 = 4.0;
 
 /// `affinity_weight × overlap − queue_weight × queue`, highest wins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,10 +49,10 @@ mod tests {
         let even = WeightedScore::default();
         let affine = WeightedScore { affinity_weight: 3.0, ..even };
         let cases: [(WeightedScore, &[Holding], usize); 5] = [
-            (even, &[(1_000, 15), (0, 0)], 0),
-            (even, &[(1_000, 17), (0, 0)], 1),
-            (even, &[(1_000, 1_015), (0, 1_000)], 0),
-            (affine, &[(1_000, 17), (0, 0)], 0),
+            (even, &[(1_000, 3), (0, 0)], 0),
+            (even, &[(1_000, 5), (0, 0)], 1),
+            (even, &[(1_000, 1_003), (0, 1_000)], 0),
+            (affine, &[(1_000, 5), (0, 0)], 0),
             (even, &[(100, 2), (0, 0)], 1),
         ];
         for (policy, rows, index) in cases {
@@ -62,6 +62,8 @@ mod tests {
 
     #[test]
     fn a_head_that_all_share_does_not_herd() {
+        let low = spread_at_low_load(&WeightedScore::default(), 500, 8);
+        assert!(low.iter().all(|&n| n >= 5), "{low:?}");
         let spread = spread(&WeightedScore::default(), 900, 800);
         assert!(spread.iter().all(|&n| (85..=115).contains(&n)), "{spread:?}");
     }

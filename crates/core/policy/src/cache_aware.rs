@@ -2,7 +2,8 @@
 //!
 //! The thresholds are those that people know from the SMG gateway's manual. Read to the letter, it calls a worker overloaded when
 //! *either* bound is passed, which spills at two requests against one and gives up locality at low load; by
-//! default both must be passed, as in the code that is run in the field.
+//! default both must be passed, as in the code that is run in the field. One rule is ours: a match of no more than half the
+//! prompt is not worth a queue, or a head that many share would gather them all on one worker.
 
 use crate::numbers::{is_worth_waiting_for, least_by};
 use crate::{Ask, Candidate, Choice, LeastLoaded, Policy};

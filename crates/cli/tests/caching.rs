@@ -80,6 +80,8 @@ fn what_was_promised_is_compared_with_what_was_found() {
     chat(&gateway, &prompt(1, 3), &json!({}));
     assert_eq!(total(&gateway, "warmroute_answers_total"), 2.0);
     assert_eq!(total(&gateway, "warmroute_answers_hit_total"), 1.0);
+    let said = total(&gateway, "warmroute_answers_with_cached_total");
+    assert_eq!(said, 2.0, "the first said nothing, and since the second spoke that is known to mean zero");
     assert_eq!(total(&gateway, "warmroute_stale_tokens_total"), 0.0);
     let (predicted, cached) = (
         total(&gateway, "warmroute_predicted_cached_tokens_total"),

@@ -31,6 +31,8 @@ pub(crate) struct Desk {
     bookings: AtomicU32,
     /// It has said once how many tokens were cached: from then on, saying nothing means none.
     says_cached: AtomicBool,
+    /// Tokens of a cache block; 0 until the engine has said.
+    block_tokens: AtomicU32,
 }
 
 /// The numbers on a desk at one moment.
@@ -94,6 +96,14 @@ impl Desk {
         self.says_cached.load(Relaxed)
     }
 
+    pub(crate) fn block_tokens(&self) -> Option<u32> {
+        Some(self.block_tokens.load(Relaxed)).filter(|&tokens| tokens > 0)
+    }
+
+    pub(crate) fn set_block_tokens(&self, tokens: u32) {
+        self.block_tokens.store(tokens, Relaxed);
+    }
+
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Relaxed)
     }
@@ -132,6 +142,7 @@ impl Desk {
         self.set_state(WorkerState::Starting);
         self.set_suspect(false);
         self.says_cached.store(false, Relaxed);
+        self.set_block_tokens(0);
         self.reported_at.store(0, Relaxed);
         self.booked_since.store(0, Relaxed);
     }

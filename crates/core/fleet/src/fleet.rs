@@ -133,6 +133,19 @@ impl Fleet {
         self.desk(worker.id).cached_tokens(said)
     }
 
+    /// Tokens of a block of the worker's cache, if it has said so.
+    pub fn block_tokens(&self, worker: WorkerId) -> Option<u32> {
+        self.desk(worker).block_tokens()
+    }
+
+    /// The engine said how its cache is cut.
+    pub fn set_block_tokens(&self, worker: &Worker, tokens: u32) {
+        let seats = self.seats.read();
+        if seats.get(worker.id.index()).is_some_and(|seat| *seat.worker == *worker) {
+            self.desk(worker.id).set_block_tokens(tokens);
+        }
+    }
+
     /// How many requests were ever booked on this seat; it wraps.
     pub fn bookings(&self, worker: WorkerId) -> u32 {
         self.desk(worker).bookings()

@@ -15,7 +15,8 @@ const TOOLS: u8 = 0xf8;
 const ROLE: u8 = 0xf9;
 const CONTENT: u8 = 0xfa;
 const NEXT_PART: u8 = 0xfb;
-const MEDIA: u8 = 0xfc;
+/// Stands before an image or a sound.
+pub(crate) const MEDIA: u8 = 0xfc;
 const FIELD: u8 = 0xfd;
 
 /// Takes in the canonical bytes.

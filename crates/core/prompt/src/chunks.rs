@@ -4,6 +4,7 @@
 //! from there. (Digesting them as they are written was tried: the chunk borders cost more than the copy saves.) Two prompts
 //! that share their first bytes share the digests of exactly the whole chunks in them.
 
+use crate::canonical::MEDIA;
 use crate::{Body, write_prompt};
 
 /// Bytes of a chunk: about four engine blocks of 16 tokens. Smaller ones cost more memory for each prompt, larger ones
@@ -31,6 +32,11 @@ impl Chunks {
         &self.digests
     }
 
+    /// Whether there is anything in it of which only an engine knows how many tokens it makes: an image, a sound.
+    pub fn has_media(&self) -> bool {
+        memchr::memchr(MEDIA, &self.canonical).is_some()
+    }
+
     /// Bytes of the prompt, the last part of a chunk included.
     pub fn bytes(&self) -> usize {
         self.canonical.len()
@@ -48,6 +54,14 @@ mod tests {
         let mut chunks = Chunks::default();
         chunks.cut(&Body::read(text.as_bytes()).unwrap(), xxh3_64);
         chunks
+    }
+
+    #[test]
+    fn an_image_is_noticed() {
+        let chat =
+            |part: &str| chunks_of(&format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#));
+        assert!(chat(r#"{"type":"image_url","image_url":{"url":"http://a/b.png"}}"#).has_media());
+        assert!(!chat(r#"{"type":"text","text":"ü image_url"}"#).has_media());
     }
 
     proptest! {

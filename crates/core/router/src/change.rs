@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warmroute_fleet::{Models, ProbeResult, Worker};
-use warmroute_types::{Address, LoadReport};
+use warmroute_types::{Address, CacheCapacity, LoadReport};
 
 /// News that changes the router's state. Feeds, discovery, health and load reports all come through this one door.
 #[derive(Clone, Debug)]
@@ -38,8 +38,8 @@ pub enum Change {
     Capacity {
         /// Which.
         worker: Arc<Worker>,
-        /// So many tokens.
-        tokens: u64,
+        /// So much.
+        capacity: CacheCapacity,
     },
     /// The engine reported its load.
     Load {

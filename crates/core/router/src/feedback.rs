@@ -15,6 +15,18 @@ pub struct Answered<'a> {
     pub usage: Usage,
     /// What it means when the engine says nothing about cached tokens.
     pub silence: Silence,
+    /// Whether the prompt's bytes are all that its tokens were made of.
+    pub content: Content,
+}
+
+/// What a prompt is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Content {
+    /// Text: bytes and tokens are in proportion.
+    #[default]
+    Text,
+    /// Images or sounds too, which are a hash to us and thousands of tokens to the engine.
+    Media,
 }
 
 /// What it means when an engine says nothing about cached tokens in an answer.

@@ -23,7 +23,7 @@ mod router;
 mod token_rate;
 
 pub use change::{Change, Outcome};
-pub use feedback::{Answered, Feedback, Silence};
+pub use feedback::{Answered, Content, Feedback, Silence};
 pub use pool::Scratch;
 pub use prompt::PromptChunks;
 pub use router::{Config, Decision, NoRoute, Request, Router};

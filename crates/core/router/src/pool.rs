@@ -1,8 +1,8 @@
 //! The workers that serve one model, and the critical section in which one is chosen and booked.
 //!
-//! The index is walked before the section is entered. Whoever presumes something inside moves the pool's version on, and a
-//! walk that began before that is repeated inside: so a sibling sees what the one before it was given, and cold requests
-//! do not pay for it.
+//! The index is walked before the section is entered. Whoever presumes something inside moves a version on, and a walk of
+//! the same head that began before that is repeated inside: so a sibling sees what the one before it was given, and
+//! everybody else does not pay for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,10 +21,26 @@ use crate::token_rate::TokenRate;
 #[derive(Default)]
 pub(crate) struct Pool {
     section: Mutex<Section>,
-    /// Moves on with every presumption.
-    version: AtomicU64,
+    /// Each moves on with every presumption of a prompt whose head falls to it.
+    versions: Versions,
     /// How many tokens this model makes of a byte.
     pub(crate) tokens: TokenRate,
+}
+
+/// Versions of what is presumed, by the first chunk of a prompt: prompts that share nothing hardly ever share one.
+struct Versions([AtomicU64; 64]);
+
+impl Default for Versions {
+    fn default() -> Versions {
+        Versions([const { AtomicU64::new(0) }; 64])
+    }
+}
+
+impl Versions {
+    /// A prompt shorter than a chunk presumes nothing and finds nothing; any will do.
+    fn of(&self, prompt: PromptChunks<'_>) -> &AtomicU64 {
+        &self.0[prompt.digests.first().map_or(0, |digest| *digest as usize % 64)]
+    }
 }
 
 /// What the critical section works on. The candidates' memory is reserved when members change, not per decision.
@@ -104,13 +120,14 @@ impl Pool {
         terms: Terms<'_>,
         scratch: &mut Scratch,
     ) -> Option<Placed> {
-        let version = self.version.load(Ordering::Acquire);
+        let version = |prompt| self.versions.of(prompt).load(Ordering::Acquire);
+        let walked = terms.prompt.map(version);
         if let Some(prompt) = terms.prompt {
             scratch.walk(index, prompt);
             scratch.cut(prompt, &self.tokens);
         }
         let mut section = self.section.lock();
-        if let Some(prompt) = terms.prompt.filter(|_| version != self.version.load(Ordering::Acquire)) {
+        if let Some(prompt) = terms.prompt.filter(|&prompt| walked != Some(version(prompt))) {
             scratch.walk(index, prompt);
         }
         section.line_up(fleet, &terms, &self.tokens, &scratch.overlaps);
@@ -132,7 +149,7 @@ impl Pool {
         let presumed = terms.prompt.and_then(|prompt| {
             let presumed = Presumed::make(index, worker.id, prompt.root, &scratch.spans, terms.now);
             // After it, not before: whoever reads the new version must see what it stands for.
-            self.version.fetch_add(1, Ordering::Release);
+            self.versions.of(prompt).fetch_add(1, Ordering::Release);
             presumed
         });
         Some(Placed { worker, reason, cached_tokens, cached_bytes, bookings, booking, presumed })

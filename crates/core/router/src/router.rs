@@ -9,13 +9,13 @@ use warmroute_index::{Digester, Index, Overlaps, Prompt, Span};
 use warmroute_policy::{Ask, Policy};
 use warmroute_types::{Micros, Usage, WorkerId, WorkerState};
 
-use crate::feedback::{Answered, Silence};
+use crate::feedback::{Answered, Content, Silence};
 use crate::pool::{PRESUMED_CHUNKS_MAX, Placed, Pool, Terms};
 use crate::presumed::Presumed;
 use crate::{Change, Feedback, Outcome, PromptChunks, Scratch};
 
-/// Tokens of an engine's block, for the margin within which prediction and report agree: vLLM's default. An engine with
-/// larger blocks shows a little more stale and missed than there is.
+/// Tokens of an engine's block where it has not said so: vLLM's default on GPUs. It is part of the margin within which
+/// prediction and report agree.
 const BLOCK_TOKENS: u32 = 16;
 
 /// The router's own few settings.
@@ -167,8 +167,10 @@ impl<P: Policy> Router<P> {
             Silence::MeansNothing => said,
         };
         let usage = Usage { cached_tokens, ..asked.usage };
-        let Some(prompt) = asked.prompt else {
-            return Feedback::of(usage, decision.cached_tokens, BLOCK_TOKENS);
+        let block_tokens = self.fleet.block_tokens(decision.worker.id).unwrap_or(BLOCK_TOKENS);
+        let Some(prompt) = asked.prompt.filter(|_| asked.content == Content::Text) else {
+            // Where in a prompt with images the cache ends, its bytes do not tell.
+            return Feedback::of(usage, None, block_tokens);
         };
         self.learn(asked.model, prompt, usage);
         // The engine has counted: what was expected, in this prompt's own tokens.
@@ -176,7 +178,7 @@ impl<P: Policy> Router<P> {
         let tokens = |bytes: u32| (f64::from(bytes) * scale) as u32;
         let expected =
             decision.cached_bytes.map(|bytes| tokens(bytes).min(usage.prompt_tokens.saturating_sub(1)));
-        let feedback = Feedback::of(usage, expected, tokens(prompt.chunk_bytes) + BLOCK_TOKENS);
+        let feedback = Feedback::of(usage, expected, tokens(prompt.chunk_bytes) + block_tokens);
         if let (Some(found), true) = (feedback.cached, feedback.stale > 0) {
             self.correct(decision, prompt, (f64::from(found) / scale) as u32, now);
         }
@@ -251,10 +253,9 @@ impl<P: Policy> Router<P> {
                     self.index.clear(worker.id);
                 }
             }
-            Change::Capacity { worker, tokens } => {
-                self.index
-                    .set_capacity(worker.id, tokens)
-                    .expect("a worker's seat is below the most there are");
+            Change::Capacity { worker, capacity } => {
+                self.fleet.set_block_tokens(&worker, capacity.block_tokens);
+                self.set_capacity(worker.id, capacity.tokens);
             }
             Change::Serves { worker, models } => {
                 // Probes say this every few seconds, and it is hardly ever news.

@@ -3,12 +3,14 @@
 //! Nothing here does anything: these are the nouns that cross a crate boundary. A type that only one crate needs
 //! lives in that crate.
 
+mod cache;
 mod load;
 mod time;
 mod url;
 mod worker;
 
-pub use load::{LoadReport, PrefixCache, Usage};
+pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
+pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use time::Micros;
 pub use url::BadUrl;
 pub use worker::{Address, MAX_WORKERS, WorkerId, WorkerState};

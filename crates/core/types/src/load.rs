@@ -27,6 +27,15 @@ pub struct PrefixCache {
     pub hits: u64,
 }
 
+/// How much an engine's KV cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheCapacity {
+    /// In all.
+    pub tokens: u64,
+    /// In one block, the unit in which a prompt is found or not.
+    pub block_tokens: u32,
+}
+
 /// What an engine reported about one finished request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_index::{Digester, Namespace, RootKey, Source};
 use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
-use warmroute_router::{PromptChunks, Silence};
+use warmroute_router::{Content, PromptChunks, Silence};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::gateway::Gateway;
@@ -60,6 +60,7 @@ pub(crate) struct Cut {
     root: RootKey,
     digests: Box<[u64]>,
     bytes: u32,
+    pub content: Content,
 }
 
 impl Cut {
@@ -82,7 +83,8 @@ impl Cut {
         CHUNKS.with_borrow_mut(|chunks| {
             chunks.cut(body, |bytes| digester.digest(bytes));
             let bytes = u32::try_from(chunks.bytes()).unwrap_or(u32::MAX);
-            let cut = Cut { root, digests: chunks.digests().into(), bytes };
+            let content = if chunks.has_media() { Content::Media } else { Content::Text };
+            let cut = Cut { root, digests: chunks.digests().into(), bytes, content };
             if chunks.bytes() > CHUNKS_BYTES_MAX {
                 *chunks = Chunks::default();
             }

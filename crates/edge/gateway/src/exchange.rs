@@ -77,7 +77,12 @@ pub(crate) async fn forward(
         failed: Vec::new(),
         suspects: Vec::new(),
     };
-    exchange.run().await
+    let answered = exchange.run().await;
+    // Refused before any worker saw it, a request has taken no time worth a histogram; failed, it has.
+    if matches!(answered, Err(Refusal::WorkerFailed(_))) {
+        gateway.metrics.ended(gateway.now().since(received));
+    }
+    answered
 }
 
 impl Exchange {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use warmroute_fleet::{ProbeResult, Worker};
-use warmroute_router::{Answered, Change, Decision, Outcome};
+use warmroute_router::{Answered, Change, Content, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
 use crate::asked::{Asked, Cut};
@@ -58,9 +58,10 @@ impl Trip {
             prompt: self.asked.prompt.as_ref().map(Cut::chunks),
             usage,
             silence: self.asked.silence,
+            content: self.asked.prompt.as_ref().map_or_else(Content::default, |cut| cut.content),
         };
         let feedback = self.gateway.router.feedback(&self.decision, answered, self.gateway.now());
-        self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback);
+        self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback, self.asked.silence);
     }
 
     /// The worker failed. Whether it is to be blamed is another question: see [`blame`].

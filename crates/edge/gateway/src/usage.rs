@@ -1,7 +1,8 @@
 //! Reading what an engine says it used, on the way through.
 //!
 //! The numbers stand at the end of an answer: in a document's last field, in a stream's last events. So the last few
-//! kilobytes are kept and looked at once, at the end; events may be split between reads without anybody noticing.
+//! kilobytes are kept and looked at once, at the end; events may be split between reads without anybody noticing. Streams
+//! of Anthropic's API say what the prompt was at their beginning, so that is kept too.
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -11,11 +12,15 @@ use warmroute_types::Usage;
 /// More than enough for usage and what follows it.
 const TAIL_BYTES: usize = 4_096;
 
-/// Keeps the end of an answer.
+/// Keeps the end of an answer, and its beginning.
 #[derive(Debug, Default)]
 pub(crate) struct UsageWatch {
+    head: Vec<u8>,
     tail: Vec<u8>,
 }
+
+/// The beginning of a stream is announced in less.
+const HEAD_BYTES: usize = 1_024;
 
 /// OpenAI's, the Responses API's and Anthropic's names for the same things.
 #[derive(Deserialize)]
@@ -27,6 +32,7 @@ struct Said {
     #[serde(alias = "input_tokens_details")]
     prompt_tokens_details: Option<Details>,
     cache_read_input_tokens: Option<u32>,
+    cache_creation_input_tokens: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -37,6 +43,8 @@ struct Details {
 impl UsageWatch {
     /// More of the answer.
     pub(crate) fn see(&mut self, chunk: &[u8]) {
+        let room = HEAD_BYTES - self.head.len();
+        self.head.extend_from_slice(&chunk[..chunk.len().min(room)]);
         let end = &chunk[chunk.len().saturating_sub(TAIL_BYTES)..];
         if self.tail.len() + end.len() > 2 * TAIL_BYTES {
             let surplus = (self.tail.len() + end.len()).saturating_sub(TAIL_BYTES).min(self.tail.len());
@@ -45,25 +53,44 @@ impl UsageWatch {
         self.tail.extend_from_slice(end);
     }
 
-    /// The last usage in the answer, if there is one.
+    /// What the answer says last of each number, if it counts its prompt at all.
     pub(crate) fn read(&self) -> Option<Usage> {
-        memmem::rfind_iter(&self.tail, b"\"usage\"")
-            .find_map(|at| parse(&self.tail[at + b"\"usage\"".len()..]))
+        let mut output_tokens = None;
+        for said in said_in(&self.tail).chain(said_in(&self.head)) {
+            output_tokens = output_tokens.or(said.completion_tokens);
+            if let Some(usage) = said.usage() {
+                return Some(Usage { output_tokens: output_tokens.unwrap_or(0), ..usage });
+            }
+        }
+        None
     }
 }
 
-fn parse(after_key: &[u8]) -> Option<Usage> {
+/// Every usage in these bytes that can be read, the last one first.
+fn said_in(bytes: &[u8]) -> impl Iterator<Item = Said> {
+    memmem::rfind_iter(bytes, KEY).filter_map(|at| parse(&bytes[at + KEY.len()..]))
+}
+
+const KEY: &[u8] = b"\"usage\"";
+
+fn parse(after_key: &[u8]) -> Option<Said> {
     let value = after_key.trim_ascii_start().strip_prefix(b":")?;
     // Something follows the object, so it is read as the first of several values.
-    let said: Said = serde_json::Deserializer::from_slice(value).into_iter().next()?.ok()?;
-    Some(Usage {
-        prompt_tokens: said.prompt_tokens?,
-        output_tokens: said.completion_tokens.unwrap_or(0),
-        cached_tokens: said
-            .prompt_tokens_details
-            .and_then(|d| d.cached_tokens)
-            .or(said.cache_read_input_tokens),
-    })
+    serde_json::Deserializer::from_slice(value).into_iter().next()?.ok()
+}
+
+impl Said {
+    /// Anthropic's `input_tokens` leaves out what it counts beside it: read from the cache, and newly written to it.
+    fn usage(&self) -> Option<Usage> {
+        let beside = [self.cache_read_input_tokens, self.cache_creation_input_tokens];
+        let beside = beside.into_iter().flatten().fold(0, u32::saturating_add);
+        let cached = self.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
+        Some(Usage {
+            prompt_tokens: self.prompt_tokens?.saturating_add(beside),
+            output_tokens: self.completion_tokens.unwrap_or(0),
+            cached_tokens: cached.or(self.cache_read_input_tokens),
+        })
+    }
 }
 
 /// Takes the event out of a stream that we asked for and the client did not: the one with usage and no choices.
@@ -152,10 +179,22 @@ mod tests {
         let responses =
             br#"{"usage": {"input_tokens":9,"output_tokens":2,"input_tokens_details":{"cached_tokens":4}}}"#;
         assert_eq!(read(&[responses]), Some(expected));
-        let anthropic = br#"{"usage":{"input_tokens":9,"output_tokens":2,"cache_read_input_tokens":4}}"#;
+        let anthropic = br#"{"usage":{"input_tokens":5,"output_tokens":2,"cache_read_input_tokens":4}}"#;
         assert_eq!(read(&[anthropic]), Some(expected));
         let silent = br#"{"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":null}}"#;
         assert_eq!(read(&[silent]).unwrap().cached_tokens, None);
+    }
+
+    #[test]
+    fn a_long_stream_that_counts_its_prompt_at_the_beginning_is_understood() {
+        let start: &[u8] = br#"{"usage":{"input_tokens":5,"output_tokens":0,"cache_read_input_tokens":4}}"#;
+        let end: &[u8] = br#"{"type":"message_delta","usage":{"output_tokens":7000}}"#;
+        let text = vec![b'x'; 5 * TAIL_BYTES];
+        let expected = Usage { prompt_tokens: 9, output_tokens: 7_000, cached_tokens: Some(4) };
+        assert_eq!(read(&[start, &text, end]), Some(expected));
+        assert_eq!(read(&[&start[..20], &start[20..], &text, end]), Some(expected));
+        assert_eq!(read(&[start, end]), Some(expected), "a short one too");
+        assert_eq!(read(&[&text, end]), None);
     }
 
     #[test]

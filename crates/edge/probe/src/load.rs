@@ -3,7 +3,7 @@
 //! Only a few numbers are wanted of a page of a thousand lines, so lines are judged by their first bytes and the rest is
 //! never parsed. vLLM and SGLang are known; llama.cpp's names are too.
 
-use warmroute_types::{LoadReport, Micros};
+use warmroute_types::{CacheCapacity, LoadReport, Micros};
 
 /// Which number a line gives.
 #[derive(Clone, Copy)]
@@ -56,15 +56,16 @@ pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadRepor
     known.then_some(report)
 }
 
-/// How many tokens the cache holds, from vLLM's `cache_config_info`; `None` if the page does not say.
-pub fn read_capacity(page: &[u8]) -> Option<u64> {
+/// How much the cache holds, from vLLM's `cache_config_info`; `None` if the page does not say.
+pub fn read_capacity(page: &[u8]) -> Option<CacheCapacity> {
     let line = page.split(|&byte| byte == b'\n').find(|line| line.starts_with(b"vllm:cache_config_info{"))?;
     let line = std::str::from_utf8(line).ok()?;
     let label = |name: &str| -> Option<u64> {
         let (_, rest) = line.split_once(&format!("{name}=\""))?;
         rest.split('"').next()?.parse().ok()
     };
-    Some(label("num_gpu_blocks")? * label(",block_size").or(label("{block_size"))?)
+    let block_tokens = u32::try_from(label(",block_size").or(label("{block_size"))?).ok()?;
+    Some(CacheCapacity { tokens: label("num_gpu_blocks")? * u64::from(block_tokens), block_tokens })
 }
 
 /// A known metric's number, its labels and its value.
@@ -119,9 +120,9 @@ vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 640.0
     fn the_caches_size_is_read() {
         let page =
             b"# HELP x\nvllm:cache_config_info{block_size=\"32\",engine=\"0\",num_gpu_blocks=\"64\"} 1.0\n";
-        assert_eq!(read_capacity(page), Some(2_048));
+        assert_eq!(read_capacity(page).map(|capacity| capacity.tokens), Some(2_048));
         let other = b"vllm:cache_config_info{engine=\"0\",block_size=\"16\",hash_block_size=\"None\",num_gpu_blocks=\"10\"} 1.0";
-        assert_eq!(read_capacity(other), Some(160));
+        assert_eq!(read_capacity(other), Some(CacheCapacity { tokens: 160, block_tokens: 16 }));
         assert_eq!(read_capacity(b"vllm:cache_config_info{num_gpu_blocks=\"None\"} 1.0"), None);
     }
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_policy::Policy;
 use warmroute_router::{Change, Router};
-use warmroute_types::{Micros, WorkerState};
+use warmroute_types::{CacheCapacity, Micros, WorkerState};
 
 use crate::Config;
 use crate::client::Client;
@@ -27,7 +27,7 @@ pub(crate) struct Probe<P, N> {
     last_health: Option<Instant>,
     last_models: Option<Instant>,
     last_trouble: String,
-    capacity: Option<u64>,
+    capacity: Option<CacheCapacity>,
 }
 
 impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
@@ -140,9 +140,9 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         if let Some(report) = read_load(&page, self.worker.address.rank, (self.now)()) {
             self.tell(Change::Load { worker: Arc::clone(&self.worker), report });
         }
-        if let Some(tokens) = read_capacity(&page).filter(|&tokens| self.capacity != Some(tokens)) {
-            self.capacity = Some(tokens);
-            self.tell(Change::Capacity { worker: Arc::clone(&self.worker), tokens });
+        if let Some(capacity) = read_capacity(&page).filter(|&read| self.capacity != Some(read)) {
+            self.capacity = Some(capacity);
+            self.tell(Change::Capacity { worker: Arc::clone(&self.worker), capacity });
         }
     }
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, Barrier};
 use warmroute_fleet::ProbeResult;
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::{Standard, StickyLeastLoaded};
-use warmroute_types::Address;
+use warmroute_types::{Address, CacheCapacity};
 
 use super::*;
-use crate::feedback::{Answered, Silence};
+use crate::feedback::{Answered, Content, Silence};
 
 const CHUNK: u32 = 256;
 
@@ -49,7 +49,8 @@ fn usage(prompt_tokens: u32, cached: u32) -> Usage {
 }
 
 fn answered(digests: &[u64], usage: Usage) -> Answered<'_> {
-    Answered { model: Some("m"), prompt: Some(chunks(digests)), usage, silence: Silence::MeansZero }
+    let prompt = Some(chunks(digests));
+    Answered { model: Some("m"), prompt, usage, silence: Silence::MeansZero, content: Content::Text }
 }
 
 #[test]
@@ -65,6 +66,20 @@ fn a_prompt_is_expected_where_it_was_sent() {
     assert_eq!(second.cached_tokens, Some(40 * CHUNK / 4), "as far as they are the same");
     let booked = router.workers()[second.worker.id.index()].desk.prefill_tokens;
     assert_eq!(booked, u64::from(10 * CHUNK / 4 + 2), "only what is not expected in the cache is booked");
+}
+
+#[test]
+fn a_prompt_with_images_teaches_nothing_and_contradicts_nothing() {
+    let router = router_of(1);
+    let digests = prompt(0, 40, 1);
+    let mut first = route(&router, &digests);
+    router.observe(&mut first, Outcome::Ended);
+    let second = route(&router, &digests);
+    let heavy = usage(50_000, 16);
+    let media = Answered { content: Content::Media, ..answered(&digests, heavy) };
+    let feedback = router.feedback(&second, media, Micros(2));
+    assert_eq!((feedback.predicted, feedback.stale, feedback.cached), (None, 0, Some(16)));
+    assert_eq!(route(&router, &digests).cached_tokens, second.cached_tokens, "the rate is what it was");
 }
 
 #[test]
@@ -169,7 +184,9 @@ fn a_worker_that_leaves_or_was_away_holds_nothing() {
 fn a_worker_holds_no_more_than_its_capacity() {
     let router = router_of(1);
     let worker = Arc::clone(&router.workers()[0].worker);
-    router.apply(Change::Capacity { worker, tokens: 3_000 }).unwrap();
+    router
+        .apply(Change::Capacity { worker, capacity: CacheCapacity { tokens: 3_000, block_tokens: 16 } })
+        .unwrap();
     for conversation in 1..=3 {
         router.observe(&mut route(&router, &prompt(0, 40, conversation)), Outcome::Ended);
     }

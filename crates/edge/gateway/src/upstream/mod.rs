@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::Worker;
-use warmroute_router::Feedback;
+use warmroute_router::{Feedback, Silence};
 use warmroute_types::BadUrl;
 
 use connection::Connection;
@@ -36,6 +36,9 @@ pub(crate) struct Upstream {
     endings: [AtomicU64; Ending::ALL.len()],
     /// What was predicted and found of prompts, in the order of [`CACHE_COUNTS`].
     cache: [AtomicU64; CACHE_COUNTS.len()],
+    /// What is to be added to it once the engine has said a number: until then it is not known whether answers that say
+    /// nothing mean zero.
+    unsaid: [AtomicU64; CACHE_COUNTS.len()],
     idle_max: usize,
     idle_timeout: Duration,
     connect_timeout: Duration,
@@ -77,6 +80,7 @@ impl Upstreams {
             idle: Mutex::default(),
             endings: Default::default(),
             cache: Default::default(),
+            unsaid: Default::default(),
             idle_max: self.idle_max,
             idle_timeout: self.idle_timeout,
             connect_timeout: self.connect_timeout,
@@ -91,11 +95,14 @@ impl Upstreams {
     }
 
     /// Counts what an engine found in its cache against what was expected.
-    pub(crate) fn count_feedback(&self, worker: &Arc<Worker>, feedback: &Feedback) {
-        if let Some(upstream) = self.known(worker) {
-            for ((_, _, read), count) in CACHE_COUNTS.iter().zip(&upstream.cache) {
-                count.fetch_add(read(feedback), Ordering::Relaxed);
-            }
+    pub(crate) fn count_feedback(&self, worker: &Arc<Worker>, feedback: &Feedback, silence: Silence) {
+        let Some(upstream) = self.known(worker) else { return };
+        upstream.count(&upstream.cache, |read| read(feedback));
+        if feedback.cached.is_none() && silence == Silence::MeansZero {
+            let nothing = Feedback { cached: Some(0), ..*feedback };
+            upstream.count(&upstream.unsaid, |read| read(&nothing) - read(feedback));
+        } else if feedback.cached.is_some() {
+            upstream.understand_silence();
         }
     }
 
@@ -125,6 +132,21 @@ impl Upstreams {
 }
 
 impl Upstream {
+    fn count(&self, counts: &[AtomicU64; CACHE_COUNTS.len()], what: impl Fn(fn(&Feedback) -> u64) -> u64) {
+        for ((_, _, read), count) in CACHE_COUNTS.iter().zip(counts) {
+            count.fetch_add(what(*read), Ordering::Relaxed);
+        }
+    }
+
+    /// The engine says how much was cached: where it said nothing before, that was zero.
+    fn understand_silence(&self) {
+        for (count, unsaid) in self.cache.iter().zip(&self.unsaid) {
+            if unsaid.load(Ordering::Relaxed) > 0 {
+                count.fetch_add(unsaid.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+    }
+
     /// The data-parallel rank to ask for.
     pub(crate) fn rank(&self) -> Option<u16> {
         self.worker.address.rank

@@ -17,6 +17,32 @@ pub fn other_thread_ns<T>(thread: &JoinHandle<T>) -> u64 {
     read(clock)
 }
 
+/// Lets the calling thread go before others, where that is allowed.
+pub fn hurry() {
+    // SAFETY: plain numbers in and out. Zero is the calling thread; without the right to do so, nothing happens.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+}
+
+/// The CPU clock of one thread, to be read by another.
+#[derive(Clone, Copy)]
+pub struct ThreadClock(libc::clockid_t);
+
+impl ThreadClock {
+    /// The calling thread's clock. It is valid while that thread lives.
+    pub fn mine() -> ThreadClock {
+        let mut clock = 0;
+        // SAFETY: the calling thread is alive, and `clock` outlives the call.
+        let failed = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
+        assert_eq!(failed, 0, "the thread has a CPU clock");
+        ThreadClock(clock)
+    }
+
+    /// CPU nanoseconds that the thread has used.
+    pub fn ns(self) -> u64 {
+        read(self.0)
+    }
+}
+
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` outlives the call.

@@ -2,7 +2,7 @@
 //!
 //! Times are CPU time of the thread that does the work. Each figure is the median of several rounds, in which the
 //! indexes take turns, with the smallest and the greatest beside it; ratios are between medians. `quick` as the first
-//! argument runs one round of everything.
+//! argument runs one round of everything, `stalls` only how long the lock is held.
 
 mod clock;
 mod content;
@@ -15,7 +15,9 @@ mod ours;
 mod readers;
 mod rival;
 mod spread;
+mod stalls;
 mod stream;
+mod walks;
 
 use measure::{Figures, measure};
 use ours::Ours;
@@ -29,11 +31,27 @@ static HEAP: heap::Counting = heap::Counting;
 fn main() {
     let is_quick = std::env::args().nth(1).is_some_and(|argument| argument == "quick");
     let rounds = if is_quick { 1 } else { 5 };
+    let resident_max = if is_quick { 1_000_000 } else { 10_000_000 };
+    if std::env::args().nth(1).is_some_and(|argument| argument == "stalls") {
+        return stalls::run(10_000_000);
+    }
+    if std::env::args().nth(1).is_some_and(|argument| argument == "walks") {
+        return walks::run(rounds);
+    }
     streams(rounds);
     parts();
     contents(rounds);
+    walks::run(rounds);
     concurrency(rounds);
-    growth::run(rounds.min(3), if is_quick { 1_000_000 } else { 10_000_000 });
+    growth::run(rounds.min(3), resident_max);
+    stalls_apart();
+}
+
+/// In a process of its own: what the other measurements leave in the allocator would be counted too.
+fn stalls_apart() {
+    let run =
+        std::env::current_exe().and_then(|this| std::process::Command::new(this).arg("stalls").status());
+    assert!(run.is_ok_and(|status| status.success()), "the same program runs again");
 }
 
 fn shape(label: &str, workers: usize, sessions: usize, blocks: usize, holders: usize, names: Names) -> Shape {
@@ -162,24 +180,27 @@ fn contents(rounds: usize) {
 
 fn concurrency(rounds: usize) {
     println!("\n## Readers, 412 blocks x 16 workers\n");
-    println!("scale: CPU time of one reader's lookup, times readers, over the same with that many readers\n");
-    println!("| readers | ns per lookup | lookups/s, all | scale | beside |");
-    println!("|---|---|---|---|---|");
+    println!(
+        "scale by CPU: CPU time of one reader's lookup, times readers, over the same with that many readers;"
+    );
+    println!("by wall: lookups a second of all, over those of one reader\n");
+    println!("| readers | ns per lookup | lookups/s, all | scale by CPU | by wall | beside |");
+    println!("|---|---|---|---|---|---|");
     let stream = Stream::new(&shapes()[0], 1);
     let mut ours = Ours::new();
     stream.stores.iter().chain(&stream.appends).for_each(|store| ours.store(store));
-    let mut alone = None;
+    let mut alone: Option<(f64, f64)> = None;
     for readers in [1, 2] {
         let paces: Vec<_> = (0..rounds).map(|_| readers::alone(&ours, &stream, readers)).collect();
         let cpu = Spread::of(paces.iter().map(|pace| pace.cpu_ns));
         let rate = Spread::of(paces.iter().map(|pace| pace.per_second));
-        let scale = readers as f64 * alone.unwrap_or(cpu.median) / cpu.median;
-        alone = alone.or(Some(cpu.median));
-        println!("| {readers} | {cpu} | {rate} | {scale:.2} | nothing |");
+        let (cpu_one, rate_one) = *alone.get_or_insert((cpu.median, rate.median));
+        let (by_cpu, by_wall) = (readers as f64 * cpu_one / cpu.median, rate.median / rate_one);
+        println!("| {readers} | {cpu} | {rate} | {by_cpu:.2} | {by_wall:.2} | nothing |");
     }
     let paces: Vec<_> = (0..rounds).map(|_| readers::beside_events(&ours, &stream)).collect();
     let cpu = Spread::of(paces.iter().map(|(pace, _)| pace.cpu_ns));
     let rate = Spread::of(paces.iter().map(|(pace, _)| pace.per_second));
     let changed = Spread::of(paces.iter().map(|&(_, changed)| changed));
-    println!("| 1 | {cpu} | {rate} | | a writer that changes {changed} blocks/s |");
+    println!("| 1 | {cpu} | {rate} | | | a writer that changes {changed} blocks/s |");
 }

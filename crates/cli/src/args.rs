@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use warmroute_engine::Profile;
 
 use crate::options::Options;
+use warmroute_replica::Endpoint;
 
 /// Sends each LLM request to the replica where its first token will come soonest.
 #[derive(Parser)]
@@ -27,7 +28,7 @@ pub enum Command {
     /// See it work: eight simulated engines, a gateway and a workload in this process, then a table
     Demo(DemoArgs),
     /// Check a configuration file and print what would be in force
-    Check(CheckArgs),
+    Check(Box<CheckArgs>),
 }
 
 /// `warmroute serve`.
@@ -51,7 +52,9 @@ pub struct ServeArgs {
 #[derive(Args)]
 #[command(after_help = "\
 Faults, by POST /fault: {\"kind\":\"die\"}, {\"kind\":\"hang\"}, {\"kind\":\"slow\",\"factor\":10},
-{\"kind\":\"status\",\"code\":503,\"retry_after_s\":1}, {\"kind\":\"reset\",\"after_tokens\":3}, {\"kind\":\"restart\"}; {\"kind\":\"none\"} heals.")]
+{\"kind\":\"status\",\"code\":503,\"retry_after_s\":1}, {\"kind\":\"reset\",\"after_tokens\":3}, {\"kind\":\"restart\"},
+{\"kind\":\"events\",\"lag_ms\":0,\"loss\":0,\"reorder\":0,\"duplicate\":0,\"replay_batches\":null,\"removals\":\"told|hidden\",
+\"stores\":\"told|ahead\"}; {\"kind\":\"none\"} heals.")]
 pub struct EngineArgs {
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
@@ -80,6 +83,34 @@ pub struct EngineArgs {
     /// Whether usage says how many prompt tokens were cached, as vLLM does with --enable-prompt-tokens-details
     #[arg(long, value_enum, default_value = "on")]
     pub prompt_tokens_details: Switch,
+    /// Publish KV events here, as vLLM does: tcp://*:5557, port 0 for a free one; rank r is r ports further. Text is then cut
+    /// into tokens as the model of --write-model says
+    #[arg(long, value_name = "ENDPOINT")]
+    pub events: Option<Endpoint>,
+    /// Answer replays here
+    #[arg(long, value_name = "ENDPOINT", requires = "events")]
+    pub replay: Option<Endpoint>,
+    /// Topic of the events
+    #[arg(long, value_name = "TOPIC", default_value = "", requires = "events")]
+    pub events_topic: String,
+    /// How events are written: map as vLLM does since 0.24, array as before and as SGLang
+    #[arg(long, value_enum, default_value = "map", requires = "events")]
+    pub event_encoding: Encoding,
+    /// Connect to the endpoint instead of binding it, as vLLM does where it names a host
+    #[arg(long, requires = "events")]
+    pub events_connect: bool,
+    /// Write the tokenizer and chat template of the simulated model into this folder, for --model-path of serve
+    #[arg(long, value_name = "FOLDER")]
+    pub write_model: Option<PathBuf>,
+}
+
+/// How events are written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Encoding {
+    /// With names.
+    Map,
+    /// By place.
+    Array,
 }
 
 /// On or off.
@@ -122,6 +153,9 @@ pub struct DemoArgs {
 pub struct CheckArgs {
     /// Configuration file (TOML)
     pub config: PathBuf,
+    /// What `serve` would be given beside it, flags and environment
+    #[command(flatten)]
+    pub options: Options,
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! `warmroute check`: is this configuration good, and what would be in force?
 
 use crate::args::CheckArgs;
-use crate::options::read_file;
+use crate::options::{check_environment, read_file};
 use crate::plan::Plan;
 
 /// Prints the effective configuration, or fails with what is wrong.
 pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
-    let plan = Plan::new(read_file(&args.config)?)?;
+    check_environment()?;
+    let plan = Plan::new(args.options.clone().over(read_file(&args.config)?))?;
     println!("# {} is good: this would be in force", args.config.display());
     print!("{}", toml::to_string(&plan.options)?);
     let sources = &plan.sources;

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
-use warmroute_replica::{Config, UsageDetails, serve};
+use warmroute_replica::{
+    Config, EventEncoding, EventsConfig, PublisherMode, Tokenizer, UsageDetails, serve, write_model,
+};
 
-use crate::args::{EngineArgs, Switch};
+use crate::args::{Encoding, EngineArgs, Switch};
 use crate::serve::{Stop, runtime};
 
 /// How long answers may go on after SIGTERM.
@@ -16,6 +18,9 @@ const FINISH_WITHIN: Duration = Duration::from_secs(5);
 /// Serves until SIGTERM, or until it is told to die.
 pub fn run(args: EngineArgs) -> anyhow::Result<()> {
     let config = config(&args);
+    if let Some(folder) = &args.write_model {
+        write_model(folder).with_context(|| format!("cannot write the model into {}", folder.display()))?;
+    }
     let address = (args.host, args.port);
     let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address:?}"))?;
     runtime(0)?.block_on(async {
@@ -43,5 +48,22 @@ fn config(args: &EngineArgs) -> Config {
         Switch::On => UsageDetails::Report,
         Switch::Off => UsageDetails::Omit,
     };
+    config.events = events(args);
+    if config.events.is_some() || args.write_model.is_some() {
+        config.tokenizer = Tokenizer::Pairs;
+    }
     config
+}
+
+fn events(args: &EngineArgs) -> Option<EventsConfig> {
+    let events = EventsConfig::bind(args.events.clone()?, args.replay.clone());
+    Some(EventsConfig {
+        topic: args.events_topic.clone(),
+        encoding: match args.event_encoding {
+            Encoding::Map => EventEncoding::Map,
+            Encoding::Array => EventEncoding::Array,
+        },
+        publisher: if args.events_connect { PublisherMode::Connect } else { PublisherMode::Bind },
+        ..events
+    })
 }

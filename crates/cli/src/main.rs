@@ -14,6 +14,7 @@ mod engine;
 mod logging;
 mod options;
 mod plan;
+mod precise;
 mod serve;
 mod service;
 

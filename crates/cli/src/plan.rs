@@ -13,8 +13,9 @@ use warmroute_policy::{Balance, CacheAware, LoadSignal, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
 use warmroute_types::Micros;
 
-use crate::options::groups::{BalanceRule, Injection, PrefixKey, Preset, Signal};
+use crate::options::groups::{BalanceRule, Following, Injection, PrefixKey, Preset, Signal};
 use crate::options::{Cache, Options, likest};
+use crate::precise::{Configured, ModelPaths};
 
 /// Everything `serve` needs, checked.
 pub struct Plan {
@@ -36,6 +37,10 @@ pub struct Plan {
     pub eviction_interval: Duration,
     /// Where workers come from.
     pub sources: Sources,
+    /// How engines' events are followed; `None`: not at all.
+    pub precise: Option<crate::precise::Settings>,
+    /// What reporters must show.
+    pub events_token: Option<String>,
     /// The options in force, for `GET /config`.
     pub options: Options,
 }
@@ -66,7 +71,13 @@ fn filled<T>(option: Option<T>) -> T {
 impl Plan {
     /// Checks the options, with defaults where they say nothing.
     pub fn new(options: Options) -> anyhow::Result<Plan> {
-        let options = options.over(Options::defaults());
+        let mut options = options.over(Options::defaults());
+        let thresholds = cache_aware(&options.cache)?;
+        check_weights(&options.cache)?;
+        // What a preset stands for is in force too, and is shown.
+        options.cache.cache_threshold = Some(thresholds.cache_threshold);
+        options.cache.balance_abs_threshold = Some(thresholds.balance_abs);
+        options.cache.balance_rel_threshold = Some(thresholds.balance_rel);
         let (server, health) = (&options.server, &options.health);
         let secs = Duration::from_secs;
         let gateway = gateway_config(&options)?;
@@ -100,6 +111,8 @@ impl Plan {
             },
             eviction_interval: secs(filled(options.cache.eviction_interval_secs)),
             sources: sources(&options)?,
+            precise: precise(&options),
+            events_token: options.events.events_token.clone(),
             options,
         })
     }
@@ -121,12 +134,16 @@ fn positive(options: &Options) -> [(&'static str, u64); 9] {
     ]
 }
 
+/// A policy by its name, with its defaults.
+pub fn parse_policy(name: &str) -> anyhow::Result<Standard> {
+    name.parse().map_err(|unknown| match likest(name, Standard::NAMES) {
+        Some(likest) => anyhow::anyhow!("{unknown}; did you mean `{likest}`?"),
+        None => anyhow::Error::new(unknown),
+    })
+}
+
 fn policy(options: &Options) -> anyhow::Result<Standard> {
-    let name = filled(options.routing.policy.as_ref());
-    let mut policy: Standard = name.parse().with_context(|| match likest(name, Standard::NAMES) {
-        Some(likest) => format!("policy: did you mean `{likest}`?"),
-        None => "policy".to_owned(),
-    })?;
+    let mut policy = parse_policy(filled(options.routing.policy.as_deref()))?;
     match &mut policy {
         Standard::LeastLoaded(rule) => {
             rule.signal = match filled(options.routing.load_signal) {
@@ -136,10 +153,6 @@ fn policy(options: &Options) -> anyhow::Result<Standard> {
         }
         Standard::CacheAware(rule) => *rule = cache_aware(&options.cache)?,
         Standard::WeightedScore(rule) => {
-            for weight in [options.cache.affinity_weight, options.cache.queue_weight] {
-                let is_weight = weight.is_some_and(|weight| weight.is_finite() && weight >= 0.0);
-                anyhow::ensure!(is_weight, "affinity-weight and queue-weight must be 0 or more");
-            }
             rule.affinity_weight = filled(options.cache.affinity_weight);
             rule.queue_weight = filled(options.cache.queue_weight);
         }
@@ -166,8 +179,18 @@ fn cache_aware(cache: &Cache) -> anyhow::Result<CacheAware> {
         },
     };
     anyhow::ensure!((0.0..=1.0).contains(&rule.cache_threshold), "cache-threshold must be between 0 and 1");
-    anyhow::ensure!(rule.balance_rel >= 1.0, "balance-rel-threshold must be at least 1");
+    let is_factor = rule.balance_rel.is_finite() && rule.balance_rel >= 1.0;
+    anyhow::ensure!(is_factor, "balance-rel-threshold must be a number of at least 1");
     Ok(rule)
+}
+
+/// Whether or not the policy reads them: a mistake should not wait for a change of policy.
+fn check_weights(cache: &Cache) -> anyhow::Result<()> {
+    for weight in [cache.affinity_weight, cache.queue_weight].into_iter().flatten() {
+        let is_weight = weight.is_finite() && weight >= 0.0;
+        anyhow::ensure!(is_weight, "affinity-weight and queue-weight must be 0 or more");
+    }
+    Ok(())
 }
 
 /// Bounds of the index. Its digests are keyed anew in every process.
@@ -180,7 +203,10 @@ fn index_config(options: &Options) -> anyhow::Result<warmroute_index::Config> {
         seed: RandomState::new().hash_one(0_u8),
         ..warmroute_index::Config::default()
     };
-    config.validate().context("max-tree-size, presumed-ttl-secs")?;
+    let spans_min = warmroute_index::BUDGET_BYTES_MIN / BYTES_PER_SPAN;
+    let spans = filled(cache.max_tree_size);
+    anyhow::ensure!(spans >= spans_min, "max-tree-size must be at least {spans_min}");
+    config.validate().context("[cache]")?;
     Ok(config)
 }
 
@@ -214,11 +240,21 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
     })
 }
 
+fn precise(options: &Options) -> Option<crate::precise::Settings> {
+    let events = &options.events;
+    (filled(events.kv_events) == Following::Auto).then(|| crate::precise::Settings {
+        paths: ModelPaths::new(events.model_path.as_deref().unwrap_or_default()),
+        matching: filled(events.matching),
+        bind: events.kv_events_bind.clone(),
+        takes_posts: events.events_token.is_some(),
+        configured: Configured::default(),
+    })
+}
+
 fn sources(options: &Options) -> anyhow::Result<Sources> {
     let discovery = &options.discovery;
     let from_flag = discovery.worker_urls.iter().flatten();
-    let from_flag =
-        from_flag.map(|url| WorkerEntry { url: url.clone(), ranks: discovery.dp_size, models: None });
+    let from_flag = from_flag.map(|url| WorkerEntry::new(url.clone(), discovery.dp_size));
     let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
     let listed: Result<Vec<_>, _> = entries.iter().map(WorkerEntry::listed).collect();
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());

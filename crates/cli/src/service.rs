@@ -1,7 +1,7 @@
 //! A running gateway with everything around it, for `serve` and for `demo`.
 //!
 //! ```text
-//! discovery ──▶ roster ──▶ router.apply ◀── probe
+//! discovery ──▶ roster ──▶ router.apply ◀── probe, precise (engines' events)
 //!                             │
 //!              clients ──▶ gateway      admin ◀── operators
 //! ```
@@ -21,6 +21,10 @@ use warmroute_policy::Standard;
 use warmroute_router::{Change, Router};
 
 use crate::plan::{Plan, Sources};
+use crate::precise::{Configured, Posts, Precise};
+
+/// How often presumptions whose events must have come are withdrawn.
+const SETTLE_EVERY: Duration = Duration::from_millis(250);
 
 /// How often unused connections are looked through.
 const PRUNE_EVERY: Duration = Duration::from_secs(2);
@@ -51,13 +55,25 @@ impl Service {
 
         let drain = Drain::default();
         let mut background = JoinSet::new();
-        discover(plan.sources, Arc::clone(&router), &mut background);
+        let configured =
+            plan.precise.as_ref().map(|precise| Arc::clone(&precise.configured)).unwrap_or_default();
+        discover(plan.sources, Arc::clone(&router), configured, &mut background);
         let clock = Arc::clone(&gateway);
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
         background.spawn(every(PRUNE_EVERY, Arc::clone(&gateway), |gateway| gateway.prune_connections()));
         let forget = |gateway: &Gateway| gateway.router().tick(gateway.now());
         background.spawn(every(plan.eviction_interval, Arc::clone(&gateway), forget));
-        let page = Admin::new(Arc::clone(&gateway), config, drain.clone());
+        background.spawn(every(SETTLE_EVERY, Arc::clone(&gateway), |gateway| {
+            gateway.router().settle(gateway.now());
+        }));
+        let mut page = Admin::new(Arc::clone(&gateway), config, drain.clone());
+        if let Some(settings) = plan.precise {
+            let precise = Precise::new(Arc::clone(&gateway), settings).await?;
+            if let Some(token) = &plan.events_token {
+                page = page.with_reports(Arc::new(Posts(precise.inbox())), token);
+            }
+            background.spawn(precise.run());
+        }
         background.spawn(async move { _ = page.serve(operators, Drain::default()).await });
         let clients = tokio::spawn(serve(gateway, clients, drain.clone()));
         Ok(Service { listening, admin, router, clients, drain, _background: background })
@@ -85,11 +101,16 @@ async fn every(interval: Duration, gateway: Arc<Gateway>, work: fn(&Gateway)) {
 }
 
 /// Starts the sources, and lets the router know whatever they find.
-fn discover(sources: Sources, router: Arc<Router<Standard>>, background: &mut JoinSet<()>) {
+fn discover(
+    sources: Sources,
+    router: Arc<Router<Standard>>,
+    configured: Configured,
+    background: &mut JoinSet<()>,
+) {
     let (listings, mut heard) = mpsc::channel(16);
     // The written list counts before anything else is heard, so that a request right after the start finds it.
     let mut roster = Roster::default();
-    apply(&router, roster.update(Listing { source: SourceId(0), workers: sources.listed }));
+    apply(&router, &configured, roster.update(Listing { source: SourceId(0), workers: sources.listed }));
     if let Some(file) = sources.file {
         background.spawn(watch_file(file, SourceId(1), listings.clone()));
     }
@@ -98,16 +119,19 @@ fn discover(sources: Sources, router: Arc<Router<Standard>>, background: &mut Jo
     }
     background.spawn(async move {
         while let Some(listing) = heard.recv().await {
-            apply(&router, roster.update(listing));
+            apply(&router, &configured, roster.update(listing));
         }
     });
 }
 
-fn apply(router: &Router<Standard>, changes: Vec<RosterChange>) {
+fn apply(router: &Router<Standard>, configured: &Configured, changes: Vec<RosterChange>) {
     for change in changes {
         let change = match change {
             RosterChange::Joined(listed) => {
                 tracing::info!(worker = %listed.address, "worker listed");
+                if let Some(events) = listed.kv_events {
+                    configured.write().insert(listed.address.url.clone(), events);
+                }
                 let models = listed.models.map_or(Models::Unknown, |names| Models::named(&names));
                 Change::Join { address: listed.address, models }
             }

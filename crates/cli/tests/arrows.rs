@@ -16,18 +16,22 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     ("core", "types", &[]),
     ("core", "prompt", &["types"]),
     ("core", "index", &["types"]),
+    ("core", "feed", &["types"]),
     ("core", "fleet", &["types"]),
     ("core", "policy", &["types"]),
-    ("core", "router", &["types", "prompt", "index", "fleet", "policy"]),
+    ("core", "router", &["types", "prompt", "index", "feed", "fleet", "policy"]),
     ("edge", "discovery", &["types"]),
+    ("edge", "zmtp", &[]),
+    ("edge", "events", &["types", "feed", "zmtp"]),
+    ("edge", "tokens", &["prompt"]),
     ("edge", "probe", &["types", "fleet", "policy", "router"]),
-    ("edge", "gateway", &["types", "prompt", "index", "fleet", "policy", "router"]),
+    ("edge", "gateway", &["types", "prompt", "index", "fleet", "policy", "router", "tokens"]),
     ("lab", "engine", &["types"]),
-    ("lab", "replica", &["types", "engine"]),
+    ("lab", "replica", &["types", "engine", "zmtp"]),
 ];
 
-/// Every crate from outside that may lie below the core, at any depth: hashing, byte search, locks, epochs, error types, and
-/// what those are made of. Anything that opens a socket or a file, reads a clock or draws random numbers has no place
+/// Every crate from outside that may lie below the core, at any depth: hashing, byte search, locks, epochs, error types, chat
+/// templates, Unicode tables, and what those are made of. Anything that opens a socket or a file, reads a clock or draws random numbers has no place
 /// here, and neither has anything nobody looked at.
 const PURE: &[&str] = &[
     "blake2",
@@ -37,23 +41,31 @@ const PURE: &[&str] = &[
     "crossbeam-utils",
     "crypto-common",
     "cmov",
+    "const-oid",
     "ctutils",
     "digest",
+    "equivalent",
+    "hashbrown",
     "hybrid-array",
+    "indexmap",
     "libc",
     "lock_api",
     "memchr",
+    "minijinja",
+    "minijinja-contrib",
     "parking_lot",
     "parking_lot_core",
     "proc-macro2",
     "quote",
     "scopeguard",
+    "simdutf8",
     "smallvec",
     "syn",
     "thiserror",
     "thiserror-impl",
     "typenum",
     "unicode-ident",
+    "unicode-normalization-alignments",
     "xxhash-rust",
 ];
 

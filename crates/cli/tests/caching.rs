@@ -40,9 +40,7 @@ fn over(urls: &[String], more: &[&str]) -> Gateway {
 
 /// The sum of a metric over all workers.
 fn total(gateway: &Gateway, metric: &str) -> f64 {
-    let page = world::client::get(gateway.admin(), "/metrics").text();
-    let rows = page.lines().filter(|line| line.starts_with(&format!("{metric}{{")));
-    rows.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    gateway.metric_sum(metric)
 }
 
 #[test]

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use warmroute_policy::Standard;
 
 use crate::args::DemoArgs;
+use crate::plan::parse_policy;
 use crate::serve::{Stop, announce, runtime};
 use fleet::Fleet;
 use report::Run;
@@ -28,7 +28,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     anyhow::ensure!(args.speed.is_finite() && args.speed > 0.0, "--speed must be greater than 0");
     anyhow::ensure!(!args.policies.is_empty(), "--policies must name at least one policy");
     for policy in &args.policies {
-        policy.parse::<Standard>()?;
+        parse_policy(policy)?;
     }
     runtime(0)?.block_on(async { if args.keep { keep(&args).await } else { compare(&args).await } })
 }

@@ -108,7 +108,7 @@ group! {
         /// What least_loaded counts: requests in flight, or requests waiting in the engines [default: in-flight]
         #[arg(long, value_enum, env = "WARMROUTE_LOAD_SIGNAL", hide_env = true)]
         load_signal: Signal = Some(Signal::InFlight),
-        /// What prefix_affinity looks at: the first tokens, the system prompt, or sliding windows [default: tokens]
+        /// What prefix_affinity and dual_choice look at: the first tokens, the system prompt, or sliding windows [default: tokens]
         #[arg(long, value_enum, env = "WARMROUTE_PREFIX_KEY", hide_env = true)]
         prefix_key: PrefixKey = Some(PrefixKey::Tokens),
         // Others take 256, which sends everybody who shares a system prompt of that length to one worker.
@@ -227,6 +227,52 @@ pub enum Injection {
 }
 
 group! {
+    /// What engines tell of their caches.
+    Events in "events" ("KV events") {
+        /// Ask engines whether they publish KV events, and follow them [default: auto]
+        #[arg(long, value_enum, env = "WARMROUTE_KV_EVENTS", hide_env = true)]
+        kv_events: Following = Some(Following::Auto),
+        /// Endpoint to which engines connect that do not bind their own, as tcp://0.0.0.0:5557; they are told apart by topic
+        #[arg(long, value_name = "ENDPOINT", env = "WARMROUTE_KV_EVENTS_BIND", hide_env = true)]
+        kv_events_bind: String = None,
+        /// Where models' tokenizer files are: DIR, ORG/NAME in the Hugging Face cache, or MODEL=DIR for one model by its name.
+        /// Engines' own paths are tried too
+        #[arg(long, value_name = "PATH", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_MODEL_PATH", hide_env = true)]
+        model_path: Vec<String> = None,
+        /// In which units prompts are compared with what engines report: bytes needs no tokenizing; auto takes what the
+        /// engine's /tokenize agrees with [default: auto]
+        #[arg(long, value_enum, env = "WARMROUTE_MATCHING", hide_env = true)]
+        matching: MatchingUnit = Some(MatchingUnit::Auto),
+        /// Token that reporters must show to POST /events on the admin listener; without one, none is taken
+        #[arg(long, value_name = "TOKEN", env = "WARMROUTE_EVENTS_TOKEN", hide_env = true, hide_env_values = true)]
+        #[serde(skip_serializing)]
+        events_token: String = None,
+    }
+}
+
+/// Whether engines' events are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Following {
+    /// Where there are any.
+    Auto,
+    /// Nowhere: all caches are presumed.
+    Off,
+}
+
+/// Units of comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MatchingUnit {
+    /// What the engine agrees with, bytes first.
+    Auto,
+    /// Bytes or nothing.
+    Bytes,
+    /// Tokens: every request is tokenized.
+    Tokens,
+}
+
+group! {
     /// How requests are read and sent on.
     Requests in "requests" ("Requests") {
         /// Largest JSON body that is taken; uploads are streamed and have no limit [default: 67108864]
@@ -264,11 +310,12 @@ group! {
 }
 
 /// Every table of the file with its keys, spelled as in Rust (`_` for `-`).
-pub(super) const KEYS: [(&str, &[&str]); 6] = [
+pub(super) const KEYS: [(&str, &[&str]); 7] = [
     ("server", Server::KEYS),
     ("discovery", Discovery::KEYS),
     ("routing", Routing::KEYS),
     ("cache", Cache::KEYS),
+    ("events", Events::KEYS),
     ("requests", Requests::KEYS),
     ("health", Health::KEYS),
 ];

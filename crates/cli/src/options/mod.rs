@@ -15,7 +15,7 @@ use warmroute_discovery::WorkerEntry;
 
 pub use environment::check_environment;
 pub use file::{likest, read_file};
-pub use groups::{Cache, Discovery, Health, Requests, Routing, Server};
+pub use groups::{Cache, Discovery, Events, Health, Requests, Routing, Server};
 
 /// All options.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Options {
     /// What is remembered about caches.
     #[command(flatten)]
     pub cache: Cache,
+    /// What engines tell of their caches.
+    #[command(flatten)]
+    pub events: Events,
     /// How requests are read and sent on.
     #[command(flatten)]
     pub requests: Requests,
@@ -55,6 +58,7 @@ impl Options {
             discovery: self.discovery.over(below.discovery),
             routing: self.routing.over(below.routing),
             cache: self.cache.over(below.cache),
+            events: self.events.over(below.events),
             requests: self.requests.over(below.requests),
             health: self.health.over(below.health),
             aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
@@ -69,6 +73,7 @@ impl Options {
             discovery: Discovery::defaults(),
             routing: Routing::defaults(),
             cache: Cache::defaults(),
+            events: Events::defaults(),
             requests: Requests::defaults(),
             health: Health::defaults(),
             ..Options::default()
@@ -82,10 +87,11 @@ mod tests {
 
     #[test]
     fn every_option_has_a_default_or_may_be_left_out() {
-        // What is None in the defaults is left out of the printed configuration: only lists of workers may be, and the
-        // thresholds that a preset stands for.
+        // What is None in the defaults is left out of the printed configuration: only lists of workers may be, the
+        // thresholds that a preset stands for, and what has no sensible default.
         let printed = toml::Value::try_from(Options::defaults()).unwrap();
-        let tables = [("server", 0), ("routing", 0), ("cache", 3), ("requests", 0), ("health", 0)];
+        let tables =
+            [("server", 0), ("routing", 0), ("cache", 3), ("events", 3), ("requests", 0), ("health", 0)];
         for (table, none_allowed) in &tables {
             let given = printed[table].as_table().unwrap().len();
             let all = groups::KEYS.iter().find(|(name, _)| name == table).unwrap().1.len();

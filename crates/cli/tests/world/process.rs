@@ -115,6 +115,13 @@ impl Gateway {
         });
     }
 
+    /// The sum of a metric over all its labels.
+    pub fn metric_sum(&self, name: &str) -> f64 {
+        let page = get(self.admin(), "/metrics").text();
+        let rows = page.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+        rows.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    }
+
     pub fn metric(&self, line: &str) -> f64 {
         let page = get(self.admin(), "/metrics").text();
         let found = page.lines().find_map(|l| l.strip_prefix(line).and_then(|rest| rest.strip_prefix(' ')));

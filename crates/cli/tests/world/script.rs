@@ -162,6 +162,11 @@ fn serve<S: Fn(Asked)>(mut stream: TcpStream, stage: &Stage<S>) {
                 stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n").unwrap();
                 continue;
             }
+            // Whether it publishes events: it does not.
+            ("/kv_event_sources" | "/server_info" | "/get_server_info", _) => {
+                stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").unwrap();
+                continue;
+            }
             _ => None,
         };
         let answering = stream.try_clone().unwrap();

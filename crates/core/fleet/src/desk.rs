@@ -4,9 +4,9 @@
 //! Decisions for one model are serialised by the router; decisions for other models and releases happen at any
 //! time, hence atomics. `Relaxed` is enough: each number stands for itself and nothing is published through it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use warmroute_types::{LoadReport, Micros, WorkerState};
+use warmroute_types::{CacheView, LoadReport, Micros, WorkerState};
 
 use crate::Work;
 
@@ -33,7 +33,17 @@ pub(crate) struct Desk {
     says_cached: AtomicBool,
     /// Tokens of a cache block; 0 until the engine has said.
     block_tokens: AtomicU32,
+    /// Answers whose prompt must have filled a block of the cache; it wraps.
+    fillings: AtomicU32,
+    /// Answers in a row that found nothing of what was promised.
+    broken_promises: AtomicU8,
+    /// How its cache is known.
+    view: AtomicU8,
+    /// How far what its engine tells has turned out true, in thousandths.
+    trust: AtomicU16,
 }
+
+const _: () = assert!(size_of::<Desk>() == 64, "a desk is one cache line");
 
 /// The numbers on a desk at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,6 +62,14 @@ pub struct DeskView {
     pub report: Option<LoadReport>,
     /// Whether the engine says how many prompt tokens it found in its cache.
     pub says_cached: bool,
+    /// Tokens of a block of its cache, if it has said so.
+    pub block_tokens: Option<u32>,
+    /// How its cache is known.
+    pub view: CacheView,
+    /// How far what its engine tells of its cache has turned out true, 0 to 1.
+    pub trust: f32,
+    /// Answers whose prompt must have filled a block of the cache; it wraps.
+    pub fillings: u32,
 }
 
 impl DeskView {
@@ -94,6 +112,40 @@ impl Desk {
 
     pub(crate) fn says_cached(&self) -> bool {
         self.says_cached.load(Relaxed)
+    }
+
+    pub(crate) fn filled(&self) {
+        self.fillings.fetch_add(1, Relaxed);
+    }
+
+    /// An answer found nothing of what was promised; how many in a row did.
+    pub(crate) fn promise_broken(&self) -> u8 {
+        self.broken_promises.fetch_add(1, Relaxed).saturating_add(1)
+    }
+
+    /// An answer found something: the row is over.
+    pub(crate) fn promise_kept(&self) {
+        self.broken_promises.store(0, Relaxed);
+    }
+
+    pub(crate) fn cache_view(&self) -> CacheView {
+        match self.view.load(Relaxed) {
+            1 => CacheView::Uncertain,
+            2 => CacheView::Reported,
+            _ => CacheView::Presumed,
+        }
+    }
+
+    pub(crate) fn set_cache_view(&self, view: CacheView) {
+        self.view.store(view as u8, Relaxed);
+    }
+
+    pub(crate) fn trust(&self) -> f32 {
+        f32::from(self.trust.load(Relaxed)) / 1_000.0
+    }
+
+    pub(crate) fn set_trust(&self, trust: f32) {
+        self.trust.store((trust.clamp(0.0, 1.0) * 1_000.0) as u16, Relaxed);
     }
 
     pub(crate) fn block_tokens(&self) -> Option<u32> {
@@ -143,6 +195,9 @@ impl Desk {
         self.set_suspect(false);
         self.says_cached.store(false, Relaxed);
         self.set_block_tokens(0);
+        self.set_cache_view(CacheView::Presumed);
+        self.set_trust(1.0);
+        self.promise_kept();
         self.reported_at.store(0, Relaxed);
         self.booked_since.store(0, Relaxed);
     }
@@ -166,6 +221,10 @@ impl Desk {
             booked_since_report: self.booked_since.load(Relaxed),
             report: (at != Micros::ZERO).then_some(report),
             says_cached: self.says_cached(),
+            block_tokens: self.block_tokens(),
+            view: self.cache_view(),
+            trust: self.trust(),
+            fillings: self.fillings.load(Relaxed),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_types::{Address, LoadReport, MAX_WORKERS, PrefixCache, WorkerId, WorkerState};
+use warmroute_types::{Address, CacheView, LoadReport, MAX_WORKERS, PrefixCache, WorkerId, WorkerState};
 
 use crate::desk::Desk;
 use crate::{DeskView, Health, HealthConfig, Models, ProbeResult, Worker, WorkerView};
@@ -146,6 +146,27 @@ impl Fleet {
         }
     }
 
+    /// A request was answered whose prompt must have filled a block of the worker's cache: its engine has something to tell.
+    pub fn filled(&self, worker: WorkerId) {
+        self.desk(worker).filled();
+    }
+
+    /// An answer found nothing of what was promised of this worker's cache; how many in a row did.
+    pub fn promise_broken(&self, worker: WorkerId) -> u8 {
+        self.desk(worker).promise_broken()
+    }
+
+    /// An answer found something: the row is over.
+    pub fn promise_kept(&self, worker: WorkerId) {
+        self.desk(worker).promise_kept();
+    }
+
+    /// How this worker's cache is known from now on, and how far that is to be believed, 0 to 1.
+    pub fn set_cache_view(&self, worker: WorkerId, view: CacheView, trust: f32) {
+        self.desk(worker).set_cache_view(view);
+        self.desk(worker).set_trust(trust);
+    }
+
     /// How many requests were ever booked on this seat; it wraps.
     pub fn bookings(&self, worker: WorkerId) -> u32 {
         self.desk(worker).bookings()
@@ -165,13 +186,16 @@ impl Fleet {
         seat.is_some_and(|seat| seat.models_from == ModelsFrom::Operator)
     }
 
-    /// The engine reported its load.
-    pub fn report(&self, worker: &Worker, report: LoadReport) {
+    /// The engine reported its load. True when its counters have gone back: it has been restarted.
+    pub fn report(&self, worker: &Worker, report: LoadReport) -> bool {
         let mut seats = self.seats.write();
-        if let Some(seat) = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker) {
-            seat.prefix_cache = report.prefix_cache;
-            self.desk(worker.id).report(report);
-        }
+        let seat = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker);
+        let Some(seat) = seat else { return false };
+        let counted = |cache: Option<PrefixCache>| cache.map_or(0, |cache| cache.queries);
+        let is_restarted = counted(report.prefix_cache) < counted(seat.prefix_cache);
+        seat.prefix_cache = report.prefix_cache;
+        self.desk(worker.id).report(report);
+        is_restarted
     }
 
     /// The numbers on a worker's desk.

@@ -19,10 +19,10 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// A gigabyte holds some 30 million reported spans; the rest is what an engine on one GPU of 80 GB does.
+    /// Two gigabytes hold some 60 million reported spans; the rest is what an engine on one GPU of 80 GB does.
     fn default() -> Config {
         Config {
-            budget_bytes: 1 << 30,
+            budget_bytes: 2 << 30,
             orphans_max: 1 << 16,
             presumed_ttl: Micros::from_secs(1_800),
             presumed_tokens: 500_000,
@@ -32,7 +32,7 @@ impl Default for Config {
 }
 
 /// The smallest budget that makes sense: an empty index with its tables.
-pub(crate) const BUDGET_BYTES_MIN: usize = 1 << 16;
+pub const BUDGET_BYTES_MIN: usize = 1 << 16;
 
 impl Config {
     /// Whether the bounds make sense.
@@ -61,10 +61,10 @@ pub enum ConfigError {
 /// What an index refuses to do. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IndexError {
-    /// A worker beyond [`MAX_WORKERS`](warmroute_types::MAX_WORKERS).
+    /// A worker beyond [`SEATS_MAX`](crate::SEATS_MAX).
     #[error("worker {0} is beyond the last seat")]
     NoSuchSeat(WorkerId),
-    /// Reported spans under a presumed root, or the other way round.
+    /// Reported spans under a presumed root, or the other way round, or something that only the other source can do.
     #[error("that root belongs to the other source")]
     OtherSource,
 }

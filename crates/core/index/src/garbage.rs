@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::body::Head;
-use crate::children::{Table, free_table};
+use crate::children::Table;
 use crate::fan::Fan;
 use crate::node::{NodeRef, free_body, free_fan};
 
@@ -18,7 +18,7 @@ pub(crate) enum Waste {
     Node(NodeRef),
     Body(*mut Head),
     Fan(*mut Fan),
-    Table(*mut Table),
+    Table(Table),
 }
 
 // SAFETY: a piece is owned by whoever holds the `Waste`: nothing in the tree points to it any more.
@@ -34,7 +34,7 @@ impl Waste {
                 Waste::Node(node) => node.free(),
                 Waste::Body(body) => free_body(body),
                 Waste::Fan(fan) => free_fan(fan),
-                Waste::Table(table) => free_table(table),
+                Waste::Table(table) => table.free(),
             }
         }
     }

@@ -1,21 +1,26 @@
 //! The index as others see it.
+//!
+//! Readers take no lock. Changes take one, and none holds it long: what may touch many spans (a clear, a cut, a long
+//! chain, an expiry) is done in pieces, and whoever else waits goes in between. Beside such a change others therefore
+//! see it half done, node by node. Calls about one worker are the caller's to put in order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-use warmroute_types::{MAX_WORKERS, Micros, WorkerId};
+use parking_lot::{Mutex, MutexGuard};
+use warmroute_types::{Micros, WorkerId};
 
 use crate::children::Children;
 use crate::config::{Config, IndexError};
-use crate::cut;
 use crate::digest::Digester;
 use crate::overlap::Overlaps;
+use crate::presumed::Work;
 use crate::root::{RootKey, Source};
+use crate::seats::Seats;
 use crate::span::{NamedSpan, Span};
 use crate::stats::Stats;
-use crate::walk;
-use crate::writer::Writer;
+use crate::walk::Ground;
+use crate::writer::{NODES_A_HOLD, SPANS_A_HOLD, Writer};
 
 /// What a stored chain continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,15 +40,26 @@ pub enum Prompt<'a> {
     Bytes(&'a [u8]),
 }
 
-/// What became of a store. The three add up to what was offered.
+/// What became of a store. The first three add up to what was offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
     /// Spans that are now in the index.
     pub placed: usize,
-    /// Spans that wait for their parent.
+    /// Spans that wait for their parent, which this worker has not stored.
     pub parked: usize,
     /// Spans for which there was no room, or that have no size that can be indexed, and all behind them.
     pub refused: usize,
+    /// Spans that had waited for one of these and are now in the index too.
+    pub grafted: usize,
+}
+
+/// What became of a removal. The two add up to the names given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Names that the worker held, or that waited for their parent.
+    pub known: usize,
+    /// Names that mean nothing: never stored, or removed as often as stored.
+    pub unknown: usize,
 }
 
 /// A presumption that has not been confirmed or withdrawn yet.
@@ -54,8 +70,7 @@ pub struct Presumption(u64);
 /// Who holds which prefix.
 pub struct Index {
     children: Arc<Children>,
-    /// Words of a worker set that can have a bit.
-    words: AtomicUsize,
+    seats: Seats,
     way_overflows: AtomicU64,
     digester: Digester,
     writer: Mutex<Writer>,
@@ -66,7 +81,7 @@ impl Index {
     pub fn new(config: &Config) -> Index {
         let children = Arc::new(Children::new());
         Index {
-            words: AtomicUsize::new(0),
+            seats: Seats::new(),
             way_overflows: AtomicU64::new(0),
             digester: Digester::new(config.seed),
             writer: Mutex::new(Writer::new(Arc::clone(&children), config)),
@@ -83,14 +98,9 @@ impl Index {
     /// nothing. Beside a write, each node of up to 64 spans is seen as it was before it or as it is after.
     pub fn lookup(&self, root: RootKey, prompt: Prompt<'_>, out: &mut Overlaps) {
         out.begin();
-        let words = self.words.load(Ordering::Acquire);
+        let ground = Ground { children: &self.children, digester: &self.digester, seats: &self.seats };
         let _pinned = crossbeam_epoch::pin();
-        match prompt {
-            Prompt::Chunks(digests) => walk::chunks(&self.children, words, root.digest(), digests, out),
-            Prompt::Bytes(bytes) => {
-                walk::bytes(&self.children, &self.digester, words, root.digest(), bytes, out)
-            }
-        }
+        ground.lookup(root.digest(), prompt, out);
         if out.overflows() > 0 {
             self.way_overflows.fetch_add(out.overflows().into(), Ordering::Relaxed);
         }
@@ -101,21 +111,92 @@ impl Index {
         if let Parent::Root(root) = parent {
             expect_source(root, Source::Reported)?;
         }
-        let worker = self.seat(worker)?;
-        Ok(self.writer.lock().store(worker, parent, spans))
+        let mut writer = self.writer.lock();
+        let seat = self.seat(worker)?;
+        let mut all = Stored::default();
+        let mut grafts = Vec::new();
+        let mut after = parent;
+        for (at, piece) in spans.chunks(SPANS_A_HOLD).enumerate() {
+            while writer.make_room_for(piece.len()) == Work::Left {
+                MutexGuard::bump(&mut writer);
+            }
+            let stored = writer.store(seat, after, piece, &mut grafts);
+            all.placed += stored.placed;
+            all.parked += stored.parked;
+            if stored.refused > 0 {
+                all.refused = spans.len() - all.placed - all.parked;
+                writer.refuse(spans.len() - at * SPANS_A_HOLD - piece.len());
+                break;
+            }
+            after = piece.last().map_or(after, |last| Parent::Name(last.name));
+            if all.placed + all.parked < spans.len() {
+                MutexGuard::bump(&mut writer);
+            }
+        }
+        all.grafted = self.graft(&mut writer, seat, grafts);
+        Ok(all)
     }
 
-    /// A worker reported that it removed spans: each name once. Returns how many of them it held.
-    pub fn remove(&self, worker: WorkerId, names: &[u64]) -> usize {
-        self.writer.lock().remove(worker.0, names)
+    /// Places what a worker has waiting for these names.
+    fn graft(&self, writer: &mut MutexGuard<'_, Writer>, seat: u16, mut names: Vec<u64>) -> usize {
+        let mut grafted = 0;
+        names.reverse();
+        while !names.is_empty() {
+            grafted += writer.graft(seat, &mut names);
+            if !names.is_empty() {
+                MutexGuard::bump(writer);
+            }
+        }
+        grafted
+    }
+
+    /// A worker reported that it removed spans: each name once.
+    pub fn remove(&self, worker: WorkerId, names: &[u64]) -> Removed {
+        let Some(seat) = self.seats.find(worker) else {
+            return Removed { known: 0, unknown: names.len() };
+        };
+        let pieces = names.chunks(SPANS_A_HOLD);
+        let known = pieces.map(|piece| self.writer.lock().remove(seat, piece)).sum();
+        Removed { known, unknown: names.len() - known }
+    }
+
+    /// What `of` holds of a prompt, from its start without a hole and up to so many tokens, `by` holds from now on too:
+    /// under the same names, as often stored, so that removals can be told to both. Chains of `by` that waited for one of
+    /// those names are placed. Returns how many spans `by` did not hold before. For reported roots.
+    pub fn adopt(
+        &self,
+        of: WorkerId,
+        by: WorkerId,
+        root: RootKey,
+        prompt: Prompt<'_>,
+        upto_tokens: u32,
+    ) -> Result<usize, IndexError> {
+        expect_source(root, Source::Reported)?;
+        let mut writer = self.writer.lock();
+        let (by, of) = (self.seat(by)?, self.seats.find(of));
+        let Some(of) = of.filter(|&of| of != by) else { return Ok(0) };
+        let nodes = writer.held_by(&self.digester, of, root, prompt, upto_tokens);
+        let (mut adopted, mut grafts) = (0, Vec::new());
+        for piece in nodes.chunks(NODES_A_HOLD / 2) {
+            adopted += writer.adopt(of, by, piece, &mut grafts);
+            MutexGuard::bump(&mut writer);
+        }
+        self.graft(&mut writer, by, grafts);
+        Ok(adopted)
     }
 
     /// Forgets all that one worker holds, reported and presumed, and nothing else. Its capacity stays.
     pub fn clear(&self, worker: WorkerId) {
-        self.writer.lock().clear(worker.0);
+        let Some(seat) = self.seats.find(worker) else { return };
+        let mut writer = self.writer.lock();
+        let horizon = writer.presumed.horizon();
+        while writer.clear_some(seat, horizon) == Work::Left {
+            MutexGuard::bump(&mut writer);
+        }
     }
 
-    /// Presumes that a worker will hold a prompt that is being sent to it. Visible to lookups at once.
+    /// Presumes that a worker will hold a prompt that is being sent to it. Visible to lookups at once. It evicts nothing
+    /// that an unanswered request uses, and nothing for the sake of the worker's capacity.
     pub fn presume(
         &self,
         worker: WorkerId,
@@ -124,15 +205,15 @@ impl Index {
         now: Micros,
     ) -> Result<Presumption, IndexError> {
         expect_source(root, Source::Presumed)?;
-        let worker = self.seat(worker)?;
-        Ok(Presumption(self.writer.lock().presume(worker, root, spans, now)))
+        let mut writer = self.writer.lock();
+        let seat = self.seat(worker)?;
+        Ok(Presumption(writer.presume(seat, root, spans, now)))
     }
 
-    /// The first token came: the presumption is believed until it ages.
+    /// The first token came: the presumption is believed until it ages, and what no longer fits the worker's cache goes,
+    /// longest unused first.
     pub fn confirm(&self, presumption: Presumption) {
-        let mut writer = self.writer.lock();
-        let Writer { tree, presumed, .. } = &mut *writer;
-        presumed.confirm(tree, presumption.0);
+        self.writer.lock().confirm(presumption.0);
     }
 
     /// The request failed before its first token: what only this presumption held is given up.
@@ -144,34 +225,68 @@ impl Index {
 
     /// Says how many tokens a worker's cache holds. What is presumed beyond them is evicted, longest unused first.
     pub fn set_capacity(&self, worker: WorkerId, tokens: u64) -> Result<(), IndexError> {
-        let worker = self.seat(worker)?;
         let mut writer = self.writer.lock();
-        let Writer { tree, presumed, .. } = &mut *writer;
-        presumed.set_capacity(tree, worker, tokens);
+        let seat = self.seat(worker)?;
+        writer.presumed.set_capacity(seat, tokens);
+        while writer.fit(seat) == Work::Left {
+            MutexGuard::bump(&mut writer);
+        }
         Ok(())
     }
 
-    /// Tokens that a worker is presumed to hold.
+    /// Tokens that a worker is presumed to hold, those of unanswered requests among them.
     pub fn presumed_tokens(&self, worker: WorkerId) -> u64 {
-        self.writer.lock().presumed.tokens(worker.0)
+        self.seats.find(worker).map_or(0, |seat| self.writer.lock().presumed.tokens(seat))
     }
 
     /// An engine found only `keep_tokens` of this prompt in its cache: cuts the worker's view there, with everything
     /// that continues it.
     pub fn cut(&self, worker: WorkerId, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) {
+        if let Some(seat) = self.seats.find(worker) {
+            self.cut_seat(seat, root, prompt, keep_tokens, None);
+        }
+    }
+
+    /// Like [`Index::cut`], but leaves the spans that `spared_by` holds too. For reported roots: there a hole may be.
+    pub fn cut_unless(
+        &self,
+        worker: WorkerId,
+        root: RootKey,
+        prompt: Prompt<'_>,
+        keep_tokens: u32,
+        spared_by: WorkerId,
+    ) -> Result<(), IndexError> {
+        expect_source(root, Source::Reported)?;
+        if let Some(seat) = self.seats.find(worker) {
+            self.cut_seat(seat, root, prompt, keep_tokens, self.seats.find(spared_by));
+        }
+        Ok(())
+    }
+
+    fn cut_seat(
+        &self,
+        seat: u16,
+        root: RootKey,
+        prompt: Prompt<'_>,
+        keep_tokens: u32,
+        spared_by: Option<u16>,
+    ) {
         let mut writer = self.writer.lock();
-        let tree = &writer.tree;
-        let Some(node) = tree.root(root.digest()) else { return };
-        let spans = match prompt {
-            Prompt::Chunks(digests) => cut::chunks(tree, worker.0, node, digests, keep_tokens),
-            Prompt::Bytes(bytes) => cut::bytes(tree, &self.digester, worker.0, node, bytes, keep_tokens),
-        };
-        writer.forget(worker.0, root.source(), &spans);
+        let mut cut = writer.cut(&self.digester, root, prompt, keep_tokens);
+        while !cut.is_over() {
+            writer.cut_some(seat, root.source(), &mut cut, spared_by);
+            if !cut.is_over() {
+                MutexGuard::bump(&mut writer);
+            }
+        }
     }
 
     /// Evicts what is presumed and too old, and frees what waits to be freed. To be called every now and then.
     pub fn expire(&self, now: Micros) {
-        self.writer.lock().expire(now);
+        let mut writer = self.writer.lock();
+        while writer.expire(now) == Work::Left {
+            MutexGuard::bump(&mut writer);
+        }
     }
 
     /// Live bytes.
@@ -185,13 +300,9 @@ impl Index {
         Stats { way_overflows, ..self.writer.lock().stats() }
     }
 
-    /// The worker as a small number; from now on lookups look for it.
+    /// The worker's seat; from now on lookups look for it. The caller holds the writer's lock.
     fn seat(&self, worker: WorkerId) -> Result<u16, IndexError> {
-        if worker.index() >= MAX_WORKERS {
-            return Err(IndexError::NoSuchSeat(worker));
-        }
-        self.words.fetch_max(worker.index() / 64 + 1, Ordering::Release);
-        Ok(worker.0)
+        self.seats.take(worker).ok_or(IndexError::NoSuchSeat(worker))
     }
 }
 

@@ -10,7 +10,7 @@
 //!   name -> place  8 B a slot      root -> node -> node -> node                digests  d0 d1 d2 .. d63
 //!   ┌──────┬──────────┐                     \      \                            holders  w3  mask 1111..1
 //!   │ hash │ node, at │---------> (node, at)  node   node                               w7  mask 1101..0  a hole
-//!   └──────┴──────────┘            children: one table (parent, at, digest)    set      bit per worker: holds all
+//!   └──────┴──────────┘            children: tables (parent, at, digest)       set      bit per worker: holds all
 //! ```
 //!
 //! * A **node** is up to 64 consecutive spans. A chain that diverges inside a node hangs a child at that offset and
@@ -24,10 +24,16 @@
 //! * **Names** are counted per worker. Where engines agree on them, one shared table serves all; what differs is in a
 //!   book per worker. Spans whose parent is unknown wait, bounded, and are grafted when it comes.
 //! * **Presumed** spans age as in the engine: by the worker's capacity in tokens, longest unused first and from the
-//!   end of a chain, and by a time to live. All together stay within a budget of bytes.
+//!   end of a chain, and by a time to live; unanswered requests neither evict nor are evicted. All together stay within
+//!   a budget of bytes.
+//! * A worker is a **seat**, and an engine may have several: what it certainly holds, what it may hold, what lies in any
+//!   tier of its cache. One lookup answers for all; [`Index::adopt`] carries spans from one to another.
+//! * **Work under the lock is bounded.** Tables grow and shrink in small parts, and what touches many spans is done in
+//!   pieces, with the lock free in between.
 //!
 //! What is deliberately absent: token ids, text, clocks, a background thread, a lock per node, merging of nodes.
 
+mod account;
 mod body;
 mod book;
 mod chain;
@@ -41,24 +47,29 @@ mod hash;
 mod holders;
 mod index;
 mod node;
+mod numbers;
 mod orphans;
 mod overlap;
+mod party;
+mod paths;
 mod places;
 mod prefetch;
 mod presumed;
 mod record;
 mod reported;
 mod root;
+mod seats;
 mod span;
 mod stats;
 mod tree;
 mod walk;
 mod writer;
 
-pub use config::{Config, ConfigError, IndexError};
+pub use config::{BUDGET_BYTES_MIN, Config, ConfigError, IndexError};
 pub use digest::Digester;
-pub use index::{Index, Parent, Presumption, Prompt, Stored};
+pub use index::{Index, Parent, Presumption, Prompt, Removed, Stored};
 pub use overlap::{Overlap, Overlaps};
 pub use root::{Namespace, RootKey, Source};
+pub use seats::SEATS_MAX;
 pub use span::{NamedSpan, Reach, Span};
 pub use stats::{Bytes, Stats};

@@ -1,4 +1,4 @@
-//! A node of the tree: a body that readers see, and a ledger that only the writer touches.
+//! A node of the tree: a body that readers see, and a ledger that only the writer touches (kept apart, in `numbers.rs`).
 //!
 //! A node continues its parent after the parent's first `at` spans, wherever that is: a chain that diverges in the
 //! middle of a node hangs a child there and leaves the node whole. So a span never moves while its node lives, and
@@ -9,7 +9,6 @@
 //! longer than that, except by the writer for nodes that are linked.
 #![allow(unsafe_code)]
 
-use std::cell::UnsafeCell;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -48,7 +47,6 @@ pub(crate) struct Node {
     pub at: u32,
     fan: AtomicPtr<Fan>,
     pub id: NodeId,
-    ledger: UnsafeCell<Ledger>,
 }
 
 /// What only the writer needs to know about a node.
@@ -73,8 +71,7 @@ pub(crate) struct Ledger {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeRef(NonNull<Node>);
 
-// SAFETY: a node is shared between threads by design: readers touch only atomics and what never changes, the ledger
-// belongs to whoever holds the writer's lock.
+// SAFETY: a node is shared between threads by design: all of it is atomics and what never changes.
 unsafe impl Send for NodeRef {}
 
 impl Deref for NodeRef {
@@ -96,7 +93,6 @@ pub(crate) struct Birth {
     pub digest: u64,
     pub start: Reach,
     pub body: NonNull<Head>,
-    pub ledger: Ledger,
 }
 
 impl NodeRef {
@@ -111,7 +107,6 @@ impl NodeRef {
             stem: birth.stem,
             id: birth.id,
             at: birth.at,
-            ledger: UnsafeCell::new(birth.ledger),
         });
         NodeRef(NonNull::from(Box::leak(node)))
     }
@@ -122,16 +117,6 @@ impl NodeRef {
 
     pub fn as_ptr(self) -> *mut Node {
         self.0.as_ptr()
-    }
-
-    /// The ledger, for the writer.
-    ///
-    /// # Safety
-    /// The caller holds the writer's lock and no other reference into this ledger.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn ledger(&self) -> &mut Ledger {
-        // SAFETY: the caller's contract.
-        unsafe { &mut *self.ledger.get() }
     }
 
     /// Frees the node with its body and fan.

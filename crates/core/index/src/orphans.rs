@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::hash::{self, NumberMap};
+use crate::hash::NumberMap;
 use crate::span::Size;
 
 /// One span that waits.
@@ -34,9 +34,13 @@ pub(crate) struct Orphans {
     next_group: u64,
     by_parent: NumberMap<(u16, u64), Vec<u64>>,
     by_name: NumberMap<(u16, u64), (u64, u32)>,
+    /// Groups by worker.
+    by_worker: NumberMap<u16, u32>,
     spans: usize,
     spans_max: usize,
-    /// Spans that left because too many waited.
+    /// Spans that came to wait, that found their parent, and that left because too many waited.
+    pub parked: u64,
+    pub grafted: u64,
     pub dropped: u64,
 }
 
@@ -45,8 +49,10 @@ impl Orphans {
         Orphans { spans_max, ..Orphans::default() }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+    /// Whether this worker has anything waiting.
+    #[inline]
+    pub fn waits(&self, worker: u16) -> bool {
+        !self.groups.is_empty() && self.by_worker.contains_key(&worker)
     }
 
     /// Spans that wait.
@@ -58,12 +64,14 @@ impl Orphans {
         let group_bytes = size_of::<(u64, Group)>() * 2 + size_of::<Vec<u64>>() + 32;
         self.spans * size_of::<Waiting>()
             + self.groups.len() * group_bytes
-            + hash::allocated(&self.by_parent)
-            + hash::allocated(&self.by_name)
+            + self.by_parent.allocated()
+            + self.by_name.allocated()
+            + self.by_worker.allocated()
     }
 
     /// Lets a chain wait for `parent`. Spans at its head that already wait in just that place are counted once more.
     pub fn park(&mut self, worker: u16, mut parent: u64, mut spans: &[Waiting]) {
+        self.parked += spans.len() as u64;
         while let Some((first, rest)) = spans.split_first() {
             if !self.count_again(worker, parent, first) {
                 break;
@@ -107,7 +115,8 @@ impl Orphans {
                 }
             }
         }
-        self.by_parent.entry((worker, group.parent)).or_default().push(id);
+        self.by_parent.get_or_default((worker, group.parent)).push(id);
+        *self.by_worker.get_or_default(worker) += 1;
         self.groups.insert(id, group);
         emptied.into_iter().for_each(|other| self.drop_if_hollow(other));
     }
@@ -141,6 +150,9 @@ impl Orphans {
 
     /// Forgets all that one worker has waiting.
     pub fn clear(&mut self, worker: u16) {
+        if !self.waits(worker) {
+            return;
+        }
         let ids: Vec<u64> =
             self.groups.iter().filter(|(_, group)| group.worker == worker).map(|(&id, _)| id).collect();
         for id in ids {
@@ -178,8 +190,11 @@ impl Orphans {
                 self.by_name.remove(&(group.worker, span.name));
             }
         }
-        hash::shrink(&mut self.by_name);
-        hash::shrink(&mut self.by_parent);
+        let groups = self.by_worker.get_or_default(group.worker);
+        *groups -= 1;
+        if *groups == 0 {
+            self.by_worker.remove(&group.worker);
+        }
         Some(group)
     }
 }
@@ -221,6 +236,6 @@ mod tests {
         orphans.park(1, 1, &[waiting(2)]);
         orphans.clear(0);
         assert!(orphans.take(0, 1).is_none() && orphans.take(1, 1).is_some());
-        assert!(orphans.is_empty());
+        assert!(!orphans.waits(0) && !orphans.waits(1) && orphans.len() == 0);
     }
 }

@@ -1,17 +1,25 @@
 //! What routing presumes: that a worker holds the prompts that were sent to it, until it must have evicted them.
 //!
 //! A request is presumed on its worker when it is routed, confirmed when its first token shows that the prompt was
-//! computed, withdrawn when it fails before. What is presumed ages as in the engine: a request touches all spans of
-//! its prompt, and when the worker's capacity in tokens is exceeded, the spans that were used longest ago go first, a
-//! chain from its end. Older than the time to live, they go as well.
+//! computed, withdrawn when it fails before. The laws of ageing:
+//!
+//! * An answer uses all spans of its prompt. Beyond the worker's capacity the spans that were used longest ago go first,
+//!   a chain from its end; and so they do when they are older than the time to live.
+//! * What an unanswered request uses stays, and does not count against the capacity: nobody knows yet whether the worker
+//!   will ever compute it, so it must not push out what the worker does hold. Its own length is bounded by the capacity,
+//!   its time by the time to live, and all of them together by the budget.
+//! * The budget takes answered spans only, longest unused first, whoever holds them. Where that is not enough, a new
+//!   prompt is not presumed at all.
+//!
+//! No call does more than a bounded number of steps; what is left is done by the next one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use warmroute_types::Micros;
 
+use crate::account::Account;
 use crate::body::ones;
-use crate::chain::{Links, Origin, Point, Stretch};
-use crate::hash::{self, NumberMap};
+use crate::chain::{Links, Point};
 use crate::node::{NodeId, NodeRef};
 use crate::record::{Mark, Record, UseId};
 use crate::tree::Tree;
@@ -20,32 +28,21 @@ use crate::tree::Tree;
 #[derive(Debug)]
 struct Use {
     worker: u16,
-    /// The deepest node in which it still is somebody's last use, or pending.
+    /// The deepest node in which it waits or still is somebody's last use.
     leaf: NodeId,
     at: Micros,
-    is_pending: bool,
-}
-
-/// One worker's presumed cache.
-struct Account {
-    records: NumberMap<NodeId, Record>,
-    /// Uses in the order of arrival; some may be gone.
-    queue: VecDeque<UseId>,
-    /// Uses of this worker that are not gone.
-    uses: usize,
-    tokens: u64,
-    capacity_tokens: u64,
-    /// Bytes of the records beyond the map they are in.
-    bytes: usize,
-    /// Bytes of the account when they were last counted.
-    weighed: usize,
 }
 
 /// All that is presumed.
 pub(crate) struct Presumed {
     accounts: Vec<Option<Box<Account>>>,
-    uses: BTreeMap<UseId, Use>,
+    /// Requests that have no first token yet, in the order of arrival.
+    waiting: BTreeMap<UseId, Use>,
+    /// Answered ones that are still somebody's last use, in the order of their answers.
+    answered: BTreeMap<UseId, Use>,
     next_use: UseId,
+    /// The latest time that anybody said.
+    now: Micros,
     capacity_tokens: u64,
     untidy: Vec<NodeId>,
     /// Bytes of all accounts.
@@ -59,12 +56,24 @@ pub(crate) struct Presumed {
 /// Bytes of one use in the ordered map, with its share of the tree's nodes.
 const USE_BYTES: usize = (size_of::<UseId>() + size_of::<Use>()) * 3 / 2;
 
+/// Uses that are only looked at, for each one that is evicted from.
+const LOOKS_A_STEP: usize = 16;
+
+/// Whether a bounded piece of work was all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Done,
+    Left,
+}
+
 impl Presumed {
     pub fn new(capacity_tokens: u64) -> Presumed {
         Presumed {
             accounts: Vec::new(),
-            uses: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            answered: BTreeMap::new(),
             next_use: 1,
+            now: Micros::ZERO,
             capacity_tokens,
             untidy: Vec::new(),
             account_bytes: 0,
@@ -77,29 +86,20 @@ impl Presumed {
     /// Bytes of the records and uses.
     pub fn bytes(&self) -> usize {
         let seats = self.accounts.capacity() * size_of::<Option<Box<Account>>>();
-        seats + self.account_bytes + self.uses.len() * USE_BYTES
-    }
-
-    /// Counts a worker's bytes again after a change.
-    fn weigh(&mut self, worker: u16) {
-        self.compact(worker);
-        let account = self.account(worker);
-        let (before, after) = (account.weighed, account.bytes());
-        account.weighed = after;
-        self.account_bytes = self.account_bytes + after - before;
+        seats + self.account_bytes + self.len() * USE_BYTES
     }
 
     /// Uses that are remembered.
     pub fn len(&self) -> usize {
-        self.uses.len()
+        self.waiting.len() + self.answered.len()
     }
 
     /// Tokens that a worker is presumed to hold.
     pub fn tokens(&self, worker: u16) -> u64 {
-        self.accounts.get(usize::from(worker)).and_then(Option::as_ref).map_or(0, |account| account.tokens)
+        self.peek(worker).map_or(0, |account| account.tokens)
     }
 
-    /// Presumes a chain on a worker, from the root on.
+    /// Presumes a chain on a worker, from the root on, as far as its cache could hold it.
     pub fn presume(
         &mut self,
         tree: &mut Tree,
@@ -108,256 +108,251 @@ impl Presumed {
         links: Links<'_>,
         now: Micros,
     ) -> UseId {
-        let by = self.next_use;
-        self.next_use += 1;
+        self.now = self.now.max(now);
+        let by = self.next_id();
+        let links = links.first(fitting(links, self.account(worker).capacity_tokens));
         if links.len() == 0 {
             return by;
         }
         let mut point = Point { node: tree.root_or_new(root), at: 0 };
-        let (mut laid, mut is_pending) = (0, false);
+        let mut laid = 0;
         while laid < links.len() {
             let stretch = tree.lay(worker, point, links.from(laid));
-            is_pending |= self.touch(tree, worker, stretch, by);
             (point, laid) = (stretch.end(), laid + stretch.count);
+            let mark = Mark { end: point.at as u8, by };
+            self.change(tree, worker, stretch.node, |record| record.wait(mark));
         }
-        self.uses.insert(by, Use { worker, leaf: point.node.id, at: now, is_pending });
-        self.account(worker).enlist(by);
-        self.fit(tree, worker);
+        self.waiting.insert(by, Use { worker, leaf: point.node.id, at: self.now });
+        self.weigh(worker);
         by
     }
 
-    /// Counts a stretch as held and just used. True where it is not confirmed by anybody.
-    fn touch(&mut self, tree: &mut Tree, worker: u16, stretch: Stretch, by: UseId) -> bool {
-        let Stretch { node, from, .. } = stretch;
-        let mark = Mark { end: stretch.end().at as u8, by };
-        let held = if stretch.origin == Origin::Laid { from } else { self.held(worker, node.id) };
-        if stretch.origin == Origin::Found && usize::from(mark.end) > held {
-            tree.set_mask(node, worker, ones(mark.end.into()));
+    /// A number for a request, where nothing is presumed about it.
+    pub fn next_id(&mut self) -> UseId {
+        self.next_use += 1;
+        self.next_use - 1
+    }
+
+    /// Changes what is known of a worker's share of a node, and with it who holds what in the tree.
+    fn change<T>(
+        &mut self,
+        tree: &mut Tree,
+        worker: u16,
+        node: NodeRef,
+        change: impl FnOnce(&mut Record) -> T,
+    ) -> T {
+        let (result, held) = self.account(worker).change(node, change);
+        if held.now != held.before {
+            tree.set_mask(node, worker, ones(held.now));
         }
-        let account = self.account(worker);
-        account.tokens += tokens_between(node, held, mark.end.into());
-        let record = account.records.entry(node.id).or_default();
-        let before = record.bytes();
-        let displaced = record.touch(mark);
-        let is_unsure = record.await_first_token(mark);
-        account.bytes = account.bytes + record.bytes() - before;
-        for other in displaced {
-            self.drop_if_displaced(other, node.id);
+        if held.now < held.before {
+            self.untidy.push(node.id);
         }
-        is_unsure
+        result
+    }
+
+    /// The first token came: what the request presumed is now believed, and used last by it. What no longer fits the
+    /// worker's cache is evicted, within so many steps.
+    pub fn confirm(&mut self, tree: &mut Tree, id: UseId, steps_max: usize) {
+        let Some(request) = self.waiting.remove(&id) else { return };
+        let (worker, by) = (request.worker, self.next_id());
+        let mut node = tree.living(request.leaf);
+        let mut is_used = false;
+        while let Some(here) = node {
+            let touch = |record: &mut Record| {
+                let mark = record.settle(id)?;
+                Some(record.touch(Mark { end: mark.end, by }))
+            };
+            let Some(displaced) = self.change(tree, worker, here, touch) else { break };
+            for other in displaced {
+                self.drop_if_displaced(other, here.id);
+            }
+            node = tree.ledger(here).parent;
+            is_used = true;
+        }
+        if is_used {
+            self.answered.insert(by, Use { at: self.now, ..request });
+            self.account(worker).order.insert(by);
+        }
+        self.fit(tree, worker, steps_max);
     }
 
     /// A use that is displaced in its leaf is displaced everywhere: who passes the leaf has passed all before it.
     fn drop_if_displaced(&mut self, other: UseId, node: NodeId) {
-        if self.uses.get(&other).is_some_and(|old| old.leaf == node && !old.is_pending) {
+        if self.answered.get(&other).is_some_and(|old| old.leaf == node) {
             self.drop_use(other);
         }
     }
 
     fn drop_use(&mut self, id: UseId) {
-        if let Some(gone) = self.uses.remove(&id) {
-            self.account(gone.worker).uses -= 1;
+        if let Some(gone) = self.answered.remove(&id) {
+            self.account(gone.worker).order.remove(&id);
         }
-    }
-
-    /// The first token came: what the use presumed is now believed.
-    pub fn confirm(&mut self, tree: &Tree, id: UseId) {
-        self.settle(tree, id, |record, mark| record.sure = record.sure.max(mark.end));
-        self.forget_if_displaced(id);
     }
 
     /// The request failed before its first token: what only it presumed is given up.
     pub fn withdraw(&mut self, tree: &mut Tree, id: UseId) {
-        let path = self.settle(tree, id, |_, _| ());
-        let Some(worker) = self.uses.get(&id).map(|gone| gone.worker) else { return };
-        for node in path {
-            let supported = self.record(worker, node).map_or(0, Record::supported);
-            if supported < self.held(worker, node) {
-                self.trim(tree, worker, tree.node(node), supported);
-            }
-        }
-        self.forget_if_displaced(id);
-        self.tidy(tree);
-        self.weigh(worker);
-    }
-
-    /// Ends the waiting of a use, from its leaf upwards. Returns the nodes where it had waited.
-    fn settle(&mut self, tree: &Tree, id: UseId, then: impl Fn(&mut Record, Mark)) -> Vec<NodeId> {
-        let mut path = Vec::new();
-        let Some(pending) = self.uses.get_mut(&id).filter(|pending| pending.is_pending) else { return path };
-        pending.is_pending = false;
-        let (worker, mut node) = (pending.worker, Some(tree.node(pending.leaf)));
+        let Some(request) = self.waiting.remove(&id) else { return };
+        let mut node = tree.living(request.leaf);
         while let Some(here) = node {
-            let Some(record) = self.account(worker).records.get_mut(&here.id) else { break };
-            let before = record.bytes();
-            let Some(mark) = record.settle(id) else { break };
-            then(record, mark);
-            let after = record.bytes();
-            let account = self.account(worker);
-            account.bytes = account.bytes + after - before;
-            path.push(here.id);
-            node = tree.ledger(&here).parent;
+            if self.change(tree, request.worker, here, |record| record.settle(id)).is_none() {
+                break;
+            }
+            node = tree.ledger(here).parent;
         }
-        path
+        self.tidy(tree);
+        self.weigh(request.worker);
     }
 
-    /// Forgets a use that is nobody's last any more.
-    fn forget_if_displaced(&mut self, id: UseId) {
-        let Some(one) = self.uses.get(&id) else { return };
-        let is_last =
-            self.record(one.worker, one.leaf).is_some_and(|record| record.used_last_by(id).is_some());
-        if !is_last && !one.is_pending {
-            self.drop_use(id);
-        }
-    }
-
-    /// Changes a worker's capacity, and evicts what no longer fits.
-    pub fn set_capacity(&mut self, tree: &mut Tree, worker: u16, tokens: u64) {
+    pub fn set_capacity(&mut self, worker: u16, tokens: u64) {
         self.account(worker).capacity_tokens = tokens;
-        self.fit(tree, worker);
     }
 
-    /// Evicts from a worker what does not fit.
-    fn fit(&mut self, tree: &mut Tree, worker: u16) {
-        let mut evicted = 0;
-        while let Some(excess) = self.account(worker).excess() {
-            let Some(oldest) = self.oldest_of(worker) else { break };
-            evicted += self.evict(tree, oldest, excess);
+    /// Evicts from a worker what does not fit, longest unused first, within so many steps. Where all that it saw is used
+    /// by unanswered requests, that is all there is to do.
+    pub fn fit(&mut self, tree: &mut Tree, worker: u16, steps_max: usize) -> Work {
+        let (mut from, mut evicted) = (0, 0);
+        let mut looks = steps_max * LOOKS_A_STEP;
+        while looks > 0
+            && let Some(excess) = self.account(worker).excess()
+            && let Some(&oldest) = self.account(worker).order.range(from..).next()
+        {
+            match self.evict(tree, oldest, excess) {
+                0 => (from, looks) = (oldest + 1, looks - 1),
+                spans => (evicted, looks) = (evicted + spans, looks.saturating_sub(LOOKS_A_STEP)),
+            }
         }
         self.evicted_by_capacity += evicted;
         self.tidy(tree);
         self.weigh(worker);
+        if looks == 0 && evicted > 0 { Work::Left } else { Work::Done }
     }
 
-    /// The use of a worker that came first and is not gone.
-    fn oldest_of(&mut self, worker: u16) -> Option<UseId> {
-        loop {
-            let oldest = *self.account(worker).queue.front()?;
-            if self.is_last_of_any(oldest) {
-                return Some(oldest);
-            }
-            self.account(worker).queue.pop_front();
-        }
-    }
-
-    fn is_last_of_any(&self, id: UseId) -> bool {
-        let Some(one) = self.uses.get(&id) else { return false };
-        self.record(one.worker, one.leaf).is_some_and(|record| record.used_last_by(id).is_some())
-    }
-
-    /// Evicts spans that this use used last from one node, from the end of the chain, until `tokens` are free.
-    /// Returns how many spans.
+    /// Evicts spans that this use used last from one node, from the end of the chain, until `tokens` are free; none that
+    /// an unanswered request uses. Returns how many spans.
     fn evict(&mut self, tree: &mut Tree, id: UseId, tokens: u64) -> u64 {
-        let Some(oldest) = self.uses.get(&id) else { return 0 };
-        let (worker, node) = (oldest.worker, tree.node(oldest.leaf));
-        let Some(spans) = self.record(worker, node.id).and_then(|record| record.used_last_by(id)) else {
+        let Some((worker, node, spans)) = self.last_used(tree, id) else { return 0 };
+        let floor = spans.start.max(self.record(worker, node.id).map_or(0, Record::pinned));
+        if floor >= spans.end {
             return 0;
-        };
-        let mut end = spans.end;
-        while end > spans.start && tokens_between(node, end, spans.end) < tokens {
+        }
+        let mut end = spans.end - 1;
+        let freed = |end: usize| u64::from(node.reach(spans.end).tokens - node.reach(end).tokens);
+        while end > floor && freed(end) < tokens {
             end -= 1;
         }
-        self.trim(tree, worker, node, end.min(spans.end - 1));
-        (spans.end - end.min(spans.end - 1)) as u64
+        self.shorten(tree, worker, node, end);
+        (spans.end - end) as u64
     }
 
-    /// Evicts all that this use used last, and forgets it. Returns how many spans.
-    fn evict_all(&mut self, tree: &mut Tree, id: UseId) -> u64 {
-        let mut evicted = 0;
-        let worker = self.uses.get(&id).map(|one| one.worker);
-        while self.is_last_of_any(id) {
-            evicted += self.evict(tree, id, u64::MAX);
-        }
-        self.drop_use(id);
-        worker.into_iter().for_each(|worker| self.weigh(worker));
-        evicted
+    /// Where a use is still somebody's last, deepest first.
+    fn last_used(&self, tree: &Tree, id: UseId) -> Option<(u16, NodeRef, std::ops::Range<usize>)> {
+        let oldest = self.answered.get(&id)?;
+        let spans = self.record(oldest.worker, oldest.leaf)?.used_last_by(id)?;
+        Some((oldest.worker, tree.node(oldest.leaf), spans))
     }
 
-    /// Evicts what was last used `ttl` or longer ago.
-    pub fn expire(&mut self, tree: &mut Tree, now: Micros, ttl: Micros) {
-        while let Some((&id, oldest)) = self.uses.first_key_value() {
-            if now.since(oldest.at) < ttl {
-                break;
-            }
-            self.withdraw(tree, id);
-            let evicted = self.evict_all(tree, id);
-            self.evicted_by_age += evicted;
-        }
-        self.tidy(tree);
-    }
-
-    /// Evicts the oldest use of all; false where there is none.
-    pub fn evict_oldest(&mut self, tree: &mut Tree) -> bool {
-        let Some((&id, _)) = self.uses.first_key_value() else { return false };
-        self.withdraw(tree, id);
-        let evicted = self.evict_all(tree, id);
-        self.evicted_by_budget += evicted;
-        self.tidy(tree);
-        true
-    }
-
-    /// Takes all spans of a node from `end` on from a worker. Whoever used them last may have spans left further up.
-    fn trim(&mut self, tree: &mut Tree, worker: u16, node: NodeRef, end: usize) {
-        let account = self.account(worker);
-        let Some(record) = account.records.get_mut(&node.id) else { return };
-        let (held, before) = (record.end(), record.bytes());
-        let gone = record.trim(end);
-        account.bytes = account.bytes + record.bytes() - before;
-        account.tokens -= tokens_between(node, end, held);
-        if end == 0 {
-            let record = account.records.remove(&node.id).unwrap_or_default();
-            account.bytes -= record.bytes();
-            hash::shrink(&mut account.records);
-        }
-        tree.set_mask(node, worker, ones(end));
-        self.untidy.push(node.id);
-        for id in gone {
-            self.move_up(tree, id, node, end);
+    /// Forgets all answered uses of a node's spans from `end` on.
+    fn shorten(&mut self, tree: &mut Tree, worker: u16, node: NodeRef, end: usize) {
+        for id in self.change(tree, worker, node, |record| record.evict(end)) {
+            self.move_up(tree, id, node);
         }
     }
 
     /// A use that lost its leaf now ends in the parent, if it still means anything there.
-    fn move_up(&mut self, tree: &Tree, id: UseId, node: NodeRef, end: usize) {
-        let parent = tree.ledger(&node).parent;
-        let Some(one) = self.uses.get_mut(&id).filter(|one| one.leaf == node.id) else { return };
-        let is_waiting_here = end > 0 && one.is_pending;
-        match parent {
-            _ if is_waiting_here => return,
-            Some(parent) => one.leaf = parent.id,
-            None => one.is_pending = false,
-        }
-        let worker = one.worker;
-        let still_waits = self.record(worker, self.uses[&id].leaf).is_some_and(|record| record.waits(id));
-        if let Some(one) = self.uses.get_mut(&id) {
-            one.is_pending &= still_waits;
-        }
-        self.forget_if_displaced(id);
-    }
-
-    /// Forgets that the worker holds these spans, given as (node, bits), deepest nodes first.
-    pub fn forget(&mut self, tree: &mut Tree, worker: u16, spans: &[(NodeId, u64)]) {
-        for &(id, bits) in spans {
-            self.trim(tree, worker, tree.node(id), bits.trailing_zeros() as usize);
-        }
-        self.tidy(tree);
-        self.weigh(worker);
-    }
-
-    /// Forgets all that is presumed of one worker; its capacity stays.
-    pub fn clear(&mut self, tree: &mut Tree, worker: u16) {
-        let Some(account) = self.accounts.get_mut(usize::from(worker)).and_then(Option::as_mut) else {
+    fn move_up(&mut self, tree: &Tree, id: UseId, node: NodeRef) {
+        let Some(one) = self.answered.get(&id).or_else(|| self.waiting.get(&id)) else { return };
+        if one.leaf != node.id {
             return;
-        };
-        let (capacity_tokens, weighed) = (account.capacity_tokens, account.weighed);
-        let records = std::mem::take(&mut account.records);
-        **account = Account { weighed, ..Account::new(capacity_tokens) };
-        for id in records.into_keys() {
-            tree.set_mask(tree.node(id), worker, 0);
-            self.untidy.push(id);
         }
-        self.uses.retain(|_, one| one.worker != worker);
+        let parent = tree.ledger(node).parent.map_or(0, |parent| parent.id);
+        let means = |record: &Record| record.used_last_by(id).is_some() || record.waits(id);
+        if self.record(one.worker, parent).is_some_and(means) {
+            let uses = if self.answered.contains_key(&id) { &mut self.answered } else { &mut self.waiting };
+            uses.entry(id).and_modify(|one| one.leaf = parent);
+        } else {
+            self.drop_use(id);
+            self.waiting.remove(&id);
+        }
+    }
+
+    /// Ends a use in one node, its deepest: what an unanswered request uses there as well is from now on only waited
+    /// for. Returns how many spans nobody holds any more.
+    fn retire(&mut self, tree: &mut Tree, id: UseId) -> u64 {
+        let Some((worker, node, spans)) = self.last_used(tree, id) else {
+            self.drop_use(id);
+            return 0;
+        };
+        let pinned = self.record(worker, node.id).map_or(0, Record::pinned);
+        self.shorten(tree, worker, node, spans.start);
+        spans.end.saturating_sub(spans.start.max(pinned)) as u64
+    }
+
+    /// Ends what was last used `ttl` or longer ago, within so many steps.
+    pub fn expire(&mut self, tree: &mut Tree, now: Micros, ttl: Micros, steps_max: usize) -> Work {
+        self.now = self.now.max(now);
+        for _ in 0..steps_max {
+            if let Some(id) = overdue(&self.waiting, now, ttl) {
+                self.withdraw(tree, id);
+            } else if let Some(id) = overdue(&self.answered, now, ttl) {
+                let worker = self.answered[&id].worker;
+                self.evicted_by_age += self.retire(tree, id);
+                self.tidy(tree);
+                self.weigh(worker);
+            } else {
+                return Work::Done;
+            }
+        }
+        Work::Left
+    }
+
+    /// Evicts from whoever has not used it longest. `from` says where to go on looking, and is moved on past what
+    /// unanswered requests use; `None` when there is nothing more.
+    pub fn evict_oldest(&mut self, tree: &mut Tree, from: &mut UseId) -> Option<u64> {
+        let (&id, oldest) = self.answered.range(*from..).next()?;
+        let worker = oldest.worker;
+        let evicted = self.evict(tree, id, u64::MAX);
+        *from = if evicted == 0 { id + 1 } else { id };
+        self.evicted_by_budget += evicted;
         self.tidy(tree);
         self.weigh(worker);
+        Some(evicted)
+    }
+
+    /// Forgets that the worker holds a node's spans from `end` on. Deeper nodes have gone before.
+    pub fn forget(&mut self, tree: &mut Tree, worker: u16, node: NodeRef, end: usize) {
+        for id in self.change(tree, worker, node, |record| record.trim(end)) {
+            self.move_up(tree, id, node);
+        }
+        self.tidy(tree);
+        self.weigh(worker);
+    }
+
+    /// The next request's number: what [`Presumed::clear`] forgets lies before it.
+    pub fn horizon(&self) -> UseId {
+        self.next_use
+    }
+
+    /// Forgets what is presumed of one worker since before `horizon`, within so many steps; its capacity stays.
+    pub fn clear(&mut self, tree: &mut Tree, worker: u16, horizon: UseId, steps_max: usize) -> Work {
+        let is_mine = |(_, one): &(&UseId, &Use)| one.worker == worker;
+        let waiting: Vec<UseId> =
+            self.waiting.range(..horizon).filter(is_mine).map(|(&id, _)| id).take(steps_max / 4).collect();
+        waiting.iter().for_each(|&id| self.withdraw(tree, id));
+        let mut work = Work::Left;
+        for _ in waiting.len() * 4..steps_max {
+            let oldest = self.peek(worker).and_then(|account| account.order.range(..horizon).next().copied());
+            let Some(id) = oldest else {
+                work = Work::Done;
+                break;
+            };
+            self.retire(tree, id);
+        }
+        self.tidy(tree);
+        if self.peek(worker).is_some() {
+            self.weigh(worker);
+        }
+        work
     }
 
     fn tidy(&mut self, tree: &mut Tree) {
@@ -369,23 +364,11 @@ impl Presumed {
     }
 
     fn record(&self, worker: u16, node: NodeId) -> Option<&Record> {
-        self.accounts.get(usize::from(worker))?.as_ref()?.records.get(&node)
+        self.peek(worker)?.records.get(&node)
     }
 
-    fn held(&self, worker: u16, node: NodeId) -> usize {
-        self.record(worker, node).map_or(0, Record::end)
-    }
-
-    /// Forgets uses in the queue that are gone, once they are the greater part of it.
-    fn compact(&mut self, worker: u16) {
-        let uses = &self.uses;
-        let Some(account) = self.accounts.get_mut(usize::from(worker)).and_then(Option::as_mut) else {
-            return;
-        };
-        if account.queue.len() > 2 * account.uses + 64 || account.uses == 0 {
-            account.queue.retain(|id| uses.contains_key(id));
-            account.queue.shrink_to_fit();
-        }
+    fn peek(&self, worker: u16) -> Option<&Account> {
+        self.accounts.get(usize::from(worker))?.as_deref()
     }
 
     fn account(&mut self, worker: u16) -> &mut Account {
@@ -396,41 +379,28 @@ impl Presumed {
         let capacity_tokens = self.capacity_tokens;
         self.accounts[seat].get_or_insert_with(|| Box::new(Account::new(capacity_tokens)))
     }
-}
 
-impl Account {
-    fn new(capacity_tokens: u64) -> Account {
-        Account {
-            records: NumberMap::default(),
-            queue: VecDeque::new(),
-            uses: 0,
-            tokens: 0,
-            capacity_tokens,
-            bytes: 0,
-            weighed: 0,
-        }
-    }
-
-    fn enlist(&mut self, id: UseId) {
-        self.uses += 1;
-        self.queue.push_back(id);
-    }
-
-    /// Tokens beyond the capacity, if there are any.
-    fn excess(&self) -> Option<u64> {
-        self.tokens.checked_sub(self.capacity_tokens).filter(|&excess| excess > 0)
-    }
-
-    fn bytes(&self) -> usize {
-        size_of::<Account>()
-            + hash::allocated(&self.records)
-            + self.queue.capacity() * size_of::<UseId>()
-            + self.bytes
+    /// Counts a worker's bytes again after a change.
+    fn weigh(&mut self, worker: u16) {
+        let account = self.account(worker);
+        let (before, after) = (account.weighed, account.bytes());
+        account.weighed = after;
+        self.account_bytes = self.account_bytes + after - before;
     }
 }
 
-/// Tokens of a node's spans `from..to`.
-fn tokens_between(node: NodeRef, from: usize, to: usize) -> u64 {
-    let body = node.body();
-    (from..to).map(|at| u64::from(body.size(at).tokens())).sum()
+/// The first of these, if it is `ttl` old.
+fn overdue(uses: &BTreeMap<UseId, Use>, now: Micros, ttl: Micros) -> Option<UseId> {
+    let (&id, oldest) = uses.first_key_value()?;
+    (now.since(oldest.at) >= ttl).then_some(id)
+}
+
+/// How many of the first links a cache of this many tokens can hold.
+fn fitting(links: Links<'_>, capacity_tokens: u64) -> usize {
+    let mut tokens = 0;
+    let fits = |size: &&crate::span::Size| {
+        tokens += u64::from(size.tokens());
+        tokens <= capacity_tokens
+    };
+    links.sizes.iter().take_while(fits).count()
 }

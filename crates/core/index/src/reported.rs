@@ -4,11 +4,11 @@
 //! time (stored elsewhere, it has moved), and it is a parent only while the worker holds it. Where engines agree on
 //! hashes the name beside the span serves all of them; the `Book` of a worker holds only what differs.
 
+mod adopt;
 mod settle;
 
-use crate::book::{Book, Knows};
+use crate::book::Book;
 use crate::chain::{Chain, Point};
-use crate::hash::NumberMap;
 use crate::holders;
 use crate::node::{NodeId, NodeRef};
 use crate::orphans::Orphans;
@@ -23,7 +23,7 @@ const AHEAD: usize = 8;
 
 /// All that was reported.
 pub(crate) struct Reported {
-    shared: Places<()>,
+    shared: Places,
     /// By worker.
     books: Vec<Option<Box<Book>>>,
     pub orphans: Orphans,
@@ -44,6 +44,35 @@ struct Unnamed {
     bits: u64,
     /// Those that have a name of the worker's own by now, which is still to be written down.
     own: u64,
+}
+
+/// Spans of one node that the worker holds, around the one that it gave up last. Evictions take chains from their ends,
+/// so the next name is mostly that of a neighbour, and the tables need not be asked.
+#[derive(Default)]
+struct Beside {
+    node: Option<NodeRef>,
+    /// Those that it knows by their own names, and by names of its own.
+    shared: u64,
+    own: u64,
+    at: usize,
+}
+
+impl Beside {
+    /// Where this name is, if it is a neighbour's; then that is given up, and the next one is looked for beside it.
+    #[inline]
+    fn take(&mut self, tree: &Tree, book: &Book, name: u64) -> Option<Place> {
+        let node = self.node?;
+        let names = &tree.ledger(node).names;
+        let is_it = |at: usize| {
+            at < 64
+                && (self.shared >> at & 1 == 1 && names[at] == name
+                    || self.own >> at & 1 == 1 && book.own_name(Place::new(node.id, at)) == Some(name))
+        };
+        let at = [self.at.wrapping_sub(1), self.at + 1].into_iter().find(|&at| is_it(at))?;
+        (self.shared, self.own) = (self.shared & !(1 << at), self.own & !(1 << at));
+        self.at = at;
+        Some(Place::new(node.id, at))
+    }
 }
 
 impl Reported {
@@ -77,12 +106,12 @@ impl Reported {
         if let Some(place) = book.own_place(name) {
             return Some(place);
         }
-        self.shared.find(name, |place, ()| {
+        self.shared.find(name, |place| {
             let (node, bit) = (tree.node(place.node()), 1 << place.offset());
-            tree.ledger(&node).names[place.offset()] == name
+            tree.ledger(node).names[place.offset()] == name
                 && tree.mask(node, worker) & bit != 0
-                && !book.is_own(place)
                 && !(unnamed.node == node.id && unnamed.bits & bit != 0)
+                && !book.is_own(place)
         })
     }
 
@@ -115,8 +144,8 @@ impl Reported {
 
     fn homonyms_of(&self, tree: &Tree, name: u64) -> usize {
         let count = std::cell::Cell::new(0);
-        self.shared.find(name, |place, ()| {
-            let is_same = tree.ledger(&tree.node(place.node())).names[place.offset()] == name;
+        self.shared.find(name, |place| {
+            let is_same = tree.ledger(tree.node(place.node())).names[place.offset()] == name;
             count.set(count.get() + usize::from(is_same));
             false
         });
@@ -125,12 +154,7 @@ impl Reported {
 
     /// Takes a name off the span that the worker holds under it; the span goes when that was its last.
     fn release(&mut self, tree: &mut Tree, worker: u16, name: u64, place: Place) {
-        let book = self.book(worker);
-        let was_own = !book.own.is_empty() && book.own.remove(name, |_, key| key == name);
-        if book.take_twin(place) {
-            if !was_own {
-                book.set_own(place, Knows::OwnName);
-            }
+        if self.book(worker).unlearn(place, name) {
             return;
         }
         self.uncover(tree, worker, tree.node(place.node()), 1 << place.offset());
@@ -150,12 +174,16 @@ impl Reported {
 
     /// Takes the shared names off spans that nobody holds any more.
     fn unname(&mut self, tree: &mut Tree, node: NodeRef, dead: u64) {
-        let mut named = tree.ledger(&node).named & dead;
-        tree.ledger(&node).named &= !dead;
+        let mut named = tree.ledger(node).named & dead;
+        tree.ledger_mut(node).named &= !dead;
+        if named.count_ones() > 1 {
+            let names = tree.ledger(node).names.iter().enumerate();
+            names.filter(|(at, _)| named >> at & 1 == 1).for_each(|(_, &name)| self.shared.prefetch(name));
+        }
         while named != 0 {
             let place = Place::new(node.id, named.trailing_zeros() as usize);
-            let name = tree.ledger(&node).names[place.offset()];
-            self.shared.remove(name, |other, ()| other == place);
+            let name = tree.ledger(node).names[place.offset()];
+            self.shared.remove(name, |other| other == place);
             if self.homonyms > 0 && self.homonyms_of(tree, name) > 0 {
                 self.homonyms -= 1;
             }
@@ -165,39 +193,77 @@ impl Reported {
 
     /// Removes each of these names once. Returns how many were held.
     pub fn remove(&mut self, tree: &mut Tree, worker: u16, names: &[u64]) -> usize {
-        if !self.has_book(worker) && self.orphans.is_empty() {
+        if !self.has_book(worker) && !self.orphans.waits(worker) {
             return 0;
         }
-        names.iter().take(AHEAD).for_each(|&name| self.prefetch(worker, name));
         let mut found = 0;
         let mut leaving = Unnamed::default();
+        let mut beside = Beside::default();
         for (i, &name) in names.iter().enumerate() {
-            if let Some(&soon) = names.get(i + AHEAD) {
-                self.prefetch(worker, soon);
+            let guess = self.peek(worker).and_then(|book| beside.take(tree, book, name));
+            if guess.is_none() || beside.own != 0 {
+                self.prefetch_some(worker, &names[i + 1..]);
             }
-            found += usize::from(self.remove_one(tree, worker, name, &mut leaving));
+            let place = guess.or_else(|| self.resolve(tree, worker, name, leaving));
+            found += usize::from(self.remove_one(tree, worker, name, place, &mut leaving));
+            if guess.is_none() {
+                beside = self.look_beside(tree, worker, leaving, place);
+            }
         }
         self.leave(tree, worker, leaving);
         found
     }
 
-    /// Removes one name once. Spans of one node that follow each other leave it together, in `leaving`.
-    fn remove_one(&mut self, tree: &mut Tree, worker: u16, name: u64, leaving: &mut Unnamed) -> bool {
-        if !self.orphans.is_empty() && self.orphans.remove(worker, name) {
+    fn peek(&self, worker: u16) -> Option<&Book> {
+        self.books.get(usize::from(worker))?.as_deref()
+    }
+
+    /// What the worker holds around a place that it just gave up, where it has one name for each span, stored once.
+    fn look_beside(&self, tree: &Tree, worker: u16, leaving: Unnamed, place: Option<Place>) -> Beside {
+        let place = place.filter(|place| place.node() == leaving.node && !self.orphans.waits(worker));
+        let Some((place, book)) = place.zip(self.peek(worker)) else { return Beside::default() };
+        if !book.twice.is_empty() || book.has_twins() {
+            return Beside::default();
+        }
+        let node = tree.node(place.node());
+        let held = tree.mask(node, worker) & !leaving.bits;
+        let own = held & book.own_bits(node.id);
+        let shared = held & !own & tree.ledger(node).named;
+        Beside { node: Some(node), shared, own, at: place.offset() }
+    }
+
+    /// Brings the slots of the next few names into the cache.
+    fn prefetch_some(&self, worker: u16, names: &[u64]) {
+        if let Some(&soon) = names.get(AHEAD - 1) {
+            self.prefetch(worker, soon);
+        }
+    }
+
+    /// Removes one name once, which the worker holds at this place if anywhere. Spans of one node that follow each other
+    /// leave it together, in `leaving`.
+    fn remove_one(
+        &mut self,
+        tree: &mut Tree,
+        worker: u16,
+        name: u64,
+        place: Option<Place>,
+        leaving: &mut Unnamed,
+    ) -> bool {
+        if self.orphans.waits(worker) && self.orphans.remove(worker, name) {
             return true;
         }
-        let Some(place) = self.resolve(tree, worker, name, *leaving) else { return false };
+        let Some(place) = place else { return false };
         let book = self.book(worker);
         if book.take_twice(name) {
             return true;
         }
-        if !book.twins.is_empty() {
+        if book.has_twins() {
             self.leave(tree, worker, std::mem::take(leaving));
             self.release(tree, worker, name, place);
             return true;
         }
         if !book.own.is_empty() {
-            book.own.remove(name, |_, key| key == name);
+            book.own.remove(name, |at| at == place);
         }
         if leaving.node != place.node() {
             self.leave(tree, worker, std::mem::take(leaving));
@@ -224,42 +290,29 @@ impl Reported {
         }
     }
 
-    /// Forgets all that one worker reported.
-    pub fn clear(&mut self, tree: &mut Tree, worker: u16) {
+    /// Forgets some of what one worker reported, up to so many nodes; true while there is more.
+    pub fn clear_some(&mut self, tree: &mut Tree, worker: u16, nodes_max: usize) -> bool {
         self.orphans.clear(worker);
-        let Some(book) = self.books.get_mut(usize::from(worker)).and_then(Option::take) else { return };
-        self.book_bytes -= book.weighed;
-        for &id in book.holds.keys() {
+        if !self.has_book(worker) {
+            return false;
+        }
+        for _ in 0..nodes_max {
+            let Some(id) = self.book(worker).holds.any_key() else { break };
             let node = tree.node(id);
             let bits = tree.mask(node, worker);
-            tree.set_mask(node, worker, 0);
-            let dead = bits & !holders::union(node.body());
-            self.unname(tree, node, dead);
-            self.untidy.push(id);
+            self.forget_one(tree, worker, node, bits);
+            self.book(worker).keep(id, 0);
         }
+        let is_over = self.book(worker).is_empty();
         self.tidy(tree, worker);
+        !is_over
     }
 
-    /// Forgets that the worker holds these spans, given as (node, bits), whatever their names and counts.
-    pub fn forget(&mut self, tree: &mut Tree, worker: u16, spans: &[(NodeId, u64)]) {
-        if !self.has_book(worker) {
-            return;
-        }
-        let gone: NumberMap<NodeId, u64> = spans.iter().copied().collect();
-        let is_gone =
-            |place: Place| gone.get(&place.node()).is_some_and(|bits| bits >> place.offset() & 1 == 1);
-        let book = self.book(worker);
-        let twice = &mut book.twice;
-        book.own.retain(|place, name| {
-            if is_gone(place) {
-                twice.remove(&name);
-            }
-            !is_gone(place)
-        });
-        book.twins.retain(|&place, _| !is_gone(place));
-        for &(id, bits) in spans {
-            let node = tree.node(id);
+    /// Forgets that the worker holds these spans of a node, whatever their names and counts.
+    pub fn forget_one(&mut self, tree: &mut Tree, worker: u16, node: NodeRef, bits: u64) {
+        if self.has_book(worker) {
             self.forget_counts(tree, worker, node, bits);
+            self.book(worker).forget(node.id, bits);
             self.uncover(tree, worker, node, bits);
         }
     }
@@ -270,9 +323,9 @@ impl Reported {
         if book.twice.is_empty() {
             return;
         }
-        let mut shared = bits & tree.ledger(&node).named & !book.own_bits(node.id);
+        let mut shared = bits & tree.ledger(node).named & !book.own_bits(node.id);
         while shared != 0 {
-            book.twice.remove(&tree.ledger(&node).names[shared.trailing_zeros() as usize]);
+            book.twice.remove(&tree.ledger(node).names[shared.trailing_zeros() as usize]);
             shared &= shared - 1;
         }
     }

@@ -17,10 +17,18 @@ pub struct Stats {
     pub bytes: Bytes,
     /// Names that were stored again in another place.
     pub moved: u64,
+    /// Spans that came to wait for an unknown parent.
+    pub orphans_parked: u64,
+    /// Spans that waited for a parent and were placed when it came.
+    pub orphans_grafted: u64,
     /// Spans that waited for a parent and left because too many did.
     pub orphans_dropped: u64,
     /// Reported spans that were refused: no room, or no size that can be indexed.
     pub refused: u64,
+    /// Prompts that were not presumed, because unanswered requests and reported spans left no room.
+    pub unpresumed: u64,
+    /// The bytes that all of it must fit.
+    pub budget_bytes: usize,
     /// Presumed spans evicted because their worker's cache was full.
     pub evicted_by_capacity: u64,
     /// Presumed spans evicted because nobody used them for too long.

@@ -14,16 +14,14 @@ use crate::children::{Children, Filling};
 use crate::garbage::{Garbage, Waste};
 use crate::holders::{self, Holders};
 use crate::node::{Ledger, NodeId, NodeRef};
-use crate::places::NODES_MAX;
+use crate::numbers::Numbers;
 use crate::span::{Reach, Size, common};
 
 /// The writer's side of the tree.
 pub(crate) struct Tree {
     children: Arc<Children>,
     filling: Filling,
-    /// By number; number zero is nobody.
-    nodes: Vec<Option<NodeRef>>,
-    free: Vec<NodeId>,
+    numbers: Numbers,
     serials: u64,
     garbage: Garbage,
     scratch: Scratch,
@@ -57,8 +55,7 @@ impl Tree {
         Tree {
             children,
             filling: Filling::default(),
-            nodes: vec![None],
-            free: Vec::new(),
+            numbers: Numbers::default(),
             serials: 0,
             garbage: Garbage::default(),
             scratch: Scratch::default(),
@@ -68,25 +65,28 @@ impl Tree {
 
     /// Bytes of the tree with its tables.
     pub fn bytes(&self) -> usize {
-        let numbers =
-            self.nodes.capacity() * size_of::<Option<NodeRef>>() + self.free.capacity() * size_of::<NodeId>();
-        self.counts.bytes + numbers + self.children.allocated()
+        self.counts.bytes + self.numbers.bytes() + self.filling.bytes()
     }
 
     /// Whether there are numbers left for more nodes.
     pub fn has_numbers(&self) -> bool {
-        !self.free.is_empty() || self.nodes.len() < NODES_MAX
+        self.numbers.has_room()
     }
 
     pub fn node(&self, id: NodeId) -> NodeRef {
-        self.nodes[id as usize].expect("the writer keeps only numbers of living nodes")
+        self.numbers.living(id).expect("the writer keeps only numbers of living nodes")
     }
 
     /// The writer's notes on a node.
-    #[allow(clippy::mut_from_ref)]
-    pub fn ledger<'a>(&'a self, node: &'a NodeRef) -> &'a mut Ledger {
-        // SAFETY: a `Tree` is only reached under the writer's lock, and no caller keeps a ledger across another call.
-        unsafe { node.ledger() }
+    #[inline]
+    pub fn ledger(&self, node: NodeRef) -> &Ledger {
+        self.numbers.ledger(node.id)
+    }
+
+    /// The writer's notes on a node, to be changed.
+    #[inline]
+    pub fn ledger_mut(&mut self, node: NodeRef) -> &mut Ledger {
+        self.numbers.ledger_mut(node.id)
     }
 
     /// Where the chains of a namespace begin, if any do.
@@ -103,7 +103,7 @@ impl Tree {
     }
 
     pub fn child(&self, point: Point, digest: u64) -> Option<NodeRef> {
-        (self.ledger(&point.node).children > 0)
+        (self.ledger(point.node).children > 0)
             .then(|| self.children.find(point.node.serial, point.at, digest))
             .flatten()
     }
@@ -201,7 +201,7 @@ impl Tree {
 
     /// Writes down the name under which most know a span.
     pub fn set_name(&mut self, node: NodeRef, offset: usize, name: u64) {
-        let ledger = self.ledger(&node);
+        let ledger = self.ledger_mut(node);
         ledger.named |= 1 << offset;
         if let Some(known) = ledger.names.get_mut(offset) {
             *known = name;
@@ -217,7 +217,7 @@ impl Tree {
 
     /// Writes down the names of spans at the end of a node. They are not yet said to be in the shared table.
     pub fn set_names(&mut self, node: NodeRef, from: usize, names: &[u64]) {
-        let ledger = self.ledger(&node);
+        let ledger = self.ledger_mut(node);
         let before = ledger.names.capacity();
         ledger.names.truncate(from);
         if before < from + names.len() {
@@ -231,14 +231,14 @@ impl Tree {
 
     /// The node with this number, if it is still there.
     pub fn living(&self, id: NodeId) -> Option<NodeRef> {
-        self.nodes.get(id as usize).copied().flatten()
+        self.numbers.living(id)
     }
 
     /// Forgets what nobody needs: the node where nobody holds a span and no child hangs, its tail where most of it is
     /// dead, and then its parents for the same reasons.
     pub fn tidy(&mut self, mut node: NodeRef) {
-        while self.ledger(&node).children == 0 && holders::union(node.body()) == 0 {
-            let parent = self.ledger(&node).parent;
+        while self.ledger(node).children == 0 && holders::union(node.body()) == 0 {
+            let parent = self.ledger(node).parent;
             self.remove(node);
             let Some(parent) = parent else { return };
             node = parent;
@@ -253,14 +253,14 @@ impl Tree {
             return;
         }
         let held_end = 64 - holders::union(body).leading_zeros() as usize;
-        let end = held_end.max(self.ledger(&node).children_end as usize);
+        let end = held_end.max(self.ledger(node).children_end as usize);
         if end == 0 || end * 2 > body.cap() || end > body.len() {
             return;
         }
         self.counts.spans -= body.len() - end;
         self.scratch.holders.load(body);
         self.scratch.take(node, end);
-        let names = &mut self.ledger(&node).names;
+        let names = &mut self.ledger_mut(node).names;
         let before = names.capacity();
         names.truncate(end);
         names.shrink_to_fit();
@@ -294,7 +294,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        for node in self.nodes.drain(..).flatten() {
+        for node in self.numbers.drain() {
             // SAFETY: the index is being dropped, so there is no reader, and each node is in the list once.
             unsafe { node.free() };
         }

@@ -10,19 +10,51 @@
 use crate::body::{Body, SPANS_MAX};
 use crate::children::Children;
 use crate::digest::Digester;
+use crate::index::Prompt;
 use crate::node::NodeRef;
-use crate::overlap::{Overlaps, Party, Ways};
+use crate::overlap::Overlaps;
+use crate::party::{Party, Ways};
+use crate::seats::{Seats, WORDS_MAX};
 use crate::span::common;
 
 /// Ways followed at once.
 const WAYS_MAX: usize = 4;
 
-/// Looks a chain of chunk digests up. The caller is pinned.
-pub(crate) fn chunks(children: &Children, words: usize, root: u64, digests: &[u64], out: &mut Overlaps) {
+/// What a lookup reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground<'a> {
+    pub children: &'a Children,
+    pub digester: &'a Digester,
+    pub seats: &'a Seats,
+}
+
+impl Ground<'_> {
+    /// Looks a prompt up, with the smallest set of workers that has room for all in use. The caller is pinned.
+    pub fn lookup(self, root: u64, prompt: Prompt<'_>, out: &mut Overlaps) {
+        match self.seats.words() {
+            0..=1 => self.walk::<1>(root, prompt, out),
+            2..=4 => self.walk::<4>(root, prompt, out),
+            5..=16 => self.walk::<16>(root, prompt, out),
+            17..=64 => self.walk::<64>(root, prompt, out),
+            _ => self.walk::<WORDS_MAX>(root, prompt, out),
+        }
+    }
+
+    fn walk<const N: usize>(self, root: u64, prompt: Prompt<'_>, out: &mut Overlaps) {
+        match prompt {
+            Prompt::Chunks(digests) => chunks::<N>(self, root, digests, out),
+            Prompt::Bytes(text) => bytes::<N>(self, root, text, out),
+        }
+    }
+}
+
+/// Looks a chain of chunk digests up.
+fn chunks<const N: usize>(ground: Ground<'_>, root: u64, digests: &[u64], out: &mut Overlaps) {
+    let children = ground.children;
     let Some(&first) = digests.first() else { return };
     let Some(root) = children.find(0, 0, root) else { return };
     let mut next = children.find(root.serial, 0, first);
-    let mut party = Party::new(words, Ways::One);
+    let mut party = Party::<N>::new(ground.seats, Ways::One);
     let mut rest = digests;
     let mut reach = root.start;
     while let Some(node) = next {
@@ -58,42 +90,34 @@ fn continuation(children: &Children, node: NodeRef, at: usize, digest: u64) -> O
 }
 
 /// A way down the tree that is still to be walked. Its node's first span matches the prompt at `from`.
-struct Way {
+struct Way<'a, const N: usize> {
     node: NodeRef,
     from: usize,
-    party: Party,
+    party: Party<'a, N>,
 }
 
 /// A walk over bytes.
-struct Reading<'a> {
-    children: &'a Children,
-    digester: &'a Digester,
+struct Reading<'a, const N: usize> {
+    ground: Ground<'a>,
     prompt: &'a [u8],
-    ways: [Option<Way>; WAYS_MAX],
+    ways: [Option<Way<'a, N>>; WAYS_MAX],
     open: usize,
 }
 
-/// Looks a prompt's bytes up. The caller is pinned.
-pub(crate) fn bytes(
-    children: &Children,
-    digester: &Digester,
-    words: usize,
-    root: u64,
-    prompt: &[u8],
-    out: &mut Overlaps,
-) {
-    let Some(root) = children.find(0, 0, root) else { return };
-    let mut reading = Reading { children, digester, prompt, ways: [const { None }; WAYS_MAX], open: 0 };
-    let party = Party::new(words, Ways::Many);
+/// Looks a prompt's bytes up.
+fn bytes<const N: usize>(ground: Ground<'_>, root: u64, prompt: &[u8], out: &mut Overlaps) {
+    let Some(root) = ground.children.find(0, 0, root) else { return };
+    let mut reading = Reading { ground, prompt, ways: [const { None }; WAYS_MAX], open: 0 };
+    let party = Party::<N>::new(ground.seats, Ways::Many);
     reading.fork(root, root.body(), &[0], 0, &party, out);
     while let Some(way) = reading.take_up() {
         reading.follow(way, out);
     }
 }
 
-impl Reading<'_> {
+impl<'a, const N: usize> Reading<'a, N> {
     /// Walks one way to its end. Where it forks, the other ways are put aside.
-    fn follow(&mut self, way: Way, out: &mut Overlaps) {
+    fn follow(&mut self, way: Way<'a, N>, out: &mut Overlaps) {
         let Way { node, from, mut party } = way;
         let body = node.body();
         let mut ends = [from; SPANS_MAX + 1];
@@ -106,7 +130,7 @@ impl Reading<'_> {
         }
     }
 
-    fn take_up(&mut self) -> Option<Way> {
+    fn take_up(&mut self) -> Option<Way<'a, N>> {
         self.open = self.open.checked_sub(1)?;
         self.ways[self.open].take()
     }
@@ -120,7 +144,7 @@ impl Reading<'_> {
             let end = from + sizes.at(at).bytes() as usize;
             let Some(span) = self.prompt.get(from..end) else { return at };
             // The first span was digested to find the node.
-            if at > 0 && self.digester.digest(span) != digest {
+            if at > 0 && self.ground.digester.digest(span) != digest {
                 return at;
             }
             from = end;
@@ -136,7 +160,7 @@ impl Reading<'_> {
         body: Body<'_>,
         ends: &[usize],
         matched: usize,
-        before: &Party,
+        before: &Party<'a, N>,
         out: &mut Overlaps,
     ) -> Goes {
         let mut goes = Goes::NoFurther;
@@ -147,7 +171,8 @@ impl Reading<'_> {
             let is_own = at < matched && body.size(at).bytes() == twig.bytes;
             let Some(&from) = ends.get(at).filter(|_| !is_own) else { continue };
             let Some(span) = self.prompt.get(from..from + length) else { continue };
-            if let Some(child) = self.children.find(node.serial, at, self.digester.digest(span)) {
+            if let Some(child) = self.ground.children.find(node.serial, at, self.ground.digester.digest(span))
+            {
                 let party = if at == 0 { before.clone() } else { before.glance(body, at) };
                 let is_open = self.put_aside(Way { node: child, from, party }, out);
                 goes = if is_open && at == matched { Goes::On } else { goes };
@@ -157,7 +182,7 @@ impl Reading<'_> {
     }
 
     /// False where nobody is left on that way, or too many ways are open.
-    fn put_aside(&mut self, way: Way, out: &mut Overlaps) -> bool {
+    fn put_aside(&mut self, way: Way<'a, N>, out: &mut Overlaps) -> bool {
         if way.party.is_over() {
             return false;
         }

@@ -89,7 +89,7 @@ impl World {
         let victim = self.held[worker].iter().nth(self.random.below(count) as usize).unwrap().clone();
         self.held[worker].remove(&victim);
         let spans: Vec<&[u8]> = victim.iter().map(Vec::as_slice).collect();
-        assert_eq!(self.index.remove(WorkerId(worker as u16), &[name(&spans)]), 1);
+        assert_eq!(self.index.remove(WorkerId(worker as u16), &[name(&spans)]).known, 1);
     }
 
     /// The longest head of the prompt that a worker holds without a hole, in whatever spans.
@@ -174,4 +174,85 @@ fn a_prompt_that_ends_inside_a_span_does_not_hold_it() {
     assert!(out.as_slice().is_empty());
     index.lookup(root(), Prompt::Bytes(b"hello world, this is a block and more"), &mut out);
     assert_eq!(out.of(WorkerId(0)).tokens, 7);
+}
+
+/// Stores a text in spans of these lengths, in turn, on one worker.
+fn store_text(index: &Index, worker: u16, text: &[u8], lengths: &[usize]) {
+    let mut spans = Vec::new();
+    let mut from = 0;
+    for &length in lengths.iter().cycle().take_while(|&&length| length > 0) {
+        let Some(piece) = text.get(from..from + length) else { break };
+        let span = Span { digest: index.digester().digest(piece), bytes: length as u32, tokens: 16 };
+        from += length;
+        spans.push(NamedSpan { name: Random(from as u64 ^ u64::from(worker) << 40).next(), span });
+    }
+    assert_eq!(
+        index.store(WorkerId(worker), Parent::Root(root()), &spans).unwrap().placed,
+        spans.len(),
+        "there is room for all"
+    );
+}
+
+/// Text that differs everywhere, and another that is one letter.
+fn texts(length: usize) -> [Vec<u8>; 2] {
+    [(0..length as u64).map(|at| b'a' + (Random(at).next() % 26) as u8).collect(), vec![b'x'; length]]
+}
+
+#[test]
+fn spans_of_a_few_bytes_are_found_to_the_last() {
+    for text in texts(40_000) {
+        for lengths in [&[16][..], &[1], &[1, 2, 3], &[7, 16, 5, 16, 16]] {
+            let index = Index::new(&Config::default());
+            store_text(&index, 0, &text, lengths);
+            store_text(&index, 8_191, &text[..20_000], lengths);
+            let mut out = Overlaps::new();
+            for prompt in [&text[..], &text[..39_999], &text[..100], &text[..1]] {
+                index.lookup(root(), Prompt::Bytes(prompt), &mut out);
+                for (worker, held) in [(0, 40_000), (8_191, 20_000)] {
+                    let expected = whole(prompt.len().min(held), lengths);
+                    assert_eq!(out.of(WorkerId(worker)).bytes as usize, expected, "{lengths:?}");
+                }
+            }
+        }
+    }
+}
+
+/// How much of so many bytes whole spans of these lengths cover.
+fn whole(bytes: usize, lengths: &[usize]) -> usize {
+    let mut end = 0;
+    for length in lengths.iter().cycle() {
+        if end + length > bytes {
+            break;
+        }
+        end += length;
+    }
+    end
+}
+
+#[test]
+fn a_prompt_of_a_megabyte_is_walked_to_its_end() {
+    for text in texts(1 << 20) {
+        let index = Index::new(&Config::default());
+        store_text(&index, 3, &text, &[64, 61, 70]);
+        store_text(&index, 4, &text, &[64, 61, 70]);
+        index.cut(WorkerId(4), root(), Prompt::Bytes(&text), 16_000);
+        let mut out = Overlaps::new();
+        index.lookup(root(), Prompt::Bytes(&text), &mut out);
+        assert_eq!(out.of(WorkerId(3)).bytes as usize, whole(1 << 20, &[64, 61, 70]));
+        assert_eq!(out.of(WorkerId(4)).tokens, 16_000);
+        let adopted = index.adopt(WorkerId(3), WorkerId(4), root(), Prompt::Bytes(&text), u32::MAX).unwrap();
+        index.lookup(root(), Prompt::Bytes(&text), &mut out);
+        assert_eq!(out.of(WorkerId(4)), out.of(WorkerId(3)), "{adopted} spans");
+    }
+}
+
+#[test]
+fn an_unknown_start_ends_the_walk_whatever_follows() {
+    let index = Index::new(&Config::default());
+    let [mut text, _] = texts(10_000);
+    store_text(&index, 0, &text, &[64]);
+    text[0] = b'!';
+    let mut out = Overlaps::new();
+    index.lookup(root(), Prompt::Bytes(&text), &mut out);
+    assert!(out.as_slice().is_empty());
 }

@@ -126,3 +126,93 @@ fn unique_chains_come_and_go_under_the_eyes_of_readers() {
         is_over.store(true, Ordering::Relaxed);
     });
 }
+
+/// The chains of the test below: a shared head, then each its own way, forks in the middle of nodes among them.
+fn forked(number: u64) -> Vec<u64> {
+    let fork = 5 + number * 11 % LENGTH;
+    (0..LENGTH).map(|at| Random(if at < fork { at } else { at << 8 | (number + 1) }).next() >> 20).collect()
+}
+
+/// What one thread does to its own engine, which has two seats: everything, at random.
+fn disturb(index: &Index, engine: u64, rounds: u64) {
+    let (sure, maybe) = (WorkerId(engine as u16), WorkerId(8_000 + engine as u16));
+    let (reported, presumed) = (root("a", Source::Reported), root("a", Source::Presumed));
+    let mut random = Random(engine);
+    for round in 0..rounds {
+        let chain = forked(engine + 3 * random.below(3));
+        let names: Vec<u64> = (0..chain.len()).map(|at| Random(chain[at] ^ at as u64).next()).collect();
+        let spans: Vec<_> = chain.iter().zip(&names).map(|(&digest, &name)| named(name, digest)).collect();
+        let (end, keep) = (1 + random.below(LENGTH) as usize, random.below(LENGTH) as u32);
+        match random.below(10) {
+            0..3 => drop(index.store(maybe, Parent::Root(reported), &spans[..end]).unwrap()),
+            3..5 => drop(index.remove(maybe, &names[end - 1..])),
+            5 => drop(index.adopt(maybe, sure, reported, Prompt::Chunks(&chain), keep).unwrap()),
+            6 => index.cut_unless(maybe, reported, Prompt::Chunks(&chain), keep, sure).unwrap(),
+            7 => index.clear(if random.one_in(2) { sure } else { maybe }),
+            _ => {
+                let spans: Vec<_> = chain[..end].iter().map(|&digest| span(digest)).collect();
+                let handle = index.presume(sure, presumed, &spans, Micros(round)).unwrap();
+                if random.one_in(3) {
+                    index.withdraw(handle)
+                } else {
+                    index.confirm(handle)
+                }
+                index.expire(Micros(round));
+            }
+        }
+    }
+}
+
+/// Three engines change everything at random while readers look: nobody is found who never held it, nobody twice, every
+/// reach is that of whole spans of this very prompt, and who never changes is always found.
+#[test]
+fn whatever_changes_an_answer_is_whole_and_of_its_own_prompt() {
+    let config = Config { presumed_tokens: 2 * LENGTH, presumed_ttl: Micros(50), ..Config::default() };
+    let index = Index::new(&config);
+    let still = WorkerId(12_000);
+    let spans: Vec<_> = forked(1).iter().map(|&digest| named(digest, digest)).collect();
+    index.store(still, Parent::Root(root("a", Source::Reported)), &spans).unwrap();
+    let working = AtomicU64::new(3);
+    thread::scope(|scope| {
+        for engine in 0..3 {
+            let (index, working) = (&index, &working);
+            scope.spawn(move || {
+                disturb(index, engine, if cfg!(miri) { ROUNDS * 2 } else { ROUNDS * 10 });
+                working.fetch_sub(1, Ordering::Release);
+            });
+        }
+        for reader in 0..2 {
+            let (index, working) = (&index, &working);
+            scope.spawn(move || {
+                let (mut out, mut random) = (Overlaps::new(), Random(100 + reader));
+                while working.load(Ordering::Acquire) > 0 {
+                    let number = random.below(9);
+                    let source = if random.one_in(2) { Source::Reported } else { Source::Presumed };
+                    index.lookup(root("a", source), Prompt::Chunks(&forked(number)), &mut out);
+                    assert_whole(&out, number);
+                    let is_found = out.of(still).spans as u64 == LENGTH;
+                    assert!(source == Source::Presumed || number != 1 || is_found, "who stays is found");
+                }
+            });
+        }
+    });
+    for engine in 0..3 {
+        index.clear(WorkerId(engine));
+        index.clear(WorkerId(8_000 + engine));
+    }
+    assert_eq!(index.stats().held as u64, LENGTH, "only who stays is left");
+}
+
+fn assert_whole(out: &Overlaps, number: u64) {
+    let chain = forked(number);
+    let mut seen: Vec<_> = out.as_slice().iter().map(|overlap| overlap.worker).collect();
+    seen.sort_unstable();
+    assert!(seen.is_sorted_by(|a, b| a < b), "each once");
+    for overlap in out.as_slice() {
+        let spans = overlap.reach.spans as usize;
+        let sizes = chain[..spans].iter().map(|&digest| span(digest));
+        let (bytes, tokens) = sizes.fold((0, 0), |sum, size| (sum.0 + size.bytes, sum.1 + size.tokens));
+        assert_eq!((overlap.reach.bytes, overlap.reach.tokens), (bytes, tokens));
+        assert!([0, 1, 2, 8_000, 8_001, 8_002, 12_000].contains(&overlap.worker.0));
+    }
+}

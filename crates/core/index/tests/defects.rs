@@ -4,8 +4,10 @@
 mod model;
 
 use model::{Random, named, root, span};
-use warmroute_index::{Config, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, RootKey, Source};
-use warmroute_types::{MAX_WORKERS, Micros, WorkerId};
+use warmroute_index::{
+    Config, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, RootKey, SEATS_MAX, Source,
+};
+use warmroute_types::{Micros, WorkerId};
 
 fn key() -> RootKey {
     root("a", Source::Reported)
@@ -32,7 +34,7 @@ fn a_block_evicted_in_the_middle_ends_the_overlap_there() {
         index.store(WorkerId(worker), Parent::Root(key()), &spans).unwrap();
     }
     for (worker, hole) in [(0, 0), (1, 1), (2, 63), (3, 64), (4, 199)] {
-        assert_eq!(index.remove(WorkerId(worker), &[spans[hole].name]), 1);
+        assert_eq!(index.remove(WorkerId(worker), &[spans[hole].name]).known, 1);
         assert_eq!(spans_held(&index, &digests, worker), hole as u32);
     }
     assert_eq!(spans_held(&index, &digests, 5), 200);
@@ -97,7 +99,7 @@ fn a_restarted_engine_starts_from_nothing_and_the_others_keep_all() {
     index.clear(WorkerId(1));
     assert_eq!(spans_held(&index, &digests, 1), 0);
     assert_eq!((spans_held(&index, &digests, 0), spans_held(&index, &digests, 4_095)), (130, 130));
-    assert_eq!(index.remove(WorkerId(1), &[spans[0].name]), 0, "its old names mean nothing");
+    assert_eq!(index.remove(WorkerId(1), &[spans[0].name]).known, 0, "its old names mean nothing");
     // The new process has other names for the same content.
     let renamed: Vec<_> = digests.iter().map(|&digest| named(digest + 5_000, digest)).collect();
     index.store(WorkerId(1), Parent::Root(key()), &renamed[..70]).unwrap();
@@ -108,21 +110,21 @@ fn a_restarted_engine_starts_from_nothing_and_the_others_keep_all() {
 fn any_number_of_holders_is_remembered() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(100);
-    for worker in 0..MAX_WORKERS as u16 {
+    for worker in 0..SEATS_MAX as u16 {
         let depth = 1 + usize::from(worker) % 100;
         index.store(WorkerId(worker), Parent::Root(key()), &spans[..depth]).unwrap();
     }
     let mut out = Overlaps::new();
     index.lookup(key(), Prompt::Chunks(&digests), &mut out);
-    assert_eq!(out.as_slice().len(), MAX_WORKERS);
+    assert_eq!(out.as_slice().len(), SEATS_MAX);
     for overlap in out.as_slice() {
         assert_eq!(overlap.reach.spans, 1 + u32::from(overlap.worker.0) % 100);
     }
-    for worker in (0..MAX_WORKERS as u16).step_by(2) {
+    for worker in (0..SEATS_MAX as u16).step_by(2) {
         index.clear(WorkerId(worker));
     }
     index.lookup(key(), Prompt::Chunks(&digests), &mut out);
-    assert_eq!(out.as_slice().len(), MAX_WORKERS / 2);
+    assert_eq!(out.as_slice().len(), SEATS_MAX / 2);
 }
 
 #[test]
@@ -158,8 +160,8 @@ fn engines_that_name_the_same_content_differently_share_its_spans() {
     index.store(WorkerId(0), Parent::Root(key()), &spans).unwrap();
     index.store(WorkerId(1), Parent::Root(key()), &other).unwrap();
     assert_eq!(index.stats().spans, 100);
-    assert_eq!(index.remove(WorkerId(1), &[spans[50].name]), 0, "the name of another worker");
-    assert_eq!(index.remove(WorkerId(1), &[other[50].name]), 1);
+    assert_eq!(index.remove(WorkerId(1), &[spans[50].name]).known, 0, "the name of another worker");
+    assert_eq!(index.remove(WorkerId(1), &[other[50].name]).known, 1);
     assert_eq!((spans_held(&index, &digests, 0), spans_held(&index, &digests, 1)), (100, 50));
     index.clear(WorkerId(0));
     assert_eq!(spans_held(&index, &digests, 1), 50, "its names outlive the first owner's");
@@ -188,7 +190,7 @@ fn one_live_chain_does_not_grow_under_split_and_remove() {
         let side = [named(1 << 40 | cycle, 1 << 41 | cycle), named(1 << 42 | cycle, 1 << 43 | cycle)];
         let worker = WorkerId(if fork == 0 { 1 } else { 0 });
         index.store(worker, parent, &side).unwrap();
-        assert_eq!(index.remove(worker, &[side[1].name, side[0].name]), 2);
+        assert_eq!(index.remove(worker, &[side[1].name, side[0].name]).known, 2);
     }
     assert_eq!(spans_held(&index, &digests, 0), 100);
     let after = index.bytes();
@@ -256,7 +258,7 @@ fn sources_do_not_mix_and_seats_are_bounded() {
     assert_eq!(index.store(WorkerId(0), Parent::Root(presumed), &spans), Err(IndexError::OtherSource));
     let wrong = index.presume(WorkerId(0), key(), &[span(1)], Micros(0));
     assert_eq!(wrong, Err(IndexError::OtherSource));
-    let beyond = WorkerId(MAX_WORKERS as u16);
+    let beyond = WorkerId(SEATS_MAX as u16);
     assert_eq!(index.store(beyond, Parent::Root(key()), &spans), Err(IndexError::NoSuchSeat(beyond)));
 }
 

@@ -123,7 +123,7 @@ fn a_million_cycles_of_store_split_and_remove_leave_no_trace() {
         let count = 1 + random.below(2) as usize;
         index.store(worker, Parent::Name(spans[fork - 1].name), &side[..count]).unwrap();
         let names = [side[1].name, side[0].name];
-        assert_eq!(index.remove(worker, &names[2 - count..]), count);
+        assert_eq!(index.remove(worker, &names[2 - count..]).known, count);
     }
     index.expire(Micros(0));
     let after = live();

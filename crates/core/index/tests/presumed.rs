@@ -6,7 +6,7 @@ mod model;
 use std::collections::BTreeMap;
 
 use model::{Cache, Random, first_beyond, reach, root, span};
-use warmroute_index::{Config, Index, Overlaps, Presumption, Prompt, RootKey, Source};
+use warmroute_index::{Config, Index, Overlaps, Parent, Presumption, Prompt, RootKey, Source};
 use warmroute_types::{Micros, WorkerId};
 
 const SEATS: [u16; 4] = [0, 7, 64, 4_095];
@@ -17,10 +17,14 @@ struct World {
     caches: Vec<Cache>,
     roots: [RootKey; 2],
     chains: Vec<Vec<u64>>,
-    /// Uses: worker, time, and the handle while nothing is known about its outcome.
-    uses: BTreeMap<u64, (usize, u64, Option<Presumption>)>,
+    /// Unanswered requests: worker, time and handle.
+    waiting: BTreeMap<u64, (usize, u64, Presumption)>,
+    /// Answers: worker and time.
+    answers: BTreeMap<u64, (usize, u64)>,
     next_use: u64,
     now: u64,
+    /// The time that the index was last told: an answer does not say when it came.
+    told: u64,
     random: Random,
     out: Overlaps,
 }
@@ -42,9 +46,11 @@ impl World {
             caches: SEATS.iter().map(|_| Cache { capacity_tokens, ..Cache::default() }).collect(),
             roots: [root("a", Source::Presumed), root("b", Source::Presumed)],
             chains,
-            uses: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            answers: BTreeMap::new(),
             next_use: 1,
             now: 0,
+            told: 0,
             random,
             out: Overlaps::new(),
         }
@@ -62,35 +68,43 @@ impl World {
         let prompt = self.prompt();
         let spans: Vec<_> = prompt.iter().map(|&digest| span(digest)).collect();
         let at = Micros(self.now);
+        self.told = self.now;
         let handle = self.index.presume(WorkerId(SEATS[worker]), self.roots[which], &spans, at).unwrap();
         self.caches[worker].presume(which as u64, &prompt, self.next_use);
-        self.uses.insert(self.next_use, (worker, self.now, Some(handle)));
+        self.waiting.insert(self.next_use, (worker, self.now, handle));
         self.next_use += 1;
     }
 
-    /// Something becomes known about one of the last twenty requests, perhaps not for the first time.
+    /// Something becomes known about one of the last twenty requests.
     fn settle(&mut self) {
         let id = self.next_use.saturating_sub(1 + self.random.below(20));
-        let Some((worker, _, handle)) = self.uses.get_mut(&id) else { return };
-        let Some(handle) = handle.take() else { return };
-        if self.random.one_in(2) {
-            self.index.confirm(handle);
-            self.caches[*worker].confirm(id);
-        } else {
+        let Some((worker, _, handle)) = self.waiting.remove(&id) else { return };
+        if self.random.one_in(3) {
             self.index.withdraw(handle);
-            self.caches[*worker].withdraw(id);
+            self.caches[worker].withdraw(id);
+        } else {
+            self.index.confirm(handle);
+            self.caches[worker].confirm(id, self.next_use);
+            self.answers.insert(self.next_use, (worker, self.told));
+            self.next_use += 1;
         }
+        // What is known about a request is known once.
+        self.index.withdraw(handle);
+        self.index.confirm(handle);
     }
 
     fn expire(&mut self) {
         self.now += self.random.below(TTL);
-        let is_old = |at: u64| self.now - at >= TTL;
-        let old: Vec<(u64, usize)> =
-            self.uses.iter().filter(|(_, use_)| is_old(use_.1)).map(|(&id, use_)| (id, use_.0)).collect();
-        for (id, worker) in old {
-            self.caches[worker].expire(id);
-            self.uses.remove(&id);
-        }
+        self.told = self.now;
+        let (now, caches) = (self.now, &mut self.caches);
+        self.waiting.retain(|&id, &mut (worker, at, _)| {
+            let is_old = now - at >= TTL;
+            is_old.then(|| caches[worker].withdraw(id)).is_none()
+        });
+        self.answers.retain(|&order, &mut (worker, at)| {
+            let is_old = now - at >= TTL;
+            is_old.then(|| caches[worker].expire(order)).is_none()
+        });
         self.index.expire(Micros(self.now));
     }
 
@@ -116,6 +130,7 @@ impl World {
     fn clear(&mut self) {
         let worker = self.random.below(SEATS.len() as u64) as usize;
         self.caches[worker].blocks.clear();
+        // Answers of a cache that is gone mean nothing; its unanswered requests are forgotten too.
         self.index.clear(WorkerId(SEATS[worker]));
     }
 
@@ -204,12 +219,55 @@ fn a_confirmed_prompt_survives_a_sibling_that_fails() {
 fn the_longest_unused_chain_goes_first_and_from_its_end() {
     let index = Index::new(&Config { presumed_tokens: 12, ..Config::default() });
     // Digest 3 weighs three tokens: each chain weighs six.
-    let _ = presume(&index, 0, &[3, 7], 0);
-    let _ = presume(&index, 0, &[11, 15], 1);
+    index.confirm(presume(&index, 0, &[3, 7], 0));
+    index.confirm(presume(&index, 0, &[11, 15], 1));
     assert_eq!((held(&index, 0, &[3, 7]), held(&index, 0, &[11, 15])), (2, 2));
-    let _ = presume(&index, 0, &[19], 2);
+    index.confirm(presume(&index, 0, &[19], 2));
     assert_eq!((held(&index, 0, &[3, 7]), held(&index, 0, &[11, 15]), held(&index, 0, &[19])), (1, 2, 1));
     assert_eq!(index.stats().evicted_by_capacity, 1);
+}
+
+#[test]
+fn an_unanswered_request_evicts_nothing_and_is_not_evicted() {
+    let index = Index::new(&Config { presumed_tokens: 12, ..Config::default() });
+    index.confirm(presume(&index, 0, &[3, 7], 0));
+    // As large as the whole cache, and what comes after it is answered first.
+    let large = presume(&index, 0, &[23, 27, 31, 35], 1);
+    assert_eq!((held(&index, 0, &[3, 7]), held(&index, 0, &[23, 27, 31, 35])), (2, 4));
+    index.confirm(presume(&index, 0, &[11, 15], 2));
+    index.confirm(presume(&index, 0, &[43, 47], 3));
+    let all = [&[3, 7][..], &[11, 15], &[43, 47], &[23, 27, 31, 35]];
+    assert_eq!(all.map(|chain| held(&index, 0, chain)), [0, 2, 2, 4]);
+    index.confirm(large);
+    assert_eq!(all.map(|chain| held(&index, 0, chain)), [0, 0, 0, 4], "answered, it takes its room");
+    assert_eq!(index.presumed_tokens(WorkerId(0)), 12);
+}
+
+#[test]
+fn a_prompt_longer_than_the_cache_is_presumed_as_far_as_it_fits() {
+    let index = Index::new(&Config { presumed_tokens: 7, ..Config::default() });
+    let long = presume(&index, 0, &[3, 7, 11, 15], 0);
+    assert_eq!(held(&index, 0, &[3, 7, 11, 15]), 2);
+    index.withdraw(long);
+    assert_eq!(index.stats().nodes, 0);
+}
+
+#[test]
+fn the_budget_spares_what_is_unanswered_and_then_refuses_the_newest() {
+    let config = Config { budget_bytes: 1 << 19, presumed_tokens: u64::MAX, ..Config::default() };
+    let index = Index::new(&config);
+    let prompt = |number: u64| -> Vec<u64> { (0..64).map(|at| number * 64 + at).collect() };
+    (0..200).for_each(|number| index.confirm(presume(&index, 0, &prompt(number), number)));
+    let waiting: Vec<Presumption> = (200..1_000).map(|n| presume(&index, 1, &prompt(n), n)).collect();
+    let is_whole = |number: &u64| held(&index, 1, &prompt(*number)) == 64;
+    let kept = (200..1_000).take_while(is_whole).count() as u64;
+    let stats = index.stats();
+    assert_eq!((0..200).filter(|&number| held(&index, 0, &prompt(number)) > 0).count(), 0, "they left first");
+    assert!(kept > 200 && stats.unpresumed == 800 - kept, "{kept} {stats:?}");
+    assert!(stats.bytes.total() <= config.budget_bytes + (1 << 15), "one prompt too many at most: {stats:?}");
+    waiting.into_iter().for_each(|handle| index.withdraw(handle));
+    index.expire(Micros(1_000));
+    assert_eq!(index.stats().held, 0);
 }
 
 #[test]
@@ -236,4 +294,18 @@ fn a_clock_that_steps_back_does_no_harm() {
     assert_eq!((held(&index, 0, &[5]), held(&index, 0, &[6])), (1, 1));
     index.expire(Micros(1_100));
     assert_eq!((held(&index, 0, &[5]), held(&index, 0, &[6])), (0, 0));
+}
+
+#[test]
+fn reported_spans_do_not_wait_for_unanswered_requests_to_make_room() {
+    let config = Config { budget_bytes: 1 << 19, presumed_tokens: u64::MAX, ..Config::default() };
+    let index = Index::new(&config);
+    let waiting: Vec<Presumption> =
+        (0..2_000u64).map(|n| presume(&index, 0, &[n * 8, n * 8 + 1, n * 8 + 2], n)).collect();
+    let spans: Vec<_> = (0..6_000).map(|digest| model::named(digest, digest)).collect();
+    let store = || index.store(WorkerId(1), Parent::Root(root("a", Source::Reported)), &spans).unwrap();
+    let stored = store();
+    assert!(stored.refused > 0 && stored.placed + stored.refused == 6_000, "{stored:?}");
+    waiting.into_iter().for_each(|handle| index.withdraw(handle));
+    assert_eq!(store().placed, 6_000, "now there is room");
 }

@@ -5,7 +5,7 @@
 mod model;
 
 use model::{Random, Reports, first_beyond, named, reach, root};
-use warmroute_index::{Config, Index, Overlaps, Parent, Prompt, RootKey, Source};
+use warmroute_index::{Config, Index, Overlaps, Parent, Prompt, Removed, RootKey, Source};
 use warmroute_types::WorkerId;
 
 /// How engines name their spans.
@@ -33,7 +33,7 @@ struct World {
     changes: usize,
 }
 
-const SEATS: [u16; 9] = [0, 1, 5, 63, 64, 65, 130, 2_000, 4_095];
+const SEATS: [u16; 9] = [0, 1, 5, 64, 65, 130, 4_095, 8_192, 12_287];
 
 impl World {
     fn new(seed: u64, naming: Naming, length: u64) -> World {
@@ -106,7 +106,8 @@ impl World {
             names.push(self.random.below(40));
         }
         let found = names.iter().filter(|&&name| self.workers[worker].1.remove(name)).count();
-        assert_eq!(self.index.remove(WorkerId(SEATS[worker]), &names), found);
+        let removed = self.index.remove(WorkerId(SEATS[worker]), &names);
+        assert_eq!(removed, Removed { known: found, unknown: names.len() - found });
         self.changes += found;
     }
 
@@ -119,7 +120,7 @@ impl World {
         let count = self.random.below(held.len() as u64 + 1) as usize;
         let names: Vec<u64> = held[..count].iter().map(|&(_, name)| name).collect();
         names.iter().for_each(|&name| assert!(self.workers[worker].1.remove(name)));
-        assert_eq!(self.index.remove(WorkerId(SEATS[worker]), &names), count);
+        assert_eq!(self.index.remove(WorkerId(SEATS[worker]), &names).known, count);
         self.changes += count;
     }
 
@@ -138,6 +139,44 @@ impl World {
             self.workers[worker].1.cut(&place);
         }
         self.index.cut(WorkerId(SEATS[worker]), self.roots[which], Prompt::Chunks(&prompt), keep);
+    }
+
+    /// One of the workers and another one.
+    fn pair(&mut self) -> (usize, usize) {
+        let one = self.random.below(SEATS.len() as u64) as usize;
+        (one, (one + 1 + self.random.below(SEATS.len() as u64 - 1) as usize) % SEATS.len())
+    }
+
+    fn cut_unless(&mut self) {
+        let (worker, other) = self.pair();
+        let which = self.random.below(2) as usize;
+        let prompt = self.prompt();
+        let keep = self.random.below(prompt.len() as u64 * 2) as u32;
+        if let Some(place) = first_beyond(which as u64, &prompt, keep) {
+            let [(_, mine), (_, spared)] = self.workers.get_disjoint_mut([worker, other]).unwrap();
+            mine.cut_unless(&place, spared);
+        }
+        let (root, spared_by) = (self.roots[which], WorkerId(SEATS[other]));
+        self.index
+            .cut_unless(WorkerId(SEATS[worker]), root, Prompt::Chunks(&prompt), keep, spared_by)
+            .unwrap();
+    }
+
+    fn adopt(&mut self) {
+        let (of, by) = self.pair();
+        let which = self.random.below(2) as usize;
+        let prompt = self.prompt();
+        let upto = self.random.below(prompt.len() as u64 * 3) as u32;
+        let before = held_places(&self.workers[by].1);
+        let [(_, theirs), (_, mine)] = self.workers.get_disjoint_mut([of, by]).unwrap();
+        mine.adopt(theirs, which as u64, &prompt, upto);
+        let (of, to) = (WorkerId(SEATS[of]), WorkerId(SEATS[by]));
+        let adopted = self.index.adopt(of, to, self.roots[which], Prompt::Chunks(&prompt), upto).unwrap();
+        self.changes += adopted;
+        let is_simple = matches!(self.naming, Naming::Agreed) && self.workers[by].1.waiting() == 0;
+        if is_simple && self.index.stats().orphans == 0 {
+            assert_eq!(held_places(&self.workers[by].1), before + adopted);
+        }
     }
 
     fn prompt(&mut self) -> Vec<u64> {
@@ -166,9 +205,11 @@ impl World {
 
     fn step(&mut self) {
         match self.random.below(100) {
-            0..55 => self.store(),
-            55..80 => self.remove(),
-            80..95 => self.evict_tail(),
+            0..50 => self.store(),
+            50..72 => self.remove(),
+            72..86 => self.evict_tail(),
+            86..92 => self.adopt(),
+            92..95 => self.cut_unless(),
             95..98 => self.cut(),
             _ => self.clear(),
         }

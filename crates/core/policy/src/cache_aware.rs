@@ -2,8 +2,8 @@
 //!
 //! The thresholds are those that people know from the SMG gateway's manual. Read to the letter, it calls a worker overloaded when
 //! *either* bound is passed, which spills at two requests against one and gives up locality at low load; by
-//! default both must be passed, as in the code that is run in the field. One rule is ours: a match of no more than half the
-//! prompt is not worth a queue, or a head that many share would gather them all on one worker.
+//! default both must be passed, as in the code that is run in the field. One rule is ours: a match must be worth what its worker
+//! has to do, or a head that many share would gather them all on one worker, up to the bound.
 
 use crate::numbers::{is_worth_waiting_for, least_by};
 use crate::{Ask, Candidate, Choice, LeastLoaded, Policy};
@@ -83,7 +83,7 @@ impl Policy for CacheAware {
             return Choice { reason: "no_match", ..LeastLoaded::default().choose(ask, candidates) };
         }
         if !is_worth_waiting_for(&candidates[index], ask, candidates) {
-            return Choice { reason: "short_match", ..LeastLoaded::default().choose(ask, candidates) };
+            return Choice { reason: "match_outweighed", ..LeastLoaded::default().choose(ask, candidates) };
         }
         if self.is_overloaded(&candidates[index], candidates) {
             return Choice { reason: "match_overloaded", ..LeastLoaded::default().choose(ask, candidates) };
@@ -103,12 +103,13 @@ mod tests {
         let either = CacheAware { balance: Balance::Either, ..balanced };
         let dynamic = CacheAware { balance: Balance::Dynamic, ..balanced };
         // (tokens held of a thousand, requests in flight)
-        let cases: [(CacheAware, &[Holding], usize, &str); 13] = [
+        let cases: [(CacheAware, &[Holding], usize, &str); 14] = [
             (balanced, &[(0, 1), (900, 5), (400, 0)], 1, "match"),
             (balanced, &[(900, 5), (900, 3), (400, 0)], 1, "match"),
             (balanced, &[(299, 5), (0, 1), (0, 2)], 1, "no_match"),
             (balanced, &[(300, 1), (0, 1), (0, 2)], 0, "match"),
-            (balanced, &[(300, 2), (0, 1), (0, 2)], 1, "short_match"),
+            (balanced, &[(300, 4), (0, 1), (0, 2)], 0, "match"),
+            (balanced, &[(300, 5), (0, 1), (0, 2)], 1, "match_outweighed"),
             (CacheAware::LOAD_FOCUSED, &[(300, 5), (0, 1)], 1, "no_match"),
             (CacheAware::HIGH_AFFINITY, &[(200, 1), (0, 1)], 0, "match"),
             // 65 above the least, and more than one and a half times it.
@@ -143,5 +144,8 @@ mod tests {
         assert_eq!(spread, [100; 8], "the match is too short to count: by load alone");
         let low = spread_at_low_load(&CacheAware::default(), 500, 8);
         assert!(low.iter().all(|&n| n >= 5), "half of each prompt shared, eight at once: {low:?}");
+        for policy in [CacheAware::HIGH_AFFINITY, CacheAware::BALANCED, CacheAware::LOAD_FOCUSED] {
+            assert_nobody_is_left_out(&policy);
+        }
     }
 }

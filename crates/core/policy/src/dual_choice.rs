@@ -3,6 +3,7 @@
 //! One home per prefix is a hot spot waiting to happen, and all workers are too many to keep warm. With two, by two hashes of the
 //! same key, a hot prefix is held twice and its load shared, and a worker that goes leaves a warm one behind.
 
+use crate::numbers::is_worth_waiting_for;
 use crate::rendezvous::{LoadBound, two_homes};
 use crate::{Ask, Candidate, Choice, LeastLoaded, Policy};
 
@@ -23,11 +24,16 @@ impl Policy for DualChoice {
             return Choice { reason: "no_prefix", ..LeastLoaded::default().choose(ask, candidates) };
         };
         let (first, second) = two_homes(key, candidates);
-        let (a, b) = (&candidates[first], &candidates[second]);
-        let (warmer, cooler) =
-            if b.overlap_tokens > a.overlap_tokens { (second, first) } else { (first, second) };
+        // Warmer, unless more waits there than that saves.
+        let ahead = |index: usize| candidates[index].tokens_to_first(ask);
+        let (warmer, cooler) = if ahead(second) < ahead(first) { (second, first) } else { (first, second) };
         let room = self.bound.room_below(candidates);
-        let has_room = |index: usize| u64::from(candidates[index].in_flight) < room;
+        // A home that holds the prefix must also be worth its queue, or one head that all share would occupy two workers.
+        let has_room = |index: usize| {
+            let home = &candidates[index];
+            let is_cold = home.match_tokens(ask) == 0;
+            u64::from(home.in_flight) < room && (is_cold || is_worth_waiting_for(home, ask, candidates))
+        };
         if has_room(warmer) {
             return Choice { index: warmer, reason: "warmer_home" };
         }
@@ -60,6 +66,23 @@ mod tests {
         let elsewhere = policy.choose(&ask, &candidates);
         assert_eq!(elsewhere.reason, "homes_full");
         assert!(elsewhere.index != first && elsewhere.index != second);
+    }
+
+    #[test]
+    fn a_head_that_all_share_does_not_herd() {
+        assert_nobody_is_left_out(&DualChoice::default());
+        let mut candidates = with_in_flight(&[0; 4]);
+        for draw in 0..32 {
+            let ask = Ask { prefix_key: Some(1), ..thousand(draw) };
+            let index = DualChoice::default().choose(&ask, &candidates).index;
+            let chosen = &mut candidates[index];
+            chosen.prefill_tokens += u64::from(1_000 - chosen.overlap_tokens);
+            (chosen.in_flight, chosen.overlap_tokens) = (chosen.in_flight + 1, 550);
+        }
+        assert!(
+            candidates.iter().all(|c| c.in_flight >= 6),
+            "half of the prompt and the key shared: {candidates:?}"
+        );
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Candidate {
     pub identity: u64,
     /// Prompt tokens, from the start, that its cache is believed to hold.
     pub overlap_tokens: u32,
+    /// Prompt tokens beyond those that it holds in slower memory, from where they must be fetched.
+    pub restorable_tokens: u32,
     /// Requests sent to it that have not ended.
     pub in_flight: u32,
     /// Prompt tokens booked on it whose prefill has not ended.
@@ -41,14 +43,40 @@ impl Candidate {
     pub(crate) fn overlap_ratio(&self, ask: &Ask) -> f64 {
         (f64::from(self.overlap_tokens) / f64::from(ask.prompt_tokens.max(1))).min(1.0)
     }
+
+    /// The tokens that it holds, where they are enough to be followed.
+    pub(crate) fn match_tokens(&self, ask: &Ask) -> u32 {
+        if self.overlap_ratio(ask) < MATCH_RATIO_MIN { 0 } else { self.overlap_tokens }
+    }
+
+    /// Prompt tokens to be computed until this request's first token would come: what waits, and what is missing.
+    pub(crate) fn tokens_to_first(&self, ask: &Ask) -> u64 {
+        self.prefill_tokens + u64::from(ask.prompt_tokens.saturating_sub(self.match_tokens(ask)))
+    }
 }
 
-/// Whether a match is worth a queue: only when it covers more of the prompt than it leaves to compute. A shorter one, most
-/// likely a head that many share, is followed only to a worker that has no more to do than the least loaded one; so such a
-/// head is soon on every worker that has work.
+/// A smaller share of the prompt than this is a head that everybody shares, not a conversation that goes on. To follow it
+/// saves little, and gathers everybody on whoever had it first.
+const MATCH_RATIO_MIN: f64 = 0.1;
+
+/// A match is worth a wait for so many times the tokens that it saves: to compute them elsewhere takes as long once, and
+/// takes room there from other prompts.
+const WORTH_WAITING: u64 = 2;
+
+/// So many more requests in flight, or half as many more as the least loaded worker has, are worth a match that covers half
+/// of the prompt: what they cost is a place in a batch.
+const WORTH_IN_FLIGHT: f64 = 8.0;
+
+/// Whether a match is worth what its worker has to do, compared with the least that any has. Without this a head that all
+/// share would gather them on one worker; with it, the more of the prompt is shared the later they spread.
 pub(crate) fn is_worth_waiting_for(candidate: &Candidate, ask: &Ask, candidates: &[Candidate]) -> bool {
-    let least = candidates.iter().map(|c| c.in_flight).min().unwrap_or(0);
-    candidate.overlap_ratio(ask) > 0.5 || candidate.in_flight <= least
+    let least = |of: fn(&Candidate) -> u64| candidates.iter().map(of).min().unwrap_or(0);
+    let wait_tokens = candidate.prefill_tokens.saturating_sub(least(|c| c.prefill_tokens));
+    let least_in_flight = least(|c| c.in_flight.into());
+    let more_in_flight = u64::from(candidate.in_flight).saturating_sub(least_in_flight);
+    let ratio = candidate.overlap_ratio(ask);
+    wait_tokens <= WORTH_WAITING * u64::from(candidate.overlap_tokens)
+        && more_in_flight as f64 * (1.0 - ratio) <= WORTH_IN_FLIGHT.max(least_in_flight as f64 / 2.0) * ratio
 }
 
 /// Which candidate, and why.
@@ -104,6 +132,7 @@ pub(crate) mod fixtures {
             worker: WorkerId(seat),
             identity: mix(u64::from(seat) + 1),
             overlap_tokens: 0,
+            restorable_tokens: 0,
             in_flight,
             prefill_tokens: 0,
             decode_tokens: 0,
@@ -127,32 +156,53 @@ pub(crate) mod fixtures {
 
     /// Sends `requests` that share only their first `shared` tokens of a thousand, none of which ends; how many each of
     /// eight workers got. What was sent to a worker is in its cache from then on.
-    pub fn spread(policy: &dyn crate::Policy, shared: u32, requests: u64) -> Vec<u32> {
-        let mut candidates = with_in_flight(&[0; 8]);
-        for draw in 0..requests {
-            let choice = policy.choose(&thousand(draw), &candidates);
-            candidates[choice.index].in_flight += 1;
-            candidates[choice.index].overlap_tokens = shared;
-        }
-        candidates.iter().map(|c| c.in_flight).collect()
+    pub fn spread(policy: &dyn crate::Policy, shared: u32, requests: usize) -> Vec<u32> {
+        sent(policy, shared, 8, requests, requests)
     }
 
-    /// The same at low load: each request ends when `concurrent` others have come after it. How many each worker got.
+    /// The same with eighty requests over four workers, where each ends when it is one of `concurrent`.
     pub fn spread_at_low_load(policy: &dyn crate::Policy, shared: u32, concurrent: usize) -> Vec<u32> {
-        let mut candidates = with_in_flight(&[0; 4]);
+        sent(policy, shared, 4, 80, concurrent)
+    }
+
+    fn sent(
+        policy: &dyn crate::Policy,
+        shared: u32,
+        workers: usize,
+        requests: usize,
+        concurrent: usize,
+    ) -> Vec<u32> {
+        let mut candidates = with_in_flight(&vec![0; workers]);
         let mut under_way = std::collections::VecDeque::new();
-        let mut got = vec![0; candidates.len()];
-        for draw in 0..80 {
-            let choice = policy.choose(&thousand(draw), &candidates);
-            candidates[choice.index].in_flight += 1;
-            candidates[choice.index].overlap_tokens = shared;
+        let mut got = vec![0; workers];
+        for draw in 0..requests {
+            let choice = policy.choose(&thousand(draw as u64), &candidates);
+            let chosen = &mut candidates[choice.index];
+            let missing = u64::from(1_000 - chosen.overlap_tokens);
+            chosen.in_flight += 1;
+            chosen.prefill_tokens += missing;
+            chosen.overlap_tokens = shared;
             got[choice.index] += 1;
-            under_way.push_back(choice.index);
+            under_way.push_back((choice.index, missing));
             if under_way.len() == concurrent {
-                candidates[under_way.pop_front().unwrap()].in_flight -= 1;
+                let (ended, missing) = under_way.pop_front().unwrap();
+                candidates[ended].in_flight -= 1;
+                candidates[ended].prefill_tokens -= missing;
             }
         }
         got
+    }
+
+    /// No worker is left out, whatever share of its prompt everybody shares, one at a time or many at once.
+    pub fn assert_nobody_is_left_out(policy: &dyn crate::Policy) {
+        for (shared, concurrent) in [(70, 1), (70, 3), (70, 16), (450, 16), (550, 32), (900, 32)] {
+            let got = spread_at_low_load(policy, shared, concurrent);
+            let name = policy.name();
+            assert!(
+                got.iter().all(|&n| n >= 8),
+                "{name}: {shared} of 1,000 shared, {concurrent} at once: {got:?}"
+            );
+        }
     }
 
     pub fn drawn(random: u64) -> Ask {

@@ -16,9 +16,9 @@ impl Policy for Product {
     }
 
     fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        let miss = |c: &Candidate| u64::from(ask.prompt_tokens.saturating_sub(c.overlap_tokens)) + 1;
+        let miss = |c: &Candidate| u64::from(ask.prompt_tokens.saturating_sub(c.match_tokens(ask))) + 1;
         let index = least_by(candidates, ask.random, |c| miss(c) * (u64::from(c.in_flight) + 1));
-        let reason = if candidates[index].overlap_tokens > 0 { "product_with_match" } else { "product" };
+        let reason = if candidates[index].match_tokens(ask) > 0 { "product_with_match" } else { "product" };
         Choice { index, reason }
     }
 }
@@ -45,5 +45,6 @@ mod tests {
     fn a_head_that_all_share_does_not_herd() {
         let spread = spread(&Product, 500, 800);
         assert!(spread.iter().all(|&n| (95..=105).contains(&n)), "{spread:?}");
+        assert_nobody_is_left_out(&Product);
     }
 }

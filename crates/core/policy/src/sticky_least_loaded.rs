@@ -48,7 +48,7 @@ impl Policy for StickyLeastLoaded {
         let holds = |c: &Candidate| f64::from(c.overlap_tokens) >= f64::from(longest) * HOLDS_RATIO;
         let index = least_by(candidates, ask.random, |c| (!holds(c), c.in_flight));
         if !is_worth_waiting_for(&candidates[index], ask, candidates) {
-            return Choice { reason: "short_match", ..LeastLoaded::default().choose(ask, candidates) };
+            return Choice { reason: "match_outweighed", ..LeastLoaded::default().choose(ask, candidates) };
         }
         if self.is_full(candidates[index].in_flight, candidates) {
             return Choice { reason: "holders_full", ..LeastLoaded::default().choose(ask, candidates) };
@@ -82,6 +82,7 @@ mod tests {
         assert_eq!(spread(&StickyLeastLoaded::default(), 100, 800), [100; 8]);
         let low = spread_at_low_load(&StickyLeastLoaded::default(), 500, 8);
         assert!(low.iter().all(|&n| n >= 5), "{low:?}");
+        assert_nobody_is_left_out(&StickyLeastLoaded::default());
         let long = spread(&StickyLeastLoaded::default(), 900, 800);
         assert!(long.iter().all(|&n| n > 0 && n <= 125), "even when they share nearly all: {long:?}");
     }

@@ -32,9 +32,10 @@ impl Policy for WeightedScore {
     fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
         let shortest = f64::from(candidates.iter().map(|c| c.in_flight).min().unwrap_or(0));
         let queue = |c: &Candidate| (f64::from(c.in_flight) - shortest) / QUEUE_UNIT;
-        let cost = |c: &Candidate| self.queue_weight * queue(c) - self.affinity_weight * c.overlap_ratio(ask);
+        let held = |c: &Candidate| if c.match_tokens(ask) > 0 { c.overlap_ratio(ask) } else { 0.0 };
+        let cost = |c: &Candidate| self.queue_weight * queue(c) - self.affinity_weight * held(c);
         let index = least_by(candidates, ask.random, cost);
-        let reason = if candidates[index].overlap_tokens > 0 { "score_with_match" } else { "score" };
+        let reason = if candidates[index].match_tokens(ask) > 0 { "score_with_match" } else { "score" };
         Choice { index, reason }
     }
 }
@@ -64,6 +65,7 @@ mod tests {
     fn a_head_that_all_share_does_not_herd() {
         let low = spread_at_low_load(&WeightedScore::default(), 500, 8);
         assert!(low.iter().all(|&n| n >= 5), "{low:?}");
+        assert_nobody_is_left_out(&WeightedScore::default());
         let spread = spread(&WeightedScore::default(), 900, 800);
         assert!(spread.iter().all(|&n| (85..=115).contains(&n)), "{spread:?}");
     }

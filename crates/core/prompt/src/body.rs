@@ -40,7 +40,7 @@ impl SessionField {
 pub struct Body<'a> {
     model: Option<(RawStr<'a>, Range<usize>)>,
     is_stream: bool,
-    stream_options: Option<&'a [u8]>,
+    stream_options: Option<(&'a [u8], Range<usize>)>,
     choices: Option<&'a [u8]>,
     continues_another: bool,
     salt: Option<RawStr<'a>>,
@@ -60,9 +60,31 @@ pub(crate) const TEMPLATE_FIELDS: [&str; 8] = [
     "tool_choice",
 ];
 
+/// Fields that change how an engine ends or frames a prompt. They are no part of the canonical prompt: two requests that
+/// differ in them still share their beginning.
+pub(crate) const FRAME_FIELDS: [&str; 5] = [
+    "add_generation_prompt",
+    "add_special_tokens",
+    "continue_final_message",
+    "prompt_embeds",
+    "truncate_prompt_tokens",
+];
+
+/// The key under which the turns stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TurnsKey {
+    #[default]
+    Messages,
+    Input,
+    Prompt,
+}
+
 /// The values that make up the prompt, as they stand in the body.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PromptFields<'a> {
+    /// By place in [`FRAME_FIELDS`].
+    pub frame: [Option<&'a [u8]>; FRAME_FIELDS.len()],
+    pub turns_key: TurnsKey,
     /// Other fields that a template may look at, each with its name.
     pub for_template: [Option<&'a [u8]>; TEMPLATE_FIELDS.len()],
     pub tools: Option<&'a [u8]>,
@@ -70,6 +92,17 @@ pub(crate) struct PromptFields<'a> {
     pub system: Option<&'a [u8]>,
     /// `messages`, `input` or `prompt`.
     pub turns: Option<&'a [u8]>,
+}
+
+impl<'a> PromptFields<'a> {
+    /// A field that a template or the engine's framing looks at; `None` where it is absent or null.
+    pub fn setting(&self, name: &str) -> Option<&'a [u8]> {
+        let place = |names: &[&str]| names.iter().position(|known| *known == name);
+        match place(&TEMPLATE_FIELDS) {
+            Some(field) => self.for_template[field],
+            None => place(&FRAME_FIELDS).and_then(|field| self.frame[field]),
+        }
+    }
 }
 
 impl<'a> Body<'a> {
@@ -91,10 +124,16 @@ impl<'a> Body<'a> {
                 self.model = before.clone().string().ok().map(|name| (name, range));
             }
             b"stream" => self.is_stream = value.value()? == b"true",
-            b"messages" | b"input" | b"prompt" => self.prompt.turns = Some(value.value()?),
+            b"prompt" => self.turns(TurnsKey::Prompt, only_one_of(value.value()?)),
+            b"messages" => self.turns(TurnsKey::Messages, value.value()?),
+            b"input" => self.turns(TurnsKey::Input, value.value()?),
             b"system" | b"instructions" => self.prompt.system = Some(value.value()?),
             b"tools" => self.prompt.tools = Some(value.value()?),
-            b"stream_options" => self.stream_options = Some(value.value()?),
+            b"stream_options" => {
+                let before = value.clone();
+                let range = value.value_range()?;
+                self.stream_options = Some((before.up_to(value).trim_ascii(), range));
+            }
             b"previous_response_id" | b"conversation" => self.continues_another |= value.value()? != b"null",
             b"n" => self.choices = Some(value.value()?),
             b"cache_salt" => self.salt = string_or_skip(value)?,
@@ -104,13 +143,21 @@ impl<'a> Body<'a> {
                 self.sessions[SessionField::PromptCacheKey as usize] = string_or_skip(value)?;
             }
             other => {
-                let value = value.value()?;
-                if let Some(field) = TEMPLATE_FIELDS.iter().position(|name| name.as_bytes() == other) {
-                    self.prompt.for_template[field] = Some(value).filter(|value| *value != b"null");
+                let value = Some(value.value()?).filter(|value| *value != b"null");
+                let place = |names: &[&str]| names.iter().position(|name| name.as_bytes() == other);
+                if let Some(field) = place(&TEMPLATE_FIELDS) {
+                    self.prompt.for_template[field] = value;
+                } else if let Some(field) = place(&FRAME_FIELDS) {
+                    self.prompt.frame[field] = value;
                 }
             }
         }
         Ok(())
+    }
+
+    fn turns(&mut self, key: TurnsKey, value: &'a [u8]) {
+        self.prompt.turns_key = key;
+        self.prompt.turns = Some(value);
     }
 
     /// The model's name, if it is given and is text.
@@ -131,14 +178,23 @@ impl<'a> Body<'a> {
         self.is_stream
     }
 
-    /// Did the client say anything about what its stream shall hold?
-    pub fn has_stream_options(&self) -> bool {
-        self.stream_options.is_some_and(|options| options != b"null")
+    /// What the client said its stream shall hold, as it stands in the body; `null` is nothing.
+    pub fn stream_options(&self) -> Option<&'a [u8]> {
+        self.stream_options.as_ref().map(|(options, _)| *options).filter(|options| *options != b"null")
     }
 
-    /// Whether one prompt leads to one answer: not several prompts in one request, and no `n` above 1.
-    pub fn is_single(&self) -> bool {
-        let one_answer = self.choices.is_none_or(|n| matches!(n, b"1" | b"null"));
+    /// Where `stream_options` has its value, be it `null`.
+    pub fn stream_options_range(&self) -> Option<Range<usize>> {
+        Some(self.stream_options.as_ref()?.1.clone())
+    }
+
+    /// Whether one answer is asked for: no `n` above 1.
+    pub fn has_one_answer(&self) -> bool {
+        self.choices.is_none_or(|n| matches!(n, b"1" | b"null"))
+    }
+
+    /// Whether there is one prompt, not several in one request.
+    pub fn has_one_prompt(&self) -> bool {
         let is_list_of_prompts = |turns: &[u8]| {
             turns.first() == Some(&b'[')
                 && turns[1..]
@@ -146,7 +202,7 @@ impl<'a> Body<'a> {
                     .find(|b| !b.is_ascii_whitespace())
                     .is_some_and(|b| matches!(b, b'"' | b'['))
         };
-        one_answer && !self.prompt.turns.is_some_and(is_list_of_prompts)
+        !self.prompt.turns.is_some_and(is_list_of_prompts)
     }
 
     /// Whether part of the prompt is not here but in an earlier response.
@@ -188,6 +244,23 @@ impl Sink for Counted {
     fn push(&mut self, bytes: &[u8]) {
         self.0 += bytes.len();
     }
+}
+
+/// The prompt in a list of one prompt; anything else as it stands.
+fn only_one_of(prompts: &[u8]) -> &[u8] {
+    let mut cursor = Cursor::new(prompts);
+    if cursor.kind() != Kind::Array {
+        return prompts;
+    }
+    let mut only = None;
+    let read = cursor.array(|item| {
+        let is_prompt = matches!(item.kind(), Kind::String | Kind::Array);
+        let value = item.value()?;
+        // A list of thousands of token ids need not be read to its end.
+        let is_first = is_prompt && only.replace(value).is_none();
+        if is_first { Ok(()) } else { Err(BadJson { at: 0, expected: "only one" }) }
+    });
+    read.ok().and(only).unwrap_or(prompts)
 }
 
 fn string_or_skip<'a>(value: &mut Cursor<'a>) -> Result<Option<RawStr<'a>>, BadJson> {
@@ -250,17 +323,39 @@ mod tests {
 
     #[test]
     fn one_prompt_with_one_answer_is_told_from_many() {
-        for (json, single) in [
-            (r#"{"messages":[{"role":"user"}]}"#, true),
-            (r#"{"messages":[{"role":"user"}],"n":1}"#, true),
-            (r#"{"messages":[{"role":"user"}],"n":2}"#, false),
-            (r#"{"prompt":"a"}"#, true),
-            (r#"{"prompt":[1,2]}"#, true),
-            (r#"{"prompt":["a"]}"#, false),
-            (r#"{"prompt":[ [1],[2]]}"#, false),
+        for (json, one_prompt, one_answer) in [
+            (r#"{"messages":[{"role":"user"}]}"#, true, true),
+            (r#"{"messages":[{"role":"user"}],"n":1}"#, true, true),
+            (r#"{"messages":[{"role":"user"}],"n":2}"#, true, false),
+            (r#"{"prompt":"a"}"#, true, true),
+            (r#"{"prompt":[1,2]}"#, true, true),
+            (r#"{"prompt":[7]}"#, true, true),
+            (r#"{"prompt":["a"]}"#, true, true),
+            (r#"{"prompt":[ [1, 2] ]}"#, true, true),
+            (r#"{"prompt":["a","b"]}"#, false, true),
+            (r#"{"prompt":[ [1],[2]],"n":3}"#, false, false),
         ] {
-            assert_eq!(Body::read(json.as_bytes()).unwrap().is_single(), single, "{json}");
+            let body = Body::read(json.as_bytes()).unwrap();
+            assert_eq!((body.has_one_prompt(), body.has_one_answer()), (one_prompt, one_answer), "{json}");
         }
+    }
+
+    #[test]
+    fn a_list_of_one_prompt_is_that_prompt() {
+        let turns = |json: &'static str| Body::read(json.as_bytes()).unwrap().prompt.turns.unwrap();
+        assert_eq!(turns(r#"{"prompt":[ "a b" ]}"#), br#""a b""#);
+        assert_eq!(turns(r#"{"prompt":[[1, 2]]}"#), b"[1, 2]");
+        assert_eq!(turns(r#"{"prompt":[7]}"#), b"[7]");
+    }
+
+    #[test]
+    fn stream_options_are_found_with_their_place() {
+        let json = br#"{"stream_options" : {"include_usage":true} ,"stream":true}"#;
+        let body = Body::read(json).unwrap();
+        assert_eq!(body.stream_options(), Some(&br#"{"include_usage":true}"#[..]));
+        assert_eq!(&json[body.stream_options_range().unwrap()], br#"{"include_usage":true}"#);
+        let body = Body::read(br#"{"stream_options":null}"#).unwrap();
+        assert_eq!((body.stream_options(), body.stream_options_range()), (None, Some(18..22)));
     }
 
     #[test]

@@ -27,6 +27,11 @@ impl Chunks {
         self.digests.extend(self.canonical.chunks_exact(CHUNK_BYTES).map(digest));
     }
 
+    /// The same for a prompt that was written in another way.
+    pub fn cut_text(text: &[u8], digest: impl FnMut(&[u8]) -> u64) -> Vec<u64> {
+        text.chunks_exact(CHUNK_BYTES).map(digest).collect()
+    }
+
     /// Digests of the whole chunks, in order.
     pub fn digests(&self) -> &[u64] {
         &self.digests

@@ -46,6 +46,15 @@ impl<'a> RawStr<'a> {
         Cow::Owned(out)
     }
 
+    /// The text it stands for. What is not Unicode (a lone surrogate) becomes the replacement character.
+    pub(crate) fn text(self) -> String {
+        match self.unescaped() {
+            Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Cow::Owned(bytes) => String::from_utf8(bytes)
+                .unwrap_or_else(|bad| String::from_utf8_lossy(bad.as_bytes()).into_owned()),
+        }
+    }
+
     /// Hands out the bytes it stands for, piece by piece.
     pub fn unescape(self, mut push: impl FnMut(&[u8])) {
         let mut rest = self.0;
@@ -218,6 +227,11 @@ impl<'a> Cursor<'a> {
                 }
             }
         }
+    }
+
+    /// The next string's meaning as text.
+    pub(crate) fn text(&mut self) -> Result<String> {
+        self.string().map(RawStr::text)
     }
 
     /// The next string's meaning, piece by piece, in one pass.

@@ -4,12 +4,14 @@
 //! body ──Body::read──▶ the few fields a router needs, as slices of the body
 //!                        └─canonical──▶ the prompt as one byte string: roles, contents, tools in order
 //!                                         ├─PrefixRule──▶ the key of its beginning
-//!                                         └─Chunks──▶ digests of its chunks, for the index
+//!                        │                └─Chunks──▶ digests of its chunks, for the index
+//!                        └─Alignment──▶ the prompt in the engine's own bytes, to be matched with what it reports
 //! ```
 //!
 //! The body itself goes on as it came. What is not needed is skipped, but checked to be JSON, so that a broken request is
 //! refused here with the place named, and not by an engine after a queue.
 
+mod align;
 mod api;
 mod body;
 mod canonical;
@@ -17,6 +19,10 @@ mod chunks;
 mod json;
 mod prefix;
 
+pub use align::{
+    Alignment, Around, Blocks, Media, ModelFiles, Reading, Rendered, Renderer, Unaligned, UnknownToken,
+    Unrendered, Vocabulary, Written,
+};
 pub use api::Api;
 pub use body::{Body, SessionField};
 pub use canonical::{Sink, write_prompt, write_system};

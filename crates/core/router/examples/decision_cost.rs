@@ -52,6 +52,7 @@ fn ns_per_decision(router: &Router<Standard>, workers: usize) -> f64 {
             session_key: key,
             prefix_key: key,
             avoid: &[],
+            ..Request::default()
         };
         black_box(
             router.route(&request, &mut scratch, Micros(i), i.wrapping_mul(0x2545_f491_4f6c_dd1d)).ok(),

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use warmroute_feed::Counters;
 use warmroute_fleet::{Models, ProbeResult, Worker};
-use warmroute_types::{Address, CacheCapacity, LoadReport};
+use warmroute_types::{Address, CacheCapacity, CacheEvent, CacheView, LoadReport};
+
+use crate::Matching;
 
 /// News that changes the router's state. Feeds, discovery, health and load reports all come through this one door.
 #[derive(Clone, Debug)]
@@ -40,6 +43,39 @@ pub enum Change {
         worker: Arc<Worker>,
         /// So much.
         capacity: CacheCapacity,
+    },
+    /// It is known how the worker's events are to be read, or that they cannot be.
+    Aligned {
+        /// Which.
+        worker: Arc<Worker>,
+        /// How; `None`: its cache stays presumed.
+        matching: Option<Matching>,
+    },
+    /// The worker's engine told what happened to its cache.
+    Cached {
+        /// Which.
+        worker: Arc<Worker>,
+        /// In this order.
+        events: Vec<CacheEvent>,
+    },
+    /// The worker's cache is empty: its engine has been restarted.
+    Emptied {
+        /// Which.
+        worker: Arc<Worker>,
+    },
+    /// What the worker's events are worth.
+    Viewed {
+        /// Which.
+        worker: Arc<Worker>,
+        /// `Presumed`: nothing, they have fallen silent.
+        view: CacheView,
+    },
+    /// How the worker's event stream fares.
+    Fed {
+        /// Which.
+        worker: Arc<Worker>,
+        /// In numbers.
+        counters: Counters,
     },
     /// The engine reported its load.
     Load {

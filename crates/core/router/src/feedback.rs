@@ -2,7 +2,7 @@
 
 use warmroute_types::Usage;
 
-use crate::PromptChunks;
+use crate::{PromptChunks, PromptText};
 
 /// What an engine said about a request, with what the request was.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +11,8 @@ pub struct Answered<'a> {
     pub model: Option<&'a str>,
     /// The prompt, where it was looked up.
     pub prompt: Option<PromptChunks<'a>>,
+    /// The same in the units in which engines report, where it was looked up so.
+    pub text: Option<PromptText<'a>>,
     /// What was used.
     pub usage: Usage,
     /// What it means when the engine says nothing about cached tokens.
@@ -53,18 +55,38 @@ pub struct Feedback {
     pub missed: u32,
 }
 
+/// What was expected in the cache. Tokens per byte differ within a prompt (another language after an English system
+/// prompt), so there may be two honest ways to count: only what is below both is stale, and only what is above both missed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    pub tokens: u32,
+    pub counted_otherwise: u32,
+}
+
+impl From<u32> for Expected {
+    fn from(tokens: u32) -> Expected {
+        Expected { tokens, counted_otherwise: tokens }
+    }
+}
+
 impl Feedback {
     /// Differences up to `margin` are how chunks and blocks fall, and mean nothing.
-    pub(crate) fn of(usage: Usage, predicted: Option<u32>, margin: u32) -> Feedback {
+    pub(crate) fn of(usage: Usage, expected: Option<Expected>, margin: u32) -> Feedback {
         let beyond =
             |more: u32, less: u32| Some(more.saturating_sub(less)).filter(|&by| by > margin).unwrap_or(0);
-        let both = predicted.zip(usage.cached_tokens);
+        let both = expected.zip(usage.cached_tokens);
+        let stale = |(expected, cached): (Expected, u32)| {
+            beyond(expected.tokens.min(expected.counted_otherwise), cached)
+        };
+        let missed = |(expected, cached): (Expected, u32)| {
+            beyond(cached, expected.tokens.max(expected.counted_otherwise))
+        };
         Feedback {
             prompt_tokens: usage.prompt_tokens,
-            predicted,
+            predicted: expected.map(|expected| expected.tokens),
             cached: usage.cached_tokens,
-            stale: both.map_or(0, |(predicted, cached)| beyond(predicted, cached)),
-            missed: both.map_or(0, |(predicted, cached)| beyond(cached, predicted)),
+            stale: both.map_or(0, stale),
+            missed: both.map_or(0, missed),
         }
     }
 }
@@ -75,9 +97,9 @@ mod tests {
 
     #[test]
     fn only_real_differences_count_and_unknown_is_not_zero() {
-        let feedback = |predicted, cached_tokens| {
+        let feedback = |predicted: Option<u32>, cached_tokens| {
             let usage = Usage { prompt_tokens: 1_000, output_tokens: 5, cached_tokens };
-            let feedback = Feedback::of(usage, predicted, 80);
+            let feedback = Feedback::of(usage, predicted.map(Expected::from), 80);
             (feedback.stale, feedback.missed)
         };
         assert_eq!(feedback(Some(500), Some(420)), (0, 0));
@@ -85,5 +107,15 @@ mod tests {
         assert_eq!(feedback(Some(500), Some(581)), (0, 81));
         assert_eq!(feedback(Some(500), None), (0, 0));
         assert_eq!(feedback(None, Some(900)), (0, 0));
+    }
+
+    #[test]
+    fn what_can_be_counted_in_two_ways_must_be_wrong_in_both() {
+        for (cached, stale, missed) in [(400, 100, 0), (450, 0, 0), (700, 0, 0), (800, 0, 100)] {
+            let usage = Usage { prompt_tokens: 1_000, output_tokens: 5, cached_tokens: Some(cached) };
+            let expected = Expected { tokens: 700, counted_otherwise: 500 };
+            let feedback = Feedback::of(usage, Some(expected), 80);
+            assert_eq!((feedback.stale, feedback.missed), (stale, missed), "{cached}");
+        }
     }
 }

@@ -16,14 +16,22 @@
 
 mod change;
 mod feedback;
+mod held;
+mod plane;
 mod pool;
+mod pools;
 mod presumed;
 mod prompt;
+mod reported;
 mod router;
+mod scratch;
+mod speculation;
 mod token_rate;
+mod trust;
 
 pub use change::{Change, Outcome};
 pub use feedback::{Answered, Content, Feedback, Silence};
-pub use pool::Scratch;
-pub use prompt::PromptChunks;
+pub use prompt::{PromptChunks, PromptText};
+pub use reported::{FeedReport, Ingested, Matching, Unit};
 pub use router::{Config, Decision, NoRoute, Request, Router};
+pub use scratch::Scratch;

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use warmroute_fleet::{Booking, Fleet, Work, Worker};
-use warmroute_index::{Index, Overlaps, Prompt, Span};
+use warmroute_fleet::{Booking, DeskView, Fleet, Work, Worker};
+use warmroute_index::Index;
 use warmroute_policy::{Ask, Candidate, Choice, Policy};
-use warmroute_types::{MAX_WORKERS, Micros, WorkerId, WorkerState};
+use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId, WorkerState};
 
+use crate::held::{Held, Promise, Weights};
 use crate::presumed::Presumed;
-use crate::prompt::PromptChunks;
+use crate::prompt::{PromptChunks, PromptText};
+use crate::scratch::Scratch;
 use crate::token_rate::TokenRate;
 
 /// One model's workers.
@@ -50,8 +52,8 @@ struct Section {
     candidates: Vec<Candidate>,
     /// For each candidate, which member it is.
     seats: Vec<usize>,
-    /// For each candidate, how many bytes of the prompt it holds.
-    candidate_bytes: Vec<u32>,
+    /// For each candidate, what is known of its cache.
+    expectations: Vec<Expectation>,
     /// For each seat of the fleet, how many bytes of the prompt at hand it holds; zero between decisions.
     overlap_bytes: Vec<u32>,
     turn: u64,
@@ -65,6 +67,16 @@ struct Member {
     worker: Arc<Worker>,
 }
 
+/// What is expected of a worker's cache, and by what.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Expectation {
+    pub view: CacheView,
+    /// Bytes of the prompt that it is presumed to hold.
+    pub presumed_bytes: u32,
+    /// What its engine's events promise; `None` without them.
+    pub promise: Option<Promise>,
+}
+
 /// No more of a prompt than this is presumed: half a megabyte, the longest contexts of today. A larger one is most likely
 /// refused, and would push everything else out of the worker's view.
 pub(crate) const PRESUMED_CHUNKS_MAX: usize = 2_048;
@@ -73,6 +85,9 @@ pub(crate) const PRESUMED_CHUNKS_MAX: usize = 2_048;
 pub(crate) struct Terms<'a> {
     pub ask: Ask,
     pub prompt: Option<PromptChunks<'a>>,
+    pub text: Option<PromptText<'a>>,
+    /// How often what was stored while decoding is found again.
+    pub unproven: f32,
     pub avoid: &'a [WorkerId],
     pub now: Micros,
     pub report_age_max: Micros,
@@ -83,17 +98,12 @@ pub(crate) struct Placed {
     pub worker: Arc<Worker>,
     pub reason: &'static str,
     pub cached_tokens: Option<u32>,
-    pub cached_bytes: Option<u32>,
+    pub longest_match: Option<u32>,
+    pub prompt_tokens: u32,
+    pub expectation: Expectation,
     pub bookings: u32,
     pub booking: Booking,
     pub presumed: Option<Presumed>,
-}
-
-/// Memory that decisions need and that is kept between them: one for each thread that decides.
-#[derive(Debug, Default)]
-pub struct Scratch {
-    overlaps: Overlaps,
-    spans: Vec<Span>,
 }
 
 impl Pool {
@@ -102,7 +112,7 @@ impl Pool {
         let mut section = self.section.lock();
         section.candidates = Vec::with_capacity(members.len());
         section.seats = Vec::with_capacity(members.len());
-        section.candidate_bytes = Vec::with_capacity(members.len());
+        section.expectations = Vec::with_capacity(members.len());
         section.overlap_bytes.resize(MAX_WORKERS, 0);
         section.members = members.into_iter().map(Member::from).collect();
     }
@@ -117,7 +127,7 @@ impl Pool {
         fleet: &Arc<Fleet>,
         index: &Arc<Index>,
         policy: &P,
-        terms: Terms<'_>,
+        mut terms: Terms<'_>,
         scratch: &mut Scratch,
     ) -> Option<Placed> {
         let version = |prompt| self.versions.of(prompt).load(Ordering::Acquire);
@@ -126,24 +136,33 @@ impl Pool {
             scratch.walk(index, prompt);
             scratch.cut(prompt, &self.tokens);
         }
+        scratch.walk_text(index, terms.text);
+        if let Some(text) = terms.text {
+            let known = scratch.furthest();
+            let rest = (text.bytes.len() as u32).saturating_sub(known.bytes);
+            terms.ask.prompt_tokens = known.tokens + self.tokens.tokens_in(rest);
+        }
         let mut section = self.section.lock();
         if let Some(prompt) = terms.prompt.filter(|&prompt| walked != Some(version(prompt))) {
             scratch.walk(index, prompt);
         }
-        section.line_up(fleet, &terms, &self.tokens, &scratch.overlaps);
+        section.line_up(fleet, &terms, &self.tokens, scratch);
         if section.candidates.is_empty() {
             return None;
         }
         let ask = Ask { turn: section.turn, ..terms.ask };
         section.turn = section.turn.wrapping_add(1);
         let Choice { index: chosen, reason } = policy.choose(&ask, &section.candidates);
-        let cached_tokens = terms.prompt.map(|_| section.candidates[chosen].overlap_tokens);
+        let expectation = section.expectations[chosen];
+        let is_looked_up = terms.prompt.is_some() || expectation.promise.is_some();
+        let cached_tokens = is_looked_up.then_some(section.candidates[chosen].overlap_tokens);
+        let longest_match =
+            section.candidates.iter().map(|c| c.overlap_tokens).max().filter(|_| is_looked_up);
         let worker = Arc::clone(&section.members[section.seats[chosen]].worker);
         let work = Work {
-            prefill_tokens: ask.prompt_tokens - cached_tokens.unwrap_or(0),
+            prefill_tokens: ask.prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
             context_tokens: ask.prompt_tokens,
         };
-        let cached_bytes = terms.prompt.map(|_| section.candidate_bytes[chosen]);
         let booking = Booking::make(fleet, worker.id, work);
         let bookings = fleet.bookings(worker.id);
         let presumed = terms.prompt.and_then(|prompt| {
@@ -152,46 +171,47 @@ impl Pool {
             self.versions.of(prompt).fetch_add(1, Ordering::Release);
             presumed
         });
-        Some(Placed { worker, reason, cached_tokens, cached_bytes, bookings, booking, presumed })
-    }
-}
-
-impl Scratch {
-    fn walk(&mut self, index: &Index, prompt: PromptChunks<'_>) {
-        index.lookup(prompt.root, Prompt::Chunks(prompt.digests), &mut self.overlaps);
-    }
-
-    /// The prompt as spans, with the tokens that its chunks are believed to have.
-    fn cut(&mut self, prompt: PromptChunks<'_>, rate: &TokenRate) {
-        let tokens = rate.tokens_in(prompt.chunk_bytes).clamp(1, Span::TOKENS_MAX);
-        let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
-        self.spans.clear();
-        self.spans.extend(prompt.digests.iter().take(PRESUMED_CHUNKS_MAX).map(span));
+        let prompt_tokens = ask.prompt_tokens;
+        Some(Placed {
+            worker,
+            reason,
+            cached_tokens,
+            longest_match,
+            prompt_tokens,
+            expectation,
+            bookings,
+            booking,
+            presumed,
+        })
     }
 }
 
 impl Section {
     /// Writes the ready members' numbers into the candidates.
-    fn line_up(&mut self, fleet: &Fleet, terms: &Terms<'_>, rate: &TokenRate, overlaps: &Overlaps) {
-        let overlaps = if terms.prompt.is_some() { overlaps.as_slice() } else { &[] };
+    fn line_up(&mut self, fleet: &Fleet, terms: &Terms<'_>, rate: &TokenRate, scratch: &Scratch) {
+        let overlaps = if terms.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = overlap.reach.bytes);
         // The last token is computed anew even when everything is cached: its logits are wanted.
         let usable = terms.ask.prompt_tokens.saturating_sub(1);
         self.candidates.clear();
         self.seats.clear();
-        self.candidate_bytes.clear();
+        self.expectations.clear();
         for (seat, member) in self.members.iter().enumerate() {
             let desk = fleet.desk_view(member.id);
             if desk.state != WorkerState::Ready || terms.avoid.contains(&member.id) {
                 continue;
             }
             self.seats.push(seat);
-            let held_bytes = self.overlap_bytes[member.id.index()];
-            self.candidate_bytes.push(held_bytes);
+            let presumed_bytes = self.overlap_bytes[member.id.index()];
+            let presumed = whole_blocks(rate.tokens_in(presumed_bytes).min(usable), &desk);
+            let promise = terms.promise(&desk, || scratch.held(member.id));
+            self.expectations.push(Expectation { view: desk.view, presumed_bytes, promise });
             self.candidates.push(Candidate {
                 worker: member.id,
                 identity: member.identity,
-                overlap_tokens: rate.tokens_in(held_bytes).min(usable),
+                // Never added: what was sent to a worker with events is presumed only until its event must have come.
+                overlap_tokens: promise.map_or(presumed, |promise| promise.expected.max(presumed)),
+                restorable_tokens: promise.map_or(0, |promise| promise.restorable),
                 in_flight: desk.in_flight,
                 prefill_tokens: desk.prefill_tokens,
                 decode_tokens: desk.decode_tokens,
@@ -199,6 +219,22 @@ impl Section {
             });
         }
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = 0);
+    }
+}
+
+/// Caches hold whole blocks, where it is known how large they are.
+fn whole_blocks(tokens: u32, desk: &DeskView) -> u32 {
+    tokens - tokens % desk.block_tokens.unwrap_or(1).max(1)
+}
+
+impl Terms<'_> {
+    /// What a worker's events promise of the prompt; `None` for one without them.
+    fn promise(&self, desk: &DeskView, held: impl FnOnce() -> Held) -> Option<Promise> {
+        let text = self.text.filter(|_| desk.view != CacheView::Presumed)?;
+        let block_tokens = desk.block_tokens.unwrap_or(1);
+        let prompt_bytes = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
+        let (view, trust, unproven) = (desk.view, desk.trust, self.unproven);
+        Some(held().promise(Weights { view, trust, unproven, block_tokens, prompt_bytes }))
     }
 }
 

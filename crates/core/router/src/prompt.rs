@@ -14,3 +14,12 @@ pub struct PromptChunks<'a> {
     /// Bytes in all, the last part of a chunk included.
     pub bytes: u32,
 }
+
+/// A prompt in the units in which engines report what they hold: the text that they tokenize, or its tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct PromptText<'a> {
+    /// Its namespace, by [`Router::text_root`](crate::Router::text_root).
+    pub root: RootKey,
+    /// From its beginning to its end, or to the first thing in it that is no text.
+    pub bytes: &'a [u8],
+}

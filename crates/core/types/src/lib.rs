@@ -7,10 +7,12 @@ mod cache;
 mod load;
 mod time;
 mod url;
+mod view;
 mod worker;
 
 pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use time::Micros;
 pub use url::BadUrl;
+pub use view::CacheView;
 pub use worker::{Address, MAX_WORKERS, WorkerId, WorkerState};

@@ -81,7 +81,7 @@ async fn watch_with<F>(
 
 fn worker_at(address: &SocketAddr) -> Listed {
     // SocketAddr writes IPv6 addresses in brackets, as URLs want them.
-    Listed { address: Address::new(format!("http://{address}")), models: None }
+    Listed { address: Address::new(format!("http://{address}")), models: None, kv_events: None }
 }
 
 #[cfg(test)]

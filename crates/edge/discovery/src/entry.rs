@@ -17,6 +17,23 @@ pub struct WorkerEntry {
     /// What it serves; left out, the engine is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<String>>,
+    /// Where its KV events are, if the engine cannot be asked.
+    #[serde(default, rename = "kv-events", skip_serializing_if = "Option::is_none")]
+    pub kv_events: Option<EventsEntry>,
+}
+
+/// Where an engine's KV events are: of its first rank; the others count ports up from there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EventsEntry {
+    /// `tcp://HOST:PORT`; a `*` is the worker's host. `poll` asks TensorRT-LLM over HTTP, `off` leaves the engine alone.
+    pub endpoint: String,
+    /// Where replays are served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<String>,
+    /// The topic of its messages, where it has one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub topic: String,
 }
 
 /// A file of workers that cannot be read.
@@ -44,10 +61,17 @@ struct WorkersFile {
 }
 
 impl WorkerEntry {
+    /// An engine of which nothing else is said.
+    pub fn new(url: String, ranks: Option<u16>) -> WorkerEntry {
+        WorkerEntry { url, ranks, models: None, kv_events: None }
+    }
+
     /// The workers behind the URL.
     pub fn listed(&self) -> Result<Vec<Listed>, BadUrl> {
         let addresses = Address::parse(&self.url, self.ranks)?;
-        Ok(addresses.into_iter().map(|address| Listed { address, models: self.models.clone() }).collect())
+        let listed =
+            |address| Listed { address, models: self.models.clone(), kv_events: self.kv_events.clone() };
+        Ok(addresses.into_iter().map(listed).collect())
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use warmroute_types::Address;
 
+use crate::EventsEntry;
+
 /// Names a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceId(pub usize);
@@ -15,6 +17,8 @@ pub struct Listed {
     pub address: Address,
     /// What it serves, if the source says so.
     pub models: Option<Vec<String>>,
+    /// Where its KV events are, if the source says so.
+    pub kv_events: Option<EventsEntry>,
 }
 
 /// All that one source knows at one moment.
@@ -29,7 +33,7 @@ pub struct Listing {
 /// What a listing changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RosterChange {
-    /// New, or its models changed.
+    /// New, or what is said of it changed.
     Joined(Listed),
     /// No source lists it any more.
     Left(Address),
@@ -39,7 +43,7 @@ pub enum RosterChange {
 #[derive(Debug, Default)]
 pub struct Roster {
     sources: HashMap<SourceId, Vec<Listed>>,
-    present: BTreeMap<Address, Option<Vec<String>>>,
+    present: BTreeMap<Address, Listed>,
 }
 
 impl Roster {
@@ -49,25 +53,22 @@ impl Roster {
         let wanted = self.union();
         let left = self.present.keys().filter(|address| !wanted.contains_key(*address));
         let left = left.map(|address| RosterChange::Left(address.clone()));
-        let joined = wanted.iter().filter(|(address, models)| self.present.get(*address) != Some(*models));
-        let joined = joined.map(|(address, models)| {
-            RosterChange::Joined(Listed { address: address.clone(), models: models.clone() })
-        });
+        let joined = wanted.values().filter(|listed| self.present.get(&listed.address) != Some(listed));
+        let joined = joined.cloned().map(RosterChange::Joined);
         let changes = left.chain(joined).collect();
         self.present = wanted;
         changes
     }
 
-    /// A worker that two sources list is one worker; models said by any source beat models said by none.
-    fn union(&self) -> BTreeMap<Address, Option<Vec<String>>> {
-        let mut union: BTreeMap<Address, Option<Vec<String>>> = BTreeMap::new();
+    /// A worker that two sources list is one worker; what is said by any source beats what is said by none.
+    fn union(&self) -> BTreeMap<Address, Listed> {
+        let mut union: BTreeMap<Address, Listed> = BTreeMap::new();
         let mut ids: Vec<_> = self.sources.keys().copied().collect();
         ids.sort_unstable();
         for listed in ids.iter().flat_map(|id| &self.sources[id]) {
-            let models = union.entry(listed.address.clone()).or_default();
-            if models.is_none() {
-                models.clone_from(&listed.models);
-            }
+            let known = union.entry(listed.address.clone()).or_insert_with(|| listed.clone());
+            known.models = known.models.take().or_else(|| listed.models.clone());
+            known.kv_events = known.kv_events.take().or_else(|| listed.kv_events.clone());
         }
         union
     }
@@ -81,7 +82,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn listed(name: &str) -> Listed {
-        Listed { address: Address::new(name), models: None }
+        Listed { address: Address::new(name), models: None, kv_events: None }
     }
 
     fn listing(source: usize, names: &[&str]) -> Listing {

@@ -6,15 +6,19 @@ use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_index::{Digester, Namespace, RootKey, Source};
 use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
-use warmroute_router::{Content, PromptChunks, Silence};
+use warmroute_router::{Content, PromptChunks, PromptText, Silence};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::alignments::{Unwritten, Written};
 use crate::gateway::Gateway;
 use crate::outgoing::Buffered;
 use crate::{Config, SessionKey, UsageInjection};
 
 /// What the router adds to a stream's request, so that its last event says what was used.
 const ASK_FOR_USAGE: &[u8] = b"\"stream_options\":{\"include_usage\":true},";
+
+/// The same where the client wrote `null`.
+const USAGE_OPTIONS: &[u8] = b"{\"include_usage\":true}";
 
 /// A thread's memory for cutting prompts is given back after a prompt larger than this.
 const CHUNKS_BYTES_MAX: usize = 1 << 20;
@@ -55,12 +59,19 @@ impl Default for Asked {
     }
 }
 
-/// A prompt's chunks.
+/// A prompt as the router takes it.
 pub(crate) struct Cut {
     root: RootKey,
     digests: Box<[u64]>,
     bytes: u32,
     pub content: Content,
+    text: Option<Text>,
+}
+
+/// A prompt as its engine writes it, as far as it can be compared with what engines report.
+struct Text {
+    root: RootKey,
+    bytes: Box<[u8]>,
 }
 
 impl Cut {
@@ -69,7 +80,12 @@ impl Cut {
         PromptChunks { root: self.root, digests: &self.digests, chunk_bytes, bytes: self.bytes }
     }
 
-    fn of(body: &Body<'_>, model: &str, digester: &Digester) -> Cut {
+    pub(crate) fn text(&self) -> Option<PromptText<'_>> {
+        self.text.as_ref().map(|text| PromptText { root: text.root, bytes: &text.bytes })
+    }
+
+    /// One string for one request: as the engine writes it where that is known, canonical otherwise.
+    async fn of(body: &Body<'_>, api: Api, model: &str, gateway: &Gateway) -> Cut {
         let salt = body.salt();
         let salt = salt.as_deref().map(String::from_utf8_lossy);
         let root = RootKey::of(&Namespace {
@@ -80,11 +96,39 @@ impl Cut {
             cut: CHUNK_BYTES as u32,
             source: Source::Presumed,
         });
+        let digester = gateway.router.digester();
+        let Some(matching) = gateway.alignments.of(model) else {
+            return Cut::canonical(body, root, digester);
+        };
+        match matching.write(body, api).await {
+            Ok(written) => {
+                let reported = gateway.router.text_root(Some(model), salt.as_deref(), written.unit);
+                Cut::written(written, root, reported, digester)
+            }
+            Err(Unwritten(why)) => {
+                gateway.metrics.unrendered(why);
+                Cut::canonical(body, root, digester)
+            }
+        }
+    }
+
+    fn written(written: Written, root: RootKey, reported: RootKey, digester: &Digester) -> Cut {
+        let text = written.text.as_deref().unwrap_or(&written.reported);
+        Cut {
+            root,
+            digests: Chunks::cut_text(text, |bytes| digester.digest(bytes)).into(),
+            bytes: u32::try_from(text.len()).unwrap_or(u32::MAX),
+            content: if written.has_media { Content::Media } else { Content::Text },
+            text: Some(Text { root: reported, bytes: written.reported.into() }),
+        }
+    }
+
+    fn canonical(body: &Body<'_>, root: RootKey, digester: &Digester) -> Cut {
         CHUNKS.with_borrow_mut(|chunks| {
             chunks.cut(body, |bytes| digester.digest(bytes));
             let bytes = u32::try_from(chunks.bytes()).unwrap_or(u32::MAX);
             let content = if chunks.has_media() { Content::Media } else { Content::Text };
-            let cut = Cut { root, digests: chunks.digests().into(), bytes, content };
+            let cut = Cut { root, digests: chunks.digests().into(), bytes, content, text: None };
             if chunks.bytes() > CHUNKS_BYTES_MAX {
                 *chunks = Chunks::default();
             }
@@ -95,15 +139,20 @@ impl Cut {
 
 impl Asked {
     /// Reads it from a body.
-    pub(crate) fn of(body: &Body<'_>, api: Api, headers: &HeaderMap, gateway: &Gateway) -> Asked {
+    pub(crate) async fn of(body: &Body<'_>, api: Api, headers: &HeaderMap, gateway: &Gateway) -> Asked {
         let (config, policy) = (&gateway.config, gateway.router.policy());
         let asked = body.model();
         let model = asked.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
         // A prompt that stands elsewhere in part, or several of them, cannot be looked up.
-        let is_one_prompt = body.is_single() && !body.continues_another();
+        let is_one_prompt = body.has_one_prompt() && !body.continues_another();
         let looks_at_caches = policy.needs_overlap() && api != Api::Other && is_one_prompt;
         let is_stream = body.is_stream() && matches!(api, Api::Chat | Api::Completions);
-        let injects = config.usage_injection == UsageInjection::On && is_stream && !body.has_stream_options();
+        let is_unsaid = is_stream && body.stream_options().is_none();
+        let injects = config.usage_injection == UsageInjection::On && is_unsaid;
+        let prompt = match looks_at_caches {
+            true => Some(Cut::of(body, api, model.unwrap_or_default(), gateway).await),
+            false => None,
+        };
         Asked {
             prompt_tokens: body.prompt_tokens(),
             session_key: if policy.needs_session_key() { session_key(config, headers, body) } else { None },
@@ -112,12 +161,14 @@ impl Asked {
             } else {
                 None
             },
-            prompt: looks_at_caches
-                .then(|| Cut::of(body, model.unwrap_or_default(), gateway.router.digester())),
-            is_single: is_one_prompt && api != Api::Other,
+            prompt,
+            is_single: is_one_prompt && body.has_one_answer() && api != Api::Other,
             silence: match api {
-                Api::Chat | Api::Completions => Silence::MeansZero,
-                Api::Responses | Api::Messages | Api::Other => Silence::MeansNothing,
+                // Usage that comes with every event, unasked for at the end, leaves details out whatever they are.
+                Api::Chat | Api::Completions if !is_stream || injects || asks_for_usage(body) => {
+                    Silence::MeansZero
+                }
+                _ => Silence::MeansNothing,
             },
             usage_is_ours: injects,
             model: model.map(str::to_owned),
@@ -131,11 +182,31 @@ impl Asked {
             let name = serde_json::Value::from(model.as_str()).to_string();
             (range, Bytes::from(name))
         });
-        // Right after the opening brace: the object is not empty, it says that it wants a stream.
-        let brace = bytes.iter().position(|&byte| byte == b'{').map_or(0, |at| at + 1);
-        let ask = self.usage_is_ours.then(|| (brace..brace, Bytes::from_static(ASK_FOR_USAGE)));
-        Buffered::spliced(bytes, [ask, rename])
+        let ask = self.usage_is_ours.then(|| match body.stream_options_range() {
+            Some(null) => (null, Bytes::from_static(USAGE_OPTIONS)),
+            None => {
+                // Right after the opening brace: the object is not empty, it says that it wants a stream.
+                let brace = bytes.iter().position(|&byte| byte == b'{').map_or(0, |at| at + 1);
+                (brace..brace, Bytes::from_static(ASK_FOR_USAGE))
+            }
+        });
+        let start =
+            |splice: &Option<(std::ops::Range<usize>, Bytes)>| splice.as_ref().map(|(at, _)| at.start);
+        let mut splices = [ask, rename];
+        splices.sort_by_key(start);
+        Buffered::spliced(bytes, splices)
     }
+}
+
+/// Whether the client asked for usage at the end of its stream.
+fn asks_for_usage(body: &Body<'_>) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Options {
+        #[serde(default)]
+        include_usage: bool,
+    }
+    let options = body.stream_options().and_then(|options| serde_json::from_slice::<Options>(options).ok());
+    options.is_some_and(|options| options.include_usage)
 }
 
 /// The first session that the request names.

@@ -112,6 +112,7 @@ impl Exchange {
             model: asked.model.as_deref(),
             prompt_tokens: asked.prompt_tokens,
             prompt: asked.prompt.as_ref().map(Cut::chunks),
+            text: asked.prompt.as_ref().and_then(Cut::text),
             session_key: asked.session_key,
             prefix_key: asked.prefix_key,
             avoid: &self.failed,
@@ -122,8 +123,10 @@ impl Exchange {
         let decision = decision.map_err(|why| Refusal::no_route(&why, ask.model))?;
         self.gateway.metrics.decided(decision.policy, decision.reason);
         tracing::debug!(
-            worker = %decision.worker.label, policy = decision.policy, reason = decision.reason,
-            query_tokens = ask.prompt_tokens, matched_tokens = decision.cached_tokens, "routed",
+            request = ?self.headers.get(headers::REQUEST_ID), worker = %decision.worker.label,
+            policy = decision.policy, reason = decision.reason, view = %decision.view,
+            query_tokens = decision.prompt_tokens, matched_tokens = decision.cached_tokens,
+            longest_match_tokens = decision.longest_match, "routed",
         );
         Ok(decision)
     }

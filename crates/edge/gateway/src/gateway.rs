@@ -7,6 +7,7 @@ use warmroute_policy::Standard;
 use warmroute_router::Router;
 use warmroute_types::Micros;
 
+use crate::alignments::{Alignments, ModelMatching};
 use crate::metrics::Metrics;
 use crate::upstream::Upstreams;
 use crate::{Config, ConfigError};
@@ -17,6 +18,7 @@ pub struct Gateway {
     pub(crate) config: Config,
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) metrics: Metrics,
+    pub(crate) alignments: Alignments,
     start: Instant,
 }
 
@@ -26,7 +28,8 @@ impl Gateway {
         config.validate()?;
         let upstreams = Arc::new(Upstreams::new(&config));
         let metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams));
-        Ok(Arc::new(Gateway { router, config, upstreams, metrics, start: Instant::now() }))
+        let alignments = Alignments::default();
+        Ok(Arc::new(Gateway { router, config, upstreams, metrics, alignments, start: Instant::now() }))
     }
 
     /// The routing core.
@@ -37,6 +40,11 @@ impl Gateway {
     /// The time that the router is told.
     pub fn now(&self) -> Micros {
         self.start.elapsed().into()
+    }
+
+    /// From now on this model's prompts are written as its engines write them; `None`: they cannot be.
+    pub fn align(&self, model: &str, matching: Option<ModelMatching>) {
+        self.alignments.set(model, matching);
     }
 
     /// Lets go of connections that nobody used for a while. Call it every few seconds.

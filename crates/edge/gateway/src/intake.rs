@@ -78,17 +78,17 @@ pub(crate) async fn receive(
     if api == Api::Other {
         // An API that we do not know may send what we cannot read: it goes on all the same.
         let body = Body::read(&bytes).unwrap_or_default();
-        return Ok(take_in(&bytes, &body, api, headers, gateway));
+        return Ok(take_in(&bytes, &body, api, headers, gateway).await);
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
         return Err(Refusal::Encoded(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
     }
     let body = Body::read(&bytes).map_err(|bad| Refusal::bad_json(bad, &bytes))?;
-    Ok(take_in(&bytes, &body, api, headers, gateway))
+    Ok(take_in(&bytes, &body, api, headers, gateway).await)
 }
 
-fn take_in(bytes: &Bytes, body: &Body<'_>, api: Api, headers: &HeaderMap, gateway: &Gateway) -> Intake {
-    let asked = Asked::of(body, api, headers, gateway);
+async fn take_in(bytes: &Bytes, body: &Body<'_>, api: Api, headers: &HeaderMap, gateway: &Gateway) -> Intake {
+    let asked = Asked::of(body, api, headers, gateway).await;
     let body = Load::Buffered(asked.outgoing(bytes, body, &gateway.config));
     Intake { asked: Arc::new(asked), body }
 }

@@ -13,6 +13,7 @@
 //! closes the other. There is no other clean-up code.
 
 mod admin;
+mod alignments;
 mod asked;
 mod config;
 mod exchange;
@@ -33,7 +34,8 @@ mod trip;
 mod upstream;
 mod usage;
 
-pub use admin::{Admin, Readiness};
+pub use admin::{Admin, Readiness, Reports, ReportsRefused};
+pub use alignments::ModelMatching;
 pub use config::{Config, ConfigError, DecisionHeaders, SessionKey, UsageInjection};
 pub use gateway::Gateway;
 pub use server::{Drain, Drained, serve};

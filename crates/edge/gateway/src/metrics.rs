@@ -20,7 +20,10 @@ use warmroute_policy::Standard;
 use warmroute_router::{Feedback, Router};
 use warmroute_types::{Micros, PrefixCache, WorkerState};
 
+use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
+
+mod feeds;
 
 /// How a request that reached a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,10 +79,26 @@ pub(crate) struct Metrics {
     registry: Registry,
     decisions: Family<Reasoned, Counter>,
     refusals: Family<Refused, Counter>,
+    unrendered: Family<Refused, Counter>,
     retries: Counter,
     first_token_seconds: Histogram,
     request_seconds: Histogram,
 }
+
+/// Why a prompt may not be written as its engine writes it.
+const UNRENDERED: [&str; 11] = [
+    "api",
+    "busy",
+    "nothing_to_continue",
+    "no_template",
+    "own_template",
+    "setting",
+    "several_prompts",
+    "shape",
+    "template_failed",
+    "tokenizer_failed",
+    "unknown_token",
+];
 
 /// From a millisecond to minutes, about two buckets an octave at the lower end where routing matters.
 const SECONDS: [f64; 18] = [
@@ -95,10 +114,13 @@ impl Metrics {
             registry: Registry::default(),
             decisions: Family::default(),
             refusals: Family::default(),
+            unrendered: Family::default(),
             retries: Counter::default(),
             first_token_seconds: Histogram::new(SECONDS),
             request_seconds: Histogram::new(SECONDS),
         };
+        begin_at_zero(&metrics.refusals, &Refusal::CODES);
+        begin_at_zero(&metrics.unrendered, &UNRENDERED);
         metrics.register(&mut registry);
         metrics.registry = registry;
         metrics
@@ -107,6 +129,11 @@ impl Metrics {
     fn register(&self, registry: &mut Registry) {
         registry.register("decisions", "Routing decisions, by policy and reason", self.decisions.clone());
         registry.register("refusals", "Requests that the gateway refused itself", self.refusals.clone());
+        registry.register(
+            "unrendered",
+            "Requests to aligned models whose prompt could not be written as the engine writes it",
+            self.unrendered.clone(),
+        );
         registry.register("retries", "Requests sent to another worker after a failure", self.retries.clone());
         registry.register(
             "time_to_first_token_seconds",
@@ -128,6 +155,10 @@ impl Metrics {
         self.refusals.get_or_create(&Refused { reason }).inc();
     }
 
+    pub(crate) fn unrendered(&self, reason: &'static str) {
+        self.unrendered.get_or_create(&Refused { reason }).inc();
+    }
+
     pub(crate) fn retried(&self) {
         self.retries.inc();
     }
@@ -146,6 +177,11 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
+}
+
+/// A series that begins with its first event hides that event from `rate`.
+fn begin_at_zero(family: &Family<Refused, Counter>, reasons: &[&'static str]) {
+    reasons.iter().for_each(|&reason| _ = family.get_or_create(&Refused { reason }).inc_by(0));
 }
 
 /// One count of what caches gave: its name and help, and what one answer adds to it.
@@ -249,6 +285,7 @@ impl Collector for Workers {
             }
         }
         self.encode_caches(&mut encoder, &views)?;
+        feeds::encode(&mut encoder, &self.router, &views)?;
         encode_index(&mut encoder, self.router.index_stats())
     }
 }

@@ -64,6 +64,20 @@ impl Refusal {
         }
     }
 
+    /// Every code that there is.
+    pub(crate) const CODES: [&str; 10] = [
+        "broken_body",
+        "invalid_json",
+        "method_not_allowed",
+        "model_not_found",
+        "no_worker_ready",
+        "request_too_large",
+        "slow_body",
+        "unknown_url",
+        "unsupported_encoding",
+        "worker_failed",
+    ];
+
     /// A short name for metrics and OpenAI's `code`.
     pub(crate) fn code(&self) -> &'static str {
         match self {

@@ -123,7 +123,7 @@ impl Relay {
     }
 
     fn finish(&mut self) {
-        let Some(Live { answer, trip, usage, .. }) = self.live.take() else { return };
+        let Some(Live { answer, mut trip, usage, .. }) = self.live.take() else { return };
         if let (Ending::Ok, Some(usage)) = (self.shape.ending, usage.read()) {
             trip.used(usage);
         }

@@ -49,18 +49,19 @@ impl Trip {
     }
 
     /// The engine said what it used.
-    pub(crate) fn used(&self, usage: Usage) {
+    pub(crate) fn used(&mut self, usage: Usage) {
         if !self.asked.is_single {
             return;
         }
         let answered = Answered {
             model: self.asked.model.as_deref(),
             prompt: self.asked.prompt.as_ref().map(Cut::chunks),
+            text: self.asked.prompt.as_ref().and_then(Cut::text),
             usage,
             silence: self.asked.silence,
             content: self.asked.prompt.as_ref().map_or_else(Content::default, |cut| cut.content),
         };
-        let feedback = self.gateway.router.feedback(&self.decision, answered, self.gateway.now());
+        let feedback = self.gateway.router.feedback(&mut self.decision, answered, self.gateway.now());
         self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback, self.asked.silence);
     }
 

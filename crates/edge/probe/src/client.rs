@@ -1,11 +1,11 @@
-//! The least HTTP client that a probe needs: GET over one connection that is kept.
+//! The least HTTP client that asking a worker needs: GET and POST over one connection that is kept.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Authority;
-use http::{HeaderValue, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -15,34 +15,59 @@ const BODY_BYTES_MAX: usize = 8 << 20;
 
 /// Why there was no answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoAnswer {
+pub enum NoAnswer {
+    /// The URL cannot be asked.
     #[error("not a usable URL")]
     Url,
+    /// It cannot be reached, or the connection broke.
     #[error("{0}")]
     Io(#[from] std::io::Error),
+    /// It speaks no HTTP, or broke off.
     #[error("{0}")]
     Http(#[from] hyper::Error),
+    /// The body broke off, or is too long.
     #[error("the body cannot be read: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),
+    /// Too late.
     #[error("no answer in time")]
     Late,
 }
 
-pub(crate) struct Client {
+/// Asks one worker.
+pub struct Client {
     base: String,
     timeout: Duration,
-    open: Option<SendRequest<Empty<Bytes>>>,
+    open: Option<SendRequest<Full<Bytes>>>,
+}
+
+/// What is asked.
+struct Question {
+    method: Method,
+    path: String,
+    /// JSON, where there is any.
+    body: Bytes,
 }
 
 impl Client {
-    pub(crate) fn new(base: &str, timeout: Duration) -> Client {
+    /// For the worker at this URL. An answer that takes longer than `timeout` is none.
+    pub fn new(base: &str, timeout: Duration) -> Client {
         Client { base: base.to_owned(), timeout, open: None }
     }
 
-    /// Status and body of `path`. A connection that was kept and has died meanwhile is replaced once.
-    pub(crate) async fn get(&mut self, path: &str) -> Result<(StatusCode, Bytes), NoAnswer> {
+    /// Status and body of `path`.
+    pub async fn get(&mut self, path: &str) -> Result<(StatusCode, Bytes), NoAnswer> {
+        self.ask(Question { method: Method::GET, path: path.to_owned(), body: Bytes::new() }).await
+    }
+
+    /// Status and body of the answer to a JSON body.
+    pub async fn post(&mut self, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), NoAnswer> {
+        self.ask(Question { method: Method::POST, path: path.to_owned(), body }).await
+    }
+
+    /// A connection that was kept and has died meanwhile is replaced once.
+    async fn ask(&mut self, question: Question) -> Result<(StatusCode, Bytes), NoAnswer> {
         let timeout = self.timeout;
-        let answer = tokio::time::timeout(timeout, self.get_slowly(path)).await;
+        let answer = tokio::time::timeout(timeout, self.ask_slowly(&question)).await;
         let answer = answer.unwrap_or(Err(NoAnswer::Late));
         if answer.is_err() {
             self.open = None;
@@ -50,23 +75,23 @@ impl Client {
         answer
     }
 
-    async fn get_slowly(&mut self, path: &str) -> Result<(StatusCode, Bytes), NoAnswer> {
-        let uri: Uri = format!("{}{path}", self.base).parse().map_err(|_| NoAnswer::Url)?;
+    async fn ask_slowly(&mut self, question: &Question) -> Result<(StatusCode, Bytes), NoAnswer> {
+        let uri: Uri = format!("{}{}", self.base, question.path).parse().map_err(|_| NoAnswer::Url)?;
         let authority = uri.authority().cloned().ok_or(NoAnswer::Url)?;
         if let Some(mut sender) = self.open.take().filter(|sender| sender.is_ready())
-            && let Ok(answer) = ask(&mut sender, &uri, &authority).await
+            && let Ok(answer) = ask(&mut sender, question, &uri, &authority).await
         {
             self.open = Some(sender);
             return Ok(answer);
         }
         let mut sender = connect(&authority).await?;
-        let answer = ask(&mut sender, &uri, &authority).await?;
+        let answer = ask(&mut sender, question, &uri, &authority).await?;
         self.open = Some(sender);
         Ok(answer)
     }
 }
 
-async fn connect(authority: &Authority) -> Result<SendRequest<Empty<Bytes>>, NoAnswer> {
+async fn connect(authority: &Authority) -> Result<SendRequest<Full<Bytes>>, NoAnswer> {
     let host = authority.host().trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
     stream.set_nodelay(true)?;
@@ -77,14 +102,20 @@ async fn connect(authority: &Authority) -> Result<SendRequest<Empty<Bytes>>, NoA
 }
 
 async fn ask(
-    sender: &mut SendRequest<Empty<Bytes>>,
+    sender: &mut SendRequest<Full<Bytes>>,
+    question: &Question,
     uri: &Uri,
     authority: &Authority,
 ) -> Result<(StatusCode, Bytes), NoAnswer> {
-    let mut request = Request::new(Empty::new());
+    let mut request = Request::new(Full::new(question.body.clone()));
+    *request.method_mut() = question.method.clone();
     *request.uri_mut() = uri.path_and_query().map_or_else(Uri::default, |path| Uri::from(path.clone()));
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| NoAnswer::Url)?;
     request.headers_mut().insert(header::HOST, host);
+    if question.method == Method::POST {
+        let json = HeaderValue::from_static("application/json");
+        request.headers_mut().insert(header::CONTENT_TYPE, json);
+    }
     let response = sender.send_request(request).await?;
     let status = response.status();
     let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await.map_err(NoAnswer::Body)?;

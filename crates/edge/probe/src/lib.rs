@@ -19,6 +19,7 @@ use warmroute_policy::Policy;
 use warmroute_router::Router;
 use warmroute_types::{Micros, WorkerId};
 
+pub use client::{Client, NoAnswer};
 pub use load::{read_capacity, read_load};
 use worker::Probe;
 

@@ -7,7 +7,7 @@ use warmroute_engine::Request;
 
 use crate::chain::Chain;
 use crate::filler::filler;
-use crate::tokens::{self, CHUNK_BYTES, Token};
+use crate::tokens::{self, Token, Tokenizer};
 
 /// What will be said, and how it ends.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(crate) struct Answer {
     pub(crate) tokens: u32,
     /// Why it ends.
     pub(crate) finish: Finish,
+    /// How its text is cut.
+    pub(crate) tokenizer: Tokenizer,
 }
 
 /// Why an answer ends.
@@ -42,35 +44,50 @@ pub(crate) enum Ending {
 
 impl Answer {
     /// Decides the answer to the prompt in `chain`, and what to ask the engine for.
-    pub(crate) fn plan(mut chain: Chain, seed: u64, ending: Ending, stops: &[String]) -> (Answer, Request) {
+    pub(crate) fn plan(
+        mut chain: Chain,
+        seed: u64,
+        ending: Ending,
+        stops: &[String],
+        tokenizer: Tokenizer,
+    ) -> Planned {
         let prompt_tokens = chain.tokens();
-        let answer = Answer::decide(chain.fingerprint() ^ seed, ending, stops);
-        chain.extend(answer.token_ids);
-        let request = Request { chain: chain.into_names(), prompt_tokens, output_tokens: answer.seen.tokens };
-        (answer.seen, request)
+        let Decided { seen, token_ids } =
+            Answer::decide(chain.fingerprint() ^ seed, ending, stops, tokenizer);
+        chain.extend(token_ids.iter().copied());
+        let request = Request { chain: chain.into_names(), prompt_tokens, output_tokens: seen.tokens };
+        Planned { answer: seen, request, token_ids }
     }
 
-    fn decide(seed: u64, ending: Ending, stops: &[String]) -> Decided {
+    fn decide(seed: u64, ending: Ending, stops: &[String], tokenizer: Tokenizer) -> Decided {
         let text_tokens = match ending {
             Ending::Natural(tokens) => tokens.saturating_sub(1),
             Ending::Cut(tokens) => tokens,
         };
-        let mut text = filler(seed, text_tokens as usize * CHUNK_BYTES);
+        let mut text = filler(seed, text_tokens as usize * tokenizer.chunk_bytes());
         if let Ending::Natural(_) = ending {
             finish_sentence(&mut text);
         }
         match first_stop(&text, stops) {
-            Some((at, stop)) => Decided::stopped(text, at, stop),
-            None => Decided::run_out(text, ending),
+            Some((at, stop)) => Decided::stopped(text, at, stop, tokenizer),
+            None => Decided::run_out(text, ending, tokenizer),
         }
     }
 
     /// The text of one output token; nothing for tokens without text.
     pub(crate) fn piece(&self, index: u32) -> &str {
-        let start = (index as usize * CHUNK_BYTES).min(self.text.len());
-        let end = (start + CHUNK_BYTES).min(self.text.len());
+        let chunk_bytes = self.tokenizer.chunk_bytes();
+        let start = (index as usize * chunk_bytes).min(self.text.len());
+        let end = (start + chunk_bytes).min(self.text.len());
         &self.text[start..end]
     }
+}
+
+/// An answer, what to ask the engine for, and the tokens it will generate.
+pub(crate) struct Planned {
+    pub(crate) answer: Answer,
+    pub(crate) request: Request,
+    pub(crate) token_ids: Vec<Token>,
 }
 
 /// An answer with the tokens that are generated for it.
@@ -81,18 +98,19 @@ struct Decided {
 
 impl Decided {
     /// The engine generates to the end of the stop string; the client sees what is before it.
-    fn stopped(mut text: String, at: usize, stop: &str) -> Decided {
-        let tokens = (at + stop.len()).div_ceil(CHUNK_BYTES);
+    fn stopped(mut text: String, at: usize, stop: &str, tokenizer: Tokenizer) -> Decided {
+        let tokens = (at + stop.len()).div_ceil(tokenizer.chunk_bytes());
         let mut token_ids = Vec::with_capacity(tokens);
-        tokens::encode(&text.as_bytes()[..(tokens * CHUNK_BYTES).min(text.len())], &mut token_ids);
+        let said = (tokens * tokenizer.chunk_bytes()).min(text.len());
+        tokenizer.encode(&text.as_bytes()[..said], &mut token_ids);
         text.truncate(at);
         let finish = Finish::StopString(stop.to_owned());
-        Decided { seen: Answer { text, tokens: tokens as u32, finish }, token_ids }
+        Decided { seen: Answer { text, tokens: tokens as u32, finish, tokenizer }, token_ids }
     }
 
-    fn run_out(text: String, ending: Ending) -> Decided {
+    fn run_out(text: String, ending: Ending, tokenizer: Tokenizer) -> Decided {
         let mut token_ids = Vec::new();
-        tokens::encode(text.as_bytes(), &mut token_ids);
+        tokenizer.encode(text.as_bytes(), &mut token_ids);
         let (tokens, finish) = match ending {
             Ending::Natural(tokens) => {
                 token_ids.push(tokens::END_OF_TURN);
@@ -100,7 +118,7 @@ impl Decided {
             }
             Ending::Cut(tokens) => (tokens, Finish::Length),
         };
-        Decided { seen: Answer { text, tokens, finish }, token_ids }
+        Decided { seen: Answer { text, tokens, finish, tokenizer }, token_ids }
     }
 }
 
@@ -124,7 +142,8 @@ mod tests {
         let mut chain = Chain::new("m", "", 16);
         chain.extend(0..20);
         let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
-        Answer::plan(chain, 0, ending, &stops)
+        let planned = Answer::plan(chain, 0, ending, &stops, Tokenizer::Quads);
+        (planned.answer, planned.request)
     }
 
     fn streamed(answer: &Answer) -> String {

@@ -2,6 +2,9 @@
 
 use thiserror::Error;
 use warmroute_engine::Profile;
+use warmroute_zmtp::Endpoint;
+
+use crate::tokens::Tokenizer;
 
 /// How one replica behaves. [`Config::for_profile`] gives vLLM's defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +28,61 @@ pub struct Config {
     pub usage_details: UsageDetails,
     /// The largest request body; larger ones get a 413.
     pub body_bytes_max: usize,
+    /// How text becomes tokens. A router that is to read the KV events needs [`Tokenizer::Pairs`].
+    pub tokenizer: Tokenizer,
+    /// Whether, and where, the engine tells what it caches.
+    pub events: Option<EventsConfig>,
+}
+
+/// vLLM's `--kv-events-config`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventsConfig {
+    /// Where rank 0 publishes; the other ranks one port further each, or on free ports where this is port 0.
+    pub endpoint: Endpoint,
+    /// Where rank 0 answers questions about the past, if it does.
+    pub replay: Option<Endpoint>,
+    /// Whether it binds, or connects to a router that has bound.
+    pub publisher: PublisherMode,
+    /// The topic of all messages.
+    pub topic: String,
+    /// How events are written.
+    pub encoding: EventEncoding,
+    /// Batches that are remembered for replays (`buffer_steps`).
+    pub memory_batches: usize,
+}
+
+/// Who connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PublisherMode {
+    /// Subscribers connect.
+    #[default]
+    Bind,
+    /// The engine connects to one subscriber.
+    Connect,
+}
+
+/// How events are written, and replays answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EventEncoding {
+    /// As vLLM since 0.26: maps, and replays with the topic.
+    #[default]
+    Map,
+    /// As vLLM up to 0.23 and SGLang: arrays, and replays without the topic.
+    Array,
+}
+
+impl EventsConfig {
+    /// Binds here, with vLLM's defaults.
+    pub fn bind(endpoint: Endpoint, replay: Option<Endpoint>) -> EventsConfig {
+        EventsConfig {
+            endpoint,
+            replay,
+            publisher: PublisherMode::Bind,
+            topic: String::new(),
+            encoding: EventEncoding::Map,
+            memory_batches: 10_000,
+        }
+    }
 }
 
 /// vLLM's `--enable-prompt-tokens-details`.
@@ -50,6 +108,9 @@ pub enum ConfigError {
         /// As configured.
         value: f64,
     },
+    /// The last rank's events have no endpoint.
+    #[error("rank {0} has no endpoint for events: ports end at 65535, and only ports are counted up")]
+    NoPort(u16),
     /// A model or adapter without a name.
     #[error("a served model needs a name")]
     Nameless,
@@ -68,6 +129,8 @@ impl Config {
             answer_tokens_default: 128,
             usage_details: UsageDetails::Report,
             body_bytes_max: 64 << 20,
+            tokenizer: Tokenizer::default(),
+            events: None,
         }
     }
 
@@ -83,6 +146,13 @@ impl Config {
         ] {
             if value <= 0.0 || !value.is_finite() {
                 return Err(ConfigError::NotPositive { name, value });
+            }
+        }
+        if let Some(events) = &self.events {
+            let last = self.ranks - 1;
+            let reaches = |endpoint: &Endpoint| endpoint.clone().of_rank(last).is_some();
+            if !reaches(&events.endpoint) || !events.replay.as_ref().is_none_or(reaches) {
+                return Err(ConfigError::NoPort(last));
             }
         }
         match self.models().any(str::is_empty) {

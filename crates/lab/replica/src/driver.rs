@@ -15,6 +15,7 @@ use warmroute_engine::{Engine, Happened, SequenceId};
 use warmroute_types::Micros;
 
 use crate::clock::Clock;
+use crate::events::Teller;
 use crate::fault::Condition;
 use crate::meter::{Board, Span};
 use crate::progress::{End, Progress};
@@ -43,6 +44,15 @@ pub(crate) struct Driver {
     leavers: Arc<Leavers>,
     board: Arc<Mutex<Board>>,
     condition: watch::Receiver<Condition>,
+    /// Tells the world what is cached.
+    teller: Option<Teller>,
+}
+
+/// What a driver shares with its rank.
+pub(crate) struct Desk {
+    pub(crate) inbox: mpsc::Receiver<Command>,
+    pub(crate) leavers: Arc<Leavers>,
+    pub(crate) board: Arc<Mutex<Board>>,
 }
 
 /// Where the engine is.
@@ -71,11 +81,11 @@ impl Driver {
     pub(crate) fn new(
         engine: Engine,
         speed: f64,
-        inbox: mpsc::Receiver<Command>,
-        leavers: Arc<Leavers>,
-        board: Arc<Mutex<Board>>,
+        desk: Desk,
         condition: watch::Receiver<Condition>,
+        teller: Option<Teller>,
     ) -> Driver {
+        let Desk { inbox, leavers, board } = desk;
         Driver {
             engine,
             speed,
@@ -88,6 +98,7 @@ impl Driver {
             leavers,
             board,
             condition,
+            teller,
         }
     }
 
@@ -192,7 +203,7 @@ impl Driver {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { request, progress, finish } = submission;
+        let Submission { request, content, progress, finish } = submission;
         if !progress.is_wanted() {
             return;
         }
@@ -201,6 +212,9 @@ impl Driver {
         match self.engine.submit(arrived, request) {
             Ok(id) => {
                 progress.set_sequence(id);
+                if let (Some(teller), Some(content)) = (&mut self.teller, content) {
+                    teller.enters(id, content);
+                }
                 self.sequences.insert(id, Sequence { progress, span });
             }
             Err(rejected) => {
@@ -216,6 +230,9 @@ impl Driver {
         for id in leavers.iter().filter_map(|progress| progress.sequence()) {
             if self.sequences.remove(&id).is_some() {
                 self.engine.cancel(id);
+                if let Some(teller) = &mut self.teller {
+                    teller.leaves(id);
+                }
                 self.board.lock().meter.abandoned();
             }
         }
@@ -228,6 +245,9 @@ impl Driver {
 
     fn restart(&mut self, done: oneshot::Sender<()>) {
         self.engine.restart();
+        if let Some(teller) = &mut self.teller {
+            teller.restart();
+        }
         self.step = Step::Between { resume_at: None };
         for (_, sequence) in self.sequences.drain() {
             sequence.progress.set_end(End::Lost);
@@ -239,6 +259,10 @@ impl Driver {
     fn finish(&mut self, began: Micros, ends: Micros) {
         let mut happened = std::mem::take(&mut self.happened);
         self.engine.finish_step(&mut happened);
+        if let Some(teller) = &mut self.teller {
+            // As in vLLM, the world hears of a block no later than the client hears of its token.
+            teller.tell(&happened);
+        }
         let board = Arc::clone(&self.board);
         let mut board = board.lock();
         for event in happened.drain(..) {

@@ -14,6 +14,9 @@ pub enum Error {
     /// The configuration cannot be served.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The sockets for events cannot be used.
+    #[error("cannot publish events: {0}")]
+    Events(#[from] warmroute_zmtp::Error),
     /// The listener cannot be used.
     #[error("cannot listen: {0}")]
     Listen(#[from] io::Error),

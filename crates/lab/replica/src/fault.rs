@@ -39,6 +39,50 @@ pub enum Fault {
     },
     /// The process restarts: every connection is reset and the cache is empty.
     Restart,
+    /// KV events go wrong on their way; the engine itself is well.
+    Events(EventFaults),
+}
+
+/// What becomes of published batches. What is lost or late here is still remembered for replays, but for `replay_batches`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct EventFaults {
+    /// They arrive this much later.
+    pub lag_ms: u32,
+    /// The share of batches that never arrive, 0 to 1.
+    pub loss: f64,
+    /// The share of batches that arrive after the next one.
+    pub reorder: f64,
+    /// The share of batches that arrive twice.
+    pub duplicate: f64,
+    /// Replays have only so many batches: the last ones.
+    pub replay_batches: Option<u32>,
+    /// What it says about removals.
+    pub removals: Removals,
+    /// What it says about stores.
+    pub stores: Stores,
+}
+
+/// Whether the engine tells what it stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stores {
+    /// It does.
+    #[default]
+    Told,
+    /// It tells all blocks of a prompt and its answer as soon as it has stored the first, also those it may never fill.
+    Ahead,
+}
+
+/// Whether the engine tells what it evicts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Removals {
+    /// It does.
+    #[default]
+    Told,
+    /// It does not: it lies about what it holds.
+    Hidden,
 }
 
 /// A fault whose numbers make no sense.
@@ -47,6 +91,9 @@ pub enum FaultError {
     /// Time would stop or run backwards.
     #[error("factor must be greater than 0, not {0}")]
     Factor(f64),
+    /// Not a share.
+    #[error("{0} must be from 0 to 1")]
+    Share(&'static str),
     /// Not a way to refuse.
     #[error("code must be an HTTP error (400 to 599), not {0}")]
     Code(u16),
@@ -60,7 +107,18 @@ impl Fault {
                 Err(FaultError::Factor(factor))
             }
             Fault::Status { code, .. } if !(400..600).contains(&code) => Err(FaultError::Code(code)),
+            Fault::Events(faults) => faults.validate(),
             _ => Ok(()),
+        }
+    }
+}
+
+impl EventFaults {
+    fn validate(&self) -> Result<(), FaultError> {
+        let shares = [("loss", self.loss), ("reorder", self.reorder), ("duplicate", self.duplicate)];
+        match shares.into_iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
+            Some((name, _)) => Err(FaultError::Share(name)),
+            None => Ok(()),
         }
     }
 }
@@ -72,6 +130,14 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
+    /// What becomes of KV events.
+    pub(crate) fn events(&self) -> EventFaults {
+        match self.standing {
+            Fault::Events(faults) => faults,
+            _ => EventFaults::default(),
+        }
+    }
+
     /// How fast engine time runs compared with a healthy engine.
     pub(crate) fn pace(&self) -> f64 {
         match self.standing {
@@ -172,6 +238,14 @@ mod tests {
             ),
             (r#"{"kind":"reset","after_tokens":3}"#, Fault::Reset { after_tokens: 3, times: None }),
             (r#"{"kind":"reset","times":2}"#, Fault::Reset { after_tokens: 0, times: Some(2) }),
+            (
+                r#"{"kind":"events","loss":0.5,"removals":"hidden"}"#,
+                Fault::Events(EventFaults {
+                    loss: 0.5,
+                    removals: Removals::Hidden,
+                    ..EventFaults::default()
+                }),
+            ),
         ] {
             assert_eq!(parse(json), Ok(fault), "{json}");
         }
@@ -180,7 +254,7 @@ mod tests {
     #[test]
     fn an_unknown_kind_is_told_the_valid_ones() {
         let error = parse(r#"{"kind":"explode"}"#).unwrap_err();
-        for kind in ["none", "die", "hang", "slow", "status", "reset", "restart"] {
+        for kind in ["none", "die", "hang", "slow", "status", "reset", "restart", "events"] {
             assert!(error.contains(&format!("`{kind}`")), "{error}");
         }
     }
@@ -198,6 +272,8 @@ mod tests {
     fn numbers_without_sense_are_refused() {
         assert_eq!(Fault::Slow { factor: 0.0 }.validate(), Err(FaultError::Factor(0.0)));
         assert_eq!(Fault::Status { code: 200, retry_after_s: None }.validate(), Err(FaultError::Code(200)));
+        let loss = EventFaults { loss: 1.5, ..EventFaults::default() };
+        assert_eq!(Fault::Events(loss).validate(), Err(FaultError::Share("loss")));
         assert_eq!(Fault::Status { code: 503, retry_after_s: None }.validate(), Ok(()));
     }
 }

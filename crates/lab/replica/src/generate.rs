@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
-use warmroute_engine::Request;
 
-use crate::answer::{Answer, Ending, Finish};
+use crate::answer::{Answer, Ending, Finish, Planned};
 use crate::api::{Ask, Delivery, EndOfTurn, Head};
 use crate::body::Body;
 use crate::chain::Chain;
 use crate::config::Config;
 use crate::error::ApiError;
+use crate::events::Content;
 use crate::generation::{Answering, Generation};
 use crate::line::Line;
 use crate::rank::{FinishedReason, Rank, Ticket};
@@ -57,13 +57,13 @@ pub(crate) async fn generate(
 
 async fn submit(
     rank: &Arc<Rank>,
-    planned: Vec<(Answer, Request)>,
+    planned: Vec<(Planned, Option<Arc<Content>>)>,
     wake_from: u32,
 ) -> (Vec<Answer>, Vec<Ticket>) {
     let mut answers = Vec::with_capacity(planned.len());
     let mut tickets = Vec::with_capacity(planned.len());
-    for (answer, request) in planned {
-        tickets.push(rank.submit(request, reason(&answer.finish), wake_from).await);
+    for (Planned { answer, request, .. }, content) in planned {
+        tickets.push(rank.submit(request, content, reason(&answer.finish), wake_from).await);
         answers.push(answer);
     }
     (answers, tickets)
@@ -106,7 +106,8 @@ fn rank_for(server: &Server, headers: &HeaderMap) -> Result<Arc<Rank>, ApiError>
 struct Plan {
     model: String,
     prompt_tokens: u32,
-    answers: Vec<(Answer, Request)>,
+    /// With their tokens, where somebody is told what is cached.
+    answers: Vec<(Planned, Option<Arc<Content>>)>,
 }
 
 impl Plan {
@@ -122,10 +123,13 @@ impl Plan {
             let mut chain = Chain::new(model, &ask.salt, config.engine.block_size);
             chain.extend(prompt.iter().copied());
             plan.prompt_tokens += chain.tokens();
-            plan.answers
-                .extend((0..ask.n).map(|choice| {
-                    Answer::plan(chain.clone(), seed_of(ask.seed, choice), ending, &ask.stops)
-                }));
+            plan.answers.extend((0..ask.n).map(|choice| {
+                let seed = seed_of(ask.seed, choice);
+                let planned = Answer::plan(chain.clone(), seed, ending, &ask.stops, config.tokenizer);
+                let is_told = config.events.is_some();
+                let content = is_told.then(|| Arc::new(Content::new(config, ask, model, prompt, &planned)));
+                (planned, content)
+            }));
         }
         Ok(plan)
     }

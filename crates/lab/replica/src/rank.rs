@@ -12,7 +12,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use warmroute_engine::{Engine, Request};
 
 use crate::config::{Config, ConfigError};
-use crate::driver::Driver;
+use crate::driver::{Desk, Driver};
+use crate::events::{Channel, Content, Teller};
 use crate::fault::Condition;
 use crate::meter::Board;
 use crate::progress::Progress;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
 /// A request with somebody waiting for it.
 pub(crate) struct Submission {
     pub(crate) request: Request,
+    /// Its tokens, where somebody is told what is cached.
+    pub(crate) content: Option<Arc<Content>>,
     pub(crate) progress: Arc<Progress>,
     /// vLLM's word for the way it will end, for the metrics.
     pub(crate) finish: FinishedReason,
@@ -53,6 +56,8 @@ pub(crate) struct Rank {
     leavers: Arc<Leavers>,
     board: Arc<Mutex<Board>>,
     in_flight: AtomicU32,
+    /// Where it tells what it caches.
+    pub(crate) events: Option<Arc<Channel>>,
 }
 
 /// Sequences whose client has gone.
@@ -60,15 +65,19 @@ pub(crate) type Leavers = Mutex<Vec<Arc<Progress>>>;
 
 impl Rank {
     /// Starts a rank's driver.
-    pub(crate) fn start(config: &Config, condition: watch::Receiver<Condition>) -> Result<Rank, ConfigError> {
+    pub(crate) fn start(
+        config: &Config,
+        condition: watch::Receiver<Condition>,
+        events: Option<Arc<Channel>>,
+    ) -> Result<Rank, ConfigError> {
         let engine = Engine::new(config.engine.clone())?;
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let leavers = Arc::new(Leavers::default());
         let board = Arc::new(Mutex::new(Board::new(engine.stats(), config.tokens_max())));
-        let driver =
-            Driver::new(engine, config.speed, inbox, Arc::clone(&leavers), Arc::clone(&board), condition);
+        let desk = Desk { inbox, leavers: Arc::clone(&leavers), board: Arc::clone(&board) };
+        let driver = Driver::new(engine, config.speed, desk, condition, events.clone().map(Teller::new));
         tokio::spawn(driver.run());
-        Ok(Rank { commands, leavers, board, in_flight: AtomicU32::new(0) })
+        Ok(Rank { commands, leavers, board, in_flight: AtomicU32::new(0), events })
     }
 
     /// Requests handed in and not yet done with.
@@ -85,12 +94,13 @@ impl Rank {
     pub(crate) async fn submit(
         self: &Arc<Rank>,
         request: Request,
+        content: Option<Arc<Content>>,
         finish: FinishedReason,
         wake_from: u32,
     ) -> Ticket {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         let ticket = Ticket { progress: Arc::new(Progress::new(wake_from)), rank: Arc::clone(self) };
-        let submission = Submission { request, progress: Arc::clone(&ticket.progress), finish };
+        let submission = Submission { request, content, progress: Arc::clone(&ticket.progress), finish };
         self.send(Command::Submit(submission)).await;
         ticket
     }
@@ -156,7 +166,7 @@ mod tests {
     use warmroute_engine::Profile;
 
     fn start(faults: &Faults) -> Arc<Rank> {
-        Arc::new(Rank::start(&Config::for_profile(Profile::Llama3_1_8b), faults.watch()).unwrap())
+        Arc::new(Rank::start(&Config::for_profile(Profile::Llama3_1_8b), faults.watch(), None).unwrap())
     }
 
     fn request(prompt_tokens: u32, output_tokens: u32) -> Request {
@@ -174,7 +184,7 @@ mod tests {
         let faults = Faults::new();
         let rank = start(&faults);
         let began = Instant::now();
-        let ticket = rank.submit(request(100, 1_000), FinishedReason::Length, u32::MAX).await;
+        let ticket = rank.submit(request(100, 1_000), None, FinishedReason::Length, u32::MAX).await;
         assert_eq!(end(&ticket).await.tokens, 1_000);
         let wall_s = began.elapsed().as_secs_f64();
         let engine_s = rank.board().meter.e2e_request_latency.sum;
@@ -186,7 +196,7 @@ mod tests {
     async fn engine_s_with_timer_of(resolution: Duration) -> f64 {
         let faults = Faults::new();
         let rank = start(&faults);
-        let ticket = rank.submit(request(100, 1_000), FinishedReason::Length, u32::MAX).await;
+        let ticket = rank.submit(request(100, 1_000), None, FinishedReason::Length, u32::MAX).await;
         while ticket.progress().seen().end.is_none() {
             tokio::time::advance(resolution).await;
             for _ in 0..8 {
@@ -212,7 +222,7 @@ mod tests {
         let rank = start(&faults);
         faults.set(Fault::Slow { factor: 10.0 });
         let began = Instant::now();
-        let ticket = rank.submit(request(100, 50), FinishedReason::Length, u32::MAX).await;
+        let ticket = rank.submit(request(100, 50), None, FinishedReason::Length, u32::MAX).await;
         end(&ticket).await;
         let ratio = began.elapsed().as_secs_f64() / rank.board().meter.e2e_request_latency.sum;
         assert!((9.9..10.1).contains(&ratio), "{ratio}");
@@ -222,7 +232,7 @@ mod tests {
     async fn time_that_hung_is_not_made_up_for() {
         let faults = Faults::new();
         let rank = start(&faults);
-        let ticket = rank.submit(request(100, 50), FinishedReason::Length, 10).await;
+        let ticket = rank.submit(request(100, 50), None, FinishedReason::Length, 10).await;
         assert_eq!(poll_fn(|cx| ticket.progress().poll_beyond(cx, 9)).await.tokens, 10);
         faults.set(Fault::Hang);
         let hung = tokio::time::timeout(Duration::from_secs(60), end(&ticket)).await;
@@ -238,8 +248,8 @@ mod tests {
         let faults = Faults::new();
         let rank = start(&faults);
         let [stays, leaves] = [request(100, 50), request(200, 50)];
-        let stays = rank.submit(stays, FinishedReason::Length, u32::MAX).await;
-        drop(rank.submit(leaves, FinishedReason::Length, u32::MAX).await);
+        let stays = rank.submit(stays, None, FinishedReason::Length, u32::MAX).await;
+        drop(rank.submit(leaves, None, FinishedReason::Length, u32::MAX).await);
         assert_eq!(rank.in_flight(), 1);
         assert_eq!(end(&stays).await.end, Some(End::Finished));
         let board = rank.board();
@@ -251,14 +261,14 @@ mod tests {
     async fn a_restart_forgets_sequences_and_cache() {
         let faults = Faults::new();
         let rank = start(&faults);
-        let first = rank.submit(request(100, 5), FinishedReason::Length, u32::MAX).await;
+        let first = rank.submit(request(100, 5), None, FinishedReason::Length, u32::MAX).await;
         end(&first).await;
-        let lost = rank.submit(request(100, 500), FinishedReason::Length, u32::MAX).await;
+        let lost = rank.submit(request(100, 500), None, FinishedReason::Length, u32::MAX).await;
         rank.restart().await;
         assert_eq!(end(&lost).await.end, Some(End::Lost));
-        let again = rank.submit(request(100, 5), FinishedReason::Length, u32::MAX).await;
+        let again = rank.submit(request(100, 5), None, FinishedReason::Length, u32::MAX).await;
         assert_eq!(end(&again).await.cached_tokens, 0);
-        let warm = rank.submit(request(100, 5), FinishedReason::Length, u32::MAX).await;
+        let warm = rank.submit(request(100, 5), None, FinishedReason::Length, u32::MAX).await;
         assert_eq!(end(&warm).await.cached_tokens, 96);
     }
 }

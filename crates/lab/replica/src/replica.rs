@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
+use warmroute_zmtp::Endpoint;
 
 use crate::config::Config;
 use crate::error::Error;
@@ -23,7 +24,7 @@ pub async fn serve(config: Config, listener: std::net::TcpListener) -> Result<Re
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let address = listener.local_addr()?;
-    let server = Arc::new(Server::start(config)?);
+    let server = Arc::new(Server::start(config).await?);
     tokio::spawn(Arc::clone(&server).accept(listener));
     Ok(Replica { server, address, url: format!("http://{address}") })
 }
@@ -37,6 +38,15 @@ impl Replica {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where each rank publishes its KV events and where it answers questions about the past, by rank.
+    pub fn event_endpoints(&self) -> Vec<(Endpoint, Option<Endpoint>)> {
+        self.server
+            .ranks
+            .iter()
+            .filter_map(|rank| rank.events.as_ref().map(|events| events.endpoints()))
+            .collect()
     }
 
     /// Lets this go wrong; returns when it does.

@@ -17,6 +17,7 @@ use crate::fault::Fault;
 use crate::generate::generate;
 use crate::line::Line;
 use crate::server::Server;
+use crate::tokens::Tokenizer;
 use crate::{metrics, models, tokenize};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -25,7 +26,7 @@ const FAULT: &str = "/fault";
 /// What a path is for.
 #[derive(Clone, Copy)]
 enum Route {
-    Generate(fn(&[u8]) -> Result<Ask, ApiError>),
+    Generate(fn(&[u8], Tokenizer) -> Result<Ask, ApiError>),
     /// Answers to a body with JSON.
     Convert(fn(&Server, &[u8]) -> Result<Value, ApiError>),
     /// Answers with JSON.
@@ -43,13 +44,19 @@ fn route(path: &str) -> Option<(Method, Route)> {
         "/v1/completions" => (Method::POST, Route::Generate(completions::read)),
         "/v1/responses" => (Method::POST, Route::Generate(responses::read)),
         "/v1/messages" => (Method::POST, Route::Generate(messages::read)),
-        "/v1/messages/count_tokens" => (Method::POST, Route::Convert(|_, body| messages::count_tokens(body))),
+        "/v1/messages/count_tokens" => (
+            Method::POST,
+            Route::Convert(|server, body| messages::count_tokens(body, server.config.tokenizer)),
+        ),
         "/tokenize" => {
             (Method::POST, Route::Convert(|server, body| tokenize::tokenize(&server.config, body)))
         }
-        "/detokenize" => (Method::POST, Route::Convert(|_, body| tokenize::detokenize(body))),
+        "/detokenize" => {
+            (Method::POST, Route::Convert(|server, body| tokenize::detokenize(&server.config, body)))
+        }
         "/v1/models" => (Method::GET, Route::Tell(|server| models::list(&server.config, server.started_s))),
         "/version" => (Method::GET, Route::Tell(|_| models::version())),
+        "/kv_event_sources" => (Method::GET, Route::Tell(Server::event_sources)),
         "/load" => (Method::GET, Route::Tell(|server| json!({"server_load": server.in_flight()}))),
         "/health" | "/ping" => (Method::GET, Route::Well),
         "/metrics" => (Method::GET, Route::Metrics),
@@ -97,7 +104,7 @@ async fn dispatch(
     match route {
         Route::Generate(read_ask) => {
             refuse_by_fault(server)?;
-            let ask = read_ask(&read(server, body).await?)?;
+            let ask = read_ask(&read(server, body).await?, server.config.tokenizer)?;
             generate(server, line, &parts.headers, id, ask).await
         }
         Route::Convert(convert) => Ok(json_response(&convert(server, &read(server, body).await?)?)),

@@ -10,12 +10,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
+use crate::error::Error;
+use crate::events::Channel;
 use crate::fault::{Fault, Faults};
 use crate::line::{Line, Lines, Order};
 use crate::meter::Board;
@@ -50,11 +53,17 @@ pub(crate) enum Life {
 
 impl Server {
     /// Starts the ranks.
-    pub(crate) fn start(config: Config) -> Result<Server, ConfigError> {
+    pub(crate) async fn start(config: Config) -> Result<Server, Error> {
         config.validate()?;
         let faults = Faults::new();
-        let ranks = (0..config.ranks).map(|_| Rank::start(&config, faults.watch()).map(Arc::new));
-        let ranks = ranks.collect::<Result<_, _>>()?;
+        let mut ranks = Vec::new();
+        for rank in 0..config.ranks {
+            let channel = match &config.events {
+                Some(events) => Some(Channel::open(events, rank, faults.watch()).await?),
+                None => None,
+            };
+            ranks.push(Arc::new(Rank::start(&config, faults.watch(), channel.map(Arc::new))?));
+        }
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Server {
             config,
@@ -77,6 +86,14 @@ impl Server {
     pub(crate) fn new_id(&self) -> String {
         let number = self.ids.fetch_add(1, Ordering::Relaxed);
         format!("{:016x}", xxh3_64_with_seed(&number.to_le_bytes(), self.id_seed))
+    }
+
+    /// `GET /kv_event_sources`, as vLLM has it since 0.31: where each rank publishes.
+    pub(crate) fn event_sources(&self) -> Value {
+        let Some(events) = &self.config.events else { return json!({}) };
+        let ranks = self.ranks.iter().enumerate().filter_map(|(rank, of)| Some((rank, of.events.as_ref()?)));
+        let sources = ranks.map(|(rank, channel)| (rank.to_string(), channel.describe(events)));
+        Value::Object(sources.collect())
     }
 
     /// Requests handed in and not yet done with, on all ranks.
@@ -109,7 +126,12 @@ impl Server {
                     rank.restart().await;
                 }
             }
-            Fault::None | Fault::Hang | Fault::Slow { .. } | Fault::Status { .. } | Fault::Reset { .. } => {}
+            Fault::None
+            | Fault::Hang
+            | Fault::Slow { .. }
+            | Fault::Status { .. }
+            | Fault::Reset { .. }
+            | Fault::Events(_) => {}
         }
     }
 
@@ -117,6 +139,7 @@ impl Server {
     pub(crate) fn end(&self, life: Life) {
         self.life.send_replace(life);
         self.lines.cut_all_but(None);
+        self.ranks.iter().filter_map(|rank| rank.events.as_ref()).for_each(|events| events.close());
     }
 
     /// Accepts connections until the replica ends.

@@ -11,6 +11,8 @@ pub struct Stats {
     pub waiting: u32,
     /// Sequences in a batch.
     pub running: u32,
+    /// Blocks in the prefix cache.
+    pub blocks_cached: u32,
     /// Sequences answered to their end.
     pub finished: u64,
     /// Sequences whose client left first.
@@ -47,6 +49,7 @@ impl Stats {
         let (stats, meter) = (&board.stats, &board.meter);
         self.waiting += stats.waiting;
         self.running += stats.running;
+        self.blocks_cached += stats.blocks_cached;
         self.finished += meter.stopped + meter.cut_by_length;
         self.aborted += meter.aborted;
         self.prefix_queries_tokens += stats.prefix_queries_tokens;

@@ -140,6 +140,7 @@ mod tests {
     use crate::generation::Answering;
     use crate::line::Lines;
     use crate::rank::{FinishedReason, Rank};
+    use crate::tokens::Tokenizer;
     use std::future::poll_fn;
     use std::sync::Arc;
     use warmroute_engine::{Profile, Request};
@@ -148,20 +149,20 @@ mod tests {
     async fn stream_of(tokens: u32, faults: &Faults) -> (Stream, Arc<Rank>) {
         let mut config = Config::for_profile(Profile::Llama3_1_8b);
         config.engine.prefix_caching = warmroute_engine::PrefixCaching::Off;
-        let rank = Arc::new(Rank::start(&config, faults.watch()).unwrap());
+        let rank = Arc::new(Rank::start(&config, faults.watch(), None).unwrap());
         let chain = (0..u64::from(tokens + 4) / 16).map(warmroute_engine::BlockName).collect();
         let request = Request { chain, prompt_tokens: 4, output_tokens: tokens };
-        let ticket = rank.submit(request, FinishedReason::Length, 0).await;
+        let ticket = rank.submit(request, None, FinishedReason::Length, 0).await;
         let text = "word".repeat(tokens as usize);
         let answering = Answering {
             head: Head { id: "1".to_owned(), created_s: 0, model: "m".to_owned() },
-            answers: vec![Answer { text, tokens, finish: Finish::Length }],
+            answers: vec![Answer { text, tokens, finish: Finish::Length, tokenizer: Tokenizer::Quads }],
             tickets: vec![ticket],
             answers_per_prompt: 1,
             prompt_tokens: 4,
             usage_details: UsageDetails::Omit,
         };
-        let shape = completions::read(br#"{"prompt":"x"}"#).ok().unwrap().shape;
+        let shape = completions::read(br#"{"prompt":"x"}"#, Tokenizer::Quads).ok().unwrap().shape;
         let line = Lines::default().open();
         (Stream::new(Generation { answering, shape, reset_after: None, line }), rank)
     }

@@ -10,7 +10,7 @@ use crate::api::chat::{self, Message};
 use crate::config::Config;
 use crate::error::ApiError;
 use crate::prompt::Prompt;
-use crate::tokens::{self, Token, VOCABULARY};
+use crate::tokens::{self, Token, Tokenizer};
 
 #[derive(Deserialize)]
 struct TokenizeRequest<'a> {
@@ -34,7 +34,7 @@ pub(crate) fn tokenize(config: &Config, body: &[u8]) -> Result<Value, ApiError> 
     let request: TokenizeRequest<'_> = serde_json::from_slice(body)?;
     let tokens = match (&request.messages, &request.prompt) {
         (Some(messages), _) => {
-            let prompt = chat::render(messages, request.tools)?;
+            let prompt = chat::render(messages, request.tools, config.tokenizer)?;
             match request.add_generation_prompt.unwrap_or(true) {
                 true => prompt.for_answer(),
                 false => prompt.into_tokens(),
@@ -42,7 +42,7 @@ pub(crate) fn tokenize(config: &Config, body: &[u8]) -> Result<Value, ApiError> 
         }
         (None, Some(text)) => {
             let specials = usize::from(!request.add_special_tokens.unwrap_or(true));
-            Prompt::of_text(text).split_off(specials)
+            Prompt::of_text(text, config.tokenizer).split_off(specials)
         }
         (None, None) => return Err(ApiError::bad_request("either prompt or messages is needed")),
     };
@@ -55,15 +55,15 @@ pub(crate) fn tokenize(config: &Config, body: &[u8]) -> Result<Value, ApiError> 
 }
 
 /// Tokens to text.
-pub(crate) fn detokenize(body: &[u8]) -> Result<Value, ApiError> {
+pub(crate) fn detokenize(config: &Config, body: &[u8]) -> Result<Value, ApiError> {
     let request: DetokenizeRequest = serde_json::from_slice(body)?;
-    in_vocabulary(&request.tokens)?;
+    in_vocabulary(&request.tokens, config.tokenizer)?;
     Ok(json!({"prompt": String::from_utf8_lossy(&tokens::decode(&request.tokens))}))
 }
 
 /// Refuses ids that stand for nothing.
-pub(crate) fn in_vocabulary(tokens: &[Token]) -> Result<(), ApiError> {
-    match tokens.iter().find(|token| **token >= VOCABULARY) {
+pub(crate) fn in_vocabulary(tokens: &[Token], tokenizer: Tokenizer) -> Result<(), ApiError> {
+    match tokens.iter().find(|token| **token >= tokenizer.vocabulary()) {
         Some(token) => Err(ApiError::bad_request(format!("Token id {token} is out of vocabulary"))),
         None => Ok(()),
     }

@@ -9,6 +9,9 @@
 //! ```
 //!
 //! So every id fits into 31 bits, and text that grows at its end keeps all its tokens but the last.
+//!
+//! No file can list that many ids, and a router that reads KV events needs such a file. So there is a second way to cut,
+//! [`Tokenizer::Pairs`]: two bytes a token, 66,048 ids, the same numbers. `model.rs` writes it as a `tokenizer.json`.
 
 /// A token id.
 pub(crate) type Token = u32;
@@ -23,17 +26,50 @@ pub(crate) const HEADER_OTHER: Token = 7;
 pub(crate) const IMAGE: Token = 8;
 
 /// Roles whose header is one token: their index here plus 2.
-const ROLES: [&str; 5] = ["system", "user", "assistant", "tool", "developer"];
+pub(crate) const ROLES: [&str; 5] = ["system", "user", "assistant", "tool", "developer"];
 
 const ONE: Token = 256;
 const TWO: Token = ONE + (1 << 8);
 const THREE: Token = TWO + (1 << 16);
 const FOUR: Token = THREE + (1 << 24);
 /// All ids are below this.
-pub(crate) const VOCABULARY: Token = FOUR + (1 << 28);
+const VOCABULARY: Token = FOUR + (1 << 28);
 
-/// Bytes of generated text that make one token.
-pub(crate) const CHUNK_BYTES: usize = 4;
+/// How text is cut into tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tokenizer {
+    /// Four ASCII bytes a token, as many as a real tokenizer has on average. No tokenizer.json can describe it.
+    #[default]
+    Quads,
+    /// Two bytes a token, as the model folder that [`write_model`](crate::write_model) writes describes it.
+    Pairs,
+}
+
+impl Tokenizer {
+    /// Bytes of generated text that make one token.
+    pub(crate) fn chunk_bytes(self) -> usize {
+        match self {
+            Tokenizer::Quads => 4,
+            Tokenizer::Pairs => 2,
+        }
+    }
+
+    /// All ids are below this.
+    pub(crate) fn vocabulary(self) -> Token {
+        match self {
+            Tokenizer::Quads => VOCABULARY,
+            Tokenizer::Pairs => THREE,
+        }
+    }
+
+    /// Appends the tokens of `text`, in which special tokens have no meaning.
+    pub(crate) fn encode(self, text: &[u8], tokens: &mut Vec<Token>) {
+        match self {
+            Tokenizer::Quads => encode(text, tokens),
+            Tokenizer::Pairs => tokens.extend(text.chunks(2).map(|chunk| first_chunk(chunk).0)),
+        }
+    }
+}
 
 /// The header token of a role, if it has one.
 pub(crate) fn header(role: &str) -> Option<Token> {
@@ -42,8 +78,8 @@ pub(crate) fn header(role: &str) -> Option<Token> {
 }
 
 /// Appends the tokens of `text`.
-pub(crate) fn encode(text: &[u8], tokens: &mut Vec<Token>) {
-    tokens.reserve(text.len().div_ceil(CHUNK_BYTES));
+fn encode(text: &[u8], tokens: &mut Vec<Token>) {
+    tokens.reserve(text.len().div_ceil(4));
     let mut rest = text;
     while !rest.is_empty() {
         let (token, bytes) = first_chunk(rest);
@@ -54,7 +90,7 @@ pub(crate) fn encode(text: &[u8], tokens: &mut Vec<Token>) {
 
 /// The bytes that `tokens` stand for; special tokens stand for none.
 pub(crate) fn decode(tokens: &[Token]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(tokens.len() * CHUNK_BYTES);
+    let mut bytes = Vec::with_capacity(tokens.len() * 4);
     for &token in tokens {
         decode_one(token, &mut bytes);
     }
@@ -87,6 +123,17 @@ fn decode_one(token: Token, bytes: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_come_back_from_their_tokens_and_fit_their_vocabulary() {
+        for text in ["", "a", "ab", "naïve café", "日本語"] {
+            let mut tokens = Vec::new();
+            Tokenizer::Pairs.encode(text.as_bytes(), &mut tokens);
+            assert_eq!(decode(&tokens), text.as_bytes());
+            assert_eq!(tokens.len(), text.len().div_ceil(2));
+            assert!(tokens.iter().all(|token| *token < Tokenizer::Pairs.vocabulary()));
+        }
+    }
 
     fn tokens_of(text: &str) -> Vec<Token> {
         let mut tokens = Vec::new();

@@ -36,44 +36,43 @@ impl Reported {
             }
             let place = Place::new(stretch.node.id, stretch.from + i);
             if !self.settle_new(tree, worker, name, place, &mut unnamed) {
-                self.note_own(worker, &mut unnamed);
+                self.note_own(worker, &mut unnamed, stretch.from, names);
                 self.settle_one(tree, worker, name, place, unnamed);
                 unnamed.bits &= !(1 << place.offset());
             }
             if counts[i] > 1 {
-                *self.book(worker).twice.entry(name).or_insert(0) += counts[i] - 1;
+                *self.book(worker).twice.get_or_default(name) += counts[i] - 1;
             }
         }
-        self.note_own(worker, &mut unnamed);
+        self.note_own(worker, &mut unnamed, stretch.from, names);
     }
 
-    /// The second most common case: spans that nobody has stored before, by a worker without names of its own. Names
-    /// that may be known already are settled one by one afterwards.
+    /// The second most common case: spans that nobody has stored before. Names that may be known already are settled one
+    /// by one afterwards.
     fn found(&mut self, tree: &mut Tree, worker: u16, stretch: Stretch, names: &[u64]) -> bool {
         let node = stretch.node;
-        if stretch.origin != Origin::Laid || !self.orphans.is_empty() || !self.book(worker).own.is_empty() {
+        if stretch.origin != Origin::Laid || self.orphans.waits(worker) {
             return false;
         }
         tree.set_names(node, stretch.from, names);
-        self.book(worker).holds.entry(node.id).or_insert(0);
-        self.shared.make_room(names.len());
-        names.iter().take(AHEAD).for_each(|&name| self.shared.prefetch(name));
-        let mut unnamed = Unnamed { node: node.id, bits: 0, own: 0 };
+        self.book(worker).holds.get_or_default(node.id);
+        names.iter().take(AHEAD).for_each(|&name| self.prefetch(worker, name));
+        let mut doubtful = 0;
         for (i, &name) in names.iter().enumerate() {
             if let Some(&soon) = names.get(i + AHEAD) {
-                self.shared.prefetch(soon);
+                self.prefetch(worker, soon);
             }
-            let is_new = self.shared.insert_new(name, Place::new(node.id, stretch.from + i), ());
-            unnamed.bits |= u64::from(!is_new) << (stretch.from + i);
+            let is_new = self.book(worker).own_place(name).is_none()
+                && self.shared.insert_new(name, Place::new(node.id, stretch.from + i));
+            doubtful |= u64::from(!is_new) << (stretch.from + i);
         }
-        tree.ledger(&node).named |= stretch.bits() & !unnamed.bits;
-        let mut doubtful = unnamed.bits;
-        while doubtful != 0 {
-            let offset = doubtful.trailing_zeros() as usize;
+        tree.ledger_mut(node).named |= stretch.bits() & !doubtful;
+        let mut unnamed = Unnamed { node: node.id, bits: doubtful, own: 0 };
+        while unnamed.bits != 0 {
+            let offset = unnamed.bits.trailing_zeros() as usize;
             let name = names[offset - stretch.from];
             self.settle_one(tree, worker, name, Place::new(node.id, offset), unnamed);
-            doubtful &= doubtful - 1;
-            unnamed.bits = doubtful;
+            unnamed.bits &= unnamed.bits - 1;
         }
         true
     }
@@ -89,19 +88,16 @@ impl Reported {
         unnamed: &mut Unnamed,
     ) -> bool {
         let (node, bit) = (tree.node(place.node()), 1 << place.offset());
-        if unnamed.bits & bit == 0 || !self.orphans.is_empty() {
+        if unnamed.bits & bit == 0 || self.orphans.waits(worker) {
             return false;
         }
-        if tree.ledger(&node).named & bit == 0 {
+        if tree.ledger(node).named & bit == 0 {
             return self.settle_unnamed(tree, worker, name, place, unnamed);
         }
-        if tree.ledger(&node).names[place.offset()] == name || self.shared.find(name, |_, ()| true).is_some()
-        {
+        if tree.ledger(node).names[place.offset()] == name || self.shared.find(name, |_| true).is_some() {
             return false;
         }
-        let own = &mut self.book(worker).own;
-        own.make_room(1);
-        let is_new = own.insert_new(name, place, name);
+        let is_new = self.book(worker).own.insert_new(name, place);
         unnamed.own |= u64::from(is_new) << place.offset();
         is_new
     }
@@ -115,11 +111,11 @@ impl Reported {
         place: Place,
         unnamed: &mut Unnamed,
     ) -> bool {
-        if self.book(worker).own_place(name).is_some() {
+        // Not `own_place`: names of this stretch may be in the table and not yet written down.
+        if self.book(worker).own.find(name, |_| true).is_some() {
             return false;
         }
-        self.shared.make_room(1);
-        let is_new = self.shared.insert_new(name, place, ());
+        let is_new = self.shared.insert_new(name, place);
         if is_new {
             tree.set_name(tree.node(place.node()), place.offset(), name);
             unnamed.bits &= !(1 << place.offset());
@@ -128,9 +124,9 @@ impl Reported {
     }
 
     /// Writes down which spans of the stretch the worker knows by names of its own. Until then they count as unnamed.
-    fn note_own(&mut self, worker: u16, unnamed: &mut Unnamed) {
+    fn note_own(&mut self, worker: u16, unnamed: &mut Unnamed, from: usize, names: &[u64]) {
         if unnamed.own != 0 {
-            *self.book(worker).holds.entry(unnamed.node).or_insert(0) |= unnamed.own;
+            self.book(worker).note_own(unnamed.node, unnamed.own, from, names);
             unnamed.bits &= !unnamed.own;
             unnamed.own = 0;
         }
@@ -139,20 +135,18 @@ impl Reported {
     /// The common case by far: spans that others hold under the same names, and this worker does not.
     fn join(&mut self, tree: &mut Tree, worker: u16, stretch: Stretch, names: &[u64]) -> bool {
         let (node, bits) = (stretch.node, stretch.bits());
-        let is_simple = stretch.origin == Origin::Found
-            && self.homonyms == 0
-            && self.orphans.is_empty()
-            && self.book(worker).own.is_empty();
-        if !is_simple {
+        if stretch.origin != Origin::Found || self.homonyms > 0 || self.orphans.waits(worker) {
             return false;
         }
-        let ledger = tree.ledger(&node);
+        let ledger = tree.ledger(node);
         let mask = tree.mask(node, worker);
         let is_known = ledger.named & bits == bits && ledger.names[stretch.from..][..names.len()] == *names;
-        if !is_known || mask & bits != 0 {
+        // Without homonyms only a name of the worker's own could stand for another place.
+        let book = self.book(worker);
+        if !is_known || mask & bits != 0 || names.iter().any(|&name| book.own_place(name).is_some()) {
             return false;
         }
-        self.book(worker).holds.entry(node.id).or_insert(0);
+        book.holds.get_or_default(node.id);
         tree.set_mask(node, worker, mask | bits);
         true
     }
@@ -168,23 +162,30 @@ impl Reported {
             self.untidy.push(node.id);
         }
         if before | wanted != 0 {
-            self.book(worker).holds.entry(node.id).or_insert(0);
+            self.book(worker).holds.get_or_default(node.id);
         }
         Unnamed { node: node.id, bits: wanted & !before, own: 0 }
     }
 
     /// Gives one span to the worker under one name.
-    fn settle_one(&mut self, tree: &mut Tree, worker: u16, name: u64, place: Place, unnamed: Unnamed) {
+    pub(super) fn settle_one(
+        &mut self,
+        tree: &mut Tree,
+        worker: u16,
+        name: u64,
+        place: Place,
+        unnamed: Unnamed,
+    ) {
         if let Some(other) = self.resolve(tree, worker, name, unnamed) {
             if other == place {
-                *self.book(worker).twice.entry(name).or_insert(0) += 1;
+                *self.book(worker).twice.get_or_default(name) += 1;
                 return;
             }
             self.moved += 1;
             self.book(worker).twice.remove(&name);
             self.release(tree, worker, name, other);
         }
-        if !self.orphans.is_empty() {
+        if self.orphans.waits(worker) {
             self.orphans.forget(worker, name);
         }
         self.support(tree, worker, name, place, unnamed);
@@ -200,22 +201,16 @@ impl Reported {
             tree.set_mask(node, worker, mask | bit);
         }
         let book = self.book(worker);
-        if knows == Knows::OwnName {
-            book.own.insert(name, place, name);
-        }
         if is_first {
-            book.set_own(place, knows);
-            return;
-        }
-        *book.twins.entry(place).or_insert(0) += 1;
-        if knows == Knows::SharedName {
-            book.set_own(place, knows);
+            book.learn(place, name, knows);
+        } else {
+            book.learn_twin(place, name, knows);
         }
     }
 
     /// Makes this the span's shared name where it has none; says whether it is.
     fn share_name(&mut self, tree: &mut Tree, node: NodeRef, place: Place, name: u64) -> Knows {
-        let ledger = tree.ledger(&node);
+        let ledger = tree.ledger(node);
         if ledger.named >> place.offset() & 1 == 1 {
             return if ledger.names[place.offset()] == name { Knows::SharedName } else { Knows::OwnName };
         }
@@ -225,7 +220,7 @@ impl Reported {
         }
         self.homonyms += usize::from(homonyms > 0);
         tree.set_name(node, place.offset(), name);
-        self.shared.insert(name, place, ());
+        self.shared.insert(name, place);
         Knows::SharedName
     }
 }

@@ -6,7 +6,7 @@ use super::Tree;
 use crate::body::Head;
 use crate::fan::{Change, Fan};
 use crate::garbage::Waste;
-use crate::node::{Birth, Ledger, Node, NodeId, NodeRef};
+use crate::node::{Birth, Ledger, Node, NodeRef};
 use crate::span::Reach;
 
 impl Tree {
@@ -19,13 +19,13 @@ impl Tree {
         start: Reach,
         body: NonNull<Head>,
     ) -> NodeRef {
-        let id = self.number();
+        let id = self.numbers.next();
         self.serials += 1;
         let ledger = Ledger { parent, ..Ledger::default() };
         let stem = parent.map_or(0, |parent| parent.serial);
-        let birth = Birth { id, serial: self.serials, stem, at, digest, start, body, ledger };
+        let birth = Birth { id, serial: self.serials, stem, at, digest, start, body };
         let node = NodeRef::new(birth);
-        self.nodes[id as usize] = Some(node);
+        self.numbers.put(node, ledger);
         self.counts.nodes += 1;
         self.counts.bytes += size_of::<Node>() + node.body().allocated();
         if let Some(parent) = parent {
@@ -37,20 +37,13 @@ impl Tree {
         node
     }
 
-    fn number(&mut self) -> NodeId {
-        self.free.pop().unwrap_or_else(|| {
-            self.nodes.push(None);
-            (self.nodes.len() - 1) as NodeId
-        })
-    }
-
     fn adopt(&mut self, parent: NodeRef, node: NodeRef) {
-        let eldest = self.ledger(&parent).first_child;
+        let eldest = self.ledger(parent).first_child;
         if eldest != 0 {
-            self.ledger(&self.node(eldest)).sibling_before = node.id;
+            self.numbers.ledger_mut(eldest).sibling_before = node.id;
         }
-        self.ledger(&node).sibling_after = eldest;
-        let ledger = self.ledger(&parent);
+        self.ledger_mut(node).sibling_after = eldest;
+        let ledger = self.ledger_mut(parent);
         ledger.first_child = node.id;
         ledger.children += 1;
         ledger.children_end = ledger.children_end.max(node.at);
@@ -60,7 +53,7 @@ impl Tree {
         let bytes = node.body().size(0).bytes();
         let change =
             parent.fan().map_or_else(|| Fan::default().add(node.at, bytes), |fan| fan.add(node.at, bytes));
-        self.ledger(&node).is_in_fan = !matches!(change, Change::Full);
+        self.ledger_mut(node).is_in_fan = !matches!(change, Change::Full);
         self.counts.fan_overflows += u64::from(matches!(change, Change::Full));
         self.refan(parent, change);
     }
@@ -70,41 +63,39 @@ impl Tree {
         if let Some(table) = self.children.unlink(&mut self.filling, node) {
             self.garbage.put(Waste::Table(table), 0);
         }
-        if let Some(parent) = self.ledger(&node).parent {
+        if let Some(parent) = self.ledger(node).parent {
             self.disown(parent, node);
         }
-        self.nodes[node.id as usize] = None;
-        self.free.push(node.id);
+        let names = self.numbers.remove(node.id).names;
         let bytes = size_of::<Node>()
             + node.body().allocated()
             + node.fan().map_or(0, Fan::allocated)
-            + self.ledger(&node).names.capacity() * 8;
+            + names.capacity() * 8;
         self.counts.nodes -= 1;
         self.counts.spans -= node.body().len();
         self.counts.bytes -= bytes;
         self.garbage.put(Waste::Node(node), bytes);
-        self.give_back_numbers();
     }
 
     fn disown(&mut self, parent: NodeRef, node: NodeRef) {
         let (before, after, is_in_fan) = {
-            let ledger = self.ledger(&node);
+            let ledger = self.ledger(node);
             (ledger.sibling_before, ledger.sibling_after, ledger.is_in_fan)
         };
         if after != 0 {
-            self.ledger(&self.node(after)).sibling_before = before;
+            self.numbers.ledger_mut(after).sibling_before = before;
         }
         match before {
-            0 => self.ledger(&parent).first_child = after,
-            _ => self.ledger(&self.node(before)).sibling_after = after,
+            0 => self.ledger_mut(parent).first_child = after,
+            _ => self.numbers.ledger_mut(before).sibling_after = after,
         }
-        let ledger = self.ledger(&parent);
+        let ledger = self.ledger_mut(parent);
         ledger.children -= 1;
         if ledger.children == 0 {
             ledger.children_end = 0;
         }
         if parent.next() == Some(node) {
-            let heir = self.ledger(&parent).first_child;
+            let heir = self.ledger(parent).first_child;
             parent.set_next((heir != 0).then(|| self.node(heir)));
         }
         if let Some(fan) = parent.fan().filter(|_| is_in_fan) {
@@ -120,14 +111,6 @@ impl Tree {
         self.counts.bytes = self.counts.bytes + node.fan().map_or(0, Fan::allocated) - old;
         if !waste.is_null() {
             self.garbage.put(Waste::Fan(waste), old);
-        }
-    }
-
-    /// Numbers of dead nodes are kept for new ones; when all nodes are gone the list goes too.
-    fn give_back_numbers(&mut self) {
-        if self.counts.nodes == 0 {
-            self.nodes = vec![None];
-            self.free = Vec::new();
         }
     }
 }

@@ -199,12 +199,37 @@ impl Reports {
         true
     }
 
+    /// Takes over what another holds of a chain, from its start without a hole, up to so many tokens: under the same
+    /// names, as often stored. What it knows already stays as it is.
+    pub fn adopt(&mut self, of: &Reports, root: u64, digests: &[u64], upto_tokens: u32) {
+        let mut path = vec![root];
+        let mut tokens = 0;
+        let mut adopted = Vec::new();
+        for &digest in digests {
+            path.push(digest);
+            tokens += span(digest).tokens;
+            let Some(names) = of.places.get(&path).filter(|_| tokens <= upto_tokens) else { break };
+            for &name in names {
+                if self.names.get(&name).is_none_or(|(held, _)| *held != path) {
+                    self.settle(&Parked { name, digest, count: of.names[&name].1 }, &path);
+                    adopted.push(name);
+                }
+            }
+        }
+        adopted.into_iter().for_each(|name| self.graft(name));
+    }
+
     /// Forgets every name at or below a place.
     pub fn cut(&mut self, place: &[u64]) {
+        self.cut_unless(place, &Reports::default());
+    }
+
+    /// Forgets every name at or below a place, but for spans that another holds.
+    pub fn cut_unless(&mut self, place: &[u64], spared_by: &Reports) {
         let gone: Vec<u64> = self
             .names
             .iter()
-            .filter(|(_, (path, _))| path.starts_with(place))
+            .filter(|(_, (path, _))| path.starts_with(place) && !spared_by.holds(path))
             .map(|(&name, _)| name)
             .collect();
         for name in gone {
@@ -224,9 +249,10 @@ impl Reports {
 /// A presumed span.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    pub last_use: u64,
-    pub pending: BTreeSet<u64>,
-    pub is_sure: bool,
+    /// The last answer that used it, if any did.
+    pub last_use: Option<u64>,
+    /// Unanswered requests that use it.
+    pub waiting: BTreeSet<u64>,
 }
 
 /// What one worker is presumed to hold.
@@ -236,52 +262,76 @@ pub struct Cache {
     pub capacity_tokens: u64,
 }
 
+fn tokens_of(path: &Path) -> u64 {
+    u64::from(span(*path.last().unwrap()).tokens)
+}
+
 impl Cache {
     pub fn tokens(&self) -> u64 {
-        self.blocks.keys().map(|path| u64::from(span(*path.last().unwrap()).tokens)).sum()
+        self.blocks.keys().map(tokens_of).sum()
+    }
+
+    /// Tokens of spans that an answer has used.
+    pub fn sure_tokens(&self) -> u64 {
+        self.blocks
+            .iter()
+            .filter(|(_, block)| block.last_use.is_some())
+            .map(|(path, _)| tokens_of(path))
+            .sum()
     }
 
     pub fn presume(&mut self, root: u64, digests: &[u64], id: u64) {
         let mut path = vec![root];
+        let mut tokens = 0;
         for &digest in digests {
             path.push(digest);
-            let block = self.blocks.entry(path.clone()).or_default();
-            block.last_use = id;
-            block.pending.insert(id);
+            tokens += tokens_of(&path);
+            if tokens > self.capacity_tokens {
+                break;
+            }
+            self.blocks.entry(path.clone()).or_default().waiting.insert(id);
         }
-        self.fit();
     }
 
-    /// The span that was used longest ago; of one request's the one furthest from the root.
+    /// The answered span that was used longest ago and that no unanswered request uses; of one request's the one
+    /// furthest from the root.
     fn oldest(&self) -> Option<Path> {
+        let is_free = |(_, block): &(&Path, &Block)| block.waiting.is_empty() && block.last_use.is_some();
         let key = |(path, block): &(&Path, &Block)| (block.last_use, usize::MAX - path.len());
-        self.blocks.iter().min_by_key(key).map(|(path, _)| path.clone())
+        self.blocks.iter().filter(is_free).min_by_key(key).map(|(path, _)| path.clone())
     }
 
     pub fn fit(&mut self) {
-        while self.tokens() > self.capacity_tokens {
-            let oldest = self.oldest().unwrap();
+        while self.sure_tokens() > self.capacity_tokens {
+            let Some(oldest) = self.oldest() else { break };
             self.blocks.remove(&oldest);
         }
     }
 
-    pub fn confirm(&mut self, id: u64) {
-        for block in self.blocks.values_mut() {
-            block.is_sure |= block.pending.remove(&id);
+    /// The answer to `id` came, as the `order`th.
+    pub fn confirm(&mut self, id: u64, order: u64) {
+        for block in self.blocks.values_mut().filter(|block| block.waiting.contains(&id)) {
+            block.waiting.remove(&id);
+            block.last_use = Some(order);
         }
+        self.fit();
     }
 
     pub fn withdraw(&mut self, id: u64) {
-        self.blocks.retain(|_, block| {
-            let waited = block.pending.remove(&id);
-            !waited || block.is_sure || !block.pending.is_empty()
-        });
+        self.blocks.values_mut().for_each(|block| _ = block.waiting.remove(&id));
+        self.drop_unheld();
     }
 
-    /// A use is too old: it no longer waits, and what it used last goes.
-    pub fn expire(&mut self, id: u64) {
-        self.withdraw(id);
-        self.blocks.retain(|_, block| block.last_use != id);
+    /// An answer is too old: it counts no longer.
+    pub fn expire(&mut self, order: u64) {
+        for block in self.blocks.values_mut().filter(|block| block.last_use == Some(order)) {
+            block.last_use = None;
+        }
+        self.drop_unheld();
+    }
+
+    fn drop_unheld(&mut self) {
+        self.blocks.retain(|_, block| block.last_use.is_some() || !block.waiting.is_empty());
     }
 
     pub fn cut(&mut self, place: &[u64]) {

@@ -8,7 +8,10 @@ use warmroute_policy::{Standard, StickyLeastLoaded};
 use warmroute_types::{Address, CacheCapacity};
 
 use super::*;
+use crate::Change;
 use crate::feedback::{Answered, Content, Silence};
+use warmroute_fleet::Models;
+use warmroute_types::Usage;
 
 const CHUNK: u32 = 256;
 
@@ -50,7 +53,8 @@ fn usage(prompt_tokens: u32, cached: u32) -> Usage {
 
 fn answered(digests: &[u64], usage: Usage) -> Answered<'_> {
     let prompt = Some(chunks(digests));
-    Answered { model: Some("m"), prompt, usage, silence: Silence::MeansZero, content: Content::Text }
+    let silence = Silence::MeansZero;
+    Answered { model: Some("m"), prompt, text: None, usage, silence, content: Content::Text }
 }
 
 #[test]
@@ -74,10 +78,10 @@ fn a_prompt_with_images_teaches_nothing_and_contradicts_nothing() {
     let digests = prompt(0, 40, 1);
     let mut first = route(&router, &digests);
     router.observe(&mut first, Outcome::Ended);
-    let second = route(&router, &digests);
+    let mut second = route(&router, &digests);
     let heavy = usage(50_000, 16);
     let media = Answered { content: Content::Media, ..answered(&digests, heavy) };
-    let feedback = router.feedback(&second, media, Micros(2));
+    let feedback = router.feedback(&mut second, media, Micros(2));
     assert_eq!((feedback.predicted, feedback.stale, feedback.cached), (None, 0, Some(16)));
     assert_eq!(route(&router, &digests).cached_tokens, second.cached_tokens, "the rate is what it was");
 }
@@ -136,9 +140,9 @@ fn an_engine_that_found_less_corrects_the_view() {
     for digests in [&digests, &sibling] {
         router.observe(&mut route(&router, digests), Outcome::Ended);
     }
-    let again = route(&router, &digests);
+    let mut again = route(&router, &digests);
     assert_eq!(again.cached_tokens, Some(40 * CHUNK / 4));
-    let feedback = router.feedback(&again, answered(&digests, usage(2_562, 640)), Micros(2));
+    let feedback = router.feedback(&mut again, answered(&digests, usage(2_562, 640)), Micros(2));
     assert!(feedback.stale.abs_diff(40 * CHUNK / 4 - 640) <= 2 && feedback.missed == 0, "{feedback:?}");
     let request = |digests: &[u64]| {
         let decision = route(&router, digests);
@@ -153,9 +157,9 @@ fn an_engine_that_found_less_corrects_the_view() {
 fn an_engine_that_says_nothing_is_unknown_until_it_has_said_a_number() {
     let router = router_of(1);
     let digests = prompt(0, 40, 1);
-    let decision = route(&router, &digests);
+    let mut decision = route(&router, &digests);
     let silent = Usage { prompt_tokens: 2_562, output_tokens: 1, cached_tokens: None };
-    let hear = |usage| router.feedback(&decision, answered(&digests, usage), Micros(2)).cached;
+    let mut hear = |usage| router.feedback(&mut decision, answered(&digests, usage), Micros(2)).cached;
     assert_eq!(hear(silent), None);
     assert_eq!(hear(usage(2_562, 512)), Some(512));
     assert_eq!(hear(silent), Some(0));
@@ -202,11 +206,11 @@ fn a_prompt_of_other_density_is_not_called_stale() {
     let dense = prompt(0, 40, 1);
     let mut decision = route(&router, &dense);
     router.observe(&mut decision, Outcome::Ended);
-    router.feedback(&decision, answered(&dense, usage(5_125, 0)), Micros(2));
+    router.feedback(&mut decision, answered(&dense, usage(5_125, 0)), Micros(2));
     let thin = prompt(0, 40, 2);
     router.observe(&mut route(&router, &thin), Outcome::Ended);
-    let again = route(&router, &thin);
-    let feedback = router.feedback(&again, answered(&thin, usage(1_537, 1_530)), Micros(2));
+    let mut again = route(&router, &thin);
+    let feedback = router.feedback(&mut again, answered(&thin, usage(1_537, 1_530)), Micros(2));
     assert_eq!((feedback.stale, feedback.missed), (0, 0), "{feedback:?}");
 }
 
@@ -215,10 +219,10 @@ fn a_late_report_does_not_cut_what_came_after_it() {
     let router = router_of(1);
     let (short, long) = (prompt(0, 20, 1), prompt(0, 40, 1));
     router.observe(&mut route(&router, &short), Outcome::Ended);
-    let slow = route(&router, &short);
+    let mut slow = route(&router, &short);
     router.observe(&mut route(&router, &long), Outcome::Ended);
     // The slow one found nothing when it began; the long one has been computed since.
-    let feedback = router.feedback(&slow, answered(&short, usage(1_282, 0)), Micros(2));
+    let feedback = router.feedback(&mut slow, answered(&short, usage(1_282, 0)), Micros(2));
     assert!(feedback.stale > 0);
     assert!(route(&router, &long).cached_tokens >= Some(40 * CHUNK / 4 - 1), "what came later stays");
 }

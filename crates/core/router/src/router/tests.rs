@@ -7,6 +7,8 @@ use warmroute_policy::{LeastLoaded, RoundRobin, Standard};
 use warmroute_types::{Address, LoadReport};
 
 use super::*;
+use crate::Change;
+use warmroute_fleet::Models;
 
 fn address(i: usize) -> Address {
     Address::new(format!("http://engine-{i}"))

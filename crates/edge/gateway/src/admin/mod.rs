@@ -1,12 +1,13 @@
 //! The operator's side, on a listener of its own: health, metrics, workers, configuration.
 
+mod reports;
 mod workers;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -15,6 +16,8 @@ use warmroute_types::WorkerState;
 
 use crate::gateway::Gateway;
 use crate::server::{Drain, Drained, accept};
+
+pub use reports::{Reports, ReportsRefused};
 
 /// Admin bodies are small; larger ones are refused.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -37,6 +40,7 @@ pub struct Admin {
     config: Value,
     /// Tells that the gateway's client listener is draining.
     clients: Drain,
+    reports: Option<reports::Desk>,
 }
 
 /// A refusal, with its status.
@@ -47,7 +51,12 @@ type Answer = Result<Response<Full<Bytes>>, Problem>;
 impl Admin {
     /// `clients` is the drain of the client listener: when it begins, we are not ready.
     pub fn new(gateway: Arc<Gateway>, config: Value, clients: Drain) -> Admin {
-        Admin { gateway, config, clients }
+        Admin { gateway, config, clients, reports: None }
+    }
+
+    /// Takes `POST /events` from whoever knows the token.
+    pub fn with_reports(self, reports: Arc<dyn Reports>, token: &str) -> Admin {
+        Admin { reports: Some(reports::Desk::new(reports, token)), ..self }
     }
 
     /// Serves until told to drain.
@@ -92,14 +101,24 @@ impl Admin {
             (&Method::GET, "/workers") => Ok(as_json(&workers::list(&self.gateway))),
             (&Method::POST, "/workers") => workers::add(&self.gateway, &small_body(body).await?),
             (&Method::DELETE, "/workers") => workers::remove(&self.gateway, query),
-            (_, "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers") => {
+            (&Method::POST, "/events") => self.take_report(&parts.headers, query, body).await,
+            (_, "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers" | "/events") => {
                 Err(Problem(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not allowed here", parts.method)))
             }
             (_, path) => Err(Problem(
                 StatusCode::NOT_FOUND,
-                format!("no such page: {path}; there are /healthz /readyz /metrics /workers /config"),
+                format!("no such page: {path}; there are /healthz /readyz /metrics /workers /config /events"),
             )),
         }
+    }
+
+    async fn take_report(&self, headers: &HeaderMap, query: &str, body: Incoming) -> Answer {
+        let Some(reports) = &self.reports else {
+            return Err(Problem(StatusCode::FORBIDDEN, reports::NOT_TAKEN.to_owned()));
+        };
+        reports.admit(headers)?;
+        let body = bounded_body(body, reports::BODY_BYTES_MAX).await?;
+        reports.take(&self.gateway, headers, query, &body)
     }
 
     fn readyz(&self) -> Answer {
@@ -121,7 +140,11 @@ impl Admin {
 }
 
 async fn small_body(body: Incoming) -> Result<Bytes, Problem> {
-    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+    bounded_body(body, BODY_BYTES_MAX).await
+}
+
+async fn bounded_body(body: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
+    match Limited::new(body, bytes_max).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) => Err(Problem(StatusCode::BAD_REQUEST, error.to_string())),
     }

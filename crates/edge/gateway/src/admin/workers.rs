@@ -4,8 +4,8 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use warmroute_fleet::{Models, WorkerView};
-use warmroute_router::Change;
-use warmroute_types::Address;
+use warmroute_router::{Change, FeedReport};
+use warmroute_types::{Address, CacheView};
 
 use super::{Answer, Problem, as_json};
 use crate::gateway::Gateway;
@@ -23,8 +23,8 @@ struct Newcomer {
 }
 
 /// What to do about a worker that has never said how much of a prompt was cached.
-const CACHED_TOKENS_HINT: &str =
-    "unknown; start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report";
+const CACHED_TOKENS_HINT: &str = "unknown: no answer has said yet; if hits do not change that, start vLLM with \
+                                  --enable-prompt-tokens-details, SGLang with --enable-cache-report";
 
 pub(super) fn list(gateway: &Gateway) -> Value {
     gateway.router.workers().iter().map(|view| describe(gateway, view)).collect()
@@ -47,14 +47,33 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "model": models.first(),
         "models": models,
         "state": view.desk.state.as_str(),
-        // No engine events are read yet: what a worker holds is known only from our own routing.
-        "view": "presumed",
-        "trust": null,
+        "view": view.desk.view.as_str(),
+        // There is nothing to trust or not where nothing is reported.
+        "trust": (view.desk.view != CacheView::Presumed).then_some(view.desk.trust),
+        "events": gateway.router.feed_report(view.worker.id).map(|report| describe_feed(&report)),
         "cached_tokens": if view.desk.says_cached { "reported" } else { CACHED_TOKENS_HINT },
         "in_flight": view.desk.in_flight,
         "prefill_tokens": view.desk.prefill_tokens,
         "decode_tokens": view.desk.decode_tokens,
         "report": report,
+    })
+}
+
+fn describe_feed(report: &FeedReport) -> Value {
+    let FeedReport { stream, ingested } = report;
+    let stream = stream.map(|stream| {
+        json!({
+            "lag_ms": (stream.lag_s * 1e3).round(), "batches": stream.batches, "gaps": stream.gaps,
+            "lost": stream.lost, "replays": stream.replays, "restarts": stream.restarts,
+            "duplicates": stream.duplicates, "unreadable": stream.unreadable, "next": stream.next_seq,
+        })
+    });
+    json!({
+        "stream": stream,
+        "blocks": {
+            "stored": ingested.stored, "removed": ingested.removed, "unknown": ingested.unknown,
+            "parked": ingested.parked, "refused": ingested.refused, "foreign": ingested.foreign,
+        },
     })
 }
 
@@ -75,14 +94,10 @@ pub(super) fn add(gateway: &Gateway, body: &[u8]) -> Answer {
 
 /// `DELETE /workers?url=…[&rank=…]`: all ranks of the URL, or one. They finish what they have.
 pub(super) fn remove(gateway: &Gateway, query: &str) -> Answer {
-    let parameter = |name: &str| {
-        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(key, _)| *key == name).map(|(_, value)| percent_decoded(value))
-    };
     let missing = || Problem(StatusCode::BAD_REQUEST, "say which: DELETE /workers?url=URL".to_owned());
-    let url = parameter("url").ok_or_else(missing)?;
+    let url = parameter(query, "url").ok_or_else(missing)?;
     let url = url.trim_end_matches('/');
-    let rank = parameter("rank").map(|rank| rank.parse::<u16>());
+    let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>());
     let rank =
         rank.transpose().map_err(|error| Problem(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;
     let leaving: Vec<Address> = gateway
@@ -101,4 +116,10 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> Answer {
         left.map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
     }
     Ok(as_json(&list(gateway)))
+}
+
+/// A parameter of a query.
+pub(super) fn parameter(query: &str, name: &str) -> Option<String> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| percent_decoded(value))
 }

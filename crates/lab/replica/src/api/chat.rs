@@ -12,6 +12,8 @@ use super::{
 use crate::answer::{Answer, Finish};
 use crate::error::ApiError;
 use crate::prompt::Prompt;
+use crate::python_json;
+use crate::tokens::Tokenizer;
 
 #[derive(Deserialize)]
 struct Request<'a> {
@@ -44,9 +46,9 @@ pub(crate) struct Message<'a> {
 }
 
 /// Reads a request.
-pub(crate) fn read(body: &[u8]) -> Result<Ask, ApiError> {
+pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
     let request: Request<'_> = serde_json::from_slice(body)?;
-    let prompt = render(&request.messages, request.tools)?.for_answer();
+    let prompt = render(&request.messages, request.tools, tokenizer)?.for_answer();
     Ok(Ask {
         model: request.model.map(Cow::into_owned),
         prompts: vec![prompt],
@@ -63,20 +65,24 @@ pub(crate) fn read(body: &[u8]) -> Result<Ask, ApiError> {
 
 /// The conversation as a prompt, up to where the model is to speak. Tools are part of the system message, which comes
 /// into being for them where there is none.
-pub(crate) fn render(messages: &[Message<'_>], tools: Option<&RawValue>) -> Result<Prompt, ApiError> {
+pub(crate) fn render(
+    messages: &[Message<'_>],
+    tools: Option<&RawValue>,
+    tokenizer: Tokenizer,
+) -> Result<Prompt, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::bad_request("messages must not be empty").about("messages"));
     }
-    let mut prompt = Prompt::new();
-    let mut tools = given(tools);
+    let mut prompt = Prompt::new(tokenizer);
+    let mut tools = written_tools(given(tools), tokenizer);
     if tools.is_some() && !matches!(messages[0].role.as_ref(), "system" | "developer") {
         prompt.open("system");
-        prompt.text(tools.take().unwrap_or_default());
+        prompt.text(&tools.take().unwrap_or_default());
         prompt.close();
     }
     for message in messages {
         prompt.open(&message.role);
-        prompt.text(tools.take().unwrap_or_default());
+        prompt.text(&tools.take().unwrap_or_default());
         render_message(message, &mut prompt)?;
         prompt.close();
     }
@@ -88,11 +94,23 @@ pub(crate) fn given(tools: Option<&RawValue>) -> Option<&str> {
     tools.map(RawValue::get).filter(|raw| !matches!(*raw, "null" | "[]"))
 }
 
+/// As the request has them, or as vLLM hands them to a chat template.
+fn written_tools<'a>(tools: Option<&'a str>, tokenizer: Tokenizer) -> Option<Cow<'a, str>> {
+    match tokenizer {
+        Tokenizer::Quads => tools.map(Cow::Borrowed),
+        Tokenizer::Pairs => tools.map(|tools| Cow::Owned(python_json::tools(tools))),
+    }
+}
+
 fn render_message(message: &Message<'_>, prompt: &mut Prompt) -> Result<(), ApiError> {
     if let Some(content) = message.content {
         content::render(content, prompt)?;
     }
-    prompt.text(given(message.tool_calls).unwrap_or_default());
+    let calls = given(message.tool_calls).unwrap_or_default();
+    match prompt.tokenizer() {
+        Tokenizer::Quads => prompt.text(calls),
+        Tokenizer::Pairs => prompt.text(&python_json::tool_calls(calls)),
+    }
     Ok(())
 }
 
@@ -256,7 +274,8 @@ mod tests {
     use crate::tokens;
 
     fn text_of(body: &str) -> String {
-        String::from_utf8(tokens::decode(&read(body.as_bytes()).ok().unwrap().prompts[0])).unwrap()
+        String::from_utf8(tokens::decode(&read(body.as_bytes(), Tokenizer::Quads).ok().unwrap().prompts[0]))
+            .unwrap()
     }
 
     #[test]
@@ -280,13 +299,13 @@ mod tests {
     fn the_newer_name_of_the_limit_wins() {
         let body =
             br#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":9,"max_completion_tokens":5}"#;
-        assert_eq!(read(body).ok().unwrap().limit, Some(5));
+        assert_eq!(read(body, Tokenizer::Quads).ok().unwrap().limit, Some(5));
     }
 
     #[test]
     fn a_conversation_without_messages_is_refused() {
-        assert_eq!(read(br#"{"messages":[]}"#).err().unwrap().param, Some("messages"));
-        let error = read(b"{\"messages\":[}").err().unwrap();
+        assert_eq!(read(br#"{"messages":[]}"#, Tokenizer::Quads).err().unwrap().param, Some("messages"));
+        let error = read(b"{\"messages\":[}", Tokenizer::Quads).err().unwrap();
         assert!(error.message.contains("line 1 column"), "{error}");
     }
 }

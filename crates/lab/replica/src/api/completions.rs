@@ -13,7 +13,7 @@ use crate::answer::Finish;
 use crate::error::ApiError;
 use crate::prompt::Prompt;
 use crate::tokenize::in_vocabulary;
-use crate::tokens::Token;
+use crate::tokens::{Token, Tokenizer};
 
 #[derive(Deserialize)]
 struct Request<'a> {
@@ -32,11 +32,11 @@ struct Request<'a> {
 }
 
 /// Reads a request.
-pub(crate) fn read(body: &[u8]) -> Result<Ask, ApiError> {
+pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
     let request: Request<'_> = serde_json::from_slice(body)?;
     Ok(Ask {
         model: request.model.map(Cow::into_owned),
-        prompts: prompts(request.prompt)?,
+        prompts: prompts(request.prompt, tokenizer)?,
         n: request.n.unwrap_or(1),
         limit: request.max_tokens,
         stops: Stop::strings(request.stop),
@@ -49,26 +49,26 @@ pub(crate) fn read(body: &[u8]) -> Result<Ask, ApiError> {
 }
 
 /// A string, token ids, or a list of either.
-fn prompts(raw: &RawValue) -> Result<Vec<Vec<Token>>, ApiError> {
+fn prompts(raw: &RawValue, tokenizer: Tokenizer) -> Result<Vec<Vec<Token>>, ApiError> {
     match raw.get().as_bytes() {
         [b'[', rest @ ..] => match rest.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'"' | b'[') => {
                 let each: Vec<&RawValue> = serde_json::from_str(raw.get())?;
-                each.into_iter().map(one_prompt).collect()
+                each.into_iter().map(|raw| one_prompt(raw, tokenizer)).collect()
             }
-            _ => Ok(vec![one_prompt(raw)?]),
+            _ => Ok(vec![one_prompt(raw, tokenizer)?]),
         },
-        _ => Ok(vec![one_prompt(raw)?]),
+        _ => Ok(vec![one_prompt(raw, tokenizer)?]),
     }
 }
 
-fn one_prompt(raw: &RawValue) -> Result<Vec<Token>, ApiError> {
+fn one_prompt(raw: &RawValue, tokenizer: Tokenizer) -> Result<Vec<Token>, ApiError> {
     if raw.get().starts_with('"') {
         let text: String = serde_json::from_str(raw.get())?;
-        return Ok(Prompt::of_text(&text));
+        return Ok(Prompt::of_text(&text, tokenizer));
     }
     let tokens: Vec<Token> = serde_json::from_str(raw.get())?;
-    in_vocabulary(&tokens)?;
+    in_vocabulary(&tokens, tokenizer)?;
     match tokens.is_empty() {
         true => Err(ApiError::bad_request("prompt must not be empty").about("prompt")),
         false => Ok(tokens),
@@ -171,12 +171,12 @@ mod tests {
     use super::*;
 
     fn prompts_of(json: &str) -> Result<Vec<Vec<Token>>, ApiError> {
-        prompts(serde_json::from_str(json).unwrap())
+        prompts(serde_json::from_str(json).unwrap(), Tokenizer::Quads)
     }
 
     #[test]
     fn a_prompt_is_text_or_ids_alone_or_in_a_list() {
-        let text = Prompt::of_text("hello");
+        let text = Prompt::of_text("hello", Tokenizer::Quads);
         assert_eq!(prompts_of(r#""hello""#).unwrap(), vec![text.clone()]);
         assert_eq!(prompts_of(r#"["hello", "hello"]"#).unwrap(), [text.clone(), text]);
         assert_eq!(prompts_of("[5, 6]").unwrap(), [[5, 6]]);

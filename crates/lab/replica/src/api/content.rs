@@ -69,11 +69,11 @@ fn render_part(raw: &RawValue, prompt: &mut Prompt) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tokens::{self, Token};
+    use crate::tokens::{self, Token, Tokenizer};
 
     fn tokens_of(json: &str) -> Vec<Token> {
         let content: &RawValue = serde_json::from_str(json).unwrap();
-        let mut prompt = Prompt::new();
+        let mut prompt = Prompt::new(Tokenizer::Quads);
         render(content, &mut prompt).unwrap();
         prompt.into_tokens()
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn content_of_another_kind_is_refused() {
         let number: &RawValue = serde_json::from_str("7").unwrap();
-        assert!(render(number, &mut Prompt::new()).is_err());
+        assert!(render(number, &mut Prompt::new(Tokenizer::Quads)).is_err());
         assert_eq!(tokens_of("null"), tokens_of(r#""""#));
     }
 }

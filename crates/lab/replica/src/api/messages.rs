@@ -1,6 +1,7 @@
 //! `POST /v1/messages`: Anthropic's API, as vLLM serves it.
 //!
-//! As in vLLM, `input_tokens` is the whole prompt; what was cached is told beside it in `cache_read_input_tokens`.
+//! As in Anthropic's own API and in vLLM, `input_tokens` leaves out what was cached; that is told beside it in
+//! `cache_read_input_tokens`.
 
 use std::borrow::Cow;
 
@@ -13,6 +14,7 @@ use crate::answer::Finish;
 use crate::api::chat::given;
 use crate::error::ApiError;
 use crate::prompt::Prompt;
+use crate::tokens::Tokenizer;
 
 #[derive(Deserialize)]
 struct Request<'a> {
@@ -40,13 +42,13 @@ struct Turn<'a> {
 }
 
 /// Reads a request.
-pub(crate) fn read(body: &[u8]) -> Result<Ask, ApiError> {
+pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
     let request: Request<'_> = serde_json::from_slice(body)?;
     let Some(limit) = request.max_tokens else {
         return Err(ApiError::bad_request("max_tokens: Field required").about("max_tokens"));
     };
     Ok(Ask {
-        prompts: vec![render(&request)?.for_answer()],
+        prompts: vec![render(&request, tokenizer)?.for_answer()],
         model: request.model.map(Cow::into_owned),
         n: 1,
         limit: Some(limit),
@@ -60,16 +62,16 @@ pub(crate) fn read(body: &[u8]) -> Result<Ask, ApiError> {
 }
 
 /// `POST /v1/messages/count_tokens`.
-pub(crate) fn count_tokens(body: &[u8]) -> Result<serde_json::Value, ApiError> {
+pub(crate) fn count_tokens(body: &[u8], tokenizer: Tokenizer) -> Result<serde_json::Value, ApiError> {
     let request: Request<'_> = serde_json::from_slice(body)?;
-    Ok(json!({"input_tokens": render(&request)?.for_answer().len()}))
+    Ok(json!({"input_tokens": render(&request, tokenizer)?.for_answer().len()}))
 }
 
-fn render(request: &Request<'_>) -> Result<Prompt, ApiError> {
+fn render(request: &Request<'_>, tokenizer: Tokenizer) -> Result<Prompt, ApiError> {
     if request.messages.is_empty() {
         return Err(ApiError::bad_request("messages: at least one message is required").about("messages"));
     }
-    let mut prompt = Prompt::new();
+    let mut prompt = Prompt::new(tokenizer);
     let tools = given(request.tools);
     if request.system.is_some() || tools.is_some() {
         prompt.open("system");
@@ -200,7 +202,7 @@ impl<'a> Message<'a> {
 impl MessageUsage {
     fn of(usage: Usage) -> MessageUsage {
         MessageUsage {
-            input_tokens: usage.prompt_tokens,
+            input_tokens: usage.prompt_tokens - usage.cached_tokens.unwrap_or(0).min(usage.prompt_tokens),
             output_tokens: usage.output_tokens,
             cache_read_input_tokens: usage.cached_tokens.filter(|cached| *cached > 0),
         }
@@ -226,12 +228,16 @@ mod tests {
             "messages":[{"role":"user","content":"hi"}]}"#;
         let openai =
             br#"{"messages":[{"role":"system","content":"Be kind."},{"role":"user","content":"hi"}]}"#;
-        assert_eq!(read(anthropic).ok().unwrap().prompts, chat::read(openai).ok().unwrap().prompts);
+        assert_eq!(
+            read(anthropic, Tokenizer::Quads).ok().unwrap().prompts,
+            chat::read(openai, Tokenizer::Quads).ok().unwrap().prompts
+        );
     }
 
     #[test]
     fn a_request_without_a_limit_is_refused() {
-        let error = read(br#"{"messages":[{"role":"user","content":"hi"}]}"#).err().unwrap();
+        let error =
+            read(br#"{"messages":[{"role":"user","content":"hi"}]}"#, Tokenizer::Quads).err().unwrap();
         assert_eq!(error.param, Some("max_tokens"));
     }
 }

@@ -13,6 +13,7 @@ use crate::answer::Finish;
 use crate::api::chat::given;
 use crate::error::ApiError;
 use crate::prompt::Prompt;
+use crate::tokens::Tokenizer;
 
 #[derive(Deserialize)]
 struct Request<'a> {
@@ -46,13 +47,13 @@ struct Item<'a> {
 }
 
 /// Reads a request.
-pub(crate) fn read(body: &[u8]) -> Result<Ask, ApiError> {
+pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
     let request: Request<'_> = serde_json::from_slice(body)?;
     if let Some(previous) = &request.previous_response_id {
         return Err(ApiError::not_found(format!("Response with id '{previous}' not found.")));
     }
     Ok(Ask {
-        prompts: vec![render(&request)?.for_answer()],
+        prompts: vec![render(&request, tokenizer)?.for_answer()],
         model: request.model.as_deref().map(str::to_owned),
         n: 1,
         limit: request.max_output_tokens,
@@ -65,8 +66,8 @@ pub(crate) fn read(body: &[u8]) -> Result<Ask, ApiError> {
     })
 }
 
-fn render(request: &Request<'_>) -> Result<Prompt, ApiError> {
-    let mut prompt = Prompt::new();
+fn render(request: &Request<'_>, tokenizer: Tokenizer) -> Result<Prompt, ApiError> {
+    let mut prompt = Prompt::new(tokenizer);
     let tools = given(request.tools);
     if request.instructions.is_some() || tools.is_some() {
         prompt.open("system");
@@ -294,7 +295,7 @@ mod tests {
     use crate::api::chat;
 
     fn prompt(body: &str) -> Vec<u32> {
-        read(body.as_bytes()).ok().unwrap().prompts.remove(0)
+        read(body.as_bytes(), Tokenizer::Quads).ok().unwrap().prompts.remove(0)
     }
 
     #[test]
@@ -304,7 +305,7 @@ mod tests {
             {"role":"user","content":[{"type":"input_text","text":"more"}]}]}"#;
         let openai = br#"{"messages":[{"role":"system","content":"Be kind."},{"role":"user","content":"hi"},
             {"role":"assistant","content":"hello"},{"role":"user","content":"more"}]}"#;
-        assert_eq!(prompt(responses), chat::read(openai).ok().unwrap().prompts[0]);
+        assert_eq!(prompt(responses), chat::read(openai, Tokenizer::Quads).ok().unwrap().prompts[0]);
         assert_eq!(prompt(r#"{"input":"hi"}"#), prompt(r#"{"input":[{"role":"user","content":"hi"}]}"#));
     }
 
@@ -320,7 +321,8 @@ mod tests {
 
     #[test]
     fn a_previous_response_is_not_found() {
-        let error = read(br#"{"input":"hi","previous_response_id":"resp_1"}"#).err().unwrap();
+        let error =
+            read(br#"{"input":"hi","previous_response_id":"resp_1"}"#, Tokenizer::Quads).err().unwrap();
         assert_eq!(error.status, 404);
     }
 }

@@ -1,0 +1,152 @@
+"""Predicted against found, on real engines. Prints a table; exits with 1 where a bound is broken."""
+
+import argparse
+import pathlib
+import random
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from world import Answer, Engine, Gateway, until
+
+WORDS = ("router replica cache prefix request token block event engine queue worker turn answer holds sends longest "
+         "système naïve Привет 世界 🙂 e\u0301 <&> \"quoted\" {json: [1, 2]} tab\there    spaces CamelCase 12345 a_b-c").split(" ")
+TURNS = 5
+
+
+def words(rng, count):
+    return " ".join(rng.choice(WORDS) for _ in range(count))
+
+
+def conversation(gateway, number, kind, seed):
+    """One conversation, turn by turn. Scripted assistants say what we wrote, others what the engine sampled."""
+    rng = random.Random(f"{seed}/{number}")
+    system = {"role": "system", "content": "You are a helpful assistant. " + words(random.Random(seed + number % 4), 12)}
+    messages, rows = [system], []
+    for turn in range(TURNS):
+        messages.append({"role": "user", "content": words(rng, 10)})
+        answer = Answer(gateway, messages)
+        rows.append((kind, turn, answer.predicted, answer.cached, answer.prompt_tokens, answer.worker))
+        said = words(rng, 8) if kind == "scripted" else answer.text
+        messages.append({"role": "assistant", "content": said})
+        gateway.settle()
+    return rows
+
+
+def measure(gateway, count, seed):
+    """Two at a time, so that events of both engines interleave; half scripted."""
+    with ThreadPoolExecutor(2) as pool:
+        kinds = ["scripted" if number % 2 == 0 else "sampled" for number in range(count)]
+        futures = [pool.submit(conversation, gateway, number, kind, seed) for number, kind in enumerate(kinds)]
+        return [row for future in futures for row in future.result()]
+
+
+def report(title, rows):
+    print(f"\n{title}")
+    print(f"{'':28}{'requests':>9}{'equal':>8}{'share':>9}{'over':>6}{'under':>6}{'hit tokens':>12}")
+    shares = {}
+    for kind in ("scripted", "sampled"):
+        for label, wanted in (("first turns", lambda turn: turn == 0), ("later turns", lambda turn: turn > 0)):
+            some = [row for row in rows if row[0] == kind and wanted(row[1])]
+            equal = sum(row[2] == row[3] for row in some)
+            over, under = sum(row[2] > row[3] for row in some), sum(row[2] < row[3] for row in some)
+            hit = sum(row[3] for row in some) / max(1, sum(row[4] for row in some))
+            shares[kind, label] = equal / max(1, len(some))
+            share = f"{shares[kind, label]:.2%}"
+            print(f"{kind + ', ' + label:28}{len(some):>9}{equal:>8}{share:>9}{over:>6}{under:>6}{hit:>12.1%}")
+    return shares
+
+
+def is_reported(gateway, url):
+    return gateway.workers()[url]["view"] == "reported"
+
+
+def check_restart(gateway, engine):
+    """Kill -9, come back on the same ports: noticed, healed, and nothing credited to the new process."""
+    rng = random.Random(99)
+    warm = [{"role": "system", "content": words(rng, 60)}, {"role": "user", "content": "go on"}]
+    homes = {Answer(gateway, warm).worker for _ in range(3)}
+    gateway.settle()
+    before = gateway.workers()[engine.url]["events"]["blocks"]["stored"]
+    engine.kill()
+    until("the death is noticed", lambda: gateway.workers()[engine.url]["state"] != "ready", 30)
+    engine.start()
+    engine.ready()
+    healed = until("the view is reported again", lambda: is_reported(gateway, engine.url)
+                   and gateway.workers()[engine.url]["state"] == "ready", 30)
+    rows = measure(gateway, 8, seed=7)
+    again = [Answer(gateway, warm) for _ in range(4)]
+    wrong = [row for row in rows if row[0] == "scripted" and row[2] != row[3] and row[5] == engine.url]
+    over = [one for one in again if one.worker == engine.url and one.predicted > one.cached]
+    print(f"\nkill -9 and restart of {engine.name} ({before} blocks known before, warm prompt on {len(homes)} engines):")
+    print(f"  healthy to reported again: {healed:.2f} s (bound 5 s); wrong predictions there afterwards: {len(wrong)}; "
+          f"credited across the restart: {len(over)}")
+    return healed <= 5 and not wrong and not over
+
+
+def check_reporter(args, logs):
+    """One engine, its events by ZMQ to one gateway and by the reporter's posts to another: the same view."""
+    token = "conformance"
+    posts = Gateway(args.binary, logs, "gateway-posts", "--events-token", token, "--model-path", f"tiny={args.model}")
+    reporter = ["--url", f"{posts.admin}/events", "--token", token]
+    engine = Engine(args, logs, "engine-reporter", 64, reporter)
+    engine.ready()
+    listen = logs / "posts.toml"
+    listen.write_text(f'[[workers]]\nurl = "{engine.url}"\nkv-events = {{ endpoint = "off" }}\n')
+    zmq = Gateway(args.binary, logs, "gateway-zmq", "--worker-urls", engine.url, "--model-path", f"tiny={args.model}")
+    import urllib.request, json
+    body = json.dumps({"url": engine.url}).encode()
+    urllib.request.urlopen(urllib.request.Request(f"{posts.admin}/workers", body, {"content-type": "application/json"}))
+    until("the ZMQ view is reported", lambda: is_reported(zmq, engine.url), 30)
+    rows = measure(zmq, 12, seed=11)
+    zmq.settle()
+    until("the posts have come", lambda: is_reported(posts, engine.url), 30)
+    def same():
+        names = ("warmroute_index_held", "warmroute_index_spans")
+        return all(zmq.metric(name) == posts.metric(name) for name in names)
+    took = until("both views are equal", same, 30)
+    print(f"\nreporter beside ZMQ: equal views ({zmq.metric('warmroute_index_held'):.0f} held, "
+          f"{zmq.metric('warmroute_index_spans'):.0f} spans) {took:.2f} s after the last event, {len(rows)} requests under eviction")
+    for one in (zmq, posts, engine):
+        one.kill()
+    return True
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("--binary", "--venv", "--model", "--engine"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--conversations", type=int, default=60)
+    parser.add_argument("--reporter", action="store_true")
+    args = parser.parse_args()
+    logs = pathlib.Path(tempfile.mkdtemp(prefix="warmroute-vllm-"))
+    print(f"logs in {logs}")
+    running = []
+    try:
+        if args.reporter:
+            return 0 if check_reporter(args, logs) else 1
+        engines = [Engine(args, logs, f"engine-{n}", blocks) for n, blocks in ((1, 400), (2, 400))]
+        running += engines
+        for engine in engines:
+            print(f"{engine.name} vLLM {args.engine} ready after {engine.ready():.0f} s at {engine.url}", flush=True)
+        gateway = Gateway(args.binary, logs, "gateway", "--worker-urls", *[engine.url for engine in engines],
+                          "--model-path", f"tiny={args.model}", "--log-level", "info,warmroute=debug")
+        running.append(gateway)
+        began = time.monotonic()
+        for engine in engines:
+            until(f"{engine.name}'s view is reported", lambda engine=engine: is_reported(gateway, engine.url), 30)
+        print(f"both views reported {time.monotonic() - began:.1f} s after the gateway's start", flush=True)
+        shares = report(f"vLLM {args.engine}: predicted equals found", measure(gateway, args.conversations, seed=1))
+        exact = shares["scripted", "later turns"] >= 0.99 and shares["scripted", "first turns"] >= 0.99
+        healed = check_restart(gateway, engines[0])
+        stale, missed = gateway.metric("warmroute_stale_tokens_total"), gateway.metric("warmroute_missed_tokens_total")
+        print(f"\nstale tokens {stale:.0f}, missed {missed:.0f} of {gateway.metric('warmroute_cached_tokens_total'):.0f} found")
+        print("PASSED" if exact and healed else "FAILED")
+        return 0 if exact and healed else 1
+    finally:
+        for one in running:
+            one.kill()
+
+
+sys.exit(main())

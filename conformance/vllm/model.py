@@ -1,0 +1,56 @@
+"""Writes a tiny Llama without weights: configuration, byte-level BPE tokenizer, chat template. usage: model.py FOLDER"""
+
+import json
+import pathlib
+import sys
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n"
+    "{{ m['content'] }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+
+
+def tokenizer():
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    corpus = [f"A router sends request {i} to the replica whose cache holds the longest prefix of it. " for i in range(500)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=1024, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    bpe.train_from_iterator(corpus, trainer)
+    begin = SPECIAL[0]
+    bpe.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, bpe.token_to_id(begin))]
+    )
+    return bpe
+
+
+def main(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    bpe = tokenizer()
+    bpe.save(str(folder / "tokenizer.json"))
+    ends = {"bos_token_id": bpe.token_to_id(SPECIAL[0]), "eos_token_id": bpe.token_to_id(SPECIAL[1])}
+    files = {
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[0], "eos_token": SPECIAL[1],
+            "model_max_length": 4096, "chat_template": TEMPLATE, "clean_up_tokenization_spaces": False,
+        },
+        "config.json": {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+            "vocab_size": bpe.get_vocab_size(), "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "initializer_range": 0.02, **ends,
+        },
+        "generation_config.json": ends,
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=1))
+
+
+main(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,111 @@
+//! Finds a model's files, and asks its engine whether they are the right ones.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use warmroute_prompt::{Alignment, Reading, Renderer};
+use warmroute_tokens::parity::{self, Verdict};
+use warmroute_tokens::{Encoder, HubCache, Model};
+
+use super::engine::{Card, Engine};
+use crate::options::groups::MatchingUnit;
+
+/// Where models' files may be.
+#[derive(Clone, Debug)]
+pub struct ModelPaths {
+    /// For one model by its name.
+    named: Vec<(String, String)>,
+    /// For any.
+    others: Vec<String>,
+    cache: HubCache,
+}
+
+impl ModelPaths {
+    /// From what the operator wrote: `DIR`, `ORG/NAME` or `MODEL=DIR`.
+    pub fn new(paths: &[String]) -> ModelPaths {
+        let split = |path: &String| path.split_once('=').map(|(name, dir)| (name.to_owned(), dir.to_owned()));
+        ModelPaths {
+            named: paths.iter().filter_map(split).collect(),
+            others: paths.iter().filter(|path| !path.contains('=')).cloned().collect(),
+            cache: HubCache::from_env(),
+        }
+    }
+
+    /// The places to look at for a model, best first: as the operator says, as its engine says, by its name.
+    fn of(&self, card: &Card) -> Vec<String> {
+        let named = self.named.iter().filter(|(name, _)| *name == card.id).map(|(_, dir)| dir.clone());
+        let fits = |path: &&String| self.others.len() == 1 || path.trim_end_matches('/').ends_with(&card.id);
+        let others = self.others.iter().filter(fits).cloned();
+        let own = card.root.iter().cloned().chain([card.id.clone()]);
+        named.chain(others).chain(own).collect()
+    }
+
+    /// The first place that has the model; otherwise why the best one has not.
+    fn find(&self, card: &Card) -> Result<Model, String> {
+        let mut first_problem = None;
+        for place in self.of(card) {
+            match Model::find(&place, &self.cache) {
+                Ok(model) => return Ok(model),
+                Err(problem) => _ = first_problem.get_or_insert(problem.to_string()),
+            }
+        }
+        Err(format!(
+            "{}; say where the model's tokenizer files are with --model-path {}=DIR",
+            first_problem.unwrap_or_default(),
+            card.id
+        ))
+    }
+}
+
+/// How an engine's prompts can be compared.
+pub enum Aligned {
+    /// In bytes.
+    Bytes(Box<Alignment>),
+    /// In tokens only.
+    Tokens(Box<Renderer>, Box<Encoder>),
+}
+
+/// Asks an engine whether our reading of its model's files is its own; `Err`: nothing can be compared, and why.
+pub async fn align(
+    engine: &Engine,
+    card: &Card,
+    paths: &ModelPaths,
+    wanted: MatchingUnit,
+) -> Result<Aligned, String> {
+    let model = {
+        let (paths, card) = (paths.clone(), card.clone());
+        // Megabytes of JSON: not on a thread that serves sockets.
+        tokio::task::spawn_blocking(move || paths.find(&card)).await.map_err(|error| error.to_string())??
+    };
+    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let verdict = parity::check(engine, &card.id, &model, unix_s).await;
+    match (verdict, wanted) {
+        (Verdict::Bytes(_, reading), MatchingUnit::Tokens) => in_tokens(&model, reading),
+        (Verdict::Bytes(alignment, _), _) => Ok(Aligned::Bytes(alignment)),
+        (Verdict::Tokens { because, .. }, MatchingUnit::Bytes) => Err(because.to_string()),
+        (Verdict::Tokens { renderer, encoder, because }, _) => {
+            tracing::warn!(worker = engine.url, %because, "prompts must be tokenized to be compared");
+            Ok(Aligned::Tokens(renderer, encoder))
+        }
+        (Verdict::Presumed(why), _) => Err(why.to_string()),
+        (Verdict::Unknown(why), MatchingUnit::Tokens) => {
+            tracing::warn!(worker = engine.url, why, "cannot ask the engine how it tokenizes");
+            in_tokens(&model, Reading::AsFiled)
+        }
+        (Verdict::Unknown(why), _) => {
+            tracing::warn!(
+                worker = engine.url,
+                why,
+                "cannot ask the engine how it tokenizes: prompts are rendered as the model's files say, and given up \
+                 if its events then match none of them"
+            );
+            let alignment = model.alignment(Reading::AsFiled).map_err(|problem| problem.to_string())?;
+            Ok(Aligned::Bytes(Box::new(alignment)))
+        }
+    }
+}
+
+fn in_tokens(model: &Model, reading: Reading) -> Result<Aligned, String> {
+    let renderer = model.renderer().map_err(|problem| problem.to_string())?;
+    let encoder = model.encoder(reading).map_err(|problem| problem.to_string())?;
+    Ok(Aligned::Tokens(Box::new(renderer), Box::new(encoder)))
+}

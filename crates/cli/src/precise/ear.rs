@@ -1,0 +1,73 @@
+//! Who hears the feeds: the router, through its one door.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use warmroute_events::{Listener, Step, View};
+use warmroute_fleet::Worker;
+use warmroute_policy::Standard;
+use warmroute_router::{Change, Router};
+use warmroute_types::{Address, CacheView, WorkerId};
+
+use super::STRANGERS_MAX;
+
+/// Turns what feeds tell into changes of the router.
+pub struct Ear {
+    router: Arc<Router<Standard>>,
+    /// Whose feeds are heard. A worker that left and came back is another one.
+    workers: RwLock<BTreeMap<Address, Arc<Worker>>>,
+}
+
+impl Ear {
+    pub fn new(router: Arc<Router<Standard>>) -> Ear {
+        Ear { router, workers: RwLock::default() }
+    }
+
+    /// From now on what is told of this address is about this worker.
+    pub fn listen_for(&self, worker: Arc<Worker>) {
+        self.workers.write().insert(worker.address.clone(), worker);
+    }
+
+    pub fn forget(&self, address: &Address) {
+        self.workers.write().remove(address);
+    }
+
+    /// Whether a worker's events and its prompts have never met, though they should have.
+    pub fn is_stranger(&self, worker: WorkerId) -> bool {
+        let Some(report) = self.router.feed_report(worker) else { return false };
+        report.ingested.matched == 0 && report.ingested.unmatched >= STRANGERS_MAX
+    }
+
+    pub fn tell(&self, change: Change) {
+        self.router.apply(change).expect("only a join can find the fleet full");
+    }
+}
+
+impl Listener for Ear {
+    fn hear(&self, address: &Address, steps: &mut Vec<Step>) {
+        let Some(worker) = self.workers.read().get(address).cloned() else { return };
+        for step in steps.drain(..) {
+            let worker = Arc::clone(&worker);
+            self.tell(match step {
+                Step::Apply(events) => Change::Cached { worker, events },
+                Step::Forget => Change::Emptied { worker },
+                Step::View(view) => {
+                    tracing::info!(worker = %worker.label, %view, "what this worker's events are worth");
+                    Change::Viewed { worker, view: as_cache_view(view) }
+                }
+                // The feed's driver asks for these itself.
+                Step::AskReplay { .. } => continue,
+            });
+        }
+    }
+}
+
+/// A feed that tells nothing is as good as none.
+fn as_cache_view(view: View) -> CacheView {
+    match view {
+        View::Reported => CacheView::Reported,
+        View::Uncertain => CacheView::Uncertain,
+        View::Silent => CacheView::Presumed,
+    }
+}

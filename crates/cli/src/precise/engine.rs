@@ -1,0 +1,111 @@
+//! What an engine says about itself that precise matching needs: its models, its event sources, its tokens.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use warmroute_discovery::EventsEntry;
+use warmroute_events::{Source, SourceError, read_server_info, read_vllm_sources};
+use warmroute_probe::Client;
+use warmroute_tokens::parity::{Answer, TokenizeEndpoint};
+
+/// Tokenizing a sample takes an engine milliseconds, but it may be busy.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One engine, asked over one connection.
+pub struct Engine {
+    pub url: String,
+    client: Mutex<Client>,
+}
+
+/// A card of `GET /v1/models`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Card {
+    /// The name under which it is asked for.
+    pub id: String,
+    /// Where the engine found it: a path or a name.
+    pub root: Option<String>,
+    /// Of an adapter: the model it belongs to.
+    pub parent: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Cards {
+    data: Vec<Card>,
+}
+
+/// What SGLang says of itself, as far as it is not about events.
+#[derive(Deserialize)]
+pub struct ServerInfo {
+    pub max_total_num_tokens: Option<u64>,
+    pub page_size: Option<u32>,
+}
+
+impl Engine {
+    pub fn new(url: &str) -> Engine {
+        Engine { url: url.to_owned(), client: Mutex::new(Client::new(url, TIMEOUT)) }
+    }
+
+    /// Its models, those that are no adapters first.
+    pub async fn cards(&self) -> anyhow::Result<Vec<Card>> {
+        let (status, body) = self.client.lock().await.get("/v1/models").await?;
+        anyhow::ensure!(status == StatusCode::OK, "GET /v1/models: {status}");
+        let mut cards = serde_json::from_slice::<Cards>(&body)?.data;
+        cards.sort_by_key(|card| card.parent.is_some());
+        Ok(cards)
+    }
+
+    /// Where its events are: as the operator says, or as it says itself. None where it publishes none.
+    pub async fn sources(
+        &self,
+        configured: Option<&EventsEntry>,
+        ranks: u16,
+    ) -> Result<Vec<Source>, SourceError> {
+        if let Some(EventsEntry { endpoint, replay, topic }) = configured {
+            return Source::configured(endpoint, replay.as_deref(), topic, ranks, &self.url);
+        }
+        if let Some(body) = self.page("/kv_event_sources").await {
+            return read_vllm_sources(&body, &self.url);
+        }
+        match self.server_info().await {
+            Some(body) => read_server_info(&body, &self.url),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// SGLang's page about itself.
+    pub async fn server_info(&self) -> Option<Bytes> {
+        match self.page("/server_info").await {
+            Some(body) => Some(body),
+            None => self.page("/get_server_info").await,
+        }
+    }
+
+    /// TensorRT-LLM's events since the last poll.
+    pub async fn poll_events(&self) -> anyhow::Result<Bytes> {
+        let (status, body) = self.client.lock().await.post("/kv_cache_events", Bytes::new()).await?;
+        anyhow::ensure!(status == StatusCode::OK, "POST /kv_cache_events: {status}");
+        Ok(body)
+    }
+
+    async fn page(&self, path: &str) -> Option<Bytes> {
+        let answer = self.client.lock().await.get(path).await;
+        answer.ok().filter(|(status, _)| *status == StatusCode::OK).map(|(_, body)| body)
+    }
+}
+
+impl TokenizeEndpoint for Engine {
+    async fn tokenize(&self, body: String) -> Answer {
+        let answer = self.client.lock().await.post("/tokenize", Bytes::from(body)).await;
+        match answer {
+            Ok((StatusCode::OK, body)) => Answer::Json(body.to_vec()),
+            Ok((status @ (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY), _)) => {
+                Answer::Refused(status.to_string())
+            }
+            Ok((status, _)) => Answer::Unavailable(format!("POST /tokenize: {status}")),
+            Err(error) => Answer::Unavailable(format!("POST /tokenize: {error}")),
+        }
+    }
+}

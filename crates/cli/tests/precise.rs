@@ -1,0 +1,304 @@
+//! Precise routing, end to end: simulated engines that publish their events, with every fault that a stream can have.
+//!
+//! `cargo test -p warmroute-cli --test precise -- --nocapture --test-threads 1` prints the table of faults.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+mod world;
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use world::client::{Call, Response, get, post};
+use world::eventually;
+use world::process::{Gateway, Process, engine};
+
+const MODEL: &str = "llama-3.1-8b";
+const BLOCK: u64 = 16;
+
+/// Engines that publish, the model's files, and a gateway that follows them.
+struct World {
+    engines: Vec<Process>,
+    gateway: Gateway,
+    /// Blocks that the engines must have reported in all.
+    told: u64,
+}
+
+impl World {
+    fn new(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> World {
+        let folder = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
+        let mut flags = vec!["--events", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0"];
+        flags.extend_from_slice(&["--write-model", &folder]);
+        flags.extend_from_slice(engine_flags);
+        let engines: Vec<Process> = (0..engines).map(|_| engine(&flags)).collect();
+        let urls: Vec<&str> = engines.iter().map(Process::url).collect();
+        let mut flags = vec!["--model-path", folder.as_str()];
+        flags.extend_from_slice(gateway_flags);
+        let gateway = Gateway::start(&urls, &flags);
+        let world = World { engines, gateway, told: 0 };
+        world.wait_for_view("reported");
+        world
+    }
+
+    fn wait_for_view(&self, view: &str) {
+        eventually(&format!("all views are {view}: {:?}", self.gateway.workers()), || {
+            self.gateway.workers().iter().all(|worker| worker["view"] == view).then_some(())
+        });
+    }
+
+    fn stored(&self) -> u64 {
+        let blocks = |worker: &Value| worker["events"]["blocks"]["stored"].as_u64().unwrap_or(0);
+        self.gateway.workers().iter().map(blocks).sum()
+    }
+
+    /// One turn; waits until the engine has told what it stored, unless the stream is broken on purpose.
+    fn ask(&mut self, messages: &Value) -> Asked {
+        let asked = Asked::of(&chat(&self.gateway, messages));
+        self.told += asked.prompt / BLOCK - asked.cached / BLOCK;
+        asked
+    }
+
+    fn settle(&self) {
+        let told = self.told;
+        eventually(&format!("{told} blocks are reported"), || (self.stored() >= told).then_some(()));
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    worker: String,
+    predicted: u64,
+    cached: u64,
+    prompt: u64,
+}
+
+impl Asked {
+    fn of(response: &Response) -> Asked {
+        let usage = &response.json()["usage"];
+        Asked {
+            worker: response.header("x-warmroute-worker").unwrap().to_owned(),
+            predicted: response.header("x-warmroute-cached-tokens").unwrap().parse().unwrap(),
+            cached: usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0),
+            prompt: usage["prompt_tokens"].as_u64().unwrap(),
+        }
+    }
+}
+
+/// Only one token is generated, so that nothing but prompts is stored.
+fn chat(gateway: &Gateway, messages: &Value) -> Response {
+    let body = json!({"model": MODEL, "max_tokens": 1, "messages": messages});
+    let response = post(gateway.url(), "/v1/chat/completions", &body.to_string());
+    assert_eq!(response.status, 200, "{}", response.text());
+    response
+}
+
+/// A conversation under one of four system prompts, with text that tokenizers stumble over.
+fn conversation(number: usize, turns: usize) -> Value {
+    let mut messages =
+        vec![json!({"role": "system", "content": format!("You are assistant {}. ", number % 4).repeat(6)})];
+    for turn in 0..turns {
+        let role = if turn % 2 == 0 { "user" } else { "assistant" };
+        let text = format!("conversation {number}, turn {turn}: naïve <&> \"quoted\" 世界 e\u{301} {{}} ");
+        messages.push(json!({"role": role, "content": text.repeat(2 + number % 3)}));
+    }
+    Value::Array(messages)
+}
+
+#[test]
+fn predictions_are_what_engines_find_in_both_encodings() {
+    for encoding in ["map", "array"] {
+        let mut world = World::new(&format!("model-{encoding}"), 3, &["--event-encoding", encoding], &[]);
+        let mut homes = std::collections::BTreeSet::new();
+        for turns in [1, 3, 5, 7] {
+            for number in 0..12 {
+                let asked = world.ask(&conversation(number, turns));
+                assert_eq!(
+                    asked.predicted, asked.cached,
+                    "{encoding}, conversation {number}, {turns} turns: {asked:?}"
+                );
+                homes.insert(asked.worker);
+                world.settle();
+            }
+        }
+        assert!(homes.len() >= 2, "{encoding}: conversations live on {} engines", homes.len());
+        let counted = |name: &str| world.gateway.metric_sum(name);
+        assert_eq!(
+            (counted("warmroute_stale_tokens_total"), counted("warmroute_missed_tokens_total")),
+            (0.0, 0.0)
+        );
+        assert!(counted("warmroute_cached_tokens_total") > 10_000.0);
+    }
+}
+
+#[test]
+fn each_rank_has_a_view_of_its_own() {
+    let folder = format!("{}/model-ranks", env!("CARGO_TARGET_TMPDIR"));
+    let flags = ["--ranks", "2", "--events", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0"];
+    let one = engine(&[&flags[..], &["--write-model", &folder]].concat());
+    let gateway = Gateway::start(&[one.url()], &["--dp-size", "2", "--model-path", &folder]);
+    let mut world = World { engines: vec![one], gateway, told: 0 };
+    world.wait_for_view("reported");
+    for turns in [1, 3, 5] {
+        for number in 0..8 {
+            let asked = world.ask(&conversation(number, turns));
+            assert_eq!(asked.predicted, asked.cached, "{asked:?}");
+            world.settle();
+        }
+    }
+    let stored = |rank: usize| world.gateway.workers()[rank]["events"]["blocks"]["stored"].as_u64().unwrap();
+    assert!(stored(0) > 0 && stored(1) > 0, "both ranks have work, and each told of its own");
+}
+
+#[test]
+fn tokens_can_be_compared_instead_of_bytes() {
+    let mut world = World::new("model-tokens", 2, &[], &["--matching", "tokens"]);
+    for turns in [1, 3, 5] {
+        for number in 0..6 {
+            let asked = world.ask(&conversation(number, turns));
+            assert_eq!(asked.predicted, asked.cached, "{asked:?}");
+            world.settle();
+        }
+    }
+}
+
+#[test]
+fn an_engine_that_is_restarted_is_forgotten_and_no_other() {
+    let mut world = World::new("model-restart", 2, &[], &[]);
+    for number in 0..8 {
+        world.ask(&conversation(number, 3));
+    }
+    world.settle();
+    let restarts = |world: &World| world.gateway.metric_sum("warmroute_feed_restarts_total");
+    assert_eq!(post(world.engines[0].url(), "/fault", r#"{"kind":"restart"}"#).status, 200);
+    // The new process is known by what it publishes first: the first answer may still come from the view of the old one.
+    let direct = json!({"model": MODEL, "max_tokens": 1, "messages": conversation(90, 3)});
+    post(world.engines[0].url(), "/v1/chat/completions", &direct.to_string());
+    eventually("the restart is noticed", || (restarts(&world) >= 1.0).then_some(()));
+    let restarted = world.engines[0].url().to_owned();
+    let mut known_elsewhere = 0;
+    for number in 0..8 {
+        let asked = Asked::of(&chat(&world.gateway, &conversation(number, 3)));
+        assert!(asked.predicted <= asked.cached, "nothing is credited across a restart: {asked:?}");
+        known_elsewhere += if asked.worker == restarted { 0 } else { asked.predicted };
+    }
+    assert!(known_elsewhere > 0, "the other engine is not forgotten");
+}
+
+#[test]
+fn a_model_that_is_not_found_leaves_the_view_presumed_and_says_so() {
+    let one = engine(&["--events", "tcp://127.0.0.1:0"]);
+    let gateway = Gateway::over(&[one.url()], &["--model-path", "/nowhere/at/all"]);
+    chat(&gateway, &conversation(1, 3));
+    let again = Asked::of(&chat(&gateway, &conversation(1, 3)));
+    assert!(again.predicted > 0, "presumed all the same");
+    assert_eq!(gateway.workers()[0]["view"], "presumed");
+}
+
+#[test]
+fn reporters_need_the_token_a_known_worker_and_the_right_number() {
+    let folder = format!("{}/model-posts", env!("CARGO_TARGET_TMPDIR"));
+    let one = engine(&["--write-model", &folder]);
+    let gateway = Gateway::over(&[one.url()], &["--model-path", &folder, "--events-token", "secret"]);
+    let tell = |worker: &str, token: &str, seq: u64| {
+        let body = json!({"source": "test", "seq": seq, "events": [
+            {"type": "BlockStored", "block_hashes": [1, 2], "parent_block_hash": null, "token_ids": vec![300; 32], "block_size": 16}]});
+        let path = format!("/events?worker={}", worker.replace(':', "%3A").replace('/', "%2F"));
+        let bearer = format!("authorization: Bearer {token}");
+        let headers = ["content-type: application/json", bearer.as_str()];
+        Call::send(gateway.admin(), "POST", &path, &headers, body.to_string().as_bytes()).finish()
+    };
+    assert_eq!(tell(one.url(), "wrong", 0).status, 401);
+    assert_eq!(tell("http://127.0.0.1:1", "secret", 0).status, 404);
+    let early = tell(one.url(), "secret", 5);
+    assert_eq!((early.status, early.json()["expected"].as_u64()), (409, Some(0)));
+    eventually("the worker is aligned", || gateway.workers()[0]["events"].is_object().then_some(()));
+    assert_eq!(tell(one.url(), "secret", 0).json()["next_seq"], 1);
+    eventually("its view is reported", || (gateway.workers()[0]["view"] == "reported").then_some(()));
+    assert_eq!(gateway.workers()[0]["events"]["blocks"]["stored"], 2);
+    let config = get(gateway.admin(), "/config").text();
+    assert!(!config.contains("secret"), "{config}");
+    let closed = Gateway::over(&[one.url()], &[]);
+    assert_eq!(post(closed.admin(), "/events?worker=x", "{}").status, 403);
+}
+
+/// What a fault does to routing.
+struct Damage {
+    hit: f64,
+    stale: f64,
+    healed_ms: u128,
+}
+
+/// Runs conversations while a fault stands, then heals it and waits until every prediction is right again.
+fn damage(name: &str, fault: &str) -> Damage {
+    // A small cache, so that evictions are told as often as stores.
+    let mut world = World::new(name, 3, &["--kv-tokens", "9000"], &["--policy", "sticky_least_loaded"]);
+    for one in &world.engines {
+        assert_eq!(post(one.url(), "/fault", fault).status, 200, "{fault}");
+    }
+    let (mut predicted, mut stale, mut cached, mut prompt) = (0, 0, 0, 0);
+    // In no order: a cache that is a little too small for a cycle evicts exactly what comes next.
+    let mut turns = [1_usize; 24];
+    let mut draw = 1_usize;
+    for _ in 0..4 * turns.len() {
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let number = (draw >> 33) % turns.len();
+        let asked = world.ask(&conversation(number, turns[number]));
+        turns[number] += 2;
+        predicted += asked.predicted;
+        let over = asked.predicted.saturating_sub(asked.cached);
+        stale += if over > BLOCK { over } else { 0 };
+        (cached, prompt) = (cached + asked.cached, prompt + asked.prompt);
+    }
+    for one in &world.engines {
+        assert_eq!(post(one.url(), "/fault", r#"{"kind":"none"}"#).status, 200);
+    }
+    let began = Instant::now();
+    let mut number = 100;
+    eventually(&format!("after {fault} views are right again: {:?}", world.gateway.workers()), || {
+        number += 1;
+        let asked = [0, 0, 0].map(|_| world.ask(&conversation(number, 5)));
+        asked.iter().all(|asked| asked.predicted <= asked.cached + BLOCK).then_some(())
+    });
+    let healed_ms = began.elapsed().as_millis();
+    // Events that are lost for good leave a view uncertain until answers have vouched for it.
+    eventually(&format!("after {fault} every view is reported again: {:?}", world.gateway.workers()), || {
+        number += 1;
+        (0..6).for_each(|turn| _ = world.ask(&conversation(100 + number % 24, 1 + 2 * (turn % 3))));
+        world.gateway.workers().iter().all(|worker| worker["view"] == "reported").then_some(())
+    });
+    Damage {
+        hit: cached as f64 / prompt as f64,
+        stale: stale as f64 / f64::max(1.0, predicted as f64),
+        healed_ms,
+    }
+}
+
+#[test]
+fn every_fault_of_a_stream_is_survived_within_bounds() {
+    let faults = [
+        ("none", r#"{"kind":"none"}"#, 0.05, 1.00),
+        ("lag", r#"{"kind":"events","lag_ms":200}"#, 0.10, 0.75),
+        ("loss", r#"{"kind":"events","loss":0.2}"#, 0.15, 0.75),
+        ("reorder", r#"{"kind":"events","reorder":0.3}"#, 0.10, 0.75),
+        ("duplicate", r#"{"kind":"events","duplicate":0.5}"#, 0.05, 0.75),
+        ("truncated", r#"{"kind":"events","loss":0.2,"replay_batches":1}"#, 0.25, 0.65),
+        ("hidden-removals", r#"{"kind":"events","removals":"hidden"}"#, 0.40, 0.60),
+        ("stores-ahead", r#"{"kind":"events","stores":"ahead"}"#, 0.40, 0.60),
+    ];
+    println!("{:<18}{:>12}{:>12}{:>14}", "fault", "hit ratio", "stale", "right again");
+    let (mut clean_hit, mut broken) = (None, Vec::new());
+    for (name, fault, stale_max, hit_share_min) in faults {
+        let Damage { hit, stale, healed_ms } = damage(&format!("model-fault-{name}"), fault);
+        println!("{name:<18}{:>11.1}%{:>11.1}%{healed_ms:>11} ms", hit * 100.0, stale * 100.0);
+        let clean = *clean_hit.get_or_insert(hit);
+        let bounds = [
+            (stale <= stale_max, "too much was promised and not there"),
+            (hit >= clean * hit_share_min, "too many hits were lost"),
+            (healed_ms < 15_000, "it took too long to be right again"),
+        ];
+        broken.extend(
+            bounds.into_iter().filter(|(holds, _)| !holds).map(|(_, what)| format!("{name}: {what}")),
+        );
+    }
+    assert!(broken.is_empty(), "{broken:?}");
+}

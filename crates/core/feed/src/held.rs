@@ -1,0 +1,78 @@
+//! Live batches that wait until a replay has brought what is before them.
+
+use std::collections::BTreeMap;
+
+use warmroute_types::EventBatch;
+
+/// Batches by number, bounded.
+#[derive(Debug, Default)]
+pub struct Held {
+    batches: BTreeMap<u64, EventBatch>,
+    blocks: usize,
+}
+
+/// Whether a batch found room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It is held.
+    Found,
+    /// It was there already.
+    Known,
+    /// There was none: it is gone.
+    Full,
+}
+
+impl Held {
+    /// Holds a batch. Of two with one number the later one is of the living process.
+    pub fn insert(&mut self, seq: u64, batch: EventBatch, batches_max: usize, blocks_max: usize) -> Room {
+        if let Some(known) = self.batches.get(&seq) {
+            if known.print == batch.print || known.at_unix_s >= batch.at_unix_s {
+                return Room::Known;
+            }
+            self.remove(seq);
+        }
+        let blocks = weight(&batch);
+        // A batch larger than the bound is held alone: what arrived is in memory anyway.
+        if !self.batches.is_empty()
+            && (self.batches.len() >= batches_max || self.blocks + blocks > blocks_max)
+        {
+            return Room::Full;
+        }
+        self.blocks += blocks;
+        self.batches.insert(seq, batch);
+        Room::Found
+    }
+
+    /// The lowest number held.
+    pub fn first(&self) -> Option<u64> {
+        self.batches.first_key_value().map(|(seq, _)| *seq)
+    }
+
+    /// The highest number held.
+    pub fn last(&self) -> Option<u64> {
+        self.batches.last_key_value().map(|(seq, _)| *seq)
+    }
+
+    /// Takes the batch with the lowest number, if that is at most `seq`.
+    pub fn pop_up_to(&mut self, seq: u64) -> Option<(u64, EventBatch)> {
+        let first = self.first().filter(|first| *first <= seq)?;
+        Some((first, self.remove(first)?))
+    }
+
+    /// Lets go of everything.
+    pub fn clear(&mut self) {
+        self.batches.clear();
+        self.blocks = 0;
+    }
+
+    fn remove(&mut self, seq: u64) -> Option<EventBatch> {
+        let batch = self.batches.remove(&seq)?;
+        self.blocks -= weight(&batch);
+        Some(batch)
+    }
+}
+
+fn weight(batch: &EventBatch) -> usize {
+    let (stored, removed) = batch.blocks();
+    (stored + removed) as usize
+}

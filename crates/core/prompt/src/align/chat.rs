@@ -1,0 +1,259 @@
+//! A chat request's variables for its template, as vLLM and transformers set them.
+//!
+//! ```text
+//! body ─▶ Conversation, tools re-serialized, documents, chat_template_kwargs, special tokens ─▶ Template ─▶ text
+//! ```
+//!
+//! A message that shall be continued gets a mark at its end; the text is cut there once it is rendered.
+
+use minijinja::Value;
+
+use super::conversation::Conversation;
+use super::renderer::Media;
+use super::template::Template;
+use super::tree::Json;
+use super::unaligned::{Unaligned, Unrendered};
+use super::values::value_of;
+use super::wrapping::content;
+use crate::body::PromptFields;
+use crate::json::Cursor;
+
+/// Marks the end of a message to be continued. transformers' own words, because templates may trim the space.
+const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// Arguments of transformers' function that clients could reach through `chat_template_kwargs`, and that would change more
+/// than what the template sees.
+const RESERVED: [&str; 13] = [
+    "chat_template",
+    "conversation",
+    "max_length",
+    "messages",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "sanitize_control_tokens",
+    "tokenize",
+    "tokenizer_kwargs",
+    "truncation",
+    "verbose",
+];
+
+/// The templates of a model, and what they know of its tokenizer.
+#[derive(Debug)]
+pub(crate) struct Chat {
+    default: Template,
+    /// The one for requests with tools, where a model has two.
+    tool_use: Option<Template>,
+    /// `bos_token` and the like.
+    special_tokens: Vec<(Value, Value)>,
+}
+
+impl Chat {
+    /// From the template file, or else from what tokenizer_config.json holds; `None` where there is neither.
+    pub fn read(file: Option<&str>, config: &Json, token_map: &Json) -> Result<Option<Chat>, Unaligned> {
+        let listed = config.get("chat_template");
+        let named = |name: &str| {
+            let entry = listed.items().iter().find(|entry| entry.get("name").text() == Some(name));
+            entry.and_then(|entry| entry.get("template").text())
+        };
+        let Some(default) = file.or(listed.text()).or_else(|| named("default")) else { return Ok(None) };
+        // A template file stands for itself; only a list has a second one.
+        let tool_use = if file.is_some() { None } else { named("tool_use") };
+        Ok(Some(Chat {
+            default: Template::new(default)?,
+            tool_use: tool_use.map(Template::new).transpose()?,
+            special_tokens: special_tokens(config, token_map),
+        }))
+    }
+
+    /// Renders a chat into `text`, which is empty.
+    pub fn render(
+        &self,
+        fields: &PromptFields<'_>,
+        unix_s: u64,
+        text: &mut String,
+    ) -> Result<Media, Unrendered> {
+        let variables = Variables::read(fields)?;
+        let has_tools = variables.tools.as_ref().is_some_and(|tools| !tools.is_none());
+        let template = self.tool_use.as_ref().filter(|_| has_tools).unwrap_or(&self.default);
+        let messages = fields.turns.ok_or(Unrendered::Shape)?;
+        let mut conversation = Conversation::read(messages, template.format)?;
+        if !template.knows_developer {
+            conversation.without_developers();
+        }
+        let continued = match variables.ending {
+            Ending::Continue => Some(mark_end(&mut conversation, template)?),
+            _ => None,
+        };
+        let media = if conversation.has_media { Media::Some } else { Media::None };
+        template.render(self.all(variables, conversation), unix_s, text)?;
+        if let Some(last) = continued {
+            cut_at_tag(text, &last)?;
+        }
+        Ok(media)
+    }
+
+    /// Everything the template can see. Later ones win.
+    fn all(&self, variables: Variables, conversation: Conversation) -> Vec<(Value, Value)> {
+        let mut all = self.special_tokens.clone();
+        all.extend(variables.own);
+        all.push((Value::from("messages"), conversation.into_value()));
+        all.push((Value::from("tools"), variables.tools.unwrap_or(Value::from(()))));
+        all.push((Value::from("documents"), variables.documents.unwrap_or(Value::from(()))));
+        all.push((Value::from("add_generation_prompt"), Value::from(variables.ending == Ending::Generate)));
+        all
+    }
+}
+
+/// How a prompt ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// With what makes the model answer.
+    Generate,
+    /// Inside the last message.
+    Continue,
+    /// After the last message.
+    Plain,
+}
+
+impl Ending {
+    fn read(fields: &PromptFields<'_>) -> Result<Ending, Unrendered> {
+        let is = |name, word: &[u8]| fields.setting(name) == Some(word);
+        match (is("continue_final_message", b"true"), fields.setting("add_generation_prompt")) {
+            // Nothing said means to generate, and then nothing can be continued.
+            (true, Some(b"false")) => Ok(Ending::Continue),
+            (true, _) => Err(Unrendered::Shape),
+            (false, Some(b"false")) => Ok(Ending::Plain),
+            (false, _) => Ok(Ending::Generate),
+        }
+    }
+}
+
+/// What the request itself sets.
+struct Variables {
+    tools: Option<Value>,
+    documents: Option<Value>,
+    own: Vec<(Value, Value)>,
+    ending: Ending,
+}
+
+impl Variables {
+    fn read(fields: &PromptFields<'_>) -> Result<Variables, Unrendered> {
+        if fields.setting("chat_template").is_some() {
+            return Err(Unrendered::OwnTemplate);
+        }
+        let mut variables = Variables {
+            tools: fields.tools.filter(|tools| *tools != b"null").map(tools).transpose()?,
+            documents: fields.setting("documents").map(value_of).transpose()?,
+            own: Vec::new(),
+            ending: Ending::read(fields)?,
+        };
+        if let Some(kwargs) = fields.setting("chat_template_kwargs") {
+            variables.own(kwargs)?;
+        }
+        variables.effort(fields.setting("reasoning_effort"))?;
+        Ok(variables)
+    }
+
+    /// `chat_template_kwargs`: what is null or "auto" counts as not set.
+    fn own(&mut self, kwargs: &[u8]) -> Result<(), Unrendered> {
+        let kwargs = value_of(kwargs)?;
+        for key in kwargs.try_iter().map_err(|_| Unrendered::Shape)? {
+            let value = kwargs.get_item(&key).map_err(|_| Unrendered::Shape)?;
+            let is_unset = value.is_none() || value.as_str() == Some("auto");
+            match key.as_str() {
+                Some(name) if RESERVED.contains(&name) => {
+                    return Err(Unrendered::Setting("chat_template_kwargs beyond the template's own"));
+                }
+                _ if is_unset => {}
+                Some("tools") => self.tools = Some(value),
+                Some("documents") => self.documents = self.documents.take().or(Some(value)),
+                // The request's own fields always have a value, and win.
+                Some("add_generation_prompt" | "continue_final_message") => {}
+                _ => self.own.push((key, value)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asking for effort turns thinking on, where the client did not say.
+    fn effort(&mut self, effort: Option<&[u8]>) -> Result<(), Unrendered> {
+        let Some(effort) = effort.map(value_of).transpose()? else { return Ok(()) };
+        let says_thinking = self.own.iter().any(|(key, _)| key.as_str() == Some("enable_thinking"));
+        if !says_thinking {
+            self.own.push((Value::from("enable_thinking"), Value::from(effort.as_str() != Some("none"))));
+        }
+        self.own.push((Value::from("reasoning_effort"), effort));
+        Ok(())
+    }
+}
+
+/// Tools as vLLM writes them back: known fields in a set order, absent ones as null, unknown ones gone.
+fn tools(json: &[u8]) -> Result<Value, Unrendered> {
+    let mut tools = Vec::new();
+    let mut failed = false;
+    let walked = Cursor::new(json).array(|item| {
+        match value_of(item.value()?).ok().and_then(|item| tool(&item)) {
+            Some(tool) => tools.push(tool),
+            None => failed = true,
+        }
+        Ok(())
+    });
+    if failed || walked.is_err() { Err(Unrendered::Shape) } else { Ok(Value::from(tools)) }
+}
+
+fn tool(item: &Value) -> Option<Value> {
+    let given = |map: &Value, name: &str| {
+        map.get_attr(name).ok().filter(|value| !value.is_undefined() && !value.is_none())
+    };
+    let function = given(item, "function")?;
+    let defers = given(item, "defer_loading");
+    let mut fields = vec![
+        ("name", given(&function, "name")?),
+        ("description", given(&function, "description").unwrap_or(Value::from(()))),
+        ("parameters", given(&function, "parameters").unwrap_or(Value::from(()))),
+    ];
+    fields.extend(given(&function, "strict").map(|strict| ("strict", strict)));
+    fields
+        .extend(given(&function, "defer_loading").or(defers.clone()).map(|defers| ("defer_loading", defers)));
+    let kind = given(item, "type").unwrap_or(Value::from("function"));
+    let mut tool = vec![("type", kind), ("function", Value::from_pairs(fields))];
+    tool.extend(defers.map(|defers| ("defer_loading", defers)));
+    Some(Value::from_pairs(tool))
+}
+
+fn mark_end(conversation: &mut Conversation, template: &Template) -> Result<Value, Unrendered> {
+    if !template.mentions_content {
+        return Err(Unrendered::NothingToContinue);
+    }
+    conversation.mark_last(TAG).ok_or(Unrendered::NothingToContinue)
+}
+
+/// Cuts a rendered chat at the mark, as transformers does: the space after it tells whether the template trimmed.
+fn cut_at_tag(text: &mut String, last: &Value) -> Result<(), Unrendered> {
+    let last = last.as_str().unwrap_or_default().trim();
+    let at = text.rfind(TAG.trim()).filter(|_| text.contains(last)).ok_or(Unrendered::NothingToContinue)?;
+    let is_trimmed = !text[at..].starts_with(TAG);
+    text.truncate(at);
+    if is_trimmed {
+        text.truncate(text.trim_end().len());
+    }
+    Ok(())
+}
+
+/// The variables that every template of this tokenizer sees. tokenizer_config.json wins over special_tokens_map.json.
+fn special_tokens(config: &Json, token_map: &Json) -> Vec<(Value, Value)> {
+    const NAMES: [&str; 7] =
+        ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+    let named = NAMES.iter().filter_map(|name| {
+        let token = content(config.get(name)).or(content(token_map.get(name)))?;
+        Some((Value::from(*name), Value::from(token)))
+    });
+    let extra = config.get("extra_special_tokens").fields().iter();
+    let extra = extra.filter_map(|(name, token)| Some((Value::from(name), Value::from(content(token)?))));
+    let more: Vec<Value> =
+        config.get("additional_special_tokens").items().iter().filter_map(content).map(Value::from).collect();
+    let more = (!more.is_empty()).then(|| (Value::from("additional_special_tokens"), Value::from(more)));
+    named.chain(extra).chain(more).collect()
+}

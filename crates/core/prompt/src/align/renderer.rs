@@ -1,0 +1,133 @@
+//! A request's prompt as text or token ids, just as the engine tokenizes it.
+//!
+//! This much needs a model's template but nothing of its tokenizer, so it serves both ways of matching: in bytes, and in
+//! token chains for models whose bytes cannot be followed.
+
+use super::chat::Chat;
+use super::tree::Json;
+use super::unaligned::{Unaligned, Unrendered};
+use super::{ModelFiles, values};
+use crate::body::{PromptFields, TurnsKey};
+use crate::json::{Cursor, Kind};
+use crate::{Api, Body};
+
+/// Renders prompts.
+#[derive(Debug)]
+pub struct Renderer {
+    chat: Option<Chat>,
+}
+
+/// What a prompt was rendered to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rendered {
+    /// Text, in the buffer that was handed in.
+    Text {
+        /// What the tokenizer shall set around it.
+        around: Around,
+        /// Whether it holds media.
+        media: Media,
+    },
+    /// Token ids that the client sent.
+    Ids(Vec<u32>),
+}
+
+/// What stands around a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Around {
+    /// Nothing: the chat template has written the beginning itself.
+    Nothing,
+    /// The tokens that a tokenizer adds to a plain prompt.
+    SpecialTokens,
+}
+
+/// Whether images, or other media, stand in a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    /// Some do.
+    Some,
+    /// None does.
+    None,
+}
+
+impl Renderer {
+    /// From a model's files; a model without a template has one all the same, for completions.
+    pub fn new(files: &ModelFiles<'_>) -> Result<Renderer, Unaligned> {
+        let config = Json::of("tokenizer_config.json", files.tokenizer_config)?;
+        let token_map = Json::of("special_tokens_map.json", files.special_tokens_map)?;
+        Ok(Renderer { chat: Chat::read(files.chat_template, &config, &token_map)? })
+    }
+
+    /// Whether the model has a chat template.
+    pub fn has_template(&self) -> bool {
+        self.chat.is_some()
+    }
+
+    /// Renders a request's prompt. Text goes into `text`, which is overwritten. `unix_s` is for templates that print the
+    /// date.
+    pub fn render(
+        &self,
+        body: &Body<'_>,
+        api: Api,
+        unix_s: u64,
+        text: &mut String,
+    ) -> Result<Rendered, Unrendered> {
+        text.clear();
+        let fields = &body.prompt;
+        for name in ["prompt_embeds", "truncate_prompt_tokens"] {
+            if fields.setting(name).is_some() {
+                return Err(Unrendered::Setting(name));
+            }
+        }
+        match (api, fields.turns_key) {
+            (Api::Chat, TurnsKey::Messages) => self.chat(fields, unix_s, text),
+            (Api::Completions, TurnsKey::Prompt) => completion(fields, text),
+            (Api::Chat | Api::Completions, _) => Err(Unrendered::Shape),
+            (Api::Responses | Api::Messages | Api::Other, _) => Err(Unrendered::Api),
+        }
+    }
+
+    fn chat(
+        &self,
+        fields: &PromptFields<'_>,
+        unix_s: u64,
+        text: &mut String,
+    ) -> Result<Rendered, Unrendered> {
+        let chat = self.chat.as_ref().ok_or(Unrendered::NoTemplate)?;
+        let media = chat.render(fields, unix_s, text)?;
+        let wants_more = fields.setting("add_special_tokens") == Some(b"true");
+        Ok(Rendered::Text { around: if wants_more { Around::SpecialTokens } else { Around::Nothing }, media })
+    }
+}
+
+fn completion(fields: &PromptFields<'_>, text: &mut String) -> Result<Rendered, Unrendered> {
+    let mut prompt = Cursor::new(fields.turns.ok_or(Unrendered::Shape)?);
+    match prompt.kind() {
+        Kind::String => {
+            text.push_str(&values::text_of(prompt.string().map_err(|_| Unrendered::Shape)?)?);
+            let wants_none = fields.setting("add_special_tokens") == Some(b"false");
+            let around = if wants_none { Around::Nothing } else { Around::SpecialTokens };
+            Ok(Rendered::Text { around, media: Media::None })
+        }
+        Kind::Array => ids(&mut prompt).map(Rendered::Ids),
+        _ => Err(Unrendered::Shape),
+    }
+}
+
+fn ids(prompt: &mut Cursor<'_>) -> Result<Vec<u32>, Unrendered> {
+    let mut ids = Vec::new();
+    let mut failed = None;
+    let walked = prompt.array(|item| {
+        let kind = item.kind();
+        let id = str::from_utf8(item.value()?).ok().and_then(|id| id.parse().ok());
+        match (kind, id) {
+            (Kind::Other, Some(id)) => ids.push(id),
+            (Kind::Other | Kind::Object, _) => failed = Some(Unrendered::Shape),
+            (Kind::String | Kind::Array, _) => failed = Some(Unrendered::SeveralPrompts),
+        }
+        Ok(())
+    });
+    match (walked, failed) {
+        (Ok(()), None) => Ok(ids),
+        (_, problem) => Err(problem.unwrap_or(Unrendered::Shape)),
+    }
+}

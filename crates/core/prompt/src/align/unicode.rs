@@ -1,0 +1,171 @@
+//! Unicode normalization that touches only what needs it.
+//!
+//! Prompts are mostly text that is normal already. A character is *inert* if it is never changed and never takes part in a
+//! change of what stands before it; a bit for each of the first 65,536 says so. Everything up to the character before the
+//! next one that is not inert is copied; from there to the next inert one, the text is normalized.
+//!
+//! The tables are those of the crate that tokenizers use themselves, not the newest: letters that Unicode got since then
+//! are left alone by engines too.
+
+use unicode_normalization_alignments::char::canonical_combining_class;
+use unicode_normalization_alignments::{
+    IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfd_quick, is_nfkc_quick, is_nfkd_quick,
+};
+
+/// Characters that have a bit.
+const PLANE: usize = 1 << 16;
+
+/// One of the four normal forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Nfc,
+    Nfd,
+    Nfkc,
+    Nfkd,
+}
+
+impl Form {
+    fn is_inert(self, letter: char) -> bool {
+        let alone = std::iter::once(letter);
+        let quick = match self {
+            Form::Nfc => is_nfc_quick(alone),
+            Form::Nfd => is_nfd_quick(alone),
+            Form::Nfkc => is_nfkc_quick(alone),
+            Form::Nfkd => is_nfkd_quick(alone),
+        };
+        quick == IsNormalized::Yes && canonical_combining_class(letter) == 0
+    }
+
+    fn write(self, text: &str, out: &mut String) {
+        match self {
+            Form::Nfc => out.extend(text.nfc().map(|(letter, _)| letter)),
+            Form::Nfd => out.extend(text.nfd().map(|(letter, _)| letter)),
+            Form::Nfkc => out.extend(text.nfkc().map(|(letter, _)| letter)),
+            Form::Nfkd => out.extend(text.nfkd().map(|(letter, _)| letter)),
+        }
+    }
+}
+
+/// Brings text into one normal form.
+#[derive(Clone, Debug)]
+pub(crate) struct Unicode {
+    form: Form,
+    inert: Vec<u64>,
+}
+
+impl Unicode {
+    pub fn new(form: Form) -> Unicode {
+        let mut inert = vec![0; PLANE / 64];
+        for letter in (0..PLANE as u32).filter_map(char::from_u32).filter(|&letter| form.is_inert(letter)) {
+            inert[letter as usize / 64] |= 1 << (letter as u32 % 64);
+        }
+        Unicode { form, inert }
+    }
+
+    fn is_inert(&self, letter: char) -> bool {
+        match self.inert.get(letter as usize / 64) {
+            Some(bits) => bits >> (letter as u32 % 64) & 1 == 1,
+            None => self.form.is_inert(letter),
+        }
+    }
+
+    /// Is there anything to do?
+    pub fn changes(&self, text: &str) -> bool {
+        self.next_stretch(text, 0).is_some()
+    }
+
+    /// Appends the normalized text.
+    pub fn write(&self, text: &str, out: &mut String) {
+        let mut done = 0;
+        while let Some((start, end)) = self.next_stretch(text, done) {
+            out.push_str(&text[done..start]);
+            self.form.write(&text[start..end], out);
+            done = end;
+        }
+        out.push_str(&text[done..]);
+    }
+
+    /// The next stretch to be normalized: from the character before one that is not inert to the next inert one.
+    fn next_stretch(&self, text: &str, from: usize) -> Option<(usize, usize)> {
+        let mut before = from;
+        let mut at = skip_ascii(text.as_bytes(), from);
+        if at > from {
+            before = at - 1;
+        }
+        loop {
+            let letter = text[at..].chars().next()?;
+            if !self.is_inert(letter) {
+                break;
+            }
+            before = at;
+            at += letter.len_utf8();
+            if letter.is_ascii() {
+                at = skip_ascii(text.as_bytes(), at);
+                before = at - 1;
+            }
+        }
+        let rest = text[at..].char_indices().find(|(_, letter)| self.is_inert(*letter));
+        Some((before, rest.map_or(text.len(), |(length, _)| at + length)))
+    }
+}
+
+/// Where the next byte stands that is no ASCII; ASCII is inert in every form. Eight bytes at a time: long enough for prose in
+/// English, short enough for languages with an accent in every word.
+fn skip_ascii(text: &[u8], mut at: usize) -> usize {
+    while let Some(&word) = text.get(at..).and_then(<[u8]>::first_chunk) {
+        let high_bits = u64::from_le_bytes(word) & 0x8080_8080_8080_8080;
+        if high_bits != 0 {
+            return at + high_bits.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    text[at..].iter().position(|byte| !byte.is_ascii()).map_or(text.len(), |found| at + found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::LazyLock;
+
+    #[test]
+    fn ascii_is_inert_in_every_form() {
+        for form in [Form::Nfc, Form::Nfd, Form::Nfkc, Form::Nfkd] {
+            assert!((0..128_u8).all(|byte| form.is_inert(char::from(byte))));
+        }
+    }
+
+    #[test]
+    fn a_mark_joins_the_letter_before_it() {
+        let mut out = String::new();
+        Unicode::new(Form::Nfc).write("cafe\u{301} and \u{1100}\u{1161} ok", &mut out);
+        assert_eq!(out, "café and 가 ok");
+        assert!(!Unicode::new(Form::Nfc).changes("café 漢字"));
+    }
+
+    /// Their tables take longer to make than a text takes to normalize.
+    static ALL: LazyLock<[Unicode; 4]> =
+        LazyLock::new(|| [Form::Nfc, Form::Nfd, Form::Nfkc, Form::Nfkd].map(Unicode::new));
+
+    proptest! {
+        /// Piece by piece is the same as all at once, in all forms, on text that is full of marks and odd letters.
+        #[test]
+        fn only_what_needs_it_is_enough(
+            text in prop::collection::vec(prop_oneof![
+                Just("e".to_owned()), Just("\u{301}".to_owned()), Just("\u{323}".to_owned()), Just("ﬁ".to_owned()),
+                Just("한".to_owned()), Just("\u{11a8}".to_owned()), Just("Å".to_owned()), Just("漢".to_owned()),
+                Just("\u{a0}".to_owned()), Just("𝒜".to_owned()), "\\PC", Just("plain text of some length, in ASCII only ".to_owned()),
+            ], 0..30),
+        ) {
+            let text = text.concat();
+            for unicode in ALL.iter() {
+                let form = unicode.form;
+                let (mut ours, mut truth) = (String::new(), String::new());
+                unicode.write(&text, &mut ours);
+                form.write(&text, &mut truth);
+                prop_assert_eq!(&ours, &truth, "{:?}", form);
+                prop_assert!(unicode.changes(&text) || text == truth);
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Templates against the real thing: every request with every template, as vLLM and transformers render them.
+//!
+//! `data/make_golden.py` wrote what is expected, with vLLM 0.32.0's own code. Null is what it refuses.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use warmroute_prompt::{Alignment, Api, Body, ModelFiles, Renderer, Unrendered};
+
+/// 2025-07-07 14:02 UTC, the generator's clock.
+const NOW_UNIX_S: u64 = 1_751_896_920;
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+}
+
+fn json_of(path: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(data(path)).unwrap()).unwrap()
+}
+
+fn alignment(template: &str) -> Alignment {
+    let tokenizer = std::fs::read(data("tokenizers/bytes.json")).unwrap();
+    let config = json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": null}).to_string();
+    let files = ModelFiles {
+        tokenizer: &tokenizer,
+        tokenizer_config: Some(config.as_bytes()),
+        chat_template: Some(template),
+        ..ModelFiles::default()
+    };
+    Alignment::new(&files).unwrap()
+}
+
+#[test]
+fn every_template_renders_every_request_as_the_engine_does() {
+    let golden = json_of("golden.json");
+    // As they stand: the order of keys counts.
+    let requests = std::fs::read(data("requests.json")).unwrap();
+    let requests: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&requests).unwrap();
+    let mut compared = 0;
+    for (name, expected) in golden.as_object().unwrap() {
+        let source = std::fs::read_to_string(data(&format!("templates/{name}.jinja"))).unwrap();
+        let alignment = alignment(&source);
+        for (request, body) in &requests {
+            let mut text = String::new();
+            let body = Body::read(body.get().as_bytes()).unwrap();
+            let rendered = alignment.renderer().render(&body, Api::Chat, NOW_UNIX_S, &mut text);
+            let truth = expected[request].as_str();
+            match rendered {
+                Ok(_) => assert_eq!(Some(&*text), truth, "{name} / {request}"),
+                Err(problem) => assert_eq!(truth, None, "{name} / {request}: {problem}"),
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared >= 9 * 19, "{compared}");
+}
+
+fn write(template: &str, api: Api, body: &Value) -> Result<(String, usize), Unrendered> {
+    let body = body.to_string();
+    let mut out = Vec::new();
+    let written =
+        alignment(template).write_prompt(&Body::read(body.as_bytes()).unwrap(), api, 0, &mut out)?;
+    Ok((String::from_utf8(out).unwrap(), written.reported_bytes))
+}
+
+const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+
+#[test]
+fn reported_matching_ends_at_the_first_image() {
+    let image = |url: &str| {
+        json!({"messages": [
+            {"role": "user", "content": "before"},
+            {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]},
+        ]})
+    };
+    let (cat, reach) = write(PLAIN, Api::Chat, &image("cat")).unwrap();
+    assert_eq!(&cat[..reach], "<user>before<user>", "the placeholder stands before the text");
+    let (dog, _) = write(PLAIN, Api::Chat, &image("dog")).unwrap();
+    assert_eq!((cat.len(), &cat[..reach]), (dog.len(), &dog[..reach]));
+    assert_ne!(cat, dog, "another image is another prompt");
+    let parts = std::fs::read_to_string(data("templates/parts.jinja")).unwrap();
+    let (text, reach) = write(&parts, Api::Chat, &image("cat")).unwrap();
+    assert!(text[..reach].ends_with("<|im_start|>user\nlook"), "{text}");
+    let (_, reach) = write("{{ messages[0].content }}", Api::Chat, &image("cat")).unwrap();
+    assert_eq!(reach, 0, "an image that the template does not show may stand anywhere");
+}
+
+#[test]
+fn what_cannot_be_followed_is_refused_with_its_reason() {
+    let chat = json!([{"role": "user", "content": "Hi"}]);
+    for (api, body, reason) in [
+        (Api::Responses, json!({"input": "Hi"}), Unrendered::Api),
+        (Api::Messages, json!({"messages": chat}), Unrendered::Api),
+        (Api::Chat, json!({"prompt": "Hi"}), Unrendered::Shape),
+        (Api::Chat, json!({}), Unrendered::Shape),
+        (Api::Chat, json!({"messages": chat, "chat_template": "x"}), Unrendered::OwnTemplate),
+        (
+            Api::Chat,
+            json!({"messages": chat, "truncate_prompt_tokens": 5}),
+            Unrendered::Setting("truncate_prompt_tokens"),
+        ),
+        (Api::Chat, json!({"messages": chat, "continue_final_message": true}), Unrendered::Shape),
+        (Api::Completions, json!({"prompt": ["a", "b"]}), Unrendered::SeveralPrompts),
+        (Api::Completions, json!({"prompt": [[1], [2]]}), Unrendered::SeveralPrompts),
+        (Api::Completions, json!({"prompt": [999_999]}), Unrendered::UnknownToken(999_999)),
+        (Api::Completions, json!({"prompt": [1.5]}), Unrendered::Shape),
+    ] {
+        assert_eq!(write(PLAIN, api, &body), Err(reason), "{body}");
+    }
+    let kwargs = json!({"messages": chat, "chat_template_kwargs": {"truncation": true}});
+    assert!(matches!(write(PLAIN, Api::Chat, &kwargs), Err(Unrendered::Setting(_))));
+}
+
+#[test]
+fn a_template_may_stand_in_the_configuration_alone_or_in_a_list() {
+    let tokenizer = std::fs::read(data("tokenizers/bytes.json")).unwrap();
+    let render = |template: Value, body: Value| {
+        let config = json!({ "chat_template": template }).to_string();
+        let files = ModelFiles {
+            tokenizer: &tokenizer,
+            tokenizer_config: Some(config.as_bytes()),
+            ..ModelFiles::default()
+        };
+        let body = body.to_string();
+        let mut text = String::new();
+        let body = Body::read(body.as_bytes()).unwrap();
+        Renderer::new(&files).unwrap().render(&body, Api::Chat, 0, &mut text).map(|_| text)
+    };
+    let plain = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let mut tools = plain.clone();
+    tools["tools"] = json!([{"type": "function", "function": {"name": "f"}}]);
+    let list = json!([{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]);
+    assert_eq!(render(json!("S"), plain.clone()).unwrap(), "S");
+    assert_eq!(
+        (render(list.clone(), plain.clone()).unwrap(), render(list, tools).unwrap()),
+        ("D".to_owned(), "T".to_owned())
+    );
+    assert_eq!(render(Value::Null, plain), Err(Unrendered::NoTemplate));
+}

@@ -1,0 +1,68 @@
+//! Who serves what: a pool of workers for each model.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warmroute_fleet::{Models, Worker, WorkerView};
+
+use crate::NoRoute;
+use crate::pool::Pool;
+
+/// Who serves what. Rebuilt from the fleet whenever somebody comes, goes or changes models.
+#[derive(Default)]
+pub(crate) struct Pools {
+    by_model: BTreeMap<Arc<str>, Pool>,
+    /// Workers that take any model.
+    any: Pool,
+    /// All workers, for requests that name no model.
+    all: Pool,
+    /// Some worker has not said yet what it serves.
+    some_unknown: bool,
+}
+
+impl Pools {
+    pub fn serving(&self, model: Option<&str>) -> Result<&Pool, NoRoute> {
+        let Some(model) = model else { return Ok(&self.all) };
+        match self.by_model.get(model) {
+            Some(pool) => Ok(pool),
+            None if !self.any.is_empty() => Ok(&self.any),
+            None if self.all.is_empty() => Err(NoRoute::NoWorkers),
+            None if self.some_unknown => Err(NoRoute::NotReady),
+            None => Err(NoRoute::UnknownModel),
+        }
+    }
+
+    pub fn why_nobody(&self) -> NoRoute {
+        if self.all.is_empty() { NoRoute::NoWorkers } else { NoRoute::NotReady }
+    }
+
+    /// Pools that stay keep their count of turns; pools without workers go.
+    pub fn seat(&mut self, members: &[WorkerView]) {
+        let serving = |wanted: &dyn Fn(&Models) -> bool| -> Vec<Arc<Worker>> {
+            let chosen = members.iter().filter(|view| wanted(&view.models));
+            chosen.map(|view| Arc::clone(&view.worker)).collect()
+        };
+        self.all.set_members(serving(&|_| true));
+        self.any.set_members(serving(&|models| *models == Models::Any));
+        self.some_unknown = members.iter().any(|view| view.models == Models::Unknown);
+
+        let named = |models: &Models| match models {
+            Models::Named(names) => names.clone(),
+            Models::Unknown | Models::Any => Vec::new(),
+        };
+        let names: Vec<Arc<str>> = members.iter().flat_map(|view| named(&view.models)).collect();
+        self.by_model.retain(|model, _| names.contains(model));
+        for name in names {
+            if !self.by_model.contains_key(&name) {
+                self.by_model.insert(Arc::clone(&name), Pool::default());
+            }
+        }
+        for (model, pool) in &self.by_model {
+            pool.set_members(serving(&|models| match models {
+                Models::Any => true,
+                Models::Named(names) => names.contains(model),
+                Models::Unknown => false,
+            }));
+        }
+    }
+}

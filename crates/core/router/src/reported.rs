@@ -1,0 +1,261 @@
+//! What engines report of their caches, on its way into the index.
+//!
+//! An event carries token ids. Here they become bytes (or stay tokens, where a model's bytes cannot be told), are digested
+//! block by block and stored under the engine's own names. That happens when the event arrives, so that a request need not
+//! be tokenized. Blocks whose content is no text are stored too, under digests that no prompt has: their names must be
+//! known when they are removed, and their children must not wait for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use warmroute_feed::Counters;
+use warmroute_index::{Digester, Index, NamedSpan, Namespace, Parent, RootKey, Source, Span};
+use warmroute_prompt::{Blocks, Vocabulary};
+use warmroute_types::{CacheEvent, Medium, RemovedBlocks, StoredBlocks, WorkerId};
+
+use crate::plane::Plane;
+
+/// Adapters that are told apart. An engine that speaks of more is not believed to have them.
+const LORAS_MAX: usize = 4_096;
+
+/// In which units prompts are compared with what engines report.
+#[derive(Clone, Debug)]
+pub enum Matching {
+    /// Bytes: reported tokens are written out, requests are rendered but not tokenized.
+    Bytes(Arc<Vocabulary>),
+    /// Tokens: requests are tokenized.
+    Tokens,
+}
+
+/// The unit alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A byte of text.
+    Byte,
+    /// A token, written as four bytes.
+    Token,
+}
+
+impl Matching {
+    fn unit(&self) -> Unit {
+        match self {
+            Matching::Bytes(_) => Unit::Byte,
+            Matching::Tokens => Unit::Token,
+        }
+    }
+}
+
+/// What has come in of one worker's events, for metrics and lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ingested {
+    /// Blocks stored.
+    pub stored: u64,
+    /// Blocks removed that were held.
+    pub removed: u64,
+    /// Blocks removed that nobody knew.
+    pub unknown: u64,
+    /// Blocks whose parent is not known (yet).
+    pub parked: u64,
+    /// Blocks for which the index has no room.
+    pub refused: u64,
+    /// Blocks with tokens that the model's vocabulary does not have.
+    pub foreign: u64,
+    /// Answers of which events had promised something.
+    pub matched: u64,
+    /// Answers that found something of which events had promised nothing.
+    pub unmatched: u64,
+}
+
+/// All reports.
+#[derive(Default)]
+pub(crate) struct Reported {
+    sources: RwLock<BTreeMap<WorkerId, Arc<Mutex<Ingest>>>>,
+    loras: RwLock<BTreeSet<Box<str>>>,
+}
+
+/// One worker's reports.
+pub(crate) struct Ingest {
+    matching: Matching,
+    blocks: Blocks,
+    spans: Vec<NamedSpan>,
+    /// It has spoken of slower memory.
+    has_tiers: bool,
+    counted: Ingested,
+    stream: Option<Counters>,
+}
+
+/// One worker's events, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FeedReport {
+    /// Of the stream, as its feed last told; `None` before it has.
+    pub stream: Option<Counters>,
+    /// Of what was made of it.
+    pub ingested: Ingested,
+}
+
+impl Reported {
+    /// From now on this worker's events can be read; `None`: they cannot.
+    pub fn align(&self, worker: WorkerId, matching: Option<Matching>) {
+        let mut sources = self.sources.write();
+        match matching {
+            Some(matching) => _ = sources.insert(worker, Arc::new(Mutex::new(Ingest::new(matching)))),
+            None => _ = sources.remove(&worker),
+        }
+    }
+
+    pub fn is_aligned(&self, worker: WorkerId) -> bool {
+        self.sources.read().contains_key(&worker)
+    }
+
+    pub fn report(&self, worker: WorkerId) -> Option<FeedReport> {
+        let source = self.sources.read().get(&worker).cloned()?;
+        let source = source.lock();
+        Some(FeedReport { stream: source.stream, ingested: source.counted })
+    }
+
+    /// An answer found something in the cache, or events had promised it: did the two meet?
+    pub fn met(&self, worker: WorkerId, promised: u32, found: u32) {
+        let Some(source) = self.sources.read().get(&worker).cloned() else { return };
+        let counted = &mut source.lock().counted;
+        counted.matched += u64::from(promised > 0);
+        counted.unmatched += u64::from(promised == 0 && found > 0);
+    }
+
+    /// A feed tells its own numbers.
+    pub fn note(&self, worker: WorkerId, counters: Counters) {
+        if let Some(source) = self.sources.read().get(&worker) {
+            source.lock().stream = Some(counters);
+        }
+    }
+
+    /// Takes events in. Returns the tokens of a block, where they say so. Those of a worker that is not aligned mean nothing.
+    pub fn take(&self, index: &Index, worker: WorkerId, events: &[CacheEvent]) -> Option<u32> {
+        let source = self.sources.read().get(&worker).cloned()?;
+        let mut source = source.lock();
+        let mut block_tokens = None;
+        for event in events {
+            match event {
+                CacheEvent::Stored(blocks) => {
+                    block_tokens = Some(blocks.block_tokens);
+                    let root = self.root_of(blocks, source.matching.unit());
+                    source.store(index, worker, root, blocks);
+                }
+                CacheEvent::Removed(blocks) => source.remove(index, worker, blocks),
+                CacheEvent::Cleared => forget(index, worker),
+            }
+        }
+        block_tokens
+    }
+
+    fn root_of(&self, blocks: &StoredBlocks, unit: Unit) -> RootKey {
+        let lora = blocks.lora.as_deref();
+        if let Some(lora) = lora.filter(|lora| !self.loras.read().contains(*lora)) {
+            let mut loras = self.loras.write();
+            if loras.len() < LORAS_MAX {
+                loras.insert(lora.into());
+            }
+        }
+        reported_root(lora, blocks.salt.as_deref(), unit)
+    }
+
+    /// Where a request's prompt would be reported. An adapter is asked for by its name, as a model is; what is no adapter's
+    /// name is the model itself, whatever it is called: engines share one cache between all of its names.
+    pub fn root_for(&self, model: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
+        let lora = model.filter(|model| self.loras.read().contains(*model));
+        reported_root(lora, salt, unit)
+    }
+}
+
+/// Models are not told apart: candidates serve the model that is asked for, and nobody looks at what others hold.
+fn reported_root(lora: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
+    RootKey::of(&Namespace { model: "", lora, salt, cut: unit as u32, source: Source::Reported })
+}
+
+/// Forgets all that is known of one worker's cache.
+pub(crate) fn forget(index: &Index, worker: WorkerId) {
+    Plane::ALL.into_iter().for_each(|plane| index.clear(plane.of(worker)));
+}
+
+impl Ingest {
+    fn new(matching: Matching) -> Ingest {
+        Ingest {
+            matching,
+            blocks: Blocks::default(),
+            spans: Vec::new(),
+            has_tiers: false,
+            counted: Ingested::default(),
+            stream: None,
+        }
+    }
+
+    fn store(&mut self, index: &Index, worker: WorkerId, root: RootKey, blocks: &StoredBlocks) {
+        self.cut(index.digester(), blocks);
+        let parent = blocks.parent.map_or(Parent::Root(root), Parent::Name);
+        self.has_tiers |= blocks.medium != Medium::Gpu;
+        // One block alone may have been filled while decoding: prompts come in runs.
+        let is_prompt = blocks.names.len() > 1;
+        for plane in Plane::ALL {
+            let is_there = match plane {
+                Plane::Certain => blocks.medium == Medium::Gpu && is_prompt,
+                Plane::Hoped => blocks.medium == Medium::Gpu,
+                Plane::Tiers => self.has_tiers,
+            };
+            if !is_there {
+                continue;
+            }
+            let stored = index
+                .store(plane.of(worker), parent, &self.spans)
+                .expect("a worker's planes are seats, and the root is a reported one");
+            if plane == Plane::Hoped {
+                self.counted.stored += stored.placed as u64;
+                self.counted.parked += stored.parked as u64;
+                self.counted.refused += stored.refused as u64;
+            }
+        }
+    }
+
+    fn remove(&mut self, index: &Index, worker: WorkerId, blocks: &RemovedBlocks) {
+        if blocks.medium == Medium::Gpu {
+            index.remove(Plane::Certain.of(worker), &blocks.names);
+            let removed = index.remove(Plane::Hoped.of(worker), &blocks.names);
+            self.counted.removed += removed.known as u64;
+            self.counted.unknown += removed.unknown as u64;
+        }
+        if self.has_tiers {
+            index.remove(Plane::Tiers.of(worker), &blocks.names);
+        }
+    }
+
+    /// Turns blocks of tokens into spans.
+    fn cut(&mut self, digester: &Digester, blocks: &StoredBlocks) {
+        self.spans.clear();
+        let block_tokens = blocks.block_tokens.max(1) as usize;
+        let text_blocks = (blocks.text_blocks as usize).min(blocks.names.len());
+        let text = &blocks.tokens[..blocks.tokens.len().min(text_blocks * block_tokens)];
+        let tokens = blocks.block_tokens;
+        let named = |(bytes, &name): (&[u8], &u64)| NamedSpan {
+            name,
+            span: Span { digest: digester.digest(bytes), bytes: bytes.len() as u32, tokens },
+        };
+        match &self.matching {
+            Matching::Bytes(vocabulary) => {
+                // It stops at a token that does not exist; what follows is filled in below.
+                let written = vocabulary.write_blocks(text, block_tokens, &mut self.blocks);
+                self.counted.foreign += u64::from(written.is_err());
+                self.spans.extend(self.blocks.iter().zip(&blocks.names).map(named));
+            }
+            Matching::Tokens => {
+                let mut bytes = Vec::with_capacity(block_tokens * 4);
+                for (block, name) in text.chunks_exact(block_tokens).zip(&blocks.names) {
+                    bytes.clear();
+                    block.iter().for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
+                    self.spans.push(named((&bytes, name)));
+                }
+            }
+        }
+        let others = &blocks.names[self.spans.len()..];
+        let nobodys = |&name: &u64| NamedSpan { name, span: Span { digest: !name, bytes: 1, tokens } };
+        self.spans.extend(others.iter().map(nobodys));
+    }
+}

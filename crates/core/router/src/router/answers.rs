@@ -1,0 +1,163 @@
+//! What answers teach: how much of a prompt was found, against what was expected.
+
+use warmroute_index::{Overlaps, Prompt, Span};
+use warmroute_policy::Policy;
+use warmroute_types::{CacheView, Micros, Usage};
+
+use super::{Decision, Router};
+use crate::feedback::{Answered, Content, Expected, Silence};
+use crate::held::Promise;
+use crate::plane::Plane;
+use crate::pool::PRESUMED_CHUNKS_MAX;
+use crate::presumed::Presumed;
+use crate::trust::{self, Promised};
+use crate::{Feedback, PromptChunks, PromptText};
+
+/// Tokens of an engine's block where it has not said so: vLLM's default on GPUs. It is part of the margin within which
+/// prediction and report agree.
+const BLOCK_TOKENS: u32 = 16;
+
+/// One part in so many by which the tokens of a prompt's beginning may differ from their share of its bytes.
+const DENSITY_MARGIN: u32 = 8;
+
+/// So many answers in a row that found nothing at all of what was promised mean that the engine has been restarted.
+const LOST_IN_A_ROW: u8 = 3;
+
+impl<P: Policy> Router<P> {
+    /// Compares what an engine found in its cache with what was expected. For one prompt with one answer only: of
+    /// several, nobody can say which was meant.
+    pub fn feedback(&self, decision: &mut Decision, asked: Answered<'_>, now: Micros) -> Feedback {
+        let said = asked.usage.cached_tokens;
+        let cached_tokens = match asked.silence {
+            Silence::MeansZero => self.fleet.cached_tokens(&decision.worker, said),
+            Silence::MeansNothing => said,
+        };
+        let usage = Usage { cached_tokens, ..asked.usage };
+        let block_tokens = self.fleet.block_tokens(decision.worker.id).unwrap_or(BLOCK_TOKENS);
+        if usage.prompt_tokens.saturating_sub(usage.cached_tokens.unwrap_or(0)) >= 2 * block_tokens {
+            self.fleet.filled(decision.worker.id);
+        }
+        if let Some(promise) = decision.expectation.promise {
+            self.judge(decision, promise, asked.text, usage, block_tokens);
+            if decision.view == CacheView::Reported {
+                return Feedback::of(usage, decision.cached_tokens.map(Expected::from), block_tokens);
+            }
+        }
+        let Some(prompt) = asked.prompt.filter(|_| asked.content == Content::Text) else {
+            // Where in a prompt with images the cache ends, its bytes do not tell.
+            return Feedback::of(usage, None, block_tokens);
+        };
+        self.learn(asked.model, prompt, usage);
+        // The engine has counted: what was expected, in this prompt's own tokens.
+        let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
+        let tokens = |bytes: u32| (f64::from(bytes) * scale) as u32;
+        let usable = usage.prompt_tokens.saturating_sub(1);
+        let presumed = tokens(decision.expectation.presumed_bytes).min(usable);
+        let promised = decision.expectation.promise.map_or(0, |promise| promise.expected);
+        let expected = Expected {
+            tokens: presumed.max(promised),
+            counted_otherwise: decision.cached_tokens.unwrap_or(0).min(usable),
+        };
+        let margin = tokens(prompt.chunk_bytes) + block_tokens + expected.tokens / DENSITY_MARGIN;
+        let feedback = Feedback::of(usage, Some(expected), margin);
+        if self.is_lost(decision, &feedback) {
+            self.index.clear(decision.worker.id);
+            self.fleet.promise_kept(decision.worker.id);
+            return feedback;
+        }
+        if let (Some(found), true) = (feedback.cached, feedback.stale > 0) {
+            self.correct(decision, prompt, (f64::from(found) / scale) as u32, now);
+        }
+        feedback
+    }
+
+    /// Holds what an engine found against what its own events promised: the feed gains or loses trust, an uncertain view is
+    /// cut, and blocks that were stored while decoding are proven or given up.
+    fn judge(
+        &self,
+        decision: &mut Decision,
+        promise: Promise,
+        text: Option<PromptText<'_>>,
+        usage: Usage,
+        block_tokens: u32,
+    ) {
+        let (Some(found), true) = (usage.cached_tokens, self.fleet.is_member(&decision.worker)) else {
+            return;
+        };
+        let id = decision.worker.id;
+        self.reported.met(id, promise.hoped, found);
+        let is_kept = promise.certain <= found.saturating_add(block_tokens);
+        if promise.certain > 0 {
+            let desk = self.fleet.desk_view(id);
+            let promised = if is_kept { Promised::Kept } else { Promised::Broken };
+            let trust = trust::after(desk.trust, promised);
+            self.fleet.set_cache_view(id, trust::view_at(trust, desk.view), trust);
+        }
+        let hope = promise.hoped - promise.certain;
+        if is_kept && hope > 0 {
+            self.unproven.learn(found.saturating_sub(promise.certain) as f32 / hope as f32);
+        }
+        let Some(PromptText { root, bytes }) = text else { return };
+        let (prompt, hoped, certain) = (Prompt::Bytes(bytes), Plane::Hoped.of(id), Plane::Certain.of(id));
+        let mut overlaps = Overlaps::new();
+        self.index.lookup(root, prompt, &mut overlaps);
+        if overlaps.of(hoped).tokens + block_tokens > usage.prompt_tokens {
+            // All its blocks are reported: nothing is presumed any more.
+            decision.presumed = None;
+            decision.ticket.take().into_iter().for_each(|ticket| self.speculations.answered(ticket));
+        }
+        if !is_kept && decision.view == CacheView::Uncertain {
+            Plane::ALL.into_iter().for_each(|plane| self.index.cut(plane.of(id), root, prompt, found));
+        } else if hope > 0 && found < promise.hoped {
+            let keep = found.max(promise.certain);
+            let cut = self.index.cut_unless(hoped, root, prompt, keep, certain);
+            cut.expect("the root is a reported one");
+        }
+        self.index.lookup(root, prompt, &mut overlaps);
+        if overlaps.of(hoped).tokens > overlaps.of(certain).tokens {
+            // The engine has computed, or found, this very prompt: what it holds of it is what its text tokenizes to.
+            let adopted = self.index.adopt(hoped, certain, root, prompt, usage.prompt_tokens);
+            adopted.expect("the root is a reported one, and both are seats");
+        }
+    }
+
+    /// Cuts the view of a worker's cache at what was found, with everything that continued it, and presumes again what the
+    /// request itself has put there. Only while nobody else has been sent there since: what they have put into the cache
+    /// would be cut too, though it came after.
+    fn correct(&self, decision: &Decision, prompt: PromptChunks<'_>, found_bytes: u32, now: Micros) {
+        let id = decision.worker.id;
+        if self.fleet.bookings(id) != decision.bookings || !self.fleet.is_member(&decision.worker) {
+            return;
+        }
+        let kept = prompt.digests.len().min(found_bytes.div_ceil(prompt.chunk_bytes) as usize);
+        let mut overlaps = Overlaps::new();
+        self.index.lookup(prompt.root, Prompt::Chunks(&prompt.digests[..kept]), &mut overlaps);
+        self.index.cut(id, prompt.root, Prompt::Chunks(prompt.digests), overlaps.of(id).tokens);
+        let tokens = (prompt.chunk_bytes / 4).max(1);
+        let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
+        let spans: Vec<Span> = prompt.digests.iter().take(PRESUMED_CHUNKS_MAX).map(span).collect();
+        if let Some(mut presumed) = Presumed::make(&self.index, id, prompt.root, &spans, now) {
+            presumed.confirm();
+        }
+    }
+
+    /// Whether everything that was presumed of a worker has turned out wrong for a while: then its cache is empty.
+    fn is_lost(&self, decision: &Decision, feedback: &Feedback) -> bool {
+        let id = decision.worker.id;
+        match feedback.cached {
+            Some(0) if feedback.stale > 0 => self.fleet.promise_broken(id) >= LOST_IN_A_ROW,
+            Some(found) if found > 0 => {
+                self.fleet.promise_kept(id);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Learns how many tokens the model makes of a byte.
+    fn learn(&self, model: Option<&str>, prompt: PromptChunks<'_>, usage: Usage) {
+        if let Ok(pool) = self.pools.read().serving(model) {
+            pool.tokens.learn(prompt.bytes, usage.prompt_tokens);
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! What engines report, from the event to the decision and back from the answer.
+
+use std::sync::Arc;
+
+use warmroute_fleet::ProbeResult;
+use warmroute_index::{Namespace, RootKey, Source};
+use warmroute_policy::{Standard, StickyLeastLoaded};
+use warmroute_prompt::Vocabulary;
+use warmroute_types::{Address, CacheEvent, Medium, RemovedBlocks, StoredBlocks};
+
+use super::*;
+use crate::feedback::{Answered, Content, Silence};
+use crate::{Change, Feedback};
+use crate::{Matching, Unit};
+use warmroute_fleet::Models;
+use warmroute_types::Usage;
+
+const BLOCK: usize = 16;
+
+/// A token for each byte.
+fn vocabulary() -> Arc<Vocabulary> {
+    Arc::new(Vocabulary::new((0..=255).map(|byte| (u32::from(byte), vec![byte])).collect()))
+}
+
+fn router_of(n: usize) -> Router<Standard> {
+    let router = Router::new(Standard::StickyLeastLoaded(StickyLeastLoaded::default()), Config::default());
+    for i in 0..n {
+        let address = Address::new(format!("http://engine-{i}"));
+        router.apply(Change::Join { address, models: Models::named(&["m", "adapter"]) }).unwrap();
+    }
+    for view in router.workers() {
+        let worker = view.worker;
+        let matching = Some(Matching::Bytes(vocabulary()));
+        router.apply(Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered }).unwrap();
+        router.apply(Change::Aligned { worker: Arc::clone(&worker), matching }).unwrap();
+        router.apply(Change::Viewed { worker, view: CacheView::Reported }).unwrap();
+    }
+    router
+}
+
+fn worker(router: &Router<Standard>, seat: u16) -> Arc<Worker> {
+    Arc::clone(&router.workers()[usize::from(seat)].worker)
+}
+
+/// A name for a block: by its content up to its end, as engines do it.
+fn name(text: &[u8]) -> u64 {
+    xxhash(text)
+}
+
+fn xxhash(text: &[u8]) -> u64 {
+    text.iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Blocks `from..to` of a text.
+fn blocks(text: &[u8], from: usize, to: usize) -> StoredBlocks {
+    StoredBlocks {
+        names: (from..to).map(|block| name(&text[..(block + 1) * BLOCK])).collect(),
+        parent: (from > 0).then(|| name(&text[..from * BLOCK])),
+        tokens: text[from * BLOCK..to * BLOCK].iter().map(|&byte| byte.into()).collect(),
+        block_tokens: BLOCK as u32,
+        text_blocks: (to - from) as u32,
+        ..StoredBlocks::default()
+    }
+}
+
+fn tell(router: &Router<Standard>, seat: u16, event: CacheEvent) {
+    router.apply(Change::Cached { worker: worker(router, seat), events: vec![event] }).unwrap();
+}
+
+fn store(router: &Router<Standard>, seat: u16, text: &[u8], from: usize, to: usize) {
+    tell(router, seat, CacheEvent::Stored(blocks(text, from, to)));
+}
+
+fn remove(router: &Router<Standard>, seat: u16, text: &[u8], block: usize) {
+    let names = vec![name(&text[..(block + 1) * BLOCK])];
+    tell(router, seat, CacheEvent::Removed(RemovedBlocks { names, ..RemovedBlocks::default() }));
+}
+
+struct Asking {
+    text: Vec<u8>,
+    digests: Vec<u64>,
+    model: &'static str,
+    salt: Option<&'static str>,
+}
+
+impl Asking {
+    fn of(text: &[u8]) -> Asking {
+        let digests = text.chunks_exact(64).map(xxhash).collect();
+        Asking { text: text.to_vec(), digests, model: "m", salt: None }
+    }
+
+    fn chunks(&self) -> PromptChunks<'_> {
+        let source = Source::Presumed;
+        let root = RootKey::of(&Namespace { model: "m", lora: None, salt: None, cut: 64, source });
+        PromptChunks { root, digests: &self.digests, chunk_bytes: 64, bytes: self.text.len() as u32 }
+    }
+
+    fn route(&self, router: &Router<Standard>, now: Micros) -> Decision {
+        let request = Request {
+            model: Some(self.model),
+            prompt: Some(self.chunks()),
+            text: Some(self.text(router)),
+            ..Request::default()
+        };
+        router.route(&request, &mut Scratch::default(), now, 7).unwrap()
+    }
+
+    fn text(&self, router: &Router<Standard>) -> PromptText<'_> {
+        let root = router.text_root(Some(self.model), self.salt, Unit::Byte);
+        PromptText { root, bytes: &self.text }
+    }
+
+    fn answer(&self, router: &Router<Standard>, decision: &mut Decision, cached: u32) -> Feedback {
+        let prompt_tokens = self.text.len() as u32;
+        let usage = Usage { prompt_tokens, output_tokens: 1, cached_tokens: Some(cached) };
+        let (prompt, text) = (Some(self.chunks()), Some(self.text(router)));
+        let (silence, content) = (Silence::MeansZero, Content::Text);
+        let answered = Answered { model: Some(self.model), prompt, text, usage, silence, content };
+        router.feedback(decision, answered, Micros(1))
+    }
+}
+
+fn text(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| b'a' + ((i * 7 + i / 13 + usize::from(seed) * 31) % 26) as u8).collect()
+}
+
+/// What is expected of seat 0, the only worker.
+fn expected(router: &Router<Standard>, prompt: &[u8]) -> u32 {
+    Asking::of(prompt).route(router, Micros(1)).cached_tokens.unwrap()
+}
+
+#[test]
+fn a_prompt_goes_to_the_engine_that_reports_it_and_the_promise_is_whole_blocks() {
+    let router = router_of(4);
+    let prompt = text(1, 1_000);
+    store(&router, 2, &prompt, 0, 50);
+    let decision = Asking::of(&prompt).route(&router, Micros(1));
+    assert_eq!((decision.worker.id, decision.reason), (WorkerId(2), "hit"));
+    assert_eq!((decision.cached_tokens, decision.view), (Some(800), CacheView::Reported));
+    let differs_within_a_block = [&prompt[..700], &text(2, 300)].concat();
+    assert_eq!(Asking::of(&differs_within_a_block).route(&router, Micros(1)).cached_tokens, Some(688));
+}
+
+#[test]
+fn a_prompt_that_ends_with_a_block_computes_that_block_anew() {
+    let router = router_of(1);
+    let prompt = text(1, 20 * BLOCK);
+    store(&router, 0, &prompt, 0, 20);
+    assert_eq!(expected(&router, &prompt), 19 * BLOCK as u32);
+    assert_eq!(expected(&router, &prompt[..20 * BLOCK - 1]), 19 * BLOCK as u32);
+}
+
+#[test]
+fn removal_makes_a_hole_and_clearing_forgets_that_worker_only() {
+    let router = router_of(2);
+    let prompt = text(1, 1_000);
+    store(&router, 0, &prompt, 0, 50);
+    store(&router, 1, &prompt, 0, 30);
+    remove(&router, 0, &prompt, 10);
+    let decision = Asking::of(&prompt).route(&router, Micros(1));
+    assert_eq!((decision.worker.id, decision.cached_tokens), (WorkerId(1), Some(480)));
+    drop(decision);
+    store(&router, 0, &prompt, 10, 12);
+    tell(&router, 1, CacheEvent::Cleared);
+    let decision = Asking::of(&prompt).route(&router, Micros(1));
+    assert_eq!((decision.worker.id, decision.cached_tokens), (WorkerId(0), Some(800)), "whole again");
+    drop(decision);
+    router.apply(Change::Emptied { worker: worker(&router, 0) }).unwrap();
+    assert_eq!(Asking::of(&prompt).route(&router, Micros(1)).cached_tokens, Some(0));
+}
+
+#[test]
+fn speculation_bridges_the_gap_to_the_event_and_no_longer() {
+    let router = router_of(4);
+    let asking = Asking::of(&text(1, 1_000));
+    let mut first = asking.route(&router, Micros(1));
+    let sibling = asking.route(&router, Micros(2));
+    assert_eq!(sibling.worker.id, first.worker.id, "it is on its way there");
+    assert!(sibling.cached_tokens.unwrap() > 0);
+    drop(sibling);
+    router.observe(&mut first, Outcome::FirstToken);
+    router.settle(Micros::from_secs(1));
+    let seat = first.worker.id.0;
+    assert!(asking.route(&router, Micros::from_secs(1)).cached_tokens.unwrap() > 0);
+    router.settle(Micros::from_secs(3));
+    assert_eq!(asking.route(&router, Micros::from_secs(3)).cached_tokens, Some(0), "no event came");
+    store(&router, seat, &asking.text, 0, 62);
+    assert_eq!(asking.route(&router, Micros::from_secs(3)).cached_tokens, Some(992));
+}
+
+#[test]
+fn a_feed_that_lies_is_demoted_discounted_and_cut_and_can_come_back() {
+    let router = router_of(1);
+    let asking = Asking::of(&text(1, 1_000));
+    store(&router, 0, &asking.text, 0, 60);
+    let view = || (router.workers()[0].desk.view, router.workers()[0].desk.trust);
+    for _ in 0..4 {
+        let mut decision = asking.route(&router, Micros(1));
+        assert_eq!(decision.cached_tokens, Some(960));
+        assert_eq!(asking.answer(&router, &mut decision, 0).stale, 960);
+    }
+    assert_eq!(view().0, CacheView::Uncertain);
+    let mut decision = asking.route(&router, Micros(1));
+    assert!(decision.cached_tokens.unwrap() < 480, "discounted by what is left of the trust");
+    asking.answer(&router, &mut decision, 0);
+    drop(decision);
+    let decision = asking.route(&router, Micros(1));
+    assert_eq!(decision.expectation.promise.unwrap().certain, 0, "and cut at what was found");
+    assert!(decision.cached_tokens.unwrap() > 900, "but it has just been computed: that is presumed");
+    drop(decision);
+    let honest = Asking::of(&text(2, 1_000));
+    store(&router, 0, &honest.text, 0, 60);
+    for _ in 0..20 {
+        let mut decision = honest.route(&router, Micros(1));
+        honest.answer(&router, &mut decision, 960);
+    }
+    assert_eq!(view().0, CacheView::Reported, "right often enough");
+}
+
+#[test]
+fn a_hole_in_the_stream_discounts_and_a_stream_that_is_whole_again_does_not() {
+    let router = router_of(1);
+    let prompt = text(1, 1_000);
+    store(&router, 0, &prompt, 0, 60);
+    let viewed = |view| router.apply(Change::Viewed { worker: worker(&router, 0), view }).unwrap();
+    viewed(CacheView::Uncertain);
+    assert_eq!(expected(&router, &prompt), 480);
+    viewed(CacheView::Reported);
+    assert_eq!(expected(&router, &prompt), 960);
+    viewed(CacheView::Presumed);
+    assert_eq!(expected(&router, &prompt), 0, "a silent feed says nothing; only our own routing counts");
+}
+
+#[test]
+fn what_was_generated_is_hoped_for_until_an_answer_proves_it() {
+    let router = router_of(1);
+    let prompt = text(1, 1_000);
+    store(&router, 0, &prompt, 0, 40);
+    for block in 40..60 {
+        store(&router, 0, &prompt, block, block + 1);
+    }
+    let asking = Asking::of(&prompt);
+    let mut decision = asking.route(&router, Micros(1));
+    let hoped = decision.cached_tokens.unwrap();
+    assert!((640..960).contains(&hoped), "more than what is certain, less than all: {hoped}");
+    asking.answer(&router, &mut decision, 960);
+    drop(decision);
+    assert_eq!(expected(&router, &prompt), 960, "it was found, so it is certain");
+    remove(&router, 0, &prompt, 59);
+    assert_eq!(expected(&router, &prompt), 944, "and is removed like anything else");
+}
+
+#[test]
+fn what_was_generated_and_not_found_is_given_up_but_prompts_are_kept() {
+    let router = router_of(1);
+    let prompt = text(1, 1_000);
+    store(&router, 0, &prompt, 0, 40);
+    for block in 40..60 {
+        store(&router, 0, &prompt, block, block + 1);
+    }
+    let asking = Asking::of(&prompt);
+    let mut decision = asking.route(&router, Micros(1));
+    asking.answer(&router, &mut decision, 640);
+    drop(decision);
+    assert_eq!(expected(&router, &prompt), 640);
+    assert_eq!(router.workers()[0].desk.view, CacheView::Reported, "nobody promised it");
+}
+
+#[test]
+fn images_end_what_can_be_matched_and_their_blocks_still_have_names() {
+    let router = router_of(1);
+    let prompt = text(1, 1_000);
+    let with_image = StoredBlocks { text_blocks: 10, ..blocks(&prompt, 0, 20) };
+    tell(&router, 0, CacheEvent::Stored(with_image));
+    assert_eq!(expected(&router, &prompt), 160);
+    store(&router, 0, &prompt, 20, 30);
+    assert_eq!(expected(&router, &prompt), 160, "nor does what follows it match");
+    let held = router.index_stats().held;
+    (0..30).for_each(|block| remove(&router, 0, &prompt, block));
+    assert!(held > 0 && router.index_stats().held == 0, "and all of it can be removed");
+}
+
+#[test]
+fn tokens_that_the_model_does_not_have_match_nothing_and_are_counted() {
+    let router = router_of(1);
+    let prompt = text(1, 1_000);
+    let mut foreign = blocks(&prompt, 0, 20);
+    foreign.tokens[5 * BLOCK] = 9_999;
+    tell(&router, 0, CacheEvent::Stored(foreign));
+    assert_eq!(expected(&router, &prompt), 80);
+    assert_eq!(router.feed_report(WorkerId(0)).unwrap().ingested.foreign, 1);
+}
+
+#[test]
+fn adapters_and_salts_share_nothing() {
+    let router = router_of(1);
+    let prompt = text(1, 1_000);
+    let stored = blocks(&prompt, 0, 60);
+    tell(&router, 0, CacheEvent::Stored(StoredBlocks { lora: Some("adapter".into()), ..stored.clone() }));
+    assert_eq!(expected(&router, &prompt), 0);
+    let adapter = Asking { model: "adapter", ..Asking::of(&prompt) };
+    assert_eq!(adapter.route(&router, Micros(1)).cached_tokens, Some(960));
+    let mut salted = StoredBlocks { salt: Some("s".into()), ..stored };
+    salted.names.iter_mut().for_each(|name| *name ^= 1);
+    tell(&router, 0, CacheEvent::Stored(salted));
+    assert_eq!(expected(&router, &prompt), 0);
+    let with_salt = Asking { salt: Some("s"), ..Asking::of(&prompt) };
+    assert_eq!(with_salt.route(&router, Micros(1)).cached_tokens, Some(960));
+}
+
+#[test]
+fn slower_memory_is_no_hit_but_is_known() {
+    let router = router_of(1);
+    let prompt = text(1, 1_000);
+    let host = StoredBlocks { medium: Medium::Host, ..blocks(&prompt, 0, 60) };
+    tell(&router, 0, CacheEvent::Stored(host));
+    assert_eq!(expected(&router, &prompt), 0);
+    store(&router, 0, &prompt, 0, 20);
+    let decision = Asking::of(&prompt).route(&router, Micros(1));
+    assert_eq!(decision.cached_tokens, Some(320));
+    assert_eq!(decision.expectation.promise.unwrap().restorable, 640);
+    drop(decision);
+    (0..20).rev().for_each(|block| remove(&router, 0, &prompt, block));
+    let decision = Asking::of(&prompt).route(&router, Micros(1));
+    assert_eq!(
+        decision.expectation.promise.unwrap().restorable,
+        960,
+        "evicted from the GPU, not from the host"
+    );
+}
+
+#[test]
+fn a_worker_whose_events_cannot_be_read_stays_presumed() {
+    let router = router_of(2);
+    router.apply(Change::Aligned { worker: worker(&router, 1), matching: None }).unwrap();
+    router.apply(Change::Viewed { worker: worker(&router, 1), view: CacheView::Reported }).unwrap();
+    let prompt = text(1, 1_000);
+    store(&router, 1, &prompt, 0, 60);
+    assert_eq!(Asking::of(&prompt).route(&router, Micros(1)).cached_tokens, Some(0));
+}
+
+#[test]
+fn a_seats_next_worker_inherits_nothing() {
+    let router = router_of(1);
+    let prompt = text(1, 1_000);
+    let former = worker(&router, 0);
+    store(&router, 0, &prompt, 0, 60);
+    router.apply(Change::Leave { address: former.address.clone() }).unwrap();
+    let address = Address::new("http://newcomer");
+    router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
+    let newcomer = worker(&router, 0);
+    assert_eq!(newcomer.id, former.id);
+    router.apply(Change::Probed { worker: Arc::clone(&newcomer), result: ProbeResult::Answered }).unwrap();
+    let late = CacheEvent::Stored(blocks(&prompt, 0, 60));
+    router.apply(Change::Cached { worker: former, events: vec![late] }).unwrap();
+    assert_eq!(expected(&router, &prompt), 0);
+    assert_eq!(router.workers()[0].desk.view, CacheView::Presumed);
+}
+
+#[test]
+fn token_chains_go_through_the_same_index() {
+    let router = router_of(1);
+    let matching = Some(Matching::Tokens);
+    router.apply(Change::Aligned { worker: worker(&router, 0), matching }).unwrap();
+    let prompt = text(1, 1_000);
+    store(&router, 0, &prompt, 0, 60);
+    let tokens: Vec<u8> = prompt.iter().flat_map(|&byte| u32::from(byte).to_le_bytes()).collect();
+    let root = router.text_root(Some("m"), None, Unit::Token);
+    let request =
+        Request { model: Some("m"), text: Some(PromptText { root, bytes: &tokens }), ..Request::default() };
+    let decision = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
+    assert_eq!(decision.cached_tokens, Some(960));
+}

@@ -1,0 +1,77 @@
+//! What besides its tokens makes a block: adapter, images, salt.
+//!
+//! vLLM lists for each block, without tags and in this order: the adapter's name, images, the cache salt (first block of a
+//! prompt only), digests of prompt embeddings. What matters here is little: the salt is a namespace, and from the first
+//! block with anything else on, tokens do not tell the content.
+
+use super::fields::Encoding;
+use crate::msgpack::{Head, Malformed, Reader};
+
+/// What the keys come to.
+#[derive(Debug)]
+pub struct Content<'a> {
+    pub text_blocks: u32,
+    pub salt: Option<&'a [u8]>,
+}
+
+/// What one key is.
+enum Key<'a> {
+    Adapter,
+    Salt(&'a [u8]),
+    NoText,
+}
+
+/// Reads the keys of all blocks of a run; `is_first` where the run begins a prompt.
+pub fn read<'a>(
+    mut reader: Reader<'a>,
+    lora: Option<&[u8]>,
+    is_first: bool,
+    encoding: Encoding,
+    content: &mut Content<'a>,
+) -> Result<(), Malformed> {
+    let blocks = match reader.head()? {
+        Head::Nil => return Ok(()),
+        Head::Array(blocks) => blocks,
+        _ => return Err(Malformed),
+    };
+    for block in 0..blocks {
+        let count = match reader.head()? {
+            Head::Nil => continue,
+            Head::Array(count) => count,
+            _ => return Err(Malformed),
+        };
+        for _ in 0..count {
+            match read_key(&mut reader, lora, is_first && block == 0, encoding)? {
+                Key::Adapter => {}
+                Key::Salt(salt) => content.salt = Some(salt),
+                Key::NoText => content.text_blocks = content.text_blocks.min(block as u32),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_key<'a>(
+    reader: &mut Reader<'a>,
+    lora: Option<&[u8]>,
+    may_be_salt: bool,
+    encoding: Encoding,
+) -> Result<Key<'a>, Malformed> {
+    let begin = *reader;
+    match reader.head()? {
+        Head::Str(key) if lora == Some(key) => Ok(Key::Adapter),
+        // An adapter by its number, as vLLM 0.9 has it; the event names it, too.
+        Head::Unsigned(_) => Ok(Key::Adapter),
+        Head::Str(key) if may_be_salt && (encoding == Encoding::Map || !is_digest(key)) => Ok(Key::Salt(key)),
+        _ => {
+            *reader = begin;
+            reader.skip()?;
+            Ok(Key::NoText)
+        }
+    }
+}
+
+/// Until 0.18 an image's hash stood there as bare as a salt. Taking a salt for an image only costs hits.
+fn is_digest(key: &[u8]) -> bool {
+    key.len() >= 32 && key.iter().all(u8::is_ascii_hexdigit)
+}

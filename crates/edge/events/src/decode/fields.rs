@@ -1,0 +1,303 @@
+//! The fields of an event while it is read, and what they come to.
+
+use warmroute_types::{Attention, CacheEvent, Group, Medium, RemovedBlocks, StoredBlocks};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::extra_keys::{self, Content};
+use crate::msgpack::{Head, Malformed, Reader};
+
+/// How the event is written. Only array encodings (up to vLLM 0.23) have images as bare strings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Array,
+    Map,
+}
+
+/// What kind of event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Stored,
+    Removed,
+    Cleared,
+    Unknown,
+}
+
+/// What a field is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Names,
+    Parent,
+    Tokens,
+    BlockSize,
+    LoraId,
+    Medium,
+    /// In SGLang's arrays a map with the salt stands here.
+    LoraName,
+    ExtraKeys,
+    Group,
+    SpecKind,
+    Locality,
+    Unknown,
+}
+
+const STORED: [Field; 10] = [
+    Field::Names,
+    Field::Parent,
+    Field::Tokens,
+    Field::BlockSize,
+    Field::LoraId,
+    Field::Medium,
+    Field::LoraName,
+    Field::ExtraKeys,
+    Field::Group,
+    Field::SpecKind,
+];
+const REMOVED: [Field; 3] = [Field::Names, Field::Medium, Field::Group];
+
+impl Kind {
+    pub fn of(tag: &[u8]) -> Kind {
+        match tag {
+            b"BlockStored" => Kind::Stored,
+            b"BlockRemoved" => Kind::Removed,
+            b"AllBlocksCleared" => Kind::Cleared,
+            _ => Kind::Unknown,
+        }
+    }
+
+    pub fn field_at(self, at: usize) -> Field {
+        let fields: &[Field] = match self {
+            Kind::Stored => &STORED,
+            Kind::Removed => &REMOVED,
+            Kind::Cleared | Kind::Unknown => &[],
+        };
+        fields.get(at).copied().unwrap_or(Field::Unknown)
+    }
+
+    pub fn field_named(self, name: &[u8]) -> Field {
+        match (self, name) {
+            (Kind::Cleared | Kind::Unknown, _) => Field::Unknown,
+            (_, b"block_hashes") => Field::Names,
+            (_, b"parent_block_hash") => Field::Parent,
+            (_, b"token_ids") => Field::Tokens,
+            (_, b"block_size") => Field::BlockSize,
+            (_, b"lora_id") => Field::LoraId,
+            (_, b"medium") => Field::Medium,
+            (_, b"lora_name") => Field::LoraName,
+            (_, b"extra_keys") => Field::ExtraKeys,
+            (_, b"group_idx") => Field::Group,
+            (_, b"kv_cache_spec_kind") => Field::SpecKind,
+            (_, b"locality") => Field::Locality,
+            _ => Field::Unknown,
+        }
+    }
+}
+
+/// What was read so far.
+#[derive(Debug)]
+pub struct Fields<'a> {
+    encoding: Encoding,
+    names: Option<Vec<u64>>,
+    parent: Option<u64>,
+    tokens: Option<Vec<u32>>,
+    block_size: u32,
+    lora_id: Option<u64>,
+    lora_name: Option<&'a [u8]>,
+    salt: Option<&'a [u8]>,
+    medium: Medium,
+    is_remote: bool,
+    extra_keys: Option<Reader<'a>>,
+    group: Group,
+}
+
+impl<'a> Fields<'a> {
+    pub fn new(encoding: Encoding) -> Fields<'a> {
+        Fields {
+            encoding,
+            names: None,
+            parent: None,
+            tokens: None,
+            block_size: 0,
+            lora_id: None,
+            lora_name: None,
+            salt: None,
+            medium: Medium::Gpu,
+            is_remote: false,
+            extra_keys: None,
+            group: Group::default(),
+        }
+    }
+
+    /// Reads the value of a field.
+    pub fn read(&mut self, field: Field, reader: &mut Reader<'a>) -> Result<(), Malformed> {
+        match field {
+            Field::Names => self.names = Some(read_names(reader)?),
+            Field::Parent => self.parent = read_name(reader)?,
+            Field::Tokens => self.tokens = Some(read_tokens(reader)?),
+            Field::BlockSize => self.block_size = reader.small().ok_or(Malformed)?,
+            Field::LoraId => self.lora_id = read_id(reader)?,
+            Field::LoraName => self.read_lora_name(reader)?,
+            Field::Medium => self.medium = read_text(reader)?.map_or(Medium::Gpu, medium),
+            Field::Group => self.group.index = read_id(reader)?.map_or(0, |id| id.min(65_535) as u16),
+            Field::SpecKind => {
+                let is_full = read_text(reader)?.is_none_or(|kind| kind == b"full_attention");
+                self.group.attention = if is_full { Attention::Full } else { Attention::Other };
+            }
+            Field::Locality => self.is_remote = read_text(reader)? == Some(b"REMOTE"),
+            Field::ExtraKeys => {
+                self.extra_keys = Some(*reader);
+                reader.skip()?;
+            }
+            Field::Unknown => reader.skip()?,
+        }
+        Ok(())
+    }
+
+    fn read_lora_name(&mut self, reader: &mut Reader<'a>) -> Result<(), Malformed> {
+        match reader.head()? {
+            Head::Nil => Ok(()),
+            Head::Str(name) => {
+                self.lora_name = Some(name);
+                Ok(())
+            }
+            Head::Map(count) => {
+                for _ in 0..count {
+                    let key = reader.head()?;
+                    if key == Head::Str(b"cache_salt") {
+                        self.salt = read_text(reader)?;
+                    } else {
+                        reader.skip()?;
+                    }
+                }
+                Ok(())
+            }
+            _ => Err(Malformed),
+        }
+    }
+
+    /// The event that these fields make.
+    pub fn event(mut self, kind: Kind) -> Result<Option<CacheEvent>, Malformed> {
+        match kind {
+            Kind::Unknown => Ok(None),
+            Kind::Cleared => Ok(Some(CacheEvent::Cleared)),
+            Kind::Removed => {
+                let names = self.names.take().ok_or(Malformed)?;
+                let (medium, group) = (self.place(), self.group.index);
+                Ok(Some(CacheEvent::Removed(RemovedBlocks { names, medium, group })))
+            }
+            Kind::Stored => self.stored().map(|stored| Some(CacheEvent::Stored(stored))),
+        }
+    }
+
+    fn place(&self) -> Medium {
+        if self.is_remote { Medium::External } else { self.medium }
+    }
+
+    fn stored(self) -> Result<StoredBlocks, Malformed> {
+        let medium = self.place();
+        let lora = self.lora_name.map(quote).or_else(|| self.lora_id.map(|id| format!("#{id}").into()));
+        let (names, tokens) = (self.names.ok_or(Malformed)?, self.tokens.ok_or(Malformed)?);
+        let mut group = self.group;
+        // Groups that cache only some of a sequence's blocks name fewer than their tokens fill.
+        if self.block_size == 0 || names.len().checked_mul(self.block_size as usize) != Some(tokens.len()) {
+            group.attention = Attention::Other;
+        }
+        let mut content = Content { text_blocks: names.len() as u32, salt: self.salt };
+        if let Some(keys) = self.extra_keys {
+            let is_first = self.parent.is_none();
+            extra_keys::read(keys, self.lora_name, is_first, self.encoding, &mut content)?;
+        }
+        Ok(StoredBlocks {
+            text_blocks: content.text_blocks,
+            salt: content.salt.map(quote),
+            names,
+            parent: self.parent,
+            tokens,
+            block_tokens: self.block_size,
+            lora,
+            medium,
+            group,
+        })
+    }
+}
+
+fn quote(text: &[u8]) -> Box<str> {
+    String::from_utf8_lossy(text).into()
+}
+
+fn medium(name: &[u8]) -> Medium {
+    match name {
+        b"GPU" | b"gpu" => Medium::Gpu,
+        b"DISK" | b"disk" | b"STORAGE" | b"storage" => Medium::Disk,
+        name if name.starts_with(b"CPU") || name.starts_with(b"cpu") => Medium::Host,
+        // Whatever it is, it is not the GPU.
+        _ => Medium::External,
+    }
+}
+
+fn read_text<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a [u8]>, Malformed> {
+    if let [0xc0, ..] = reader.rest() {
+        reader.skip()?;
+        return Ok(None);
+    }
+    reader.word().map(Some)
+}
+
+fn read_id(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
+    match reader.head()? {
+        Head::Unsigned(id) => Ok(Some(id)),
+        Head::Signed(id) => Ok(Some(id as u64)),
+        Head::Nil => Ok(None),
+        _ => Err(Malformed),
+    }
+}
+
+fn read_names(reader: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
+    let Head::Array(count) = reader.head()? else { return Err(Malformed) };
+    let mut names = Vec::with_capacity(count);
+    for _ in 0..count {
+        names.push(read_name(reader)?.ok_or(Malformed)?);
+    }
+    Ok(names)
+}
+
+fn read_name(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
+    if let Some(name) = reader.long() {
+        return Ok(Some(name));
+    }
+    match reader.head()? {
+        Head::Unsigned(name) => Ok(Some(name)),
+        Head::Signed(name) => Ok(Some(name as u64)),
+        Head::Bin(name) | Head::Str(name) => Ok(Some(xxh3_64(name))),
+        Head::Nil => Ok(None),
+        _ => Err(Malformed),
+    }
+}
+
+fn read_tokens(reader: &mut Reader<'_>) -> Result<Vec<u32>, Malformed> {
+    let Head::Array(count) = reader.head()? else { return Err(Malformed) };
+    let mut tokens = Vec::with_capacity(count);
+    for _ in 0..count {
+        let token = match reader.small() {
+            Some(token) => token,
+            None => read_odd_token(reader)?,
+        };
+        tokens.push(token);
+    }
+    Ok(tokens)
+}
+
+/// SGLang's EAGLE mode caches pairs of neighbours; the first of each is the sequence.
+fn read_odd_token(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
+    match reader.head()? {
+        Head::Unsigned(token) => u32::try_from(token).map_err(|_| Malformed),
+        Head::Signed(token) => u32::try_from(token).map_err(|_| Malformed),
+        Head::Array(count @ 1..) => {
+            let first = reader.small().ok_or(Malformed)?;
+            for _ in 1..count {
+                reader.skip()?;
+            }
+            Ok(first)
+        }
+        _ => Err(Malformed),
+    }
+}

@@ -1,0 +1,295 @@
+//! The decoder against what real engines sent, and against what no engine would send.
+
+use serde_json::Value;
+use warmroute_types::{Attention, Group, Medium, RemovedBlocks, StoredBlocks};
+
+use super::*;
+
+fn base64(text: &str) -> Vec<u8> {
+    let value = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        _ => 63,
+    };
+    let digits: Vec<u8> = text.bytes().filter(|c| *c != b'=').map(value).collect();
+    let mut bytes = Vec::new();
+    for four in digits.chunks(4) {
+        let bits =
+            four.iter().fold(0u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - four.len()));
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..four.len()]);
+    }
+    bytes
+}
+
+/// A hash as a capture's decoder wrote it.
+fn name(value: &Value) -> u64 {
+    match value {
+        Value::Object(bytes) => {
+            let hex = bytes["bytes_hex"].as_str().unwrap();
+            let pairs = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap());
+            xxh3_64(&pairs.collect::<Vec<_>>())
+        }
+        number => number.as_u64().unwrap_or_else(|| number.as_i64().unwrap() as u64),
+    }
+}
+
+/// A field of an event in either encoding.
+fn field<'a>(event: &'a Value, at: usize, key: &str) -> &'a Value {
+    match event {
+        Value::Array(fields) => fields.get(at).unwrap_or(&Value::Null),
+        map => &map[key],
+    }
+}
+
+fn names(event: &Value) -> Vec<u64> {
+    field(event, 1, "block_hashes").as_array().unwrap().iter().map(name).collect()
+}
+
+/// What an independent decoder made of it, in our words. Runs of removals are one.
+fn expected(decoded: &Value) -> Vec<CacheEvent> {
+    let mut events: Vec<CacheEvent> = Vec::new();
+    for event in decoded[1].as_array().unwrap() {
+        let next = match field(event, 0, "type").as_str().unwrap() {
+            "BlockStored" => CacheEvent::Stored(expected_stored(event)),
+            "BlockRemoved" => {
+                CacheEvent::Removed(RemovedBlocks { names: names(event), ..RemovedBlocks::default() })
+            }
+            _ => CacheEvent::Cleared,
+        };
+        match (events.last_mut(), next) {
+            (Some(CacheEvent::Removed(last)), CacheEvent::Removed(next)) => last.names.extend(next.names),
+            (_, next) => events.push(next),
+        }
+    }
+    events
+}
+
+fn expected_stored(event: &Value) -> StoredBlocks {
+    let parent = field(event, 2, "parent_block_hash");
+    let tokens = field(event, 3, "token_ids").as_array().unwrap();
+    let names = names(event);
+    StoredBlocks {
+        text_blocks: names.len() as u32,
+        names,
+        parent: (!parent.is_null()).then(|| name(parent)),
+        tokens: tokens.iter().map(|token| token.as_u64().unwrap() as u32).collect(),
+        block_tokens: field(event, 4, "block_size").as_u64().unwrap() as u32,
+        salt: field(event, 8, "extra_keys")[0][0].as_str().map(Into::into),
+        ..StoredBlocks::default()
+    }
+}
+
+#[track_caller]
+fn check(label: &str, capture: &Value) {
+    let batch = decode(&base64(capture["payload_b64"].as_str().unwrap())).unwrap();
+    let decoded = &capture["decoded"];
+    assert_eq!(batch.events, expected(decoded), "{label}");
+    let late_s = batch.at_unix_s - decoded[0].as_f64().unwrap();
+    assert!(late_s.abs() < 1e-5, "{label}: decimal digits lose the last bit, {late_s}");
+    assert_eq!(batch.rank.map(u64::from), decoded[2].as_u64(), "{label}");
+    assert_eq!(batch.unreadable, 0, "{label}");
+}
+
+#[test]
+fn every_version_from_vllm_0_9_and_sglang_0_4_is_read() {
+    let fixtures: Vec<Value> =
+        serde_json::from_str(include_str!("../../tests/captures/schema_fixtures.json")).unwrap();
+    assert_eq!(fixtures.len(), 16);
+    fixtures.iter().for_each(|fixture| check(fixture["name"].as_str().unwrap(), fixture));
+}
+
+#[test]
+fn what_running_engines_sent_is_read() {
+    for (label, lines, count) in [
+        ("0.15.1", include_str!("../../tests/captures/vllm-0.15.1.jsonl"), 14),
+        ("0.32.0", include_str!("../../tests/captures/vllm-0.32.0.jsonl"), 15),
+        ("rank 0", include_str!("../../tests/captures/vllm-0.32.0-dp2-rank0.jsonl"), 3),
+        ("rank 1", include_str!("../../tests/captures/vllm-0.32.0-dp2-rank1.jsonl"), 2),
+    ] {
+        let captures: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(captures.len(), count, "{label}");
+        captures.iter().for_each(|capture| check(label, capture));
+    }
+}
+
+/// A writer of MessagePack, for events that no capture has.
+#[derive(Default)]
+struct Pack(Vec<u8>);
+
+impl Pack {
+    fn batch(events: &[Pack]) -> Vec<u8> {
+        let mut pack = Pack(vec![0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x90 | events.len() as u8]);
+        events.iter().for_each(|event| pack.0.extend(&event.0));
+        pack.0.push(0x03);
+        pack.0
+    }
+
+    fn array(count: u8) -> Pack {
+        Pack(vec![0x90 | count])
+    }
+
+    fn map(count: u8) -> Pack {
+        Pack(vec![0x80 | count])
+    }
+
+    fn with(mut self, bytes: &[u8]) -> Pack {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn text(mut self, text: &str) -> Pack {
+        self.0.extend([0xd9, text.len() as u8]);
+        self.0.extend_from_slice(text.as_bytes());
+        self
+    }
+}
+
+const NIL: &[u8] = &[0xc0];
+
+/// `["BlockStored", [1, 2], nil, [7, 8], 1, nil, …]` with these fields behind.
+fn stored_array(more: &[Pack]) -> Pack {
+    let mut event = Pack::array(6 + more.len() as u8).text("BlockStored");
+    event = event.with(&[0x92, 1, 2]).with(NIL).with(&[0x92, 7, 8]).with(&[1]).with(NIL);
+    more.iter().for_each(|field| event.0.extend(&field.0));
+    event
+}
+
+fn stored(event: Pack) -> StoredBlocks {
+    let batch = decode(&Pack::batch(&[event])).unwrap();
+    assert_eq!((batch.unreadable, batch.rank), (0, Some(3)));
+    match batch.events.as_slice() {
+        [CacheEvent::Stored(stored)] => stored.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn text(text: &str) -> Pack {
+    Pack::default().text(text)
+}
+
+fn nil() -> Pack {
+    Pack::default().with(NIL)
+}
+
+#[test]
+fn media_are_tiers() {
+    for (name, medium) in [
+        ("GPU", Medium::Gpu),
+        ("CPU", Medium::Host),
+        ("CPU_PINNED", Medium::Host),
+        ("DISK", Medium::Disk),
+        ("STORAGE", Medium::Disk),
+        ("EXTERNAL", Medium::External),
+        ("SOMETHING_NEW", Medium::External),
+    ] {
+        assert_eq!(stored(stored_array(&[text(name)])).medium, medium, "{name}");
+    }
+    let remote = Pack::map(6).text("type").text("BlockStored").text("block_hashes").with(&[0x91, 1]);
+    let remote = remote.text("token_ids").with(&[0x91, 7]).text("block_size").with(&[1]);
+    let remote = remote.text("medium").text("GPU").text("locality").text("REMOTE");
+    assert_eq!(stored(remote).medium, Medium::External);
+}
+
+#[test]
+fn sglangs_salt_is_a_map_where_the_adapters_name_would_be() {
+    let salt = Pack::map(1).text("cache_salt").text("tenant");
+    assert_eq!(stored(stored_array(&[text("GPU"), salt])).salt.as_deref(), Some("tenant"));
+}
+
+#[test]
+fn adapters_are_named_or_quoted_by_number() {
+    assert_eq!(stored(stored_array(&[text("GPU"), text("poet")])).lora.as_deref(), Some("poet"));
+    let mut numbered = stored_array(&[]);
+    *numbered.0.last_mut().unwrap() = 4;
+    assert_eq!(stored(numbered).lora.as_deref(), Some("#4"));
+}
+
+#[test]
+fn matching_ends_at_the_first_image_and_the_salt_is_known() {
+    let keys = |first: Pack, second: Pack| Pack::array(2).with(&first.0).with(&second.0);
+    let image = Pack::array(1).with(&Pack::array(2).text("a1b2").with(&[3]).0);
+    let event = stored(stored_array(&[
+        text("GPU"),
+        text("poet"),
+        keys(Pack::array(2).text("poet").text("salt"), image),
+    ]));
+    assert_eq!(
+        (event.text_blocks, event.salt.as_deref(), event.lora.as_deref()),
+        (1, Some("salt"), Some("poet"))
+    );
+    let bare_hash = Pack::array(1).text(&"ab".repeat(32));
+    let event = stored(stored_array(&[text("GPU"), nil(), keys(bare_hash, nil())]));
+    assert_eq!((event.text_blocks, event.salt), (0, None), "until 0.18 an image was a bare hash");
+}
+
+#[test]
+fn other_kinds_of_attention_are_marked() {
+    let keys = || nil();
+    let of = |kind: &str| {
+        stored(stored_array(&[text("GPU"), nil(), keys(), Pack::default().with(&[2]), text(kind)])).group
+    };
+    assert_eq!(of("full_attention"), Group { index: 2, attention: Attention::Full });
+    assert_eq!(of("sliding_window"), Group { index: 2, attention: Attention::Other });
+    let mut short = stored_array(&[]);
+    let at = short.0.windows(3).position(|window| window == [0x92, 7, 8]).unwrap();
+    short.0.splice(at..at + 3, [0x93, 7, 8, 9]);
+    assert_eq!(stored(short).group.attention, Attention::Other, "fewer blocks than the tokens fill");
+}
+
+#[test]
+fn pairs_of_tokens_are_their_first() {
+    let mut pairs = stored_array(&[]);
+    let at = pairs.0.windows(3).position(|window| window == [0x92, 7, 8]).unwrap();
+    pairs.0.splice(at..at + 3, [0x92, 0x92, 7, 8, 0x92, 8, 9]);
+    assert_eq!(stored(pairs).tokens, [7, 8]);
+}
+
+#[test]
+fn unknown_kinds_fields_and_positions_are_passed_over() {
+    let unknown = Pack::array(2).text("BlockMoved").with(&[0x81, 1, 2]);
+    let longer = Pack::array(3).text("AllBlocksCleared").with(&[0x91, 5]).with(NIL);
+    let fields = Pack::map(2).text("why").with(&[0x91, 0x90]).text("type").text("AllBlocksCleared");
+    let batch = decode(&Pack::batch(&[unknown, longer, fields])).unwrap();
+    assert_eq!((batch.events.len(), batch.unreadable, batch.rank), (2, 0, Some(3)));
+}
+
+#[test]
+fn a_bad_event_costs_only_itself() {
+    let good = || Pack::array(2).text("BlockRemoved").with(&[0x91, 9]);
+    let bad = [
+        Pack::array(2).text("BlockRemoved").with(NIL),
+        Pack::array(2).text("BlockRemoved").with(&[0x91, 0xc2]),
+        Pack::array(1).text("BlockStored"),
+        Pack::map(1).text("kind").text("BlockStored"),
+        Pack::default().with(&[42]),
+        Pack::array(1).with(&[7]),
+    ];
+    for bad in bad {
+        let batch = decode(&Pack::batch(&[good(), bad, good()])).unwrap();
+        assert_eq!((batch.unreadable, batch.rank), (1, Some(3)));
+        let both = RemovedBlocks { names: vec![9, 9], ..RemovedBlocks::default() };
+        assert_eq!(batch.events, [CacheEvent::Removed(both)]);
+    }
+}
+
+#[test]
+fn a_batch_that_ends_in_the_middle_keeps_what_came_before() {
+    let whole = Pack::batch(&[Pack::array(1).text("AllBlocksCleared"), stored_array(&[]), stored_array(&[])]);
+    let batch = decode(&whole[..40]).unwrap();
+    assert_eq!((batch.events.as_slice(), batch.unreadable), (&[CacheEvent::Cleared][..], 2));
+}
+
+#[test]
+fn what_is_no_batch_is_refused() {
+    for bytes in [&b""[..], b"{}", &[0x91, 1], &[0x92, 1, 2], &[0x92, 0xa1, b'x', 0x90]] {
+        assert_eq!(decode(bytes), Err(BadBatch), "{bytes:?}");
+    }
+}
+
+#[test]
+fn times_without_sense_are_zero() {
+    let nan = [&[0x92, 0xcb][..], &f64::NAN.to_be_bytes(), &[0x90]].concat();
+    assert_eq!(decode(&nan).unwrap().at_unix_s, 0.0);
+}

@@ -1,0 +1,89 @@
+//! A worker's feed, shared by the task that drives it and by whoever asks how it is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use warmroute_feed::{Config, Counters, Feed, Moment, ReplayEnd, Step, View};
+use warmroute_types::{Address, Micros};
+
+use crate::listener::Listener;
+
+/// The feed of one worker.
+pub struct Desk {
+    pub worker: Address,
+    state: Mutex<State>,
+    listener: Arc<dyn Listener>,
+    began: Instant,
+    /// Batches of another rank, or under another topic, that came here.
+    pub misdirected: AtomicU64,
+}
+
+struct State {
+    feed: Feed,
+    steps: Vec<Step>,
+}
+
+impl Desk {
+    pub fn new(worker: Address, config: Config, listener: Arc<dyn Listener>) -> Desk {
+        let state = State { feed: Feed::new(config), steps: Vec::new() };
+        Desk {
+            worker,
+            state: Mutex::new(state),
+            listener,
+            began: Instant::now(),
+            misdirected: AtomicU64::new(0),
+        }
+    }
+
+    /// The present, for the feed.
+    pub fn moment(&self) -> Moment {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Moment { now: Micros::from(self.began.elapsed()), unix_s: unix.as_secs_f64() }
+    }
+
+    /// Tells the feed something and the listener what follows from it, in one step for all who look; says whether a replay
+    /// is to be asked for, and from where.
+    pub fn tell(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) -> Option<u64> {
+        let moment = self.moment();
+        let mut state = self.state.lock();
+        let State { feed, steps } = &mut *state;
+        input(feed, moment, steps);
+        let mut asked = None;
+        steps.retain(|step| match step {
+            Step::AskReplay { from_seq } => {
+                asked = Some(*from_seq);
+                false
+            }
+            _ => true,
+        });
+        if !steps.is_empty() {
+            self.listener.hear(&self.worker, steps);
+            steps.clear();
+        }
+        asked
+    }
+
+    /// The same where there is nobody to ask: every replay has failed before it began.
+    pub fn tell_without_replay(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) {
+        let mut asked = self.tell(input);
+        while asked.is_some() {
+            asked = self.tell(|feed, at, steps| feed.replay_ended(ReplayEnd::Failed, at.now, steps));
+        }
+    }
+
+    pub fn view(&self) -> View {
+        self.state.lock().feed.view()
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.state.lock().feed.counters()
+    }
+
+    pub fn misdirected(&self) {
+        if self.misdirected.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(worker = %self.worker, "events of another rank or topic arrive at this worker's endpoint");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Follows TensorRT-LLM by what polls of `POST /kv_cache_events` return. Whoever has an HTTP client does the polling.
+//!
+//! Each rank's events are numbered together, so one poller serves all ranks of an engine and one feed stands behind each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warmroute_feed::{Counters, View};
+use warmroute_types::Address;
+
+use crate::desk::Desk;
+use crate::listener::Listener;
+use crate::trtllm;
+
+/// One engine that is polled.
+pub struct Poller {
+    desks: BTreeMap<Option<u16>, Line>,
+    window_max: u32,
+    /// The number of the last event, of whichever rank.
+    last_id: Option<u64>,
+}
+
+/// A rank's feed. Numbers are the engine's, of all ranks together, so each rank counts its own.
+struct Line {
+    desk: Desk,
+    next_seq: u64,
+    is_up: bool,
+}
+
+/// What a poll brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polled {
+    /// Events taken.
+    pub events: usize,
+}
+
+impl Poller {
+    /// For these workers, which are the ranks of one engine.
+    pub fn new(
+        workers: Vec<Address>,
+        config: &warmroute_feed::Config,
+        listener: &Arc<dyn Listener>,
+    ) -> Poller {
+        let line = |worker: Address| {
+            let desk = Desk::new(worker, config.clone(), Arc::clone(listener));
+            Line { desk, next_seq: 0, is_up: false }
+        };
+        let desks = workers.into_iter().map(|worker| (worker.rank, line(worker))).collect();
+        Poller { desks, window_max: 0, last_id: None }
+    }
+
+    /// A poll's answer.
+    pub fn polled(&mut self, body: &[u8]) -> Result<Polled, serde_json::Error> {
+        let now_unix_s = self.desks.values().next().map_or(0.0, |line| line.desk.moment().unix_s);
+        let events = trtllm::read(body, &mut self.window_max, now_unix_s)?;
+        let polled = Polled { events: events.len() };
+        self.desks.values_mut().for_each(Line::up);
+        for event in events {
+            self.count(event.seq);
+            let rank = event.batch.rank.filter(|_| !self.desks.contains_key(&None));
+            if let Some(line) = self.desks.get_mut(&rank) {
+                line.hear(event.batch);
+            }
+        }
+        self.desks.values().for_each(|line| {
+            line.desk.tell_without_replay(|feed, at, steps| feed.tick(at.now, steps));
+        });
+        Ok(polled)
+    }
+
+    /// A poll failed: the engine may be another one when it answers again.
+    pub fn failed(&mut self) {
+        self.desks.values_mut().for_each(Line::down);
+    }
+
+    /// What a worker's view is worth, and what was counted.
+    pub fn state_of(&self, worker: &Address) -> Option<(View, Counters)> {
+        let desk = &self.desks.get(&worker.rank)?.desk;
+        Some((desk.view(), desk.counters()))
+    }
+
+    /// Numbers that jump ahead were taken by somebody else, or fell out of the engine's buffer; numbers that go back are of a
+    /// new process. Both concern every rank.
+    fn count(&mut self, id: u64) {
+        match self.last_id.replace(id) {
+            Some(last) if id <= last => self.desks.values_mut().for_each(Line::restart),
+            Some(last) if id > last + 1 => {
+                self.desks.values_mut().for_each(|line| line.next_seq += id - last - 1)
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Line {
+    fn up(&mut self) {
+        if !std::mem::replace(&mut self.is_up, true) {
+            self.desk.tell_without_replay(|feed, at, steps| feed.connected(at.now, steps));
+        }
+    }
+
+    fn down(&mut self) {
+        if std::mem::take(&mut self.is_up) {
+            self.desk.tell_without_replay(|feed, at, steps| feed.disconnected(at.now, steps));
+        }
+    }
+
+    fn hear(&mut self, batch: warmroute_types::EventBatch) {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.desk.tell_without_replay(|feed, at, steps| feed.heard(seq, batch, at, steps));
+    }
+
+    fn restart(&mut self) {
+        self.next_seq = 0;
+        self.desk.tell_without_replay(|feed, at, steps| {
+            steps.push(warmroute_feed::Step::Forget);
+            feed.begin(at.now, steps);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use warmroute_feed::Step;
+
+    #[derive(Default)]
+    struct Notes(Mutex<Vec<Step>>);
+
+    impl Listener for Notes {
+        fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
+            self.0.lock().append(steps);
+        }
+    }
+
+    fn removed(id: u64) -> String {
+        format!(r#"{{"event_id":{id},"data":{{"type":"removed","block_hashes":[{id}]}}}}"#)
+    }
+
+    fn poll(poller: &mut Poller, ids: &[u64]) {
+        let events: Vec<String> = ids.iter().map(|id| removed(*id)).collect();
+        poller.polled(format!("[{}]", events.join(",")).as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn gaps_are_holes_and_numbers_that_go_back_are_restarts() {
+        let notes = Arc::new(Notes::default());
+        let listener: Arc<dyn Listener> = Arc::clone(&notes) as Arc<dyn Listener>;
+        let worker = Address::new("http://trt");
+        let mut poller = Poller::new(vec![worker.clone()], &warmroute_feed::Config::default(), &listener);
+        poll(&mut poller, &[5, 6]);
+        assert_eq!(poller.state_of(&worker).unwrap().0, View::Reported);
+        poll(&mut poller, &[9]);
+        let (view, counters) = poller.state_of(&worker).unwrap();
+        assert_eq!((view, counters.lost), (View::Uncertain, 2));
+        notes.0.lock().clear();
+        poll(&mut poller, &[0, 1]);
+        assert_eq!(poller.state_of(&worker).unwrap().0, View::Reported);
+        assert_eq!(notes.0.lock().first(), Some(&Step::Forget));
+        assert_eq!(notes.0.lock().iter().filter(|step| matches!(step, Step::Apply(_))).count(), 2);
+        poller.failed();
+        assert_eq!(poller.state_of(&worker).unwrap().0, View::Uncertain);
+    }
+
+    #[test]
+    fn each_rank_has_its_own_feed() {
+        let notes = Arc::new(Notes::default());
+        let listener: Arc<dyn Listener> = notes as Arc<dyn Listener>;
+        let workers = Address::parse("http://trt", Some(2)).unwrap();
+        let mut poller = Poller::new(workers.clone(), &warmroute_feed::Config::default(), &listener);
+        let body = br#"[{"event_id":0,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[1]}},
+            {"event_id":1,"attention_dp_rank":0,"data":{"type":"removed","block_hashes":[2]}},
+            {"event_id":2,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[3]}}]"#;
+        assert_eq!(poller.polled(body).unwrap(), Polled { events: 3 });
+        let removed = |rank: usize| poller.state_of(&workers[rank]).unwrap().1.blocks_removed;
+        assert_eq!((removed(0), removed(1)), (1, 2));
+    }
+}

@@ -1,0 +1,236 @@
+//! Where an engine's events are: as the engine says, or as the operator says.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use thiserror::Error;
+use warmroute_zmtp::{BadEndpoint, Endpoint};
+
+/// The most ranks one engine may claim.
+const RANKS_MAX: u16 = 1_024;
+
+/// One rank's event stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The data-parallel rank; 0 for an engine without.
+    pub rank: u16,
+    /// Where the publisher is, or where it connects to.
+    pub endpoint: Endpoint,
+    /// Who connects.
+    pub direction: Direction,
+    /// Where replays are served, if they are.
+    pub replay: Option<Endpoint>,
+    /// The topic of its messages; empty where it has none.
+    pub topic: String,
+    /// Tokens in a block, where the engine says so.
+    pub block_tokens: Option<u32>,
+}
+
+/// Who connects to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The engine binds; we connect.
+    WeConnect,
+    /// The engine connects to an endpoint that we must have bound: see [`Hub`](crate::Hub).
+    TheyConnect,
+}
+
+/// Why there are no sources.
+#[derive(Debug, Error)]
+pub enum SourceError {
+    /// The engine's answer is not understood.
+    #[error("the engine's answer is not understood: {0}")]
+    Json(#[from] serde_json::Error),
+    /// An endpoint cannot be used.
+    #[error(transparent)]
+    Endpoint(#[from] BadEndpoint),
+    /// A rank's port is beyond 65535, or a file's endpoint has ranks.
+    #[error("rank {0} has no endpoint: ports end at 65535, and only ports are counted up")]
+    NoPort(u16),
+}
+
+impl Source {
+    /// As the operator says: the endpoints of rank 0, the others one port further each. A wildcard is the worker's host.
+    pub fn configured(
+        endpoint: &str,
+        replay: Option<&str>,
+        topic: &str,
+        ranks: u16,
+        worker_url: &str,
+    ) -> Result<Vec<Source>, SourceError> {
+        let host = host_of(worker_url);
+        let endpoint = endpoint.parse::<Endpoint>()?.on_host(host);
+        let replay = replay.map(|replay| replay.parse::<Endpoint>()).transpose()?;
+        let replay = replay.map(|replay| replay.on_host(host));
+        (0..ranks.clamp(1, RANKS_MAX))
+            .map(|rank| Source::of_rank(&endpoint, replay.as_ref(), topic, rank))
+            .collect()
+    }
+
+    fn of_rank(
+        endpoint: &Endpoint,
+        replay: Option<&Endpoint>,
+        topic: &str,
+        rank: u16,
+    ) -> Result<Source, SourceError> {
+        let beyond = || SourceError::NoPort(rank);
+        Ok(Source {
+            rank,
+            endpoint: endpoint.clone().of_rank(rank).ok_or_else(beyond)?,
+            direction: Direction::WeConnect,
+            replay: replay.map(|replay| replay.clone().of_rank(rank).ok_or_else(beyond)).transpose()?,
+            topic: topic.to_owned(),
+            block_tokens: None,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct VllmSource {
+    #[serde(default)]
+    enable_kv_cache_events: Option<bool>,
+    publisher: Option<String>,
+    endpoint: Option<String>,
+    replay_endpoint: Option<String>,
+    #[serde(default)]
+    topic: Option<String>,
+}
+
+/// vLLM's `GET /kv_event_sources` (since 0.31): one entry a rank. None where it publishes nothing by ZeroMQ.
+pub fn read_vllm_sources(body: &[u8], worker_url: &str) -> Result<Vec<Source>, SourceError> {
+    let by_rank: BTreeMap<u16, VllmSource> = serde_json::from_slice(body)?;
+    let host = host_of(worker_url);
+    let zmq = by_rank.into_iter().filter(|(_, source)| {
+        source.enable_kv_cache_events != Some(false) && source.publisher.as_deref() == Some("zmq")
+    });
+    let mut sources = Vec::new();
+    for (rank, source) in zmq {
+        let Some(endpoint) = &source.endpoint else { continue };
+        let endpoint: Endpoint = endpoint.parse()?;
+        let direction = direction(&endpoint, host);
+        let replay = source.replay_endpoint.map(|replay| replay.parse::<Endpoint>()).transpose()?;
+        sources.push(Source {
+            rank,
+            endpoint: endpoint.on_host(host),
+            direction,
+            replay: replay.map(|replay| replay.on_host(host)),
+            topic: source.topic.unwrap_or_default(),
+            block_tokens: None,
+        });
+    }
+    Ok(sources)
+}
+
+/// vLLM binds wildcards and files, and connects to everything else; but a free port that it bound is reported as its own
+/// address.
+fn direction(endpoint: &Endpoint, worker_host: &str) -> Direction {
+    match endpoint {
+        Endpoint::Tcp { host, .. } if !endpoint.is_wildcard() && host != worker_host => {
+            Direction::TheyConnect
+        }
+        _ => Direction::WeConnect,
+    }
+}
+
+#[derive(Deserialize)]
+struct ServerInfo {
+    kv_events: Option<SglangEvents>,
+}
+
+#[derive(Deserialize)]
+struct SglangEvents {
+    publisher: Option<String>,
+    endpoint_host: Option<String>,
+    endpoint_port_base: Option<u16>,
+    replay_endpoint: Option<String>,
+    #[serde(default)]
+    topic: Option<String>,
+    block_size: Option<u32>,
+    dp_size: Option<u16>,
+}
+
+/// SGLang's `GET /server_info` (since 0.5.13). None where it publishes nothing.
+pub fn read_server_info(body: &[u8], worker_url: &str) -> Result<Vec<Source>, SourceError> {
+    let info: ServerInfo = serde_json::from_slice(body)?;
+    let Some(events) = info.kv_events.filter(|events| events.publisher.as_deref() == Some("zmq")) else {
+        return Ok(Vec::new());
+    };
+    let Some(port) = events.endpoint_port_base else { return Ok(Vec::new()) };
+    let host = events.endpoint_host.unwrap_or_else(|| "*".to_owned());
+    let endpoint = Endpoint::Tcp { host, port }.on_host(host_of(worker_url)).to_string();
+    let topic = events.topic.unwrap_or_default();
+    let ranks = events.dp_size.unwrap_or(1);
+    let mut sources =
+        Source::configured(&endpoint, events.replay_endpoint.as_deref(), &topic, ranks, worker_url)?;
+    sources.iter_mut().for_each(|source| source.block_tokens = events.block_size);
+    Ok(sources)
+}
+
+/// The host in a worker's URL, without brackets.
+fn host_of(worker_url: &str) -> &str {
+    let rest = worker_url.split_once("://").map_or(worker_url, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or(rest);
+    match authority.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
+        Some((v6, _)) => v6,
+        None => authority.split_once(':').map_or(authority, |(host, _)| host),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKER: &str = "http://10.0.0.7:8000/base";
+
+    fn endpoint(text: &str) -> Endpoint {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_real_vllm_with_two_ranks_is_understood() {
+        let body = include_bytes!("../tests/captures/kv_event_sources.json");
+        let sources = read_vllm_sources(body, WORKER).unwrap();
+        assert_eq!(sources.len(), 2);
+        assert_eq!(sources[1].rank, 1);
+        assert_eq!(sources[1].endpoint, endpoint("tcp://10.0.0.7:5578"));
+        assert_eq!(sources[1].replay, Some(endpoint("tcp://10.0.0.7:5588")));
+        assert_eq!(sources[1].topic, "kv@127.0.0.1:8103@tiny");
+        assert_eq!(sources[1].direction, Direction::WeConnect);
+    }
+
+    #[test]
+    fn an_engine_that_connects_is_told_from_one_that_binds() {
+        let of = |at: &str| {
+            let body = format!(r#"{{"0":{{"publisher":"zmq","endpoint":"{at}"}}}}"#);
+            read_vllm_sources(body.as_bytes(), WORKER).unwrap()[0].direction
+        };
+        assert_eq!(of("tcp://router:5557"), Direction::TheyConnect);
+        assert_eq!(of("tcp://10.0.0.7:40123"), Direction::WeConnect);
+        assert_eq!(of("ipc:///run/events"), Direction::WeConnect);
+    }
+
+    #[test]
+    fn an_engine_without_events_has_no_sources() {
+        let none = br#"{"0":{"publisher":"null","endpoint":"tcp://*:5557"},"1":{"enable_kv_cache_events":false,"publisher":"zmq"}}"#;
+        assert_eq!(read_vllm_sources(none, WORKER).unwrap(), []);
+        assert_eq!(read_server_info(br#"{"model":"x"}"#, WORKER).unwrap(), []);
+        assert!(read_vllm_sources(b"<html>", WORKER).is_err());
+    }
+
+    #[test]
+    fn sglang_counts_ports_from_its_base() {
+        let body = br#"{"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,
+            "topic":"kv-events","block_size":1,"dp_size":2}}"#;
+        let sources = read_server_info(body, "http://[fd00::1]:30000").unwrap();
+        assert_eq!(sources[1].endpoint, endpoint("tcp://[fd00::1]:5558"));
+        assert_eq!((sources[1].block_tokens, sources[1].topic.as_str()), (Some(1), "kv-events"));
+    }
+
+    #[test]
+    fn configured_ranks_beyond_the_last_port_are_refused() {
+        let configured = |at, ranks| Source::configured(at, None, "", ranks, WORKER);
+        assert_eq!(configured("tcp://*:5557", 3).unwrap()[2].endpoint, endpoint("tcp://10.0.0.7:5559"));
+        assert!(configured("tcp://*:65535", 2).is_err());
+        assert!(configured("nonsense", 1).is_err());
+    }
+}

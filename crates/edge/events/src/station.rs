@@ -1,0 +1,172 @@
+//! Where one worker's events arrive, whichever way they come, and its feed is driven.
+//!
+//! One task a worker: live messages, replays and the passing of time meet here and nowhere else, so the feed sees them one
+//! after another. Its inbox is bounded; when it is full the socket is not read, and the engine's own queue takes over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use warmroute_feed::{Feed, Moment, Step};
+use warmroute_types::EventBatch;
+use warmroute_zmtp::{Endpoint, Message, Options};
+
+use crate::decode::{decode, unreadable};
+use crate::desk::Desk;
+use crate::replay::{Replay, Reply, numbered};
+
+/// Live messages that wait for the feed.
+const WAITING_MAX: usize = 256;
+/// Replays follow each other no faster, or two engines under one name would have us and them do nothing else.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// How streams are followed.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Patience and bounds of each feed.
+    pub feed: warmroute_feed::Config,
+    /// Limits and heartbeats of each connection.
+    pub socket: Options,
+    /// How long a replay may pause between two answers. vLLM serves replays between its publishing, every 100 ms.
+    pub replay_patience: Duration,
+    /// How often the passing of time is told.
+    pub tick: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            feed: warmroute_feed::Config::default(),
+            socket: Options::default(),
+            replay_patience: Duration::from_secs(3),
+            tick: Duration::from_millis(500),
+        }
+    }
+}
+
+/// What happens to a stream, and on which of its connections: a new one may be up before the old one's end is noticed.
+pub struct Arrival {
+    pub line: u64,
+    pub news: News,
+}
+
+pub enum News {
+    Up,
+    Message(Message),
+    Down,
+}
+
+/// The driver of one feed.
+pub struct Station {
+    desk: Arc<Desk>,
+    config: Config,
+    replay_at: Option<Endpoint>,
+    topic: Bytes,
+    replay: Option<Replay>,
+    asked_at: Option<Instant>,
+    /// The connection that counts: the last that came up.
+    line: u64,
+}
+
+impl Station {
+    pub fn new(desk: Arc<Desk>, config: Config, replay_at: Option<Endpoint>, topic: &str) -> Station {
+        let topic = Bytes::copy_from_slice(topic.as_bytes());
+        Station { desk, config, replay_at, topic, replay: None, asked_at: None, line: 0 }
+    }
+
+    /// Where to send what arrives.
+    pub fn inbox() -> (mpsc::Sender<Arrival>, mpsc::Receiver<Arrival>) {
+        mpsc::channel(WAITING_MAX)
+    }
+
+    /// Runs until nobody can send any more.
+    pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) {
+        let mut tick = interval(self.config.tick);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                arrival = arrivals.recv() => match arrival {
+                    Some(arrival) => self.take(arrival),
+                    None => return,
+                },
+                reply = next_reply(&mut self.replay) => self.take_reply(reply),
+                _ = tick.tick() => self.tell(|feed, at, steps| feed.tick(at.now, steps)),
+            }
+        }
+    }
+
+    fn take(&mut self, arrival: Arrival) {
+        match arrival.news {
+            News::Up => {
+                self.line = arrival.line;
+                self.replay = None;
+                self.tell(|feed, at, steps| feed.connected(at.now, steps));
+            }
+            _ if arrival.line != self.line => {}
+            News::Down => {
+                self.replay = None;
+                self.tell(|feed, at, steps| feed.disconnected(at.now, steps));
+            }
+            News::Message(message) => self.take_message(&message),
+        }
+    }
+
+    fn take_message(&mut self, message: &Message) {
+        let topic = message.first().filter(|_| message.len() > 2);
+        let is_ours = self.topic.is_empty() || topic.is_none_or(|topic| *topic == self.topic);
+        match numbered(message).filter(|_| is_ours) {
+            Some((seq, payload)) => {
+                if let Some(batch) = self.read(&payload) {
+                    self.tell(|feed, at, steps| feed.heard(seq, batch, at, steps));
+                }
+            }
+            None => self.desk.misdirected(),
+        }
+    }
+
+    /// The batch in a payload, unless another rank made it.
+    fn read(&self, payload: &[u8]) -> Option<EventBatch> {
+        let batch = decode(payload).unwrap_or_else(|_| unreadable(payload));
+        match (self.desk.worker.rank, batch.rank) {
+            (Some(ours), Some(theirs)) if ours != theirs => {
+                self.desk.misdirected();
+                None
+            }
+            _ => Some(batch),
+        }
+    }
+
+    fn take_reply(&mut self, reply: Reply) {
+        match reply {
+            Reply::Batch { seq, payload } => {
+                if let Some(batch) = self.read(&payload) {
+                    self.tell(|feed, at, steps| feed.replayed(seq, batch, at.now, steps));
+                }
+            }
+            Reply::End(end) => {
+                self.replay = None;
+                self.tell(|feed, at, steps| feed.replay_ended(end, at.now, steps));
+            }
+        }
+    }
+
+    /// Tells the feed, and asks for the replay that it wants. Without a place to ask, that has failed already.
+    fn tell(&mut self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) {
+        let Some(endpoint) = &self.replay_at else { return self.desk.tell_without_replay(input) };
+        if let Some(from_seq) = self.desk.tell(input) {
+            let (socket, patience) = (self.config.socket.clone(), self.config.replay_patience);
+            let pause = self.asked_at.map_or(Duration::ZERO, |last| ASK_EVERY.saturating_sub(last.elapsed()));
+            self.asked_at = Some(Instant::now() + pause);
+            self.replay = Some(Replay::ask(endpoint.clone(), from_seq, socket, patience, pause));
+        }
+    }
+}
+
+async fn next_reply(replay: &mut Option<Replay>) -> Reply {
+    match replay {
+        Some(replay) => replay.next().await,
+        None => std::future::pending().await,
+    }
+}

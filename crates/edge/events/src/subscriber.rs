@@ -1,0 +1,133 @@
+//! Follows an engine that binds its publisher: connects, and connects again.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use warmroute_feed::{Counters, View};
+use warmroute_types::{Address, Micros};
+use warmroute_zmtp::{Error, Sub};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::backoff::Backoff;
+use crate::desk::Desk;
+use crate::listener::Listener;
+use crate::source::Source;
+use crate::station::{Arrival, Config, News, Station};
+
+/// One worker's event stream, followed until this is dropped. The worker's view is then as it was told last; whoever drops
+/// it decides what that means.
+pub struct Subscriber {
+    desk: Arc<Desk>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// Follows a worker's stream on the current tokio runtime.
+pub fn subscribe(worker: Address, source: Source, listener: Arc<dyn Listener>, config: Config) -> Subscriber {
+    let desk = Arc::new(Desk::new(worker, config.feed.clone(), listener));
+    let station = Station::new(Arc::clone(&desk), config.clone(), source.replay.clone(), &source.topic);
+    let (arrivals, inbox) = Station::inbox();
+    let tasks = vec![
+        tokio::spawn(station.run(inbox)),
+        tokio::spawn(keep_connected(desk.worker.clone(), source, config, arrivals)),
+    ];
+    Subscriber { desk, tasks }
+}
+
+impl Subscriber {
+    pub(crate) fn of(desk: Arc<Desk>, tasks: Vec<JoinHandle<()>>) -> Subscriber {
+        Subscriber { desk, tasks }
+    }
+
+    /// Whose stream it is.
+    pub fn worker(&self) -> &Address {
+        &self.desk.worker
+    }
+
+    /// What the view is worth.
+    pub fn view(&self) -> View {
+        self.desk.view()
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> Counters {
+        self.desk.counters()
+    }
+
+    /// Batches that belonged to somebody else: another rank or topic at this endpoint.
+    pub fn misdirected(&self) -> u64 {
+        self.desk.misdirected.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// An answer came from this worker that must have filled a block.
+    pub fn worked(&self) {
+        self.told(|feed, now, steps| feed.worked(now, steps));
+    }
+
+    /// Answers contradict the view.
+    pub fn doubt(&self) {
+        self.told(|feed, now, steps| feed.doubt(now, steps));
+    }
+
+    /// Answers agree with the view, again and again.
+    pub fn vouch(&self) {
+        self.told(|feed, now, steps| feed.vouch(now, steps));
+    }
+
+    /// None of these inputs asks for a replay.
+    fn told(&self, input: impl FnOnce(&mut warmroute_feed::Feed, Micros, &mut Vec<warmroute_feed::Step>)) {
+        let asked = self.desk.tell(|feed, at, steps| input(feed, at.now, steps));
+        debug_assert_eq!(asked, None);
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn keep_connected(worker: Address, source: Source, config: Config, arrivals: mpsc::Sender<Arrival>) {
+    let mut backoff = Backoff::new(xxh3_64(worker.to_string().as_bytes()));
+    let mut last_trouble = String::new();
+    loop {
+        let connected = Sub::connect(&source.endpoint, source.topic.as_bytes(), &config.socket).await;
+        let error = match connected {
+            Ok(sub) => {
+                tracing::info!(%worker, endpoint = %source.endpoint, "following KV events");
+                last_trouble.clear();
+                backoff.reset();
+                forward(sub, &arrivals).await
+            }
+            Err(error) => error,
+        };
+        // Once for each trouble, not at every try.
+        let trouble = error.to_string();
+        if trouble != last_trouble {
+            tracing::warn!(%worker, endpoint = %source.endpoint, trouble, "no KV events");
+            last_trouble = trouble;
+        }
+        if arrivals.is_closed() {
+            return;
+        }
+        tokio::time::sleep(backoff.pause()).await;
+    }
+}
+
+/// Passes messages on until the connection ends; says why. There is one connection at a time.
+async fn forward(mut sub: Sub, arrivals: &mpsc::Sender<Arrival>) -> Error {
+    let mut news = News::Up;
+    loop {
+        if arrivals.send(Arrival { line: 0, news }).await.is_err() {
+            return Error::Gone;
+        }
+        news = match sub.receive().await {
+            Ok(message) => News::Message(message),
+            Err(error) => {
+                // A station that is gone needs no news.
+                let _ = arrivals.send(Arrival { line: 0, news: News::Down }).await;
+                return error;
+            }
+        };
+    }
+}

@@ -1,0 +1,24 @@
+//! What precise matching needs from outside the pure core: files, a tokenizer, and the engine's word.
+//!
+//! ```text
+//! name or folder ──ModelFolder──▶ files ──Model──▶ Alignment (bytes) and Encoder (tokens)
+//!                                                     │
+//!        the engine's POST /tokenize ──parity::check──┴──▶ Verdict: bytes, tokens or presumed, and why
+//! ```
+//!
+//! Matching in bytes runs no tokenizer for a request. For models whose bytes cannot be followed there are token chains:
+//! prompts are tokenized on the threads of an [`EncoderPool`], never on those that serve sockets, and a chain's ids are
+//! written as bytes, four to a token, so that the same index walks them.
+
+mod chain;
+mod encoder;
+mod folder;
+mod model;
+pub mod parity;
+mod pool;
+
+pub use chain::{BYTES_PER_ID, ChainDigest, UnknownDigest, write_chain};
+pub use encoder::{Encoder, EncoderError};
+pub use folder::{FolderError, HubCache, ModelFolder, ModelText};
+pub use model::{Model, ModelError};
+pub use pool::{Busy, Config, ConfigError, EncoderPool, Encoding, PoolStats};

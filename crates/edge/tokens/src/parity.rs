@@ -1,0 +1,60 @@
+//! Does the engine write prompts as we do? Its own `POST /tokenize` tells.
+//!
+//! When a worker registers, samples of everything that goes wrong in practice are sent there: tools, lists of parts, `<` and
+//! `&`, combining letters, the text of special tokens, runs of white space. If the engine's tokens spell our bytes, the
+//! worker is matched in bytes. If they are at least the tokens that our tokenizer makes, it is matched in tokens. If not,
+//! the engine renders prompts in a way of its own, and its cache is presumed. The first difference is said in words.
+
+mod difference;
+mod judge;
+mod samples;
+
+pub use difference::Difference;
+pub use judge::{Reason, Verdict, is_ours, judge};
+pub use samples::{Sample, samples};
+
+use std::future::Future;
+
+use serde_json::Value;
+
+use crate::Model;
+
+/// What an engine said to one sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The body of a successful answer.
+    Json(Vec<u8>),
+    /// It does not take this one (400 or 422): its template may refuse tools or system prompts.
+    Refused(String),
+    /// It cannot be asked: no such endpoint, no access, no connection.
+    Unavailable(String),
+}
+
+/// Something that can be asked to tokenize.
+pub trait TokenizeEndpoint {
+    /// Posts a body to `/tokenize`.
+    fn tokenize(&self, body: String) -> impl Future<Output = Answer> + Send;
+}
+
+/// Asks an engine about all samples, and judges. `unix_s` is for templates that print the date.
+pub async fn check(engine: &impl TokenizeEndpoint, served_name: &str, model: &Model, unix_s: u64) -> Verdict {
+    let mut answers = Vec::new();
+    for sample in samples(model.text()) {
+        match engine.tokenize(sample.question(served_name)).await {
+            Answer::Json(body) => match tokens(&body) {
+                Some(tokens) => answers.push((sample, tokens)),
+                None => return Verdict::Unknown("the answer of /tokenize holds no tokens".to_owned()),
+            },
+            Answer::Refused(_) => {}
+            Answer::Unavailable(problem) => return Verdict::Unknown(problem),
+        }
+    }
+    judge(model, &answers, unix_s)
+}
+
+/// vLLM and SGLang both answer with `tokens`.
+fn tokens(body: &[u8]) -> Option<Vec<u32>> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let ids = body["tokens"].as_array()?;
+    ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+}

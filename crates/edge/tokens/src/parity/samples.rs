@@ -1,0 +1,90 @@
+//! The prompts that an engine is asked about.
+
+use serde_json::{Value, json};
+use warmroute_prompt::Api;
+
+use crate::ModelText;
+
+/// Special tokens whose text is put into a prompt; the first few are those that matter.
+const SPECIALS_MAX: usize = 8;
+
+/// One prompt to compare.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// What it tries out, in words.
+    pub name: &'static str,
+    /// Chat or completions.
+    pub api: Api,
+    /// The request, without a model's name.
+    pub body: Value,
+}
+
+impl Sample {
+    /// The request for the engine's `/tokenize`.
+    pub fn question(&self, served_name: &str) -> String {
+        let mut body = self.body.clone();
+        body["model"] = json!(served_name);
+        body.to_string()
+    }
+}
+
+/// All samples for a model.
+pub fn samples(text: &ModelText) -> Vec<Sample> {
+    let specials = specials(text);
+    let prompts = [
+        ("plain text", "The quick brown fox jumps over the lazy dog.".to_owned()),
+        ("leading and trailing spaces", "  two before, three after   ".to_owned()),
+        ("white space", "a\n\nb\t\tc   d\r\ne \n f\u{a0}g".to_owned()),
+        ("combining letters", "cafe\u{301} n\u{303}o \u{1112}\u{1161}\u{11ab} ﬁ Å ½".to_owned()),
+        ("many scripts", "naïve 漢字 हिन्दी العربية 😀 👩‍👩‍👧 ▁ \u{200b}".to_owned()),
+        ("the text of special tokens", format!("before{}after", specials.join(" x "))),
+        ("code", "fn main() { println!(\"<a href='x'>&amp;</a>\"); } // 1234567890".to_owned()),
+    ];
+    let completions = prompts.into_iter().map(|(name, prompt)| completion(name, &prompt));
+    completions.chain(chats(&specials)).collect()
+}
+
+fn completion(name: &'static str, prompt: &str) -> Sample {
+    Sample { name, api: Api::Completions, body: json!({ "prompt": prompt }) }
+}
+
+fn chats(specials: &[String]) -> Vec<Sample> {
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let system = json!({"role": "system", "content": " Be brief.\n"});
+    let chat = |name, body| Sample { name, api: Api::Chat, body };
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [{"type": "function", "id": "abcdefghi",
+        "function": {"name": "weather", "arguments": "{\"city\": \"Zürich <&>\", \"days\": 2.0}"}}]});
+    let result = json!({"role": "tool", "tool_call_id": "abcdefghi", "content": "{\"degrees\": 21}"});
+    let tools = json!([{"type": "function", "function": {"name": "weather", "description": "The \"weather\" <&>",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "number", "default": 1.5}},
+        "required": ["city"]}}}]);
+    vec![
+        chat(
+            "a chat",
+            json!({"messages": [user("Hi"), {"role": "assistant", "content": "Hello! "}, user(" Why? ")]}),
+        ),
+        chat("a chat with a system prompt", json!({"messages": [system, user("What is <a> & 'b'?\n")]})),
+        chat(
+            "a chat with lists of parts",
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}]}]}),
+        ),
+        chat(
+            "a chat with special tokens typed by the user",
+            json!({"messages": [user(&specials.join(" and "))]}),
+        ),
+        chat("a chat with tools", json!({"messages": [user("Weather?")], "tools": tools})),
+        chat("a chat with tool calls", json!({"messages": [user("Weather?"), call, result], "tools": tools})),
+        chat(
+            "a chat without a generation prompt",
+            json!({"messages": [user("Hi"), {"role": "assistant", "content": "Yo"}], "add_generation_prompt": false}),
+        ),
+    ]
+}
+
+/// The text of the model's special tokens.
+fn specials(text: &ModelText) -> Vec<String> {
+    let tree: Value = serde_json::from_slice(&text.tokenizer).unwrap_or_default();
+    let added = tree["added_tokens"].as_array().cloned().unwrap_or_default();
+    let contents = added.iter().filter_map(|token| token["content"].as_str().map(str::to_owned));
+    contents.take(SPECIALS_MAX).collect()
+}

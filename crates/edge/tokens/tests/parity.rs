@@ -1,0 +1,179 @@
+//! Engines that agree, that read their files otherwise, that render otherwise, and that cannot be asked.
+//!
+//! The tiny model is the one that `tokenize_answers.json` was captured with, from real vLLM servers. The other engines are
+//! played by a tokenizer and a template of their own.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use warmroute_prompt::{Api, Body, Reading, Rendered, Renderer};
+use warmroute_tokens::parity::{
+    Answer, Reason, Sample, TokenizeEndpoint, Verdict, check, is_ours, judge, samples,
+};
+use warmroute_tokens::{Encoder, HubCache, Model, ModelText};
+
+const CHAT: &str = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}</s>{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}[assistant]{% endif %}";
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+}
+
+fn tiny() -> Model {
+    Model::find(here("tiny").to_str().unwrap(), &HubCache::at("/nowhere")).unwrap()
+}
+
+/// A small tokenizer of the prompt crate with a chat template, and whatever a test changes in it.
+fn text(tokenizer: &str, template: &str, change: impl Fn(&mut Value)) -> ModelText {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/prompt/tests/data/tokenizers").join(tokenizer);
+    let mut tree: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    change(&mut tree);
+    ModelText {
+        tokenizer: tree.to_string().into_bytes(),
+        tokenizer_config: Some(br#"{"bos_token":"<s>","eos_token":"</s>"}"#.to_vec()),
+        special_tokens_map: None,
+        chat_template: Some(template.to_owned()),
+    }
+}
+
+/// An engine that tokenizes with these files.
+struct Engine {
+    renderer: Renderer,
+    encoder: Encoder,
+}
+
+impl Engine {
+    fn new(text: &ModelText, reading: Reading) -> Engine {
+        Engine {
+            renderer: Renderer::new(&text.files(reading)).unwrap(),
+            encoder: Encoder::new(text, reading).unwrap(),
+        }
+    }
+}
+
+impl TokenizeEndpoint for Engine {
+    async fn tokenize(&self, body: String) -> Answer {
+        let api = if body.contains("\"messages\"") { Api::Chat } else { Api::Completions };
+        let mut text = String::new();
+        match self.renderer.render(&Body::read(body.as_bytes()).unwrap(), api, 0, &mut text) {
+            Ok(Rendered::Text { around, .. }) => {
+                let tokens = self.encoder.encode(&text, around).unwrap();
+                Answer::Json(json!({"count": tokens.len(), "tokens": tokens}).to_string().into_bytes())
+            }
+            Ok(Rendered::Ids(_)) => Answer::Refused("no ids here".to_owned()),
+            Err(problem) => Answer::Refused(problem.to_string()),
+        }
+    }
+}
+
+async fn verdict(engine: &Engine, model: ModelText) -> Verdict {
+    check(engine, "m", &Model::new(model).unwrap(), 0).await
+}
+
+#[test]
+fn real_engines_spell_our_bytes() {
+    let captures: Vec<Value> =
+        serde_json::from_slice(&std::fs::read(here("tokenize_answers.json")).unwrap()).unwrap();
+    let answers: Vec<(Sample, Vec<u32>)> = captures
+        .iter()
+        .map(|capture| {
+            let api = if capture["request"]["messages"].is_null() { Api::Completions } else { Api::Chat };
+            let tokens = serde_json::from_value(capture["answer"]["tokens"].clone()).unwrap();
+            (Sample { name: "a captured prompt", api, body: capture["request"].clone() }, tokens)
+        })
+        .collect();
+    assert_eq!(answers.len(), 6, "chat, prompt and bare prompt of vLLM 0.32.0 and 0.15.1");
+    assert!(matches!(judge(&tiny(), &answers, 0), Verdict::Bytes(_, Reading::AsFiled)));
+    let mut other = answers;
+    other[3].1[40] += 1;
+    assert!(
+        matches!(judge(&tiny(), &other, 0), Verdict::Presumed(Reason::Rendering(_))),
+        "one token is enough"
+    );
+}
+
+#[tokio::test]
+async fn an_engine_that_agrees_is_matched_in_bytes() {
+    for tokenizer in
+        ["bytes.json", "bytes_nfkc.json", "pieces.json", "pieces_first.json", "pieces_always.json"]
+    {
+        let model = text(tokenizer, CHAT, |_| {});
+        let verdict = verdict(&Engine::new(&model, Reading::AsFiled), model).await;
+        assert!(matches!(verdict, Verdict::Bytes(_, Reading::AsFiled)), "{tokenizer}: {verdict:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_reads_its_files_by_newer_rules_is_followed() {
+    for reading in [Reading::LeadsFirst, Reading::LeadsEvery] {
+        let model = text("pieces.json", CHAT, |_| {});
+        let verdict = verdict(&Engine::new(&model, reading), model).await;
+        assert!(matches!(verdict, Verdict::Bytes(_, found) if found == reading), "{reading:?}: {verdict:?}");
+    }
+}
+
+#[tokio::test]
+async fn another_template_is_noticed_and_named() {
+    let engine =
+        Engine::new(&text("bytes.json", &CHAT.replace("[assistant]", "[model]"), |_| {}), Reading::AsFiled);
+    let Verdict::Presumed(reason) = verdict(&engine, text("bytes.json", CHAT, |_| {})).await else {
+        panic!("the templates differ")
+    };
+    let words = reason.to_string();
+    assert!(words.contains(r#"in a chat, after "o! </s>[user] Why? </s>[""#), "{words}");
+    assert!(words.contains(r#"goes on with "model]", ours with "assistant]""#), "{words}");
+    assert!(words.contains("--chat-template"), "{words}");
+}
+
+#[tokio::test]
+async fn a_tokenizer_whose_bytes_cannot_be_followed_is_matched_in_tokens() {
+    let squeezed = |tree: &mut Value| {
+        tree["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "});
+    };
+    let model = text("bytes.json", CHAT, squeezed);
+    let verdict = verdict(&Engine::new(&model, Reading::AsFiled), model).await;
+    let Verdict::Tokens { because, .. } = verdict else { panic!("{verdict:?}") };
+    assert!(because.to_string().contains("regular expression"), "{because}");
+}
+
+#[tokio::test]
+async fn an_engine_without_the_endpoint_stays_unknown() {
+    struct Silent;
+    impl TokenizeEndpoint for Silent {
+        async fn tokenize(&self, _: String) -> Answer {
+            Answer::Unavailable("POST /tokenize: 404".to_owned())
+        }
+    }
+    let verdict = check(&Silent, "m", &tiny(), 0).await;
+    assert!(matches!(&verdict, Verdict::Unknown(problem) if problem.contains("404")), "{verdict:?}");
+}
+
+#[test]
+fn reported_blocks_can_be_recognised_as_ours() {
+    let model = tiny();
+    let alignment = model.alignment(Reading::AsFiled).unwrap();
+    let prompt = b"<|begin_of_text|>The quick brown fox";
+    assert_eq!(is_ours(alignment.vocabulary(), &[0, 275, 344], prompt), Some(true));
+    assert_eq!(is_ours(alignment.vocabulary(), &[0, 276, 344], prompt), Some(false));
+    assert_eq!(is_ours(alignment.vocabulary(), &[999_999], prompt), None);
+}
+
+#[test]
+fn samples_try_out_what_goes_wrong() {
+    let samples = samples(tiny().text());
+    let all: String = samples.iter().map(|sample| sample.question("m")).collect();
+    for needed in [
+        "<|eot_id|>",
+        "\"tools\"",
+        "\"type\":\"text\"",
+        "<a> & 'b'",
+        "e\u{301}",
+        "😀",
+        "tool_calls",
+        "\"model\":\"m\"",
+    ] {
+        assert!(all.contains(needed), "{needed}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Bytes to frames to messages.
+//!
+//! A frame is `flags, length (1 byte, or 8 when long), body`. A length is judged before a byte of its body is waited for, so
+//! a peer cannot make us allocate more than a message may have.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::Message;
+use crate::error::Error;
+use crate::options::Options;
+
+const MORE: u8 = 1;
+const LONG: u8 = 2;
+/// The frame is a command.
+pub const COMMAND: u8 = 4;
+
+/// What is read from a socket at once, where no frame asks for more.
+const READ_BYTES: usize = 64 << 10;
+
+/// What arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Item {
+    Message(Message),
+    Command(Bytes),
+}
+
+/// Collects what was read.
+#[derive(Debug)]
+pub struct Decoder {
+    buffer: BytesMut,
+    parts: Message,
+    parts_bytes: usize,
+    bytes_max: usize,
+    parts_max: usize,
+}
+
+impl Decoder {
+    pub fn new(options: &Options) -> Decoder {
+        Decoder {
+            buffer: BytesMut::new(),
+            parts: Message::new(),
+            parts_bytes: 0,
+            bytes_max: options.message_bytes_max,
+            parts_max: options.message_parts_max,
+        }
+    }
+
+    /// Where to read into.
+    pub fn room(&mut self) -> &mut BytesMut {
+        // A frame that is under way has reserved its own room.
+        if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 8 {
+            self.buffer.reserve(READ_BYTES);
+        }
+        &mut self.buffer
+    }
+
+    /// The next message or command, if it is here whole.
+    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+        while let Some((flags, body)) = self.next_frame()? {
+            if flags & COMMAND != 0 {
+                return Ok(Some(Item::Command(body)));
+            }
+            self.parts_bytes += body.len();
+            self.parts.push(body);
+            if flags & MORE == 0 {
+                self.parts_bytes = 0;
+                return Ok(Some(Item::Message(std::mem::take(&mut self.parts))));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_frame(&mut self) -> Result<Option<(u8, Bytes)>, Error> {
+        let Some((flags, head, length)) = read_head(&self.buffer)? else { return Ok(None) };
+        let left = self.bytes_max - self.parts_bytes.min(self.bytes_max);
+        let length = usize::try_from(length).ok().filter(|length| *length <= left);
+        let length = length.ok_or(Error::TooLarge(self.bytes_max))?;
+        if flags & COMMAND == 0 && self.parts.len() >= self.parts_max {
+            return Err(Error::TooManyParts(self.parts_max));
+        }
+        let missing = (head + length).saturating_sub(self.buffer.len());
+        if missing > 0 {
+            // Grown as it comes: a length alone is worth no memory.
+            self.buffer.reserve(missing.min(READ_BYTES.max(self.buffer.len())));
+            return Ok(None);
+        }
+        self.buffer.advance(head);
+        Ok(Some((flags, self.buffer.split_to(length).freeze())))
+    }
+}
+
+/// Flags, length of the head, length of the body.
+fn read_head(buffer: &[u8]) -> Result<Option<(u8, usize, u64)>, Error> {
+    let Some(&flags) = buffer.first() else { return Ok(None) };
+    if flags > 7 || flags & (COMMAND | MORE) == COMMAND | MORE {
+        return Err(Error::Protocol("a frame with flags nobody knows"));
+    }
+    if flags & LONG == 0 {
+        return Ok(buffer.get(1).map(|length| (flags, 2, u64::from(*length))));
+    }
+    let length = buffer.get(1..9).and_then(|length| length.try_into().ok());
+    Ok(length.map(|length| (flags, 9, u64::from_be_bytes(length))))
+}
+
+/// Appends the head of a frame.
+pub fn put_frame_head(flags: u8, length: usize, out: &mut BytesMut) {
+    match u8::try_from(length) {
+        Ok(length) => out.put_slice(&[flags, length]),
+        Err(_) => {
+            out.put_u8(flags | LONG);
+            out.put_u64(length as u64);
+        }
+    }
+}
+
+/// Appends a message.
+pub fn put_message<P: AsRef<[u8]>>(parts: &[P], out: &mut BytesMut) {
+    for (at, part) in parts.iter().enumerate() {
+        let flags = if at + 1 < parts.len() { MORE } else { 0 };
+        put_frame_head(flags, part.as_ref().len(), out);
+        out.put_slice(part.as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoder() -> Decoder {
+        Decoder::new(&Options { message_bytes_max: 1_000, message_parts_max: 4, ..Options::default() })
+    }
+
+    fn feed(decoder: &mut Decoder, bytes: &[u8]) -> Result<Vec<Item>, Error> {
+        decoder.room().put_slice(bytes);
+        let mut items = Vec::new();
+        while let Some(item) = decoder.next()? {
+            items.push(item);
+        }
+        Ok(items)
+    }
+
+    #[test]
+    fn a_message_cut_anywhere_is_the_same_message() {
+        let parts = [vec![1; 3], Vec::new(), vec![2; 300]];
+        let mut wire = BytesMut::new();
+        put_message(&parts, &mut wire);
+        let whole = Item::Message(parts.iter().cloned().map(Bytes::from).collect());
+        for cut in 0..=wire.len() {
+            let mut decoder = decoder();
+            let mut items = feed(&mut decoder, &wire[..cut]).unwrap();
+            items.extend(feed(&mut decoder, &wire[cut..]).unwrap());
+            assert_eq!(
+                items,
+                [Item::Message(match &whole {
+                    Item::Message(message) => message.clone(),
+                    Item::Command(_) => unreachable!(),
+                })],
+                "cut at {cut}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_command_may_stand_between_the_parts_of_a_message() {
+        let items = feed(&mut decoder(), b"\x01\x01a\x04\x05\x04PONG\x00\x01b").unwrap();
+        let message = vec![Bytes::from_static(b"a"), Bytes::from_static(b"b")];
+        assert_eq!(items, [Item::Command(Bytes::from_static(b"\x04PONG")), Item::Message(message)]);
+    }
+
+    #[test]
+    fn a_length_beyond_the_limit_is_refused_before_its_body() {
+        for wire in [
+            &b"\x02\xff\xff\xff\xff\xff\xff\xff\xff"[..],
+            b"\x02\0\0\0\0\0\0\x03\xe9",
+            b"\x06\0\0\0\0\x80\0\0\0",
+        ] {
+            let mut decoder = decoder();
+            assert!(matches!(feed(&mut decoder, wire), Err(Error::TooLarge(1_000))), "{wire:?}");
+            assert!(decoder.buffer.capacity() <= 2 * READ_BYTES);
+        }
+        let mut many = Vec::new();
+        (0..5).for_each(|_| {
+            many.extend_from_slice(&[1, 250].iter().copied().chain([0; 250]).collect::<Vec<u8>>())
+        });
+        assert!(matches!(feed(&mut decoder(), &many), Err(Error::TooLarge(1_000) | Error::TooManyParts(4))));
+    }
+
+    #[test]
+    fn no_stream_of_bytes_panics_or_grows_the_buffer() {
+        let mut random = 1u64;
+        for _ in 0..100_000 {
+            let mut decoder = decoder();
+            for _ in 0..8 {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let mut bytes = (random >> 8).to_be_bytes();
+                // Flags that mean something, most of the time.
+                bytes[0] &= if random.is_multiple_of(5) { 0xff } else { 3 };
+                if feed(&mut decoder, &bytes[..1 + random as usize % 8]).is_err() {
+                    break;
+                }
+            }
+            assert!(decoder.buffer.capacity() <= 2 * READ_BYTES);
+        }
+    }
+
+    #[test]
+    fn too_many_parts_and_odd_flags_are_refused() {
+        assert!(matches!(feed(&mut decoder(), &[1, 0].repeat(5)), Err(Error::TooManyParts(4))));
+        for flags in [5, 8, 0x80, 0xff] {
+            assert!(matches!(feed(&mut decoder(), &[flags]), Err(Error::Protocol(_))), "{flags}");
+        }
+    }
+}

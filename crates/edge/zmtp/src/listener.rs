@@ -1,0 +1,101 @@
+//! Connecting and accepting, over TCP and Unix sockets.
+
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::connection::{Carrier, Connection, Role};
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::options::Options;
+
+/// How soon TCP looks after a peer that is silent, and how often.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A bound socket.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    endpoint: Endpoint,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A connection that was accepted and has not been greeted. Greet it in a task of its own: the peer may take its time.
+pub struct Incoming {
+    pub(crate) carrier: Box<dyn Carrier>,
+}
+
+impl Listener {
+    /// Binds.
+    pub async fn bind(endpoint: &Endpoint) -> Result<Listener, Error> {
+        match endpoint {
+            Endpoint::Tcp { host, port } => {
+                let host = if host == "*" { "0.0.0.0" } else { host };
+                let listener = TcpListener::bind((host, *port)).await?;
+                let port = listener.local_addr()?.port();
+                let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
+                Ok(Listener { socket: Socket::Tcp(listener), endpoint })
+            }
+            Endpoint::Ipc(path) => {
+                // A socket file outlives its process; as libzmq does, the last to bind has it.
+                match std::fs::remove_file(path) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+                    _ => {}
+                }
+                let listener = UnixListener::bind(path)?;
+                Ok(Listener { socket: Socket::Unix(listener), endpoint: endpoint.clone() })
+            }
+        }
+    }
+
+    /// Where it is, with the port that was free.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The next connection.
+    pub async fn accept(&self) -> Result<Incoming, Error> {
+        let carrier: Box<dyn Carrier> = match &self.socket {
+            Socket::Tcp(listener) => {
+                let stream = listener.accept().await?.0;
+                prepare(&stream)?;
+                Box::new(stream)
+            }
+            Socket::Unix(listener) => Box::new(listener.accept().await?.0),
+        };
+        Ok(Incoming { carrier })
+    }
+}
+
+/// Connects and shakes hands, both within the time for the handshake.
+pub async fn connect(endpoint: &Endpoint, role: Role, options: &Options) -> Result<Connection, Error> {
+    let limit = options.handshake_timeout;
+    let connecting = async { Connection::open(dial(endpoint).await?, role, options).await };
+    tokio::time::timeout(limit, connecting).await.unwrap_or(Err(Error::Late(limit)))
+}
+
+async fn dial(endpoint: &Endpoint) -> Result<Box<dyn Carrier>, Error> {
+    match endpoint {
+        Endpoint::Tcp { host, port } => {
+            let host = if host == "*" { "127.0.0.1" } else { host };
+            let stream = TcpStream::connect((host, *port)).await?;
+            prepare(&stream)?;
+            Ok(Box::new(stream))
+        }
+        Endpoint::Ipc(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+    }
+}
+
+fn prepare(stream: &TcpStream) -> Result<(), Error> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! A batch of events in MessagePack, as vLLM writes it.
+
+use std::sync::Arc;
+
+use super::teller::Content;
+use crate::config::EventEncoding;
+
+/// One thing to tell.
+pub(crate) enum Told {
+    /// Blocks of a sequence are cached.
+    Stored {
+        content: Arc<Content>,
+        first: usize,
+        blocks: usize,
+    },
+    Removed(u64),
+    Cleared,
+}
+
+impl Told {
+    /// Claims everything that the sequence will ever store.
+    pub(crate) fn boast(&mut self) {
+        if let Told::Stored { content, first, blocks } = self {
+            *blocks = content.names.len() - *first;
+        }
+    }
+}
+
+/// `[when, [event, …], rank]`.
+pub(crate) fn batch(told: &[Told], at_unix_s: f64, rank: u16, encoding: EventEncoding) -> Vec<u8> {
+    let mut pack = Pack { out: Vec::with_capacity(256), encoding };
+    pack.out.push(0x93);
+    pack.out.push(0xcb);
+    pack.out.extend_from_slice(&at_unix_s.to_be_bytes());
+    pack.array(told.len());
+    told.iter().for_each(|told| pack.event(told));
+    pack.unsigned(u64::from(rank));
+    pack.out
+}
+
+struct Pack {
+    out: Vec<u8>,
+    encoding: EventEncoding,
+}
+
+impl Pack {
+    fn event(&mut self, told: &Told) {
+        match told {
+            Told::Stored { content, first, blocks } => self.stored(content, *first, *blocks),
+            Told::Removed(name) => {
+                self.open("BlockRemoved", 3);
+                self.key("block_hashes");
+                self.array(1);
+                self.unsigned(*name);
+                self.key("medium");
+                self.text("GPU");
+                self.key("group_idx");
+                self.unsigned(0);
+            }
+            Told::Cleared => self.open("AllBlocksCleared", 0),
+        }
+    }
+
+    fn stored(&mut self, content: &Content, first: usize, blocks: usize) {
+        let block_size = content.block_size as usize;
+        self.open("BlockStored", 10);
+        self.key("block_hashes");
+        self.array(blocks);
+        content.names[first..first + blocks].iter().for_each(|name| self.unsigned(name.0));
+        self.key("parent_block_hash");
+        match first.checked_sub(1) {
+            Some(parent) => self.unsigned(content.names[parent].0),
+            None => self.nil(),
+        }
+        self.key("token_ids");
+        let tokens = &content.tokens[first * block_size..(first + blocks) * block_size];
+        self.array(tokens.len());
+        tokens.iter().for_each(|token| self.unsigned(u64::from(*token)));
+        self.key("block_size");
+        self.unsigned(u64::from(content.block_size));
+        self.key("lora_id");
+        self.nil();
+        self.key("medium");
+        self.text("GPU");
+        self.key("lora_name");
+        self.maybe_text(content.lora.as_deref());
+        self.key("extra_keys");
+        self.extra_keys(content, first, blocks);
+        self.key("group_idx");
+        self.unsigned(0);
+        self.key("kv_cache_spec_kind");
+        self.text("full_attention");
+    }
+
+    /// One entry a block: the adapter for all, the salt for the first of a prompt.
+    fn extra_keys(&mut self, content: &Content, first: usize, blocks: usize) {
+        self.array(blocks);
+        for block in first..first + blocks {
+            let salt = content.salt.as_deref().filter(|_| block == 0);
+            let keys: Vec<&str> = content.lora.as_deref().into_iter().chain(salt).collect();
+            if keys.is_empty() {
+                self.nil();
+            } else {
+                self.array(keys.len());
+                keys.iter().for_each(|key| self.text(key));
+            }
+        }
+    }
+
+    fn open(&mut self, tag: &str, fields: u8) {
+        match self.encoding {
+            EventEncoding::Map => {
+                self.out.push(0x80 | (fields + 1));
+                self.text("type");
+            }
+            EventEncoding::Array => self.out.push(0x90 | (fields + 1)),
+        }
+        self.text(tag);
+    }
+
+    fn key(&mut self, name: &str) {
+        if self.encoding == EventEncoding::Map {
+            self.text(name);
+        }
+    }
+
+    fn nil(&mut self) {
+        self.out.push(0xc0);
+    }
+
+    fn maybe_text(&mut self, text: Option<&str>) {
+        match text {
+            Some(text) => self.text(text),
+            None => self.nil(),
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        match text.len() {
+            length @ 0..=31 => self.out.push(0xa0 | length as u8),
+            length => {
+                self.out.push(0xdb);
+                self.out.extend_from_slice(&(length as u32).to_be_bytes());
+            }
+        }
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    fn array(&mut self, length: usize) {
+        match length {
+            0..=15 => self.out.push(0x90 | length as u8),
+            16..=0xffff => {
+                self.out.push(0xdc);
+                self.out.extend_from_slice(&(length as u16).to_be_bytes());
+            }
+            _ => {
+                self.out.push(0xdd);
+                self.out.extend_from_slice(&(length as u32).to_be_bytes());
+            }
+        }
+    }
+
+    fn unsigned(&mut self, value: u64) {
+        match value {
+            0..=0x7f => self.out.push(value as u8),
+            0x80..=0xff => self.out.extend_from_slice(&[0xcc, value as u8]),
+            0x100..=0xffff => {
+                self.out.push(0xcd);
+                self.out.extend_from_slice(&(value as u16).to_be_bytes());
+            }
+            0x1_0000..=0xffff_ffff => {
+                self.out.push(0xce);
+                self.out.extend_from_slice(&(value as u32).to_be_bytes());
+            }
+            _ => {
+                self.out.push(0xcf);
+                self.out.extend_from_slice(&value.to_be_bytes());
+            }
+        }
+    }
+}

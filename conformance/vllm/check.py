@@ -85,32 +85,38 @@ def check_restart(gateway, engine):
     return healed <= 5 and not wrong and not over
 
 
-def check_reporter(args, logs):
+def check_reporter(args, logs, running):
     """One engine, its events by ZMQ to one gateway and by the reporter's posts to another: the same view."""
-    token = "conformance"
-    posts = Gateway(args.binary, logs, "gateway-posts", "--events-token", token, "--model-path", f"tiny={args.model}")
-    reporter = ["--url", f"{posts.admin}/events", "--token", token]
-    engine = Engine(args, logs, "engine-reporter", 64, reporter)
+    token, model = "conformance", f"tiny={args.model}"
+    engine = Engine(args, logs, "engine-reporter", 64)
+    config = logs / "posts.toml"
+    config.write_text(f'[[workers]]\nurl = "{engine.url}"\nkv-events = {{ endpoint = "off" }}\n')
+    posts = Gateway(args.binary, logs, "gateway-posts", "--config", str(config), "--events-token", token, "--model-path", model)
+    running.append(posts)
+    engine.start(["--url", f"{posts.admin}/events", "--token", token])
+    running.append(engine)
     engine.ready()
-    listen = logs / "posts.toml"
-    listen.write_text(f'[[workers]]\nurl = "{engine.url}"\nkv-events = {{ endpoint = "off" }}\n')
-    zmq = Gateway(args.binary, logs, "gateway-zmq", "--worker-urls", engine.url, "--model-path", f"tiny={args.model}")
-    import urllib.request, json
-    body = json.dumps({"url": engine.url}).encode()
-    urllib.request.urlopen(urllib.request.Request(f"{posts.admin}/workers", body, {"content-type": "application/json"}))
+    zmq = Gateway(args.binary, logs, "gateway-zmq", "--worker-urls", engine.url, "--model-path", model)
+    running.append(zmq)
     until("the ZMQ view is reported", lambda: is_reported(zmq, engine.url), 30)
+    until("the posts are understood", lambda: posts.workers()[engine.url]["events"] is not None, 60)
     rows = measure(zmq, 12, seed=11)
     zmq.settle()
     until("the posts have come", lambda: is_reported(posts, engine.url), 30)
-    def same():
-        names = ("warmroute_index_held", "warmroute_index_spans")
-        return all(zmq.metric(name) == posts.metric(name) for name in names)
-    took = until("both views are equal", same, 30)
-    print(f"\nreporter beside ZMQ: equal views ({zmq.metric('warmroute_index_held'):.0f} held, "
-          f"{zmq.metric('warmroute_index_spans'):.0f} spans) {took:.2f} s after the last event, {len(rows)} requests under eviction")
-    for one in (zmq, posts, engine):
-        one.kill()
-    return True
+
+    def counts(gateway):
+        blocks = gateway.workers()[engine.url]["events"]["blocks"]
+        index = [gateway.metric(name) for name in ("warmroute_index_spans", "warmroute_worker_engine_prefix_hits_tokens_total")]
+        return blocks["stored"], blocks["removed"], index[0]
+
+    took = until("both views are equal", lambda: counts(zmq) == counts(posts), 30)
+    stored, removed, spans = counts(zmq)
+    # The same prompts, asked of the other gateway: what it expects is what the engine finds.
+    again = measure(posts, 4, seed=11)
+    wrong = [row for row in again if row[0] == "scripted" and row[2] != row[3]]
+    print(f"\nreporter beside ZMQ: equal views ({stored} stored, {removed} evicted, {spans:.0f} spans) {took:.2f} s after the last "
+          f"event, {len(rows)} requests; wrong predictions from posts alone: {len(wrong)} of {sum(row[0] == 'scripted' for row in again)}")
+    return removed > 0 and not wrong
 
 
 def main():
@@ -125,9 +131,11 @@ def main():
     running = []
     try:
         if args.reporter:
-            return 0 if check_reporter(args, logs) else 1
+            return 0 if check_reporter(args, logs, running) else 1
         engines = [Engine(args, logs, f"engine-{n}", blocks) for n, blocks in ((1, 400), (2, 400))]
         running += engines
+        for engine in engines:
+            engine.start()
         for engine in engines:
             print(f"{engine.name} vLLM {args.engine} ready after {engine.ready():.0f} s at {engine.url}", flush=True)
         gateway = Gateway(args.binary, logs, "gateway", "--worker-urls", *[engine.url for engine in engines],

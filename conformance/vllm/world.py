@@ -47,26 +47,27 @@ class Process:
         self.log = open(log, "ab")
         self.process = subprocess.Popen(command, stderr=self.log, start_new_session=True, **options)
 
+    process = None
+
     def kill(self, how=signal.SIGKILL):
-        if self.process.poll() is None:
+        if self.process and self.process.poll() is None:
             os.killpg(self.process.pid, how)
-        self.process.wait()
+            self.process.wait()
 
 
 class Engine(Process):
     """A vLLM on ports of its own; it comes back on the same ones."""
 
-    def __init__(self, args, logs, name, blocks, reporter=None):
-        self.args, self.logs, self.name, self.blocks, self.reporter = args, logs, name, blocks, reporter
+    def __init__(self, args, logs, name, blocks):
+        self.args, self.logs, self.name, self.blocks = args, logs, name, blocks
         self.ports = free_ports(3)
         self.url = f"http://127.0.0.1:{self.ports[0]}"
-        self.start()
 
-    def start(self):
+    def start(self, reporter=None):
         ports = [str(port) for port in self.ports]
         command = [str(HERE / "serve"), self.args.venv, self.args.model, *ports, str(self.blocks)]
-        if self.reporter:
-            command = ["python3", str(REPORTER), "--worker", self.url, *self.reporter, "--", *command]
+        if reporter:
+            command = ["python3", str(REPORTER), "--worker", self.url, *reporter, "--", *command]
         super().__init__(command, self.logs / f"{self.name}.log", stdout=subprocess.DEVNULL)
 
     def ready(self, seconds=300):

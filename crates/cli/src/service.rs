@@ -21,7 +21,7 @@ use warmroute_policy::Standard;
 use warmroute_router::{Change, Router};
 
 use crate::plan::{Plan, Sources};
-use crate::precise::{Configured, Posts, Precise};
+use crate::precise::{Configured, Precise};
 
 /// How often presumptions whose events must have come are withdrawn.
 const SETTLE_EVERY: Duration = Duration::from_millis(250);
@@ -70,7 +70,7 @@ impl Service {
         if let Some(settings) = plan.precise {
             let precise = Precise::new(Arc::clone(&gateway), settings).await?;
             if let Some(token) = &plan.events_token {
-                page = page.with_reports(Arc::new(Posts(precise.inbox())), token);
+                page = page.with_reports(Arc::new(precise.posts()), token);
             }
             background.spawn(precise.run());
         }

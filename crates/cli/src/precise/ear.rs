@@ -1,6 +1,6 @@
 //! Who hears the feeds: the router, through its one door.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -17,11 +17,24 @@ pub struct Ear {
     router: Arc<Router<Standard>>,
     /// Whose feeds are heard. A worker that left and came back is another one.
     workers: RwLock<BTreeMap<Address, Arc<Worker>>>,
+    /// Those of them that publish themselves: nobody else may speak for them.
+    streams: RwLock<BTreeSet<Address>>,
+}
+
+/// Whether a reporter may speak for a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    /// It may.
+    ByReporter,
+    /// The worker publishes itself.
+    ByItself,
+    /// Its prompts cannot be compared, or not yet.
+    NotUnderstood,
 }
 
 impl Ear {
     pub fn new(router: Arc<Router<Standard>>) -> Ear {
-        Ear { router, workers: RwLock::default() }
+        Ear { router, workers: RwLock::default(), streams: RwLock::default() }
     }
 
     /// From now on what is told of this address is about this worker.
@@ -31,6 +44,26 @@ impl Ear {
 
     pub fn forget(&self, address: &Address) {
         self.workers.write().remove(address);
+        self.streams.write().remove(address);
+    }
+
+    /// This worker's own stream is followed.
+    pub fn follows(&self, address: &Address) {
+        self.streams.write().insert(address.clone());
+    }
+
+    /// Who speaks for a worker.
+    pub fn spoken(&self, address: &Address) -> Spoken {
+        match self.workers.read().contains_key(address) {
+            _ if self.streams.read().contains(address) => Spoken::ByItself,
+            true => Spoken::ByReporter,
+            false => Spoken::NotUnderstood,
+        }
+    }
+
+    /// Whether a worker's events can still be read: one that left and came back is a stranger again.
+    pub fn is_aligned(&self, worker: WorkerId) -> bool {
+        self.router.feed_report(worker).is_some()
     }
 
     /// Whether a worker's events and its prompts have never met, though they should have.

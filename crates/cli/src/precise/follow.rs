@@ -52,30 +52,51 @@ impl Drop for Followed {
     }
 }
 
+/// Why an engine is not followed.
+pub enum Unfollowed {
+    /// There is nothing to follow.
+    Nothing(&'static str),
+    /// There is, but it cannot be used.
+    Trouble(String),
+}
+
+impl From<String> for Unfollowed {
+    fn from(why: String) -> Unfollowed {
+        Unfollowed::Trouble(why)
+    }
+}
+
 /// Begins to follow an engine with these workers, its ranks. `Err`: its caches stay presumed, and why.
 pub async fn follow(
     means: &Means,
     url: &str,
     workers: &[Arc<Worker>],
     configured: Option<EventsEntry>,
-) -> Result<Followed, String> {
+) -> Result<Followed, Unfollowed> {
     let engine = Engine::new(url);
     let is_polled = configured.as_ref().is_some_and(|events| events.endpoint == "poll");
     let ranks = workers.iter().filter_map(|worker| worker.address.rank).max().map_or(1, |last| last + 1);
     let sources = match configured.as_ref().filter(|_| !is_polled) {
-        Some(events) if events.endpoint == "off" => return Err("switched off".to_owned()),
+        Some(events) if events.endpoint == "off" && means.takes_posts => Vec::new(),
+        Some(events) if events.endpoint == "off" => return Err(Unfollowed::Nothing("switched off")),
         configured => engine.sources(configured, ranks).await.map_err(|error| error.to_string())?,
     };
     if sources.is_empty() && !is_polled && !means.takes_posts {
-        return Err("the engine publishes no KV events; docs/precise.md says which flags it needs".to_owned());
+        return Err(Unfollowed::Nothing(
+            "the engine publishes no KV events; docs/precise.md says which flags it needs",
+        ));
     }
     if sources.len() > 1 && workers.iter().any(|worker| worker.address.rank.is_none()) {
         let ranks = sources.len();
-        return Err(format!("the engine has {ranks} data-parallel ranks: list it with ranks = {ranks}"));
+        return Err(
+            format!("the engine has {ranks} data-parallel ranks: list it with ranks = {ranks}").into()
+        );
     }
     note_capacity(&engine, means, workers).await;
     let cards = engine.cards().await.map_err(|error| error.to_string())?;
-    let card = cards.first().ok_or("the engine lists no model")?;
+    let card = cards.first().ok_or_else(|| "the engine lists no model".to_owned())?;
+    let adapters = cards.iter().filter(|card| card.parent.is_some());
+    adapters.for_each(|adapter| means.gateway.router().know_lora(&adapter.id));
     let matching = means.align(&engine, card, &cards).await?;
     for worker in workers {
         means.ear.listen_for(Arc::clone(worker));
@@ -115,8 +136,15 @@ impl Means {
         let source = sources.iter().find(|source| source.rank == rank)?.clone();
         let address = worker.address.clone();
         let listener = Arc::clone(&self.ear) as Arc<dyn Listener>;
-        let subscriber = match (source.direction, &self.hub) {
+        // Who binds an endpoint on this machine cannot be told by its name: not the engine, if we did.
+        let is_ours = self.hub.as_ref().is_some_and(|hub| *hub.endpoint() == source.endpoint);
+        let direction = if is_ours { Direction::TheyConnect } else { source.direction };
+        let subscriber = match (direction, &self.hub) {
             (Direction::WeConnect, _) => subscribe(address, source, listener, self.config.clone()),
+            (Direction::TheyConnect, Some(_)) if source.topic.is_empty() => {
+                tracing::warn!(worker = %worker.label, "engines that connect need a topic each to be told apart");
+                return None;
+            }
             (Direction::TheyConnect, Some(hub)) => {
                 hub.await_worker(address, &source.topic, source.replay.clone(), listener)
             }
@@ -128,6 +156,7 @@ impl Means {
                 return None;
             }
         };
+        self.ear.follows(&worker.address);
         Some(Stream { worker: Arc::clone(worker), subscriber })
     }
 

@@ -30,8 +30,8 @@ use warmroute_types::{CacheView, WorkerId, WorkerState};
 
 pub use align::ModelPaths;
 use ear::Ear;
-use follow::{Followed, Means, follow};
-pub use posts::Posts;
+use follow::{Followed, Means, Unfollowed, follow};
+use posts::Posts;
 
 use crate::options::groups::MatchingUnit;
 
@@ -60,7 +60,7 @@ pub struct Precise {
     configured: Configured,
     inbox: Arc<Inbox>,
     engines: BTreeMap<String, Standing>,
-    followed: JoinSet<(String, Result<Followed, String>)>,
+    followed: JoinSet<(String, Result<Followed, Unfollowed>)>,
 }
 
 /// Where we stand with an engine.
@@ -102,8 +102,8 @@ impl Precise {
     }
 
     /// Where reporters' posts go.
-    pub fn inbox(&self) -> Arc<Inbox> {
-        Arc::clone(&self.inbox)
+    pub fn posts(&self) -> Posts {
+        Posts { inbox: Arc::clone(&self.inbox), ear: Arc::clone(&self.means.ear) }
     }
 
     /// Until dropped.
@@ -122,11 +122,12 @@ impl Precise {
         for view in self.means.gateway.router().workers() {
             by_url.entry(view.worker.address.url.clone()).or_default().push(view);
         }
-        let ear = Arc::clone(&self.means.ear);
+        let (ear, inbox) = (Arc::clone(&self.means.ear), Arc::clone(&self.inbox));
         self.engines.retain(|url, standing| {
-            let stays = by_url.get(url).is_some_and(|views| standing.is_of(views));
+            let stays =
+                by_url.get(url).is_some_and(|views| standing.is_of(views)) && standing.is_understood(&ear);
             if !stays {
-                standing.workers.iter().for_each(|worker| ear.forget(&worker.address));
+                standing.let_go(&ear, &inbox);
             }
             stays
         });
@@ -155,16 +156,12 @@ impl Precise {
         });
     }
 
-    fn found(&mut self, url: &str, outcome: Result<Followed, String>) {
+    fn found(&mut self, url: &str, outcome: Result<Followed, Unfollowed>) {
         let Some(standing) = self.engines.get_mut(url) else { return };
         standing.state = match outcome {
             Ok(followed) => State::Following(followed),
-            Err(why) => {
-                // Once for each trouble, not at every try.
-                if standing.last_trouble != why {
-                    tracing::info!(worker = url, why, "its cache is presumed");
-                    standing.last_trouble = why;
-                }
+            Err(unfollowed) => {
+                standing.note(url, unfollowed);
                 State::Presumed(Instant::now())
             }
         };
@@ -188,6 +185,22 @@ impl Standing {
         self.workers.len() == views.len()
             && self.workers.iter().zip(views).all(is_same)
             && self.models == views[0].models
+    }
+
+    /// Says why the worker stays presumed: once for each trouble, not at every try.
+    fn note(&mut self, url: &str, unfollowed: Unfollowed) {
+        let (why, is_trouble) = match unfollowed {
+            Unfollowed::Nothing(why) => (why.to_owned(), false),
+            Unfollowed::Trouble(why) => (why, true),
+        };
+        match self.last_trouble != why {
+            true if is_trouble => {
+                tracing::warn!(worker = url, why, "its events cannot be used: its cache is presumed")
+            }
+            true => tracing::info!(worker = url, why, "its cache is presumed"),
+            false => {}
+        }
+        self.last_trouble = why;
     }
 
     fn is_due(&self) -> bool {
@@ -227,22 +240,33 @@ impl Standing {
             are_strangers |= ear.is_stranger(worker.id);
         }
         if are_strangers {
-            self.give_up(ear);
+            self.give_up(ear, inbox);
         }
     }
 
     /// The engine's events never match what it is asked: whatever was read of its model is wrong.
-    fn give_up(&mut self, ear: &Ear) {
+    fn give_up(&mut self, ear: &Ear, inbox: &Inbox) {
         let url = &self.workers[0].address.url;
         tracing::warn!(
             worker = url,
             "its events match none of its prompts: its cache is presumed; are the model's files the ones it serves?"
         );
+        self.let_go(ear, inbox);
+        self.state = State::Presumed(Instant::now());
+    }
+
+    /// Nothing that was heard of these workers counts any more.
+    fn let_go(&self, ear: &Ear, inbox: &Inbox) {
         for worker in &self.workers {
-            ear.tell(Change::Viewed { worker: Arc::clone(worker), view: CacheView::Presumed });
             ear.tell(Change::Aligned { worker: Arc::clone(worker), matching: None });
             ear.forget(&worker.address);
+            inbox.forget(&worker.address);
         }
-        self.state = State::Presumed(Instant::now());
+    }
+
+    /// One that left and came back between two looks is forgotten by the router, and must be followed anew.
+    fn is_understood(&self, ear: &Ear) -> bool {
+        let is_following = matches!(self.state, State::Following(_));
+        !is_following || self.workers.iter().all(|worker| ear.is_aligned(worker.id))
     }
 }

@@ -7,12 +7,28 @@ use warmroute_events::{Inbox, Refused};
 use warmroute_gateway::{Reports, ReportsRefused};
 use warmroute_types::Address;
 
+use super::ear::{Ear, Spoken};
+
 /// The inbox as the admin listener sees it.
-pub struct Posts(pub Arc<Inbox>);
+pub struct Posts {
+    pub inbox: Arc<Inbox>,
+    pub ear: Arc<Ear>,
+}
 
 impl Reports for Posts {
     fn post(&self, worker: &Address, content_type: &str, body: &[u8]) -> Result<Value, ReportsRefused> {
-        match self.0.post(worker, content_type, body) {
+        let refused = |status, why: &str| Err(ReportsRefused { status, why: why.to_owned(), expected: None });
+        match self.ear.spoken(worker) {
+            Spoken::ByReporter => {}
+            Spoken::NotUnderstood => return refused(503, "this worker's prompts cannot be compared yet"),
+            Spoken::ByItself => {
+                return refused(
+                    403,
+                    "this worker publishes itself; kv-events = { endpoint = \"off\" } lets it be",
+                );
+            }
+        }
+        match self.inbox.post(worker, content_type, body) {
             Ok(accepted) => Ok(json!({"next_seq": accepted.next_seq, "unreadable": accepted.unreadable})),
             Err(refused) => {
                 let expected = match refused {

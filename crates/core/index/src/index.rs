@@ -195,6 +195,16 @@ impl Index {
         }
     }
 
+    /// Forgets what one worker is presumed to hold, and nothing that it has reported.
+    pub fn clear_presumed(&self, worker: WorkerId) {
+        let Some(seat) = self.seats.find(worker) else { return };
+        let mut writer = self.writer.lock();
+        let horizon = writer.presumed.horizon();
+        while writer.clear_presumed_some(seat, horizon) == Work::Left {
+            MutexGuard::bump(&mut writer);
+        }
+    }
+
     /// Presumes that a worker will hold a prompt that is being sent to it. Visible to lookups at once. It evicts nothing
     /// that an unanswered request uses, and nothing for the sake of the worker's capacity.
     pub fn presume(

@@ -190,6 +190,13 @@ impl Writer {
         if has_more { Work::Left } else { presumed }
     }
 
+    /// Some of what a worker is presumed to hold.
+    pub fn clear_presumed_some(&mut self, worker: u16, horizon: UseId) -> Work {
+        let left = self.presumed.clear(&mut self.tree, worker, horizon, NODES_A_HOLD);
+        self.tree.flush();
+        left
+    }
+
     /// What of a prompt `of` holds from its start without a hole, up to so many tokens: nodes with how many of their
     /// first spans.
     pub fn held_by(

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use warmroute_fleet::{Booking, DeskView, Fleet, Work, Worker};
-use warmroute_index::Index;
+use warmroute_index::{Index, Reach};
 use warmroute_policy::{Ask, Candidate, Choice, Policy};
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId, WorkerState};
 
 use crate::held::{Held, Promise, Weights};
 use crate::presumed::Presumed;
 use crate::prompt::{PromptChunks, PromptText};
+use crate::reported::Unit;
 use crate::scratch::Scratch;
 use crate::token_rate::TokenRate;
 
@@ -121,6 +122,18 @@ impl Pool {
         self.section.lock().members.is_empty()
     }
 
+    /// Tokens of a prompt: those that engines have counted, and what its rest is believed to have.
+    fn count(&self, text: PromptText<'_>, prompt: Option<PromptChunks<'_>>, known: Reach) -> u32 {
+        let len = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
+        match text.unit {
+            Unit::Token => len / 4,
+            Unit::Byte => {
+                let bytes = prompt.map_or(len, |prompt| prompt.bytes);
+                known.tokens.saturating_add(self.tokens.tokens_in(bytes.saturating_sub(known.bytes)))
+            }
+        }
+    }
+
     /// Chooses, books and presumes in one step. `None`: no member is ready, or all ready ones are to be avoided.
     pub(crate) fn place<P: Policy>(
         &self,
@@ -138,9 +151,7 @@ impl Pool {
         }
         scratch.walk_text(index, terms.text);
         if let Some(text) = terms.text {
-            let known = scratch.furthest();
-            let rest = (text.bytes.len() as u32).saturating_sub(known.bytes);
-            terms.ask.prompt_tokens = known.tokens + self.tokens.tokens_in(rest);
+            terms.ask.prompt_tokens = self.count(text, terms.prompt, scratch.furthest());
         }
         let mut section = self.section.lock();
         if let Some(prompt) = terms.prompt.filter(|&prompt| walked != Some(version(prompt))) {

@@ -2,6 +2,8 @@
 
 use warmroute_index::RootKey;
 
+use crate::Unit;
+
 /// A prompt cut into chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptChunks<'a> {
@@ -22,4 +24,6 @@ pub struct PromptText<'a> {
     pub root: RootKey,
     /// From its beginning to its end, or to the first thing in it that is no text.
     pub bytes: &'a [u8],
+    /// What it is made of.
+    pub unit: Unit,
 }

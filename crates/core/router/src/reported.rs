@@ -148,13 +148,18 @@ impl Reported {
         block_tokens
     }
 
+    /// An adapter that engines serve, before they have told anything of it.
+    pub fn know_lora(&self, lora: &str) {
+        let mut loras = self.loras.write();
+        if loras.len() < LORAS_MAX {
+            loras.insert(lora.into());
+        }
+    }
+
     fn root_of(&self, blocks: &StoredBlocks, unit: Unit) -> RootKey {
         let lora = blocks.lora.as_deref();
         if let Some(lora) = lora.filter(|lora| !self.loras.read().contains(*lora)) {
-            let mut loras = self.loras.write();
-            if loras.len() < LORAS_MAX {
-                loras.insert(lora.into());
-            }
+            self.know_lora(lora);
         }
         reported_root(lora, blocks.salt.as_deref(), unit)
     }

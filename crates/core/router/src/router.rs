@@ -203,6 +203,11 @@ impl<P: Policy> Router<P> {
         self.reported.root_for(model, salt, unit)
     }
 
+    /// This name is an adapter's: its cache is not that of the model it belongs to.
+    pub fn know_lora(&self, name: &str) {
+        self.reported.know_lora(name);
+    }
+
     /// A worker's events in numbers; `None` for one whose events cannot be read.
     pub fn feed_report(&self, worker: WorkerId) -> Option<FeedReport> {
         self.reported.report(worker)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_index::{Digester, Namespace, RootKey, Source};
 use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
-use warmroute_router::{Content, PromptChunks, PromptText, Silence};
+use warmroute_router::{Content, PromptChunks, PromptText, Silence, Unit};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::alignments::{Unwritten, Written};
@@ -72,6 +72,7 @@ pub(crate) struct Cut {
 struct Text {
     root: RootKey,
     bytes: Box<[u8]>,
+    unit: Unit,
 }
 
 impl Cut {
@@ -81,7 +82,7 @@ impl Cut {
     }
 
     pub(crate) fn text(&self) -> Option<PromptText<'_>> {
-        self.text.as_ref().map(|text| PromptText { root: text.root, bytes: &text.bytes })
+        self.text.as_ref().map(|text| PromptText { root: text.root, bytes: &text.bytes, unit: text.unit })
     }
 
     /// One string for one request: as the engine writes it where that is known, canonical otherwise.
@@ -119,7 +120,7 @@ impl Cut {
             digests: Chunks::cut_text(text, |bytes| digester.digest(bytes)).into(),
             bytes: u32::try_from(text.len()).unwrap_or(u32::MAX),
             content: if written.has_media { Content::Media } else { Content::Text },
-            text: Some(Text { root: reported, bytes: written.reported.into() }),
+            text: Some(Text { root: reported, bytes: written.reported.into(), unit: written.unit }),
         }
     }
 

@@ -34,20 +34,24 @@ impl<P: Policy> Router<P> {
         };
         let usage = Usage { cached_tokens, ..asked.usage };
         let block_tokens = self.fleet.block_tokens(decision.worker.id).unwrap_or(BLOCK_TOKENS);
-        if usage.prompt_tokens.saturating_sub(usage.cached_tokens.unwrap_or(0)) >= 2 * block_tokens {
+        if usage
+            .cached_tokens
+            .is_some_and(|cached| usage.prompt_tokens.saturating_sub(cached) >= 2 * block_tokens)
+        {
             self.fleet.filled(decision.worker.id);
         }
+        let prompt = asked.prompt.filter(|_| asked.content == Content::Text);
+        prompt.into_iter().for_each(|prompt| self.learn(asked.model, prompt, usage));
         if let Some(promise) = decision.expectation.promise {
             self.judge(decision, promise, asked.text, usage, block_tokens);
             if decision.view == CacheView::Reported {
                 return Feedback::of(usage, decision.cached_tokens.map(Expected::from), block_tokens);
             }
         }
-        let Some(prompt) = asked.prompt.filter(|_| asked.content == Content::Text) else {
+        let Some(prompt) = prompt else {
             // Where in a prompt with images the cache ends, its bytes do not tell.
             return Feedback::of(usage, None, block_tokens);
         };
-        self.learn(asked.model, prompt, usage);
         // The engine has counted: what was expected, in this prompt's own tokens.
         let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
         let tokens = |bytes: u32| (f64::from(bytes) * scale) as u32;
@@ -61,7 +65,7 @@ impl<P: Policy> Router<P> {
         let margin = tokens(prompt.chunk_bytes) + block_tokens + expected.tokens / DENSITY_MARGIN;
         let feedback = Feedback::of(usage, Some(expected), margin);
         if self.is_lost(decision, &feedback) {
-            self.index.clear(decision.worker.id);
+            self.index.clear_presumed(decision.worker.id);
             self.fleet.promise_kept(decision.worker.id);
             return feedback;
         }
@@ -97,7 +101,7 @@ impl<P: Policy> Router<P> {
         if is_kept && hope > 0 {
             self.unproven.learn(found.saturating_sub(promise.certain) as f32 / hope as f32);
         }
-        let Some(PromptText { root, bytes }) = text else { return };
+        let Some(PromptText { root, bytes, .. }) = text else { return };
         let (prompt, hoped, certain) = (Prompt::Bytes(bytes), Plane::Hoped.of(id), Plane::Certain.of(id));
         let mut overlaps = Overlaps::new();
         self.index.lookup(root, prompt, &mut overlaps);
@@ -106,7 +110,9 @@ impl<P: Policy> Router<P> {
             decision.presumed = None;
             decision.ticket.take().into_iter().for_each(|ticket| self.speculations.answered(ticket));
         }
-        if !is_kept && decision.view == CacheView::Uncertain {
+        // Later requests' blocks would be cut too, though they came after.
+        let is_latest = self.fleet.bookings(id) == decision.bookings;
+        if !is_kept && decision.view == CacheView::Uncertain && is_latest {
             Plane::ALL.into_iter().for_each(|plane| self.index.cut(plane.of(id), root, prompt, found));
         } else if hope > 0 && found < promise.hoped {
             let keep = found.max(promise.certain);

@@ -33,7 +33,7 @@ impl<P: Policy> Router<P> {
                 // they tell.
                 let is_back = self.fleet.saw(&worker, result) == Some(WorkerState::Ready);
                 if is_back && self.fleet.desk_view(worker.id).view == CacheView::Presumed {
-                    self.index.clear(worker.id);
+                    reported::forget(&self.index, worker.id);
                 }
             }
             Change::Capacity { worker, capacity } => {
@@ -49,10 +49,13 @@ impl<P: Policy> Router<P> {
             Change::Load { worker, report } => {
                 let is_restarted = self.fleet.report(&worker, report);
                 if is_restarted && self.fleet.desk_view(worker.id).view == CacheView::Presumed {
-                    self.index.clear(worker.id);
+                    reported::forget(&self.index, worker.id);
                 }
             }
             Change::Aligned { worker, matching } if self.fleet.is_member(&worker) => {
+                // Whatever was read before was read in another way, or will be told again.
+                reported::forget(&self.index, worker.id);
+                self.fleet.set_cache_view(worker.id, CacheView::Presumed, 1.0);
                 self.reported.align(worker.id, matching);
             }
             Change::Cached { worker, events } if self.fleet.is_member(&worker) => {
@@ -87,12 +90,17 @@ impl<P: Policy> Router<P> {
             CacheView::Reported | CacheView::Presumed => (view, 1.0),
         };
         self.fleet.set_cache_view(worker, view, trust);
+        if view == CacheView::Reported {
+            // What was guessed before is now known, or wrong.
+            self.index.clear_presumed(worker);
+        }
     }
 
     /// Nothing is known any more of the cache of whoever sits here.
     fn forget(&self, worker: WorkerId) {
         reported::forget(&self.index, worker);
         self.reported.align(worker, None);
+        self.fleet.set_cache_view(worker, CacheView::Presumed, 1.0);
         self.set_capacity(worker, self.config.index.presumed_tokens);
     }
 

@@ -108,7 +108,7 @@ impl Asking {
 
     fn text(&self, router: &Router<Standard>) -> PromptText<'_> {
         let root = router.text_root(Some(self.model), self.salt, Unit::Byte);
-        PromptText { root, bytes: &self.text }
+        PromptText { root, bytes: &self.text, unit: Unit::Byte }
     }
 
     fn answer(&self, router: &Router<Standard>, decision: &mut Decision, cached: u32) -> Feedback {
@@ -363,12 +363,16 @@ fn token_chains_go_through_the_same_index() {
     let router = router_of(1);
     let matching = Some(Matching::Tokens);
     router.apply(Change::Aligned { worker: worker(&router, 0), matching }).unwrap();
+    router.apply(Change::Viewed { worker: worker(&router, 0), view: CacheView::Reported }).unwrap();
     let prompt = text(1, 1_000);
     store(&router, 0, &prompt, 0, 60);
     let tokens: Vec<u8> = prompt.iter().flat_map(|&byte| u32::from(byte).to_le_bytes()).collect();
     let root = router.text_root(Some("m"), None, Unit::Token);
-    let request =
-        Request { model: Some("m"), text: Some(PromptText { root, bytes: &tokens }), ..Request::default() };
+    let request = Request {
+        model: Some("m"),
+        text: Some(PromptText { root, bytes: &tokens, unit: Unit::Token }),
+        ..Request::default()
+    };
     let decision = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
     assert_eq!(decision.cached_tokens, Some(960));
 }

@@ -111,6 +111,13 @@ impl BlockPool {
 
 #[cfg(test)]
 impl BlockPool {
+    /// Who holds what, what will be taken in which order, and the carriers of every name.
+    pub fn snapshot(&self) -> String {
+        let names = (0..self.total()).map(|block| self.names.name_of(block)).collect::<Vec<_>>();
+        let carriers = names.iter().flatten().map(|&name| self.names.carriers_of(name)).collect::<Vec<_>>();
+        format!("{:?} {:?} {names:?} {carriers:?}", self.holders, self.free.to_vec())
+    }
+
     /// Panics unless the pool is consistent and held exactly as `holds` says, one entry for each hold.
     pub fn check(&self, holds: impl Iterator<Item = u32>) {
         let mut holders = vec![0; self.holders.len()];

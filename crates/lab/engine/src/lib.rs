@@ -21,6 +21,7 @@ mod happened;
 mod names;
 mod profile;
 mod request;
+mod run;
 mod scheduler;
 mod sequence;
 mod stats;

@@ -17,6 +17,10 @@ use crate::sequence::{Phase, Sequences};
 use crate::step::Step;
 use crate::{Config, Happened, PrefixCaching, Request, SequenceId};
 
+use calm::Touch;
+
+mod calm;
+
 /// The queue, the batch and the blocks.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
@@ -29,6 +33,8 @@ pub struct Scheduler {
     running: Vec<u32>,
     /// Blocks found in the cache for the sequence that is being admitted.
     hits: Vec<u32>,
+    /// Who touches the cache when, in the run of steps at hand.
+    touches: Vec<Touch>,
     pub counts: Counts,
 }
 
@@ -55,6 +61,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::new(),
             hits: Vec::new(),
+            touches: Vec::new(),
             counts: Counts::default(),
         }
     }
@@ -110,8 +117,7 @@ impl Scheduler {
             }
         }
         if self.counts.finished > finished_before {
-            let sequences = &self.sequences;
-            self.running.retain(|&slot| sequences[slot].phase == Phase::Running);
+            self.forget_finished();
         }
     }
 
@@ -207,21 +213,28 @@ impl Scheduler {
     /// Adds the sequence's next tokens to the step. There must be free blocks for them.
     fn compute(&mut self, slot: u32, tokens: u32, step: &mut Step) {
         for _ in 0..self.blocks_for(slot, tokens) {
-            let taken = self.pool.take().expect("room was made");
-            self.sequences[slot].blocks.push(taken.block);
-            step.happened.extend(taken.evicted.map(|name| Happened::Removed { name }));
+            self.take_block(slot, step);
         }
         let sequence = &mut self.sequences[slot];
         step.add(sequence.id, sequence.computed, tokens);
         sequence.computed += tokens;
+        let computed = sequence.computed;
         if self.prefix_caching == PrefixCaching::On {
-            self.name_full_blocks(slot, step);
+            self.name_full_blocks(slot, computed, step);
         }
     }
 
-    fn name_full_blocks(&mut self, slot: u32, step: &mut Step) {
+    /// Gives the sequence one more block. There must be a free one.
+    fn take_block(&mut self, slot: u32, step: &mut Step) {
+        let taken = self.pool.take().expect("room was made");
+        self.sequences[slot].blocks.push(taken.block);
+        step.happened.extend(taken.evicted.map(|name| Happened::Removed { name }));
+    }
+
+    /// Names the blocks that `computed` tokens fill, as far as they have no name yet.
+    fn name_full_blocks(&mut self, slot: u32, computed: u32, step: &mut Step) {
         let sequence = &mut self.sequences[slot];
-        let (first, full) = (sequence.named, sequence.computed / self.block_size);
+        let (first, full) = (sequence.named, computed / self.block_size);
         if first == full {
             return;
         }
@@ -245,11 +258,22 @@ impl Scheduler {
         }
         happened.push(Happened::Token { id: sequence.id, index: sequence.generated });
         sequence.generated += 1;
+        self.finish_if_done(slot, happened);
+    }
+
+    fn finish_if_done(&mut self, slot: u32, happened: &mut Vec<Happened>) {
+        let sequence = &self.sequences[slot];
         if sequence.generated == sequence.output_tokens {
             happened.push(Happened::Finished { id: sequence.id });
             self.counts.finished += 1;
             self.dismiss(slot);
         }
+    }
+
+    /// Takes the finished ones out of the batch.
+    fn forget_finished(&mut self) {
+        let sequences = &self.sequences;
+        self.running.retain(|&slot| sequences[slot].phase == Phase::Running);
     }
 
     fn dismiss(&mut self, slot: u32) {
@@ -269,6 +293,18 @@ impl Counts {
 
 #[cfg(test)]
 impl Scheduler {
+    /// All that decides what happens next, for comparison.
+    pub fn snapshot(&self) -> String {
+        let seated = self.running.iter().chain(&self.waiting).map(|&slot| &self.sequences[slot]);
+        format!(
+            "{:?} {:?} {:?} {:?}",
+            self.running,
+            self.waiting,
+            seated.collect::<Vec<_>>(),
+            self.pool.snapshot()
+        )
+    }
+
     /// Panics unless blocks, sequences, queue and batch agree.
     pub fn check(&self) {
         let seated = self.running.iter().chain(&self.waiting).map(|&slot| &self.sequences[slot]);

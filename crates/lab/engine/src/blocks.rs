@@ -54,9 +54,20 @@ impl BlockPool {
         self.names.count()
     }
 
+    /// Every name that a block carries, once.
+    pub fn names(&self) -> impl Iterator<Item = BlockName> {
+        self.names.all()
+    }
+
     /// A block with this name.
+    #[cfg(test)]
     pub fn find(&self, name: BlockName) -> Option<u32> {
         self.names.find(name)
+    }
+
+    /// Blocks with the names of a chain, from its start, as far as there are any.
+    pub fn find_chain<'a>(&'a self, chain: &'a [BlockName]) -> impl Iterator<Item = u32> + 'a {
+        self.names.find_chain(chain)
     }
 
     /// Whether nobody holds the block, so that holding it uses up a free one.

@@ -175,9 +175,13 @@ impl Engine {
     /// never taken from the cache.
     pub fn cached_tokens(&self, chain: &[BlockName], prompt_tokens: u32) -> u32 {
         let blocks_max = (prompt_tokens.saturating_sub(1) / self.config.block_size) as usize;
-        let names = chain.iter().take(blocks_max);
-        let found = names.take_while(|&&name| self.scheduler.pool.find(name).is_some()).count();
+        let found = self.scheduler.pool.find_chain(&chain[..blocks_max.min(chain.len())]).count();
         found as u32 * self.config.block_size
+    }
+
+    /// Every name that can be found in the cache now, each once, in no order to rely on.
+    pub fn cached_names(&self) -> impl Iterator<Item = BlockName> {
+        self.scheduler.pool.names()
     }
 
     /// How it stands. In a run: how it stood when the run began; see [`catch_up`](Engine::catch_up).

@@ -3,22 +3,43 @@
 //! Engines do not deduplicate: two sequences that fill the same block at the same time both keep theirs, under one
 //! name. So a name leads to a ring of blocks, threaded through an array, oldest first; a hot prompt can leave thousands
 //! of copies of its last block, and each must go in constant time.
+//!
+//! Names that differ only in their last four bits lie on one page. Whoever counts along a chain in those bits, as the
+//! simulator does, has sixteen blocks found, stored and evicted for one look into the table; other names have a page each.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::BlockName;
 
-/// Marks a block without a name.
+/// Marks a block without a name, and a name without a block.
 const NONE: u32 = u32::MAX;
+/// Names on a page.
+const PAGE: u64 = 16;
 
 /// Blocks by name and names by block.
 #[derive(Clone, Debug)]
 pub struct NameIndex {
-    oldest: HashMap<BlockName, u32, BuildHasherDefault<AlreadyHashed>>,
+    numbers: HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>>,
+    pages: Vec<Page>,
+    vacant: Vec<u32>,
+    /// The page that was used last: most often it is the one that is wanted next.
+    last: (u64, u32),
     carriers: Vec<Carrier>,
     count: u32,
 }
+
+/// The oldest carrier of each of sixteen names.
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    oldest: [u32; PAGE as usize],
+    /// Names that have one.
+    used: u32,
+}
+
+const BLANK: Page = Page { oldest: [NONE; PAGE as usize], used: 0 };
+/// No name lies on this page: it is beyond the last.
+const NOWHERE: (u64, u32) = (u64::MAX, NONE);
 
 /// A block's name, and its neighbours among the blocks of the same name.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +54,14 @@ const NAMELESS: Carrier = Carrier { name: BlockName(0), before: NONE, after: NON
 impl NameIndex {
     /// No block has a name.
     pub fn new(blocks: u32) -> NameIndex {
-        let oldest = HashMap::with_capacity_and_hasher(blocks as usize, BuildHasherDefault::default());
-        NameIndex { oldest, carriers: vec![NAMELESS; blocks as usize], count: 0 }
+        NameIndex {
+            numbers: HashMap::default(),
+            pages: Vec::new(),
+            vacant: Vec::new(),
+            last: NOWHERE,
+            carriers: vec![NAMELESS; blocks as usize],
+            count: 0,
+        }
     }
 
     /// How many blocks have a name.
@@ -43,8 +70,30 @@ impl NameIndex {
     }
 
     /// The block that has carried this name longest.
+    #[cfg(test)]
     pub fn find(&self, name: BlockName) -> Option<u32> {
-        self.oldest.get(&name).copied()
+        let number = *self.numbers.get(&(name.0 / PAGE))?;
+        self.pages[number as usize].carrier(name)
+    }
+
+    /// The oldest carriers of a chain of names, as far as each has one.
+    pub fn find_chain<'a>(&'a self, chain: &'a [BlockName]) -> impl Iterator<Item = u32> + 'a {
+        let (mut at, mut page) = NOWHERE;
+        chain.iter().map_while(move |&name| {
+            if name.0 / PAGE != at {
+                at = name.0 / PAGE;
+                page = *self.numbers.get(&at)?;
+            }
+            self.pages[page as usize].carrier(name)
+        })
+    }
+
+    /// Every name, once.
+    pub fn all(&self) -> impl Iterator<Item = BlockName> {
+        self.numbers.iter().flat_map(move |(&at, &number)| {
+            let names = (0..PAGE).map(move |low| BlockName(at * PAGE + low));
+            names.filter(move |&name| self.pages[number as usize].carrier(name).is_some())
+        })
     }
 
     /// The name of a block.
@@ -55,7 +104,7 @@ impl NameIndex {
 
     /// Names a block that has no name.
     pub fn insert(&mut self, block: u32, name: BlockName) {
-        let oldest = *self.oldest.entry(name).or_insert(block);
+        let oldest = self.page_for(name).oldest_or(name, block);
         self.carriers[block as usize] = Carrier { name, before: block, after: block };
         self.count += 1;
         if oldest != block {
@@ -68,21 +117,51 @@ impl NameIndex {
         let name = self.name_of(block)?;
         let Carrier { before, after, .. } = std::mem::replace(&mut self.carriers[block as usize], NAMELESS);
         self.count -= 1;
+        let page = self.page_for(name);
         if after == block {
-            self.oldest.remove(&name);
+            page.forget(name);
+            if page.used == 0 {
+                self.close_page(name);
+            }
             return Some(name);
         }
+        page.replace(name, block, after);
         self.carriers[before as usize].after = after;
         self.carriers[after as usize].before = before;
-        self.oldest.entry(name).and_modify(|oldest| *oldest = if *oldest == block { after } else { *oldest });
         Some(name)
     }
 
     /// Takes every name away.
     pub fn clear(&mut self) {
-        self.oldest.clear();
+        self.numbers.clear();
+        self.pages.clear();
+        self.vacant.clear();
+        self.last = NOWHERE;
         self.carriers.fill(NAMELESS);
         self.count = 0;
+    }
+
+    /// The page of a name, opened if need be.
+    fn page_for(&mut self, name: BlockName) -> &mut Page {
+        let at = name.0 / PAGE;
+        if self.last.0 != at {
+            let (vacant, pages) = (&mut self.vacant, &mut self.pages);
+            let number = *self.numbers.entry(at).or_insert_with(|| {
+                vacant.pop().unwrap_or_else(|| {
+                    pages.push(BLANK);
+                    (pages.len() - 1) as u32
+                })
+            });
+            self.last = (at, number);
+        }
+        &mut self.pages[self.last.1 as usize]
+    }
+
+    /// Gives back a page that has no name left; it is the one used last.
+    fn close_page(&mut self, name: BlockName) {
+        self.numbers.remove(&(name.0 / PAGE));
+        self.vacant.push(self.last.1);
+        self.last = NOWHERE;
     }
 
     /// Joins the ring at its end, which is just before its oldest.
@@ -107,7 +186,36 @@ impl NameIndex {
     }
 }
 
-/// Passes a name through: it is a hash already.
+impl Page {
+    fn carrier(&self, name: BlockName) -> Option<u32> {
+        Some(self.oldest[(name.0 % PAGE) as usize]).filter(|&block| block != NONE)
+    }
+
+    /// The name's oldest carrier, which is `block` if it has none yet.
+    fn oldest_or(&mut self, name: BlockName, block: u32) -> u32 {
+        let oldest = &mut self.oldest[(name.0 % PAGE) as usize];
+        if *oldest == NONE {
+            *oldest = block;
+            self.used += 1;
+        }
+        *oldest
+    }
+
+    fn forget(&mut self, name: BlockName) {
+        self.oldest[(name.0 % PAGE) as usize] = NONE;
+        self.used -= 1;
+    }
+
+    /// If `block` was the oldest, `next` is from now on.
+    fn replace(&mut self, name: BlockName, block: u32, next: u32) {
+        let oldest = &mut self.oldest[(name.0 % PAGE) as usize];
+        if *oldest == block {
+            *oldest = next;
+        }
+    }
+}
+
+/// Passes a page's address through: the names on it are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 struct AlreadyHashed(u64);
 
@@ -116,12 +224,13 @@ impl Hasher for AlreadyHashed {
         self.0
     }
 
-    fn write_u64(&mut self, name: u64) {
-        self.0 = name;
+    fn write_u64(&mut self, address: u64) {
+        // The table looks at the highest bits too, and an address has four zeros there.
+        self.0 = address.rotate_left(4) ^ address;
     }
 
     fn write(&mut self, _: &[u8]) {
-        unreachable!("a block name is hashed as one u64");
+        unreachable!("a page's address is hashed as one u64");
     }
 }
 
@@ -130,6 +239,21 @@ mod tests {
     use super::*;
 
     const NAME: BlockName = BlockName(7);
+
+    #[test]
+    fn names_on_one_page_do_not_mix_and_an_empty_page_is_used_again() {
+        let mut names = NameIndex::new(40);
+        let name = |n: u32| BlockName(u64::from(n) + 5);
+        (0..40).for_each(|block| names.insert(block, name(block)));
+        assert!((0..40).all(|block| names.find(name(block)) == Some(block)));
+        let chain: Vec<BlockName> = (0..45).map(name).collect();
+        assert_eq!(names.find_chain(&chain).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
+        assert_eq!(names.all().count(), 40);
+        (0..40).for_each(|block| assert_eq!(names.remove(block), Some(name(block))));
+        assert_eq!((names.numbers.len(), names.vacant.len()), (0, names.pages.len()));
+        names.insert(3, name(100));
+        assert_eq!((names.find(name(100)), names.find(name(3))), (Some(3), None));
+    }
 
     #[test]
     fn the_oldest_carrier_answers_for_its_name() {

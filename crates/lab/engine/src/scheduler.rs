@@ -180,8 +180,7 @@ impl Scheduler {
         }
         let sequence = &self.sequences[slot];
         let blocks_max = (sequence.known() - 1) / self.block_size;
-        let names = sequence.chain[..blocks_max as usize].iter();
-        self.hits.extend(names.map_while(|&name| self.pool.find(name)));
+        self.hits.extend(self.pool.find_chain(&sequence.chain[..blocks_max as usize]));
     }
 
     /// Whether all tokens of the sequence find room, not only its first chunk (vLLM's `scheduler_reserve_full_isl`).

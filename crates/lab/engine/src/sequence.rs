@@ -86,9 +86,6 @@ pub struct Sequences {
     vacant: Vec<u32>,
 }
 
-/// The uses of a slot are counted above its number.
-const USE: u64 = 1 << 32;
-
 impl Sequences {
     /// Finds a slot for a request.
     pub fn insert(&mut self, submitted: Micros, request: Request) -> u32 {
@@ -99,7 +96,7 @@ impl Sequences {
 
     /// The slot of a sequence that is still there.
     pub fn find(&self, id: SequenceId) -> Option<u32> {
-        let slot = (id.0 % USE) as u32;
+        let slot = id.slot() as u32;
         let sequence = self.slots.get(slot as usize)?;
         (sequence.id == id && sequence.phase != Phase::Vacant).then_some(slot)
     }
@@ -107,7 +104,7 @@ impl Sequences {
     /// Frees a slot. Its blocks must have been released.
     pub fn remove(&mut self, slot: u32) {
         let sequence = &mut self[slot];
-        sequence.id.0 = sequence.id.0.wrapping_add(USE);
+        sequence.id.0 = sequence.id.0.wrapping_add(SequenceId::USE);
         sequence.phase = Phase::Vacant;
         sequence.chain = Vec::new();
         sequence.blocks.clear();

@@ -9,6 +9,7 @@
 //!                            └─────► bounds: what no router could do better
 //! ```
 
+mod bounds;
 mod config;
 mod directory;
 mod gate;
@@ -24,9 +25,11 @@ mod record;
 mod replication;
 mod rule;
 mod session;
+mod summary;
 mod workload;
 mod world;
 
+pub use bounds::{Bounds, bounds};
 pub use config::{BadConfig, Config, NewsPath, UnknownView, View};
 pub use incident::{BadIncident, Incident, IncidentKind};
 pub use load::LoadSeries;
@@ -36,5 +39,6 @@ pub use random::{Random, mix};
 pub use record::Record;
 pub use rule::{BadRule, Needs, Rule};
 pub use session::{Session, Thread, Turn};
+pub use summary::{Estimate, Slo, Spread, Summary};
 pub use workload::{Scale, Sessions, UnknownWorkload, Workload};
 pub use world::{Outcome, run};

@@ -26,6 +26,7 @@ mod replication;
 mod rule;
 mod session;
 mod summary;
+mod trace;
 mod workload;
 mod world;
 
@@ -40,5 +41,6 @@ pub use record::Record;
 pub use rule::{BadRule, Needs, Rule};
 pub use session::{Session, Thread, Turn};
 pub use summary::{Estimate, Slo, Spread, Summary};
+pub use trace::{BadLine, Passages, Trace, TraceError, TraceFormat, TraceOptions, read_trace};
 pub use workload::{Scale, Sessions, UnknownWorkload, Workload};
 pub use world::{Outcome, run};

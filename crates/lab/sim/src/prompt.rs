@@ -25,11 +25,11 @@ pub fn tokens(pieces: &[Piece]) -> u32 {
 /// The names of all full blocks of a prompt and its answer: each stands for everything up to its end.
 ///
 /// Blocks that lie in one piece are named in sixteens, counted in the last bits, because engines keep such names together.
-pub fn block_names(prompt: &[Piece], answer: Piece, block_tokens: u32) -> Vec<BlockName> {
-    let all = tokens(prompt) + answer.tokens;
+pub fn block_names(prompt: &[Piece], answer: &[Piece], block_tokens: u32) -> Vec<BlockName> {
+    let all = tokens(prompt) + tokens(answer);
     let mut names = Vec::with_capacity((all / block_tokens) as usize);
     let (mut name, mut filled) = (0_u64, 0);
-    for piece in prompt.iter().copied().chain([answer]) {
+    for piece in prompt.iter().copied().chain(answer.iter().copied()) {
         // The block that the piece before has left unfinished.
         let joint = if filled == 0 { 0 } else { piece.tokens.min(block_tokens - filled) };
         if joint > 0 {
@@ -145,7 +145,7 @@ mod tests {
                 other[last].tokens = other[last].tokens.min(cut);
             }
             let shared = common(&spelled(&one), &spelled(&other)) as u32;
-            let names = |row: &[Piece]| block_names(row, piece(99, 1), size);
+            let names = |row: &[Piece]| block_names(row, &[piece(99, 1)], size);
             let with_answers = [(&one, &other)].map(|(a, b)| common(&names(a), &names(b)));
             prop_assert_eq!(with_answers, [(shared / size) as usize]);
             let (mut these, mut those) = (Vec::new(), Vec::new());
@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn an_answer_that_is_asked_about_is_found_again() {
         let (question, answer, more) = (piece(1, 37), piece(2, 30), piece(3, 50));
-        let first = block_names(&[question], answer, 16);
-        let second = block_names(&[question, answer, more], piece(4, 9), 16);
+        let first = block_names(&[question], &[answer], 16);
+        let second = block_names(&[question, answer, more], &[piece(4, 9)], 16);
         assert_eq!(first.len(), 4);
         assert_eq!(first[..], second[..4]);
     }

@@ -27,7 +27,7 @@ pub struct Turn {
     /// The whole prompt, with the history where there is one.
     pub prompt: Vec<Piece>,
     /// What the engine will answer, at least one token. A later prompt that repeats it finds it in the cache.
-    pub answer: Piece,
+    pub answer: Vec<Piece>,
 }
 
 /// A conversation, as its requests name it.
@@ -41,7 +41,7 @@ pub struct Thread {
 
 impl Session {
     /// A request by itself.
-    pub fn single(starts: Micros, prompt: Vec<Piece>, answer: Piece) -> Session {
+    pub fn single(starts: Micros, prompt: Vec<Piece>, answer: Vec<Piece>) -> Session {
         let thread = Thread { key: None, first_tokens: tokens(&prompt) };
         Session { starts, turns: vec![Turn { think: Micros::ZERO, thread, prompt, answer }] }
     }

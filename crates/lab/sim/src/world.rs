@@ -236,7 +236,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         self.asks += 1;
         job.avoid.clear();
         let turn = &job.session.turns[job.turn];
-        job.chain = block_names(&turn.prompt, turn.answer, self.config.fleet[0].block_size);
+        job.chain = block_names(&turn.prompt, &turn.answer, self.config.fleet[0].block_size);
         self.route(place);
     }
 
@@ -291,7 +291,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         let turn = &job.session.turns[job.turn];
         let keeps_chain = self.config.view == View::Exact && self.config.news != NewsPath::DIRECT;
         let chain = if keeps_chain { job.chain.clone() } else { std::mem::take(&mut job.chain) };
-        let (prompt_tokens, output_tokens) = (tokens(&turn.prompt), turn.answer.tokens);
+        let (prompt_tokens, output_tokens) = (tokens(&turn.prompt), tokens(&turn.answer));
         match node.submit(self.now, Request { chain, prompt_tokens, output_tokens }, place) {
             Ok(()) => self.go_on(index),
             Err(_) => self.reject(place),
@@ -383,7 +383,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         let turn = &job.session.turns[job.turn];
         let usage = Usage {
             prompt_tokens: tokens(&turn.prompt),
-            output_tokens: turn.answer.tokens,
+            output_tokens: tokens(&turn.answer),
             cached_tokens: Some(job.cached_tokens),
         };
         let (node, predicted_tokens) = (routed.node, routed.predicted_tokens);
@@ -444,7 +444,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         }
         self.retried += 1;
         let turn = &job.session.turns[job.turn];
-        job.chain = block_names(&turn.prompt, turn.answer, self.config.fleet[0].block_size);
+        job.chain = block_names(&turn.prompt, &turn.answer, self.config.fleet[0].block_size);
         self.route(place);
     }
 

@@ -71,17 +71,17 @@ impl Floor {
     ) -> Option<Access> {
         let block_tokens = self.engine.block_size;
         let prompt_tokens = tokens(&turn.prompt);
-        if u64::from(prompt_tokens) + u64::from(turn.answer.tokens) > self.engine.kv_tokens {
+        if u64::from(prompt_tokens) + u64::from(tokens(&turn.answer)) > self.engine.kv_tokens {
             return None;
         }
-        let chain = block_names(&turn.prompt, turn.answer, block_tokens);
+        let chain = block_names(&turn.prompt, &turn.answer, block_tokens);
         let usable = (prompt_tokens - 1) / block_tokens;
         let known = chain[..usable as usize].iter().take_while(|name| seen.contains(&name.0)).count();
         let infinite_hits = known as u32;
         seen.extend(chain.iter().map(|name| name.0));
         let hops = Micros(2 * self.hop.0);
         let ttft = prefill(&self.cost, &self.engine, infinite_hits * block_tokens, prompt_tokens) + hops;
-        let e2e = ttft + self.decode(prompt_tokens, turn.answer.tokens);
+        let e2e = ttft + self.decode(prompt_tokens, tokens(&turn.answer));
         Some(Access { asked, prompt_tokens, usable, chain, infinite_hits, ttft, e2e })
     }
 

@@ -84,7 +84,7 @@ fn conversation(starts: Micros, chat: &Chat, system: Piece, random: &mut Random)
             first_tokens = tokens(&prompt);
         }
         let think = Micros::from_millis_f64(random.exponential(chat.think_mean_s * 1_000.0));
-        Turn { think, thread: Thread { key: Some(key), first_tokens }, prompt, answer }
+        Turn { think, thread: Thread { key: Some(key), first_tokens }, prompt, answer: vec![answer] }
     });
     Session { starts, turns: turns.collect() }
 }

@@ -46,6 +46,6 @@ fn converse(texts: u64, random: &mut Random, turns: &mut Vec<Turn>) {
             first_tokens = tokens(&prompt);
         }
         let thread = Thread { key: Some(key), first_tokens };
-        turns.push(Turn { think: Micros::ZERO, thread, prompt, answer });
+        turns.push(Turn { think: Micros::ZERO, thread, prompt, answer: vec![answer] });
     }
 }

@@ -59,7 +59,7 @@ fn conversation(
             first_tokens = tokens(&prompt);
         }
         let think = Micros::from_millis_f64(random.exponential(12_000.0));
-        Turn { think, thread: Thread { key: Some(key), first_tokens }, prompt, answer }
+        Turn { think, thread: Thread { key: Some(key), first_tokens }, prompt, answer: vec![answer] }
     });
     Session { starts, turns: turns.collect() }
 }

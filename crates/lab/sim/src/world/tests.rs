@@ -18,7 +18,7 @@ fn piece(text: u64, tokens: u32) -> Piece {
 }
 
 fn ask(at_ms: u64, prompt: &[Piece], answer: Piece) -> Session {
-    Session::single(Micros::from_millis(at_ms), prompt.to_vec(), answer)
+    Session::single(Micros::from_millis(at_ms), prompt.to_vec(), vec![answer])
 }
 
 fn chats(requests: u64) -> impl Iterator<Item = Session> {
@@ -78,7 +78,7 @@ fn turns_wait_for_the_answer_before_them() {
         think: Micros::from_millis(think_ms),
         thread: crate::Thread::default(),
         prompt: prompt.to_vec(),
-        answer,
+        answer: vec![answer],
     };
     let (question, answer) = (piece(1, 320), piece(2, 64));
     let turns = vec![turn(0, &[question], answer), turn(70, &[question, answer, piece(3, 40)], piece(4, 5))];

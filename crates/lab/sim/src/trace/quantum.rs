@@ -1,0 +1,66 @@
+//! Arrivals that were recorded by a coarse clock.
+//!
+//! A trace whose requests all come at multiples of three seconds, ten at once, would measure the clock: every queue would be
+//! filled by the tick. So each request is put anywhere within its tick, by lot.
+
+use warmroute_types::Micros;
+
+use crate::Session;
+use crate::random::Random;
+
+/// A tick shorter than this does not matter.
+const TICK_MIN: Micros = Micros::from_millis(500);
+
+/// Smears arrivals that are quantised, and says so.
+pub fn smear(sessions: &mut [Session], seed: u64) -> Option<String> {
+    let tick = tick(sessions)?;
+    let mut random = Random::new(seed, 802);
+    for session in sessions.iter_mut() {
+        session.starts = session.starts + Micros(random.between(0, tick.0 - 1));
+    }
+    let tick_ms = tick.as_millis_f64();
+    Some(format!(
+        "arrivals were recorded in ticks of {tick_ms} ms: each was put anywhere within its tick, by lot"
+    ))
+}
+
+/// The clock's tick, if all arrivals are multiples of it and there are several to each.
+fn tick(sessions: &[Session]) -> Option<Micros> {
+    let mut stamps: Vec<u64> = sessions.iter().map(|session| session.starts.0).collect();
+    stamps.sort_unstable();
+    stamps.dedup();
+    if stamps.len() < 3 || stamps.len() * 2 > sessions.len() {
+        return None;
+    }
+    let tick = stamps.windows(2).map(|pair| pair[1] - pair[0]).fold(0, divisor);
+    (tick >= TICK_MIN.0).then_some(Micros(tick))
+}
+
+/// The greatest common divisor.
+fn divisor(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { divisor(other, one % other) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Piece;
+
+    fn at_ms(times: impl Iterator<Item = u64>) -> Vec<Session> {
+        let piece = Piece { content: 1, tokens: 1 };
+        times.map(|ms| Session::single(Micros::from_millis(ms), vec![piece], vec![piece])).collect()
+    }
+
+    #[test]
+    fn ticks_are_smeared_and_true_times_are_not() {
+        let mut ticking = at_ms((0..300).map(|n| n / 10 * 3_000));
+        assert!(smear(&mut ticking, 1).unwrap().contains("3000 ms"));
+        for (number, session) in (0_u64..).zip(&ticking) {
+            let tick = number / 10 * 3_000_000;
+            assert!((tick..tick + 3_000_000).contains(&session.starts.0));
+        }
+        let mut flowing = at_ms((0..300).map(|n| n * 37));
+        assert_eq!(smear(&mut flowing, 1), None);
+        assert_eq!(flowing, at_ms((0..300).map(|n| n * 37)));
+    }
+}

@@ -71,6 +71,11 @@ pub fn duration(ms: f64) -> String {
     }
 }
 
+/// The same for round values beside an axis: `200 ms`, `5 s`, `1000 s`.
+pub fn round_duration(ms: f64) -> String {
+    if ms < 1_000.0 { format!("{} ms", trimmed(ms, 1)) } else { format!("{} s", trimmed(ms / 1_000.0, 1)) }
+}
+
 /// A count with a letter: `1.2M`.
 pub fn count(value: f64) -> String {
     match value.abs() {
@@ -117,6 +122,7 @@ mod tests {
             [0.0, 0.05, 2.5, 250.0, 32_000.0, 1_250_000.0].map(count).join(", "),
             "0, 0.05, 2.5, 250, 32k, 1.2M"
         );
+        assert_eq!([0.5, 200.0, 5_000.0, 1e6].map(round_duration).join(", "), "0.5 ms, 200 ms, 5 s, 1000 s");
         let sure = Estimate { mean: 100.0, within: Some(0.1) };
         let unsure = Estimate { mean: 100.0, within: Some(7.0) };
         assert_eq!(with_confidence(sure, duration), "100 ms");

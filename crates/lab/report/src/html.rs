@@ -3,7 +3,7 @@
 use warmroute_sim::{Bounds, Estimate};
 
 use crate::chart::{Lines, Series, load, ranges, shares, surface};
-use crate::figures::{Figures, duration, percent};
+use crate::figures::{Figures, count, duration, percent, round_duration};
 use crate::report::{Point, Report, Sweep};
 use crate::svg::{colour, escaped};
 use crate::table::{HEADS, bound_rows, cells, heading};
@@ -64,58 +64,79 @@ fn sweep_plots(report: &Report, sweep: &Sweep) -> String {
         return format!("<h2>The answer</h2>\n<div class=\"plots\">\n{surfaces}</div>\n");
     }
     let x = &sweep.parameters[0];
-    let mean = lines(
-        report,
-        x,
-        "TTFT mean",
-        duration,
-        |row| row.ttft_mean_ms,
-        Some(|bounds| bounds.zero_queue_ttft_ms.mean),
-    );
-    let tail = lines(report, x, "TTFT p99", duration, |row| row.ttft_p99_ms, None);
-    let hits = lines(
-        report,
-        x,
-        "token hit",
-        percent,
-        |row| row.token_hit_ratio,
-        Some(|bounds| bounds.pooled_belady_token_hit_ratio),
-    );
-    let goodput = lines(report, x, "goodput per second", crate::figures::count, |row| row.goodput_rps, None);
-    format!(
-        "<h2>The answer</h2>\n{}<div class=\"plots\">\n{}{}{}{}</div>\n",
-        legend(report),
-        figure("Time to first token, mean", "Lower is better. Dashed: if nobody ever waited.", &mean),
-        figure("Time to first token, 99th percentile", "Lower is better.", &tail),
-        figure(
-            "Prompt tokens found in a cache",
-            "Higher is better. Dashed: the most any router could find (pooled Belady).",
-            &hits
-        ),
-        figure("Goodput", "Requests a second that meet the SLO. Higher is better.", &goodput),
-    )
+    let plots: String = MEASURES
+        .iter()
+        .map(|measure| figure(measure.caption, measure.about, &lines(report, x, measure)))
+        .collect();
+    format!("<h2>The answer</h2>\n{}<div class=\"plots\">\n{plots}</div>\n", legend(report))
 }
 
-fn lines(
-    report: &Report,
-    x: &str,
-    y: &str,
+/// What is plotted against the parameter of a sweep.
+struct Measure {
+    caption: &'static str,
+    about: &'static str,
+    /// On the axis.
+    label: &'static str,
     words: fn(f64) -> String,
+    tick_words: fn(f64) -> String,
     of: fn(&Figures) -> Estimate,
     bound: Option<fn(&Bounds) -> f64>,
-) -> String {
+}
+
+const MEASURES: [Measure; 4] = [
+    Measure {
+        caption: "Time to first token, mean",
+        about: "Lower is better. Dashed: if nobody ever waited.",
+        label: "TTFT mean",
+        words: duration,
+        tick_words: round_duration,
+        of: |row| row.ttft_mean_ms,
+        bound: Some(|bounds| bounds.zero_queue_ttft_ms.mean),
+    },
+    Measure {
+        caption: "Time to first token, 99th percentile",
+        about: "Lower is better.",
+        label: "TTFT p99",
+        words: duration,
+        tick_words: round_duration,
+        of: |row| row.ttft_p99_ms,
+        bound: None,
+    },
+    Measure {
+        caption: "Prompt tokens found in a cache",
+        about: "Higher is better. Dashed: the most any router could find (pooled Belady).",
+        label: "token hit",
+        words: percent,
+        tick_words: percent,
+        of: |row| row.token_hit_ratio,
+        bound: Some(|bounds| bounds.pooled_belady_token_hit_ratio),
+    },
+    Measure {
+        caption: "Goodput",
+        about: "Requests a second that meet the SLO. Higher is better.",
+        label: "goodput per second",
+        words: count,
+        tick_words: count,
+        of: |row| row.goodput_rps,
+        bound: None,
+    },
+];
+
+fn lines(report: &Report, x: &str, measure: &Measure) -> String {
     let policies = report.policies();
     let at = |point: &Point| point.values.first().copied();
     let mut series: Vec<Series<'_>> = policies
         .iter()
         .enumerate()
         .map(|(place, &policy)| {
-            let points =
-                report.points.iter().filter_map(|point| Some((at(point)?, of(&Figures::of(point, policy)?))));
+            let points = report
+                .points
+                .iter()
+                .filter_map(|point| Some((at(point)?, (measure.of)(&Figures::of(point, policy)?))));
             Series { name: policy, place: Some(place), points: points.collect() }
         })
         .collect();
-    if let Some(bound) = bound {
+    if let Some(bound) = measure.bound {
         let value = |point: &Point| {
             Some((at(point)?, Estimate { mean: bound(point.bounds.as_ref()?), within: None }))
         };
@@ -125,7 +146,8 @@ fn lines(
             points: report.points.iter().filter_map(value).collect(),
         });
     }
-    Lines { name: &format!("{y} against {x}"), x, y, words, series }.draw()
+    let Measure { label: y, words, tick_words, .. } = *measure;
+    Lines { name: &format!("{y} against {x}"), x, y, words, tick_words, series }.draw()
 }
 
 fn legend(report: &Report) -> String {

@@ -17,6 +17,8 @@ pub struct Lines<'a> {
     pub x: &'a str,
     pub y: &'a str,
     pub words: fn(f64) -> String,
+    /// The same for round values.
+    pub tick_words: fn(f64) -> String,
     pub series: Vec<Series<'a>>,
 }
 
@@ -61,7 +63,7 @@ impl Lines<'_> {
         for tick in y.ticks() {
             let at = y.at(tick);
             drawing.rule("grid", (LEFT, at), (SIZE.0 - RIGHT, at));
-            drawing.text("tick", (LEFT - 8.0, at + 4.0), Anchor::End, &(self.words)(tick));
+            drawing.text("tick", (LEFT - 8.0, at + 4.0), Anchor::End, &(self.tick_words)(tick));
         }
         let mut at_values: Vec<f64> = self.all().map(|(x, _)| *x).collect();
         at_values.sort_by(f64::total_cmp);

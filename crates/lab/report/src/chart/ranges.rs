@@ -1,7 +1,7 @@
 //! Time to first token, a row for each policy: from the median over the mean and the 95th to the 99th percentile.
 
 use crate::axis::Axis;
-use crate::figures::{Figures, duration};
+use crate::figures::{Figures, duration, round_duration};
 use crate::report::{Point, Report};
 use crate::svg::{Anchor, Drawing, colour};
 
@@ -36,7 +36,7 @@ fn frame(drawing: &mut Drawing, axis: &Axis, height: f64, floor: Option<f64>) {
     for tick in axis.ticks() {
         let x = axis.at(tick);
         drawing.rule("grid", (x, TOP), (x, height - BOTTOM));
-        drawing.text("tick", (x, height - BOTTOM + 18.0), Anchor::Middle, &duration(tick));
+        drawing.text("tick", (x, height - BOTTOM + 18.0), Anchor::Middle, &round_duration(tick));
     }
     if let Some(floor) = floor {
         let x = axis.at(floor);

@@ -9,7 +9,7 @@ const WIDTH: f64 = 760.0;
 const LEFT: f64 = 190.0;
 const RIGHT: f64 = 60.0;
 const ROW: f64 = 30.0;
-const TOP: f64 = 40.0;
+const TOP: f64 = 46.0;
 const BOTTOM: f64 = 28.0;
 
 /// The plot of one point.
@@ -59,7 +59,9 @@ fn mark_bounds(drawing: &mut Drawing, axis: &Axis, height: f64, bounds: Option<[
         let x = axis.at(value);
         drawing.rule("bound", (x, TOP - 6.0), (x, height - BOTTOM));
     }
-    for (names, value) in marks {
-        drawing.text("bound-name", (axis.at(value), TOP - 11.0), Anchor::End, &format!("pooled: {names}"));
+    // One above the other, or long names would run into each other.
+    for (row, (names, value)) in marks.iter().rev().enumerate() {
+        let y = TOP - 11.0 - 15.0 * row as f64;
+        drawing.text("bound-name", (axis.at(*value) + 4.0, y), Anchor::End, &format!("pooled: {names}"));
     }
 }

@@ -24,7 +24,8 @@ pub fn smear(sessions: &mut [Session], seed: u64) -> Option<String> {
     ))
 }
 
-/// The clock's tick, if all arrivals are multiples of it and there are several to each.
+/// The clock's tick, if nearly all gaps between arrivals are multiples of it, give or take a hundredth, and there are several
+/// arrivals to each.
 fn tick(sessions: &[Session]) -> Option<Micros> {
     let mut stamps: Vec<u64> = sessions.iter().map(|session| session.starts.0).collect();
     stamps.sort_unstable();
@@ -32,13 +33,15 @@ fn tick(sessions: &[Session]) -> Option<Micros> {
     if stamps.len() < 3 || stamps.len() * 2 > sessions.len() {
         return None;
     }
-    let tick = stamps.windows(2).map(|pair| pair[1] - pair[0]).fold(0, divisor);
-    (tick >= TICK_MIN.0).then_some(Micros(tick))
-}
-
-/// The greatest common divisor.
-fn divisor(one: u64, other: u64) -> u64 {
-    if other == 0 { one } else { divisor(other, one % other) }
+    let mut gaps: Vec<u64> = stamps.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    gaps.sort_unstable();
+    let tick = gaps[gaps.len() / 2];
+    let is_multiple = |gap: u64| {
+        let off = gap % tick;
+        off.min(tick - off) <= tick / 100
+    };
+    let multiples = gaps.iter().filter(|&&gap| is_multiple(gap)).count();
+    (tick >= TICK_MIN.0 && multiples * 10 >= gaps.len() * 9).then_some(Micros(tick))
 }
 
 #[cfg(test)]
@@ -59,6 +62,8 @@ mod tests {
             let tick = number / 10 * 3_000_000;
             assert!((tick..tick + 3_000_000).contains(&session.starts.0));
         }
+        let mut jittering = at_ms((0..300).map(|n| n / 10 * 3_000 + n / 10 % 3));
+        assert!(smear(&mut jittering, 1).is_some(), "a clock that is off by a millisecond still ticks");
         let mut flowing = at_ms((0..300).map(|n| n * 37));
         assert_eq!(smear(&mut flowing, 1), None);
         assert_eq!(flowing, at_ms((0..300).map(|n| n * 37)));

@@ -6,13 +6,14 @@
 //! (vLLM since 0.24).
 
 use crate::BlockName;
+use crate::block::{Block, blank};
 use crate::free_list::FreeList;
 use crate::names::NameIndex;
 
 /// All blocks of one engine.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
-    holders: Vec<u32>,
+    blocks: Vec<Block>,
     free: FreeList,
     names: NameIndex,
 }
@@ -27,16 +28,12 @@ pub struct Taken {
 impl BlockPool {
     /// An empty cache.
     pub fn new(blocks: u32) -> BlockPool {
-        BlockPool {
-            holders: vec![0; blocks as usize],
-            free: FreeList::full(blocks),
-            names: NameIndex::new(blocks),
-        }
+        BlockPool { blocks: blank(blocks), free: FreeList::full(blocks), names: NameIndex::new() }
     }
 
     /// Blocks there are.
     pub fn total(&self) -> u32 {
-        self.holders.len() as u32
+        self.blocks.len() as u32
     }
 
     /// Blocks that nobody holds.
@@ -72,27 +69,27 @@ impl BlockPool {
 
     /// Whether nobody holds the block, so that holding it uses up a free one.
     pub fn is_free(&self, block: u32) -> bool {
-        self.holders[block as usize] == 0
+        self.blocks[block as usize].holders == 0
     }
 
     /// One more sequence holds the block.
     pub fn hold(&mut self, block: u32) {
         if self.is_free(block) {
-            self.free.remove(block);
+            self.free.remove(&mut self.blocks, block);
         }
-        self.holders[block as usize] += 1;
+        self.blocks[block as usize].holders += 1;
     }
 
     /// Takes the free block that is due, for one holder. `None` when every block is held.
     pub fn take(&mut self) -> Option<Taken> {
-        let block = self.free.pop_front()?;
-        self.holders[block as usize] = 1;
-        Some(Taken { block, evicted: self.names.remove(block) })
+        let block = self.free.pop_front(&mut self.blocks)?;
+        self.blocks[block as usize].holders = 1;
+        Some(Taken { block, evicted: self.names.remove(&mut self.blocks, block) })
     }
 
     /// Gives a held block without a name its name: it is full, and can be hit from now on.
     pub fn name(&mut self, block: u32, name: BlockName) {
-        self.names.insert(block, name);
+        self.names.insert(&mut self.blocks, block, name);
     }
 
     /// A sequence lets go of its blocks, given in the order of its chain.
@@ -105,16 +102,17 @@ impl BlockPool {
     /// Takes every name away. Only for a cache that nobody holds a block of.
     pub fn forget_names(&mut self) {
         debug_assert_eq!(self.used(), 0);
-        self.names.clear();
+        self.names.clear(&mut self.blocks);
     }
 
     fn release_one(&mut self, block: u32) {
-        self.holders[block as usize] -= 1;
-        if !self.is_free(block) {
+        let own = &mut self.blocks[block as usize];
+        own.holders -= 1;
+        if own.holders > 0 {
             return;
         }
-        match self.names.name_of(block) {
-            Some(_) => self.free.push_back(block),
+        match own.name() {
+            Some(_) => self.free.push_back(&self.blocks, block),
             None => self.free.push_front(block),
         }
     }
@@ -124,23 +122,28 @@ impl BlockPool {
 impl BlockPool {
     /// Who holds what, what will be taken in which order, and the carriers of every name.
     pub fn snapshot(&self) -> String {
-        let names = (0..self.total()).map(|block| self.names.name_of(block)).collect::<Vec<_>>();
-        let carriers = names.iter().flatten().map(|&name| self.names.carriers_of(name)).collect::<Vec<_>>();
-        format!("{:?} {:?} {names:?} {carriers:?}", self.holders, self.free.to_vec())
+        let noted = self.blocks.iter().map(|block| (block.name(), block.holders)).collect::<Vec<_>>();
+        let names = noted.iter().filter_map(|(name, _)| *name);
+        let carriers = names.map(|name| self.names.carriers_of(&self.blocks, name)).collect::<Vec<_>>();
+        format!("{noted:?} {:?} {carriers:?}", self.free.to_vec(&self.blocks))
     }
 
     /// Panics unless the pool is consistent and held exactly as `holds` says, one entry for each hold.
     pub fn check(&self, holds: impl Iterator<Item = u32>) {
-        let mut holders = vec![0; self.holders.len()];
+        let mut holders = vec![0; self.total() as usize];
         holds.for_each(|block| holders[block as usize] += 1);
-        assert_eq!(holders, self.holders, "reference counts are uses");
-        let mut free = self.free.to_vec();
+        let noted: Vec<u32> = self.blocks.iter().map(|block| block.holders).collect();
+        assert_eq!(holders, noted, "reference counts are uses");
+        let mut free = self.free.to_vec(&self.blocks);
         free.sort_unstable();
         let unheld: Vec<u32> = (0..self.total()).filter(|&block| self.is_free(block)).collect();
         assert_eq!(free, unheld, "every block is free or held, never both");
-        let named = (0..self.total()).filter_map(|block| Some((block, self.names.name_of(block)?)));
+        let named = (0..self.total()).filter_map(|block| Some((block, self.blocks[block as usize].name()?)));
         for (block, name) in named.clone() {
-            assert!(self.names.carriers_of(name).contains(&block), "a name leads to all its blocks");
+            assert!(
+                self.names.carriers_of(&self.blocks, name).contains(&block),
+                "a name leads to all its blocks"
+            );
         }
         assert_eq!(named.count(), self.named() as usize);
     }

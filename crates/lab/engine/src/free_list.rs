@@ -1,30 +1,32 @@
 //! The blocks that nobody holds, in the order in which they will be taken.
 //!
-//! A list threaded through an array: a cached block is taken out of the middle when it is hit, so both that and the two
-//! ends must cost the same few writes, without allocation. The list is a ring whose extra last element, the post,
-//! stands between its end and its beginning.
+//! Blocks without a name come first, the last one freed before the others; then the named ones, the longest free first. Those
+//! stand in a log: who is freed is written at its end, and who is hit is struck out by the stamp it carries, not looked for. A
+//! list of links would be shorter to write, but to walk it is one cache miss after another, and a request walks hundreds.
 
-/// A ring of block numbers. A block may be in it once; the caller knows which are.
+use std::collections::VecDeque;
+
+use crate::block::Block;
+
+/// The free blocks. A block may be in it once; the caller knows which are.
 #[derive(Clone, Debug)]
 pub struct FreeList {
-    links: Vec<Link>,
+    nameless: Vec<u32>,
+    log: VecDeque<Entry>,
     count: u32,
 }
 
+/// A block that was freed, and is free still if it carries the same stamp.
 #[derive(Clone, Copy, Debug)]
-struct Link {
-    before: u32,
-    after: u32,
+struct Entry {
+    block: u32,
+    stamp: u32,
 }
 
 impl FreeList {
-    /// All of `blocks` blocks, lowest number first.
+    /// All of `blocks` blocks, none of which has a name; lowest number first.
     pub fn full(blocks: u32) -> FreeList {
-        let link = |at: u32| Link {
-            before: if at == 0 { blocks } else { at - 1 },
-            after: if at == blocks { 0 } else { at + 1 },
-        };
-        FreeList { links: (0..=blocks).map(link).collect(), count: blocks }
+        FreeList { nameless: (0..blocks).rev().collect(), log: VecDeque::new(), count: blocks }
     }
 
     /// How many blocks are free.
@@ -33,73 +35,97 @@ impl FreeList {
     }
 
     /// Takes the block that is due.
-    pub fn pop_front(&mut self) -> Option<u32> {
-        let post = self.post();
-        let block = self.links[post as usize].after;
-        (block != post).then(|| {
-            self.remove(block);
-            block
-        })
-    }
-
-    /// To be taken next.
-    pub fn push_front(&mut self, block: u32) {
-        let after = self.links[self.post() as usize].after;
-        self.insert_before(block, after);
-    }
-
-    /// To be taken last.
-    pub fn push_back(&mut self, block: u32) {
-        self.insert_before(block, self.post());
-    }
-
-    /// Takes a block out of the middle. It must be in the list.
-    pub fn remove(&mut self, block: u32) {
-        let Link { before, after } = self.links[block as usize];
-        self.links[before as usize].after = after;
-        self.links[after as usize].before = before;
+    pub fn pop_front(&mut self, blocks: &mut [Block]) -> Option<u32> {
+        let block = self.nameless.pop().or_else(|| self.pop_log(blocks))?;
         self.count -= 1;
+        Some(block)
     }
 
-    fn post(&self) -> u32 {
-        (self.links.len() - 1) as u32
-    }
-
-    fn insert_before(&mut self, block: u32, after: u32) {
-        let before = self.links[after as usize].before;
-        self.links[block as usize] = Link { before, after };
-        self.links[before as usize].after = block;
-        self.links[after as usize].before = block;
+    /// A block without a name: to be taken next.
+    pub fn push_front(&mut self, block: u32) {
+        self.nameless.push(block);
         self.count += 1;
     }
 
+    /// A block with a name: to be taken last.
+    pub fn push_back(&mut self, blocks: &[Block], block: u32) {
+        if self.log.len() >= 2 * blocks.len() + 64 {
+            self.log.retain(|entry| entry.is_free(blocks));
+        }
+        self.log.push_back(Entry { block, stamp: blocks[block as usize].stamp });
+        self.count += 1;
+    }
+
+    /// Takes out a block that was pushed to the back. It must be in the list.
+    pub fn remove(&mut self, blocks: &mut [Block], block: u32) {
+        strike(blocks, block);
+        self.count -= 1;
+    }
+
+    fn pop_log(&mut self, blocks: &mut [Block]) -> Option<u32> {
+        while let Some(entry) = self.log.pop_front() {
+            if entry.is_free(blocks) {
+                strike(blocks, entry.block);
+                return Some(entry.block);
+            }
+        }
+        None
+    }
+
     #[cfg(test)]
-    pub fn to_vec(&self) -> Vec<u32> {
-        let mut list = self.clone();
-        std::iter::from_fn(|| list.pop_front()).collect()
+    pub fn to_vec(&self, blocks: &[Block]) -> Vec<u32> {
+        let named = self.log.iter().filter(|entry| entry.is_free(blocks)).map(|entry| entry.block);
+        self.nameless.iter().rev().copied().chain(named).collect()
+    }
+}
+
+/// From now on the block's entry in the log is void.
+fn strike(blocks: &mut [Block], block: u32) {
+    let own = &mut blocks[block as usize];
+    own.stamp = own.stamp.wrapping_add(1);
+}
+
+impl Entry {
+    fn is_free(&self, blocks: &[Block]) -> bool {
+        blocks[self.block as usize].stamp == self.stamp
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::blank;
 
     #[test]
-    fn blocks_leave_from_the_front_and_from_the_middle() {
+    fn the_nameless_go_first_and_then_the_longest_free() {
+        let mut blocks = blank(4);
         let mut list = FreeList::full(4);
-        assert_eq!(list.to_vec(), [0, 1, 2, 3]);
-        list.remove(2);
-        assert_eq!(list.pop_front(), Some(0));
-        assert_eq!((list.to_vec(), list.count()), (vec![1, 3], 2));
+        assert_eq!(list.to_vec(&blocks), [0, 1, 2, 3]);
+        let taken: Vec<u32> = std::iter::from_fn(|| list.pop_front(&mut blocks)).collect();
+        assert_eq!((taken, list.count()), (vec![0, 1, 2, 3], 0));
+        list.push_back(&blocks, 2);
+        list.push_back(&blocks, 1);
+        list.push_front(3);
+        list.push_front(0);
+        assert_eq!((list.to_vec(&blocks), list.count()), (vec![0, 3, 2, 1], 4));
+        list.remove(&mut blocks, 2);
+        assert_eq!((list.to_vec(&blocks), list.count()), (vec![0, 3, 1], 3));
+        list.push_back(&blocks, 2);
+        let taken: Vec<u32> = std::iter::from_fn(|| list.pop_front(&mut blocks)).collect();
+        assert_eq!(taken, [0, 3, 1, 2]);
     }
 
     #[test]
-    fn blocks_come_back_at_either_end_also_of_an_empty_list() {
-        let mut list = FreeList::full(3);
-        while list.pop_front().is_some() {}
-        list.push_back(1);
-        list.push_back(2);
-        list.push_front(0);
-        assert_eq!((list.to_vec(), list.count()), (vec![0, 1, 2], 3));
+    fn a_block_that_is_hit_for_ever_does_not_fill_the_log() {
+        let mut blocks = blank(2);
+        let mut list = FreeList::full(2);
+        while list.pop_front(&mut blocks).is_some() {}
+        list.push_back(&blocks, 0);
+        for _ in 0..10_000 {
+            list.push_back(&blocks, 1);
+            list.remove(&mut blocks, 1);
+        }
+        assert!(list.log.len() < 100, "{}", list.log.len());
+        assert_eq!((list.to_vec(&blocks), list.count()), (vec![0], 1));
     }
 }

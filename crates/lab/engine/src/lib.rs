@@ -12,6 +12,7 @@
 //!
 //! The engine never sees a token. A prompt arrives as counts and as the names of its full blocks.
 
+mod block;
 mod blocks;
 mod config;
 mod cost;

@@ -1,7 +1,7 @@
 //! Which block carries which name.
 //!
 //! Engines do not deduplicate: two sequences that fill the same block at the same time both keep theirs, under one
-//! name. So a name leads to a ring of blocks, threaded through an array, oldest first; a hot prompt can leave thousands
+//! name. So a name leads to a ring of blocks, threaded through the blocks, oldest first; a hot prompt can leave thousands
 //! of copies of its last block, and each must go in constant time.
 //!
 //! Names that differ only in their last four bits lie on one page. Whoever counts along a chain in those bits, as the
@@ -11,9 +11,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::BlockName;
+use crate::block::{Block, NONE};
 
-/// Marks a block without a name, and a name without a block.
-const NONE: u32 = u32::MAX;
 /// Names on a page.
 const PAGE: u64 = 16;
 
@@ -25,7 +24,6 @@ pub struct NameIndex {
     vacant: Vec<u32>,
     /// The page that was used last: most often it is the one that is wanted next.
     last: (u64, u32),
-    carriers: Vec<Carrier>,
     count: u32,
 }
 
@@ -41,25 +39,14 @@ const BLANK: Page = Page { oldest: [NONE; PAGE as usize], used: 0 };
 /// No name lies on this page: it is beyond the last.
 const NOWHERE: (u64, u32) = (u64::MAX, NONE);
 
-/// A block's name, and its neighbours among the blocks of the same name.
-#[derive(Clone, Copy, Debug)]
-struct Carrier {
-    name: BlockName,
-    before: u32,
-    after: u32,
-}
-
-const NAMELESS: Carrier = Carrier { name: BlockName(0), before: NONE, after: NONE };
-
 impl NameIndex {
     /// No block has a name.
-    pub fn new(blocks: u32) -> NameIndex {
+    pub fn new() -> NameIndex {
         NameIndex {
             numbers: HashMap::default(),
             pages: Vec::new(),
             vacant: Vec::new(),
             last: NOWHERE,
-            carriers: vec![NAMELESS; blocks as usize],
             count: 0,
         }
     }
@@ -96,26 +83,23 @@ impl NameIndex {
         })
     }
 
-    /// The name of a block.
-    pub fn name_of(&self, block: u32) -> Option<BlockName> {
-        let carrier = &self.carriers[block as usize];
-        (carrier.after != NONE).then_some(carrier.name)
-    }
-
     /// Names a block that has no name.
-    pub fn insert(&mut self, block: u32, name: BlockName) {
+    pub fn insert(&mut self, blocks: &mut [Block], block: u32, name: BlockName) {
         let oldest = self.page_for(name).oldest_or(name, block);
-        self.carriers[block as usize] = Carrier { name, before: block, after: block };
+        let own = &mut blocks[block as usize];
+        (own.name, own.twin_before, own.twin_after) = (name, block, block);
         self.count += 1;
         if oldest != block {
-            self.link_before(block, oldest);
+            link_before(blocks, block, oldest);
         }
     }
 
     /// Takes a block's name away, if it has one.
-    pub fn remove(&mut self, block: u32) -> Option<BlockName> {
-        let name = self.name_of(block)?;
-        let Carrier { before, after, .. } = std::mem::replace(&mut self.carriers[block as usize], NAMELESS);
+    pub fn remove(&mut self, blocks: &mut [Block], block: u32) -> Option<BlockName> {
+        let own = &mut blocks[block as usize];
+        let name = own.name()?;
+        let (before, after) = (own.twin_before, own.twin_after);
+        own.forget_name();
         self.count -= 1;
         let page = self.page_for(name);
         if after == block {
@@ -126,18 +110,18 @@ impl NameIndex {
             return Some(name);
         }
         page.replace(name, block, after);
-        self.carriers[before as usize].after = after;
-        self.carriers[after as usize].before = before;
+        blocks[before as usize].twin_after = after;
+        blocks[after as usize].twin_before = before;
         Some(name)
     }
 
     /// Takes every name away.
-    pub fn clear(&mut self) {
+    pub fn clear(&mut self, blocks: &mut [Block]) {
         self.numbers.clear();
         self.pages.clear();
         self.vacant.clear();
         self.last = NOWHERE;
-        self.carriers.fill(NAMELESS);
+        blocks.iter_mut().for_each(Block::forget_name);
         self.count = 0;
     }
 
@@ -164,26 +148,21 @@ impl NameIndex {
         self.last = NOWHERE;
     }
 
-    /// Joins the ring at its end, which is just before its oldest.
-    fn link_before(&mut self, block: u32, oldest: u32) {
-        let newest = self.carriers[oldest as usize].before;
-        self.carriers[block as usize].before = newest;
-        self.carriers[block as usize].after = oldest;
-        self.carriers[newest as usize].after = block;
-        self.carriers[oldest as usize].before = block;
-    }
-
     #[cfg(test)]
-    pub fn carriers_of(&self, name: BlockName) -> Vec<u32> {
+    pub fn carriers_of(&self, blocks: &[Block], name: BlockName) -> Vec<u32> {
         let Some(oldest) = self.find(name) else { return Vec::new() };
-        let mut ring = vec![oldest];
-        while let after = self.carriers[ring[ring.len() - 1] as usize].after
-            && after != oldest
-        {
-            ring.push(after);
-        }
-        ring
+        let next = |&block: &u32| Some(blocks[block as usize].twin_after).filter(|&after| after != oldest);
+        std::iter::successors(Some(oldest), next).collect()
     }
+}
+
+/// Joins the ring at its end, which is just before its oldest.
+fn link_before(blocks: &mut [Block], block: u32, oldest: u32) {
+    let newest = blocks[oldest as usize].twin_before;
+    blocks[block as usize].twin_before = newest;
+    blocks[block as usize].twin_after = oldest;
+    blocks[newest as usize].twin_after = block;
+    blocks[oldest as usize].twin_before = block;
 }
 
 impl Page {
@@ -237,53 +216,54 @@ impl Hasher for AlreadyHashed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::blank;
 
     const NAME: BlockName = BlockName(7);
 
     #[test]
     fn names_on_one_page_do_not_mix_and_an_empty_page_is_used_again() {
-        let mut names = NameIndex::new(40);
+        let (mut names, mut blocks) = (NameIndex::new(), blank(40));
         let name = |n: u32| BlockName(u64::from(n) + 5);
-        (0..40).for_each(|block| names.insert(block, name(block)));
+        (0..40).for_each(|block| names.insert(&mut blocks, block, name(block)));
         assert!((0..40).all(|block| names.find(name(block)) == Some(block)));
         let chain: Vec<BlockName> = (0..45).map(name).collect();
         assert_eq!(names.find_chain(&chain).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
         assert_eq!(names.all().count(), 40);
-        (0..40).for_each(|block| assert_eq!(names.remove(block), Some(name(block))));
+        (0..40).for_each(|block| assert_eq!(names.remove(&mut blocks, block), Some(name(block))));
         assert_eq!((names.numbers.len(), names.vacant.len()), (0, names.pages.len()));
-        names.insert(3, name(100));
+        names.insert(&mut blocks, 3, name(100));
         assert_eq!((names.find(name(100)), names.find(name(3))), (Some(3), None));
     }
 
     #[test]
     fn the_oldest_carrier_answers_for_its_name() {
-        let mut names = NameIndex::new(4);
+        let (mut names, mut blocks) = (NameIndex::new(), blank(4));
         for block in [2, 0, 3] {
-            names.insert(block, NAME);
+            names.insert(&mut blocks, block, NAME);
         }
-        assert_eq!(names.carriers_of(NAME), [2, 0, 3]);
-        assert_eq!(names.remove(2), Some(NAME));
+        assert_eq!(names.carriers_of(&blocks, NAME), [2, 0, 3]);
+        assert_eq!(names.remove(&mut blocks, 2), Some(NAME));
         assert_eq!(names.find(NAME), Some(0));
-        assert_eq!(names.carriers_of(NAME), [0, 3]);
+        assert_eq!(names.carriers_of(&blocks, NAME), [0, 3]);
     }
 
     #[test]
     fn a_younger_carrier_goes_without_changing_who_answers() {
-        let mut names = NameIndex::new(4);
+        let (mut names, mut blocks) = (NameIndex::new(), blank(4));
         for block in [2, 0, 3] {
-            names.insert(block, NAME);
+            names.insert(&mut blocks, block, NAME);
         }
-        assert_eq!(names.remove(0), Some(NAME));
-        assert_eq!(names.carriers_of(NAME), [2, 3]);
+        assert_eq!(names.remove(&mut blocks, 0), Some(NAME));
+        assert_eq!(names.carriers_of(&blocks, NAME), [2, 3]);
     }
 
     #[test]
     fn a_name_lasts_until_its_last_carrier_goes() {
-        let mut names = NameIndex::new(2);
-        names.insert(0, NAME);
-        names.insert(1, NAME);
-        assert_eq!((names.remove(1), names.find(NAME)), (Some(NAME), Some(0)));
-        assert_eq!((names.remove(0), names.find(NAME)), (Some(NAME), None));
-        assert_eq!((names.remove(0), names.count()), (None, 0));
+        let (mut names, mut blocks) = (NameIndex::new(), blank(2));
+        names.insert(&mut blocks, 0, NAME);
+        names.insert(&mut blocks, 1, NAME);
+        assert_eq!((names.remove(&mut blocks, 1), names.find(NAME)), (Some(NAME), Some(0)));
+        assert_eq!((names.remove(&mut blocks, 0), names.find(NAME)), (Some(NAME), None));
+        assert_eq!((names.remove(&mut blocks, 0), names.count()), (None, 0));
     }
 }

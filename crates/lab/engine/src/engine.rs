@@ -10,6 +10,7 @@
 use thiserror::Error;
 use warmroute_types::Micros;
 
+use crate::leaf::Span;
 use crate::run::Run;
 use crate::scheduler::Scheduler;
 use crate::step::Step;
@@ -175,8 +176,9 @@ impl Engine {
     /// never taken from the cache.
     pub fn cached_tokens(&self, chain: &[BlockName], prompt_tokens: u32) -> u32 {
         let blocks_max = (prompt_tokens.saturating_sub(1) / self.config.block_size) as usize;
-        let found = self.scheduler.pool.find_chain(&chain[..blocks_max.min(chain.len())]).count();
-        found as u32 * self.config.block_size
+        let mut found = Vec::new();
+        self.scheduler.pool.find_chain(&chain[..blocks_max.min(chain.len())], &mut found);
+        found.iter().map(Span::len).sum::<u32>() * self.config.block_size
     }
 
     /// Every name that can be found in the cache now, each once, in no order to rely on.

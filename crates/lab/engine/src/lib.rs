@@ -12,14 +12,13 @@
 //!
 //! The engine never sees a token. A prompt arrives as counts and as the names of its full blocks.
 
-mod block;
 mod blocks;
 mod config;
 mod cost;
 mod engine;
-mod free_list;
 mod happened;
-mod names;
+mod leaf;
+mod pages;
 mod profile;
 mod request;
 mod run;

@@ -100,7 +100,7 @@ impl Scheduler {
     fn touch(&mut self, slot: u32, ahead: u32, step: &mut Step) {
         let computed = self.sequences[slot].computed + ahead;
         if computed.is_multiple_of(self.block_size) {
-            self.take_block(slot, step);
+            self.take_blocks(slot, 1, step);
         }
         if self.prefix_caching == PrefixCaching::On {
             self.name_full_blocks(slot, computed + 1, step);

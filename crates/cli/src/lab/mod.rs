@@ -46,3 +46,6 @@ pub fn run(args: LabArgs) -> anyhow::Result<()> {
         LabCommand::Bounds(args) => bounds::run(&args),
     }
 }
+
+#[cfg(test)]
+mod tests;

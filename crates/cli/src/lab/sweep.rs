@@ -25,7 +25,7 @@ enum Parameter {
 }
 
 const PARAMETERS: [(&str, Parameter, &str); 9] = [
-    ("rate", Parameter::Rate, "times the rate"),
+    ("rate", Parameter::Rate, "rate factor"),
     ("workers", Parameter::Workers, "workers"),
     ("kv-tokens", Parameter::KvTokens, "KV tokens per worker"),
     ("staleness", Parameter::Staleness, "refresh interval, s"),

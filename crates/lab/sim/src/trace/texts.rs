@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use warmroute_types::Micros;
 
-use super::text::{Message, Role, Timing, session, single};
+use super::text::{Message, Role, Timing, pieces, session, single};
 use super::{Passages, Reading, TraceFormat, TraceOptions, lines};
 use crate::{Session, mix};
 
@@ -186,34 +186,40 @@ fn mtrag(bytes: &[u8], place: Passages, timing: &mut Timing, reading: &mut Readi
     };
     let mut sessions = Vec::new();
     for (number, task) in (0_u64..).zip(tasks) {
-        let messages = task.messages(place, &documents);
-        sessions.extend(session(&messages, mix(number ^ (1 << 59)), timing));
+        let passages = task.passages(&documents);
+        let messages = task.messages();
+        let session = session(&messages, mix(number ^ (1 << 59)), timing);
+        sessions.extend(session.map(|session| with_passages(session, messages, passages, place)));
     }
+    reading.notes.push("passages were recorded for the last question of each conversation only".to_owned());
     sessions
 }
 
+/// Puts the passages of the last question into its prompt. The turns before it had others, which nobody recorded.
+fn with_passages(mut session: Session, messages: Vec<Message>, passages: String, place: Passages) -> Session {
+    let last_question = messages.iter().rposition(|message| message.role == Role::User);
+    let (Some(last), Some(turn)) = (last_question, session.turns.last_mut()) else { return session };
+    let mut asked: Vec<Message> = messages[..=last].to_vec();
+    match place {
+        _ if passages.is_empty() => return session,
+        Passages::Before => asked.insert(0, Message { role: Role::System, text: passages }),
+        Passages::After => asked[last].text = format!("{passages}\n\n{}", asked[last].text),
+        Passages::Left => return session,
+    }
+    turn.prompt = pieces(&asked).concat();
+    session
+}
+
 impl Task {
-    /// The conversation with its last answer, and the passages of its last question in their place.
-    fn messages(self, place: Passages, documents: &HashMap<String, String>) -> Vec<Message> {
-        let texts: Vec<&str> = self
-            .contexts
-            .iter()
-            .map(|passage| documents.get(&passage.document_id).unwrap_or(&passage.text).as_str())
-            .collect();
-        let passages = texts.join("\n\n");
+    fn passages(&self, documents: &HashMap<String, String>) -> String {
+        let text = |passage: &Passage| documents.get(&passage.document_id).unwrap_or(&passage.text).clone();
+        self.contexts.iter().map(text).collect::<Vec<_>>().join("\n\n")
+    }
+
+    /// The conversation with its last answer.
+    fn messages(self) -> Vec<Message> {
         let role = |speaker: &str| if speaker == "user" { Role::User } else { Role::Assistant };
         let spoken = self.input.into_iter().chain(self.targets.into_iter().take(1));
-        let mut messages: Vec<Message> =
-            spoken.map(|said| Message { role: role(&said.speaker), text: said.text }).collect();
-        let last_question = messages.iter().rposition(|message| message.role == Role::User);
-        match (place, last_question) {
-            _ if passages.is_empty() => {}
-            (Passages::Before, _) => messages.insert(0, Message { role: Role::System, text: passages }),
-            (Passages::After, Some(last)) => {
-                messages[last].text = format!("{passages}\n\n{}", messages[last].text);
-            }
-            _ => {}
-        }
-        messages
+        spoken.map(|said| Message { role: role(&said.speaker), text: said.text }).collect()
     }
 }

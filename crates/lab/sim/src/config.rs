@@ -80,6 +80,9 @@ pub enum BadConfig {
     /// More than a router can know.
     #[error("{0} workers are more than the {MAX_WORKERS} that a router can know")]
     TooMany(usize),
+    /// A chain is cut once, for all engines.
+    #[error("worker {0} has blocks of another size than worker 0")]
+    BlockSize(usize),
     /// No share.
     #[error("a loss of {0} is no share from 0 to 1")]
     Loss(String),
@@ -89,7 +92,7 @@ pub enum BadConfig {
 }
 
 impl Config {
-    /// So many engines of a profile's default, one router, an exact view.
+    /// So many engines of a profile's default, one router, the presumed view.
     pub fn new(profile: Profile, workers: usize) -> Config {
         Config {
             fleet: vec![EngineConfig::for_profile(profile); workers],
@@ -114,6 +117,10 @@ impl Config {
         }
         for (worker, engine) in self.fleet.iter().enumerate() {
             engine.validate().map_err(|why| BadConfig::Engine { worker, why })?;
+        }
+        let block_size = self.fleet[0].block_size;
+        if let Some(worker) = self.fleet.iter().position(|engine| engine.block_size != block_size) {
+            return Err(BadConfig::BlockSize(worker));
         }
         if !(0.0..=1.0).contains(&self.news.loss) {
             return Err(BadConfig::Loss(self.news.loss.to_string()));
@@ -176,6 +183,9 @@ mod tests {
         assert_eq!(none.validate(), Err(BadConfig::None("workers")));
         let lossy = Config { news: NewsPath { loss: 1.5, ..NewsPath::DIRECT }, ..good.clone() };
         assert!(matches!(lossy.validate(), Err(BadConfig::Loss(_))));
+        let mut mixed = good.clone();
+        mixed.fleet[1].block_size = 32;
+        assert_eq!(mixed.validate(), Err(BadConfig::BlockSize(1)));
         let many = Config::new(Profile::Llama3_1_8b, MAX_WORKERS + 1);
         assert!(matches!(many.validate(), Err(BadConfig::TooMany(_))));
     }

@@ -38,6 +38,15 @@ run staleness-conversation sweep $conversation --rate-scale 3 --over staleness=0
 run staleness-sharegpt sweep --workload sharegpt --over staleness=0,0.1,1,10,60 \
   --policies least_loaded,weighted_score,cache_aware,sticky_least_loaded --seeds 3 --bounds off
 
+# What engine events are worth, as production reads them.
+for traffic in conversation sharegpt; do
+  case $traffic in conversation) what="$conversation --rate-scale 3" ;; *) what="--workload sharegpt" ;; esac
+  for view in presumed reported exact; do
+    run view-$traffic-$view simulate $what --view $view --policies weighted_score,cache_aware,sticky_least_loaded,product --seeds 3 --bounds off
+  done
+done
+run lag-sharegpt sweep --workload sharegpt --view reported --over lag=0,100,1000,10000 --policies cache_aware,sticky_least_loaded --seeds 3 --bounds off
+
 # The 1/N decay of round robin, at the same traffic; and fleets of 32 and 128 with as many copies of it.
 run decay-synthetic sweep $synthetic --over workers=1,2,4,8,16,32 --policies round_robin,random,prefix_affinity,cache_aware --bounds off
 run conversation-32 simulate $conversation --workers 32 --copies 4 --rate-scale 3 --policies round_robin,least_loaded,prefix_affinity,cache_aware --bounds off

@@ -33,7 +33,7 @@ pub struct SimulateArgs {
 #[derive(Args)]
 #[command(after_help = "\
 Parameters: rate (times the recorded rate), workers, kv-tokens, staleness (seconds between refreshes of an exact directory), \
-lag (milliseconds of event lag, exact view), routers, affinity and queue (weights of weighted_score), threshold (of cache_aware).
+lag (milliseconds of event lag, in the exact and reported views), routers, affinity and queue (weights of weighted_score), threshold (of cache_aware).
 
 Examples:
   warmroute lab sweep --trace conversation_trace.jsonl.zst --over rate=1,2,4,6 --html load.html
@@ -108,14 +108,14 @@ pub struct SceneArgs {
     #[arg(long, default_value_t = 100)]
     pub speed_percent: u32,
 
-    /// How routers know what engines hold: exact (from the engines themselves, or from a directory of a given age) or presumed
-    /// (from their own routing and the engines' feedback)
+    /// How routers know what engines hold: exact (from the engines themselves, or from a directory of a given age), reported (from
+    /// the engines' events, as production reads them) or presumed (from their own routing and the engines' feedback)
     #[arg(long, default_value = "presumed")]
     pub view: View,
-    /// How much later news of a cache arrive; exact view
+    /// How much later news of a cache arrive; exact and reported views
     #[arg(long, default_value_t = 0.0)]
     pub event_lag_ms: f64,
-    /// A directory that is refreshed only every so many seconds; exact view
+    /// News of caches arrive only every so many seconds; exact and reported views
     #[arg(long, default_value_t = 0.0)]
     pub refresh_s: f64,
     /// Share of news that are lost; exact view

@@ -127,7 +127,7 @@ impl Parameter {
             Parameter::Workers => scene.workers = value as usize,
             Parameter::KvTokens => scene.kv_tokens = Some(value as u64),
             Parameter::Staleness => (scene.view, scene.refresh_s) = (View::Exact, value),
-            Parameter::Lag => (scene.view, scene.event_lag_ms) = (View::Exact, value),
+            Parameter::Lag => scene.event_lag_ms = value,
             Parameter::Routers => scene.routers = value as usize,
             Parameter::Affinity => set_policy(contest, "weighted_score", "affinity", value),
             Parameter::Queue => set_policy(contest, "weighted_score", "queue", value),

@@ -34,6 +34,9 @@ pub enum View {
     /// It is told what is there, as of the end of each engine's last run of steps, or of the last news of the
     /// [`NewsPath`]. No router can know more.
     Exact,
+    /// From the engines' events, as the production router reads them, with what it speculates until they come. Events arrive by
+    /// the [`NewsPath`].
+    Reported,
     /// From its own routing, corrected by what engines say they found: production without engine events.
     Presumed,
 }
@@ -86,6 +89,11 @@ pub enum BadConfig {
     /// No share.
     #[error("a loss of {0} is no share from 0 to 1")]
     Loss(String),
+    /// A lost event is noticed and asked for again by the feed, which is not part of the lab yet.
+    #[error(
+        "events cannot be lost in the reported view: the feed that would ask for them again is not simulated"
+    )]
+    LossReported,
     /// An incident of a worker that is not there.
     #[error("worker {0} has an incident and does not exist")]
     Incident(usize),
@@ -102,6 +110,15 @@ impl Config {
             hop: Micros(200),
             incidents: Vec::new(),
             seed: 1,
+        }
+    }
+
+    /// Whether somebody waits for news of caches.
+    pub fn needs_news(&self) -> bool {
+        match self.view {
+            View::Exact => self.news != NewsPath::DIRECT,
+            View::Reported => true,
+            View::Presumed => false,
         }
     }
 
@@ -125,6 +142,9 @@ impl Config {
         if !(0.0..=1.0).contains(&self.news.loss) {
             return Err(BadConfig::Loss(self.news.loss.to_string()));
         }
+        if self.view == View::Reported && self.news.loss > 0.0 {
+            return Err(BadConfig::LossReported);
+        }
         let absent = self.incidents.iter().find(|incident| incident.worker >= self.fleet.len());
         absent.map_or(Ok(()), |incident| Err(BadConfig::Incident(incident.worker)))
     }
@@ -135,6 +155,7 @@ impl View {
     pub fn as_str(self) -> &'static str {
         match self {
             View::Exact => "exact",
+            View::Reported => "reported",
             View::Presumed => "presumed",
         }
     }
@@ -148,14 +169,14 @@ impl fmt::Display for View {
 
 /// A word that is no view.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown view `{0}`; known: exact, presumed")]
+#[error("unknown view `{0}`; known: exact, reported, presumed")]
 pub struct UnknownView(String);
 
 impl FromStr for View {
     type Err = UnknownView;
 
     fn from_str(word: &str) -> Result<View, UnknownView> {
-        [View::Exact, View::Presumed]
+        [View::Exact, View::Reported, View::Presumed]
             .into_iter()
             .find(|view| view.as_str() == word)
             .ok_or_else(|| UnknownView(word.to_owned()))

@@ -13,11 +13,22 @@ use warmroute_engine::BlockName;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// Blocks can be found.
-    Stored(Vec<BlockName>),
+    Stored(Stored),
     /// One can be found no more.
     Removed(BlockName),
     /// None can.
     Cleared,
+}
+
+/// Blocks that follow each other in a chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// In order.
+    pub names: Vec<BlockName>,
+    /// The block before the first, if it is not the chain's first.
+    pub parent: Option<BlockName>,
+    /// What is in them, where somebody wants to know.
+    pub tokens: Vec<u32>,
 }
 
 /// The caches of a fleet, as far as the news have come.
@@ -39,7 +50,9 @@ impl Directory {
     pub fn hear(&mut self, node: usize, news: &News) {
         let shelf = &mut self.shelves[node];
         match news {
-            News::Stored(names) => names.iter().for_each(|name| *shelf.entry(name.0).or_insert(0) += 1),
+            News::Stored(stored) => {
+                stored.names.iter().for_each(|name| *shelf.entry(name.0).or_insert(0) += 1)
+            }
             News::Removed(name) => forget_one(shelf, name.0),
             News::Cleared => shelf.clear(),
         }
@@ -84,6 +97,10 @@ impl Hasher for AlreadyHashed {
 mod tests {
     use super::*;
 
+    fn stored(names: &[u64]) -> News {
+        News::Stored(Stored { names: chain(names), ..Stored::default() })
+    }
+
     fn chain(names: &[u64]) -> Vec<BlockName> {
         names.iter().copied().map(BlockName).collect()
     }
@@ -91,8 +108,8 @@ mod tests {
     #[test]
     fn a_copy_keeps_its_name_alive_and_a_hole_ends_the_match() {
         let mut directory = Directory::new(2);
-        directory.hear(1, &News::Stored(chain(&[1, 2, 3])));
-        directory.hear(1, &News::Stored(chain(&[2])));
+        directory.hear(1, &stored(&[1, 2, 3]));
+        directory.hear(1, &stored(&[2]));
         assert_eq!(directory.blocks(1, &chain(&[1, 2, 3, 4])), 3);
         assert_eq!(directory.blocks(0, &chain(&[1, 2, 3, 4])), 0);
         directory.hear(1, &News::Removed(BlockName(2)));

@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
-use warmroute_engine::Config as EngineConfig;
+use warmroute_engine::{BlockName, Config as EngineConfig};
 use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_prompt::CHUNK_BYTES;
 use warmroute_router::{
-    Answered, Change, Config, Content, Decision, Feedback, NoRoute, Outcome, PromptChunks, Request, Router,
-    Scratch, Silence,
+    Answered, Change, Config, Content, Decision, Feedback, Matching, NoRoute, Outcome, PromptChunks,
+    PromptText, Request, Router, Scratch, Silence, Unit,
 };
-use warmroute_types::{Address, CacheCapacity, Micros, Usage, WorkerId};
+use warmroute_types::{
+    Address, CacheCapacity, CacheEvent, CacheView, Micros, RemovedBlocks, StoredBlocks, Usage, WorkerId,
+};
+
+use crate::directory::News;
 
 use crate::lens::{Lens, Seen, Sight};
-use crate::prompt::{chunk_digests, head_key, tokens};
+use crate::prompt::{chunk_digests, head_key, token_ids, tokens};
 use crate::rule::{Needs, Rule};
 use crate::session::Thread;
 use crate::{Piece, View};
@@ -33,6 +37,10 @@ pub struct Gate {
     view: View,
     root: RootKey,
     digests: Vec<u64>,
+    /// Where engines report prompts, and the prompt at hand as they do: token ids, four bytes each.
+    text_root: RootKey,
+    ids: Vec<u32>,
+    text: Vec<u8>,
     /// By node: its worker, while it is in the fleet.
     workers: Vec<Option<Arc<Worker>>>,
     /// By seat: whose it is.
@@ -67,9 +75,13 @@ impl Gate {
     pub fn new(rule: &Rule, view: View, nodes: usize) -> Gate {
         let sight = Arc::new(Sight::default());
         let lens = Lens::new(rule.make(), Arc::clone(&sight));
+        let router = Router::new(lens, Config::default());
         let namespace = Namespace { model: "lab", lora: None, salt: None, cut: 0, source: Source::Presumed };
         Gate {
-            router: Router::new(lens, Config::default()),
+            text_root: router.text_root(None, None, Unit::Token),
+            ids: Vec::new(),
+            text: Vec::new(),
+            router,
             scratch: Scratch::default(),
             sight,
             needs: rule.needs(),
@@ -96,7 +108,28 @@ impl Gate {
         self.workers[node] = Some(Arc::clone(&worker));
         self.probed(node, ProbeResult::Answered);
         let capacity = CacheCapacity { tokens: engine.kv_tokens, block_tokens: engine.block_size };
-        self.apply(Change::Capacity { worker, capacity });
+        self.apply(Change::Capacity { worker: Arc::clone(&worker), capacity });
+        if self.view == View::Reported {
+            let matching = Some(Matching::Tokens);
+            self.apply(Change::Aligned { worker: Arc::clone(&worker), matching });
+            self.apply(Change::Viewed { worker, view: CacheView::Reported });
+        }
+    }
+
+    /// An engine's events have come.
+    pub fn hear(&self, node: usize, news: &[News], block_tokens: u32) {
+        if let Some(worker) = &self.workers[node] {
+            let events = news.iter().map(|one| event(one, block_tokens)).collect();
+            self.apply(Change::Cached { worker: Arc::clone(worker), events });
+        }
+    }
+
+    /// An engine is back, with nothing in its cache.
+    pub fn recovered(&self, node: usize) {
+        self.probed(node, ProbeResult::Answered);
+        if let Some(worker) = self.workers[node].as_ref().filter(|_| self.view == View::Reported) {
+            self.apply(Change::Emptied { worker: Arc::clone(worker) });
+        }
     }
 
     /// An engine is taken out.
@@ -128,11 +161,14 @@ impl Gate {
         self.look(asked);
         let looks_itself = self.digest(asked.prompt);
         let prompt = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
+        let text =
+            (self.view == View::Reported).then_some(PromptText { root: self.text_root, bytes: &self.text });
         // A short prompt is keyed by what stays the same while its conversation grows.
         let head_tokens = if prompt_tokens < HEAD_TOKENS { asked.thread.first_tokens } else { HEAD_TOKENS };
         let request = Request {
             prompt_tokens,
             prompt,
+            text: text.filter(|_| looks_itself),
             session_key: asked.thread.key.filter(|_| self.needs.session_key),
             prefix_key: self.needs.prefix_key.then(|| head_key(asked.prompt, head_tokens)),
             avoid: asked.avoid,
@@ -159,13 +195,25 @@ impl Gate {
         }));
     }
 
-    /// Whether the router shall find out by itself who holds what; then the prompt's chunks are digested for it.
+    /// Whether the router shall find out by itself who holds what; then the prompt is made ready for it.
     fn digest(&mut self, prompt: &[Piece]) -> bool {
-        let looks_itself = self.view == View::Presumed && self.needs.overlap;
+        let looks_itself = self.view != View::Exact && self.needs.overlap;
         if looks_itself {
             chunk_digests(prompt, CHUNK_TOKENS, &mut self.digests);
         }
+        if looks_itself && self.view == View::Reported {
+            self.ids.clear();
+            token_ids(prompt.iter().copied(), 0, tokens(prompt), &mut self.ids);
+            self.text.clear();
+            self.text.extend(self.ids.iter().flat_map(|id| id.to_le_bytes()));
+        }
         looks_itself
+    }
+
+    /// The prompt as engines report it, if they do.
+    fn reported_text(&self) -> Option<PromptText<'_>> {
+        let is_reported = self.view == View::Reported && self.needs.overlap;
+        is_reported.then_some(PromptText { root: self.text_root, bytes: &self.text })
     }
 
     /// A first token was heard.
@@ -181,8 +229,9 @@ impl Gate {
         let looks_itself = self.digest(prompt);
         let chunks = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
         let (silence, content) = (Silence::MeansZero, Content::Text);
-        let answered = Answered { model: None, prompt: chunks, usage, silence, content };
-        self.router.feedback(&routed.decision, answered, now)
+        let text = self.reported_text();
+        let answered = Answered { model: None, prompt: chunks, text, usage, silence, content };
+        self.router.feedback(&mut routed.decision, answered, now)
     }
 
     /// The worker would not take it.
@@ -211,4 +260,23 @@ impl Gate {
 /// A prompt as the index is asked.
 fn chunks(root: RootKey, digests: &[u64], prompt_tokens: u32) -> PromptChunks<'_> {
     PromptChunks { root, digests, chunk_bytes: CHUNK_BYTES as u32, bytes: prompt_tokens * TOKEN_BYTES }
+}
+
+/// News as the router is told.
+fn event(news: &News, block_tokens: u32) -> CacheEvent {
+    let numbers = |names: &[BlockName]| names.iter().map(|name| name.0).collect::<Vec<u64>>();
+    match news {
+        News::Stored(stored) => CacheEvent::Stored(StoredBlocks {
+            names: numbers(&stored.names),
+            parent: stored.parent.map(|name| name.0),
+            text_blocks: stored.names.len() as u32,
+            tokens: stored.tokens.clone(),
+            block_tokens,
+            ..StoredBlocks::default()
+        }),
+        News::Removed(name) => {
+            CacheEvent::Removed(RemovedBlocks { names: vec![name.0], ..RemovedBlocks::default() })
+        }
+        News::Cleared => CacheEvent::Cleared,
+    }
 }

@@ -82,6 +82,7 @@ mod tests {
             worker: WorkerId(seat),
             identity: u64::from(seat),
             overlap_tokens: 0,
+            restorable_tokens: 0,
             in_flight: 1,
             prefill_tokens: 0,
             decode_tokens: 0,

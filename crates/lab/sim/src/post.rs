@@ -1,9 +1,11 @@
 //! News of caches on their way from engines to whoever keeps a directory.
 
+use std::ops::Range;
+
 use warmroute_engine::{BlockName, Happened, SequenceId};
 use warmroute_types::Micros;
 
-use crate::directory::News;
+use crate::directory::{News, Stored};
 
 /// Everything under way. What leaves an engine for the same time travels together.
 #[derive(Debug)]
@@ -26,16 +28,16 @@ impl Post {
         Post { deliveries: Vec::new(), vacant: Vec::new(), open: vec![None; nodes] }
     }
 
-    /// Sends what happened to a cache. `chain` knows the names of a sequence's blocks. A number is returned for a delivery
+    /// Sends what happened to a cache; `stored` knows what a sequence's blocks are. A number is returned for a delivery
     /// that has just been opened: it must be received when it arrives.
-    pub fn send<'a>(
+    pub fn send(
         &mut self,
         node: usize,
         arrival: Micros,
         happened: &[Happened],
-        chain: impl Fn(SequenceId) -> &'a [BlockName],
+        stored: impl Fn(SequenceId, Range<usize>) -> Option<Stored>,
     ) -> Option<u32> {
-        let mut news = happened.iter().filter_map(|one| news_of(*one, &chain)).peekable();
+        let mut news = happened.iter().filter_map(|one| news_of(*one, &stored)).peekable();
         news.peek()?;
         if let Some((_, open)) = self.open[node].filter(|(at, _)| *at == arrival) {
             self.deliveries[open as usize].news.extend(news);
@@ -67,16 +69,22 @@ impl Post {
     }
 }
 
-fn news_of<'a>(happened: Happened, chain: impl Fn(SequenceId) -> &'a [BlockName]) -> Option<News> {
+fn news_of(happened: Happened, stored: impl Fn(SequenceId, Range<usize>) -> Option<Stored>) -> Option<News> {
     match happened {
         Happened::Stored { id, first_block, blocks } => {
-            let names = chain(id).get(first_block as usize..(first_block + blocks) as usize)?;
-            Some(News::Stored(names.to_vec()))
+            let blocks = first_block as usize..(first_block + blocks) as usize;
+            stored(id, blocks).map(News::Stored)
         }
         Happened::Removed { name } => Some(News::Removed(name)),
         Happened::Cleared => Some(News::Cleared),
         _ => None,
     }
+}
+
+/// Blocks of a chain, without their content.
+pub fn stored(chain: &[BlockName], blocks: Range<usize>) -> Option<Stored> {
+    let parent = blocks.start.checked_sub(1).and_then(|before| chain.get(before).copied());
+    Some(Stored { names: chain.get(blocks)?.to_vec(), parent, tokens: Vec::new() })
 }
 
 #[cfg(test)]
@@ -87,13 +95,18 @@ mod tests {
     fn what_leaves_for_one_time_travels_together() {
         let mut post = Post::new(2);
         let chain = [BlockName(1), BlockName(2), BlockName(3)];
-        let stored = [Happened::Stored { id: SequenceId(0), first_block: 1, blocks: 2 }];
+        let filled = [Happened::Stored { id: SequenceId(0), first_block: 1, blocks: 2 }];
         let removed = [Happened::Removed { name: BlockName(9) }];
-        let first = post.send(1, Micros(10), &stored, |_| &chain).unwrap();
-        assert_eq!(post.send(1, Micros(10), &removed, |_| &chain), None);
-        let second = post.send(1, Micros(20), &removed, |_| &chain).unwrap();
-        assert_eq!(post.send(0, Micros(20), &[], |_| &chain), None, "no news, no letter");
-        let both = vec![News::Stored(chain[1..].to_vec()), News::Removed(BlockName(9))];
+        let first = post.send(1, Micros(10), &filled, |_, blocks| stored(&chain, blocks)).unwrap();
+        assert_eq!(post.send(1, Micros(10), &removed, |_, blocks| stored(&chain, blocks)), None);
+        let second = post.send(1, Micros(20), &removed, |_, blocks| stored(&chain, blocks)).unwrap();
+        assert_eq!(
+            post.send(0, Micros(20), &[], |_, blocks| stored(&chain, blocks)),
+            None,
+            "no news, no letter"
+        );
+        let both = vec![News::Stored(stored(&chain, 1..3).unwrap()), News::Removed(BlockName(9))];
+        assert!(matches!(&both[0], News::Stored(stored) if stored.parent == Some(chain[0])));
         assert_eq!(post.receive(first), (1, both));
         assert_eq!(post.receive(second), (1, vec![News::Removed(BlockName(9))]));
     }

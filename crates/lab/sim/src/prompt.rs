@@ -70,6 +70,22 @@ pub fn chunk_digests(prompt: &[Piece], chunk_tokens: u32, digests: &mut Vec<u64>
     for_each_cell(prompt.iter().copied(), chunk_tokens, |cell| digests.push(cell));
 }
 
+/// Appends token ids: those from the `from`-th to before the `to`-th token of a prompt and its answer.
+pub fn token_ids(pieces: impl Iterator<Item = Piece>, from: u32, to: u32, ids: &mut Vec<u32>) {
+    let mut before = 0;
+    for piece in pieces {
+        let first = from.saturating_sub(before).min(piece.tokens);
+        let last = to.saturating_sub(before).min(piece.tokens);
+        ids.extend((first..last).map(|at| token_id(piece.content, at)));
+        before += piece.tokens;
+    }
+}
+
+/// The id of a text's `at`-th token. No vocabulary is this large; what matters is that other texts have others.
+fn token_id(content: u64, at: u32) -> u32 {
+    (content.wrapping_add(u64::from(at).wrapping_mul(ODD)).wrapping_mul(ODD) >> 32) as u32
+}
+
 /// A key for the first `tokens` tokens.
 pub fn head_key(prompt: &[Piece], tokens: u32) -> u64 {
     let (mut key, mut left) = (0, tokens);
@@ -162,6 +178,25 @@ mod tests {
         let second = block_names(&[question, answer, more], &[piece(4, 9)], 16);
         assert_eq!(first.len(), 4);
         assert_eq!(first[..], second[..4]);
+    }
+
+    #[test]
+    fn token_ids_are_those_of_the_whole_row_cut_out() {
+        let row = [piece(1, 37), piece(2, 30), piece(3, 50)];
+        let ids = |from, to| {
+            let mut ids = Vec::new();
+            token_ids(row.iter().copied(), from, to, &mut ids);
+            ids
+        };
+        let all = ids(0, 117);
+        assert_eq!(all.len(), 117);
+        for (from, to) in [(0, 16), (32, 48), (36, 68), (67, 117), (5, 5)] {
+            assert_eq!(ids(from, to), all[from as usize..to as usize]);
+        }
+        let mut distinct = all.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert!(distinct.len() > 110, "other tokens, other ids");
     }
 
     #[test]

@@ -10,9 +10,9 @@
 //! sessions give the same records, byte for byte.
 
 use std::iter::Peekable;
+use std::ops::Range;
 
 use warmroute_engine::{BlockName, Happened, Request};
-use warmroute_fleet::ProbeResult;
 use warmroute_types::{Micros, Usage, WorkerId};
 
 use crate::config::{BadConfig, Config, NewsPath, View};
@@ -21,8 +21,8 @@ use crate::gate::{Asked, Gate, Routed};
 use crate::incident::IncidentKind;
 use crate::load::LoadSeries;
 use crate::node::{Node, NodeState, Totals};
-use crate::post::Post;
-use crate::prompt::{block_names, tokens};
+use crate::post::{self, Post};
+use crate::prompt::{block_names, token_ids, tokens};
 use crate::queue::{Event, Queue};
 use crate::random::Random;
 use crate::record::Record;
@@ -289,8 +289,8 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             return self.lose(place);
         }
         let turn = &job.session.turns[job.turn];
-        let keeps_chain = self.config.view == View::Exact && self.config.news != NewsPath::DIRECT;
-        let chain = if keeps_chain { job.chain.clone() } else { std::mem::take(&mut job.chain) };
+        // News of it name its blocks.
+        let chain = if self.config.needs_news() { job.chain.clone() } else { std::mem::take(&mut job.chain) };
         let (prompt_tokens, output_tokens) = (tokens(&turn.prompt), tokens(&turn.answer));
         match node.submit(self.now, Request { chain, prompt_tokens, output_tokens }, place) {
             Ok(()) => self.go_on(index),
@@ -351,13 +351,24 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
 
     /// Sends what happened to a cache on its way, where somebody listens.
     fn post_news(&mut self, index: usize, happened: &[Happened]) {
-        if self.config.view != View::Exact || self.config.news == NewsPath::DIRECT || !self.needs_overlap {
+        if !self.config.needs_news() || !self.needs_overlap {
             return;
         }
-        let (nodes, jobs) = (&self.nodes, &self.jobs);
-        let chain = |id| jobs[nodes[index].job(id) as usize].chain.as_slice();
+        let (nodes, jobs, block_tokens) = (&self.nodes, &self.jobs, self.config.fleet[0].block_size);
+        let wants_tokens = self.config.view == View::Reported;
+        let stored = |id, blocks: Range<usize>| {
+            let job = &jobs[nodes[index].job(id) as usize];
+            let mut stored = post::stored(&job.chain, blocks.clone())?;
+            if wants_tokens {
+                let turn = &job.session.turns[job.turn];
+                let pieces = turn.prompt.iter().chain(&turn.answer).copied();
+                let (from, to) = (blocks.start as u32 * block_tokens, blocks.end as u32 * block_tokens);
+                token_ids(pieces, from, to, &mut stored.tokens);
+            }
+            Some(stored)
+        };
         let arrival = self.config.news.arrival(self.now);
-        if let Some(delivery) = self.post.send(index, arrival, happened, chain) {
+        if let Some(delivery) = self.post.send(index, arrival, happened, stored) {
             self.queue.push(arrival, Event::News { delivery });
         }
     }
@@ -365,8 +376,13 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     fn hear_news(&mut self, delivery: u32) {
         let is_lost = self.config.news.loss > 0.0 && self.random.share() < self.config.news.loss;
         let (node, news) = self.post.receive(delivery);
-        if !is_lost {
-            news.iter().for_each(|one| self.directory.hear(node, one));
+        match self.config.view {
+            _ if is_lost => {}
+            View::Reported => {
+                let block_tokens = self.config.fleet[0].block_size;
+                self.gates.iter().for_each(|gate| gate.hear(node, &news, block_tokens));
+            }
+            _ => news.iter().for_each(|one| self.directory.hear(node, one)),
         }
     }
 
@@ -391,7 +407,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         let feedback = self.gates[job.router].ended(routed, &turn.prompt, usage, self.now);
         let margin = self.config.fleet[0].block_size;
         let (stale_tokens, missed_tokens) = match self.config.view {
-            View::Presumed => (feedback.stale, feedback.missed),
+            View::Presumed | View::Reported => (feedback.stale, feedback.missed),
             View::Exact => differences(predicted_tokens, job.cached_tokens, margin),
         };
         let first_token = job.first_token.unwrap_or(self.now);
@@ -468,7 +484,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             IncidentKind::Fail => self.fail(node),
             IncidentKind::Recover => {
                 self.nodes[node].state = NodeState::Up;
-                self.gates.iter().for_each(|gate| gate.probed(node, ProbeResult::Answered));
+                self.gates.iter().for_each(|gate| gate.recovered(node));
             }
             IncidentKind::Leave => self.gates.iter_mut().for_each(|gate| gate.leave(node)),
             IncidentKind::Join => {

@@ -31,7 +31,7 @@ fn outcome(config: &Config, policy: &str, sessions: impl Iterator<Item = Session
 
 #[test]
 fn the_same_seed_gives_the_same_bytes() {
-    for view in [View::Exact, View::Presumed] {
+    for view in [View::Exact, View::Reported, View::Presumed] {
         let config = Config { view, ..config(4) };
         let once = outcome(&config, "cache_aware", chats(600));
         assert_eq!(once, outcome(&config, "cache_aware", chats(600)), "{view}");
@@ -57,7 +57,7 @@ fn a_lone_request_takes_what_the_engine_takes_and_two_hops() {
 fn a_repeated_prompt_is_found_where_it_was_sent_by_a_view_that_knows() {
     let prompt = [piece(1, 4_000)];
     let sessions = || (0..20).map(|turn| ask(turn * 3_000, &prompt, piece(100 + turn, 20)));
-    for view in [View::Exact, View::Presumed] {
+    for view in [View::Exact, View::Reported, View::Presumed] {
         let config = Config { view, ..config(4) };
         let records = outcome(&config, "sticky_least_loaded", sessions()).records;
         assert!(records[1..].iter().all(|record| record.worker == records[0].worker), "{view}");
@@ -70,6 +70,19 @@ fn a_repeated_prompt_is_found_where_it_was_sent_by_a_view_that_knows() {
         16,
         "each of four computes it once"
     );
+}
+
+#[test]
+fn events_tell_of_answers_that_routing_cannot_know() {
+    let found = |view| {
+        let records = outcome(&Config { view, ..config(8) }, "sticky_least_loaded", chats(3_000)).records;
+        let sum = |of: fn(&Record) -> u32| records.iter().map(of).map(u64::from).sum::<u64>() as f64;
+        (sum(|record| record.cached_tokens), sum(|record| record.missed_tokens))
+    };
+    let (presumed, reported, exact) = (found(View::Presumed), found(View::Reported), found(View::Exact));
+    assert!(reported.0 > 1.05 * presumed.0, "{reported:?} {presumed:?}");
+    assert!(reported.0 > 0.95 * exact.0, "{reported:?} {exact:?}");
+    assert!(reported.1 < presumed.1, "less is there that was not promised: {reported:?} {presumed:?}");
 }
 
 #[test]

@@ -1,190 +1,310 @@
 //! The paged KV cache: a fixed number of blocks, each held by some sequences or free, each with or without a name.
 //!
-//! A free block keeps its name until it is taken for something else, so the free list is the cache's memory and its
+//! A free block keeps its name until it is taken for something else, so the free blocks are the cache's memory and their
 //! order is the eviction order: least recently used first, and of one sequence its tail first, because a block is of
 //! no use without the blocks before it. A free block without a name can never be hit and is taken before all others
-//! (vLLM since 0.24).
+//! (vLLM since 0.24); such blocks are all alike, and only counted.
+//!
+//! The named ones stand in a log of [`Span`]s: what is freed is written at its end, and what is hit is struck out by the clock
+//! of its leaf, not looked for. So a prompt of thousands of tokens costs a few entries, not a walk over its blocks.
 
-use crate::BlockName;
-use crate::free_list::FreeList;
-use crate::names::NameIndex;
+use std::collections::VecDeque;
+
+use crate::leaf::{NONE, SLOTS, Span};
+use crate::pages::Pages;
+use crate::{BlockName, Happened};
 
 /// All blocks of one engine.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
-    holders: Vec<u32>,
-    free: FreeList,
-    names: NameIndex,
+    total: u32,
+    /// Free blocks without a name.
+    nameless: u32,
+    /// Free blocks with a name.
+    free_named: u32,
+    /// Blocks with a name, free or held.
+    named: u32,
+    pages: Pages,
+    log: VecDeque<Freed>,
+    /// The log is cleared of what was struck out when it is this long.
+    log_max: usize,
+    namings: u32,
 }
 
-/// A block that was taken, and the name it lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    pub block: u32,
-    pub evicted: Option<BlockName>,
+/// What a sequence holds: the blocks of its chain that have names, and how many more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hold {
+    /// In the order of its chain.
+    pub spans: Vec<Span>,
+    /// Blocks in them.
+    pub named: u32,
+    /// Blocks that are not full yet.
+    pub nameless: u32,
+}
+
+/// A span that was freed. A slot of it is free still if it says the same time.
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    span: Span,
+    at: u32,
+}
+
+const LOG_MIN: usize = 64;
+
+impl Hold {
+    /// Blocks in all.
+    pub fn count(&self) -> u32 {
+        self.named + self.nameless
+    }
 }
 
 impl BlockPool {
     /// An empty cache.
     pub fn new(blocks: u32) -> BlockPool {
         BlockPool {
-            holders: vec![0; blocks as usize],
-            free: FreeList::full(blocks),
-            names: NameIndex::new(blocks),
+            total: blocks,
+            nameless: blocks,
+            free_named: 0,
+            named: 0,
+            pages: Pages::default(),
+            log: VecDeque::new(),
+            log_max: LOG_MIN,
+            namings: 0,
         }
     }
 
     /// Blocks there are.
     pub fn total(&self) -> u32 {
-        self.holders.len() as u32
+        self.total
     }
 
     /// Blocks that nobody holds.
     pub fn free(&self) -> u32 {
-        self.free.count()
+        self.nameless + self.free_named
     }
 
     /// Blocks that somebody holds.
     pub fn used(&self) -> u32 {
-        self.total() - self.free()
+        self.total - self.free()
     }
 
     /// Blocks that can be hit.
     pub fn named(&self) -> u32 {
-        self.names.count()
+        self.named
     }
 
-    /// A block with this name.
-    pub fn find(&self, name: BlockName) -> Option<u32> {
-        self.names.find(name)
+    /// Every name that a block carries, once.
+    pub fn names(&self) -> impl Iterator<Item = BlockName> {
+        self.pages.names()
     }
 
-    /// Whether nobody holds the block, so that holding it uses up a free one.
-    pub fn is_free(&self, block: u32) -> bool {
-        self.holders[block as usize] == 0
-    }
-
-    /// One more sequence holds the block.
-    pub fn hold(&mut self, block: u32) {
-        if self.is_free(block) {
-            self.free.remove(block);
+    /// Appends where the blocks of a chain are, from its start, as far as there are any; of each the one that is oldest.
+    pub fn find_chain(&self, chain: &[BlockName], spans: &mut Vec<Span>) {
+        let mut at = 0;
+        while let Some(span) = chain.get(at).and_then(|_| self.find_span(&chain[at..])) {
+            spans.push(span);
+            at += span.len() as usize;
         }
-        self.holders[block as usize] += 1;
     }
 
-    /// Takes the free block that is due, for one holder. `None` when every block is held.
-    pub fn take(&mut self) -> Option<Taken> {
-        let block = self.free.pop_front()?;
-        self.holders[block as usize] = 1;
-        Some(Taken { block, evicted: self.names.remove(block) })
+    /// Where a chain's first block is, with as many of the next as lie behind it.
+    fn find_span(&self, chain: &[BlockName]) -> Option<Span> {
+        let first = chain[0].0;
+        let head = self.pages.head(first / SLOTS)?;
+        let from = (first % SLOTS) as u8;
+        let leaf = self.pages.oldest_of(head, from)?;
+        let is_next = |slot: u8, name: &BlockName| {
+            name.0 == first - u64::from(from) + u64::from(slot)
+                && self.pages.oldest_of(head, slot) == Some(leaf)
+        };
+        let next = (from + 1..SLOTS as u8).zip(&chain[1..]);
+        let more = next.take_while(|(slot, name)| is_next(*slot, name)).count();
+        Some(Span { leaf, from, to: from + 1 + more as u8 })
     }
 
-    /// Gives a held block without a name its name: it is full, and can be hit from now on.
-    pub fn name(&mut self, block: u32, name: BlockName) {
-        self.names.insert(block, name);
+    /// How many blocks of a span nobody holds: holding them uses up free ones.
+    pub fn free_in(&self, span: Span) -> u32 {
+        let holders = &self.pages.leaves[span.leaf as usize].holders;
+        span.slots().filter(|&slot| holders[usize::from(slot)] == 0).count() as u32
     }
 
-    /// A sequence lets go of its blocks, given in the order of its chain.
-    pub fn release(&mut self, chain: &[u32]) {
-        for &block in chain.iter().rev() {
-            self.release_one(block);
+    /// One more sequence holds the blocks of a span.
+    pub fn hold(&mut self, span: Span) {
+        self.free_named -= self.free_in(span);
+        let leaf = &mut self.pages.leaves[span.leaf as usize];
+        for slot in span.slots().map(usize::from) {
+            leaf.holders[slot] += 1;
+            leaf.freed[slot] = 0;
+        }
+    }
+
+    /// Takes the free blocks that are due, for one holder; there must be so many. Tells which names were lost.
+    pub fn take(&mut self, count: u32, happened: &mut Vec<Happened>) {
+        debug_assert!(count <= self.free(), "room was made");
+        let nameless = count.min(self.nameless);
+        self.nameless -= nameless;
+        let mut missing = count - nameless;
+        while missing > 0 {
+            missing -= self.evict(missing, happened);
+        }
+    }
+
+    /// Gives blocks their names, which they get when they are full; the holder must have so many without one.
+    pub fn name(&mut self, hold: &mut Hold, mut names: &[BlockName]) {
+        self.namings = self.namings.wrapping_add(1);
+        let count = names.len() as u32;
+        while let Some(&BlockName(first)) = names.first() {
+            let slots_left = (SLOTS - first % SLOTS) as usize;
+            let is_next = |(name, next): &(&BlockName, u64)| name.0 == *next;
+            let row = names.iter().zip(first..).take(slots_left).take_while(is_next).count();
+            self.name_row(hold, first, row as u8);
+            names = &names[row..];
+        }
+        (hold.named, hold.nameless, self.named) =
+            (hold.named + count, hold.nameless - count, self.named + count);
+    }
+
+    /// Names blocks of one page, in the leaf of those before them if it has room there.
+    fn name_row(&mut self, hold: &mut Hold, first: u64, count: u8) {
+        let (page, from) = (first / SLOTS, (first % SLOTS) as u8);
+        let row = Span { leaf: NONE, from, to: from + count };
+        let leaves = &self.pages.leaves;
+        let has_room = |span: &&mut Span| {
+            let leaf = &leaves[span.leaf as usize];
+            leaf.page == page && span.to == from && leaf.named & row.mask() == 0
+        };
+        let leaf = match hold.spans.last_mut().filter(has_room) {
+            Some(span) => {
+                span.to = row.to;
+                span.leaf
+            }
+            None => {
+                let leaf = self.pages.open(page, self.namings);
+                hold.spans.push(Span { leaf, ..row });
+                leaf
+            }
+        };
+        self.pages.leaves[leaf as usize].fill(row, self.namings);
+    }
+
+    /// A sequence lets go of all it holds.
+    pub fn release(&mut self, hold: &mut Hold) {
+        for span in hold.spans.drain(..).rev() {
+            self.release_span(span);
+        }
+        self.nameless += hold.nameless;
+        (hold.named, hold.nameless) = (0, 0);
+        if self.log.len() > self.log_max {
+            self.tidy();
         }
     }
 
     /// Takes every name away. Only for a cache that nobody holds a block of.
     pub fn forget_names(&mut self) {
         debug_assert_eq!(self.used(), 0);
-        self.names.clear();
+        self.pages.clear();
+        self.log.clear();
+        (self.nameless, self.free_named, self.named) = (self.total, 0, 0);
     }
 
-    fn release_one(&mut self, block: u32) {
-        self.holders[block as usize] -= 1;
-        if !self.is_free(block) {
-            return;
+    /// Frees the slots that nobody else holds; runs of them are written into the log, the chain's end first.
+    fn release_span(&mut self, span: Span) {
+        let leaf = &mut self.pages.leaves[span.leaf as usize];
+        leaf.clock = leaf.clock.wrapping_add(1).max(1);
+        let at = leaf.clock;
+        let mut free_to = span.to;
+        for slot in span.slots().rev() {
+            let index = usize::from(slot);
+            leaf.holders[index] -= 1;
+            if leaf.holders[index] == 0 {
+                leaf.freed[index] = at;
+                self.free_named += 1;
+                continue;
+            }
+            self.log.extend(Freed::from(span.leaf, slot + 1, free_to, at));
+            free_to = slot;
         }
-        match self.names.name_of(block) {
-            Some(_) => self.free.push_back(block),
-            None => self.free.push_front(block),
+        self.log.extend(Freed::from(span.leaf, span.from, free_to, at));
+    }
+
+    /// Takes blocks that are due out of the cache, as many as the log's first entry has and no more than wanted.
+    fn evict(&mut self, wanted: u32, happened: &mut Vec<Happened>) -> u32 {
+        let freed = self.log.front_mut().expect("what is free and has a name is in the log");
+        let leaf = &mut self.pages.leaves[freed.span.leaf as usize];
+        let mut evicted = 0;
+        while freed.span.from < freed.span.to && evicted < wanted {
+            freed.span.to -= 1;
+            let slot = freed.span.to;
+            if leaf.freed[usize::from(slot)] == freed.at {
+                happened.push(Happened::Removed { name: leaf.name(slot) });
+                leaf.empty(slot);
+                evicted += 1;
+            }
         }
+        let (number, is_empty) = (freed.span.leaf, evicted > 0 && leaf.named == 0);
+        if freed.span.from == freed.span.to {
+            self.log.pop_front();
+        }
+        if is_empty {
+            self.pages.close(number);
+        }
+        (self.free_named, self.named) = (self.free_named - evicted, self.named - evicted);
+        evicted
+    }
+
+    /// Throws out of the log what was struck out.
+    fn tidy(&mut self) {
+        let leaves = &self.pages.leaves;
+        self.log.retain(|freed| {
+            let leaf = &leaves[freed.span.leaf as usize];
+            freed.span.slots().any(|slot| leaf.freed[usize::from(slot)] == freed.at)
+        });
+        self.log_max = LOG_MIN.max(2 * self.log.len());
+    }
+}
+
+impl Freed {
+    /// An entry, unless it is of nothing.
+    fn from(leaf: u32, from: u8, to: u8, at: u32) -> Option<Freed> {
+        (from < to).then_some(Freed { span: Span { leaf, from, to }, at })
     }
 }
 
 #[cfg(test)]
 impl BlockPool {
-    /// Panics unless the pool is consistent and held exactly as `holds` says, one entry for each hold.
-    pub fn check(&self, holds: impl Iterator<Item = u32>) {
-        let mut holders = vec![0; self.holders.len()];
-        holds.for_each(|block| holders[block as usize] += 1);
-        assert_eq!(holders, self.holders, "reference counts are uses");
-        let mut free = self.free.to_vec();
-        free.sort_unstable();
-        let unheld: Vec<u32> = (0..self.total()).filter(|&block| self.is_free(block)).collect();
-        assert_eq!(free, unheld, "every block is free or held, never both");
-        let named = (0..self.total()).filter_map(|block| Some((block, self.names.name_of(block)?)));
-        for (block, name) in named.clone() {
-            assert!(self.names.carriers_of(name).contains(&block), "a name leads to all its blocks");
+    /// Panics unless the pool is consistent and held exactly as `holds` says.
+    pub fn check<'a>(&self, holds: impl Iterator<Item = &'a Hold> + Clone) {
+        let mut held = vec![[0_u16; SLOTS as usize]; self.pages.leaves.len()];
+        for span in holds.clone().flat_map(|hold| &hold.spans) {
+            span.slots().for_each(|slot| held[span.leaf as usize][usize::from(slot)] += 1);
         }
-        assert_eq!(named.count(), self.named() as usize);
+        let mut listed: Vec<(u32, u8)> = Vec::new();
+        for freed in &self.log {
+            let leaf = &self.pages.leaves[freed.span.leaf as usize];
+            let valid = freed.span.slots().filter(|&slot| leaf.freed[usize::from(slot)] == freed.at);
+            listed.extend(valid.map(|slot| (freed.span.leaf, slot)));
+        }
+        listed.sort_unstable();
+        let mut free = Vec::new();
+        for (number, leaf) in (0..).zip(&self.pages.leaves) {
+            assert_eq!(leaf.holders, held[number as usize], "reference counts are uses");
+            let slots =
+                (0..SLOTS as u8).filter(|&slot| leaf.has(slot) && leaf.holders[usize::from(slot)] == 0);
+            free.extend(slots.map(|slot| (number, slot)));
+        }
+        assert_eq!(listed, free, "what is free and named is in the log, once");
+        assert_eq!(free.len() as u32, self.free_named);
+        let named: u32 = self.pages.leaves.iter().map(|leaf| leaf.named.count_ones()).sum();
+        let nameless: u32 = holds.clone().map(|hold| hold.nameless).sum();
+        assert_eq!(
+            (named, named + nameless + self.nameless),
+            (self.named, self.total),
+            "every block is somewhere"
+        );
+        let spans = |hold: &Hold| hold.spans.iter().map(Span::len).sum::<u32>();
+        assert!(holds.clone().all(|hold| spans(hold) == hold.named));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn take(pool: &mut BlockPool, count: usize) -> Vec<u32> {
-        (0..count).map(|_| pool.take().expect("a free block").block).collect()
-    }
-
-    fn evicted(pool: &mut BlockPool, count: usize) -> Vec<Option<u64>> {
-        (0..count).map(|_| pool.take().expect("a free block").evicted.map(|name| name.0)).collect()
-    }
-
-    #[test]
-    fn the_tail_of_a_chain_is_evicted_before_its_head() {
-        let mut pool = BlockPool::new(3);
-        let chain = take(&mut pool, 3);
-        for &block in &chain {
-            pool.name(block, BlockName(u64::from(block)));
-        }
-        pool.release(&chain);
-        assert_eq!(evicted(&mut pool, 3), [Some(2), Some(1), Some(0)]);
-        assert_eq!(pool.take(), None);
-    }
-
-    #[test]
-    fn the_least_recently_used_chain_is_evicted_first() {
-        let mut pool = BlockPool::new(2);
-        let (first, second) = (take(&mut pool, 1), take(&mut pool, 1));
-        pool.name(first[0], BlockName(1));
-        pool.name(second[0], BlockName(2));
-        pool.release(&first);
-        pool.release(&second);
-        let hit = pool.find(BlockName(1)).expect("still cached");
-        pool.hold(hit);
-        pool.release(&[hit]);
-        assert_eq!(evicted(&mut pool, 2), [Some(2), Some(1)]);
-    }
-
-    #[test]
-    fn a_block_without_a_name_is_taken_before_a_cached_one() {
-        let mut pool = BlockPool::new(3);
-        let chain = take(&mut pool, 3);
-        pool.name(chain[0], BlockName(1));
-        pool.name(chain[1], BlockName(2));
-        pool.release(&chain);
-        assert_eq!(evicted(&mut pool, 3), [None, Some(2), Some(1)]);
-    }
-
-    #[test]
-    fn a_block_is_free_when_its_last_holder_lets_go() {
-        let mut pool = BlockPool::new(1);
-        let chain = take(&mut pool, 1);
-        pool.hold(chain[0]);
-        pool.release(&chain);
-        assert_eq!((pool.free(), pool.used()), (0, 1));
-        pool.release(&chain);
-        assert_eq!((pool.free(), pool.used()), (1, 0));
-        pool.check(std::iter::empty());
-    }
-}
+mod tests;

@@ -17,6 +17,8 @@ pub struct Config {
     pub step_tokens_max: u32,
     /// The most sequences in one step (`--max-num-seqs`).
     pub sequences_max: u32,
+    /// Speed of the GPU in percent of the one that was timed, for fleets of unequal ones.
+    pub speed_percent: u32,
     /// Whether blocks of finished sequences are found again.
     pub prefix_caching: PrefixCaching,
 }
@@ -66,6 +68,7 @@ impl Config {
             kv_tokens,
             step_tokens_max: 8_192,
             sequences_max: 256,
+            speed_percent: 100,
             prefix_caching: PrefixCaching::On,
         }
     }
@@ -76,6 +79,7 @@ impl Config {
             ("block_size", self.block_size),
             ("step_tokens_max", self.step_tokens_max),
             ("sequences_max", self.sequences_max),
+            ("speed_percent", self.speed_percent),
         ] {
             if value == 0 {
                 return Err(ConfigError::Zero(name));

@@ -74,6 +74,11 @@ pub struct StepWork {
 }
 
 impl StepWork {
+    /// A step that only decodes, with so much context in sum.
+    pub fn of_decodes(sequences: u32, context_tokens: u64) -> StepWork {
+        StepWork { decodes: sequences, decode_context_tokens: context_tokens, ..StepWork::default() }
+    }
+
     /// Adds a sequence that has `cached_tokens` of context and computes `new_tokens` more.
     pub fn add(&mut self, cached_tokens: u32, new_tokens: u32) {
         match new_tokens {
@@ -104,6 +109,33 @@ impl StepWork {
 }
 
 impl StepCost {
+    /// The cost on a GPU that runs at so many percent of this one's speed, in everything alike.
+    pub fn at_speed(&self, percent: u32) -> StepCost {
+        if percent == 100 {
+            return *self;
+        }
+        let slower = 100.0 / f64::from(percent);
+        let PrefillCost { floor_ms, token_ms, context_ms, narrow, square_ms, masked_ms, reach_ms } =
+            self.prefill;
+        let DecodeCost { step_ms, sequence_ms, context_ms: read_ms } = self.decode;
+        StepCost {
+            prefill: PrefillCost {
+                floor_ms: floor_ms * slower,
+                token_ms: token_ms * slower,
+                context_ms: context_ms * slower,
+                narrow,
+                square_ms: square_ms * slower,
+                masked_ms: masked_ms * slower,
+                reach_ms: reach_ms * slower,
+            },
+            decode: DecodeCost {
+                step_ms: step_ms * slower,
+                sequence_ms: sequence_ms * slower,
+                context_ms: read_ms * slower,
+            },
+        }
+    }
+
     /// How long the step takes, at least a microsecond.
     ///
     /// A mixed step is *assumed* to cost its prefill plus its decode minus an empty step: the weights are read once,
@@ -167,6 +199,16 @@ mod tests {
             let decode = cost_us(profile, &[(2_047, 1), (8_191, 1)]);
             let mixed = cost_us(profile, &[(1_024, 512), (2_047, 1), (8_191, 1)]);
             assert!(mixed.abs_diff(prefill + decode - empty) <= 2, "rounding apart");
+        }
+    }
+
+    #[test]
+    fn half_the_speed_takes_twice_as_long() {
+        let mut work = StepWork::default();
+        [(0, 700), (4_000, 300), (2_000, 1)].iter().for_each(|&(cached, new)| work.add(cached, new));
+        for profile in Profile::ALL {
+            let (full, half) = (profile.cost().of(&work), profile.cost().at_speed(50).of(&work));
+            assert!(half.0.abs_diff(2 * full.0) <= 1, "{full} {half}");
         }
     }
 

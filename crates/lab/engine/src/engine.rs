@@ -3,18 +3,24 @@
 //! It runs one step at a time. Between [`begin_step`](Engine::begin_step) and [`finish_step`](Engine::finish_step)
 //! requests come and go as they do while a GPU computes; what the step brings about is told when it ends. The same
 //! calls give the same results: there is no clock and no randomness inside.
+//!
+//! A driver that need not hear every token says [`begin_run`](Engine::begin_run) instead, and gets as many steps as
+//! nothing can disturb for the price of one. What it then sees is the same, at the same times.
 
 use thiserror::Error;
 use warmroute_types::Micros;
 
+use crate::leaf::Span;
+use crate::run::Run;
 use crate::scheduler::Scheduler;
 use crate::step::Step;
-use crate::{Config, ConfigError, Happened, Rejected, Request, SequenceId, Stats};
+use crate::{BlockName, Config, ConfigError, Happened, Rejected, Request, SequenceId, Stats, StepCost};
 
 /// A model of one engine.
 #[derive(Clone, Debug)]
 pub struct Engine {
     config: Config,
+    cost: StepCost,
     scheduler: Scheduler,
     step: Step,
     /// When the step under way ends, or the last one did.
@@ -24,10 +30,13 @@ pub struct Engine {
     computed_tokens: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum State {
     Idle,
+    /// A step is under way.
     Computing,
+    /// Several are, and none of them has been carried out.
+    Running(Run),
 }
 
 /// The cache cannot be cleared while a sequence holds a block.
@@ -41,6 +50,7 @@ impl Engine {
         config.validate()?;
         Ok(Engine {
             scheduler: Scheduler::new(&config),
+            cost: config.profile.cost().at_speed(config.speed_percent),
             config,
             step: Step::default(),
             step_ends: Micros::ZERO,
@@ -59,12 +69,13 @@ impl Engine {
     /// matters for that, `now` is where its queueing time is counted from.
     pub fn submit(&mut self, now: Micros, request: Request) -> Result<SequenceId, Rejected> {
         self.examine(&request)?;
+        self.catch_up(now);
         Ok(self.scheduler.enqueue(now, request))
     }
 
     /// The client is gone. The sequence's blocks are free and what it has cached stays; it is not heard of again, but
     /// for what a step under way has already done in its name: [`Happened::Started`], [`Happened::Stored`] and
-    /// [`Happened::Preempted`]. An unknown id is ignored.
+    /// [`Happened::Preempted`]. An unknown id is ignored. A run must have been [caught up](Engine::catch_up) with.
     pub fn cancel(&mut self, id: SequenceId) {
         self.scheduler.cancel(id);
     }
@@ -72,29 +83,71 @@ impl Engine {
     /// Schedules a step and says when it ends; `None` when there is nothing to do. A driver may be late or early: the
     /// step starts now, but not before the last one ended. While a step is under way, says when that one ends.
     pub fn begin_step(&mut self, now: Micros) -> Option<Micros> {
-        if self.state == State::Computing {
-            return Some(self.step_ends);
+        match self.state {
+            State::Idle => self.open_step(now.max(self.step_ends)),
+            State::Computing => Some(self.step_ends),
+            State::Running(run) => Some(run.ends),
         }
-        let starts = now.max(self.step_ends);
+    }
+
+    /// Schedules steps up to the next one in which anything but decoding happens, and says when the last of them ends.
+    /// Until then nothing needs to be called: a request that comes in between cuts the run short, after which this
+    /// says when the step under way ends. In a run no [`Happened::Token`] is told, and no first token comes out;
+    /// what happened to the cache is told when it ends.
+    pub fn begin_run(&mut self, now: Micros) -> Option<Micros> {
+        if let State::Idle = self.state
+            && let Some((steps, batch)) = self.scheduler.calm_steps(self.config.step_tokens_max)
+        {
+            let run = Run::plan(&self.cost, batch, now.max(self.step_ends), steps);
+            self.state = State::Running(run);
+        }
+        self.begin_step(now)
+    }
+
+    /// Cuts a run at `now`: the steps that have ended are carried out, and the one under way is as if it had been begun
+    /// by itself. Without a run it does nothing.
+    pub fn catch_up(&mut self, now: Micros) {
+        let State::Running(run) = self.state else { return };
+        let (ended, began) = run.ended(&self.cost, now);
+        self.carry_out(&run, ended);
+        self.state = State::Idle;
+        self.open_step(began);
+    }
+
+    fn carry_out(&mut self, run: &Run, steps: u32) {
+        self.scheduler.run(steps, &mut self.step);
+        self.steps += u64::from(steps);
+        self.computed_tokens += u64::from(steps) * u64::from(run.batch.sequences);
+    }
+
+    fn open_step(&mut self, starts: Micros) -> Option<Micros> {
         self.step.open(self.config.step_tokens_max);
         self.scheduler.schedule(starts, &mut self.step);
         if self.step.scheduled.is_empty() {
             return None;
         }
         self.state = State::Computing;
-        self.step_ends = starts + self.config.profile.cost().of(&self.step.work);
+        self.step_ends = starts + self.cost.of(&self.step.work);
         Some(self.step_ends)
     }
 
-    /// Ends the step under way and appends what it brought about, in order. Without one it does nothing.
+    /// Ends the step under way, or the whole run, and appends what it brought about, in order. Without one it does
+    /// nothing.
     pub fn finish_step(&mut self, happened: &mut Vec<Happened>) {
-        if self.state == State::Idle {
-            return;
+        match self.state {
+            State::Idle => return,
+            State::Computing => {
+                self.scheduler.settle(&mut self.step);
+                self.steps += 1;
+                self.computed_tokens += self.step.tokens;
+            }
+            State::Running(run) => {
+                self.carry_out(&run, run.steps);
+                self.scheduler.settle_run(&mut self.step);
+                self.step_ends = run.ends;
+            }
         }
-        self.scheduler.settle(&mut self.step);
         self.state = State::Idle;
-        self.steps += 1;
-        self.computed_tokens += self.step.tokens;
         happened.append(&mut self.step.happened);
     }
 
@@ -119,7 +172,21 @@ impl Engine {
         (self.step_ends, self.steps, self.computed_tokens) = (Micros::ZERO, 0, 0);
     }
 
-    /// How it stands.
+    /// Prompt tokens, from the start, that a request with this chain would find in the cache now. The last token is
+    /// never taken from the cache.
+    pub fn cached_tokens(&self, chain: &[BlockName], prompt_tokens: u32) -> u32 {
+        let blocks_max = (prompt_tokens.saturating_sub(1) / self.config.block_size) as usize;
+        let mut found = Vec::new();
+        self.scheduler.pool.find_chain(&chain[..blocks_max.min(chain.len())], &mut found);
+        found.iter().map(Span::len).sum::<u32>() * self.config.block_size
+    }
+
+    /// Every name that can be found in the cache now, each once, in no order to rely on.
+    pub fn cached_names(&self) -> impl Iterator<Item = BlockName> {
+        self.scheduler.pool.names()
+    }
+
+    /// How it stands. In a run: how it stood when the run began; see [`catch_up`](Engine::catch_up).
     pub fn stats(&self) -> Stats {
         let (pool, counts) = (&self.scheduler.pool, &self.scheduler.counts);
         Stats {

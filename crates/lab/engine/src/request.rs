@@ -6,7 +6,8 @@
 use thiserror::Error;
 
 /// The name of a full block. It stands for everything from the sequence's start to the end of the block: a chained
-/// hash, made by the caller. Names must be spread over all 64 bits, as hashes are.
+/// hash, made by the caller. Names must be spread over all but the last 4 bits, as hashes are. Names that differ only in
+/// those are kept together, which is fast for names that follow each other in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockName(pub u64);
 
@@ -25,6 +26,16 @@ pub struct Request {
 /// The engine's own number for a request. Never used twice by one engine, not even after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
+
+impl SequenceId {
+    /// A small number that no other sequence in the engine has at the same time: a driver's own notes can be an array.
+    pub fn slot(self) -> usize {
+        (self.0 % Self::USE) as usize
+    }
+
+    /// The uses of a slot are counted above its number.
+    pub(crate) const USE: u64 = 1 << 32;
+}
 
 /// Why a request was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -13,9 +13,14 @@ use std::collections::VecDeque;
 use warmroute_types::Micros;
 
 use crate::blocks::BlockPool;
+use crate::leaf::Span;
 use crate::sequence::{Phase, Sequences};
 use crate::step::Step;
 use crate::{Config, Happened, PrefixCaching, Request, SequenceId};
+
+use calm::Touch;
+
+mod calm;
 
 /// The queue, the batch and the blocks.
 #[derive(Clone, Debug)]
@@ -28,7 +33,9 @@ pub struct Scheduler {
     waiting: VecDeque<u32>,
     running: Vec<u32>,
     /// Blocks found in the cache for the sequence that is being admitted.
-    hits: Vec<u32>,
+    hits: Vec<Span>,
+    /// Who touches the cache when, in the run of steps at hand.
+    touches: Vec<Touch>,
     pub counts: Counts,
 }
 
@@ -55,6 +62,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::new(),
             hits: Vec::new(),
+            touches: Vec::new(),
             counts: Counts::default(),
         }
     }
@@ -110,8 +118,7 @@ impl Scheduler {
             }
         }
         if self.counts.finished > finished_before {
-            let sequences = &self.sequences;
-            self.running.retain(|&slot| sequences[slot].phase == Phase::Running);
+            self.forget_finished();
         }
     }
 
@@ -145,9 +152,8 @@ impl Scheduler {
 
     fn preempt(&mut self, slot: u32, step: &mut Step) {
         let sequence = &mut self.sequences[slot];
-        self.pool.release(&sequence.blocks);
-        sequence.blocks.clear();
-        (sequence.computed, sequence.named) = (0, 0);
+        self.pool.release(&mut sequence.hold);
+        sequence.computed = 0;
         sequence.phase = Phase::Preempted;
         self.waiting.push_front(slot);
         self.counts.preemptions += 1;
@@ -174,26 +180,23 @@ impl Scheduler {
         }
         let sequence = &self.sequences[slot];
         let blocks_max = (sequence.known() - 1) / self.block_size;
-        let names = sequence.chain[..blocks_max as usize].iter();
-        self.hits.extend(names.map_while(|&name| self.pool.find(name)));
+        self.pool.find_chain(&sequence.chain[..blocks_max as usize], &mut self.hits);
     }
 
     /// Whether all tokens of the sequence find room, not only its first chunk (vLLM's `scheduler_reserve_full_isl`).
     /// A hit that nobody holds takes a free block, too.
     fn fits(&self, slot: u32) -> bool {
-        let blocks = self.sequences[slot].known().div_ceil(self.block_size) as usize;
-        let shared = self.hits.iter().filter(|&&block| !self.pool.is_free(block)).count();
-        blocks - shared <= self.pool.free() as usize
+        let blocks = self.sequences[slot].known().div_ceil(self.block_size);
+        let shared: u32 = self.hits.iter().map(|&span| span.len() - self.pool.free_in(span)).sum();
+        blocks - shared <= self.pool.free()
     }
 
     fn admit(&mut self, now: Micros, slot: u32, step: &mut Step) {
-        for &block in &self.hits {
-            self.pool.hold(block);
-        }
+        self.hits.iter().for_each(|&span| self.pool.hold(span));
         let sequence = &mut self.sequences[slot];
-        sequence.blocks.extend_from_slice(&self.hits);
-        sequence.named = self.hits.len() as u32;
-        sequence.computed = sequence.named * self.block_size;
+        sequence.hold.spans.extend_from_slice(&self.hits);
+        sequence.hold.named = self.hits.iter().map(Span::len).sum();
+        sequence.computed = sequence.hold.named * self.block_size;
         if sequence.phase == Phase::New {
             self.counts.start(sequence.known(), sequence.computed, now.since(sequence.submitted));
             step.happened.push(Happened::Started { id: sequence.id, cached_tokens: sequence.computed });
@@ -206,36 +209,37 @@ impl Scheduler {
 
     /// Adds the sequence's next tokens to the step. There must be free blocks for them.
     fn compute(&mut self, slot: u32, tokens: u32, step: &mut Step) {
-        for _ in 0..self.blocks_for(slot, tokens) {
-            let taken = self.pool.take().expect("room was made");
-            self.sequences[slot].blocks.push(taken.block);
-            step.happened.extend(taken.evicted.map(|name| Happened::Removed { name }));
-        }
+        self.take_blocks(slot, self.blocks_for(slot, tokens), step);
         let sequence = &mut self.sequences[slot];
         step.add(sequence.id, sequence.computed, tokens);
         sequence.computed += tokens;
+        let computed = sequence.computed;
         if self.prefix_caching == PrefixCaching::On {
-            self.name_full_blocks(slot, step);
+            self.name_full_blocks(slot, computed, step);
         }
     }
 
-    fn name_full_blocks(&mut self, slot: u32, step: &mut Step) {
+    /// Gives the sequence more blocks. There must be so many free ones.
+    fn take_blocks(&mut self, slot: u32, blocks: u32, step: &mut Step) {
+        self.pool.take(blocks, &mut step.happened);
+        self.sequences[slot].hold.nameless += blocks;
+    }
+
+    /// Names the blocks that `computed` tokens fill, as far as they have no name yet.
+    fn name_full_blocks(&mut self, slot: u32, computed: u32, step: &mut Step) {
         let sequence = &mut self.sequences[slot];
-        let (first, full) = (sequence.named, sequence.computed / self.block_size);
+        let (first, full) = (sequence.hold.named, computed / self.block_size);
         if first == full {
             return;
         }
-        for index in first as usize..full as usize {
-            self.pool.name(sequence.blocks[index], sequence.chain[index]);
-        }
-        sequence.named = full;
+        self.pool.name(&mut sequence.hold, &sequence.chain[first as usize..full as usize]);
         step.happened.push(Happened::Stored { id: sequence.id, first_block: first, blocks: full - first });
     }
 
     /// Blocks that a sequence lacks for its next tokens.
     fn blocks_for(&self, slot: u32, tokens: u32) -> u32 {
         let sequence = &self.sequences[slot];
-        (sequence.computed + tokens).div_ceil(self.block_size) - sequence.blocks.len() as u32
+        (sequence.computed + tokens).div_ceil(self.block_size) - sequence.hold.count()
     }
 
     fn sample(&mut self, slot: u32, happened: &mut Vec<Happened>) {
@@ -245,6 +249,11 @@ impl Scheduler {
         }
         happened.push(Happened::Token { id: sequence.id, index: sequence.generated });
         sequence.generated += 1;
+        self.finish_if_done(slot, happened);
+    }
+
+    fn finish_if_done(&mut self, slot: u32, happened: &mut Vec<Happened>) {
+        let sequence = &self.sequences[slot];
         if sequence.generated == sequence.output_tokens {
             happened.push(Happened::Finished { id: sequence.id });
             self.counts.finished += 1;
@@ -252,8 +261,14 @@ impl Scheduler {
         }
     }
 
+    /// Takes the finished ones out of the batch.
+    fn forget_finished(&mut self) {
+        let sequences = &self.sequences;
+        self.running.retain(|&slot| sequences[slot].phase == Phase::Running);
+    }
+
     fn dismiss(&mut self, slot: u32) {
-        self.pool.release(&self.sequences[slot].blocks);
+        self.pool.release(&mut self.sequences[slot].hold);
         self.sequences.remove(slot);
     }
 }
@@ -269,15 +284,20 @@ impl Counts {
 
 #[cfg(test)]
 impl Scheduler {
+    /// All that decides what happens next, for comparison.
+    pub fn snapshot(&self) -> String {
+        let seated = self.running.iter().chain(&self.waiting).map(|&slot| &self.sequences[slot]);
+        format!("{:?} {:?} {:?} {:?}", self.running, self.waiting, seated.collect::<Vec<_>>(), self.pool)
+    }
+
     /// Panics unless blocks, sequences, queue and batch agree.
     pub fn check(&self) {
         let seated = self.running.iter().chain(&self.waiting).map(|&slot| &self.sequences[slot]);
-        self.pool.check(seated.clone().flat_map(|sequence| sequence.blocks.iter().copied()));
+        self.pool.check(seated.clone().map(|sequence| &sequence.hold));
         for sequence in seated {
-            assert!(sequence.named <= sequence.blocks.len() as u32);
             assert!(sequence.generated < sequence.output_tokens, "a finished sequence is gone");
-            let held = sequence.computed.div_ceil(self.block_size) as usize;
-            assert_eq!(sequence.blocks.len(), held, "blocks are held for what is computed, no more");
+            let held = sequence.computed.div_ceil(self.block_size);
+            assert_eq!(sequence.hold.count(), held, "blocks are held for what is computed, no more");
         }
         assert!(self.running.iter().all(|&slot| self.sequences[slot].phase == Phase::Running));
         assert!(self.running.len() <= self.sequences_max);

@@ -7,6 +7,7 @@ use std::ops::{Index, IndexMut};
 
 use warmroute_types::Micros;
 
+use crate::blocks::Hold;
 use crate::{BlockName, Request, SequenceId};
 
 /// What a sequence is and how far it has come.
@@ -22,10 +23,8 @@ pub struct Sequence {
     pub generated: u32,
     /// Tokens whose KV is in its blocks, those of the step under way included.
     pub computed: u32,
-    /// The blocks it holds, in the order of its chain.
-    pub blocks: Vec<u32>,
-    /// How many of them carry their name; always the first ones.
-    pub named: u32,
+    /// The blocks it holds. Those that carry their name are always the first of its chain.
+    pub hold: Hold,
 }
 
 /// Where a slot's sequence is.
@@ -52,15 +51,15 @@ impl Sequence {
         self.known() - self.computed
     }
 
-    /// Lets a request in. What is left in `blocks` is only its memory.
+    /// Lets a request in. What is left in `hold` is only its memory.
     fn occupy(&mut self, submitted: Micros, request: Request) {
-        debug_assert!(self.phase == Phase::Vacant && self.blocks.is_empty());
+        debug_assert!(self.phase == Phase::Vacant && self.hold.count() == 0);
         self.phase = Phase::New;
         self.submitted = submitted;
         self.chain = request.chain;
         self.prompt_tokens = request.prompt_tokens;
         self.output_tokens = request.output_tokens;
-        (self.generated, self.computed, self.named) = (0, 0, 0);
+        (self.generated, self.computed) = (0, 0);
     }
 
     fn vacant(id: SequenceId) -> Sequence {
@@ -73,8 +72,7 @@ impl Sequence {
             output_tokens: 0,
             generated: 0,
             computed: 0,
-            blocks: Vec::new(),
-            named: 0,
+            hold: Hold::default(),
         }
     }
 }
@@ -86,9 +84,6 @@ pub struct Sequences {
     vacant: Vec<u32>,
 }
 
-/// The uses of a slot are counted above its number.
-const USE: u64 = 1 << 32;
-
 impl Sequences {
     /// Finds a slot for a request.
     pub fn insert(&mut self, submitted: Micros, request: Request) -> u32 {
@@ -99,18 +94,17 @@ impl Sequences {
 
     /// The slot of a sequence that is still there.
     pub fn find(&self, id: SequenceId) -> Option<u32> {
-        let slot = (id.0 % USE) as u32;
+        let slot = id.slot() as u32;
         let sequence = self.slots.get(slot as usize)?;
         (sequence.id == id && sequence.phase != Phase::Vacant).then_some(slot)
     }
 
-    /// Frees a slot. Its blocks must have been released.
+    /// Frees a slot. What it holds must have been released.
     pub fn remove(&mut self, slot: u32) {
         let sequence = &mut self[slot];
-        sequence.id.0 = sequence.id.0.wrapping_add(USE);
+        sequence.id.0 = sequence.id.0.wrapping_add(SequenceId::USE);
         sequence.phase = Phase::Vacant;
         sequence.chain = Vec::new();
-        sequence.blocks.clear();
         self.vacant.push(slot);
     }
 

@@ -6,6 +6,7 @@ use crate::{BlockName, PrefixCaching, Profile};
 mod caching;
 mod lifecycle;
 mod properties;
+mod runs;
 mod scheduling;
 
 const BLOCK: u32 = 4;

@@ -1,0 +1,206 @@
+//! The lab's command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use warmroute_engine::Profile;
+use warmroute_sim::{Incident, Passages, View, Workload};
+
+/// `warmroute lab simulate`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  warmroute lab simulate --workload b2b --workers 8 --policies round_robin,cache_aware --seeds 3 --html report.html
+  warmroute lab simulate --trace conversation_trace.jsonl.zst --rate-scale 4 --json -
+  warmroute lab simulate --workload sharegpt --policy exec:./mine.py
+
+A policy may have parameters: weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
+exec:PROGRAM gets one JSON object a line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) and \
+answers with {\"index\": N}.")]
+pub struct SimulateArgs {
+    #[command(flatten)]
+    pub scene: SceneArgs,
+    #[command(flatten)]
+    pub contest: ContestArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Write one row for each request (CSV)
+    #[arg(long, value_name = "FILE")]
+    pub requests_out: Option<PathBuf>,
+}
+
+/// `warmroute lab sweep`.
+#[derive(Args)]
+#[command(after_help = "\
+Parameters: rate (times the recorded rate), workers, kv-tokens, staleness (seconds between refreshes of an exact directory), \
+lag (milliseconds of event lag, in the exact and reported views), routers, affinity and queue (weights of weighted_score), threshold (of cache_aware).
+
+Examples:
+  warmroute lab sweep --trace conversation_trace.jsonl.zst --over rate=1,2,4,6 --html load.html
+  warmroute lab sweep --workload b2b --policies weighted_score --over affinity=0,0.5,1,2,4 --over queue=0.25,1,4 --html surface.html")]
+pub struct SweepArgs {
+    #[command(flatten)]
+    pub scene: SceneArgs,
+    #[command(flatten)]
+    pub contest: ContestArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// What to vary: NAME=VALUE,VALUE,…; twice for a surface
+    #[arg(long, required = true, num_args = 1, value_name = "NAME=VALUES")]
+    pub over: Vec<String>,
+}
+
+/// `warmroute lab bounds`.
+#[derive(Args)]
+pub struct BoundsArgs {
+    #[command(flatten)]
+    pub scene: SceneArgs,
+    /// Write JSON here; `-` is stdout, and nothing else is printed there
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
+}
+
+/// The traffic and the world it meets.
+#[derive(Args, Clone)]
+pub struct SceneArgs {
+    /// Recorded traffic: Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix or MTRAG, plain or .zst
+    #[arg(long, value_name = "FILE", conflicts_with = "workload", required_unless_present = "workload")]
+    pub trace: Option<PathBuf>,
+    /// Traffic by name: b2b, codegen, reasoning, agentic, sharegpt, rag-before, rag-after, batch, short, unique, one-hot-prefix,
+    /// burst or azure
+    #[arg(long, value_name = "NAME")]
+    pub workload: Option<Workload>,
+    /// Times the traffic's own rate (or number of clients)
+    #[arg(long, default_value_t = 1.0)]
+    pub rate_scale: f64,
+    /// So many copies of the trace at once, with nothing in common
+    #[arg(long, default_value_t = 1)]
+    pub copies: u32,
+    /// No more requests than this, about: sessions are not cut
+    #[arg(long)]
+    pub requests: Option<u64>,
+    /// Sessions a second, for texts without times
+    #[arg(long, default_value_t = 4.0)]
+    pub sessions_per_s: f64,
+    /// Mean seconds between an answer and the next question, for texts
+    #[arg(long, default_value_t = 10.0)]
+    pub think_s: f64,
+    /// Where retrieved passages stand, for texts that have any
+    #[arg(long, value_enum, default_value = "after")]
+    pub passages: Place,
+
+    /// Simulated engines
+    #[arg(long, default_value_t = 8)]
+    pub workers: usize,
+    /// Engines of unequal kind instead: COUNT[:kv-tokens=N][:speed-percent=N]; may be repeated
+    #[arg(long, value_name = "GROUP")]
+    pub worker_group: Vec<String>,
+    /// Whose timing to imitate: llama-3.1-8b or llama-3.2-3b on one NVIDIA H200
+    #[arg(long, default_value = "llama-3.1-8b")]
+    pub profile: Profile,
+    /// Tokens of each engine's KV cache [default: 846000 for 8B, 1050000 for 3B]
+    #[arg(long)]
+    pub kv_tokens: Option<u64>,
+    /// Tokens per KV block
+    #[arg(long, default_value_t = 16)]
+    pub block_size: u32,
+    /// The engines' speed in percent of the profile's GPU
+    #[arg(long, default_value_t = 100)]
+    pub speed_percent: u32,
+
+    /// How routers know what engines hold: exact (from the engines themselves, or from a directory of a given age), reported (from
+    /// the engines' events, as production reads them) or presumed (from their own routing and the engines' feedback)
+    #[arg(long, default_value = "presumed")]
+    pub view: View,
+    /// How much later news of a cache arrive; exact and reported views
+    #[arg(long, default_value_t = 0.0)]
+    pub event_lag_ms: f64,
+    /// News of caches arrive only every so many seconds; exact and reported views
+    #[arg(long, default_value_t = 0.0)]
+    pub refresh_s: f64,
+    /// Share of news that are lost; exact view
+    #[arg(long, default_value_t = 0.0)]
+    pub event_loss: f64,
+    /// Routers side by side, each with a view of its own
+    #[arg(long, default_value_t = 1)]
+    pub routers: usize,
+    /// One way between router and engine
+    #[arg(long, default_value_t = 0.2)]
+    pub network_ms: f64,
+    /// What happens to engines: fail:3@120 (worker 3, second 120), recover, leave, join; may be repeated
+    #[arg(long, value_name = "WHAT:WORKER@SECOND")]
+    pub incident: Vec<Incident>,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Who is compared, and how.
+#[derive(Args, Clone)]
+pub struct ContestArgs {
+    /// Policies to compare, the first being the baseline
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub policies: Vec<String>,
+    /// One more policy, or exec:PROGRAM; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub policy: Vec<String>,
+    /// Seeds to run, for confidence
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    pub seeds: u64,
+    /// Longest time to first token that counts as good
+    #[arg(long, default_value_t = 2_000.0)]
+    pub slo_ttft_ms: f64,
+    /// Longest time per token that counts as good
+    #[arg(long, default_value_t = 50.0)]
+    pub slo_tpot_ms: f64,
+    /// Whether to compute what no router could do better
+    #[arg(long, value_enum, default_value = "on")]
+    pub bounds: Toggle,
+    /// Runs at a time [default: one for each core]
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+/// What comes out.
+#[derive(Args, Clone)]
+pub struct OutputArgs {
+    /// Write JSON here; `-` is stdout, and nothing else is printed there
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
+    /// Write one self-contained page here
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
+    /// Write Markdown here
+    #[arg(long, value_name = "OUT")]
+    pub markdown: Option<PathBuf>,
+}
+
+/// On or off.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Toggle {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// Where passages stand.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Place {
+    /// Before the history.
+    Before,
+    /// In the last question.
+    After,
+    /// Nowhere.
+    None,
+}
+
+impl From<Place> for Passages {
+    fn from(place: Place) -> Passages {
+        match place {
+            Place::Before => Passages::Before,
+            Place::After => Passages::After,
+            Place::None => Passages::Left,
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `warmroute lab bounds`: what no router could do better.
+
+use super::args::BoundsArgs;
+use super::output::{self, Printed};
+use super::scene::Scene;
+
+/// Computes and shows them.
+pub fn run(args: &BoundsArgs) -> anyhow::Result<()> {
+    let scene = Scene::new(&args.scene, 1)?;
+    let bounds = warmroute_sim::bounds(&scene.config, scene.sessions(args.scene.seed))?;
+    let printed = output::write_json(args.json.as_deref(), &serde_json::json!({"bounds": bounds}))?;
+    if printed == Printed::Json {
+        return Ok(());
+    }
+    let spread = |name: &str, spread: &warmroute_sim::Spread| {
+        format!(
+            "{name:<34} mean {:>9.1} ms   p50 {:>9.1}   p95 {:>9.1}   p99 {:>9.1}\n",
+            spread.mean, spread.p50, spread.p95, spread.p99
+        )
+    };
+    let share =
+        |name: &str, share: f64| format!("{name:<34} {:>6.2} % of prompt tokens found\n", 100.0 * share);
+    let mut text = format!("{} requests\n", bounds.requests);
+    text += &share("infinite cache", bounds.infinite_cache_token_hit_ratio);
+    text += &share("pooled Belady", bounds.pooled_belady_token_hit_ratio);
+    text += &share("pooled LRU", bounds.pooled_lru_token_hit_ratio);
+    text += &spread("zero-queue floor, TTFT", &bounds.zero_queue_ttft_ms);
+    text += &spread("zero-queue floor, end to end", &bounds.zero_queue_e2e_ms);
+    text += &spread("central queue (reference), TTFT", &bounds.central_queue_ttft_ms);
+    scene.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+    output::print(&text)
+}

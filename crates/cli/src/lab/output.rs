@@ -1,0 +1,148 @@
+//! Where the findings go.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use warmroute_report::{Report, html, markdown, table};
+use warmroute_sim::Record;
+
+use super::args::{OutputArgs, SceneArgs};
+
+/// Writes a report in every wanted form; a table is printed unless JSON goes to stdout.
+pub fn write(args: &OutputArgs, report: &Report, json: &Value) -> anyhow::Result<()> {
+    if let Some(file) = &args.html {
+        write_file(file, &html(report))?;
+    }
+    if let Some(file) = &args.markdown {
+        write_file(file, &markdown(report))?;
+    }
+    let printed = write_json(args.json.as_deref(), json)?;
+    if printed == Printed::Nothing { print(&table(report)) } else { Ok(()) }
+}
+
+/// Whether stdout has been used.
+#[derive(PartialEq, Eq)]
+pub enum Printed {
+    Nothing,
+    Json,
+}
+
+/// Writes JSON where it is wanted.
+pub fn write_json(file: Option<&Path>, json: &Value) -> anyhow::Result<Printed> {
+    match file {
+        None => Ok(Printed::Nothing),
+        Some(file) if file == Path::new("-") => {
+            print(&format!("{json}\n"))?;
+            Ok(Printed::Json)
+        }
+        Some(file) => {
+            write_file(file, &format!("{json}\n"))?;
+            Ok(Printed::Nothing)
+        }
+    }
+}
+
+/// One row for each request.
+pub fn write_rows(file: &Path, runs: &[(String, u64, Vec<Record>)]) -> anyhow::Result<()> {
+    let out = File::create(file).with_context(|| format!("writing {}", file.display()))?;
+    let mut out = BufWriter::new(out);
+    writeln!(
+        out,
+        "policy,seed,asked_us,ttft_us,e2e_us,worker,turn,prompt_tokens,output_tokens,cached_tokens,predicted_tokens,\
+         stale_tokens,missed_tokens"
+    )?;
+    for (policy, seed, records) in runs {
+        for r in records {
+            let predicted = r.predicted_tokens.map_or(String::new(), |tokens| tokens.to_string());
+            writeln!(
+                out,
+                "{policy},{seed},{},{},{},{},{},{},{},{},{predicted},{},{}",
+                r.asked_us,
+                r.ttft_us,
+                r.e2e_us,
+                r.worker,
+                r.turn,
+                r.prompt_tokens,
+                r.output_tokens,
+                r.cached_tokens,
+                r.stale_tokens,
+                r.missed_tokens
+            )?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn write_file(file: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}
+
+/// Prints; a reader who has seen enough and left is no error.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    match write!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+/// The traffic's name: of the workload, or of the trace's file.
+pub fn traffic(args: &SceneArgs) -> String {
+    let file = args.trace.as_deref().and_then(Path::file_name);
+    let file = file.map(|name| name.to_string_lossy().into_owned());
+    args.workload.map(|workload| workload.as_str().to_owned()).or(file).unwrap_or_default()
+}
+
+/// The set-up in words.
+pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
+    let kv_tokens = args.kv_tokens.map_or("the profile's".to_owned(), |tokens| tokens.to_string());
+    let workers = match &args.worker_group[..] {
+        [] => args.workers.to_string(),
+        groups => groups.join(" + "),
+    };
+    [
+        (
+            "traffic",
+            format!("{} at {} times its rate, {} copies", traffic(args), args.rate_scale, args.copies),
+        ),
+        ("workers", workers),
+        (
+            "engine",
+            format!(
+                "{} at {} % speed, KV tokens: {kv_tokens}, blocks of {}",
+                args.profile, args.speed_percent, args.block_size
+            ),
+        ),
+        (
+            "view",
+            format!(
+                "{}; lag {} ms, refresh {} s, loss {}",
+                args.view, args.event_lag_ms, args.refresh_s, args.event_loss
+            ),
+        ),
+        ("routers", args.routers.to_string()),
+        ("network", format!("{} ms each way", args.network_ms)),
+        ("seeds", format!("{} to {}", args.seed, args.seed + seeds - 1)),
+    ]
+    .map(|(word, value)| (word.to_owned(), value))
+    .to_vec()
+}
+
+/// The command that was given, to be given again. A trace is named by its file alone.
+pub fn command() -> String {
+    let words = std::env::args().enumerate().map(|(index, word)| {
+        let path = Path::new(&word);
+        let is_path = index == 0 || path.exists() && word.contains('/');
+        let name = path.file_name().filter(|_| is_path).map(|name| name.to_string_lossy().into_owned());
+        let word = name.unwrap_or(word);
+        if word.contains([' ', '*', '$']) { format!("'{word}'") } else { word }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The results of one point, in the shape that others read.
+pub fn results(point: &warmroute_report::Point) -> Value {
+    json!({"results": point.summaries, "bounds": point.bounds})
+}

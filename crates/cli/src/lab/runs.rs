@@ -1,0 +1,144 @@
+//! All policies and seeds of one scene, as many at a time as there are cores. The order of the results is that of the flags,
+//! whichever run was done first.
+
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use warmroute_report::{Load, Point};
+use warmroute_sim::{Record, Rule, Slo, Summary};
+
+use super::args::{ContestArgs, Toggle};
+use super::exec::{self, Trouble};
+use super::scene::Scene;
+
+/// What everybody would compare.
+const POLICIES: [&str; 5] =
+    ["round_robin", "least_loaded", "prefix_affinity", "weighted_score", "cache_aware"];
+/// Beyond so many requests the bounds would take longer than the runs.
+const BOUNDS_REQUESTS_MAX: usize = 300_000;
+
+/// The contest's rules, and where a foreign one says what went wrong.
+pub struct Contest {
+    pub rules: Vec<Rule>,
+    trouble: Trouble,
+    seeds: std::ops::Range<u64>,
+    slo: Slo,
+    bounds: Toggle,
+    threads: usize,
+}
+
+/// What the runs of one scene brought.
+#[derive(Default)]
+pub struct Ran {
+    pub point: Point,
+    pub loads: Vec<Load>,
+    /// By policy and seed, if they are wanted.
+    pub records: Vec<(String, u64, Vec<Record>)>,
+}
+
+/// Whether each request's record is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    Records,
+    Summaries,
+}
+
+impl Contest {
+    /// From flags; `first_seed` is the scene's.
+    pub fn new(args: &ContestArgs, first_seed: u64) -> anyhow::Result<Contest> {
+        let trouble = Trouble::default();
+        let named: Vec<&String> = args.policies.iter().chain(&args.policy).collect();
+        let names = match &named[..] {
+            [] => POLICIES.map(str::to_owned).to_vec(),
+            _ => named.into_iter().cloned().collect(),
+        };
+        let rule = |name: &String| match name.strip_prefix("exec:") {
+            Some(program) => exec::rule(name, program, &trouble),
+            None => Ok(Rule::parse(name)?),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Contest {
+            rules: names.iter().map(rule).collect::<anyhow::Result<_>>()?,
+            trouble,
+            seeds: first_seed..first_seed + args.seeds,
+            slo: Slo { ttft_ms: args.slo_ttft_ms, tpot_ms: args.slo_tpot_ms },
+            bounds: args.bounds,
+            threads: args.threads.unwrap_or(cores).max(1),
+        })
+    }
+
+    /// How many runs one scene takes.
+    pub fn runs(&self) -> usize {
+        self.rules.len() * (self.seeds.end - self.seeds.start) as usize
+    }
+
+    /// Runs them all.
+    pub fn run(&self, scene: &Scene, keep: Keep, bar: &ProgressBar) -> anyhow::Result<Ran> {
+        let jobs: Vec<(&Rule, u64)> =
+            self.rules.iter().flat_map(|rule| self.seeds.clone().map(move |seed| (rule, seed))).collect();
+        let done: Mutex<Vec<Option<anyhow::Result<Done>>>> = Mutex::new(jobs.iter().map(|_| None).collect());
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.min(jobs.len()) {
+                scope.spawn(|| {
+                    while let index = next.fetch_add(1, Ordering::Relaxed)
+                        && let Some((rule, seed)) = jobs.get(index)
+                    {
+                        let one = self.one(scene, rule, *seed, keep);
+                        done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(one);
+                        bar.inc(1);
+                    }
+                });
+            }
+        });
+        if let Some(what) = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            anyhow::bail!("the foreign policy failed: {what}");
+        }
+        self.gather(scene, done.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn one(&self, scene: &Scene, rule: &Rule, seed: u64, keep: Keep) -> anyhow::Result<Done> {
+        let outcome = warmroute_sim::run(&scene.config_for(seed), rule, scene.sessions(seed))?;
+        let summary = Summary::of(rule.name(), seed, &outcome, self.slo);
+        let load =
+            (seed == self.seeds.start).then(|| Load { policy: rule.name().to_owned(), series: outcome.load });
+        let records = if keep == Keep::Records { outcome.records } else { Vec::new() };
+        Ok(Done { summary, load, records })
+    }
+
+    fn gather(&self, scene: &Scene, done: Vec<Option<anyhow::Result<Done>>>) -> anyhow::Result<Ran> {
+        let mut ran = Ran::default();
+        for one in done.into_iter().flatten() {
+            let Done { summary, load, records } = one?;
+            ran.loads.extend(load);
+            ran.records.push((summary.policy.clone(), summary.seed, records));
+            ran.point.summaries.push(summary);
+        }
+        let requests = ran.point.summaries.iter().map(|summary| summary.requests).max().unwrap_or(0);
+        if self.bounds == Toggle::On && requests <= BOUNDS_REQUESTS_MAX {
+            let seed = self.seeds.start;
+            ran.point.bounds = Some(warmroute_sim::bounds(&scene.config, scene.sessions(seed))?);
+        }
+        Ok(ran)
+    }
+}
+
+struct Done {
+    summary: Summary,
+    load: Option<Load>,
+    records: Vec<Record>,
+}
+
+/// Shows how far the runs are, to people.
+pub fn progress_bar(runs: usize) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs  {elapsed}")
+        .expect("the template is a constant");
+    ProgressBar::with_draw_target(Some(runs as u64), target).with_style(style)
+}

@@ -1,0 +1,153 @@
+//! From flags to a world and its traffic.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use warmroute_engine::Config as EngineConfig;
+use warmroute_sim::{Config, NewsPath, Scale, Session, Sessions, TraceOptions, read_trace};
+use warmroute_types::Micros;
+
+use super::args::SceneArgs;
+
+/// The world of one setting, and its traffic for any seed.
+pub struct Scene {
+    pub config: Config,
+    traffic: Traffic,
+    /// What the reader must know about the traffic.
+    pub notes: Vec<String>,
+}
+
+enum Traffic {
+    /// Drawn anew for each run.
+    Workload(warmroute_sim::Workload, Scale),
+    /// Read once for each seed, from the first on.
+    Trace { first_seed: u64, by_seed: Vec<Arc<Vec<Session>>> },
+}
+
+impl Scene {
+    /// Checks the flags and reads the trace, for so many seeds.
+    pub fn new(args: &SceneArgs, seeds: u64) -> anyhow::Result<Scene> {
+        anyhow::ensure!(args.rate_scale.is_finite() && args.rate_scale > 0.0, "--rate-scale must be above 0");
+        let news = NewsPath {
+            lag: Micros::from_millis_f64(args.event_lag_ms),
+            refresh: Micros::from_millis_f64(args.refresh_s * 1_000.0),
+            loss: args.event_loss,
+        };
+        let config = Config {
+            fleet: fleet(args)?,
+            view: args.view,
+            news,
+            routers: args.routers,
+            hop: Micros::from_millis_f64(args.network_ms),
+            incidents: args.incident.clone(),
+            seed: args.seed,
+        };
+        config.validate()?;
+        let mut notes = Vec::new();
+        let traffic = match (&args.workload, &args.trace) {
+            (Some(workload), _) => {
+                let scale = Scale { seed: args.seed, rate: args.rate_scale, requests: args.requests };
+                Traffic::Workload(*workload, scale)
+            }
+            (None, Some(_)) => read(args, seeds, &mut notes)?,
+            (None, None) => anyhow::bail!("--trace or --workload is needed"),
+        };
+        Ok(Scene { config, traffic, notes })
+    }
+
+    /// The sessions of a seed.
+    pub fn sessions(&self, seed: u64) -> Sessions {
+        match &self.traffic {
+            Traffic::Workload(workload, scale) => workload.sessions(Scale { seed, ..*scale }),
+            Traffic::Trace { first_seed, by_seed } => {
+                let sessions = Arc::clone(&by_seed[(seed - first_seed) as usize]);
+                let mut index = 0;
+                Box::new(std::iter::from_fn(move || {
+                    index += 1;
+                    sessions.get(index - 1).cloned()
+                }))
+            }
+        }
+    }
+
+    /// The world of a seed.
+    pub fn config_for(&self, seed: u64) -> Config {
+        Config { seed, ..self.config.clone() }
+    }
+}
+
+fn read(args: &SceneArgs, seeds: u64, notes: &mut Vec<String>) -> anyhow::Result<Traffic> {
+    let file = args.trace.as_ref().context("--trace is needed")?;
+    let mut by_seed = Vec::new();
+    for seed in args.seed..args.seed + seeds {
+        let options = TraceOptions {
+            seed,
+            rate: args.rate_scale,
+            copies: args.copies,
+            sessions_per_s: args.sessions_per_s,
+            think_s: args.think_s,
+            passages: args.passages.into(),
+            requests_max: args.requests,
+        };
+        let trace = read_trace(file, &options)?;
+        if seed == args.seed {
+            notes.extend(trace.notes);
+            if trace.bad_lines_total > 0 {
+                notes.push(format!("{} lines could not be read and were left out", trace.bad_lines_total));
+            }
+            trace.bad_lines.iter().for_each(|bad| eprintln!("{bad}"));
+        }
+        by_seed.push(Arc::new(trace.sessions));
+    }
+    Ok(Traffic::Trace { first_seed: args.seed, by_seed })
+}
+
+fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {
+    let usual = EngineConfig::for_profile(args.profile);
+    let engine = EngineConfig {
+        kv_tokens: args.kv_tokens.unwrap_or(usual.kv_tokens),
+        block_size: args.block_size,
+        speed_percent: args.speed_percent,
+        ..usual
+    };
+    if args.worker_group.is_empty() {
+        return Ok(vec![engine; args.workers]);
+    }
+    let mut fleet = Vec::new();
+    for group in &args.worker_group {
+        fleet.extend(parse_group(group, &engine).with_context(|| format!("--worker-group {group}"))?);
+    }
+    Ok(fleet)
+}
+
+/// `4:kv-tokens=400000:speed-percent=50`.
+fn parse_group(group: &str, engine: &EngineConfig) -> anyhow::Result<Vec<EngineConfig>> {
+    let mut parts = group.split(':');
+    let count: usize =
+        parts.next().unwrap_or_default().parse().context("it begins with a number of engines")?;
+    let mut engine = engine.clone();
+    for part in parts {
+        match part.split_once('=') {
+            Some(("kv-tokens", value)) => engine.kv_tokens = value.parse()?,
+            Some(("speed-percent", value)) => engine.speed_percent = value.parse()?,
+            _ => anyhow::bail!("`{part}` is neither kv-tokens=N nor speed-percent=N"),
+        }
+    }
+    Ok(vec![engine; count])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmroute_engine::Profile;
+
+    #[test]
+    fn groups_of_engines_are_read() {
+        let usual = EngineConfig::for_profile(Profile::Llama3_1_8b);
+        let slow = parse_group("3:kv-tokens=1000:speed-percent=50", &usual).unwrap();
+        assert_eq!((slow.len(), slow[0].kv_tokens, slow[2].speed_percent), (3, 1_000, 50));
+        for bad in ["", "x", "2:speed=1", "2:kv-tokens=many"] {
+            assert!(parse_group(bad, &usual).is_err(), "{bad}");
+        }
+    }
+}

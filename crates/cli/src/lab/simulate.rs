@@ -1,0 +1,33 @@
+//! `warmroute lab simulate`.
+
+use warmroute_report::Report;
+
+use super::args::SimulateArgs;
+use super::output;
+use super::runs::{Contest, Keep, progress_bar};
+use super::scene::Scene;
+
+/// Runs every policy on the same arrivals and compares them.
+pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
+    let contest = Contest::new(&args.contest, args.scene.seed)?;
+    let scene = Scene::new(&args.scene, args.contest.seeds)?;
+    let keep = if args.requests_out.is_some() { Keep::Records } else { Keep::Summaries };
+    let bar = progress_bar(contest.runs());
+    let ran = contest.run(&scene, keep, &bar)?;
+    bar.finish_and_clear();
+    if let Some(file) = &args.requests_out {
+        output::write_rows(file, &ran.records)?;
+    }
+    let json = output::results(&ran.point);
+    let workers = scene.config.fleet.len();
+    let report = Report {
+        title: format!("{} on {workers} workers", output::traffic(&args.scene)),
+        command: output::command(),
+        setup: output::setup(&args.scene, args.contest.seeds),
+        notes: scene.notes,
+        points: vec![ran.point],
+        sweep: None,
+        loads: ran.loads,
+    };
+    output::write(&args.output, &report, &json)
+}

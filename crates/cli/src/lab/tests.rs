@@ -1,0 +1,185 @@
+//! The lab from its flags to its JSON.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use serde_json::Value;
+
+use super::*;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    lab: LabArgs,
+}
+
+/// A folder that is gone when the test is over.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("warmroute-lab-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn lab(words: &[&str]) -> anyhow::Result<()> {
+    let command = Command::try_parse_from([&["lab"], words].concat())?;
+    run(command.lab)
+}
+
+fn json(file: &str) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+const SMALL: [&str; 6] = ["--workload", "sharegpt", "--requests", "200", "--workers", "3"];
+
+#[test]
+fn results_have_the_shape_that_others_read() {
+    let folder = Folder::new("shape");
+    let (out, rows, page, text) =
+        (folder.file("out.json"), folder.file("rows.csv"), folder.file("page.html"), folder.file("text.md"));
+    let words = [
+        "simulate",
+        "--policies",
+        "round_robin,cache_aware",
+        "--seeds",
+        "2",
+        "--json",
+        &out,
+        "--html",
+        &page,
+    ];
+    lab(&[&words[..], &SMALL, &["--requests-out", &rows, "--markdown", &text]].concat()).unwrap();
+    let out = json(&out);
+    let results = out["results"].as_array().unwrap();
+    let runs: Vec<_> =
+        results.iter().map(|run| (run["policy"].as_str().unwrap(), run["seed"].as_u64().unwrap())).collect();
+    assert_eq!(runs, [("round_robin", 1), ("round_robin", 2), ("cache_aware", 1), ("cache_aware", 2)]);
+    for run in results {
+        for spread in ["ttft_ms", "tpot_ms", "e2e_ms"] {
+            for figure in ["mean", "p50", "p95", "p99"] {
+                assert!(run[spread][figure].as_f64().unwrap() > 0.0, "{spread} {figure}");
+            }
+        }
+        for figure in [
+            "workers",
+            "requests",
+            "token_hit_ratio",
+            "request_hit_ratio",
+            "stale_ratio",
+            "load_cv",
+            "load_max_over_mean",
+            "output_tokens_per_s",
+            "goodput_rps",
+            "prefill_tokens_computed",
+        ] {
+            assert!(run[figure].is_number(), "{figure}");
+        }
+    }
+    assert!(out["bounds"]["pooled_belady_token_hit_ratio"].is_number());
+    let requests: u64 = results.iter().map(|run| run["requests"].as_u64().unwrap()).sum();
+    assert_eq!(std::fs::read_to_string(rows).unwrap().lines().count() as u64, requests + 1);
+    assert!(Path::new(&page).exists() && Path::new(&text).exists());
+}
+
+#[test]
+fn the_same_flags_give_the_same_bytes_on_any_number_of_threads() {
+    let folder = Folder::new("same");
+    let text = |name: &str, threads: &str| {
+        let out = folder.file(name);
+        let words = [
+            "simulate",
+            "--policies",
+            "cache_aware,random",
+            "--seeds",
+            "2",
+            "--json",
+            &out,
+            "--threads",
+            threads,
+        ];
+        lab(&[&words[..], &SMALL].concat()).unwrap();
+        std::fs::read_to_string(out).unwrap()
+    };
+    assert_eq!(text("one.json", "1"), text("four.json", "4"));
+}
+
+#[test]
+fn a_sweep_has_a_point_for_every_pair() {
+    let folder = Folder::new("sweep");
+    let out = folder.file("out.json");
+    let words = [
+        "sweep",
+        "--policies",
+        "weighted_score",
+        "--over",
+        "affinity=0,2",
+        "--over",
+        "queue=1,2,4",
+        "--json",
+        &out,
+    ];
+    lab(&[&words[..], &SMALL].concat()).unwrap();
+    let points = json(&out)["points"].as_array().unwrap().clone();
+    assert_eq!(points.len(), 6);
+    assert_eq!(points[5]["values"], serde_json::json!([2.0, 4.0]));
+    assert!(points.iter().all(|point| point["results"][0]["policy"] == "weighted_score"));
+    let hit = |point: usize| points[point]["results"][0]["token_hit_ratio"].as_f64().unwrap();
+    assert!(hit(3) > hit(0), "affinity finds more than none: {} {}", hit(3), hit(0));
+}
+
+#[test]
+fn a_policy_may_be_any_program_and_a_broken_one_is_told() {
+    let folder = Folder::new("exec");
+    let program = |name: &str, script: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.file(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        format!("exec:{path}")
+    };
+    let out = folder.file("out.json");
+    let try_it =
+        |policy: &str| lab(&[&["simulate", "--policy", policy, "--json", &out], &SMALL[..]].concat());
+    try_it(&program("last", r#"while read line; do echo '{"index": 2}'; done"#)).unwrap();
+    let run = &json(&out)["results"][0];
+    assert!((run["load_max_over_mean"].as_f64().unwrap() - 3.0).abs() < 1e-9, "all to one of three");
+    for (name, script, why) in [
+        ("far", r#"while read line; do echo '{"index": 3}'; done"#, "index 3 of 3"),
+        ("mute", "exit 0", "foreign policy failed"),
+        ("wild", "while read line; do echo here; done", "it answered"),
+    ] {
+        let error = format!("{:#}", try_it(&program(name, script)).unwrap_err());
+        assert!(error.contains(why), "{name}: {error}");
+    }
+    assert!(try_it("exec:/no/such/program").is_err());
+}
+
+#[test]
+fn flags_that_make_no_sense_are_refused() {
+    for (words, why) in [
+        (&["simulate"][..], "--trace"),
+        (&["simulate", "--workload", "nonsense"], "unknown workload"),
+        (&["simulate", "--workload", "short", "--policies", "best"], "unknown policy"),
+        (&["simulate", "--workload", "short", "--workers", "0"], "at least 1"),
+        (&["simulate", "--workload", "short", "--view", "psychic"], "unknown view"),
+        (&["simulate", "--trace", "/no/such/file"], "/no/such/file"),
+        (&["sweep", "--workload", "short", "--over", "size=1"], "known are"),
+        (&["bounds", "--workload", "short", "--rate-scale", "0"], "above 0"),
+    ] {
+        let error = format!("{:#}", lab(words).unwrap_err());
+        assert!(error.contains(why), "{words:?}: {error}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Sixteen blocks whose names differ only in their last four bits.
+//!
+//! Whoever counts along a chain in those bits, as the simulator does, has sixteen blocks named, held, freed and evicted for
+//! the price of one. Other names have a leaf each. What is noted of a block is a slot of its leaf; a block has no other number.
+
+use crate::BlockName;
+
+/// Slots of a leaf.
+pub const SLOTS: u64 = 16;
+/// Marks "no leaf".
+pub const NONE: u32 = u32::MAX;
+
+/// The blocks of one page of names, filled by one sequence or several. There may be more than one leaf of a page: engines do
+/// not deduplicate, so sequences that fill the same blocks at the same time all keep theirs.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// The names' common part.
+    pub page: u64,
+    /// A bit for each slot that carries its name.
+    pub named: u16,
+    /// Sequences that hold the slot.
+    pub holders: [u16; SLOTS as usize],
+    /// The [`clock`](Leaf::clock) when the slot was freed; 0 while it is held or has no name.
+    pub freed: [u32; SLOTS as usize],
+    /// When the slot got its name, as a count of namings in the pool.
+    pub born: [u32; SLOTS as usize],
+    /// Counts releases. It goes on when the leaf is used for another page, so that what was noted before is void.
+    pub clock: u32,
+    /// When its first slot got its name.
+    pub created: u32,
+    /// Neighbours among the leaves of the page, a ring in the order of creation.
+    pub before: u32,
+    pub after: u32,
+}
+
+/// Consecutive slots of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub leaf: u32,
+    pub from: u8,
+    pub to: u8,
+}
+
+impl Leaf {
+    /// Never used.
+    pub fn blank() -> Leaf {
+        Leaf {
+            page: 0,
+            named: 0,
+            holders: [0; SLOTS as usize],
+            freed: [0; SLOTS as usize],
+            born: [0; SLOTS as usize],
+            clock: 0,
+            created: 0,
+            before: NONE,
+            after: NONE,
+        }
+    }
+
+    /// Whether a block is in the slot.
+    pub fn has(&self, slot: u8) -> bool {
+        self.named & (1 << slot) != 0
+    }
+
+    /// A slot's name.
+    pub fn name(&self, slot: u8) -> BlockName {
+        BlockName(self.page * SLOTS + u64::from(slot))
+    }
+
+    /// Puts blocks that one sequence holds into slots.
+    pub fn fill(&mut self, row: Span, born: u32) {
+        let slots = usize::from(row.from)..usize::from(row.to);
+        self.named |= row.mask();
+        self.holders[slots.clone()].fill(1);
+        self.born[slots].fill(born);
+    }
+
+    /// Takes the block out of a slot.
+    pub fn empty(&mut self, slot: u8) {
+        self.named &= !(1 << slot);
+        self.freed[usize::from(slot)] = 0;
+    }
+}
+
+impl Span {
+    /// How many slots.
+    pub fn len(&self) -> u32 {
+        u32::from(self.to - self.from)
+    }
+
+    /// A bit for each slot.
+    pub fn mask(&self) -> u16 {
+        (((1_u32 << self.to) - 1) & !((1 << self.from) - 1)) as u16
+    }
+
+    /// The slots, from the chain's start.
+    pub fn slots(&self) -> std::ops::Range<u8> {
+        self.from..self.to
+    }
+}

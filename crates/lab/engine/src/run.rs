@@ -1,0 +1,77 @@
+//! Many decode steps at once, while nothing can come between them.
+//!
+//! As long as nobody comes or goes, a batch of decodes repeats itself: every sequence gains a token a step, and a
+//! step's cost depends only on how many there are and on how much context they have in sum. So the times of a run of
+//! steps follow from two numbers, whatever the size of the batch, and what the steps do to the cache can be done in one
+//! go when somebody looks. Each step is still rounded to a microsecond on its own: a run ends when its steps, taken one
+//! by one, would have ended.
+
+use warmroute_types::Micros;
+
+use crate::{StepCost, StepWork};
+
+/// A batch of sequences that decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    pub sequences: u32,
+    /// What the first step reads, summed over the sequences.
+    pub context_tokens: u64,
+}
+
+/// Steps that were planned and not yet carried out.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub batch: Batch,
+    pub starts: Micros,
+    /// How many steps, at least 1. Whoever finishes first finishes with the last of them.
+    pub steps: u32,
+    pub ends: Micros,
+}
+
+impl Run {
+    /// Plans `steps` steps.
+    pub fn plan(cost: &StepCost, batch: Batch, starts: Micros, steps: u32) -> Run {
+        let ends = (0..steps).fold(starts, |at, index| at + batch.duration(cost, index));
+        Run { batch, starts, steps, ends }
+    }
+
+    /// How many steps have ended at `now`, not counting the last, and when the one under way began.
+    pub fn ended(&self, cost: &StepCost, now: Micros) -> (u32, Micros) {
+        let (mut ended, mut began) = (0, self.starts);
+        while ended + 1 < self.steps {
+            let ends = began + self.batch.duration(cost, ended);
+            if ends > now {
+                break;
+            }
+            (ended, began) = (ended + 1, ends);
+        }
+        (ended, began)
+    }
+}
+
+impl Batch {
+    /// What a step takes, `index` steps after the first.
+    fn duration(&self, cost: &StepCost, index: u32) -> Micros {
+        let grown = u64::from(self.sequences) * u64::from(index);
+        cost.of(&StepWork::of_decodes(self.sequences, self.context_tokens + grown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Profile;
+
+    #[test]
+    fn a_run_is_cut_at_the_step_under_way() {
+        let cost = Profile::Llama3_1_8b.cost();
+        let batch = Batch { sequences: 3, context_tokens: 3_000 };
+        let run = Run::plan(cost, batch, Micros(50), 4);
+        let first = Micros(50) + batch.duration(cost, 0);
+        assert_eq!(run.ended(cost, Micros(50)), (0, Micros(50)));
+        assert_eq!(run.ended(cost, Micros(first.0 - 1)), (0, Micros(50)));
+        assert_eq!(run.ended(cost, first), (1, first), "the next step has begun when the last one ends");
+        let (ended, began) = run.ended(cost, Micros(u64::MAX));
+        assert_eq!((ended, began + batch.duration(cost, 3)), (3, run.ends), "the last step is never skipped");
+    }
+}

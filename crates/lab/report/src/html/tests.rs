@@ -1,0 +1,89 @@
+//! A small real run, written in every form.
+
+use warmroute_engine::Profile;
+use warmroute_sim::{Config, Rule, Scale, Slo, Summary, Workload, bounds, run};
+
+use super::*;
+use crate::report::Load;
+use crate::{markdown, table};
+
+fn point(values: Vec<f64>, rate: f64) -> (Point, Vec<Load>) {
+    let config = Config::new(Profile::Llama3_1_8b, 2);
+    let (mut point, mut loads) = (Point { values, ..Point::default() }, Vec::new());
+    for seed in 1..=2 {
+        let scale = Scale { seed, rate, requests: Some(200) };
+        for policy in ["round_robin", "cache_aware"] {
+            let rule = Rule::parse(policy).unwrap();
+            let outcome = run(&config, &rule, Workload::Sharegpt.sessions(scale)).unwrap();
+            point.summaries.push(Summary::of(policy, seed, &outcome, Slo::default()));
+            if seed == 1 {
+                loads.push(Load { policy: policy.to_owned(), series: outcome.load });
+            }
+        }
+        point.bounds = Some(bounds(&config, Workload::Sharegpt.sessions(scale)).unwrap());
+    }
+    (point, loads)
+}
+
+fn report(sweep: &[&str]) -> Report {
+    let mut report = Report {
+        title: "Chats on <two> workers".to_owned(),
+        command: "warmroute lab simulate".to_owned(),
+        setup: vec![("workers".to_owned(), "2".to_owned())],
+        notes: vec!["a note & more".to_owned()],
+        ..Report::default()
+    };
+    for (index, rate) in [0.5, 1.0].into_iter().enumerate() {
+        let values = sweep.iter().map(|_| rate).collect();
+        let (point, loads) = point(values, rate);
+        report.points.push(point);
+        report.loads = loads;
+        if sweep.is_empty() && index == 0 {
+            break;
+        }
+    }
+    report.sweep = (!sweep.is_empty())
+        .then(|| Sweep { parameters: sweep.iter().map(|name| name.to_string()).collect() });
+    report
+}
+
+/// Every element that is opened is closed, in order.
+fn assert_balanced(page: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    for tag in page.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+        match tag {
+            _ if tag.starts_with('!') || tag.ends_with('/') || name == "meta" => {}
+            _ if tag.starts_with('/') => assert_eq!(open.pop(), Some(name)),
+            _ => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn a_page_is_whole_needs_nothing_and_says_the_answer_first() {
+    for sweep in [&[][..], &["rate"], &["affinity weight", "queue weight"]] {
+        let page = html(&report(sweep));
+        assert_balanced(&page.replace("<!doctype html>", ""));
+        for outside in ["http://", "https://", "<script", "<img", "@import", "url("] {
+            assert!(!page.contains(outside), "{sweep:?} {outside}");
+        }
+        assert!(page.contains("Chats on &lt;two&gt; workers") && page.contains("a note &amp; more"));
+        assert!(!page.contains("NaN") && !page.contains("inf "), "{sweep:?}");
+        let (answer, figures) =
+            (page.find("gives the first token soonest").unwrap(), page.find("All figures").unwrap());
+        assert!(answer < figures);
+    }
+}
+
+#[test]
+fn every_policy_is_in_every_form() {
+    let report = report(&[]);
+    for text in [html(&report), markdown(&report), table(&report)] {
+        for word in ["round_robin", "cache_aware", "of Belady", "infinite cache", "a note"] {
+            assert!(text.contains(word), "{word}");
+        }
+    }
+    assert!(markdown(&report).contains("warmroute lab simulate"));
+}

@@ -1,0 +1,100 @@
+//! Rows of figures: for a terminal, and as cells for the other forms.
+
+use warmroute_sim::Bounds;
+
+use crate::figures::{Figures, count, duration, percent, with_confidence};
+use crate::report::{Point, Report};
+
+/// Heads of the columns.
+pub(crate) const HEADS: [&str; 11] = [
+    "policy",
+    "TTFT mean",
+    "p50",
+    "p95",
+    "p99",
+    "TPOT",
+    "token hit",
+    "of Belady",
+    "stale",
+    "max/mean",
+    "goodput/s",
+];
+
+/// One policy's cells.
+pub(crate) fn cells(policy: &str, figures: &Figures, bounds: Option<&Bounds>) -> [String; 11] {
+    let belady = bounds.map(|bounds| bounds.pooled_belady_token_hit_ratio).filter(|belady| *belady > 0.0);
+    let of_belady = belady.map_or("–".to_owned(), |belady| percent(figures.token_hit_ratio.mean / belady));
+    [
+        policy.to_owned(),
+        with_confidence(figures.ttft_mean_ms, duration),
+        duration(figures.ttft_p50_ms.mean),
+        duration(figures.ttft_p95_ms.mean),
+        with_confidence(figures.ttft_p99_ms, duration),
+        duration(figures.tpot_mean_ms.mean),
+        with_confidence(figures.token_hit_ratio, percent),
+        of_belady,
+        percent(figures.stale_ratio.mean),
+        format!("{:.2}", figures.load_max_over_mean.mean),
+        count(figures.goodput_rps.mean),
+    ]
+}
+
+/// The bounds, each with its value.
+pub(crate) fn bound_rows(bounds: &Bounds) -> [(&'static str, String); 5] {
+    let spread = |spread: &warmroute_sim::Spread| {
+        format!("mean {}, p99 {}", duration(spread.mean), duration(spread.p99))
+    };
+    [
+        ("infinite cache, token hit", percent(bounds.infinite_cache_token_hit_ratio)),
+        ("pooled Belady, token hit", percent(bounds.pooled_belady_token_hit_ratio)),
+        ("pooled LRU, token hit", percent(bounds.pooled_lru_token_hit_ratio)),
+        ("zero-queue floor, TTFT", spread(&bounds.zero_queue_ttft_ms)),
+        ("central queue (a reference, prefill only), TTFT", spread(&bounds.central_queue_ttft_ms)),
+    ]
+}
+
+/// What stands over a point's rows: what was varied.
+pub(crate) fn heading(report: &Report, point: &Point) -> Option<String> {
+    let sweep = report.sweep.as_ref()?;
+    let pairs = sweep.parameters.iter().zip(&point.values);
+    Some(pairs.map(|(name, value)| format!("{name} {}", count(*value))).collect::<Vec<_>>().join(", "))
+}
+
+/// The whole report for a terminal.
+pub fn table(report: &Report) -> String {
+    let mut text = String::new();
+    for point in &report.points {
+        if let Some(heading) = heading(report, point) {
+            text += &format!("{heading}\n");
+        }
+        let mut rows = vec![HEADS.map(str::to_owned)];
+        rows.extend(
+            report.policies().iter().filter_map(|policy| {
+                Some(cells(policy, &Figures::of(point, policy)?, point.bounds.as_ref()))
+            }),
+        );
+        text += &aligned(&rows);
+        if let Some(bounds) = &point.bounds {
+            for (name, value) in bound_rows(bounds) {
+                text += &format!("  bound: {name}: {value}\n");
+            }
+        }
+        text.push('\n');
+    }
+    report.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+    text
+}
+
+/// The first column to the left, the others to the right.
+fn aligned(rows: &[[String; 11]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..11).map(width).collect();
+    let line = |row: &[String; 11]| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

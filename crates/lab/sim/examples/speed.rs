@@ -1,0 +1,55 @@
+//! How fast the simulator runs on one core, and how that grows with workers and requests.
+//!
+//! `cargo run --release -p warmroute-sim --example speed` runs the table; with `-- POLICY WORKERS REQUESTS RATE` one line of
+//! it. The load is Azure-like and unique (`--workload azure`), at 10 requests a second and worker where no rate is given.
+#![expect(clippy::print_stdout, reason = "a command for people: what it prints is what it is for")]
+
+use std::time::Instant;
+
+use warmroute_engine::Profile;
+use warmroute_sim::{Config, Rule, Scale, Workload, run};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    println!(
+        "{:<22}{:>8}{:>10}{:>8}{:>12}{:>14}{:>12}{:>10}",
+        "policy", "workers", "requests", "req/s", "wall s", "simulated/s", "virtual/s", "peak MB"
+    );
+    if let [policy, workers, requests, rate] = &args[..] {
+        let parse = |text: &str| text.parse::<f64>().expect("a number");
+        line(policy, parse(workers) as usize, parse(requests) as u64, parse(rate));
+        return;
+    }
+    for policy in ["round_robin", "least_loaded", "sticky_least_loaded"] {
+        line(policy, 8, 1_000_000, 80.0);
+    }
+    for (workers, requests) in
+        [(8, 100_000), (8, 1_000_000), (64, 1_000_000), (256, 1_000_000), (1_000, 1_000_000)]
+    {
+        line("cache_aware", workers, requests, workers as f64 * 10.0);
+    }
+}
+
+/// One run.
+fn line(policy: &str, workers: usize, requests: u64, rate_per_s: f64) {
+    let config = Config::new(Profile::Llama3_1_8b, workers);
+    let rule = Rule::parse(policy).expect("a policy");
+    let scale = Scale { seed: 1, rate: rate_per_s / 80.0, requests: Some(requests) };
+    let begun = Instant::now();
+    let outcome = run(&config, &rule, Workload::Azure.sessions(scale)).expect("a valid config");
+    let wall_s = begun.elapsed().as_secs_f64();
+    let ended = outcome.records.iter().map(|record| record.ended()).max().expect("some were answered");
+    println!(
+        "{policy:<22}{workers:>8}{requests:>10}{rate_per_s:>8.0}{wall_s:>12.2}{:>14.0}{:>11.0}x{:>10}",
+        outcome.records.len() as f64 / wall_s,
+        ended.as_secs_f64() / wall_s,
+        peak_mb()
+    );
+}
+
+/// The process's peak of resident memory, where the system tells; 0 elsewhere.
+fn peak_mb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) / 1_024
+}

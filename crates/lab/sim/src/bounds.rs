@@ -1,0 +1,108 @@
+//! What no router could do better, in this engine model, on the same requests.
+//!
+//! * **infinite cache**: every block is computed once and found for ever. No policy hits more.
+//! * **pooled Belady**: one cache as large as all together, which knows the future (bypass allowed). Valid for every router
+//!   and every eviction.
+//! * **pooled LRU**: the same cache with the engines' own eviction. From Belady to here is what eviction costs, from here to
+//!   a policy is what routing costs.
+//! * **zero-queue floor**: what each request would take alone, with all hits of the infinite cache. No policy is faster.
+//! * **central queue**: all prefills, with Belady's misses, first come first served by the next free engine, without any
+//!   decoding. A reference, not a bound: a cleverer order can beat it, and decoding slows every real fleet.
+//!
+//! Sessions run closed loop here too: a turn comes after the answer that the zero-queue floor gives it.
+
+mod access;
+mod belady;
+mod lru;
+mod queueing;
+
+use serde::Serialize;
+
+use crate::config::{BadConfig, Config};
+use crate::{Session, Spread};
+
+/// All of them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bounds {
+    /// Requests that they are of.
+    pub requests: usize,
+    /// Prompt tokens found, of all.
+    pub infinite_cache_token_hit_ratio: f64,
+    /// The same.
+    pub pooled_belady_token_hit_ratio: f64,
+    /// The same.
+    pub pooled_lru_token_hit_ratio: f64,
+    /// Time to first token of each request alone.
+    pub zero_queue_ttft_ms: Spread,
+    /// Time to last token of each request alone.
+    pub zero_queue_e2e_ms: Spread,
+    /// Time to first token in the central queue.
+    pub central_queue_ttft_ms: Spread,
+}
+
+/// Computes them for the requests that a fleet is given.
+pub fn bounds(config: &Config, sessions: impl Iterator<Item = Session>) -> Result<Bounds, BadConfig> {
+    config.validate()?;
+    let accesses = access::accesses(config, sessions);
+    let block_tokens = config.fleet[0].block_size;
+    let pooled_blocks =
+        config.fleet.iter().map(|engine| (engine.kv_tokens / u64::from(engine.block_size)) as usize).sum();
+    let prompt_tokens: u64 = accesses.iter().map(|access| u64::from(access.prompt_tokens)).sum();
+    let ratio = |hits: &[u32]| {
+        let blocks: u64 = hits.iter().map(|&blocks| u64::from(blocks)).sum();
+        if prompt_tokens == 0 {
+            0.0
+        } else {
+            (blocks * u64::from(block_tokens)) as f64 / prompt_tokens as f64
+        }
+    };
+    let infinite: Vec<u32> = accesses.iter().map(|access| access.infinite_hits).collect();
+    let belady = belady::hits(&accesses, pooled_blocks);
+    let lru = lru::hits(&accesses, pooled_blocks);
+    let ms =
+        |values: &mut dyn Iterator<Item = u64>| Spread::of(values.map(|us| us as f64 / 1_000.0).collect());
+    Ok(Bounds {
+        requests: accesses.len(),
+        infinite_cache_token_hit_ratio: ratio(&infinite),
+        pooled_belady_token_hit_ratio: ratio(&belady),
+        pooled_lru_token_hit_ratio: ratio(&lru),
+        zero_queue_ttft_ms: ms(&mut accesses.iter().map(|access| access.ttft.0)),
+        zero_queue_e2e_ms: ms(&mut accesses.iter().map(|access| access.e2e.0)),
+        central_queue_ttft_ms: ms(&mut queueing::central(config, &accesses, &belady).into_iter()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Rule, Scale, Slo, Summary, Workload, run};
+    use warmroute_engine::Profile;
+
+    fn sessions(workload: Workload) -> impl Iterator<Item = Session> {
+        workload.sessions(Scale { requests: Some(1_500), ..Scale::default() })
+    }
+
+    #[test]
+    fn no_policy_beats_the_bounds_and_they_are_in_order() {
+        for workload in [Workload::Sharegpt, Workload::B2b, Workload::RagAfter, Workload::OneHotPrefix] {
+            let mut config = Config::new(Profile::Llama3_1_8b, 4);
+            config.fleet.iter_mut().for_each(|engine| engine.kv_tokens = 60_000);
+            let bounds = bounds(&config, sessions(workload)).unwrap();
+            let (infinite, belady) =
+                (bounds.infinite_cache_token_hit_ratio, bounds.pooled_belady_token_hit_ratio);
+            assert!(
+                infinite >= belady && belady >= bounds.pooled_lru_token_hit_ratio,
+                "{workload:?} {bounds:?}"
+            );
+            assert!(bounds.central_queue_ttft_ms.mean >= bounds.zero_queue_ttft_ms.mean * 0.999);
+            for policy in ["round_robin", "least_loaded", "cache_aware", "prefix_affinity"] {
+                let outcome = run(&config, &Rule::parse(policy).unwrap(), sessions(workload)).unwrap();
+                let summary = Summary::of(policy, 1, &outcome, Slo::default());
+                assert_eq!(summary.requests, bounds.requests);
+                assert!(summary.token_hit_ratio <= belady + 1e-9, "{workload:?} {policy}");
+                assert!(summary.ttft_ms.mean >= bounds.zero_queue_ttft_ms.mean, "{workload:?} {policy}");
+                assert!(summary.e2e_ms.p50 >= bounds.zero_queue_e2e_ms.p50, "{workload:?} {policy}");
+            }
+        }
+    }
+}

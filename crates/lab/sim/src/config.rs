@@ -1,0 +1,213 @@
+//! What is simulated: the fleet, the routers, what they can see, and what goes wrong.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+use warmroute_engine::{Config as EngineConfig, ConfigError, Profile};
+use warmroute_types::{MAX_WORKERS, Micros};
+
+use crate::incident::Incident;
+
+/// One run's world.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// One engine each.
+    pub fleet: Vec<EngineConfig>,
+    /// How routers know what engines hold.
+    pub view: View,
+    /// How news of caches travel. Only for views that live of them.
+    pub news: NewsPath,
+    /// Routers side by side, each with its own view and its own bookings. Requests take turns.
+    pub routers: usize,
+    /// One way between a router and an engine, and between a client's answer and its router.
+    pub hop: Micros,
+    /// What goes wrong, and who comes and goes.
+    pub incidents: Vec<Incident>,
+    /// Of everything that is drawn by lot in the run; the workload has its own.
+    pub seed: u64,
+}
+
+/// How a router knows what engines hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// It is told what is there, as of the end of each engine's last run of steps, or of the last news of the
+    /// [`NewsPath`]. No router can know more.
+    Exact,
+    /// From the engines' events, as the production router reads them, with what it speculates until they come. Events arrive by
+    /// the [`NewsPath`].
+    Reported,
+    /// From its own routing, corrected by what engines say they found: production without engine events.
+    Presumed,
+}
+
+/// How news of caches reach those who look.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NewsPath {
+    /// So much later.
+    pub lag: Micros,
+    /// And only at multiples of this, if it is not zero: a directory that is refreshed now and then.
+    pub refresh: Micros,
+    /// Share of deliveries that are lost.
+    pub loss: f64,
+}
+
+impl NewsPath {
+    /// At once and without loss.
+    pub const DIRECT: NewsPath = NewsPath { lag: Micros::ZERO, refresh: Micros::ZERO, loss: 0.0 };
+
+    /// When news of `now` arrive.
+    pub fn arrival(&self, now: Micros) -> Micros {
+        let leaves = match self.refresh.0 {
+            0 => now.0,
+            every => now.0.div_ceil(every) * every,
+        };
+        Micros(leaves) + self.lag
+    }
+}
+
+/// A world that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BadConfig {
+    /// An engine cannot run.
+    #[error("worker {worker}: {why}")]
+    Engine {
+        /// Which.
+        worker: usize,
+        /// Why.
+        why: ConfigError,
+    },
+    /// There must be one.
+    #[error("{0} must be at least 1")]
+    None(&'static str),
+    /// More than a router can know.
+    #[error("{0} workers are more than the {MAX_WORKERS} that a router can know")]
+    TooMany(usize),
+    /// A chain is cut once, for all engines.
+    #[error("worker {0} has blocks of another size than worker 0")]
+    BlockSize(usize),
+    /// No share.
+    #[error("a loss of {0} is no share from 0 to 1")]
+    Loss(String),
+    /// A lost event is noticed and asked for again by the feed, which is not part of the lab yet.
+    #[error(
+        "events cannot be lost in the reported view: the feed that would ask for them again is not simulated"
+    )]
+    LossReported,
+    /// An incident of a worker that is not there.
+    #[error("worker {0} has an incident and does not exist")]
+    Incident(usize),
+}
+
+impl Config {
+    /// So many engines of a profile's default, one router, the presumed view.
+    pub fn new(profile: Profile, workers: usize) -> Config {
+        Config {
+            fleet: vec![EngineConfig::for_profile(profile); workers],
+            view: View::Presumed,
+            news: NewsPath::DIRECT,
+            routers: 1,
+            hop: Micros(200),
+            incidents: Vec::new(),
+            seed: 1,
+        }
+    }
+
+    /// Whether somebody waits for news of caches.
+    pub fn needs_news(&self) -> bool {
+        match self.view {
+            View::Exact => self.news != NewsPath::DIRECT,
+            View::Reported => true,
+            View::Presumed => false,
+        }
+    }
+
+    /// Whether it can be run.
+    pub fn validate(&self) -> Result<(), BadConfig> {
+        for (what, count) in [("workers", self.fleet.len()), ("routers", self.routers)] {
+            if count == 0 {
+                return Err(BadConfig::None(what));
+            }
+        }
+        if self.fleet.len() > MAX_WORKERS {
+            return Err(BadConfig::TooMany(self.fleet.len()));
+        }
+        for (worker, engine) in self.fleet.iter().enumerate() {
+            engine.validate().map_err(|why| BadConfig::Engine { worker, why })?;
+        }
+        let block_size = self.fleet[0].block_size;
+        if let Some(worker) = self.fleet.iter().position(|engine| engine.block_size != block_size) {
+            return Err(BadConfig::BlockSize(worker));
+        }
+        if !(0.0..=1.0).contains(&self.news.loss) {
+            return Err(BadConfig::Loss(self.news.loss.to_string()));
+        }
+        if self.view == View::Reported && self.news.loss > 0.0 {
+            return Err(BadConfig::LossReported);
+        }
+        let absent = self.incidents.iter().find(|incident| incident.worker >= self.fleet.len());
+        absent.map_or(Ok(()), |incident| Err(BadConfig::Incident(incident.worker)))
+    }
+}
+
+impl View {
+    /// The word in flags and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            View::Exact => "exact",
+            View::Reported => "reported",
+            View::Presumed => "presumed",
+        }
+    }
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that is no view.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown view `{0}`; known: exact, reported, presumed")]
+pub struct UnknownView(String);
+
+impl FromStr for View {
+    type Err = UnknownView;
+
+    fn from_str(word: &str) -> Result<View, UnknownView> {
+        [View::Exact, View::Reported, View::Presumed]
+            .into_iter()
+            .find(|view| view.as_str() == word)
+            .ok_or_else(|| UnknownView(word.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_wait_for_the_next_refresh_and_then_travel() {
+        let path = NewsPath { lag: Micros(7), refresh: Micros(100), loss: 0.0 };
+        assert_eq!(path.arrival(Micros(1)), Micros(107));
+        assert_eq!(path.arrival(Micros(100)), Micros(107));
+        assert_eq!(path.arrival(Micros(101)), Micros(207));
+        assert_eq!(NewsPath::DIRECT.arrival(Micros(5)), Micros(5));
+    }
+
+    #[test]
+    fn worlds_that_cannot_be_are_refused() {
+        let good = Config::new(Profile::Llama3_1_8b, 2);
+        assert_eq!(good.validate(), Ok(()));
+        let none = Config { fleet: Vec::new(), ..good.clone() };
+        assert_eq!(none.validate(), Err(BadConfig::None("workers")));
+        let lossy = Config { news: NewsPath { loss: 1.5, ..NewsPath::DIRECT }, ..good.clone() };
+        assert!(matches!(lossy.validate(), Err(BadConfig::Loss(_))));
+        let mut mixed = good.clone();
+        mixed.fleet[1].block_size = 32;
+        assert_eq!(mixed.validate(), Err(BadConfig::BlockSize(1)));
+        let many = Config::new(Profile::Llama3_1_8b, MAX_WORKERS + 1);
+        assert!(matches!(many.validate(), Err(BadConfig::TooMany(_))));
+    }
+}

@@ -1,0 +1,282 @@
+//! A router in the lab: the real one, with its policy behind a lens, and who sits where.
+
+use std::sync::Arc;
+
+use warmroute_engine::{BlockName, Config as EngineConfig};
+use warmroute_fleet::{Models, ProbeResult, Worker};
+use warmroute_index::{Namespace, RootKey, Source};
+use warmroute_prompt::CHUNK_BYTES;
+use warmroute_router::{
+    Answered, Change, Config, Content, Decision, Feedback, Matching, NoRoute, Outcome, PromptChunks,
+    PromptText, Request, Router, Scratch, Silence, Unit,
+};
+use warmroute_types::{
+    Address, CacheCapacity, CacheEvent, CacheView, Micros, RemovedBlocks, StoredBlocks, Usage, WorkerId,
+};
+
+use crate::directory::News;
+
+use crate::lens::{Lens, Seen, Sight};
+use crate::prompt::{chunk_digests, head_key, token_ids, tokens};
+use crate::rule::{Needs, Rule};
+use crate::session::Thread;
+use crate::{Piece, View};
+
+/// A token is this many bytes to the router, the usual figure; what it learns from engines' counts confirms it.
+const TOKEN_BYTES: u32 = 4;
+const CHUNK_TOKENS: u32 = CHUNK_BYTES as u32 / TOKEN_BYTES;
+/// How far the prefix key reaches, as in production.
+const HEAD_TOKENS: u32 = 1_024;
+
+/// One router and its seats.
+pub struct Gate {
+    router: Router<Lens>,
+    scratch: Scratch,
+    sight: Arc<Sight>,
+    needs: Needs,
+    view: View,
+    root: RootKey,
+    digests: Vec<u64>,
+    /// Where engines report prompts, and the prompt at hand as they do: token ids, four bytes each.
+    text_root: RootKey,
+    ids: Vec<u32>,
+    text: Vec<u8>,
+    /// By node: its worker, while it is in the fleet.
+    workers: Vec<Option<Arc<Worker>>>,
+    /// By seat: whose it is.
+    nodes: Vec<usize>,
+    /// By node: tokens promised to be computed there, as far as the lens knows better than the router.
+    booked_tokens: Vec<u64>,
+}
+
+/// A request as the router is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub prompt: &'a [Piece],
+    pub thread: Thread,
+    /// By node, what it is known to hold; empty where the router knows by itself.
+    pub held_tokens: &'a [u32],
+    /// Seats that have failed it.
+    pub avoid: &'a [WorkerId],
+}
+
+/// Where it goes.
+#[derive(Debug)]
+pub struct Routed {
+    pub decision: Decision,
+    pub node: usize,
+    pub predicted_tokens: Option<u32>,
+    /// To be given back to [`Gate::first_token`] and [`Gate::lost`].
+    pub booked_tokens: u64,
+}
+
+impl Gate {
+    /// A router without workers, for so many engines.
+    pub fn new(rule: &Rule, view: View, nodes: usize) -> Gate {
+        let sight = Arc::new(Sight::default());
+        let lens = Lens::new(rule.make(), Arc::clone(&sight));
+        let router = Router::new(lens, Config::default());
+        let namespace = Namespace { model: "lab", lora: None, salt: None, cut: 0, source: Source::Presumed };
+        Gate {
+            text_root: router.text_root(None, None, Unit::Token),
+            ids: Vec::new(),
+            text: Vec::new(),
+            router,
+            scratch: Scratch::default(),
+            sight,
+            needs: rule.needs(),
+            view,
+            root: RootKey::of(&namespace),
+            digests: Vec::new(),
+            workers: vec![None; nodes],
+            nodes: Vec::new(),
+            booked_tokens: vec![0; nodes],
+        }
+    }
+
+    /// An engine joins, and is well.
+    pub fn join(&mut self, node: usize, engine: &EngineConfig) {
+        let address = Address::new(format!("http://engine-{node}"));
+        let joined = self.router.apply(Change::Join { address: address.clone(), models: Models::Any });
+        joined.expect("the config was validated: there are seats for all");
+        let views = self.router.workers().into_iter();
+        let worker = views.map(|view| view.worker).find(|worker| worker.address == address);
+        let worker = worker.expect("it has just joined");
+        let seat = worker.id.index();
+        self.nodes.resize(self.nodes.len().max(seat + 1), usize::MAX);
+        self.nodes[seat] = node;
+        self.workers[node] = Some(Arc::clone(&worker));
+        self.probed(node, ProbeResult::Answered);
+        let capacity = CacheCapacity { tokens: engine.kv_tokens, block_tokens: engine.block_size };
+        self.apply(Change::Capacity { worker: Arc::clone(&worker), capacity });
+        if self.view == View::Reported {
+            let matching = Some(Matching::Tokens);
+            self.apply(Change::Aligned { worker: Arc::clone(&worker), matching });
+            self.apply(Change::Viewed { worker, view: CacheView::Reported });
+        }
+    }
+
+    /// An engine's events have come.
+    pub fn hear(&self, node: usize, news: &[News], block_tokens: u32) {
+        if let Some(worker) = &self.workers[node] {
+            let events = news.iter().map(|one| event(one, block_tokens)).collect();
+            self.apply(Change::Cached { worker: Arc::clone(worker), events });
+        }
+    }
+
+    /// An engine is back, with nothing in its cache.
+    pub fn recovered(&self, node: usize) {
+        self.probed(node, ProbeResult::Answered);
+        if let Some(worker) = self.workers[node].as_ref().filter(|_| self.view == View::Reported) {
+            self.apply(Change::Emptied { worker: Arc::clone(worker) });
+        }
+    }
+
+    /// An engine is taken out.
+    pub fn leave(&mut self, node: usize) {
+        if let Some(worker) = self.workers[node].take() {
+            self.apply(Change::Leave { address: worker.address.clone() });
+        }
+    }
+
+    /// Somebody tried an engine.
+    pub fn probed(&self, node: usize, result: ProbeResult) {
+        if let Some(worker) = &self.workers[node] {
+            self.apply(Change::Probed { worker: Arc::clone(worker), result });
+        }
+    }
+
+    fn apply(&self, change: Change) {
+        self.router.apply(change).expect("only joining needs a seat");
+    }
+
+    /// Forgets what is too old.
+    pub fn tick(&self, now: Micros) {
+        self.router.tick(now);
+    }
+
+    /// Chooses and books.
+    pub fn route(&mut self, asked: &Asked<'_>, now: Micros, random: u64) -> Result<Routed, NoRoute> {
+        let prompt_tokens = tokens(asked.prompt);
+        self.look(asked);
+        let looks_itself = self.digest(asked.prompt);
+        let prompt = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
+        let text =
+            (self.view == View::Reported).then_some(PromptText { root: self.text_root, bytes: &self.text });
+        // A short prompt is keyed by what stays the same while its conversation grows.
+        let head_tokens = if prompt_tokens < HEAD_TOKENS { asked.thread.first_tokens } else { HEAD_TOKENS };
+        let request = Request {
+            prompt_tokens,
+            prompt,
+            text: text.filter(|_| looks_itself),
+            session_key: asked.thread.key.filter(|_| self.needs.session_key),
+            prefix_key: self.needs.prefix_key.then(|| head_key(asked.prompt, head_tokens)),
+            avoid: asked.avoid,
+            ..Request::default()
+        };
+        let decision = self.router.route(&request, &mut self.scratch, now, random)?;
+        let seat = decision.worker.id.index();
+        let node = self.nodes[seat];
+        let seen = self.sight.of(seat).map(|seen| seen.overlap_tokens);
+        let predicted_tokens = seen.or(decision.cached_tokens);
+        let booked_tokens = u64::from(prompt_tokens - predicted_tokens.unwrap_or(0).min(prompt_tokens));
+        self.booked_tokens[node] += booked_tokens;
+        Ok(Routed { decision, node, predicted_tokens, booked_tokens })
+    }
+
+    /// Shows the policy what is held, where somebody knows.
+    fn look(&self, asked: &Asked<'_>) {
+        if asked.held_tokens.is_empty() {
+            return;
+        }
+        self.sight.show(self.nodes.iter().map(|&node| Seen {
+            overlap_tokens: asked.held_tokens.get(node).copied().unwrap_or(0),
+            prefill_tokens: self.booked_tokens.get(node).copied().unwrap_or(0),
+        }));
+    }
+
+    /// Whether the router shall find out by itself who holds what; then the prompt is made ready for it.
+    fn digest(&mut self, prompt: &[Piece]) -> bool {
+        let looks_itself = self.view != View::Exact && self.needs.overlap;
+        if looks_itself {
+            chunk_digests(prompt, CHUNK_TOKENS, &mut self.digests);
+        }
+        if looks_itself && self.view == View::Reported {
+            self.ids.clear();
+            token_ids(prompt.iter().copied(), 0, tokens(prompt), &mut self.ids);
+            self.text.clear();
+            self.text.extend(self.ids.iter().flat_map(|id| id.to_le_bytes()));
+        }
+        looks_itself
+    }
+
+    /// The prompt as engines report it, if they do.
+    fn reported_text(&self) -> Option<PromptText<'_>> {
+        let is_reported = self.view == View::Reported && self.needs.overlap;
+        is_reported.then_some(PromptText { root: self.text_root, bytes: &self.text })
+    }
+
+    /// A first token was heard.
+    pub fn first_token(&mut self, routed: &mut Routed) {
+        self.release(routed);
+        self.router.observe(&mut routed.decision, Outcome::FirstToken);
+    }
+
+    /// An answer was heard to its end, with what the engine says it found. What was promised against that.
+    pub fn ended(&mut self, mut routed: Routed, prompt: &[Piece], usage: Usage, now: Micros) -> Feedback {
+        self.router.observe(&mut routed.decision, Outcome::Ended);
+        let prompt_tokens = usage.prompt_tokens;
+        let looks_itself = self.digest(prompt);
+        let chunks = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
+        let (silence, content) = (Silence::MeansZero, Content::Text);
+        let text = self.reported_text();
+        let answered = Answered { model: None, prompt: chunks, text, usage, silence, content };
+        self.router.feedback(&mut routed.decision, answered, now)
+    }
+
+    /// The worker would not take it.
+    pub fn refused(&mut self, mut routed: Routed) {
+        self.release(&mut routed);
+        self.router.observe(&mut routed.decision, Outcome::Refused);
+    }
+
+    /// The worker died with it.
+    pub fn lost(&mut self, mut routed: Routed) -> WorkerId {
+        self.release(&mut routed);
+        self.probed(routed.node, ProbeResult::Failed);
+        routed.decision.worker.id
+    }
+
+    fn release(&mut self, routed: &mut Routed) {
+        self.booked_tokens[routed.node] -= std::mem::take(&mut routed.booked_tokens);
+    }
+
+    /// Bytes of the router's index.
+    pub fn index_bytes(&self) -> usize {
+        self.router.index_stats().bytes.total()
+    }
+}
+
+/// A prompt as the index is asked.
+fn chunks(root: RootKey, digests: &[u64], prompt_tokens: u32) -> PromptChunks<'_> {
+    PromptChunks { root, digests, chunk_bytes: CHUNK_BYTES as u32, bytes: prompt_tokens * TOKEN_BYTES }
+}
+
+/// News as the router is told.
+fn event(news: &News, block_tokens: u32) -> CacheEvent {
+    let numbers = |names: &[BlockName]| names.iter().map(|name| name.0).collect::<Vec<u64>>();
+    match news {
+        News::Stored(stored) => CacheEvent::Stored(StoredBlocks {
+            names: numbers(&stored.names),
+            parent: stored.parent.map(|name| name.0),
+            text_blocks: stored.names.len() as u32,
+            tokens: stored.tokens.clone(),
+            block_tokens,
+            ..StoredBlocks::default()
+        }),
+        News::Removed(name) => {
+            CacheEvent::Removed(RemovedBlocks { names: vec![name.0], ..RemovedBlocks::default() })
+        }
+        News::Cleared => CacheEvent::Cleared,
+    }
+}

@@ -1,0 +1,73 @@
+//! Things that happen to a fleet: engines fail, come back, join and leave.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+use warmroute_types::Micros;
+
+/// One of them. Written `fail:3@120`: worker 3 fails after 120 seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incident {
+    /// When.
+    pub at: Micros,
+    /// To whom.
+    pub worker: usize,
+    /// What.
+    pub kind: IncidentKind,
+}
+
+/// What can happen to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IncidentKind {
+    /// It dies, with all it has in hand and in its cache. Routers hear of it by requests that fail.
+    Fail,
+    /// It is back, with an empty cache, and a probe has found it.
+    Recover,
+    /// It is taken out of the fleet: it finishes what it has.
+    Leave,
+    /// It is put into the fleet. One that joins was not there before.
+    Join,
+}
+
+/// Words that are no incident.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "`{0}` is no incident: expected fail, recover, leave or join, as in fail:3@120 (worker 3, second 120)"
+)]
+pub struct BadIncident(String);
+
+impl FromStr for Incident {
+    type Err = BadIncident;
+
+    fn from_str(text: &str) -> Result<Incident, BadIncident> {
+        parse(text).ok_or_else(|| BadIncident(text.to_owned()))
+    }
+}
+
+fn parse(text: &str) -> Option<Incident> {
+    let (kind, rest) = text.split_once(':')?;
+    let (worker, at_s) = rest.split_once('@')?;
+    let kind = match kind {
+        "fail" => IncidentKind::Fail,
+        "recover" => IncidentKind::Recover,
+        "leave" => IncidentKind::Leave,
+        "join" => IncidentKind::Join,
+        _ => return None,
+    };
+    let at_s: f64 = at_s.parse().ok().filter(|at_s: &f64| at_s.is_finite() && *at_s >= 0.0)?;
+    Some(Incident { at: Micros::from_millis_f64(at_s * 1_000.0), worker: worker.parse().ok()?, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn incidents_are_read() {
+        let fail = Incident { at: Micros::from_millis(1_500), worker: 3, kind: IncidentKind::Fail };
+        assert_eq!("fail:3@1.5".parse(), Ok(fail));
+        for bad in ["fail", "fail:3", "burn:3@1", "fail:x@1", "fail:3@-1", "fail:3@NaN"] {
+            assert!(bad.parse::<Incident>().is_err(), "{bad}");
+        }
+    }
+}

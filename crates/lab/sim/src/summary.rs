@@ -1,0 +1,234 @@
+//! A run in numbers.
+
+use serde::Serialize;
+
+use crate::{Outcome, Record};
+
+/// What clients were promised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slo {
+    /// Until the first token.
+    pub ttft_ms: f64,
+    /// For each token after it.
+    pub tpot_ms: f64,
+}
+
+impl Default for Slo {
+    fn default() -> Slo {
+        Slo { ttft_ms: 2_000.0, tpot_ms: 50.0 }
+    }
+}
+
+/// A distribution, in milliseconds. All zero when there is nothing to describe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// Nine in ten are below.
+    pub p90: f64,
+    /// 95 in a hundred are.
+    pub p95: f64,
+    /// 99 are.
+    pub p99: f64,
+}
+
+impl Spread {
+    /// Of values in any order.
+    pub fn of(mut values: Vec<f64>) -> Spread {
+        if values.is_empty() {
+            return Spread::default();
+        }
+        values.sort_unstable_by(f64::total_cmp);
+        // The nearest rank: the least value that so many percent do not exceed.
+        let at = |percent: f64| {
+            let rank = (percent / 100.0 * values.len() as f64).ceil() as usize;
+            values[rank.clamp(1, values.len()) - 1]
+        };
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        Spread { mean, p50: at(50.0), p90: at(90.0), p95: at(95.0), p99: at(99.0) }
+    }
+}
+
+/// One policy on one fleet with one seed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// The policy, as it was written.
+    pub policy: String,
+    /// Engines.
+    pub workers: usize,
+    /// Of the workload and of the run.
+    pub seed: u64,
+    /// Requests that were answered.
+    pub requests: usize,
+    /// Time to first token.
+    pub ttft_ms: Spread,
+    /// Time per output token after the first.
+    pub tpot_ms: Spread,
+    /// Time to the last token.
+    pub e2e_ms: Spread,
+    /// Prompt tokens found in caches, of all.
+    pub token_hit_ratio: f64,
+    /// Requests that found any, of all.
+    pub request_hit_ratio: f64,
+    /// Tokens that were promised and not there, of those promised; 0 where nothing is promised.
+    pub stale_ratio: f64,
+    /// Tokens that were there and not promised, of those there; 0 where nothing is promised.
+    pub missed_ratio: f64,
+    /// Standard deviation over mean of the requests that engines got.
+    pub load_cv: f64,
+    /// The most over the mean of the same.
+    pub load_max_over_mean: f64,
+    /// The same of the prompt tokens that they had to compute.
+    pub uncached_load_cv: f64,
+    /// The same.
+    pub uncached_load_max_over_mean: f64,
+    /// Engines that hold the same block at the end, on average.
+    pub replication_factor: f64,
+    /// Tokens answered, per second from the first request to the last answer.
+    pub output_tokens_per_s: f64,
+    /// Requests answered, per second of the same.
+    pub throughput_rps: f64,
+    /// Requests answered within the SLO, per second of the same.
+    pub goodput_rps: f64,
+    /// Prompt tokens that had to be computed.
+    pub prefill_tokens_computed: u64,
+    /// Sequences that lost their blocks to others.
+    pub preemptions: u64,
+    /// Requests that nobody answered.
+    pub failed: u64,
+    /// Requests that no engine could take.
+    pub rejected: u64,
+    /// Requests that were sent again after an engine died.
+    pub retried: u64,
+    /// Bytes of the routers' indexes at the end.
+    pub index_bytes: usize,
+}
+
+impl Summary {
+    /// Of a run.
+    pub fn of(policy: &str, seed: u64, outcome: &Outcome, slo: Slo) -> Summary {
+        let records = &outcome.records;
+        let sum = |of: fn(&Record) -> u32| records.iter().map(|record| u64::from(of(record))).sum::<u64>();
+        let (prompt, cached) = (sum(|record| record.prompt_tokens), sum(|record| record.cached_tokens));
+        let promised = sum(|record| record.predicted_tokens.unwrap_or(0));
+        let predicts = records.iter().any(|record| record.predicted_tokens.is_some());
+        let span_s = span_s(records);
+        let good = records.iter().filter(|record| slo.is_met(record)).count();
+        let spread = |of: fn(&Record) -> Option<f64>| Spread::of(records.iter().filter_map(of).collect());
+        let requests = outcome.totals.iter().map(|totals| totals.requests as f64);
+        let uncached = outcome.totals.iter().map(|totals| totals.uncached_tokens as f64);
+        let (load_cv, load_max_over_mean) = evenness(requests);
+        let (uncached_load_cv, uncached_load_max_over_mean) = evenness(uncached);
+        Summary {
+            policy: policy.to_owned(),
+            workers: outcome.totals.len(),
+            seed,
+            requests: records.len(),
+            ttft_ms: spread(|record| Some(record.ttft_us as f64 / 1_000.0)),
+            tpot_ms: spread(Record::tpot_ms),
+            e2e_ms: spread(|record| Some(record.e2e_us as f64 / 1_000.0)),
+            token_hit_ratio: ratio(cached, prompt),
+            request_hit_ratio: ratio(sum(|record| u32::from(record.cached_tokens > 0)), records.len() as u64),
+            stale_ratio: ratio(sum(|record| record.stale_tokens), promised),
+            missed_ratio: if predicts { ratio(sum(|record| record.missed_tokens), cached) } else { 0.0 },
+            load_cv,
+            load_max_over_mean,
+            uncached_load_cv,
+            uncached_load_max_over_mean,
+            replication_factor: outcome.replication,
+            output_tokens_per_s: sum(|record| record.output_tokens) as f64 / span_s,
+            throughput_rps: records.len() as f64 / span_s,
+            goodput_rps: good as f64 / span_s,
+            prefill_tokens_computed: prompt - cached,
+            preemptions: outcome.totals.iter().map(|totals| totals.preemptions).sum(),
+            failed: outcome.failed,
+            rejected: outcome.rejected,
+            retried: outcome.retried,
+            index_bytes: outcome.index_bytes,
+        }
+    }
+}
+
+impl Slo {
+    fn is_met(&self, record: &Record) -> bool {
+        record.ttft_us as f64 / 1_000.0 <= self.ttft_ms
+            && record.tpot_ms().is_none_or(|tpot_ms| tpot_ms <= self.tpot_ms)
+    }
+}
+
+/// A number over several seeds: its mean, and how far the true mean may be from it with 95 % confidence (Student's t).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// Over the seeds.
+    pub mean: f64,
+    /// Plus or minus; `None` with a single seed.
+    pub within: Option<f64>,
+}
+
+/// Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; from 10 on the last is close enough and on the
+/// safe side.
+const STUDENT: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+
+impl Estimate {
+    /// Of one value for each seed.
+    pub fn of(values: &[f64]) -> Estimate {
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count.max(1.0);
+        let within = (values.len() > 1).then(|| {
+            let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+            STUDENT[(values.len() - 2).min(STUDENT.len() - 1)] * (variance / count).sqrt()
+        });
+        Estimate { mean, within }
+    }
+}
+
+fn span_s(records: &[Record]) -> f64 {
+    let first = records.iter().map(|record| record.asked_us).min().unwrap_or(0);
+    let last = records.iter().map(|record| record.ended().0).max().unwrap_or(0);
+    // At least a microsecond, so that a rate is a number.
+    (last.saturating_sub(first)).max(1) as f64 / 1e6
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// Coefficient of variation, and the most over the mean; 0 and 0 when there is nothing.
+fn evenness(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let count = values.clone().count() as f64;
+    let mean = values.clone().sum::<f64>() / count;
+    if mean.is_nan() || mean <= 0.0 {
+        return (0.0, 0.0);
+    }
+    let variance = values.clone().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+    (variance.sqrt() / mean, values.fold(0.0, f64::max) / mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let spread = Spread::of((1..=200).rev().map(f64::from).collect());
+        assert_eq!((spread.mean, spread.p50, spread.p95, spread.p99), (100.5, 100.0, 190.0, 198.0));
+        assert_eq!(Spread::of(Vec::new()), Spread::default());
+        assert_eq!(Spread::of(vec![7.0]).p99, 7.0);
+    }
+
+    #[test]
+    fn confidence_needs_more_than_one_seed() {
+        assert_eq!(Estimate::of(&[3.0]), Estimate { mean: 3.0, within: None });
+        let two = Estimate::of(&[1.0, 3.0]);
+        assert!((two.within.unwrap() - 12.706).abs() < 1e-9 && two.mean == 2.0);
+    }
+
+    #[test]
+    fn evenness_is_zero_for_equals() {
+        assert_eq!(evenness([4.0, 4.0].into_iter()), (0.0, 1.0));
+        assert_eq!(evenness([8.0, 0.0].into_iter()), (1.0, 2.0));
+        assert_eq!(evenness([].into_iter()), (0.0, 0.0));
+    }
+}

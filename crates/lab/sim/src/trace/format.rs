@@ -1,0 +1,59 @@
+//! Which format a file has, seen from its beginning.
+
+use serde_json::Value;
+
+/// The formats that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFormat {
+    /// Mooncake's JSON lines: block hashes of 512 tokens.
+    Mooncake,
+    /// Bailian's JSON lines: block hashes of 16 tokens, and chats.
+    Bailian,
+    /// Azure's CSV: lengths alone.
+    Azure,
+    /// ShareGPT's JSON: conversations as text.
+    ShareGpt,
+    /// LMBenchmark's JSON: accumulated texts.
+    LmBenchmark,
+    /// AIBrix's JSON lines: texts with times.
+    AiBrix,
+    /// MTRAG's JSON lines or JSON: conversations with passages.
+    Mtrag,
+}
+
+impl TraceFormat {
+    /// For messages.
+    pub const KNOWN: &'static str = "Mooncake and Bailian JSONL, Azure CSV, ShareGPT and LMBenchmark JSON, AIBrix JSONL, \
+                                     MTRAG JSONL and JSON, each also as .zst";
+
+    /// What a file begins like.
+    pub fn of(bytes: &[u8]) -> Option<TraceFormat> {
+        let text = bytes.trim_ascii_start();
+        let first =
+            text.split(|&byte| byte == b'\n').find_map(|line| serde_json::from_slice::<Value>(line).ok());
+        match (text.first()?, first) {
+            (b'T', _) if text.starts_with(b"TIMESTAMP,") => Some(TraceFormat::Azure),
+            (b'[', _) => serde_json::from_slice::<Value>(text).ok()?.get(0).and_then(of_item),
+            (b'{', Some(line)) => of_object(&line),
+            _ => None,
+        }
+    }
+}
+
+fn of_item(item: &Value) -> Option<TraceFormat> {
+    match item {
+        _ if item.get("conversations").is_some() => Some(TraceFormat::ShareGpt),
+        _ if item.get("input").is_some() => Some(TraceFormat::LmBenchmark),
+        _ => None,
+    }
+}
+
+fn of_object(line: &Value) -> Option<TraceFormat> {
+    match line {
+        _ if line.get("hash_ids").is_some() && line.get("chat_id").is_some() => Some(TraceFormat::Bailian),
+        _ if line.get("hash_ids").is_some() => Some(TraceFormat::Mooncake),
+        _ if line.get("requests").is_some() => Some(TraceFormat::AiBrix),
+        _ if line.get("task_id").is_some() || line.get("tasks").is_some() => Some(TraceFormat::Mtrag),
+        _ => None,
+    }
+}

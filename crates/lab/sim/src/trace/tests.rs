@@ -1,0 +1,158 @@
+//! Small files of every format, written here.
+
+use super::*;
+use crate::tokens;
+
+/// A file that is gone when the test is over.
+struct Scrap(PathBuf);
+
+impl Scrap {
+    fn new(name: &str, bytes: &[u8]) -> Scrap {
+        let path = std::env::temp_dir().join(format!("warmroute-trace-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        Scrap(path)
+    }
+
+    fn read(&self) -> Trace {
+        read_trace(&self.0, &TraceOptions::default()).unwrap()
+    }
+}
+
+impl Drop for Scrap {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+fn trace(name: &str, text: &str) -> Trace {
+    Scrap::new(name, text.as_bytes()).read()
+}
+
+const MOONCAKE: &str = r#"{"timestamp": 0, "input_length": 600, "output_length": 50, "hash_ids": [0, 1]}
+{"timestamp": 27, "input_length": 1024, "output_length": 0, "hash_ids": [0, 2]}
+"#;
+
+#[test]
+fn mooncakes_hashes_become_pieces() {
+    let trace = trace("mooncake.jsonl", MOONCAKE);
+    assert_eq!(trace.format, TraceFormat::Mooncake);
+    let [first, second] = &trace.sessions[..] else { panic!("two requests") };
+    assert_eq!((first.starts, second.starts), (Micros::ZERO, Micros::from_millis(27)));
+    let (first, second) = (&first.turns[0], &second.turns[0]);
+    assert_eq!((tokens(&first.prompt), tokens(&second.prompt)), (600, 1_024));
+    assert_eq!(first.prompt[0], second.prompt[0]);
+    assert_ne!(first.prompt[1].content, second.prompt[1].content);
+    assert_eq!(tokens(&second.answer), 1, "an engine gives at least one token");
+    assert_eq!(trace.bad_lines_total, 0);
+}
+
+#[test]
+fn bad_lines_are_named_and_counted_and_the_rest_is_read() {
+    let text = format!(
+        "{MOONCAKE}{{\"timestamp\": 3\n\n{{\"timestamp\": 9, \"input_length\": 600, \"output_length\": 1, \"hash_ids\": [7]}}\n"
+    );
+    let scrap = Scrap::new("bad.jsonl", text.as_bytes());
+    let trace = scrap.read();
+    assert_eq!((trace.sessions.len(), trace.bad_lines_total), (2, 2));
+    let said: Vec<String> = trace.bad_lines.iter().map(ToString::to_string).collect();
+    assert!(said[0].contains("bad.jsonl:3: "), "{said:?}");
+    assert!(said[1].contains("bad.jsonl:5: 1 hashes for 600 tokens"), "{said:?}");
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    let read = |name: &str, text: &str| {
+        let scrap = Scrap::new(name, text.as_bytes());
+        read_trace(&scrap.0, &TraceOptions::default()).unwrap_err().to_string()
+    };
+    assert!(read("poem.txt", "roses are red").contains("no known format"));
+    assert!(read("empty.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nx,y\n").contains("empty.csv:2"));
+    assert!(read_trace(Path::new("/no/such/file"), &TraceOptions::default()).is_err());
+}
+
+#[test]
+fn bailians_chats_stay_together() {
+    let row = |chat: i64, parent: i64, at: f64, ids: &str| {
+        format!(
+            r#"{{"chat_id":{chat},"parent_chat_id":{parent},"timestamp":{at},"input_length":32,"output_length":9,"type":"text","turn":1,"hash_ids":[{ids}]}}"#
+        )
+    };
+    let text = [row(5, -1, 0.5, "1,2"), row(6, -1, 1.0, "1,3"), row(9, 5, 2.25, "1,2")].join("\n");
+    let trace = trace("bailian.jsonl", &text);
+    assert_eq!(trace.format, TraceFormat::Bailian);
+    let key = |at: usize| trace.sessions[at].turns[0].thread.key.unwrap();
+    assert!(key(0) == key(2) && key(0) != key(1));
+    assert_eq!(trace.sessions[2].starts, Micros::from_millis(2_250));
+}
+
+#[test]
+fn azures_rows_share_nothing() {
+    let text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,48,10\n2023-11-16 18:17:04.0319600,48,8\n";
+    let trace = trace("azure.csv", text);
+    assert_eq!(trace.format, TraceFormat::Azure);
+    assert_eq!(trace.sessions[1].starts, Micros(52_000));
+    assert_ne!(trace.sessions[0].turns[0].prompt, trace.sessions[1].turns[0].prompt);
+}
+
+#[test]
+fn texts_go_through_the_prompt_code() {
+    let chat = r#"[{"id":"a","conversations":[{"from":"human","value":"How do I bake bread?"},{"from":"gpt","value":"With flour."},{"from":"human","value":"And then?"},{"from":"gpt","value":"With heat."}]},{"id":"b","conversations":[{"from":"human","value":"Hello"}]}]"#;
+    let shared = trace("share.json", chat);
+    assert_eq!((shared.format, shared.sessions.len()), (TraceFormat::ShareGpt, 2));
+    let turns = |trace: &Trace| trace.sessions.iter().map(|session| session.turns.len()).max();
+    assert_eq!(turns(&shared), Some(2));
+    assert!(shared.notes.iter().any(|note| note.contains("1 conversations have no answer")));
+    let lm =
+        trace("lm.json", r#"[{"input":"a b c","output_length":5},{"input":"a b c d","output_length":6}]"#);
+    assert_eq!((lm.format, lm.sessions.len()), (TraceFormat::LmBenchmark, 2));
+    let brix = trace(
+        "brix.jsonl",
+        r#"{"timestamp":6011,"requests":[{"Prompt Length":178,"Output Length":8,"prompt":"I am"}]}"#,
+    );
+    assert_eq!((brix.format, brix.sessions[0].starts), (TraceFormat::AiBrix, Micros::ZERO));
+}
+
+#[test]
+fn passages_stand_where_they_are_wanted() {
+    let task = r#"{"task_id":"x","contexts":[{"document_id":"d","text":"PASSAGE"}],"input":[{"speaker":"user","text":"first question"},{"speaker":"agent","text":"first answer"},{"speaker":"user","text":"second"}],"targets":[{"speaker":"agent","text":"second answer"}]}"#;
+    let scrap = Scrap::new("mtrag.jsonl", task.as_bytes());
+    let prompts = |passages| {
+        let options = TraceOptions { passages, ..TraceOptions::default() };
+        let trace = read_trace(&scrap.0, &options).unwrap();
+        assert_eq!(trace.format, TraceFormat::Mtrag);
+        trace.sessions[0].turns.iter().map(|turn| turn.prompt.clone()).collect::<Vec<_>>()
+    };
+    let (before, after, left) =
+        (prompts(Passages::Before), prompts(Passages::After), prompts(Passages::Left));
+    assert_eq!((before.len(), after.len(), left.len()), (2, 2, 2));
+    assert_eq!((&after[0], &before[0]), (&left[0], &left[0]), "earlier questions had other passages");
+    assert_ne!(before[1][0], left[1][0], "passages first");
+    assert!(after[1].starts_with(&left[0]), "history first");
+    assert!(tokens(&after[1]) > tokens(&left[1]));
+}
+
+#[test]
+fn packed_files_are_read_and_broken_ones_refused() {
+    let packed =
+        ruzstd::encoding::compress_to_vec(MOONCAKE.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest);
+    let trace = Scrap::new("mooncake.jsonl.zst", &packed).read();
+    assert_eq!(trace.sessions, self::trace("plain.jsonl", MOONCAKE).sessions);
+    let cut = Scrap::new("cut.jsonl.zst", &packed[..packed.len() / 2]);
+    assert!(matches!(read_trace(&cut.0, &TraceOptions::default()), Err(TraceError::Unreadable { .. })));
+}
+
+#[test]
+fn copies_share_nothing_and_a_higher_rate_comes_sooner() {
+    let scrap = Scrap::new("copies.jsonl", MOONCAKE.as_bytes());
+    let options = TraceOptions { copies: 3, rate: 2.0, ..TraceOptions::default() };
+    let trace = read_trace(&scrap.0, &options).unwrap();
+    assert_eq!(trace.sessions.len(), 6);
+    let mut heads: Vec<u64> =
+        trace.sessions.iter().map(|session| session.turns[0].prompt[0].content).collect();
+    heads.sort_unstable();
+    heads.dedup();
+    assert_eq!(heads.len(), 3);
+    assert!(trace.sessions.iter().any(|session| session.starts == Micros(13_500)));
+    let few = TraceOptions { requests_max: Some(1), ..options };
+    assert_eq!(read_trace(&scrap.0, &few).unwrap().sessions.len(), 1);
+}

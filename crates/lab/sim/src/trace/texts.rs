@@ -1,0 +1,225 @@
+//! Files of text: ShareGPT's, LMBenchmark's, AIBrix's and MTRAG's.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use warmroute_types::Micros;
+
+use super::text::{Message, Role, Timing, pieces, session, single};
+use super::{Passages, Reading, TraceFormat, TraceOptions, lines};
+use crate::{Session, mix};
+
+/// Tokens of an answer where none was recorded: about ShareGPT's mean.
+const ANSWER_TOKENS: u32 = 200;
+
+/// The sessions of a file.
+pub fn read(
+    bytes: &[u8],
+    format: TraceFormat,
+    options: &TraceOptions,
+    reading: &mut Reading<'_>,
+) -> Vec<Session> {
+    reading.notes.push("no tokenizer was asked: a token counts as four bytes of canonical prompt".to_owned());
+    let mut timing = Timing::new(options.seed, options.sessions_per_s, options.think_s);
+    if format != TraceFormat::AiBrix {
+        let (rate, think_s) = (options.sessions_per_s, options.think_s);
+        reading.notes.push(format!(
+            "no times were recorded: sessions come at random, {rate} a second, and think {think_s} s"
+        ));
+    }
+    match format {
+        TraceFormat::ShareGpt => share_gpt(bytes, &mut timing, reading),
+        TraceFormat::LmBenchmark => lm_benchmark(bytes, &mut timing, reading),
+        TraceFormat::AiBrix => aibrix(bytes, reading),
+        _ => mtrag(bytes, options.passages, &mut timing, reading),
+    }
+}
+
+/// Items of a JSON array, each by itself, so that a bad one does not spoil the others. They have no lines: their number is
+/// told instead.
+fn items<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<T> {
+    let all: Vec<serde_json::Value> = match serde_json::from_slice(bytes) {
+        Ok(all) => all,
+        Err(why) => {
+            reading.bad(why.line(), &why);
+            return Vec::new();
+        }
+    };
+    let mut rows = Vec::new();
+    for (number, item) in (1..).zip(all) {
+        match serde_json::from_value(item) {
+            Ok(row) => rows.push(row),
+            Err(why) => reading.bad(number, format!("item {number}: {why}")),
+        }
+    }
+    rows
+}
+
+#[derive(Deserialize)]
+struct Conversation {
+    conversations: Vec<Said>,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    from: String,
+    value: String,
+}
+
+fn share_gpt(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
+    let mut sessions = Vec::new();
+    let mut unanswered = 0;
+    for (number, conversation) in (0_u64..).zip(items::<Conversation>(bytes, reading)) {
+        let role = |from: &str| match from {
+            "system" => Role::System,
+            "gpt" | "chatgpt" | "assistant" | "bing" | "bard" => Role::Assistant,
+            _ => Role::User,
+        };
+        let said = conversation.conversations.into_iter();
+        let messages: Vec<Message> =
+            said.map(|said| Message { role: role(&said.from), text: said.value }).collect();
+        match session(&messages, mix(number), timing) {
+            Some(session) => sessions.push(session),
+            None if !messages.is_empty() => {
+                unanswered += 1;
+                sessions.push(single(&messages, number, ANSWER_TOKENS, timing.start()));
+            }
+            None => reading.bad(number as usize + 1, "an empty conversation"),
+        }
+    }
+    if unanswered > 0 {
+        reading.notes.push(format!(
+            "{unanswered} conversations have no answer: {ANSWER_TOKENS} tokens each were assumed"
+        ));
+    }
+    sessions
+}
+
+#[derive(Deserialize)]
+struct Accumulated {
+    input: String,
+    output_length: u32,
+}
+
+fn lm_benchmark(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
+    let rows = items::<Accumulated>(bytes, reading);
+    let request = |(number, row): (u64, Accumulated)| {
+        single(&[Message { role: Role::User, text: row.input }], number, row.output_length, timing.start())
+    };
+    (0..).zip(rows).map(request).collect()
+}
+
+#[derive(Deserialize)]
+struct Tick {
+    /// Milliseconds.
+    timestamp: f64,
+    requests: Vec<Prompted>,
+}
+
+#[derive(Deserialize)]
+struct Prompted {
+    prompt: String,
+    #[serde(rename = "Output Length")]
+    output_length: u32,
+}
+
+fn aibrix(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
+    let mut sessions = Vec::new();
+    for (line, tick) in lines::parse::<Tick>(bytes, reading) {
+        let starts = Micros::from_millis_f64(tick.timestamp);
+        for request in tick.requests {
+            let message = Message { role: Role::User, text: request.prompt };
+            sessions.push(single(
+                &[message],
+                (line as u64) << 20 | sessions.len() as u64,
+                request.output_length,
+                starts,
+            ));
+        }
+    }
+    let first = sessions.iter().map(|session: &Session| session.starts).min().unwrap_or_default();
+    sessions.iter_mut().for_each(|session| session.starts = session.starts.since(first));
+    sessions
+}
+
+#[derive(Deserialize)]
+struct Task {
+    input: Vec<Spoken>,
+    #[serde(default)]
+    targets: Vec<Spoken>,
+    #[serde(default)]
+    contexts: Vec<Passage>,
+}
+
+#[derive(Deserialize)]
+struct Spoken {
+    speaker: String,
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct Passage {
+    document_id: String,
+    #[serde(default)]
+    text: String,
+}
+
+/// The original's single object: passages are named in tasks and stand apart.
+#[derive(Deserialize)]
+struct Collection {
+    tasks: Vec<Task>,
+    #[serde(default)]
+    documents: Vec<Passage>,
+}
+
+fn mtrag(bytes: &[u8], place: Passages, timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
+    let (tasks, documents) = match serde_json::from_slice::<Collection>(bytes) {
+        Ok(collection) => {
+            let texts = collection.documents.into_iter().map(|passage| (passage.document_id, passage.text));
+            (collection.tasks, texts.collect())
+        }
+        Err(_) => {
+            let tasks = lines::parse::<Task>(bytes, reading).into_iter().map(|(_, task)| task).collect();
+            (tasks, HashMap::new())
+        }
+    };
+    let mut sessions = Vec::new();
+    for (number, task) in (0_u64..).zip(tasks) {
+        let passages = task.passages(&documents);
+        let messages = task.messages();
+        let session = session(&messages, mix(number ^ (1 << 59)), timing);
+        sessions.extend(session.map(|session| with_passages(session, messages, passages, place)));
+    }
+    reading.notes.push("passages were recorded for the last question of each conversation only".to_owned());
+    sessions
+}
+
+/// Puts the passages of the last question into its prompt. The turns before it had others, which nobody recorded.
+fn with_passages(mut session: Session, messages: Vec<Message>, passages: String, place: Passages) -> Session {
+    let last_question = messages.iter().rposition(|message| message.role == Role::User);
+    let (Some(last), Some(turn)) = (last_question, session.turns.last_mut()) else { return session };
+    let mut asked: Vec<Message> = messages[..=last].to_vec();
+    match place {
+        _ if passages.is_empty() => return session,
+        Passages::Before => asked.insert(0, Message { role: Role::System, text: passages }),
+        Passages::After => asked[last].text = format!("{passages}\n\n{}", asked[last].text),
+        Passages::Left => return session,
+    }
+    turn.prompt = pieces(&asked).concat();
+    session
+}
+
+impl Task {
+    fn passages(&self, documents: &HashMap<String, String>) -> String {
+        let text = |passage: &Passage| documents.get(&passage.document_id).unwrap_or(&passage.text).clone();
+        self.contexts.iter().map(text).collect::<Vec<_>>().join("\n\n")
+    }
+
+    /// The conversation with its last answer.
+    fn messages(self) -> Vec<Message> {
+        let role = |speaker: &str| if speaker == "user" { Role::User } else { Role::Assistant };
+        let spoken = self.input.into_iter().chain(self.targets.into_iter().take(1));
+        spoken.map(|said| Message { role: role(&said.speaker), text: said.text }).collect()
+    }
+}

@@ -1,0 +1,187 @@
+//! Workloads by name, drawn from a seed: published ones with their published numbers, and plain ones for single effects.
+//!
+//! Each gives an endless or finite stream of sessions in the order of their start. The streams are lazy: a million requests
+//! cost the memory of those in flight. One seed is one stream, whatever the fleet or the policy.
+
+mod agentic;
+mod b2b;
+mod chat;
+mod codegen;
+mod rag;
+mod single;
+
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::Session;
+
+/// Sessions in the order of their start.
+pub type Sessions = Box<dyn Iterator<Item = Session> + Send>;
+
+/// One of the named workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// llm-d's B2B SaaS replay: 150 groups of 5 prompts, 6,000 shared tokens, stages from 3 to 60 requests a second.
+    B2b,
+    /// llm-d's code generation: long systems, growing conversations, a fixed number of clients.
+    Codegen,
+    /// llm-d's reasoning: little to share, 8,000 tokens of answer.
+    Reasoning,
+    /// Agents by published statistics: contexts of hundreds of thousands of tokens, many turns, sub-agents.
+    Agentic,
+    /// Chats like ShareGPT's: short turns, no system prompt.
+    Sharegpt,
+    /// Questions over retrieved passages that stand before the history, where they break its reuse.
+    RagBefore,
+    /// The same with the passages after the history.
+    RagAfter,
+    /// Five thousand jobs at once, with one instruction.
+    Batch,
+    /// 200 tokens in, 20 out, nothing shared.
+    Short,
+    /// 2,000 tokens in, 200 out, nothing shared.
+    Unique,
+    /// One prefix of 4,000 tokens that all share.
+    OneHotPrefix,
+    /// Chats of a few tenants that come in bursts.
+    Burst,
+    /// Lengths like those of Azure's conversation trace, nothing shared.
+    Azure,
+}
+
+/// How much of a workload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Names the stream.
+    pub seed: u64,
+    /// Times the workload's own rate, or number of clients.
+    pub rate: f64,
+    /// Requests in all, about: sessions are not cut; `None` is the workload's own number.
+    pub requests: Option<u64>,
+}
+
+impl Default for Scale {
+    fn default() -> Scale {
+        Scale { seed: 1, rate: 1.0, requests: None }
+    }
+}
+
+/// A name that no workload has.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown workload `{0}`; known: {known}", known = Workload::ALL.map(Workload::as_str).join(", "))]
+pub struct UnknownWorkload(pub String);
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Workload; 13] = [
+        Workload::B2b,
+        Workload::Codegen,
+        Workload::Reasoning,
+        Workload::Agentic,
+        Workload::Sharegpt,
+        Workload::RagBefore,
+        Workload::RagAfter,
+        Workload::Batch,
+        Workload::Short,
+        Workload::Unique,
+        Workload::OneHotPrefix,
+        Workload::Burst,
+        Workload::Azure,
+    ];
+
+    /// The name in flags and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Workload::B2b => "b2b",
+            Workload::Codegen => "codegen",
+            Workload::Reasoning => "reasoning",
+            Workload::Agentic => "agentic",
+            Workload::Sharegpt => "sharegpt",
+            Workload::RagBefore => "rag-before",
+            Workload::RagAfter => "rag-after",
+            Workload::Batch => "batch",
+            Workload::Short => "short",
+            Workload::Unique => "unique",
+            Workload::OneHotPrefix => "one-hot-prefix",
+            Workload::Burst => "burst",
+            Workload::Azure => "azure",
+        }
+    }
+
+    /// Its sessions.
+    pub fn sessions(self, scale: Scale) -> Sessions {
+        match self {
+            Workload::B2b => b2b::sessions(scale),
+            Workload::Codegen => codegen::sessions(scale),
+            Workload::Reasoning => single::sessions(scale, single::REASONING),
+            Workload::Agentic => agentic::sessions(scale),
+            Workload::Sharegpt => chat::sessions(scale, chat::SHAREGPT),
+            Workload::RagBefore => rag::sessions(scale, rag::Passages::BeforeHistory),
+            Workload::RagAfter => rag::sessions(scale, rag::Passages::AfterHistory),
+            Workload::Batch => single::sessions(scale, single::BATCH),
+            Workload::Short => single::sessions(scale, single::SHORT),
+            Workload::Unique => single::sessions(scale, single::UNIQUE),
+            Workload::OneHotPrefix => single::sessions(scale, single::ONE_HOT_PREFIX),
+            Workload::Burst => chat::sessions(scale, chat::BURST),
+            Workload::Azure => single::sessions(scale, single::AZURE),
+        }
+    }
+}
+
+impl FromStr for Workload {
+    type Err = UnknownWorkload;
+
+    fn from_str(name: &str) -> Result<Workload, UnknownWorkload> {
+        let known = Workload::ALL.into_iter().find(|workload| workload.as_str() == name.replace('_', "-"));
+        known.ok_or_else(|| UnknownWorkload(name.to_owned()))
+    }
+}
+
+/// Sessions until they hold about so many requests.
+fn up_to(sessions: impl Iterator<Item = Session> + Send + 'static, requests: u64) -> Sessions {
+    let mut sent = 0;
+    Box::new(sessions.take_while(move |session| {
+        let is_wanted = sent < requests;
+        sent += session.turns.len() as u64;
+        is_wanted
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens;
+
+    fn some(workload: Workload, seed: u64) -> Vec<Session> {
+        workload.sessions(Scale { seed, rate: 1.0, requests: Some(300) }).collect()
+    }
+
+    #[test]
+    fn every_workload_is_in_order_whole_and_named_by_its_seed() {
+        for workload in Workload::ALL {
+            assert_eq!(workload.as_str().parse(), Ok(workload));
+            let sessions = some(workload, 1);
+            let name = workload.as_str();
+            assert!(sessions.is_sorted_by_key(|session| session.starts), "{name}");
+            assert_eq!(sessions, some(workload, 1), "{name}");
+            assert_ne!(sessions, some(workload, 2), "{name}");
+            let turns: Vec<_> = sessions.iter().flat_map(|session| &session.turns).collect();
+            assert!(turns.len() >= 300, "{name}: {}", turns.len());
+            for turn in turns {
+                assert!(tokens(&turn.prompt) > 0 && tokens(&turn.answer) > 0, "{name}");
+                assert!(turn.thread.first_tokens <= tokens(&turn.prompt).max(turn.thread.first_tokens));
+            }
+        }
+    }
+
+    #[test]
+    fn twice_the_rate_comes_in_half_the_time() {
+        let span = |rate| {
+            let scale = Scale { rate, requests: Some(4_000), ..Scale::default() };
+            Workload::Unique.sessions(scale).last().unwrap().starts.as_secs_f64()
+        };
+        let ratio = span(1.0) / span(2.0);
+        assert!((ratio - 2.0).abs() < 0.1, "{ratio}");
+    }
+}

@@ -1,0 +1,180 @@
+//! Small worlds whose outcome can be said beforehand.
+
+use warmroute_engine::Profile;
+
+use super::*;
+use crate::{Incident, Piece, Scale, Workload, mix};
+
+fn config(workers: usize) -> Config {
+    Config::new(Profile::Llama3_1_8b, workers)
+}
+
+fn rule(name: &str) -> Rule {
+    Rule::parse(name).unwrap()
+}
+
+fn piece(text: u64, tokens: u32) -> Piece {
+    Piece { content: mix(text), tokens }
+}
+
+fn ask(at_ms: u64, prompt: &[Piece], answer: Piece) -> Session {
+    Session::single(Micros::from_millis(at_ms), prompt.to_vec(), vec![answer])
+}
+
+fn chats(requests: u64) -> impl Iterator<Item = Session> {
+    Workload::Sharegpt.sessions(Scale { requests: Some(requests), ..Scale::default() })
+}
+
+fn outcome(config: &Config, policy: &str, sessions: impl Iterator<Item = Session>) -> Outcome {
+    run(config, &rule(policy), sessions).unwrap()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    for view in [View::Exact, View::Reported, View::Presumed] {
+        let config = Config { view, ..config(4) };
+        let once = outcome(&config, "cache_aware", chats(600));
+        assert_eq!(once, outcome(&config, "cache_aware", chats(600)), "{view}");
+        let other = outcome(&Config { seed: 2, ..config }, "cache_aware", chats(600));
+        assert_ne!(once.records, other.records, "{view}");
+    }
+}
+
+#[test]
+fn a_lone_request_takes_what_the_engine_takes_and_two_hops() {
+    let config = config(1);
+    let sessions = [ask(5, &[piece(1, 500)], piece(2, 10))];
+    let records = outcome(&config, "random", sessions.into_iter()).records;
+    let mut work = warmroute_engine::StepWork::default();
+    work.add(0, 500);
+    let prefill = Profile::Llama3_1_8b.cost().of(&work);
+    assert_eq!(records.len(), 1);
+    assert_eq!((records[0].asked_us, records[0].ttft_us), (5_000, prefill.0 + 2 * config.hop.0));
+    assert!(records[0].tpot_ms().unwrap() > 4.9);
+}
+
+#[test]
+fn a_repeated_prompt_is_found_where_it_was_sent_by_a_view_that_knows() {
+    let prompt = [piece(1, 4_000)];
+    let sessions = || (0..20).map(|turn| ask(turn * 3_000, &prompt, piece(100 + turn, 20)));
+    for view in [View::Exact, View::Reported, View::Presumed] {
+        let config = Config { view, ..config(4) };
+        let records = outcome(&config, "sticky_least_loaded", sessions()).records;
+        assert!(records[1..].iter().all(|record| record.worker == records[0].worker), "{view}");
+        assert!(records[1..].iter().all(|record| record.cached_tokens == 3_984), "{view}");
+        assert_eq!(records.iter().map(|record| record.stale_tokens).sum::<u32>(), 0, "{view}");
+    }
+    let blind = outcome(&config(4), "round_robin", sessions()).records;
+    assert_eq!(
+        blind.iter().filter(|record| record.cached_tokens > 0).count(),
+        16,
+        "each of four computes it once"
+    );
+}
+
+#[test]
+fn events_tell_of_answers_that_routing_cannot_know() {
+    let found = |view| {
+        let records = outcome(&Config { view, ..config(8) }, "sticky_least_loaded", chats(3_000)).records;
+        let sum = |of: fn(&Record) -> u32| records.iter().map(of).map(u64::from).sum::<u64>() as f64;
+        (sum(|record| record.cached_tokens), sum(|record| record.missed_tokens))
+    };
+    let (presumed, reported, exact) = (found(View::Presumed), found(View::Reported), found(View::Exact));
+    assert!(reported.0 > 1.05 * presumed.0, "{reported:?} {presumed:?}");
+    assert!(reported.0 > 0.95 * exact.0, "{reported:?} {exact:?}");
+    assert!(reported.1 < presumed.1, "less is there that was not promised: {reported:?} {presumed:?}");
+}
+
+#[test]
+fn turns_wait_for_the_answer_before_them() {
+    let turn = |think_ms, prompt: &[Piece], answer| crate::Turn {
+        think: Micros::from_millis(think_ms),
+        thread: crate::Thread::default(),
+        prompt: prompt.to_vec(),
+        answer: vec![answer],
+    };
+    let (question, answer) = (piece(1, 320), piece(2, 64));
+    let turns = vec![turn(0, &[question], answer), turn(70, &[question, answer, piece(3, 40)], piece(4, 5))];
+    let sessions = [Session { starts: Micros::ZERO, turns }];
+    let records = outcome(&config(1), "random", sessions.into_iter()).records;
+    assert_eq!(records[1].asked_us, records[0].e2e_us + 70_000);
+    assert_eq!(records[1].cached_tokens, 368, "the answer too, but for the token that was never computed");
+}
+
+#[test]
+fn an_old_directory_promises_what_is_gone_and_misses_what_is_there() {
+    let sum = |refresh_s: u64| {
+        let news = NewsPath { refresh: Micros::from_secs(refresh_s), ..NewsPath::DIRECT };
+        let mut config = Config { view: View::Exact, news, ..config(2) };
+        config.fleet.iter_mut().for_each(|engine| engine.kv_tokens = 20_000);
+        let outcome = outcome(&config, "sticky_least_loaded", chats(3_000));
+        let sum = |of: fn(&Record) -> u32| outcome.records.iter().map(of).map(u64::from).sum::<u64>();
+        (sum(|record| record.stale_tokens), sum(|record| record.missed_tokens), sum(|r| r.cached_tokens))
+    };
+    let (fresh, old) = (sum(0), sum(60));
+    assert!(old.0 > 2 * fresh.0, "stale: {fresh:?} then {old:?}");
+    assert!(old.1 > 2 * fresh.1, "missed: {fresh:?} then {old:?}");
+    assert!(old.2 < fresh.2, "hits: {fresh:?} then {old:?}");
+}
+
+#[test]
+fn requests_of_a_dead_engine_are_answered_by_others_unless_they_had_begun() {
+    let fail = Incident { at: Micros::from_secs(2), worker: 0, kind: IncidentKind::Fail };
+    let recover = Incident { at: Micros::from_secs(20), worker: 0, kind: IncidentKind::Recover };
+    let config = Config { incidents: vec![fail, recover], ..config(3) };
+    let requests = 900;
+    let sessions = || Workload::Unique.sessions(Scale { requests: Some(requests), rate: 0.5, seed: 3 });
+    let outcome = outcome(&config, "round_robin", sessions());
+    assert!(outcome.failed > 0, "some were being answered");
+    assert!(outcome.retried > 0, "some were not");
+    assert_eq!(outcome.records.len() as u64 + outcome.failed, requests);
+    let while_dead = 3_000_000..20_000_000;
+    assert!(outcome.records.iter().filter(|r| while_dead.contains(&r.asked_us)).all(|r| r.worker != 0));
+    assert!(outcome.records.iter().any(|r| r.asked_us > 21_000_000 && r.worker == 0), "it came back");
+}
+
+#[test]
+fn engines_join_and_leave() {
+    let join = Incident { at: Micros::from_secs(5), worker: 1, kind: IncidentKind::Join };
+    let leave = Incident { at: Micros::from_secs(10), worker: 0, kind: IncidentKind::Leave };
+    let config = Config { incidents: vec![join, leave], ..config(2) };
+    let sessions = Workload::Short.sessions(Scale { requests: Some(900), rate: 0.15, seed: 3 });
+    let outcome = outcome(&config, "least_loaded", sessions);
+    assert_eq!(outcome.records.len(), 900);
+    for record in &outcome.records {
+        match record.asked_us {
+            0..5_000_000 => assert_eq!(record.worker, 0),
+            10_000_001.. => assert_eq!(record.worker, 1),
+            _ => {}
+        }
+    }
+    assert!(outcome.totals.iter().all(|totals| totals.requests > 100));
+}
+
+#[test]
+fn what_fits_nowhere_is_rejected_and_the_rest_goes_on() {
+    let sessions = [ask(0, &[piece(1, 900_000)], piece(2, 1)), ask(1, &[piece(3, 100)], piece(4, 1))];
+    let outcome = outcome(&config(2), "cache_aware", sessions.into_iter());
+    assert_eq!((outcome.rejected, outcome.records.len()), (1, 1));
+    assert!(outcome.load.samples.iter().flatten().all(|&in_flight| in_flight <= 1));
+}
+
+#[test]
+fn a_slow_engine_is_given_less_by_those_who_look() {
+    let mut config = config(2);
+    config.fleet[1].speed_percent = 25;
+    let sessions = Workload::Unique.sessions(Scale { requests: Some(2_000), rate: 0.4, seed: 3 });
+    let totals = outcome(&config, "least_loaded", sessions).totals;
+    assert!(totals[0].requests > 2 * totals[1].requests, "{totals:?}");
+}
+
+#[test]
+fn routers_with_views_of_their_own_find_less() {
+    let hits = |routers| {
+        let config = Config { routers, ..config(8) };
+        let records = outcome(&config, "sticky_least_loaded", chats(4_000)).records;
+        records.iter().map(|record| u64::from(record.cached_tokens)).sum::<u64>()
+    };
+    let (one, eight) = (hits(1), hits(8));
+    assert!(eight * 5 < one * 4, "{eight} of {one}");
+}

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warmroute_engine::Profile;
-
-use crate::options::Options;
 use warmroute_replica::Endpoint;
+
+use crate::lab::LabArgs;
+use crate::options::Options;
 
 /// Sends each LLM request to the replica where its first token will come soonest.
 #[derive(Parser)]
@@ -27,6 +28,8 @@ pub enum Command {
     Engine(EngineArgs),
     /// See it work: eight simulated engines, a gateway and a workload in this process, then a table
     Demo(DemoArgs),
+    /// Try policies, fleets and caches in virtual time, on traces or workloads, beside the bounds
+    Lab(LabArgs),
     /// Check a configuration file and print what would be in force
     Check(Box<CheckArgs>),
 }

@@ -5,12 +5,14 @@
 //! env   ─┼─▶ options ──▶ plan ──▶ serve   gateway, admin, discovery, probe
 //! file  ─┘                        engine  one simulated engine
 //!                                 demo    eight engines, a gateway, a workload, a table
+//!                                 lab     the same router in virtual time
 //! ```
 
 mod args;
 mod check;
 mod demo;
 mod engine;
+mod lab;
 mod logging;
 mod options;
 mod plan;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Engine(args) => engine::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Lab(args) => lab::run(args),
         Command::Check(args) => check::run(&args),
     };
     match ran {

@@ -27,6 +27,8 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     ("edge", "probe", &["types", "fleet", "policy", "router"]),
     ("edge", "gateway", &["types", "prompt", "index", "fleet", "policy", "router", "tokens"]),
     ("lab", "engine", &["types"]),
+    ("lab", "sim", &["types", "prompt", "index", "feed", "fleet", "policy", "router", "engine"]),
+    ("lab", "report", &["sim"]),
     ("lab", "replica", &["types", "engine", "zmtp"]),
 ];
 

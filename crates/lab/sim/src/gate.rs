@@ -161,8 +161,11 @@ impl Gate {
         self.look(asked);
         let looks_itself = self.digest(asked.prompt);
         let prompt = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
-        let text =
-            (self.view == View::Reported).then_some(PromptText { root: self.text_root, bytes: &self.text });
+        let text = (self.view == View::Reported).then_some(PromptText {
+            root: self.text_root,
+            bytes: &self.text,
+            unit: Unit::Byte,
+        });
         // A short prompt is keyed by what stays the same while its conversation grows.
         let head_tokens = if prompt_tokens < HEAD_TOKENS { asked.thread.first_tokens } else { HEAD_TOKENS };
         let request = Request {
@@ -213,7 +216,7 @@ impl Gate {
     /// The prompt as engines report it, if they do.
     fn reported_text(&self) -> Option<PromptText<'_>> {
         let is_reported = self.view == View::Reported && self.needs.overlap;
-        is_reported.then_some(PromptText { root: self.text_root, bytes: &self.text })
+        is_reported.then_some(PromptText { root: self.text_root, bytes: &self.text, unit: Unit::Byte })
     }
 
     /// A first token was heard.

@@ -92,7 +92,7 @@ pub struct SceneArgs {
     /// Simulated engines
     #[arg(long, default_value_t = 8)]
     pub workers: usize,
-    /// Engines of unequal kind instead: COUNT[:kv-tokens=N][:speed-percent=N]; may be repeated
+    /// Engines of unequal kind instead: COUNT, then :kv-tokens=N and :speed-percent=N where they differ; may be repeated
     #[arg(long, value_name = "GROUP")]
     pub worker_group: Vec<String>,
     /// Whose timing to imitate: llama-3.1-8b or llama-3.2-3b on one NVIDIA H200

@@ -145,9 +145,11 @@ def alerts_are_explained():
 def metrics_are_documented():
     scraped = families(" ".join(api("label/__name__/values")))
     documented = families((DOCS / "metrics.md").read_text())
-    if scraped != documented:
+    # The demo's engines publish no KV events, so their streams have no series here; `cargo test` compares the page's own list.
+    of_streams = {name for name in documented if name.startswith("warmroute_feed_") or name == "warmroute_worker_trust"}
+    if scraped - documented or documented - scraped - of_streams:
         raise Unkept(f"scraped, not documented: {sorted(scraped - documented)}; "
-                     f"documented, not scraped: {sorted(documented - scraped)}")
+                     f"documented, not scraped: {sorted(documented - scraped - of_streams)}")
 
 
 def used_metrics_exist():

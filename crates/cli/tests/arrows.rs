@@ -59,6 +59,7 @@ const PURE: &[&str] = &[
     "parking_lot_core",
     "proc-macro2",
     "quote",
+    "regex-syntax",
     "scopeguard",
     "simdutf8",
     "smallvec",

@@ -4,6 +4,8 @@
 //! `<s>` gets the token. What lies between is normalized piece by piece, so the cuts must be found here too. Nearly all such
 //! tokens begin with `<` or `[`, so a search for their first bytes skips almost everything.
 
+use regex_syntax::is_word_character;
+
 use super::vocabulary::MARK;
 
 /// A token that is found in text as it stands.
@@ -164,8 +166,7 @@ fn pairs_of(tokens: &[AddedToken]) -> Vec<u64> {
 }
 
 fn stands_alone(text: &str, start: usize, end: usize) -> bool {
-    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
-    !text[..start].ends_with(is_word) && !text[end..].starts_with(is_word)
+    !text[..start].ends_with(is_word_character) && !text[end..].starts_with(is_word_character)
 }
 
 #[cfg(test)]
@@ -215,6 +216,11 @@ mod tests {
     fn a_single_word_needs_room_on_both_sides() {
         let tokens = AddedTokens::new(vec![AddedToken { is_single_word: true, ..token("day") }]);
         assert_eq!(cut(&tokens, "monday day, day_ (day)"), "monday [day], day_ ([day])");
+        assert_eq!(
+            cut(&tokens, "day½ day\u{200d} day५"),
+            "[day]½ day\u{200d} day५",
+            "letters as regular expressions have them"
+        );
     }
 
     proptest! {

@@ -7,10 +7,8 @@ use parking_lot::RwLock;
 use warmroute_events::{Listener, Step, View};
 use warmroute_fleet::Worker;
 use warmroute_policy::Standard;
-use warmroute_router::{Change, Router};
+use warmroute_router::{Change, Ingested, Router};
 use warmroute_types::{Address, CacheView, WorkerId};
-
-use super::STRANGERS_MAX;
 
 /// Turns what feeds tell into changes of the router.
 pub struct Ear {
@@ -66,10 +64,18 @@ impl Ear {
         self.router.feed_report(worker).is_some()
     }
 
-    /// Whether a worker's events and its prompts have never met, though they should have.
-    pub fn is_stranger(&self, worker: WorkerId) -> bool {
-        let Some(report) = self.router.feed_report(worker) else { return false };
-        report.ingested.matched == 0 && report.ingested.unmatched >= STRANGERS_MAX
+    /// What became of a worker's events, and whether answers met them.
+    pub fn ingested(&self, worker: WorkerId) -> Ingested {
+        self.router.feed_report(worker).map_or(Ingested::default(), |report| report.ingested)
+    }
+
+    /// What the router makes of a worker's events at this moment.
+    pub fn view_of(&self, worker: WorkerId) -> View {
+        match self.router.cache_view(worker) {
+            CacheView::Reported => View::Reported,
+            CacheView::Uncertain => View::Uncertain,
+            CacheView::Presumed => View::Silent,
+        }
     }
 
     pub fn tell(&self, change: Change) {

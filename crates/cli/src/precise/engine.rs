@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use warmroute_discovery::EventsEntry;
-use warmroute_events::{Source, SourceError, read_server_info, read_vllm_sources};
+use warmroute_events::{Source, read_server_info, read_vllm_sources};
 use warmroute_probe::Client;
 use warmroute_tokens::parity::{Answer, TokenizeEndpoint};
 
@@ -57,28 +57,25 @@ impl Engine {
         Ok(cards)
     }
 
-    /// Where its events are: as the operator says, or as it says itself. None where it publishes none.
-    pub async fn sources(
-        &self,
-        configured: Option<&EventsEntry>,
-        ranks: u16,
-    ) -> Result<Vec<Source>, SourceError> {
+    /// Where its events are: as the operator says, or as it says itself. None where it publishes none; an error where it does
+    /// not answer, which is not the same.
+    pub async fn sources(&self, configured: Option<&EventsEntry>, ranks: u16) -> anyhow::Result<Vec<Source>> {
         if let Some(EventsEntry { endpoint, replay, topic }) = configured {
-            return Source::configured(endpoint, replay.as_deref(), topic, ranks, &self.url);
+            return Ok(Source::configured(endpoint, replay.as_deref(), topic, ranks, &self.url)?);
         }
-        if let Some(body) = self.page("/kv_event_sources").await {
-            return read_vllm_sources(&body, &self.url);
+        if let Some(body) = self.page("/kv_event_sources").await? {
+            return Ok(read_vllm_sources(&body, &self.url)?);
         }
-        match self.server_info().await {
-            Some(body) => read_server_info(&body, &self.url),
+        match self.server_info().await? {
+            Some(body) => Ok(read_server_info(&body, &self.url)?),
             None => Ok(Vec::new()),
         }
     }
 
     /// SGLang's page about itself.
-    pub async fn server_info(&self) -> Option<Bytes> {
-        match self.page("/server_info").await {
-            Some(body) => Some(body),
+    pub async fn server_info(&self) -> anyhow::Result<Option<Bytes>> {
+        match self.page("/server_info").await? {
+            Some(body) => Ok(Some(body)),
             None => self.page("/get_server_info").await,
         }
     }
@@ -90,9 +87,10 @@ impl Engine {
         Ok(body)
     }
 
-    async fn page(&self, path: &str) -> Option<Bytes> {
-        let answer = self.client.lock().await.get(path).await;
-        answer.ok().filter(|(status, _)| *status == StatusCode::OK).map(|(_, body)| body)
+    /// A page, where the engine has it.
+    async fn page(&self, path: &str) -> anyhow::Result<Option<Bytes>> {
+        let (status, body) = self.client.lock().await.get(path).await?;
+        Ok(Some(body).filter(|_| status == StatusCode::OK))
     }
 }
 

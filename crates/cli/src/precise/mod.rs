@@ -4,9 +4,10 @@
 //!  a worker is ready ──▶ follow: where are its events? ──▶ align: do its tokens spell our bytes? ──▶ subscribe
 //!                                                                                                      │
 //!  router ◀── ear: events, restarts, what the stream is worth ◀────────────────────────────────────────┘
-//!     └── every half second: did it work in silence? do answers contradict it? ──▶ its feed
+//!     └── every half second, pulse: did it work in silence? do answers contradict it? ──▶ its feed
 //! ```
 //!
+//! An engine that was restarted, or that has fallen silent, is asked again where its events are.
 //! An engine that has no events, or whose prompts cannot be followed, stays presumed, and is asked again later.
 
 mod align;
@@ -14,24 +15,26 @@ mod ear;
 mod engine;
 mod follow;
 mod posts;
+mod pulse;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use warmroute_discovery::EventsEntry;
-use warmroute_events::{Inbox, Listener, View};
+use warmroute_events::{Inbox, Listener, Source};
 use warmroute_fleet::{Models, Worker, WorkerView};
 use warmroute_gateway::Gateway;
 use warmroute_router::Change;
-use warmroute_types::{CacheView, WorkerId, WorkerState};
+use warmroute_types::WorkerState;
 
 pub use align::ModelPaths;
 use ear::Ear;
-use follow::{Followed, Means, Unfollowed, follow};
+use follow::{Finding, Followed, Means, Unfollowed, find, find_sources};
 use posts::Posts;
+use pulse::Symptom;
 
 use crate::options::groups::MatchingUnit;
 
@@ -39,8 +42,6 @@ use crate::options::groups::MatchingUnit;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// An engine without usable events is asked again this often: it may have been restarted with other flags.
 const RETRY_EVERY: Duration = Duration::from_secs(15);
-/// So many answers that found something where events promised nothing, and none where they did: the two never meet.
-const STRANGERS_MAX: u64 = 8;
 
 /// What the operator said about events, by the engine's URL.
 pub type Configured = Arc<RwLock<BTreeMap<String, EventsEntry>>>;
@@ -60,7 +61,21 @@ pub struct Precise {
     configured: Configured,
     inbox: Arc<Inbox>,
     engines: BTreeMap<String, Standing>,
-    followed: JoinSet<(String, Result<Followed, Unfollowed>)>,
+    answers: JoinSet<Answer>,
+    questions: u64,
+}
+
+/// What an engine said, and to which question: only the last one asked of it counts.
+struct Answer {
+    url: String,
+    question: u64,
+    said: Said,
+}
+
+enum Said {
+    Found(Box<Result<Finding, Unfollowed>>),
+    /// Where its events are by now.
+    Sources(anyhow::Result<Vec<Source>>),
 }
 
 /// Where we stand with an engine.
@@ -68,15 +83,33 @@ struct Standing {
     workers: Vec<Arc<Worker>>,
     models: Models,
     state: State,
-    /// Per worker, what was answered when we looked last.
-    fillings: BTreeMap<WorkerId, u32>,
+    question: Option<Question>,
     last_trouble: String,
 }
 
 enum State {
     Asking,
-    Following(Followed),
+    Following(Box<Followed>),
     Presumed(Instant),
+}
+
+/// Something that was asked of an engine. Dropped, its answer is of no interest any more.
+struct Question {
+    number: u64,
+    asked: Instant,
+    task: AbortHandle,
+}
+
+impl Question {
+    fn is_overdue(&self) -> bool {
+        self.task.is_finished() && self.asked.elapsed() >= RETRY_EVERY
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 impl Precise {
@@ -97,7 +130,8 @@ impl Precise {
             configured,
             inbox,
             engines: BTreeMap::new(),
-            followed: JoinSet::new(),
+            answers: JoinSet::new(),
+            questions: 0,
         })
     }
 
@@ -112,7 +146,8 @@ impl Precise {
         loop {
             tokio::select! {
                 _ = look.tick() => self.look(),
-                Some(Ok((url, outcome))) = self.followed.join_next() => self.found(&url, outcome),
+                // One that was given up, or has failed, says nothing.
+                Some(Ok(answer)) = self.answers.join_next() => self.take(answer),
             }
         }
     }
@@ -136,8 +171,10 @@ impl Precise {
             if is_due && views.iter().any(|view| view.desk.state == WorkerState::Ready) {
                 self.ask(url.clone(), &views);
             }
-            if let Some(standing) = self.engines.get_mut(&url) {
-                standing.pulse(&self.means.ear, &self.inbox, &views);
+            if let Some(standing) = self.engines.get_mut(&url)
+                && standing.pulse(&self.means.ear, &self.inbox, &views) == Search::Again
+            {
+                self.search(url);
             }
         }
         self.inbox.tick();
@@ -150,22 +187,51 @@ impl Precise {
         standing.state = State::Asking;
         let means = Arc::clone(&self.means);
         let configured = self.configured.read().get(&url).cloned();
-        self.followed.spawn(async move {
-            let outcome = follow(&means, &url, &workers, configured).await;
-            (url, outcome)
+        self.question(url.clone(), async move {
+            Said::Found(Box::new(find(&means, &url, &workers, configured).await))
         });
     }
 
-    fn found(&mut self, url: &str, outcome: Result<Followed, Unfollowed>) {
-        let Some(standing) = self.engines.get_mut(url) else { return };
-        standing.state = match outcome {
-            Ok(followed) => State::Following(followed),
-            Err(unfollowed) => {
-                standing.note(url, unfollowed);
-                State::Presumed(Instant::now())
-            }
-        };
+    /// Asks an engine that is followed whether its events are still where they were.
+    fn search(&mut self, url: String) {
+        let Some(standing) = self.engines.get(&url) else { return };
+        let (workers, configured) = (standing.workers.clone(), self.configured.read().get(&url).cloned());
+        self.question(
+            url.clone(),
+            async move { Said::Sources(find_sources(&url, &workers, configured).await) },
+        );
     }
+
+    fn question(&mut self, url: String, said: impl Future<Output = Said> + Send + 'static) {
+        self.questions += 1;
+        let (number, asked) = (self.questions, Instant::now());
+        let Some(standing) = self.engines.get_mut(&url) else { return };
+        let answer = async move { Answer { url, question: number, said: said.await } };
+        standing.question = Some(Question { number, asked, task: self.answers.spawn(answer) });
+    }
+
+    fn take(&mut self, Answer { url, question, said }: Answer) {
+        let is_last = |asked: &Question| asked.number == question;
+        let standing = self.engines.get_mut(&url).filter(|one| one.question.as_ref().is_some_and(is_last));
+        let Some(standing) = standing else { return };
+        match said {
+            Said::Found(found) => standing.found(&self.means, &url, *found),
+            Said::Sources(Ok(sources)) if standing.has_moved(&sources) => {
+                tracing::info!(worker = url, "its events are not where they were: it is asked anew");
+                standing.let_go(&self.means.ear, &self.inbox);
+                self.engines.remove(&url);
+            }
+            // It does not answer now; it is asked again while its feed tells nothing.
+            Said::Sources(_) => {}
+        }
+    }
+}
+
+/// Whether an engine that is followed is to be asked again where its events are.
+#[derive(PartialEq, Eq)]
+enum Search {
+    Again,
+    No,
 }
 
 impl Standing {
@@ -174,7 +240,7 @@ impl Standing {
             workers: views.iter().map(|view| Arc::clone(&view.worker)).collect(),
             models: views[0].models.clone(),
             state: State::Asking,
-            fillings: BTreeMap::new(),
+            question: None,
             last_trouble: String::new(),
         }
     }
@@ -203,45 +269,49 @@ impl Standing {
         self.last_trouble = why;
     }
 
+    /// An engine that was asked and has not been heard of (its question failed, with us) is asked again, too.
     fn is_due(&self) -> bool {
-        matches!(self.state, State::Presumed(since) if since.elapsed() >= RETRY_EVERY)
+        match &self.state {
+            State::Presumed(since) => since.elapsed() >= RETRY_EVERY,
+            State::Asking => self.question.as_ref().is_none_or(Question::is_overdue),
+            State::Following(_) => false,
+        }
+    }
+
+    fn found(&mut self, means: &Means, url: &str, found: Result<Finding, Unfollowed>) {
+        self.state = match found {
+            Ok(finding) => State::Following(Box::new(means.follow(finding, &self.workers))),
+            Err(unfollowed) => {
+                self.note(url, unfollowed);
+                State::Presumed(Instant::now())
+            }
+        };
+    }
+
+    /// Whether an engine's streams are elsewhere than those that are followed.
+    fn has_moved(&self, sources: &[Source]) -> bool {
+        matches!(&self.state, State::Following(followed) if followed.sources != sources)
     }
 
     /// Lets the feeds know what answers have shown, and the router how the feeds fare.
-    fn pulse(&mut self, ear: &Ear, inbox: &Inbox, views: &[WorkerView]) {
-        let State::Following(followed) = &self.state else { return };
-        let mut are_strangers = false;
+    fn pulse(&mut self, ear: &Ear, inbox: &Inbox, views: &[WorkerView]) -> Search {
+        let State::Following(followed) = &mut self.state else { return Search::No };
+        let mut worst = Symptom::Well;
         for view in views {
-            let worker = &view.worker;
-            let worked = self.fillings.insert(worker.id, view.desk.fillings) != Some(view.desk.fillings);
-            let stream = followed.streams.iter().find(|stream| stream.worker == *worker);
-            let state = match stream {
-                Some(stream) => Some((stream.subscriber.view(), stream.subscriber.counters())),
-                None => inbox.state_of(&worker.address),
-            };
-            let Some((told, counters)) = state else { continue };
-            ear.tell(Change::Fed { worker: Arc::clone(worker), counters });
-            let (doubts, vouches) = (
-                told == View::Reported && view.desk.view == CacheView::Uncertain,
-                told == View::Uncertain && view.desk.view == CacheView::Reported,
-            );
-            match stream.map(|stream| &stream.subscriber) {
-                Some(subscriber) if worked => subscriber.worked(),
-                None if worked => inbox.worked(&worker.address),
-                _ => {}
+            let desk = followed.desk_of(&view.worker).or_else(|| inbox.desk_of(&view.worker.address));
+            if let Some(desk) = desk {
+                worst = worst.max(followed.pulse.feel(ear, view, &desk));
             }
-            match stream.map(|stream| &stream.subscriber) {
-                Some(subscriber) if doubts => subscriber.doubt(),
-                Some(subscriber) if vouches => subscriber.vouch(),
-                None if doubts => inbox.doubt(&worker.address),
-                None if vouches => inbox.vouch(&worker.address),
-                _ => {}
-            }
-            are_strangers |= ear.is_stranger(worker.id);
         }
-        if are_strangers {
-            self.give_up(ear, inbox);
+        let has_streams = !followed.sources.is_empty();
+        let is_answered = self.question.as_ref().is_none_or(|last| last.asked.elapsed() >= RETRY_EVERY);
+        match worst {
+            Symptom::Stranger => self.give_up(ear, inbox),
+            Symptom::Restarted if has_streams => return Search::Again,
+            Symptom::Silent if has_streams && is_answered => return Search::Again,
+            Symptom::Well | Symptom::Silent | Symptom::Restarted => {}
         }
+        Search::No
     }
 
     /// The engine's events never match what it is asked: whatever was read of its model is wrong.

@@ -4,17 +4,21 @@
 //! marked uncertain. A batch that the same process cannot have sent is a restart: exactly this worker is forgotten. A
 //! reconnect asks for the last batch we know, so the same process is recognised and another one is not. A replay that
 //! begins later than asked for at the first connection leaves a *floor*: what is known is true, what the engine held
-//! before is missing, so the view is reported and errs only towards too little.
+//! before is missing, so the view is reported and errs only towards too little. What answers contradict is uncertain until
+//! answers agree with it again, however often the stream tells it.
 
-use warmroute_types::{CacheEvent, EventBatch, Micros};
+mod order;
+mod replays;
+
+use warmroute_types::{EventBatch, Micros};
 
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::groups::Groups;
 use crate::held::{Held, Room};
-use crate::prints::PRINTS_MAX;
+use crate::rebuild::Rebuild;
 use crate::silence::Silence;
-use crate::state::{Known, Line, Rebuild, Replay, Standing, Way, Whose, Why};
+use crate::state::{Credit, Known, Line, Replay, Standing, Way, Why};
 use crate::step::{Moment, ReplayEnd, Step, View};
 
 /// One worker's event stream.
@@ -23,6 +27,7 @@ pub struct Feed {
     config: Config,
     line: Line,
     standing: Standing,
+    credit: Credit,
     /// The batch that is to be applied next.
     next: Option<u64>,
     /// The highest number that came live over this connection.
@@ -44,6 +49,7 @@ impl Feed {
             config,
             line: Line::Down,
             standing: Standing::Unknown,
+            credit: Credit::Given,
             next: None,
             live_max: 0,
             replay: None,
@@ -85,8 +91,13 @@ impl Feed {
         self.tell_view(now, steps);
     }
 
-    /// Begins anew where the driver knows that another process speaks, or that all is told again. The driver has seen to it
-    /// that the worker is forgotten.
+    /// The driver knows that another process speaks: the worker is forgotten, and this is the beginning.
+    pub fn restarted(&mut self, now: Micros, steps: &mut Vec<Step>) {
+        self.forget(steps);
+        self.connected(now, steps);
+    }
+
+    /// Begins anew where the driver knows that all is told again. The driver has seen to it that the worker is forgotten.
     pub fn begin(&mut self, now: Micros, steps: &mut Vec<Step>) {
         self.reset();
         self.connected(now, steps);
@@ -151,28 +162,34 @@ impl Feed {
         self.tell_view(now, steps);
     }
 
-    /// Answers contradict what was reported: the view is discounted until it is cleared, rebuilt or vouched for.
-    pub fn doubt(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        if self.standing == Standing::Sound {
-            self.standing = Standing::Doubted;
-            self.plan_rebuild(now);
+    /// What answers have made of the view since it was told: less than it claims, or more. Told under the same lock as the
+    /// steps are taken, it is exact: nothing but answers can have changed it.
+    pub fn judged(&mut self, view: View, now: Micros, steps: &mut Vec<Step>) {
+        match (self.told, view) {
+            (View::Reported, View::Uncertain) => {
+                self.credit = Credit::Withdrawn;
+                self.plan_rebuild(now);
+            }
+            (View::Uncertain, View::Reported) => self.vouch(steps),
+            _ => {}
         }
         self.tell_view(now, steps);
     }
 
-    /// Answers agree with what was reported, again and again.
-    pub fn vouch(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        if self.standing == Standing::Doubted {
-            self.standing = Standing::Sound;
-            self.rebuild = Rebuild::default();
+    /// Answers agree with what was reported, again and again. They are of the past: who is at the other end of a line that
+    /// was lost, and what is yet to be told, they do not know.
+    fn vouch(&mut self, steps: &mut Vec<Step>) {
+        if self.line != Line::Proven || self.replay.is_some_and(|replay| replay.why != Why::Gap) {
+            return steps.push(Step::View(View::Uncertain));
         }
-        self.tell_view(now, steps);
+        self.standing = Standing::Sound;
+        self.credit = Credit::Given;
+        self.rebuild.call_off();
     }
 
     /// Time has passed. To be called about once a second.
     pub fn tick(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        let is_due = self.rebuild.due.is_some_and(|due| due <= now);
-        if is_due && self.line == Line::Proven && self.replay.is_none() {
+        if self.rebuild.is_due(now) && self.line == Line::Proven && self.replay.is_none() {
             self.plan_rebuild(now);
             self.ask(Why::Rebuild, 0, steps);
         }
@@ -199,225 +216,6 @@ impl Feed {
         steps.push(Step::AskReplay { from_seq });
     }
 
-    /// The first batch of a replay tells where the engine's memory begins.
-    fn replay_begins(&mut self, why: Why, seq: u64, steps: &mut Vec<Step>) {
-        match why {
-            // The engine does not remember the batch we know. Whether it is the process we knew cannot be told any more,
-            // and its own memory is the better beginning.
-            Why::Reconnect if self.next.is_some_and(|next| seq >= next) => self.start_over(steps),
-            Why::Rebuild if self.counters.floor_seq.is_some_and(|floor| seq <= floor) => {
-                self.start_over(steps);
-            }
-            // It will never be possible again: memories only move on.
-            Why::Rebuild => self.rebuild = Rebuild::default(),
-            Why::Join | Why::Reconnect | Why::Gap => {}
-        }
-    }
-
-    /// Where a batch belongs.
-    fn take(&mut self, seq: u64, batch: EventBatch, way: Way, steps: &mut Vec<Step>) {
-        match self.next {
-            None => self.apply(seq, batch, steps),
-            Some(next) if seq == next => self.apply(seq, batch, steps),
-            Some(next) if seq < next => self.take_old(seq, batch, way, steps),
-            Some(next) => match way {
-                Way::Live | Way::Held => self.take_early(seq, next, batch, steps),
-                Way::Replayed => {
-                    self.skip_to(seq, steps);
-                    self.apply(seq, batch, steps);
-                }
-            },
-        }
-        if self.replay.is_none_or(|replay| replay.why == Why::Gap) {
-            self.take_held(steps);
-        }
-    }
-
-    fn take_early(&mut self, seq: u64, next: u64, batch: EventBatch, steps: &mut Vec<Step>) {
-        self.hold(seq, batch);
-        if self.replay.is_none() {
-            self.counters.gaps += 1;
-            self.ask(Why::Gap, next, steps);
-        }
-    }
-
-    /// A number below the one expected: known, or too late, or of another process.
-    fn take_old(&mut self, seq: u64, batch: EventBatch, way: Way, steps: &mut Vec<Step>) {
-        match self.whose(seq, &batch, way) {
-            Whose::SameProcess => self.counters.duplicates += 1,
-            Whose::NewProcess => self.restart(seq, batch, way, steps),
-        }
-    }
-
-    fn whose(&self, seq: u64, batch: &EventBatch, way: Way) -> Whose {
-        let is_same = match self.known.prints.get(seq) {
-            Some(print) => print == batch.print,
-            // One process numbers its batches in the order of time. A clock may step back, but a live stream does not
-            // repeat what is far behind itself (it may well be far behind a replay).
-            None => {
-                let behind = self.live_max.saturating_sub(seq);
-                let is_far = way == Way::Live && behind > PRINTS_MAX as u64;
-                batch.at_unix_s <= self.known.at_unix_s && !is_far
-            }
-        };
-        if is_same { Whose::SameProcess } else { Whose::NewProcess }
-    }
-
-    /// Another process speaks: begins with it. What is held may be of either, so all of it is asked for.
-    fn restart(&mut self, seq: u64, batch: EventBatch, way: Way, steps: &mut Vec<Step>) {
-        self.forget(steps);
-        self.live_max = 0;
-        if way != Way::Replayed {
-            self.hold(seq, batch);
-        }
-        self.ask(Why::Join, 0, steps);
-    }
-
-    fn forget(&mut self, steps: &mut Vec<Step>) {
-        self.counters.restarts += 1;
-        self.held.clear();
-        self.start_over(steps);
-    }
-
-    /// Nothing is known any more, here and in the index.
-    fn start_over(&mut self, steps: &mut Vec<Step>) {
-        steps.push(Step::Forget);
-        self.reset();
-    }
-
-    fn reset(&mut self) {
-        self.next = None;
-        self.counters.floor_seq = None;
-        self.known = Known::default();
-        self.groups = Groups::default();
-        self.rebuild = Rebuild::default();
-        self.standing = Standing::Unknown;
-    }
-
-    fn apply(&mut self, seq: u64, mut batch: EventBatch, steps: &mut Vec<Step>) {
-        self.counters.floor_seq.get_or_insert(seq);
-        self.next = Some(seq.saturating_add(1));
-        self.known.prints.push(seq, batch.print);
-        self.known.at_unix_s = self.known.at_unix_s.max(batch.at_unix_s);
-        self.counters.skipped_blocks += self.groups.filter(&mut batch.events);
-        let (stored, removed) = batch.blocks();
-        self.counters.blocks_stored += stored;
-        self.counters.blocks_removed += removed;
-        self.settle(&batch.events);
-        if batch.unreadable > 0 && self.standing == Standing::Sound {
-            // What could not be read may have been a removal. A replay would say the same again.
-            self.standing = Standing::Doubted;
-        }
-        if !batch.events.is_empty() {
-            steps.push(Step::Apply(batch.events));
-        }
-    }
-
-    /// What a batch that was applied does to trust.
-    fn settle(&mut self, events: &[CacheEvent]) {
-        if self.replay.is_none() {
-            self.line = Line::Proven;
-        }
-        if events.contains(&CacheEvent::Cleared) {
-            self.standing = Standing::Sound;
-            self.rebuild = Rebuild::default();
-        } else if self.standing == Standing::Unknown {
-            self.standing = Standing::Sound;
-        }
-    }
-
-    /// Everything that waits and now has its turn.
-    fn take_held(&mut self, steps: &mut Vec<Step>) {
-        while let Some(due) = self.next.or_else(|| self.held.first())
-            && let Some((seq, batch)) = self.held.pop_up_to(due)
-        {
-            match self.next {
-                Some(next) if seq < next => self.take_old(seq, batch, Way::Held, steps),
-                _ => self.apply(seq, batch, steps),
-            }
-            if self.replay.is_some_and(|replay| replay.why != Why::Gap) {
-                return;
-            }
-        }
-    }
-
-    /// What the end of a replay proves.
-    fn conclude(&mut self, replay: Replay, end: ReplayEnd, now: Micros) {
-        let is_complete = end == ReplayEnd::Complete;
-        match (replay.why, end) {
-            // Whether the same process is there, and what we missed, nobody has said.
-            (Why::Reconnect, ReplayEnd::Failed) => {
-                self.standing = Standing::Doubted;
-                self.plan_rebuild(now);
-            }
-            // What the engine held before may yet be learned.
-            (Why::Join, ReplayEnd::Failed) => self.plan_rebuild(now),
-            _ => {}
-        }
-        match (end, replay.has_begun) {
-            (ReplayEnd::Complete, _) => self.line = Line::Proven,
-            // It broke off: what comes next must show that it follows.
-            (ReplayEnd::Failed, true) => self.line = Line::Unproven,
-            (ReplayEnd::Failed, false) => {}
-        }
-        if replay.why == Why::Join && self.next.is_none() && is_complete {
-            // It has published nothing yet, so its first batch is number 0.
-            (self.next, self.counters.floor_seq) = (Some(0), Some(0));
-            self.standing = Standing::Sound;
-        }
-    }
-
-    /// A hole that a replay has left is asked for, unless it was just asked for: then it stays.
-    fn face_hole(&mut self, replay: Replay, end: ReplayEnd, now: Micros, steps: &mut Vec<Step>) {
-        let (Some(next), Some(first), None) = (self.next, self.held.first(), self.replay) else { return };
-        if first <= next {
-            return;
-        }
-        let is_new = replay.covers.is_none_or(|covers| next > covers);
-        if end == ReplayEnd::Complete && is_new {
-            self.counters.gaps += 1;
-            return self.ask(Why::Gap, next, steps);
-        }
-        self.lose(next, first);
-        if end == ReplayEnd::Failed {
-            self.plan_rebuild(now);
-        }
-        self.next = Some(first);
-        self.take_held(steps);
-        // What is left has a hole of its own.
-        if let (Some(next), Some(_), None) = (self.next, self.held.first(), self.replay) {
-            self.counters.gaps += 1;
-            self.ask(Why::Gap, next, steps);
-        }
-    }
-
-    /// Gives up what is missing before `seq`, and takes what is held of it.
-    fn skip_to(&mut self, seq: u64, steps: &mut Vec<Step>) {
-        while let Some((held, batch)) = self.held.pop_up_to(seq.saturating_sub(1)) {
-            self.lose_up_to(held);
-            self.apply(held, batch, steps);
-        }
-        self.lose_up_to(seq);
-    }
-
-    fn lose_up_to(&mut self, seq: u64) {
-        if let Some(next) = self.next {
-            self.lose(next, seq);
-        }
-    }
-
-    fn lose(&mut self, from: u64, to: u64) {
-        if self.known.prints.last_seq().is_none() {
-            // Nothing is known yet that could be wrong: this is where it begins.
-            self.counters.floor_seq = Some(to);
-            return;
-        }
-        self.counters.lost += to.saturating_sub(from);
-        if self.standing == Standing::Sound {
-            self.standing = Standing::Doubted;
-        }
-    }
-
     fn plan_rebuild(&mut self, now: Micros) {
         self.rebuild.plan(self.config.rebuild_after, now);
     }
@@ -437,7 +235,7 @@ impl Feed {
             (Standing::Unknown, _) => View::Silent,
             // The beginning is being told; until its end, half of it is only half the truth.
             _ if is_joining && self.replay.is_some_and(|replay| replay.has_begun) => View::Uncertain,
-            (Standing::Sound, Line::Proven) => View::Reported,
+            (Standing::Sound, Line::Proven) if self.credit == Credit::Given => View::Reported,
             _ => View::Uncertain,
         }
     }

@@ -20,6 +20,7 @@ mod feed;
 mod groups;
 mod held;
 mod prints;
+mod rebuild;
 mod silence;
 mod state;
 mod step;

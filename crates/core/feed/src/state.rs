@@ -1,11 +1,6 @@
 //! What a feed remembers of where it stands.
 
-use warmroute_types::Micros;
-
 use crate::prints::Prints;
-
-/// The longest pause between two attempts to rebuild an uncertain view.
-const REBUILD_PAUSE_MAX: Micros = Micros::from_secs(600);
 
 /// The connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +11,21 @@ pub enum Line {
     Proven,
 }
 
-/// What is known of the cache.
+/// What is known of the cache, by the stream alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Unknown,
     Sound,
+    /// Something of it was lost, or could not be read.
     Doubted,
+}
+
+/// Whether answers let the stream's word count, however whole the stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credit {
+    Given,
+    /// They contradict it. Only answers that agree give it back, or another process.
+    Withdrawn,
 }
 
 /// A replay under way.
@@ -53,13 +57,6 @@ pub struct Known {
     pub at_unix_s: f64,
 }
 
-/// When an uncertain view is next rebuilt, if that has a chance.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rebuild {
-    pub due: Option<Micros>,
-    pub pause: Micros,
-}
-
 /// By which way a batch came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -74,15 +71,4 @@ pub enum Way {
 pub enum Whose {
     SameProcess,
     NewProcess,
-}
-
-impl Rebuild {
-    /// Plans the next attempt: after `first`, then after twice as long as last time.
-    pub fn plan(&mut self, first: Micros, now: Micros) {
-        let pause = match self.pause {
-            Micros::ZERO => first,
-            last => (last + last).min(REBUILD_PAUSE_MAX),
-        };
-        *self = Rebuild { due: Some(now + pause), pause };
-    }
 }

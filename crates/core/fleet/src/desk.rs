@@ -4,11 +4,12 @@
 //! Decisions for one model are serialised by the router; decisions for other models and releases happen at any
 //! time, hence atomics. `Relaxed` is enough: each number stands for itself and nothing is published through it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use warmroute_types::{CacheView, LoadReport, Micros, WorkerState};
 
 use crate::Work;
+use crate::belief::{Belief, Believed};
 
 /// Work and state of one seat.
 #[derive(Debug, Default)]
@@ -37,10 +38,8 @@ pub(crate) struct Desk {
     fillings: AtomicU32,
     /// Answers in a row that found nothing of what was promised.
     broken_promises: AtomicU8,
-    /// How its cache is known.
-    view: AtomicU8,
-    /// How far what its engine tells has turned out true, in thousandths.
-    trust: AtomicU16,
+    /// How its cache is known, and how far that is believed.
+    pub(crate) believed: Believed,
 }
 
 const _: () = assert!(size_of::<Desk>() == 64, "a desk is one cache line");
@@ -68,6 +67,8 @@ pub struct DeskView {
     pub view: CacheView,
     /// How far what its engine tells of its cache has turned out true, 0 to 1.
     pub trust: f32,
+    /// How often its cache has been forgotten; it wraps.
+    pub life: u32,
     /// Answers whose prompt must have filled a block of the cache; it wraps.
     pub fillings: u32,
 }
@@ -128,26 +129,6 @@ impl Desk {
         self.broken_promises.store(0, Relaxed);
     }
 
-    pub(crate) fn cache_view(&self) -> CacheView {
-        match self.view.load(Relaxed) {
-            1 => CacheView::Uncertain,
-            2 => CacheView::Reported,
-            _ => CacheView::Presumed,
-        }
-    }
-
-    pub(crate) fn set_cache_view(&self, view: CacheView) {
-        self.view.store(view as u8, Relaxed);
-    }
-
-    pub(crate) fn trust(&self) -> f32 {
-        f32::from(self.trust.load(Relaxed)) / 1_000.0
-    }
-
-    pub(crate) fn set_trust(&self, trust: f32) {
-        self.trust.store((trust.clamp(0.0, 1.0) * 1_000.0) as u16, Relaxed);
-    }
-
     pub(crate) fn block_tokens(&self) -> Option<u32> {
         Some(self.block_tokens.load(Relaxed)).filter(|&tokens| tokens > 0)
     }
@@ -195,8 +176,7 @@ impl Desk {
         self.set_suspect(false);
         self.says_cached.store(false, Relaxed);
         self.set_block_tokens(0);
-        self.set_cache_view(CacheView::Presumed);
-        self.set_trust(1.0);
+        self.believed.revise(Belief::reborn);
         self.promise_kept();
         self.reported_at.store(0, Relaxed);
         self.booked_since.store(0, Relaxed);
@@ -213,6 +193,7 @@ impl Desk {
             prefix_cache: None,
             at,
         };
+        let Belief { view, trust, life } = self.believed.get();
         DeskView {
             state: self.state(),
             in_flight: self.in_flight(),
@@ -222,8 +203,9 @@ impl Desk {
             report: (at != Micros::ZERO).then_some(report),
             says_cached: self.says_cached(),
             block_tokens: self.block_tokens(),
-            view: self.cache_view(),
-            trust: self.trust(),
+            view,
+            trust,
+            life,
             fillings: self.fillings.load(Relaxed),
         }
     }

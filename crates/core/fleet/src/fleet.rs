@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_types::{Address, CacheView, LoadReport, MAX_WORKERS, PrefixCache, WorkerId, WorkerState};
+use warmroute_types::{Address, LoadReport, MAX_WORKERS, PrefixCache, WorkerId, WorkerState};
 
 use crate::desk::Desk;
-use crate::{DeskView, Health, HealthConfig, Models, ProbeResult, Worker, WorkerView};
+use crate::{Belief, DeskView, Health, HealthConfig, Models, ProbeResult, Worker, WorkerView};
 
 /// All workers. Seats change rarely and are locked; desks are read by every decision and are not.
 pub struct Fleet {
@@ -161,10 +161,17 @@ impl Fleet {
         self.desk(worker).promise_kept();
     }
 
-    /// How this worker's cache is known from now on, and how far that is to be believed, 0 to 1.
-    pub fn set_cache_view(&self, worker: WorkerId, view: CacheView, trust: f32) {
-        self.desk(worker).set_cache_view(view);
-        self.desk(worker).set_trust(trust);
+    /// Changes what is believed of a member's cache, by what is believed at this very moment; returns what that was. `None`
+    /// for one that has left: its seat may be another's.
+    pub fn revise(&self, worker: &Worker, change: impl FnMut(Belief) -> Belief) -> Option<Belief> {
+        let seats = self.seats.read();
+        let seat = seats.get(worker.id.index()).filter(|seat| *seat.worker == *worker)?;
+        (seat.stay == Stay::Member).then(|| self.desk(worker.id).believed.revise(change))
+    }
+
+    /// Nothing is known any more of the cache of whoever sits here.
+    pub fn forget_cache(&self, worker: WorkerId) {
+        self.desk(worker).believed.revise(Belief::reborn);
     }
 
     /// How many requests were ever booked on this seat; it wraps.

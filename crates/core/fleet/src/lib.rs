@@ -8,12 +8,14 @@
 //! A [`Booking`] is work promised to a worker. It is made in the router's critical section and released by what
 //! happened; dropped unfinished, it releases itself, so that no path through the gateway can leak load.
 
+mod belief;
 mod booking;
 mod desk;
 mod fleet;
 mod health;
 mod worker;
 
+pub use belief::Belief;
 pub use booking::{Booking, Work};
 pub use desk::DeskView;
 pub use fleet::{Fleet, FleetFull};

@@ -28,6 +28,7 @@ mod scratch;
 mod speculation;
 mod token_rate;
 mod trust;
+mod unproven;
 
 pub use change::{Change, Outcome};
 pub use feedback::{Answered, Content, Feedback, Silence};

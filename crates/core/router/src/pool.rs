@@ -19,6 +19,7 @@ use crate::prompt::{PromptChunks, PromptText};
 use crate::reported::Unit;
 use crate::scratch::Scratch;
 use crate::token_rate::TokenRate;
+use crate::unproven::Unproven;
 
 /// One model's workers.
 #[derive(Default)]
@@ -28,6 +29,8 @@ pub(crate) struct Pool {
     versions: Versions,
     /// How many tokens this model makes of a byte.
     pub(crate) tokens: TokenRate,
+    /// How often its answers are found again by prompts that repeat them.
+    pub(crate) unproven: Unproven,
 }
 
 /// Versions of what is presumed, by the first chunk of a prompt: prompts that share nothing hardly ever share one.
@@ -72,6 +75,8 @@ struct Member {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Expectation {
     pub view: CacheView,
+    /// In which of the cache's lives.
+    pub life: u32,
     /// Bytes of the prompt that it is presumed to hold.
     pub presumed_bytes: u32,
     /// What its engine's events promise; `None` without them.
@@ -216,7 +221,7 @@ impl Section {
             let presumed_bytes = self.overlap_bytes[member.id.index()];
             let presumed = whole_blocks(rate.tokens_in(presumed_bytes).min(usable), &desk);
             let promise = terms.promise(&desk, || scratch.held(member.id));
-            self.expectations.push(Expectation { view: desk.view, presumed_bytes, promise });
+            self.expectations.push(Expectation { view: desk.view, life: desk.life, presumed_bytes, promise });
             self.candidates.push(Candidate {
                 worker: member.id,
                 identity: member.identity,
@@ -244,7 +249,12 @@ impl Terms<'_> {
         let text = self.text.filter(|_| desk.view != CacheView::Presumed)?;
         let block_tokens = desk.block_tokens.unwrap_or(1);
         let prompt_bytes = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
-        let (view, trust, unproven) = (desk.view, desk.trust, self.unproven);
+        let (view, trust) = (desk.view, desk.trust);
+        let unproven = match text.unit {
+            Unit::Byte => self.unproven,
+            // Tokens that are the same are the same, sampled or not.
+            Unit::Token => 1.0,
+        };
         Some(held().promise(Weights { view, trust, unproven, block_tokens, prompt_bytes }))
     }
 }

@@ -13,7 +13,6 @@ use crate::pools::Pools;
 use crate::presumed::Presumed;
 use crate::reported::Reported;
 use crate::speculation::{Speculations, Ticket};
-use crate::trust::Unproven;
 use crate::{FeedReport, Outcome, PromptChunks, PromptText, Scratch, Unit};
 
 /// The router's own few settings.
@@ -110,7 +109,6 @@ pub struct Router<P> {
     pools: RwLock<Pools>,
     reported: Reported,
     speculations: Speculations,
-    unproven: Unproven,
 }
 
 impl<P: Policy> Router<P> {
@@ -126,7 +124,6 @@ impl<P: Policy> Router<P> {
             pools: RwLock::default(),
             reported: Reported::default(),
             speculations: Speculations::default(),
-            unproven: Unproven::default(),
         }
     }
 
@@ -149,7 +146,7 @@ impl<P: Policy> Router<P> {
             turn: 0,
         };
         let report_age_max = self.config.report_age_max;
-        let unproven = self.unproven.weight();
+        let unproven = pool.unproven.weight();
         let Request { prompt, text, avoid, .. } = *request;
         let terms = Terms { ask, prompt, text, unproven, avoid, now, report_age_max };
         let placed = pool.place(&self.fleet, &self.index, &self.policy, terms, scratch);
@@ -231,6 +228,11 @@ impl<P: Policy> Router<P> {
     /// One worker's state.
     pub fn worker_state(&self, worker: WorkerId) -> WorkerState {
         self.fleet.desk_view(worker).state
+    }
+
+    /// How a worker's cache is known at this moment.
+    pub fn cache_view(&self, worker: WorkerId) -> CacheView {
+        self.fleet.desk_view(worker).view
     }
 
     /// Whether the operator wrote down what this worker serves.

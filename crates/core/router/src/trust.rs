@@ -4,8 +4,7 @@
 //! several times in a row is demoted: its view is kept, but discounted and cut at what was found, until it has been right
 //! for a while. A hole in a stream halves the trust at once.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
+use warmroute_fleet::Belief;
 use warmroute_types::CacheView;
 
 /// What is left of the trust after a wrong promise: four in a row demote a feed that was always right.
@@ -16,8 +15,8 @@ const AFTER_RIGHT: f32 = 0.1;
 const DEMOTED_BELOW: f32 = 0.5;
 /// From here on it is believed again.
 const PROMOTED_FROM: f32 = 0.8;
-/// What remains when events are known to be missing.
-pub(crate) const AFTER_HOLE: f32 = 0.5;
+/// What remains at most when events are known to be missing.
+const AFTER_HOLE: f32 = 0.5;
 
 /// Whether a promise was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +25,25 @@ pub(crate) enum Promised {
     Broken,
 }
 
+/// What is believed after one more answer.
+pub(crate) fn answered(before: Belief, promise: Promised) -> Belief {
+    let trust = after(before.trust, promise);
+    Belief { view: view_at(trust, before.view), trust, ..before }
+}
+
+/// What is believed after a feed has said what its word is worth. A hole costs trust at once; a stream that is whole again
+/// starts afresh; silence says nothing for or against what was told before.
+pub(crate) fn told(before: Belief, view: CacheView) -> Belief {
+    let trust = match view {
+        CacheView::Uncertain => before.trust.min(AFTER_HOLE),
+        CacheView::Reported if before.view != CacheView::Reported => 1.0,
+        CacheView::Reported | CacheView::Presumed => before.trust,
+    };
+    Belief { view, trust, ..before }
+}
+
 /// Trust after one more answer.
-pub(crate) fn after(trust: f32, promise: Promised) -> f32 {
+fn after(trust: f32, promise: Promised) -> f32 {
     match promise {
         Promised::Kept => trust + (1.0 - trust) * AFTER_RIGHT,
         Promised::Broken => trust * AFTER_WRONG,
@@ -35,37 +51,11 @@ pub(crate) fn after(trust: f32, promise: Promised) -> f32 {
 }
 
 /// The view that a feed's word is worth at this trust, where it was worth `before`.
-pub(crate) fn view_at(trust: f32, before: CacheView) -> CacheView {
+fn view_at(trust: f32, before: CacheView) -> CacheView {
     match before {
         CacheView::Reported if trust < DEMOTED_BELOW => CacheView::Uncertain,
         CacheView::Uncertain if trust >= PROMOTED_FROM => CacheView::Reported,
         other => other,
-    }
-}
-
-/// How often what was stored while decoding is found by a prompt that repeats it, as a moving mean.
-#[derive(Debug)]
-pub(crate) struct Unproven(AtomicU32);
-
-impl Default for Unproven {
-    /// Most answers tokenize to what was sampled.
-    fn default() -> Unproven {
-        Unproven(AtomicU32::new(0.9_f32.to_bits()))
-    }
-}
-
-impl Unproven {
-    /// Weight of the newest answer.
-    const NEWEST: f32 = 0.05;
-
-    pub fn weight(&self) -> f32 {
-        f32::from_bits(self.0.load(Relaxed))
-    }
-
-    /// This share of what was hoped for was found.
-    pub fn learn(&self, share: f32) {
-        let mean = self.weight() * (1.0 - Self::NEWEST) + share.clamp(0.0, 1.0) * Self::NEWEST;
-        self.0.store(mean.to_bits(), Relaxed);
     }
 }
 
@@ -97,6 +87,14 @@ mod tests {
             trust = after(trust, promise);
             assert_eq!(view_at(trust, CacheView::Reported), CacheView::Reported);
         }
+    }
+
+    #[test]
+    fn a_feed_in_discredit_is_not_cleared_by_falling_silent() {
+        let doubted = Belief { view: CacheView::Uncertain, trust: 0.3, life: 4 };
+        let returned = told(told(doubted, CacheView::Presumed), CacheView::Uncertain);
+        assert_eq!(returned, doubted);
+        assert_eq!(told(returned, CacheView::Reported).trust, 1.0, "whole, and nobody contradicts it");
     }
 
     #[test]

@@ -12,12 +12,13 @@ use crate::listener::Listener;
 
 /// The feed of one worker.
 pub struct Desk {
+    /// Whose it is.
     pub worker: Address,
     state: Mutex<State>,
     listener: Arc<dyn Listener>,
     began: Instant,
     /// Batches of another rank, or under another topic, that came here.
-    pub misdirected: AtomicU64,
+    pub(crate) misdirected: AtomicU64,
 }
 
 struct State {
@@ -26,7 +27,7 @@ struct State {
 }
 
 impl Desk {
-    pub fn new(worker: Address, config: Config, listener: Arc<dyn Listener>) -> Desk {
+    pub(crate) fn new(worker: Address, config: Config, listener: Arc<dyn Listener>) -> Desk {
         let state = State { feed: Feed::new(config), steps: Vec::new() };
         Desk {
             worker,
@@ -38,14 +39,14 @@ impl Desk {
     }
 
     /// The present, for the feed.
-    pub fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> Moment {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Moment { now: Micros::from(self.began.elapsed()), unix_s: unix.as_secs_f64() }
     }
 
     /// Tells the feed something and the listener what follows from it, in one step for all who look; says whether a replay
     /// is to be asked for, and from where.
-    pub fn tell(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) -> Option<u64> {
+    pub(crate) fn tell(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) -> Option<u64> {
         let moment = self.moment();
         let mut state = self.state.lock();
         let State { feed, steps } = &mut *state;
@@ -66,22 +67,41 @@ impl Desk {
     }
 
     /// The same where there is nobody to ask: every replay has failed before it began.
-    pub fn tell_without_replay(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) {
+    pub(crate) fn tell_without_replay(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) {
         let mut asked = self.tell(input);
         while asked.is_some() {
             asked = self.tell(|feed, at, steps| feed.replay_ended(ReplayEnd::Failed, at.now, steps));
         }
     }
 
+    /// An answer came from this worker that must have filled a block.
+    pub fn worked(&self) {
+        self.told(|feed, now, steps| feed.worked(now, steps));
+    }
+
+    /// What answers have made of the view. It is looked at while nothing can be told: what differs from what was told last is
+    /// then the answers' own doing, and meant for nothing else.
+    pub fn judged(&self, view: impl FnOnce() -> View) {
+        self.told(|feed, now, steps| feed.judged(view(), now, steps));
+    }
+
+    /// Neither of these asks for a replay.
+    fn told(&self, input: impl FnOnce(&mut Feed, Micros, &mut Vec<Step>)) {
+        let asked = self.tell(|feed, at, steps| input(feed, at.now, steps));
+        debug_assert_eq!(asked, None);
+    }
+
+    /// What the view is worth.
     pub fn view(&self) -> View {
         self.state.lock().feed.view()
     }
 
+    /// What has been counted.
     pub fn counters(&self) -> Counters {
         self.state.lock().feed.counters()
     }
 
-    pub fn misdirected(&self) {
+    pub(crate) fn misdirected(&self) {
         if self.misdirected.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(worker = %self.worker, "events of another rank or topic arrive at this worker's endpoint");
         }

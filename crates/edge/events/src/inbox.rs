@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use thiserror::Error;
-use warmroute_feed::{Counters, ReplayEnd, Step, View};
+use warmroute_feed::{ReplayEnd, Step};
 use warmroute_types::{Address, MAX_WORKERS};
 
 use crate::desk::Desk;
@@ -92,7 +92,7 @@ pub struct Inbox {
 struct Reporter {
     source: String,
     next_seq: Option<u64>,
-    desk: Desk,
+    desk: Arc<Desk>,
 }
 
 impl Inbox {
@@ -129,36 +129,11 @@ impl Inbox {
         }
     }
 
-    /// A worker answered something that must have filled a block.
-    pub fn worked(&self, worker: &Address) {
-        if let Some(reporter) = self.find(worker) {
-            reporter.lock().desk.tell_without_replay(|feed, at, steps| feed.worked(at.now, steps));
-        }
-    }
-
-    /// Answers contradict a worker's view.
-    pub fn doubt(&self, worker: &Address) {
-        if let Some(reporter) = self.find(worker) {
-            reporter.lock().desk.tell_without_replay(|feed, at, steps| feed.doubt(at.now, steps));
-        }
-    }
-
-    /// Answers agree with a worker's view, again and again.
-    pub fn vouch(&self, worker: &Address) {
-        if let Some(reporter) = self.find(worker) {
-            reporter.lock().desk.tell_without_replay(|feed, at, steps| feed.vouch(at.now, steps));
-        }
-    }
-
-    /// What a worker's view is worth, and what was counted; none where it never reported.
-    pub fn state_of(&self, worker: &Address) -> Option<(View, Counters)> {
-        let reporter = self.find(worker)?;
-        let reporter = reporter.lock();
-        Some((reporter.desk.view(), reporter.desk.counters()))
-    }
-
-    fn find(&self, worker: &Address) -> Option<Arc<Mutex<Reporter>>> {
-        self.reporters.lock().get(worker).cloned()
+    /// The feed behind a worker's posts; none where it never reported.
+    pub fn desk_of(&self, worker: &Address) -> Option<Arc<Desk>> {
+        let reporter = self.reporters.lock().get(worker).cloned()?;
+        let desk = Arc::clone(&reporter.lock().desk);
+        Some(desk)
     }
 
     fn reporter(&self, worker: &Address) -> Result<Arc<Mutex<Reporter>>, Refused> {
@@ -169,7 +144,7 @@ impl Inbox {
         if reporters.len() >= self.config.workers_max {
             return Err(Refused::Full(reporters.len()));
         }
-        let desk = Desk::new(worker.clone(), self.config.feed.clone(), Arc::clone(&self.listener));
+        let desk = Arc::new(Desk::new(worker.clone(), self.config.feed.clone(), Arc::clone(&self.listener)));
         let reporter = Arc::new(Mutex::new(Reporter { source: String::new(), next_seq: None, desk }));
         reporters.insert(worker.clone(), Arc::clone(&reporter));
         Ok(reporter)
@@ -198,14 +173,18 @@ impl Reporter {
 
     /// A new process, or a snapshot: what was known is forgotten, and this is the beginning.
     fn begin(&mut self, post: Post) {
-        let is_first = self.next_seq.is_none();
+        let is_same = self.next_seq.map(|_| self.source == post.source);
         self.source = post.source;
         self.next_seq = Some(post.seq.saturating_add(1));
         self.desk.tell(|feed, at, steps| {
-            if !is_first {
-                steps.push(Step::Forget);
+            match is_same {
+                Some(false) => feed.restarted(at.now, steps),
+                Some(true) => {
+                    steps.push(Step::Forget);
+                    feed.begin(at.now, steps);
+                }
+                None => feed.begin(at.now, steps),
             }
-            feed.begin(at.now, steps);
             feed.replayed(post.seq, post.batch, at.now, steps);
             feed.replay_ended(ReplayEnd::Complete, at.now, steps);
             // The beginning is told here and now; there is nobody to ask for more.
@@ -285,6 +264,8 @@ mod tests {
         assert_eq!(desk.post("b", 0, 2, "false").unwrap().next_seq, 1);
         assert_eq!(desk.post("b", 9, 3, "true").unwrap().next_seq, 10);
         desk.expect("-1 uncertain reported ! silent -2 uncertain reported ! silent -3 uncertain reported");
+        let restarts = desk.inbox.desk_of(&Address::new("http://w")).unwrap().counters().restarts;
+        assert_eq!(restarts, 1, "a snapshot of the same process is none");
     }
 
     #[test]
@@ -300,6 +281,6 @@ mod tests {
         desk.post("a", 0, 1, "false").unwrap();
         assert_eq!(post("http://x", br#"{"source":"s","seq":0,"events":[]}"#), 503);
         desk.inbox.forget(&Address::new("http://w"));
-        assert!(desk.inbox.state_of(&Address::new("http://w")).is_none());
+        assert!(desk.inbox.desk_of(&Address::new("http://w")).is_none());
     }
 }

@@ -26,6 +26,7 @@ mod subscriber;
 mod trtllm;
 
 pub use decode::{BadBatch, decode};
+pub use desk::Desk;
 pub use hub::Hub;
 pub use inbox::{Accepted, Inbox, InboxConfig, Refused};
 pub use listener::Listener;

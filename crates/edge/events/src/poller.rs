@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warmroute_feed::{Counters, View};
 use warmroute_types::Address;
 
 use crate::desk::Desk;
@@ -22,7 +21,7 @@ pub struct Poller {
 
 /// A rank's feed. Numbers are the engine's, of all ranks together, so each rank counts its own.
 struct Line {
-    desk: Desk,
+    desk: Arc<Desk>,
     next_seq: u64,
     is_up: bool,
 }
@@ -42,7 +41,7 @@ impl Poller {
         listener: &Arc<dyn Listener>,
     ) -> Poller {
         let line = |worker: Address| {
-            let desk = Desk::new(worker, config.clone(), Arc::clone(listener));
+            let desk = Arc::new(Desk::new(worker, config.clone(), Arc::clone(listener)));
             Line { desk, next_seq: 0, is_up: false }
         };
         let desks = workers.into_iter().map(|worker| (worker.rank, line(worker))).collect();
@@ -73,10 +72,9 @@ impl Poller {
         self.desks.values_mut().for_each(Line::down);
     }
 
-    /// What a worker's view is worth, and what was counted.
-    pub fn state_of(&self, worker: &Address) -> Option<(View, Counters)> {
-        let desk = &self.desks.get(&worker.rank)?.desk;
-        Some((desk.view(), desk.counters()))
+    /// The feeds of its ranks, for whoever has something to tell them.
+    pub fn desks(&self) -> Vec<Arc<Desk>> {
+        self.desks.values().map(|line| Arc::clone(&line.desk)).collect()
     }
 
     /// Numbers that jump ahead were taken by somebody else, or fell out of the engine's buffer; numbers that go back are of a
@@ -113,10 +111,7 @@ impl Line {
 
     fn restart(&mut self) {
         self.next_seq = 0;
-        self.desk.tell_without_replay(|feed, at, steps| {
-            steps.push(warmroute_feed::Step::Forget);
-            feed.begin(at.now, steps);
-        });
+        self.desk.tell_without_replay(|feed, at, steps| feed.restarted(at.now, steps));
     }
 }
 
@@ -124,7 +119,7 @@ impl Line {
 mod tests {
     use super::*;
     use parking_lot::Mutex;
-    use warmroute_feed::Step;
+    use warmroute_feed::{Step, View};
 
     #[derive(Default)]
     struct Notes(Mutex<Vec<Step>>);
@@ -148,20 +143,39 @@ mod tests {
     fn gaps_are_holes_and_numbers_that_go_back_are_restarts() {
         let notes = Arc::new(Notes::default());
         let listener: Arc<dyn Listener> = Arc::clone(&notes) as Arc<dyn Listener>;
-        let worker = Address::new("http://trt");
-        let mut poller = Poller::new(vec![worker.clone()], &warmroute_feed::Config::default(), &listener);
+        let mut poller =
+            Poller::new(vec![Address::new("http://trt")], &warmroute_feed::Config::default(), &listener);
+        let desk = poller.desks().pop().unwrap();
         poll(&mut poller, &[5, 6]);
-        assert_eq!(poller.state_of(&worker).unwrap().0, View::Reported);
+        assert_eq!(desk.view(), View::Reported);
         poll(&mut poller, &[9]);
-        let (view, counters) = poller.state_of(&worker).unwrap();
-        assert_eq!((view, counters.lost), (View::Uncertain, 2));
+        assert_eq!((desk.view(), desk.counters().lost), (View::Uncertain, 2));
         notes.0.lock().clear();
         poll(&mut poller, &[0, 1]);
-        assert_eq!(poller.state_of(&worker).unwrap().0, View::Reported);
+        assert_eq!((desk.view(), desk.counters().restarts), (View::Reported, 1));
         assert_eq!(notes.0.lock().first(), Some(&Step::Forget));
         assert_eq!(notes.0.lock().iter().filter(|step| matches!(step, Step::Apply(_))).count(), 2);
         poller.failed();
-        assert_eq!(poller.state_of(&worker).unwrap().0, View::Uncertain);
+        assert_eq!(desk.view(), View::Uncertain);
+    }
+
+    #[test]
+    fn a_polled_engine_that_works_and_tells_nothing_falls_silent() {
+        let listener: Arc<dyn Listener> = Arc::new(Notes::default());
+        let config = warmroute_feed::Config {
+            silent_after: warmroute_types::Micros::ZERO,
+            ..warmroute_feed::Config::default()
+        };
+        let mut poller = Poller::new(vec![Address::new("http://trt")], &config, &listener);
+        let desk = poller.desks().pop().unwrap();
+        poll(&mut poller, &[0]);
+        desk.judged(|| View::Uncertain);
+        assert_eq!(desk.view(), View::Uncertain, "answers contradict it");
+        (0..3).for_each(|_| desk.worked());
+        poll(&mut poller, &[]);
+        assert_eq!(desk.view(), View::Silent);
+        poll(&mut poller, &[1]);
+        assert_eq!(desk.view(), View::Uncertain, "it speaks again, and is still in discredit");
     }
 
     #[test]
@@ -169,12 +183,12 @@ mod tests {
         let notes = Arc::new(Notes::default());
         let listener: Arc<dyn Listener> = notes as Arc<dyn Listener>;
         let workers = Address::parse("http://trt", Some(2)).unwrap();
-        let mut poller = Poller::new(workers.clone(), &warmroute_feed::Config::default(), &listener);
+        let mut poller = Poller::new(workers, &warmroute_feed::Config::default(), &listener);
         let body = br#"[{"event_id":0,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[1]}},
             {"event_id":1,"attention_dp_rank":0,"data":{"type":"removed","block_hashes":[2]}},
             {"event_id":2,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[3]}}]"#;
         assert_eq!(poller.polled(body).unwrap(), Polled { events: 3 });
-        let removed = |rank: usize| poller.state_of(&workers[rank]).unwrap().1.blocks_removed;
+        let removed = |rank: usize| poller.desks()[rank].counters().blocks_removed;
         assert_eq!((removed(0), removed(1)), (1, 2));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use warmroute_feed::{Counters, View};
-use warmroute_types::{Address, Micros};
+use warmroute_types::Address;
 use warmroute_zmtp::{Error, Sub};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -59,25 +59,9 @@ impl Subscriber {
         self.desk.misdirected.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// An answer came from this worker that must have filled a block.
-    pub fn worked(&self) {
-        self.told(|feed, now, steps| feed.worked(now, steps));
-    }
-
-    /// Answers contradict the view.
-    pub fn doubt(&self) {
-        self.told(|feed, now, steps| feed.doubt(now, steps));
-    }
-
-    /// Answers agree with the view, again and again.
-    pub fn vouch(&self) {
-        self.told(|feed, now, steps| feed.vouch(now, steps));
-    }
-
-    /// None of these inputs asks for a replay.
-    fn told(&self, input: impl FnOnce(&mut warmroute_feed::Feed, Micros, &mut Vec<warmroute_feed::Step>)) {
-        let asked = self.desk.tell(|feed, at, steps| input(feed, at.now, steps));
-        debug_assert_eq!(asked, None);
+    /// Its feed, for whoever has something to tell it.
+    pub fn desk(&self) -> Arc<Desk> {
+        Arc::clone(&self.desk)
     }
 }
 

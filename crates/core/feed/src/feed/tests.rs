@@ -3,7 +3,7 @@
 mod storm;
 
 use super::*;
-use warmroute_types::{RemovedBlocks, StoredBlocks};
+use warmroute_types::{CacheEvent, RemovedBlocks, StoredBlocks};
 
 /// A batch of a process that started at this second: one block, named after process and number.
 fn batch(process: u64, seq: u64) -> EventBatch {
@@ -62,6 +62,10 @@ impl Script {
 
     fn replay(&mut self, process: u64, seq: u64) {
         self.feed.replayed(seq, batch(process, seq), self.now, &mut self.steps);
+    }
+
+    fn judge(&mut self, view: View) {
+        self.feed.judged(view, self.now, &mut self.steps);
     }
 
     fn end(&mut self, end: ReplayEnd) {
@@ -351,7 +355,7 @@ fn a_reconnect_without_replay_leaves_doubt_until_somebody_vouches() {
     script.expect("uncertain ?2");
     script.hear(1, 3);
     script.expect("+1003");
-    script.feed.vouch(script.now, &mut script.steps);
+    script.judge(View::Reported);
     script.expect("reported");
 }
 
@@ -434,10 +438,76 @@ fn an_engine_that_remembers_nothing_has_a_floor_where_we_came() {
 #[test]
 fn doubt_discounts_and_a_voucher_restores() {
     let mut script = Script::in_step(1, 1);
-    script.feed.doubt(script.now, &mut script.steps);
+    script.judge(View::Uncertain);
     script.expect("uncertain");
-    script.feed.vouch(script.now, &mut script.steps);
+    script.judge(View::Reported);
     script.expect("reported");
+}
+
+#[test]
+fn what_answers_contradict_is_not_believed_because_it_is_told_again() {
+    let mut script = Script::in_step(1, 2);
+    script.judge(View::Uncertain);
+    script.expect("uncertain");
+    for pause_secs in [2, 4, 8, 16] {
+        script.pass(pause_secs - 1);
+        script.expect("");
+        script.pass(1);
+        script.expect("?0");
+        (0..2).for_each(|seq| script.replay(1, seq));
+        script.end(ReplayEnd::Complete);
+        script.expect("! +1000 +1001");
+    }
+    script.judge(View::Reported);
+    script.expect("reported");
+    script.judge(View::Uncertain);
+    // The 32 s that were planned are counted, though nobody had to wait for them.
+    script.pass(63);
+    script.expect("uncertain");
+    script.pass(1);
+    script.expect("?0");
+}
+
+#[test]
+fn an_empty_cache_gives_no_credit_and_a_new_process_does() {
+    let mut script = Script::in_step(1, 2);
+    script.judge(View::Uncertain);
+    script.hear_batch(2, made(1, 2, vec![CacheEvent::Cleared]));
+    script.expect("uncertain 0");
+    script.hear(2, 0);
+    script.replay(2, 0);
+    script.end(ReplayEnd::Complete);
+    script.expect("! ?0 silent +2000 uncertain reported");
+}
+
+#[test]
+fn answers_do_not_vouch_for_whoever_is_at_the_end_of_a_lost_line() {
+    let mut script = Script::in_step(1, 2);
+    script.disconnect();
+    script.judge(View::Reported);
+    script.expect("uncertain uncertain");
+    script.connect();
+    script.judge(View::Reported);
+    script.expect("?1 uncertain");
+    script.replay(1, 1);
+    script.end(ReplayEnd::Complete);
+    script.expect("reported");
+}
+
+#[test]
+fn a_judgement_of_another_telling_is_nobodys() {
+    let mut script = Script::in_step(1, 2);
+    script.judge(View::Reported);
+    script.judge(View::Silent);
+    script.expect("");
+}
+
+#[test]
+fn a_driver_that_knows_of_a_new_process_says_so_and_it_is_counted() {
+    let mut script = Script::in_step(1, 2);
+    script.feed.restarted(script.now, &mut script.steps);
+    script.expect("! ?0 silent");
+    assert_eq!(script.feed.counters().restarts, 1);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What answers teach: how much of a prompt was found, against what was expected.
 
+use warmroute_fleet::Belief;
 use warmroute_index::{Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, Micros, Usage};
@@ -8,10 +9,10 @@ use super::{Decision, Router};
 use crate::feedback::{Answered, Content, Expected, Silence};
 use crate::held::Promise;
 use crate::plane::Plane;
-use crate::pool::PRESUMED_CHUNKS_MAX;
+use crate::pool::{Expectation, PRESUMED_CHUNKS_MAX};
 use crate::presumed::Presumed;
 use crate::trust::{self, Promised};
-use crate::{Feedback, PromptChunks, PromptText};
+use crate::{Feedback, PromptChunks, PromptText, Unit};
 
 /// Tokens of an engine's block where it has not said so: vLLM's default on GPUs. It is part of the margin within which
 /// prediction and report agree.
@@ -43,7 +44,7 @@ impl<P: Policy> Router<P> {
         let prompt = asked.prompt.filter(|_| asked.content == Content::Text);
         prompt.into_iter().for_each(|prompt| self.learn(asked.model, prompt, usage));
         if let Some(promise) = decision.expectation.promise {
-            self.judge(decision, promise, asked.text, usage, block_tokens);
+            self.judge(decision, promise, asked, usage, block_tokens);
             if decision.view == CacheView::Reported {
                 return Feedback::of(usage, decision.cached_tokens.map(Expected::from), block_tokens);
             }
@@ -81,27 +82,36 @@ impl<P: Policy> Router<P> {
         &self,
         decision: &mut Decision,
         promise: Promise,
-        text: Option<PromptText<'_>>,
+        asked: Answered<'_>,
         usage: Usage,
         block_tokens: u32,
     ) {
         let (Some(found), true) = (usage.cached_tokens, self.fleet.is_member(&decision.worker)) else {
             return;
         };
-        let id = decision.worker.id;
-        self.reported.met(id, promise.hoped, found);
+        let (id, Expectation { life, presumed_bytes, .. }) = (decision.worker.id, decision.expectation);
+        if self.fleet.desk_view(id).life != life {
+            // What was promised of the cache before this one tells nothing about this one.
+            return;
+        }
+        // Where it was sent to a moment ago, its event may be on its way: that is no sign that the two never meet.
+        if promise.hoped > 0 || presumed_bytes == 0 {
+            self.reported.met(id, promise.hoped, found);
+        }
         let is_kept = promise.certain <= found.saturating_add(block_tokens);
         if promise.certain > 0 {
-            let desk = self.fleet.desk_view(id);
             let promised = if is_kept { Promised::Kept } else { Promised::Broken };
-            let trust = trust::after(desk.trust, promised);
-            self.fleet.set_cache_view(id, trust::view_at(trust, desk.view), trust);
+            let revise = |belief: Belief| match belief.life == life {
+                true => trust::answered(belief, promised),
+                false => belief,
+            };
+            self.fleet.revise(&decision.worker, revise);
         }
         let hope = promise.hoped - promise.certain;
         if is_kept && hope > 0 {
-            self.unproven.learn(found.saturating_sub(promise.certain) as f32 / hope as f32);
+            self.learn_hope(asked, found.saturating_sub(promise.certain), hope);
         }
-        let Some(PromptText { root, bytes, .. }) = text else { return };
+        let Some(PromptText { root, bytes, .. }) = asked.text else { return };
         let (prompt, hoped, certain) = (Prompt::Bytes(bytes), Plane::Hoped.of(id), Plane::Certain.of(id));
         let mut overlaps = Overlaps::new();
         self.index.lookup(root, prompt, &mut overlaps);
@@ -124,6 +134,14 @@ impl<P: Policy> Router<P> {
             // The engine has computed, or found, this very prompt: what it holds of it is what its text tokenizes to.
             let adopted = self.index.adopt(hoped, certain, root, prompt, usage.prompt_tokens);
             adopted.expect("the root is a reported one, and both are seats");
+        }
+    }
+
+    /// Learns how often sampled tokens are what their text tokenizes to. Where tokens are compared, there is nothing to learn.
+    fn learn_hope(&self, asked: Answered<'_>, found: u32, hoped: u32) {
+        let is_in_bytes = asked.text.is_some_and(|text| text.unit == Unit::Byte);
+        if let (Ok(pool), true) = (self.pools.read().serving(asked.model), is_in_bytes) {
+            pool.unproven.learn(found, hoped);
         }
     }
 

@@ -1,6 +1,6 @@
 //! News: who comes and goes, how workers are, what their caches hold.
 
-use warmroute_fleet::{Fleet, FleetFull};
+use warmroute_fleet::{Belief, Fleet, FleetFull, Worker};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, WorkerId, WorkerState};
 
@@ -47,15 +47,16 @@ impl<P: Policy> Router<P> {
                 }
             }
             Change::Load { worker, report } => {
+                // A feed that is in step knows better: it has been told of the new process, or will be at once.
                 let is_restarted = self.fleet.report(&worker, report);
-                if is_restarted && self.fleet.desk_view(worker.id).view == CacheView::Presumed {
-                    reported::forget(&self.index, worker.id);
+                if is_restarted && self.fleet.desk_view(worker.id).view != CacheView::Reported {
+                    self.empty(&worker);
                 }
             }
             Change::Aligned { worker, matching } if self.fleet.is_member(&worker) => {
                 // Whatever was read before was read in another way, or will be told again.
                 reported::forget(&self.index, worker.id);
-                self.fleet.set_cache_view(worker.id, CacheView::Presumed, 1.0);
+                self.fleet.forget_cache(worker.id);
                 self.reported.align(worker.id, matching);
             }
             Change::Cached { worker, events } if self.fleet.is_member(&worker) => {
@@ -63,10 +64,8 @@ impl<P: Policy> Router<P> {
                     self.fleet.set_block_tokens(&worker, block_tokens);
                 }
             }
-            Change::Emptied { worker } if self.fleet.is_member(&worker) => {
-                reported::forget(&self.index, worker.id);
-            }
-            Change::Viewed { worker, view } if self.fleet.is_member(&worker) => self.view(worker.id, view),
+            Change::Emptied { worker } if self.fleet.is_member(&worker) => self.empty(&worker),
+            Change::Viewed { worker, view } if self.fleet.is_member(&worker) => self.view(&worker, view),
             Change::Fed { worker, counters } if self.fleet.is_member(&worker) => {
                 self.reported.note(worker.id, counters);
             }
@@ -80,27 +79,29 @@ impl<P: Policy> Router<P> {
         Ok(())
     }
 
-    /// What a feed says its word is worth. A hole costs trust at once; a stream that is whole again starts afresh.
-    fn view(&self, worker: WorkerId, view: CacheView) {
-        let desk = self.fleet.desk_view(worker);
-        let (view, trust) = match view {
-            _ if !self.reported.is_aligned(worker) => (CacheView::Presumed, 1.0),
-            CacheView::Reported if desk.view == CacheView::Reported => return,
-            CacheView::Uncertain => (CacheView::Uncertain, desk.trust.min(trust::AFTER_HOLE)),
-            CacheView::Reported | CacheView::Presumed => (view, 1.0),
-        };
-        self.fleet.set_cache_view(worker, view, trust);
-        if view == CacheView::Reported {
+    /// What a feed says its word is worth.
+    fn view(&self, worker: &Worker, view: CacheView) {
+        let is_aligned = self.reported.is_aligned(worker.id);
+        let view = if is_aligned { view } else { CacheView::Presumed };
+        let before = self.fleet.revise(worker, |belief| trust::told(belief, view));
+        let is_new = before.is_some_and(|belief| belief.view != view);
+        if is_new && view == CacheView::Reported {
             // What was guessed before is now known, or wrong.
-            self.index.clear_presumed(worker);
+            self.index.clear_presumed(worker.id);
         }
+    }
+
+    /// The cache is another one from now on: what was promised of the former says nothing about it.
+    fn empty(&self, worker: &Worker) {
+        reported::forget(&self.index, worker.id);
+        self.fleet.revise(worker, |belief| Belief { life: belief.reborn().life, ..belief });
     }
 
     /// Nothing is known any more of the cache of whoever sits here.
     fn forget(&self, worker: WorkerId) {
         reported::forget(&self.index, worker);
         self.reported.align(worker, None);
-        self.fleet.set_cache_view(worker, CacheView::Presumed, 1.0);
+        self.fleet.forget_cache(worker);
         self.set_capacity(worker, self.config.index.presumed_tokens);
     }
 

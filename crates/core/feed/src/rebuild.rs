@@ -1,0 +1,66 @@
+//! When a view that is uncertain is next rebuilt from a replay.
+//!
+//! A replay costs the engine thousands of batches, and one that tells the same lies again repairs nothing. So attempts back
+//! off, twice as long each time up to ten minutes; and a stream that was vouched for meanwhile goes on where it was, until
+//! it has given no cause for as long as the longest pause.
+
+use warmroute_types::Micros;
+
+/// The longest pause between two attempts.
+const PAUSE_MAX: Micros = Micros::from_secs(600);
+
+/// The next attempt, if there is to be one, and how long it was waited for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rebuild {
+    due: Option<Micros>,
+    pause: Micros,
+    planned: Micros,
+}
+
+impl Rebuild {
+    /// Whether the moment has come.
+    pub fn is_due(&self, now: Micros) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// Plans the next attempt: after `first`, then after twice as long as last time.
+    pub fn plan(&mut self, first: Micros, now: Micros) {
+        let is_long_ago = now.since(self.planned + self.pause) >= PAUSE_MAX;
+        let pause = match self.pause {
+            last if last == Micros::ZERO || is_long_ago => first,
+            last => (last + last).min(PAUSE_MAX),
+        };
+        *self = Rebuild { due: Some(now + pause), pause, planned: now };
+    }
+
+    /// There is no cause any more, or no hope.
+    pub fn call_off(&mut self) {
+        self.due = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Micros = Micros::from_secs(2);
+
+    #[test]
+    fn pauses_double_to_their_bound_whether_called_off_or_not_and_begin_anew_after_peace() {
+        let (mut rebuild, mut now, mut pauses) = (Rebuild::default(), Micros::from_secs(7), Vec::new());
+        for _ in 0..10 {
+            let began = now;
+            rebuild.plan(FIRST, now);
+            while !rebuild.is_due(now) {
+                now = now + Micros::from_secs(1);
+            }
+            rebuild.call_off();
+            pauses.push(now.since(began).0 / 1_000_000);
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 512, 600]);
+        assert!(!rebuild.is_due(now + Micros::from_secs(10_000)));
+        now = now + Micros::from_secs(1_200);
+        rebuild.plan(FIRST, now);
+        assert!(rebuild.is_due(now + FIRST));
+    }
+}

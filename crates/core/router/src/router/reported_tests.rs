@@ -1,5 +1,7 @@
 //! What engines report, from the event to the decision and back from the answer.
 
+mod credit;
+
 use std::sync::Arc;
 
 use warmroute_fleet::ProbeResult;

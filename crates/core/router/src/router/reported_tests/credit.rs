@@ -101,7 +101,8 @@ impl Liar {
 
     /// How often the view became reported again.
     fn relapses(&self) -> usize {
-        let is_relapse = |pair: &&[CacheView]| pair[0] != CacheView::Reported && pair[1] == CacheView::Reported;
+        let is_relapse =
+            |pair: &&[CacheView]| pair[0] != CacheView::Reported && pair[1] == CacheView::Reported;
         self.views.windows(2).filter(is_relapse).count()
     }
 }

@@ -4,9 +4,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
+#[path = "precise/faults.rs"]
+mod faults;
+#[path = "precise/lives.rs"]
+mod lives;
 mod world;
-
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use world::client::{Call, Response, get, post};
@@ -26,18 +28,23 @@ struct World {
 
 impl World {
     fn new(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> World {
+        let flags = [&["--replay", "tcp://127.0.0.1:0"], engine_flags].concat();
+        let world = World::unheard(name, engines, &flags, gateway_flags);
+        world.wait_for_view("reported");
+        world
+    }
+
+    /// Engines that may have nothing to tell yet.
+    fn unheard(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> World {
         let folder = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
-        let mut flags = vec!["--events", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0"];
-        flags.extend_from_slice(&["--write-model", &folder]);
+        let mut flags = vec!["--events", "tcp://127.0.0.1:0", "--write-model", &folder];
         flags.extend_from_slice(engine_flags);
         let engines: Vec<Process> = (0..engines).map(|_| engine(&flags)).collect();
         let urls: Vec<&str> = engines.iter().map(Process::url).collect();
         let mut flags = vec!["--model-path", folder.as_str()];
         flags.extend_from_slice(gateway_flags);
         let gateway = Gateway::start(&urls, &flags);
-        let world = World { engines, gateway, told: 0 };
-        world.wait_for_view("reported");
-        world
+        World { engines, gateway, told: 0 }
     }
 
     fn wait_for_view(&self, view: &str) {
@@ -159,29 +166,6 @@ fn tokens_can_be_compared_instead_of_bytes() {
 }
 
 #[test]
-fn an_engine_that_is_restarted_is_forgotten_and_no_other() {
-    let mut world = World::new("model-restart", 2, &[], &[]);
-    for number in 0..8 {
-        world.ask(&conversation(number, 3));
-    }
-    world.settle();
-    let restarts = |world: &World| world.gateway.metric_sum("warmroute_feed_restarts_total");
-    assert_eq!(post(world.engines[0].url(), "/fault", r#"{"kind":"restart"}"#).status, 200);
-    // The new process is known by what it publishes first: the first answer may still come from the view of the old one.
-    let direct = json!({"model": MODEL, "max_tokens": 1, "messages": conversation(90, 3)});
-    post(world.engines[0].url(), "/v1/chat/completions", &direct.to_string());
-    eventually("the restart is noticed", || (restarts(&world) >= 1.0).then_some(()));
-    let restarted = world.engines[0].url().to_owned();
-    let mut known_elsewhere = 0;
-    for number in 0..8 {
-        let asked = Asked::of(&chat(&world.gateway, &conversation(number, 3)));
-        assert!(asked.predicted <= asked.cached, "nothing is credited across a restart: {asked:?}");
-        known_elsewhere += if asked.worker == restarted { 0 } else { asked.predicted };
-    }
-    assert!(known_elsewhere > 0, "the other engine is not forgotten");
-}
-
-#[test]
 fn a_model_that_is_not_found_leaves_the_view_presumed_and_says_so() {
     let one = engine(&["--events", "tcp://127.0.0.1:0"]);
     let gateway = Gateway::over(&[one.url()], &["--model-path", "/nowhere/at/all"]);
@@ -216,100 +200,4 @@ fn reporters_need_the_token_a_known_worker_and_the_right_number() {
     assert!(!config.contains("secret"), "{config}");
     let closed = Gateway::over(&[one.url()], &[]);
     assert_eq!(post(closed.admin(), "/events?worker=x", "{}").status, 403);
-}
-
-/// What a fault does to routing.
-struct Damage {
-    hit: f64,
-    stale: f64,
-    healed_ms: u128,
-}
-
-/// A view that lost events is rebuilt 2, 4, 8 and more seconds later.
-fn patiently<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(90);
-    loop {
-        if let Some(result) = happened() {
-            return result;
-        }
-        assert!(Instant::now() < deadline, "it never happened: {what}");
-    }
-}
-
-/// Runs conversations while a fault stands, then heals it and waits until every prediction is right again.
-fn damage(name: &str, fault: &str) -> Damage {
-    // Room for all on one engine: where a cache thrashes, requests that follow each other at once outrun the evictions' news.
-    let mut world = World::new(name, 3, &["--kv-tokens", "40000"], &["--policy", "sticky_least_loaded"]);
-    for one in &world.engines {
-        assert_eq!(post(one.url(), "/fault", fault).status, 200, "{fault}");
-    }
-    let (mut predicted, mut stale, mut cached, mut prompt) = (0, 0, 0, 0);
-    // In no order: a cache that is a little too small for a cycle evicts exactly what comes next.
-    let mut turns = [1_usize; 24];
-    let mut draw = 1_usize;
-    for _ in 0..4 * turns.len() {
-        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let number = (draw >> 33) % turns.len();
-        let asked = world.ask(&conversation(number, turns[number]));
-        turns[number] += 2;
-        predicted += asked.predicted;
-        let over = asked.predicted.saturating_sub(asked.cached);
-        stale += if over > BLOCK { over } else { 0 };
-        (cached, prompt) = (cached + asked.cached, prompt + asked.prompt);
-    }
-    for one in &world.engines {
-        assert_eq!(post(one.url(), "/fault", r#"{"kind":"none"}"#).status, 200);
-    }
-    let began = Instant::now();
-    // The prompts that the fault concerned, not new ones; to and fro, since a cycle evicts exactly what comes next.
-    let mut order: Vec<usize> = (0..turns.len()).collect();
-    patiently(&format!("after {fault} views are right again: {:?}", world.gateway.workers()), || {
-        order.reverse();
-        let asked = order.iter().map(|&number| world.ask(&conversation(number, turns[number])));
-        let wrong = asked.filter(|asked| asked.predicted > asked.cached + BLOCK).count();
-        (wrong <= 3).then_some(())
-    });
-    let healed_ms = began.elapsed().as_millis();
-    // Events that are lost for good leave a view uncertain until answers have vouched for it, which may be never.
-    let is_lost_for_good = fault.contains("replay_batches");
-    patiently(&format!("after {fault} every view is reported again: {:?}", world.gateway.workers()), || {
-        (0..turns.len()).for_each(|number| _ = world.ask(&conversation(number, turns[number])));
-        let are_reported = world.gateway.workers().iter().all(|worker| worker["view"] == "reported");
-        (are_reported || is_lost_for_good).then_some(())
-    });
-    Damage {
-        hit: cached as f64 / prompt as f64,
-        stale: stale as f64 / f64::max(1.0, predicted as f64),
-        healed_ms,
-    }
-}
-
-#[test]
-fn every_fault_of_a_stream_is_survived_within_bounds() {
-    let faults = [
-        ("none", r#"{"kind":"none"}"#, 0.10, 1.00),
-        ("lag", r#"{"kind":"events","lag_ms":200}"#, 0.15, 0.75),
-        ("loss", r#"{"kind":"events","loss":0.2}"#, 0.15, 0.75),
-        ("reorder", r#"{"kind":"events","reorder":0.3}"#, 0.15, 0.75),
-        ("duplicate", r#"{"kind":"events","duplicate":0.5}"#, 0.15, 0.75),
-        ("truncated", r#"{"kind":"events","loss":0.2,"replay_batches":1}"#, 0.25, 0.65),
-        ("hidden-removals", r#"{"kind":"events","removals":"hidden"}"#, 0.40, 0.60),
-        ("stores-ahead", r#"{"kind":"events","stores":"ahead"}"#, 0.40, 0.60),
-    ];
-    println!("{:<18}{:>12}{:>12}{:>14}", "fault", "hit ratio", "stale", "right again");
-    let (mut clean_hit, mut broken) = (None, Vec::new());
-    for (name, fault, stale_max, hit_share_min) in faults {
-        let Damage { hit, stale, healed_ms } = damage(&format!("model-fault-{name}"), fault);
-        println!("{name:<18}{:>11.1}%{:>11.1}%{healed_ms:>11} ms", hit * 100.0, stale * 100.0);
-        let clean = *clean_hit.get_or_insert(hit);
-        let bounds = [
-            (stale <= stale_max, "too much was promised and not there"),
-            (hit >= clean * hit_share_min, "too many hits were lost"),
-            (healed_ms < 60_000, "it took too long to be right again"),
-        ];
-        broken.extend(
-            bounds.into_iter().filter(|(holds, _)| !holds).map(|(_, what)| format!("{name}: {what}")),
-        );
-    }
-    assert!(broken.is_empty(), "{broken:?}");
 }

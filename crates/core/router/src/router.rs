@@ -76,6 +76,8 @@ pub struct Decision {
     expectation: Expectation,
     /// When it was made.
     made: Micros,
+    /// How many had had their first token by then.
+    moment: u64,
     /// How many bookings its worker had had when this one was made.
     bookings: u32,
     /// The work, on the worker's desk.
@@ -161,6 +163,7 @@ impl<P: Policy> Router<P> {
             view: placed.expectation.view,
             expectation: placed.expectation,
             made: now,
+            moment: self.speculations.moment(),
             bookings: placed.bookings,
             booking: placed.booking,
             presumed: placed.presumed,
@@ -172,7 +175,8 @@ impl<P: Policy> Router<P> {
     pub fn observe(&self, decision: &mut Decision, outcome: Outcome) {
         match decision.presumed.take_if(|_| outcome != Outcome::Refused) {
             Some(presumed) if decision.view == CacheView::Reported => {
-                decision.ticket = Some(self.speculations.await_event(presumed, decision.made));
+                decision.ticket =
+                    Some(self.speculations.await_event(presumed, decision.worker.id, decision.made));
             }
             Some(mut presumed) => presumed.confirm(),
             None => {}

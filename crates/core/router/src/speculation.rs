@@ -2,12 +2,15 @@
 //!
 //! The event arrives about with the first token. Until then siblings of a request must see where it went, so it is presumed
 //! like any other. Once its event has come, or must have come, the event alone counts and the presumption is withdrawn.
+//!
+//! Engines publish in order, and before they answer. So when a request's own blocks are seen to be reported, the events of
+//! all requests that had their first token before it was sent have come too, whoever looked when they were answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use warmroute_types::Micros;
+use warmroute_types::{Micros, WorkerId};
 
 use crate::presumed::Presumed;
 
@@ -17,23 +20,64 @@ const ANSWERED_WITHIN: Micros = Micros::from_secs(2);
 /// The most presumptions that wait; beyond, the oldest is withdrawn early.
 const WAITING_MAX: usize = 1 << 16;
 
-/// Names one that waits: when its request was sent, and a number.
-pub(crate) type Ticket = (Micros, u64);
+/// Names one that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket {
+    /// When its request was sent.
+    sent: Micros,
+    worker: WorkerId,
+    /// In the order of first tokens.
+    number: u64,
+}
 
 /// Presumptions that wait for an event.
 #[derive(Default)]
 pub(crate) struct Speculations {
-    waiting: Mutex<BTreeMap<Ticket, Presumed>>,
+    waiting: Mutex<Waiting>,
     next: AtomicU64,
 }
 
+#[derive(Default)]
+struct Waiting {
+    by_age: BTreeMap<Ticket, Presumed>,
+    by_worker: BTreeSet<(WorkerId, u64, Micros)>,
+}
+
+impl Waiting {
+    fn insert(&mut self, ticket: Ticket, presumed: Presumed) {
+        self.by_age.insert(ticket, presumed);
+        self.by_worker.insert((ticket.worker, ticket.number, ticket.sent));
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Presumed> {
+        self.by_worker.remove(&(ticket.worker, ticket.number, ticket.sent));
+        self.by_age.remove(&ticket)
+    }
+
+    fn oldest(&self) -> Option<Ticket> {
+        self.by_age.first_key_value().map(|(ticket, _)| *ticket)
+    }
+
+    fn first_of(&self, worker: WorkerId) -> Option<Ticket> {
+        let from = (worker, 0, Micros::ZERO);
+        let &(of, number, sent) = self.by_worker.range(from..).next()?;
+        (of == worker).then_some(Ticket { sent, worker, number })
+    }
+}
+
 impl Speculations {
-    /// A prompt that was sent at `sent` is being computed; its event is on its way.
-    pub fn await_event(&self, presumed: Presumed, sent: Micros) -> Ticket {
-        let ticket = (sent, self.next.fetch_add(1, Ordering::Relaxed));
+    /// The number of the next first token: whatever had its own before has a lower one.
+    pub fn moment(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// A prompt that was sent to a worker at `sent` is being computed; its event is on its way.
+    pub fn await_event(&self, presumed: Presumed, worker: WorkerId, sent: Micros) -> Ticket {
+        let ticket = Ticket { sent, worker, number: self.next.fetch_add(1, Ordering::Relaxed) };
         let mut waiting = self.waiting.lock();
         waiting.insert(ticket, presumed);
-        let early = if waiting.len() > WAITING_MAX { waiting.pop_first() } else { None };
+        let early = waiting.oldest().filter(|_| waiting.by_age.len() > WAITING_MAX);
+        let early = early.and_then(|ticket| waiting.remove(ticket));
         drop(waiting);
         // Withdrawing takes the index's lock: not under ours.
         drop(early);
@@ -42,19 +86,31 @@ impl Speculations {
 
     /// Its event has come.
     pub fn answered(&self, ticket: Ticket) {
-        let withdrawn = self.waiting.lock().remove(&ticket);
+        let withdrawn = self.waiting.lock().remove(ticket);
         drop(withdrawn);
+    }
+
+    /// The events of all on this worker that had their first token before this moment have come.
+    pub fn caught_up(&self, worker: WorkerId, moment: u64) {
+        let next = |waiting: &Waiting| waiting.first_of(worker).filter(|ticket| ticket.number < moment);
+        self.withdraw(next);
     }
 
     /// Withdraws what is old enough.
     pub fn expire(&self, now: Micros) {
-        let oldest = || {
+        let is_old = |ticket: &Ticket| now.since(ticket.sent) >= ANSWERED_WITHIN;
+        self.withdraw(|waiting| waiting.oldest().filter(is_old));
+    }
+
+    /// Withdraws one after another, and nothing of it under the lock.
+    fn withdraw(&self, next: impl Fn(&Waiting) -> Option<Ticket>) {
+        loop {
             let mut waiting = self.waiting.lock();
-            let first = waiting.first_entry()?;
-            (now.since(first.key().0) >= ANSWERED_WITHIN).then(|| first.remove())
-        };
-        while let Some(withdrawn) = oldest() {
-            drop(withdrawn);
+            let withdrawn = next(&waiting).and_then(|ticket| waiting.remove(ticket));
+            drop(waiting);
+            if withdrawn.is_none() {
+                return;
+            }
         }
     }
 }

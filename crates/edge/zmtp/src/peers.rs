@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
 use crate::Message;
@@ -21,6 +21,8 @@ pub struct Peer {
     pub queue: mpsc::Sender<Message>,
     /// What it subscribed to, once for each time.
     pub topics: Vec<Bytes>,
+    /// Messages that were offered and are not yet in the system's hands.
+    pub unsent: usize,
     task: Option<AbortHandle>,
 }
 
@@ -30,6 +32,8 @@ pub struct Peers {
     open: Mutex<BTreeMap<Number, Peer>>,
     numbers: AtomicU64,
     pub dropped: AtomicU64,
+    /// Rung when a peer has been sent all, or has gone.
+    pub quiet: Notify,
 }
 
 impl Peers {
@@ -42,7 +46,7 @@ impl Peers {
     pub fn join(&self, queue_max: usize) -> (Number, mpsc::Receiver<Message>) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (queue, waiting) = mpsc::channel(queue_max.max(1));
-        self.lock().insert(number, Peer { queue, topics: Vec::new(), task: None });
+        self.lock().insert(number, Peer { queue, topics: Vec::new(), unsent: 0, task: None });
         (number, waiting)
     }
 
@@ -57,6 +61,7 @@ impl Peers {
     /// It is gone.
     pub fn leave(&self, number: Number) {
         self.lock().remove(&number);
+        self.quiet.notify_waiters();
     }
 
     /// Cuts all off.
@@ -66,15 +71,41 @@ impl Peers {
                 task.abort();
             }
         }
+        self.quiet.notify_waiters();
+    }
+
+    /// So many messages were handed to the system on a peer's behalf.
+    pub fn sent(&self, number: Number, messages: usize) {
+        if let Some(peer) = self.lock().get_mut(&number) {
+            peer.unsent -= messages;
+        }
+        self.quiet.notify_waiters();
+    }
+
+    /// Waits until everything that was offered is in the system's hands.
+    pub async fn until_sent(&self) {
+        loop {
+            let mut quiet = std::pin::pin!(self.quiet.notified());
+            // From here on no bell is missed.
+            quiet.as_mut().enable();
+            if self.lock().values().all(|peer| peer.unsent == 0) {
+                return;
+            }
+            quiet.await;
+        }
     }
 
     /// Offers a message to every peer that wants it; one whose queue is full misses it.
     pub fn offer(&self, message: &Message) {
         let topic: &[u8] = message.first().map_or(&[], |topic| topic);
-        for peer in self.lock().values() {
+        for peer in self.lock().values_mut() {
             let is_wanted = peer.topics.iter().any(|wanted| topic.starts_with(wanted));
-            if is_wanted && peer.queue.try_send(message.clone()).is_err() {
-                self.dropped.fetch_add(1, Ordering::Relaxed);
+            if !is_wanted {
+                continue;
+            }
+            match peer.queue.try_send(message.clone()) {
+                Ok(()) => peer.unsent += 1,
+                Err(_) => _ = self.dropped.fetch_add(1, Ordering::Relaxed),
             }
         }
     }

@@ -56,6 +56,11 @@ impl Publisher {
         self.peers.offer(message);
     }
 
+    /// Waits until everything that was published is in the system's hands. A peer that does not read can make that long.
+    pub async fn sent(&self) {
+        self.peers.until_sent().await;
+    }
+
     /// Peers that have subscribed to something.
     pub fn subscribers(&self) -> usize {
         self.peers.lock().values().filter(|peer| !peer.topics.is_empty()).count()
@@ -120,14 +125,20 @@ async fn serve(
     mut queue: mpsc::Receiver<Message>,
     peers: &Peers,
 ) -> Result<std::convert::Infallible, Error> {
-    let mut connection = opened?;
+    let (mut connection, mut taken) = (opened?, 0);
     loop {
         tokio::select! {
             message = queue.recv(), if connection.queued() < OUT_BYTES_MAX => match message {
-                Some(message) => connection.queue(&message),
+                Some(message) => {
+                    connection.queue(&message);
+                    taken += 1;
+                }
                 None => return Err(Error::Gone),
             },
             arrived = connection.receive() => note(arrived?, number, peers),
+        }
+        if connection.queued() == 0 && taken > 0 {
+            peers.sent(number, std::mem::take(&mut taken));
         }
     }
 }

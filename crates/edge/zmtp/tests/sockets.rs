@@ -266,3 +266,20 @@ async fn a_router_answers_each_dealer_over_a_unix_socket() {
     }
     std::fs::remove_file(path).unwrap();
 }
+
+#[tokio::test]
+async fn a_publisher_knows_when_all_has_left_and_not_before() {
+    let publisher = Publisher::bind(&free(), Options::default()).await.unwrap();
+    soon(publisher.sent()).await;
+    let mut sub = soon(Sub::connect(publisher.endpoint(), b"", &Options::default())).await.unwrap();
+    while publisher.subscribers() == 0 {
+        tokio::task::yield_now().await;
+    }
+    publisher.send(&message(&[b"topic", b"1"]));
+    let mut sent = std::pin::pin!(publisher.sent());
+    // This thread runs all tasks: the connection's cannot have run since.
+    let is_early = std::future::poll_fn(|cx| std::task::Poll::Ready(sent.as_mut().poll(cx).is_ready())).await;
+    assert!(!is_early);
+    soon(sent).await;
+    assert_eq!(soon(sub.receive()).await.unwrap(), message(&[b"topic", b"1"]));
+}

@@ -137,7 +137,7 @@ impl Driver {
         match self.clock.wall_at(ends) {
             Some(due) if due <= now + EARLY => {
                 self.forgive_lateness(now, due, ends);
-                self.finish(began, ends);
+                self.finish(began, ends).await;
                 // The answer's readers, perhaps on this very thread, come first.
                 tokio::task::yield_now().await;
                 Life::Goes
@@ -256,12 +256,11 @@ impl Driver {
         let _ = done.send(());
     }
 
-    fn finish(&mut self, began: Micros, ends: Micros) {
+    async fn finish(&mut self, began: Micros, ends: Micros) {
         let mut happened = std::mem::take(&mut self.happened);
         self.engine.finish_step(&mut happened);
         if let Some(teller) = &mut self.teller {
-            // As in vLLM, the world hears of a block no later than the client hears of its token.
-            teller.tell(&happened);
+            teller.tell(&happened).await;
         }
         let board = Arc::clone(&self.board);
         let mut board = board.lock();

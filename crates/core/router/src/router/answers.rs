@@ -100,12 +100,7 @@ impl<P: Policy> Router<P> {
         }
         let is_kept = promise.certain <= found.saturating_add(block_tokens);
         if promise.certain > 0 {
-            let promised = if is_kept { Promised::Kept } else { Promised::Broken };
-            let revise = |belief: Belief| match belief.life == life {
-                true => trust::answered(belief, promised),
-                false => belief,
-            };
-            self.fleet.revise(&decision.worker, revise);
+            self.trust(decision, if is_kept { Promised::Kept } else { Promised::Broken });
         }
         let hope = promise.hoped - promise.certain;
         if is_kept && hope > 0 {
@@ -115,7 +110,13 @@ impl<P: Policy> Router<P> {
         let (prompt, hoped, certain) = (Prompt::Bytes(bytes), Plane::Hoped.of(id), Plane::Certain.of(id));
         let mut overlaps = Overlaps::new();
         self.index.lookup(root, prompt, &mut overlaps);
-        if overlaps.of(hoped).tokens + block_tokens > usage.prompt_tokens {
+        let reported = overlaps.of(hoped).tokens;
+        if reported >= found.saturating_add(2 * block_tokens) {
+            // What it has computed itself is reported: its own event has come, and with it all before. The one block that
+            // an engine computes anew though it has it does not tell.
+            self.speculations.caught_up(id, decision.moment);
+        }
+        if reported + block_tokens > usage.prompt_tokens {
             // All its blocks are reported: nothing is presumed any more.
             decision.presumed = None;
             decision.ticket.take().into_iter().for_each(|ticket| self.speculations.answered(ticket));
@@ -134,6 +135,20 @@ impl<P: Policy> Router<P> {
             // The engine has computed, or found, this very prompt: what it holds of it is what its text tokenizes to.
             let adopted = self.index.adopt(hoped, certain, root, prompt, usage.prompt_tokens);
             adopted.expect("the root is a reported one, and both are seats");
+        }
+    }
+
+    /// What a promise of this life, kept or broken, makes of its feed.
+    fn trust(&self, decision: &Decision, promised: Promised) {
+        let life = decision.expectation.life;
+        let revised = |belief: Belief| match belief.life == life {
+            true => trust::answered(belief, promised),
+            false => belief,
+        };
+        let Some(before) = self.fleet.revise(&decision.worker, revised) else { return };
+        if before.view != CacheView::Reported && revised(before).view == CacheView::Reported {
+            // What was guessed while nobody could be believed is now known, or wrong.
+            self.index.clear_presumed(decision.worker.id);
         }
     }
 

@@ -192,6 +192,23 @@ fn speculation_bridges_the_gap_to_the_event_and_no_longer() {
 }
 
 #[test]
+fn an_event_that_came_after_its_answer_ends_the_speculation_with_the_next_one() {
+    let router = router_of(1);
+    let [early, next] = [1, 2].map(|seed| Asking::of(&text(seed, 1_000)));
+    let mut first = early.route(&router, Micros(1));
+    router.observe(&mut first, Outcome::Ended);
+    early.answer(&router, &mut first, 0);
+    store(&router, 0, &early.text, 0, 62);
+    (0..62).for_each(|block| remove(&router, 0, &early.text, block));
+    assert!(expected(&router, &early.text) > 0, "its event came and went, and nobody has seen it");
+    let mut second = next.route(&router, Micros(1));
+    router.observe(&mut second, Outcome::FirstToken);
+    store(&router, 0, &next.text, 0, 62);
+    next.answer(&router, &mut second, 0);
+    assert_eq!(expected(&router, &early.text), 0, "whatever was told before this has been told");
+}
+
+#[test]
 fn a_feed_that_lies_is_demoted_discounted_and_cut_and_can_come_back() {
     let router = router_of(1);
     let asking = Asking::of(&text(1, 1_000));

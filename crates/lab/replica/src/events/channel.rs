@@ -126,6 +126,14 @@ impl Channel {
         }
     }
 
+    /// Waits until what was published has left, but for what is late on purpose.
+    pub(crate) async fn sent(&self) {
+        let publisher = self.sockets.lock().as_ref().map(|sockets| Arc::clone(&sockets.publisher));
+        if let Some(publisher) = publisher {
+            publisher.sent().await;
+        }
+    }
+
     /// A new process: numbers begin at 0, nothing is remembered and nobody is connected.
     pub(crate) fn restart(&self) {
         *self.memory.lock() = Memory::default();

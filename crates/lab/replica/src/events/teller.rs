@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::timeout;
 use warmroute_engine::{BlockName, Happened, SequenceId};
 
 use super::channel::Channel;
@@ -11,6 +13,9 @@ use crate::answer::Planned;
 use crate::api::Ask;
 use crate::config::Config;
 use crate::tokens::Token;
+
+/// An engine waits no longer than this for its events to leave.
+const SENT_WITHIN: Duration = Duration::from_millis(5);
 
 /// The tokens of a sequence and what else its blocks are made of.
 pub(crate) struct Content {
@@ -70,11 +75,14 @@ impl Teller {
         self.channel.restart();
     }
 
-    /// Tells what a step did to the cache.
-    pub(crate) fn tell(&mut self, happened: &[Happened]) {
+    /// Tells what a step did to the cache, and waits until that has left: as in vLLM, the world hears of a block no later
+    /// than the client hears of its token. A subscriber that does not read holds nobody up for long.
+    pub(crate) async fn tell(&mut self, happened: &[Happened]) {
         let told: Vec<Told> = happened.iter().filter_map(|event| self.told(event)).collect();
         if !told.is_empty() {
             self.channel.publish(told);
+            // Late is as good as sent: it is on its way.
+            let _ = timeout(SENT_WITHIN, self.channel.sent()).await;
         }
         for event in happened {
             if let Happened::Finished { id } = event {

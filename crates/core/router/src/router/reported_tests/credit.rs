@@ -126,6 +126,25 @@ fn a_liar_that_repeats_its_lies_is_not_believed_again_and_not_asked_for_ever() {
 }
 
 #[test]
+fn what_was_guessed_in_uncertain_times_ends_with_them() {
+    let router = router_of(1);
+    let [guessed, told] = [1, 2].map(|seed| Asking::of(&text(seed, 1_000)));
+    let uncertain = Change::Viewed { worker: worker(&router, 0), view: CacheView::Uncertain };
+    router.apply(uncertain).unwrap();
+    let mut decision = guessed.route(&router, Micros(1));
+    router.observe(&mut decision, Outcome::Ended);
+    drop(decision);
+    assert!(expected(&router, &guessed.text) > 0);
+    store(&router, 0, &told.text, 0, 60);
+    for _ in 0..20 {
+        let mut decision = told.route(&router, Micros(1));
+        told.answer(&router, &mut decision, 960);
+    }
+    assert_eq!(router.cache_view(WorkerId(0)), CacheView::Reported, "answers have vouched for it");
+    assert_eq!(expected(&router, &guessed.text), 0);
+}
+
+#[test]
 fn promises_of_a_former_life_do_not_discredit_the_new_process() {
     let router = router_of(1);
     let asking = Asking::of(&text(1, 1_000));

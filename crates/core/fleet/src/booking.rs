@@ -3,17 +3,20 @@
 use std::fmt;
 use std::sync::Arc;
 
-use warmroute_types::WorkerId;
+use warmroute_types::{Micros, WorkerId};
 
-use crate::Fleet;
+use crate::pace::Turn;
+use crate::{Effort, Fleet};
 
 /// What one request costs its worker, as far as is known when it is sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     /// Prompt tokens to compute: those not expected in the cache.
     pub prefill_tokens: u32,
     /// Prompt tokens in all: the context that every decode step will read.
     pub context_tokens: u32,
+    /// What its prompt's time is expected from.
+    pub effort: Effort,
 }
 
 /// A request's place on its worker's desk. Prefill leaves the desk at the first token, the rest at the end. Dropping
@@ -22,6 +25,7 @@ pub struct Booking {
     fleet: Arc<Fleet>,
     worker: WorkerId,
     work: Work,
+    turn: Turn,
     prefill: Prefill,
 }
 
@@ -33,9 +37,10 @@ enum Prefill {
 
 impl Booking {
     /// Puts `work` on the worker's desk.
-    pub fn make(fleet: &Arc<Fleet>, worker: WorkerId, work: Work) -> Booking {
+    pub fn make(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
         fleet.desk(worker).book(work);
-        Booking { fleet: Arc::clone(fleet), worker, work, prefill: Prefill::Pending }
+        let turn = fleet.pace(worker).book(work.effort, now);
+        Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending }
     }
 
     /// Whose desk it is on.
@@ -43,18 +48,31 @@ impl Booking {
         self.worker
     }
 
-    /// The first token came: the prompt has been computed. Saying it twice changes nothing.
-    pub fn first_token(&mut self) {
-        if self.prefill == Prefill::Pending {
+    /// The first token came: the prompt has been computed, and its worker's pace is learned from it. Saying it twice changes
+    /// nothing.
+    pub fn first_token(&mut self, now: Micros) {
+        if self.release_prefill() {
+            let batch = self.fleet.pace(self.worker).first_token(self.turn, now);
+            batch.iter().for_each(|batch| self.fleet.learn_pace(self.worker, batch));
+        }
+    }
+
+    /// Takes the prompt from the desk; false if that was done before.
+    fn release_prefill(&mut self) -> bool {
+        let is_pending = self.prefill == Prefill::Pending;
+        if is_pending {
             self.prefill = Prefill::Done;
             self.fleet.desk(self.worker).release_prefill(self.work);
         }
+        is_pending
     }
 }
 
 impl Drop for Booking {
     fn drop(&mut self) {
-        self.first_token();
+        if self.release_prefill() {
+            self.fleet.pace(self.worker).release(self.turn);
+        }
         self.fleet.desk(self.worker).release_request(self.work);
     }
 }

@@ -2,16 +2,23 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
-use warmroute_types::{Address, LoadReport, MAX_WORKERS, PrefixCache, WorkerId, WorkerState};
+use parking_lot::{Mutex, RwLock};
+use warmroute_types::{Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, WorkerId, WorkerState};
 
 use crate::desk::Desk;
-use crate::{Belief, DeskView, Health, HealthConfig, Models, ProbeResult, Worker, WorkerView};
+use crate::fit::{Fit, Speed};
+use crate::pace::{Batch, Pace};
+use crate::{
+    Belief, DeskView, Effort, Health, HealthConfig, Models, Outlook, ProbeResult, Worker, WorkerView,
+};
 
 /// All workers. Seats change rarely and are locked; desks are read by every decision and are not.
 pub struct Fleet {
     seats: RwLock<Vec<Seat>>,
     desks: Box<[Desk]>,
+    paces: Box<[Pace]>,
+    /// What all workers together have shown.
+    pace: Mutex<Fit>,
     health: HealthConfig,
 }
 
@@ -54,7 +61,9 @@ impl Fleet {
     /// An empty fleet.
     pub fn new(health: HealthConfig) -> Fleet {
         let desks = (0..MAX_WORKERS).map(|_| Desk::default()).collect();
-        Fleet { seats: RwLock::new(Vec::new()), desks, health }
+        let paces = (0..MAX_WORKERS).map(|_| Pace::default()).collect();
+        let pace = Mutex::new(Fit::starting_from(Speed::UNKNOWN));
+        Fleet { seats: RwLock::new(Vec::new()), desks, paces, pace, health }
     }
 
     /// Seats a worker. One that is already here keeps its seat and what it learned; one that was leaving is called
@@ -79,6 +88,7 @@ impl Fleet {
             prefix_cache: None,
         };
         self.desks[free].wipe();
+        self.paces[free].forget(&self.pace.lock());
         if free == seats.len() {
             seats.push(seat)
         } else {
@@ -205,6 +215,37 @@ impl Fleet {
         is_restarted
     }
 
+    /// What lies before a prompt that would be sent to this worker now.
+    pub fn outlook(&self, worker: WorkerId, now: Micros) -> Outlook {
+        self.pace(worker).outlook(now)
+    }
+
+    /// Milliseconds that a prompt is expected to take on this worker, once it is its turn.
+    pub fn prefill_ms(&self, worker: WorkerId, effort: &Effort) -> f32 {
+        self.pace(worker).speed().prefill_ms(effort)
+    }
+
+    /// Milliseconds that a request would add to one token of every answer there, its own included.
+    pub fn step_ms(&self, worker: WorkerId, effort: &Effort) -> f32 {
+        self.pace(worker).speed().step_ms(effort)
+    }
+
+    /// A worker has said how large its cache is.
+    pub fn set_kv_tokens(&self, worker: WorkerId, tokens: u64) {
+        self.pace(worker).set_kv_tokens(tokens);
+    }
+
+    /// What is known of a worker's pace goes: its engine has been restarted, perhaps as another.
+    pub fn forget_pace(&self, worker: WorkerId) {
+        self.pace(worker).forget(&self.pace.lock());
+    }
+
+    pub(crate) fn learn_pace(&self, worker: WorkerId, batch: &Batch) {
+        let mut all = self.pace.lock();
+        all.learn(&batch.features, batch.took_ms, None);
+        self.pace(worker).learn(batch, &all);
+    }
+
     /// The numbers on a worker's desk.
     pub fn desk_view(&self, worker: WorkerId) -> DeskView {
         self.desk(worker).view()
@@ -221,6 +262,10 @@ impl Fleet {
         let seats = self.seats.read();
         let members = seats.iter().filter(|seat| seat.stay == Stay::Member);
         members.map(|seat| seat.view(&self.desks)).collect()
+    }
+
+    pub(crate) fn pace(&self, worker: WorkerId) -> &Pace {
+        &self.paces[worker.index()]
     }
 
     pub(crate) fn desk(&self, worker: WorkerId) -> &Desk {
@@ -260,7 +305,6 @@ mod tests {
     use super::*;
     use crate::{Booking, Work};
     use proptest::prelude::*;
-    use warmroute_types::Micros;
 
     fn fleet_of(n: usize) -> Arc<Fleet> {
         let fleet = Arc::new(Fleet::new(HealthConfig::default()));
@@ -272,16 +316,25 @@ mod tests {
         Address::new(format!("http://engine-{i}"))
     }
 
-    const WORK: Work = Work { prefill_tokens: 70, context_tokens: 100 };
+    const WORK: Work = Work { prefill_tokens: 70, context_tokens: 100, effort: NO_EFFORT };
+    const NO_EFFORT: Effort = Effort {
+        miss_tokens: 70,
+        cached_tokens: 30,
+        restored_tokens: 0,
+        decoding: 0,
+        context_tokens: 0,
+        crowded_tokens: 0,
+        place: crate::Place::First,
+    };
 
     #[test]
     fn a_booking_is_on_the_desk_until_it_is_over() {
         let fleet = fleet_of(1);
-        let mut booking = Booking::make(&fleet, WorkerId(0), WORK);
+        let mut booking = Booking::make(&fleet, WorkerId(0), WORK, Micros(5));
         let desk = fleet.desk_view(WorkerId(0));
         assert_eq!((desk.in_flight, desk.prefill_tokens, desk.decode_tokens), (1, 70, 100));
-        booking.first_token();
-        booking.first_token();
+        booking.first_token(Micros(9));
+        booking.first_token(Micros(9));
         let desk = fleet.desk_view(WorkerId(0));
         assert_eq!((desk.in_flight, desk.prefill_tokens, desk.decode_tokens), (1, 0, 100));
         drop(booking);
@@ -292,7 +345,7 @@ mod tests {
     #[test]
     fn a_seat_is_reused_only_after_its_last_booking() {
         let fleet = fleet_of(2);
-        let booking = Booking::make(&fleet, WorkerId(0), WORK);
+        let booking = Booking::make(&fleet, WorkerId(0), WORK, Micros(5));
         fleet.leave(&address(0));
         assert_eq!(fleet.workers().len(), 2, "it leaves, but has not finished");
         assert_eq!(fleet.members().len(), 1);
@@ -306,7 +359,7 @@ mod tests {
     #[test]
     fn a_worker_that_comes_back_while_leaving_keeps_its_seat() {
         let fleet = fleet_of(1);
-        let _booking = Booking::make(&fleet, WorkerId(0), WORK);
+        let _booking = Booking::make(&fleet, WorkerId(0), WORK, Micros(5));
         fleet.leave(&address(0));
         assert_eq!(fleet.join(address(0), Models::Unknown).unwrap().id, WorkerId(0));
         assert_eq!(fleet.members()[0].models, Models::Any, "what it serves is remembered");
@@ -369,7 +422,7 @@ mod tests {
             &engine,
             LoadReport { waiting: 3, running: 8, at: Micros::from_secs(10), ..LoadReport::default() },
         );
-        let _bookings = [WORK, WORK].map(|work| Booking::make(&fleet, worker, work));
+        let _bookings = [WORK, WORK].map(|work| Booking::make(&fleet, worker, work, Micros(5)));
         assert_eq!(waiting(12), Some(5));
         assert_eq!(waiting(9), Some(5), "a clock that steps back makes nothing older");
         assert_eq!(waiting(16), None, "too old to be believed");
@@ -408,12 +461,12 @@ mod tests {
                         let members = fleet.members();
                         if !members.is_empty() {
                             let worker = members[n % members.len()].worker.id;
-                            bookings.push(Booking::make(&fleet, worker, WORK));
+                            bookings.push(Booking::make(&fleet, worker, WORK, Micros(5)));
                         }
                     }
                     Step::FirstToken(n) if !bookings.is_empty() => {
                         let len = bookings.len();
-                        bookings[n % len].first_token();
+                        bookings[n % len].first_token(Micros(9));
                     }
                     Step::End(n) if !bookings.is_empty() => _ = bookings.swap_remove(n % bookings.len()),
                     _ => {}

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Fleet ── seats   who sits where: address, models, health        (changes rarely, behind a lock)
-//!       └─ desks   per seat: state, requests and tokens booked    (atomics in one array, read by every decision)
+//!       ├─ desks   per seat: state, requests and tokens booked    (atomics in one array, read by every decision)
+//!       └─ paces   per seat: what prompts take, time booked       (the same)
 //! ```
 //!
 //! A [`Booking`] is work promised to a worker. It is made in the router's critical section and released by what
@@ -11,13 +12,17 @@
 mod belief;
 mod booking;
 mod desk;
+mod fit;
 mod fleet;
 mod health;
+mod pace;
 mod worker;
 
 pub use belief::Belief;
 pub use booking::{Booking, Work};
 pub use desk::DeskView;
+pub use fit::{Effort, Place};
 pub use fleet::{Fleet, FleetFull};
 pub use health::{Health, HealthConfig, ProbeResult};
+pub use pace::Outlook;
 pub use worker::{Models, Worker, WorkerView};

@@ -8,6 +8,7 @@
 
 mod cache_aware;
 mod dual_choice;
+mod expected_ttft;
 mod least_loaded;
 mod numbers;
 mod power_of_two;
@@ -23,8 +24,9 @@ mod weighted_score;
 
 pub use cache_aware::{Balance, CacheAware};
 pub use dual_choice::DualChoice;
+pub use expected_ttft::{ExpectedTtft, Part};
 pub use least_loaded::{LeastLoaded, LoadSignal};
-pub use numbers::{Ask, Candidate, Choice};
+pub use numbers::{Ask, Candidate, Choice, Estimate};
 pub use power_of_two::PowerOfTwo;
 pub use prefix_affinity::PrefixAffinity;
 pub use product::Product;
@@ -43,4 +45,14 @@ pub trait Policy: Send + Sync {
 
     /// Picks one. `candidates` is never empty; its order is stable between calls as long as the fleet is.
     fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice;
+}
+
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+        (**self).choose(ask, candidates)
+    }
 }

@@ -1,6 +1,6 @@
 //! What a policy sees, and what it says.
 
-use warmroute_types::WorkerId;
+use warmroute_types::{Micros, WorkerId};
 
 /// The request, as numbers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +36,31 @@ pub struct Candidate {
     pub decode_tokens: u64,
     /// Requests that wait inside the engine: its last report plus what was sent since; `None` without a fresh report.
     pub waiting: Option<u32>,
+    /// How long this request's first token would take.
+    pub estimate: Estimate,
+}
+
+/// The time to a first token, in its parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// Until the prompts booked before it are computed.
+    pub queue_ms: f32,
+    /// What is missing of its own prompt, computed beside the answers that are being written, with everything that every
+    /// request takes: the network, the end of the step under way.
+    pub prefill_ms: f32,
+    /// What it would add to one token of every answer there, its own included.
+    pub step_ms: f32,
+    /// Prompts booked before it.
+    pub prompts_ahead: u32,
+    /// Since its worker was last given something.
+    pub idle: Micros,
+}
+
+impl Estimate {
+    /// In all.
+    pub fn ttft_ms(&self) -> f32 {
+        self.queue_ms + self.prefill_ms
+    }
 }
 
 impl Candidate {
@@ -137,6 +162,7 @@ pub(crate) mod fixtures {
             prefill_tokens: 0,
             decode_tokens: 0,
             waiting: None,
+            estimate: Estimate::default(),
         }
     }
 

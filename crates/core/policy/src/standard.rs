@@ -3,14 +3,16 @@
 use std::str::FromStr;
 
 use crate::{
-    Ask, CacheAware, Candidate, Choice, DualChoice, LeastLoaded, Policy, PowerOfTwo, PrefixAffinity, Product,
-    Random, RoundRobin, SessionAffinity, StickyLeastLoaded, WeightedScore,
+    Ask, CacheAware, Candidate, Choice, DualChoice, ExpectedTtft, LeastLoaded, Policy, PowerOfTwo,
+    PrefixAffinity, Product, Random, RoundRobin, SessionAffinity, StickyLeastLoaded, WeightedScore,
 };
 
 /// One of production's policies, with its parameters. An enum, so that a configuration can be
 /// compared, copied and printed back.
 #[derive(Clone, Copy, Debug)]
 pub enum Standard {
+    /// The first token soonest.
+    ExpectedTtft(ExpectedTtft),
     /// Each in its turn.
     RoundRobin(RoundRobin),
     /// By lot.
@@ -42,7 +44,8 @@ pub struct UnknownPolicy(pub String);
 
 impl Standard {
     /// Every policy's name, in the order in which they are explained.
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 12] = [
+        "expected_ttft",
         "cache_aware",
         "sticky_least_loaded",
         "weighted_score",
@@ -60,7 +63,8 @@ impl Standard {
     pub fn needs_overlap(&self) -> bool {
         matches!(
             self,
-            Standard::CacheAware(_)
+            Standard::ExpectedTtft(_)
+                | Standard::CacheAware(_)
                 | Standard::StickyLeastLoaded(_)
                 | Standard::WeightedScore(_)
                 | Standard::Product(_)
@@ -80,6 +84,7 @@ impl Standard {
 
     fn rule(&self) -> &dyn Policy {
         match self {
+            Standard::ExpectedTtft(rule) => rule,
             Standard::RoundRobin(rule) => rule,
             Standard::Random(rule) => rule,
             Standard::LeastLoaded(rule) => rule,
@@ -101,6 +106,7 @@ impl FromStr for Standard {
     /// Our names, and those that people bring along from other routers and papers; `-` and `_` are the same.
     fn from_str(name: &str) -> Result<Standard, UnknownPolicy> {
         Ok(match name.to_ascii_lowercase().replace('-', "_").as_str() {
+            "expected_ttft" => Standard::ExpectedTtft(ExpectedTtft::default()),
             "round_robin" => Standard::RoundRobin(RoundRobin),
             "random" => Standard::Random(Random),
             "least_loaded" | "join_shortest_queue" | "shortest_queue" => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warmroute_feed::Counters;
 use warmroute_fleet::{Models, ProbeResult, Worker};
-use warmroute_types::{Address, CacheCapacity, CacheEvent, CacheView, LoadReport};
+use warmroute_types::{Address, CacheCapacity, CacheEvent, CacheView, LoadReport, Micros};
 
 use crate::Matching;
 
@@ -91,7 +91,10 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The first token came: the prefill is over. The booking stays for the decoding.
-    FirstToken,
+    FirstToken {
+        /// When.
+        at: Micros,
+    },
     /// It was answered to the end: the prompt has been computed.
     Ended,
     /// The worker refused it (backpressure, a client's error): it is alive, and has computed nothing.

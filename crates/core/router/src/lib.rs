@@ -22,6 +22,7 @@ mod pool;
 mod pools;
 mod presumed;
 mod prompt;
+mod prospect;
 mod reported;
 mod router;
 mod scratch;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use warmroute_fleet::{Booking, DeskView, Fleet, Work, Worker};
+use warmroute_fleet::{Booking, DeskView, Effort, Fleet, Work, Worker};
 use warmroute_index::{Index, Reach};
 use warmroute_policy::{Ask, Candidate, Choice, Policy};
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId, WorkerState};
@@ -16,6 +16,7 @@ use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId, WorkerState};
 use crate::held::{Held, Promise, Weights};
 use crate::presumed::Presumed;
 use crate::prompt::{PromptChunks, PromptText};
+use crate::prospect::{Found, Moment, Prospect};
 use crate::reported::Unit;
 use crate::scratch::Scratch;
 use crate::token_rate::TokenRate;
@@ -58,6 +59,8 @@ struct Section {
     seats: Vec<usize>,
     /// For each candidate, what is known of its cache.
     expectations: Vec<Expectation>,
+    /// For each candidate, what its time is expected from.
+    efforts: Vec<Effort>,
     /// For each seat of the fleet, how many bytes of the prompt at hand it holds; zero between decisions.
     overlap_bytes: Vec<u32>,
     turn: u64,
@@ -95,6 +98,8 @@ pub(crate) struct Terms<'a> {
     /// How often what was stored while decoding is found again.
     pub unproven: f32,
     pub avoid: &'a [WorkerId],
+    /// By seat, how many tokens of the prompt are known to be held, where somebody knows for certain.
+    pub known_tokens: Option<&'a [u32]>,
     pub now: Micros,
     pub report_age_max: Micros,
 }
@@ -119,6 +124,7 @@ impl Pool {
         section.candidates = Vec::with_capacity(members.len());
         section.seats = Vec::with_capacity(members.len());
         section.expectations = Vec::with_capacity(members.len());
+        section.efforts = Vec::with_capacity(members.len());
         section.overlap_bytes.resize(MAX_WORKERS, 0);
         section.members = members.into_iter().map(Member::from).collect();
     }
@@ -170,7 +176,8 @@ impl Pool {
         section.turn = section.turn.wrapping_add(1);
         let Choice { index: chosen, reason } = policy.choose(&ask, &section.candidates);
         let expectation = section.expectations[chosen];
-        let is_looked_up = terms.prompt.is_some() || expectation.promise.is_some();
+        let is_looked_up =
+            terms.prompt.is_some() || expectation.promise.is_some() || terms.known_tokens.is_some();
         let cached_tokens = is_looked_up.then_some(section.candidates[chosen].overlap_tokens);
         let longest_match =
             section.candidates.iter().map(|c| c.overlap_tokens).max().filter(|_| is_looked_up);
@@ -178,8 +185,9 @@ impl Pool {
         let work = Work {
             prefill_tokens: ask.prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
             context_tokens: ask.prompt_tokens,
+            effort: section.efforts[chosen],
         };
-        let booking = Booking::make(fleet, worker.id, work);
+        let booking = Booking::make(fleet, worker.id, work, terms.now);
         let bookings = fleet.bookings(worker.id);
         let presumed = terms.prompt.and_then(|prompt| {
             let presumed = Presumed::make(index, worker.id, prompt.root, &scratch.spans, terms.now);
@@ -212,6 +220,7 @@ impl Section {
         self.candidates.clear();
         self.seats.clear();
         self.expectations.clear();
+        self.efforts.clear();
         for (seat, member) in self.members.iter().enumerate() {
             let desk = fleet.desk_view(member.id);
             if desk.state != WorkerState::Ready || terms.avoid.contains(&member.id) {
@@ -222,12 +231,22 @@ impl Section {
             let presumed = whole_blocks(rate.tokens_in(presumed_bytes).min(usable), &desk);
             let promise = terms.promise(&desk, || scratch.held(member.id));
             self.expectations.push(Expectation { view: desk.view, life: desk.life, presumed_bytes, promise });
+            // Never added: what was sent to a worker with events is presumed only until its event must have come.
+            let believed = promise.map_or(presumed, |promise| promise.expected.max(presumed));
+            let found = Found {
+                prompt_tokens: terms.ask.prompt_tokens,
+                overlap_tokens: terms.known_tokens.map_or(believed, |known| known[member.id.index()]),
+                restorable_tokens: promise.map_or(0, |promise| promise.restorable),
+            };
+            let moment = Moment { now: terms.now, report_age_max: terms.report_age_max };
+            let Prospect { effort, estimate } = Prospect::of(fleet, member.id, &desk, found, moment);
+            self.efforts.push(effort);
             self.candidates.push(Candidate {
                 worker: member.id,
                 identity: member.identity,
-                // Never added: what was sent to a worker with events is presumed only until its event must have come.
-                overlap_tokens: promise.map_or(presumed, |promise| promise.expected.max(presumed)),
-                restorable_tokens: promise.map_or(0, |promise| promise.restorable),
+                overlap_tokens: found.overlap_tokens,
+                restorable_tokens: found.restorable_tokens,
+                estimate,
                 in_flight: desk.in_flight,
                 prefill_tokens: desk.prefill_tokens,
                 decode_tokens: desk.decode_tokens,

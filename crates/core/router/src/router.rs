@@ -53,6 +53,8 @@ pub struct Request<'a> {
     pub prefix_key: Option<u64>,
     /// Workers that have already failed it.
     pub avoid: &'a [WorkerId],
+    /// By seat, how many tokens of the prompt each worker holds, where somebody knows for certain, as the lab does.
+    pub known_tokens: Option<&'a [u32]>,
 }
 
 /// Where a request goes. The booking inside keeps the work on the worker's desk until it is dropped.
@@ -149,8 +151,8 @@ impl<P: Policy> Router<P> {
         };
         let report_age_max = self.config.report_age_max;
         let unproven = pool.unproven.weight();
-        let Request { prompt, text, avoid, .. } = *request;
-        let terms = Terms { ask, prompt, text, unproven, avoid, now, report_age_max };
+        let Request { prompt, text, avoid, known_tokens, .. } = *request;
+        let terms = Terms { ask, prompt, text, unproven, avoid, known_tokens, now, report_age_max };
         let placed = pool.place(&self.fleet, &self.index, &self.policy, terms, scratch);
         let placed = placed.ok_or_else(|| pools.why_nobody())?;
         Ok(Decision {
@@ -182,7 +184,7 @@ impl<P: Policy> Router<P> {
             None => {}
         }
         match outcome {
-            Outcome::FirstToken => decision.booking.first_token(),
+            Outcome::FirstToken { at } => decision.booking.first_token(at),
             Outcome::Ended | Outcome::Refused => self.fleet.answered(&decision.worker),
         }
     }

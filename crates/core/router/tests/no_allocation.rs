@@ -48,7 +48,7 @@ fn route_and_observe_allocate_nothing() {
             let request =
                 Request { model: Some("m"), session_key: Some(i), prefix_key: Some(i), ..Request::default() };
             let mut decision = router.route(&request, &mut scratch, Micros(i), i).unwrap();
-            router.observe(&mut decision, Outcome::FirstToken);
+            router.observe(&mut decision, Outcome::FirstToken { at: Micros(1) });
         }
         assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{name}");
     }

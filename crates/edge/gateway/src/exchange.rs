@@ -116,6 +116,7 @@ impl Exchange {
             session_key: asked.session_key,
             prefix_key: asked.prefix_key,
             avoid: &self.failed,
+            known_tokens: None,
         };
         let (now, random) = (self.gateway.now(), random());
         let decision =

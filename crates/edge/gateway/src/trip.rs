@@ -37,8 +37,9 @@ impl Trip {
 
     /// The first token was seen.
     pub(crate) fn first_token(&mut self) {
-        self.gateway.router.observe(&mut self.decision, Outcome::FirstToken);
-        self.gateway.metrics.first_token(self.gateway.now().since(self.received));
+        let at = self.gateway.now();
+        self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
+        self.gateway.metrics.first_token(at.since(self.received));
     }
 
     /// The worker answered to the end. Only a success has computed the prompt.

@@ -1,10 +1,15 @@
-//! A router in the lab: the real one, with its policy behind a lens, and who sits where.
+//! A router in the lab: the real one, and who sits where.
+//!
+//! Its own index knows what was reported or presumed. To ask what perfect knowledge would be worth, or a directory that is so
+//! many seconds old, it is told with the request what every engine holds; everything else, choosing, booking, releasing, is
+//! the router as it is.
 
 use std::sync::Arc;
 
 use warmroute_engine::{BlockName, Config as EngineConfig};
 use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_index::{Namespace, RootKey, Source};
+use warmroute_policy::Policy;
 use warmroute_prompt::CHUNK_BYTES;
 use warmroute_router::{
     Answered, Change, Config, Content, Decision, Feedback, Matching, NoRoute, Outcome, PromptChunks,
@@ -16,7 +21,6 @@ use warmroute_types::{
 
 use crate::directory::News;
 
-use crate::lens::{Lens, Seen, Sight};
 use crate::prompt::{chunk_digests, head_key, token_ids, tokens};
 use crate::rule::{Needs, Rule};
 use crate::session::Thread;
@@ -30,9 +34,8 @@ const HEAD_TOKENS: u32 = 1_024;
 
 /// One router and its seats.
 pub struct Gate {
-    router: Router<Lens>,
+    router: Router<Box<dyn Policy>>,
     scratch: Scratch,
-    sight: Arc<Sight>,
     needs: Needs,
     view: View,
     root: RootKey,
@@ -45,8 +48,8 @@ pub struct Gate {
     workers: Vec<Option<Arc<Worker>>>,
     /// By seat: whose it is.
     nodes: Vec<usize>,
-    /// By node: tokens promised to be computed there, as far as the lens knows better than the router.
-    booked_tokens: Vec<u64>,
+    /// By seat: what it is known to hold of the prompt at hand.
+    known_tokens: Vec<u32>,
 }
 
 /// A request as the router is asked.
@@ -66,16 +69,12 @@ pub struct Routed {
     pub decision: Decision,
     pub node: usize,
     pub predicted_tokens: Option<u32>,
-    /// To be given back to [`Gate::first_token`] and [`Gate::lost`].
-    pub booked_tokens: u64,
 }
 
 impl Gate {
     /// A router without workers, for so many engines.
     pub fn new(rule: &Rule, view: View, nodes: usize) -> Gate {
-        let sight = Arc::new(Sight::default());
-        let lens = Lens::new(rule.make(), Arc::clone(&sight));
-        let router = Router::new(lens, Config::default());
+        let router = Router::new(rule.make(), Config::default());
         let namespace = Namespace { model: "lab", lora: None, salt: None, cut: 0, source: Source::Presumed };
         Gate {
             text_root: router.text_root(None, None, Unit::Token),
@@ -83,14 +82,13 @@ impl Gate {
             text: Vec::new(),
             router,
             scratch: Scratch::default(),
-            sight,
             needs: rule.needs(),
             view,
             root: RootKey::of(&namespace),
             digests: Vec::new(),
             workers: vec![None; nodes],
             nodes: Vec::new(),
-            booked_tokens: vec![0; nodes],
+            known_tokens: Vec::new(),
         }
     }
 
@@ -175,27 +173,21 @@ impl Gate {
             session_key: asked.thread.key.filter(|_| self.needs.session_key),
             prefix_key: self.needs.prefix_key.then(|| head_key(asked.prompt, head_tokens)),
             avoid: asked.avoid,
+            known_tokens: (!asked.held_tokens.is_empty()).then_some(&self.known_tokens),
             ..Request::default()
         };
         let decision = self.router.route(&request, &mut self.scratch, now, random)?;
         let seat = decision.worker.id.index();
         let node = self.nodes[seat];
-        let seen = self.sight.of(seat).map(|seen| seen.overlap_tokens);
-        let predicted_tokens = seen.or(decision.cached_tokens);
-        let booked_tokens = u64::from(prompt_tokens - predicted_tokens.unwrap_or(0).min(prompt_tokens));
-        self.booked_tokens[node] += booked_tokens;
-        Ok(Routed { decision, node, predicted_tokens, booked_tokens })
+        let predicted_tokens = decision.cached_tokens;
+        Ok(Routed { decision, node, predicted_tokens })
     }
 
-    /// Shows the policy what is held, where somebody knows.
-    fn look(&self, asked: &Asked<'_>) {
-        if asked.held_tokens.is_empty() {
-            return;
-        }
-        self.sight.show(self.nodes.iter().map(|&node| Seen {
-            overlap_tokens: asked.held_tokens.get(node).copied().unwrap_or(0),
-            prefill_tokens: self.booked_tokens.get(node).copied().unwrap_or(0),
-        }));
+    /// Sorts what is held by seat, where somebody knows.
+    fn look(&mut self, asked: &Asked<'_>) {
+        let held = |&node: &usize| asked.held_tokens.get(node).copied().unwrap_or(0);
+        self.known_tokens.clear();
+        self.known_tokens.extend(self.nodes.iter().map(held));
     }
 
     /// Whether the router shall find out by itself who holds what; then the prompt is made ready for it.
@@ -220,9 +212,8 @@ impl Gate {
     }
 
     /// A first token was heard.
-    pub fn first_token(&mut self, routed: &mut Routed) {
-        self.release(routed);
-        self.router.observe(&mut routed.decision, Outcome::FirstToken);
+    pub fn first_token(&mut self, routed: &mut Routed, now: Micros) {
+        self.router.observe(&mut routed.decision, Outcome::FirstToken { at: now });
     }
 
     /// An answer was heard to its end, with what the engine says it found. What was promised against that.
@@ -239,19 +230,13 @@ impl Gate {
 
     /// The worker would not take it.
     pub fn refused(&mut self, mut routed: Routed) {
-        self.release(&mut routed);
         self.router.observe(&mut routed.decision, Outcome::Refused);
     }
 
     /// The worker died with it.
-    pub fn lost(&mut self, mut routed: Routed) -> WorkerId {
-        self.release(&mut routed);
+    pub fn lost(&mut self, routed: Routed) -> WorkerId {
         self.probed(routed.node, ProbeResult::Failed);
         routed.decision.worker.id
-    }
-
-    fn release(&mut self, routed: &mut Routed) {
-        self.booked_tokens[routed.node] -= std::mem::take(&mut routed.booked_tokens);
     }
 
     /// Bytes of the router's index.

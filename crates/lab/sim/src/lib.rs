@@ -14,7 +14,6 @@ mod config;
 mod directory;
 mod gate;
 mod incident;
-mod lens;
 mod load;
 mod node;
 mod post;

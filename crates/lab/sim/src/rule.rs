@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use thiserror::Error;
-use warmroute_policy::{Balance, CacheAware, LoadBound, Policy, Standard, UnknownPolicy, WeightedScore};
+use warmroute_policy::{
+    Balance, CacheAware, ExpectedTtft, LoadBound, Part, Policy, Standard, UnknownPolicy, WeightedScore,
+};
 
 /// How to make a policy, and what it wants to know.
 #[derive(Clone)]
@@ -92,6 +94,7 @@ impl Rule {
 /// Sets one parameter, or says why not.
 fn set(policy: &mut Standard, key: &str, value: &str) -> Result<(), String> {
     match policy {
+        Standard::ExpectedTtft(rule) => set_expected_ttft(rule, key, value),
         Standard::WeightedScore(score) => set_score(score, key, value),
         Standard::CacheAware(rule) => set_cache_aware(rule, key, value),
         Standard::SessionAffinity(rule) => set_bound(&mut rule.bound, key, value),
@@ -99,6 +102,18 @@ fn set(policy: &mut Standard, key: &str, value: &str) -> Result<(), String> {
         Standard::DualChoice(rule) => set_bound(&mut rule.bound, key, value),
         _ => Err("this policy has no parameters".to_owned()),
     }
+}
+
+fn set_expected_ttft(rule: &mut ExpectedTtft, key: &str, value: &str) -> Result<(), String> {
+    let part = match (key, value) {
+        ("without", "queue") => Part::Queue,
+        ("without", "behind") => Part::Behind,
+        ("without", "step") => Part::Step,
+        ("without", "ties") => Part::Ties,
+        _ => return Err(format!("`{key}={value}`: known is without, of queue, behind, step and ties")),
+    };
+    rule.without = Some(part);
+    Ok(())
 }
 
 fn set_score(score: &mut WeightedScore, key: &str, value: &str) -> Result<(), String> {

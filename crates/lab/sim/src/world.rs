@@ -389,7 +389,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     fn hear_first_token(&mut self, place: u32, attempt: u32) {
         let job = &mut self.jobs[place as usize];
         if let Some(routed) = job.routed.as_mut().filter(|_| job.attempt == attempt) {
-            self.gates[job.router].first_token(routed);
+            self.gates[job.router].first_token(routed, self.now);
         }
     }
 

@@ -63,7 +63,7 @@ fn a_prompt_is_expected_where_it_was_sent() {
     let digests = prompt(0, 40, 1);
     let mut first = route(&router, &digests);
     assert_eq!((first.cached_tokens, first.reason), (Some(0), "miss"));
-    router.observe(&mut first, Outcome::FirstToken);
+    router.observe(&mut first, Outcome::FirstToken { at: Micros(1) });
     let longer = prompt(0, 50, 1);
     let second = route(&router, &longer);
     assert_eq!((second.worker.id, second.reason), (first.worker.id, "hit"));
@@ -105,7 +105,7 @@ fn a_request_that_failed_before_its_first_token_leaves_nothing_behind() {
     drop(route(&router, &digests));
     assert_eq!(route(&router, &digests).reason, "miss");
     let mut served = route(&router, &digests);
-    router.observe(&mut served, Outcome::FirstToken);
+    router.observe(&mut served, Outcome::FirstToken { at: Micros(1) });
     drop(served);
     assert_eq!(route(&router, &digests).reason, "hit", "after the first token it is there, whoever leaves");
 }

@@ -37,6 +37,7 @@ impl<P: Policy> Router<P> {
                 }
             }
             Change::Capacity { worker, capacity } => {
+                self.fleet.set_kv_tokens(worker.id, capacity.tokens);
                 self.fleet.set_block_tokens(&worker, capacity.block_tokens);
                 self.set_capacity(worker.id, capacity.tokens);
             }

@@ -181,7 +181,7 @@ fn speculation_bridges_the_gap_to_the_event_and_no_longer() {
     assert_eq!(sibling.worker.id, first.worker.id, "it is on its way there");
     assert!(sibling.cached_tokens.unwrap() > 0);
     drop(sibling);
-    router.observe(&mut first, Outcome::FirstToken);
+    router.observe(&mut first, Outcome::FirstToken { at: Micros(1) });
     router.settle(Micros::from_secs(1));
     let seat = first.worker.id.0;
     assert!(asking.route(&router, Micros::from_secs(1)).cached_tokens.unwrap() > 0);
@@ -202,7 +202,7 @@ fn an_event_that_came_after_its_answer_ends_the_speculation_with_the_next_one() 
     (0..62).for_each(|block| remove(&router, 0, &early.text, block));
     assert!(expected(&router, &early.text) > 0, "its event came and went, and nobody has seen it");
     let mut second = next.route(&router, Micros(1));
-    router.observe(&mut second, Outcome::FirstToken);
+    router.observe(&mut second, Outcome::FirstToken { at: Micros(1) });
     store(&router, 0, &next.text, 0, 62);
     next.answer(&router, &mut second, 0);
     assert_eq!(expected(&router, &early.text), 0, "whatever was told before this has been told");

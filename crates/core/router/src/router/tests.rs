@@ -71,7 +71,7 @@ fn prefill_leaves_the_desk_at_the_first_token_and_the_rest_at_the_end() {
     let mut decision = router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
     let desk = |router: &Router<RoundRobin>| router.workers()[0].desk;
     assert_eq!((desk(&router).prefill_tokens, desk(&router).decode_tokens), (100, 100));
-    router.observe(&mut decision, Outcome::FirstToken);
+    router.observe(&mut decision, Outcome::FirstToken { at: Micros(1) });
     assert_eq!((desk(&router).prefill_tokens, desk(&router).decode_tokens), (0, 100));
     router.observe(&mut decision, Outcome::Ended);
     drop(decision);

@@ -1,0 +1,269 @@
+//! How long a worker takes, and how long it will be busy with the prompts it has.
+//!
+//! Engines compute prompts in the order in which they come. So when a first token is heard, everything booked before its
+//! prompt is done, and what was booked after it is begun: what a prompt took is the time since the first token before it,
+//! and what lies ahead of a new one is the sum of what was booked, less what has passed since then. Neither needs a
+//! word from the engine.
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use warmroute_types::Micros;
+
+use crate::fit::{Effort, FEATURES, Features, Fit, Place, Speed};
+
+/// One seat's pace: what decisions read, as atomics, and behind it what that follows from.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Pace {
+    speed: [AtomicU32; FEATURES],
+    slowness: AtomicU32,
+    /// Prompts that are booked and not done.
+    prompts: AtomicU32,
+    /// What those are expected to take, in microseconds.
+    booked_us: AtomicU64,
+    /// What the one at their head is expected to take.
+    head_us: AtomicU64,
+    /// When it was begun.
+    begun_at: AtomicU64,
+    /// When the last one was booked.
+    booked_at: AtomicU64,
+    /// Tokens of the worker's cache; 0 until it is known.
+    kv_tokens: AtomicU64,
+    row: Mutex<Row>,
+    fit: OnceLock<Box<Mutex<Fit>>>,
+}
+
+/// The prompts in the order in which they were booked.
+#[derive(Debug, Default)]
+struct Row {
+    turns: VecDeque<Expected>,
+    last_number: u64,
+    /// Those whose first tokens were heard last.
+    batch: Option<Batch>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    number: u64,
+    us: u64,
+}
+
+/// Prompts whose first tokens came together: one step has computed them, and what it took is what they took in sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    pub features: Features,
+    pub took_ms: f64,
+}
+
+/// Room in a row before it has to grow.
+const PROMPTS_USUAL: usize = 64;
+
+/// First tokens this close to each other are of one step.
+const TOGETHER: Micros = Micros(500);
+
+/// A prompt's place in the row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    number: u64,
+    booked: Micros,
+    effort: Effort,
+}
+
+/// How soon a worker could begin with a new prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outlook {
+    /// Until it is that prompt's turn.
+    pub queue_ms: f32,
+    /// Where it would stand.
+    pub place: Place,
+    /// Prompts before it.
+    pub prompts: u32,
+    /// Since the last one was booked.
+    pub idle: Micros,
+    /// Tokens of the worker's cache, where they are known.
+    pub kv_tokens: Option<u64>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        let pace = Pace {
+            speed: Default::default(),
+            slowness: AtomicU32::new(0),
+            prompts: AtomicU32::new(0),
+            booked_us: AtomicU64::new(0),
+            head_us: AtomicU64::new(0),
+            begun_at: AtomicU64::new(0),
+            booked_at: AtomicU64::new(0),
+            kv_tokens: AtomicU64::new(0),
+            row: Mutex::default(),
+            fit: OnceLock::new(),
+        };
+        pace.set_speed(Speed::UNKNOWN);
+        pace
+    }
+}
+
+impl Pace {
+    /// What lies before a prompt that would be booked now.
+    pub(crate) fn outlook(&self, now: Micros) -> Outlook {
+        let prompts = self.prompts.load(Relaxed);
+        let since = |at: &AtomicU64| now.since(Micros(at.load(Relaxed)));
+        // However long it has been under way, only the one at the head is.
+        let passed_us = since(&self.begun_at).0.min(self.head_us.load(Relaxed));
+        let left_us = self.booked_us.load(Relaxed).saturating_sub(passed_us);
+        Outlook {
+            queue_ms: left_us as f32 / 1e3,
+            place: if prompts == 0 { Place::First } else { Place::Behind },
+            prompts,
+            idle: since(&self.booked_at),
+            kv_tokens: Some(self.kv_tokens.load(Relaxed)).filter(|&tokens| tokens > 0),
+        }
+    }
+
+    /// How fast it is.
+    pub(crate) fn speed(&self) -> Speed {
+        let read = |cell: &AtomicU32| f32::from_bits(cell.load(Relaxed));
+        Speed { ms: std::array::from_fn(|at| read(&self.speed[at])), slowness: read(&self.slowness) }
+    }
+
+    pub(crate) fn book(&self, effort: Effort, now: Micros) -> Turn {
+        let us = (self.speed().prefill_ms(&effort) * 1e3) as u64;
+        let mut row = self.row.lock();
+        if row.turns.is_empty() {
+            self.begun_at.store(now.0, Relaxed);
+        }
+        self.booked_at.store(now.0, Relaxed);
+        row.last_number += 1;
+        let number = row.last_number;
+        row.turns.push_back(Expected { number, us });
+        self.booked_us.fetch_add(us, Relaxed);
+        self.show(&row);
+        Turn { number, booked: now, effort }
+    }
+
+    /// A prompt left the row without a first token, or nobody saw it.
+    pub(crate) fn release(&self, turn: Turn) {
+        self.take_out(&mut self.row.lock(), |number| number == turn.number);
+    }
+
+    /// A first token was heard: its prompt is done, as are those before it, and the next one begins. Those that were heard
+    /// before it, if they are complete now.
+    pub(crate) fn first_token(&self, turn: Turn, now: Micros) -> Option<Batch> {
+        let mut row = self.row.lock();
+        self.take_out(&mut row, |number| number <= turn.number);
+        let begun = Micros(self.begun_at.swap(now.0, Relaxed));
+        let place = if begun > turn.booked { Place::Behind } else { Place::First };
+        let features = Effort { place, ..turn.effort }.features();
+        if let Some(batch) = row.batch.as_mut().filter(|_| now.since(begun) <= TOGETHER) {
+            batch.features.iter_mut().zip(features).for_each(|(sum, feature)| *sum += feature);
+            return None;
+        }
+        let took_ms = now.since(turn.booked.max(begun)).0 as f64 / 1e3;
+        row.batch.replace(Batch { features, took_ms })
+    }
+
+    fn take_out(&self, row: &mut Row, is_out: impl Fn(u64) -> bool) {
+        row.turns.retain(|turn| {
+            let is_out = is_out(turn.number);
+            if is_out {
+                self.booked_us.fetch_sub(turn.us, Relaxed);
+            }
+            !is_out
+        });
+        self.show(row);
+    }
+
+    fn show(&self, row: &Row) {
+        self.prompts.store(row.turns.len() as u32, Relaxed);
+        self.head_us.store(row.turns.front().map_or(0, |turn| turn.us), Relaxed);
+    }
+
+    /// Takes in what prompts took.
+    pub(crate) fn learn(&self, batch: &Batch, fleet: &Fit) {
+        let mut fit = self.fit(fleet).lock();
+        fit.learn(&batch.features, batch.took_ms, Some(fleet));
+        self.set_speed(fit.speed());
+    }
+
+    /// Another engine sits here now: it is believed to be like the others. What a seat needs is allocated now, not by requests.
+    pub(crate) fn forget(&self, fleet: &Fit) {
+        *self.fit(fleet).lock() = Fit::starting_from(fleet.speed());
+        self.row.lock().turns.reserve(PROMPTS_USUAL);
+        self.set_speed(fleet.speed());
+        self.set_kv_tokens(0);
+    }
+
+    fn fit(&self, fleet: &Fit) -> &Mutex<Fit> {
+        self.fit.get_or_init(|| Box::new(Mutex::new(Fit::starting_from(fleet.speed()))))
+    }
+
+    pub(crate) fn set_kv_tokens(&self, tokens: u64) {
+        self.kv_tokens.store(tokens, Relaxed);
+    }
+
+    fn set_speed(&self, speed: Speed) {
+        let cells = self.speed.iter().chain([&self.slowness]);
+        cells
+            .zip(speed.ms.into_iter().chain([speed.slowness]))
+            .for_each(|(cell, ms)| cell.store(ms.to_bits(), Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn effort(miss_tokens: u32) -> Effort {
+        Effort { miss_tokens, ..Effort::default() }
+    }
+
+    #[test]
+    fn what_is_booked_lies_ahead_until_it_is_computed() {
+        let pace = Pace::default();
+        assert_eq!(pace.outlook(Micros(0)).queue_ms, 0.0);
+        let long = pace.book(effort(10_000), Micros(1_000));
+        let alone = pace.outlook(Micros(1_000));
+        assert!(alone.queue_ms > 250.0, "{alone:?}");
+        assert_eq!((alone.place, alone.prompts), (Place::Behind, 1));
+        let later = pace.outlook(Micros(101_000));
+        assert!((alone.queue_ms - later.queue_ms - 100.0).abs() < 1.0, "time has passed: {later:?}");
+        pace.book(effort(1_000), Micros(101_000));
+        let overdue = pace.outlook(Micros(9_000_000)).queue_ms;
+        assert!((25.0..40.0).contains(&overdue), "the second one has not begun: {overdue}");
+        pace.first_token(long, Micros(9_000_000));
+        assert_eq!(pace.outlook(Micros(9_000_000)).prompts, 1);
+    }
+
+    #[test]
+    fn a_first_token_shows_that_all_before_it_are_done() {
+        let pace = Pace::default();
+        let unheard = pace.book(effort(5_000), Micros(0));
+        let heard = pace.book(effort(100), Micros(0));
+        pace.first_token(heard, Micros(200_000));
+        assert_eq!(pace.outlook(Micros(200_000)), Outlook { idle: Micros(200_000), ..Outlook::default() });
+        pace.release(unheard);
+        assert_eq!(pace.outlook(Micros(200_000)).queue_ms, 0.0, "released once");
+    }
+
+    #[test]
+    fn prompts_of_one_step_are_learned_from_together() {
+        let pace = Pace::default();
+        let turns = [1_000, 2_000, 3_000].map(|tokens| pace.book(effort(tokens), Micros(0)));
+        assert!(pace.first_token(turns[0], Micros(150_000)).is_none(), "it may not be complete");
+        assert!(pace.first_token(turns[1], Micros(150_100)).is_none());
+        let batch = pace.first_token(turns[2], Micros(300_000)).unwrap();
+        assert_eq!(batch.took_ms, 150.0);
+        assert_eq!(batch.features[2], 3.0, "three thousand tokens in sum");
+    }
+
+    #[test]
+    fn what_never_had_a_first_token_leaves_nothing_behind() {
+        let pace = Pace::default();
+        let turns: Vec<Turn> = (1..50).map(|tokens| pace.book(effort(tokens * 100), Micros(0))).collect();
+        turns.into_iter().for_each(|turn| pace.release(turn));
+        assert_eq!((pace.outlook(Micros(1)).queue_ms, pace.outlook(Micros(1)).prompts), (0.0, 0));
+    }
+}

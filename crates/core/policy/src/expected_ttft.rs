@@ -1,0 +1,156 @@
+//! Where will the first token come soonest, all told?
+//!
+//! Everything is time, in milliseconds:
+//!
+//! ```text
+//! cost = queue + prefill + prompts ahead × prefill + 10 × step
+//! ```
+//!
+//! The first two are this request's own wait. Work also makes those wait who come after it, and as many come as are waiting
+//! now: hence the third, which makes warmth worth the more the longer the queues are, and costs nothing when there are none.
+//! The fourth is what its answer takes from all answers beside it, for a while: without it the fastest prefill would win
+//! until its worker's memory is full of answers.
+//!
+//! Whoever is about as good as the best is as good. Of those the one that has waited longest takes it, which spreads cold
+//! prompts as evenly as turns would.
+
+use std::cmp::Reverse;
+
+use warmroute_types::Micros;
+
+use crate::numbers::mix;
+use crate::{Ask, Candidate, Choice, Policy};
+
+/// Least expected time to first token, with what it costs others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpectedTtft {
+    /// A part that is left out, to see what it is good for. In production, none.
+    pub without: Option<Part>,
+}
+
+/// What the cost is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// What is booked before it.
+    Queue,
+    /// What its work costs those who come after it.
+    Behind,
+    /// What its answer takes from other answers.
+    Step,
+    /// That about as good is as good.
+    Ties,
+}
+
+/// An answer is in its worker's batch for hundreds of steps, and each is worth far less than a millisecond of a first token:
+/// it counts as so many.
+const STEPS: f32 = 10.0;
+/// Estimates are no better than this share of themselves,
+const TIE_RATIO: f32 = 0.02;
+/// and than a part of a step, for whose end a prompt has to wait.
+const TIE_MS: f32 = 2.0;
+
+impl ExpectedTtft {
+    fn cost_ms(&self, candidate: &Candidate) -> f32 {
+        let weight = |part: Part, weight: f32| if self.without == Some(part) { 0.0 } else { weight };
+        let estimate = &candidate.estimate;
+        weight(Part::Queue, estimate.queue_ms)
+            + estimate.prefill_ms * (1.0 + weight(Part::Behind, estimate.prompts_ahead as f32))
+            + estimate.step_ms * weight(Part::Step, STEPS)
+    }
+
+    /// What is still as good as the best.
+    fn limit_ms(&self, least_ms: f32) -> f32 {
+        match self.without {
+            Some(Part::Ties) => least_ms,
+            _ => least_ms * (1.0 + TIE_RATIO) + TIE_MS,
+        }
+    }
+}
+
+impl Policy for ExpectedTtft {
+    fn name(&self) -> &'static str {
+        "expected_ttft"
+    }
+
+    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+        let least_ms = candidates.iter().map(|c| self.cost_ms(c)).fold(f32::INFINITY, f32::min);
+        let limit_ms = self.limit_ms(least_ms);
+        let merit = |index: usize| -> (Reverse<Micros>, u64) {
+            (Reverse(candidates[index].estimate.idle), mix(ask.random ^ index as u64))
+        };
+        let as_good = (0..candidates.len()).filter(|&index| self.cost_ms(&candidates[index]) <= limit_ms);
+        let index = as_good.min_by_key(|&index| merit(index)).unwrap_or(0);
+        Choice { index, reason: reason(&candidates[index], candidates) }
+    }
+}
+
+fn reason(chosen: &Candidate, candidates: &[Candidate]) -> &'static str {
+    let longest = candidates.iter().map(|c| c.overlap_tokens).max().unwrap_or(0);
+    match chosen.overlap_tokens {
+        0 if longest == 0 => "soonest",
+        tokens if tokens == longest => "soonest_warmest",
+        _ => "soonest_though_colder",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Estimate;
+    use crate::numbers::fixtures::*;
+
+    /// Queue, prefill, prompts ahead, what a step gets longer.
+    type Times = (f32, f32, u32, f32);
+
+    fn choice(rule: ExpectedTtft, times: &[Times]) -> usize {
+        let candidates: Vec<Candidate> = times
+            .iter()
+            .enumerate()
+            .map(|(seat, &(queue_ms, prefill_ms, prompts_ahead, step_ms))| Candidate {
+                estimate: Estimate { queue_ms, prefill_ms, step_ms, prompts_ahead, idle: Micros(0) },
+                ..candidate(seat as u16, prompts_ahead)
+            })
+            .collect();
+        rule.choose(&thousand(3), &candidates).index
+    }
+
+    #[test]
+    fn the_soonest_wins_and_work_weighs_more_the_longer_the_queues_are() {
+        let rule = ExpectedTtft::default();
+        for (why, times, index) in [
+            ("a warm one is worth a short wait", [(100.0, 20.0, 1, 0.0), (0.0, 200.0, 0, 0.0)], 0),
+            ("but not a long one", [(300.0, 20.0, 1, 0.0), (0.0, 200.0, 0, 0.0)], 1),
+            ("when all wait, work is what counts", [(900.0, 20.0, 9, 0.0), (700.0, 200.0, 7, 0.0)], 0),
+            ("answers beside it count", [(0.0, 50.0, 0, 9.0), (0.0, 60.0, 0, 1.0)], 1),
+        ] {
+            assert_eq!(choice(rule, &times), index, "{why}");
+        }
+    }
+
+    #[test]
+    fn every_part_matters_somewhere() {
+        for (part, times) in [
+            (Part::Queue, [(500.0, 20.0, 1, 0.0), (0.0, 200.0, 0, 0.0)]),
+            (Part::Behind, [(900.0, 20.0, 9, 0.0), (700.0, 200.0, 7, 0.0)]),
+            (Part::Step, [(0.0, 50.0, 0, 9.0), (0.0, 60.0, 0, 1.0)]),
+        ] {
+            let (with, without) = (ExpectedTtft::default(), ExpectedTtft { without: Some(part) });
+            assert_ne!(choice(with, &times), choice(without, &times), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn among_equals_the_one_that_has_waited_longest_takes_it() {
+        let rule = ExpectedTtft::default();
+        let candidates: Vec<Candidate> = [5, 90, 30]
+            .map(|idle| Estimate {
+                prefill_ms: 50.0 - idle as f32 / 100.0,
+                idle: Micros(idle),
+                ..Estimate::default()
+            })
+            .into_iter()
+            .map(|estimate| Candidate { estimate, ..candidate(0, 0) })
+            .collect();
+        assert_eq!(rule.choose(&thousand(1), &candidates).index, 1);
+    }
+}

@@ -159,17 +159,13 @@ impl Gate {
         self.look(asked);
         let looks_itself = self.digest(asked.prompt);
         let prompt = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
-        let text = (self.view == View::Reported).then_some(PromptText {
-            root: self.text_root,
-            bytes: &self.text,
-            unit: Unit::Byte,
-        });
+        let text = self.is_reported().then(|| text(self.text_root, &self.text));
         // A short prompt is keyed by what stays the same while its conversation grows.
         let head_tokens = if prompt_tokens < HEAD_TOKENS { asked.thread.first_tokens } else { HEAD_TOKENS };
         let request = Request {
             prompt_tokens,
             prompt,
-            text: text.filter(|_| looks_itself),
+            text,
             session_key: asked.thread.key.filter(|_| self.needs.session_key),
             prefix_key: self.needs.prefix_key.then(|| head_key(asked.prompt, head_tokens)),
             avoid: asked.avoid,
@@ -196,7 +192,7 @@ impl Gate {
         if looks_itself {
             chunk_digests(prompt, CHUNK_TOKENS, &mut self.digests);
         }
-        if looks_itself && self.view == View::Reported {
+        if self.is_reported() {
             self.ids.clear();
             token_ids(prompt.iter().copied(), 0, tokens(prompt), &mut self.ids);
             self.text.clear();
@@ -205,10 +201,9 @@ impl Gate {
         looks_itself
     }
 
-    /// The prompt as engines report it, if they do.
-    fn reported_text(&self) -> Option<PromptText<'_>> {
-        let is_reported = self.view == View::Reported && self.needs.overlap;
-        is_reported.then_some(PromptText { root: self.text_root, bytes: &self.text, unit: Unit::Byte })
+    /// Whether prompts are compared with what engines report.
+    fn is_reported(&self) -> bool {
+        self.view == View::Reported && self.needs.overlap
     }
 
     /// A first token was heard.
@@ -223,7 +218,7 @@ impl Gate {
         let looks_itself = self.digest(prompt);
         let chunks = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
         let (silence, content) = (Silence::MeansZero, Content::Text);
-        let text = self.reported_text();
+        let text = self.is_reported().then(|| text(self.text_root, &self.text));
         let answered = Answered { model: None, prompt: chunks, text, usage, silence, content };
         self.router.feedback(&mut routed.decision, answered, now)
     }
@@ -250,6 +245,11 @@ fn chunks(root: RootKey, digests: &[u64], prompt_tokens: u32) -> PromptChunks<'_
     PromptChunks { root, digests, chunk_bytes: CHUNK_BYTES as u32, bytes: prompt_tokens * TOKEN_BYTES }
 }
 
+/// The same as engines report it: a token is four bytes there, too.
+fn text(root: RootKey, bytes: &[u8]) -> PromptText<'_> {
+    PromptText { root, bytes, unit: Unit::Token }
+}
+
 /// News as the router is told.
 fn event(news: &News, block_tokens: u32) -> CacheEvent {
     let numbers = |names: &[BlockName]| names.iter().map(|name| name.0).collect::<Vec<u64>>();
@@ -266,5 +266,30 @@ fn event(news: &News, block_tokens: u32) -> CacheEvent {
             CacheEvent::Removed(RemovedBlocks { names: vec![name.0], ..RemovedBlocks::default() })
         }
         News::Cleared => CacheEvent::Cleared,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix;
+    use warmroute_engine::Profile;
+
+    #[test]
+    fn every_view_counts_a_prompt_as_it_is() {
+        for view in [View::Exact, View::Reported, View::Presumed] {
+            let mut gate = Gate::new(&Rule::parse("cache_aware").unwrap(), view, 1);
+            gate.join(0, &EngineConfig::for_profile(Profile::Llama3_1_8b));
+            for prompt_tokens in (1..200_000).step_by(777) {
+                let prompt = [Piece { content: mix(u64::from(prompt_tokens)), tokens: prompt_tokens }];
+                let thread = Thread::default();
+                let asked = Asked { prompt: &prompt, thread, held_tokens: &[], avoid: &[] };
+                let mut routed = gate.route(&asked, Micros::ZERO, 0).unwrap();
+                assert_eq!(routed.decision.prompt_tokens, prompt_tokens, "{view}");
+                gate.first_token(&mut routed);
+                let usage = Usage { prompt_tokens, output_tokens: 1, cached_tokens: Some(0) };
+                gate.ended(routed, &prompt, usage, Micros::ZERO);
+            }
+        }
     }
 }

@@ -33,6 +33,8 @@ use crate::session::Session;
 const RETRIES_MAX: usize = 3;
 /// How often routers forget what is too old.
 const TICK: Micros = Micros::from_secs(10);
+/// The same where engines report: what was presumed until an event came is withdrawn as often as in production.
+const TICK_REPORTED: Micros = Micros::from_millis(250);
 
 /// What a run brought.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,7 +151,11 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
                 self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node]));
             }
         }
-        self.queue.push(TICK, Event::Tick);
+        self.queue.push(self.tick_interval(), Event::Tick);
+    }
+
+    fn tick_interval(&self) -> Micros {
+        if self.config.view == View::Reported { TICK_REPORTED } else { TICK }
     }
 
     /// The next thing that happens, an arrival or an event; false when there is nothing left.
@@ -195,7 +201,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         self.gates.iter().for_each(|gate| gate.tick(self.now));
         let is_over = self.sessions.peek().is_none() && self.vacant.len() == self.jobs.len();
         if !is_over {
-            self.queue.push(self.now + TICK, Event::Tick);
+            self.queue.push(self.now + self.tick_interval(), Event::Tick);
         }
     }
 

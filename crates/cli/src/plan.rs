@@ -11,9 +11,10 @@ use warmroute_fleet::HealthConfig;
 use warmroute_gateway::{DecisionHeaders, SessionKey, UsageInjection};
 use warmroute_policy::{Balance, CacheAware, LoadSignal, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
+use warmroute_record::ModelNames;
 use warmroute_types::Micros;
 
-use crate::options::groups::{BalanceRule, Following, Injection, PrefixKey, Preset, Signal};
+use crate::options::groups::{BalanceRule, Following, Injection, PrefixKey, Preset, RecordedModels, Signal};
 use crate::options::{Cache, Options, likest};
 use crate::precise::{Configured, ModelPaths};
 
@@ -39,6 +40,8 @@ pub struct Plan {
     pub sources: Sources,
     /// How engines' events are followed; `None`: not at all.
     pub precise: Option<crate::precise::Settings>,
+    /// What is recorded where; `None`: nothing.
+    pub record: Option<warmroute_record::Config>,
     /// What reporters must show.
     pub events_token: Option<String>,
     /// The options in force, for `GET /config`.
@@ -112,6 +115,7 @@ impl Plan {
             eviction_interval: secs(filled(options.cache.eviction_interval_secs)),
             sources: sources(&options)?,
             precise: precise(&options),
+            record: record(&options)?,
             events_token: options.events.events_token.clone(),
             options,
         })
@@ -251,6 +255,21 @@ fn precise(options: &Options) -> Option<crate::precise::Settings> {
     })
 }
 
+fn record(options: &Options) -> anyhow::Result<Option<warmroute_record::Config>> {
+    let recording = &options.recording;
+    let Some(file) = recording.record.clone() else { return Ok(None) };
+    let config = warmroute_record::Config {
+        file,
+        bytes_max: filled(recording.record_max_bytes),
+        names: match filled(recording.record_models) {
+            RecordedModels::Hashed => ModelNames::Hashed,
+            RecordedModels::Named => ModelNames::Named,
+        },
+    };
+    config.validate()?;
+    Ok(Some(config))
+}
+
 fn sources(options: &Options) -> anyhow::Result<Sources> {
     let discovery = &options.discovery;
     let from_flag = discovery.worker_urls.iter().flatten();
@@ -314,6 +333,7 @@ mod tests {
             ("[cache]\nmax-tree-size = 1", "max-tree-size"),
             ("[cache]\nworker-kv-tokens = 0", "worker-kv-tokens"),
             ("[routing]\npolicy = \"weighted_score\"\n[cache]\nqueue-weight = nan", "queue-weight"),
+            ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();

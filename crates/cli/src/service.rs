@@ -18,6 +18,7 @@ use warmroute_discovery::{Listing, Roster, RosterChange, SourceId, watch_dns, wa
 use warmroute_fleet::Models;
 use warmroute_gateway::{Admin, Drain, Drained, Gateway, serve};
 use warmroute_policy::Standard;
+use warmroute_record::Recorder;
 use warmroute_router::{Change, Router};
 
 use crate::plan::{Plan, Sources};
@@ -48,7 +49,8 @@ impl Service {
     pub async fn start(plan: Plan) -> anyhow::Result<Service> {
         let config = serde_json::to_value(&plan.options).context("the configuration as JSON")?;
         let router = Arc::new(Router::new(plan.policy, plan.router));
-        let gateway = Gateway::new(Arc::clone(&router), plan.gateway)?;
+        let recorder = plan.record.map(Recorder::start).transpose().context("the record")?;
+        let gateway = Gateway::new(Arc::clone(&router), plan.gateway, recorder)?;
         let clients = bind(plan.listen).await?;
         let operators = bind(plan.admin).await?;
         let (listening, admin) = (clients.local_addr()?, operators.local_addr()?);

@@ -63,7 +63,7 @@ pub struct BoundsArgs {
 /// The traffic and the world it meets.
 #[derive(Args, Clone)]
 pub struct SceneArgs {
-    /// Recorded traffic: Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix or MTRAG, plain or .zst
+    /// Recorded traffic: what serve --record wrote, Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix or MTRAG, plain or .zst
     #[arg(long, value_name = "FILE", conflicts_with = "workload", required_unless_present = "workload")]
     pub trace: Option<PathBuf>,
     /// Traffic by name: b2b, codegen, reasoning, agentic, sharegpt, rag-before, rag-after, batch, short, unique, one-hot-prefix,

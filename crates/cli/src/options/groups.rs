@@ -309,8 +309,34 @@ group! {
     }
 }
 
+group! {
+    /// What is written down for the lab.
+    Recording in "recording" ("Recording") {
+        /// Write down every request for `lab simulate --trace`: times, lengths and keyed hashes, no text. A file that is there
+        /// becomes FILE.1
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_RECORD", hide_env = true)]
+        record: PathBuf = None,
+        /// How large the record may become before it is put aside as FILE.1 and begun anew [default: 268435456]
+        #[arg(long, value_name = "BYTES", env = "WARMROUTE_RECORD_MAX_BYTES", hide_env = true)]
+        record_max_bytes: u64 = Some(256 << 20),
+        /// How models are called in the record: hashed, or by their name [default: hashed]
+        #[arg(long, value_enum, env = "WARMROUTE_RECORD_MODELS", hide_env = true)]
+        record_models: RecordedModels = Some(RecordedModels::Hashed),
+    }
+}
+
+/// How models are called in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecordedModels {
+    /// By a number.
+    Hashed,
+    /// By name.
+    Named,
+}
+
 /// Every table of the file with its keys, spelled as in Rust (`_` for `-`).
-pub(super) const KEYS: [(&str, &[&str]); 7] = [
+pub(super) const KEYS: [(&str, &[&str]); 8] = [
     ("server", Server::KEYS),
     ("discovery", Discovery::KEYS),
     ("routing", Routing::KEYS),
@@ -318,4 +344,5 @@ pub(super) const KEYS: [(&str, &[&str]); 7] = [
     ("events", Events::KEYS),
     ("requests", Requests::KEYS),
     ("health", Health::KEYS),
+    ("recording", Recording::KEYS),
 ];

@@ -15,7 +15,7 @@ use warmroute_discovery::WorkerEntry;
 
 pub use environment::check_environment;
 pub use file::{likest, read_file};
-pub use groups::{Cache, Discovery, Events, Health, Requests, Routing, Server};
+pub use groups::{Cache, Discovery, Events, Health, Recording, Requests, Routing, Server};
 
 /// All options.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +42,9 @@ pub struct Options {
     /// How workers are watched.
     #[command(flatten)]
     pub health: Health,
+    /// What is written down for the lab.
+    #[command(flatten)]
+    pub recording: Recording,
     /// Names under which clients may ask for a model (file only).
     #[arg(skip)]
     pub aliases: BTreeMap<String, String>,
@@ -61,6 +64,7 @@ impl Options {
             events: self.events.over(below.events),
             requests: self.requests.over(below.requests),
             health: self.health.over(below.health),
+            recording: self.recording.over(below.recording),
             aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
             workers: if self.workers.is_empty() { below.workers } else { self.workers },
         }
@@ -76,6 +80,7 @@ impl Options {
             events: Events::defaults(),
             requests: Requests::defaults(),
             health: Health::defaults(),
+            recording: Recording::defaults(),
             ..Options::default()
         }
     }
@@ -90,8 +95,15 @@ mod tests {
         // What is None in the defaults is left out of the printed configuration: only lists of workers may be, the
         // thresholds that a preset stands for, and what has no sensible default.
         let printed = toml::Value::try_from(Options::defaults()).unwrap();
-        let tables =
-            [("server", 0), ("routing", 0), ("cache", 3), ("events", 3), ("requests", 0), ("health", 0)];
+        let tables = [
+            ("server", 0),
+            ("routing", 0),
+            ("cache", 3),
+            ("events", 3),
+            ("requests", 0),
+            ("health", 0),
+            ("recording", 1),
+        ];
         for (table, none_allowed) in &tables {
             let given = printed[table].as_table().unwrap().len();
             let all = groups::KEYS.iter().find(|(name, _)| name == table).unwrap().1.len();

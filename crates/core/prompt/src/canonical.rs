@@ -12,7 +12,8 @@ use crate::body::TEMPLATE_FIELDS;
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 
 const TOOLS: u8 = 0xf8;
-const ROLE: u8 = 0xf9;
+/// The first byte of every message.
+pub const MESSAGE: u8 = 0xf9;
 const CONTENT: u8 = 0xfa;
 const NEXT_PART: u8 = 0xfb;
 /// Stands before an image or a sound.
@@ -79,7 +80,7 @@ fn write_head(body: &Body<'_>, sink: &mut impl Sink) {
         sink.push(tools);
     }
     if let Some(system) = body.prompt.system.filter(|system| *system != b"null") {
-        sink.push(&[ROLE]);
+        sink.push(&[MESSAGE]);
         sink.push(b"system");
         sink.push(&[CONTENT]);
         let written = write_content(&mut Cursor::new(system), sink);
@@ -154,7 +155,7 @@ impl<'a> Turn<'a> {
             return Err(ENOUGH);
         }
         self.role = Some(role);
-        sink.push(&[ROLE]);
+        sink.push(&[MESSAGE]);
         sink.push(role.0);
         sink.push(&[CONTENT]);
         match self.early_content.take() {

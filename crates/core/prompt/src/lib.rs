@@ -25,7 +25,7 @@ pub use align::{
 };
 pub use api::Api;
 pub use body::{Body, SessionField};
-pub use canonical::{Sink, write_prompt, write_system};
+pub use canonical::{MESSAGE, Sink, write_prompt, write_system};
 pub use chunks::{CHUNK_BYTES, Chunks};
 pub use json::{BadJson, RawStr};
 pub use prefix::{PrefixHash, PrefixRule, PrefixSpan, UnknownPrefixSetting};

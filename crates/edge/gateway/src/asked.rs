@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_index::{Digester, Namespace, RootKey, Source};
 use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
+use warmroute_record::Sketch;
 use warmroute_router::{Content, PromptChunks, PromptText, Silence, Unit};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -41,6 +42,14 @@ pub(crate) struct Asked {
     pub silence: Silence,
     /// The stream's usage was asked for by us, not by the client, who must not see it.
     pub usage_is_ours: bool,
+    /// What is to be recorded of it, where anything is.
+    pub noted: Option<Noted>,
+}
+
+/// What a record holds of a request that routing may not need.
+pub(crate) struct Noted {
+    pub session: Option<u64>,
+    pub sketch: Sketch,
 }
 
 impl Default for Asked {
@@ -55,6 +64,7 @@ impl Default for Asked {
             is_single: false,
             silence: Silence::MeansNothing,
             usage_is_ours: false,
+            noted: None,
         }
     }
 }
@@ -154,6 +164,8 @@ impl Asked {
             true => Some(Cut::of(body, api, model.unwrap_or_default(), gateway).await),
             false => None,
         };
+        let is_single = is_one_prompt && body.has_one_answer() && api != Api::Other;
+        let is_noted = is_single && gateway.recorder.is_some();
         Asked {
             prompt_tokens: body.prompt_tokens(),
             session_key: if policy.needs_session_key() { session_key(config, headers, body) } else { None },
@@ -163,7 +175,7 @@ impl Asked {
                 None
             },
             prompt,
-            is_single: is_one_prompt && body.has_one_answer() && api != Api::Other,
+            is_single,
             silence: match api {
                 // Usage that comes with every event, unasked for at the end, leaves details out whatever they are.
                 Api::Chat | Api::Completions if !is_stream || injects || asks_for_usage(body) => {
@@ -172,6 +184,7 @@ impl Asked {
                 _ => Silence::MeansNothing,
             },
             usage_is_ours: injects,
+            noted: is_noted.then(|| Noted::of(body, headers, gateway)),
             model: model.map(str::to_owned),
         }
     }
@@ -196,6 +209,14 @@ impl Asked {
         let mut splices = [ask, rename];
         splices.sort_by_key(start);
         Buffered::spliced(bytes, splices)
+    }
+}
+
+impl Noted {
+    fn of(body: &Body<'_>, headers: &HeaderMap, gateway: &Gateway) -> Noted {
+        let digester = gateway.router.digester();
+        let sketch = Sketch::of(body, |bytes| digester.digest(bytes));
+        Noted { session: session_key(&gateway.config, headers, body), sketch }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use warmroute_policy::Standard;
+use warmroute_record::Recorder;
 use warmroute_router::Router;
 use warmroute_types::Micros;
 
@@ -19,17 +20,24 @@ pub struct Gateway {
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) metrics: Metrics,
     pub(crate) alignments: Alignments,
+    pub(crate) recorder: Option<Arc<Recorder>>,
     start: Instant,
 }
 
 impl Gateway {
-    /// A gateway over a router whose workers come and go by [`Router::apply`].
-    pub fn new(router: Arc<Router<Standard>>, config: Config) -> Result<Arc<Gateway>, ConfigError> {
+    /// A gateway over a router whose workers come and go by [`Router::apply`]. What it serves is recorded where there is a
+    /// recorder.
+    pub fn new(
+        router: Arc<Router<Standard>>,
+        config: Config,
+        recorder: Option<Recorder>,
+    ) -> Result<Arc<Gateway>, ConfigError> {
         config.validate()?;
+        let recorder = recorder.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
-        let metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams));
-        let alignments = Alignments::default();
-        Ok(Arc::new(Gateway { router, config, upstreams, metrics, alignments, start: Instant::now() }))
+        let metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
+        let (alignments, start) = (Alignments::default(), Instant::now());
+        Ok(Arc::new(Gateway { router, config, upstreams, metrics, alignments, recorder, start }))
     }
 
     /// The routing core.

@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 use warmroute_fleet::WorkerView;
 use warmroute_index::Stats as IndexStats;
 use warmroute_policy::Standard;
+use warmroute_record::Recorder;
 use warmroute_router::{Feedback, Router};
 use warmroute_types::{Micros, PrefixCache, WorkerState};
 
@@ -24,6 +25,7 @@ use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
 
 mod feeds;
+mod record;
 
 /// How a request that reached a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +109,16 @@ const SECONDS: [f64; 18] = [
 ];
 
 impl Metrics {
-    pub(crate) fn new(router: Arc<Router<Standard>>, upstreams: Arc<Upstreams>) -> Metrics {
+    pub(crate) fn new(
+        router: Arc<Router<Standard>>,
+        upstreams: Arc<Upstreams>,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Metrics {
         let mut registry = Registry::with_prefix("warmroute");
         registry.register_collector(Box::new(Workers { router, upstreams }));
+        recorder
+            .into_iter()
+            .for_each(|recorder| registry.register_collector(Box::new(record::Lines(recorder))));
         let mut metrics = Metrics {
             registry: Registry::default(),
             decisions: Family::default(),

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use warmroute_fleet::{ProbeResult, Worker};
+use warmroute_record::Entry;
 use warmroute_router::{Answered, Change, Content, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
@@ -22,6 +23,8 @@ pub(crate) struct Trip {
     /// When the request came, not when this stay began: that is what the client waits for.
     received: Micros,
     ending: Ending,
+    /// What the engine said it used.
+    usage: Option<Usage>,
 }
 
 impl Trip {
@@ -32,7 +35,7 @@ impl Trip {
         received: Micros,
     ) -> Trip {
         let (gateway, asked) = (Arc::clone(gateway), Arc::clone(asked));
-        Trip { gateway, asked, decision, received, ending: Ending::Cancelled }
+        Trip { gateway, asked, decision, received, ending: Ending::Cancelled, usage: None }
     }
 
     /// The first token was seen.
@@ -64,6 +67,22 @@ impl Trip {
         };
         let feedback = self.gateway.router.feedback(&mut self.decision, answered, self.gateway.now());
         self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback, self.asked.silence);
+        self.usage = Some(Usage { cached_tokens: feedback.cached, ..usage });
+    }
+
+    /// Leaves a line in the record, where there is one.
+    fn note(&self) {
+        let (Some(recorder), Some(noted)) = (&self.gateway.recorder, &self.asked.noted) else { return };
+        recorder.record(Entry {
+            received: self.received,
+            took: self.gateway.now().since(self.received),
+            prompt_tokens: self.usage.map_or(self.decision.prompt_tokens, |usage| usage.prompt_tokens),
+            output_tokens: self.usage.map(|usage| usage.output_tokens),
+            cached_tokens: self.usage.and_then(|usage| usage.cached_tokens),
+            model: self.asked.model.clone(),
+            session: noted.session,
+            sketch: noted.sketch.clone(),
+        });
     }
 
     /// The worker failed. Whether it is to be blamed is another question: see [`blame`].
@@ -78,6 +97,9 @@ impl Drop for Trip {
         // A request that is tried again has not ended yet.
         if self.ending != Ending::Failed {
             self.gateway.metrics.ended(self.gateway.now().since(self.received));
+        }
+        if matches!(self.ending, Ending::Ok | Ending::Cancelled) {
+            self.note();
         }
     }
 }

@@ -8,6 +8,7 @@ mod blocks;
 mod format;
 mod lines;
 mod quantum;
+mod recorded;
 mod text;
 mod texts;
 
@@ -133,6 +134,7 @@ pub fn read_trace(file: &Path, options: &TraceOptions) -> Result<Trace, TraceErr
     let mut sessions = match format {
         TraceFormat::Mooncake | TraceFormat::Bailian => blocks::read(&bytes, format, &mut reading),
         TraceFormat::Azure => azure::read(&bytes, &mut reading),
+        TraceFormat::Warmroute => recorded::read(&bytes, &mut reading),
         _ => texts::read(&bytes, format, options, &mut reading),
     };
     if sessions.is_empty() {

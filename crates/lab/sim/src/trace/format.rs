@@ -5,6 +5,8 @@ use serde_json::Value;
 /// The formats that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceFormat {
+    /// What `warmroute serve --record` writes: hashes of spans.
+    Warmroute,
     /// Mooncake's JSON lines: block hashes of 512 tokens.
     Mooncake,
     /// Bailian's JSON lines: block hashes of 16 tokens, and chats.
@@ -23,7 +25,7 @@ pub enum TraceFormat {
 
 impl TraceFormat {
     /// For messages.
-    pub const KNOWN: &'static str = "Mooncake and Bailian JSONL, Azure CSV, ShareGPT and LMBenchmark JSON, AIBrix JSONL, \
+    pub const KNOWN: &'static str = "records of warmroute serve, Mooncake and Bailian JSONL, Azure CSV, ShareGPT and LMBenchmark JSON, AIBrix JSONL, \
                                      MTRAG JSONL and JSON, each also as .zst";
 
     /// What a file begins like.
@@ -50,6 +52,7 @@ fn of_item(item: &Value) -> Option<TraceFormat> {
 
 fn of_object(line: &Value) -> Option<TraceFormat> {
     match line {
+        _ if line.get("warmroute_trace").is_some() => Some(TraceFormat::Warmroute),
         _ if line.get("hash_ids").is_some() && line.get("chat_id").is_some() => Some(TraceFormat::Bailian),
         _ if line.get("hash_ids").is_some() => Some(TraceFormat::Mooncake),
         _ if line.get("requests").is_some() => Some(TraceFormat::AiBrix),

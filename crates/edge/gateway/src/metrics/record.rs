@@ -1,0 +1,26 @@
+//! What became of the lines of the record, written when somebody asks.
+
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use warmroute_record::Recorder;
+
+/// The record's own count.
+#[derive(Debug)]
+pub(super) struct Lines(pub Arc<Recorder>);
+
+impl Collector for Lines {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let counts = self.0.counts();
+        let help = "Requests for the record, by what became of their line";
+        let mut family = encoder.encode_descriptor("record_lines", help, None, MetricType::Counter)?;
+        let results = [("written", counts.written), ("dropped", counts.dropped), ("failed", counts.failed)];
+        for (result, count) in results {
+            ConstCounter::new(count).encode(family.encode_family(&[("result", result)])?)?;
+        }
+        Ok(())
+    }
+}

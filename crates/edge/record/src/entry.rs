@@ -1,0 +1,81 @@
+//! One request, as it is remembered and as it is written.
+
+use serde::Serialize;
+use warmroute_types::Micros;
+
+use crate::Sketch;
+use crate::key::FileKey;
+
+/// A request that a worker answered, or that its client gave up.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// When it came, by the gateway's clock.
+    pub received: Micros,
+    /// How long until its answer ended, or its client left.
+    pub took: Micros,
+    /// Tokens of its prompt: counted by the engine, or else believed.
+    pub prompt_tokens: u32,
+    /// Tokens of its answer; `None` where nobody said.
+    pub output_tokens: Option<u32>,
+    /// Prompt tokens that were found in the cache; `None` where nobody said.
+    pub cached_tokens: Option<u32>,
+    /// The model asked for.
+    pub model: Option<String>,
+    /// A hash of the session's name.
+    pub session: Option<u64>,
+    /// The prompt.
+    pub sketch: Sketch,
+}
+
+/// How a model is called in a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModelNames {
+    /// By a number that means nothing outside the file.
+    #[default]
+    Hashed,
+    /// By its name.
+    Named,
+}
+
+/// An entry in a file.
+#[derive(Serialize)]
+struct Line<'a> {
+    at_us: u64,
+    took_us: u64,
+    prompt_tokens: u32,
+    output_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
+    model: Model<'a>,
+    session: Option<u64>,
+    /// Hash and bytes of each.
+    spans: Vec<(u64, u32)>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Model<'a> {
+    Hashed(u64),
+    Named(&'a str),
+}
+
+impl Entry {
+    /// Appends the entry as one line of JSON, under a file's key.
+    pub(crate) fn write(&self, key: &FileKey, names: ModelNames, lines: &mut Vec<u8>) {
+        let name = self.model.as_deref().unwrap_or_default();
+        let line = Line {
+            at_us: self.received.0,
+            took_us: self.took.0,
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: self.output_tokens,
+            cached_tokens: self.cached_tokens,
+            model: match names {
+                ModelNames::Hashed => Model::Hashed(key.of(name)),
+                ModelNames::Named => Model::Named(name),
+            },
+            session: self.session.map(|session| key.of(session)),
+            spans: key.chain((name, self.sketch.salt), &self.sketch.spans),
+        };
+        serde_json::to_writer(&mut *lines, &line).expect("numbers and a string, into memory");
+        lines.push(b'\n');
+    }
+}

@@ -1,0 +1,104 @@
+//! Files as they come out, and what happens when they cannot.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use warmroute_types::Micros;
+
+use super::*;
+use crate::{Sketch, Span};
+
+fn entry(number: u64) -> Entry {
+    let spans: Vec<Span> = (0..20).map(|digest| Span { digest, bytes: 256 }).collect();
+    Entry {
+        received: Micros(number),
+        took: Micros(3),
+        prompt_tokens: 1_280,
+        output_tokens: Some(7),
+        cached_tokens: None,
+        model: Some("secret-model".to_owned()),
+        session: Some(5),
+        sketch: Sketch { salt: 0, spans: spans.into() },
+    }
+}
+
+/// Records so many entries, and returns when all are written.
+fn record(config: Config, entries: u64) -> Counts {
+    let (recorder, receiver) = Recorder::open();
+    let tally = Arc::clone(&recorder.tally);
+    let file = TraceFile::begin(config.file, config.bytes_max).unwrap();
+    let writer = std::thread::spawn(move || Writer::new(file, config.names, tally).run(receiver));
+    for number in 0..entries {
+        recorder.entries.blocking_send(entry(number)).unwrap();
+    }
+    let tally = Arc::clone(&recorder.tally);
+    drop(recorder);
+    writer.join().unwrap();
+    Recorder { tally, ..Recorder::open().0 }.counts()
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("warmroute-record-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn lines(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn files_are_bounded_one_before_is_kept_and_each_has_its_own_key() {
+    let folder = folder("rotation");
+    let file = folder.join("trace.jsonl");
+    let config = Config { file: file.clone(), bytes_max: 8_000, names: ModelNames::Hashed };
+    assert_eq!(record(config.clone(), 100), Counts { written: 100, dropped: 0, failed: 0 });
+    let before = folder.join("trace.jsonl.1");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+    let (new, old) = (lines(&file), lines(&before));
+    for (lines, path) in [(&new, &file), (&old, &before)] {
+        assert_eq!(lines[0]["warmroute_trace"], 1);
+        assert!(fs::metadata(path).unwrap().len() <= 8_000);
+        assert!(lines[1..].iter().all(|line| line["spans"] == lines[1]["spans"]), "one prompt, one chain");
+    }
+    assert_eq!(new.last().unwrap()["at_us"], 99);
+    assert_ne!(new[1]["spans"], old[1]["spans"]);
+    assert_ne!(new[1]["session"], old[1]["session"]);
+
+    let named = Config { names: ModelNames::Named, ..config };
+    record(named, 1);
+    assert_eq!(lines(&file)[1]["model"], "secret-model");
+    assert_eq!(lines(&before), new, "what was there at the start is kept");
+    assert!(!fs::read_to_string(&before).unwrap().contains("secret"));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_full_disk_costs_lines_and_nothing_else() {
+    let full = Path::new("/dev/full");
+    if !full.exists() {
+        return;
+    }
+    let config = Config { file: full.to_owned(), bytes_max: 1 << 20, names: ModelNames::Hashed };
+    assert_eq!(record(config, 300), Counts { written: 0, dropped: 0, failed: 300 });
+}
+
+#[test]
+fn whoever_finds_no_room_goes_on() {
+    let (recorder, receiver) = Recorder::open();
+    (0..WAITING_MAX as u64 + 5).for_each(|number| recorder.record(entry(number)));
+    assert_eq!(recorder.counts(), Counts { dropped: 5, ..Counts::default() });
+    drop(receiver);
+    recorder.record(entry(0));
+    assert_eq!(recorder.counts().dropped, 6);
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_at_the_start() {
+    let config = Config { file: "/nowhere/trace".into(), bytes_max: 1 << 20, names: ModelNames::Hashed };
+    assert!(Recorder::start(config.clone()).unwrap_err().to_string().starts_with("/nowhere/trace: "));
+    let small = Config { bytes_max: 100, ..config };
+    assert!(matches!(Recorder::start(small), Err(RecordError::TooSmall)));
+}

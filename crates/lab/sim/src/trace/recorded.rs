@@ -1,0 +1,294 @@
+//! Traces of `warmroute serve --record`: hashes of prompts' spans, with their lengths in bytes.
+//!
+//! Each hash stands for a span and everything before it, so it is a piece of its own. How many tokens it has, nobody recorded: the
+//! tokens of a prompt are spread over the bytes of those spans that no prompt before it had.
+//!
+//! A prompt that begins with the whole of an earlier one is its next turn. It comes as long after the answer as it did then, not at
+//! the time at which it did: whoever frees a worker and asks again at once finds that worker free, and a replay by the clock would
+//! lose that. What stands after the earlier prompt is taken for its answer, which was not recorded.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Deserialize;
+use warmroute_types::Micros;
+
+use super::{Reading, lines};
+use crate::random::mix;
+use crate::{Piece, Session, Thread, Turn, tokens};
+
+/// One request.
+#[derive(Deserialize)]
+struct Row {
+    at_us: u64,
+    took_us: u64,
+    prompt_tokens: u32,
+    output_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
+    model: serde_json::Value,
+    session: Option<u64>,
+    /// Hash and bytes.
+    spans: Vec<(u64, u32)>,
+}
+
+/// The line that a file begins with.
+#[derive(Deserialize)]
+struct Header {
+    warmroute_trace: u32,
+}
+
+/// What this reader understands.
+const VERSION: u32 = 1;
+
+/// The conversations.
+pub fn read(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
+    let mut rows = rows(bytes, reading);
+    rows.sort_by_key(|row| row.at_us);
+    note_what_is_missing(&rows, reading);
+    let usual = usual_output_tokens(&rows);
+    let mut talks = Talks { begins_us: rows.first().map_or(0, |row| row.at_us), ..Talks::default() };
+    rows.iter().for_each(|row| talks.add(row, row.output_tokens.unwrap_or(usual).max(1)));
+    talks.sessions
+}
+
+fn rows(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (number, line) in lines::numbered(bytes) {
+        match serde_json::from_slice::<Header>(line) {
+            Ok(Header { warmroute_trace: VERSION }) => continue,
+            Ok(header) => reading.bad(number, format!("version {} is not known", header.warmroute_trace)),
+            Err(_) => match serde_json::from_slice::<Row>(line) {
+                Ok(row) if row.prompt_tokens == 0 || row.spans.is_empty() => reading.bad(number, "no prompt"),
+                Ok(row) => rows.push(row),
+                Err(why) => reading.bad(number, why),
+            },
+        }
+    }
+    rows
+}
+
+fn note_what_is_missing(rows: &[Row], reading: &mut Reading<'_>) {
+    let notes = &mut reading.notes;
+    notes.push(
+        "answers were not recorded: what the next turn has in their place is taken for them".to_owned(),
+    );
+    let silent = rows.iter().filter(|row| row.output_tokens.is_none()).count();
+    if silent > 0 {
+        notes.push(format!(
+            "of {silent} requests nobody said how long their answers were: the mean of the others is taken, {} tokens",
+            usual_output_tokens(rows)
+        ));
+    }
+    let models: HashSet<String> = rows.iter().map(|row| row.model.to_string()).collect();
+    if models.len() > 1 {
+        notes.push(format!(
+            "requests for {} models were recorded: here every engine serves them all",
+            models.len()
+        ));
+    }
+    let said =
+        rows.iter().filter_map(|row| Some((u64::from(row.cached_tokens?), u64::from(row.prompt_tokens))));
+    let (cached, asked) = said.fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
+    if asked > 0 {
+        notes.push(format!(
+            "when it was recorded, engines found {:.1} % of the prompt tokens in their caches",
+            100.0 * cached as f64 / asked as f64
+        ));
+    }
+}
+
+/// The mean over the answers whose length is known.
+fn usual_output_tokens(rows: &[Row]) -> u32 {
+    let known: Vec<u64> = rows.iter().filter_map(|row| row.output_tokens).map(u64::from).collect();
+    known.iter().sum::<u64>().checked_div(known.len() as u64).unwrap_or(1) as u32
+}
+
+/// Sessions as they grow, request by request, and what later requests must know of earlier ones.
+#[derive(Default)]
+struct Talks {
+    sessions: Vec<Session>,
+    begins_us: u64,
+    requests: u64,
+    /// By hash: tokens of the span.
+    weights: HashMap<u64, u32>,
+    /// By the hash of its last span: the newest request with exactly this prompt.
+    ends: HashMap<u64, Asked>,
+    /// Session and turn of requests whose answer is known.
+    answered: HashSet<(usize, usize)>,
+    /// By what a session calls itself: the tokens of its first prompt.
+    first_tokens: HashMap<u64, u32>,
+}
+
+/// A request that was read.
+#[derive(Clone, Copy)]
+struct Asked {
+    session: usize,
+    turn: usize,
+    ended_us: u64,
+}
+
+impl Talks {
+    fn add(&mut self, row: &Row, output_tokens: u32) {
+        self.weigh(row);
+        let prompt = row.spans.iter().map(|(hash, _)| self.piece(*hash)).collect::<Vec<Piece>>();
+        let parent = self.parent(row);
+        // Whoever did not wait for the answer cannot repeat it.
+        let waited = parent.filter(|(asked, _)| asked.ended_us <= row.at_us);
+        if let Some((asked, spans)) = waited {
+            self.answer(asked, &prompt[spans..]);
+        }
+        let own_tokens = tokens(&prompt);
+        let first_tokens = match (row.session, parent) {
+            (Some(name), _) => *self.first_tokens.entry(name).or_insert(own_tokens),
+            (None, Some((asked, _))) => self.turn(asked).thread.first_tokens,
+            (None, None) => own_tokens,
+        };
+        let thread = Thread { key: row.session.map(mix), first_tokens };
+        let answer = vec![Piece { content: mix(self.requests ^ ANSWER), tokens: output_tokens }];
+        self.requests += 1;
+        self.place(row, waited.map(|(asked, _)| asked), Turn { think: Micros::ZERO, thread, prompt, answer });
+    }
+
+    /// Puts a turn behind the one it continues, if that is the last of its session; a branch is a session of its own, as is
+    /// whatever continues nothing.
+    fn place(&mut self, row: &Row, before: Option<Asked>, turn: Turn) {
+        let is_last = |asked: &Asked| asked.turn + 1 == self.sessions[asked.session].turns.len();
+        let (session, turns) = match before.filter(is_last) {
+            Some(asked) => {
+                let turns = &mut self.sessions[asked.session].turns;
+                turns.push(Turn { think: Micros(row.at_us - asked.ended_us), ..turn });
+                (asked.session, turns.len())
+            }
+            None => {
+                let starts = Micros(row.at_us - self.begins_us);
+                self.sessions.push(Session { starts, turns: vec![turn] });
+                (self.sessions.len() - 1, 1)
+            }
+        };
+        let asked = Asked { session, turn: turns - 1, ended_us: row.at_us + row.took_us };
+        row.spans.last().into_iter().for_each(|(hash, _)| _ = self.ends.insert(*hash, asked));
+    }
+
+    fn turn(&mut self, asked: Asked) -> &mut Turn {
+        &mut self.sessions[asked.session].turns[asked.turn]
+    }
+
+    fn piece(&self, hash: u64) -> Piece {
+        Piece { content: mix(hash ^ SPAN), tokens: self.weights[&hash] }
+    }
+
+    /// Spreads what tokens the known spans leave over the bytes of the others.
+    fn weigh(&mut self, row: &Row) {
+        let known = row.spans.iter().map_while(|(hash, _)| self.weights.get(hash));
+        let (count, known_tokens) = known.fold((0, 0), |(count, sum), tokens| (count + 1, sum + tokens));
+        let new = &row.spans[count..];
+        let left = f64::from(row.prompt_tokens.saturating_sub(known_tokens));
+        let bytes_all: u64 = new.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+        let (mut bytes_before, mut tokens_before) = (0, 0);
+        for (hash, bytes) in new {
+            bytes_before += u64::from(*bytes);
+            let upto = (left * bytes_before as f64 / bytes_all.max(1) as f64).round() as u32;
+            // No span is nothing: a prompt that ends with it would be the one before it.
+            self.weights.entry(*hash).or_insert((upto - tokens_before).max(1));
+            tokens_before = upto;
+        }
+    }
+
+    /// The request whose prompt this one continues, and how many spans that has.
+    fn parent(&self, row: &Row) -> Option<(Asked, usize)> {
+        let mut before_last = row.spans.iter().enumerate().rev().skip(1);
+        before_last.find_map(|(at, (hash, _))| Some((*self.ends.get(hash)?, at + 1)))
+    }
+
+    /// Gives a request the answer that another has after its prompt, as far as it goes; the rest stays its own. The first to
+    /// continue it is believed.
+    fn answer(&mut self, asked: Asked, repeated: &[Piece]) {
+        if !self.answered.insert((asked.session, asked.turn)) {
+            return;
+        }
+        let answer = &mut self.turn(asked).answer;
+        let own = answer[0];
+        let mut left = own.tokens;
+        let mut pieces = Vec::new();
+        for piece in repeated {
+            let taken = piece.tokens.min(left);
+            left -= taken;
+            pieces.extend((taken > 0).then_some(Piece { tokens: taken, ..*piece }));
+        }
+        pieces.extend((left > 0).then_some(Piece { tokens: left, ..own }));
+        *answer = pieces;
+    }
+}
+
+/// Keep the numbers of spans and answers apart.
+const SPAN: u64 = 1 << 60;
+const ANSWER: u64 = 1 << 58;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn sessions(lines: &str) -> (Vec<Session>, Vec<String>, u64) {
+        let text = format!("{{\"warmroute_trace\":1}}\n{lines}");
+        let mut reading = Reading::new(Path::new("trace"));
+        let sessions = read(text.as_bytes(), &mut reading);
+        (sessions, reading.notes, reading.bad_lines_total)
+    }
+
+    const TOOK_US: u64 = 500;
+
+    fn line(at_us: u64, prompt_tokens: u32, output_tokens: &str, spans: &str) -> String {
+        format!(
+            "{{\"at_us\":{at_us},\"took_us\":{TOOK_US},\"prompt_tokens\":{prompt_tokens},\"output_tokens\":{output_tokens},\
+             \"cached_tokens\":null,\"model\":7,\"session\":null,\"spans\":{spans}}}\n"
+        )
+    }
+
+    #[test]
+    fn a_prompt_that_goes_on_shares_all_of_the_one_before_and_its_answer() {
+        // Lines stand in the order in which requests ended.
+        let second = line(9_000, 200, "5", "[[1,256],[2,44],[3,100],[4,300]]");
+        let branch = line(9_500, 150, "5", "[[1,256],[2,44],[8,300]]");
+        let first = line(1_000, 75, "20", "[[1,256],[2,44]]");
+        let hasty = line(1_010, 100, "5", "[[1,256],[2,44],[9,100]]");
+        let (sessions, notes, bad) = sessions(&(second + &branch + &hasty + &first));
+        assert_eq!(bad, 0, "{notes:?}");
+        let starts: Vec<u64> = sessions.iter().map(|session| session.starts.0).collect();
+        assert_eq!(starts, [0, 10, 8_500], "one did not wait for the answer, one is a branch");
+        let [first, second] = &sessions[0].turns[..] else { panic!("two turns") };
+        assert_eq!(second.think, Micros(8_000 - TOOK_US));
+        assert_eq!((tokens(&first.prompt), tokens(&second.prompt)), (75, 200));
+        assert_eq!(second.prompt[..2], first.prompt[..]);
+        assert_eq!(
+            first.answer,
+            [Piece { tokens: 20, ..second.prompt[2] }],
+            "31 tokens, the answer and more"
+        );
+        assert_eq!(second.thread.first_tokens, 75);
+        assert_eq!(tokens(&second.answer), 5);
+    }
+
+    #[test]
+    fn a_span_weighs_the_same_wherever_it_stands_and_whoever_counts() {
+        let text = [
+            line(0, 100, "1", "[[1,256],[2,144]]"),
+            line(1, 90, "null", "[[1,256],[2,144]]"),
+            line(2, 60, "7", "[[1,256],[5,1]]"),
+        ];
+        let (sessions, notes, _) = sessions(&text.concat());
+        let prompts: Vec<_> = sessions.iter().map(|session| &session.turns[0].prompt).collect();
+        assert_eq!(prompts[0], prompts[1]);
+        assert_eq!(prompts[2][0], prompts[0][0]);
+        assert_eq!(prompts[2][1].tokens, 1, "no prompt ends in nothing");
+        assert_eq!(tokens(&sessions[1].turns[0].answer), 4, "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("of 1 requests")), "{notes:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_counted() {
+        let text =
+            line(0, 0, "1", "[[1,2]]") + "{\"warmroute_trace\":2}\n{\"at_us\":1}\n" + &line(5, 1, "1", "[]");
+        let (sessions, _, bad) = sessions(&text);
+        assert_eq!((sessions.len(), bad), (0, 4));
+    }
+}

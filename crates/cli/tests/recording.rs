@@ -5,39 +5,19 @@
 mod world;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use world::client::{Call, Response};
 use world::eventually;
 use world::process::{Gateway, Process, engine, run};
+use world::scrap::Scrap;
 
 const MODEL: &str = "llama-3.1-8b";
 /// No multiple of the engines, or taking turns would keep everybody where they are.
 const USERS: usize = 21;
 const TURNS: usize = 9;
 const ENGINES: usize = 4;
-
-/// A folder that is gone when the test is over.
-struct Scrap(PathBuf);
-
-impl Scrap {
-    fn new(name: &str) -> Scrap {
-        let folder = std::env::temp_dir().join(format!("warmroute-recording-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Scrap(folder)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Scrap {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// What a user says: a prompt that a third of all share, then questions of their own.
 fn opening(user: usize) -> Vec<Value> {

@@ -9,6 +9,7 @@
 pub mod client;
 pub mod gate;
 pub mod process;
+pub mod scrap;
 pub mod script;
 
 use std::time::{Duration, Instant};

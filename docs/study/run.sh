@@ -50,3 +50,8 @@ run lag-sharegpt sweep --workload sharegpt --view reported --over lag=0,100,1000
 # The 1/N decay of round robin, at the same traffic; and fleets of 32 and 128 with as many copies of it.
 run decay-synthetic sweep $synthetic --over workers=1,2,4,8,16,32 --policies round_robin,random,prefix_affinity,cache_aware --bounds off
 run conversation-32 simulate $conversation --workers 32 --copies 4 --rate-scale 3 --policies round_robin,least_loaded,prefix_affinity,cache_aware --bounds off
+
+# Memory behind the GPUs'. The break-even table: cargo run -p warmroute-engine --example break_even
+behind="--workload sharegpt --requests 6000 --kv-tokens 60000 --policies round_robin,cache_aware --seeds 3 --bounds off"
+run host-sharegpt sweep $behind --over host-kv-tokens=0,60000,240000,960000
+run pool-sharegpt sweep $behind --over pool-kv-tokens=0,480000,1920000,7680000 --pool-gbps 12.5

@@ -32,7 +32,7 @@ pub struct SimulateArgs {
 /// `warmroute lab sweep`.
 #[derive(Args)]
 #[command(after_help = "\
-Parameters: rate (times the recorded rate), workers, kv-tokens, staleness (seconds between refreshes of an exact directory), \
+Parameters: rate (times the recorded rate), workers, kv-tokens, host-kv-tokens, pool-kv-tokens, pool-gbps, staleness (seconds between refreshes of an exact directory), \
 lag (milliseconds of event lag, in the exact and reported views), routers, affinity and queue (weights of weighted_score), threshold (of cache_aware).
 
 Examples:
@@ -104,6 +104,21 @@ pub struct SceneArgs {
     /// Tokens per KV block
     #[arg(long, default_value_t = 16)]
     pub block_size: u32,
+    /// Tokens of each engine's host memory, to which evicted blocks go; 0 is none
+    #[arg(long, default_value_t = 0)]
+    pub host_kv_tokens: u64,
+    /// Gigabytes a second from host memory to the GPU
+    #[arg(long, default_value_t = 25.0)]
+    pub host_gbps: f64,
+    /// Tokens of a pool that all engines share, to which go what host memories, or without them GPUs, have no room for; 0 is none
+    #[arg(long, default_value_t = 0)]
+    pub pool_kv_tokens: u64,
+    /// Gigabytes a second from the pool to each GPU
+    #[arg(long, default_value_t = 5.0)]
+    pub pool_gbps: f64,
+    /// Milliseconds until the pool's first byte comes
+    #[arg(long, default_value_t = 1.0)]
+    pub pool_latency_ms: f64,
     /// The engines' speed in percent of the profile's GPU
     #[arg(long, default_value_t = 100)]
     pub speed_percent: u32,

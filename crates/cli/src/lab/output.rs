@@ -115,6 +115,7 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
                 args.profile, args.speed_percent, args.block_size
             ),
         ),
+        ("memory behind the GPU", behind(args)),
         (
             "view",
             format!(
@@ -128,6 +129,16 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
     ]
     .map(|(word, value)| (word.to_owned(), value))
     .to_vec()
+}
+
+/// Host memory and pool in words.
+fn behind(args: &SceneArgs) -> String {
+    let host = format!("host {} tokens at {} GB/s", args.host_kv_tokens, args.host_gbps);
+    let (tokens, gbps, ms) = (args.pool_kv_tokens, args.pool_gbps, args.pool_latency_ms);
+    let pool = format!("pool {tokens} tokens at {gbps} GB/s after {ms} ms");
+    let given = [(args.host_kv_tokens, host), (tokens, pool)].into_iter().filter(|(tokens, _)| *tokens > 0);
+    let words: Vec<String> = given.map(|(_, words)| words).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
 /// The command that was given, to be given again. A trace is named by its file alone.

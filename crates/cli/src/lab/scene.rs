@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use warmroute_engine::Config as EngineConfig;
+use warmroute_engine::{Config as EngineConfig, Tier};
 use warmroute_sim::{Config, NewsPath, Scale, Session, Sessions, TraceOptions, read_trace};
 use warmroute_types::Micros;
 
@@ -52,6 +52,12 @@ impl Scene {
             (None, Some(_)) => read(args, seeds, &mut notes)?,
             (None, None) => anyhow::bail!("--trace or --workload is needed"),
         };
+        if config.fleet.iter().any(|engine| engine.host.is_some() || engine.pool.is_some()) {
+            notes.push(
+                "bounds of pooled caches count the GPUs' memory alone; routers see that alone, too"
+                    .to_owned(),
+            );
+        }
         Ok(Scene { config, traffic, notes })
     }
 
@@ -108,6 +114,8 @@ fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {
         kv_tokens: args.kv_tokens.unwrap_or(usual.kv_tokens),
         block_size: args.block_size,
         speed_percent: args.speed_percent,
+        host: tier(args.host_kv_tokens, args.host_gbps, HOST_LATENCY)?,
+        pool: tier(args.pool_kv_tokens, args.pool_gbps, Micros::from_millis_f64(args.pool_latency_ms))?,
         ..usual
     };
     if args.worker_group.is_empty() {
@@ -118,6 +126,17 @@ fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {
         fleet.extend(parse_group(group, &engine).with_context(|| format!("--worker-group {group}"))?);
     }
     Ok(fleet)
+}
+
+/// Starting a copy over PCIe, and telling the kernels.
+const HOST_LATENCY: Micros = Micros(100);
+
+/// A memory behind the GPUs', if it holds anything.
+fn tier(tokens: u64, gigabytes_per_s: f64, latency: Micros) -> anyhow::Result<Option<Tier>> {
+    let megabytes_per_s = (gigabytes_per_s * 1_000.0).round();
+    anyhow::ensure!(megabytes_per_s >= 1.0, "--host-gbps and --pool-gbps must be at least 0.001");
+    let tier = Tier { tokens, megabytes_per_s: megabytes_per_s as u64, latency };
+    Ok((tokens > 0).then_some(tier))
 }
 
 /// `4:kv-tokens=400000:speed-percent=50`.

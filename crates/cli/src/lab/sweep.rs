@@ -16,6 +16,9 @@ enum Parameter {
     Rate,
     Workers,
     KvTokens,
+    HostKvTokens,
+    PoolKvTokens,
+    PoolGbps,
     Staleness,
     Lag,
     Routers,
@@ -24,10 +27,13 @@ enum Parameter {
     Threshold,
 }
 
-const PARAMETERS: [(&str, Parameter, &str); 9] = [
+const PARAMETERS: [(&str, Parameter, &str); 12] = [
     ("rate", Parameter::Rate, "rate factor"),
     ("workers", Parameter::Workers, "workers"),
     ("kv-tokens", Parameter::KvTokens, "KV tokens per worker"),
+    ("host-kv-tokens", Parameter::HostKvTokens, "host KV tokens per worker"),
+    ("pool-kv-tokens", Parameter::PoolKvTokens, "KV tokens of the pool"),
+    ("pool-gbps", Parameter::PoolGbps, "GB/s from the pool"),
     ("staleness", Parameter::Staleness, "refresh interval, s"),
     ("lag", Parameter::Lag, "event lag, ms"),
     ("routers", Parameter::Routers, "routers"),
@@ -126,6 +132,9 @@ impl Parameter {
             Parameter::Rate => scene.rate_scale *= value,
             Parameter::Workers => scene.workers = value as usize,
             Parameter::KvTokens => scene.kv_tokens = Some(value as u64),
+            Parameter::HostKvTokens => scene.host_kv_tokens = value as u64,
+            Parameter::PoolKvTokens => scene.pool_kv_tokens = value as u64,
+            Parameter::PoolGbps => scene.pool_gbps = value,
             Parameter::Staleness => (scene.view, scene.refresh_s) = (View::Exact, value),
             Parameter::Lag => scene.event_lag_ms = value,
             Parameter::Routers => scene.routers = value as usize,

@@ -98,6 +98,11 @@ impl BlockPool {
         self.pages.names()
     }
 
+    /// Whether a block carries this name.
+    pub fn has(&self, name: BlockName) -> bool {
+        self.pages.find(name).is_some()
+    }
+
     /// Appends where the blocks of a chain are, from its start, as far as there are any; of each the one that is oldest.
     pub fn find_chain(&self, chain: &[BlockName], spans: &mut Vec<Span>) {
         let mut at = 0;

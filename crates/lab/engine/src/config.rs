@@ -1,6 +1,7 @@
 //! Which engine is modelled: the model and GPU it stands for, and vLLM's limits.
 
 use thiserror::Error;
+use warmroute_types::Micros;
 
 use crate::Profile;
 
@@ -21,6 +22,28 @@ pub struct Config {
     pub speed_percent: u32,
     /// Whether blocks of finished sequences are found again.
     pub prefix_caching: PrefixCaching,
+    /// Host memory behind the GPU's, for what is evicted there.
+    pub host: Option<Tier>,
+    /// Memory that several engines share, for what is evicted from the host's, or from the GPU's without one.
+    pub pool: Option<Tier>,
+}
+
+/// A slower memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// Tokens it holds; rounded down to whole blocks.
+    pub tokens: u64,
+    /// Bandwidth to the GPU.
+    pub megabytes_per_s: u64,
+    /// Until the first byte comes.
+    pub latency: Micros,
+}
+
+impl Tier {
+    /// How long it takes to fetch so much.
+    pub fn takes(&self, bytes: u64) -> Micros {
+        self.latency + Micros(bytes / self.megabytes_per_s.max(1))
+    }
 }
 
 /// Whether prompts look for their beginning in the cache.
@@ -55,8 +78,8 @@ pub enum ConfigError {
 const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
 
 impl Config {
-    /// vLLM's defaults for one H200 that serves this model. The cache is what 90 % of 141 GB leave beside the
-    /// weights, at 131,072 bytes (8B) and 114,688 bytes (3B) of KV per token.
+    /// vLLM's defaults for one H200 that serves this model, and no memory behind it. The cache is what 90 % of 141 GB leave
+    /// beside the weights.
     pub fn for_profile(profile: Profile) -> Config {
         let kv_tokens = match profile {
             Profile::Llama3_2_3b => 1_050_000,
@@ -70,6 +93,8 @@ impl Config {
             sequences_max: 256,
             speed_percent: 100,
             prefix_caching: PrefixCaching::On,
+            host: None,
+            pool: None,
         }
     }
 
@@ -84,6 +109,9 @@ impl Config {
             if value == 0 {
                 return Err(ConfigError::Zero(name));
             }
+        }
+        if [self.host, self.pool].into_iter().flatten().any(|tier| tier.megabytes_per_s == 0) {
+            return Err(ConfigError::Zero("the bandwidth of a memory"));
         }
         let blocks = self.kv_tokens / u64::from(self.block_size);
         match blocks {

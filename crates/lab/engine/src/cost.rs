@@ -136,6 +136,19 @@ impl StepCost {
         }
     }
 
+    /// How long a prompt takes that is alone: `new_tokens` after `cached_tokens`, in steps of so many at most.
+    pub fn of_prompt(&self, cached_tokens: u32, new_tokens: u32, step_tokens_max: u32) -> Micros {
+        let (mut takes, mut done) = (Micros::ZERO, 0);
+        while done < new_tokens {
+            let chunk = (new_tokens - done).min(step_tokens_max.max(1));
+            let mut work = StepWork::default();
+            work.add_prefill(cached_tokens + done, chunk);
+            takes = takes + self.of(&work);
+            done += chunk;
+        }
+        takes
+    }
+
     /// How long the step takes, at least a microsecond.
     ///
     /// A mixed step is *assumed* to cost its prefill plus its decode minus an empty step: the weights are read once,
@@ -200,6 +213,15 @@ mod tests {
             let mixed = cost_us(profile, &[(1_024, 512), (2_047, 1), (8_191, 1)]);
             assert!(mixed.abs_diff(prefill + decode - empty) <= 2, "rounding apart");
         }
+    }
+
+    #[test]
+    fn a_long_prompt_takes_what_its_chunks_take() {
+        let cost = Profile::Llama3_1_8b.cost();
+        let chunks = [(1_000, 8_192), (9_192, 8_192), (17_384, 616)];
+        let sum: u64 = chunks.iter().map(|&chunk| cost_us(Profile::Llama3_1_8b, &[chunk])).sum();
+        assert_eq!(cost.of_prompt(1_000, 17_000, 8_192), Micros(sum));
+        assert_eq!(cost.of_prompt(1_000, 0, 8_192), Micros::ZERO);
     }
 
     #[test]

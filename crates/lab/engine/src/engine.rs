@@ -13,6 +13,7 @@ use warmroute_types::Micros;
 use crate::leaf::Span;
 use crate::run::Run;
 use crate::scheduler::Scheduler;
+use crate::shelf::Pool;
 use crate::step::Step;
 use crate::{BlockName, Config, ConfigError, Happened, Rejected, Request, SequenceId, Stats, StepCost};
 
@@ -45,11 +46,20 @@ enum State {
 pub struct Busy;
 
 impl Engine {
-    /// An engine with an empty cache.
+    /// An engine with an empty cache. A pool that it is configured with is its own.
     pub fn new(config: Config) -> Result<Engine, ConfigError> {
+        Engine::made(config, None)
+    }
+
+    /// One of several engines that share a pool; its size is the pool's.
+    pub fn sharing(config: Config, pool: Pool) -> Result<Engine, ConfigError> {
+        Engine::made(config, Some(pool))
+    }
+
+    fn made(config: Config, pool: Option<Pool>) -> Result<Engine, ConfigError> {
         config.validate()?;
         Ok(Engine {
-            scheduler: Scheduler::new(&config),
+            scheduler: Scheduler::new(&config, pool),
             cost: config.profile.cost().at_speed(config.speed_percent),
             config,
             step: Step::default(),
@@ -127,7 +137,7 @@ impl Engine {
             return None;
         }
         self.state = State::Computing;
-        self.step_ends = starts + self.cost.of(&self.step.work);
+        self.step_ends = starts + self.step.fetching + self.cost.of(&self.step.work);
         Some(self.step_ends)
     }
 
@@ -157,7 +167,7 @@ impl Engine {
         if self.scheduler.pool.used() > 0 {
             return Err(Busy);
         }
-        self.scheduler.pool.forget_names();
+        self.scheduler.forget_names();
         self.step.happened.push(Happened::Cleared);
         Ok(())
     }
@@ -166,13 +176,13 @@ impl Engine {
     /// Nobody hears of it. Ids are not used again.
     pub fn restart(&mut self) {
         self.scheduler.cancel_all();
-        self.scheduler.pool.forget_names();
+        self.scheduler.forget_names();
         self.step.happened.clear();
         self.state = State::Idle;
         (self.step_ends, self.steps, self.computed_tokens) = (Micros::ZERO, 0, 0);
     }
 
-    /// Prompt tokens, from the start, that a request with this chain would find in the cache now. The last token is
+    /// Prompt tokens, from the start, that a request with this chain would find in the GPU's cache now. The last token is
     /// never taken from the cache.
     pub fn cached_tokens(&self, chain: &[BlockName], prompt_tokens: u32) -> u32 {
         let blocks_max = (prompt_tokens.saturating_sub(1) / self.config.block_size) as usize;
@@ -198,6 +208,8 @@ impl Engine {
             blocks_cached: pool.named(),
             prefix_queries_tokens: counts.prefix_queries_tokens,
             prefix_hits_tokens: counts.prefix_hits_tokens,
+            host_hits_tokens: counts.host_hits_tokens,
+            pool_hits_tokens: counts.pool_hits_tokens,
             preemptions: counts.preemptions,
             finished: counts.finished,
             queued: counts.queued,

@@ -49,3 +49,13 @@ pub enum Happened {
     /// The whole cache was emptied by [`clear_cache`](crate::Engine::clear_cache) since the last step.
     Cleared,
 }
+
+impl Happened {
+    /// The block that was evicted.
+    pub(crate) fn removed(&self) -> Option<BlockName> {
+        match *self {
+            Happened::Removed { name } => Some(name),
+            _ => None,
+        }
+    }
+}

@@ -24,13 +24,16 @@ mod request;
 mod run;
 mod scheduler;
 mod sequence;
+mod shelf;
 mod stats;
 mod step;
+mod tiers;
 
-pub use config::{Config, ConfigError, PrefixCaching};
+pub use config::{Config, ConfigError, PrefixCaching, Tier};
 pub use cost::{DecodeCost, PrefillCost, StepCost, StepWork};
 pub use engine::{Busy, Engine};
 pub use happened::Happened;
 pub use profile::{Profile, UnknownProfile};
 pub use request::{BlockName, Rejected, Request, SequenceId};
+pub use shelf::Pool;
 pub use stats::Stats;

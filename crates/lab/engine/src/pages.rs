@@ -17,7 +17,6 @@ pub struct Pages {
 
 impl Pages {
     /// The block that has carried a name longest: its leaf.
-    #[cfg(test)]
     pub fn find(&self, name: BlockName) -> Option<u32> {
         let head = *self.oldest.get(&(name.0 / SLOTS))?;
         self.oldest_of(head, (name.0 % SLOTS) as u8)

@@ -43,6 +43,14 @@ impl Profile {
         }
     }
 
+    /// Bytes of KV that a token takes: keys and values, in bf16, of every layer (28 and 32) and KV head (8) of 128.
+    pub fn kv_token_bytes(self) -> u64 {
+        match self {
+            Profile::Llama3_2_3b => 114_688,
+            Profile::Llama3_1_8b => 131_072,
+        }
+    }
+
     /// What a step of this model costs.
     pub fn cost(self) -> &'static StepCost {
         match self {

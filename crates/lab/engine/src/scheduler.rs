@@ -15,7 +15,9 @@ use warmroute_types::Micros;
 use crate::blocks::BlockPool;
 use crate::leaf::Span;
 use crate::sequence::{Phase, Sequences};
+use crate::shelf::Pool;
 use crate::step::Step;
+use crate::tiers::{Offer, Tiers};
 use crate::{Config, Happened, PrefixCaching, Request, SequenceId};
 
 use calm::Touch;
@@ -34,6 +36,9 @@ pub struct Scheduler {
     running: Vec<u32>,
     /// Blocks found in the cache for the sequence that is being admitted.
     hits: Vec<Span>,
+    /// What it fetches after them.
+    offer: Offer,
+    tiers: Option<Tiers>,
     /// Who touches the cache when, in the run of steps at hand.
     touches: Vec<Touch>,
     pub counts: Counts,
@@ -44,6 +49,8 @@ pub struct Scheduler {
 pub struct Counts {
     pub prefix_queries_tokens: u64,
     pub prefix_hits_tokens: u64,
+    pub host_hits_tokens: u64,
+    pub pool_hits_tokens: u64,
     pub preemptions: u64,
     pub finished: u64,
     pub queued: Micros,
@@ -51,7 +58,7 @@ pub struct Counts {
 
 impl Scheduler {
     /// Empty. The config must be valid.
-    pub fn new(config: &Config) -> Scheduler {
+    pub fn new(config: &Config, pool: Option<Pool>) -> Scheduler {
         let blocks = config.kv_tokens / u64::from(config.block_size);
         Scheduler {
             block_size: config.block_size,
@@ -62,6 +69,8 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::new(),
             hits: Vec::new(),
+            offer: Offer::default(),
+            tiers: Tiers::new(config, pool),
             touches: Vec::new(),
             counts: Counts::default(),
         }
@@ -172,15 +181,24 @@ impl Scheduler {
         }
     }
 
-    /// Finds the longest cached prefix. The last token is never taken from the cache: its logits are needed.
+    /// Finds the longest cached prefix, and what follows it in slower memories if that is worth fetching. The last token is
+    /// never taken from the cache: its logits are needed.
     fn look_up(&mut self, slot: u32) {
         self.hits.clear();
+        self.offer = Offer::default();
         if self.prefix_caching == PrefixCaching::Off {
             return;
         }
         let sequence = &self.sequences[slot];
         let blocks_max = (sequence.known() - 1) / self.block_size;
-        self.pool.find_chain(&sequence.chain[..blocks_max as usize], &mut self.hits);
+        let chain = &sequence.chain[..blocks_max as usize];
+        self.pool.find_chain(chain, &mut self.hits);
+        if let Some(tiers) = &self.tiers {
+            let found: u32 = self.hits.iter().map(Span::len).sum();
+            let computed = found * self.block_size;
+            let offer = tiers.offer(&chain[found as usize..], computed, sequence.known() - computed);
+            self.offer = offer.unwrap_or_default();
+        }
     }
 
     /// Whether all tokens of the sequence find room, not only its first chunk (vLLM's `scheduler_reserve_full_isl`).
@@ -197,6 +215,8 @@ impl Scheduler {
         sequence.hold.spans.extend_from_slice(&self.hits);
         sequence.hold.named = self.hits.iter().map(Span::len).sum();
         sequence.computed = sequence.hold.named * self.block_size;
+        self.fetch(slot, step);
+        let sequence = &mut self.sequences[slot];
         if sequence.phase == Phase::New {
             self.counts.start(sequence.known(), sequence.computed, now.since(sequence.submitted));
             step.happened.push(Happened::Started { id: sequence.id, cached_tokens: sequence.computed });
@@ -205,6 +225,30 @@ impl Scheduler {
         let tokens = sequence.remaining().min(step.budget);
         self.running.push(slot);
         self.compute(slot, tokens, step);
+    }
+
+    /// Brings what was offered to the GPU. It leaves the other memories first: making room may push blocks into them.
+    fn fetch(&mut self, slot: u32, step: &mut Step) {
+        let (Offer { takes, .. }, blocks) = (self.offer, self.offer.blocks());
+        let sequence = &mut self.sequences[slot];
+        let Some(tiers) = self.tiers.as_mut().filter(|_| blocks > 0) else { return };
+        let first = sequence.hold.named as usize;
+        tiers.fetch(&sequence.chain[first..first + blocks as usize]);
+        sequence.computed += blocks * self.block_size;
+        let computed = sequence.computed;
+        if sequence.phase == Phase::New {
+            self.counts.host_hits_tokens += u64::from(self.offer.host_blocks * self.block_size);
+            self.counts.pool_hits_tokens += u64::from(self.offer.pool_blocks * self.block_size);
+        }
+        step.fetching = step.fetching + takes;
+        self.take_blocks(slot, blocks, step);
+        self.name_full_blocks(slot, computed, step);
+    }
+
+    /// Takes every name away, also on the host. Only for a cache that nobody holds a block of.
+    pub fn forget_names(&mut self) {
+        self.pool.forget_names();
+        self.tiers.iter_mut().for_each(Tiers::restart);
     }
 
     /// Adds the sequence's next tokens to the step. There must be free blocks for them.
@@ -221,7 +265,12 @@ impl Scheduler {
 
     /// Gives the sequence more blocks. There must be so many free ones.
     fn take_blocks(&mut self, slot: u32, blocks: u32, step: &mut Step) {
+        let before = step.happened.len();
         self.pool.take(blocks, &mut step.happened);
+        if let Some(tiers) = &mut self.tiers {
+            let evicted = step.happened[before..].iter().filter_map(Happened::removed);
+            evicted.filter(|&name| !self.pool.has(name)).for_each(|name| tiers.keep(name));
+        }
         self.sequences[slot].hold.nameless += blocks;
     }
 
@@ -232,7 +281,9 @@ impl Scheduler {
         if first == full {
             return;
         }
-        self.pool.name(&mut sequence.hold, &sequence.chain[first as usize..full as usize]);
+        let names = &sequence.chain[first as usize..full as usize];
+        self.pool.name(&mut sequence.hold, names);
+        self.tiers.iter_mut().for_each(|tiers| names.iter().for_each(|&name| tiers.release(name)));
         step.happened.push(Happened::Stored { id: sequence.id, first_block: first, blocks: full - first });
     }
 
@@ -294,6 +345,7 @@ impl Scheduler {
     pub fn check(&self) {
         let seated = self.running.iter().chain(&self.waiting).map(|&slot| &self.sequences[slot]);
         self.pool.check(seated.clone().map(|sequence| &sequence.hold));
+        self.tiers.iter().for_each(|tiers| tiers.check(self.pool.names()));
         for sequence in seated {
             assert!(sequence.generated < sequence.output_tokens, "a finished sequence is gone");
             let held = sequence.computed.div_ceil(self.block_size);

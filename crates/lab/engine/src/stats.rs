@@ -23,6 +23,10 @@ pub struct Stats {
     pub prefix_queries_tokens: u64,
     /// Prompt tokens that were found (`vllm:prefix_cache_hits_total`).
     pub prefix_hits_tokens: u64,
+    /// Those of them that were fetched from host memory.
+    pub host_hits_tokens: u64,
+    /// Those of them that were fetched from the pool.
+    pub pool_hits_tokens: u64,
     /// Times a sequence lost its blocks (`vllm:num_preemptions_total`).
     pub preemptions: u64,
     /// Time from submission to first scheduling, summed over the sequences that got that far

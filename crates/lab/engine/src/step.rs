@@ -1,5 +1,7 @@
 //! One step while it is put together and while it runs.
 
+use warmroute_types::Micros;
+
 use crate::{Happened, SequenceId, StepWork};
 
 /// What a step computes. The buffers are used again by the next one.
@@ -11,6 +13,8 @@ pub struct Step {
     pub work: StepWork,
     /// Tokens that have been added.
     pub tokens: u64,
+    /// What it waits for before it computes: blocks from slower memories.
+    pub fetching: Micros,
     /// Whose, in order. By id, because a sequence may be cancelled while the step runs.
     pub scheduled: Vec<SequenceId>,
     /// What happened so far, told when the step ends.
@@ -23,6 +27,7 @@ impl Step {
         self.budget = budget;
         self.work = StepWork::default();
         self.tokens = 0;
+        self.fetching = Micros::ZERO;
         self.scheduled.clear();
     }
 

@@ -113,6 +113,12 @@ impl Config {
         }
     }
 
+    /// Blocks of the pool that all engines share, as the first of them says.
+    pub fn pool_blocks(&self) -> u64 {
+        let engine = &self.fleet[0];
+        engine.pool.map_or(0, |pool| pool.tokens / u64::from(engine.block_size))
+    }
+
     /// Whether somebody waits for news of caches.
     pub fn needs_news(&self) -> bool {
         match self.view {

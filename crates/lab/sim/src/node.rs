@@ -1,6 +1,8 @@
 //! An engine in the lab: the model, who of ours is in it, and what it did.
 
-use warmroute_engine::{BlockName, Config as EngineConfig, Engine, Happened, Rejected, Request, SequenceId};
+use warmroute_engine::{
+    BlockName, Config as EngineConfig, Engine, Happened, Pool, Rejected, Request, SequenceId,
+};
 use warmroute_types::Micros;
 
 /// One engine.
@@ -37,15 +39,19 @@ pub struct Totals {
     pub uncached_tokens: u64,
     /// Tokens that it computed in all, prompts and answers, recomputed ones again.
     pub computed_tokens: u64,
+    /// Tokens of prompts that it fetched from its host's memory instead.
+    pub host_tokens: u64,
+    /// Tokens of prompts that it fetched from the pool instead.
+    pub pool_tokens: u64,
     /// Sequences that lost their blocks.
     pub preemptions: u64,
 }
 
 impl Node {
-    /// With an empty cache. The config must be valid.
-    pub fn new(config: &EngineConfig) -> Node {
+    /// With an empty cache, and a pool that it shares. The config must be valid.
+    pub fn new(config: &EngineConfig, pool: Pool) -> Node {
         Node {
-            engine: Engine::new(config.clone()).expect("the config was validated"),
+            engine: Engine::sharing(config.clone(), pool).expect("the config was validated"),
             stamp: 0,
             due: None,
             jobs: Vec::new(),
@@ -96,6 +102,8 @@ impl Node {
     pub fn count(&mut self) {
         let stats = self.engine.stats();
         self.totals.computed_tokens += stats.computed_tokens;
+        self.totals.host_tokens += stats.host_hits_tokens;
+        self.totals.pool_tokens += stats.pool_hits_tokens;
         self.totals.preemptions += stats.preemptions;
     }
 

@@ -12,7 +12,7 @@
 use std::iter::Peekable;
 use std::ops::Range;
 
-use warmroute_engine::{BlockName, Happened, Request};
+use warmroute_engine::{BlockName, Happened, Pool, Request};
 use warmroute_types::{Micros, Usage, WorkerId};
 
 use crate::config::{BadConfig, Config, NewsPath, View};
@@ -112,6 +112,7 @@ struct World<'a, S: Iterator<Item = Session>> {
 impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     fn new(config: &'a Config, rule: &Rule, sessions: Peekable<S>) -> World<'a, S> {
         let nodes = config.fleet.len();
+        let pool = Pool::new(config.pool_blocks());
         World {
             config,
             needs_overlap: rule.needs().overlap,
@@ -121,7 +122,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             asks: 0,
             jobs: Vec::new(),
             vacant: Vec::new(),
-            nodes: config.fleet.iter().map(Node::new).collect(),
+            nodes: config.fleet.iter().map(|engine| Node::new(engine, pool.clone())).collect(),
             gates: (0..config.routers).map(|_| Gate::new(rule, config.view, nodes)).collect(),
             directory: Directory::new(nodes),
             post: Post::new(nodes),

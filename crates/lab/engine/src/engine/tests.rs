@@ -1,13 +1,14 @@
 //! Each rule of the scheduler and the cache, with blocks of four tokens so that the numbers stay small.
 
 use super::*;
-use crate::{BlockName, PrefixCaching, Profile};
+use crate::{BlockName, PrefixCaching, Profile, Tier};
 
 mod caching;
 mod lifecycle;
 mod properties;
 mod runs;
 mod scheduling;
+mod tiers;
 
 const BLOCK: u32 = 4;
 

@@ -178,3 +178,26 @@ fn routers_with_views_of_their_own_find_less() {
     let (one, eight) = (hits(1), hits(8));
     assert!(eight * 5 < one * 4, "{eight} of {one}");
 }
+
+#[test]
+fn memory_behind_the_gpus_saves_computing_and_a_pool_serves_everybody() {
+    let run = |host_tokens: u64, pool_tokens: u64| {
+        let mut config = config(4);
+        let tier = |tokens| {
+            let latency = Micros(1_000);
+            (tokens > 0).then_some(warmroute_engine::Tier { tokens, megabytes_per_s: 25_000, latency })
+        };
+        for engine in &mut config.fleet {
+            (engine.kv_tokens, engine.host, engine.pool) = (20_000, tier(host_tokens), tier(pool_tokens));
+        }
+        let outcome = outcome(&config, "round_robin", chats(3_000));
+        let sum = |of: fn(&Totals) -> u64| outcome.totals.iter().map(of).sum::<u64>();
+        let ttft_us: u64 = outcome.records.iter().map(|record| record.ttft_us).sum();
+        (sum(|t| t.uncached_tokens), sum(|t| t.host_tokens), sum(|t| t.pool_tokens), ttft_us)
+    };
+    let (none, host, pool) = (run(0, 0), run(400_000, 0), run(0, 1_600_000));
+    assert_eq!((none.1, none.2, host.2, pool.1), (0, 0, 0, 0));
+    assert!(host.1 > 0 && host.0 < none.0, "{host:?} {none:?}");
+    assert!(pool.0 < host.0 * 9 / 10, "what others have computed too: {pool:?} {host:?}");
+    assert!(pool.3 < none.3, "and it is worth the time: {pool:?} {none:?}");
+}

@@ -28,10 +28,20 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
+/// Fast enough that a block or two are worth fetching, or not.
+fn tier() -> impl Strategy<Value = Tier> {
+    (0_u64..30, 1_u64..1_000_000, 0_u64..2_000).prop_map(|(blocks, megabytes_per_s, latency_us)| Tier {
+        tokens: blocks * u64::from(BLOCK),
+        megabytes_per_s,
+        latency: Micros(latency_us),
+    })
+}
+
 fn small_config() -> impl Strategy<Value = Config> {
     let caching = prop_oneof![4 => Just(PrefixCaching::On), 1 => Just(PrefixCaching::Off)];
-    (16_u64..40, 3_u32..30, 1_u32..6, caching).prop_map(
-        |(blocks, step_tokens_max, sequences_max, caching)| Config {
+    (16_u64..40, 3_u32..30, 1_u32..6, caching, proptest::option::of(tier())).prop_map(
+        |(blocks, step_tokens_max, sequences_max, caching, host)| Config {
+            host,
             step_tokens_max,
             sequences_max,
             prefix_caching: caching,

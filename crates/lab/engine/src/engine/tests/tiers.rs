@@ -1,0 +1,89 @@
+//! What is fetched instead of computed.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Pool;
+
+const FAST: Tier = Tier { tokens: 1 << 20, megabytes_per_s: 50_000, latency: Micros(100) };
+const SLOW: Tier = Tier { megabytes_per_s: 100, ..FAST };
+
+/// With a cache of 1,000 tokens.
+fn tiered(host: Option<Tier>, pool: Option<Tier>) -> Config {
+    Config { host, pool, ..config(250) }
+}
+
+/// A text is computed, another pushes it out, and it comes again: what it finds, and how long its first token takes.
+fn again(engine: &mut Engine, prompt_tokens: u32) -> (u32, u64) {
+    for (text, tokens) in [(1, 900), (2, 998)] {
+        submit(engine, request(text, tokens, 1));
+        run(engine);
+    }
+    submit(engine, request(1, prompt_tokens, 1));
+    let began = engine.step_ends;
+    let ends = engine.begin_step(began).unwrap();
+    let mut happened = Vec::new();
+    engine.finish_step(&mut happened);
+    engine.scheduler.check();
+    (started(&happened)[0].1, ends.since(began).0)
+}
+
+#[test]
+fn what_the_gpu_lost_is_fetched_where_that_is_faster() {
+    let mut none = Engine::new(tiered(None, None)).unwrap();
+    let (found, computing_us) = again(&mut none, 900);
+    assert_eq!(found, 0);
+    for (host, pool) in
+        [(Some(FAST), None), (None, Some(FAST)), (Some(Tier { tokens: 400, ..FAST }), Some(FAST))]
+    {
+        let mut engine = Engine::new(tiered(host, pool)).unwrap();
+        let (found, fetching_us) = again(&mut engine, 900);
+        assert_eq!(found, 896, "all but the block with the last token");
+        assert!(fetching_us < computing_us * 2 / 3, "{fetching_us} of {computing_us}");
+        let stats = engine.stats();
+        assert_eq!(stats.host_hits_tokens + stats.pool_hits_tokens, 896);
+        assert_eq!(
+            (stats.host_hits_tokens > 0, stats.pool_hits_tokens > 0),
+            (host.is_some(), pool.is_some())
+        );
+    }
+    for (host, pool) in [(Some(SLOW), None), (None, Some(SLOW))] {
+        let slow = again(&mut Engine::new(tiered(host, pool)).unwrap(), 900);
+        assert_eq!(slow, (0, computing_us), "computing is faster, and costs what it always did");
+    }
+}
+
+#[test]
+fn a_pool_serves_whoever_shares_it_and_outlives_them() {
+    let pool = Pool::new(1_000);
+    let mut engines = [(); 2].map(|()| Engine::sharing(tiered(None, Some(FAST)), pool.clone()).unwrap());
+    again(&mut engines[0], 900);
+    engines[0].restart();
+    let id = submit(&mut engines[1], request(1, 600, 1));
+    assert_eq!(started(&run(&mut engines[1])), [(id, 596)]);
+    assert!(pool.blocks() > 200, "what was copied is still there");
+    let mut host = Engine::new(tiered(Some(FAST), None)).unwrap();
+    again(&mut host, 900);
+    host.restart();
+    let id = submit(&mut host, request(2, 600, 1));
+    assert_eq!(started(&run(&mut host)), [(id, 0)], "a host's memory dies with its engine");
+}
+
+proptest! {
+    /// Alone, with whatever memory behind it, a prompt never takes longer than without.
+    #[test]
+    fn a_fetch_never_costs_more_than_computing(
+        prompt_tokens in 1_u32..900,
+        megabytes_per_s in 1_u64..200_000,
+        latency_us in 0_u64..20_000,
+        blocks in 0_u64..300,
+    ) {
+        let tokens = blocks * u64::from(BLOCK);
+        let tier = Tier { tokens, megabytes_per_s, latency: Micros(latency_us) };
+        let (_, without) = again(&mut Engine::new(tiered(None, None)).unwrap(), prompt_tokens);
+        for (host, pool) in [(Some(tier), None), (None, Some(tier)), (Some(tier), Some(tier))] {
+            let (_, with) = again(&mut Engine::new(tiered(host, pool)).unwrap(), prompt_tokens);
+            prop_assert!(with <= without, "{with} {without}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Memories behind the GPU's: the host's, and a pool that several engines share.
+//!
+//! ```text
+//!   GPU ──evicted──▶ host ──pushed out──▶ pool        a fetch: latency, then bytes / bandwidth
+//!    ▲                │ moved               │ copied
+//!    └────────────────┴─────────────────────┘
+//! ```
+//!
+//! A prompt takes what the GPU holds of its beginning; what follows may lie here. It is fetched when that takes less time than
+//! computing it, whole or not at all. The step in which the prompt is admitted waits for it, and so does everybody in that step: real
+//! connectors hide a part of it behind the computation, so a fetch is rather too dear here than too cheap.
+
+use warmroute_types::Micros;
+
+use crate::shelf::{Pool, Shelf};
+use crate::{BlockName, Config, StepCost, Tier};
+
+/// An engine's slower memories.
+#[derive(Clone, Debug)]
+pub struct Tiers {
+    host: Option<(Shelf, Tier)>,
+    pool: Option<(Pool, Tier)>,
+    cost: StepCost,
+    block_size: u32,
+    step_tokens_max: u32,
+    block_bytes: u64,
+}
+
+/// What could be fetched, and how long it would take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    pub host_blocks: u32,
+    pub pool_blocks: u32,
+    pub takes: Micros,
+}
+
+impl Offer {
+    pub fn blocks(&self) -> u32 {
+        self.host_blocks + self.pool_blocks
+    }
+}
+
+impl Tiers {
+    /// As configured; `None` where there is nothing but the GPU. Without a pool to share it has one of its own.
+    pub fn new(config: &Config, pool: Option<Pool>) -> Option<Tiers> {
+        let blocks = |tier: &Tier| tier.tokens / u64::from(config.block_size);
+        let host = config.host.map(|tier| (Shelf::new(blocks(&tier)), tier));
+        let pool = config.pool.map(|tier| (pool.unwrap_or_else(|| Pool::new(blocks(&tier))), tier));
+        let is_any = host.is_some() || pool.is_some();
+        is_any.then(|| Tiers {
+            host,
+            pool,
+            cost: config.profile.cost().at_speed(config.speed_percent),
+            block_size: config.block_size,
+            step_tokens_max: config.step_tokens_max,
+            block_bytes: u64::from(config.block_size) * config.profile.kv_token_bytes(),
+        })
+    }
+
+    /// The GPU has lost a block.
+    pub fn keep(&mut self, name: BlockName) {
+        let pushed_out = match &mut self.host {
+            Some((host, _)) => host.put(name),
+            None => Some(name),
+        };
+        if let (Some(name), Some((pool, _))) = (pushed_out, &self.pool) {
+            pool.lock().put(name);
+        }
+    }
+
+    /// The GPU has got a block: the host need not keep it.
+    pub fn release(&mut self, name: BlockName) {
+        self.host.iter_mut().for_each(|(host, _)| host.take(name));
+    }
+
+    /// The engine was started again; the pool outlives it.
+    pub fn restart(&mut self) {
+        self.host.iter_mut().for_each(|(host, _)| host.clear());
+    }
+
+    /// What is here of a chain from its start, if fetching it pays for a prompt that has `computed` tokens before it and
+    /// `remaining` more with it.
+    pub fn offer(&self, chain: &[BlockName], computed: u32, remaining: u32) -> Option<Offer> {
+        let offer = self.reach(chain);
+        let fetched = offer.blocks() * self.block_size;
+        let pays = fetched > 0
+            && self.computing(computed + fetched, remaining - fetched) + offer.takes
+                < self.computing(computed, remaining);
+        pays.then_some(offer)
+    }
+
+    fn computing(&self, computed: u32, remaining: u32) -> Micros {
+        self.cost.of_prompt(computed, remaining, self.step_tokens_max)
+    }
+
+    fn reach(&self, chain: &[BlockName]) -> Offer {
+        let pool = self.pool.as_ref().map(|(pool, _)| pool.lock());
+        let mut offer = Offer::default();
+        for &name in chain {
+            if self.host.as_ref().is_some_and(|(host, _)| host.has(name)) {
+                offer.host_blocks += 1;
+            } else if pool.as_ref().is_some_and(|pool| pool.has(name)) {
+                offer.pool_blocks += 1;
+            } else {
+                break;
+            }
+        }
+        let takes = |tier: Option<Tier>, blocks: u32| {
+            let bytes = u64::from(blocks) * self.block_bytes;
+            tier.filter(|_| blocks > 0).map_or(Micros::ZERO, |tier| tier.takes(bytes))
+        };
+        let (host, pool) = (self.host.as_ref().map(|one| one.1), self.pool.as_ref().map(|one| one.1));
+        offer.takes = takes(host, offer.host_blocks) + takes(pool, offer.pool_blocks);
+        offer
+    }
+
+    /// An offer is taken: what the host had moves, what the pool has is copied and counts as used.
+    pub fn fetch(&mut self, chain: &[BlockName]) {
+        for &name in chain {
+            match &mut self.host {
+                Some((host, _)) if host.has(name) => host.take(name),
+                _ => self.pool.iter().for_each(|(pool, _)| _ = pool.lock().put(name)),
+            }
+        }
+    }
+
+    /// Panics unless everything is within its bounds, and nothing of `names` is on the host too.
+    #[cfg(test)]
+    pub fn check(&self, mut names: impl Iterator<Item = BlockName>) {
+        let blocks = |tier: &Tier| tier.tokens / u64::from(self.block_size);
+        if let Some((host, tier)) = &self.host {
+            assert!(host.len() as u64 <= blocks(tier), "the host is bounded");
+            assert!(!names.any(|name| host.has(name)), "a block is on the GPU or on the host, never on both");
+        }
+        self.pool.iter().for_each(|(pool, tier)| assert!(pool.blocks() as u64 <= blocks(tier)));
+    }
+}

@@ -9,6 +9,7 @@ use world::client::{Call, chat, chat_stream, get, post};
 use world::eventually;
 use world::gate::Gate;
 use world::process::{Gateway, Process, engine, run};
+use world::scrap::Scrap;
 use world::script::Scripted;
 
 #[test]
@@ -111,7 +112,9 @@ fn workers_come_and_go_by_the_admin_side() {
 #[test]
 fn the_metrics_page_and_its_documentation_agree() {
     let engine = engine(&[]);
-    let gateway = Gateway::over(&[engine.url()], &["--load-interval-ms", "10"]);
+    let scrap = Scrap::new("metrics");
+    let record = scrap.file("trace.jsonl");
+    let gateway = Gateway::over(&[engine.url()], &["--load-interval-ms", "10", "--record", &record]);
     eventually("a load report has come", || {
         gateway.workers().pop().filter(|worker| worker["report"].is_object())
     });

@@ -40,7 +40,7 @@ def test_metrics_say_which_format_they_are_in(admin):
 
 def test_config_shows_what_is_in_force(admin):
     config = admin.config()
-    assert config["routing"]["policy"] == "cache_aware"
+    assert config["routing"]["policy"] == "expected_ttft"
     assert config["requests"]["max-payload-size"] > 0
 
 

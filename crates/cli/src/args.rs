@@ -41,7 +41,7 @@ Every option can also stand in the configuration file, in the table named by its
 as WARMROUTE_ and its name. Flags win over the environment, the environment over the file.
 
 Example:
-  warmroute serve --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy cache_aware")]
+  warmroute serve --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy least_loaded")]
 pub struct ServeArgs {
     /// Configuration file (TOML)
     #[arg(long, short, value_name = "FILE", env = "WARMROUTE_CONFIG", hide_env = true)]
@@ -141,7 +141,7 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Policies to compare, the first being the baseline
-    #[arg(long, value_delimiter = ',', default_value = "round_robin,cache_aware")]
+    #[arg(long, value_delimiter = ',', default_value = "round_robin,expected_ttft")]
     pub policies: Vec<String>,
     /// Print one JSON object instead of the table, and nothing else on stdout
     #[arg(long)]

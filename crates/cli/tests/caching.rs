@@ -46,7 +46,8 @@ fn total(gateway: &Gateway, metric: &str) -> f64 {
 #[test]
 fn conversations_stay_where_they_are_cached_and_spread_over_the_fleet() {
     let (_engines, urls) = engines(4);
-    let policies = ["cache_aware", "sticky_least_loaded", "weighted_score", "product", "dual_choice"];
+    let policies =
+        ["expected_ttft", "cache_aware", "sticky_least_loaded", "weighted_score", "product", "dual_choice"];
     for (turn, policy) in policies.into_iter().enumerate() {
         let gateway = over(&urls, &["--policy", policy]);
         let mut homes = BTreeSet::new();

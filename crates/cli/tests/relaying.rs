@@ -257,6 +257,6 @@ fn a_simulated_engine_streams_through_in_order() {
     let events: Vec<&str> = text.split("\n\n").filter(|event| !event.is_empty()).collect();
     assert!(response.complete && events.len() > 20, "{}", response.text());
     assert_eq!(events.last(), Some(&"data: [DONE]"));
-    assert_eq!(response.header("x-warmroute-policy"), Some("cache_aware"));
+    assert_eq!(response.header("x-warmroute-policy"), Some("expected_ttft"));
     assert_eq!(response.header("x-warmroute-worker"), Some(engine.url()));
 }

@@ -10,11 +10,11 @@ use warmroute_sim::{Incident, Passages, View, Workload};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  warmroute lab simulate --workload b2b --workers 8 --policies round_robin,cache_aware --seeds 3 --html report.html
+  warmroute lab simulate --workload b2b --workers 8 --policies round_robin,cache_aware,expected_ttft --seeds 3 --html report.html
   warmroute lab simulate --trace conversation_trace.jsonl.zst --rate-scale 4 --json -
   warmroute lab simulate --workload sharegpt --policy exec:./mine.py
 
-A policy may have parameters: weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
+A policy may have parameters: expected_ttft:without=queue (or behind, step, ties), weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
 exec:PROGRAM gets one JSON object a line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) and \
 answers with {\"index\": N}.")]
 pub struct SimulateArgs {

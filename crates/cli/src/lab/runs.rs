@@ -14,8 +14,8 @@ use super::exec::{self, Trouble};
 use super::scene::Scene;
 
 /// What everybody would compare.
-const POLICIES: [&str; 5] =
-    ["round_robin", "least_loaded", "prefix_affinity", "weighted_score", "cache_aware"];
+const POLICIES: [&str; 6] =
+    ["round_robin", "least_loaded", "prefix_affinity", "weighted_score", "cache_aware", "expected_ttft"];
 /// Beyond so many requests the bounds would take longer than the runs.
 const BOUNDS_REQUESTS_MAX: usize = 300_000;
 

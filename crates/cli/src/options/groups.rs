@@ -101,10 +101,10 @@ group! {
 group! {
     /// How workers are chosen.
     Routing in "routing" ("Routing") {
-        /// cache_aware, sticky_least_loaded, weighted_score, product, dual_choice, prefix_affinity, session_affinity,
-        /// least_loaded, power_of_two, round_robin or random [default: cache_aware]
+        /// expected_ttft, cache_aware, sticky_least_loaded, weighted_score, product, dual_choice, prefix_affinity,
+        /// session_affinity, least_loaded, power_of_two, round_robin or random [default: expected_ttft]
         #[arg(long, env = "WARMROUTE_POLICY", hide_env = true)]
-        policy: String = Some("cache_aware".to_owned()),
+        policy: String = Some("expected_ttft".to_owned()),
         /// What least_loaded counts: requests in flight, or requests waiting in the engines [default: in-flight]
         #[arg(long, value_enum, env = "WARMROUTE_LOAD_SIGNAL", hide_env = true)]
         load_signal: Signal = Some(Signal::InFlight),

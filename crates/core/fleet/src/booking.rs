@@ -39,7 +39,7 @@ impl Booking {
     /// Puts `work` on the worker's desk.
     pub fn make(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
         fleet.desk(worker).book(work);
-        let turn = fleet.pace(worker).book(work.effort, now);
+        let turn = fleet.pace(worker).book(work.effort, fleet.prefill_ms(worker, &work.effort), now);
         Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending }
     }
 

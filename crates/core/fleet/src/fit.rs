@@ -1,10 +1,15 @@
-//! What a prompt costs a worker, learned from what prompts have cost.
+//! What a prompt costs, learned from what prompts have cost.
 //!
-//! A least-squares fit of milliseconds on a few features of the request and of the batch it joins, none of which can make a
-//! prompt cheaper: every coefficient is held at or above zero. Old observations fade, so that a worker whose pace has
-//! changed is learned anew; each observation counts by its relative error, so that a hundred short prompts say as much
-//! about short prompts as a long one says about long ones; and one that is far off is pulled in, so that a single stall
-//! does not rewrite what is known. A worker that has shown little is believed to be like the others.
+//! Two things are learned. What prompts of all kinds take on the fleet's machines: a least-squares fit of milliseconds on a few
+//! features of the request and of the batch it joins, none of which can make a prompt cheaper, so every coefficient is
+//! held at or above zero. And how many times as long each worker takes: one number, because one worker's answers are
+//! too few and too much alike to tell eight coefficients from noise, and whoever noise made look fast would be given all the work.
+//!
+//! Old observations fade, so that what has changed is learned anew; each counts by its relative error, so that a hundred
+//! short prompts say as much about short prompts as a long one says about long ones; and one that is far off is pulled in, so
+//! that a single stall does not rewrite what is known.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// What a prompt's time may depend on.
 pub(crate) const FEATURES: usize = 8;
@@ -41,20 +46,27 @@ pub enum Place {
     Behind,
 }
 
-/// How fast a worker is.
+/// What prompts take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Speed {
     /// Milliseconds for each feature.
     pub ms: [f32; FEATURES],
-    /// How many times as long as [`Speed::UNKNOWN`] it has taken in all. Unlike the single coefficients, of which one may stand
+    /// How many times as long as [`Speed::UNKNOWN`] they take in all. Unlike the single coefficients, of which one may stand
     /// for another while all prompts are alike, this is always well known.
     pub slowness: f32,
 }
 
+/// How many times as long as the fleet's [`Speed`] one worker takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slowness {
+    ratio: f64,
+    weight: f64,
+}
+
 /// An observation keeps so much of its weight with each one after it.
 const FADING: f64 = 0.99;
-/// The fleet's knowledge counts as so many observations of a worker's own.
-const FLEET_WEIGHT: f64 = 10.0;
+/// That a worker is like the others counts as so many observations.
+const ALIKE_WEIGHT: f64 = 10.0;
 /// What was believed before anything was seen counts as so much of one observation.
 const UNKNOWN_WEIGHT: f64 = 0.2;
 /// An observation is pulled in to so many times what was expected.
@@ -107,6 +119,33 @@ impl Speed {
     }
 }
 
+/// A speed that decisions read while it is learned. Each number stands for itself: one that is an answer older does no harm.
+#[derive(Debug)]
+pub(crate) struct SharedSpeed {
+    ms: [AtomicU32; FEATURES],
+    slowness: AtomicU32,
+}
+
+impl Default for SharedSpeed {
+    fn default() -> SharedSpeed {
+        let shared = SharedSpeed { ms: Default::default(), slowness: AtomicU32::new(0) };
+        shared.set(Speed::UNKNOWN);
+        shared
+    }
+}
+
+impl SharedSpeed {
+    pub(crate) fn get(&self) -> Speed {
+        let read = |cell: &AtomicU32| f32::from_bits(cell.load(Relaxed));
+        Speed { ms: std::array::from_fn(|at| read(&self.ms[at])), slowness: read(&self.slowness) }
+    }
+
+    pub(crate) fn set(&self, speed: Speed) {
+        self.ms.iter().zip(speed.ms).for_each(|(cell, ms)| cell.store(ms.to_bits(), Relaxed));
+        self.slowness.store(speed.slowness.to_bits(), Relaxed);
+    }
+}
+
 /// What one more answer adds to a step of the unknown machine.
 const STEP_SEQUENCE_MS: f32 = 0.01;
 /// What one more token of context adds.
@@ -123,8 +162,9 @@ pub(crate) struct Fit {
 }
 
 impl Fit {
-    /// Nothing seen; starting from what is believed.
-    pub(crate) fn starting_from(believed: Speed) -> Fit {
+    /// Nothing seen.
+    pub(crate) fn new() -> Fit {
+        let believed = Speed::UNKNOWN;
         Fit {
             products: [[0.0; FEATURES]; FEATURES],
             moments: [0.0; FEATURES],
@@ -134,8 +174,8 @@ impl Fit {
         }
     }
 
-    /// Takes in what prompts have cost. `fleet` is what all workers together have shown.
-    pub(crate) fn learn(&mut self, features: &Features, took_ms: f64, fleet: Option<&Fit>) {
+    /// Takes in what prompts have cost.
+    pub(crate) fn learn(&mut self, features: &Features, took_ms: f64) {
         let took = took_ms.clamp(0.0, self.believable_ms(features));
         let unknown = dot(features, &Speed::UNKNOWN.ms.map(f64::from)) + RESOLUTION_MS;
         let weight = unknown.powi(-2);
@@ -148,7 +188,7 @@ impl Fit {
             self.moments[row] = self.moments[row] * FADING + weight * features[row] * took;
         }
         self.slowness += ((took + RESOLUTION_MS) / unknown - self.slowness) / self.weight.max(1.0);
-        self.solve(fleet);
+        self.solve();
     }
 
     /// More than this is somebody's fault, not the worker's pace.
@@ -156,33 +196,45 @@ impl Fit {
         if self.weight < TRUSTING {
             return f64::INFINITY;
         }
-        OUTLIER_FACTOR * (dot(features, &self.coefficients) + RESOLUTION_MS)
+        OUTLIER_FACTOR * (self.expected_ms(features) + RESOLUTION_MS)
     }
 
-    fn solve(&mut self, fleet: Option<&Fit>) {
-        let share = fleet.map_or(0.0, |fleet| FLEET_WEIGHT / fleet.weight.max(1.0));
-        for _ in 0..ROUNDS {
-            for at in 0..FEATURES {
-                let own = self.pull(at, &self.coefficients);
-                let others = fleet.map_or((0.0, 0.0), |fleet| fleet.pull(at, &self.coefficients));
-                let believed = UNKNOWN_WEIGHT * self.products[at][at].max(1e-6) / self.weight.max(1.0);
-                let moment = own.0 + share * others.0 + believed * f64::from(Speed::UNKNOWN.ms[at]);
-                let product = own.1 + share * others.1 + believed;
-                self.coefficients[at] = (moment / product).max(0.0);
-            }
+    /// Sets one coefficient after another to what the observations want of it while the others stay.
+    fn solve(&mut self) {
+        for at in (0..ROUNDS).flat_map(|_| 0..FEATURES) {
+            let product = self.products[at][at];
+            let others = dot(&self.products[at], &self.coefficients) - product * self.coefficients[at];
+            let believed = UNKNOWN_WEIGHT * product.max(1e-6) / self.weight.max(1.0);
+            let moment = self.moments[at] - others + believed * f64::from(Speed::UNKNOWN.ms[at]);
+            self.coefficients[at] = (moment / (product + believed)).max(0.0);
         }
     }
 
-    /// What the observations want of one coefficient while the others stay.
-    fn pull(&self, at: usize, coefficients: &Features) -> (f64, f64) {
-        let product = self.products[at][at];
-        let others = dot(&self.products[at], coefficients) - product * coefficients[at];
-        (self.moments[at] - others, product)
+    /// What is expected of these features.
+    pub(crate) fn expected_ms(&self, features: &Features) -> f64 {
+        dot(features, &self.coefficients)
     }
 
     /// What has been learned.
     pub(crate) fn speed(&self) -> Speed {
         Speed { ms: self.coefficients.map(|ms| ms as f32), slowness: self.slowness as f32 }
+    }
+}
+
+impl Slowness {
+    /// Like the others.
+    pub(crate) const NONE: Slowness = Slowness { ratio: 1.0, weight: 0.0 };
+
+    /// Takes in what a worker took where the fleet would have taken so long.
+    pub(crate) fn learn(&mut self, took_ms: f64, fleet_ms: f64) {
+        let seen = (took_ms + RESOLUTION_MS) / (fleet_ms + RESOLUTION_MS);
+        let seen = if self.weight < TRUSTING { seen } else { seen.min(OUTLIER_FACTOR * self.ratio) };
+        self.weight = self.weight * FADING + 1.0;
+        self.ratio += (seen - self.ratio) / (self.weight + ALIKE_WEIGHT);
+    }
+
+    pub(crate) fn ratio(&self) -> f64 {
+        self.ratio
     }
 }
 
@@ -194,12 +246,12 @@ fn dot(a: &Features, b: &Features) -> f64 {
 mod tests {
     use super::*;
 
-    /// A worker that takes so long for a token, and `noise` times as long now and then.
-    fn taught(fit: &mut Fit, token_ms: f64, observations: u32, fleet: Option<&Fit>) {
+    /// Prompts that take so long for a token, and now and then fifty times as long.
+    fn taught(fit: &mut Fit, token_ms: f64, observations: u32) {
         for n in 0..observations {
             let effort = effort(n);
             let stall = if n % 29 == 28 { 50.0 } else { 1.0 };
-            fit.learn(&effort.features(), (8.0 + f64::from(effort.miss_tokens) * token_ms) * stall, fleet);
+            fit.learn(&effort.features(), truth(&effort, token_ms) * stall);
         }
     }
 
@@ -207,46 +259,47 @@ mod tests {
         Effort { miss_tokens: (n * 7_919) % 6_000, cached_tokens: (n * 31) % 5_000, ..Effort::default() }
     }
 
+    fn truth(effort: &Effort, token_ms: f64) -> f64 {
+        8.0 + f64::from(effort.miss_tokens) * token_ms
+    }
+
     fn error(fit: &Fit, token_ms: f64) -> f64 {
-        let error = |n| {
-            let effort = effort(n);
-            let truth = 8.0 + f64::from(effort.miss_tokens) * token_ms;
-            (f64::from(fit.speed().prefill_ms(&effort)) / truth - 1.0).abs()
-        };
-        (0..50).map(error).sum::<f64>() / 50.0
+        let error = |n| f64::from(fit.speed().prefill_ms(&effort(n))) / truth(&effort(n), token_ms) - 1.0;
+        (0..50).map(error).map(f64::abs).sum::<f64>() / 50.0
     }
 
     #[test]
     fn a_pace_is_learned_from_a_few_answers_whatever_it_is() {
         for token_ms in [0.002, 0.02, 0.2, 2.0] {
-            let mut fit = Fit::starting_from(Speed::UNKNOWN);
-            taught(&mut fit, token_ms, 28, None);
+            let mut fit = Fit::new();
+            taught(&mut fit, token_ms, 28);
             assert!(error(&fit, token_ms) < 0.25, "{token_ms}: {}", error(&fit, token_ms));
         }
     }
 
     #[test]
     fn a_stall_now_and_then_hardly_matters() {
-        let mut fit = Fit::starting_from(Speed::UNKNOWN);
-        taught(&mut fit, 0.05, 400, None);
+        let mut fit = Fit::new();
+        taught(&mut fit, 0.05, 400);
         assert!(error(&fit, 0.05) < 0.3, "{}", error(&fit, 0.05));
     }
 
     #[test]
-    fn a_new_worker_is_believed_to_be_like_the_others_until_it_shows_otherwise() {
-        let mut fleet = Fit::starting_from(Speed::UNKNOWN);
-        taught(&mut fleet, 0.3, 200, None);
-        let mut own = Fit::starting_from(fleet.speed());
-        assert!(error(&own, 0.3) < 0.3);
-        taught(&mut own, 0.9, 60, Some(&fleet));
-        assert!(error(&own, 0.9) < 0.3, "{}", error(&own, 0.9));
+    fn what_has_changed_is_learned_anew() {
+        let mut fit = Fit::new();
+        taught(&mut fit, 0.02, 1_000);
+        taught(&mut fit, 0.1, 400);
+        assert!(error(&fit, 0.1) < 0.3, "{}", error(&fit, 0.1));
     }
 
     #[test]
-    fn a_worker_that_has_changed_is_learned_anew() {
-        let mut fit = Fit::starting_from(Speed::UNKNOWN);
-        taught(&mut fit, 0.02, 1_000, None);
-        taught(&mut fit, 0.1, 250, None);
-        assert!(error(&fit, 0.1) < 0.3, "{}", error(&fit, 0.1));
+    fn a_worker_is_like_the_others_until_it_shows_otherwise_and_again_when_it_has_changed() {
+        let mut slowness = Slowness::NONE;
+        slowness.learn(500.0, 100.0);
+        assert!(slowness.ratio() < 1.5, "one answer proves little: {}", slowness.ratio());
+        (0..200).for_each(|_| slowness.learn(300.0, 100.0));
+        assert!((2.6..3.0).contains(&slowness.ratio()), "{}", slowness.ratio());
+        (0..400).for_each(|_| slowness.learn(100.0, 100.0));
+        assert!((0.95..1.1).contains(&slowness.ratio()), "{}", slowness.ratio());
     }
 }

@@ -6,7 +6,7 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_types::{Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, WorkerId, WorkerState};
 
 use crate::desk::Desk;
-use crate::fit::{Fit, Speed};
+use crate::fit::{Fit, SharedSpeed};
 use crate::pace::{Batch, Pace};
 use crate::{
     Belief, DeskView, Effort, Health, HealthConfig, Models, Outlook, ProbeResult, Worker, WorkerView,
@@ -17,8 +17,9 @@ pub struct Fleet {
     seats: RwLock<Vec<Seat>>,
     desks: Box<[Desk]>,
     paces: Box<[Pace]>,
-    /// What all workers together have shown.
-    pace: Mutex<Fit>,
+    /// What all workers together have shown, and what follows from it for every decision.
+    fit: Mutex<Fit>,
+    speed: SharedSpeed,
     health: HealthConfig,
 }
 
@@ -62,8 +63,8 @@ impl Fleet {
     pub fn new(health: HealthConfig) -> Fleet {
         let desks = (0..MAX_WORKERS).map(|_| Desk::default()).collect();
         let paces = (0..MAX_WORKERS).map(|_| Pace::default()).collect();
-        let pace = Mutex::new(Fit::starting_from(Speed::UNKNOWN));
-        Fleet { seats: RwLock::new(Vec::new()), desks, paces, pace, health }
+        let (fit, speed) = (Mutex::new(Fit::new()), SharedSpeed::default());
+        Fleet { seats: RwLock::new(Vec::new()), desks, paces, fit, speed, health }
     }
 
     /// Seats a worker. One that is already here keeps its seat and what it learned; one that was leaving is called
@@ -88,7 +89,7 @@ impl Fleet {
             prefix_cache: None,
         };
         self.desks[free].wipe();
-        self.paces[free].forget(&self.pace.lock());
+        self.paces[free].forget();
         if free == seats.len() {
             seats.push(seat)
         } else {
@@ -222,12 +223,12 @@ impl Fleet {
 
     /// Milliseconds that a prompt is expected to take on this worker, once it is its turn.
     pub fn prefill_ms(&self, worker: WorkerId, effort: &Effort) -> f32 {
-        self.pace(worker).speed().prefill_ms(effort)
+        self.pace(worker).slowness() * self.speed.get().prefill_ms(effort)
     }
 
     /// Milliseconds that a request would add to one token of every answer there, its own included.
     pub fn step_ms(&self, worker: WorkerId, effort: &Effort) -> f32 {
-        self.pace(worker).speed().step_ms(effort)
+        self.pace(worker).slowness() * self.speed.get().step_ms(effort)
     }
 
     /// A worker has said how large its cache is.
@@ -237,13 +238,13 @@ impl Fleet {
 
     /// What is known of a worker's pace goes: its engine has been restarted, perhaps as another.
     pub fn forget_pace(&self, worker: WorkerId) {
-        self.pace(worker).forget(&self.pace.lock());
+        self.pace(worker).forget();
     }
 
     pub(crate) fn learn_pace(&self, worker: WorkerId, batch: &Batch) {
-        let mut all = self.pace.lock();
-        all.learn(&batch.features, batch.took_ms, None);
-        self.pace(worker).learn(batch, &all);
+        let mut fit = self.fit.lock();
+        self.pace(worker).learn(batch, &mut fit);
+        self.speed.set(fit.speed());
     }
 
     /// The numbers on a worker's desk.

@@ -6,19 +6,18 @@
 //! word from the engine.
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use warmroute_types::Micros;
 
-use crate::fit::{Effort, FEATURES, Features, Fit, Place, Speed};
+use crate::fit::{Effort, Features, Fit, Place, Slowness};
 
 /// One seat's pace: what decisions read, as atomics, and behind it what that follows from.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Pace {
-    speed: [AtomicU32; FEATURES],
+    /// How many times as long as the fleet's it takes; f32 bits.
     slowness: AtomicU32,
     /// Prompts that are booked and not done.
     prompts: AtomicU32,
@@ -33,16 +32,16 @@ pub(crate) struct Pace {
     /// Tokens of the worker's cache; 0 until it is known.
     kv_tokens: AtomicU64,
     row: Mutex<Row>,
-    fit: OnceLock<Box<Mutex<Fit>>>,
 }
 
 /// The prompts in the order in which they were booked.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Row {
     turns: VecDeque<Expected>,
     last_number: u64,
     /// Those whose first tokens were heard last.
     batch: Option<Batch>,
+    slowness: Slowness,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,20 +88,21 @@ pub struct Outlook {
 
 impl Default for Pace {
     fn default() -> Pace {
-        let pace = Pace {
-            speed: Default::default(),
-            slowness: AtomicU32::new(0),
+        Pace {
+            slowness: AtomicU32::new(1.0_f32.to_bits()),
             prompts: AtomicU32::new(0),
             booked_us: AtomicU64::new(0),
             head_us: AtomicU64::new(0),
             begun_at: AtomicU64::new(0),
             booked_at: AtomicU64::new(0),
             kv_tokens: AtomicU64::new(0),
-            row: Mutex::default(),
-            fit: OnceLock::new(),
-        };
-        pace.set_speed(Speed::UNKNOWN);
-        pace
+            row: Mutex::new(Row {
+                turns: VecDeque::new(),
+                last_number: 0,
+                batch: None,
+                slowness: Slowness::NONE,
+            }),
+        }
     }
 }
 
@@ -123,14 +123,14 @@ impl Pace {
         }
     }
 
-    /// How fast it is.
-    pub(crate) fn speed(&self) -> Speed {
-        let read = |cell: &AtomicU32| f32::from_bits(cell.load(Relaxed));
-        Speed { ms: std::array::from_fn(|at| read(&self.speed[at])), slowness: read(&self.slowness) }
+    /// How many times as long as the fleet's it takes.
+    pub(crate) fn slowness(&self) -> f32 {
+        f32::from_bits(self.slowness.load(Relaxed))
     }
 
-    pub(crate) fn book(&self, effort: Effort, now: Micros) -> Turn {
-        let us = (self.speed().prefill_ms(&effort) * 1e3) as u64;
+    /// Books a prompt that is expected to take so long.
+    pub(crate) fn book(&self, effort: Effort, expected_ms: f32, now: Micros) -> Turn {
+        let us = (expected_ms * 1e3) as u64;
         let mut row = self.row.lock();
         if row.turns.is_empty() {
             self.begun_at.store(now.0, Relaxed);
@@ -181,34 +181,31 @@ impl Pace {
         self.head_us.store(row.turns.front().map_or(0, |turn| turn.us), Relaxed);
     }
 
-    /// Takes in what prompts took.
-    pub(crate) fn learn(&self, batch: &Batch, fleet: &Fit) {
-        let mut fit = self.fit(fleet).lock();
-        fit.learn(&batch.features, batch.took_ms, Some(fleet));
-        self.set_speed(fit.speed());
+    /// Takes in what prompts took, and the fleet with it.
+    pub(crate) fn learn(&self, batch: &Batch, fleet: &mut Fit) {
+        let mut row = self.row.lock();
+        let fleet_ms = fleet.expected_ms(&batch.features);
+        fleet.learn(&batch.features, batch.took_ms / row.slowness.ratio());
+        row.slowness.learn(batch.took_ms, fleet_ms);
+        self.set_slowness(row.slowness);
     }
 
     /// Another engine sits here now: it is believed to be like the others. What a seat needs is allocated now, not by requests.
-    pub(crate) fn forget(&self, fleet: &Fit) {
-        *self.fit(fleet).lock() = Fit::starting_from(fleet.speed());
-        self.row.lock().turns.reserve(PROMPTS_USUAL);
-        self.set_speed(fleet.speed());
+    pub(crate) fn forget(&self) {
+        let mut row = self.row.lock();
+        row.slowness = Slowness::NONE;
+        row.batch = None;
+        row.turns.reserve(PROMPTS_USUAL);
+        self.set_slowness(row.slowness);
         self.set_kv_tokens(0);
     }
 
-    fn fit(&self, fleet: &Fit) -> &Mutex<Fit> {
-        self.fit.get_or_init(|| Box::new(Mutex::new(Fit::starting_from(fleet.speed()))))
+    fn set_slowness(&self, slowness: Slowness) {
+        self.slowness.store((slowness.ratio() as f32).to_bits(), Relaxed);
     }
 
     pub(crate) fn set_kv_tokens(&self, tokens: u64) {
         self.kv_tokens.store(tokens, Relaxed);
-    }
-
-    fn set_speed(&self, speed: Speed) {
-        let cells = self.speed.iter().chain([&self.slowness]);
-        cells
-            .zip(speed.ms.into_iter().chain([speed.slowness]))
-            .for_each(|(cell, ms)| cell.store(ms.to_bits(), Relaxed));
     }
 }
 
@@ -216,21 +213,22 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn effort(miss_tokens: u32) -> Effort {
-        Effort { miss_tokens, ..Effort::default() }
+    /// Books a prompt of so many tokens, at a millisecond for 40.
+    fn book(pace: &Pace, miss_tokens: u32, now: Micros) -> Turn {
+        pace.book(Effort { miss_tokens, ..Effort::default() }, miss_tokens as f32 / 40.0, now)
     }
 
     #[test]
     fn what_is_booked_lies_ahead_until_it_is_computed() {
         let pace = Pace::default();
         assert_eq!(pace.outlook(Micros(0)).queue_ms, 0.0);
-        let long = pace.book(effort(10_000), Micros(1_000));
+        let long = book(&pace, 10_000, Micros(1_000));
         let alone = pace.outlook(Micros(1_000));
-        assert!(alone.queue_ms > 250.0, "{alone:?}");
+        assert_eq!(alone.queue_ms, 250.0);
         assert_eq!((alone.place, alone.prompts), (Place::Behind, 1));
         let later = pace.outlook(Micros(101_000));
         assert!((alone.queue_ms - later.queue_ms - 100.0).abs() < 1.0, "time has passed: {later:?}");
-        pace.book(effort(1_000), Micros(101_000));
+        book(&pace, 1_000, Micros(101_000));
         let overdue = pace.outlook(Micros(9_000_000)).queue_ms;
         assert!((25.0..40.0).contains(&overdue), "the second one has not begun: {overdue}");
         pace.first_token(long, Micros(9_000_000));
@@ -240,8 +238,8 @@ mod tests {
     #[test]
     fn a_first_token_shows_that_all_before_it_are_done() {
         let pace = Pace::default();
-        let unheard = pace.book(effort(5_000), Micros(0));
-        let heard = pace.book(effort(100), Micros(0));
+        let unheard = book(&pace, 5_000, Micros(0));
+        let heard = book(&pace, 100, Micros(0));
         pace.first_token(heard, Micros(200_000));
         assert_eq!(pace.outlook(Micros(200_000)), Outlook { idle: Micros(200_000), ..Outlook::default() });
         pace.release(unheard);
@@ -251,7 +249,7 @@ mod tests {
     #[test]
     fn prompts_of_one_step_are_learned_from_together() {
         let pace = Pace::default();
-        let turns = [1_000, 2_000, 3_000].map(|tokens| pace.book(effort(tokens), Micros(0)));
+        let turns = [1_000, 2_000, 3_000].map(|tokens| book(&pace, tokens, Micros(0)));
         assert!(pace.first_token(turns[0], Micros(150_000)).is_none(), "it may not be complete");
         assert!(pace.first_token(turns[1], Micros(150_100)).is_none());
         let batch = pace.first_token(turns[2], Micros(300_000)).unwrap();
@@ -262,7 +260,7 @@ mod tests {
     #[test]
     fn what_never_had_a_first_token_leaves_nothing_behind() {
         let pace = Pace::default();
-        let turns: Vec<Turn> = (1..50).map(|tokens| pace.book(effort(tokens * 100), Micros(0))).collect();
+        let turns: Vec<Turn> = (1..50).map(|tokens| book(&pace, tokens * 100, Micros(0))).collect();
         turns.into_iter().for_each(|turn| pace.release(turn));
         assert_eq!((pace.outlook(Micros(1)).queue_ms, pace.outlook(Micros(1)).prompts), (0.0, 0));
     }

@@ -14,7 +14,7 @@ Examples:
   warmroute lab simulate --trace conversation_trace.jsonl.zst --rate-scale 4 --json -
   warmroute lab simulate --workload sharegpt --policy exec:./mine.py
 
-A policy may have parameters: expected_ttft:without=queue (or behind, step, ties), weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
+A policy may have parameters: expected_ttft:without=queue (or behind, step, lacking, ties), weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
 exec:PROGRAM gets one JSON object a line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) and \
 answers with {\"index\": N}.")]
 pub struct SimulateArgs {

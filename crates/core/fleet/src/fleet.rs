@@ -236,11 +236,6 @@ impl Fleet {
         self.pace(worker).set_kv_tokens(tokens);
     }
 
-    /// What is known of a worker's pace goes: its engine has been restarted, perhaps as another.
-    pub fn forget_pace(&self, worker: WorkerId) {
-        self.pace(worker).forget();
-    }
-
     pub(crate) fn learn_pace(&self, worker: WorkerId, batch: &Batch) {
         let mut fit = self.fit.lock();
         self.pace(worker).learn(batch, &mut fit);

@@ -3,13 +3,16 @@
 //! Everything is time, in milliseconds:
 //!
 //! ```text
-//! cost = queue + prefill + prompts ahead × prefill + 10 × step
+//! cost = queue + (1 + prompts ahead) × (prefill - lacking) + 10 × step
 //! ```
 //!
 //! The first two are this request's own wait. Work also makes those wait who come after it, and as many come as are waiting
 //! now: hence the third, which makes warmth worth the more the longer the queues are, and costs nothing when there are none.
 //! The fourth is what its answer takes from all answers beside it, for a while: without it the fastest prefill would win
 //! until its worker's memory is full of answers.
+//!
+//! *lacking* is what a worker would compute only because it lacks what the others have: a head that everybody shares. It is
+//! paid once, and from then on this worker is as good as they are; who counted it would never use it.
 //!
 //! Whoever is about as good as the best is as good. Of those the one that has waited longest takes it, which spreads cold
 //! prompts as evenly as turns would.
@@ -37,6 +40,8 @@ pub enum Part {
     Behind,
     /// What its answer takes from other answers.
     Step,
+    /// That what everybody has is had by all, sooner or later.
+    Lacking,
     /// That about as good is as good.
     Ties,
 }
@@ -53,8 +58,9 @@ impl ExpectedTtft {
     fn cost_ms(&self, candidate: &Candidate) -> f32 {
         let weight = |part: Part, weight: f32| if self.without == Some(part) { 0.0 } else { weight };
         let estimate = &candidate.estimate;
+        let work_ms = estimate.prefill_ms - weight(Part::Lacking, estimate.lacking_ms);
         weight(Part::Queue, estimate.queue_ms)
-            + estimate.prefill_ms * (1.0 + weight(Part::Behind, estimate.prompts_ahead as f32))
+            + work_ms * (1.0 + weight(Part::Behind, estimate.prompts_ahead as f32))
             + estimate.step_ms * weight(Part::Step, STEPS)
     }
 
@@ -107,7 +113,7 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(seat, &(queue_ms, prefill_ms, prompts_ahead, step_ms))| Candidate {
-                estimate: Estimate { queue_ms, prefill_ms, step_ms, prompts_ahead, idle: Micros(0) },
+                estimate: Estimate { queue_ms, prefill_ms, step_ms, prompts_ahead, ..Estimate::default() },
                 ..candidate(seat as u16, prompts_ahead)
             })
             .collect();

@@ -48,6 +48,8 @@ pub struct Estimate {
     /// What is missing of its own prompt, computed beside the answers that are being written, with everything that every
     /// request takes: the network, the end of the step under way.
     pub prefill_ms: f32,
+    /// Of that, what it takes only because its worker lacks what the others have of the prompt, and will have from then on.
+    pub lacking_ms: f32,
     /// What it would add to one token of every answer there, its own included.
     pub step_ms: f32,
     /// Prompts booked before it.

@@ -254,7 +254,35 @@ impl Section {
             });
         }
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = 0);
+        self.spare(fleet);
     }
+
+    /// Sets apart what a worker would compute only because it is the one that lacks what the others have.
+    fn spare(&mut self, fleet: &Fleet) {
+        let common_tokens = common(self.candidates.iter().map(|candidate| candidate.overlap_tokens));
+        for (candidate, effort) in self.candidates.iter_mut().zip(&self.efforts) {
+            let lacking_tokens =
+                common_tokens.saturating_sub(candidate.overlap_tokens).min(effort.miss_tokens);
+            if lacking_tokens > 0 {
+                let like_others = Effort {
+                    miss_tokens: effort.miss_tokens - lacking_tokens,
+                    cached_tokens: effort.cached_tokens + lacking_tokens,
+                    ..*effort
+                };
+                let like_others_ms = fleet.prefill_ms(candidate.worker, &like_others);
+                candidate.estimate.lacking_ms = (candidate.estimate.prefill_ms - like_others_ms).max(0.0);
+            }
+        }
+    }
+}
+
+/// What workers hold of a prompt on average, the one that holds most left out: of a conversation that one worker has, nothing; of
+/// a head that everybody shares, nearly all of it.
+fn common(overlaps: impl Iterator<Item = u32>) -> u32 {
+    let (sum, most, count) = overlaps.fold((0_u64, 0, 0_u64), |(sum, most, count), tokens| {
+        (sum + u64::from(tokens), tokens.max(most), count + 1)
+    });
+    (sum - u64::from(most)).checked_div(count.saturating_sub(1)).unwrap_or(0) as u32
 }
 
 /// Caches hold whole blocks, where it is known how large they are.

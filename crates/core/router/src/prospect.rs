@@ -38,6 +38,7 @@ impl Prospect {
         let estimate = Estimate {
             queue_ms: outlook.queue_ms + strangers_ms(desk, &outlook, at, prefill_ms),
             prefill_ms,
+            lacking_ms: 0.0,
             step_ms: fleet.step_ms(worker, &effort),
             prompts_ahead: outlook.prompts,
             idle: outlook.idle,

@@ -109,8 +109,13 @@ fn set_expected_ttft(rule: &mut ExpectedTtft, key: &str, value: &str) -> Result<
         ("without", "queue") => Part::Queue,
         ("without", "behind") => Part::Behind,
         ("without", "step") => Part::Step,
+        ("without", "lacking") => Part::Lacking,
         ("without", "ties") => Part::Ties,
-        _ => return Err(format!("`{key}={value}`: known is without, of queue, behind, step and ties")),
+        _ => {
+            return Err(format!(
+                "`{key}={value}`: known is without, of queue, behind, step, lacking and ties"
+            ));
+        }
     };
     rule.without = Some(part);
     Ok(())

@@ -1,0 +1,87 @@
+//! What the default policy promises beyond a short time to first token: prefixes lie where they are used, a hot one on all
+//! workers and a rare one on one; workers that come are warmed, and those that go leave no crowd behind.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+use warmroute_engine::Profile;
+use warmroute_sim::{Config, Outcome, Piece, Record, Rule, Session, Thread, Turn, View, mix, run};
+use warmroute_types::Micros;
+
+const WORKERS: usize = 8;
+const HEAD: Piece = Piece { content: 7, tokens: 512 };
+
+/// One conversation: everybody's head, then its own text, which grows by a question and an answer with each turn.
+fn conversation(id: u64, starts: Micros, turns: u64) -> Session {
+    let own = |part: u64, tokens: u32| Piece { content: mix(id << 16 | part), tokens };
+    let mut prompt = vec![HEAD, own(0, 3_000)];
+    let thread = Thread { key: Some(id), first_tokens: 3_512 };
+    let turns = (1..=turns).map(|turn| {
+        prompt.push(own(2 * turn, 200));
+        let answer = own(2 * turn + 1, 60);
+        let asked = prompt.clone();
+        prompt.push(answer);
+        Turn { think: Micros::from_secs(5), thread, prompt: asked, answer: vec![answer] }
+    });
+    Session { starts, turns: turns.collect() }
+}
+
+/// Conversations of six turns that begin so many milliseconds apart.
+fn conversations(count: u64, apart_ms: u64) -> impl Iterator<Item = Session> {
+    (0..count).map(move |id| conversation(id + 1, Micros::from_millis(id * apart_ms), 6))
+}
+
+fn lab(incidents: &[&str], sessions: impl Iterator<Item = Session>) -> Outcome {
+    let config = Config {
+        view: View::Exact,
+        incidents: incidents.iter().map(|text| text.parse().unwrap()).collect(),
+        ..Config::new(Profile::Llama3_1_8b, WORKERS)
+    };
+    run(&config, &Rule::parse("expected_ttft").unwrap(), sessions).unwrap()
+}
+
+fn counts<'a>(records: impl Iterator<Item = &'a Record>) -> [u32; WORKERS] {
+    let mut counts = [0; WORKERS];
+    records.for_each(|record| counts[record.worker as usize] += 1);
+    counts
+}
+
+#[test]
+fn what_all_share_is_on_all_workers_and_what_one_needs_on_one() {
+    let outcome = lab(&[], conversations(400, 150));
+    let got = counts(outcome.records.iter());
+    assert!(got.iter().all(|&n| n > 200), "everybody works: {got:?}");
+    let later: Vec<_> = outcome.records.iter().filter(|record| record.turn > 0).collect();
+    let warm = later.iter().filter(|record| record.cached_tokens > 3_400).count();
+    assert!(warm * 100 >= later.len() * 95, "{warm} of {} later turns found their conversation", later.len());
+    let cold: Vec<_> = outcome.records.iter().filter(|r| r.turn == 0 && r.asked_us > 5_000_000).collect();
+    let headed = cold.iter().filter(|record| record.cached_tokens >= 512).count();
+    assert!(headed * 100 >= cold.len() * 98, "{headed} of {} first turns found the head", cold.len());
+}
+
+#[test]
+fn a_worker_that_joins_soon_has_its_share() {
+    let outcome = lab(&["join:7@30"], conversations(500, 120));
+    let got = counts(outcome.records.iter().filter(|record| record.asked_us > 40_000_000));
+    let mean = got.iter().sum::<u32>() / WORKERS as u32;
+    assert!(got[7] > mean / 2, "{got:?}");
+    assert!(got[7] < mean * 2, "nor is it flooded: {got:?}");
+    let stayed = |r: &&Record| r.worker != 7 && r.turn > 0 && r.asked_us > 30_000_000;
+    let stayed: Vec<_> = outcome.records.iter().filter(stayed).collect();
+    let warm = stayed.iter().filter(|record| record.cached_tokens > 3_400).count();
+    assert!(warm * 100 >= stayed.len() * 95, "the others keep what they had: {warm} of {}", stayed.len());
+}
+
+#[test]
+fn what_a_worker_had_goes_to_all_others_when_it_leaves_or_dies() {
+    for incident in ["leave:0@30", "fail:0@30"] {
+        let outcome = lab(&[incident], conversations(500, 120));
+        // Conversations that find no more than everybody's head, though they had begun: they were on worker 0.
+        let moved = |r: &&Record| r.turn > 0 && r.asked_us > 30_000_000 && r.cached_tokens <= 512;
+        let got = counts(outcome.records.iter().filter(moved));
+        let all = got.iter().sum::<u32>();
+        assert!(all >= 20, "{incident}: some had to move: {got:?}");
+        assert_eq!(got[0], 0, "{incident}");
+        assert!(got[1..].iter().all(|&n| n <= all / 3), "{incident}: nobody inherits all: {got:?}");
+        assert!(outcome.failed < 40, "{incident}: {} lost beyond what was open", outcome.failed);
+    }
+}

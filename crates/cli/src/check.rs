@@ -8,6 +8,9 @@ use crate::plan::Plan;
 pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     check_environment()?;
     let plan = Plan::new(args.options.clone().over(read_file(&args.config)?))?;
+    if let Some(precise) = &plan.precise {
+        precise.paths.check()?;
+    }
     println!("# {} is good: this would be in force", args.config.display());
     print!("{}", toml::to_string(&plan.options)?);
     let sources = &plan.sources;

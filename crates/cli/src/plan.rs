@@ -1,5 +1,6 @@
 //! From options to what each part is told.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
+use warmroute_events::{Endpoint, Source};
 use warmroute_fleet::HealthConfig;
 use warmroute_gateway::{DecisionHeaders, SessionKey, UsageInjection};
 use warmroute_policy::{Balance, CacheAware, LoadSignal, Standard};
@@ -204,6 +206,7 @@ fn index_config(options: &Options) -> anyhow::Result<warmroute_index::Config> {
         budget_bytes: filled(cache.max_tree_size).saturating_mul(BYTES_PER_SPAN),
         presumed_ttl: Micros::from_secs(filled(cache.presumed_ttl_secs)),
         presumed_tokens: filled(cache.worker_kv_tokens),
+        hash: filled(cache.block_hash.as_ref()).parse().context("block-hash")?,
         seed: RandomState::new().hash_one(0_u8),
         ..warmroute_index::Config::default()
     };
@@ -276,6 +279,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let from_flag = from_flag.map(|url| WorkerEntry::new(url.clone(), discovery.dp_size));
     let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
     let listed: Result<Vec<_>, _> = entries.iter().map(WorkerEntry::listed).collect();
+    check_events(&entries, options.events.kv_events_bind.as_deref())?;
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
     Ok(Sources {
         listed: listed?.concat(),
@@ -283,6 +287,31 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
         dns: dns.collect::<Result<_, _>>()?,
         dns_refresh: Duration::from_secs(filled(discovery.dns_refresh_secs)),
     })
+}
+
+/// Endpoints that cannot be used, and topics that would not tell engines apart.
+fn check_events(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<()> {
+    bind.map(str::parse::<Endpoint>).transpose().context("kv-events-bind")?;
+    let mut topics = BTreeSet::new();
+    for entry in entries {
+        let Some(events) = &entry.kv_events else { continue };
+        let context = || format!("kv-events of {}", entry.url);
+        match events.endpoint.as_str() {
+            "off" | "poll" => {}
+            "bind" => {
+                anyhow::ensure!(bind.is_some(), "{}: `bind` needs kv-events-bind", context());
+                anyhow::ensure!(!events.topic.is_empty(), "{}: `bind` needs a topic", context());
+                let is_new = topics.insert(&events.topic);
+                anyhow::ensure!(is_new, "{}: topic `{}` is another engine's too", context(), events.topic);
+            }
+            endpoint => {
+                let (replay, ranks) = (events.replay.as_deref(), entry.ranks.unwrap_or(1));
+                Source::configured(endpoint, replay, &events.topic, ranks, &entry.url)
+                    .with_context(context)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -320,6 +349,7 @@ mod tests {
             ("[server]\nlog-level = \"verbose\"", "log-level `verbose`"),
             ("[server]\nthreads = 999999999", "threads"),
             ("[routing]\nprefix-hash = \"md5\"", "unknown hash `md5`"),
+            ("[cache]\nblock-hash = \"md5\"", "unknown hash `md5`"),
             ("[routing]\nsession-keys = [\"user\"]", "expected header:NAME"),
             ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is no worker URL"),
             ("[[workers]]\nurl = \"http://a\"\nranks = 0", "0 ranks"),
@@ -334,6 +364,22 @@ mod tests {
             ("[cache]\nworker-kv-tokens = 0", "worker-kv-tokens"),
             ("[routing]\npolicy = \"weighted_score\"\n[cache]\nqueue-weight = nan", "queue-weight"),
             ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
+            ("[events]\nkv-events-bind = \"5557\"", "`5557` is no endpoint"),
+            (
+                "[[workers]]\nurl = \"http://a\"\nkv-events = { endpoint = \"tcp://*\" }",
+                "kv-events of http://a",
+            ),
+            ("[[workers]]\nurl = \"http://a\"\nkv-events = { topic = \"kv\" }", "`` is no endpoint"),
+            (
+                "[[workers]]\nurl = \"http://a\"\nkv-events = { endpoint = \"bind\", topic = \"t\" }",
+                "kv-events-bind",
+            ),
+            (
+                "[events]\nkv-events-bind = \"tcp://*:5557\"\n\
+                 [[workers]]\nurl = \"http://a\"\nkv-events = { endpoint = \"bind\", topic = \"t\" }\n\
+                 [[workers]]\nurl = \"http://b\"\nkv-events = { endpoint = \"bind\", topic = \"t\" }",
+                "topic `t` is another engine's too",
+            ),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();

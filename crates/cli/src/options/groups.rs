@@ -177,6 +177,9 @@ group! {
         /// Memory for what is remembered of prompts, in units of 32 bytes, about one span each [default: 67108864]
         #[arg(long, value_name = "SPANS", env = "WARMROUTE_MAX_TREE_SIZE", hide_env = true)]
         max_tree_size: usize = Some(67_108_864),
+        /// Hash of blocks and chunks: xxh3, or the slower sha256 and blake2b where rules ask for a standard one [default: xxh3]
+        #[arg(long, value_name = "HASH", env = "WARMROUTE_BLOCK_HASH", hide_env = true)]
+        block_hash: String = Some("xxh3".to_owned()),
         /// How often what has become too old is looked for and forgotten [default: 120]
         #[arg(long, value_name = "SECONDS", env = "WARMROUTE_EVICTION_INTERVAL_SECS", hide_env = true)]
         eviction_interval_secs: u64 = Some(120),

@@ -1,10 +1,14 @@
 //! Finds a model's files, and asks its engine whether they are the right ones.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use warmroute_prompt::{Alignment, Reading, Renderer};
+use anyhow::Context;
+use warmroute_gateway::ModelMatching;
+use warmroute_prompt::{Alignment, Reading};
 use warmroute_tokens::parity::{self, Verdict};
-use warmroute_tokens::{Encoder, HubCache, Model};
+use warmroute_tokens::{EncoderPool, HubCache, Model};
 
 use super::engine::{Card, Engine};
 use crate::options::groups::MatchingUnit;
@@ -28,6 +32,15 @@ impl ModelPaths {
             others: paths.iter().filter(|path| !path.contains('=')).cloned().collect(),
             cache: HubCache::from_env(),
         }
+    }
+
+    /// Whether there is a model at every place that the operator named. `serve` does not insist: it may come later.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let named = self.named.iter().map(|(_, dir)| dir);
+        for place in named.chain(&self.others) {
+            Model::find(place, &self.cache).with_context(|| format!("model-path {place}"))?;
+        }
+        Ok(())
     }
 
     /// The places to look at for a model, best first: as the operator says, as its engine says, by its name.
@@ -56,12 +69,10 @@ impl ModelPaths {
     }
 }
 
-/// How an engine's prompts can be compared.
-pub enum Aligned {
-    /// In bytes.
-    Bytes(Box<Alignment>),
-    /// In tokens only.
-    Tokens(Box<Renderer>, Box<Encoder>),
+/// How an engine's prompts can be compared, and a print of what that was read from: the same for engines that agree.
+pub struct Aligned {
+    pub matching: ModelMatching,
+    pub print: u64,
 }
 
 /// Asks an engine whether our reading of its model's files is its own; `Err`: nothing can be compared, and why.
@@ -76,20 +87,28 @@ pub async fn align(
         // Megabytes of JSON: not on a thread that serves sockets.
         tokio::task::spawn_blocking(move || paths.find(&card)).await.map_err(|error| error.to_string())??
     };
+    let read_from = model.folder().display().to_string();
+    match ask(engine, card, &model, wanted).await {
+        Ok(aligned) => Ok(aligned),
+        Err(why) => Err(format!("{why} (the model's files were read from {read_from})")),
+    }
+}
+
+async fn ask(engine: &Engine, card: &Card, model: &Model, wanted: MatchingUnit) -> Result<Aligned, String> {
     let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let verdict = parity::check(engine, &card.id, &model, unix_s).await;
+    let verdict = parity::check(engine, &card.id, model, unix_s).await;
     match (verdict, wanted) {
-        (Verdict::Bytes(_, reading), MatchingUnit::Tokens) => in_tokens(&model, reading),
-        (Verdict::Bytes(alignment, _), _) => Ok(Aligned::Bytes(alignment)),
+        (Verdict::Bytes(_, reading), MatchingUnit::Tokens) => in_tokens(model, reading),
+        (Verdict::Bytes(alignment, reading), _) => Ok(in_bytes(model, reading, *alignment)),
         (Verdict::Tokens { because, .. }, MatchingUnit::Bytes) => Err(because.to_string()),
-        (Verdict::Tokens { renderer, encoder, because }, _) => {
+        (Verdict::Tokens { reading, because }, _) => {
             tracing::warn!(worker = engine.url, %because, "prompts must be tokenized to be compared");
-            Ok(Aligned::Tokens(renderer, encoder))
+            in_tokens(model, reading)
         }
         (Verdict::Presumed(why), _) => Err(why.to_string()),
         (Verdict::Unknown(why), MatchingUnit::Tokens) => {
             tracing::warn!(worker = engine.url, why, "cannot ask the engine how it tokenizes");
-            in_tokens(&model, Reading::AsFiled)
+            in_tokens(model, Reading::AsFiled)
         }
         (Verdict::Unknown(why), _) => {
             tracing::warn!(
@@ -99,13 +118,28 @@ pub async fn align(
                  if its events then match none of them"
             );
             let alignment = model.alignment(Reading::AsFiled).map_err(|problem| problem.to_string())?;
-            Ok(Aligned::Bytes(Box::new(alignment)))
+            Ok(in_bytes(model, Reading::AsFiled, alignment))
         }
     }
 }
 
+fn in_bytes(model: &Model, reading: Reading, alignment: Alignment) -> Aligned {
+    let matching = ModelMatching::Bytes(Arc::new(alignment));
+    Aligned { print: print(model, reading, &matching), matching }
+}
+
 fn in_tokens(model: &Model, reading: Reading) -> Result<Aligned, String> {
-    let renderer = model.renderer().map_err(|problem| problem.to_string())?;
-    let encoder = model.encoder(reading).map_err(|problem| problem.to_string())?;
-    Ok(Aligned::Tokens(Box::new(renderer), Box::new(encoder)))
+    let renderer = Arc::new(model.renderer().map_err(|problem| problem.to_string())?);
+    let encoder = Arc::new(model.encoder(reading).map_err(|problem| problem.to_string())?);
+    let pool = EncoderPool::new(encoder, warmroute_tokens::Config::default());
+    let pool = Arc::new(pool.map_err(|error| error.to_string())?);
+    let matching = ModelMatching::Tokens { renderer, pool };
+    Ok(Aligned { print: print(model, reading, &matching), matching })
+}
+
+/// Of everything that a prompt's writing depends on.
+fn print(model: &Model, reading: Reading, matching: &ModelMatching) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (model.text(), reading, matching.to_string()).hash(&mut hasher);
+    hasher.finish()
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use warmroute_events::{Listener, Step, View};
 use warmroute_fleet::Worker;
-use warmroute_policy::Standard;
-use warmroute_router::{Change, Ingested, Router};
+use warmroute_gateway::Gateway;
+use warmroute_router::{Change, Ingested};
 use warmroute_types::{Address, CacheView, WorkerId};
 
 /// Turns what feeds tell into changes of the router.
 pub struct Ear {
-    router: Arc<Router<Standard>>,
+    gateway: Arc<Gateway>,
     /// Whose feeds are heard. A worker that left and came back is another one.
     workers: RwLock<BTreeMap<Address, Arc<Worker>>>,
     /// Those of them that publish themselves: nobody else may speak for them.
@@ -31,8 +31,8 @@ pub enum Spoken {
 }
 
 impl Ear {
-    pub fn new(router: Arc<Router<Standard>>) -> Ear {
-        Ear { router, workers: RwLock::default(), streams: RwLock::default() }
+    pub fn new(gateway: Arc<Gateway>) -> Ear {
+        Ear { gateway, workers: RwLock::default(), streams: RwLock::default() }
     }
 
     /// From now on what is told of this address is about this worker.
@@ -61,25 +61,35 @@ impl Ear {
 
     /// Whether a worker's events can still be read: one that left and came back is a stranger again.
     pub fn is_aligned(&self, worker: WorkerId) -> bool {
-        self.router.feed_report(worker).is_some()
+        self.gateway.router().feed_report(worker).is_some()
     }
 
     /// What became of a worker's events, and whether answers met them.
     pub fn ingested(&self, worker: WorkerId) -> Ingested {
-        self.router.feed_report(worker).map_or(Ingested::default(), |report| report.ingested)
+        self.gateway.router().feed_report(worker).map_or(Ingested::default(), |report| report.ingested)
     }
 
     /// What the router makes of a worker's events at this moment.
     pub fn view_of(&self, worker: WorkerId) -> View {
-        match self.router.cache_view(worker) {
+        match self.gateway.router().cache_view(worker) {
             CacheView::Reported => View::Reported,
             CacheView::Uncertain => View::Uncertain,
             CacheView::Presumed => View::Silent,
         }
     }
 
+    /// How many requests a worker has been sent.
+    pub fn requests(&self, worker: WorkerId) -> u32 {
+        self.gateway.router().bookings(worker)
+    }
+
+    /// An engine's prompts are not written for it any more.
+    pub fn unalign(&self, engine: &str) {
+        self.gateway.unalign(engine);
+    }
+
     pub fn tell(&self, change: Change) {
-        self.router.apply(change).expect("only a join can find the fleet full");
+        self.gateway.router().apply(change).expect("only a join can find the fleet full");
     }
 }
 

@@ -6,19 +6,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::task::JoinHandle;
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{Desk, Direction, Hub, Listener, Poller, Source, Subscriber, subscribe};
 use warmroute_fleet::Worker;
-use warmroute_gateway::{Gateway, ModelMatching};
-use warmroute_router::{Change, Matching};
-use warmroute_tokens::EncoderPool;
+use warmroute_gateway::{Gateway, Writing};
+use warmroute_router::Change;
 use warmroute_types::CacheCapacity;
 
 use super::align::{Aligned, ModelPaths, align};
 use super::ear::Ear;
-use super::engine::{Card, Engine, ServerInfo};
+use super::engine::{Engine, ServerInfo};
 use super::pulse::Pulse;
+use super::why::Why;
 use crate::options::groups::MatchingUnit;
 
 /// How often an engine that must be polled is.
@@ -40,7 +41,7 @@ pub struct Means {
 /// What was found out about an engine's events.
 pub struct Finding {
     engine: Engine,
-    matching: Matching,
+    writing: Writing,
     way: Way,
 }
 
@@ -51,11 +52,14 @@ enum Way {
 }
 
 /// An engine that is followed. Dropped, it is not any more.
+#[derive(Default)]
 pub struct Followed {
     pub pulse: Pulse,
     /// Where its streams were found; none for one that is polled or reported.
     pub sources: Vec<Source>,
     desks: Vec<Arc<Desk>>,
+    /// Workers that nothing is heard of, and why.
+    unheard: Vec<(Arc<Worker>, Why)>,
     _subscribers: Vec<Subscriber>,
     poll: Option<JoinHandle<()>>,
 }
@@ -65,25 +69,32 @@ impl Followed {
     pub fn desk_of(&self, worker: &Worker) -> Option<Arc<Desk>> {
         self.desks.iter().find(|desk| desk.worker == worker.address).cloned()
     }
+
+    /// Why nothing is heard of a worker that should publish itself.
+    pub fn unheard(&self, worker: &Worker) -> Option<Why> {
+        self.unheard.iter().find(|(other, _)| **other == *worker).map(|(_, why)| why.clone())
+    }
+
+    /// Where a worker's events come from, for people.
+    pub fn origin(&self, worker: &Worker) -> String {
+        let rank = worker.address.rank.unwrap_or(0);
+        match self.sources.iter().find(|source| source.rank == rank) {
+            Some(source) if source.topic.is_empty() => source.endpoint.to_string(),
+            Some(source) => format!("{}, topic `{}`", source.endpoint, source.topic),
+            None if self.poll.is_some() => format!("POST {}/kv_cache_events", worker.address.url),
+            None => "its reporter".to_owned(),
+        }
+    }
+
+    /// Whether some worker's topic turned out to be another's too.
+    pub fn is_contested(&self) -> bool {
+        self.desks.iter().any(|desk| desk.is_contested())
+    }
 }
 
 impl Drop for Followed {
     fn drop(&mut self) {
         self.poll.iter().for_each(JoinHandle::abort);
-    }
-}
-
-/// Why an engine is not followed.
-pub enum Unfollowed {
-    /// There is nothing to follow.
-    Nothing(&'static str),
-    /// There is, but it cannot be used.
-    Trouble(String),
-}
-
-impl From<String> for Unfollowed {
-    fn from(why: String) -> Unfollowed {
-        Unfollowed::Trouble(why)
     }
 }
 
@@ -93,33 +104,40 @@ pub async fn find(
     url: &str,
     workers: &[Arc<Worker>],
     configured: Option<EventsEntry>,
-) -> Result<Finding, Unfollowed> {
+) -> Result<Finding, Why> {
     let engine = Engine::new(url);
     let is_polled = configured.as_ref().is_some_and(|events| events.endpoint == "poll");
     let sources = match configured.as_ref().filter(|_| !is_polled) {
         Some(events) if events.endpoint == "off" && means.takes_posts => Vec::new(),
-        Some(events) if events.endpoint == "off" => return Err(Unfollowed::Nothing("switched off")),
+        Some(events) if events.endpoint == "off" => return Err(Why::SwitchedOff),
+        Some(events) if events.endpoint == "bind" => means.awaited(events, ranks(workers), url)?,
         configured => engine.sources(configured, ranks(workers)).await.map_err(|error| error.to_string())?,
     };
     if sources.is_empty() && !is_polled && !means.takes_posts {
-        return Err(Unfollowed::Nothing(
-            "the engine publishes no KV events; docs/precise.md says which flags it needs",
-        ));
+        return Err(Why::NoEvents);
     }
-    if sources.len() > 1 && workers.iter().any(|worker| worker.address.rank.is_none()) {
-        let ranks = sources.len();
-        return Err(
-            format!("the engine has {ranks} data-parallel ranks: list it with ranks = {ranks}").into()
-        );
-    }
+    check_ranks(url, &sources, workers)?;
     note_capacity(&engine, means, workers).await;
     let cards = engine.cards().await.map_err(|error| error.to_string())?;
     let card = cards.first().ok_or_else(|| "the engine lists no model".to_owned())?;
     let adapters = cards.iter().filter(|card| card.parent.is_some());
     adapters.for_each(|adapter| means.gateway.router().know_lora(&adapter.id));
-    let matching = means.align(&engine, card, &cards).await?;
+    let Aligned { matching, print } = align(&engine, card, &means.paths, means.matching).await?;
+    let writing = Writing { names: cards.iter().map(|card| card.id.clone()).collect(), print, matching };
     let way = if is_polled { Way::Polls } else { Way::Streams(sources) };
-    Ok(Finding { engine, matching, way })
+    Ok(Finding { engine, writing, way })
+}
+
+/// Ranks that are listed and ranks that there are must be the same.
+fn check_ranks(url: &str, sources: &[Source], workers: &[Arc<Worker>]) -> Result<(), Why> {
+    let has = sources.len();
+    if has > 1 && workers.iter().any(|worker| worker.address.rank.is_none()) {
+        return Err(Why::Ranks(has));
+    }
+    if has > workers.len() {
+        tracing::warn!(worker = url, why = %Why::Ranks(has), "ranks that are not listed get no requests");
+    }
+    Ok(())
 }
 
 /// Asks an engine again where its events are: it may have been restarted with other flags or ports.
@@ -137,76 +155,78 @@ fn ranks(workers: &[Arc<Worker>]) -> u16 {
 
 impl Means {
     /// Begins to follow an engine as it was found.
-    pub fn follow(&self, finding: Finding, workers: &[Arc<Worker>]) -> Followed {
-        let Finding { engine, matching, way } = finding;
+    pub fn follow(&self, finding: Finding, workers: &[Arc<Worker>]) -> Result<Followed, Why> {
+        let Finding { engine, writing, way } = finding;
+        let matching = self.gateway.align(&engine.url, writing).map_err(|error| error.to_string())?;
+        let (family, by) = (matching.family(), matching.unit().as_str());
+        tracing::info!(worker = engine.url, %family, by, "prompts are compared with KV events");
         for worker in workers {
             self.ear.listen_for(Arc::clone(worker));
             let (worker, matching) = (Arc::clone(worker), Some(matching.clone()));
             self.ear.tell(Change::Aligned { worker, matching });
         }
-        let pulse = Pulse::default();
-        match way {
-            Way::Streams(sources) => {
-                let streams = workers.iter().filter_map(|worker| self.stream(worker, &sources));
-                let subscribers: Vec<Subscriber> = streams.collect();
-                let desks = subscribers.iter().map(Subscriber::desk).collect();
-                Followed { pulse, sources, desks, _subscribers: subscribers, poll: None }
-            }
+        Ok(match way {
+            Way::Streams(sources) => self.listen(sources, workers),
             Way::Polls => {
+                let mut followed = Followed::default();
                 let (task, desks) = self.poll(engine, workers);
-                let (sources, subscribers) = (Vec::new(), Vec::new());
-                Followed { pulse, sources, desks, _subscribers: subscribers, poll: Some(task) }
+                (followed.poll, followed.desks) = (Some(task), desks);
+                followed
             }
-        }
+        })
     }
 
-    /// Aligns the gateway with an engine's model, under all of its names.
-    async fn align(&self, engine: &Engine, card: &Card, cards: &[Card]) -> Result<Matching, String> {
-        let (model, matching) = match align(engine, card, &self.paths, self.matching).await? {
-            Aligned::Bytes(alignment) => {
-                let vocabulary = Arc::new(alignment.vocabulary().clone());
-                (ModelMatching::Bytes(Arc::from(alignment)), Matching::Bytes(vocabulary))
+    fn listen(&self, sources: Vec<Source>, workers: &[Arc<Worker>]) -> Followed {
+        let mut followed = Followed::default();
+        // Without any, reporters may speak for them.
+        for worker in workers.iter().filter(|_| !sources.is_empty()) {
+            match self.stream(worker, &sources) {
+                Ok(subscriber) => {
+                    followed.desks.push(subscriber.desk());
+                    followed._subscribers.push(subscriber);
+                }
+                Err(why) => followed.unheard.push((Arc::clone(worker), why)),
             }
-            Aligned::Tokens(renderer, encoder) => {
-                let pool = EncoderPool::new(Arc::from(encoder), warmroute_tokens::Config::default());
-                let pool = Arc::new(pool.map_err(|error| error.to_string())?);
-                (ModelMatching::Tokens { renderer: Arc::from(renderer), pool }, Matching::Tokens)
-            }
-        };
-        for card in cards {
-            self.gateway.align(&card.id, Some(model.clone()));
         }
-        tracing::info!(worker = engine.url, model = card.id, by = %model, "prompts are compared with KV events");
-        Ok(matching)
+        followed.sources = sources;
+        followed
     }
 
-    fn stream(&self, worker: &Arc<Worker>, sources: &[Source]) -> Option<Subscriber> {
+    /// Engines that connect to us, where the operator says so without naming where.
+    fn awaited(&self, events: &EventsEntry, ranks: u16, url: &str) -> Result<Vec<Source>, Why> {
+        let hub = self.hub.as_ref().ok_or_else(|| Why::NotBound("the router".to_owned()))?;
+        let replay = events.replay.as_deref();
+        let sources = Source::configured(&hub.endpoint().to_string(), replay, &events.topic, ranks, url);
+        let mut sources = sources.map_err(|error| error.to_string())?;
+        for source in &mut sources {
+            (source.direction, source.endpoint) = (Direction::TheyConnect, hub.endpoint().clone());
+        }
+        Ok(sources)
+    }
+
+    fn stream(&self, worker: &Arc<Worker>, sources: &[Source]) -> Result<Subscriber, Why> {
         let rank = worker.address.rank.unwrap_or(0);
-        let source = sources.iter().find(|source| source.rank == rank)?.clone();
+        let no_rank = || Why::NoRank { rank, has: sources.len() };
+        let source = sources.iter().find(|source| source.rank == rank).ok_or_else(no_rank)?.clone();
         let address = worker.address.clone();
         let listener = Arc::clone(&self.ear) as Arc<dyn Listener>;
         // Who binds an endpoint on this machine cannot be told by its name: not the engine, if we did.
-        let is_ours = self.hub.as_ref().is_some_and(|hub| *hub.endpoint() == source.endpoint);
+        let is_meant = |hub: &Hub| hub.is_meant_by(&source.endpoint, &worker.address.url);
+        let is_ours = self.hub.as_ref().is_some_and(is_meant);
         let direction = if is_ours { Direction::TheyConnect } else { source.direction };
         let subscriber = match (direction, &self.hub) {
             (Direction::WeConnect, _) => subscribe(address, source, listener, self.config.clone()),
-            (Direction::TheyConnect, Some(_)) if source.topic.is_empty() => {
-                tracing::warn!(worker = %worker.label, "engines that connect need a topic each to be told apart");
-                return None;
+            (Direction::TheyConnect, Some(_)) if !is_ours => {
+                return Err(Why::NotBound(source.endpoint.to_string()));
             }
+            (Direction::TheyConnect, Some(_)) if source.topic.is_empty() => return Err(Why::NoTopic),
             (Direction::TheyConnect, Some(hub)) => {
-                hub.await_worker(address, &source.topic, source.replay.clone(), listener)
+                hub.await_worker(address, &source.topic, source.replay.clone(), listener)?
             }
-            (Direction::TheyConnect, None) => {
-                tracing::warn!(
-                    worker = %worker.label, endpoint = %source.endpoint,
-                    "this engine connects to its events' endpoint: bind it with --kv-events-bind",
-                );
-                return None;
-            }
+            (Direction::TheyConnect, None) => return Err(Why::NotBound(source.endpoint.to_string())),
         };
         self.ear.follows(&worker.address);
-        Some(subscriber)
+        Ok(subscriber)
     }
 
     fn poll(&self, engine: Engine, workers: &[Arc<Worker>]) -> (JoinHandle<()>, Vec<Arc<Desk>>) {
@@ -216,18 +236,19 @@ impl Means {
         let desks = poller.desks();
         let task = tokio::spawn(async move {
             loop {
-                let polled = match engine.poll_events().await {
-                    Ok(body) => poller.polled(&body).map(drop).map_err(anyhow::Error::new),
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = polled {
-                    tracing::debug!(worker = engine.url, %error, "poll failed");
-                    poller.failed();
-                }
+                take_poll(&mut poller, engine.poll_events().await);
                 tokio::time::sleep(POLL_EVERY).await;
             }
         });
         (task, desks)
+    }
+}
+
+fn take_poll(poller: &mut Poller, answer: anyhow::Result<Bytes>) {
+    if let Err(error) = answer.and_then(|body| Ok(poller.polled(&body)?)) {
+        poller.failed(&format!(
+            "polls fail: {error}; TensorRT-LLM needs kv_cache_config.event_buffer_max_size above 0"
+        ));
     }
 }
 

@@ -14,17 +14,20 @@ mod align;
 mod ear;
 mod engine;
 mod follow;
+mod notices;
 mod posts;
 mod pulse;
+mod why;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use parking_lot::RwLock;
 use tokio::task::{AbortHandle, JoinSet};
 use warmroute_discovery::EventsEntry;
-use warmroute_events::{Inbox, Listener, Source};
+use warmroute_events::{Desk, Inbox, Listener, Source};
 use warmroute_fleet::{Models, Worker, WorkerView};
 use warmroute_gateway::Gateway;
 use warmroute_router::Change;
@@ -32,9 +35,11 @@ use warmroute_types::WorkerState;
 
 pub use align::ModelPaths;
 use ear::Ear;
-use follow::{Finding, Followed, Means, Unfollowed, find, find_sources};
+use follow::{Finding, Followed, Means, find, find_sources};
+use notices::Notices;
 use posts::Posts;
 use pulse::Symptom;
+use why::{Heard, Why};
 
 use crate::options::groups::MatchingUnit;
 
@@ -61,6 +66,7 @@ pub struct Precise {
     configured: Configured,
     inbox: Arc<Inbox>,
     engines: BTreeMap<String, Standing>,
+    notices: Notices,
     answers: JoinSet<Answer>,
     questions: u64,
 }
@@ -73,7 +79,7 @@ struct Answer {
 }
 
 enum Said {
-    Found(Box<Result<Finding, Unfollowed>>),
+    Found(Box<Result<Finding, Why>>),
     /// Where its events are by now.
     Sources(anyhow::Result<Vec<Source>>),
 }
@@ -84,7 +90,6 @@ struct Standing {
     models: Models,
     state: State,
     question: Option<Question>,
-    last_trouble: String,
 }
 
 enum State {
@@ -116,20 +121,25 @@ impl Precise {
     /// Binds what is to be bound.
     pub async fn new(gateway: Arc<Gateway>, settings: Settings) -> anyhow::Result<Precise> {
         let config = warmroute_events::Config::default();
-        let ear = Arc::new(Ear::new(Arc::clone(gateway.router())));
+        let ear = Arc::new(Ear::new(Arc::clone(&gateway)));
         let hub = match &settings.bind {
-            Some(endpoint) => Some(warmroute_events::Hub::bind(&endpoint.parse()?, config.clone()).await?),
+            Some(endpoint) => {
+                let hub = warmroute_events::Hub::bind(&endpoint.parse()?, config.clone()).await;
+                Some(hub.with_context(|| format!("cannot bind kv-events-bind at {endpoint}"))?)
+            }
             None => None,
         };
         let listener = Arc::clone(&ear) as Arc<dyn Listener>;
         let inbox = Arc::new(Inbox::new(warmroute_events::InboxConfig::default(), listener));
         let Settings { paths, matching, takes_posts, configured, .. } = settings;
+        let notices = Notices::new(Arc::clone(&gateway));
         let means = Means { gateway, ear, paths, matching, config, hub, takes_posts };
         Ok(Precise {
             means: Arc::new(means),
             configured,
             inbox,
             engines: BTreeMap::new(),
+            notices,
             answers: JoinSet::new(),
             questions: 0,
         })
@@ -157,12 +167,17 @@ impl Precise {
         for view in self.means.gateway.router().workers() {
             by_url.entry(view.worker.address.url.clone()).or_default().push(view);
         }
-        let (ear, inbox) = (Arc::clone(&self.means.ear), Arc::clone(&self.inbox));
+        let (ear, inbox, hub) = (Arc::clone(&self.means.ear), Arc::clone(&self.inbox), &self.means.hub);
+        let notices = &mut self.notices;
         self.engines.retain(|url, standing| {
             let stays =
                 by_url.get(url).is_some_and(|views| standing.is_of(views)) && standing.is_understood(&ear);
             if !stays {
                 standing.let_go(&ear, &inbox);
+                for worker in &standing.workers {
+                    notices.forget(&worker.address);
+                    hub.iter().for_each(|hub| hub.release(&worker.address));
+                }
             }
             stays
         });
@@ -172,7 +187,7 @@ impl Precise {
                 self.ask(url.clone(), &views);
             }
             if let Some(standing) = self.engines.get_mut(&url)
-                && standing.pulse(&self.means.ear, &self.inbox, &views) == Search::Again
+                && standing.pulse(&self.means.ear, &self.inbox, &views, &mut self.notices) == Search::Again
             {
                 self.search(url);
             }
@@ -215,7 +230,7 @@ impl Precise {
         let standing = self.engines.get_mut(&url).filter(|one| one.question.as_ref().is_some_and(is_last));
         let Some(standing) = standing else { return };
         match said {
-            Said::Found(found) => standing.found(&self.means, &url, *found),
+            Said::Found(found) => standing.found(&self.means, *found, &mut self.notices),
             Said::Sources(Ok(sources)) if standing.has_moved(&sources) => {
                 tracing::info!(worker = url, "its events are not where they were: it is asked anew");
                 standing.let_go(&self.means.ear, &self.inbox);
@@ -241,7 +256,6 @@ impl Standing {
             models: views[0].models.clone(),
             state: State::Asking,
             question: None,
-            last_trouble: String::new(),
         }
     }
 
@@ -253,22 +267,6 @@ impl Standing {
             && self.models == views[0].models
     }
 
-    /// Says why the worker stays presumed: once for each trouble, not at every try.
-    fn note(&mut self, url: &str, unfollowed: Unfollowed) {
-        let (why, is_trouble) = match unfollowed {
-            Unfollowed::Nothing(why) => (why.to_owned(), false),
-            Unfollowed::Trouble(why) => (why, true),
-        };
-        match self.last_trouble != why {
-            true if is_trouble => {
-                tracing::warn!(worker = url, why, "its events cannot be used: its cache is presumed")
-            }
-            true => tracing::info!(worker = url, why, "its cache is presumed"),
-            false => {}
-        }
-        self.last_trouble = why;
-    }
-
     /// An engine that was asked and has not been heard of (its question failed, with us) is asked again, too.
     fn is_due(&self) -> bool {
         match &self.state {
@@ -278,11 +276,11 @@ impl Standing {
         }
     }
 
-    fn found(&mut self, means: &Means, url: &str, found: Result<Finding, Unfollowed>) {
-        self.state = match found {
-            Ok(finding) => State::Following(Box::new(means.follow(finding, &self.workers))),
-            Err(unfollowed) => {
-                self.note(url, unfollowed);
+    fn found(&mut self, means: &Means, found: Result<Finding, Why>, notices: &mut Notices) {
+        self.state = match found.and_then(|finding| means.follow(finding, &self.workers)) {
+            Ok(followed) => State::Following(Box::new(followed)),
+            Err(why) => {
+                self.workers.iter().for_each(|worker| notices.note(worker, Some(why.clone())));
                 State::Presumed(Instant::now())
             }
         };
@@ -294,11 +292,12 @@ impl Standing {
     }
 
     /// Lets the feeds know what answers have shown, and the router how the feeds fare.
-    fn pulse(&mut self, ear: &Ear, inbox: &Inbox, views: &[WorkerView]) -> Search {
+    fn pulse(&mut self, ear: &Ear, inbox: &Inbox, views: &[WorkerView], notices: &mut Notices) -> Search {
         let State::Following(followed) = &mut self.state else { return Search::No };
         let mut worst = Symptom::Well;
         for view in views {
             let desk = followed.desk_of(&view.worker).or_else(|| inbox.desk_of(&view.worker.address));
+            notices.note(&view.worker, why(followed, view, desk.as_deref(), ear));
             if let Some(desk) = desk {
                 worst = worst.max(followed.pulse.feel(ear, view, &desk));
             }
@@ -306,7 +305,11 @@ impl Standing {
         let has_streams = !followed.sources.is_empty();
         let is_answered = self.question.as_ref().is_none_or(|last| last.asked.elapsed() >= RETRY_EVERY);
         match worst {
-            Symptom::Stranger => self.give_up(ear, inbox),
+            _ if followed.is_contested() => self.give_up(ear, inbox),
+            Symptom::Stranger => {
+                self.workers.iter().for_each(|worker| notices.note(worker, Some(Why::Strangers)));
+                self.give_up(ear, inbox);
+            }
             Symptom::Restarted if has_streams => return Search::Again,
             Symptom::Silent if has_streams && is_answered => return Search::Again,
             Symptom::Well | Symptom::Silent | Symptom::Restarted => {}
@@ -314,19 +317,15 @@ impl Standing {
         Search::No
     }
 
-    /// The engine's events never match what it is asked: whatever was read of its model is wrong.
+    /// What is heard of the engine is of no use; it is asked again later.
     fn give_up(&mut self, ear: &Ear, inbox: &Inbox) {
-        let url = &self.workers[0].address.url;
-        tracing::warn!(
-            worker = url,
-            "its events match none of its prompts: its cache is presumed; are the model's files the ones it serves?"
-        );
         self.let_go(ear, inbox);
         self.state = State::Presumed(Instant::now());
     }
 
     /// Nothing that was heard of these workers counts any more.
     fn let_go(&self, ear: &Ear, inbox: &Inbox) {
+        ear.unalign(&self.workers[0].address.url);
         for worker in &self.workers {
             ear.tell(Change::Aligned { worker: Arc::clone(worker), matching: None });
             ear.forget(&worker.address);
@@ -339,4 +338,16 @@ impl Standing {
         let is_following = matches!(self.state, State::Following(_));
         !is_following || self.workers.iter().all(|worker| ear.is_aligned(worker.id))
     }
+}
+
+/// Why a worker's cache is known no better than it is.
+fn why(followed: &Followed, view: &WorkerView, desk: Option<&Desk>, ear: &Ear) -> Option<Why> {
+    let Some(desk) = desk else { return Some(followed.unheard(&view.worker).unwrap_or(Why::NoPosts)) };
+    let heard = Heard {
+        told: desk.view(),
+        counters: desk.counters(),
+        trouble: desk.trouble(),
+        from: followed.origin(&view.worker),
+    };
+    Why::of_feed(view.desk.view, &heard, ear.requests(view.worker.id))
 }

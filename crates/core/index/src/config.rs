@@ -3,6 +3,8 @@
 use thiserror::Error;
 use warmroute_types::{Micros, WorkerId};
 
+use crate::digest::Hash;
+
 /// What bounds an index.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -14,6 +16,8 @@ pub struct Config {
     pub presumed_ttl: Micros,
     /// Tokens that a worker is presumed to hold, where nobody has said what it can.
     pub presumed_tokens: u64,
+    /// What digests spans.
+    pub hash: Hash,
     /// Seed of the digests of a walk over bytes: one per process, so that nobody can aim at a collision.
     pub seed: u64,
 }
@@ -26,6 +30,7 @@ impl Default for Config {
             orphans_max: 1 << 16,
             presumed_ttl: Micros::from_secs(1_800),
             presumed_tokens: 500_000,
+            hash: Hash::Xxh3,
             seed: 0,
         }
     }

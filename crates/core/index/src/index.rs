@@ -83,7 +83,7 @@ impl Index {
         Index {
             seats: Seats::new(),
             way_overflows: AtomicU64::new(0),
-            digester: Digester::new(config.seed),
+            digester: Digester::new(config.hash, config.seed),
             writer: Mutex::new(Writer::new(Arc::clone(&children), config)),
             children,
         }

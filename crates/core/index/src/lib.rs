@@ -66,7 +66,7 @@ mod walk;
 mod writer;
 
 pub use config::{BUDGET_BYTES_MIN, Config, ConfigError, IndexError};
-pub use digest::Digester;
+pub use digest::{Digester, Hash, UnknownHash};
 pub use index::{Index, Parent, Presumption, Prompt, Removed, Stored};
 pub use overlap::{Overlap, Overlaps};
 pub use root::{Namespace, RootKey, Source};

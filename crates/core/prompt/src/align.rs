@@ -31,6 +31,8 @@ pub use renderer::{Around, Media, Rendered, Renderer};
 pub use unaligned::{Unaligned, Unrendered};
 pub use vocabulary::{Blocks, UnknownToken, Vocabulary};
 
+use std::sync::Arc;
+
 use tokenizer::Tokenizer;
 use tree::Json;
 
@@ -54,7 +56,7 @@ pub struct ModelFiles<'a> {
 /// How an engine's software reads a SentencePiece tokenizer. transformers 5 takes only the vocabulary from tokenizer.json for
 /// the classes that it knows (Llama's among them), and sets leading spaces by a rule of its own. Which rule it is, only the
 /// engine's own tokens tell; for other tokenizers all readings are the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reading {
     /// As the file says.
     #[default]
@@ -93,7 +95,7 @@ impl Alignment {
     }
 
     /// From token ids to bytes.
-    pub fn vocabulary(&self) -> &Vocabulary {
+    pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.tokenizer.vocabulary
     }
 

@@ -13,7 +13,7 @@ use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::Standard;
 use warmroute_prompt::{Alignment, Api, Body, CHUNK_BYTES, Chunks, ModelFiles, Vocabulary};
 use warmroute_router::{
-    Change, Config, Decision, Matching, PromptChunks, PromptText, Request, Router, Scratch, Unit,
+    Change, Config, Decision, Family, Matching, PromptChunks, PromptText, Request, Router, Scratch, Unit,
 };
 use warmroute_types::{Address, CacheEvent, CacheView, Micros, RemovedBlocks, StoredBlocks};
 
@@ -65,7 +65,7 @@ fn router_of(vocabulary: &Arc<Vocabulary>) -> Router<Standard> {
         router.apply(Change::Join { address, models: Models::named(&["m"]) }).expect("there is room");
     }
     for worker in workers(&router) {
-        let matching = Some(Matching::Bytes(Arc::clone(vocabulary)));
+        let matching = Some(Matching::bytes(Family::new("m"), Arc::clone(vocabulary)));
         for change in [
             Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered },
             Change::Aligned { worker: Arc::clone(&worker), matching },
@@ -179,10 +179,10 @@ fn route_us(router: &Router<Standard>, alignment: &Alignment, body: &str) -> [[f
             chunk_bytes: CHUNK_BYTES as u32,
             bytes: text.len() as u32,
         };
-        let reported = router.text_root(Some("m"), None, Unit::Byte);
+        let reported = router.text_root(&Family::new("m"), Some("m"), None, Unit::Byte);
         let text = PromptText { root: reported, bytes: &text, unit: Unit::Byte };
         let request =
-            Request { model: Some("m"), prompt: Some(prompt), text: Some(text), ..Request::default() };
+            Request { model: Some("m"), prompt: Some(prompt), texts: &[text], ..Request::default() };
         let decision: Decision =
             router.route(&request, &mut scratch, Micros(1), 7).expect("workers are ready");
         steps[3].push(lap.us());

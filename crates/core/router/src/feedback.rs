@@ -11,8 +11,8 @@ pub struct Answered<'a> {
     pub model: Option<&'a str>,
     /// The prompt, where it was looked up.
     pub prompt: Option<PromptChunks<'a>>,
-    /// The same in the units in which engines report, where it was looked up so.
-    pub text: Option<PromptText<'a>>,
+    /// The same as engines write it, where it was looked up so.
+    pub texts: &'a [PromptText<'a>],
     /// What was used.
     pub usage: Usage,
     /// What it means when the engine says nothing about cached tokens.

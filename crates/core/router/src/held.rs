@@ -11,6 +11,8 @@ pub(crate) struct Held {
     pub certain: Reach,
     pub hoped: Reach,
     pub tiers: Reach,
+    /// In which of the prompt's writings.
+    pub text: u8,
 }
 
 /// What a view promises of one prompt. Tokens.
@@ -80,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_promise_is_whole_blocks_and_less_where_less_is_known() {
-        let held = Held { certain: reach(96), hoped: reach(192), tiers: reach(240) };
+        let held = Held { certain: reach(96), hoped: reach(192), tiers: reach(240), text: 0 };
         let sure = held.promise(weights(CacheView::Reported, 0.3));
         assert_eq!(sure, Promise { certain: 96, hoped: 192, expected: 144, restorable: 96 });
         let unsure = held.promise(weights(CacheView::Uncertain, 0.5));

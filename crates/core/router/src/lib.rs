@@ -15,6 +15,7 @@
 //! index allocates.
 
 mod change;
+mod family;
 mod feedback;
 mod held;
 mod plane;
@@ -24,6 +25,7 @@ mod presumed;
 mod prompt;
 mod prospect;
 mod reported;
+mod returned;
 mod router;
 mod scratch;
 mod speculation;
@@ -32,6 +34,7 @@ mod trust;
 mod unproven;
 
 pub use change::{Change, Outcome};
+pub use family::Family;
 pub use feedback::{Answered, Content, Feedback, Silence};
 pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};

@@ -94,7 +94,7 @@ pub(crate) const PRESUMED_CHUNKS_MAX: usize = 2_048;
 pub(crate) struct Terms<'a> {
     pub ask: Ask,
     pub prompt: Option<PromptChunks<'a>>,
-    pub text: Option<PromptText<'a>>,
+    pub texts: &'a [PromptText<'a>],
     /// How often what was stored while decoding is found again.
     pub unproven: f32,
     pub avoid: &'a [WorkerId],
@@ -160,9 +160,9 @@ impl Pool {
             scratch.walk(index, prompt);
             scratch.cut(prompt, &self.tokens);
         }
-        scratch.walk_text(index, terms.text);
-        if let Some(text) = terms.text {
-            terms.ask.prompt_tokens = self.count(text, terms.prompt, scratch.furthest());
+        scratch.walk_texts(index, terms.texts);
+        if let Some(text) = terms.texts.first() {
+            terms.ask.prompt_tokens = self.count(*text, terms.prompt, scratch.furthest());
         }
         let mut section = self.section.lock();
         if let Some(prompt) = terms.prompt.filter(|&prompt| walked != Some(version(prompt))) {
@@ -293,7 +293,10 @@ fn whole_blocks(tokens: u32, desk: &DeskView) -> u32 {
 impl Terms<'_> {
     /// What a worker's events promise of the prompt; `None` for one without them.
     fn promise(&self, desk: &DeskView, held: impl FnOnce() -> Held) -> Option<Promise> {
-        let text = self.text.filter(|_| desk.view != CacheView::Presumed)?;
+        let first = self.texts.first().filter(|_| desk.view != CacheView::Presumed)?;
+        let held = held();
+        // A worker holds something in its own family's writing only.
+        let text = self.texts.get(usize::from(held.text)).unwrap_or(first);
         let block_tokens = desk.block_tokens.unwrap_or(1);
         let prompt_bytes = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
         let (view, trust) = (desk.view, desk.trust);
@@ -302,7 +305,7 @@ impl Terms<'_> {
             // Tokens that are the same are the same, sampled or not.
             Unit::Token => 1.0,
         };
-        Some(held().promise(Weights { view, trust, unproven, block_tokens, prompt_bytes }))
+        Some(held.promise(Weights { view, trust, unproven, block_tokens, prompt_bytes }))
     }
 }
 

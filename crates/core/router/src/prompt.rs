@@ -17,7 +17,7 @@ pub struct PromptChunks<'a> {
     pub bytes: u32,
 }
 
-/// A prompt in the units in which engines report what they hold: the text that they tokenize, or its tokens.
+/// A prompt in the units in which a family of engines reports what it holds: the text that they tokenize, or its tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptText<'a> {
     /// Its namespace, by [`Router::text_root`](crate::Router::text_root).

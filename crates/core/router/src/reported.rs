@@ -10,21 +10,29 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_feed::Counters;
-use warmroute_index::{Digester, Index, NamedSpan, Namespace, Parent, RootKey, Source, Span};
+use warmroute_index::{Digester, Index, NamedSpan, Parent, RootKey, Span};
 use warmroute_prompt::{Blocks, Vocabulary};
-use warmroute_types::{CacheEvent, Medium, RemovedBlocks, StoredBlocks, WorkerId};
+use warmroute_types::{CacheEvent, Medium, Micros, RemovedBlocks, StoredBlocks, WorkerId};
 
+use crate::PromptText;
+use crate::family::Family;
 use crate::plane::Plane;
+use crate::returned::{Awaited, Returned};
 
 /// Adapters that are told apart. An engine that speaks of more is not believed to have them.
 const LORAS_MAX: usize = 4_096;
 
-/// In which units prompts are compared with what engines report.
+/// How one worker's events are compared with prompts.
 #[derive(Clone, Debug)]
-pub enum Matching {
-    /// Bytes: reported tokens are written out, requests are rendered but not tokenized.
+pub struct Matching {
+    family: Family,
+    alphabet: Alphabet,
+}
+
+/// What reported tokens become.
+#[derive(Clone, Debug)]
+enum Alphabet {
     Bytes(Arc<Vocabulary>),
-    /// Tokens: requests are tokenized.
     Tokens,
 }
 
@@ -37,11 +45,37 @@ pub enum Unit {
     Token,
 }
 
-impl Matching {
-    fn unit(&self) -> Unit {
+impl Unit {
+    /// Its plural, for lists and logs.
+    pub fn as_str(self) -> &'static str {
         match self {
-            Matching::Bytes(_) => Unit::Byte,
-            Matching::Tokens => Unit::Token,
+            Unit::Byte => "bytes",
+            Unit::Token => "tokens",
+        }
+    }
+}
+
+impl Matching {
+    /// In bytes: reported tokens are written out, requests are rendered but not tokenized.
+    pub fn bytes(family: Family, vocabulary: Arc<Vocabulary>) -> Matching {
+        Matching { family, alphabet: Alphabet::Bytes(vocabulary) }
+    }
+
+    /// In tokens: requests are tokenized.
+    pub fn tokens(family: Family) -> Matching {
+        Matching { family, alphabet: Alphabet::Tokens }
+    }
+
+    /// Among whom it holds.
+    pub fn family(&self) -> &Family {
+        &self.family
+    }
+
+    /// In which unit.
+    pub fn unit(&self) -> Unit {
+        match self.alphabet {
+            Alphabet::Bytes(_) => Unit::Byte,
+            Alphabet::Tokens => Unit::Token,
         }
     }
 }
@@ -61,9 +95,9 @@ pub struct Ingested {
     pub refused: u64,
     /// Blocks with tokens that the model's vocabulary does not have.
     pub foreign: u64,
-    /// Answers of which events had promised something.
+    /// Answers of which events had promised something, and prompts that came back in events.
     pub matched: u64,
-    /// Answers that found something of which events had promised nothing.
+    /// Answers that found something of which events had promised nothing, and prompts that did not come back.
     pub unmatched: u64,
 }
 
@@ -83,6 +117,7 @@ pub(crate) struct Ingest {
     has_tiers: bool,
     counted: Ingested,
     stream: Option<Counters>,
+    awaited: Option<Awaited>,
 }
 
 /// One worker's events, in numbers.
@@ -92,6 +127,8 @@ pub struct FeedReport {
     pub stream: Option<Counters>,
     /// Of what was made of it.
     pub ingested: Ingested,
+    /// In which unit its prompts are compared.
+    pub unit: Unit,
 }
 
 impl Reported {
@@ -111,7 +148,7 @@ impl Reported {
     pub fn report(&self, worker: WorkerId) -> Option<FeedReport> {
         let source = self.sources.read().get(&worker).cloned()?;
         let source = source.lock();
-        Some(FeedReport { stream: source.stream, ingested: source.counted })
+        Some(FeedReport { stream: source.stream, ingested: source.counted, unit: source.matching.unit() })
     }
 
     /// An answer found something in the cache, or events had promised it: did the two meet?
@@ -120,6 +157,23 @@ impl Reported {
         let counted = &mut source.lock().counted;
         counted.matched += u64::from(promised > 0);
         counted.unmatched += u64::from(promised == 0 && found > 0);
+    }
+
+    /// A worker has computed this prompt, and does not say how much of it was cached: does it come back in its events?
+    pub fn recall(&self, index: &Index, worker: WorkerId, text: PromptText<'_>, now: Micros) {
+        let Some(source) = self.sources.read().get(&worker).cloned() else { return };
+        let mut source = source.lock();
+        let stored = source.counted.stored + source.counted.parked;
+        match &source.awaited {
+            Some(awaited) if !awaited.is_due(now) => return,
+            Some(awaited) => match awaited.look(index, worker, stored) {
+                Returned::Yes => source.counted.matched += 1,
+                Returned::No => source.counted.unmatched += 1,
+                Returned::Unknown => {}
+            },
+            None => {}
+        }
+        source.awaited = Some(Awaited::new(text, now, stored));
     }
 
     /// A feed tells its own numbers.
@@ -138,7 +192,7 @@ impl Reported {
             match event {
                 CacheEvent::Stored(blocks) => {
                     block_tokens = Some(blocks.block_tokens);
-                    let root = self.root_of(blocks, source.matching.unit());
+                    let root = self.root_of(&source.matching, blocks);
                     source.store(index, worker, root, blocks);
                 }
                 CacheEvent::Removed(blocks) => source.remove(index, worker, blocks),
@@ -156,25 +210,20 @@ impl Reported {
         }
     }
 
-    fn root_of(&self, blocks: &StoredBlocks, unit: Unit) -> RootKey {
+    fn root_of(&self, matching: &Matching, blocks: &StoredBlocks) -> RootKey {
         let lora = blocks.lora.as_deref();
         if let Some(lora) = lora.filter(|lora| !self.loras.read().contains(*lora)) {
             self.know_lora(lora);
         }
-        reported_root(lora, blocks.salt.as_deref(), unit)
+        matching.family.root(lora, blocks.salt.as_deref(), matching.unit())
     }
 
-    /// Where a request's prompt would be reported. An adapter is asked for by its name, as a model is; what is no adapter's
-    /// name is the model itself, whatever it is called: engines share one cache between all of its names.
-    pub fn root_for(&self, model: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
+    /// Where a family would report a request's prompt. An adapter is asked for by its name, as a model is; what is no
+    /// adapter's name is the model itself, whatever it is called: engines share one cache between all of its names.
+    pub fn root_for(&self, family: &Family, model: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
         let lora = model.filter(|model| self.loras.read().contains(*model));
-        reported_root(lora, salt, unit)
+        family.root(lora, salt, unit)
     }
-}
-
-/// Models are not told apart: candidates serve the model that is asked for, and nobody looks at what others hold.
-fn reported_root(lora: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
-    RootKey::of(&Namespace { model: "", lora, salt, cut: unit as u32, source: Source::Reported })
 }
 
 /// Forgets all that is known of one worker's cache.
@@ -191,6 +240,7 @@ impl Ingest {
             has_tiers: false,
             counted: Ingested::default(),
             stream: None,
+            awaited: None,
         }
     }
 
@@ -243,14 +293,14 @@ impl Ingest {
             name,
             span: Span { digest: digester.digest(bytes), bytes: bytes.len() as u32, tokens },
         };
-        match &self.matching {
-            Matching::Bytes(vocabulary) => {
+        match &self.matching.alphabet {
+            Alphabet::Bytes(vocabulary) => {
                 // It stops at a token that does not exist; what follows is filled in below.
                 let written = vocabulary.write_blocks(text, block_tokens, &mut self.blocks);
                 self.counted.foreign += u64::from(written.is_err());
                 self.spans.extend(self.blocks.iter().zip(&blocks.names).map(named));
             }
-            Matching::Tokens => {
+            Alphabet::Tokens => {
                 let mut bytes = Vec::with_capacity(block_tokens * 4);
                 for (block, name) in text.chunks_exact(block_tokens).zip(&blocks.names) {
                     bytes.clear();

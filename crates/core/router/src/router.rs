@@ -13,7 +13,7 @@ use crate::pools::Pools;
 use crate::presumed::Presumed;
 use crate::reported::Reported;
 use crate::speculation::{Speculations, Ticket};
-use crate::{FeedReport, Outcome, PromptChunks, PromptText, Scratch, Unit};
+use crate::{Family, FeedReport, Outcome, PromptChunks, PromptText, Scratch, Unit};
 
 /// The router's own few settings.
 #[derive(Clone, Debug)]
@@ -45,8 +45,8 @@ pub struct Request<'a> {
     pub prompt_tokens: u32,
     /// Its prompt, where caches shall be looked at.
     pub prompt: Option<PromptChunks<'a>>,
-    /// The same in the units in which engines report, where that is known.
-    pub text: Option<PromptText<'a>>,
+    /// The same as engines write it, where that is known: once for each family of workers that serves the model.
+    pub texts: &'a [PromptText<'a>],
     /// Hash of its session, if it names one.
     pub session_key: Option<u64>,
     /// Hash of its prompt's beginning, if it has one.
@@ -151,8 +151,8 @@ impl<P: Policy> Router<P> {
         };
         let report_age_max = self.config.report_age_max;
         let unproven = pool.unproven.weight();
-        let Request { prompt, text, avoid, known_tokens, .. } = *request;
-        let terms = Terms { ask, prompt, text, unproven, avoid, known_tokens, now, report_age_max };
+        let Request { prompt, texts, avoid, known_tokens, .. } = *request;
+        let terms = Terms { ask, prompt, texts, unproven, avoid, known_tokens, now, report_age_max };
         let placed = pool.place(&self.fleet, &self.index, &self.policy, terms, scratch);
         let placed = placed.ok_or_else(|| pools.why_nobody())?;
         Ok(Decision {
@@ -201,9 +201,9 @@ impl<P: Policy> Router<P> {
         self.speculations.expire(now);
     }
 
-    /// The namespace in which engines report a request's prompt.
-    pub fn text_root(&self, model: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
-        self.reported.root_for(model, salt, unit)
+    /// The namespace in which a family's engines report a request's prompt.
+    pub fn text_root(&self, family: &Family, model: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
+        self.reported.root_for(family, model, salt, unit)
     }
 
     /// This name is an adapter's: its cache is not that of the model it belongs to.
@@ -229,6 +229,11 @@ impl<P: Policy> Router<P> {
     /// Every worker, as it is now.
     pub fn workers(&self) -> Vec<WorkerView> {
         self.fleet.workers()
+    }
+
+    /// How many requests a worker has been sent; it wraps.
+    pub fn bookings(&self, worker: WorkerId) -> u32 {
+        self.fleet.bookings(worker)
     }
 
     /// One worker's state.

@@ -15,8 +15,10 @@ pub struct Scratch {
     /// What is presumed of the prompt at hand.
     pub(crate) presumed: Overlaps,
     pub(crate) spans: Vec<Span>,
-    /// What is reported of it, by the index's numbers.
+    /// What is reported of one of its writings, by the index's numbers.
     reported: Overlaps,
+    /// How far anybody holds the first of them.
+    furthest: Reach,
     /// The same by seat; empty for all that are not in `holders`.
     held: Vec<Held>,
     holders: Vec<WorkerId>,
@@ -36,18 +38,29 @@ impl Scratch {
         self.spans.extend(prompt.digests.iter().take(PRESUMED_CHUNKS_MAX).map(span));
     }
 
-    /// Looks up what is reported. `None`: there is nothing to look up.
-    pub(crate) fn walk_text(&mut self, index: &Index, text: Option<PromptText<'_>>) {
+    /// Looks up what is reported of each writing of the prompt.
+    pub(crate) fn walk_texts(&mut self, index: &Index, texts: &[PromptText<'_>]) {
         self.holders.drain(..).for_each(|worker| self.held[worker.index()] = Held::default());
-        let Some(text) = text else { return };
-        self.held.resize(MAX_WORKERS, Held::default());
-        index.lookup(text.root, Prompt::Bytes(text.bytes), &mut self.reported);
+        self.furthest = Reach::default();
+        for (number, text) in (0..).zip(texts) {
+            self.held.resize(MAX_WORKERS, Held::default());
+            index.lookup(text.root, Prompt::Bytes(text.bytes), &mut self.reported);
+            self.note(number);
+        }
+    }
+
+    fn note(&mut self, text: u8) {
         for overlap in self.reported.as_slice() {
             let (worker, plane) = Plane::split(overlap.worker);
-            if self.held[worker.index()] == Held::default() {
+            let held = &mut self.held[worker.index()];
+            if *held == Held::default() {
                 self.holders.push(worker);
             }
-            self.held[worker.index()].add(overlap, plane);
+            held.text = text;
+            held.add(overlap, plane);
+            if text == 0 && overlap.reach.bytes > self.furthest.bytes {
+                self.furthest = overlap.reach;
+            }
         }
     }
 
@@ -56,9 +69,8 @@ impl Scratch {
         self.held.get(worker.index()).copied().unwrap_or_default()
     }
 
-    /// How far anybody holds the prompt: there its tokens have been counted.
+    /// How far anybody holds the prompt's first writing: there its tokens have been counted.
     pub(crate) fn furthest(&self) -> Reach {
-        let reaches = self.reported.as_slice().iter().map(|overlap| overlap.reach);
-        reaches.filter(|_| !self.holders.is_empty()).max_by_key(|reach| reach.bytes).unwrap_or_default()
+        self.furthest
     }
 }

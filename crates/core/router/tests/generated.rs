@@ -15,7 +15,7 @@ use warmroute_fleet::{Models, ProbeResult};
 use warmroute_policy::{LeastLoaded, Standard};
 use warmroute_prompt::{Alignment, Api, Body, ModelFiles};
 use warmroute_router::{
-    Answered, Change, Config, Content, Matching, PromptText, Request, Router, Scratch, Silence, Unit,
+    Answered, Change, Config, Content, Family, Matching, PromptText, Request, Router, Scratch, Silence, Unit,
 };
 use warmroute_types::{Address, CacheEvent, CacheView, Micros, StoredBlocks, Usage};
 
@@ -69,8 +69,8 @@ impl World {
         router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
         let worker = Arc::clone(&router.workers()[0].worker);
         let matching = Some(match unit {
-            Unit::Byte => Matching::Bytes(Arc::new(vocabulary.clone())),
-            Unit::Token => Matching::Tokens,
+            Unit::Byte => Matching::bytes(Family::new("m"), Arc::clone(vocabulary)),
+            Unit::Token => Matching::tokens(Family::new("m")),
         });
         router.apply(Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered }).unwrap();
         router.apply(Change::Aligned { worker: Arc::clone(&worker), matching }).unwrap();
@@ -125,9 +125,9 @@ impl World {
     /// Asks for a prompt: it is routed, computed and told of, and answered with what was found.
     fn ask(&mut self, text: &str) -> Outcome {
         let (ids, bytes) = (self.ids(text), self.written(text));
-        let root = self.router.text_root(Some("m"), None, self.unit);
-        let text = Some(PromptText { root, bytes: &bytes, unit: self.unit });
-        let request = Request { model: Some("m"), text, ..Request::default() };
+        let root = self.router.text_root(&Family::new("m"), Some("m"), None, self.unit);
+        let texts = &[PromptText { root, bytes: &bytes, unit: self.unit }];
+        let request = Request { model: Some("m"), texts, ..Request::default() };
         let mut decision = self.router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
         let found = self.held_blocks(&ids).min((ids.len() - 1) / BLOCK);
         self.compute(&ids, usize::MAX);
@@ -137,7 +137,7 @@ impl World {
             cached_tokens: Some((found * BLOCK) as u32),
         };
         let (silence, content) = (Silence::MeansZero, Content::Text);
-        let answered = Answered { model: Some("m"), prompt: None, text, usage, silence, content };
+        let answered = Answered { model: Some("m"), prompt: None, texts, usage, silence, content };
         self.router.feedback(&mut decision, answered, Micros(1));
         (i64::from(decision.cached_tokens.unwrap()) / BLOCK as i64, found as i64)
     }

@@ -26,7 +26,8 @@ pub struct WorkerEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EventsEntry {
-    /// `tcp://HOST:PORT`; a `*` is the worker's host. `poll` asks TensorRT-LLM over HTTP, `off` leaves the engine alone.
+    /// `tcp://HOST:PORT`; a `*` is the worker's host. `bind` awaits the engine at our own endpoint, `poll` asks TensorRT-LLM
+    /// over HTTP, `off` leaves the engine alone.
     pub endpoint: String,
     /// Where replays are served.
     #[serde(skip_serializing_if = "Option::is_none")]

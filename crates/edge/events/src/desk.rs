@@ -1,7 +1,7 @@
 //! A worker's feed, shared by the task that drives it and by whoever asks how it is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -19,6 +19,10 @@ pub struct Desk {
     began: Instant,
     /// Batches of another rank, or under another topic, that came here.
     pub(crate) misdirected: AtomicU64,
+    /// Why nothing can come; `None` while something can.
+    trouble: Mutex<Option<String>>,
+    /// Another worker is to be heard under the same topic.
+    is_contested: AtomicBool,
 }
 
 struct State {
@@ -35,7 +39,30 @@ impl Desk {
             listener,
             began: Instant::now(),
             misdirected: AtomicU64::new(0),
+            trouble: Mutex::default(),
+            is_contested: AtomicBool::new(false),
         }
+    }
+
+    /// Why nothing can come, in words; `None` while something can.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock() = trouble;
+    }
+
+    /// Whose events come here cannot be told any more: none are listened to from now on.
+    pub(crate) fn contest(&self, trouble: String) {
+        self.is_contested.store(true, Ordering::Release);
+        self.set_trouble(Some(trouble));
+        self.tell_without_replay(|feed, at, steps| feed.disconnected(at.now, steps));
+    }
+
+    /// Whether another worker claims the same topic: then nothing is listened to, and nothing will be.
+    pub fn is_contested(&self) -> bool {
+        self.is_contested.load(Ordering::Acquire)
     }
 
     /// The present, for the feed.

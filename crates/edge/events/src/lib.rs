@@ -27,7 +27,7 @@ mod trtllm;
 
 pub use decode::{BadBatch, decode};
 pub use desk::Desk;
-pub use hub::Hub;
+pub use hub::{Hub, SharedTopic};
 pub use inbox::{Accepted, Inbox, InboxConfig, Refused};
 pub use listener::Listener;
 pub use poller::{Polled, Poller};
@@ -35,3 +35,4 @@ pub use source::{Direction, Source, SourceError, read_server_info, read_vllm_sou
 pub use station::Config;
 pub use subscriber::{Subscriber, subscribe};
 pub use warmroute_feed::{Counters, Step, View};
+pub use warmroute_zmtp::{BadEndpoint, Endpoint};

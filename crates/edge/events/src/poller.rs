@@ -53,6 +53,7 @@ impl Poller {
         let now_unix_s = self.desks.values().next().map_or(0.0, |line| line.desk.moment().unix_s);
         let events = trtllm::read(body, &mut self.window_max, now_unix_s)?;
         let polled = Polled { events: events.len() };
+        self.desks.values().for_each(|line| line.desk.set_trouble(None));
         self.desks.values_mut().for_each(Line::up);
         for event in events {
             self.count(event.seq);
@@ -68,7 +69,8 @@ impl Poller {
     }
 
     /// A poll failed: the engine may be another one when it answers again.
-    pub fn failed(&mut self) {
+    pub fn failed(&mut self, why: &str) {
+        self.desks.values().for_each(|line| line.desk.set_trouble(Some(why.to_owned())));
         self.desks.values_mut().for_each(Line::down);
     }
 
@@ -155,8 +157,8 @@ mod tests {
         assert_eq!((desk.view(), desk.counters().restarts), (View::Reported, 1));
         assert_eq!(notes.0.lock().first(), Some(&Step::Forget));
         assert_eq!(notes.0.lock().iter().filter(|step| matches!(step, Step::Apply(_))).count(), 2);
-        poller.failed();
-        assert_eq!(desk.view(), View::Uncertain);
+        poller.failed("gone");
+        assert_eq!((desk.view(), desk.trouble().as_deref()), (View::Uncertain, Some("gone")));
     }
 
     #[test]

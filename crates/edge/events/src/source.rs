@@ -167,7 +167,7 @@ pub fn read_server_info(body: &[u8], worker_url: &str) -> Result<Vec<Source>, So
 }
 
 /// The host in a worker's URL, without brackets.
-fn host_of(worker_url: &str) -> &str {
+pub(crate) fn host_of(worker_url: &str) -> &str {
     let rest = worker_url.split_once("://").map_or(worker_url, |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or(rest);
     match authority.strip_prefix('[').and_then(|v6| v6.split_once(']')) {

@@ -53,10 +53,15 @@ pub struct Arrival {
 }
 
 pub enum News {
-    Up,
+    /// A connection, from there.
+    Up(String),
     Message(Message),
-    Down,
+    /// It has ended, for this reason.
+    Down(String),
 }
+
+/// So many messages over a connection whose place another has taken: that is no leftover of a process that ended.
+const RIVAL_AFTER: u32 = 4;
 
 /// The driver of one feed.
 pub struct Station {
@@ -66,14 +71,26 @@ pub struct Station {
     topic: Bytes,
     replay: Option<Replay>,
     asked_at: Option<Instant>,
-    /// The connection that counts: the last that came up.
-    line: u64,
+    lines: Lines,
+}
+
+/// The connections that are up.
+#[derive(Default)]
+struct Lines {
+    /// With where each comes from, in the order in which they came.
+    up: Vec<(u64, String)>,
+    /// The one that counts: the last that came up.
+    current: u64,
+    /// Messages that came over another one since.
+    strikes: u32,
+    /// Two engines publish under one name: nobody can say which of them is this worker, so neither is listened to.
+    are_rivals: bool,
 }
 
 impl Station {
     pub fn new(desk: Arc<Desk>, config: Config, replay_at: Option<Endpoint>, topic: &str) -> Station {
         let topic = Bytes::copy_from_slice(topic.as_bytes());
-        Station { desk, config, replay_at, topic, replay: None, asked_at: None, line: 0 }
+        Station { desk, config, replay_at, topic, replay: None, asked_at: None, lines: Lines::default() }
     }
 
     /// Where to send what arrives.
@@ -99,17 +116,56 @@ impl Station {
 
     fn take(&mut self, arrival: Arrival) {
         match arrival.news {
-            News::Up => {
-                self.line = arrival.line;
-                self.replay = None;
-                self.tell(|feed, at, steps| feed.connected(at.now, steps));
+            _ if self.desk.is_contested() => {}
+            News::Up(peer) => {
+                self.lines.up.retain(|(line, _)| *line != arrival.line);
+                self.lines.up.push((arrival.line, peer));
+                if !self.lines.are_rivals {
+                    self.begin(arrival.line);
+                }
             }
-            _ if arrival.line != self.line => {}
-            News::Down => {
-                self.replay = None;
-                self.tell(|feed, at, steps| feed.disconnected(at.now, steps));
-            }
-            News::Message(message) => self.take_message(&message),
+            News::Down(why) => self.end(arrival.line, why),
+            News::Message(_) if self.lines.are_rivals => {}
+            News::Message(message) if arrival.line == self.lines.current => self.take_message(&message),
+            News::Message(_) => self.strike(),
+        }
+    }
+
+    /// This connection counts from now on.
+    fn begin(&mut self, line: u64) {
+        (self.lines.current, self.lines.strikes) = (line, 0);
+        self.replay = None;
+        self.desk.set_trouble(None);
+        self.tell(|feed, at, steps| feed.connected(at.now, steps));
+    }
+
+    fn end(&mut self, line: u64, why: String) {
+        self.lines.up.retain(|(other, _)| *other != line);
+        if self.lines.are_rivals && self.lines.up.len() == 1 {
+            self.lines.are_rivals = false;
+            self.begin(self.lines.up[0].0);
+        } else if line == self.lines.current && !self.lines.are_rivals {
+            self.stop(why);
+        }
+    }
+
+    fn stop(&mut self, why: String) {
+        self.replay = None;
+        self.desk.set_trouble(Some(why));
+        self.tell(|feed, at, steps| feed.disconnected(at.now, steps));
+    }
+
+    /// A message over a connection that should have ended when the current one began.
+    fn strike(&mut self) {
+        self.lines.strikes += 1;
+        if self.lines.strikes >= RIVAL_AFTER && self.lines.up.len() > 1 {
+            self.lines.are_rivals = true;
+            let peers: Vec<&str> = self.lines.up.iter().map(|(_, peer)| peer.as_str()).collect();
+            self.stop(format!(
+                "several engines publish under topic `{}`, from {}: give every engine a topic of its own",
+                self.topic.escape_ascii(),
+                peers.join(" and "),
+            ));
         }
     }
 

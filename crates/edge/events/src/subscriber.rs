@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use warmroute_feed::{Counters, View};
 use warmroute_types::Address;
-use warmroute_zmtp::{Error, Sub};
+use warmroute_zmtp::{Endpoint, Error, Sub};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::backoff::Backoff;
@@ -26,10 +26,11 @@ pub struct Subscriber {
 pub fn subscribe(worker: Address, source: Source, listener: Arc<dyn Listener>, config: Config) -> Subscriber {
     let desk = Arc::new(Desk::new(worker, config.feed.clone(), listener));
     let station = Station::new(Arc::clone(&desk), config.clone(), source.replay.clone(), &source.topic);
+    desk.set_trouble(Some(format!("not connected to {} yet", source.endpoint)));
     let (arrivals, inbox) = Station::inbox();
     let tasks = vec![
         tokio::spawn(station.run(inbox)),
-        tokio::spawn(keep_connected(desk.worker.clone(), source, config, arrivals)),
+        tokio::spawn(keep_connected(Arc::clone(&desk), source, config, arrivals)),
     ];
     Subscriber { desk, tasks }
 }
@@ -42,6 +43,11 @@ impl Subscriber {
     /// Whose stream it is.
     pub fn worker(&self) -> &Address {
         &self.desk.worker
+    }
+
+    /// Why nothing can come, in words; `None` while something can.
+    pub fn trouble(&self) -> Option<String> {
+        self.desk.trouble()
     }
 
     /// What the view is worth.
@@ -71,26 +77,23 @@ impl Drop for Subscriber {
     }
 }
 
-async fn keep_connected(worker: Address, source: Source, config: Config, arrivals: mpsc::Sender<Arrival>) {
+async fn keep_connected(desk: Arc<Desk>, source: Source, config: Config, arrivals: mpsc::Sender<Arrival>) {
+    let (worker, endpoint) = (&desk.worker, &source.endpoint);
     let mut backoff = Backoff::new(xxh3_64(worker.to_string().as_bytes()));
-    let mut last_trouble = String::new();
     loop {
         let connected = Sub::connect(&source.endpoint, source.topic.as_bytes(), &config.socket).await;
         let error = match connected {
             Ok(sub) => {
-                tracing::info!(%worker, endpoint = %source.endpoint, "following KV events");
-                last_trouble.clear();
+                tracing::info!(%worker, %endpoint, "following KV events");
                 backoff.reset();
-                forward(sub, &arrivals).await
+                forward(sub, endpoint, &arrivals).await
             }
-            Err(error) => error,
+            Err(error) => {
+                desk.set_trouble(Some(down(endpoint, &error)));
+                error
+            }
         };
-        // Once for each trouble, not at every try.
-        let trouble = error.to_string();
-        if trouble != last_trouble {
-            tracing::warn!(%worker, endpoint = %source.endpoint, trouble, "no KV events");
-            last_trouble = trouble;
-        }
+        tracing::debug!(%worker, %endpoint, %error, "no KV events");
         if arrivals.is_closed() {
             return;
         }
@@ -99,8 +102,8 @@ async fn keep_connected(worker: Address, source: Source, config: Config, arrival
 }
 
 /// Passes messages on until the connection ends; says why. There is one connection at a time.
-async fn forward(mut sub: Sub, arrivals: &mpsc::Sender<Arrival>) -> Error {
-    let mut news = News::Up;
+async fn forward(mut sub: Sub, endpoint: &Endpoint, arrivals: &mpsc::Sender<Arrival>) -> Error {
+    let mut news = News::Up(endpoint.to_string());
     loop {
         if arrivals.send(Arrival { line: 0, news }).await.is_err() {
             return Error::Gone;
@@ -109,9 +112,13 @@ async fn forward(mut sub: Sub, arrivals: &mpsc::Sender<Arrival>) -> Error {
             Ok(message) => News::Message(message),
             Err(error) => {
                 // A station that is gone needs no news.
-                let _ = arrivals.send(Arrival { line: 0, news: News::Down }).await;
+                let _ = arrivals.send(Arrival { line: 0, news: News::Down(down(endpoint, &error)) }).await;
                 return error;
             }
         };
     }
+}
+
+fn down(endpoint: &Endpoint, error: &Error) -> String {
+    format!("no connection to {endpoint}: {error}")
 }

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use warmroute_events::{Config, Direction, Hub, Listener, Source, Step, Subscriber, View, subscribe};
+use warmroute_events::{
+    Config, Direction, Hub, Listener, SharedTopic, Source, Step, Subscriber, View, subscribe,
+};
 use warmroute_types::{Address, CacheEvent};
 use warmroute_zmtp::{Endpoint, Message, Options, Publisher, Router};
 
@@ -292,7 +294,8 @@ async fn engines_that_connect_are_told_apart_by_topic() {
     for (name, topic) in [(1u8, "kv@a"), (2, "kv@b")] {
         let mirror = Arc::new(Mirror::default());
         let listener = Arc::clone(&mirror) as Arc<dyn Listener>;
-        let subscriber = hub.await_worker(Address::new(format!("http://{topic}")), topic, None, listener);
+        let worker = Address::new(format!("http://{topic}"));
+        let subscriber = hub.await_worker(worker, topic, None, listener).unwrap();
         let publisher = Publisher::connect(hub.endpoint().clone(), Options::default());
         engines.push((name, topic, mirror, subscriber, publisher));
     }
@@ -301,10 +304,7 @@ async fn engines_that_connect_are_told_apart_by_topic() {
         while publisher.subscribers() == 0 {
             tokio::task::yield_now().await;
         }
-        let mut payload = b"\x93\x01\x91\x96\xabBlockStored\x91".to_vec();
-        payload.extend([*name, 0xc0, 0x91, 5, 1, 0xc0, 0xc0]);
-        let parts = [topic.as_bytes(), &[0; 8], &payload];
-        let message: Message = parts.iter().map(|part| Bytes::copy_from_slice(part)).collect();
+        let message = stored(topic, 0, *name);
         stranger.send(&vec![Bytes::from_static(b"who?"), message[1].clone(), message[2].clone()]);
         publisher.send(&message);
         mirror.until("its own", |mirror| mirror.names() == [u64::from(*name)]).await;
@@ -313,4 +313,81 @@ async fn engines_that_connect_are_told_apart_by_topic() {
     let (.., mirror, subscriber, publisher) = engines.pop().unwrap();
     drop(publisher);
     mirror.until("the engine's end", |_| subscriber.view() == View::Uncertain).await;
+}
+
+/// A message that stores one block.
+fn stored(topic: &str, seq: u64, name: u8) -> Message {
+    let mut payload = b"\x93\x01\x91\x96\xabBlockStored\x91".to_vec();
+    payload.extend([name, 0xc0, 0x91, 5, 1, 0xc0, 0xc0]);
+    let parts = [topic.as_bytes(), &seq.to_be_bytes(), &payload];
+    parts.iter().map(|part| Bytes::copy_from_slice(part)).collect()
+}
+
+fn await_worker(hub: &Hub, worker: &str, topic: &str) -> Result<(Arc<Mirror>, Subscriber), SharedTopic> {
+    let mirror = Arc::new(Mirror::default());
+    let listener = Arc::clone(&mirror) as Arc<dyn Listener>;
+    Ok((mirror, hub.await_worker(Address::new(worker), topic, None, listener)?))
+}
+
+#[tokio::test]
+async fn a_topic_that_two_workers_claim_is_nobodys_until_one_gives_it_up() {
+    let hub = Hub::bind(&free(), Config::default()).await.unwrap();
+    let (mirror, first) = await_worker(&hub, "http://a", "kv").unwrap();
+    let publisher = Publisher::connect(hub.endpoint().clone(), Options::default());
+    while publisher.subscribers() == 0 {
+        tokio::task::yield_now().await;
+    }
+    publisher.send(&stored("kv", 0, 1));
+    mirror.until("its own", |mirror| mirror.names() == [1]).await;
+    let refused = await_worker(&hub, "http://b", "kv").map(drop).unwrap_err().to_string();
+    assert!(refused.contains("`kv` is also that of http://a:"), "{refused}");
+    let trouble = first.trouble().unwrap();
+    assert!(first.desk().is_contested() && trouble.contains("also that of http://b:"), "{trouble}");
+    assert_eq!(first.view(), View::Uncertain);
+    assert!(await_worker(&hub, "http://a", "kv").is_err(), "asking again does not help");
+    hub.release(&Address::new("http://b"));
+    assert!(await_worker(&hub, "http://a", "kv").is_ok());
+}
+
+#[tokio::test]
+async fn two_engines_that_publish_under_one_topic_are_found_out_and_named() {
+    let hub = Hub::bind(&free(), Config::default()).await.unwrap();
+    let (mirror, subscriber) = await_worker(&hub, "http://a", "kv").unwrap();
+    let engines = [(); 2].map(|()| Publisher::connect(hub.endpoint().clone(), Options::default()));
+    for (name, engine) in (1..).zip(&engines) {
+        while engine.subscribers() == 0 {
+            tokio::task::yield_now().await;
+        }
+        engine.send(&stored("kv", 0, name));
+        mirror.until("what it says", |mirror| mirror.names().contains(&u64::from(name))).await;
+    }
+    // The first goes on though the second has taken its place.
+    (1..=4).for_each(|seq| engines[0].send(&stored("kv", seq, 10)));
+    mirror.until("an end of it", |_| subscriber.view() == View::Uncertain).await;
+    let trouble = subscriber.trouble().unwrap();
+    assert!(trouble.contains("several engines publish under topic `kv`, from 127.0.0.1:"), "{trouble}");
+    assert!(!mirror.names().contains(&10), "nobody knows whose that is");
+    let [first, second] = engines;
+    drop(second);
+    mirror.until("the other alone", |_| subscriber.trouble().is_none()).await;
+    first.send(&stored("kv", 5, 11));
+    mirror.until("it is listened to again", |mirror| mirror.names().contains(&11)).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_awaited_in_vain_says_what_is_heard_instead() {
+    let hub = Hub::bind(&free(), Config::default()).await.unwrap();
+    let (mirror, subscriber) = await_worker(&hub, "http://a", "kv@a").unwrap();
+    let before = subscriber.trouble().unwrap();
+    assert!(
+        before.contains("no engine publishes to tcp://127.0.0.1:") && before.contains("`kv@a`"),
+        "{before}"
+    );
+    let publisher = Publisher::connect(hub.endpoint().clone(), Options::default());
+    while publisher.subscribers() == 0 {
+        tokio::task::yield_now().await;
+    }
+    publisher.send(&stored("kv@mistyped", 0, 1));
+    let is_named = |trouble: String| trouble.contains("`kv@mistyped`");
+    mirror.until("the stranger's name", |_| subscriber.trouble().is_some_and(is_named)).await;
 }

@@ -1,113 +1,190 @@
-//! Which models' prompts can be written as their engines write them.
+//! How engines write their prompts, by the families whose files agree.
 //!
-//! A model gets an alignment when its files were found and a worker's engine was seen to agree with them. Until then, and
-//! for requests that cannot be followed, prompts are canonical and caches presumed.
+//! An engine is aligned when its model's files were found and it was seen to agree with them. Engines of one name need not
+//! agree with each other: another folder, template or way of reading makes another family, and a request is written once for
+//! each family that serves its model, because each is to be compared with its own writing. Until then, and for requests
+//! that cannot be followed, prompts are canonical and caches presumed.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
-use warmroute_prompt::{Alignment, Api, Body, Media, Rendered, Renderer};
-use warmroute_router::Unit;
-use warmroute_tokens::{EncoderPool, write_chain};
+use warmroute_router::{Family, Matching};
 
-/// How a model's prompts are compared with what its engines report.
+use crate::matching::ModelMatching;
+
+/// Families of one model: each costs every request for it another rendering and another walk.
+const FAMILIES_MAX: usize = 4;
+
+/// An engine's model as its files describe it.
+pub struct Writing {
+    /// The names under which it is asked for, its own first, then its adapters'.
+    pub names: Vec<String>,
+    /// The same for two engines exactly if their files and the way of reading them are the same.
+    pub print: u64,
+    /// How its prompts are compared.
+    pub matching: ModelMatching,
+}
+
+/// Too many engines under one name that agree with nobody.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "engines of model `{model}` write prompts in more than {FAMILIES_MAX} ways: give them the same tokenizer and chat template, \
+     or another model name"
+)]
+pub struct TooManyFamilies {
+    model: String,
+}
+
+/// One way of writing a model's prompts.
 #[derive(Clone)]
-pub enum ModelMatching {
-    /// As bytes.
-    Bytes(Arc<Alignment>),
-    /// As tokens.
-    Tokens {
-        /// Renders a request.
-        renderer: Arc<Renderer>,
-        /// Tokenizes what was rendered, on threads of its own.
-        pool: Arc<EncoderPool>,
-    },
+pub(crate) struct Writer {
+    pub family: Family,
+    pub matching: ModelMatching,
 }
 
-impl fmt::Display for ModelMatching {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ModelMatching::Bytes(_) => "bytes",
-            ModelMatching::Tokens { .. } => "tokens",
-        })
-    }
-}
-
-/// A prompt as its engine writes it.
-pub(crate) struct Written {
-    /// What can be compared with reports.
-    pub reported: Vec<u8>,
-    /// The whole text, from which chunks are cut; `None` where it is the same.
-    pub text: Option<Vec<u8>>,
-    pub unit: Unit,
-    /// Whether there is something in it that is no text.
-    pub has_media: bool,
-}
-
-/// Why a prompt was not written.
-pub(crate) struct Unwritten(pub &'static str);
-
-/// Alignments by the model's name.
+/// All engines that are aligned.
 #[derive(Default)]
 pub(crate) struct Alignments {
-    by_model: RwLock<BTreeMap<String, ModelMatching>>,
+    groups: RwLock<Groups>,
+}
+
+#[derive(Default)]
+struct Groups {
+    /// Families are numbered, so that one that comes back is not mistaken for one that still stands under its name.
+    begun: u64,
+    groups: Vec<Group>,
+    /// What requests read.
+    by_model: BTreeMap<String, Arc<[Writer]>>,
+}
+
+/// Engines that write alike.
+struct Group {
+    writer: Writer,
+    print: u64,
+    /// With the names of each.
+    engines: BTreeMap<String, Vec<String>>,
 }
 
 impl Alignments {
-    /// `None`: this model is not aligned any more.
-    pub(crate) fn set(&self, model: &str, matching: Option<ModelMatching>) {
-        let mut by_model = self.by_model.write();
-        match matching {
-            Some(matching) => _ = by_model.insert(model.to_owned(), matching),
-            None => _ = by_model.remove(model),
-        }
+    /// An engine joins the family that writes as it does, or begins one.
+    pub(crate) fn join(&self, engine: &str, writing: Writing) -> Result<Matching, TooManyFamilies> {
+        let mut groups = self.groups.write();
+        groups.leave(engine);
+        let joined = groups.join(engine, writing);
+        groups.list();
+        joined
+    }
+
+    /// An engine is not aligned any more. A family without engines is gone.
+    pub(crate) fn leave(&self, engine: &str) {
+        let mut groups = self.groups.write();
+        groups.leave(engine);
+        groups.list();
     }
 
     /// How a model's prompts are written; `None` for one that is not aligned.
-    pub(crate) fn of(&self, model: &str) -> Option<ModelMatching> {
-        self.by_model.read().get(model).cloned()
+    pub(crate) fn of(&self, model: &str) -> Option<Arc<[Writer]>> {
+        self.groups.read().by_model.get(model).cloned()
     }
 }
 
-impl ModelMatching {
-    /// Writes a request's prompt as its engine would.
-    pub(crate) async fn write(&self, body: &Body<'_>, api: Api) -> Result<Written, Unwritten> {
-        match self {
-            ModelMatching::Bytes(alignment) => {
-                let mut text = Vec::new();
-                let written = alignment.write_prompt(body, api, unix_s(), &mut text);
-                let reported_bytes = written.map_err(|why| Unwritten(why.label()))?.reported_bytes;
-                let unit = Unit::Byte;
-                if reported_bytes == text.len() {
-                    return Ok(Written { reported: text, text: None, unit, has_media: false });
-                }
-                let reported = text[..reported_bytes].to_vec();
-                Ok(Written { reported, text: Some(text), unit, has_media: true })
-            }
-            ModelMatching::Tokens { renderer, pool } => {
-                let mut text = String::new();
-                let rendered = renderer.render(body, api, unix_s(), &mut text);
-                let (ids, media) = match rendered.map_err(|why| Unwritten(why.label()))? {
-                    Rendered::Ids(ids) => (ids, Media::None),
-                    Rendered::Text { around, media } => {
-                        let encoding = pool.encode(text.clone(), around).map_err(|_| Unwritten("busy"))?;
-                        (encoding.await.map_err(|_| Unwritten("tokenizer_failed"))?, media)
-                    }
-                };
-                // Where an image's tokens go, only the engine knows.
-                let has_media = media != Media::None;
-                let mut reported = Vec::new();
-                write_chain(if has_media { &[] } else { &ids }, &mut reported);
-                Ok(Written { reported, text: Some(text.into_bytes()), unit: Unit::Token, has_media })
+impl Groups {
+    fn join(&mut self, engine: &str, writing: Writing) -> Result<Matching, TooManyFamilies> {
+        let Writing { names, print, matching } = writing;
+        let alike = self.groups.iter_mut().find(|group| group.print == print && group.serves_any(&names));
+        if let Some(group) = alike {
+            group.engines.insert(engine.to_owned(), names);
+            return Ok(group.writer.matching.of_family(&group.writer.family));
+        }
+        let is_full =
+            |name: &&String| self.by_model.get(*name).is_some_and(|writers| writers.len() >= FAMILIES_MAX);
+        if let Some(model) = names.iter().find(is_full).cloned() {
+            return Err(TooManyFamilies { model });
+        }
+        self.begun += 1;
+        let first = names.first().map_or("", String::as_str);
+        let family = Family::new(&format!("{first}#{}", self.begun));
+        let joined = matching.of_family(&family);
+        let engines = BTreeMap::from([(engine.to_owned(), names)]);
+        self.groups.push(Group { writer: Writer { family, matching }, print, engines });
+        Ok(joined)
+    }
+
+    fn leave(&mut self, engine: &str) {
+        self.groups.iter_mut().for_each(|group| _ = group.engines.remove(engine));
+        self.groups.retain(|group| !group.engines.is_empty());
+    }
+
+    /// Writes down for readers who writes what.
+    fn list(&mut self) {
+        let mut by_model: BTreeMap<String, Vec<Writer>> = BTreeMap::new();
+        for group in &self.groups {
+            let names: BTreeSet<&String> = group.engines.values().flatten().collect();
+            for name in names {
+                by_model.entry(name.clone()).or_default().push(group.writer.clone());
             }
         }
+        self.by_model = by_model.into_iter().map(|(name, writers)| (name, writers.into())).collect();
     }
 }
 
-/// For templates that print the date.
-fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+impl Group {
+    fn serves_any(&self, names: &[String]) -> bool {
+        self.engines.values().flatten().any(|name| names.contains(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matching::tests::byte_level;
+
+    fn writing(names: &[&str], print: u64) -> Writing {
+        Writing { names: names.iter().map(ToString::to_string).collect(), print, matching: byte_level() }
+    }
+
+    fn families(alignments: &Alignments, model: &str) -> usize {
+        alignments.of(model).map_or(0, |writers| writers.len())
+    }
+
+    #[test]
+    fn engines_that_agree_are_one_family_and_others_do_not_displace_it() {
+        let alignments = Alignments::default();
+        let join = |engine, names: &[&str], print| alignments.join(engine, writing(names, print)).unwrap();
+        let first = join("a", &["m", "adapter"], 1);
+        assert_eq!(join("b", &["host-b", "m"], 1).family(), first.family());
+        assert_ne!(join("c", &["m"], 2).family(), first.family(), "another template");
+        assert_ne!(
+            join("d", &["n"], 1).family(),
+            first.family(),
+            "another model, though its files are the same"
+        );
+        assert_eq!(families(&alignments, "m"), 2);
+        assert_eq!(families(&alignments, "adapter"), 1);
+        alignments.leave("c");
+        assert_eq!(families(&alignments, "m"), 1);
+        ["a", "b"].into_iter().for_each(|engine| alignments.leave(engine));
+        assert_eq!((families(&alignments, "m"), families(&alignments, "n")), (0, 1));
+        assert_ne!(join("a", &["m"], 1).family(), first.family(), "nothing is left of the former one");
+    }
+
+    #[test]
+    fn an_engine_that_changed_its_files_leaves_its_old_family() {
+        let alignments = Alignments::default();
+        alignments.join("a", writing(&["m"], 1)).unwrap();
+        alignments.join("a", writing(&["m"], 2)).unwrap();
+        assert_eq!(families(&alignments, "m"), 1);
+    }
+
+    #[test]
+    fn families_are_bounded() {
+        let alignments = Alignments::default();
+        for print in 0..FAMILIES_MAX as u64 {
+            alignments.join(&format!("e{print}"), writing(&["m"], print)).unwrap();
+        }
+        let refused = alignments.join("one more", writing(&["m"], 99)).unwrap_err().to_string();
+        assert!(refused.contains("model `m`"), "{refused}");
+        alignments.join("like the first", writing(&["m"], 0)).unwrap();
+    }
 }

@@ -10,8 +10,9 @@ use warmroute_record::Sketch;
 use warmroute_router::{Content, PromptChunks, PromptText, Silence, Unit};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::alignments::{Unwritten, Written};
+use crate::alignments::Writer;
 use crate::gateway::Gateway;
+use crate::matching::{Unwritten, Written};
 use crate::outgoing::Buffered;
 use crate::{Config, SessionKey, UsageInjection};
 
@@ -75,14 +76,21 @@ pub(crate) struct Cut {
     digests: Box<[u64]>,
     bytes: u32,
     pub content: Content,
-    text: Option<Text>,
+    /// One for each family of workers that serves the model.
+    texts: Vec<Text>,
 }
 
-/// A prompt as its engine writes it, as far as it can be compared with what engines report.
+/// A prompt as engines write it, as far as it can be compared with what they report.
 struct Text {
     root: RootKey,
     bytes: Box<[u8]>,
     unit: Unit,
+}
+
+impl Text {
+    fn as_prompt(&self) -> PromptText<'_> {
+        PromptText { root: self.root, bytes: &self.bytes, unit: self.unit }
+    }
 }
 
 impl Cut {
@@ -91,8 +99,8 @@ impl Cut {
         PromptChunks { root: self.root, digests: &self.digests, chunk_bytes, bytes: self.bytes }
     }
 
-    pub(crate) fn text(&self) -> Option<PromptText<'_>> {
-        self.text.as_ref().map(|text| PromptText { root: text.root, bytes: &text.bytes, unit: text.unit })
+    pub(crate) fn texts(&self) -> Vec<PromptText<'_>> {
+        self.texts.iter().map(Text::as_prompt).collect()
     }
 
     /// One string for one request: as the engine writes it where that is known, canonical otherwise.
@@ -108,29 +116,29 @@ impl Cut {
             source: Source::Presumed,
         });
         let digester = gateway.router.digester();
-        let Some(matching) = gateway.alignments.of(model) else {
-            return Cut::canonical(body, root, digester);
-        };
-        match matching.write(body, api).await {
-            Ok(written) => {
-                let reported = gateway.router.text_root(Some(model), salt.as_deref(), written.unit);
-                Cut::written(written, root, reported, digester)
-            }
-            Err(Unwritten(why)) => {
-                gateway.metrics.unrendered(why);
-                Cut::canonical(body, root, digester)
+        let writers = gateway.alignments.of(model);
+        let mut cut: Option<Cut> = None;
+        for Writer { family, matching } in writers.iter().flat_map(|writers| writers.iter()) {
+            match matching.write(body, api).await {
+                Ok(written) => {
+                    let cut = cut.get_or_insert_with(|| Cut::written(&written, root, digester));
+                    let root = gateway.router.text_root(family, Some(model), salt.as_deref(), written.unit);
+                    cut.texts.push(Text { root, bytes: written.reported.into(), unit: written.unit });
+                }
+                Err(Unwritten(why)) => gateway.metrics.unrendered(why),
             }
         }
+        cut.unwrap_or_else(|| Cut::canonical(body, root, digester))
     }
 
-    fn written(written: Written, root: RootKey, reported: RootKey, digester: &Digester) -> Cut {
+    fn written(written: &Written, root: RootKey, digester: &Digester) -> Cut {
         let text = written.text.as_deref().unwrap_or(&written.reported);
         Cut {
             root,
             digests: Chunks::cut_text(text, |bytes| digester.digest(bytes)).into(),
             bytes: u32::try_from(text.len()).unwrap_or(u32::MAX),
             content: if written.has_media { Content::Media } else { Content::Text },
-            text: Some(Text { root: reported, bytes: written.reported.into(), unit: written.unit }),
+            texts: Vec::new(),
         }
     }
 
@@ -139,7 +147,7 @@ impl Cut {
             chunks.cut(body, |bytes| digester.digest(bytes));
             let bytes = u32::try_from(chunks.bytes()).unwrap_or(u32::MAX);
             let content = if chunks.has_media() { Content::Media } else { Content::Text };
-            let cut = Cut { root, digests: chunks.digests().into(), bytes, content, text: None };
+            let cut = Cut { root, digests: chunks.digests().into(), bytes, content, texts: Vec::new() };
             if chunks.bytes() > CHUNKS_BYTES_MAX {
                 *chunks = Chunks::default();
             }
@@ -156,7 +164,11 @@ impl Asked {
         let model = asked.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
         // A prompt that stands elsewhere in part, or several of them, cannot be looked up.
         let is_one_prompt = body.has_one_prompt() && !body.continues_another();
-        let looks_at_caches = policy.needs_overlap() && api != Api::Other && is_one_prompt;
+        let needs_overlap = policy.needs_overlap() && api != Api::Other;
+        let looks_at_caches = needs_overlap && is_one_prompt;
+        if needs_overlap && !is_one_prompt {
+            count_unwritten(body, model, gateway);
+        }
         let is_stream = body.is_stream() && matches!(api, Api::Chat | Api::Completions);
         let is_unsaid = is_stream && body.stream_options().is_none();
         let injects = config.usage_injection == UsageInjection::On && is_unsaid;
@@ -217,6 +229,14 @@ impl Noted {
         let digester = gateway.router.digester();
         let sketch = Sketch::of(body, |bytes| digester.digest(bytes));
         Noted { session: session_key(&gateway.config, headers, body), sketch }
+    }
+}
+
+/// Of a prompt that cannot be looked up, where it would have been written otherwise.
+fn count_unwritten(body: &Body<'_>, model: Option<&str>, gateway: &Gateway) {
+    let why = if body.has_one_prompt() { "api" } else { "several_prompts" };
+    if model.and_then(|model| gateway.alignments.of(model)).is_some() {
+        gateway.metrics.unrendered(why);
     }
 }
 

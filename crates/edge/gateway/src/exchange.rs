@@ -108,11 +108,12 @@ impl Exchange {
 
     fn route(&self) -> Result<Decision, Refusal> {
         let asked = &self.intake.asked;
+        let texts = asked.prompt.as_ref().map(Cut::texts).unwrap_or_default();
         let ask = Ask {
             model: asked.model.as_deref(),
             prompt_tokens: asked.prompt_tokens,
             prompt: asked.prompt.as_ref().map(Cut::chunks),
-            text: asked.prompt.as_ref().and_then(Cut::text),
+            texts: &texts,
             session_key: asked.session_key,
             prefix_key: asked.prefix_key,
             avoid: &self.failed,

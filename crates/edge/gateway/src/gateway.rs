@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
-use warmroute_router::Router;
-use warmroute_types::Micros;
+use warmroute_router::{Matching, Router};
+use warmroute_types::{Address, Micros};
 
-use crate::alignments::{Alignments, ModelMatching};
+use crate::alignments::{Alignments, TooManyFamilies, Writing};
 use crate::metrics::Metrics;
+use crate::reasons::Reasons;
 use crate::upstream::Upstreams;
 use crate::{Config, ConfigError};
 
@@ -21,6 +22,7 @@ pub struct Gateway {
     pub(crate) metrics: Metrics,
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) reasons: Reasons,
     start: Instant,
 }
 
@@ -36,8 +38,9 @@ impl Gateway {
         let recorder = recorder.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
         let metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
-        let (alignments, start) = (Alignments::default(), Instant::now());
-        Ok(Arc::new(Gateway { router, config, upstreams, metrics, alignments, recorder, start }))
+        let (alignments, reasons) = Default::default();
+        let start = Instant::now();
+        Ok(Arc::new(Gateway { router, config, upstreams, metrics, alignments, reasons, recorder, start }))
     }
 
     /// The routing core.
@@ -50,9 +53,19 @@ impl Gateway {
         self.start.elapsed().into()
     }
 
-    /// From now on this model's prompts are written as its engines write them; `None`: they cannot be.
-    pub fn align(&self, model: &str, matching: Option<ModelMatching>) {
-        self.alignments.set(model, matching);
+    /// From now on prompts for this engine's models are written as it writes them, too; how its events are to be read.
+    pub fn align(&self, engine: &str, writing: Writing) -> Result<Matching, TooManyFamilies> {
+        self.alignments.join(engine, writing)
+    }
+
+    /// They are not any more, unless other engines write alike.
+    pub fn unalign(&self, engine: &str) {
+        self.alignments.leave(engine);
+    }
+
+    /// Why a worker's cache is known no better than it is, for `GET /workers`; `None`: there is nothing to say.
+    pub fn explain(&self, worker: &Address, why: Option<String>) {
+        self.reasons.set(worker, why);
     }
 
     /// Lets go of connections that nobody used for a while. Call it every few seconds.

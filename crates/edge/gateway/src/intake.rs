@@ -131,7 +131,8 @@ fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     method == Method::POST && (api != Api::Other || !UPLOADS.iter().any(|upload| kind.starts_with(upload)))
 }
 
-async fn buffer(mut body: Incoming, headers: &HeaderMap, limit: usize) -> Result<Bytes, Refusal> {
+/// A body of at most so many bytes.
+pub(crate) async fn buffer(mut body: Incoming, headers: &HeaderMap, limit: usize) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().lower() as usize;
     if announced > limit {
         // A client that waits for our go-ahead has sent nothing, and need not; one that sends far too much will not be

@@ -94,7 +94,7 @@ impl Refusal {
         }
     }
 
-    fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         match self {
             Refusal::BadJson { .. } | Refusal::BrokenBody => StatusCode::BAD_REQUEST,
             Refusal::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,

@@ -57,10 +57,11 @@ impl Trip {
         if !self.asked.is_single {
             return;
         }
+        let texts = self.asked.prompt.as_ref().map(Cut::texts).unwrap_or_default();
         let answered = Answered {
             model: self.asked.model.as_deref(),
             prompt: self.asked.prompt.as_ref().map(Cut::chunks),
-            text: self.asked.prompt.as_ref().and_then(Cut::text),
+            texts: &texts,
             usage,
             silence: self.asked.silence,
             content: self.asked.prompt.as_ref().map_or_else(Content::default, |cut| cut.content),

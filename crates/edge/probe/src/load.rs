@@ -56,6 +56,17 @@ pub fn read_load(page: &[u8], rank: Option<u16>, at: Micros) -> Option<LoadRepor
     known.then_some(report)
 }
 
+/// Whether the engine says which ranks it has, and this is none of them: it would refuse every request for it.
+pub fn lacks_rank(page: &[u8], rank: u16) -> bool {
+    let (mut names_ranks, mut has_rank) = (false, false);
+    for line in page.split(|&byte| byte == b'\n').filter(|line| matches!(line.first(), Some(b'v' | b's'))) {
+        let Some((_, labels, _)) = read_line(line) else { continue };
+        names_ranks |= labels.contains("engine=\"") || labels.contains("dp_rank=\"");
+        has_rank |= is_of_rank(labels, rank);
+    }
+    names_ranks && !has_rank
+}
+
 /// How much the cache holds, from vLLM's `cache_config_info`; `None` if the page does not say.
 pub fn read_capacity(page: &[u8]) -> Option<CacheCapacity> {
     let line = page.split(|&byte| byte == b'\n').find(|line| line.starts_with(b"vllm:cache_config_info{"))?;
@@ -114,6 +125,14 @@ vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 640.0
         );
         let rank = read_load(VLLM.as_bytes(), Some(1), Micros(7)).unwrap();
         assert_eq!((rank.waiting, rank.running), (0, 5));
+    }
+
+    #[test]
+    fn ranks_that_the_engine_does_not_have_are_known() {
+        assert!(lacks_rank(VLLM.as_bytes(), 2));
+        assert!(!lacks_rank(VLLM.as_bytes(), 1));
+        assert!(!lacks_rank(b"sglang:num_running_reqs{model_name=\"m\"} 4\n", 2), "it does not say");
+        assert!(!lacks_rank(b"", 2));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use warmroute_types::{CacheCapacity, Micros, WorkerState};
 
 use crate::Config;
 use crate::client::Client;
-use crate::load::{read_capacity, read_load};
+use crate::load::{lacks_rank, read_capacity, read_load};
 use crate::models::read_models;
 
 /// Models change rarely (an adapter is loaded): asked again this often.
@@ -86,9 +86,20 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         if self.last_models.is_none() {
             self.check_models().await;
         }
-        if self.last_models.is_some() {
+        if self.last_models.is_some() && self.has_rank().await {
             self.saw(ProbeResult::Answered);
         }
+    }
+
+    /// Whether the engine has the rank that this worker is. One that says nothing about ranks is believed to.
+    async fn has_rank(&mut self) -> bool {
+        let Some(rank) = self.worker.address.rank else { return true };
+        let page = self.client.get("/metrics").await;
+        let is_lacking = matches!(page, Ok((StatusCode::OK, page)) if lacks_rank(&page, rank));
+        if is_lacking {
+            self.failed(&format!("the engine has no rank {rank}: ranks, or --dp-size, is too large"));
+        }
+        !is_lacking
     }
 
     async fn check_models(&mut self) {
@@ -136,6 +147,11 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
 
     async fn check_load(&mut self) {
         let Ok((StatusCode::OK, page)) = self.client.get("/metrics").await else { return };
+        if self.worker.address.rank.is_some_and(|rank| lacks_rank(&page, rank)) {
+            // It had it before: the engine has been restarted with fewer.
+            self.last_health = None;
+            return;
+        }
         self.saw(ProbeResult::Answered);
         if let Some(report) = read_load(&page, self.worker.address.rank, (self.now)()) {
             self.tell(Change::Load { worker: Arc::clone(&self.worker), report });

@@ -146,7 +146,7 @@ impl ModelFolder {
 }
 
 /// A model's files in memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct ModelText {
     /// tokenizer.json
     pub tokenizer: Vec<u8>,

@@ -17,7 +17,7 @@ mod model;
 pub mod parity;
 mod pool;
 
-pub use chain::{BYTES_PER_ID, ChainDigest, UnknownDigest, write_chain};
+pub use chain::{BYTES_PER_ID, write_chain};
 pub use encoder::{Encoder, EncoderError};
 pub use folder::{FolderError, HubCache, ModelFolder, ModelText};
 pub use model::{Model, ModelError};

@@ -1,5 +1,7 @@
 //! A model as its files describe it: what can be matched in bytes, what at least in tokens.
 
+use std::path::{Path, PathBuf};
+
 use warmroute_prompt::{Alignment, Reading, Renderer, Unaligned};
 
 use crate::{Encoder, EncoderError, FolderError, HubCache, ModelFolder, ModelText};
@@ -11,26 +13,44 @@ pub enum ModelError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// Its template cannot be run.
-    #[error(transparent)]
-    Unaligned(#[from] Unaligned),
+    #[error("{}: {problem}", folder.display())]
+    Unaligned {
+        /// Where its files were read; nowhere, for files in memory.
+        folder: PathBuf,
+        /// What is wrong with them.
+        problem: Unaligned,
+    },
 }
 
 /// A model's files, read.
 #[derive(Clone, Debug)]
 pub struct Model {
     text: ModelText,
+    folder: PathBuf,
 }
 
 impl Model {
     /// By folder or by name; see [`ModelFolder::find`].
     pub fn find(name: &str, cache: &HubCache) -> Result<Model, ModelError> {
-        Model::new(ModelFolder::find(name, cache)?.read()?)
+        let folder = ModelFolder::find(name, cache)?;
+        Model::read(folder.read()?, folder.path().to_owned())
     }
 
     /// From files in memory. A template that cannot be run is an error: without it nothing matches.
     pub fn new(text: ModelText) -> Result<Model, ModelError> {
-        Renderer::new(&text.files(Reading::AsFiled))?;
-        Ok(Model { text })
+        Model::read(text, PathBuf::new())
+    }
+
+    fn read(text: ModelText, folder: PathBuf) -> Result<Model, ModelError> {
+        match Renderer::new(&text.files(Reading::AsFiled)) {
+            Ok(_) => Ok(Model { text, folder }),
+            Err(problem) => Err(ModelError::Unaligned { folder, problem }),
+        }
+    }
+
+    /// Where its files were read: what is wrong with them is wrong there.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Its files.

@@ -10,7 +10,7 @@ mod judge;
 mod samples;
 
 pub use difference::Difference;
-pub use judge::{Reason, Verdict, is_ours, judge};
+pub use judge::{Reason, Verdict, judge};
 pub use samples::{Sample, samples};
 
 use std::future::Future;

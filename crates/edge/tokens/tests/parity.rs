@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use warmroute_prompt::{Api, Body, Reading, Rendered, Renderer};
-use warmroute_tokens::parity::{
-    Answer, Reason, Sample, TokenizeEndpoint, Verdict, check, is_ours, judge, samples,
-};
+use warmroute_tokens::parity::{Answer, Reason, Sample, TokenizeEndpoint, Verdict, check, judge, samples};
 use warmroute_tokens::{Encoder, HubCache, Model, ModelText};
 
 const CHAT: &str = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}</s>{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}[assistant]{% endif %}";
@@ -148,16 +146,6 @@ async fn an_engine_without_the_endpoint_stays_unknown() {
     }
     let verdict = check(&Silent, "m", &tiny(), 0).await;
     assert!(matches!(&verdict, Verdict::Unknown(problem) if problem.contains("404")), "{verdict:?}");
-}
-
-#[test]
-fn reported_blocks_can_be_recognised_as_ours() {
-    let model = tiny();
-    let alignment = model.alignment(Reading::AsFiled).unwrap();
-    let prompt = b"<|begin_of_text|>The quick brown fox";
-    assert_eq!(is_ours(alignment.vocabulary(), &[0, 275, 344], prompt), Some(true));
-    assert_eq!(is_ours(alignment.vocabulary(), &[0, 276, 344], prompt), Some(false));
-    assert_eq!(is_ours(alignment.vocabulary(), &[999_999], prompt), None);
 }
 
 #[test]

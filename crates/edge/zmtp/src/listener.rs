@@ -30,6 +30,14 @@ enum Socket {
 /// A connection that was accepted and has not been greeted. Greet it in a task of its own: the peer may take its time.
 pub struct Incoming {
     pub(crate) carrier: Box<dyn Carrier>,
+    peer: String,
+}
+
+impl Incoming {
+    /// Where it comes from, for people.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
 }
 
 impl Listener {
@@ -62,15 +70,17 @@ impl Listener {
 
     /// The next connection.
     pub async fn accept(&self) -> Result<Incoming, Error> {
-        let carrier: Box<dyn Carrier> = match &self.socket {
+        match &self.socket {
             Socket::Tcp(listener) => {
-                let stream = listener.accept().await?.0;
+                let (stream, peer) = listener.accept().await?;
                 prepare(&stream)?;
-                Box::new(stream)
+                Ok(Incoming { carrier: Box::new(stream), peer: peer.to_string() })
             }
-            Socket::Unix(listener) => Box::new(listener.accept().await?.0),
-        };
-        Ok(Incoming { carrier })
+            Socket::Unix(listener) => {
+                let stream = listener.accept().await?.0;
+                Ok(Incoming { carrier: Box::new(stream), peer: self.endpoint.to_string() })
+            }
+        }
     }
 }
 

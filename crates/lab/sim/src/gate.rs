@@ -12,7 +12,7 @@ use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::Policy;
 use warmroute_prompt::CHUNK_BYTES;
 use warmroute_router::{
-    Answered, Change, Config, Content, Decision, Feedback, Matching, NoRoute, Outcome, PromptChunks,
+    Answered, Change, Config, Content, Decision, Family, Feedback, Matching, NoRoute, Outcome, PromptChunks,
     PromptText, Request, Router, Scratch, Silence, Unit,
 };
 use warmroute_types::{
@@ -77,7 +77,7 @@ impl Gate {
         let router = Router::new(rule.make(), Config::default());
         let namespace = Namespace { model: "lab", lora: None, salt: None, cut: 0, source: Source::Presumed };
         Gate {
-            text_root: router.text_root(None, None, Unit::Token),
+            text_root: router.text_root(&Family::default(), None, None, Unit::Token),
             ids: Vec::new(),
             text: Vec::new(),
             router,
@@ -108,7 +108,7 @@ impl Gate {
         let capacity = CacheCapacity { tokens: engine.kv_tokens, block_tokens: engine.block_size };
         self.apply(Change::Capacity { worker: Arc::clone(&worker), capacity });
         if self.view == View::Reported {
-            let matching = Some(Matching::Tokens);
+            let matching = Some(Matching::tokens(Family::default()));
             self.apply(Change::Aligned { worker: Arc::clone(&worker), matching });
             self.apply(Change::Viewed { worker, view: CacheView::Reported });
         }
@@ -165,7 +165,7 @@ impl Gate {
         let request = Request {
             prompt_tokens,
             prompt,
-            text,
+            texts: text.as_slice(),
             session_key: asked.thread.key.filter(|_| self.needs.session_key),
             prefix_key: self.needs.prefix_key.then(|| head_key(asked.prompt, head_tokens)),
             avoid: asked.avoid,
@@ -219,7 +219,8 @@ impl Gate {
         let chunks = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
         let (silence, content) = (Silence::MeansZero, Content::Text);
         let text = self.is_reported().then(|| text(self.text_root, &self.text));
-        let answered = Answered { model: None, prompt: chunks, text, usage, silence, content };
+        let answered =
+            Answered { model: None, prompt: chunks, texts: text.as_slice(), usage, silence, content };
         self.router.feedback(&mut routed.decision, answered, now)
     }
 

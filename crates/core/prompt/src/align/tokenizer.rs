@@ -8,6 +8,8 @@
 //!
 //! The merges are never read: which tokens a text becomes is the engine's business.
 
+use std::sync::Arc;
+
 use super::Reading;
 use super::added::AddedToken;
 use super::alphabet::Alphabet;
@@ -22,7 +24,7 @@ use crate::json::{BadJson, Cursor, Kind};
 /// What is known of a tokenizer.
 #[derive(Clone, Debug)]
 pub(crate) struct Tokenizer {
-    pub vocabulary: Vocabulary,
+    pub vocabulary: Arc<Vocabulary>,
     pub normalizer: Normalizer,
     pub wrapping: Wrapping,
 }
@@ -46,7 +48,7 @@ impl Tokenizer {
         let vocabulary = Vocabulary::new(tokens);
         let wrapping = Wrapping::read(&parts.post_processor, config, &vocabulary);
         let normalizer = Normalizer::new(pipeline.steps, pipeline.lead, pipeline.spaces, sorted(added));
-        Ok(Tokenizer { vocabulary, normalizer, wrapping })
+        Ok(Tokenizer { vocabulary: Arc::new(vocabulary), normalizer, wrapping })
     }
 }
 

@@ -85,24 +85,39 @@ impl Unicode {
         out.push_str(&text[done..]);
     }
 
+    /// Bytes of the letter that stands here, or 0 where it is not inert; `None` at the text's end. Letters of two and three
+    /// bytes, which are nearly all, are put together here: a `char` for each would be most of the cost of accented text.
+    #[inline]
+    fn inert_length(&self, text: &str, at: usize) -> Option<usize> {
+        let (code, length) = match text.as_bytes().get(at..)? {
+            [] => return None,
+            [a @ 0xc0..0xe0, b, ..] => ((u32::from(*a) & 0x1f) << 6 | u32::from(*b) & 0x3f, 2),
+            [a @ 0xe0..0xf0, b, c, ..] => {
+                ((u32::from(*a) & 0x0f) << 12 | (u32::from(*b) & 0x3f) << 6 | u32::from(*c) & 0x3f, 3)
+            }
+            _ => {
+                let letter = text[at..].chars().next()?;
+                return Some(if self.is_inert(letter) { letter.len_utf8() } else { 0 });
+            }
+        };
+        let is_inert = self.inert[code as usize / 64] >> (code % 64) & 1 == 1;
+        Some(if is_inert { length } else { 0 })
+    }
+
     /// The next stretch to be normalized: from the character before one that is not inert to the next inert one.
     fn next_stretch(&self, text: &str, from: usize) -> Option<(usize, usize)> {
-        let mut before = from;
-        let mut at = skip_ascii(text.as_bytes(), from);
-        if at > from {
-            before = at - 1;
-        }
+        let bytes = text.as_bytes();
+        let (mut before, mut at) = (from, from);
         loop {
-            let letter = text[at..].chars().next()?;
-            if !self.is_inert(letter) {
-                break;
-            }
-            before = at;
-            at += letter.len_utf8();
-            if letter.is_ascii() {
-                at = skip_ascii(text.as_bytes(), at);
+            if bytes.get(at)?.is_ascii() {
+                at = skip_ascii(bytes, at);
                 before = at - 1;
             }
+            let length = self.inert_length(text, at)?;
+            if length == 0 {
+                break;
+            }
+            (before, at) = (at, at + length);
         }
         let rest = text[at..].char_indices().find(|(_, letter)| self.is_inert(*letter));
         Some((before, rest.map_or(text.len(), |(length, _)| at + length)))

@@ -3,7 +3,7 @@
 use warmroute_fleet::Belief;
 use warmroute_index::{Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
-use warmroute_types::{CacheView, Micros, Usage};
+use warmroute_types::{CacheView, Micros, Usage, WorkerId};
 
 use super::{Decision, Router};
 use crate::feedback::{Answered, Content, Expected, Silence};
@@ -44,6 +44,12 @@ impl<P: Policy> Router<P> {
         let prompt = asked.prompt.filter(|_| asked.content == Content::Text);
         prompt.into_iter().for_each(|prompt| self.learn(asked.model, prompt, usage));
         if let Some(promise) = decision.expectation.promise {
+            let text = self.written_for(decision.worker.id, asked.texts);
+            let has_blocks = usage.prompt_tokens >= 2 * block_tokens;
+            if let Some(text) = text.filter(|_| usage.cached_tokens.is_none() && has_blocks) {
+                self.reported.recall(&self.index, decision.worker.id, text, now);
+            }
+            let asked = Answered { texts: text.as_slice(), ..asked };
             self.judge(decision, promise, asked, usage, block_tokens);
             if decision.view == CacheView::Reported {
                 return Feedback::of(usage, decision.cached_tokens.map(Expected::from), block_tokens);
@@ -76,6 +82,19 @@ impl<P: Policy> Router<P> {
         feedback
     }
 
+    /// The prompt as a worker's family writes it: where that is one of several, the one of which the worker reports most.
+    fn written_for<'a>(&self, worker: WorkerId, texts: &[PromptText<'a>]) -> Option<PromptText<'a>> {
+        let mut overlaps = Overlaps::new();
+        let mut reported = |text: &&PromptText<'_>| {
+            self.index.lookup(text.root, Prompt::Bytes(text.bytes), &mut overlaps);
+            overlaps.of(Plane::Hoped.of(worker)).tokens
+        };
+        match texts {
+            [text] => Some(*text),
+            several => several.iter().max_by_key(|text| reported(text)).copied(),
+        }
+    }
+
     /// Holds what an engine found against what its own events promised: the feed gains or loses trust, an uncertain view is
     /// cut, and blocks that were stored while decoding are proven or given up.
     fn judge(
@@ -106,7 +125,7 @@ impl<P: Policy> Router<P> {
         if is_kept && hope > 0 {
             self.learn_hope(asked, found.saturating_sub(promise.certain), hope);
         }
-        let Some(PromptText { root, bytes, .. }) = asked.text else { return };
+        let Some(&PromptText { root, bytes, .. }) = asked.texts.first() else { return };
         let (prompt, hoped, certain) = (Prompt::Bytes(bytes), Plane::Hoped.of(id), Plane::Certain.of(id));
         let mut overlaps = Overlaps::new();
         self.index.lookup(root, prompt, &mut overlaps);
@@ -154,7 +173,7 @@ impl<P: Policy> Router<P> {
 
     /// Learns how often sampled tokens are what their text tokenizes to. Where tokens are compared, there is nothing to learn.
     fn learn_hope(&self, asked: Answered<'_>, found: u32, hoped: u32) {
-        let is_in_bytes = asked.text.is_some_and(|text| text.unit == Unit::Byte);
+        let is_in_bytes = asked.texts.first().is_some_and(|text| text.unit == Unit::Byte);
         if let (Ok(pool), true) = (self.pools.read().serving(asked.model), is_in_bytes) {
             pool.unproven.learn(found, hoped);
         }

@@ -54,7 +54,7 @@ fn usage(prompt_tokens: u32, cached: u32) -> Usage {
 fn answered(digests: &[u64], usage: Usage) -> Answered<'_> {
     let prompt = Some(chunks(digests));
     let silence = Silence::MeansZero;
-    Answered { model: Some("m"), prompt, text: None, usage, silence, content: Content::Text }
+    Answered { model: Some("m"), prompt, texts: &[], usage, silence, content: Content::Text }
 }
 
 #[test]

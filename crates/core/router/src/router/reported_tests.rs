@@ -13,7 +13,7 @@ use warmroute_types::{Address, CacheEvent, Medium, RemovedBlocks, StoredBlocks};
 use super::*;
 use crate::feedback::{Answered, Content, Silence};
 use crate::{Change, Feedback};
-use crate::{Matching, Unit};
+use crate::{Family, Matching, Unit};
 use warmroute_fleet::Models;
 use warmroute_types::Usage;
 
@@ -32,7 +32,7 @@ fn router_of(n: usize) -> Router<Standard> {
     }
     for view in router.workers() {
         let worker = view.worker;
-        let matching = Some(Matching::Bytes(vocabulary()));
+        let matching = Some(Matching::bytes(Family::new("m"), vocabulary()));
         router.apply(Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered }).unwrap();
         router.apply(Change::Aligned { worker: Arc::clone(&worker), matching }).unwrap();
         router.apply(Change::Viewed { worker, view: CacheView::Reported }).unwrap();
@@ -83,13 +83,14 @@ struct Asking {
     text: Vec<u8>,
     digests: Vec<u64>,
     model: &'static str,
+    family: &'static str,
     salt: Option<&'static str>,
 }
 
 impl Asking {
     fn of(text: &[u8]) -> Asking {
         let digests = text.chunks_exact(64).map(xxhash).collect();
-        Asking { text: text.to_vec(), digests, model: "m", salt: None }
+        Asking { text: text.to_vec(), digests, model: "m", family: "m", salt: None }
     }
 
     fn chunks(&self) -> PromptChunks<'_> {
@@ -102,23 +103,23 @@ impl Asking {
         let request = Request {
             model: Some(self.model),
             prompt: Some(self.chunks()),
-            text: Some(self.text(router)),
+            texts: &[self.text(router)],
             ..Request::default()
         };
         router.route(&request, &mut Scratch::default(), now, 7).unwrap()
     }
 
     fn text(&self, router: &Router<Standard>) -> PromptText<'_> {
-        let root = router.text_root(Some(self.model), self.salt, Unit::Byte);
+        let root = router.text_root(&Family::new(self.family), Some(self.model), self.salt, Unit::Byte);
         PromptText { root, bytes: &self.text, unit: Unit::Byte }
     }
 
     fn answer(&self, router: &Router<Standard>, decision: &mut Decision, cached: u32) -> Feedback {
         let prompt_tokens = self.text.len() as u32;
         let usage = Usage { prompt_tokens, output_tokens: 1, cached_tokens: Some(cached) };
-        let (prompt, text) = (Some(self.chunks()), Some(self.text(router)));
+        let (prompt, texts) = (Some(self.chunks()), &[self.text(router)]);
         let (silence, content) = (Silence::MeansZero, Content::Text);
-        let answered = Answered { model: Some(self.model), prompt, text, usage, silence, content };
+        let answered = Answered { model: Some(self.model), prompt, texts, usage, silence, content };
         router.feedback(decision, answered, Micros(1))
     }
 }
@@ -329,6 +330,70 @@ fn adapters_and_salts_share_nothing() {
 }
 
 #[test]
+fn equal_prompts_of_two_models_never_match_each_other() {
+    let router = router_of(2);
+    let matching = Some(Matching::bytes(Family::new("other"), vocabulary()));
+    router.apply(Change::Aligned { worker: worker(&router, 1), matching }).unwrap();
+    router.apply(Change::Viewed { worker: worker(&router, 1), view: CacheView::Reported }).unwrap();
+    let prompt = text(1, 1_000);
+    store(&router, 1, &prompt, 0, 60);
+    assert_eq!(expected(&router, &prompt), 0, "the other model's cache is of no use");
+    let other = Asking { family: "other", ..Asking::of(&prompt) };
+    let decision = other.route(&router, Micros(1));
+    assert_eq!((decision.worker.id, decision.cached_tokens), (WorkerId(1), Some(960)));
+}
+
+#[test]
+fn prompts_that_do_not_come_back_in_events_are_counted_where_answers_say_nothing() {
+    let router = router_of(1);
+    let ask = |number: u64, reported: &[u8]| {
+        let asking = Asking::of(&[&number.to_le_bytes()[..], &text(1, 1_000)].concat());
+        let now = Micros::from_secs(3 * number);
+        let mut decision = asking.route(&router, now);
+        store(&router, 0, if reported.is_empty() { &asking.text } else { reported }, 0, 20);
+        let usage = Usage { prompt_tokens: 1_008, ..Usage::default() };
+        let (silence, content) = (Silence::MeansNothing, Content::Text);
+        let texts = &[asking.text(&router)];
+        let answered = Answered { model: Some("m"), prompt: None, texts, usage, silence, content };
+        router.feedback(&mut decision, answered, now);
+    };
+    let met = || {
+        let ingested = router.feed_report(WorkerId(0)).unwrap().ingested;
+        (ingested.matched, ingested.unmatched)
+    };
+    (0..5).for_each(|number| ask(number, &text(number as u8 + 2, 400)));
+    assert_eq!(met(), (0, 4), "the last is still awaited");
+    (5..8).for_each(|number| ask(number, b""));
+    assert_eq!(met(), (2, 5));
+}
+
+#[test]
+fn families_of_one_model_are_each_matched_by_their_own_writing() {
+    let router = router_of(2);
+    let matching = Some(Matching::bytes(Family::new("m in capitals"), vocabulary()));
+    router.apply(Change::Aligned { worker: worker(&router, 1), matching }).unwrap();
+    router.apply(Change::Viewed { worker: worker(&router, 1), view: CacheView::Reported }).unwrap();
+    let small = Asking::of(&text(1, 1_000));
+    let capital = Asking { family: "m in capitals", ..Asking::of(&text(2, 900)) };
+    let texts = [small.text(&router), capital.text(&router)];
+    let route = || {
+        let request = Request { model: Some("m"), texts: &texts, ..Request::default() };
+        router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap()
+    };
+    store(&router, 1, &capital.text, 0, 50);
+    assert_eq!((route().worker.id, route().cached_tokens), (WorkerId(1), Some(800)));
+    store(&router, 0, &small.text, 0, 60);
+    assert_eq!((route().worker.id, route().cached_tokens), (WorkerId(0), Some(960)));
+    remove(&router, 0, &small.text, 0);
+    let mut decision = route();
+    let usage = Usage { prompt_tokens: 900, cached_tokens: Some(0), ..Usage::default() };
+    let (silence, content) = (Silence::MeansZero, Content::Text);
+    let answered = Answered { model: Some("m"), prompt: None, texts: &texts, usage, silence, content };
+    assert_eq!(router.feedback(&mut decision, answered, Micros(2)).stale, 800);
+    assert!(router.workers()[1].desk.trust < 1.0, "and judged by it");
+}
+
+#[test]
 fn slower_memory_is_no_hit_but_is_known() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
@@ -380,16 +445,16 @@ fn a_seats_next_worker_inherits_nothing() {
 #[test]
 fn token_chains_go_through_the_same_index() {
     let router = router_of(1);
-    let matching = Some(Matching::Tokens);
+    let matching = Some(Matching::tokens(Family::new("m")));
     router.apply(Change::Aligned { worker: worker(&router, 0), matching }).unwrap();
     router.apply(Change::Viewed { worker: worker(&router, 0), view: CacheView::Reported }).unwrap();
     let prompt = text(1, 1_000);
     store(&router, 0, &prompt, 0, 60);
     let tokens: Vec<u8> = prompt.iter().flat_map(|&byte| u32::from(byte).to_le_bytes()).collect();
-    let root = router.text_root(Some("m"), None, Unit::Token);
+    let root = router.text_root(&Family::new("m"), Some("m"), None, Unit::Token);
     let request = Request {
         model: Some("m"),
-        text: Some(PromptText { root, bytes: &tokens, unit: Unit::Token }),
+        texts: &[PromptText { root, bytes: &tokens, unit: Unit::Token }],
         ..Request::default()
     };
     let decision = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();

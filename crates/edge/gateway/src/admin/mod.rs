@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use warmroute_types::WorkerState;
 
 use crate::gateway::Gateway;
+use crate::intake::buffer;
 use crate::server::{Drain, Drained, accept};
 
 pub use reports::{Reports, ReportsRefused};
@@ -99,7 +100,9 @@ impl Admin {
             (&Method::GET, "/metrics") => self.metrics(),
             (&Method::GET, "/config") => Ok(as_json(&self.config)),
             (&Method::GET, "/workers") => Ok(as_json(&workers::list(&self.gateway))),
-            (&Method::POST, "/workers") => workers::add(&self.gateway, &small_body(body).await?),
+            (&Method::POST, "/workers") => {
+                workers::add(&self.gateway, &bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?)
+            }
             (&Method::DELETE, "/workers") => workers::remove(&self.gateway, query),
             (&Method::POST, "/events") => self.take_report(&parts.headers, query, body).await,
             (_, "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers" | "/events") => {
@@ -117,8 +120,8 @@ impl Admin {
             return Err(Problem(StatusCode::FORBIDDEN, reports::NOT_TAKEN.to_owned()));
         };
         reports.admit(headers)?;
-        let body = bounded_body(body, reports::BODY_BYTES_MAX).await?;
-        reports.take(&self.gateway, headers, query, &body)
+        let body = bounded_body(body, headers, reports::BODY_BYTES_MAX).await?;
+        reports.take(&self.gateway, headers, query, body).await
     }
 
     fn readyz(&self) -> Answer {
@@ -139,15 +142,9 @@ impl Admin {
     }
 }
 
-async fn small_body(body: Incoming) -> Result<Bytes, Problem> {
-    bounded_body(body, BODY_BYTES_MAX).await
-}
-
-async fn bounded_body(body: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
-    match Limited::new(body, bytes_max).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) => Err(Problem(StatusCode::BAD_REQUEST, error.to_string())),
-    }
+async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, Problem> {
+    let body = buffer(body, headers, bytes_max).await;
+    body.map_err(|refusal| Problem(refusal.status(), refusal.to_string()))
 }
 
 fn as_json(value: &Value) -> Response<Full<Bytes>> {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use warmroute_types::Address;
@@ -14,6 +15,9 @@ use crate::gateway::Gateway;
 
 /// Posts are batches of 100 ms, snapshots are larger.
 pub(super) const BODY_BYTES_MAX: usize = 32 << 20;
+
+/// A post up to this size is read where it arrives.
+const READ_AT_ONCE_BYTES_MAX: usize = 1 << 20;
 
 pub(super) const NOT_TAKEN: &str = "events are not taken: start the gateway with --events-token";
 
@@ -37,27 +41,26 @@ pub struct ReportsRefused {
 /// Where posts are taken from those who may.
 pub(super) struct Desk {
     reports: Arc<dyn Reports>,
-    /// The header that is expected.
-    authorization: String,
+    token: String,
 }
 
 impl Desk {
     pub fn new(reports: Arc<dyn Reports>, token: &str) -> Desk {
-        Desk { reports, authorization: format!("Bearer {token}") }
+        Desk { reports, token: token.to_owned() }
     }
 
     pub fn admit(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let given = headers.get(header::AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-        if is_same(given, self.authorization.as_bytes()) {
+        if bearer(given).is_some_and(|given| is_same(given, self.token.as_bytes())) {
             return Ok(());
         }
         Err(Problem(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer TOKEN".to_owned()))
     }
 
-    pub fn take(&self, gateway: &Gateway, headers: &HeaderMap, query: &str, body: &[u8]) -> Answer {
+    pub async fn take(&self, gateway: &Gateway, headers: &HeaderMap, query: &str, body: Bytes) -> Answer {
         let worker = addressee(gateway, query)?;
         let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        match self.reports.post(&worker, kind, body) {
+        match self.post(worker, kind, body).await {
             Ok(accepted) => Ok(as_json(&accepted)),
             Err(refused) => {
                 let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
@@ -67,6 +70,16 @@ impl Desk {
                 Ok(answer)
             }
         }
+    }
+
+    /// Reading a snapshot of megabytes takes longer than a thread that serves sockets can be spared.
+    async fn post(&self, worker: Address, kind: &str, body: Bytes) -> Result<Value, ReportsRefused> {
+        if body.len() <= READ_AT_ONCE_BYTES_MAX {
+            return self.reports.post(&worker, kind, &body);
+        }
+        let (reports, kind) = (Arc::clone(&self.reports), kind.to_owned());
+        let read = tokio::task::spawn_blocking(move || reports.post(&worker, &kind, &body)).await;
+        read.unwrap_or_else(|lost| Err(ReportsRefused { status: 500, why: lost.to_string(), expected: None }))
     }
 }
 
@@ -82,6 +95,12 @@ fn addressee(gateway: &Gateway, query: &str) -> Result<Address, Problem> {
     if is_known { Ok(address) } else { Err(unknown()) }
 }
 
+/// What follows the scheme, which is written in any case (RFC 9110, 11.1).
+fn bearer(authorization: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = authorization.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
+}
+
 /// In a time that does not tell how much was right.
 fn is_same(given: &[u8], expected: &[u8]) -> bool {
     let differences = given.iter().zip(expected).fold(0, |differences, (a, b)| differences | (a ^ b));
@@ -90,13 +109,23 @@ fn is_same(given: &[u8], expected: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_same;
+    use super::{bearer, is_same};
 
     #[test]
     fn only_the_whole_token_is_the_token() {
-        assert!(is_same(b"Bearer x", b"Bearer x"));
-        for other in [&b""[..], b"Bearer ", b"Bearer xy", b"bearer x", b"Bearer y"] {
-            assert!(!is_same(other, b"Bearer x"));
+        assert!(is_same(b"x", b"x"));
+        for other in [&b""[..], b" ", b"xy", b"X", b"y"] {
+            assert!(!is_same(other, b"x"));
+        }
+    }
+
+    #[test]
+    fn the_scheme_is_written_in_any_case() {
+        for given in [&b"Bearer x"[..], b"bearer x", b"BEARER  x"] {
+            assert_eq!(bearer(given), Some(&b"x"[..]));
+        }
+        for other in [&b""[..], b"x", b"Basic x", b"Bearerx"] {
+            assert_eq!(bearer(other), None);
         }
     }
 }

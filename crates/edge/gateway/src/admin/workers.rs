@@ -41,6 +41,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
             "age_ms": gateway.now().since(report.at).as_millis_f64().round(),
         })
     });
+    let feed = gateway.router.feed_report(view.worker.id);
     json!({
         "url": view.worker.address.url,
         "rank": view.worker.address.rank,
@@ -48,9 +49,11 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "models": models,
         "state": view.desk.state.as_str(),
         "view": view.desk.view.as_str(),
+        "matching": feed.map_or("none", |feed| feed.unit.as_str()),
+        "why": gateway.reasons.of(&view.worker.address, view.desk.view),
         // There is nothing to trust or not where nothing is reported.
-        "trust": (view.desk.view != CacheView::Presumed).then_some(view.desk.trust),
-        "events": gateway.router.feed_report(view.worker.id).map(|report| describe_feed(&report)),
+        "trust": (view.desk.view != CacheView::Presumed).then(|| rounded(view.desk.trust)),
+        "events": feed.map(|report| describe_feed(&report)),
         "cached_tokens": if view.desk.says_cached { "reported" } else { CACHED_TOKENS_HINT },
         "in_flight": view.desk.in_flight,
         "prefill_tokens": view.desk.prefill_tokens,
@@ -59,8 +62,13 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
     })
 }
 
+/// To three digits.
+fn rounded(share: f32) -> f64 {
+    (f64::from(share) * 1e3).round() / 1e3
+}
+
 fn describe_feed(report: &FeedReport) -> Value {
-    let FeedReport { stream, ingested } = report;
+    let FeedReport { stream, ingested, .. } = report;
     let stream = stream.map(|stream| {
         json!({
             "lag_ms": (stream.lag_s * 1e3).round(), "batches": stream.batches, "gaps": stream.gaps,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use warmroute_prompt::{Alignment, Body, Reading, Rendered, Renderer, Unaligned, Vocabulary};
+use warmroute_prompt::{Alignment, Body, Reading, Rendered, Renderer, Unaligned};
 
 use super::difference::Difference;
 use super::samples::Sample;
@@ -15,10 +15,8 @@ pub enum Verdict {
     Bytes(Box<Alignment>, Reading),
     /// In tokens: prompts are the same, only their bytes cannot be followed.
     Tokens {
-        /// Renders requests.
-        renderer: Box<Renderer>,
-        /// Tokenizes what was rendered.
-        encoder: Box<Encoder>,
+        /// Read in this way.
+        reading: Reading,
         /// Why not in bytes.
         because: Reason,
     },
@@ -118,16 +116,14 @@ fn in_tokens(model: &Model, answers: &[(Sample, Vec<u32>)], unix_s: u64, because
         Ok(renderer) => renderer,
         Err(problem) => return Verdict::Presumed(Reason::Files(problem)),
     };
-    let agrees = |encoder: &Encoder| {
+    let agrees = |reading: &Reading| {
+        let Ok(encoder) = model.encoder(*reading) else { return false };
         answers
             .iter()
-            .all(|(sample, tokens)| ids(&renderer, encoder, sample, unix_s).as_ref() == Some(tokens))
+            .all(|(sample, tokens)| ids(&renderer, &encoder, sample, unix_s).as_ref() == Some(tokens))
     };
-    let encoders = Reading::ALL.into_iter().filter_map(|reading| model.encoder(reading).ok());
-    match encoders.into_iter().find(agrees) {
-        Some(encoder) => {
-            Verdict::Tokens { renderer: Box::new(renderer), encoder: Box::new(encoder), because }
-        }
+    match Reading::ALL.into_iter().find(agrees) {
+        Some(reading) => Verdict::Tokens { reading, because },
         None => Verdict::Presumed(match because {
             Reason::Bytes(difference) => Reason::Rendering(difference),
             Reason::Files(problem) => {
@@ -164,12 +160,4 @@ fn rendering(
         let ours = ids(renderer, &encoder, sample, unix_s).unwrap_or_default();
         Difference::between(sample.name, &written(&ours), &written(tokens)).map(Reason::Rendering)
     })
-}
-
-/// Whether a block of an engine's tokens stands in one of our prompts: for engines that cannot be asked, judged by what comes
-/// back in their events. `None` where a token is unknown.
-pub fn is_ours(vocabulary: &Vocabulary, block: &[u32], prompt: &[u8]) -> Option<bool> {
-    let mut bytes = Vec::new();
-    vocabulary.write(block, &mut bytes).ok()?;
-    Some(prompt.starts_with(&bytes))
 }

@@ -221,15 +221,15 @@ fn generated_blocks_that_are_always_found_are_promised_exactly_and_not_after_one
 #[test]
 fn generated_tokens_that_are_the_same_are_promised_at_once() {
     let router = router_of(1);
-    let matching = Some(Matching::Tokens);
+    let matching = Some(Matching::tokens(Family::new("m")));
     router.apply(Change::Aligned { worker: worker(&router, 0), matching }).unwrap();
     router.apply(Change::Viewed { worker: worker(&router, 0), view: CacheView::Reported }).unwrap();
     let prompt = text(1, 1_000);
     store_generated(&router, &prompt);
     let tokens: Vec<u8> = prompt.iter().flat_map(|&byte| u32::from(byte).to_le_bytes()).collect();
-    let root = router.text_root(Some("m"), None, Unit::Token);
-    let text = Some(PromptText { root, bytes: &tokens, unit: Unit::Token });
-    let request = Request { model: Some("m"), text, ..Request::default() };
+    let root = router.text_root(&Family::new("m"), Some("m"), None, Unit::Token);
+    let texts = &[PromptText { root, bytes: &tokens, unit: Unit::Token }];
+    let request = Request { model: Some("m"), texts, ..Request::default() };
     let decision = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
     assert_eq!(decision.cached_tokens, Some(960));
 }

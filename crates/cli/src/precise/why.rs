@@ -1,0 +1,122 @@
+//! Why an engine's cache is known no better than it is: one vocabulary for the log and for `GET /workers`.
+//!
+//! A wrong setting must never look like an empty cache. So whatever keeps events from being used has a sentence here, with
+//! what to do about it where there is something to do.
+
+use warmroute_events::{Counters, SharedTopic, View};
+use warmroute_types::CacheView;
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    #[error("its events are switched off: kv-events = {{ endpoint = \"off\" }}")]
+    SwitchedOff,
+    #[error("the engine publishes no KV events; docs/precise.md says which flags it needs")]
+    NoEvents,
+    #[error("no reporter has posted its events yet")]
+    NoPosts,
+    /// As whoever found out says it: files, templates, endpoints.
+    #[error("{0}")]
+    Unusable(String),
+    #[error("the engine has {0} data-parallel ranks: list it with ranks = {0}, or --dp-size {0}")]
+    Ranks(usize),
+    #[error("the engine has no rank {rank}, only {has}: list it with ranks = {has}, or --dp-size {has}")]
+    NoRank { rank: u16, has: usize },
+    #[error("the engine connects to {0}, where nobody listens: bind that with --kv-events-bind")]
+    NotBound(String),
+    #[error("engines that connect to the router need a topic each to be told apart")]
+    NoTopic,
+    #[error(transparent)]
+    SharedTopic(#[from] SharedTopic),
+    /// As the subscriber says it.
+    #[error("{0}")]
+    NoLine(String),
+    #[error("nothing has come yet from {0}")]
+    NothingYet(String),
+    #[error("it gets requests, but nothing has come from {0}: does its --kv-events-config say the same?")]
+    Mute(String),
+    #[error("it gets requests, but its events have stopped")]
+    Stopped,
+    #[error(
+        "events were lost, and no replay has them: give the engine a replay_endpoint, or a larger buffer_steps"
+    )]
+    Lost,
+    #[error("events could not be read: is the engine newer than this router?")]
+    Unreadable,
+    #[error("its events are being asked for again")]
+    Asking,
+    #[error("answers found less in its cache than its events had promised")]
+    Contradicted,
+    #[error("its events match none of its prompts: are the model's files the ones it serves?")]
+    Strangers,
+}
+
+/// Requests after which an engine that tells nothing is not just idle, or asked for a few words only.
+const MUTE_AFTER: u32 = 8;
+
+/// What is known of one worker's feed.
+pub struct Heard {
+    pub told: View,
+    pub counters: Counters,
+    /// Why nothing can come.
+    pub trouble: Option<String>,
+    /// Where it comes from.
+    pub from: String,
+}
+
+impl From<String> for Why {
+    fn from(why: String) -> Why {
+        Why::Unusable(why)
+    }
+}
+
+impl Why {
+    /// Whether somebody should look after it. The others are how things are, or pass.
+    pub fn is_trouble(&self) -> bool {
+        !matches!(self, Why::SwitchedOff | Why::NoEvents | Why::NoPosts | Why::NothingYet(_) | Why::Asking)
+    }
+
+    /// Why a feed is worth less than it could be, `None` where it is not. `requests`: so many were sent.
+    pub fn of_feed(known: CacheView, heard: &Heard, requests: u32) -> Option<Why> {
+        let Heard { told, counters, trouble, from } = heard;
+        match (told, trouble) {
+            (View::Reported, _) => (known == CacheView::Uncertain).then_some(Why::Contradicted),
+            (_, Some(trouble)) => Some(Why::NoLine(trouble.clone())),
+            (View::Silent, None) if counters.batches > 0 => Some(Why::Stopped),
+            (View::Silent, None) if requests >= MUTE_AFTER => Some(Why::Mute(from.clone())),
+            (View::Silent, None) => Some(Why::NothingYet(from.clone())),
+            (View::Uncertain, None) if counters.lost > 0 => Some(Why::Lost),
+            (View::Uncertain, None) if counters.unreadable > 0 => Some(Why::Unreadable),
+            (View::Uncertain, None) if known == CacheView::Uncertain => Some(Why::Asking),
+            (View::Uncertain, None) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feed_says_what_keeps_it_from_being_believed() {
+        let why = |told, known, lost, trouble: Option<&str>, requests| {
+            let counters = Counters { lost, ..Counters::default() };
+            let heard = Heard {
+                told,
+                counters,
+                trouble: trouble.map(str::to_owned),
+                from: "tcp://a:1, topic `kv`".to_owned(),
+            };
+            Why::of_feed(known, &heard, requests).map_or(String::new(), |why| why.to_string())
+        };
+        assert_eq!(why(View::Reported, CacheView::Reported, 3, None, 9), "");
+        assert!(why(View::Reported, CacheView::Uncertain, 0, None, 9).contains("less in its cache"));
+        assert_eq!(why(View::Silent, CacheView::Presumed, 0, Some("no connection"), 0), "no connection");
+        assert!(why(View::Silent, CacheView::Presumed, 0, None, 0).contains("nothing has come yet"));
+        assert!(
+            why(View::Silent, CacheView::Presumed, 0, None, 8)
+                .contains("topic `kv`: does its --kv-events-config")
+        );
+        assert!(why(View::Uncertain, CacheView::Uncertain, 1, None, 1).contains("replay_endpoint"));
+    }
+}

@@ -1,0 +1,159 @@
+//! Wrong settings of precise routing, each seen where an operator looks: `GET /workers`, an exit status, an HTTP status.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+mod world;
+
+use serde_json::{Value, json};
+use world::client::{Call, get, post};
+use world::eventually;
+use world::process::{Gateway, Process, engine, run};
+
+fn scratch(name: &str) -> String {
+    format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// A file of this test's own.
+fn written(name: &str, text: &str) -> String {
+    let path = scratch(name);
+    std::fs::create_dir_all(std::path::Path::new(&path).parent().unwrap()).unwrap();
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn worker(gateway: &Gateway, engine: &Process) -> Value {
+    gateway.workers().into_iter().find(|worker| worker["url"] == engine.url()).unwrap()
+}
+
+/// Waits until an engine's worker says this.
+fn wait_for_why(gateway: &Gateway, engine: &Process, part: &str) -> Value {
+    eventually(&format!("why: {part}; {:?}", gateway.workers()), || {
+        let view = worker(gateway, engine);
+        view["why"].as_str().is_some_and(|why| why.contains(part)).then_some(view)
+    })
+}
+
+fn events_at(engine: &Process) -> String {
+    get(engine.url(), "/kv_event_sources").json()["0"]["endpoint"].as_str().unwrap().to_owned()
+}
+
+fn ask(url: &str, text: &str) -> u16 {
+    let body = json!({"model": "llama-3.1-8b", "max_tokens": 1, "messages": [{"role": "user", "content": text.repeat(40)}]});
+    post(url, "/v1/chat/completions", &body.to_string()).status
+}
+
+#[test]
+fn a_worker_says_by_what_it_is_matched_and_why_it_is_not() {
+    let folder = scratch("visible-model");
+    let publishing = engine(&["--events", "tcp://127.0.0.1:0", "--write-model", &folder]);
+    let silent = engine(&[]);
+    let gateway = Gateway::over(&[publishing.url(), silent.url()], &["--model-path", &folder]);
+    let without = wait_for_why(&gateway, &silent, "publishes no KV events");
+    assert_eq!((&without["view"], &without["matching"]), (&json!("presumed"), &json!("none")));
+    let mut number = 0;
+    let with = eventually("the other is reported", || {
+        // Without a replay, only what is published once we listen is heard.
+        number += 1;
+        ask(publishing.url(), &format!("something to be reported, {number} "));
+        let view = worker(&gateway, &publishing);
+        (view["view"] == "reported").then_some(view)
+    });
+    assert_eq!((&with["matching"], &with["why"]), (&json!("bytes"), &Value::Null));
+}
+
+#[test]
+fn a_topic_under_which_nothing_comes_is_named() {
+    let folder = scratch("visible-topic");
+    let one =
+        engine(&["--events", "tcp://127.0.0.1:0", "--events-topic", "kv@right", "--write-model", &folder]);
+    let (url, at) = (one.url(), events_at(&one));
+    let config = format!(
+        "[[workers]]\nurl = \"{url}\"\nkv-events = {{ endpoint = \"{at}\", topic = \"kv@wrong\" }}\n"
+    );
+    let config = written("visible-topic.toml", &config);
+    let gateway = Gateway::start(&[], &["--model-path", &folder, "--config", &config]);
+    wait_for_why(&gateway, &one, "nothing has come yet");
+    for number in 0..8 {
+        assert_eq!(ask(gateway.url(), &format!("prompt {number} of some blocks ")), 200);
+    }
+    let view = wait_for_why(&gateway, &one, "it gets requests, but nothing has come");
+    assert!(view["why"].as_str().unwrap().contains("topic `kv@wrong`"), "{view}");
+}
+
+#[test]
+fn two_engines_with_one_topic_are_both_refused_and_named() {
+    let folder = scratch("visible-shared");
+    let flags = ["--write-model", folder.as_str()];
+    let (one, two) = (engine(&flags), engine(&flags));
+    let entry = |engine: &Process| {
+        let url = engine.url();
+        format!(
+            "[[workers]]\nurl = \"{url}\"\nkv-events = {{ endpoint = \"tcp://127.0.0.1:PORT\", topic = \"kv\" }}\n"
+        )
+    };
+    // A port that was free a moment ago, because the configuration must name it.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let workers = [entry(&one), entry(&two)].concat().replace("PORT", &free.to_string());
+    let bind = format!("tcp://127.0.0.1:{free}");
+    let config = written("visible-shared.toml", &workers);
+    let flags = ["--model-path", &folder, "--config", &config, "--kv-events-bind", &bind];
+    let gateway = Gateway::start(&[], &flags);
+    wait_for_why(&gateway, &one, &format!("topic `kv` is also that of {}", two.url()));
+    wait_for_why(&gateway, &two, &format!("topic `kv` is also that of {}", one.url()));
+    let taken = run(&["serve", "--port", "0", "--admin-port", "0", "--kv-events-bind", &bind]);
+    let said = String::from_utf8_lossy(&taken.stderr).into_owned();
+    assert!(!taken.status.success() && said.contains(&bind), "a busy endpoint is named: {said}");
+}
+
+#[test]
+fn a_rank_that_the_engine_does_not_have_gets_no_requests() {
+    let folder = scratch("visible-ranks");
+    let flags = ["--ranks", "2", "--events", "tcp://127.0.0.1:0", "--write-model", folder.as_str()];
+    let one = engine(&flags);
+    let gateway = Gateway::start(&[one.url()], &["--dp-size", "3", "--model-path", &folder]);
+    eventually("two ranks are ready", || {
+        (gateway.workers().iter().filter(|worker| worker["state"] == "ready").count() == 2).then_some(())
+    });
+    let surplus = || gateway.workers().into_iter().find(|worker| worker["rank"] == 2).unwrap();
+    eventually("the third says why", || {
+        surplus()["why"].as_str()?.contains("the engine has no rank 2, only 2").then_some(())
+    });
+    let statuses: Vec<u16> = (0..12).map(|n| ask(gateway.url(), &format!("question {n} "))).collect();
+    assert_eq!(statuses, [200; 12]);
+    assert_ne!(surplus()["state"], "ready");
+}
+
+#[test]
+fn a_broken_file_is_named_with_its_path() {
+    let one = engine(&["--events", "tcp://127.0.0.1:0"]);
+    let folder = scratch("visible-broken");
+    written("visible-broken/tokenizer.json", "{\"model\":");
+    let gateway = Gateway::over(&[one.url()], &["--model-path", &folder]);
+    wait_for_why(&gateway, &one, &folder);
+}
+
+#[test]
+fn check_finds_endpoints_and_paths_that_cannot_work() {
+    let check = |name: &str, text: &str| {
+        let output = run(&["check", &written(name, text)]);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (good, said) = check("visible-path.toml", "[events]\nmodel-path = [\"/nowhere/at/all\"]\n");
+    assert!(!good && said.contains("model-path /nowhere/at/all"), "{said}");
+    let (good, said) = check("visible-bind.toml", "[events]\nkv-events-bind = \"tcp://nowhere\"\n");
+    assert!(!good && said.contains("kv-events-bind"), "{said}");
+    assert!(check("visible-good.toml", "[events]\nkv-events-bind = \"tcp://127.0.0.1:0\"\n").0);
+}
+
+#[test]
+fn posts_that_are_too_large_are_told_so() {
+    let one = engine(&[]);
+    let gateway = Gateway::over(&[one.url()], &["--events-token", "secret"]);
+    // It waits for our go-ahead, which does not come.
+    let request = format!(
+        "POST /events?worker=x HTTP/1.1\r\nhost: x\r\nauthorization: bearer secret\r\nexpect: 100-continue\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n",
+        (32 << 20) + 1
+    );
+    assert_eq!(Call::raw(gateway.admin(), request.as_bytes()).finish().status, 413);
+}

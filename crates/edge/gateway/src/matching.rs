@@ -1,0 +1,136 @@
+//! Writes a request's prompt as its engine writes it: in bytes, or in tokens where bytes will not do.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use warmroute_prompt::{Alignment, Api, Body, Media, Rendered, Renderer};
+use warmroute_router::{Family, Matching, Unit};
+use warmroute_tokens::{EncoderPool, write_chain};
+
+/// How a model's prompts are compared with what its engines report.
+#[derive(Clone)]
+pub enum ModelMatching {
+    /// As bytes.
+    Bytes(Arc<Alignment>),
+    /// As tokens.
+    Tokens {
+        /// Renders a request.
+        renderer: Arc<Renderer>,
+        /// Tokenizes what was rendered, on threads of its own.
+        pool: Arc<EncoderPool>,
+    },
+}
+
+impl fmt::Display for ModelMatching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ModelMatching::Bytes(_) => Unit::Byte.as_str(),
+            ModelMatching::Tokens { .. } => Unit::Token.as_str(),
+        })
+    }
+}
+
+/// A prompt as its engine writes it.
+pub(crate) struct Written {
+    /// What can be compared with reports.
+    pub reported: Vec<u8>,
+    /// The whole text, from which chunks are cut; `None` where it is the same.
+    pub text: Option<Vec<u8>>,
+    pub unit: Unit,
+    /// Whether there is something in it that is no text.
+    pub has_media: bool,
+}
+
+/// Why a prompt was not written.
+pub(crate) struct Unwritten(pub &'static str);
+
+impl ModelMatching {
+    /// The same for the router, which reads the events of a family.
+    pub(crate) fn of_family(&self, family: &Family) -> Matching {
+        match self {
+            ModelMatching::Bytes(alignment) => {
+                Matching::bytes(family.clone(), Arc::clone(alignment.vocabulary()))
+            }
+            ModelMatching::Tokens { .. } => Matching::tokens(family.clone()),
+        }
+    }
+
+    /// Writes a request's prompt as its engine would.
+    pub(crate) async fn write(&self, body: &Body<'_>, api: Api) -> Result<Written, Unwritten> {
+        match self {
+            ModelMatching::Bytes(alignment) => in_bytes(alignment, body, api),
+            ModelMatching::Tokens { renderer, pool } => in_tokens(renderer, pool, body, api).await,
+        }
+    }
+}
+
+fn in_bytes(alignment: &Alignment, body: &Body<'_>, api: Api) -> Result<Written, Unwritten> {
+    let mut text = Vec::new();
+    let written = alignment.write_prompt(body, api, unix_s(), &mut text);
+    let reported_bytes = written.map_err(|why| Unwritten(why.label()))?.reported_bytes;
+    let unit = Unit::Byte;
+    if reported_bytes == text.len() {
+        return Ok(Written { reported: text, text: None, unit, has_media: false });
+    }
+    let reported = text[..reported_bytes].to_vec();
+    Ok(Written { reported, text: Some(text), unit, has_media: true })
+}
+
+async fn in_tokens(
+    renderer: &Renderer,
+    pool: &EncoderPool,
+    body: &Body<'_>,
+    api: Api,
+) -> Result<Written, Unwritten> {
+    let mut text = String::new();
+    let rendered = renderer.render(body, api, unix_s(), &mut text);
+    let (ids, media) = match rendered.map_err(|why| Unwritten(why.label()))? {
+        Rendered::Ids(ids) => (ids, Media::None),
+        Rendered::Text { around, media } => {
+            let encoding = pool.encode(text.clone(), around).map_err(|_| Unwritten("busy"))?;
+            (encoding.await.map_err(|_| Unwritten("tokenizer_failed"))?, media)
+        }
+    };
+    // Where an image's tokens go, only the engine knows.
+    let has_media = media != Media::None;
+    let mut reported = Vec::new();
+    write_chain(if has_media { &[] } else { &ids }, &mut reported);
+    Ok(Written { reported, text: Some(text.into_bytes()), unit: Unit::Token, has_media })
+}
+
+/// For templates that print the date.
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use warmroute_prompt::ModelFiles;
+
+    /// A tokenizer with a token for each byte.
+    pub(crate) fn byte_level() -> ModelMatching {
+        let letters =
+            (0_u32..256).map(|byte| char::from_u32(if is_itself(byte) { byte } else { 256 + rank(byte) }));
+        let vocab: serde_json::Map<_, _> =
+            letters.flatten().enumerate().map(|(id, letter)| (letter.to_string(), id.into())).collect();
+        let tokenizer = serde_json::json!({
+            "model": {"type": "BPE", "vocab": vocab, "merges": []}, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "post_processor": null, "decoder": {"type": "ByteLevel"},
+        });
+        let tokenizer = tokenizer.to_string();
+        let files = ModelFiles { tokenizer: tokenizer.as_bytes(), ..ModelFiles::default() };
+        ModelMatching::Bytes(Arc::new(Alignment::new(&files).unwrap()))
+    }
+
+    /// GPT-2's alphabet: printable bytes stand for themselves, the others follow from 256 on.
+    fn is_itself(byte: u32) -> bool {
+        matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
+    }
+
+    fn rank(byte: u32) -> u32 {
+        (0..byte).filter(|&other| !is_itself(other)).count() as u32
+    }
+}

@@ -153,7 +153,11 @@ fn serve<S: Fn(Asked)>(mut stream: TcpStream, stage: &Stage<S>) {
         let path = head.split(' ').nth(1).unwrap();
         let canned = match (path, stage.models) {
             ("/health", _) => Some(String::new()),
-            ("/metrics", _) => Some("vllm:num_requests_waiting{engine=\"0\"} 0.0\n".to_owned()),
+            // It has two ranks: a rank that its metrics do not name gets no requests.
+            ("/metrics", _) => {
+                let waiting = |rank| format!("vllm:num_requests_waiting{{engine=\"{rank}\"}} 0.0\n");
+                Some(waiting(0) + &waiting(1))
+            }
             ("/v1/models", Some(id)) => {
                 Some(format!(r#"{{"object":"list","data":[{{"id":"{id}","object":"model"}}]}}"#))
             }

@@ -56,9 +56,9 @@ fn a_worker_says_by_what_it_is_matched_and_why_it_is_not() {
         number += 1;
         ask(publishing.url(), &format!("something to be reported, {number} "));
         let view = worker(&gateway, &publishing);
-        (view["view"] == "reported").then_some(view)
+        (view["view"] == "reported" && view["why"].is_null()).then_some(view)
     });
-    assert_eq!((&with["matching"], &with["why"]), (&json!("bytes"), &Value::Null));
+    assert_eq!(with["matching"], "bytes");
 }
 
 #[test]

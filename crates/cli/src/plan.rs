@@ -331,7 +331,10 @@ mod tests {
 
     #[test]
     fn a_preset_gives_way_to_what_is_said_beside_it() {
-        let rule = |text: &str| match plan(text).unwrap().policy {
+        let rule = |text: &str| match plan(&format!("{text}\n[routing]\npolicy = \"cache_aware\""))
+            .unwrap()
+            .policy
+        {
             Standard::CacheAware(rule) => (rule.cache_threshold, rule.balance_abs, rule.balance_rel),
             other => panic!("{other:?}"),
         };

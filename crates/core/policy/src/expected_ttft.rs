@@ -14,8 +14,8 @@
 //! *lacking* is what a worker would compute only because it lacks what the others have: a head that everybody shares. It is
 //! paid once, and from then on this worker is as good as they are; who counted it would never use it.
 //!
-//! Whoever is about as good as the best is as good. Of those the one that has waited longest takes it, which spreads cold
-//! prompts as evenly as turns would.
+//! Whoever is about as good as the best is as good. Of those a short conversation's home takes it; where it has none, the one that
+//! has waited longest, which spreads cold prompts as evenly as turns would.
 
 use std::cmp::Reverse;
 
@@ -81,13 +81,25 @@ impl Policy for ExpectedTtft {
     fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
         let least_ms = candidates.iter().map(|c| self.cost_ms(c)).fold(f32::INFINITY, f32::min);
         let limit_ms = self.limit_ms(least_ms);
-        let merit = |index: usize| -> (Reverse<Micros>, u64) {
-            (Reverse(candidates[index].estimate.idle), mix(ask.random ^ index as u64))
+        let is_rare = is_rare(candidates);
+        let merit = |index: usize| -> (Reverse<u32>, Reverse<Micros>, u64) {
+            let candidate = &candidates[index];
+            let home_tokens = if is_rare { candidate.overlap_tokens } else { 0 };
+            (Reverse(home_tokens), Reverse(candidate.estimate.idle), mix(ask.random ^ index as u64))
         };
         let as_good = (0..candidates.len()).filter(|&index| self.cost_ms(&candidates[index]) <= limit_ms);
         let index = as_good.min_by_key(|&index| merit(index)).unwrap_or(0);
         Choice { index, reason: reason(&candidates[index], candidates) }
     }
+}
+
+/// Whether what is held of the prompt is held by few: then whoever holds it is its home. What half of the workers hold is
+/// everybody's.
+fn is_rare(candidates: &[Candidate]) -> bool {
+    let held = |c: &Candidate| u64::from(c.overlap_tokens);
+    let (sum, most) =
+        (candidates.iter().map(held).sum::<u64>(), candidates.iter().map(held).max().unwrap_or(0));
+    2 * (sum - most) < most * (candidates.len() as u64 - 1).max(1)
 }
 
 fn reason(chosen: &Candidate, candidates: &[Candidate]) -> &'static str {
@@ -158,5 +170,19 @@ mod tests {
             .map(|estimate| Candidate { estimate, ..candidate(0, 0) })
             .collect();
         assert_eq!(rule.choose(&thousand(1), &candidates).index, 1);
+    }
+
+    #[test]
+    fn a_short_conversation_stays_at_home_and_a_head_that_half_of_them_hold_is_nobodys() {
+        let rule = ExpectedTtft::default();
+        let idle = |seat: u16, overlap_tokens, idle| Candidate {
+            overlap_tokens,
+            estimate: Estimate { idle: Micros(idle), ..Estimate::default() },
+            ..candidate(seat, 0)
+        };
+        let home = [idle(0, 0, 90), idle(1, 64, 5), idle(2, 0, 50), idle(3, 0, 60)];
+        assert_eq!(rule.choose(&thousand(1), &home).index, 1);
+        let head = [idle(0, 0, 90), idle(1, 64, 5), idle(2, 64, 50), idle(3, 64, 60)];
+        assert_eq!(rule.choose(&thousand(1), &head).index, 0);
     }
 }

@@ -7,7 +7,7 @@ use warmroute_types::{Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, Wor
 
 use crate::desk::Desk;
 use crate::fit::{Fit, SharedSpeed};
-use crate::pace::{Batch, Pace};
+use crate::pace::{Batch, Pace, PaceView};
 use crate::{
     Belief, DeskView, Effort, Health, HealthConfig, Models, Outlook, ProbeResult, Worker, WorkerView,
 };
@@ -229,6 +229,17 @@ impl Fleet {
     /// Milliseconds that a request would add to one token of every answer there, its own included.
     pub fn step_ms(&self, worker: WorkerId, effort: &Effort) -> f32 {
         self.pace(worker).slowness() * self.speed.get().step_ms(effort)
+    }
+
+    /// How fast a worker has shown to be.
+    pub fn pace_view(&self, worker: WorkerId, now: Micros) -> PaceView {
+        let of = |miss_tokens| self.prefill_ms(worker, &Effort { miss_tokens, ..Effort::default() });
+        PaceView {
+            ms_per_1k_tokens: of(1_000) - of(0),
+            ms_before_first: of(0),
+            slowness: self.pace(worker).slowness(),
+            queue_ms: self.outlook(worker, now).queue_ms,
+        }
     }
 
     /// A worker has said how large its cache is.

@@ -24,5 +24,5 @@ pub use desk::DeskView;
 pub use fit::{Effort, Place};
 pub use fleet::{Fleet, FleetFull};
 pub use health::{Health, HealthConfig, ProbeResult};
-pub use pace::Outlook;
+pub use pace::{Outlook, PaceView};
 pub use worker::{Models, Worker, WorkerView};

@@ -86,6 +86,19 @@ pub struct Outlook {
     pub kv_tokens: Option<u64>,
 }
 
+/// How fast a worker has shown to be, in words that need no explaining.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PaceView {
+    /// What a thousand prompt tokens take that are not cached.
+    pub ms_per_1k_tokens: f32,
+    /// What every request takes before its first token: the network, the end of the step under way.
+    pub ms_before_first: f32,
+    /// How many times as long as the whole fleet it takes.
+    pub slowness: f32,
+    /// Until it could begin with a new prompt.
+    pub queue_ms: f32,
+}
+
 impl Default for Pace {
     fn default() -> Pace {
         Pace {

@@ -3,6 +3,7 @@
 //! ```text
 //!  request ──▶ route ──▶ Decision (worker, reason, expected cached tokens, booking, presumption)
 //!                          │
+//!  request ──▶ preview                     the same without a trace: what would happen, and among whom
 //!  what happened ──▶ observe(decision)     first token, end; dropping the decision = failed, or client gone
 //!  usage ──▶ feedback(decision)            what the engine found in its cache, against what was expected
 //!  news ──▶ apply(change)                  workers come and go, probes, load reports, capacities
@@ -15,10 +16,12 @@
 //! index allocates.
 
 mod change;
+mod considered;
 mod family;
 mod feedback;
 mod held;
 mod plane;
+mod policies;
 mod pool;
 mod pools;
 mod presumed;
@@ -34,8 +37,10 @@ mod trust;
 mod unproven;
 
 pub use change::{Change, Outcome};
+pub use considered::{CONSIDERED_MAX, Considered, Preview};
 pub use family::Family;
 pub use feedback::{Answered, Content, Feedback, Silence};
+pub use policies::Tallied;
 pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};
 pub use router::{Config, Decision, NoRoute, Request, Router};

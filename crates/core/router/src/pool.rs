@@ -7,13 +7,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use warmroute_fleet::{Booking, DeskView, Effort, Fleet, Work, Worker};
 use warmroute_index::{Index, Reach};
 use warmroute_policy::{Ask, Candidate, Choice, Policy};
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId, WorkerState};
 
+use crate::considered::{CONSIDERED_MAX, Considered, Preview, Soonest};
 use crate::held::{Held, Promise, Weights};
+use crate::policies::Policies;
 use crate::presumed::Presumed;
 use crate::prompt::{PromptChunks, PromptText};
 use crate::prospect::{Found, Moment, Prospect};
@@ -61,6 +63,10 @@ struct Section {
     expectations: Vec<Expectation>,
     /// For each candidate, what its time is expected from.
     efforts: Vec<Effort>,
+    /// Which candidates have the least expected time to first token.
+    soonest: Soonest,
+    /// Prompt tokens that the best of them is believed to hold.
+    longest_match: u32,
     /// For each seat of the fleet, how many bytes of the prompt at hand it holds; zero between decisions.
     overlap_bytes: Vec<u32>,
     turn: u64,
@@ -115,6 +121,7 @@ pub(crate) struct Placed {
     pub bookings: u32,
     pub booking: Booking,
     pub presumed: Option<Presumed>,
+    pub considered: [Option<Considered>; CONSIDERED_MAX],
 }
 
 impl Pool {
@@ -150,41 +157,25 @@ impl Pool {
         &self,
         fleet: &Arc<Fleet>,
         index: &Arc<Index>,
-        policy: &P,
+        policies: &Policies<P>,
         mut terms: Terms<'_>,
         scratch: &mut Scratch,
     ) -> Option<Placed> {
-        let version = |prompt| self.versions.of(prompt).load(Ordering::Acquire);
-        let walked = terms.prompt.map(version);
-        if let Some(prompt) = terms.prompt {
-            scratch.walk(index, prompt);
-            scratch.cut(prompt, &self.tokens);
-        }
-        scratch.walk_texts(index, terms.texts);
-        if let Some(text) = terms.texts.first() {
-            terms.ask.prompt_tokens = self.count(*text, terms.prompt, scratch.furthest());
-        }
-        let mut section = self.section.lock();
-        if let Some(prompt) = terms.prompt.filter(|&prompt| walked != Some(version(prompt))) {
-            scratch.walk(index, prompt);
-        }
-        section.line_up(fleet, &terms, &self.tokens, scratch);
-        if section.candidates.is_empty() {
-            return None;
-        }
-        let ask = Ask { turn: section.turn, ..terms.ask };
+        terms.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &self.tokens));
+        let mut section = self.enter(fleet, index, &mut terms, scratch)?;
         section.turn = section.turn.wrapping_add(1);
-        let Choice { index: chosen, reason } = policy.choose(&ask, &section.candidates);
+        let Choice { index: chosen, reason } = policies.choose(&terms.ask, &section.candidates);
         let expectation = section.expectations[chosen];
         let is_looked_up =
             terms.prompt.is_some() || expectation.promise.is_some() || terms.known_tokens.is_some();
         let cached_tokens = is_looked_up.then_some(section.candidates[chosen].overlap_tokens);
-        let longest_match =
-            section.candidates.iter().map(|c| c.overlap_tokens).max().filter(|_| is_looked_up);
+        let longest_match = is_looked_up.then_some(section.longest_match);
+        let considered = section.considered(chosen);
         let worker = Arc::clone(&section.members[section.seats[chosen]].worker);
+        let prompt_tokens = terms.ask.prompt_tokens;
         let work = Work {
-            prefill_tokens: ask.prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
-            context_tokens: ask.prompt_tokens,
+            prefill_tokens: prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
+            context_tokens: prompt_tokens,
             effort: section.efforts[chosen],
         };
         let booking = Booking::make(fleet, worker.id, work, terms.now);
@@ -195,7 +186,6 @@ impl Pool {
             self.versions.of(prompt).fetch_add(1, Ordering::Release);
             presumed
         });
-        let prompt_tokens = ask.prompt_tokens;
         Some(Placed {
             worker,
             reason,
@@ -206,11 +196,69 @@ impl Pool {
             bookings,
             booking,
             presumed,
+            considered,
         })
+    }
+
+    /// What [`Pool::place`] would choose now, and among whom. It leaves no trace.
+    pub(crate) fn preview<P: Policy>(
+        &self,
+        fleet: &Fleet,
+        index: &Index,
+        policy: &P,
+        mut terms: Terms<'_>,
+        scratch: &mut Scratch,
+    ) -> Option<Preview> {
+        // Decisions wait while this one copies: they shall not wait for the allocator too.
+        let mut candidates = Vec::with_capacity(self.section.lock().members.len());
+        let section = self.enter(fleet, index, &mut terms, scratch)?;
+        let Choice { index: chosen, reason } = policy.choose(&terms.ask, &section.candidates);
+        candidates.extend((0..section.candidates.len()).map(|index| section.consider(index)));
+        let prompt_tokens = terms.ask.prompt_tokens;
+        Some(Preview { policy: policy.name(), reason, prompt_tokens, chosen, candidates })
+    }
+
+    /// Looks the prompt up, enters the section and lines up the candidates; `None` when there are none.
+    fn enter(
+        &self,
+        fleet: &Fleet,
+        index: &Index,
+        terms: &mut Terms<'_>,
+        scratch: &mut Scratch,
+    ) -> Option<MutexGuard<'_, Section>> {
+        let version = |prompt| self.versions.of(prompt).load(Ordering::Acquire);
+        let walked = terms.prompt.map(version);
+        terms.prompt.into_iter().for_each(|prompt| scratch.walk(index, prompt));
+        scratch.walk_texts(index, terms.texts);
+        if let Some(text) = terms.texts.first() {
+            terms.ask.prompt_tokens = self.count(*text, terms.prompt, scratch.furthest());
+        }
+        let mut section = self.section.lock();
+        if let Some(prompt) = terms.prompt.filter(|&prompt| walked != Some(version(prompt))) {
+            scratch.walk(index, prompt);
+        }
+        section.line_up(fleet, terms, &self.tokens, scratch);
+        terms.ask.turn = section.turn;
+        (!section.candidates.is_empty()).then_some(section)
     }
 }
 
 impl Section {
+    /// A candidate, to be remembered.
+    fn consider(&self, index: usize) -> Considered {
+        Considered {
+            worker: Arc::clone(&self.members[self.seats[index]].worker),
+            view: self.expectations[index].view,
+            numbers: self.candidates[index],
+        }
+    }
+
+    /// The chosen one and the next best.
+    fn considered(&self, chosen: usize) -> [Option<Considered>; CONSIDERED_MAX] {
+        let mut indices = self.soonest.after(chosen);
+        std::array::from_fn(|_| indices.next().map(|index| self.consider(index)))
+    }
+
     /// Writes the ready members' numbers into the candidates.
     fn line_up(&mut self, fleet: &Fleet, terms: &Terms<'_>, rate: &TokenRate, scratch: &Scratch) {
         let overlaps = if terms.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
@@ -221,6 +269,8 @@ impl Section {
         self.seats.clear();
         self.expectations.clear();
         self.efforts.clear();
+        self.soonest = Soonest::default();
+        self.longest_match = 0;
         for (seat, member) in self.members.iter().enumerate() {
             let desk = fleet.desk_view(member.id);
             if desk.state != WorkerState::Ready || terms.avoid.contains(&member.id) {
@@ -240,6 +290,8 @@ impl Section {
             };
             let moment = Moment { now: terms.now, report_age_max: terms.report_age_max };
             let Prospect { effort, estimate } = Prospect::of(fleet, member.id, &desk, found, moment);
+            self.soonest.offer(self.candidates.len(), estimate.ttft_ms());
+            self.longest_match = self.longest_match.max(found.overlap_tokens);
             self.efforts.push(effort);
             self.candidates.push(Candidate {
                 worker: member.id,

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_fleet::{Booking, Fleet, HealthConfig, Worker, WorkerView};
+use warmroute_fleet::{Booking, Fleet, HealthConfig, PaceView, Worker, WorkerView};
 use warmroute_index::{Digester, Index, RootKey};
 use warmroute_policy::{Ask, Policy};
 use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
 
-use crate::pool::{Expectation, Terms};
+use crate::considered::{CONSIDERED_MAX, Considered, Preview};
+use crate::policies::{Policies, Tallied};
+use crate::pool::{Expectation, Pool, Terms};
 use crate::pools::Pools;
 use crate::presumed::Presumed;
 use crate::reported::Reported;
@@ -74,10 +76,12 @@ pub struct Decision {
     pub prompt_tokens: u32,
     /// How its worker's cache was known.
     pub view: CacheView,
-    /// From what that was concluded.
-    expectation: Expectation,
+    /// The chosen worker and the next best by expected time to first token, as the policy saw them; the chosen one first.
+    pub considered: [Option<Considered>; CONSIDERED_MAX],
     /// When it was made.
-    made: Micros,
+    pub made: Micros,
+    /// From what it was concluded.
+    expectation: Expectation,
     /// How many had had their first token by then.
     moment: u64,
     /// How many bookings its worker had had when this one was made.
@@ -88,6 +92,13 @@ pub struct Decision {
     presumed: Option<Presumed>,
     /// The same, once it waits for an event.
     ticket: Option<Ticket>,
+}
+
+impl Decision {
+    /// How long its first token was expected to take, from the decision on.
+    pub fn expected_ttft_ms(&self) -> f32 {
+        self.considered[0].as_ref().map_or(0.0, |chosen| chosen.numbers.estimate.ttft_ms())
+    }
 }
 
 /// Why a request can go nowhere.
@@ -108,7 +119,7 @@ pub enum NoRoute {
 pub struct Router<P> {
     fleet: Arc<Fleet>,
     index: Arc<Index>,
-    policy: P,
+    policies: Policies<P>,
     config: Config,
     pools: RwLock<Pools>,
     reported: Reported,
@@ -118,12 +129,17 @@ pub struct Router<P> {
 impl<P: Policy> Router<P> {
     /// A router without workers.
     pub fn new(policy: P, config: Config) -> Router<P> {
+        Router::with_shadows(policy, Vec::new(), config)
+    }
+
+    /// The same, with other policies that are asked about every request without a say: see [`Router::tallies`].
+    pub fn with_shadows(policy: P, shadows: Vec<P>, config: Config) -> Router<P> {
         let fleet = Arc::new(Fleet::new(config.health));
         let index = Arc::new(Index::new(&config.index));
         Router {
             fleet,
             index,
-            policy,
+            policies: Policies::new(policy, shadows),
             config,
             pools: RwLock::default(),
             reported: Reported::default(),
@@ -141,6 +157,44 @@ impl<P: Policy> Router<P> {
     ) -> Result<Decision, NoRoute> {
         let pools = self.pools.read();
         let pool = pools.serving(request.model)?;
+        let terms = self.terms(pool, request, now, random);
+        let placed = pool.place(&self.fleet, &self.index, &self.policies, terms, scratch);
+        let placed = placed.ok_or_else(|| pools.why_nobody())?;
+        Ok(Decision {
+            worker: placed.worker,
+            policy: self.policy().name(),
+            reason: placed.reason,
+            cached_tokens: placed.cached_tokens,
+            longest_match: placed.longest_match,
+            prompt_tokens: placed.prompt_tokens,
+            view: placed.expectation.view,
+            considered: placed.considered,
+            made: now,
+            expectation: placed.expectation,
+            moment: self.speculations.moment(),
+            bookings: placed.bookings,
+            booking: placed.booking,
+            presumed: placed.presumed,
+            ticket: None,
+        })
+    }
+
+    /// What [`Router::route`] would do with a request now, and among whom it would choose. Nothing is booked or presumed.
+    pub fn preview(
+        &self,
+        request: &Request<'_>,
+        scratch: &mut Scratch,
+        now: Micros,
+        random: u64,
+    ) -> Result<Preview, NoRoute> {
+        let pools = self.pools.read();
+        let pool = pools.serving(request.model)?;
+        let terms = self.terms(pool, request, now, random);
+        let preview = pool.preview(&self.fleet, &self.index, self.policy(), terms, scratch);
+        preview.ok_or_else(|| pools.why_nobody())
+    }
+
+    fn terms<'a>(&self, pool: &Pool, request: &Request<'a>, now: Micros, random: u64) -> Terms<'a> {
         let counted = request.prompt.map(|prompt| pool.tokens.tokens_in(prompt.bytes));
         let ask = Ask {
             prompt_tokens: counted.unwrap_or(request.prompt_tokens),
@@ -152,25 +206,7 @@ impl<P: Policy> Router<P> {
         let report_age_max = self.config.report_age_max;
         let unproven = pool.unproven.weight();
         let Request { prompt, texts, avoid, known_tokens, .. } = *request;
-        let terms = Terms { ask, prompt, texts, unproven, avoid, known_tokens, now, report_age_max };
-        let placed = pool.place(&self.fleet, &self.index, &self.policy, terms, scratch);
-        let placed = placed.ok_or_else(|| pools.why_nobody())?;
-        Ok(Decision {
-            worker: placed.worker,
-            policy: self.policy.name(),
-            reason: placed.reason,
-            cached_tokens: placed.cached_tokens,
-            longest_match: placed.longest_match,
-            prompt_tokens: placed.prompt_tokens,
-            view: placed.expectation.view,
-            expectation: placed.expectation,
-            made: now,
-            moment: self.speculations.moment(),
-            bookings: placed.bookings,
-            booking: placed.booking,
-            presumed: placed.presumed,
-            ticket: None,
-        })
+        Terms { ask, prompt, texts, unproven, avoid, known_tokens, now, report_age_max }
     }
 
     /// Takes in how a request fared. After `Ended` and `Refused` the caller drops the decision.
@@ -251,9 +287,24 @@ impl<P: Policy> Router<P> {
         self.fleet.models_are_given(worker)
     }
 
+    /// How fast a worker has shown to be, and what it has in hand.
+    pub fn pace(&self, worker: WorkerId, now: Micros) -> PaceView {
+        self.fleet.pace_view(worker, now)
+    }
+
     /// The policy in use.
     pub fn policy(&self) -> &P {
-        &self.policy
+        self.policies.acting()
+    }
+
+    /// The policy in use and its shadows: what any of them looks at must be known of a request.
+    pub fn policies(&self) -> impl Iterator<Item = &P> {
+        self.policies.all()
+    }
+
+    /// What the policy in use and each shadow would have made of the requests so far; nothing without shadows.
+    pub fn tallies(&self) -> Vec<Tallied> {
+        self.policies.tallies()
     }
 }
 
@@ -262,6 +313,8 @@ mod news;
 
 #[cfg(test)]
 mod caching_tests;
+#[cfg(test)]
+mod explaining_tests;
 #[cfg(test)]
 mod reported_tests;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A decision allocates nothing: counted by the allocator itself, for every policy. (Remembering a prompt does; none is
+//! A decision allocates nothing: counted by the allocator itself, for every policy and with shadows. (Remembering a prompt does; none is
 //! given here.)
 #![allow(unsafe_code, reason = "a counting global allocator cannot be written without")]
 
@@ -34,7 +34,8 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn route_and_observe_allocate_nothing() {
     for name in Standard::NAMES {
-        let router = Router::new(name.parse::<Standard>().unwrap(), Config::default());
+        let shadows = Standard::NAMES.iter().map(|shadow| shadow.parse().unwrap()).collect();
+        let router = Router::with_shadows(name.parse::<Standard>().unwrap(), shadows, Config::default());
         for i in 0..64 {
             let address = Address::new(format!("http://engine-{i}"));
             router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();

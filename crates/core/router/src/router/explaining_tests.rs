@@ -1,0 +1,116 @@
+//! What a decision tells about itself, what a preview leaves behind, and what shadows count.
+
+use warmroute_fleet::{Models, ProbeResult};
+use warmroute_index::{Namespace, RootKey, Source};
+use warmroute_policy::{CacheAware, ExpectedTtft, RoundRobin, Standard};
+use warmroute_types::Address;
+
+use super::*;
+use crate::Change;
+
+const CHUNK: u32 = 256;
+
+fn router_of(policy: Standard, shadows: Vec<Standard>, workers: usize) -> Router<Standard> {
+    let router = Router::with_shadows(policy, shadows, Config::default());
+    for i in 0..workers {
+        let address = Address::new(format!("http://engine-{i}"));
+        router.apply(Change::Join { address, models: Models::Any }).unwrap();
+    }
+    for view in router.workers() {
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered }).unwrap();
+    }
+    router
+}
+
+fn soonest() -> Standard {
+    Standard::ExpectedTtft(ExpectedTtft::default())
+}
+
+fn request(digests: &[u64]) -> Request<'_> {
+    let namespace = Namespace { model: "m", lora: None, salt: None, cut: CHUNK, source: Source::Presumed };
+    let bytes = digests.len() as u32 * CHUNK;
+    let root = RootKey::of(&namespace);
+    Request { prompt: Some(PromptChunks { root, digests, chunk_bytes: CHUNK, bytes }), ..Request::default() }
+}
+
+fn route(router: &Router<Standard>, digests: &[u64], at: u64) -> Decision {
+    router.route(&request(digests), &mut Scratch::default(), Micros(at), at).unwrap()
+}
+
+/// Routes a request and answers it; who had it.
+fn serve(router: &Router<Standard>, digests: &[u64], at: u64) -> WorkerId {
+    let mut decision = route(router, digests, at);
+    router.observe(&mut decision, Outcome::FirstToken { at: Micros(at + 50_000) });
+    decision.worker.id
+}
+
+#[test]
+fn a_decision_remembers_the_chosen_worker_and_the_next_best() {
+    let router = router_of(soonest(), Vec::new(), 6);
+    let digests: Vec<u64> = (0..40).collect();
+    let cold = route(&router, &digests, 1);
+    let warm = route(&router, &digests, 2);
+    let told: Vec<&Considered> = warm.considered.iter().flatten().collect();
+    assert_eq!(told.len(), CONSIDERED_MAX);
+    assert_eq!(told[0].worker, warm.worker);
+    assert_eq!(Some(told[0].numbers.overlap_tokens), warm.cached_tokens);
+    assert_eq!(told[0].numbers.estimate.ttft_ms(), warm.expected_ttft_ms());
+    let rest: Vec<f32> = told[1..].iter().map(|other| other.numbers.estimate.ttft_ms()).collect();
+    assert!(rest.is_sorted(), "{rest:?}");
+    assert!(cold.expected_ttft_ms() > 0.0);
+    let alone = route(&router_of(soonest(), Vec::new(), 1), &digests, 1);
+    assert_eq!(alone.considered.iter().flatten().count(), 1);
+}
+
+#[test]
+fn a_preview_says_what_would_happen_and_leaves_no_trace() {
+    for policy in Standard::NAMES {
+        let router = router_of(policy.parse().unwrap(), vec![soonest()], 6);
+        let digests: Vec<u64> = (0..40).collect();
+        let first = route(&router, &digests, 1);
+        let (held, tallies) = (router.index_stats().held, router.tallies());
+        let ask = Request { session_key: Some(4), prefix_key: Some(5), ..request(&digests) };
+        let look = || router.preview(&ask, &mut Scratch::default(), Micros(9), 3).unwrap();
+        let (before, again) = (look(), look());
+        assert_eq!(router.workers().iter().map(|view| view.desk.in_flight).sum::<u32>(), 1, "{policy}");
+        assert_eq!((router.index_stats().held, router.tallies()), (held, tallies), "{policy}");
+        assert_eq!((before.chosen, before.reason), (again.chosen, again.reason), "{policy}");
+        assert_eq!(before.candidates.len(), 6);
+        let decision = router.route(&ask, &mut Scratch::default(), Micros(9), 3).unwrap();
+        assert_eq!(before.candidates[before.chosen].worker, decision.worker, "{policy}");
+        assert_eq!((before.reason, before.policy), (decision.reason, decision.policy));
+        assert_eq!(before.prompt_tokens, decision.prompt_tokens);
+        let holder = before.candidates.iter().find(|candidate| candidate.worker == first.worker).unwrap();
+        assert!(holder.numbers.overlap_tokens > 0, "{policy}: what the first one presumed is seen");
+    }
+}
+
+#[test]
+fn nobody_to_preview_is_as_nobody_to_route_to() {
+    let router = router_of(soonest(), Vec::new(), 0);
+    let preview = router.preview(&request(&[1]), &mut Scratch::default(), Micros(1), 1);
+    assert_eq!(preview.err(), Some(NoRoute::NoWorkers));
+}
+
+#[test]
+fn shadows_are_counted_beside_the_policy_that_acts_and_have_no_say() {
+    let turns = Standard::RoundRobin(RoundRobin);
+    let router = router_of(soonest(), vec![turns, Standard::CacheAware(CacheAware::default())], 4);
+    let digests: Vec<u64> = (0..40).collect();
+    let workers: Vec<_> = (1..=8).map(|n| serve(&router, &digests, n * 100_000)).collect();
+    let [acting, turn, cache] = router.tallies()[..] else { panic!("three are compared") };
+    assert_eq!([acting.policy, turn.policy, cache.policy], ["expected_ttft", "round_robin", "cache_aware"]);
+    for tally in [acting, turn, cache] {
+        assert_eq!((tally.decisions, tally.prompt_tokens), (8, acting.prompt_tokens));
+    }
+    assert_eq!(acting.agreed, 8);
+    let in_turn = workers.iter().enumerate().filter(|(i, id)| id.index() == i % 4).count() as u64;
+    assert_eq!(turn.agreed, in_turn, "what it agreed with is where requests went");
+    assert!(turn.cached_tokens < acting.cached_tokens, "{turn:?} {acting:?}");
+    assert!(turn.ttft > acting.ttft, "{turn:?} {acting:?}");
+
+    let alone = router_of(soonest(), Vec::new(), 4);
+    let unwatched: Vec<_> = (1..=8).map(|n| serve(&alone, &digests, n * 100_000)).collect();
+    assert_eq!(workers, unwatched);
+    assert!(alone.tallies().is_empty());
+}

@@ -32,6 +32,8 @@ pub enum Command {
     Lab(LabArgs),
     /// Check a configuration file and print what would be in force
     Check(Box<CheckArgs>),
+    /// Ask a running gateway where a request would go and why, without sending it; or where the last ones went
+    Explain(ExplainArgs),
 }
 
 /// `warmroute serve`.
@@ -159,6 +161,25 @@ pub struct CheckArgs {
     /// What `serve` would be given beside it, flags and environment
     #[command(flatten)]
     pub options: Options,
+}
+
+/// `warmroute explain`.
+#[derive(Args)]
+pub struct ExplainArgs {
+    /// Body of a request, as a client would send it; - reads it from standard input. Left out, the last decisions are shown
+    pub request: Option<PathBuf>,
+    /// The gateway's admin listener
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:29000")]
+    pub admin: String,
+    /// Path that the request would be sent to
+    #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions", requires = "request")]
+    pub path: String,
+    /// How many of the last decisions are shown
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "request")]
+    pub last: usize,
+    /// Print the gateway's answer as JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@
 //! file  ─┘                        engine  one simulated engine
 //!                                 demo    eight engines, a gateway, a workload, a table
 //!                                 lab     the same router in virtual time
+//! explain: asks a gateway that runs
 //! ```
 
 mod args;
 mod check;
 mod demo;
 mod engine;
+mod explain;
 mod lab;
 mod logging;
 mod options;
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Check(args) => check::run(&args),
+        Command::Explain(args) => explain::run(&args),
     };
     match ran {
         Ok(()) => ExitCode::SUCCESS,

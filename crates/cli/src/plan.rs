@@ -11,7 +11,7 @@ use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_events::{Endpoint, Source};
 use warmroute_fleet::HealthConfig;
 use warmroute_gateway::{DecisionHeaders, SessionKey, UsageInjection};
-use warmroute_policy::{Balance, CacheAware, LoadSignal, Standard};
+use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
 use warmroute_record::ModelNames;
 use warmroute_types::Micros;
@@ -30,6 +30,8 @@ pub struct Plan {
     pub drain_timeout: Duration,
     /// The policy, with its parameters.
     pub policy: Standard,
+    /// Policies that are only asked.
+    pub shadows: Vec<Standard>,
     /// For the routing core.
     pub router: warmroute_router::Config,
     /// For the gateway.
@@ -100,7 +102,8 @@ impl Plan {
             listen: SocketAddr::new(filled(server.host), filled(server.port)),
             admin: SocketAddr::new(filled(server.admin_host), filled(server.admin_port)),
             drain_timeout: secs(filled(server.drain_timeout_secs)),
-            policy: policy(&options)?,
+            policy: policy(&options, filled(options.routing.policy.as_deref()))?,
+            shadows: shadows(&options)?,
             router: warmroute_router::Config {
                 health: HealthConfig { failures_max: filled(health.health_failure_threshold) },
                 index: index_config(&options)?,
@@ -148,8 +151,22 @@ pub fn parse_policy(name: &str) -> anyhow::Result<Standard> {
     })
 }
 
-fn policy(options: &Options) -> anyhow::Result<Standard> {
-    let mut policy = parse_policy(filled(options.routing.policy.as_deref()))?;
+/// The shadows: policies that differ from the one in force and from each other.
+fn shadows(options: &Options) -> anyhow::Result<Vec<Standard>> {
+    let mut taken = vec![parse_policy(filled(options.routing.policy.as_deref()))?.name()];
+    let mut shadows = Vec::new();
+    for name in filled(options.routing.shadow.as_ref()) {
+        let shadow = policy(options, name).context("shadow")?;
+        anyhow::ensure!(!taken.contains(&shadow.name()), "shadow: `{name}` is there already");
+        taken.push(shadow.name());
+        shadows.push(shadow);
+    }
+    Ok(shadows)
+}
+
+/// A policy by its name, with the parameters that the options give it.
+fn policy(options: &Options, name: &str) -> anyhow::Result<Standard> {
+    let mut policy = parse_policy(name)?;
     match &mut policy {
         Standard::LeastLoaded(rule) => {
             rule.signal = match filled(options.routing.load_signal) {
@@ -349,6 +366,9 @@ mod tests {
         for (text, reason) in [
             ("[routing]\npolicy = \"best\"", "unknown policy `best`"),
             ("[routing]\npolicy = \"prefix_affnity\"", "did you mean `prefix_affinity`?"),
+            ("[routing]\nshadow = [\"round_robn\"]", "did you mean `round_robin`?"),
+            ("[routing]\nshadow = [\"random\", \"random\"]", "`random` is there already"),
+            ("[routing]\npolicy = \"product\"\nshadow = [\"lmetric\"]", "`lmetric` is there already"),
             ("[server]\nlog-level = \"verbose\"", "log-level `verbose`"),
             ("[server]\nthreads = 999999999", "threads"),
             ("[routing]\nprefix-hash = \"md5\"", "unknown hash `md5`"),

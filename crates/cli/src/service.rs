@@ -48,7 +48,7 @@ impl Service {
     /// Starts everything; returns when both listeners are open.
     pub async fn start(plan: Plan) -> anyhow::Result<Service> {
         let config = serde_json::to_value(&plan.options).context("the configuration as JSON")?;
-        let router = Arc::new(Router::new(plan.policy, plan.router));
+        let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
         let recorder = plan.record.map(Recorder::start).transpose().context("the record")?;
         let gateway = Gateway::new(Arc::clone(&router), plan.gateway, recorder)?;
         let clients = bind(plan.listen).await?;

@@ -105,6 +105,9 @@ group! {
         /// session_affinity, least_loaded, power_of_two, round_robin or random [default: expected_ttft]
         #[arg(long, env = "WARMROUTE_POLICY", hide_env = true)]
         policy: String = Some("expected_ttft".to_owned()),
+        /// Policies that are asked about every request without a say; what they would choose is counted in metrics
+        #[arg(long, value_name = "POLICY", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_SHADOW", hide_env = true)]
+        shadow: Vec<String> = Some(Vec::new()),
         /// What least_loaded counts: requests in flight, or requests waiting in the engines [default: in-flight]
         #[arg(long, value_enum, env = "WARMROUTE_LOAD_SIGNAL", hide_env = true)]
         load_signal: Signal = Some(Signal::InFlight),

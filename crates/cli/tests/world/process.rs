@@ -1,6 +1,6 @@
 //! The real binary, as processes.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use serde_json::Value;
@@ -62,6 +62,15 @@ fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
 /// Runs a command that ends by itself.
 pub fn run(args: &[&str]) -> std::process::Output {
     command(args, &[]).output().unwrap()
+}
+
+/// The same, given something to read.
+pub fn run_with_input(args: &[&str], input: &[u8]) -> std::process::Output {
+    let piped =
+        command(args, &[]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = piped.unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
 }
 
 /// A gateway with its admin side.

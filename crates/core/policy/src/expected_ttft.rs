@@ -55,7 +55,8 @@ const TIE_RATIO: f32 = 0.02;
 const TIE_MS: f32 = 2.0;
 
 impl ExpectedTtft {
-    fn cost_ms(&self, candidate: &Candidate) -> f32 {
+    /// What it would cost to send the request there, to it and to others.
+    pub fn cost_ms(&self, candidate: &Candidate) -> f32 {
         let weight = |part: Part, weight: f32| if self.without == Some(part) { 0.0 } else { weight };
         let estimate = &candidate.estimate;
         let work_ms = estimate.prefill_ms - weight(Part::Lacking, estimate.lacking_ms);

@@ -82,6 +82,14 @@ impl Standard {
         matches!(self, Standard::SessionAffinity(_))
     }
 
+    /// What a candidate costs, where the policy thinks in milliseconds.
+    pub fn cost_ms(&self, candidate: &Candidate) -> Option<f32> {
+        match self {
+            Standard::ExpectedTtft(rule) => Some(rule.cost_ms(candidate)),
+            _ => None,
+        }
+    }
+
     fn rule(&self) -> &dyn Policy {
         match self {
             Standard::ExpectedTtft(rule) => rule,

@@ -5,9 +5,11 @@ use std::cell::RefCell;
 use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_index::{Digester, Namespace, RootKey, Source};
+use warmroute_policy::Standard;
 use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
 use warmroute_record::Sketch;
-use warmroute_router::{Content, PromptChunks, PromptText, Silence, Unit};
+use warmroute_router::{Content, PromptChunks, PromptText, Request, Silence, Unit};
+use warmroute_types::WorkerId;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::alignments::Writer;
@@ -159,12 +161,13 @@ impl Cut {
 impl Asked {
     /// Reads it from a body.
     pub(crate) async fn of(body: &Body<'_>, api: Api, headers: &HeaderMap, gateway: &Gateway) -> Asked {
-        let (config, policy) = (&gateway.config, gateway.router.policy());
+        let config = &gateway.config;
+        let needs = |what: fn(&Standard) -> bool| gateway.router.policies().any(what);
         let asked = body.model();
         let model = asked.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
         // A prompt that stands elsewhere in part, or several of them, cannot be looked up.
         let is_one_prompt = body.has_one_prompt() && !body.continues_another();
-        let needs_overlap = policy.needs_overlap() && api != Api::Other;
+        let needs_overlap = needs(Standard::needs_overlap) && api != Api::Other;
         let looks_at_caches = needs_overlap && is_one_prompt;
         if needs_overlap && !is_one_prompt {
             count_unwritten(body, model, gateway);
@@ -180,8 +183,12 @@ impl Asked {
         let is_noted = is_single && gateway.recorder.is_some();
         Asked {
             prompt_tokens: body.prompt_tokens(),
-            session_key: if policy.needs_session_key() { session_key(config, headers, body) } else { None },
-            prefix_key: if policy.needs_prefix_key() {
+            session_key: if needs(Standard::needs_session_key) {
+                session_key(config, headers, body)
+            } else {
+                None
+            },
+            prefix_key: if needs(Standard::needs_prefix_key) {
                 config.prefix.key(body, &mut Vec::new())
             } else {
                 None
@@ -198,6 +205,25 @@ impl Asked {
             usage_is_ours: injects,
             noted: is_noted.then(|| Noted::of(body, headers, gateway)),
             model: model.map(str::to_owned),
+        }
+    }
+
+    /// The prompt as each family of engines writes it.
+    pub(crate) fn texts(&self) -> Vec<PromptText<'_>> {
+        self.prompt.as_ref().map(Cut::texts).unwrap_or_default()
+    }
+
+    /// What the router is asked.
+    pub(crate) fn request<'a>(&'a self, texts: &'a [PromptText<'a>], avoid: &'a [WorkerId]) -> Request<'a> {
+        Request {
+            model: self.model.as_deref(),
+            prompt_tokens: self.prompt_tokens,
+            prompt: self.prompt.as_ref().map(Cut::chunks),
+            texts,
+            session_key: self.session_key,
+            prefix_key: self.prefix_key,
+            avoid,
+            known_tokens: None,
         }
     }
 

@@ -9,10 +9,9 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
-use warmroute_router::{Decision, Request as Ask, Scratch};
+use warmroute_router::{Decision, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
-use crate::asked::Cut;
 use crate::gateway::Gateway;
 use crate::intake::{self, Intake};
 use crate::metrics::Ending;
@@ -94,7 +93,8 @@ impl Exchange {
             if last_fault.is_some() {
                 self.gateway.metrics.retried();
             }
-            let trip = Trip::new(&self.gateway, &self.intake.asked, decision, self.received);
+            let request_id = self.headers.get(headers::REQUEST_ID);
+            let trip = Trip::new(&self.gateway, &self.intake.asked, decision, self.received, request_id);
             let upstream = self.gateway.upstreams.of(&trip.decision.worker);
             let upstream = upstream.map_err(|bad| Refusal::WorkerFailed(bad.to_string()))?;
             match self.attempt(&upstream).await {
@@ -107,18 +107,8 @@ impl Exchange {
     }
 
     fn route(&self) -> Result<Decision, Refusal> {
-        let asked = &self.intake.asked;
-        let texts = asked.prompt.as_ref().map(Cut::texts).unwrap_or_default();
-        let ask = Ask {
-            model: asked.model.as_deref(),
-            prompt_tokens: asked.prompt_tokens,
-            prompt: asked.prompt.as_ref().map(Cut::chunks),
-            texts: &texts,
-            session_key: asked.session_key,
-            prefix_key: asked.prefix_key,
-            avoid: &self.failed,
-            known_tokens: None,
-        };
+        let texts = self.intake.asked.texts();
+        let ask = self.intake.asked.request(&texts, &self.failed);
         let (now, random) = (self.gateway.now(), random());
         let decision =
             SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&ask, scratch, now, random));

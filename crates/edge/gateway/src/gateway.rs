@@ -9,6 +9,7 @@ use warmroute_router::{Matching, Router};
 use warmroute_types::{Address, Micros};
 
 use crate::alignments::{Alignments, TooManyFamilies, Writing};
+use crate::history::History;
 use crate::metrics::Metrics;
 use crate::reasons::Reasons;
 use crate::upstream::Upstreams;
@@ -23,6 +24,7 @@ pub struct Gateway {
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) reasons: Reasons,
+    pub(crate) history: History,
     start: Instant,
 }
 
@@ -38,9 +40,19 @@ impl Gateway {
         let recorder = recorder.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
         let metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
-        let (alignments, reasons) = Default::default();
+        let (alignments, reasons, history) = Default::default();
         let start = Instant::now();
-        Ok(Arc::new(Gateway { router, config, upstreams, metrics, alignments, reasons, recorder, start }))
+        Ok(Arc::new(Gateway {
+            router,
+            config,
+            upstreams,
+            metrics,
+            alignments,
+            recorder,
+            reasons,
+            history,
+            start,
+        }))
     }
 
     /// The routing core.

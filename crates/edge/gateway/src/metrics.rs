@@ -25,7 +25,9 @@ use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
 
 mod feeds;
+mod foresight;
 mod record;
+mod shadows;
 
 /// How a request that reached a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,6 +296,10 @@ impl Collector for Workers {
             }
         }
         self.encode_caches(&mut encoder, &views)?;
+        let foresights: Vec<_> =
+            views.iter().map(|view| (&view.worker, self.upstreams.foresight(&view.worker))).collect();
+        foresight::encode(&mut encoder, &foresights)?;
+        shadows::encode(&mut encoder, &self.router.tallies())?;
         feeds::encode(&mut encoder, &self.router, &views)?;
         encode_index(&mut encoder, self.router.index_stats())
     }

@@ -180,7 +180,7 @@ async fn answer(
 }
 
 /// Whether a client may ask a worker for this path. One with dots in it may mean another path to the worker than to us.
-fn is_for_clients(path: &str) -> bool {
+pub(crate) fn is_for_clients(path: &str) -> bool {
     let plain = percent_decoded(path);
     let has_dots = plain.split(['/', '\\']).any(|segment| segment == "." || segment == "..");
     let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use http::HeaderValue;
 use warmroute_fleet::{ProbeResult, Worker};
 use warmroute_record::Entry;
 use warmroute_router::{Answered, Change, Content, Decision, Outcome};
@@ -13,6 +14,7 @@ use warmroute_types::{Micros, Usage};
 
 use crate::asked::{Asked, Cut};
 use crate::gateway::Gateway;
+use crate::history::Past;
 use crate::metrics::Ending;
 
 /// One stay. A retry is another.
@@ -22,6 +24,8 @@ pub(crate) struct Trip {
     pub(crate) decision: Decision,
     /// When the request came, not when this stay began: that is what the client waits for.
     received: Micros,
+    /// How the decision is remembered.
+    past: Arc<Past>,
     ending: Ending,
     /// What the engine said it used.
     usage: Option<Usage>,
@@ -33,9 +37,11 @@ impl Trip {
         asked: &Arc<Asked>,
         decision: Decision,
         received: Micros,
+        request_id: Option<&HeaderValue>,
     ) -> Trip {
+        let past = gateway.history.remember(&decision, asked.model.as_deref(), request_id);
         let (gateway, asked) = (Arc::clone(gateway), Arc::clone(asked));
-        Trip { gateway, asked, decision, received, ending: Ending::Cancelled, usage: None }
+        Trip { gateway, asked, decision, received, past, ending: Ending::Cancelled, usage: None }
     }
 
     /// The first token was seen.
@@ -43,6 +49,14 @@ impl Trip {
         let at = self.gateway.now();
         self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
         self.gateway.metrics.first_token(at.since(self.received));
+        // What was predicted is the time from the decision: reading the body, or failing elsewhere, is not its fault.
+        let observed = at.since(self.decision.made);
+        self.gateway.upstreams.count_first_token(
+            &self.decision.worker,
+            self.decision.expected_ttft_ms(),
+            observed,
+        );
+        self.past.saw_first_token(observed);
     }
 
     /// The worker answered to the end. Only a success has computed the prompt.

@@ -1,5 +1,6 @@
 //! The operator's side, on a listener of its own: health, metrics, workers, configuration.
 
+mod explain;
 mod reports;
 mod workers;
 
@@ -104,13 +105,17 @@ impl Admin {
                 workers::add(&self.gateway, &bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?)
             }
             (&Method::DELETE, "/workers") => workers::remove(&self.gateway, query),
+            (&Method::GET, "/explain") => explain::last(&self.gateway, query),
+            (&Method::POST, "/explain") => Ok(explain::preview(&self.gateway, &parts, query, body).await),
             (&Method::POST, "/events") => self.take_report(&parts.headers, query, body).await,
-            (_, "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers" | "/events") => {
+            (_, "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers" | "/events" | "/explain") => {
                 Err(Problem(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not allowed here", parts.method)))
             }
             (_, path) => Err(Problem(
                 StatusCode::NOT_FOUND,
-                format!("no such page: {path}; there are /healthz /readyz /metrics /workers /config /events"),
+                format!(
+                    "no such page: {path}; there are /healthz /readyz /metrics /workers /config /events /explain"
+                ),
             )),
         }
     }

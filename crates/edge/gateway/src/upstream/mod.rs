@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::Worker;
 use warmroute_router::{Feedback, Silence};
-use warmroute_types::BadUrl;
+use warmroute_types::{BadUrl, Micros};
 
 use connection::Connection;
 pub(crate) use connection::{Answer, Fault};
 pub(crate) use target::Target;
 
 use crate::Config;
+use crate::foresight::Foresight;
 use crate::metrics::{CACHE_COUNTS, Ending};
 
 /// One [`Upstream`] per worker, by seat.
@@ -39,6 +40,8 @@ pub(crate) struct Upstream {
     /// What is to be added to it once the engine has said a number: until then it is not known whether answers that say
     /// nothing mean zero.
     unsaid: [AtomicU64; CACHE_COUNTS.len()],
+    /// Predicted times to first tokens against observed ones.
+    foresight: Foresight,
     idle_max: usize,
     idle_timeout: Duration,
     connect_timeout: Duration,
@@ -81,6 +84,7 @@ impl Upstreams {
             endings: Default::default(),
             cache: Default::default(),
             unsaid: Default::default(),
+            foresight: Foresight::default(),
             idle_max: self.idle_max,
             idle_timeout: self.idle_timeout,
             connect_timeout: self.connect_timeout,
@@ -104,6 +108,16 @@ impl Upstreams {
         } else if feedback.cached.is_some() {
             upstream.understand_silence();
         }
+    }
+
+    /// Holds a first token's time against what was predicted of it.
+    pub(crate) fn count_first_token(&self, worker: &Arc<Worker>, predicted_ms: f32, observed: Micros) {
+        self.known(worker).iter().for_each(|upstream| upstream.foresight.count(predicted_ms, observed));
+    }
+
+    /// How good predictions of first tokens were.
+    pub(crate) fn foresight(&self, worker: &Arc<Worker>) -> Foresight {
+        self.known(worker).map(|upstream| upstream.foresight.clone()).unwrap_or_default()
     }
 
     /// What was predicted and found, in the order of [`CACHE_COUNTS`].

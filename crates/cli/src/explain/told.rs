@@ -1,0 +1,55 @@
+//! What the gateway tells of a decision, made or not.
+
+use serde::Deserialize;
+
+/// A decision. What only one that was made has is `None` in one that was not.
+#[derive(Deserialize)]
+pub struct Told {
+    pub model: Option<String>,
+    pub policy: String,
+    pub reason: String,
+    pub prompt_tokens: u32,
+    pub candidates: Vec<Candidate>,
+    pub age_ms: Option<u64>,
+    pub request_id: Option<String>,
+    pub observed_ttft_ms: Option<f64>,
+}
+
+/// A worker that was considered.
+#[derive(Deserialize)]
+pub struct Candidate {
+    pub worker: String,
+    pub rank: Option<u16>,
+    pub chosen: bool,
+    pub overlap_tokens: u32,
+    pub prompts_ahead: u32,
+    pub queue_ms: f64,
+    pub prefill_ms: f64,
+    pub step_ms: f64,
+    pub expected_ttft_ms: f64,
+    /// Where the policy thinks in milliseconds.
+    pub cost_ms: Option<f64>,
+}
+
+impl Told {
+    pub fn chosen(&self) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| candidate.chosen)
+    }
+
+    /// Share of the prompt that a candidate is believed to hold, in percent.
+    pub fn cached_percent(&self, candidate: &Candidate) -> f64 {
+        100.0 * f64::from(candidate.overlap_tokens) / f64::from(self.prompt_tokens.max(1))
+    }
+}
+
+impl Candidate {
+    /// Its address as one word.
+    pub fn label(&self) -> String {
+        self.rank.map_or_else(|| self.worker.clone(), |rank| format!("{}@{rank}", self.worker))
+    }
+
+    /// By what candidates are compared: what the policy counts, or else the time to first token.
+    pub fn rated_ms(&self) -> f64 {
+        self.cost_ms.unwrap_or(self.expected_ttft_ms)
+    }
+}

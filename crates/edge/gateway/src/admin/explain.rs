@@ -1,0 +1,140 @@
+//! `/explain`: why requests went where they went, and where this one would go.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{Method, Response, StatusCode, request};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use warmroute_prompt::Api;
+use warmroute_router::{Considered, Preview, Scratch};
+
+use super::workers::parameter;
+use super::{Answer, Problem, as_json};
+use crate::gateway::Gateway;
+use crate::history::{Past, REMEMBERED};
+use crate::intake;
+use crate::random::random;
+use crate::refusal::{Refusal, Shape};
+use crate::server::is_for_clients;
+
+/// So many decisions are told where nobody says how many.
+const TOLD: usize = 20;
+
+/// Whose request it is taken for where nobody says.
+const PATH: &str = "/v1/chat/completions";
+
+/// `GET /explain[?n=…]`: the last decisions, the newest first.
+pub(super) fn last(gateway: &Gateway, query: &str) -> Answer {
+    let wanted = parameter(query, "n").map_or(Ok(TOLD), |n| n.parse());
+    let bad = |_| Problem(StatusCode::BAD_REQUEST, format!("n must be a number, up to {REMEMBERED}"));
+    let (wanted, now) = (wanted.map_err(bad)?, SystemTime::now());
+    let decisions = gateway.history.last(wanted);
+    Ok(as_json(&decisions.iter().map(|past| describe_past(gateway, past, now)).collect()))
+}
+
+/// `POST /explain[?path=…]` with a request as a client would send it: where it would go now. It is neither sent nor booked.
+pub(super) async fn preview(
+    gateway: &Gateway,
+    parts: &request::Parts,
+    query: &str,
+    body: Incoming,
+) -> Response<Full<Bytes>> {
+    let path = parameter(query, "path").unwrap_or_else(|| PATH.to_owned());
+    match look(gateway, parts, &path, body).await {
+        Ok(answer) => as_json(&answer),
+        Err(refusal) => {
+            let mut response = Response::new(Full::from(refusal.to_json(Shape::of_path(&path))));
+            *response.status_mut() = refusal.status();
+            response
+        }
+    }
+}
+
+async fn look(
+    gateway: &Gateway,
+    parts: &request::Parts,
+    path: &str,
+    body: Incoming,
+) -> Result<Value, Refusal> {
+    let api = Api::of_path(path);
+    if api == Api::Other && !is_for_clients(path) {
+        return Err(Refusal::NoSuchPath(path.to_owned()));
+    }
+    let asked = intake::receive(&Method::POST, api, &parts.headers, body, gateway).await?.asked;
+    let texts = asked.texts();
+    let request = asked.request(&texts, &[]);
+    let preview = gateway.router.preview(&request, &mut Scratch::default(), gateway.now(), random());
+    let preview = preview.map_err(|why| Refusal::no_route(&why, request.model))?;
+    Ok(describe_preview(gateway, &preview, request.model))
+}
+
+fn describe_past(gateway: &Gateway, past: &Past, now: SystemTime) -> Value {
+    let candidates = past.considered.iter().flatten().enumerate();
+    let candidates: Value =
+        candidates.map(|(index, candidate)| describe(gateway, candidate, Role::of(index == 0))).collect();
+    json!({
+        "at_unix_ms": past.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+        "age_ms": now.duration_since(past.at).unwrap_or_default().as_millis() as u64,
+        "request_id": past.request_id.as_ref().and_then(|id| id.to_str().ok()),
+        "model": past.model,
+        "policy": past.policy,
+        "reason": past.reason,
+        "prompt_tokens": past.prompt_tokens,
+        "observed_ttft_ms": past.observed().map(|after| rounded(after.as_millis_f64())),
+        "candidates": candidates,
+    })
+}
+
+fn describe_preview(gateway: &Gateway, preview: &Preview, model: Option<&str>) -> Value {
+    let candidates = preview.candidates.iter().enumerate();
+    let candidates: Value = candidates
+        .map(|(index, candidate)| describe(gateway, candidate, Role::of(index == preview.chosen)))
+        .collect();
+    json!({
+        "model": model,
+        "policy": preview.policy,
+        "reason": preview.reason,
+        "prompt_tokens": preview.prompt_tokens,
+        "candidates": candidates,
+    })
+}
+
+/// What became of a candidate.
+#[derive(PartialEq)]
+enum Role {
+    Chosen,
+    Other,
+}
+
+impl Role {
+    fn of(is_chosen: bool) -> Role {
+        if is_chosen { Role::Chosen } else { Role::Other }
+    }
+}
+
+fn describe(gateway: &Gateway, candidate: &Considered, role: Role) -> Value {
+    let Considered { worker, view, numbers } = candidate;
+    let estimate = &numbers.estimate;
+    json!({
+        "worker": worker.address.url,
+        "rank": worker.address.rank,
+        "chosen": role == Role::Chosen,
+        "view": view.as_str(),
+        "overlap_tokens": numbers.overlap_tokens,
+        "restorable_tokens": numbers.restorable_tokens,
+        "in_flight": numbers.in_flight,
+        "prompts_ahead": estimate.prompts_ahead,
+        "queue_ms": rounded(estimate.queue_ms.into()),
+        "prefill_ms": rounded(estimate.prefill_ms.into()),
+        "step_ms": rounded(estimate.step_ms.into()),
+        "expected_ttft_ms": rounded(estimate.ttft_ms().into()),
+        "cost_ms": gateway.router.policy().cost_ms(numbers).map(|ms| rounded(ms.into())),
+    })
+}
+
+/// Microseconds are more than anybody knows.
+fn rounded(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}

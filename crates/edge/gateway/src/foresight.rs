@@ -1,0 +1,63 @@
+//! How good predictions of first tokens were, worker by worker.
+//!
+//! Sums tell whether a worker is slower or faster than believed; the histogram of observed over predicted tells how far
+//! single predictions are off, which sums hide.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use prometheus_client::metrics::histogram::Histogram;
+use warmroute_types::Micros;
+
+/// Observed over predicted: within a fourth and eight times, finer around 1.
+const RATIOS: [f64; 11] = [0.25, 0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0];
+
+/// One worker's predictions against what came of them. A clone shares the counts.
+#[derive(Clone)]
+pub(crate) struct Foresight {
+    sums: Arc<Sums>,
+    pub(crate) ratio: Histogram,
+}
+
+#[derive(Default)]
+struct Sums {
+    predicted_us: AtomicU64,
+    observed_us: AtomicU64,
+}
+
+impl Default for Foresight {
+    fn default() -> Foresight {
+        Foresight { sums: Arc::default(), ratio: Histogram::new(RATIOS) }
+    }
+}
+
+impl Foresight {
+    pub(crate) fn count(&self, predicted_ms: f32, observed: Micros) {
+        // At least a microsecond: a ratio to nothing would spoil the histogram's sum for good.
+        let predicted_us = (f64::from(predicted_ms) * 1e3).max(1.0);
+        self.sums.predicted_us.fetch_add(predicted_us as u64, Relaxed);
+        self.sums.observed_us.fetch_add(observed.0, Relaxed);
+        self.ratio.observe(observed.0 as f64 / predicted_us);
+    }
+
+    pub(crate) fn predicted(&self) -> Micros {
+        Micros(self.sums.predicted_us.load(Relaxed))
+    }
+
+    pub(crate) fn observed(&self) -> Micros {
+        Micros(self.sums.observed_us.load(Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn predictions_are_summed_and_nothing_predicted_divides_by_nothing() {
+        let foresight = Foresight::default();
+        foresight.count(2.0, Micros(3_000));
+        foresight.count(0.0, Micros(5));
+        assert_eq!((foresight.predicted(), foresight.observed()), (Micros(2_001), Micros(3_005)));
+    }
+}

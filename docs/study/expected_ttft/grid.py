@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 POLICIES = [
     "expected_ttft", "round_robin", "least_loaded", "power_of_two", "session_affinity", "prefix_affinity", "cache_aware",
     "sticky_least_loaded", "weighted_score", "product", "dual_choice",
+    "preble_e2", "dynamo_cost", "llmd_weights", "llmd_sticky", "lbgr", "mooncake_conductor", "chwbl", "aibrix",
 ]
 SHARES = [0.5, 0.8, 0.95, 1.1, 1.5]
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}

@@ -14,6 +14,8 @@ Examples:
   warmroute lab simulate --trace conversation_trace.jsonl.zst --rate-scale 4 --json -
   warmroute lab simulate --workload sharegpt --policy exec:./mine.py
 
+Policies are those of serve, and rules of other routers for comparison: preble_e2, dynamo_cost, llmd_weights, llmd_sticky, lbgr, \
+mooncake_conductor, chwbl, aibrix.
 A policy may have parameters: expected_ttft:without=queue (or behind, step, lacking, ties), weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
 exec:PROGRAM gets one JSON object a line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) and \
 answers with {\"index\": N}.")]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use serde_json::Value;
 
 use super::*;
@@ -165,6 +165,16 @@ fn a_policy_may_be_any_program_and_a_broken_one_is_told() {
         assert!(error.contains(why), "{name}: {error}");
     }
     assert!(try_it("exec:/no/such/program").is_err());
+}
+
+#[test]
+fn the_help_of_simulate_names_the_rules_of_other_routers() {
+    let mut command = Command::command();
+    let simulate = command.find_subcommand_mut("simulate").unwrap();
+    let help = simulate.render_help().to_string();
+    for peer in &warmroute_sim::PEERS {
+        assert!(help.contains(peer.name), "{}: {help}", peer.name);
+    }
 }
 
 #[test]

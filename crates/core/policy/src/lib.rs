@@ -26,7 +26,7 @@ pub use cache_aware::{Balance, CacheAware};
 pub use dual_choice::DualChoice;
 pub use expected_ttft::{ExpectedTtft, Part};
 pub use least_loaded::{LeastLoaded, LoadSignal};
-pub use numbers::{Ask, Candidate, Choice, Estimate};
+pub use numbers::{Ask, Candidate, Choice, Estimate, least_by};
 pub use power_of_two::PowerOfTwo;
 pub use prefix_affinity::PrefixAffinity;
 pub use product::Product;

@@ -116,7 +116,7 @@ pub struct Choice {
 }
 
 /// The candidate with the least `cost`; equals are drawn by lot, or a burst of cold requests would herd on the first.
-pub(crate) fn least_by<C: PartialOrd + Copy>(
+pub fn least_by<C: PartialOrd + Copy>(
     candidates: &[Candidate],
     random: u64,
     cost: impl Fn(&Candidate) -> C,

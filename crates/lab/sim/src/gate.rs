@@ -20,10 +20,10 @@ use warmroute_types::{
 };
 
 use crate::directory::News;
-
 use crate::prompt::{chunk_digests, head_key, token_ids, tokens};
-use crate::rule::{Needs, Rule};
+use crate::rule::{Made, Needs, Rule};
 use crate::session::Thread;
+use crate::watch::{End, Watcher};
 use crate::{Piece, View};
 
 /// A token is this many bytes to the router, the usual figure; what it learns from engines' counts confirms it.
@@ -35,6 +35,10 @@ const HEAD_TOKENS: u32 = 1_024;
 /// One router and its seats.
 pub struct Gate {
     router: Router<Box<dyn Policy>>,
+    /// Who is told what the router is not.
+    watcher: Option<Arc<dyn Watcher>>,
+    /// How many choices were asked for.
+    choices: u64,
     scratch: Scratch,
     needs: Needs,
     view: View,
@@ -68,19 +72,24 @@ pub struct Asked<'a> {
 pub struct Routed {
     pub decision: Decision,
     pub node: usize,
+    /// Its number, to a watcher.
+    choice: u64,
     pub predicted_tokens: Option<u32>,
 }
 
 impl Gate {
     /// A router without workers, for so many engines.
     pub fn new(rule: &Rule, view: View, nodes: usize) -> Gate {
-        let router = Router::new(rule.make(), Config::default());
+        let Made { policy, watcher } = rule.make();
+        let router = Router::new(policy, Config::default());
         let namespace = Namespace { model: "lab", lora: None, salt: None, cut: 0, source: Source::Presumed };
         Gate {
             text_root: router.text_root(&Family::default(), None, None, Unit::Token),
             ids: Vec::new(),
             text: Vec::new(),
             router,
+            watcher,
+            choices: 0,
             scratch: Scratch::default(),
             needs: rule.needs(),
             view,
@@ -104,6 +113,7 @@ impl Gate {
         self.nodes.resize(self.nodes.len().max(seat + 1), usize::MAX);
         self.nodes[seat] = node;
         self.workers[node] = Some(Arc::clone(&worker));
+        self.tell(|watcher| watcher.joined(worker.id, engine));
         self.probed(node, ProbeResult::Answered);
         let capacity = CacheCapacity { tokens: engine.kv_tokens, block_tokens: engine.block_size };
         self.apply(Change::Capacity { worker: Arc::clone(&worker), capacity });
@@ -172,11 +182,18 @@ impl Gate {
             known_tokens: (!asked.held_tokens.is_empty()).then_some(&self.known_tokens),
             ..Request::default()
         };
+        self.choices += 1;
+        let choice = self.choices;
+        self.watcher.iter().for_each(|watcher| watcher.asked(choice, now));
         let decision = self.router.route(&request, &mut self.scratch, now, random)?;
         let seat = decision.worker.id.index();
         let node = self.nodes[seat];
         let predicted_tokens = decision.cached_tokens;
-        Ok(Routed { decision, node, predicted_tokens })
+        Ok(Routed { decision, node, choice, predicted_tokens })
+    }
+
+    fn tell(&self, what: impl Fn(&dyn Watcher)) {
+        self.watcher.iter().for_each(|watcher| what(watcher.as_ref()));
     }
 
     /// Sorts what is held by seat, where somebody knows.
@@ -209,11 +226,14 @@ impl Gate {
     /// A first token was heard.
     pub fn first_token(&mut self, routed: &mut Routed, now: Micros) {
         self.router.observe(&mut routed.decision, Outcome::FirstToken { at: now });
+        self.tell(|watcher| watcher.first_token(routed.choice, now));
     }
 
     /// An answer was heard to its end, with what the engine says it found. What was promised against that.
     pub fn ended(&mut self, mut routed: Routed, prompt: &[Piece], usage: Usage, now: Micros) -> Feedback {
         self.router.observe(&mut routed.decision, Outcome::Ended);
+        let end = End::Answered { at: now, output_tokens: usage.output_tokens };
+        self.tell(|watcher| watcher.ended(routed.choice, end));
         let prompt_tokens = usage.prompt_tokens;
         let looks_itself = self.digest(prompt);
         let chunks = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
@@ -225,13 +245,15 @@ impl Gate {
     }
 
     /// The worker would not take it.
-    pub fn refused(&mut self, mut routed: Routed) {
+    pub fn refused(&mut self, mut routed: Routed, now: Micros) {
         self.router.observe(&mut routed.decision, Outcome::Refused);
+        self.tell(|watcher| watcher.ended(routed.choice, End::Failed { at: now }));
     }
 
     /// The worker died with it.
-    pub fn lost(&mut self, routed: Routed) -> WorkerId {
+    pub fn lost(&mut self, routed: Routed, now: Micros) -> WorkerId {
         self.probed(routed.node, ProbeResult::Failed);
+        self.tell(|watcher| watcher.ended(routed.choice, End::Failed { at: now }));
         routed.decision.worker.id
     }
 

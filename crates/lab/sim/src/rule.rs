@@ -1,7 +1,7 @@
 //! The policy of a run, by name and with its parameters: `least_loaded`, `weighted_score:affinity=3:queue=2`.
 //!
-//! A rule can be made any number of times, one for each router of a run. Rules that are not in Rust come through
-//! [`Rule::made_by`].
+//! A rule can be made any number of times, one for each router of a run. Other routers' rules are in [`crate::PEERS`]; rules
+//! that are not in Rust come through [`Rule::made_by`].
 
 use std::sync::Arc;
 
@@ -9,6 +9,9 @@ use thiserror::Error;
 use warmroute_policy::{
     Balance, CacheAware, ExpectedTtft, LoadBound, Part, Policy, Standard, UnknownPolicy, WeightedScore,
 };
+
+use crate::peers::Peer;
+use crate::watch::Watcher;
 
 /// How to make a policy, and what it wants to know.
 #[derive(Clone)]
@@ -18,7 +21,15 @@ pub struct Rule {
     make: Arc<Maker>,
 }
 
-type Maker = dyn Fn() -> Box<dyn Policy> + Send + Sync;
+type Maker = dyn Fn() -> Made + Send + Sync;
+
+/// A policy, and who in it wants to be told more than a choice's numbers.
+pub struct Made {
+    /// What the router asks.
+    pub policy: Box<dyn Policy>,
+    /// What the gate tells.
+    pub watcher: Option<Arc<dyn Watcher>>,
+}
 
 /// What a policy looks at. The router is told only that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +46,7 @@ pub struct Needs {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadRule {
     /// No policy has this name.
-    #[error(transparent)]
+    #[error("{0}; of other routers, in the lab only: {names}", names = Peer::names())]
     Unknown(#[from] UnknownPolicy),
     /// The policy has no such parameter, or the value is none.
     #[error("`{rule}`: {why}")]
@@ -48,8 +59,11 @@ pub enum BadRule {
 }
 
 impl Rule {
-    /// A rule of production, with parameters after colons.
+    /// A rule of production, with parameters after colons, or another router's.
     pub fn parse(text: &str) -> Result<Rule, BadRule> {
+        if let Some(peer) = Peer::named(text) {
+            return Ok(Rule { name: text.to_owned(), needs: peer.needs, make: Arc::new(peer.make) });
+        }
         let mut parts = text.split(':');
         let mut policy: Standard = parts.next().unwrap_or_default().parse()?;
         for part in parts {
@@ -63,7 +77,7 @@ impl Rule {
             prefix_key: policy.needs_prefix_key(),
             session_key: policy.needs_session_key(),
         };
-        Ok(Rule { name: text.to_owned(), needs, make: Arc::new(move || Box::new(policy)) })
+        Ok(Rule::made_by(text, needs, move || Box::new(policy)))
     }
 
     /// A rule made by somebody else.
@@ -72,6 +86,7 @@ impl Rule {
         needs: Needs,
         make: impl Fn() -> Box<dyn Policy> + Send + Sync + 'static,
     ) -> Rule {
+        let make = move || Made { policy: make(), watcher: None };
         Rule { name: name.into(), needs, make: Arc::new(make) }
     }
 
@@ -86,7 +101,7 @@ impl Rule {
     }
 
     /// One of it.
-    pub fn make(&self) -> Box<dyn Policy> {
+    pub fn make(&self) -> Made {
         (self.make)()
     }
 }
@@ -169,6 +184,8 @@ mod tests {
         assert!(!Rule::parse("least_loaded").unwrap().needs().overlap);
         for (text, why) in [
             ("best", "unknown policy"),
+            ("best", "preble_e2, dynamo_cost"),
+            ("lbgr:x=1", "unknown policy"),
             ("weighted_score:affinity", "not key=value"),
             ("weighted_score:affinity=-1", "no number"),
             ("weighted_score:speed=1", "neither"),

@@ -448,7 +448,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         let job = &mut self.jobs[place as usize];
         if let Some(routed) = job.routed.take() {
             self.nodes[routed.node].in_flight -= 1;
-            self.gates[job.router].refused(routed);
+            self.gates[job.router].refused(routed, self.now);
         }
         self.rejected += 1;
         self.dismiss(place);
@@ -459,7 +459,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         let job = &mut self.jobs[place as usize];
         if let Some(routed) = job.routed.take() {
             self.nodes[routed.node].in_flight -= 1;
-            job.avoid.push(self.gates[job.router].lost(routed));
+            job.avoid.push(self.gates[job.router].lost(routed, self.now));
         }
         let has_begun = job.first_token.is_some_and(|at| at <= self.now);
         if has_begun || job.avoid.len() > RETRIES_MAX {

@@ -1,0 +1,231 @@
+//! LBGR, learning-based greedy routing.
+//!
+//! As published (Wu, Silwal and Zhang, "Randomization Boosts KV Caching, Learning Balances Query Load", 2026, and its code,
+//! fzwark/KVRouting): missing tokens × rate, plus a backlog to which each request adds that, which decays by 31/32 every 20 ms and
+//! loses at its end what is left of a request; plus a residual for each worker, the constant that recursive least squares which
+//! forget with 0.95 learn from end-to-end times. The first worker to which no later one is 1 ms better.
+//!
+//! Here: the rate is the engine's peak, where the code has 1 ms a character. Its eviction policy (RLT) belongs to the engine
+//! and is left out.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use warmroute_engine::Config as EngineConfig;
+use warmroute_policy::{Ask, Candidate, Choice, Policy};
+use warmroute_types::{Micros, WorkerId};
+
+use super::machines::Machines;
+use super::missing_tokens;
+use crate::watch::{End, Watcher};
+
+const DECAY: f64 = 31.0 / 32.0;
+const DECAY_EVERY: Micros = Micros::from_millis(20);
+const FORGETTING: f64 = 0.95;
+const HYSTERESIS_MS: f64 = 1.0;
+/// No request, residual or sum is thought to take less.
+const LEAST_MS: f64 = 1.0;
+/// Before anything was observed: so large that the first observation is believed.
+const VARIANCE_FIRST: f64 = 1e6;
+
+/// See the file's text.
+#[derive(Default)]
+pub struct Lbgr {
+    memory: Mutex<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
+    machines: Machines,
+    choice: u64,
+    now: Micros,
+    /// By seat.
+    workers: Vec<Learned>,
+    /// By choice, until its end.
+    under_way: HashMap<u64, UnderWay>,
+}
+
+/// What is known of one worker.
+#[derive(Clone)]
+struct Learned {
+    backlog_ms: f64,
+    /// Up to when the backlog has decayed.
+    decayed: Micros,
+    residual_ms: f64,
+    variance: f64,
+}
+
+/// A request between its choice and its end.
+struct UnderWay {
+    worker: WorkerId,
+    asked: Micros,
+    service_ms: f64,
+    /// Service and backlog: what it was expected to take without the residual.
+    plain_ms: f64,
+}
+
+impl Default for Learned {
+    fn default() -> Learned {
+        Learned { backlog_ms: 0.0, decayed: Micros::ZERO, residual_ms: 0.0, variance: VARIANCE_FIRST }
+    }
+}
+
+impl Learned {
+    fn decay(&mut self, now: Micros) {
+        let steps = steps(now.since(self.decayed));
+        self.backlog_ms = decayed_ms(self.backlog_ms, steps);
+        self.decayed = Micros(self.decayed.0 + steps * DECAY_EVERY.0);
+    }
+
+    /// Recursive least squares of a constant.
+    fn learn(&mut self, residual_ms: f64) {
+        let gain = self.variance / (FORGETTING + self.variance);
+        self.residual_ms += gain * (residual_ms.max(LEAST_MS) - self.residual_ms);
+        self.variance = (1.0 - gain) * self.variance / FORGETTING;
+    }
+}
+
+fn steps(elapsed: Micros) -> u64 {
+    elapsed.0 / DECAY_EVERY.0
+}
+
+fn decayed_ms(ms: f64, steps: u64) -> f64 {
+    ms * DECAY.powi(i32::try_from(steps).unwrap_or(i32::MAX))
+}
+
+impl Policy for Lbgr {
+    fn name(&self) -> &'static str {
+        "lbgr"
+    }
+
+    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+        let mut memory = self.memory.lock();
+        candidates.iter().for_each(|c| memory.decay(c.worker));
+        let mut best = (0, f64::INFINITY);
+        for (index, c) in candidates.iter().enumerate() {
+            let expected_ms = memory.expected_ms(ask, c);
+            if expected_ms + HYSTERESIS_MS < best.1 {
+                best = (index, expected_ms);
+            }
+        }
+        memory.send(ask, &candidates[best.0]);
+        Choice { index: best.0, reason: "expected" }
+    }
+}
+
+impl Memory {
+    fn decay(&mut self, worker: WorkerId) {
+        let seats = self.workers.len().max(worker.index() + 1);
+        self.workers.resize(seats, Learned::default());
+        self.workers[worker.index()].decay(self.now);
+    }
+
+    fn service_ms(&self, ask: &Ask, c: &Candidate) -> f64 {
+        let compute_ms = f64::from(missing_tokens(ask, c)) * self.machines.at(c.worker).token_ms();
+        compute_ms.max(LEAST_MS)
+    }
+
+    fn expected_ms(&self, ask: &Ask, c: &Candidate) -> f64 {
+        let worker = &self.workers[c.worker.index()];
+        (self.service_ms(ask, c) + worker.backlog_ms + worker.residual_ms).max(LEAST_MS)
+    }
+
+    fn send(&mut self, ask: &Ask, c: &Candidate) {
+        let service_ms = self.service_ms(ask, c);
+        let worker = &mut self.workers[c.worker.index()];
+        let plain_ms = service_ms + worker.backlog_ms;
+        worker.backlog_ms += service_ms;
+        let under_way = UnderWay { worker: c.worker, asked: self.now, service_ms, plain_ms };
+        self.under_way.insert(self.choice, under_way);
+    }
+}
+
+impl Watcher for Lbgr {
+    fn joined(&self, worker: WorkerId, engine: &EngineConfig) {
+        self.memory.lock().machines.seat(worker, engine);
+    }
+
+    fn asked(&self, choice: u64, now: Micros) {
+        let mut memory = self.memory.lock();
+        (memory.choice, memory.now) = (choice, now);
+    }
+
+    fn ended(&self, choice: u64, end: End) {
+        let mut memory = self.memory.lock();
+        let Some(under_way) = memory.under_way.remove(&choice) else { return };
+        let (End::Answered { at, .. } | End::Failed { at }) = end;
+        let worker = &mut memory.workers[under_way.worker.index()];
+        worker.decay(at);
+        let took = at.since(under_way.asked);
+        worker.backlog_ms = (worker.backlog_ms - decayed_ms(under_way.service_ms, steps(took))).max(0.0);
+        if let End::Answered { .. } = end {
+            worker.learn(took.as_millis_f64() - under_way.plain_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::fixtures::*;
+
+    fn chosen(rule: &Lbgr, choice: u64, at_ms: u64, held: &[(u32, u32)]) -> usize {
+        rule.asked(choice, Micros::from_millis(at_ms));
+        rule.choose(&thousand(choice), &holding(held)).index
+    }
+
+    fn answered(rule: &Lbgr, choice: u64, at_ms: u64) {
+        rule.ended(choice, End::Answered { at: Micros::from_millis(at_ms), output_tokens: 10 });
+    }
+
+    #[test]
+    fn what_was_sent_weighs_until_it_has_decayed_or_ended() {
+        let rule = Lbgr::default();
+        let held = [(900, 0), (500, 0)];
+        // Each sends 100 tokens to the first: after some the other, which lacks 500, is the better.
+        let firsts: Vec<usize> = (1..7).map(|choice| chosen(&rule, choice, 0, &held)).collect();
+        assert_eq!(firsts, [0, 0, 0, 0, 0, 1]);
+        assert_eq!(chosen(&rule, 7, 5_000, &held), 0, "five seconds are eight half-lives and more");
+        (1..8).for_each(|choice| rule.ended(choice, End::Failed { at: Micros::from_millis(5_000) }));
+        let left = rule.memory.lock().workers.iter().map(|worker| worker.backlog_ms).sum::<f64>();
+        assert!(left < 1e-6, "nothing is under way: {left}");
+    }
+
+    #[test]
+    fn a_later_worker_must_be_a_millisecond_better() {
+        // A token takes about 0.03 ms.
+        for (held, index) in [([(500, 0), (510, 0)], 0), ([(500, 0), (600, 0)], 1), ([(510, 0), (500, 0)], 0)]
+        {
+            assert_eq!(chosen(&Lbgr::default(), 1, 0, &held), index, "{held:?}");
+        }
+    }
+
+    #[test]
+    fn a_worker_whose_answers_take_longer_is_learned_and_forgotten() {
+        let rule = Lbgr::default();
+        let held = [(500, 0), (400, 0)];
+        assert_eq!(chosen(&rule, 1, 0, &held), 0);
+        answered(&rule, 1, 400);
+        assert_eq!(chosen(&rule, 2, 60_000, &held), 1, "400 ms where 15 were expected");
+        for choice in 3..80 {
+            let asked_ms = choice * 60_000;
+            assert_eq!(chosen(&rule, choice, asked_ms, &[(500, 0)]), 0, "nobody else is there");
+            answered(&rule, choice, asked_ms + 15);
+        }
+        assert_eq!(chosen(&rule, 80, 6_000_000, &held), 0);
+    }
+
+    #[test]
+    fn the_gain_settles_at_what_is_forgotten() {
+        let mut learned = Learned::default();
+        learned.learn(10.0);
+        assert!((learned.residual_ms - 10.0).abs() < 0.02, "the first is believed");
+        (0..500).for_each(|_| learned.learn(10.0));
+        learned.learn(30.0);
+        assert!(
+            (learned.residual_ms - 11.0).abs() < 0.01,
+            "a twentieth of the news: {}",
+            learned.residual_ms
+        );
+    }
+}

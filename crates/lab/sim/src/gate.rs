@@ -309,7 +309,7 @@ mod tests {
                 let asked = Asked { prompt: &prompt, thread, held_tokens: &[], avoid: &[] };
                 let mut routed = gate.route(&asked, Micros::ZERO, 0).unwrap();
                 assert_eq!(routed.decision.prompt_tokens, prompt_tokens, "{view}");
-                gate.first_token(&mut routed);
+                gate.first_token(&mut routed, Micros::ZERO);
                 let usage = Usage { prompt_tokens, output_tokens: 1, cached_tokens: Some(0) };
                 gate.ended(routed, &prompt, usage, Micros::ZERO);
             }

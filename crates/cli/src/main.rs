@@ -11,6 +11,7 @@
 
 mod args;
 mod check;
+mod client;
 mod demo;
 mod engine;
 mod explain;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::client::{self, Served};
 use super::workload::{ANSWER_TOKENS, Conversation, Workload};
+use crate::client::{self, Question, Served};
 
 /// Where requests go.
 #[derive(Clone, Copy)]
@@ -53,13 +53,20 @@ async fn talk(
     bar: ProgressBar,
 ) -> (Vec<Served>, u64) {
     let wall = |engine: Duration| engine.div_f64(target.speed);
+    let authority = target.gateway.to_string();
     tokio::time::sleep_until(start + wall(conversation.begins)).await;
     let mut messages = vec![json!({"role": "system", "content": conversation.system})];
     let mut served = Vec::new();
     for (pause, question) in conversation.questions {
         tokio::time::sleep(wall(pause)).await;
         messages.push(json!({"role": "user", "content": question}));
-        match client::chat(target.gateway, &conversation.name, &request(target, &messages)).await {
+        let question = Question {
+            authority: &authority,
+            path: "/v1/chat/completions",
+            session: Some(conversation.name.clone()),
+            body: request(target, &messages),
+        };
+        match client::ask(question).await {
             Ok(answer) => {
                 messages.push(json!({"role": "assistant", "content": answer.text}));
                 served.push(answer);

@@ -4,7 +4,6 @@
 //! through them once for each policy, every time on fresh engines. What is printed was measured by the clients and
 //! reported by the engines.
 
-mod client;
 mod fleet;
 mod load;
 mod report;

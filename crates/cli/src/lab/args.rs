@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use http::Uri;
 use warmroute_engine::Profile;
-use warmroute_sim::{Incident, Passages, View, Workload};
+use warmroute_sim::{Incident, Passages, Slo, View, Workload};
 
 /// `warmroute lab simulate`.
 #[derive(Args)]
@@ -62,9 +63,39 @@ pub struct BoundsArgs {
     pub json: Option<PathBuf>,
 }
 
-/// The traffic and the world it meets.
+/// `warmroute lab drive`.
+#[derive(Args)]
+#[command(after_help = "\
+Prompts are made-up words of four bytes a token, as simulated engines count them, and go to /v1/completions as streams. Start the \
+engines with the same --speed.
+
+Example:
+  warmroute lab drive --url http://127.0.0.1:8080 --workload b2b --requests 400 --json -")]
+pub struct DriveArgs {
+    /// Where to ask: a router or an engine
+    #[arg(long, value_name = "URL")]
+    pub url: Uri,
+    /// What to call it in the results [default: the URL]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The model to ask for
+    #[arg(long, default_value = "llama-3.1-8b")]
+    pub model: String,
+    /// Engine seconds per second: arrivals and pauses come as much faster, and times are told in engine time
+    #[arg(long, default_value_t = 1.0)]
+    pub speed: f64,
+    #[command(flatten)]
+    pub traffic: TrafficArgs,
+    #[command(flatten)]
+    pub slo: SloArgs,
+    /// Write JSON here; `-` is stdout, and nothing else is printed there
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
+}
+
+/// What is asked.
 #[derive(Args, Clone)]
-pub struct SceneArgs {
+pub struct TrafficArgs {
     /// Recorded traffic: what serve --record wrote, Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix or MTRAG, plain or .zst
     #[arg(long, value_name = "FILE", conflicts_with = "workload", required_unless_present = "workload")]
     pub trace: Option<PathBuf>,
@@ -90,6 +121,16 @@ pub struct SceneArgs {
     /// Where retrieved passages stand, for texts that have any
     #[arg(long, value_enum, default_value = "after")]
     pub passages: Place,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// The traffic and the world it meets.
+#[derive(Args, Clone)]
+pub struct SceneArgs {
+    #[command(flatten)]
+    pub traffic: TrafficArgs,
 
     /// Simulated engines
     #[arg(long, default_value_t = 8)]
@@ -147,9 +188,6 @@ pub struct SceneArgs {
     /// What happens to engines: fail:3@120 (worker 3, second 120), recover, leave, join; may be repeated
     #[arg(long, value_name = "WHAT:WORKER@SECOND")]
     pub incident: Vec<Incident>,
-    /// The first seed
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
 }
 
 /// Who is compared, and how.
@@ -164,18 +202,25 @@ pub struct ContestArgs {
     /// Seeds to run, for confidence
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     pub seeds: u64,
-    /// Longest time to first token that counts as good
-    #[arg(long, default_value_t = 2_000.0)]
-    pub slo_ttft_ms: f64,
-    /// Longest time per token that counts as good
-    #[arg(long, default_value_t = 50.0)]
-    pub slo_tpot_ms: f64,
+    #[command(flatten)]
+    pub slo: SloArgs,
     /// Whether to compute what no router could do better
     #[arg(long, value_enum, default_value = "on")]
     pub bounds: Toggle,
     /// Runs at a time [default: one for each core]
     #[arg(long)]
     pub threads: Option<usize>,
+}
+
+/// What clients were promised.
+#[derive(Args, Clone, Copy)]
+pub struct SloArgs {
+    /// Longest time to first token that counts as good
+    #[arg(long, default_value_t = 2_000.0)]
+    pub slo_ttft_ms: f64,
+    /// Longest time per token that counts as good
+    #[arg(long, default_value_t = 50.0)]
+    pub slo_tpot_ms: f64,
 }
 
 /// What comes out.
@@ -219,5 +264,11 @@ impl From<Place> for Passages {
             Place::After => Passages::After,
             Place::None => Passages::Left,
         }
+    }
+}
+
+impl From<SloArgs> for Slo {
+    fn from(args: SloArgs) -> Slo {
+        Slo { ttft_ms: args.slo_ttft_ms, tpot_ms: args.slo_tpot_ms }
     }
 }

@@ -7,7 +7,7 @@ use super::scene::Scene;
 /// Computes and shows them.
 pub fn run(args: &BoundsArgs) -> anyhow::Result<()> {
     let scene = Scene::new(&args.scene, 1)?;
-    let bounds = warmroute_sim::bounds(&scene.config, scene.sessions(args.scene.seed))?;
+    let bounds = warmroute_sim::bounds(&scene.config, scene.sessions(args.scene.traffic.seed))?;
     let printed = output::write_json(args.json.as_deref(), &serde_json::json!({"bounds": bounds}))?;
     if printed == Printed::Json {
         return Ok(());

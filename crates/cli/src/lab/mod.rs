@@ -7,16 +7,19 @@
 //! ```
 //!
 //! The router is production's and the engines are the model of `warmroute engine`, in virtual time. The figures depend on the
-//! flags and seeds alone, never on the machine.
+//! flags and seeds alone, never on the machine. `drive` alone is in real time: the same traffic against any router, ours or not.
 
 mod args;
 mod bounds;
+mod drive;
 mod exec;
 mod output;
 mod runs;
 mod scene;
 mod simulate;
+mod speech;
 mod sweep;
+mod traffic;
 
 use clap::{Args, Subcommand};
 
@@ -36,6 +39,8 @@ enum LabCommand {
     Sweep(Box<args::SweepArgs>),
     /// What no router could do better on a trace or a workload
     Bounds(Box<args::BoundsArgs>),
+    /// Send a trace or a workload to a router in real time, and measure what its clients see
+    Drive(Box<args::DriveArgs>),
 }
 
 /// Runs one of them.
@@ -44,6 +49,7 @@ pub fn run(args: LabArgs) -> anyhow::Result<()> {
         LabCommand::Simulate(args) => simulate::run(&args),
         LabCommand::Sweep(args) => sweep::run(&args),
         LabCommand::Bounds(args) => bounds::run(&args),
+        LabCommand::Drive(args) => drive::run(&args),
     }
 }
 

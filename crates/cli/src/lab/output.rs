@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use warmroute_report::{Report, html, markdown, table};
 use warmroute_sim::Record;
 
-use super::args::{OutputArgs, SceneArgs};
+use super::args::{OutputArgs, SceneArgs, TrafficArgs};
 
 /// Writes a report in every wanted form; a table is printed unless JSON goes to stdout.
 pub fn write(args: &OutputArgs, report: &Report, json: &Value) -> anyhow::Result<()> {
@@ -89,7 +89,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// The traffic's name: of the workload, or of the trace's file.
-pub fn traffic(args: &SceneArgs) -> String {
+pub fn traffic(args: &TrafficArgs) -> String {
     let file = args.trace.as_deref().and_then(Path::file_name);
     let file = file.map(|name| name.to_string_lossy().into_owned());
     args.workload.map(|workload| workload.as_str().to_owned()).or(file).unwrap_or_default()
@@ -97,6 +97,7 @@ pub fn traffic(args: &SceneArgs) -> String {
 
 /// The set-up in words.
 pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
+    let asked = &args.traffic;
     let kv_tokens = args.kv_tokens.map_or("the profile's".to_owned(), |tokens| tokens.to_string());
     let workers = match &args.worker_group[..] {
         [] => args.workers.to_string(),
@@ -105,7 +106,7 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
     [
         (
             "traffic",
-            format!("{} at {} times its rate, {} copies", traffic(args), args.rate_scale, args.copies),
+            format!("{} at {} times its rate, {} copies", traffic(asked), asked.rate_scale, asked.copies),
         ),
         ("workers", workers),
         (
@@ -125,7 +126,7 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
         ),
         ("routers", args.routers.to_string()),
         ("network", format!("{} ms each way", args.network_ms)),
-        ("seeds", format!("{} to {}", args.seed, args.seed + seeds - 1)),
+        ("seeds", format!("{} to {}", asked.seed, asked.seed + seeds - 1)),
     ]
     .map(|(word, value)| (word.to_owned(), value))
     .to_vec()

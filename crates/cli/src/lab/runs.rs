@@ -63,7 +63,7 @@ impl Contest {
             rules: names.iter().map(rule).collect::<anyhow::Result<_>>()?,
             trouble,
             seeds: first_seed..first_seed + args.seeds,
-            slo: Slo { ttft_ms: args.slo_ttft_ms, tpot_ms: args.slo_tpot_ms },
+            slo: args.slo.into(),
             bounds: args.bounds,
             threads: args.threads.unwrap_or(cores).max(1),
         })
@@ -131,14 +131,14 @@ struct Done {
     records: Vec<Record>,
 }
 
-/// Shows how far the runs are, to people.
-pub fn progress_bar(runs: usize) -> ProgressBar {
+/// Shows people how many of them are done.
+pub fn progress_bar(count: usize, what: &'static str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
         ProgressDrawTarget::hidden()
     };
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs  {elapsed}")
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}  {elapsed}")
         .expect("the template is a constant");
-    ProgressBar::with_draw_target(Some(runs as u64), target).with_style(style)
+    ProgressBar::with_draw_target(Some(count as u64), target).with_style(style).with_message(what)
 }

@@ -1,13 +1,12 @@
 //! From flags to a world and its traffic.
 
-use std::sync::Arc;
-
 use anyhow::Context;
 use warmroute_engine::{Config as EngineConfig, Tier};
-use warmroute_sim::{Config, NewsPath, Scale, Session, Sessions, TraceOptions, read_trace};
+use warmroute_sim::{Config, NewsPath, Sessions};
 use warmroute_types::Micros;
 
 use super::args::SceneArgs;
+use super::traffic::Traffic;
 
 /// The world of one setting, and its traffic for any seed.
 pub struct Scene {
@@ -17,17 +16,9 @@ pub struct Scene {
     pub notes: Vec<String>,
 }
 
-enum Traffic {
-    /// Drawn anew for each run.
-    Workload(warmroute_sim::Workload, Scale),
-    /// Read once for each seed, from the first on.
-    Trace { first_seed: u64, by_seed: Vec<Arc<Vec<Session>>> },
-}
-
 impl Scene {
     /// Checks the flags and reads the trace, for so many seeds.
     pub fn new(args: &SceneArgs, seeds: u64) -> anyhow::Result<Scene> {
-        anyhow::ensure!(args.rate_scale.is_finite() && args.rate_scale > 0.0, "--rate-scale must be above 0");
         let news = NewsPath {
             lag: Micros::from_millis_f64(args.event_lag_ms),
             refresh: Micros::from_millis_f64(args.refresh_s * 1_000.0),
@@ -40,18 +31,11 @@ impl Scene {
             routers: args.routers,
             hop: Micros::from_millis_f64(args.network_ms),
             incidents: args.incident.clone(),
-            seed: args.seed,
+            seed: args.traffic.seed,
         };
         config.validate()?;
-        let mut notes = Vec::new();
-        let traffic = match (&args.workload, &args.trace) {
-            (Some(workload), _) => {
-                let scale = Scale { seed: args.seed, rate: args.rate_scale, requests: args.requests };
-                Traffic::Workload(*workload, scale)
-            }
-            (None, Some(_)) => read(args, seeds, &mut notes)?,
-            (None, None) => anyhow::bail!("--trace or --workload is needed"),
-        };
+        let mut traffic = Traffic::new(&args.traffic, seeds)?;
+        let mut notes = std::mem::take(&mut traffic.notes);
         if config.fleet.iter().any(|engine| engine.host.is_some() || engine.pool.is_some()) {
             notes.push(
                 "bounds of pooled caches count the GPUs' memory alone; routers see that alone, too"
@@ -63,49 +47,13 @@ impl Scene {
 
     /// The sessions of a seed.
     pub fn sessions(&self, seed: u64) -> Sessions {
-        match &self.traffic {
-            Traffic::Workload(workload, scale) => workload.sessions(Scale { seed, ..*scale }),
-            Traffic::Trace { first_seed, by_seed } => {
-                let sessions = Arc::clone(&by_seed[(seed - first_seed) as usize]);
-                let mut index = 0;
-                Box::new(std::iter::from_fn(move || {
-                    index += 1;
-                    sessions.get(index - 1).cloned()
-                }))
-            }
-        }
+        self.traffic.sessions(seed)
     }
 
     /// The world of a seed.
     pub fn config_for(&self, seed: u64) -> Config {
         Config { seed, ..self.config.clone() }
     }
-}
-
-fn read(args: &SceneArgs, seeds: u64, notes: &mut Vec<String>) -> anyhow::Result<Traffic> {
-    let file = args.trace.as_ref().context("--trace is needed")?;
-    let mut by_seed = Vec::new();
-    for seed in args.seed..args.seed + seeds {
-        let options = TraceOptions {
-            seed,
-            rate: args.rate_scale,
-            copies: args.copies,
-            sessions_per_s: args.sessions_per_s,
-            think_s: args.think_s,
-            passages: args.passages.into(),
-            requests_max: args.requests,
-        };
-        let trace = read_trace(file, &options)?;
-        if seed == args.seed {
-            notes.extend(trace.notes);
-            if trace.bad_lines_total > 0 {
-                notes.push(format!("{} lines could not be read and were left out", trace.bad_lines_total));
-            }
-            trace.bad_lines.iter().for_each(|bad| eprintln!("{bad}"));
-        }
-        by_seed.push(Arc::new(trace.sessions));
-    }
-    Ok(Traffic::Trace { first_seed: args.seed, by_seed })
 }
 
 fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {

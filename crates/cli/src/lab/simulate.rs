@@ -9,10 +9,10 @@ use super::scene::Scene;
 
 /// Runs every policy on the same arrivals and compares them.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
-    let contest = Contest::new(&args.contest, args.scene.seed)?;
+    let contest = Contest::new(&args.contest, args.scene.traffic.seed)?;
     let scene = Scene::new(&args.scene, args.contest.seeds)?;
     let keep = if args.requests_out.is_some() { Keep::Records } else { Keep::Summaries };
-    let bar = progress_bar(contest.runs());
+    let bar = progress_bar(contest.runs(), "runs");
     let ran = contest.run(&scene, keep, &bar)?;
     bar.finish_and_clear();
     if let Some(file) = &args.requests_out {
@@ -21,7 +21,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let json = output::results(&ran.point);
     let workers = scene.config.fleet.len();
     let report = Report {
-        title: format!("{} on {workers} workers", output::traffic(&args.scene)),
+        title: format!("{} on {workers} workers", output::traffic(&args.scene.traffic)),
         command: output::command(),
         setup: output::setup(&args.scene, args.contest.seeds),
         notes: scene.notes,

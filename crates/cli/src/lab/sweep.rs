@@ -55,9 +55,12 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
     let ranges = args.over.iter().map(|over| Range::parse(over)).collect::<anyhow::Result<Vec<_>>>()?;
     anyhow::ensure!(ranges.len() <= 2, "--over can be given twice at most");
     let combinations = combinations(&ranges);
-    let bar = progress_bar(Contest::new(&args.contest, args.scene.seed)?.runs() * combinations.len());
+    let bar = progress_bar(
+        Contest::new(&args.contest, args.scene.traffic.seed)?.runs() * combinations.len(),
+        "runs",
+    );
     let mut report = Report {
-        title: format!("{}: {}", output::traffic(&args.scene), labels(&ranges).join(" and ")),
+        title: format!("{}: {}", output::traffic(&args.scene.traffic), labels(&ranges).join(" and ")),
         command: output::command(),
         setup: output::setup(&args.scene, args.contest.seeds),
         sweep: Some(Sweep { parameters: labels(&ranges) }),
@@ -69,7 +72,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
             range.parameter.set(value, &mut scene_args, &mut contest_args);
         }
         let scene = Scene::new(&scene_args, contest_args.seeds)?;
-        let contest = Contest::new(&contest_args, scene_args.seed)?;
+        let contest = Contest::new(&contest_args, scene_args.traffic.seed)?;
         let mut ran = contest.run(&scene, Keep::Summaries, &bar)?;
         // A policy whose weights are varied is one policy to the reader.
         ran.point.summaries.iter_mut().for_each(|summary| summary.policy = plain(&summary.policy));
@@ -129,7 +132,7 @@ impl Range {
 impl Parameter {
     fn set(self, value: f64, scene: &mut SceneArgs, contest: &mut ContestArgs) {
         match self {
-            Parameter::Rate => scene.rate_scale *= value,
+            Parameter::Rate => scene.traffic.rate_scale *= value,
             Parameter::Workers => scene.workers = value as usize,
             Parameter::KvTokens => scene.kv_tokens = Some(value as u64),
             Parameter::HostKvTokens => scene.host_kv_tokens = value as u64,

@@ -37,7 +37,7 @@ pub use incident::{BadIncident, Incident, IncidentKind};
 pub use load::LoadSeries;
 pub use node::Totals;
 pub use peers::{PEERS, Peer};
-pub use prompt::{Piece, block_names, chunk_digests, head_key, tokens};
+pub use prompt::{Piece, block_names, chunk_digests, head_key, token_ids, tokens};
 pub use random::{Random, mix};
 pub use record::Record;
 pub use rule::{BadRule, Made, Needs, Rule};

@@ -213,6 +213,7 @@ impl Fleet {
         let is_restarted = counted(report.prefix_cache) < counted(seat.prefix_cache);
         seat.prefix_cache = report.prefix_cache;
         self.desk(worker.id).report(report);
+        self.pace(worker.id).report_waiting(report.waiting);
         is_restarted
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct Pace {
     booked_at: AtomicU64,
     /// Tokens of the worker's cache; 0 until it is known.
     kv_tokens: AtomicU64,
+    /// Prompts that waited in the engine when it last reported, beyond those that were booked here.
+    strangers: AtomicU32,
     row: Mutex<Row>,
 }
 
@@ -84,6 +86,8 @@ pub struct Outlook {
     pub idle: Micros,
     /// Tokens of the worker's cache, where they are known.
     pub kv_tokens: Option<u64>,
+    /// Prompts that came to the engine by another way and waited there when it last reported.
+    pub strangers: u32,
 }
 
 /// How fast a worker has shown to be, in words that need no explaining.
@@ -109,6 +113,7 @@ impl Default for Pace {
             begun_at: AtomicU64::new(0),
             booked_at: AtomicU64::new(0),
             kv_tokens: AtomicU64::new(0),
+            strangers: AtomicU32::new(0),
             row: Mutex::new(Row {
                 turns: VecDeque::new(),
                 last_number: 0,
@@ -132,6 +137,7 @@ impl Pace {
             place: if prompts == 0 { Place::First } else { Place::Behind },
             prompts,
             idle: since(&self.booked_at),
+            strangers: self.strangers.load(Relaxed),
             kv_tokens: Some(self.kv_tokens.load(Relaxed)).filter(|&tokens| tokens > 0),
         }
     }
@@ -215,6 +221,11 @@ impl Pace {
 
     fn set_slowness(&self, slowness: Slowness) {
         self.slowness.store((slowness.ratio() as f32).to_bits(), Relaxed);
+    }
+
+    /// The engine says how many prompts wait in it.
+    pub(crate) fn report_waiting(&self, waiting: u32) {
+        self.strangers.store(waiting.saturating_sub(self.prompts.load(Relaxed)), Relaxed);
     }
 
     pub(crate) fn set_kv_tokens(&self, tokens: u64) {

@@ -82,10 +82,10 @@ impl Policy for ExpectedTtft {
     fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
         let least_ms = candidates.iter().map(|c| self.cost_ms(c)).fold(f32::INFINITY, f32::min);
         let limit_ms = self.limit_ms(least_ms);
-        let is_rare = is_rare(candidates);
+        let has_home = has_home(ask, candidates);
         let merit = |index: usize| -> (Reverse<u32>, Reverse<Micros>, u64) {
             let candidate = &candidates[index];
-            let home_tokens = if is_rare { candidate.overlap_tokens } else { 0 };
+            let home_tokens = if has_home { candidate.overlap_tokens } else { 0 };
             (Reverse(home_tokens), Reverse(candidate.estimate.idle), mix(ask.random ^ index as u64))
         };
         let as_good = (0..candidates.len()).filter(|&index| self.cost_ms(&candidates[index]) <= limit_ms);
@@ -94,13 +94,14 @@ impl Policy for ExpectedTtft {
     }
 }
 
-/// Whether what is held of the prompt is held by few: then whoever holds it is its home. What half of the workers hold is
-/// everybody's.
-fn is_rare(candidates: &[Candidate]) -> bool {
+/// Whether the prompt goes on with something that few hold: half of it and more is held by somebody, and not by half of them.
+/// Less is a head, and what half of the workers hold is everybody's.
+fn has_home(ask: &Ask, candidates: &[Candidate]) -> bool {
     let held = |c: &Candidate| u64::from(c.overlap_tokens);
     let (sum, most) =
         (candidates.iter().map(held).sum::<u64>(), candidates.iter().map(held).max().unwrap_or(0));
-    2 * (sum - most) < most * (candidates.len() as u64 - 1).max(1)
+    let is_rare = 2 * (sum - most) < most * (candidates.len() as u64 - 1).max(1);
+    is_rare && 2 * most >= u64::from(ask.prompt_tokens)
 }
 
 fn reason(chosen: &Candidate, candidates: &[Candidate]) -> &'static str {
@@ -181,9 +182,13 @@ mod tests {
             estimate: Estimate { idle: Micros(idle), ..Estimate::default() },
             ..candidate(seat, 0)
         };
-        let home = [idle(0, 0, 90), idle(1, 64, 5), idle(2, 0, 50), idle(3, 0, 60)];
+        let home = [idle(0, 0, 90), idle(1, 640, 5), idle(2, 0, 50), idle(3, 0, 60)];
         assert_eq!(rule.choose(&thousand(1), &home).index, 1);
-        let head = [idle(0, 0, 90), idle(1, 64, 5), idle(2, 64, 50), idle(3, 64, 60)];
-        assert_eq!(rule.choose(&thousand(1), &head).index, 0);
+        for head in [
+            [idle(0, 0, 90), idle(1, 640, 5), idle(2, 640, 50), idle(3, 640, 60)],
+            [idle(0, 0, 90), idle(1, 64, 5), idle(2, 0, 50), idle(3, 0, 60)],
+        ] {
+            assert_eq!(rule.choose(&thousand(1), &head).index, 0, "{head:?}");
+        }
     }
 }

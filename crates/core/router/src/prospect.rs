@@ -65,8 +65,43 @@ fn effort(desk: &DeskView, outlook: &Outlook, found: Found) -> Effort {
 
 /// For prompts that wait in the engine and did not come from here. Nothing is known of them: each is taken for one like ours.
 fn strangers_ms(desk: &DeskView, outlook: &Outlook, at: Moment, prefill_ms: f32) -> f32 {
-    let waiting = desk.waiting(at.now, at.report_age_max).unwrap_or(0);
-    let strangers = waiting.saturating_sub(outlook.prompts);
+    let is_fresh = desk.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
+    let strangers = if is_fresh { outlook.strangers } else { 0 };
     let each_ms = if outlook.prompts == 0 { prefill_ms } else { outlook.queue_ms / outlook.prompts as f32 };
     strangers as f32 * each_ms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use warmroute_fleet::{Booking, HealthConfig, Models, Work};
+    use warmroute_types::{Address, LoadReport};
+
+    const FOUND: Found = Found { prompt_tokens: 4_000, overlap_tokens: 0, restorable_tokens: 0 };
+
+    #[test]
+    fn prompts_that_came_another_way_count_while_the_report_is_fresh() {
+        let fleet = Arc::new(Fleet::new(HealthConfig::default()));
+        let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
+        let queue_ms = |now_s| {
+            let at = Moment { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
+            Prospect::of(&fleet, worker.id, &fleet.desk_view(worker.id), FOUND, at).estimate.queue_ms
+        };
+        let report = |waiting, at_s| {
+            fleet.report(
+                &worker,
+                LoadReport { waiting, at: Micros::from_secs(at_s), ..LoadReport::default() },
+            );
+        };
+        let work = Work { prefill_tokens: 4_000, context_tokens: 4_000, ..Work::default() };
+        let booking = Booking::make(&fleet, worker.id, work, Micros::from_secs(1));
+        report(1, 1);
+        let ours = queue_ms(1);
+        drop(booking);
+        assert_eq!(queue_ms(1), 0.0, "it was ours, and is done");
+        report(2, 2);
+        assert!(queue_ms(3) > ours, "two others wait");
+        assert_eq!(queue_ms(9), 0.0, "that was long ago");
+    }
 }

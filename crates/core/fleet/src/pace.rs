@@ -204,8 +204,9 @@ impl Pace {
     pub(crate) fn learn(&self, batch: &Batch, fleet: &mut Fit) {
         let mut row = self.row.lock();
         let fleet_ms = fleet.expected_ms(&batch.features);
-        fleet.learn(&batch.features, batch.took_ms / row.slowness.ratio());
         row.slowness.learn(batch.took_ms, fleet_ms);
+        // As it was: divided by what was just learned, the fleet's pace and all ratios could drift apart together.
+        fleet.learn(&batch.features, batch.took_ms);
         self.set_slowness(row.slowness);
     }
 

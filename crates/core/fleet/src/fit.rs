@@ -73,6 +73,8 @@ const UNKNOWN_WEIGHT: f64 = 0.2;
 const OUTLIER_FACTOR: f64 = 4.0;
 /// The first observations are taken as they are: what they are compared with is a guess.
 const TRUSTING: f64 = 6.0;
+/// So many observations make a fit that workers can be compared with.
+const KNOWN: f64 = 20.0;
 /// Times below this are all alike.
 const RESOLUTION_MS: f64 = 4.0;
 /// Rounds of coordinate descent for each observation, from where the last one ended.
@@ -208,6 +210,11 @@ impl Fit {
             let moment = self.moments[at] - others + believed * f64::from(Speed::UNKNOWN.ms[at]);
             self.coefficients[at] = (moment / (product + believed)).max(0.0);
         }
+    }
+
+    /// Whether enough was seen to compare somebody with it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.weight >= KNOWN
     }
 
     /// What is expected of these features.

@@ -44,11 +44,13 @@ struct Row {
     /// Those whose first tokens were heard last.
     batch: Option<Batch>,
     slowness: Slowness,
+    /// The one at the head was given up: how much of the time since it began was its own is not known.
+    is_disturbed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Expected {
-    number: u64,
+    turn: Turn,
     us: u64,
 }
 
@@ -57,6 +59,8 @@ struct Expected {
 pub(crate) struct Batch {
     pub features: Features,
     pub took_ms: f64,
+    /// When the last of them was heard.
+    heard: Micros,
 }
 
 /// Room in a row before it has to grow.
@@ -103,6 +107,18 @@ pub struct PaceView {
     pub queue_ms: f32,
 }
 
+impl Row {
+    fn new() -> Row {
+        Row {
+            turns: VecDeque::new(),
+            last_number: 0,
+            batch: None,
+            slowness: Slowness::NONE,
+            is_disturbed: false,
+        }
+    }
+}
+
 impl Default for Pace {
     fn default() -> Pace {
         Pace {
@@ -114,12 +130,7 @@ impl Default for Pace {
             booked_at: AtomicU64::new(0),
             kv_tokens: AtomicU64::new(0),
             strangers: AtomicU32::new(0),
-            row: Mutex::new(Row {
-                turns: VecDeque::new(),
-                last_number: 0,
-                batch: None,
-                slowness: Slowness::NONE,
-            }),
+            row: Mutex::new(Row::new()),
         }
     }
 }
@@ -156,43 +167,56 @@ impl Pace {
         }
         self.booked_at.store(now.0, Relaxed);
         row.last_number += 1;
-        let number = row.last_number;
-        row.turns.push_back(Expected { number, us });
+        let turn = Turn { number: row.last_number, booked: now, effort };
+        row.turns.push_back(Expected { turn, us });
         self.booked_us.fetch_add(us, Relaxed);
         self.show(&row);
-        Turn { number, booked: now, effort }
+        turn
     }
 
     /// A prompt left the row without a first token, or nobody saw it.
     pub(crate) fn release(&self, turn: Turn) {
-        self.take_out(&mut self.row.lock(), |number| number == turn.number);
+        let mut row = self.row.lock();
+        let is_head = |head: &Expected| head.turn.number == turn.number;
+        row.is_disturbed |= row.turns.len() > 1 && row.turns.front().is_some_and(is_head);
+        self.take_out(&mut row, |number| number == turn.number);
     }
 
     /// A first token was heard: its prompt is done, as are those before it, and the next one begins. Those that were heard
-    /// before it, if they are complete now.
+    /// before it, if they are complete now and can be learned from.
     pub(crate) fn first_token(&self, turn: Turn, now: Micros) -> Option<Batch> {
         let mut row = self.row.lock();
-        self.take_out(&mut row, |number| number <= turn.number);
         let begun = Micros(self.begun_at.swap(now.0, Relaxed));
-        let place = if begun > turn.booked { Place::Behind } else { Place::First };
-        let features = Effort { place, ..turn.effort }.features();
-        if let Some(batch) = row.batch.as_mut().filter(|_| now.since(begun) <= TOGETHER) {
+        let mut features = self.take_out(&mut row, |number| number <= turn.number);
+        // The head began when it was booked, or when the one before it was done.
+        let (first, behind) = if begun > turn.booked { (0.0, 1.0) } else { (1.0, 0.0) };
+        let others = features[0] + features[1] - 1.0;
+        (features[0], features[1]) = (first, behind + others.max(0.0));
+        if let Some(batch) = row.batch.as_mut().filter(|batch| now.since(batch.heard) <= TOGETHER) {
             batch.features.iter_mut().zip(features).for_each(|(sum, feature)| *sum += feature);
+            batch.heard = now;
             return None;
         }
         let took_ms = now.since(turn.booked.max(begun)).0 as f64 / 1e3;
-        row.batch.replace(Batch { features, took_ms })
+        let batch = Batch { features, took_ms, heard: now };
+        let is_disturbed = std::mem::take(&mut row.is_disturbed);
+        std::mem::replace(&mut row.batch, (!is_disturbed).then_some(batch))
     }
 
-    fn take_out(&self, row: &mut Row, is_out: impl Fn(u64) -> bool) {
-        row.turns.retain(|turn| {
-            let is_out = is_out(turn.number);
+    /// Takes prompts out; what they were expected from, in sum.
+    fn take_out(&self, row: &mut Row, is_out: impl Fn(u64) -> bool) -> Features {
+        let mut sum = Features::default();
+        row.turns.retain(|expected| {
+            let is_out = is_out(expected.turn.number);
             if is_out {
-                self.booked_us.fetch_sub(turn.us, Relaxed);
+                self.booked_us.fetch_sub(expected.us, Relaxed);
+                let features = expected.turn.effort.features();
+                sum.iter_mut().zip(features).for_each(|(sum, feature)| *sum += feature);
             }
             !is_out
         });
         self.show(row);
+        sum
     }
 
     fn show(&self, row: &Row) {
@@ -204,7 +228,9 @@ impl Pace {
     pub(crate) fn learn(&self, batch: &Batch, fleet: &mut Fit) {
         let mut row = self.row.lock();
         let fleet_ms = fleet.expected_ms(&batch.features);
-        row.slowness.learn(batch.took_ms, fleet_ms);
+        if fleet.is_known() {
+            row.slowness.learn(batch.took_ms, fleet_ms);
+        }
         // As it was: divided by what was just learned, the fleet's pace and all ratios could drift apart together.
         fleet.learn(&batch.features, batch.took_ms);
         self.set_slowness(row.slowness);
@@ -214,7 +240,7 @@ impl Pace {
     pub(crate) fn forget(&self) {
         let mut row = self.row.lock();
         row.slowness = Slowness::NONE;
-        row.batch = None;
+        (row.batch, row.is_disturbed) = (None, false);
         row.turns.reserve(PROMPTS_USUAL);
         self.set_slowness(row.slowness);
         self.set_kv_tokens(0);
@@ -267,6 +293,13 @@ mod tests {
         let heard = book(&pace, 100, Micros(0));
         pace.first_token(heard, Micros(200_000));
         assert_eq!(pace.outlook(Micros(200_000)), Outlook { idle: Micros(200_000), ..Outlook::default() });
+        let next = book(&pace, 100, Micros(300_000));
+        let batch = pace.first_token(next, Micros(310_000)).unwrap();
+        assert_eq!(
+            (batch.features[2], batch.took_ms),
+            (5.1, 200.0),
+            "the unheard one's tokens took their part of it"
+        );
         pace.release(unheard);
         assert_eq!(pace.outlook(Micros(200_000)).queue_ms, 0.0, "released once");
     }
@@ -280,6 +313,31 @@ mod tests {
         let batch = pace.first_token(turns[2], Micros(300_000)).unwrap();
         assert_eq!(batch.took_ms, 150.0);
         assert_eq!(batch.features[2], 3.0, "three thousand tokens in sum");
+    }
+
+    #[test]
+    fn nothing_is_learned_from_the_time_of_a_prompt_that_was_given_up() {
+        let pace = Pace::default();
+        let (gone, next) = (book(&pace, 9_000, Micros(0)), book(&pace, 100, Micros(0)));
+        pace.release(gone);
+        assert!(pace.first_token(next, Micros(100_000)).is_none());
+        let last = book(&pace, 100, Micros(200_000));
+        assert!(pace.first_token(last, Micros(210_000)).is_none(), "the one before it is not told");
+    }
+
+    #[test]
+    fn equal_workers_are_equally_fast_whatever_was_guessed() {
+        let (mut fleet, paces) = (Fit::new(), [(); 8].map(|()| Pace::default()));
+        for n in 0..400_u32 {
+            let pace = &paces[n as usize % 8];
+            let (at, tokens) = (Micros(u64::from(n) * 10_000_000), 200 + n * 97 % 3_000);
+            let turn = book(pace, tokens, at);
+            // Twenty times as slow as anybody would have guessed.
+            let heard = at + Micros(200_000 + u64::from(tokens) * 500);
+            pace.first_token(turn, heard).iter().for_each(|batch| pace.learn(batch, &mut fleet));
+        }
+        let ratios = paces.map(|pace| pace.slowness());
+        assert!(ratios.iter().all(|ratio| (0.9..1.1).contains(ratio)), "{ratios:?}");
     }
 
     #[test]

@@ -6,9 +6,9 @@
 //! cost = queue + (1 + prompts ahead) × (prefill - lacking) + 10 × step
 //! ```
 //!
-//! The first two are this request's own wait. Work also makes those wait who come after it, and as many come as are waiting
-//! now: hence the third, which makes warmth worth the more the longer the queues are, and costs nothing when there are none.
-//! The fourth is what its answer takes from all answers beside it, for a while: without it the fastest prefill would win
+//! *queue* and *prefill* are this request's own wait. Work also makes those wait who come after it, and as many come as are
+//! waiting now: hence the factor, which makes warmth worth the more the longer the queues are, and is 1 when there are none.
+//! *step* is what its answer takes from all answers beside it, for a while: without it the fastest prefill would win
 //! until its worker's memory is full of answers.
 //!
 //! *lacking* is what a worker would compute only because it lacks what the others have: a head that everybody shares. It is
@@ -164,7 +164,7 @@ mod tests {
         let rule = ExpectedTtft::default();
         let candidates: Vec<Candidate> = [5, 90, 30]
             .map(|idle| Estimate {
-                prefill_ms: 50.0 - idle as f32 / 100.0,
+                prefill_ms: 49.0 + idle as f32 / 100.0,
                 idle: Micros(idle),
                 ..Estimate::default()
             })
@@ -172,6 +172,20 @@ mod tests {
             .map(|estimate| Candidate { estimate, ..candidate(0, 0) })
             .collect();
         assert_eq!(rule.choose(&thousand(1), &candidates).index, 1);
+        let exact = ExpectedTtft { without: Some(Part::Ties) };
+        assert_eq!(exact.choose(&thousand(1), &candidates).index, 0);
+    }
+
+    #[test]
+    fn what_all_others_have_is_no_reason_to_avoid_the_one_that_lacks_it() {
+        let times = [(60.0, 20.0), (50.0, 0.0)];
+        let candidates = times.map(|(prefill_ms, lacking_ms)| Candidate {
+            estimate: Estimate { prefill_ms, lacking_ms, ..Estimate::default() },
+            ..candidate(0, 0)
+        });
+        let blunt = ExpectedTtft { without: Some(Part::Lacking) };
+        assert_eq!(ExpectedTtft::default().choose(&thousand(1), &candidates).index, 0);
+        assert_eq!(blunt.choose(&thousand(1), &candidates).index, 1);
     }
 
     #[test]

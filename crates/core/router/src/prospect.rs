@@ -67,8 +67,8 @@ fn effort(desk: &DeskView, outlook: &Outlook, found: Found) -> Effort {
 fn strangers_ms(desk: &DeskView, outlook: &Outlook, at: Moment, prefill_ms: f32) -> f32 {
     let is_fresh = desk.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
     let strangers = if is_fresh { outlook.strangers } else { 0 };
-    let each_ms = if outlook.prompts == 0 { prefill_ms } else { outlook.queue_ms / outlook.prompts as f32 };
-    strangers as f32 * each_ms
+    let ours_ms = outlook.queue_ms / outlook.prompts.max(1) as f32;
+    strangers as f32 * ours_ms.max(prefill_ms)
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ impl<P: Policy> Router<P> {
                     reported::forget(&self.index, worker.id);
                 }
             }
-            Change::Capacity { worker, capacity } => {
+            Change::Capacity { worker, capacity } if self.fleet.is_member(&worker) => {
                 self.fleet.set_kv_tokens(worker.id, capacity.tokens);
                 self.fleet.set_block_tokens(&worker, capacity.block_tokens);
                 self.set_capacity(worker.id, capacity.tokens);
@@ -71,7 +71,8 @@ impl<P: Policy> Router<P> {
                 self.reported.note(worker.id, counters);
             }
             // News of a worker that has left.
-            Change::Aligned { .. }
+            Change::Capacity { .. }
+            | Change::Aligned { .. }
             | Change::Cached { .. }
             | Change::Emptied { .. }
             | Change::Viewed { .. }

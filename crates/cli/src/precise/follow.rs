@@ -1,7 +1,7 @@
 //! Follows one engine's events: finds out where they are and how to read them, then listens.
 //!
 //! Finding takes a while and may be overtaken: by a worker that left, by another question. So it changes nothing of what is
-//! heard of anybody; whoever asked looks at what was found, and only then begins to follow.
+//! heard of anybody (only what an engine says of itself, the size of its cache and its adapters, is passed on); whoever asked looks at what was found, and only then begins to follow.
 
 use std::sync::Arc;
 use std::time::Duration;

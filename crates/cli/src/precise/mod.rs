@@ -234,6 +234,10 @@ impl Precise {
             Said::Sources(Ok(sources)) if standing.has_moved(&sources) => {
                 tracing::info!(worker = url, "its events are not where they were: it is asked anew");
                 standing.let_go(&self.means.ear, &self.inbox);
+                for worker in &standing.workers {
+                    self.notices.forget(&worker.address);
+                    self.means.hub.iter().for_each(|hub| hub.release(&worker.address));
+                }
                 self.engines.remove(&url);
             }
             // It does not answer now; it is asked again while its feed tells nothing.

@@ -71,7 +71,7 @@ impl Trip {
         if !self.asked.is_single {
             return;
         }
-        let texts = self.asked.prompt.as_ref().map(Cut::texts).unwrap_or_default();
+        let texts = self.asked.texts();
         let answered = Answered {
             model: self.asked.model.as_deref(),
             prompt: self.asked.prompt.as_ref().map(Cut::chunks),

@@ -48,12 +48,12 @@ pub enum Place {
 
 /// What prompts take.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Speed {
+pub struct Speed {
     /// Milliseconds for each feature.
-    pub ms: [f32; FEATURES],
+    pub(crate) ms: [f32; FEATURES],
     /// How many times as long as [`Speed::UNKNOWN`] they take in all. Unlike the single coefficients, of which one may stand
     /// for another while all prompts are alike, this is always well known.
-    pub slowness: f32,
+    pub(crate) slowness: f32,
 }
 
 /// How many times as long as the fleet's [`Speed`] one worker takes.
@@ -106,14 +106,14 @@ impl Speed {
     pub(crate) const UNKNOWN: Speed = Speed { ms: [6.0, 1.0, 25.0, 0.7, 5.0, 0.1, 3.0, 0.0], slowness: 1.0 };
 
     /// Milliseconds until the first token, once it is this prompt's turn.
-    pub(crate) fn prefill_ms(&self, effort: &Effort) -> f32 {
+    pub fn prefill_ms(&self, effort: &Effort) -> f32 {
         let terms = self.ms.iter().zip(effort.features());
         terms.map(|(ms, feature)| ms * feature as f32).sum()
     }
 
     /// Milliseconds that a request adds to one token of every answer, its own included. In what a step of the unknown
     /// machine takes: what times to first tokens tell about steps is too little to learn it from them.
-    pub(crate) fn step_ms(&self, effort: &Effort) -> f32 {
+    pub fn step_ms(&self, effort: &Effort) -> f32 {
         let decoding = effort.decoding as f32;
         let prompt_tokens = (effort.miss_tokens + effort.cached_tokens) as f32;
         let context_tokens = effort.context_tokens as f32 + decoding * prompt_tokens;

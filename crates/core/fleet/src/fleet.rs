@@ -6,7 +6,7 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_types::{Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, WorkerId, WorkerState};
 
 use crate::desk::Desk;
-use crate::fit::{Fit, SharedSpeed};
+use crate::fit::{Fit, SharedSpeed, Speed};
 use crate::pace::{Batch, Pace, PaceView};
 use crate::{
     Belief, DeskView, Effort, Health, HealthConfig, Models, Outlook, ProbeResult, Worker, WorkerView,
@@ -222,14 +222,14 @@ impl Fleet {
         self.pace(worker).outlook(now)
     }
 
+    /// What prompts take, on the fleet's machines; one worker takes so many times as long as its [`Outlook`] says.
+    pub fn speed(&self) -> Speed {
+        self.speed.get()
+    }
+
     /// Milliseconds that a prompt is expected to take on this worker, once it is its turn.
     pub fn prefill_ms(&self, worker: WorkerId, effort: &Effort) -> f32 {
         self.pace(worker).slowness() * self.speed.get().prefill_ms(effort)
-    }
-
-    /// Milliseconds that a request would add to one token of every answer there, its own included.
-    pub fn step_ms(&self, worker: WorkerId, effort: &Effort) -> f32 {
-        self.pace(worker).slowness() * self.speed.get().step_ms(effort)
     }
 
     /// How fast a worker has shown to be.

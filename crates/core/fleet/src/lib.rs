@@ -21,7 +21,7 @@ mod worker;
 pub use belief::Belief;
 pub use booking::{Booking, Work};
 pub use desk::DeskView;
-pub use fit::{Effort, Place};
+pub use fit::{Effort, Place, Speed};
 pub use fleet::{Fleet, FleetFull};
 pub use health::{Health, HealthConfig, ProbeResult};
 pub use pace::{Outlook, PaceView};

@@ -90,6 +90,8 @@ pub struct Outlook {
     pub idle: Micros,
     /// Tokens of the worker's cache, where they are known.
     pub kv_tokens: Option<u64>,
+    /// How many times as long as the fleet's it takes.
+    pub slowness: f32,
     /// Prompts that came to the engine by another way and waited there when it last reported.
     pub strangers: u32,
 }
@@ -148,6 +150,7 @@ impl Pace {
             place: if prompts == 0 { Place::First } else { Place::Behind },
             prompts,
             idle: since(&self.booked_at),
+            slowness: self.slowness(),
             strangers: self.strangers.load(Relaxed),
             kv_tokens: Some(self.kv_tokens.load(Relaxed)).filter(|&tokens| tokens > 0),
         }
@@ -292,7 +295,10 @@ mod tests {
         let unheard = book(&pace, 5_000, Micros(0));
         let heard = book(&pace, 100, Micros(0));
         pace.first_token(heard, Micros(200_000));
-        assert_eq!(pace.outlook(Micros(200_000)), Outlook { idle: Micros(200_000), ..Outlook::default() });
+        assert_eq!(
+            pace.outlook(Micros(200_000)),
+            Outlook { idle: Micros(200_000), slowness: 1.0, ..Outlook::default() }
+        );
         let next = book(&pace, 100, Micros(300_000));
         let batch = pace.first_token(next, Micros(310_000)).unwrap();
         assert_eq!(

@@ -271,6 +271,8 @@ impl Section {
         self.efforts.clear();
         self.soonest = Soonest::default();
         self.longest_match = 0;
+        let speed = fleet.speed();
+        let moment = Moment { now: terms.now, report_age_max: terms.report_age_max };
         for (seat, member) in self.members.iter().enumerate() {
             let desk = fleet.desk_view(member.id);
             if desk.state != WorkerState::Ready || terms.avoid.contains(&member.id) {
@@ -288,8 +290,8 @@ impl Section {
                 overlap_tokens: terms.known_tokens.map_or(believed, |known| known[member.id.index()]),
                 restorable_tokens: promise.map_or(0, |promise| promise.restorable),
             };
-            let moment = Moment { now: terms.now, report_age_max: terms.report_age_max };
-            let Prospect { effort, estimate } = Prospect::of(fleet, member.id, &desk, found, moment);
+            let outlook = fleet.outlook(member.id, terms.now);
+            let Prospect { effort, estimate } = Prospect::of(&desk, &outlook, &speed, found, moment);
             self.soonest.offer(self.candidates.len(), estimate.ttft_ms());
             self.longest_match = self.longest_match.max(found.overlap_tokens);
             self.efforts.push(effort);

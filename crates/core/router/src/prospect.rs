@@ -3,9 +3,9 @@
 //! What this router has booked is the main signal; what engines report is a correction, for the prompts that came to them by
 //! another way, and only while it is fresh.
 
-use warmroute_fleet::{DeskView, Effort, Fleet, Outlook};
+use warmroute_fleet::{DeskView, Effort, Outlook, Speed};
 use warmroute_policy::Estimate;
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::Micros;
 
 /// A request as one worker would meet it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,15 +31,20 @@ pub(crate) struct Moment {
 }
 
 impl Prospect {
-    pub(crate) fn of(fleet: &Fleet, worker: WorkerId, desk: &DeskView, found: Found, at: Moment) -> Prospect {
-        let outlook = fleet.outlook(worker, at.now);
-        let effort = effort(desk, &outlook, found);
-        let prefill_ms = fleet.prefill_ms(worker, &effort);
+    pub(crate) fn of(
+        desk: &DeskView,
+        outlook: &Outlook,
+        speed: &Speed,
+        found: Found,
+        at: Moment,
+    ) -> Prospect {
+        let effort = effort(desk, outlook, found);
+        let prefill_ms = outlook.slowness * speed.prefill_ms(&effort);
         let estimate = Estimate {
-            queue_ms: outlook.queue_ms + strangers_ms(desk, &outlook, at, prefill_ms),
+            queue_ms: outlook.queue_ms + strangers_ms(desk, outlook, at, prefill_ms),
             prefill_ms,
             lacking_ms: 0.0,
-            step_ms: fleet.step_ms(worker, &effort),
+            step_ms: outlook.slowness * speed.step_ms(&effort),
             prompts_ahead: outlook.prompts,
             idle: outlook.idle,
         };
@@ -75,7 +80,7 @@ fn strangers_ms(desk: &DeskView, outlook: &Outlook, at: Moment, prefill_ms: f32)
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use warmroute_fleet::{Booking, HealthConfig, Models, Work};
+    use warmroute_fleet::{Booking, Fleet, HealthConfig, Models, Work};
     use warmroute_types::{Address, LoadReport};
 
     const FOUND: Found = Found { prompt_tokens: 4_000, overlap_tokens: 0, restorable_tokens: 0 };
@@ -86,7 +91,8 @@ mod tests {
         let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
         let queue_ms = |now_s| {
             let at = Moment { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
-            Prospect::of(&fleet, worker.id, &fleet.desk_view(worker.id), FOUND, at).estimate.queue_ms
+            let (desk, outlook) = (fleet.desk_view(worker.id), fleet.outlook(worker.id, at.now));
+            Prospect::of(&desk, &outlook, &fleet.speed(), FOUND, at).estimate.queue_ms
         };
         let report = |waiting, at_s| {
             fleet.report(

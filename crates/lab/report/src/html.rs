@@ -225,7 +225,7 @@ fn how_made(report: &Report) -> String {
         .iter()
         .map(|(word, value)| format!("<dt>{}</dt><dd>{}</dd>\n", escaped(word), escaped(value)))
         .collect();
-    let notes: String = report.notes.iter().map(|note| format!("<li>{}</li>\n", escaped(note))).collect();
+    let notes: String = report.remarks().iter().map(|note| format!("<li>{}</li>\n", escaped(note))).collect();
     format!(
         "<h2>How this was made</h2>\n<p class=\"about\">The production router and a model of vLLM's scheduler, in virtual time. The same seed \
          gives the same figures on every machine.</p>\n<dl>{setup}</dl>\n<ul>{notes}</ul>\n<pre>{}</pre>\n",

@@ -17,7 +17,7 @@ pub fn markdown(report: &Report) -> String {
     }
     text += "## How this was made\n\n";
     report.setup.iter().for_each(|(word, value)| text += &format!("- {word}: {value}\n"));
-    report.notes.iter().for_each(|note| text += &format!("- {note}\n"));
+    report.remarks().iter().for_each(|note| text += &format!("- {note}\n"));
     text += &format!("\n```text\n{}\n```\n", report.command);
     text
 }

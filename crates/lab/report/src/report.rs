@@ -59,11 +59,36 @@ impl Report {
         }
         policies
     }
+
+    /// Notes, and before them what nobody answered: figures are of answered requests alone, and whoever answers few looks quick.
+    pub fn remarks(&self) -> Vec<String> {
+        let lost =
+            self.points.iter().flat_map(|point| self.policies().into_iter().filter_map(|p| point.losses(p)));
+        lost.chain(self.notes.iter().cloned()).collect()
+    }
 }
 
 impl Point {
     /// One policy's runs, one for each seed.
     pub fn of<'a>(&'a self, policy: &'a str) -> impl Iterator<Item = &'a Summary> {
         self.summaries.iter().filter(move |summary| summary.policy == policy)
+    }
+
+    /// Whether a policy's requests were answered, but for one in a hundred: else its times cannot be compared.
+    pub fn is_answered(&self, policy: &str) -> bool {
+        let (answered, lost) = self.answered_and_lost(policy);
+        lost * 100 <= answered
+    }
+
+    /// What became of a policy's requests, where some were not answered.
+    fn losses(&self, policy: &str) -> Option<String> {
+        let (answered, lost) = self.answered_and_lost(policy);
+        let at = self.values.iter().map(|value| format!(" at {value}")).collect::<String>();
+        (lost > 0).then(|| format!("{policy}{at}: {lost} of {} requests were not answered (failed, or too long for any engine); the figures are of the others", answered + lost))
+    }
+
+    fn answered_and_lost(&self, policy: &str) -> (u64, u64) {
+        let runs = self.of(policy).map(|run| (run.requests as u64, run.failed + run.rejected));
+        runs.fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
     }
 }

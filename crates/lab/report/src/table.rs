@@ -81,7 +81,7 @@ pub fn table(report: &Report) -> String {
         }
         text.push('\n');
     }
-    report.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+    report.remarks().iter().for_each(|note| text += &format!("note: {note}\n"));
     text
 }
 

@@ -31,6 +31,10 @@ fn compare(report: &Report, point: &Point, at: &str) -> Option<String> {
     let mut ranked: Vec<(&str, Figures)> =
         policies.iter().filter_map(|policy| Some((*policy, Figures::of(point, policy)?))).collect();
     let (first, baseline) = *ranked.first()?;
+    ranked.retain(|(policy, _)| point.is_answered(policy));
+    if ranked.is_empty() {
+        return Some(format!("{at}no policy got its requests answered: there is nothing to compare."));
+    }
     ranked.sort_by(|one, other| one.1.ttft_mean_ms.mean.total_cmp(&other.1.ttft_mean_ms.mean));
     let (best, figures) = ranked[0];
     let ttft = duration(figures.ttft_mean_ms.mean);
@@ -38,7 +42,7 @@ fn compare(report: &Report, point: &Point, at: &str) -> Option<String> {
     let mut sentence = format!(
         "{at}{best} gives the first token soonest: {ttft} on average, with {hit} of prompt tokens found in caches"
     );
-    if best != first {
+    if best != first && point.is_answered(first) {
         let less = 1.0 - figures.ttft_mean_ms.mean / baseline.ttft_mean_ms.mean;
         let baseline_ttft = duration(baseline.ttft_mean_ms.mean);
         sentence += &format!(" — {} less than {first} ({baseline_ttft})", percent(less));

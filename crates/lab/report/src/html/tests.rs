@@ -87,3 +87,18 @@ fn every_policy_is_in_every_form() {
     }
     assert!(markdown(&report).contains("warmroute lab simulate"));
 }
+
+#[test]
+fn who_answers_few_is_no_winner_and_what_was_lost_is_said() {
+    let mut report = report(&[]);
+    let lose = |report: &mut Report, policy: &str| {
+        let runs = report.points[0].summaries.iter_mut().filter(|run| run.policy == policy);
+        runs.for_each(|run| (run.failed, run.ttft_ms.mean) = (10_000, 0.0));
+    };
+    lose(&mut report, "cache_aware");
+    let page = html(&report);
+    assert!(page.contains("round_robin gives the first token soonest"));
+    assert!(page.contains("cache_aware: 20000 of"));
+    lose(&mut report, "round_robin");
+    assert!(html(&report).contains("nothing to compare"));
+}

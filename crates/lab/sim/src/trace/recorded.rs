@@ -85,10 +85,11 @@ fn note_what_is_missing(rows: &[Row], reading: &mut Reading<'_>) {
             models.len()
         ));
     }
-    let said =
-        rows.iter().filter_map(|row| Some((u64::from(row.cached_tokens?), u64::from(row.prompt_tokens))));
-    let (cached, asked) = said.fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
-    if asked > 0 {
+    // Engines leave a zero out: where some have said a number, nothing means none.
+    let said = rows.iter().any(|row| row.cached_tokens.is_some());
+    let cached: u64 = rows.iter().filter_map(|row| row.cached_tokens).map(u64::from).sum();
+    let asked: u64 = rows.iter().map(|row| u64::from(row.prompt_tokens)).sum();
+    if said && asked > 0 {
         notes.push(format!(
             "when it was recorded, engines found {:.1} % of the prompt tokens in their caches",
             100.0 * cached as f64 / asked as f64

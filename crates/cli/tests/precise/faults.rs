@@ -143,13 +143,13 @@ const FAULTS: [Fault; 10] = [
     Fault {
         name: "lag 200 ms",
         kind: Kind::Mends(r#"{"kind":"events","lag_ms":200}"#),
-        stale_max: 0.30,
+        stale_max: 0.50,
         hit_share_min: 0.70,
     },
     Fault {
         name: "lag 700 ms",
         kind: Kind::Mends(r#"{"kind":"events","lag_ms":700}"#),
-        stale_max: 0.30,
+        stale_max: 0.50,
         hit_share_min: 0.70,
     },
     Fault {

@@ -8,7 +8,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from world import Answer, Engine, Gateway, until
+from world import HERE, REPORTER, Answer, Engine, Gateway, Meter, until
 
 WORDS = ("router replica cache prefix request token block event engine queue worker turn answer holds sends longest "
          "système naïve Привет 世界 🙂 e\u0301 <&> \"quoted\" {json: [1, 2]} tab\there    spaces CamelCase 12345 a_b-c").split(" ")
@@ -85,18 +85,57 @@ def check_restart(gateway, engine):
     return healed <= 5 and not wrong and not over
 
 
-def check_reporter(args, logs, running):
-    """One engine, its events by ZMQ to one gateway and by the reporter's posts to another: the same view."""
-    token, model = "conformance", f"tiny={args.model}"
-    engine = Engine(args, logs, "engine-reporter", 64)
-    config = logs / "posts.toml"
+def posted(args, logs, running, name, program):
+    """An engine whose events come by posts alone, its gateway, and what counts the bytes between them."""
+    engine, token = Engine(args, logs, f"engine-{name}", 64), "conformance"
+    config = logs / f"{name}.toml"
     config.write_text(f'[[workers]]\nurl = "{engine.url}"\nkv-events = {{ endpoint = "off" }}\n')
-    posts = Gateway(args.binary, logs, "gateway-posts", "--config", str(config), "--events-token", token, "--model-path", model)
-    running.append(posts)
-    engine.start(["--url", f"{posts.admin}/events", "--token", token])
+    gateway = Gateway(args.binary, logs, f"gateway-{name}", "--config", str(config), "--events-token", token,
+                      "--model-path", f"tiny={args.model}")
+    running.append(gateway)
+    meter = Meter(gateway.admin)
+    engine.start(["--url", f"{meter.url}/events", "--token", token], program)
     running.append(engine)
     engine.ready()
-    zmq = Gateway(args.binary, logs, "gateway-zmq", "--worker-urls", engine.url, "--model-path", model)
+    until("the gateway finds it ready", lambda: gateway.workers()[engine.url]["state"] == "ready", 30)
+    return engine, gateway, meter
+
+
+def churn(gateway, engine, meter):
+    """Prompts that nobody asks twice, eight at a time: every block that is stored evicts another."""
+    def blocks():
+        counts = gateway.workers()[engine.url]["events"]["blocks"]
+        return counts["stored"] + counts["removed"]
+
+    warm = [{"role": "user", "content": "begin"}]
+    Answer(gateway, warm)
+    until("the posts are understood", lambda: gateway.workers()[engine.url]["events"] is not None and is_reported(gateway, engine.url), 60)
+    told, sent, posts, began = blocks(), meter.bytes, meter.posts, time.monotonic()
+    prompts = [[{"role": "user", "content": words(random.Random(f"churn {n}"), 90)}] for n in range(120)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda messages: Answer(gateway, messages, max_tokens=8), prompts))
+    seconds = time.monotonic() - began
+    gateway.settle()
+    return blocks() - told, meter.posts - posts, meter.bytes - sent, seconds
+
+
+def check_bytes(args, logs, running):
+    """The same churn reported in batches and event by event."""
+    print(f"\n{'eviction churn':16}{'blocks told':>12}{'posts':>8}{'bytes':>10}{'bytes/block':>13}{'bytes/s':>10}")
+    costs = {}
+    for name, program in (("batched", REPORTER), ("unbatched", HERE / "unbatched.py")):
+        engine, gateway, meter = posted(args, logs, running, f"{name}-churn", program)
+        blocks, posts, sent, seconds = churn(gateway, engine, meter)
+        costs[name] = sent / blocks
+        print(f"{name:16}{blocks:>12}{posts:>8}{sent:>10}{costs[name]:>13.0f}{sent / seconds:>10.0f}", flush=True)
+        engine.kill()
+    return costs["batched"] < costs["unbatched"]
+
+
+def check_reporter(args, logs, running):
+    """One engine, its events by ZMQ to one gateway and by the reporter's posts to another: the same view."""
+    engine, posts, _ = posted(args, logs, running, "batched", REPORTER)
+    zmq = Gateway(args.binary, logs, "gateway-zmq", "--worker-urls", engine.url, "--model-path", f"tiny={args.model}")
     running.append(zmq)
     until("the ZMQ view is reported", lambda: is_reported(zmq, engine.url), 30)
     until("the posts are understood", lambda: posts.workers()[engine.url]["events"] is not None, 60)
@@ -106,8 +145,7 @@ def check_reporter(args, logs, running):
 
     def counts(gateway):
         blocks = gateway.workers()[engine.url]["events"]["blocks"]
-        index = [gateway.metric(name) for name in ("warmroute_index_spans", "warmroute_worker_engine_prefix_hits_tokens_total")]
-        return blocks["stored"], blocks["removed"], index[0]
+        return blocks["stored"], blocks["removed"], gateway.metric("warmroute_index_spans")
 
     took = until("both views are equal", lambda: counts(zmq) == counts(posts), 30)
     stored, removed, spans = counts(zmq)
@@ -131,7 +169,9 @@ def main():
     running = []
     try:
         if args.reporter:
-            return 0 if check_reporter(args, logs, running) else 1
+            same, cheaper = check_reporter(args, logs, running), check_bytes(args, logs, running)
+            print("PASSED" if same and cheaper else "FAILED")
+            return 0 if same and cheaper else 1
         engines = [Engine(args, logs, f"engine-{n}", blocks) for n, blocks in ((1, 400), (2, 400))]
         running += engines
         for engine in engines:

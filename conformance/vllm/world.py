@@ -7,6 +7,7 @@ import pathlib
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 
@@ -55,6 +56,36 @@ class Process:
             self.process.wait()
 
 
+class Meter:
+    """Stands between a reporter and its gateway and counts what passes, heads included. One connection at a time: so a reporter posts."""
+
+    def __init__(self, to):
+        self.bytes = self.posts = 0
+        self.to = to.removeprefix("http://").split(":")
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            client, _ = self.listener.accept()
+            with client, socket.create_connection(self.to) as gateway:
+                self.posts += 1
+                back = threading.Thread(target=self.pump, args=(gateway, client))
+                back.start()
+                self.pump(client, gateway)
+                back.join()
+
+    def pump(self, source, sink):
+        try:
+            while piece := source.recv(65536):
+                self.bytes += len(piece)
+                sink.sendall(piece)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+
 class Engine(Process):
     """A vLLM on ports of its own; it comes back on the same ones."""
 
@@ -63,11 +94,11 @@ class Engine(Process):
         self.ports = free_ports(3)
         self.url = f"http://127.0.0.1:{self.ports[0]}"
 
-    def start(self, reporter=None):
+    def start(self, reporter=None, program=REPORTER):
         ports = [str(port) for port in self.ports]
         command = [str(HERE / "serve"), self.args.venv, self.args.model, *ports, str(self.blocks)]
         if reporter:
-            command = ["python3", str(REPORTER), "--worker", self.url, *reporter, "--", *command]
+            command = ["python3", str(program), "--worker", self.url, *reporter, "--", *command]
         super().__init__(command, self.logs / f"{self.name}.log", stdout=subprocess.DEVNULL)
 
     def ready(self, seconds=300):

@@ -34,7 +34,11 @@ fn wait_for_why(gateway: &Gateway, engine: &Process, part: &str) -> Value {
 }
 
 fn events_at(engine: &Process) -> String {
-    get(engine.url(), "/kv_event_sources").json()["0"]["endpoint"].as_str().unwrap().to_owned()
+    source_of(engine, "endpoint")
+}
+
+fn source_of(engine: &Process, what: &str) -> String {
+    get(engine.url(), "/kv_event_sources").json()["0"][what].as_str().unwrap().to_owned()
 }
 
 fn ask(url: &str, text: &str) -> u16 {
@@ -78,6 +82,26 @@ fn a_topic_under_which_nothing_comes_is_named() {
     }
     let view = wait_for_why(&gateway, &one, "it gets requests, but nothing has come");
     assert!(view["why"].as_str().unwrap().contains("topic `kv@wrong`"), "{view}");
+}
+
+#[test]
+fn a_wrong_topic_beside_a_working_replay_is_named_and_does_no_harm() {
+    let folder = scratch("visible-fetched");
+    let flags =
+        ["--events", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0", "--events-topic", "kv@right"];
+    let one = engine(&[&flags[..], &["--write-model", &folder]].concat());
+    let (url, at, replay) = (one.url(), events_at(&one), source_of(&one, "replay_endpoint"));
+    let config = format!(
+        "[[workers]]\nurl = \"{url}\"\nkv-events = {{ endpoint = \"{at}\", replay = \"{replay}\", topic = \"kv@wrong\" }}\n"
+    );
+    let config = written("visible-fetched.toml", &config);
+    let gateway = Gateway::start(&[], &["--model-path", &folder, "--config", &config]);
+    let is_reported = || (worker(&gateway, &one)["view"] == "reported").then_some(());
+    eventually("the replay tells that there is nothing yet", is_reported);
+    assert_eq!(ask(gateway.url(), "one prompt is enough "), 200);
+    let view = wait_for_why(&gateway, &one, "its events do not come from");
+    assert!(view["why"].as_str().unwrap().contains("topic `kv@wrong`"), "{view}");
+    assert_eq!(view["view"], "reported", "{view}");
 }
 
 #[test]

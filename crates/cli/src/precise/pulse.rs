@@ -50,7 +50,9 @@ impl Pulse {
         ear.tell(Change::Fed { worker: Arc::clone(worker), counters });
         let ingested = ear.ingested(worker.id);
         let fresh = Seen { fillings: view.desk.fillings, restarts: counters.restarts, before: ingested };
-        let seen = self.seen.entry(worker.id).or_insert(Seen { before: Ingested::default(), ..fresh });
+        // Answers may have come before the first look.
+        let seen =
+            self.seen.entry(worker.id).or_insert(Seen { fillings: 0, before: Ingested::default(), ..fresh });
         if std::mem::replace(&mut seen.fillings, view.desk.fillings) != view.desk.fillings {
             desk.worked();
         }

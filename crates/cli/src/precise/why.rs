@@ -35,6 +35,10 @@ pub enum Why {
     NothingYet(String),
     #[error("it gets requests, but nothing has come from {0}: does its --kv-events-config say the same?")]
     Mute(String),
+    #[error(
+        "its events do not come from {0}, they are fetched from its replay: does its --kv-events-config say the same?"
+    )]
+    Fetched(String),
     #[error("it gets requests, but its events have stopped")]
     Stopped,
     #[error(
@@ -80,7 +84,10 @@ impl Why {
     pub fn of_feed(known: CacheView, heard: &Heard, requests: u32) -> Option<Why> {
         let Heard { told, counters, trouble, from } = heard;
         match (told, trouble) {
-            (View::Reported, _) => (known == CacheView::Uncertain).then_some(Why::Contradicted),
+            (View::Reported, _) if known == CacheView::Uncertain => Some(Why::Contradicted),
+            (View::Reported, _) => {
+                (counters.unheard > 0 && counters.live == 0).then(|| Why::Fetched(from.clone()))
+            }
             (_, Some(trouble)) => Some(Why::NoLine(trouble.clone())),
             (View::Silent, None) if counters.batches > 0 => Some(Why::Stopped),
             (View::Silent, None) if requests >= MUTE_AFTER => Some(Why::Mute(from.clone())),

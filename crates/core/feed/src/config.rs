@@ -9,6 +9,8 @@ pub struct Config {
     pub held_batches_max: usize,
     /// The most blocks in them.
     pub held_blocks_max: usize,
+    /// After this long without an event, although the engine worked, a replay is asked whether there were any.
+    pub hush_after: Micros,
     /// After this long without an event, although the engine worked, the feed counts as silent.
     pub silent_after: Micros,
     /// So many answers that must have filled a block make a silence; fewer may be chance.
@@ -22,6 +24,7 @@ impl Default for Config {
         Config {
             held_batches_max: 4_096,
             held_blocks_max: 1 << 18,
+            hush_after: Micros::from_secs(2),
             silent_after: Micros::from_secs(10),
             silent_answers_min: 3,
             rebuild_after: Micros::from_secs(2),

@@ -5,6 +5,10 @@
 pub struct Counters {
     /// Batches that arrived, live or replayed, duplicates included.
     pub batches: u64,
+    /// Of them live.
+    pub live: u64,
+    /// Batches that should have come live, and were found by asking for a replay after a suspicious silence.
+    pub unheard: u64,
     /// Blocks stored by batches that were applied.
     pub blocks_stored: u64,
     /// Blocks removed by them.

@@ -116,10 +116,11 @@ impl Feed {
     pub fn heard(&mut self, seq: u64, batch: EventBatch, at: Moment, steps: &mut Vec<Step>) {
         self.counters.lag_s = (at.unix_s - batch.at_unix_s).max(0.0);
         self.arrived(&batch);
+        self.counters.live += 1;
         self.silence.heard();
-        match self.replay.map(|replay| replay.why) {
-            Some(Why::Join | Why::Reconnect | Why::Rebuild) => self.hold(seq, batch),
-            Some(Why::Gap) | None => self.take(seq, batch, Way::Live, steps),
+        match self.replay.is_some_and(|replay| replay.why.holds_live()) {
+            true => self.hold(seq, batch),
+            false => self.take(seq, batch, Way::Live, steps),
         }
         self.live_max = self.live_max.max(seq);
         self.tell_view(at.now, steps);
@@ -136,6 +137,9 @@ impl Feed {
         let why = replay.why;
         if is_first {
             self.replay_begins(why, seq, steps);
+        }
+        if why == Why::Hush && self.next == Some(seq) {
+            self.counters.unheard += 1;
         }
         self.take(seq, batch, Way::Replayed, steps);
         self.tell_view(now, steps);
@@ -179,7 +183,7 @@ impl Feed {
     /// Answers agree with what was reported, again and again. They are of the past: who is at the other end of a line that
     /// was lost, and what is yet to be told, they do not know.
     fn vouch(&mut self, steps: &mut Vec<Step>) {
-        if self.line != Line::Proven || self.replay.is_some_and(|replay| replay.why != Why::Gap) {
+        if self.line != Line::Proven || self.replay.is_some_and(|replay| replay.why.holds_live()) {
             return steps.push(Step::View(View::Uncertain));
         }
         self.standing = Standing::Sound;
@@ -189,11 +193,21 @@ impl Feed {
 
     /// Time has passed. To be called about once a second.
     pub fn tick(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        if self.rebuild.is_due(now) && self.line == Line::Proven && self.replay.is_none() {
-            self.plan_rebuild(now);
-            self.ask(Why::Rebuild, 0, steps);
+        if self.line == Line::Proven && self.replay.is_none() {
+            self.ask_what_is_due(now, steps);
         }
         self.tell_view(now, steps);
+    }
+
+    fn ask_what_is_due(&mut self, now: Micros, steps: &mut Vec<Step>) {
+        if self.rebuild.is_due(now) {
+            self.plan_rebuild(now);
+            self.ask(Why::Rebuild, 0, steps);
+        } else if let Some(next) = self.next
+            && self.silence.asks(self.config.hush_after, now)
+        {
+            self.ask(Why::Hush, next, steps);
+        }
     }
 
     fn arrived(&mut self, batch: &EventBatch) {

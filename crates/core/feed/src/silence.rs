@@ -1,7 +1,8 @@
 //! Whether an engine that works has stopped telling.
 //!
 //! Engines say nothing while they are idle, and nothing about what they found in their cache. So silence counts only while
-//! answers come that must have filled a block; or when the connection is gone.
+//! answers come that must have filled a block; or when the connection is gone. Before a verdict the engine's replay is asked:
+//! it may have told nothing, or others than us (a topic that is not ours).
 
 use warmroute_types::Micros;
 
@@ -12,13 +13,26 @@ use crate::config::Config;
 pub struct Silence {
     answers: u32,
     first_answer: Micros,
+    /// When the replay was last asked about it.
+    asked: Option<Micros>,
     down_since: Option<Micros>,
 }
 
 impl Silence {
-    /// A batch came.
+    /// A batch came, or it is certain that there was none.
     pub fn heard(&mut self) {
         self.answers = 0;
+        self.asked = None;
+    }
+
+    /// Whether a replay should be asked about it now; it is then taken as asked.
+    pub fn asks(&mut self, after: Micros, now: Micros) -> bool {
+        let since = self.asked.unwrap_or(self.first_answer);
+        let is_due = self.answers > 0 && now.since(since) >= after;
+        if is_due {
+            self.asked = Some(now);
+        }
+        is_due
     }
 
     /// An answer came that must have filled a block.

@@ -47,6 +47,15 @@ pub enum Why {
     Gap,
     /// To make an uncertain view exact again.
     Rebuild,
+    /// The engine works, and nothing comes: has it told nothing?
+    Hush,
+}
+
+impl Why {
+    /// Whether what comes live has to wait until the replay has told what was before.
+    pub fn holds_live(self) -> bool {
+        matches!(self, Why::Join | Why::Reconnect | Why::Rebuild)
+    }
 }
 
 /// What was applied last.

@@ -287,8 +287,8 @@ def _from_environment():
     return reporter
 
 
-def main():
-    """Starts the engine with a sitecustomize in front that loads this file in each of its processes."""
+def main(module=__file__):
+    """Starts the engine with a sitecustomize in front that arms this module in each of its processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True, help="the router's POST /events, e.g. http://router:9090/events")
     parser.add_argument("--worker", required=True, help="the engine's URL as the router knows it")
@@ -299,10 +299,10 @@ def main():
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         parser.error("which command starts the engine?")
-    here = os.path.dirname(os.path.abspath(__file__))
+    place, name = os.path.split(os.path.splitext(os.path.abspath(module))[0])
     folder = tempfile.mkdtemp(prefix="warmroute-reporter-")
     with open(os.path.join(folder, "sitecustomize.py"), "w", encoding="utf-8") as file:
-        file.write(f"import sys\nsys.path.insert(1, {here!r})\nimport warmroute_reporter\nwarmroute_reporter.arm()\n")
+        file.write(f"import sys\nsys.path.insert(1, {place!r})\nimport {name}\n{name}.arm()\n")
     os.environ.update(WARMROUTE_EVENTS_URL=args.url, WARMROUTE_WORKER=args.worker)
     if args.rank is not None:
         os.environ["WARMROUTE_RANK"] = str(args.rank)

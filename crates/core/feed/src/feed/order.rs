@@ -25,7 +25,7 @@ impl Feed {
                 }
             },
         }
-        if self.replay.is_none_or(|replay| replay.why == Why::Gap) {
+        if self.replay.is_none_or(|replay| !replay.why.holds_live()) {
             self.take_held(steps);
         }
     }
@@ -102,7 +102,7 @@ impl Feed {
                 Some(next) if seq < next => self.take_old(seq, batch, Way::Held, steps),
                 _ => self.apply(seq, batch, steps),
             }
-            if self.replay.is_some_and(|replay| replay.why != Why::Gap) {
+            if self.replay.is_some_and(|replay| replay.why.holds_live()) {
                 return;
             }
         }

@@ -24,7 +24,7 @@ impl Feed {
             }
             // It will never be possible again: memories only move on.
             Why::Rebuild => self.rebuild.call_off(),
-            Why::Join | Why::Reconnect | Why::Gap => {}
+            Why::Join | Why::Reconnect | Why::Gap | Why::Hush => {}
         }
     }
 
@@ -39,6 +39,8 @@ impl Feed {
             }
             // What the engine held before may yet be learned.
             (Why::Join, ReplayEnd::Failed) => self.plan_rebuild(now),
+            // All that was told is known, by whichever way it came.
+            (Why::Hush, ReplayEnd::Complete) => self.silence.heard(),
             _ => {}
         }
         match (end, replay.has_begun) {

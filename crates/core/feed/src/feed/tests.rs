@@ -401,11 +401,52 @@ fn an_engine_that_works_and_says_nothing_is_silent_until_it_speaks() {
         script.feed.worked(script.now, &mut script.steps);
     }
     script.pass(9);
-    script.expect("");
+    script.expect("?1");
+    script.end(ReplayEnd::Failed);
     script.pass(1);
     script.expect("silent");
     script.hear(1, 1);
     script.expect("+1001 reported");
+}
+
+#[test]
+fn what_is_told_to_others_only_is_found_by_asking() {
+    let mut script = Script::in_step(1, 1);
+    script.feed.worked(script.now, &mut script.steps);
+    script.pass(1);
+    script.expect("");
+    script.pass(1);
+    (1..=2).for_each(|seq| script.replay(1, seq));
+    script.end(ReplayEnd::Complete);
+    script.expect("?1 +1001 +1002");
+    assert_eq!((script.feed.counters().unheard, script.feed.counters().live), (2, 0));
+    script.pass(1_000);
+    script.expect("");
+}
+
+#[test]
+fn an_engine_that_had_nothing_to_tell_is_not_silent() {
+    let mut script = Script::in_step(1, 1);
+    for _ in 0..20 {
+        script.feed.worked(script.now, &mut script.steps);
+        script.pass(2);
+        script.end(ReplayEnd::Complete);
+        script.expect("?1");
+    }
+    assert_eq!((script.feed.view(), script.feed.counters().unheard), (View::Reported, 0));
+}
+
+#[test]
+fn what_comes_live_while_the_silence_is_asked_about_is_taken_at_once_and_once() {
+    let mut script = Script::in_step(1, 1);
+    script.feed.worked(script.now, &mut script.steps);
+    script.pass(2);
+    script.hear(1, 1);
+    script.expect("?1 +1001");
+    script.replay(1, 1);
+    script.end(ReplayEnd::Complete);
+    script.expect("");
+    assert_eq!((script.feed.counters().unheard, script.feed.counters().duplicates), (0, 1));
 }
 
 #[test]

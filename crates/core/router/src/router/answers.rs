@@ -35,10 +35,9 @@ impl<P: Policy> Router<P> {
         };
         let usage = Usage { cached_tokens, ..asked.usage };
         let block_tokens = self.fleet.block_tokens(decision.worker.id).unwrap_or(BLOCK_TOKENS);
-        if usage
-            .cached_tokens
-            .is_some_and(|cached| usage.prompt_tokens.saturating_sub(cached) >= 2 * block_tokens)
-        {
+        // What was expected is the next best guess: a feed that tells all knows it, and for one that does not it is too low.
+        let cached = usage.cached_tokens.or(decision.cached_tokens).unwrap_or(0);
+        if usage.prompt_tokens.saturating_sub(cached) >= 2 * block_tokens {
             self.fleet.filled(decision.worker.id);
         }
         let prompt = asked.prompt.filter(|_| asked.content == Content::Text);

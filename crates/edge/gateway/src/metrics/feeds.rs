@@ -12,12 +12,15 @@ use warmroute_types::CacheView;
 /// One count of a stream: its name and help, and how it is read.
 type FeedCount = (&'static str, &'static str, fn(&FeedReport) -> Option<u64>);
 
-const FEED_COUNTS: [FeedCount; 13] = [
+const FEED_COUNTS: [FeedCount; 14] = [
     ("feed_batches", "Batches of events that arrived, live or replayed", |f| Some(f.stream?.batches)),
     ("feed_gaps", "Times that a stream's sequence jumped", |f| Some(f.stream?.gaps)),
     ("feed_lost_batches", "Batches that no replay brought back", |f| Some(f.stream?.lost)),
     ("feed_replays", "Replays that were asked for", |f| Some(f.stream?.replays)),
     ("feed_restarts", "Times that an engine turned out to be a new process", |f| Some(f.stream?.restarts)),
+    ("feed_unheard", "Batches that did not come live and were found by asking for a replay", |f| {
+        Some(f.stream?.unheard)
+    }),
     ("feed_duplicates", "Batches that were known already", |f| Some(f.stream?.duplicates)),
     ("feed_unreadable_events", "Events that could not be read", |f| Some(f.stream?.unreadable)),
     ("feed_blocks_stored", "Reported blocks that entered the index", |f| Some(f.ingested.stored)),

@@ -93,6 +93,7 @@ class Engine(Process):
         self.args, self.logs, self.name, self.blocks = args, logs, name, blocks
         self.ports = free_ports(3)
         self.url = f"http://127.0.0.1:{self.ports[0]}"
+        self.topic = f"kv@127.0.0.1:{self.ports[0]}@tiny"
 
     def start(self, reporter=None, program=REPORTER):
         ports = [str(port) for port in self.ports]

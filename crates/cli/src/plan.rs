@@ -297,6 +297,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
     let listed: Result<Vec<_>, _> = entries.iter().map(WorkerEntry::listed).collect();
     check_events(&entries, options.events.kv_events_bind.as_deref())?;
+    anyhow::ensure!(options.events.events_token.as_deref() != Some(""), "events-token is empty");
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
     Ok(Sources {
         listed: listed?.concat(),
@@ -309,7 +310,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
 /// Endpoints that cannot be used, and topics that would not tell engines apart.
 fn check_events(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<()> {
     bind.map(str::parse::<Endpoint>).transpose().context("kv-events-bind")?;
-    let mut topics = BTreeSet::new();
+    let (mut topics, mut taken) = (BTreeSet::new(), Taken::default());
     for entry in entries {
         let Some(events) = &entry.kv_events else { continue };
         let context = || format!("kv-events of {}", entry.url);
@@ -323,12 +324,42 @@ fn check_events(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<(
             }
             endpoint => {
                 let (replay, ranks) = (events.replay.as_deref(), entry.ranks.unwrap_or(1));
-                Source::configured(endpoint, replay, &events.topic, ranks, &entry.url)
+                let sources = Source::configured(endpoint, replay, &events.topic, ranks, &entry.url);
+                sources
+                    .with_context(context)?
+                    .iter()
+                    .try_for_each(|source| taken.take(source))
                     .with_context(context)?;
             }
         }
     }
     Ok(())
+}
+
+/// Where streams and replays are: each is somebody's own, or one worker would be credited with another's cache.
+#[derive(Default)]
+struct Taken(Vec<(Endpoint, Option<String>)>);
+
+impl Taken {
+    fn take(&mut self, source: &Source) -> anyhow::Result<()> {
+        self.one(&source.endpoint, Some(source.topic.clone()))?;
+        source.replay.iter().try_for_each(|replay| self.one(replay, None))
+    }
+
+    /// Streams may share an endpoint where topics tell them apart: somebody forwards them.
+    fn one(&mut self, endpoint: &Endpoint, topic: Option<String>) -> anyhow::Result<()> {
+        let is_apart = |other: &Option<String>| match (other, &topic) {
+            (Some(other), Some(topic)) => other != topic && !other.is_empty() && !topic.is_empty(),
+            _ => false,
+        };
+        let mut others = self.0.iter().filter(|(other, _)| other == endpoint);
+        anyhow::ensure!(
+            others.all(|(_, topic)| is_apart(topic)),
+            "{endpoint} is taken already, by another worker, rank or replay: ranks count ports up from the first"
+        );
+        self.0.push((endpoint.clone(), topic));
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -403,6 +434,17 @@ mod tests {
                  [[workers]]\nurl = \"http://b\"\nkv-events = { endpoint = \"bind\", topic = \"t\" }",
                 "topic `t` is another engine's too",
             ),
+            (
+                "[[workers]]\nurl = \"http://a:1\"\nkv-events = { endpoint = \"tcp://*:5557\" }\n\
+                 [[workers]]\nurl = \"http://a:2\"\nkv-events = { endpoint = \"tcp://*:5557\" }",
+                "tcp://a:5557 is taken already",
+            ),
+            (
+                "[[workers]]\nurl = \"http://a\"\nranks = 2\n\
+                 kv-events = { endpoint = \"tcp://*:5557\", replay = \"tcp://*:5558\" }",
+                "tcp://a:5558 is taken already",
+            ),
+            ("[events]\nevents-token = \"\"", "events-token is empty"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();

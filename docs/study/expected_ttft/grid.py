@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Every policy on every workload at shares of its capacity, and who is best in each cell.
 
-    docs/study/expected_ttft/grid.py --lab "warmroute lab" --data FOLDER [--seeds 5] [--out grid.json] [--only conversation,b2b]
+    docs/study/expected_ttft/grid.py --lab "warmroute lab" --data FOLDER [--seeds 5] [--axis workers-32] [--only conversation,b2b]
 
 Capacity is the load at which round_robin's queue begins to grow: what it serves a second when far more is asked of it. Each
 cell is one `lab simulate` with the same arrivals for all policies. "Not worse" is a paired difference over the seeds whose 95 %
-interval reaches zero, or a mean within 2 % of the best.
+interval reaches zero, or a mean within 2 %. An axis changes one thing for all cells.
 """
 import argparse
 import json
@@ -15,45 +15,75 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+OURS = "expected_ttft"
 POLICIES = [
-    "expected_ttft", "round_robin", "least_loaded", "power_of_two", "session_affinity", "prefix_affinity", "cache_aware",
+    OURS, "round_robin", "least_loaded", "power_of_two", "session_affinity", "prefix_affinity", "cache_aware",
     "sticky_least_loaded", "weighted_score", "product", "dual_choice",
     "preble_e2", "dynamo_cost", "llmd_weights", "llmd_sticky", "lbgr", "mooncake_conductor", "chwbl", "aibrix",
 ]
+# Who knows nothing of caches: never to be worse than they are.
+FLOOR = ["round_robin", "least_loaded"]
 SHARES = [0.5, 0.8, 0.95, 1.1, 1.5]
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+# Flags, and how many times as many workers as 8: so many times the requests, and copies of a trace with nothing in common.
+AXES = {
+    "none": ([], 1),
+    "workers-2": (["--workers", "2"], 0.25),
+    "workers-32": (["--workers", "32"], 4),
+    "workers-128": (["--workers", "128"], 16),
+    "stale-1s": (["--refresh-s", "1"], 1),
+    "presumed": (["--view", "presumed"], 1),
+    "cache-quarter": (["--kv-tokens", "211500"], 1),
+    "cache-fourfold": (["--kv-tokens", "3384000"], 1),
+}
 
 
-def scenes(data):
+def scenes(data, times):
     """Name, flags, how far the rate is turned up to find the capacity."""
     mooncake, texts = os.path.join(data, "mooncake"), os.path.join(data, "sharegpt")
-    yield "conversation", ["--trace", f"{mooncake}/conversation_trace.jsonl.zst"], 20
-    yield "synthetic", ["--trace", f"{mooncake}/synthetic_trace.jsonl.zst"], 40
-    yield "sharegpt", ["--trace", f"{texts}/ShareGPT_V3_filtered_500.json.zst", "--sessions-per-s", "20", "--think-s", "2"], 400
-    yield "mtrag", ["--trace", f"{data}/mtrag/mtragun_reference.jsonl.zst", "--sessions-per-s", "20", "--think-s", "2"], 400
+    copies = ["--copies", str(times)] if times > 1 else []
+    yield "conversation", ["--trace", f"{mooncake}/conversation_trace.jsonl.zst"] + copies, 20
+    yield "synthetic", ["--trace", f"{mooncake}/synthetic_trace.jsonl.zst"] + copies, 40
+    yield "sharegpt", ["--trace", f"{texts}/ShareGPT_V3_filtered_500.json.zst", "--sessions-per-s", "20", "--think-s", "2"] + copies, 400
+    yield "mtrag", ["--trace", f"{data}/mtrag/mtragun_reference.jsonl.zst", "--sessions-per-s", "20", "--think-s", "2"] + copies, 400
     for name, surely in [("b2b", 4), ("codegen", 8), ("reasoning", 20), ("batch", 10), ("unique", 10), ("one-hot-prefix", 20), ("burst", 10)]:
-        yield name, ["--workload", name], surely
+        yield name, ["--workload", name], surely * times
     groups = ["--worker-group", "4", "--worker-group", "2:speed-percent=50", "--worker-group", "2:kv-tokens=400000"]
     yield "heterogeneous", ["--trace", f"{mooncake}/conversation_trace.jsonl.zst"] + groups, 20
 
 
-def lab(command, flags):
-    done = subprocess.run(command + ["simulate", "--bounds", "off", "--threads", "1", "--json", "-"] + flags, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(flags)}: {done.stderr.strip()[-400:]}")
-    return json.loads(done.stdout)["results"]
+class Lab:
+    def __init__(self, command, flags, requests):
+        self.command, self.flags, self.requests = command, flags, requests
 
+    def simulate(self, flags, bounds="off"):
+        fixed = ["simulate", "--bounds", bounds, "--threads", "1", "--json", "-"]
+        done = subprocess.run(self.command + fixed + self.flags + flags, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{' '.join(flags)}: {done.stderr.strip()[-400:]}")
+        return json.loads(done.stdout)
 
-def served(command, flags, scale, requests):
-    """Output tokens a second of round_robin at this scale."""
-    (result,) = lab(command, flags + ["--policies", "round_robin", "--rate-scale", str(scale), "--requests", str(requests)])
-    return result["output_tokens_per_s"]
+    def served(self, flags, scale, requests):
+        """Output tokens a second of round_robin at this scale."""
+        more = ["--policies", "round_robin", "--rate-scale", str(scale), "--requests", str(requests)]
+        (result,) = self.simulate(flags + more)["results"]
+        return result["output_tokens_per_s"]
 
+    def capacity(self, flags, surely):
+        """The rate scale that round_robin just serves."""
+        offered = self.served(flags, surely / 1000, min(self.requests, 600)) * 1000 / surely
+        return self.served(flags, surely, self.requests) / offered
 
-def capacity(command, flags, surely, requests):
-    """The rate scale that round_robin just serves."""
-    offered = served(command, flags, surely / 1000, min(requests, 600)) * 1000 / surely
-    return served(command, flags, surely, requests) / offered
+    def cell(self, name, flags, scale, options):
+        """Runs by policy, and what one cache as large as all could have held."""
+        flags = flags + ["--requests", str(self.requests), "--rate-scale", f"{scale:.4g}"]
+        runs = {}
+        for run in self.simulate(flags + ["--seeds", str(options.seeds), "--policies", options.policies])["results"]:
+            runs.setdefault(run["policy"], []).append(run)
+        pooled = None
+        if name in ("conversation", "synthetic"):
+            pooled = self.simulate(flags + ["--policies", "round_robin"], "on")["bounds"]["pooled_lru_token_hit_ratio"]
+        return runs, pooled
 
 
 def interval(differences):
@@ -62,15 +92,44 @@ def interval(differences):
     return STUDENT[len(differences)] * statistics.stdev(differences) / len(differences) ** 0.5
 
 
-def verdict(cell, metric, policy="expected_ttft"):
-    """How the policy compares with the best other: (ratio to it, its name, whether it is not worse)."""
-    values = lambda name: [run["ttft_ms"][metric] for run in cell[name]]
-    others = {name: statistics.mean(values(name)) for name in cell if name != policy}
-    best = min(others, key=others.get)
-    own = statistics.mean(values(policy))
-    differences = [a - b for a, b in zip(values(policy), values(best))]
-    slack = max(0.02 * others[best], interval(differences))
-    return own / others[best], best, statistics.mean(differences) <= slack
+def is_not_worse(own, other):
+    """Costs, run by run."""
+    differences = [a - b for a, b in zip(own, other)]
+    return statistics.mean(differences) <= max(0.02 * abs(statistics.mean(other)), interval(differences))
+
+
+def verdict(runs, cost):
+    """How we compare with the best other: our cost, ratio to it, its name, whether ours is not worse."""
+    costs = {name: [cost(run) for run in some] for name, some in runs.items()}
+    own = costs.pop(OURS)
+    best = min(costs, key=lambda name: statistics.mean(costs[name]))
+    ratio = statistics.mean(own) / (statistics.mean(costs[best]) or 1)
+    return statistics.mean(own), ratio, best, is_not_worse(own, costs[best])
+
+
+METRICS = {"mean": lambda run: run["ttft_ms"]["mean"], "p99": lambda run: run["ttft_ms"]["p99"], "goodput": lambda run: -run["goodput_rps"]}
+
+
+def judged(runs):
+    """By what we are worse than whom knows nothing of caches."""
+    return [f"{metric} {ratio:.2f} of {name}" for name in FLOOR if name in runs for metric in ("mean", "p99")
+            for _, ratio, _, fine in [verdict({OURS: runs[OURS], name: runs[name]}, METRICS[metric])] if not fine]
+
+
+def row(name, share, scale, runs, pooled, tally):
+    columns = [name, f"{share:.0%} (×{scale:.3g})"]
+    for metric, cost in METRICS.items():
+        own, ratio, best, fine = verdict(runs, cost)
+        tally.setdefault(metric, []).append(fine)
+        columns += [f"{abs(own):.4g}", f"{'green' if fine else '**red**'} {ratio:.2f} of {best}"]
+    worse = judged(runs)
+    tally.setdefault("not worse than " + " or ".join(FLOOR), []).append(not worse)
+    hit = statistics.mean(run["token_hit_ratio"] for run in runs[OURS])
+    columns += ["**" + ", ".join(worse) + "**" if worse else "no", f"{hit:.3f}"]
+    if pooled:
+        tally.setdefault("90 % of pooled LRU", []).append(hit >= 0.9 * pooled)
+        columns[-1] += f", {hit / pooled:.0%} of pooled LRU"
+    print("| " + " | ".join(columns) + " |", flush=True)
 
 
 def main():
@@ -78,51 +137,35 @@ def main():
     arguments.add_argument("--lab", default="warmroute lab")
     arguments.add_argument("--data", required=True)
     arguments.add_argument("--seeds", type=int, default=5)
-    arguments.add_argument("--requests", type=int, default=8000)
+    arguments.add_argument("--requests", type=int, default=4000, help="at 8 workers")
     arguments.add_argument("--policies", default=",".join(POLICIES))
     arguments.add_argument("--only", default="")
     arguments.add_argument("--shares", default=",".join(map(str, SHARES)))
-    arguments.add_argument("--view", default="exact")
-    arguments.add_argument("--flags", default="", help="more flags for every cell")
+    arguments.add_argument("--axis", choices=AXES, default="none")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count())
-    arguments.add_argument("--out")
     options = arguments.parse_args()
-    command, shares = options.lab.split(), [float(share) for share in options.shares.split(",")]
-    chosen = [scene for scene in scenes(options.data) if not options.only or scene[0] in options.only.split(",")]
-    common = ["--view", options.view, "--requests", str(options.requests)] + options.flags.split()
+    flags, times = AXES[options.axis]
+    view = [] if options.axis == "presumed" else ["--view", "exact"]
+    lab = Lab(options.lab.split(), view + flags, max(int(options.requests * times), 2000))
+    wanted = options.only.split(",") if options.only else None
+    # The unequal fleet has its own workers and caches.
+    chosen = [scene for scene in scenes(options.data, times) if (not wanted or scene[0] in wanted)
+              and (scene[0] != "heterogeneous" or options.axis in ("none", "stale-1s", "presumed"))]
 
     def one(scene):
         name, flags, surely = scene
-        more = options.flags.split()
-        full = capacity(command, flags + more, surely, options.requests)
-        cells = []
-        for share in shares:
-            runs = lab(command, flags + common + ["--rate-scale", f"{share * full:.4g}", "--seeds", str(options.seeds), "--policies", options.policies])
-            cell = {}
-            for run in runs:
-                cell.setdefault(run["policy"], []).append(run)
-            cells.append((share, cell))
-        return name, full, cells
+        full = lab.capacity(flags, surely)
+        return name, [(float(share), full * float(share), *lab.cell(name, flags, full * float(share), options)) for share in options.shares.split(",")]
 
-    results = {}
-    print(f"| workload | of capacity | mean TTFT ms | against the best other | p99 TTFT ms | against the best other | token hit | goodput/s (best other) |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| workload | of capacity | mean TTFT ms | against the best other | p99 TTFT ms | against the best other "
+          "| goodput/s | against the best other | worse than round_robin or least_loaded? | token hit |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    tally = {}
     with ThreadPoolExecutor(options.jobs) as pool:
-        for name, full, cells in pool.map(one, chosen):
-            results[name] = {"capacity": full, "cells": [{"share": share, "runs": cell} for share, cell in cells]}
-            for share, cell in cells:
-                policy = options.policies.split(",")[0]
-                own = cell[policy]
-                mean = lambda get: statistics.mean(get(run) for run in own)
-                columns = []
-                for metric in ("mean", "p99"):
-                    ratio, best, fine = verdict(cell, metric, policy)
-                    columns += [f"{mean(lambda run: run['ttft_ms'][metric]):.4g}", f"{'green' if fine else '**red**'} {ratio:.2f} of {best}"]
-                goodput = max((statistics.mean(run["goodput_rps"] for run in runs), other) for other, runs in cell.items() if other != policy)
-                print(f"| {name} | {share:.0%} (×{share * full:.3g}) | {' | '.join(columns)} | {mean(lambda run: run['token_hit_ratio']):.3f} | {mean(lambda run: run['goodput_rps']):.4g} ({goodput[0]:.4g} {goodput[1]}) |", flush=True)
-    if options.out:
-        with open(options.out, "w") as file:
-            json.dump(results, file)
+        for name, cells in pool.map(one, chosen):
+            for share, scale, runs, pooled in cells:
+                row(name, share, scale, runs, pooled, tally)
+    print("\n" + "; ".join(f"{what}: {sum(fine)} of {len(fine)}" for what, fine in tally.items()))
 
 
 main()

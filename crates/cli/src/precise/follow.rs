@@ -49,6 +49,17 @@ pub struct Finding {
 enum Way {
     Streams(Vec<Source>),
     Polls,
+    /// By a reporter's posts, if at all.
+    Posts(Asked),
+}
+
+/// Whether an engine for which reporters may speak is asked for events of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It had none, and may be restarted with some.
+    Again,
+    /// The operator said no.
+    Never,
 }
 
 /// An engine that is followed. Dropped, it is not any more.
@@ -62,17 +73,25 @@ pub struct Followed {
     unheard: Vec<(Arc<Worker>, Why)>,
     _subscribers: Vec<Subscriber>,
     poll: Option<JoinHandle<()>>,
+    /// Of one that has nothing to be listened to.
+    asked: Option<Asked>,
 }
 
 impl Followed {
+    /// Whether it had no events and may have some by now.
+    pub fn may_publish(&self) -> bool {
+        self.asked == Some(Asked::Again)
+    }
+
     /// The feed of a worker that publishes itself, or is polled.
     pub fn desk_of(&self, worker: &Worker) -> Option<Arc<Desk>> {
         self.desks.iter().find(|desk| desk.worker == worker.address).cloned()
     }
 
-    /// Why nothing is heard of a worker that should publish itself.
-    pub fn unheard(&self, worker: &Worker) -> Option<Why> {
-        self.unheard.iter().find(|(other, _)| **other == *worker).map(|(_, why)| why.clone())
+    /// Why nothing is heard of a worker.
+    pub fn unheard(&self, worker: &Worker) -> Why {
+        let why = self.unheard.iter().find(|(other, _)| **other == *worker).map(|(_, why)| why.clone());
+        why.unwrap_or(Why::NoPosts)
     }
 
     /// Where a worker's events come from, for people.
@@ -106,17 +125,10 @@ pub async fn find(
     configured: Option<EventsEntry>,
 ) -> Result<Finding, Why> {
     let engine = Engine::new(url);
-    let is_polled = configured.as_ref().is_some_and(|events| events.endpoint == "poll");
-    let sources = match configured.as_ref().filter(|_| !is_polled) {
-        Some(events) if events.endpoint == "off" && means.takes_posts => Vec::new(),
-        Some(events) if events.endpoint == "off" => return Err(Why::SwitchedOff),
-        Some(events) if events.endpoint == "bind" => means.awaited(events, ranks(workers), url)?,
-        configured => engine.sources(configured, ranks(workers)).await.map_err(|error| error.to_string())?,
-    };
-    if sources.is_empty() && !is_polled && !means.takes_posts {
-        return Err(Why::NoEvents);
+    let way = find_way(means, &engine, workers, configured.as_ref()).await?;
+    if let Way::Streams(sources) = &way {
+        check_ranks(url, sources, workers)?;
     }
-    check_ranks(url, &sources, workers)?;
     note_capacity(&engine, means, workers).await;
     let cards = engine.cards().await.map_err(|error| error.to_string())?;
     let card = cards.first().ok_or_else(|| "the engine lists no model".to_owned())?;
@@ -124,8 +136,31 @@ pub async fn find(
     adapters.for_each(|adapter| means.gateway.router().know_lora(&adapter.id));
     let Aligned { matching, print } = align(&engine, card, &means.paths, means.matching).await?;
     let writing = Writing { names: cards.iter().map(|card| card.id.clone()).collect(), print, matching };
-    let way = if is_polled { Way::Polls } else { Way::Streams(sources) };
     Ok(Finding { engine, writing, way })
+}
+
+/// How an engine's events come, by what the operator says or by what it says itself.
+async fn find_way(
+    means: &Means,
+    engine: &Engine,
+    workers: &[Arc<Worker>],
+    configured: Option<&EventsEntry>,
+) -> Result<Way, Why> {
+    match configured.map(|events| (events.endpoint.as_str(), events)) {
+        Some(("poll", _)) => return Ok(Way::Polls),
+        Some(("off", _)) if means.takes_posts => return Ok(Way::Posts(Asked::Never)),
+        Some(("off", _)) => return Err(Why::SwitchedOff),
+        Some(("bind", events)) => {
+            return means.awaited(events, ranks(workers), &engine.url).map(Way::Streams);
+        }
+        _ => {}
+    }
+    let sources = engine.sources(configured, ranks(workers)).await.map_err(|error| error.to_string())?;
+    match sources.is_empty() {
+        false => Ok(Way::Streams(sources)),
+        true if means.takes_posts => Ok(Way::Posts(Asked::Again)),
+        true => Err(Why::NoEvents),
+    }
 }
 
 /// Ranks that are listed and ranks that there are must be the same.
@@ -165,21 +200,20 @@ impl Means {
             let (worker, matching) = (Arc::clone(worker), Some(matching.clone()));
             self.ear.tell(Change::Aligned { worker, matching });
         }
-        Ok(match way {
-            Way::Streams(sources) => self.listen(sources, workers),
+        let mut followed = Followed::default();
+        match way {
+            Way::Streams(sources) => self.listen(&mut followed, sources, workers),
+            Way::Posts(asked) => followed.asked = Some(asked),
             Way::Polls => {
-                let mut followed = Followed::default();
                 let (task, desks) = self.poll(engine, workers);
                 (followed.poll, followed.desks) = (Some(task), desks);
-                followed
             }
-        })
+        }
+        Ok(followed)
     }
 
-    fn listen(&self, sources: Vec<Source>, workers: &[Arc<Worker>]) -> Followed {
-        let mut followed = Followed::default();
-        // Without any, reporters may speak for them.
-        for worker in workers.iter().filter(|_| !sources.is_empty()) {
+    fn listen(&self, followed: &mut Followed, sources: Vec<Source>, workers: &[Arc<Worker>]) {
+        for worker in workers {
             match self.stream(worker, &sources) {
                 Ok(subscriber) => {
                     followed.desks.push(subscriber.desk());
@@ -189,7 +223,6 @@ impl Means {
             }
         }
         followed.sources = sources;
-        followed
     }
 
     /// Engines that connect to us, where the operator says so without naming where.

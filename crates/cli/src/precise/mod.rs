@@ -316,6 +316,8 @@ impl Standing {
             }
             Symptom::Restarted if has_streams => return Search::Again,
             Symptom::Silent if has_streams && is_answered => return Search::Again,
+            // Only reporters could speak for it. It may have been restarted with events of its own.
+            _ if followed.may_publish() && is_answered => return Search::Again,
             Symptom::Well | Symptom::Silent | Symptom::Restarted => {}
         }
         Search::No
@@ -346,9 +348,10 @@ impl Standing {
 
 /// Why a worker's cache is known no better than it is.
 fn why(followed: &Followed, view: &WorkerView, desk: Option<&Desk>, ear: &Ear) -> Option<Why> {
-    let Some(desk) = desk else { return Some(followed.unheard(&view.worker).unwrap_or(Why::NoPosts)) };
+    let Some(desk) = desk else { return Some(followed.unheard(&view.worker)) };
     let heard = Heard {
         told: desk.view(),
+        doubt: desk.doubt(),
         counters: desk.counters(),
         trouble: desk.trouble(),
         from: followed.origin(&view.worker),

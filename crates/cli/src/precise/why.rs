@@ -3,7 +3,7 @@
 //! A wrong setting must never look like an empty cache. So whatever keeps events from being used has a sentence here, with
 //! what to do about it where there is something to do.
 
-use warmroute_events::{Counters, SharedTopic, View};
+use warmroute_events::{Counters, Doubt, SharedTopic, View};
 use warmroute_types::CacheView;
 
 /// Why.
@@ -13,7 +13,7 @@ pub enum Why {
     SwitchedOff,
     #[error("the engine publishes no KV events; docs/precise.md says which flags it needs")]
     NoEvents,
-    #[error("no reporter has posted its events yet")]
+    #[error("no KV events of its own are listened to, and no reporter has posted any for it yet")]
     NoPosts,
     /// As whoever found out says it: files, templates, endpoints.
     #[error("{0}")]
@@ -61,6 +61,7 @@ const MUTE_AFTER: u32 = 8;
 /// What is known of one worker's feed.
 pub struct Heard {
     pub told: View,
+    pub doubt: Option<Doubt>,
     pub counters: Counters,
     /// Why nothing can come.
     pub trouble: Option<String>,
@@ -82,8 +83,9 @@ impl Why {
 
     /// Why a feed is worth less than it could be, `None` where it is not. `requests`: so many were sent.
     pub fn of_feed(known: CacheView, heard: &Heard, requests: u32) -> Option<Why> {
-        let Heard { told, counters, trouble, from } = heard;
+        let Heard { told, doubt, counters, trouble, from } = heard;
         match (told, trouble) {
+            (View::Reported, Some(trouble)) => Some(Why::NoLine(trouble.clone())),
             (View::Reported, _) if known == CacheView::Uncertain => Some(Why::Contradicted),
             (View::Reported, _) => {
                 (counters.unheard > 0 && counters.live == 0).then(|| Why::Fetched(from.clone()))
@@ -92,10 +94,12 @@ impl Why {
             (View::Silent, None) if counters.batches > 0 => Some(Why::Stopped),
             (View::Silent, None) if requests >= MUTE_AFTER => Some(Why::Mute(from.clone())),
             (View::Silent, None) => Some(Why::NothingYet(from.clone())),
-            (View::Uncertain, None) if counters.lost > 0 => Some(Why::Lost),
-            (View::Uncertain, None) if counters.unreadable > 0 => Some(Why::Unreadable),
-            (View::Uncertain, None) if known == CacheView::Uncertain => Some(Why::Asking),
-            (View::Uncertain, None) => None,
+            (View::Uncertain, None) => match doubt {
+                Some(Doubt::Contradicted) => Some(Why::Contradicted),
+                Some(Doubt::Lost) => Some(Why::Lost),
+                Some(Doubt::Unreadable) => Some(Why::Unreadable),
+                None => (known == CacheView::Uncertain).then_some(Why::Asking),
+            },
         }
     }
 }
@@ -106,24 +110,27 @@ mod tests {
 
     #[test]
     fn a_feed_says_what_keeps_it_from_being_believed() {
-        let why = |told, known, lost, trouble: Option<&str>, requests| {
-            let counters = Counters { lost, ..Counters::default() };
+        let why = |told, known, doubt, trouble: Option<&str>, requests| {
             let heard = Heard {
                 told,
-                counters,
+                doubt,
+                counters: Counters::default(),
                 trouble: trouble.map(str::to_owned),
                 from: "tcp://a:1, topic `kv`".to_owned(),
             };
             Why::of_feed(known, &heard, requests).map_or(String::new(), |why| why.to_string())
         };
-        assert_eq!(why(View::Reported, CacheView::Reported, 3, None, 9), "");
-        assert!(why(View::Reported, CacheView::Uncertain, 0, None, 9).contains("less in its cache"));
-        assert_eq!(why(View::Silent, CacheView::Presumed, 0, Some("no connection"), 0), "no connection");
-        assert!(why(View::Silent, CacheView::Presumed, 0, None, 0).contains("nothing has come yet"));
+        assert_eq!(why(View::Reported, CacheView::Reported, None, None, 9), "");
+        assert!(why(View::Reported, CacheView::Uncertain, None, None, 9).contains("less in its cache"));
+        assert_eq!(why(View::Silent, CacheView::Presumed, None, Some("no connection"), 0), "no connection");
+        assert!(why(View::Silent, CacheView::Presumed, None, None, 0).contains("nothing has come yet"));
         assert!(
-            why(View::Silent, CacheView::Presumed, 0, None, 8)
+            why(View::Silent, CacheView::Presumed, None, None, 8)
                 .contains("topic `kv`: does its --kv-events-config")
         );
-        assert!(why(View::Uncertain, CacheView::Uncertain, 1, None, 1).contains("replay_endpoint"));
+        let uncertain = |doubt| why(View::Uncertain, CacheView::Uncertain, Some(doubt), None, 1);
+        assert!(uncertain(Doubt::Lost).contains("replay_endpoint"));
+        assert!(uncertain(Doubt::Contradicted).contains("less in its cache"));
+        assert!(uncertain(Doubt::Unreadable).contains("could not be read"));
     }
 }

@@ -119,17 +119,19 @@ fn restart_now_and_then(world: &World, request: usize, answered: &str) {
 
 /// How long until the prompts that the fault concerned are predicted right.
 fn heal(world: &mut World, kind: Kind, turns: &[usize]) -> u128 {
-    let began = Instant::now();
+    let (began, is_lasting) = (Instant::now(), matches!(kind, Kind::Stays(_)));
     let mut numbers: Vec<usize> = (0..turns.len()).collect();
     patiently(&format!("views are right again: {:?}", world.gateway.workers()), || {
         // To and fro, since a cycle evicts exactly what comes next.
         numbers.reverse();
         let asked = numbers.iter().map(|&number| world.ask(&conversation(number, turns[number])));
-        let wrong = asked.filter(|asked| asked.predicted > asked.cached + BLOCK).count();
+        // A view that stays uncertain promises less than there is, on purpose.
+        let is_under = |asked: &Asked| !is_lasting && asked.predicted + BLOCK < asked.cached;
+        let wrong = asked.filter(|asked| asked.predicted > asked.cached + BLOCK || is_under(asked)).count();
         (wrong <= 3).then_some(())
     });
     let healed_ms = began.elapsed().as_millis();
-    if !matches!(kind, Kind::Stays(_)) {
+    if !is_lasting {
         patiently(&format!("every view is reported again: {:?}", world.gateway.workers()), || {
             (0..turns.len()).for_each(|number| _ = world.ask(&conversation(number, turns[number])));
             world.gateway.workers().iter().all(|worker| worker["view"] == "reported").then_some(())
@@ -206,7 +208,10 @@ fn every_fault_of_a_stream_is_survived_within_bounds() {
             (hit >= clean * hit_share_min, "too many hits were lost"),
             (clean >= 0.5, "there was little to lose"),
             (predicted >= 0.2, "next to nothing was promised"),
-            (healed_ms < 60_000, "it took too long to be right again"),
+            (
+                healed_ms < if matches!(kind, Kind::Stays(_)) { 60_000 } else { 30_000 },
+                "it took too long to be right again",
+            ),
         ];
         let missed = bounds.into_iter().filter(|(holds, _)| !holds);
         broken.extend(missed.map(|(_, what)| format!("{name}: {what}")));

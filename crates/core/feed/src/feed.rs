@@ -18,7 +18,7 @@ use crate::groups::Groups;
 use crate::held::{Held, Room};
 use crate::rebuild::Rebuild;
 use crate::silence::Silence;
-use crate::state::{Credit, Known, Line, Replay, Standing, Way, Why};
+use crate::state::{Credit, Doubt, Known, Line, Replay, Standing, Way, Why};
 use crate::step::{Moment, ReplayEnd, Step, View};
 
 /// One worker's event stream.
@@ -68,6 +68,15 @@ impl Feed {
         self.told
     }
 
+    /// Why the view is worth less than it could be, if it is the stream's fault.
+    pub fn doubt(&self) -> Option<Doubt> {
+        match (self.credit, self.standing) {
+            (Credit::Withdrawn, _) => Some(Doubt::Contradicted),
+            (Credit::Given, Standing::Doubted(doubt)) => Some(doubt),
+            (Credit::Given, Standing::Unknown | Standing::Sound) => None,
+        }
+    }
+
     /// What has been counted.
     pub fn counters(&self) -> Counters {
         Counters { next_seq: self.next, ..self.counters }
@@ -114,7 +123,7 @@ impl Feed {
 
     /// A live batch.
     pub fn heard(&mut self, seq: u64, batch: EventBatch, at: Moment, steps: &mut Vec<Step>) {
-        self.counters.lag_s = (at.unix_s - batch.at_unix_s).max(0.0);
+        self.counters.lag_s = lag_s(at.unix_s, batch.at_unix_s);
         self.arrived(&batch);
         self.counters.live += 1;
         self.silence.heard();
@@ -253,6 +262,12 @@ impl Feed {
             _ => View::Uncertain,
         }
     }
+}
+
+/// How long a batch was under way. More than a day is somebody's clock, or none.
+fn lag_s(now_unix_s: f64, at_unix_s: f64) -> f64 {
+    let lag_s = now_unix_s - at_unix_s;
+    if (0.0..86_400.0).contains(&lag_s) { lag_s } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use warmroute_types::EventBatch;
+use warmroute_types::{CacheEvent, EventBatch};
+
+/// Tokens of a usual block.
+const BLOCK_TOKENS: usize = 16;
 
 /// Batches by number, bounded.
 #[derive(Debug, Default)]
@@ -72,7 +75,12 @@ impl Held {
     }
 }
 
+/// In blocks; many tokens weigh as much as the blocks that they would fill.
 fn weight(batch: &EventBatch) -> usize {
     let (stored, removed) = batch.blocks();
-    (stored + removed) as usize
+    let tokens = |event: &CacheEvent| match event {
+        CacheEvent::Stored(stored) => stored.tokens.len(),
+        CacheEvent::Removed(_) | CacheEvent::Cleared => 0,
+    };
+    (stored + removed) as usize + batch.events.iter().map(tokens).sum::<usize>() / BLOCK_TOKENS
 }

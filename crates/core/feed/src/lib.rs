@@ -28,4 +28,5 @@ mod step;
 pub use config::Config;
 pub use counters::Counters;
 pub use feed::Feed;
+pub use state::Doubt;
 pub use step::{Moment, ReplayEnd, Step, View};

@@ -13,8 +13,8 @@ use crate::config::Config;
 pub struct Silence {
     answers: u32,
     first_answer: Micros,
-    /// When the replay was last asked about it.
-    asked: Option<Micros>,
+    /// After how many of them the replay was last asked, and when.
+    asked: Option<(u32, Micros)>,
     down_since: Option<Micros>,
 }
 
@@ -27,10 +27,10 @@ impl Silence {
 
     /// Whether a replay should be asked about it now; it is then taken as asked.
     pub fn asks(&mut self, after: Micros, now: Micros) -> bool {
-        let since = self.asked.unwrap_or(self.first_answer);
-        let is_due = self.answers > 0 && now.since(since) >= after;
+        let (answers, since) = self.asked.unwrap_or((0, self.first_answer));
+        let is_due = self.answers > answers && now.since(since) >= after;
         if is_due {
-            self.asked = Some(now);
+            self.asked = Some((self.answers, now));
         }
         is_due
     }

@@ -16,8 +16,19 @@ pub enum Line {
 pub enum Standing {
     Unknown,
     Sound,
-    /// Something of it was lost, or could not be read.
-    Doubted,
+    /// Something of it is missing.
+    Doubted(Doubt),
+}
+
+/// Why what a stream has told is not the whole truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// Batches were lost, and no replay had them.
+    Lost,
+    /// An event could not be read.
+    Unreadable,
+    /// Answers contradict it.
+    Contradicted,
 }
 
 /// Whether answers let the stream's word count, however whole the stream is.

@@ -115,6 +115,8 @@ pub(crate) struct Ingest {
     spans: Vec<NamedSpan>,
     /// It has spoken of slower memory.
     has_tiers: bool,
+    /// Tokens of its largest block.
+    block_tokens: Option<u32>,
     counted: Ingested,
     stream: Option<Counters>,
     awaited: Option<Awaited>,
@@ -191,7 +193,9 @@ impl Reported {
         for event in events {
             match event {
                 CacheEvent::Stored(blocks) => {
-                    block_tokens = Some(blocks.block_tokens);
+                    // The last block of a prompt may be told before it is full.
+                    block_tokens = block_tokens.max(Some(blocks.block_tokens)).max(source.block_tokens);
+                    source.block_tokens = block_tokens;
                     let root = self.root_of(&source.matching, blocks);
                     source.store(index, worker, root, blocks);
                 }
@@ -200,6 +204,13 @@ impl Reported {
             }
         }
         block_tokens
+    }
+
+    /// Another process may cut its blocks otherwise.
+    pub fn emptied(&self, worker: WorkerId) {
+        if let Some(source) = self.sources.read().get(&worker) {
+            source.lock().block_tokens = None;
+        }
     }
 
     /// An adapter that engines serve, before they have told anything of it.
@@ -238,6 +249,7 @@ impl Ingest {
             blocks: Blocks::default(),
             spans: Vec::new(),
             has_tiers: false,
+            block_tokens: None,
             counted: Ingested::default(),
             stream: None,
             awaited: None,

@@ -118,6 +118,20 @@ class ReporterTest(unittest.TestCase):
         self.until_held(1)
         self.assertGreaterEqual(self.reporter.snapshots, 1)
 
+    def test_a_large_snapshot_comes_in_several_posts(self):
+        self.store(*range(20))
+        self.until_held(*range(20))
+        self.router.source, self.router.next, self.router.held = None, None, {}
+        limit, wr.POST_BYTES_MAX = wr.POST_BYTES_MAX, 1_000
+        try:
+            self.store(20)
+            self.until_held(*range(21))
+        finally:
+            wr.POST_BYTES_MAX = limit
+        snapshot = [post["reset"] for post in self.router.posts]
+        self.assertEqual(snapshot.count(True), 1)
+        self.assertGreater(len(snapshot) - snapshot.index(True), 8)
+
     def test_evictions_are_merged_and_bytes_are_hex(self):
         events = [{"type": "BlockRemoved", "block_hashes": [n], "medium": "GPU"} for n in range(3)]
         self.assertEqual(wr.merge(events), [{"type": "BlockRemoved", "block_hashes": [0, 1, 2], "medium": "GPU"}])

@@ -8,8 +8,9 @@ Attach it to vLLM by starting vLLM through it; nothing needs to be installed or 
 
 It wraps the block pool's take_events(), collects stores and evictions for 100 ms and posts them as JSON from a thread of
 its own; the engine never waits. Posts are numbered. One that fails is sent again, one that the router missed is asked for
-by the router (409 with the number it expects), and where too much is missing a snapshot of everything held is sent. What
-waits is bounded: beyond that it is dropped and a snapshot follows. Needs Python 3.9 and nothing else.
+by the router (409 with the number it expects), and where too much is missing a snapshot of everything held is sent, in
+several posts where it is large. What waits is bounded: beyond that it is dropped and a snapshot follows. It speaks for one
+data-parallel rank. Needs Python 3.9 and nothing else.
 
 Another engine's block manager is attached by hand:
 
@@ -37,6 +38,7 @@ import uuid
 BATCH_S = 0.1
 WAITING_EVENTS_MAX = 100_000
 KEPT_POSTS_MAX = 64
+POST_BYTES_MAX = 8 << 20  # about; the router takes four times as much
 TIMEOUT_S = 5.0
 RETRY_S_MAX = 5.0
 
@@ -49,10 +51,11 @@ class Reporter:
         self._url = url + ("&" if "?" in url else "?") + urllib.parse.urlencode(query)
         self._token, self._rank, self._batch_s = token, rank, batch_s
         self._source = uuid.uuid4().hex
-        self._lock = threading.Lock()
-        self._waiting, self._waiting_events, self._overflown = [], 0, False
-        self._mirror = {}
-        self._kept, self._seq = {}, 0
+        self._lock = threading.Lock()  # what waits: held for an append only, the engine must not wait
+        self._waiting = []
+        self._mirror_lock = threading.Lock()  # what is held, and what is to be posted of it
+        self._mirror, self._overflown = {}, False
+        self._kept, self._seq, self._snapshot_end = {}, 0, 0
         self.posts = self.bytes = self.snapshots = self.failures = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="warmroute-reporter", daemon=True)
@@ -74,14 +77,13 @@ class Reporter:
     def add(self, events):
         """Events in the JSON form of POST /events, in order."""
         with self._lock:
-            if self._waiting_events + len(events) > WAITING_EVENTS_MAX:
-                # The mirror still has to follow; what is posted instead is a snapshot.
-                for event in self._waiting + list(events):
-                    self._reflect(event)
-                self._waiting, self._waiting_events, self._overflown = [], 0, True
-                return
             self._waiting.extend(events)
-            self._waiting_events += len(events)
+            is_full = len(self._waiting) > WAITING_EVENTS_MAX
+        if is_full:
+            # The sender is stuck. The mirror still has to follow; what is posted instead is a snapshot.
+            with self._mirror_lock:
+                self._take_waiting()
+                self._overflown = True
 
     def close(self, timeout_s=2.0):
         """Posts what is waiting and ends."""
@@ -104,20 +106,36 @@ class Reporter:
             if ended:
                 return
 
-    def _collect(self):
+    def _take_waiting(self):
+        """What waits, reflected in the order in which it came: the mirror's lock is held."""
         with self._lock:
-            events, overflown = self._waiting, self._overflown
-            self._waiting, self._waiting_events, self._overflown = [], 0, False
-            for event in events:
-                self._reflect(event)
-            snapshot = self._snapshot() if overflown or len(self._kept) >= KEPT_POSTS_MAX else None
-        if snapshot is not None:
-            self._kept.clear()
-            self._keep(snapshot, reset=True)
-        elif events:
-            self._keep(merge(events), reset=False)
+            events, self._waiting = self._waiting, []
+        for event in events:
+            self._reflect(event)
+        return events
 
-    def _keep(self, events, reset):
+    def _collect(self):
+        with self._mirror_lock:
+            events = self._take_waiting()
+            piled = sum(seq >= self._snapshot_end for seq in self._kept)
+            if self._overflown or piled >= KEPT_POSTS_MAX:
+                self._keep_snapshot()
+            elif events:
+                self._keep(merge(events))
+
+    def _keep_snapshot(self):
+        """Everything, instead of what was to be posted."""
+        self._kept.clear()
+        self._overflown = False
+        self._keep(self._snapshot(), reset=True)
+        self._snapshot_end = self._seq
+
+    def _keep(self, events, reset=False):
+        for part in parts(events):
+            self._keep_post(part, reset)
+            reset = False
+
+    def _keep_post(self, events, reset):
         post = {"source": self._source, "seq": self._seq, "ts": time.time(), "reset": reset, "events": events}
         if self._rank is not None:
             post["rank"] = self._rank
@@ -135,10 +153,8 @@ class Reporter:
                     del self._kept[done]
             elif expected not in self._kept:
                 # It lacks posts that are gone here, or it is a new router: everything, once.
-                with self._lock:
-                    snapshot = self._snapshot()
-                self._kept.clear()
-                self._keep(snapshot, reset=True)
+                with self._mirror_lock:
+                    self._keep_snapshot()
 
     def _post(self, body):
         request = urllib.request.Request(self._url, body, {"content-type": "application/json"})
@@ -200,12 +216,27 @@ def merge(events):
     merged = []
     for event in events:
         last = merged[-1] if merged else None
-        if (last is not None and event["type"] == last["type"] == "BlockRemoved"
+        if event["type"] != "BlockRemoved":
+            merged.append(event)
+        elif (last is not None and last["type"] == "BlockRemoved"
                 and all(event.get(k) == last.get(k) for k in ("medium", "group_idx"))):
-            last["block_hashes"] = last["block_hashes"] + event["block_hashes"]
+            last["block_hashes"].extend(event["block_hashes"])
         else:
-            merged.append(dict(event))
+            merged.append(dict(event, block_hashes=list(event["block_hashes"])))
     return merged
+
+
+def parts(events):
+    """Events in posts that a router takes; no events are one post, too."""
+    part, weight = [], 0
+    for event in events:
+        cost = 300 + 24 * len(event.get("block_hashes", ())) + 8 * len(event.get("token_ids", ()))
+        if part and weight + cost > POST_BYTES_MAX:
+            yield part
+            part, weight = [], 0
+        part.append(event)
+        weight += cost
+    yield part
 
 
 def plain(value):

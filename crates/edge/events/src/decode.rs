@@ -38,6 +38,12 @@ pub fn decode(payload: &[u8]) -> Result<EventBatch, BadBatch> {
     Ok(batch)
 }
 
+/// Reads one event and adds it to a batch.
+pub(crate) fn decode_event(event: &[u8], batch: &mut EventBatch) {
+    // One that cannot be read is counted there.
+    let _ = read_events(&mut Reader::new(event), 1, batch);
+}
+
 /// A batch of which nothing could be read; it still has its place in the sequence.
 pub(crate) fn unreadable(payload: &[u8]) -> EventBatch {
     EventBatch { unreadable: 1, print: xxh3_64(payload), ..EventBatch::default() }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use warmroute_feed::{Config, Counters, Feed, Moment, ReplayEnd, Step, View};
+use warmroute_feed::{Config, Counters, Doubt, Feed, Moment, ReplayEnd, Step, View};
 use warmroute_types::{Address, Micros};
 
 use crate::listener::Listener;
@@ -121,6 +121,11 @@ impl Desk {
     /// What the view is worth.
     pub fn view(&self) -> View {
         self.state.lock().feed.view()
+    }
+
+    /// Why the view is worth less than it could be, if it is the stream's fault.
+    pub fn doubt(&self) -> Option<Doubt> {
+        self.state.lock().feed.doubt()
     }
 
     /// What has been counted.

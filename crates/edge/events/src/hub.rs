@@ -10,21 +10,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use thiserror::Error;
-use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
-use warmroute_types::Address;
-use warmroute_zmtp::{Endpoint, Error, Incoming, Listener as Socket, Message, Sub};
+use warmroute_types::{Address, MAX_WORKERS};
+use warmroute_zmtp::{Endpoint, Error, Incoming, Listener as Socket, Message, Options, Sub};
 
 use crate::desk::Desk;
 use crate::listener::Listener;
 use crate::source::host_of;
-use crate::station::{Arrival, Config, News, Station};
+use crate::station::{Config, Inlet, News, Station};
 use crate::subscriber::Subscriber;
 
 /// Topics that nobody awaits and that are remembered, to be named.
 const STRANGERS_MAX: usize = 64;
 /// Connections at one time.
-const CONNECTIONS_MAX: usize = 8_192;
+const CONNECTIONS_MAX: usize = MAX_WORKERS;
+/// Anybody can connect: no message is larger than this. An engine's step fills a tenth of it.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// A bound socket. Dropping it closes it; the subscribers it gave out then hear nothing more.
 pub struct Hub {
@@ -58,7 +59,7 @@ struct Places {
 /// Where one worker's messages go.
 struct Place {
     desk: Arc<Desk>,
-    arrivals: mpsc::Sender<Arrival>,
+    inlet: Inlet,
 }
 
 impl Hub {
@@ -100,8 +101,8 @@ impl Hub {
         let desk = Arc::new(Desk::new(worker, self.config.feed.clone(), listener));
         desk.set_trouble(Some(places.nobody(topic, &self.endpoint)));
         let station = Station::new(Arc::clone(&desk), self.config.clone(), replay, topic);
-        let (arrivals, inbox) = Station::inbox();
-        let place = Place { desk: Arc::clone(&desk), arrivals };
+        let (inlet, inbox) = Station::inbox();
+        let place = Place { desk: Arc::clone(&desk), inlet };
         places.by_topic.insert(Bytes::copy_from_slice(topic.as_bytes()), place);
         Ok(Subscriber::of(desk, vec![tokio::spawn(station.run(inbox))]))
     }
@@ -143,12 +144,13 @@ async fn accept(socket: Socket, awaited: Arc<Awaited>, config: Config) {
 struct Line {
     number: u64,
     peer: String,
-    known: HashMap<Bytes, mpsc::Sender<Arrival>>,
+    known: HashMap<Bytes, Inlet>,
 }
 
 async fn follow(incoming: Incoming, number: u64, awaited: Arc<Awaited>, config: Config) {
     let mut line = Line { number, peer: incoming.peer().to_owned(), known: HashMap::new() };
-    let mut sub = match Sub::accept(incoming, b"", &config.socket).await {
+    let limited = Options { message_bytes_max: MESSAGE_BYTES_MAX, ..config.socket };
+    let mut sub = match Sub::accept(incoming, b"", &limited).await {
         Ok(sub) => sub,
         Err(error) => return tracing::debug!(%error, "a stranger connected"),
     };
@@ -159,8 +161,8 @@ async fn follow(incoming: Incoming, number: u64, awaited: Arc<Awaited>, config: 
         }
     };
     let why = format!("the engine's connection from {} ended: {error}", line.peer);
-    for arrivals in line.known.into_values() {
-        let _ = arrivals.send(Arrival { line: number, news: News::Down(why.clone()) }).await;
+    for inlet in line.known.into_values() {
+        let _ = inlet.tell(number, News::Down(why.clone())).await;
     }
 }
 
@@ -168,25 +170,25 @@ impl Line {
     async fn pass(&mut self, message: Message, awaited: &Awaited) {
         let line = self.number;
         let Some(topic) = message.first().cloned() else { return };
-        let current = self.known.get(&topic).filter(|arrivals| !arrivals.is_closed()).cloned();
-        let arrivals = match current {
-            Some(arrivals) => arrivals,
+        let current = self.known.get(&topic).filter(|inlet| !inlet.is_closed()).cloned();
+        let inlet = match current {
+            Some(inlet) => inlet,
             None => {
-                let Some(arrivals) = awaited.find(&topic, &self.peer) else { return };
-                let _ = arrivals.send(Arrival { line, news: News::Up(self.peer.clone()) }).await;
-                self.known.insert(topic, arrivals.clone());
-                arrivals
+                let Some(inlet) = awaited.find(&topic, &self.peer) else { return };
+                let _ = inlet.tell(line, News::Up(self.peer.clone())).await;
+                self.known.insert(topic, inlet.clone());
+                inlet
             }
         };
-        let _ = arrivals.send(Arrival { line, news: News::Message(message) }).await;
+        let _ = inlet.pass(line, message).await;
     }
 }
 
 impl Awaited {
-    fn find(&self, topic: &Bytes, peer: &str) -> Option<mpsc::Sender<Arrival>> {
+    fn find(&self, topic: &Bytes, peer: &str) -> Option<Inlet> {
         let mut places = self.places.lock();
-        match places.by_topic.get(topic).filter(|place| !place.arrivals.is_closed()) {
-            Some(place) => Some(place.arrivals.clone()),
+        match places.by_topic.get(topic).filter(|place| !place.inlet.is_closed()) {
+            Some(place) => Some(place.inlet.clone()),
             None => {
                 places.note_stranger(topic, peer, &self.endpoint);
                 None

@@ -78,6 +78,9 @@ impl Refused {
     }
 }
 
+/// Each forgets what the other has said.
+const SEVERAL: &str = "several reporters post for this worker: start one for each";
+
 /// The longest name of a source.
 const SOURCE_BYTES_MAX: usize = 128;
 
@@ -91,6 +94,8 @@ pub struct Inbox {
 /// One worker's reporter: the process that speaks for it now, and what it has said.
 struct Reporter {
     source: String,
+    /// The one that spoke before it. If it speaks again, there are two.
+    former: String,
     next_seq: Option<u64>,
     desk: Arc<Desk>,
 }
@@ -145,7 +150,12 @@ impl Inbox {
             return Err(Refused::Full(reporters.len()));
         }
         let desk = Arc::new(Desk::new(worker.clone(), self.config.feed.clone(), Arc::clone(&self.listener)));
-        let reporter = Arc::new(Mutex::new(Reporter { source: String::new(), next_seq: None, desk }));
+        let reporter = Arc::new(Mutex::new(Reporter {
+            source: String::new(),
+            former: String::new(),
+            next_seq: None,
+            desk,
+        }));
         reporters.insert(worker.clone(), Arc::clone(&reporter));
         Ok(reporter)
     }
@@ -174,6 +184,11 @@ impl Reporter {
     /// A new process, or a snapshot: what was known is forgotten, and this is the beginning.
     fn begin(&mut self, post: Post) {
         let is_same = self.next_seq.map(|_| self.source == post.source);
+        if is_same == Some(false) {
+            let are_two = post.source == self.former;
+            self.desk.set_trouble(are_two.then(|| SEVERAL.to_owned()));
+            self.former = std::mem::take(&mut self.source);
+        }
         self.source = post.source;
         self.next_seq = Some(post.seq.saturating_add(1));
         self.desk.tell(|feed, at, steps| {

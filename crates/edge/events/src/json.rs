@@ -18,11 +18,12 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use warmroute_types::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
+use warmroute_types::EventBatch;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::decode::{BadBatch, decode};
+use crate::decode::{BadBatch, decode, decode_event};
 use crate::msgpack::{Head, Reader};
+use crate::transcode::transcode;
 
 /// What a reporter posted.
 #[derive(Debug, PartialEq)]
@@ -60,51 +61,17 @@ struct Wire<'a> {
     events: Vec<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct Event<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    block_hashes: Option<Vec<Hash<'a>>>,
-    parent_block_hash: Option<Hash<'a>>,
-    token_ids: Option<Vec<u32>>,
-    block_size: Option<u32>,
-    lora_id: Option<i64>,
-    #[serde(borrow)]
-    lora_name: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    medium: Option<Cow<'a, str>>,
-    extra_keys: Option<Vec<Option<Vec<Key>>>>,
-    group_idx: Option<u16>,
-    #[serde(borrow)]
-    kv_cache_spec_kind: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Hash<'a> {
-    Unsigned(u64),
-    Signed(i64),
-    #[serde(borrow)]
-    Hex(Cow<'a, str>),
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Key {
-    Text(String),
-    Other(serde::de::IgnoredAny),
-}
-
 /// Reads a JSON body.
 pub fn read_json(body: &[u8]) -> Result<Post, String> {
     let wire: Wire<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let at_unix_s = if wire.ts.is_finite() { wire.ts } else { 0.0 };
     let mut batch = EventBatch { at_unix_s, rank: wire.rank, print: xxh3_64(body), ..EventBatch::default() };
+    let mut event = Vec::new();
     for raw in wire.events {
-        match serde_json::from_str::<Event<'_>>(raw.get()).ok().map(Event::read) {
-            Some(Ok(Some(event))) => batch.events.push(event),
-            Some(Ok(None)) => {}
-            Some(Err(BadEvent)) | None => batch.unreadable += 1,
+        event.clear();
+        match transcode(raw.get(), &mut event) {
+            Ok(()) => decode_event(&event, &mut batch),
+            Err(_) => batch.unreadable += 1,
         }
     }
     let kind = PostKind::of(wire.reset);
@@ -129,98 +96,10 @@ pub fn read_msgpack(body: &[u8]) -> Result<Post, String> {
     Ok(Post { source: source.to_owned(), seq, kind: PostKind::of(is_reset), batch })
 }
 
-struct BadEvent;
-
-impl Event<'_> {
-    fn read(self) -> Result<Option<CacheEvent>, BadEvent> {
-        match self.kind.as_ref() {
-            "BlockStored" => self.stored().map(|stored| Some(CacheEvent::Stored(stored))),
-            "BlockRemoved" => {
-                let (medium, group) = (medium(self.medium.as_deref()), self.group_idx.unwrap_or(0));
-                let names = names(self.block_hashes)?;
-                Ok(Some(CacheEvent::Removed(RemovedBlocks { names, medium, group })))
-            }
-            "AllBlocksCleared" => Ok(Some(CacheEvent::Cleared)),
-            _ => Ok(None),
-        }
-    }
-
-    fn stored(self) -> Result<StoredBlocks, BadEvent> {
-        let names = names(self.block_hashes)?;
-        let tokens = self.token_ids.ok_or(BadEvent)?;
-        let block_tokens = self.block_size.ok_or(BadEvent)?;
-        let is_whole =
-            block_tokens > 0 && names.len().checked_mul(block_tokens as usize) == Some(tokens.len());
-        let is_full = self.kv_cache_spec_kind.is_none_or(|kind| kind == "full_attention");
-        let attention = if is_whole && is_full { Attention::Full } else { Attention::Other };
-        let parent = self.parent_block_hash.map(Hash::name).transpose()?;
-        let lora = self.lora_name.map(|name| name.as_ref().into());
-        let keys = self.extra_keys.unwrap_or_default();
-        let (salt, text_blocks) = content(&keys, parent.is_none(), lora.as_deref());
-        Ok(StoredBlocks {
-            text_blocks: text_blocks.map_or(names.len() as u32, |blocks| blocks.min(names.len() as u32)),
-            names,
-            parent,
-            tokens,
-            block_tokens,
-            lora: lora.or_else(|| self.lora_id.map(|id| format!("#{id}").into())),
-            salt,
-            medium: medium(self.medium.as_deref()),
-            group: Group { index: self.group_idx.unwrap_or(0), attention },
-        })
-    }
-}
-
-/// The salt, and the first block that is not only text.
-fn content(keys: &[Option<Vec<Key>>], is_first: bool, lora: Option<&str>) -> (Option<Box<str>>, Option<u32>) {
-    let (mut salt, mut ends_at) = (None, None);
-    for (block, keys) in keys.iter().enumerate() {
-        for key in keys.iter().flatten() {
-            match key {
-                Key::Text(text) if lora == Some(text) => {}
-                Key::Text(text) if is_first && block == 0 => salt = Some(text.as_str().into()),
-                Key::Text(_) | Key::Other(_) => {
-                    ends_at.get_or_insert(block as u32);
-                }
-            }
-        }
-    }
-    (salt, ends_at)
-}
-
-fn names(hashes: Option<Vec<Hash<'_>>>) -> Result<Vec<u64>, BadEvent> {
-    hashes.ok_or(BadEvent)?.into_iter().map(Hash::name).collect()
-}
-
-impl Hash<'_> {
-    fn name(self) -> Result<u64, BadEvent> {
-        match self {
-            Hash::Unsigned(name) => Ok(name),
-            Hash::Signed(name) => Ok(name as u64),
-            Hash::Hex(text) => hex(&text).map(|bytes| xxh3_64(&bytes)).ok_or(BadEvent),
-        }
-    }
-}
-
-fn hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
-    let digits = digits.filter(|digits| !digits.is_empty() && digits.len() % 2 == 0)?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
-}
-
-fn medium(name: Option<&str>) -> Medium {
-    match name.map(str::to_ascii_uppercase).as_deref() {
-        None | Some("GPU") => Medium::Gpu,
-        Some("DISK" | "STORAGE") => Medium::Disk,
-        Some(name) if name.starts_with("CPU") => Medium::Host,
-        Some(_) => Medium::External,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warmroute_types::{CacheEvent, Medium, RemovedBlocks, StoredBlocks};
 
     fn post(events: &str) -> Post {
         read_json(format!(r#"{{"source":"s","seq":3,"ts":1.5,"events":[{events}]}}"#).as_bytes()).unwrap()
@@ -257,6 +136,30 @@ mod tests {
                {"type":"BlockRemoved","block_hashes":"no list"},{"no":"type"},{"type":"AllBlocksCleared"}"#,
         );
         assert_eq!((post.batch.events.as_slice(), post.batch.unreadable), (&[CacheEvent::Cleared][..], 4));
+    }
+
+    #[test]
+    fn places_and_adapters_mean_what_they_mean_on_the_wire() {
+        let post = post(
+            r#"{"type":"BlockRemoved","block_hashes":[1],"medium":"GPU","locality":"REMOTE"},
+               {"type":"BlockStored","block_hashes":[2],"parent_block_hash":"0a0b","token_ids":[1,2],"block_size":2,
+                "lora_id":3,"extra_keys":[[3]]}"#,
+        );
+        let [CacheEvent::Removed(removed), CacheEvent::Stored(stored)] = &post.batch.events[..] else {
+            panic!("{post:?}")
+        };
+        assert_eq!(removed.medium, Medium::External);
+        assert_eq!((stored.lora.as_deref(), stored.text_blocks), (Some("#3"), 1));
+        assert_eq!(stored.parent, Some(xxh3_64(&[10, 11])));
+    }
+
+    #[test]
+    fn blocks_without_their_tokens_are_not_understood() {
+        let post = post(
+            r#"{"type":"BlockStored","block_hashes":[1,2,3],"token_ids":[1,2],"block_size":2},
+               {"type":"BlockStored","block_hashes":[1],"token_ids":[1,2],"block_size":0}"#,
+        );
+        assert_eq!((post.batch.events.len(), post.batch.unreadable), (0, 2));
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod replay;
 mod source;
 mod station;
 mod subscriber;
+mod transcode;
 mod trtllm;
 
 pub use decode::{BadBatch, decode};
@@ -34,5 +35,5 @@ pub use poller::{Polled, Poller};
 pub use source::{Direction, Source, SourceError, read_server_info, read_vllm_sources};
 pub use station::Config;
 pub use subscriber::{Subscriber, subscribe};
-pub use warmroute_feed::{Counters, Step, View};
+pub use warmroute_feed::{Counters, Doubt, Step, View};
 pub use warmroute_zmtp::{BadEndpoint, Endpoint};

@@ -1,6 +1,6 @@
 //! Follows TensorRT-LLM by what polls of `POST /kv_cache_events` return. Whoever has an HTTP client does the polling.
 //!
-//! Each rank's events are numbered together, so one poller serves all ranks of an engine and one feed stands behind each.
+//! One poll brings the events of all ranks of an engine, each rank's with numbers of their own; one feed stands behind each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::trtllm;
 pub struct Poller {
     desks: BTreeMap<Option<u16>, Line>,
     window_max: u32,
-    /// The number of the last event, of whichever rank.
-    last_id: Option<u64>,
+    /// By the engine's rank, the number of its last event.
+    last_ids: BTreeMap<Option<u16>, u64>,
 }
 
-/// A rank's feed. Numbers are the engine's, of all ranks together, so each rank counts its own.
+/// A worker's feed. Where an engine is one worker, the events of all its ranks go there, so each line counts anew.
 struct Line {
     desk: Arc<Desk>,
     next_seq: u64,
@@ -45,7 +45,7 @@ impl Poller {
             Line { desk, next_seq: 0, is_up: false }
         };
         let desks = workers.into_iter().map(|worker| (worker.rank, line(worker))).collect();
-        Poller { desks, window_max: 0, last_id: None }
+        Poller { desks, window_max: 0, last_ids: BTreeMap::new() }
     }
 
     /// A poll's answer.
@@ -56,9 +56,10 @@ impl Poller {
         self.desks.values().for_each(|line| line.desk.set_trouble(None));
         self.desks.values_mut().for_each(Line::up);
         for event in events {
-            self.count(event.seq);
+            let last_id = self.last_ids.insert(event.batch.rank, event.seq);
             let rank = event.batch.rank.filter(|_| !self.desks.contains_key(&None));
             if let Some(line) = self.desks.get_mut(&rank) {
+                line.count(event.seq, last_id);
                 line.hear(event.batch);
             }
         }
@@ -78,18 +79,6 @@ impl Poller {
     pub fn desks(&self) -> Vec<Arc<Desk>> {
         self.desks.values().map(|line| Arc::clone(&line.desk)).collect()
     }
-
-    /// Numbers that jump ahead were taken by somebody else, or fell out of the engine's buffer; numbers that go back are of a
-    /// new process. Both concern every rank.
-    fn count(&mut self, id: u64) {
-        match self.last_id.replace(id) {
-            Some(last) if id <= last => self.desks.values_mut().for_each(Line::restart),
-            Some(last) if id > last + 1 => {
-                self.desks.values_mut().for_each(|line| line.next_seq += id - last - 1)
-            }
-            _ => {}
-        }
-    }
 }
 
 impl Line {
@@ -105,9 +94,19 @@ impl Line {
         }
     }
 
+    /// Numbers that jump ahead were taken by somebody else, or fell out of the engine's buffer; numbers that go back are of a
+    /// new process.
+    fn count(&mut self, id: u64, last_id: Option<u64>) {
+        match last_id {
+            Some(last) if id <= last => self.restart(),
+            Some(last) => self.next_seq = self.next_seq.saturating_add(id - last - 1),
+            None => {}
+        }
+    }
+
     fn hear(&mut self, batch: warmroute_types::EventBatch) {
         let seq = self.next_seq;
-        self.next_seq += 1;
+        self.next_seq = seq.saturating_add(1);
         self.desk.tell_without_replay(|feed, at, steps| feed.heard(seq, batch, at, steps));
     }
 
@@ -187,10 +186,11 @@ mod tests {
         let workers = Address::parse("http://trt", Some(2)).unwrap();
         let mut poller = Poller::new(workers, &warmroute_feed::Config::default(), &listener);
         let body = br#"[{"event_id":0,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[1]}},
-            {"event_id":1,"attention_dp_rank":0,"data":{"type":"removed","block_hashes":[2]}},
-            {"event_id":2,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[3]}}]"#;
+            {"event_id":0,"attention_dp_rank":0,"data":{"type":"removed","block_hashes":[2]}},
+            {"event_id":1,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[3]}}]"#;
         assert_eq!(poller.polled(body).unwrap(), Polled { events: 3 });
-        let removed = |rank: usize| poller.desks()[rank].counters().blocks_removed;
-        assert_eq!((removed(0), removed(1)), (1, 2));
+        let counters = |rank: usize| poller.desks()[rank].counters();
+        assert_eq!((counters(0).blocks_removed, counters(1).blocks_removed), (1, 2));
+        assert_eq!((counters(0).restarts, counters(1).restarts), (0, 0), "each rank has numbers of its own");
     }
 }

@@ -1,13 +1,14 @@
 //! Where one worker's events arrive, whichever way they come, and its feed is driven.
 //!
 //! One task a worker: live messages, replays and the passing of time meet here and nowhere else, so the feed sees them one
-//! after another. Its inbox is bounded; when it is full the socket is not read, and the engine's own queue takes over.
+//! after another. Its inbox is bounded, in messages and in bytes; when it is full the socket is not read, and the engine's own
+//! queue takes over.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use warmroute_feed::{Feed, Moment, Step};
 use warmroute_types::EventBatch;
@@ -19,6 +20,8 @@ use crate::replay::{Replay, Reply, numbered};
 
 /// Live messages that wait for the feed.
 const WAITING_MAX: usize = 256;
+/// And their kilobytes. A message that has more than that alone waits until it is alone.
+const WAITING_KIB_MAX: u32 = 64 << 10;
 /// Replays follow each other no faster, or two engines under one name would have us and them do nothing else.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
@@ -55,9 +58,38 @@ pub struct Arrival {
 pub enum News {
     /// A connection, from there.
     Up(String),
-    Message(Message),
+    /// A message, with the room that it takes.
+    Message(Message, OwnedSemaphorePermit),
     /// It has ended, for this reason.
     Down(String),
+}
+
+/// The way into a station, for every connection of its worker.
+#[derive(Clone)]
+pub struct Inlet {
+    arrivals: mpsc::Sender<Arrival>,
+    room: Arc<Semaphore>,
+}
+
+/// Nobody is there to take it.
+pub struct Closed;
+
+impl Inlet {
+    pub fn is_closed(&self) -> bool {
+        self.arrivals.is_closed()
+    }
+
+    pub async fn tell(&self, line: u64, news: News) -> Result<(), Closed> {
+        self.arrivals.send(Arrival { line, news }).await.map_err(|_| Closed)
+    }
+
+    /// Waits for room, so that whoever reads a socket stops reading it.
+    pub async fn pass(&self, line: u64, message: Message) -> Result<(), Closed> {
+        let bytes: usize = message.iter().map(Bytes::len).sum();
+        let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).clamp(1, WAITING_KIB_MAX);
+        let room = Arc::clone(&self.room).acquire_many_owned(kib).await.map_err(|_| Closed)?;
+        self.tell(line, News::Message(message, room)).await
+    }
 }
 
 /// So many messages over a connection whose place another has taken: that is no leftover of a process that ended.
@@ -94,8 +126,9 @@ impl Station {
     }
 
     /// Where to send what arrives.
-    pub fn inbox() -> (mpsc::Sender<Arrival>, mpsc::Receiver<Arrival>) {
-        mpsc::channel(WAITING_MAX)
+    pub fn inbox() -> (Inlet, mpsc::Receiver<Arrival>) {
+        let (arrivals, inbox) = mpsc::channel(WAITING_MAX);
+        (Inlet { arrivals, room: Arc::new(Semaphore::new(WAITING_KIB_MAX as usize)) }, inbox)
     }
 
     /// Runs until nobody can send any more.
@@ -125,9 +158,11 @@ impl Station {
                 }
             }
             News::Down(why) => self.end(arrival.line, why),
-            News::Message(_) if self.lines.are_rivals => {}
-            News::Message(message) if arrival.line == self.lines.current => self.take_message(&message),
-            News::Message(_) => self.strike(),
+            News::Message(..) if self.lines.are_rivals => {}
+            News::Message(message, _room) if arrival.line == self.lines.current => {
+                self.take_message(&message)
+            }
+            News::Message(..) => self.strike(),
         }
     }
 

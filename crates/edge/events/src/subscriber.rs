@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use warmroute_feed::{Counters, View};
 use warmroute_types::Address;
@@ -13,7 +12,7 @@ use crate::backoff::Backoff;
 use crate::desk::Desk;
 use crate::listener::Listener;
 use crate::source::Source;
-use crate::station::{Arrival, Config, News, Station};
+use crate::station::{Config, Inlet, News, Station};
 
 /// One worker's event stream, followed until this is dropped. The worker's view is then as it was told last; whoever drops
 /// it decides what that means.
@@ -26,11 +25,10 @@ pub struct Subscriber {
 pub fn subscribe(worker: Address, source: Source, listener: Arc<dyn Listener>, config: Config) -> Subscriber {
     let desk = Arc::new(Desk::new(worker, config.feed.clone(), listener));
     let station = Station::new(Arc::clone(&desk), config.clone(), source.replay.clone(), &source.topic);
-    desk.set_trouble(Some(format!("not connected to {} yet", source.endpoint)));
-    let (arrivals, inbox) = Station::inbox();
+    let (inlet, inbox) = Station::inbox();
     let tasks = vec![
         tokio::spawn(station.run(inbox)),
-        tokio::spawn(keep_connected(Arc::clone(&desk), source, config, arrivals)),
+        tokio::spawn(keep_connected(Arc::clone(&desk), source, config, inlet)),
     ];
     Subscriber { desk, tasks }
 }
@@ -77,7 +75,7 @@ impl Drop for Subscriber {
     }
 }
 
-async fn keep_connected(desk: Arc<Desk>, source: Source, config: Config, arrivals: mpsc::Sender<Arrival>) {
+async fn keep_connected(desk: Arc<Desk>, source: Source, config: Config, inlet: Inlet) {
     let (worker, endpoint) = (&desk.worker, &source.endpoint);
     let mut backoff = Backoff::new(xxh3_64(worker.to_string().as_bytes()));
     loop {
@@ -86,7 +84,7 @@ async fn keep_connected(desk: Arc<Desk>, source: Source, config: Config, arrival
             Ok(sub) => {
                 tracing::info!(%worker, %endpoint, "following KV events");
                 backoff.reset();
-                forward(sub, endpoint, &arrivals).await
+                forward(sub, endpoint, &inlet).await
             }
             Err(error) => {
                 desk.set_trouble(Some(down(endpoint, &error)));
@@ -94,7 +92,7 @@ async fn keep_connected(desk: Arc<Desk>, source: Source, config: Config, arrival
             }
         };
         tracing::debug!(%worker, %endpoint, %error, "no KV events");
-        if arrivals.is_closed() {
+        if inlet.is_closed() {
             return;
         }
         tokio::time::sleep(backoff.pause()).await;
@@ -102,21 +100,19 @@ async fn keep_connected(desk: Arc<Desk>, source: Source, config: Config, arrival
 }
 
 /// Passes messages on until the connection ends; says why. There is one connection at a time.
-async fn forward(mut sub: Sub, endpoint: &Endpoint, arrivals: &mpsc::Sender<Arrival>) -> Error {
-    let mut news = News::Up(endpoint.to_string());
-    loop {
-        if arrivals.send(Arrival { line: 0, news }).await.is_err() {
-            return Error::Gone;
-        }
-        news = match sub.receive().await {
-            Ok(message) => News::Message(message),
+async fn forward(mut sub: Sub, endpoint: &Endpoint, inlet: &Inlet) -> Error {
+    let mut passed = inlet.tell(0, News::Up(endpoint.to_string())).await;
+    while passed.is_ok() {
+        passed = match sub.receive().await {
+            Ok(message) => inlet.pass(0, message).await,
             Err(error) => {
                 // A station that is gone needs no news.
-                let _ = arrivals.send(Arrival { line: 0, news: News::Down(down(endpoint, &error)) }).await;
+                let _ = inlet.tell(0, News::Down(down(endpoint, &error))).await;
                 return error;
             }
         };
     }
+    Error::Gone
 }
 
 fn down(endpoint: &Endpoint, error: &Error) -> String {

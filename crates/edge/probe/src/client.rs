@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 
 /// Metrics pages of a few hundred KB are normal; more than this is not read.
 const BODY_BYTES_MAX: usize = 8 << 20;
+/// What is asked for by POST may be all that an engine has stored since the last time: events, as much as a post may bring.
+const TOLD_BYTES_MAX: usize = 32 << 20;
 
 /// Why there was no answer.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +120,7 @@ async fn ask(
     }
     let response = sender.send_request(request).await?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await.map_err(NoAnswer::Body)?;
+    let bytes_max = if question.method == Method::POST { TOLD_BYTES_MAX } else { BODY_BYTES_MAX };
+    let body = Limited::new(response.into_body(), bytes_max).collect().await.map_err(NoAnswer::Body)?;
     Ok((status, body.to_bytes()))
 }

@@ -7,7 +7,7 @@ use warmroute_types::{CacheEvent, EventBatch};
 
 use super::Feed;
 use crate::prints::PRINTS_MAX;
-use crate::state::{Line, Standing, Way, Whose, Why};
+use crate::state::{Doubt, Line, Standing, Way, Whose, Why};
 use crate::step::Step;
 
 impl Feed {
@@ -72,7 +72,7 @@ impl Feed {
         self.settle(&batch.events);
         if batch.unreadable > 0 && self.standing == Standing::Sound {
             // What could not be read may have been a removal. A replay would say the same again.
-            self.standing = Standing::Doubted;
+            self.standing = Standing::Doubted(Doubt::Unreadable);
         }
         if !batch.events.is_empty() {
             steps.push(Step::Apply(batch.events));
@@ -131,7 +131,7 @@ impl Feed {
         }
         self.counters.lost += to.saturating_sub(from);
         if self.standing == Standing::Sound {
-            self.standing = Standing::Doubted;
+            self.standing = Standing::Doubted(Doubt::Lost);
         }
     }
 }

@@ -9,7 +9,7 @@ use warmroute_types::{EventBatch, Micros};
 use super::Feed;
 use crate::groups::Groups;
 use crate::rebuild::Rebuild;
-use crate::state::{Credit, Known, Line, Replay, Standing, Way, Why};
+use crate::state::{Credit, Doubt, Known, Line, Replay, Standing, Way, Why};
 use crate::step::{ReplayEnd, Step};
 
 impl Feed {
@@ -34,7 +34,7 @@ impl Feed {
         match (replay.why, end) {
             // Whether the same process is there, and what we missed, nobody has said.
             (Why::Reconnect, ReplayEnd::Failed) => {
-                self.standing = Standing::Doubted;
+                self.standing = Standing::Doubted(Doubt::Lost);
                 self.plan_rebuild(now);
             }
             // What the engine held before may yet be learned.

@@ -96,6 +96,7 @@ impl<P: Policy> Router<P> {
     /// The cache is another one from now on: what was promised of the former says nothing about it.
     fn empty(&self, worker: &Worker) {
         reported::forget(&self.index, worker.id);
+        self.reported.emptied(worker.id);
         self.fleet.revise(worker, |belief| Belief { life: belief.reborn().life, ..belief });
     }
 

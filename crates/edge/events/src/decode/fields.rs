@@ -197,8 +197,14 @@ impl<'a> Fields<'a> {
         let lora = self.lora_name.map(quote).or_else(|| self.lora_id.map(|id| format!("#{id}").into()));
         let (names, tokens) = (self.names.ok_or(Malformed)?, self.tokens.ok_or(Malformed)?);
         let mut group = self.group;
+        let named_tokens = names.len().checked_mul(self.block_size as usize).ok_or(Malformed)?;
+        // Some tell what they have moved elsewhere without its tokens.
+        let is_short = named_tokens > tokens.len() && !tokens.is_empty();
+        if self.block_size == 0 && !names.is_empty() || is_short {
+            return Err(Malformed);
+        }
         // Groups that cache only some of a sequence's blocks name fewer than their tokens fill.
-        if self.block_size == 0 || names.len().checked_mul(self.block_size as usize) != Some(tokens.len()) {
+        if named_tokens != tokens.len() {
             group.attention = Attention::Other;
         }
         let mut content = Content { text_blocks: names.len() as u32, salt: self.salt };

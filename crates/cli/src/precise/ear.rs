@@ -8,7 +8,7 @@ use warmroute_events::{Listener, Step, View};
 use warmroute_fleet::Worker;
 use warmroute_gateway::Gateway;
 use warmroute_router::{Change, Ingested};
-use warmroute_types::{Address, CacheView, WorkerId};
+use warmroute_types::{Address, WorkerId};
 
 /// Turns what feeds tell into changes of the router.
 pub struct Ear {
@@ -71,11 +71,7 @@ impl Ear {
 
     /// What the router makes of a worker's events at this moment.
     pub fn view_of(&self, worker: WorkerId) -> View {
-        match self.gateway.router().cache_view(worker) {
-            CacheView::Reported => View::Reported,
-            CacheView::Uncertain => View::Uncertain,
-            CacheView::Presumed => View::Silent,
-        }
+        self.gateway.router().cache_view(worker).into()
     }
 
     /// How many requests a worker has been sent.
@@ -97,26 +93,10 @@ impl Listener for Ear {
     fn hear(&self, address: &Address, steps: &mut Vec<Step>) {
         let Some(worker) = self.workers.read().get(address).cloned() else { return };
         for step in steps.drain(..) {
-            let worker = Arc::clone(&worker);
-            self.tell(match step {
-                Step::Apply(events) => Change::Cached { worker, events },
-                Step::Forget => Change::Emptied { worker },
-                Step::View(view) => {
-                    tracing::info!(worker = %worker.label, %view, "what this worker's events are worth");
-                    Change::Viewed { worker, view: as_cache_view(view) }
-                }
-                // The feed's driver asks for these itself.
-                Step::AskReplay { .. } => continue,
-            });
+            if let Step::View(view) = step {
+                tracing::info!(worker = %worker.label, %view, "what this worker's events are worth");
+            }
+            Change::from_feed(&worker, step).into_iter().for_each(|change| self.tell(change));
         }
-    }
-}
-
-/// A feed that tells nothing is as good as none.
-fn as_cache_view(view: View) -> CacheView {
-    match view {
-        View::Reported => CacheView::Reported,
-        View::Uncertain => CacheView::Uncertain,
-        View::Silent => CacheView::Presumed,
     }
 }

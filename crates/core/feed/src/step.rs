@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use warmroute_types::{CacheEvent, Micros};
+use warmroute_types::{CacheEvent, CacheView, Micros};
 
 /// The present, by both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -57,6 +57,28 @@ impl View {
             View::Reported => "reported",
             View::Uncertain => "uncertain",
             View::Silent => "silent",
+        }
+    }
+}
+
+/// What a router makes of it: a feed that tells nothing is as good as none.
+impl From<View> for CacheView {
+    fn from(view: View) -> CacheView {
+        match view {
+            View::Reported => CacheView::Reported,
+            View::Uncertain => CacheView::Uncertain,
+            View::Silent => CacheView::Presumed,
+        }
+    }
+}
+
+/// And back, to tell a feed what answers have made of its word.
+impl From<CacheView> for View {
+    fn from(view: CacheView) -> View {
+        match view {
+            CacheView::Reported => View::Reported,
+            CacheView::Uncertain => View::Uncertain,
+            CacheView::Presumed => View::Silent,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warmroute_feed::Counters;
+use warmroute_feed::{Counters, Step};
 use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_types::{Address, CacheCapacity, CacheEvent, CacheView, LoadReport, Micros};
 
@@ -84,6 +84,19 @@ pub enum Change {
         /// What it said.
         report: LoadReport,
     },
+}
+
+impl Change {
+    /// What a worker's feed says is to be done. A replay is nobody's but the feed's driver's to ask for.
+    pub fn from_feed(worker: &Arc<Worker>, step: Step) -> Option<Change> {
+        let worker = Arc::clone(worker);
+        match step {
+            Step::Apply(events) => Some(Change::Cached { worker, events }),
+            Step::Forget => Some(Change::Emptied { worker }),
+            Step::View(view) => Some(Change::Viewed { worker, view: view.into() }),
+            Step::AskReplay { .. } => None,
+        }
+    }
 }
 
 /// How a request fared. A failure and a client that leaves are no outcomes: the booking is simply dropped. Whether a failure

@@ -24,6 +24,14 @@ const DENSITY_MARGIN: u32 = 8;
 /// So many answers in a row that found nothing at all of what was promised mean that the engine has been restarted.
 const LOST_IN_A_ROW: u8 = 3;
 
+/// Whether a view was cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Done,
+    /// It would have cut what came later.
+    Not,
+}
+
 impl<P: Policy> Router<P> {
     /// Compares what an engine found in its cache with what was expected. For one prompt with one answer only: of
     /// several, nobody can say which was meant.
@@ -51,7 +59,11 @@ impl<P: Policy> Router<P> {
             let asked = Answered { texts: text.as_slice(), ..asked };
             self.judge(decision, promise, asked, usage, block_tokens);
             if decision.view == CacheView::Reported {
-                return Feedback::of(usage, decision.cached_tokens.map(Expected::from), block_tokens);
+                let feedback = Feedback::of(usage, decision.cached_tokens.map(Expected::from), block_tokens);
+                if let Some(prompt) = prompt.filter(|_| feedback.stale > 0) {
+                    self.cut_presumed(decision, prompt, usage);
+                }
+                return feedback;
             }
         }
         let Some(prompt) = prompt else {
@@ -75,8 +87,8 @@ impl<P: Policy> Router<P> {
             self.fleet.promise_kept(decision.worker.id);
             return feedback;
         }
-        if let (Some(found), true) = (feedback.cached, feedback.stale > 0) {
-            self.correct(decision, prompt, (f64::from(found) / scale) as u32, now);
+        if feedback.stale > 0 {
+            self.correct(decision, prompt, usage, now);
         }
         feedback
     }
@@ -163,11 +175,9 @@ impl<P: Policy> Router<P> {
             true => trust::answered(belief, promised),
             false => belief,
         };
-        let Some(before) = self.fleet.revise(&decision.worker, revised) else { return };
-        if before.view != CacheView::Reported && revised(before).view == CacheView::Reported {
-            // What was guessed while nobody could be believed is now known, or wrong.
-            self.index.clear_presumed(decision.worker.id);
-        }
+        // What was guessed while it was in doubt stays: answers say that what the feed told is true, not that it told all. A stream
+        // with holes under-promises, and a guess that is wrong is cut by the answer that finds it out.
+        self.fleet.revise(&decision.worker, revised);
     }
 
     /// Learns how often sampled tokens are what their text tokenizes to. Where tokens are compared, there is nothing to learn.
@@ -178,24 +188,32 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Cuts the view of a worker's cache at what was found, with everything that continued it, and presumes again what the
-    /// request itself has put there. Only while nobody else has been sent there since: what they have put into the cache
-    /// would be cut too, though it came after.
-    fn correct(&self, decision: &Decision, prompt: PromptChunks<'_>, found_bytes: u32, now: Micros) {
-        let id = decision.worker.id;
+    /// Cuts what is presumed of a worker's cache at what was found, with everything that continued it. Only while nobody else has
+    /// been sent there since: what they have put into the cache would be cut too, though it came after.
+    fn cut_presumed(&self, decision: &Decision, prompt: PromptChunks<'_>, usage: Usage) -> Cut {
+        let (id, found) = (decision.worker.id, usage.cached_tokens.unwrap_or(0));
         if self.fleet.bookings(id) != decision.bookings || !self.fleet.is_member(&decision.worker) {
-            return;
+            return Cut::Not;
         }
+        let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
+        let found_bytes = (f64::from(found) / scale) as u32;
         let kept = prompt.digests.len().min(found_bytes.div_ceil(prompt.chunk_bytes) as usize);
         let mut overlaps = Overlaps::new();
         self.index.lookup(prompt.root, Prompt::Chunks(&prompt.digests[..kept]), &mut overlaps);
         self.index.cut(id, prompt.root, Prompt::Chunks(prompt.digests), overlaps.of(id).tokens);
+        Cut::Done
+    }
+
+    /// The same, and presumes again what the request itself has put there.
+    fn correct(&self, decision: &Decision, prompt: PromptChunks<'_>, usage: Usage, now: Micros) {
+        if self.cut_presumed(decision, prompt, usage) == Cut::Not {
+            return;
+        }
         let tokens = (prompt.chunk_bytes / 4).max(1);
         let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
         let spans: Vec<Span> = prompt.digests.iter().take(PRESUMED_CHUNKS_MAX).map(span).collect();
-        if let Some(mut presumed) = Presumed::make(&self.index, id, prompt.root, &spans, now) {
-            presumed.confirm();
-        }
+        let presumed = Presumed::make(&self.index, decision.worker.id, prompt.root, &spans, now);
+        presumed.into_iter().for_each(|mut presumed| presumed.confirm());
     }
 
     /// Whether everything that was presumed of a worker has turned out wrong for a while: then its cache is empty.

@@ -48,6 +48,11 @@ for traffic in conversation sharegpt; do
 done
 run lag-sharegpt sweep --workload sharegpt --view reported --over lag=0,100,1000,10000 --policies cache_aware,sticky_least_loaded,expected_ttft --seeds 3 --bounds off
 
+# Events that get lost: with replays, and with engines that cannot be asked.
+lossy="sweep --workload sharegpt --view reported --over loss=0,0.01,0.1 --policies cache_aware,sticky_least_loaded,expected_ttft --seeds 3 --bounds off"
+run loss-sharegpt $lossy
+run loss-sharegpt-unreplayed $lossy --event-replay 0
+
 # The 1/N decay of round robin, at the same traffic; and fleets of 32 and 128 with as many copies of it.
 run decay-synthetic sweep $synthetic --over workers=1,2,4,8,16,32 --policies round_robin,random,prefix_affinity,cache_aware,expected_ttft --bounds off
 run conversation-32 simulate $conversation --workers 32 --copies 4 --rate-scale 3 --policies round_robin,least_loaded,prefix_affinity,cache_aware,expected_ttft --bounds off

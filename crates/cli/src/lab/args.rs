@@ -36,7 +36,7 @@ pub struct SimulateArgs {
 #[derive(Args)]
 #[command(after_help = "\
 Parameters: rate (times the recorded rate), workers, kv-tokens, host-kv-tokens, pool-kv-tokens, pool-gbps, staleness (seconds between refreshes of an exact directory), \
-lag (milliseconds of event lag, in the exact and reported views), routers, affinity and queue (weights of weighted_score), threshold (of cache_aware).
+lag (milliseconds of event lag, in the exact and reported views), loss (share of events that are lost, in the same), routers, affinity and queue (weights of weighted_score), threshold (of cache_aware).
 
 Examples:
   warmroute lab sweep --trace conversation_trace.jsonl.zst --over rate=1,2,4,6 --html load.html
@@ -66,13 +66,13 @@ pub struct BoundsArgs {
 /// `warmroute lab drive`.
 #[derive(Args)]
 #[command(after_help = "\
-Prompts are made-up words of four bytes a token, as simulated engines count them, and go to /v1/completions as streams. Start the \
-engines with the same --speed.
+Prompts are made-up words of four bytes a token, as simulated engines count them (two with --events or --write-model: --token-bytes 2), \
+and go to /v1/completions as streams. Start the engines with the same --speed.
 
 Example:
   warmroute lab drive --url http://127.0.0.1:8080 --workload b2b --requests 400 --json -")]
 pub struct DriveArgs {
-    /// Where to ask: a router or an engine
+    /// Where to ask: a router or an engine, with or without /v1
     #[arg(long, value_name = "URL")]
     pub url: Uri,
     /// What to call it in the results [default: the URL]
@@ -84,6 +84,9 @@ pub struct DriveArgs {
     /// Engine seconds per second: arrivals and pauses come as much faster, and times are told in engine time
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
+    /// Bytes that the engines make one token of
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=16))]
+    pub token_bytes: u8,
     #[command(flatten)]
     pub traffic: TrafficArgs,
     #[command(flatten)]
@@ -95,16 +98,17 @@ pub struct DriveArgs {
 
 /// What is asked.
 #[derive(Args, Clone)]
+#[command(group(clap::ArgGroup::new("source").args(["trace", "workload"]).required(true)))]
 pub struct TrafficArgs {
     /// Recorded traffic: what serve --record wrote, Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix or MTRAG, plain or .zst
-    #[arg(long, value_name = "FILE", conflicts_with = "workload", required_unless_present = "workload")]
+    #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Traffic by name: b2b, codegen, reasoning, agentic, sharegpt, rag-before, rag-after, batch, short, unique, one-hot-prefix,
     /// burst or azure
     #[arg(long, value_name = "NAME")]
     pub workload: Option<Workload>,
     /// Times the traffic's own rate (or number of clients)
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub rate_scale: f64,
     /// So many copies of the trace at once, with nothing in common
     #[arg(long, default_value_t = 1)]
@@ -176,9 +180,12 @@ pub struct SceneArgs {
     /// News of caches arrive only every so many seconds; exact and reported views
     #[arg(long, default_value_t = 0.0)]
     pub refresh_s: f64,
-    /// Share of news that are lost; exact view
+    /// Share of news that are lost on the way, a whole batch each time; exact and reported views
     #[arg(long, default_value_t = 0.0)]
     pub event_loss: f64,
+    /// Batches of events that each engine remembers for routers that missed some; 0: it has no replay endpoint; reported view
+    #[arg(long, value_name = "BATCHES", default_value_t = 10_000)]
+    pub event_replay: usize,
     /// Routers side by side, each with a view of its own
     #[arg(long, default_value_t = 1)]
     pub routers: usize,
@@ -229,10 +236,10 @@ pub struct OutputArgs {
     /// Write JSON here; `-` is stdout, and nothing else is printed there
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
-    /// Write one self-contained page here
+    /// Write one self-contained page here; `-` is stdout
     #[arg(long, value_name = "OUT")]
     pub html: Option<PathBuf>,
-    /// Write Markdown here
+    /// Write Markdown here; `-` is stdout
     #[arg(long, value_name = "OUT")]
     pub markdown: Option<PathBuf>,
 }

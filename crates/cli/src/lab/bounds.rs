@@ -9,7 +9,7 @@ pub fn run(args: &BoundsArgs) -> anyhow::Result<()> {
     let scene = Scene::new(&args.scene, 1)?;
     let bounds = warmroute_sim::bounds(&scene.config, scene.sessions(args.scene.traffic.seed))?;
     let printed = output::write_json(args.json.as_deref(), &serde_json::json!({"bounds": bounds}))?;
-    if printed == Printed::Json {
+    if printed == Printed::All {
         return Ok(());
     }
     let spread = |name: &str, spread: &warmroute_sim::Spread| {

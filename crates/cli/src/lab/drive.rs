@@ -41,6 +41,9 @@ const MEASURED: [&str; 14] = [
 ];
 const OF_CACHES: usize = 3;
 
+/// By this share may prompts have other tokens than they should: a few come with the template.
+const TOKENS_MARGIN: f64 = 0.1;
+
 /// Drives and tells.
 pub fn run(args: &DriveArgs) -> anyhow::Result<()> {
     anyhow::ensure!(args.speed.is_finite() && args.speed > 0.0, "--speed must be greater than 0");
@@ -51,16 +54,23 @@ pub fn run(args: &DriveArgs) -> anyhow::Result<()> {
     let stage = Stage::new(args, bar.clone())?;
     let driven = runtime(0)?.block_on(drive(sessions, stage));
     bar.finish_and_clear();
+    driven.warn_of_tokens(args.token_bytes);
     if let Some(failure) = driven.failures.first() {
         eprintln!("{} requests failed, the first with: {failure}", driven.failures.len());
     }
     anyhow::ensure!(!driven.records.is_empty(), "nothing was answered");
     let name = args.name.clone().unwrap_or_else(|| args.url.to_string());
     let result = driven.result(&name, args);
-    if output::write_json(args.json.as_deref(), &json!({"results": [&result]}))? == Printed::Json {
+    if output::write_json(args.json.as_deref(), &json!({"results": [&result]}))? == Printed::All {
         return Ok(());
     }
     output::print(&format!("{result:#}\n"))
+}
+
+/// Where completions are asked for, below a base that may or may not name the API's version.
+fn completions(base: &str) -> String {
+    let base = base.trim_end_matches('/');
+    format!("{}/v1/completions", base.strip_suffix("/v1").unwrap_or(base))
 }
 
 /// What all sessions share.
@@ -68,6 +78,7 @@ struct Stage {
     authority: String,
     path: String,
     model: String,
+    token_bytes: u8,
     speed: f64,
     began: Instant,
     bar: ProgressBar,
@@ -80,6 +91,9 @@ struct Driven {
     failures: Vec<String>,
     /// Whether any engine has said what it found.
     tells_cached: bool,
+    /// Tokens of prompts: as asked, and as engines counted those.
+    asked_tokens: u64,
+    counted_tokens: u64,
 }
 
 impl Stage {
@@ -88,7 +102,8 @@ impl Stage {
         let port = if args.url.port().is_none() { ":80" } else { "" };
         Ok(Stage {
             authority: format!("{authority}{port}"),
-            path: format!("{}/v1/completions", args.url.path().trim_end_matches('/')),
+            path: completions(args.url.path()),
+            token_bytes: args.token_bytes,
             model: args.model.clone(),
             speed: args.speed,
             began: Instant::now(),
@@ -135,7 +150,7 @@ async fn drive(sessions: Vec<Session>, mut stage: Stage) -> Driven {
 
 /// One session. A turn that fails ends it: without an answer there is nothing to go on from.
 async fn play(session: Session, stage: Arc<Stage>) -> Driven {
-    let (mut driven, mut speech) = (Driven::default(), Speech::default());
+    let (mut driven, mut speech) = (Driven::default(), Speech::new(stage.token_bytes));
     for (index, turn) in session.turns.iter().enumerate() {
         if index > 0 {
             tokio::time::sleep(stage.wall(turn.think)).await;
@@ -165,6 +180,20 @@ impl Driven {
         self.records.extend(other.records);
         self.failures.extend(other.failures);
         self.tells_cached |= other.tells_cached;
+        self.asked_tokens += other.asked_tokens;
+        self.counted_tokens += other.counted_tokens;
+    }
+
+    /// Engines that cut text otherwise get other work than the traffic has.
+    fn warn_of_tokens(&self, token_bytes: u8) {
+        let ratio = self.counted_tokens as f64 / self.asked_tokens.max(1) as f64;
+        if self.asked_tokens > 0 && (ratio - 1.0).abs() > TOKENS_MARGIN {
+            eprintln!(
+                "prompts had {ratio:.2} times the tokens of this traffic: the engines do not make one of {token_bytes} bytes; \
+                 try --token-bytes {:.0}",
+                f64::from(token_bytes) / ratio
+            );
+        }
     }
 
     fn note(&mut self, stage: &Stage, asked: Duration, index: usize, turn: &Turn, served: &Served) {
@@ -176,6 +205,8 @@ impl Driven {
         };
         let usage = served.usage.unwrap_or(asked_for);
         self.tells_cached |= usage.cached_tokens.is_some();
+        self.asked_tokens += u64::from(asked_for.prompt_tokens);
+        self.counted_tokens += u64::from(usage.prompt_tokens);
         self.records.push(Record {
             asked_us: stage.engine_us(asked),
             ttft_us: stage.engine_us(served.ttft),
@@ -209,5 +240,19 @@ impl Driven {
         let unknown = if self.tells_cached { 0 } else { OF_CACHES };
         let known = MEASURED[..MEASURED.len() - unknown].iter();
         known.map(|&figure| (figure.to_owned(), all[figure].take())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::completions;
+
+    #[test]
+    fn a_base_is_taken_with_its_version_and_without() {
+        for base in ["", "/", "/v1", "/v1/"] {
+            assert_eq!(completions(base), "/v1/completions");
+        }
+        assert_eq!(completions("/models/a/v1"), "/models/a/v1/completions");
+        assert_eq!(completions("/models/a"), "/models/a/v1/completions");
     }
 }

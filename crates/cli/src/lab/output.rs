@@ -7,42 +7,48 @@ use std::path::Path;
 use anyhow::Context;
 use serde_json::{Value, json};
 use warmroute_report::{Report, html, markdown, table};
-use warmroute_sim::Record;
+use warmroute_sim::{Record, View};
 
 use super::args::{OutputArgs, SceneArgs, TrafficArgs};
 
-/// Writes a report in every wanted form; a table is printed unless JSON goes to stdout.
+/// Writes a report in every wanted form; a table is printed unless one of them goes to stdout.
 pub fn write(args: &OutputArgs, report: &Report, json: &Value) -> anyhow::Result<()> {
-    if let Some(file) = &args.html {
-        write_file(file, &html(report))?;
-    }
-    if let Some(file) = &args.markdown {
-        write_file(file, &markdown(report))?;
-    }
-    let printed = write_json(args.json.as_deref(), json)?;
-    if printed == Printed::Nothing { print(&table(report)) } else { Ok(()) }
+    let files = [&args.html, &args.markdown, &args.json].into_iter().flatten();
+    anyhow::ensure!(
+        files.filter(|file| is_stdout(file)).count() < 2,
+        "only one of --html, --markdown and --json can be -"
+    );
+    let html = args.html.as_deref().map(|file| write_text(file, &html(report))).transpose()?;
+    let markdown = args.markdown.as_deref().map(|file| write_text(file, &markdown(report))).transpose()?;
+    let json = write_json(args.json.as_deref(), json)?;
+    let is_used = [html, markdown, Some(json)].contains(&Some(Printed::All));
+    if is_used { Ok(()) } else { print(&table(report)) }
 }
 
-/// Whether stdout has been used.
+/// What has gone to stdout.
 #[derive(PartialEq, Eq)]
 pub enum Printed {
     Nothing,
-    Json,
+    /// All that was wanted there.
+    All,
+}
+
+fn is_stdout(file: &Path) -> bool {
+    file == Path::new("-")
 }
 
 /// Writes JSON where it is wanted.
 pub fn write_json(file: Option<&Path>, json: &Value) -> anyhow::Result<Printed> {
-    match file {
-        None => Ok(Printed::Nothing),
-        Some(file) if file == Path::new("-") => {
-            print(&format!("{json}\n"))?;
-            Ok(Printed::Json)
-        }
-        Some(file) => {
-            write_file(file, &format!("{json}\n"))?;
-            Ok(Printed::Nothing)
-        }
+    file.map_or(Ok(Printed::Nothing), |file| write_text(file, &format!("{json}\n")))
+}
+
+/// Writes into a file; `-` is stdout.
+fn write_text(file: &Path, text: &str) -> anyhow::Result<Printed> {
+    if is_stdout(file) {
+        return print(text).map(|()| Printed::All);
     }
+    std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
+    Ok(Printed::Nothing)
 }
 
 /// One row for each request.
@@ -76,10 +82,6 @@ pub fn write_rows(file: &Path, runs: &[(String, u64, Vec<Record>)]) -> anyhow::R
     Ok(out.flush()?)
 }
 
-fn write_file(file: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))
-}
-
 /// Prints; a reader who has seen enough and left is no error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     match write!(std::io::stdout(), "{text}") {
@@ -106,7 +108,12 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
     [
         (
             "traffic",
-            format!("{} at {} times its rate, {} copies", traffic(asked), asked.rate_scale, asked.copies),
+            match asked.copies {
+                1 => format!("{} at {} times its rate", traffic(asked), asked.rate_scale),
+                copies => {
+                    format!("{} at {} times its rate, {copies} copies", traffic(asked), asked.rate_scale)
+                }
+            },
         ),
         ("workers", workers),
         (
@@ -117,19 +124,33 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
             ),
         ),
         ("memory behind the GPU", behind(args)),
-        (
-            "view",
-            format!(
-                "{}; lag {} ms, refresh {} s, loss {}",
-                args.view, args.event_lag_ms, args.refresh_s, args.event_loss
-            ),
-        ),
+        ("view", view(args)),
         ("routers", args.routers.to_string()),
         ("network", format!("{} ms each way", args.network_ms)),
-        ("seeds", format!("{} to {}", asked.seed, asked.seed + seeds - 1)),
+        (
+            "seeds",
+            match seeds {
+                1 => asked.seed.to_string(),
+                _ => format!("{} to {}", asked.seed, asked.seed + seeds - 1),
+            },
+        ),
     ]
     .map(|(word, value)| (word.to_owned(), value))
     .to_vec()
+}
+
+/// How caches are known, in words.
+fn view(args: &SceneArgs) -> String {
+    let path = format!(
+        "{}; lag {} ms, refresh {} s, loss {}",
+        args.view, args.event_lag_ms, args.refresh_s, args.event_loss
+    );
+    match (args.view, args.event_replay) {
+        (View::Presumed, _) => args.view.to_string(),
+        (View::Exact, _) => path,
+        (View::Reported, 0) => format!("{path}, no replays"),
+        (View::Reported, batches) => format!("{path}, replays of {batches} batches"),
+    }
 }
 
 /// Host memory and pool in words.

@@ -19,21 +19,7 @@ pub struct Scene {
 impl Scene {
     /// Checks the flags and reads the trace, for so many seeds.
     pub fn new(args: &SceneArgs, seeds: u64) -> anyhow::Result<Scene> {
-        let news = NewsPath {
-            lag: Micros::from_millis_f64(args.event_lag_ms),
-            refresh: Micros::from_millis_f64(args.refresh_s * 1_000.0),
-            loss: args.event_loss,
-        };
-        let config = Config {
-            fleet: fleet(args)?,
-            view: args.view,
-            news,
-            routers: args.routers,
-            hop: Micros::from_millis_f64(args.network_ms),
-            incidents: args.incident.clone(),
-            seed: args.traffic.seed,
-        };
-        config.validate()?;
+        let config = world(args)?;
         let mut traffic = Traffic::new(&args.traffic, seeds)?;
         let mut notes = std::mem::take(&mut traffic.notes);
         if config.fleet.iter().any(|engine| engine.host.is_some() || engine.pool.is_some()) {
@@ -54,6 +40,27 @@ impl Scene {
     pub fn config_for(&self, seed: u64) -> Config {
         Config { seed, ..self.config.clone() }
     }
+}
+
+/// The world that the flags describe, if there can be such a one.
+pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
+    let news = NewsPath {
+        lag: Micros::from_millis_f64(args.event_lag_ms),
+        refresh: Micros::from_millis_f64(args.refresh_s * 1_000.0),
+        loss: args.event_loss,
+    };
+    let config = Config {
+        fleet: fleet(args)?,
+        view: args.view,
+        news,
+        replay_batches: args.event_replay,
+        routers: args.routers,
+        hop: Micros::from_millis_f64(args.network_ms),
+        incidents: args.incident.clone(),
+        seed: args.traffic.seed,
+    };
+    config.validate()?;
+    Ok(config)
 }
 
 fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {

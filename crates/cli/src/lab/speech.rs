@@ -1,23 +1,25 @@
 //! Text for prompts that have none: what is the same token is the same word, and nothing else is.
 //!
-//! Four bytes a token, because that is how simulated engines cut text, so a prompt has as many tokens in real time as in virtual
-//! time. An answer is what the engine said: a later prompt of the session that repeats it must say the same to find it cached.
+//! As many bytes a token as the engines take for one, so a prompt has as many tokens in real time as in virtual time: four for simulated
+//! engines, two for those that publish events. An answer is what the engine said: a later prompt of the session that repeats it must say the same to find it cached.
 
 use std::collections::HashMap;
 
 use warmroute_sim::{Piece, token_ids};
 
-/// Bytes of a token.
-const TOKEN_BYTES: usize = 4;
-
 /// What one session's pieces say.
-#[derive(Default)]
 pub struct Speech {
+    token_bytes: usize,
     /// Answers, by their piece's number.
     heard: HashMap<u64, String>,
 }
 
 impl Speech {
+    /// Nothing was said yet.
+    pub fn new(token_bytes: u8) -> Speech {
+        Speech { token_bytes: token_bytes.into(), heard: HashMap::new() }
+    }
+
     /// The text of a prompt.
     pub fn prompt(&self, pieces: &[Piece]) -> String {
         let mut text = String::new();
@@ -26,33 +28,37 @@ impl Speech {
     }
 
     fn say(&self, piece: Piece, text: &mut String) {
-        let heard = self.heard.get(&piece.content).map_or("", |heard| cut(heard, piece.tokens).0);
+        let heard = self.heard.get(&piece.content).map_or("", |heard| self.cut(heard, piece.tokens).0);
         text.push_str(heard);
         let mut ids = Vec::new();
-        let from = (heard.len() / TOKEN_BYTES) as u32;
+        let from = (heard.len() / self.token_bytes) as u32;
         token_ids([piece].into_iter(), from, piece.tokens, &mut ids);
-        ids.into_iter().for_each(|id| word(id, text));
+        ids.into_iter().for_each(|id| word(id, self.token_bytes, text));
     }
 
     /// Remembers what the pieces of an answer turned out to be.
     pub fn hear(&mut self, answer: &[Piece], mut text: &str) {
         for piece in answer {
-            let (own, rest) = cut(text, piece.tokens);
+            let (own, rest) = self.cut(text, piece.tokens);
             self.heard.insert(piece.content, own.to_owned());
             text = rest;
         }
     }
+
+    /// The first so many tokens of a text, and the rest.
+    fn cut<'a>(&self, text: &'a str, tokens: u32) -> (&'a str, &'a str) {
+        text.split_at(text.floor_char_boundary(tokens as usize * self.token_bytes))
+    }
 }
 
-/// The first so many tokens of a text, and the rest.
-fn cut(text: &str, tokens: u32) -> (&str, &str) {
-    text.split_at(text.floor_char_boundary(tokens as usize * TOKEN_BYTES))
-}
-
-/// A space and three letters.
-fn word(id: u32, text: &mut String) {
-    let letter = |at: u32| char::from(b'a' + (id / 26_u32.pow(at) % 26) as u8);
-    text.extend([' ', letter(0), letter(1), letter(2)]);
+/// A word of so many bytes: a space and letters, or only letters where there is little room for them.
+fn word(mut id: u32, bytes: usize, text: &mut String) {
+    let space = usize::from(bytes > 3);
+    text.extend(std::iter::repeat_n(' ', space));
+    for _ in space..bytes {
+        text.push(char::from(b'a' + (id % 26) as u8));
+        id /= 26;
+    }
 }
 
 #[cfg(test)]
@@ -66,17 +72,20 @@ mod tests {
 
     #[test]
     fn prompts_share_the_text_of_the_tokens_they_share() {
-        let speech = Speech::default();
-        let one = speech.prompt(&[piece(1, 30), piece(2, 5)]);
-        let other = speech.prompt(&[piece(1, 20), piece(3, 15)]);
-        assert_eq!((one.len(), other.len()), (140, 140));
-        let shared = one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
-        assert_eq!(shared / TOKEN_BYTES, 20);
+        for token_bytes in [2, 4, 7] {
+            let speech = Speech::new(token_bytes);
+            let one = speech.prompt(&[piece(1, 30), piece(2, 5)]);
+            let other = speech.prompt(&[piece(1, 20), piece(3, 15)]);
+            let bytes = usize::from(token_bytes);
+            assert_eq!((one.len(), other.len()), (35 * bytes, 35 * bytes));
+            let shared = one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+            assert_eq!(shared / bytes, 20);
+        }
     }
 
     #[test]
     fn an_answer_is_repeated_as_it_was_given() {
-        let mut speech = Speech::default();
+        let mut speech = Speech::new(4);
         speech.hear(&[piece(1, 2), piece(2, 2)], "Amber oak calm. ");
         assert_eq!(speech.prompt(&[piece(1, 2), piece(2, 1)]), "Amber oak ca");
         let longer = speech.prompt(&[piece(2, 4)]);

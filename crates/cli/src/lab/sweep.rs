@@ -8,7 +8,7 @@ use warmroute_sim::View;
 use super::args::{ContestArgs, SceneArgs, SweepArgs};
 use super::output;
 use super::runs::{Contest, Keep, progress_bar};
-use super::scene::Scene;
+use super::scene::{self, Scene};
 
 /// What can be varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +21,14 @@ enum Parameter {
     PoolGbps,
     Staleness,
     Lag,
+    Loss,
     Routers,
     Affinity,
     Queue,
     Threshold,
 }
 
-const PARAMETERS: [(&str, Parameter, &str); 12] = [
+const PARAMETERS: [(&str, Parameter, &str); 13] = [
     ("rate", Parameter::Rate, "rate factor"),
     ("workers", Parameter::Workers, "workers"),
     ("kv-tokens", Parameter::KvTokens, "KV tokens per worker"),
@@ -36,6 +37,7 @@ const PARAMETERS: [(&str, Parameter, &str); 12] = [
     ("pool-gbps", Parameter::PoolGbps, "GB/s from the pool"),
     ("staleness", Parameter::Staleness, "refresh interval, s"),
     ("lag", Parameter::Lag, "event lag, ms"),
+    ("loss", Parameter::Loss, "share of events lost"),
     ("routers", Parameter::Routers, "routers"),
     ("affinity", Parameter::Affinity, "affinity weight"),
     ("queue", Parameter::Queue, "queue weight"),
@@ -54,25 +56,22 @@ struct Range {
 pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
     let ranges = args.over.iter().map(|over| Range::parse(over)).collect::<anyhow::Result<Vec<_>>>()?;
     anyhow::ensure!(ranges.len() <= 2, "--over can be given twice at most");
-    let combinations = combinations(&ranges);
-    let bar = progress_bar(
-        Contest::new(&args.contest, args.scene.traffic.seed)?.runs() * combinations.len(),
-        "runs",
-    );
+    let points: Vec<_> =
+        combinations(&ranges).into_iter().map(|values| Setting::of(args, &ranges, values)).collect();
+    // Before anything runs: a point that cannot be is no news for the end of an hour.
+    points.iter().try_for_each(|point| scene::world(&point.scene).map(drop))?;
+    let bar =
+        progress_bar(Contest::new(&args.contest, args.scene.traffic.seed)?.runs() * points.len(), "runs");
     let mut report = Report {
         title: format!("{}: {}", output::traffic(&args.scene.traffic), labels(&ranges).join(" and ")),
         command: output::command(),
-        setup: output::setup(&args.scene, args.contest.seeds),
+        setup: setup(&points, args.contest.seeds),
         sweep: Some(Sweep { parameters: labels(&ranges) }),
         ..Report::default()
     };
-    for values in combinations {
-        let (mut scene_args, mut contest_args) = (args.scene.clone(), args.contest.clone());
-        for (range, &value) in ranges.iter().zip(&values) {
-            range.parameter.set(value, &mut scene_args, &mut contest_args);
-        }
-        let scene = Scene::new(&scene_args, contest_args.seeds)?;
-        let contest = Contest::new(&contest_args, scene_args.traffic.seed)?;
+    for Setting { values, scene, contest } in points {
+        let contest = Contest::new(&contest, scene.traffic.seed)?;
+        let scene = Scene::new(&scene, args.contest.seeds)?;
         let mut ran = contest.run(&scene, Keep::Summaries, &bar)?;
         // A policy whose weights are varied is one policy to the reader.
         ran.point.summaries.iter_mut().for_each(|summary| summary.policy = plain(&summary.policy));
@@ -87,6 +86,32 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
         .map(|point| json!({"values": point.values, "results": point.summaries, "bounds": point.bounds}));
     let json = json!({"parameters": labels(&ranges), "points": points.collect::<Vec<_>>()});
     output::write(&args.output, &report, &json)
+}
+
+/// One point of a sweep: the flags with its values put in.
+struct Setting {
+    values: Vec<f64>,
+    scene: SceneArgs,
+    contest: ContestArgs,
+}
+
+impl Setting {
+    fn of(args: &SweepArgs, ranges: &[Range], values: Vec<f64>) -> Setting {
+        let (mut scene, mut contest) = (args.scene.clone(), args.contest.clone());
+        for (range, &value) in ranges.iter().zip(&values) {
+            range.parameter.set(value, &mut scene, &mut contest);
+        }
+        Setting { values, scene, contest }
+    }
+}
+
+/// The set-up of all points: what differs is told from the first to the last.
+fn setup(points: &[Setting], seeds: u64) -> Vec<(String, String)> {
+    let of = |point: Option<&Setting>| point.map_or(Vec::new(), |point| output::setup(&point.scene, seeds));
+    let both = of(points.first()).into_iter().zip(of(points.last()));
+    let told =
+        |first: String, last: String| if first == last { first } else { format!("{first} … {last}") };
+    both.map(|((word, first), (_, last))| (word, told(first, last))).collect()
 }
 
 fn labels(ranges: &[Range]) -> Vec<String> {
@@ -140,6 +165,7 @@ impl Parameter {
             Parameter::PoolGbps => scene.pool_gbps = value,
             Parameter::Staleness => (scene.view, scene.refresh_s) = (View::Exact, value),
             Parameter::Lag => scene.event_lag_ms = value,
+            Parameter::Loss => scene.event_loss = value,
             Parameter::Routers => scene.routers = value as usize,
             Parameter::Affinity => set_policy(contest, "weighted_score", "affinity", value),
             Parameter::Queue => set_policy(contest, "weighted_score", "queue", value),

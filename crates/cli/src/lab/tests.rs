@@ -193,3 +193,46 @@ fn flags_that_make_no_sense_are_refused() {
         assert!(error.contains(why), "{words:?}: {error}");
     }
 }
+
+#[test]
+fn events_are_lost_where_there_are_events_and_nowhere_else() {
+    let folder = Folder::new("loss");
+    let found = |name: &str, flags: &[&str]| {
+        let out = folder.file(name);
+        let words = ["simulate", "--policies", "cache_aware", "--bounds", "off", "--json", &out];
+        lab(&[&words[..], &SMALL, flags].concat()).unwrap();
+        json(&out)["results"][0]["token_hit_ratio"].as_f64().unwrap()
+    };
+    let whole = found("whole", &["--view", "reported"]);
+    let lossy = ["--view", "reported", "--event-loss", "0.3"];
+    assert!(found("healed", &lossy) > 0.97 * whole);
+    assert!(found("torn", &[&lossy[..], &["--event-replay", "0"]].concat()) < whole);
+    for flag in ["--event-loss", "--event-lag-ms", "--refresh-s"] {
+        let error = lab(&[&["simulate"][..], &SMALL, &[flag, "0.5"]].concat()).unwrap_err();
+        assert!(error.to_string().contains("mean nothing in the presumed view"), "{flag}: {error}");
+    }
+    let swept = lab(&[&["sweep", "--over", "loss=0,0.1"][..], &SMALL].concat()).unwrap_err();
+    assert!(swept.to_string().contains("mean nothing in the presumed view"), "{swept}");
+}
+
+#[test]
+fn a_sweep_names_its_range_and_not_the_default() {
+    let folder = Folder::new("range");
+    let text = folder.file("text.md");
+    let words =
+        ["sweep", "--over", "workers=2,5", "--policies", "random", "--bounds", "off", "--markdown", &text];
+    lab(&[&words[..], &SMALL[..4]].concat()).unwrap();
+    assert!(std::fs::read_to_string(text).unwrap().contains("- workers: 2 … 5\n"));
+}
+
+#[test]
+fn what_is_wrong_is_said_once_and_with_what_would_be_right() {
+    let error = lab(&[&["simulate", "--policies", "best"][..], &SMALL].concat()).unwrap_err();
+    assert_eq!(format!("{error:#}").matches("unknown policy").count(), 1);
+    let error = lab(&["simulate"]).unwrap_err().to_string();
+    assert!(error.contains("--trace <FILE>|--workload <NAME>"), "{error}");
+    let error = lab(&["simulate", "--workload", "short", "--rate-scale", "-1"]).unwrap_err();
+    assert!(error.to_string().contains("--rate-scale must be above 0"), "{error}");
+    let twice = [&["simulate", "--html", "-", "--json", "-", "--bounds", "off"][..], &SMALL].concat();
+    assert!(lab(&twice).unwrap_err().to_string().contains("only one of"));
+}

@@ -1,7 +1,7 @@
 //! The answer in a sentence or two.
 
-use crate::figures::{Figures, duration, percent};
-use crate::report::{Point, Report};
+use crate::figures::{Figures, count, duration, percent};
+use crate::report::{Point, Report, Sweep};
 
 /// What somebody with ten seconds should take away.
 pub fn verdict(report: &Report) -> Vec<String> {
@@ -9,20 +9,39 @@ pub fn verdict(report: &Report) -> Vec<String> {
     let mut said = Vec::new();
     match &report.sweep {
         None => said.extend(compare(report, point, "")),
+        Some(sweep) if sweep.parameters.len() > 1 => {
+            said.extend(report.policies().iter().filter_map(|policy| extremes(report, sweep, policy)));
+        }
         Some(sweep) => {
             for point in [report.points.first(), report.points.last()].into_iter().flatten() {
-                let at: Vec<String> = sweep
-                    .parameters
-                    .iter()
-                    .zip(&point.values)
-                    .map(|(name, value)| format!("{name} {}", crate::figures::count(*value)))
-                    .collect();
-                said.extend(compare(report, point, &format!("At {}: ", at.join(", "))));
+                said.extend(compare(report, point, &format!("At {}: ", place(sweep, point))));
             }
         }
     }
     said.dedup();
     said
+}
+
+/// A point of a sweep in words.
+fn place(sweep: &Sweep, point: &Point) -> String {
+    let named = sweep.parameters.iter().zip(&point.values);
+    named.map(|(name, value)| format!("{name} {}", count(*value))).collect::<Vec<_>>().join(", ")
+}
+
+/// Where on a surface a policy is best, and where worst.
+fn extremes(report: &Report, sweep: &Sweep, policy: &str) -> Option<String> {
+    let answered = report.points.iter().filter(|point| point.is_answered(policy));
+    let mut ranked: Vec<(&Point, f64)> =
+        answered.filter_map(|point| Some((point, Figures::of(point, policy)?.ttft_mean_ms.mean))).collect();
+    ranked.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let (best, worst) = (ranked.first()?, ranked.last()?);
+    Some(format!(
+        "{policy} gives the first token soonest at {}: {} on average; latest at {}: {}.",
+        place(sweep, best.0),
+        duration(best.1),
+        place(sweep, worst.0),
+        duration(worst.1)
+    ))
 }
 
 /// The best policy by mean TTFT, against the first one, and how near it is to what is possible.

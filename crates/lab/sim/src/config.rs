@@ -9,6 +9,9 @@ use warmroute_types::{MAX_WORKERS, Micros};
 
 use crate::incident::Incident;
 
+/// vLLM's own default, where it has a place to ask at all.
+const REPLAY_BATCHES: usize = 10_000;
+
 /// One run's world.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -18,6 +21,8 @@ pub struct Config {
     pub view: View,
     /// How news of caches travel. Only for views that live of them.
     pub news: NewsPath,
+    /// Batches of events that an engine remembers for routers that missed some; 0: nobody can ask it.
+    pub replay_batches: usize,
     /// Routers side by side, each with its own view and its own bookings. Requests take turns.
     pub routers: usize,
     /// One way between a router and an engine, and between a client's answer and its router.
@@ -34,8 +39,8 @@ pub enum View {
     /// It is told what is there, as of the end of each engine's last run of steps, or of the last news of the
     /// [`NewsPath`]. No router can know more.
     Exact,
-    /// From the engines' events, as the production router reads them, with what it speculates until they come. Events arrive by
-    /// the [`NewsPath`].
+    /// From the engines' events, as the production router and feed read them, with what it speculates until they come.
+    /// Events arrive by the [`NewsPath`]; what is lost is noticed and asked for again.
     Reported,
     /// From its own routing, corrected by what engines say they found: production without engine events.
     Presumed,
@@ -56,13 +61,17 @@ impl NewsPath {
     /// At once and without loss.
     pub const DIRECT: NewsPath = NewsPath { lag: Micros::ZERO, refresh: Micros::ZERO, loss: 0.0 };
 
-    /// When news of `now` arrive.
+    /// When news of `now` leave.
+    pub fn departure(&self, now: Micros) -> Micros {
+        match self.refresh.0 {
+            0 => now,
+            every => Micros(now.0.div_ceil(every) * every),
+        }
+    }
+
+    /// When they arrive.
     pub fn arrival(&self, now: Micros) -> Micros {
-        let leaves = match self.refresh.0 {
-            0 => now.0,
-            every => now.0.div_ceil(every) * every,
-        };
-        Micros(leaves) + self.lag
+        self.departure(now) + self.lag
     }
 }
 
@@ -89,11 +98,11 @@ pub enum BadConfig {
     /// No share.
     #[error("a loss of {0} is no share from 0 to 1")]
     Loss(String),
-    /// A lost event is noticed and asked for again by the feed, which is not part of the lab yet.
+    /// Nobody hears any news.
     #[error(
-        "events cannot be lost in the reported view: the feed that would ask for them again is not simulated"
+        "event lag, refresh and loss mean nothing in the presumed view, which has no events: take the reported or the exact view"
     )]
-    LossReported,
+    NoNews,
     /// An incident of a worker that is not there.
     #[error("worker {0} has an incident and does not exist")]
     Incident(usize),
@@ -106,6 +115,7 @@ impl Config {
             fleet: vec![EngineConfig::for_profile(profile); workers],
             view: View::Presumed,
             news: NewsPath::DIRECT,
+            replay_batches: REPLAY_BATCHES,
             routers: 1,
             hop: Micros(200),
             incidents: Vec::new(),
@@ -148,8 +158,8 @@ impl Config {
         if !(0.0..=1.0).contains(&self.news.loss) {
             return Err(BadConfig::Loss(self.news.loss.to_string()));
         }
-        if self.view == View::Reported && self.news.loss > 0.0 {
-            return Err(BadConfig::LossReported);
+        if self.view == View::Presumed && self.news != NewsPath::DIRECT {
+            return Err(BadConfig::NoNews);
         }
         let absent = self.incidents.iter().find(|incident| incident.worker >= self.fleet.len());
         absent.map_or(Ok(()), |incident| Err(BadConfig::Incident(incident.worker)))
@@ -210,6 +220,10 @@ mod tests {
         assert_eq!(none.validate(), Err(BadConfig::None("workers")));
         let lossy = Config { news: NewsPath { loss: 1.5, ..NewsPath::DIRECT }, ..good.clone() };
         assert!(matches!(lossy.validate(), Err(BadConfig::Loss(_))));
+        let late = NewsPath { lag: Micros(1), ..NewsPath::DIRECT };
+        let unheard = Config { news: late, ..good.clone() };
+        assert_eq!(unheard.validate(), Err(BadConfig::NoNews));
+        assert_eq!(Config { view: View::Reported, ..unheard }.validate(), Ok(()));
         let mut mixed = good.clone();
         mixed.fleet[1].block_size = 32;
         assert_eq!(mixed.validate(), Err(BadConfig::BlockSize(1)));

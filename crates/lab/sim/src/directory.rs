@@ -9,6 +9,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use warmroute_engine::BlockName;
 
+use crate::prompt::Excerpt;
+
 /// One thing that happened to a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
@@ -28,7 +30,7 @@ pub struct Stored {
     /// The block before the first, if it is not the chain's first.
     pub parent: Option<BlockName>,
     /// What is in them, where somebody wants to know.
-    pub tokens: Vec<u32>,
+    pub content: Excerpt,
 }
 
 /// The caches of a fleet, as far as the news have come.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use warmroute_engine::{BlockName, Config as EngineConfig};
+use warmroute_engine::Config as EngineConfig;
 use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::Policy;
@@ -15,16 +15,14 @@ use warmroute_router::{
     Answered, Change, Config, Content, Decision, Family, Feedback, Matching, NoRoute, Outcome, PromptChunks,
     PromptText, Request, Router, Scratch, Silence, Unit,
 };
-use warmroute_types::{
-    Address, CacheCapacity, CacheEvent, CacheView, Micros, RemovedBlocks, StoredBlocks, Usage, WorkerId,
-};
+use warmroute_types::{Address, CacheCapacity, Micros, Usage, WorkerId};
 
-use crate::directory::News;
+use crate::follower::{Follower, Replays};
 use crate::prompt::{chunk_digests, head_key, token_ids, tokens};
 use crate::rule::{Made, Needs, Rule};
 use crate::session::Thread;
 use crate::watch::{End, Watcher};
-use crate::{Piece, View};
+use crate::{Config as WorldConfig, Piece, View};
 
 /// A token is this many bytes to the router, the usual figure; what it learns from engines' counts confirms it.
 const TOKEN_BYTES: u32 = 4;
@@ -48,6 +46,10 @@ pub struct Gate {
     text_root: RootKey,
     ids: Vec<u32>,
     text: Vec<u8>,
+    /// By node: its event stream, where those are followed.
+    followers: Vec<Follower>,
+    /// Of all engines.
+    block_tokens: u32,
     /// By node: its worker, while it is in the fleet.
     workers: Vec<Option<Arc<Worker>>>,
     /// By seat: whose it is.
@@ -78,8 +80,11 @@ pub struct Routed {
 }
 
 impl Gate {
-    /// A router without workers, for so many engines.
-    pub fn new(rule: &Rule, view: View, nodes: usize) -> Gate {
+    /// A router without workers, for the engines of a world.
+    pub fn new(rule: &Rule, config: &WorldConfig) -> Gate {
+        let (view, nodes, needs) = (config.view, config.fleet.len(), rule.needs());
+        let replays = if config.replay_batches > 0 { Replays::Answered } else { Replays::None };
+        let followed = if view == View::Reported && needs.overlap { nodes } else { 0 };
         let Made { policy, watcher } = rule.make();
         let router = Router::new(policy, Config::default());
         let namespace = Namespace { model: "lab", lora: None, salt: None, cut: 0, source: Source::Presumed };
@@ -91,10 +96,12 @@ impl Gate {
             watcher,
             choices: 0,
             scratch: Scratch::default(),
-            needs: rule.needs(),
+            needs,
             view,
             root: RootKey::of(&namespace),
             digests: Vec::new(),
+            followers: (0..followed).map(|_| Follower::new(replays)).collect(),
+            block_tokens: config.fleet[0].block_size,
             workers: vec![None; nodes],
             nodes: Vec::new(),
             known_tokens: Vec::new(),
@@ -117,27 +124,16 @@ impl Gate {
         self.probed(node, ProbeResult::Answered);
         let capacity = CacheCapacity { tokens: engine.kv_tokens, block_tokens: engine.block_size };
         self.apply(Change::Capacity { worker: Arc::clone(&worker), capacity });
-        if self.view == View::Reported {
+        if let Some(follower) = self.followers.get_mut(node) {
+            follower.renew();
             let matching = Some(Matching::tokens(Family::default()));
-            self.apply(Change::Aligned { worker: Arc::clone(&worker), matching });
-            self.apply(Change::Viewed { worker, view: CacheView::Reported });
+            self.apply(Change::Aligned { worker, matching });
         }
     }
 
-    /// An engine's events have come.
-    pub fn hear(&self, node: usize, news: &[News], block_tokens: u32) {
-        if let Some(worker) = &self.workers[node] {
-            let events = news.iter().map(|one| event(one, block_tokens)).collect();
-            self.apply(Change::Cached { worker: Arc::clone(worker), events });
-        }
-    }
-
-    /// An engine is back, with nothing in its cache.
+    /// An engine is back.
     pub fn recovered(&self, node: usize) {
         self.probed(node, ProbeResult::Answered);
-        if let Some(worker) = self.workers[node].as_ref().filter(|_| self.view == View::Reported) {
-            self.apply(Change::Emptied { worker: Arc::clone(worker) });
-        }
     }
 
     /// An engine is taken out.
@@ -273,22 +269,22 @@ fn text(root: RootKey, bytes: &[u8]) -> PromptText<'_> {
     PromptText { root, bytes, unit: Unit::Token }
 }
 
-/// News as the router is told.
-fn event(news: &News, block_tokens: u32) -> CacheEvent {
-    let numbers = |names: &[BlockName]| names.iter().map(|name| name.0).collect::<Vec<u64>>();
-    match news {
-        News::Stored(stored) => CacheEvent::Stored(StoredBlocks {
-            names: numbers(&stored.names),
-            parent: stored.parent.map(|name| name.0),
-            text_blocks: stored.names.len() as u32,
-            tokens: stored.tokens.clone(),
-            block_tokens,
-            ..StoredBlocks::default()
-        }),
-        News::Removed(name) => {
-            CacheEvent::Removed(RemovedBlocks { names: vec![name.0], ..RemovedBlocks::default() })
-        }
-        News::Cleared => CacheEvent::Cleared,
+mod listening;
+
+#[cfg(test)]
+impl Gate {
+    /// Of each engine: how its cache is known, and how much of a prompt it is believed to hold.
+    pub fn known(&mut self, prompt: &[Piece], now: Micros) -> Vec<(usize, warmroute_types::CacheView, u32)> {
+        self.digest(prompt);
+        let prompt_tokens = tokens(prompt);
+        let chunks = chunks(self.root, &self.digests, prompt_tokens);
+        let texts = [text(self.text_root, &self.text)];
+        let request = Request { prompt_tokens, prompt: Some(chunks), texts: &texts, ..Request::default() };
+        let preview = self.router.preview(&request, &mut self.scratch, now, 0).expect("somebody is there");
+        let known = |one: warmroute_router::Considered| {
+            (self.nodes[one.worker.id.index()], one.view, one.numbers.overlap_tokens)
+        };
+        preview.candidates.into_iter().map(known).collect()
     }
 }
 
@@ -301,8 +297,9 @@ mod tests {
     #[test]
     fn every_view_counts_a_prompt_as_it_is() {
         for view in [View::Exact, View::Reported, View::Presumed] {
-            let mut gate = Gate::new(&Rule::parse("cache_aware").unwrap(), view, 1);
-            gate.join(0, &EngineConfig::for_profile(Profile::Llama3_1_8b));
+            let config = WorldConfig { view, ..WorldConfig::new(Profile::Llama3_1_8b, 1) };
+            let mut gate = Gate::new(&Rule::parse("cache_aware").unwrap(), &config);
+            gate.join(0, &config.fleet[0]);
             for prompt_tokens in (1..200_000).step_by(777) {
                 let prompt = [Piece { content: mix(u64::from(prompt_tokens)), tokens: prompt_tokens }];
                 let thread = Thread::default();

@@ -12,6 +12,7 @@
 mod bounds;
 mod config;
 mod directory;
+mod follower;
 mod gate;
 mod incident;
 mod load;
@@ -25,6 +26,7 @@ mod record;
 mod replication;
 mod rule;
 mod session;
+mod stream;
 mod summary;
 mod trace;
 mod watch;

@@ -1,4 +1,4 @@
-//! News of caches on their way from engines to whoever keeps a directory.
+//! News of caches on their way from engines: to whoever keeps a directory, or into the next batch that is published.
 
 use std::ops::Range;
 
@@ -6,6 +6,7 @@ use warmroute_engine::{BlockName, Happened, SequenceId};
 use warmroute_types::Micros;
 
 use crate::directory::{News, Stored};
+use crate::prompt::Excerpt;
 
 /// Everything under way. What leaves an engine for the same time travels together.
 #[derive(Debug)]
@@ -58,6 +59,13 @@ impl Post {
         Some(number)
     }
 
+    /// What an engine has not sent yet will never be.
+    pub fn forget(&mut self, node: usize) {
+        if let Some((_, open)) = self.open[node] {
+            self.deliveries[open as usize].news.clear();
+        }
+    }
+
     /// A delivery has arrived: whose news, and which.
     pub fn receive(&mut self, number: u32) -> (usize, Vec<News>) {
         let Delivery { node, news } = std::mem::take(&mut self.deliveries[number as usize]);
@@ -84,7 +92,7 @@ fn news_of(happened: Happened, stored: impl Fn(SequenceId, Range<usize>) -> Opti
 /// Blocks of a chain, without their content.
 pub fn stored(chain: &[BlockName], blocks: Range<usize>) -> Option<Stored> {
     let parent = blocks.start.checked_sub(1).and_then(|before| chain.get(before).copied());
-    Some(Stored { names: chain.get(blocks)?.to_vec(), parent, tokens: Vec::new() })
+    Some(Stored { names: chain.get(blocks)?.to_vec(), parent, content: Excerpt::default() })
 }
 
 #[cfg(test)]
@@ -108,6 +116,10 @@ mod tests {
         let both = vec![News::Stored(stored(&chain, 1..3).unwrap()), News::Removed(BlockName(9))];
         assert!(matches!(&both[0], News::Stored(stored) if stored.parent == Some(chain[0])));
         assert_eq!(post.receive(first), (1, both));
+        post.forget(0);
         assert_eq!(post.receive(second), (1, vec![News::Removed(BlockName(9))]));
+        let third = post.send(1, Micros(30), &removed, |_, blocks| stored(&chain, blocks)).unwrap();
+        post.forget(1);
+        assert_eq!(post.receive(third), (1, Vec::new()), "it died with its engine");
     }
 }

@@ -4,6 +4,8 @@
 //! rows share from the start. That is all that caches and indexes can see of a text, so engines get the names of their
 //! blocks from it, and the router the digests of its chunks, cut at their own borders from the same row.
 
+use std::ops::Range;
+
 use warmroute_engine::BlockName;
 
 use crate::random::mix;
@@ -78,6 +80,37 @@ pub fn token_ids(pieces: impl Iterator<Item = Piece>, from: u32, to: u32, ids: &
         let last = to.saturating_sub(before).min(piece.tokens);
         ids.extend((first..last).map(|at| token_id(piece.content, at)));
         before += piece.tokens;
+    }
+}
+
+/// Some of the tokens of a row, kept as pieces: a thousand tokens are a few words of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Excerpt {
+    pieces: Vec<Piece>,
+    /// Where it begins and ends in them.
+    tokens: Range<u32>,
+}
+
+impl Excerpt {
+    /// These tokens of a row.
+    pub fn of<'a>(row: impl Iterator<Item = &'a Piece>, tokens: Range<u32>) -> Excerpt {
+        let (mut pieces, mut before, mut skipped) = (Vec::new(), 0, 0);
+        for &piece in row {
+            if before + piece.tokens <= tokens.start {
+                skipped += piece.tokens;
+            } else if before < tokens.end {
+                pieces.push(piece);
+            }
+            before += piece.tokens;
+        }
+        Excerpt { pieces, tokens: tokens.start - skipped..tokens.end - skipped }
+    }
+
+    /// Their ids.
+    pub fn token_ids(&self) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(self.tokens.len());
+        token_ids(self.pieces.iter().copied(), self.tokens.start, self.tokens.end, &mut ids);
+        ids
     }
 }
 
@@ -192,6 +225,7 @@ mod tests {
         assert_eq!(all.len(), 117);
         for (from, to) in [(0, 16), (32, 48), (36, 68), (67, 117), (5, 5)] {
             assert_eq!(ids(from, to), all[from as usize..to as usize]);
+            assert_eq!(Excerpt::of(row.iter(), from..to).token_ids(), all[from as usize..to as usize]);
         }
         let mut distinct = all.clone();
         distinct.sort_unstable();

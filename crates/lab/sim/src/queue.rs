@@ -15,8 +15,14 @@ pub enum Event {
     FirstToken { job: u32, attempt: u32 },
     /// A router hears of an end.
     Ended { job: u32, attempt: u32 },
-    /// News of caches reach the directory.
+    /// News of caches reach the directory, or leave their engine as a batch.
     News { delivery: u32 },
+    /// What an engine sent reaches the routers' feeds.
+    Letter { node: u32 },
+    /// A router's question for what it missed reaches an engine.
+    Replay { gate: u16, node: u16, number: u32 },
+    /// The answer reaches the router.
+    Replayed { gate: u16, node: u16, number: u32 },
     /// Routers forget what is too old.
     Tick,
     /// Somebody fails, comes or goes.

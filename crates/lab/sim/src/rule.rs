@@ -47,7 +47,7 @@ pub struct Needs {
 pub enum BadRule {
     /// No policy has this name.
     #[error("{0}; of other routers, in the lab only: {names}", names = Peer::names())]
-    Unknown(#[from] UnknownPolicy),
+    Unknown(UnknownPolicy),
     /// The policy has no such parameter, or the value is none.
     #[error("`{rule}`: {why}")]
     Parameter {
@@ -56,6 +56,13 @@ pub enum BadRule {
         /// What is wrong.
         why: String,
     },
+}
+
+/// It is told whole, and so is nobody's source: whoever prints a row of causes would print it twice.
+impl From<UnknownPolicy> for BadRule {
+    fn from(unknown: UnknownPolicy) -> BadRule {
+        BadRule::Unknown(unknown)
+    }
 }
 
 impl Rule {

@@ -3,14 +3,13 @@
 //! ```text
 //!  session ──ask──► gate (the real router) ──hop──► node (the engine model)
 //!     ▲                ▲   first token, end ──hop──┘   │
-//!     └── think ◄──────┘   news of caches ──lag───► directory
+//!     └── think ◄──────┘   news of caches ──lag───► directory, feeds
 //! ```
 //!
 //! Time is a number. Nothing here depends on the machine's clock, on addresses or on threads: the same config, rule and
 //! sessions give the same records, byte for byte.
 
 use std::iter::Peekable;
-use std::ops::Range;
 
 use warmroute_engine::{BlockName, Happened, Pool, Request};
 use warmroute_types::{Micros, Usage, WorkerId};
@@ -21,13 +20,14 @@ use crate::gate::{Asked, Gate, Routed};
 use crate::incident::IncidentKind;
 use crate::load::LoadSeries;
 use crate::node::{Node, NodeState, Totals};
-use crate::post::{self, Post};
-use crate::prompt::{block_names, token_ids, tokens};
+use crate::post::Post;
+use crate::prompt::{block_names, tokens};
 use crate::queue::{Event, Queue};
 use crate::random::Random;
 use crate::record::Record;
 use crate::rule::Rule;
 use crate::session::Session;
+use crate::stream::Stream;
 
 /// How often a request is sent again to another engine when its engine dies before the first token.
 const RETRIES_MAX: usize = 3;
@@ -99,7 +99,11 @@ struct World<'a, S: Iterator<Item = Session>> {
     gates: Vec<Gate>,
     directory: Directory,
     post: Post,
+    /// By engine.
+    streams: Vec<Stream>,
     random: Random,
+    /// What is lost, drawn apart: otherwise a loss would also shift every choice that is drawn by lot.
+    losses: Random,
     held_tokens: Vec<u32>,
     happened: Vec<Happened>,
     load: LoadSeries,
@@ -123,10 +127,12 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             jobs: Vec::new(),
             vacant: Vec::new(),
             nodes: config.fleet.iter().map(|engine| Node::new(engine, pool.clone())).collect(),
-            gates: (0..config.routers).map(|_| Gate::new(rule, config.view, nodes)).collect(),
+            gates: (0..config.routers).map(|_| Gate::new(rule, config)).collect(),
             directory: Directory::new(nodes),
             post: Post::new(nodes),
+            streams: (0..nodes).map(|_| Stream::new(config.replay_batches)).collect(),
             random: Random::new(config.seed, 0x0077_6f72_6c64),
+            losses: Random::new(config.seed, 0x006c_6f73_7365),
             held_tokens: Vec::new(),
             happened: Vec::new(),
             load: LoadSeries::default(),
@@ -150,6 +156,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
                 self.nodes[node].state = NodeState::Absent;
             } else {
                 self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node]));
+                self.open_stream(node);
             }
         }
         self.queue.push(self.tick_interval(), Event::Tick);
@@ -192,7 +199,10 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             Event::Submit { job, attempt } => self.submit(job, attempt),
             Event::FirstToken { job, attempt } => self.hear_first_token(job, attempt),
             Event::Ended { job, attempt } => self.hear_end(job, attempt),
-            Event::News { delivery } => self.hear_news(delivery),
+            Event::News { delivery } => self.pass_news(delivery),
+            Event::Letter { node } => self.receive(node as usize),
+            Event::Replay { gate, node, number } => self.replay(gate.into(), node.into(), number),
+            Event::Replayed { gate, node, number } => self.replayed(gate.into(), node.into(), number),
             Event::Tick => self.tick(),
             Event::Incident { index } => self.suffer(index as usize),
         }
@@ -200,6 +210,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
 
     fn tick(&mut self) {
         self.gates.iter().for_each(|gate| gate.tick(self.now));
+        self.pulse();
         let is_over = self.sessions.peek().is_none() && self.vacant.len() == self.jobs.len();
         if !is_over {
             self.queue.push(self.now + self.tick_interval(), Event::Tick);
@@ -356,43 +367,6 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         }
     }
 
-    /// Sends what happened to a cache on its way, where somebody listens.
-    fn post_news(&mut self, index: usize, happened: &[Happened]) {
-        if !self.config.needs_news() || !self.needs_overlap {
-            return;
-        }
-        let (nodes, jobs, block_tokens) = (&self.nodes, &self.jobs, self.config.fleet[0].block_size);
-        let wants_tokens = self.config.view == View::Reported;
-        let stored = |id, blocks: Range<usize>| {
-            let job = &jobs[nodes[index].job(id) as usize];
-            let mut stored = post::stored(&job.chain, blocks.clone())?;
-            if wants_tokens {
-                let turn = &job.session.turns[job.turn];
-                let pieces = turn.prompt.iter().chain(&turn.answer).copied();
-                let (from, to) = (blocks.start as u32 * block_tokens, blocks.end as u32 * block_tokens);
-                token_ids(pieces, from, to, &mut stored.tokens);
-            }
-            Some(stored)
-        };
-        let arrival = self.config.news.arrival(self.now);
-        if let Some(delivery) = self.post.send(index, arrival, happened, stored) {
-            self.queue.push(arrival, Event::News { delivery });
-        }
-    }
-
-    fn hear_news(&mut self, delivery: u32) {
-        let is_lost = self.config.news.loss > 0.0 && self.random.share() < self.config.news.loss;
-        let (node, news) = self.post.receive(delivery);
-        match self.config.view {
-            _ if is_lost => {}
-            View::Reported => {
-                let block_tokens = self.config.fleet[0].block_size;
-                self.gates.iter().for_each(|gate| gate.hear(node, &news, block_tokens));
-            }
-            _ => news.iter().for_each(|one| self.directory.hear(node, one)),
-        }
-    }
-
     fn hear_first_token(&mut self, place: u32, attempt: u32) {
         let job = &mut self.jobs[place as usize];
         if let Some(routed) = job.routed.as_mut().filter(|_| job.attempt == attempt) {
@@ -492,17 +466,20 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             IncidentKind::Recover => {
                 self.nodes[node].state = NodeState::Up;
                 self.gates.iter().for_each(|gate| gate.recovered(node));
+                self.connect(node);
             }
             IncidentKind::Leave => self.gates.iter_mut().for_each(|gate| gate.leave(node)),
             IncidentKind::Join => {
                 self.nodes[node].state = NodeState::Up;
                 self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node]));
+                self.connect(node);
             }
         }
     }
 
     fn fail(&mut self, node: usize) {
         self.nodes[node].die();
+        self.disconnect(node);
         let is_there =
             |job: &Job| job.ended.is_none() && job.routed.as_ref().is_some_and(|routed| routed.node == node);
         let lost: Vec<u32> = (0..self.jobs.len())
@@ -535,5 +512,9 @@ fn differences(predicted_tokens: Option<u32>, cached_tokens: u32, margin: u32) -
     (beyond(predicted, cached_tokens), beyond(cached_tokens, predicted))
 }
 
+mod news;
+
+#[cfg(test)]
+mod stream_tests;
 #[cfg(test)]
 mod tests;

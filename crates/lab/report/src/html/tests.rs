@@ -78,6 +78,18 @@ fn a_page_is_whole_needs_nothing_and_says_the_answer_first() {
 }
 
 #[test]
+fn a_surface_says_where_each_policy_is_best_and_where_worst() {
+    let page = html(&report(&["affinity weight", "queue weight"]));
+    for policy in ["round_robin", "cache_aware"] {
+        assert!(
+            page.contains(&format!("{policy} gives the first token soonest at affinity weight ")),
+            "{policy}"
+        );
+    }
+    assert!(page.contains("; latest at affinity weight "));
+}
+
+#[test]
 fn every_policy_is_in_every_form() {
     let report = report(&[]);
     for text in [html(&report), markdown(&report), table(&report)] {

@@ -175,8 +175,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions", requires = "request")]
     pub path: String,
     /// How many of the last decisions are shown
-    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "request")]
-    pub last: usize,
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "request", value_parser = clap::value_parser!(u16).range(1..))]
+    pub last: u16,
     /// Print the gateway's answer as JSON instead of a table
     #[arg(long)]
     pub json: bool,

@@ -109,6 +109,11 @@ fn discover(
     configured: Configured,
     background: &mut JoinSet<()>,
 ) {
+    if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
+        tracing::warn!(
+            "there are no workers, and nowhere to find any: give --worker-urls, a file or a DNS name"
+        );
+    }
     let (listings, mut heard) = mpsc::channel(16);
     // The written list counts before anything else is heard, so that a request right after the start finds it.
     let mut roster = Roster::default();

@@ -29,7 +29,7 @@ impl Question {
     }
 
     /// Where did the last `n` go?
-    pub fn last(n: usize) -> Question {
+    pub fn last(n: u16) -> Question {
         Question { method: Method::GET, path: format!("/explain?n={n}"), body: Vec::new() }
     }
 

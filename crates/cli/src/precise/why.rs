@@ -20,7 +20,9 @@ pub enum Why {
     Unusable(String),
     #[error("the engine has {0} data-parallel ranks: list it with ranks = {0}, or --dp-size {0}")]
     Ranks(usize),
-    #[error("the engine has no rank {rank}, only {has}: list it with ranks = {has}, or --dp-size {has}")]
+    #[error(
+        "the engine has no rank {rank}: it has {has}, counted from 0; list it with ranks = {has}, or --dp-size {has}"
+    )]
     NoRank { rank: u16, has: usize },
     #[error("the engine connects to {0}, where nobody listens: bind that with --kv-events-bind")]
     NotBound(String),

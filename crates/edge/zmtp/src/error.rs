@@ -8,6 +8,14 @@ pub enum Error {
     /// The network said no.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// A place to listen is taken, or cannot be had.
+    #[error("cannot listen on {endpoint}: {error}")]
+    Listen {
+        /// Where.
+        endpoint: String,
+        /// Why.
+        error: io::Error,
+    },
     /// The peer closed the connection.
     #[error("the peer closed the connection")]
     Closed,

@@ -40,13 +40,18 @@ impl Incoming {
     }
 }
 
+fn taken(endpoint: &Endpoint, error: std::io::Error) -> Error {
+    Error::Listen { endpoint: endpoint.to_string(), error }
+}
+
 impl Listener {
     /// Binds.
     pub async fn bind(endpoint: &Endpoint) -> Result<Listener, Error> {
         match endpoint {
             Endpoint::Tcp { host, port } => {
                 let host = if host == "*" { "0.0.0.0" } else { host };
-                let listener = TcpListener::bind((host, *port)).await?;
+                let listener =
+                    TcpListener::bind((host, *port)).await.map_err(|error| taken(endpoint, error))?;
                 let port = listener.local_addr()?.port();
                 let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
                 Ok(Listener { socket: Socket::Tcp(listener), endpoint })
@@ -54,10 +59,12 @@ impl Listener {
             Endpoint::Ipc(path) => {
                 // A socket file outlives its process; as libzmq does, the last to bind has it.
                 match std::fs::remove_file(path) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(taken(endpoint, error));
+                    }
                     _ => {}
                 }
-                let listener = UnixListener::bind(path)?;
+                let listener = UnixListener::bind(path).map_err(|error| taken(endpoint, error))?;
                 Ok(Listener { socket: Socket::Unix(listener), endpoint: endpoint.clone() })
             }
         }

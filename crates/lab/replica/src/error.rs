@@ -16,10 +16,23 @@ pub enum Error {
     Config(#[from] ConfigError),
     /// The sockets for events cannot be used.
     #[error("cannot publish events: {0}")]
-    Events(#[from] warmroute_zmtp::Error),
+    Events(warmroute_zmtp::Error),
     /// The listener cannot be used.
     #[error("cannot listen: {0}")]
-    Listen(#[from] io::Error),
+    Listen(io::Error),
+}
+
+// Told whole, and so nobody's source: whoever prints a row of causes would print them twice.
+impl From<warmroute_zmtp::Error> for Error {
+    fn from(error: warmroute_zmtp::Error) -> Error {
+        Error::Events(error)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::Listen(error)
+    }
 }
 
 /// An error a client is told about.

@@ -25,9 +25,10 @@ const TOLD: usize = 20;
 /// Whose request it is taken for where nobody says.
 const PATH: &str = "/v1/chat/completions";
 
-/// `GET /explain[?n=…]`: the last decisions, the newest first.
+/// `GET /explain[?n=…]`: the last decisions, the newest first. `last`, as the command's flag is called, is the same.
 pub(super) fn last(gateway: &Gateway, query: &str) -> Answer {
-    let wanted = parameter(query, "n").map_or(Ok(TOLD), |n| n.parse());
+    let wanted = parameter(query, "n").or_else(|| parameter(query, "last"));
+    let wanted = wanted.map_or(Ok(TOLD), |n| n.parse());
     let bad = |_| Problem(StatusCode::BAD_REQUEST, format!("n must be a number, up to {REMEMBERED}"));
     let (wanted, now) = (wanted.map_err(bad)?, SystemTime::now());
     let decisions = gateway.history.last(wanted);

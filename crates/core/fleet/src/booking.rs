@@ -27,6 +27,14 @@ pub struct Booking {
     work: Work,
     turn: Turn,
     prefill: Prefill,
+    trial: Trial,
+}
+
+/// Whether a request finds out if its worker has recovered.
+#[derive(PartialEq)]
+enum Trial {
+    No,
+    Yes,
 }
 
 #[derive(PartialEq)]
@@ -39,13 +47,19 @@ impl Booking {
     /// Puts `work` on the worker's desk.
     pub fn make(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
         fleet.desk(worker).book(work);
+        let trial = if fleet.desk(worker).begin_trial() { Trial::Yes } else { Trial::No };
         let turn = fleet.pace(worker).book(work.effort, fleet.prefill_ms(worker, &work.effort), now);
-        Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending }
+        Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending, trial }
     }
 
     /// Whose desk it is on.
     pub fn worker(&self) -> WorkerId {
         self.worker
+    }
+
+    /// Whether its answer tells if its worker has recovered.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.trial == Trial::Yes
     }
 
     /// The first token came: the prompt has been computed, and its worker's pace is learned from it. Saying it twice changes
@@ -72,6 +86,9 @@ impl Drop for Booking {
     fn drop(&mut self) {
         if self.release_prefill() {
             self.fleet.pace(self.worker).release(self.turn);
+        }
+        if self.trial == Trial::Yes {
+            self.fleet.desk(self.worker).end_trial();
         }
         self.fleet.desk(self.worker).release_request(self.work);
     }

@@ -4,7 +4,7 @@
 //! Decisions for one model are serialised by the router; decisions for other models and releases happen at any
 //! time, hence atomics. `Relaxed` is enough: each number stands for itself and nothing is published through it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use warmroute_types::{CacheView, LoadReport, Micros, WorkerState};
 
@@ -25,15 +25,18 @@ pub(crate) struct Desk {
     reported_at: AtomicU64,
     /// Requests booked since that report, which it cannot know.
     booked_since: AtomicU32,
-    kv_use_ppm: AtomicU32,
-    /// Whether the last thing seen of the worker was a failure: an answer is then worth telling.
+    /// The worker asked to be left alone until then, in tenths of a second, of which there is room for 13 years.
+    rests_until: AtomicU32,
+    /// Share of KV blocks in use; all of them is [`WHOLE`].
+    kv_use: AtomicU16,
+    /// Whether its breaker has seen failures that an answer would end: only then is an answer worth telling.
     is_suspect: AtomicBool,
     /// Bookings ever made.
     bookings: AtomicU32,
     /// It has said once how many tokens were cached: from then on, saying nothing means none.
     says_cached: AtomicBool,
     /// Tokens of a cache block; 0 until the engine has said.
-    block_tokens: AtomicU32,
+    block_tokens: AtomicU16,
     /// Answers whose prompt must have filled a block of the cache; it wraps.
     fillings: AtomicU32,
     /// Answers in a row that found nothing of what was promised.
@@ -42,6 +45,16 @@ pub(crate) struct Desk {
     pub(crate) believed: Believed,
 }
 
+/// A worker in state `Recovering` that has its one request. The state is the token: whoever turns the one into the other
+/// brings the trial.
+const TRIED: u8 = 5;
+
+/// All KV blocks.
+const WHOLE: f32 = u16::MAX as f32;
+
+/// A unit of [`Desk::rests_until`].
+const TENTH: u64 = 100_000;
+
 const _: () = assert!(size_of::<Desk>() == 64, "a desk is one cache line");
 
 /// The numbers on a desk at one moment.
@@ -49,6 +62,10 @@ const _: () = assert!(size_of::<Desk>() == 64, "a desk is one cache line");
 pub struct DeskView {
     /// May it be chosen?
     pub state: WorkerState,
+    /// A request finds out at this moment whether the worker has recovered: it gets no second one.
+    pub is_tried: bool,
+    /// It asked to be left alone until then.
+    pub rests_until: Micros,
     /// Requests sent and not ended.
     pub in_flight: u32,
     /// Prompt tokens whose prefill has not ended.
@@ -74,6 +91,16 @@ pub struct DeskView {
 }
 
 impl DeskView {
+    /// Whether a request may be sent there now, were it the only worker.
+    pub fn takes_requests(&self) -> bool {
+        self.state.takes_requests() && !self.is_tried
+    }
+
+    /// Whether it has asked to be left alone for now.
+    pub fn rests(&self, now: Micros) -> bool {
+        now < self.rests_until
+    }
+
     /// Requests that wait inside the engine: reported, plus sent since. `None` when the report is older than `age_max`.
     pub fn waiting(&self, now: Micros, age_max: Micros) -> Option<u32> {
         let report = self.report.filter(|report| now.since(report.at) <= age_max)?;
@@ -87,12 +114,33 @@ impl Desk {
             1 => WorkerState::Ready,
             2 => WorkerState::Unhealthy,
             3 => WorkerState::Draining,
+            4 | TRIED => WorkerState::Recovering,
             _ => WorkerState::Starting,
         }
     }
 
+    /// A trial that is under way goes on.
     pub(crate) fn set_state(&self, state: WorkerState) {
-        self.state.store(state as u8, Relaxed);
+        if self.state() != state {
+            self.state.store(state as u8, Relaxed);
+        }
+    }
+
+    /// Takes the trial of a recovering worker; false where there is none to take.
+    pub(crate) fn begin_trial(&self) -> bool {
+        let free = WorkerState::Recovering as u8;
+        self.state.compare_exchange(free, TRIED, Relaxed, Relaxed).is_ok()
+    }
+
+    /// The trial is over. Where it has shown something, the state is another by now.
+    pub(crate) fn end_trial(&self) {
+        _ = self.state.compare_exchange(TRIED, WorkerState::Recovering as u8, Relaxed, Relaxed);
+    }
+
+    /// The worker is to be left alone until then; a later time that it asked for before stands.
+    pub(crate) fn rest(&self, until: Micros) {
+        let tenths = u32::try_from(until.0.div_ceil(TENTH)).unwrap_or(u32::MAX);
+        self.rests_until.fetch_max(tenths, Relaxed);
     }
 
     pub(crate) fn set_suspect(&self, suspect: bool) {
@@ -130,11 +178,12 @@ impl Desk {
     }
 
     pub(crate) fn block_tokens(&self) -> Option<u32> {
-        Some(self.block_tokens.load(Relaxed)).filter(|&tokens| tokens > 0)
+        Some(u32::from(self.block_tokens.load(Relaxed))).filter(|&tokens| tokens > 0)
     }
 
+    /// No engine's block is larger than 65,535 tokens; one that says so is not believed.
     pub(crate) fn set_block_tokens(&self, tokens: u32) {
-        self.block_tokens.store(tokens, Relaxed);
+        self.block_tokens.store(u16::try_from(tokens).unwrap_or(0), Relaxed);
     }
 
     pub(crate) fn in_flight(&self) -> u32 {
@@ -165,7 +214,7 @@ impl Desk {
 
     pub(crate) fn report(&self, report: LoadReport) {
         self.reported.store(u64::from(report.waiting) << 32 | u64::from(report.running), Relaxed);
-        self.kv_use_ppm.store((report.kv_use.clamp(0.0, 1.0) * 1e6) as u32, Relaxed);
+        self.kv_use.store((report.kv_use.clamp(0.0, 1.0) * WHOLE).round() as u16, Relaxed);
         self.reported_at.store(report.at.0.max(1), Relaxed);
         self.booked_since.store(0, Relaxed);
     }
@@ -174,6 +223,7 @@ impl Desk {
     pub(crate) fn wipe(&self) {
         self.set_state(WorkerState::Starting);
         self.set_suspect(false);
+        self.rests_until.store(0, Relaxed);
         self.says_cached.store(false, Relaxed);
         self.set_block_tokens(0);
         self.believed.revise(Belief::reborn);
@@ -185,7 +235,7 @@ impl Desk {
     pub(crate) fn view(&self) -> DeskView {
         let at = Micros(self.reported_at.load(Relaxed));
         let reported = self.reported.load(Relaxed);
-        let kv_use = self.kv_use_ppm.load(Relaxed) as f32 / 1e6;
+        let kv_use = f32::from(self.kv_use.load(Relaxed)) / WHOLE;
         let report = LoadReport {
             waiting: (reported >> 32) as u32,
             running: reported as u32,
@@ -196,6 +246,8 @@ impl Desk {
         let Belief { view, trust, life } = self.believed.get();
         DeskView {
             state: self.state(),
+            is_tried: self.state.load(Relaxed) == TRIED,
+            rests_until: Micros(u64::from(self.rests_until.load(Relaxed)) * TENTH),
             in_flight: self.in_flight(),
             prefill_tokens: self.prefill_tokens.load(Relaxed),
             decode_tokens: self.decode_tokens.load(Relaxed),

@@ -9,7 +9,8 @@ use crate::desk::Desk;
 use crate::fit::{Fit, SharedSpeed, Speed};
 use crate::pace::{Batch, Pace, PaceView};
 use crate::{
-    Belief, DeskView, Effort, Health, HealthConfig, Models, Outlook, ProbeResult, Worker, WorkerView,
+    Answer, Belief, Booking, DeskView, Effort, Health, HealthConfig, Models, Outlook, ProbeResult, Worker,
+    WorkerView,
 };
 
 /// All workers. Seats change rarely and are locked; desks are read by every decision and are not.
@@ -108,24 +109,42 @@ impl Fleet {
         Some(seat.worker.id)
     }
 
-    /// Takes in what a probe or a request saw; the state it leads to, if it changed.
-    /// News of a worker whose seat has gone to another is ignored, here and in [`Fleet::serves`].
-    pub fn saw(&self, worker: &Worker, result: ProbeResult) -> Option<WorkerState> {
+    /// Somebody tried to reach the worker; the state that leads to, if it changed.
+    /// News of a worker whose seat has gone to another is ignored, here and everywhere below.
+    pub fn probed(&self, worker: &Worker, result: ProbeResult, now: Micros) -> Option<WorkerState> {
+        self.tend(worker, |health| health.probed(result, self.health, now))
+    }
+
+    /// The worker took a request and failed it; the state that leads to, if it changed.
+    pub fn failed(&self, worker: &Worker, now: Micros) -> Option<WorkerState> {
+        self.tend(worker, |health| health.failed(self.health, now))
+    }
+
+    /// A request was answered. That ends rows of failures; where there are none, which is nearly always, it costs one read.
+    /// Whether a worker has recovered only the request tells that was sent to find out: one long under way says little.
+    pub fn answered(&self, worker: &Worker, booking: &Booking, answer: Answer) {
+        let desk = self.desk(worker.id);
+        if desk.is_suspect() && (desk.state() != WorkerState::Recovering || booking.is_trial()) {
+            self.tend(worker, |health| health.answered(answer, self.health));
+        }
+    }
+
+    fn tend(&self, worker: &Worker, change: impl FnOnce(&mut Health)) -> Option<WorkerState> {
         let mut seats = self.seats.write();
         let seat = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker)?;
         let before = seat.health.state();
-        let after = seat.health.saw(result, self.health);
+        change(&mut seat.health);
+        let after = seat.health.state();
         self.desk(worker.id).set_state(after);
-        self.desk(worker.id).set_suspect(result == ProbeResult::Failed);
+        self.desk(worker.id).set_suspect(seat.health.breaker().awaits_answer());
         (before != after).then_some(after)
     }
 
-    /// A request was answered. That ends a row of failures; where there is none, which is nearly always, it costs one
-    /// read. It does not make an unhealthy worker ready: an answer that was long under way says little about now.
-    pub fn answered(&self, worker: &Worker) {
-        let desk = self.desk(worker.id);
-        if desk.is_suspect() && desk.state() == WorkerState::Ready {
-            self.saw(worker, ProbeResult::Answered);
+    /// The worker asked to be left alone until then. It is, as long as there are others.
+    pub fn rest(&self, worker: &Worker, until: Micros) {
+        let seats = self.seats.read();
+        if seats.get(worker.id.index()).is_some_and(|seat| *seat.worker == *worker) {
+            self.desk(worker.id).rest(until);
         }
     }
 
@@ -303,6 +322,7 @@ impl Seat {
             worker: Arc::clone(&self.worker),
             models: self.models.clone(),
             desk: desks[self.worker.id.index()].view(),
+            breaker: *self.health.breaker(),
             prefix_cache: self.prefix_cache,
         }
     }
@@ -311,7 +331,7 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Booking, Work};
+    use crate::{PAUSE, Work};
     use proptest::prelude::*;
 
     fn fleet_of(n: usize) -> Arc<Fleet> {
@@ -381,25 +401,69 @@ mod tests {
         fleet.leave(&former.address);
         let newcomer = fleet.join(address(5), Models::Any).unwrap();
         assert_eq!(newcomer.id, former.id);
-        assert_eq!(fleet.saw(&former, ProbeResult::Answered), None);
+        assert_eq!(fleet.probed(&former, ProbeResult::Answered, Micros(1)), None);
+        assert_eq!(fleet.failed(&former, Micros(1)), None);
         assert!(!fleet.serves(&former, Models::named(&["old"])));
-        assert_eq!(fleet.saw(&newcomer, ProbeResult::Answered), Some(WorkerState::Ready));
+        assert_eq!(fleet.probed(&newcomer, ProbeResult::Answered, Micros(1)), Some(WorkerState::Ready));
+    }
+
+    /// One worker that is ready.
+    fn ready() -> (Arc<Fleet>, Arc<Worker>) {
+        let fleet = fleet_of(1);
+        let worker = Arc::clone(&fleet.members()[0].worker);
+        fleet.probed(&worker, ProbeResult::Answered, Micros::ZERO);
+        (fleet, worker)
     }
 
     #[test]
     fn an_answer_ends_a_row_of_failures() {
-        let fleet = fleet_of(1);
-        let worker = Arc::clone(&fleet.members()[0].worker);
-        fleet.saw(&worker, ProbeResult::Answered);
+        let (fleet, worker) = ready();
+        let booking = Booking::make(&fleet, worker.id, WORK, Micros(5));
         for _ in 0..20 {
-            fleet.saw(&worker, ProbeResult::Failed);
-            fleet.saw(&worker, ProbeResult::Failed);
-            fleet.answered(&worker);
+            fleet.failed(&worker, Micros(1));
+            fleet.failed(&worker, Micros(1));
+            fleet.answered(&worker, &booking, Answer::Whole);
         }
         assert_eq!(fleet.desk_view(worker.id).state, WorkerState::Ready);
-        (0..3).for_each(|_| _ = fleet.saw(&worker, ProbeResult::Failed));
-        fleet.answered(&worker);
+        (0..3).for_each(|_| _ = fleet.failed(&worker, Micros(1)));
+        fleet.answered(&worker, &booking, Answer::Whole);
         assert_eq!(fleet.desk_view(worker.id).state, WorkerState::Unhealthy, "a late answer proves little");
+    }
+
+    #[test]
+    fn one_request_at_a_time_finds_out_whether_a_worker_has_recovered() {
+        let (fleet, worker) = ready();
+        let book = || Booking::make(&fleet, worker.id, WORK, Micros(5));
+        let view = || fleet.desk_view(worker.id);
+        let late = book();
+        (0..3).for_each(|_| _ = fleet.failed(&worker, Micros::ZERO));
+        assert!(!view().takes_requests());
+        fleet.probed(&worker, ProbeResult::Answered, PAUSE);
+        assert!(view().takes_requests() && view().state == WorkerState::Recovering);
+        let trial = book();
+        assert!(!view().takes_requests(), "it has its one request");
+        fleet.probed(&worker, ProbeResult::Answered, PAUSE);
+        assert!(!view().takes_requests(), "a probe does not end it");
+        drop(trial);
+        assert!(view().takes_requests(), "its client left: another may try");
+        let trial = book();
+        fleet.answered(&worker, &late, Answer::Whole);
+        assert_eq!(view().state, WorkerState::Recovering, "that one was long under way");
+        fleet.answered(&worker, &trial, Answer::Whole);
+        drop(trial);
+        assert!(view().takes_requests() && view().state == WorkerState::Ready);
+    }
+
+    #[test]
+    fn a_rest_lasts_as_long_as_was_asked_for_and_a_newcomer_has_none() {
+        let (fleet, worker) = ready();
+        let rests = |ms| fleet.desk_view(worker.id).rests(Micros::from_millis(ms));
+        fleet.rest(&worker, Micros::from_millis(2_000));
+        fleet.rest(&worker, Micros::from_millis(1_000));
+        assert!(rests(1_999) && !rests(2_000));
+        fleet.leave(&worker.address);
+        fleet.join(address(7), Models::Any).unwrap();
+        assert!(!rests(0));
     }
 
     #[test]

@@ -1,14 +1,16 @@
-//! Is this worker well? A small state machine over what probes and requests saw.
+//! Is this worker well? Where it is in its life, and while it serves, where its [`Breaker`] stands.
 //!
 //! ```text
-//! starting ──answered──▶ ready ──failed N times in a row──▶ unhealthy ──answered──▶ ready
+//! starting ──answered──▶ ready / unhealthy / recovering, as the breaker is closed, open or half-open
 //!     any state ──told to drain──▶ draining
 //! ```
 //!
-//! One success makes a worker ready: a probe that reached the engine and was answered is better evidence than any
-//! waiting period. Several failures in a row make it unhealthy, because one lost probe is not an outage.
+//! One answer makes a worker ready: a probe that reached the engine is better evidence than any waiting period. Several
+//! failures in a row make it unhealthy, because one lost probe is not an outage.
 
-use warmroute_types::WorkerState;
+use warmroute_types::{Micros, WorkerState};
+
+use crate::breaker::{Breaker, Position};
 
 /// When a worker is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +25,7 @@ impl Default for HealthConfig {
     }
 }
 
-/// What somebody who tried the worker saw.
+/// What somebody who tried to reach the worker saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
     /// It answered that it is well.
@@ -32,57 +34,88 @@ pub enum ProbeResult {
     Failed,
 }
 
-/// One worker's health: its state and how often in a row it failed.
-#[derive(Clone, Copy, Debug)]
-pub struct Health {
-    state: WorkerState,
-    failures: u32,
+/// How far a request was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// To its first token.
+    Begun,
+    /// To its end, or with a refusal that is no fault.
+    Whole,
 }
 
-impl Default for Health {
-    fn default() -> Health {
-        Health { state: WorkerState::Starting, failures: 0 }
-    }
+/// One worker's health.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Health {
+    stage: Stage,
+    breaker: Breaker,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Stage {
+    /// It has never said that it is well.
+    #[default]
+    Starting,
+    Serving,
+    /// It leaves, however well it is.
+    Draining,
 }
 
 impl Health {
     /// The state now.
     pub fn state(&self) -> WorkerState {
-        self.state
+        match (self.stage, self.breaker.position()) {
+            (Stage::Starting, _) => WorkerState::Starting,
+            (Stage::Draining, _) => WorkerState::Draining,
+            (Stage::Serving, Position::Closed) => WorkerState::Ready,
+            (Stage::Serving, Position::Open(_)) => WorkerState::Unhealthy,
+            (Stage::Serving, Position::HalfOpen) => WorkerState::Recovering,
+        }
     }
 
-    /// Takes in one result. A draining worker keeps draining: it leaves, however well it is.
-    pub fn saw(&mut self, result: ProbeResult, config: HealthConfig) -> WorkerState {
-        match result {
-            ProbeResult::Answered => self.failures = 0,
-            ProbeResult::Failed => self.failures = self.failures.saturating_add(1),
+    /// Its breaker.
+    pub fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    /// Somebody tried to reach it.
+    pub fn probed(&mut self, result: ProbeResult, config: HealthConfig, now: Micros) {
+        match (self.stage, result) {
+            (Stage::Starting, ProbeResult::Answered) => self.stage = Stage::Serving,
+            // Never well, so still starting.
+            (Stage::Starting, ProbeResult::Failed) => {}
+            (_, ProbeResult::Answered) => self.breaker.reached(now),
+            (_, ProbeResult::Failed) => self.breaker.unreached(config.failures_max),
         }
-        self.state = match (self.state, result) {
-            (WorkerState::Draining, _) => WorkerState::Draining,
-            (_, ProbeResult::Answered) => WorkerState::Ready,
-            (WorkerState::Ready, ProbeResult::Failed) if self.failures >= config.failures_max => {
-                WorkerState::Unhealthy
-            }
-            (state, ProbeResult::Failed) => state,
-        };
-        self.state
+    }
+
+    /// It failed a request.
+    pub fn failed(&mut self, config: HealthConfig, now: Micros) {
+        self.breaker.fault(now, config.failures_max);
+    }
+
+    /// It answered a request.
+    pub fn answered(&mut self, answer: Answer, config: HealthConfig) {
+        match answer {
+            Answer::Begun => self.breaker.began(config.failures_max),
+            Answer::Whole => self.breaker.answered(),
+        }
     }
 
     /// It gets nothing new from now on.
     pub fn drain(&mut self) {
-        self.state = WorkerState::Draining;
+        self.stage = Stage::Draining;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::ProbeResult::{Answered, Failed};
-    use super::WorkerState::{Draining, Ready, Starting, Unhealthy};
+    use super::WorkerState::{Draining, Ready, Recovering, Starting, Unhealthy};
     use super::*;
 
     fn after(results: &[ProbeResult]) -> WorkerState {
         let mut health = Health::default();
-        results.iter().for_each(|&result| _ = health.saw(result, HealthConfig::default()));
+        results.iter().for_each(|&result| health.probed(result, HealthConfig::default(), Micros::ZERO));
         health.state()
     }
 
@@ -102,9 +135,22 @@ mod tests {
     }
 
     #[test]
+    fn one_whose_requests_fail_recovers_by_a_request() {
+        let (mut health, config) = (Health::default(), HealthConfig::default());
+        health.probed(Answered, config, Micros::ZERO);
+        (0..3).for_each(|_| health.failed(config, Micros::ZERO));
+        assert_eq!(health.state(), Unhealthy);
+        health.probed(Answered, config, Micros::from_secs(1));
+        assert_eq!(health.state(), Recovering);
+        health.answered(Answer::Whole, config);
+        assert_eq!(health.state(), Ready);
+    }
+
+    #[test]
     fn a_draining_worker_is_not_called_back() {
         let mut health = Health::default();
         health.drain();
-        assert_eq!(health.saw(Answered, HealthConfig::default()), Draining);
+        health.probed(Answered, HealthConfig::default(), Micros::ZERO);
+        assert_eq!(health.state(), Draining);
     }
 }

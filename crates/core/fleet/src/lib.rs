@@ -1,7 +1,7 @@
 //! Which workers there are, how they are, and what they have in hand.
 //!
 //! ```text
-//! Fleet ── seats   who sits where: address, models, health        (changes rarely, behind a lock)
+//! Fleet ── seats   who sits where: address, models, health, breaker  (changes rarely, behind a lock)
 //!       ├─ desks   per seat: state, requests and tokens booked    (atomics in one array, read by every decision)
 //!       └─ paces   per seat: what prompts take, time booked       (the same)
 //! ```
@@ -11,6 +11,8 @@
 
 mod belief;
 mod booking;
+mod breaker;
+mod budget;
 mod desk;
 mod fit;
 mod fleet;
@@ -20,9 +22,11 @@ mod worker;
 
 pub use belief::Belief;
 pub use booking::{Booking, Work};
+pub use breaker::{Breaker, Open, PAUSE, Position};
+pub use budget::{RETRIES_FREE, RetryBudget, Spent};
 pub use desk::DeskView;
 pub use fit::{Effort, Place, Speed};
 pub use fleet::{Fleet, FleetFull};
-pub use health::{Health, HealthConfig, ProbeResult};
+pub use health::{Answer, Health, HealthConfig, ProbeResult};
 pub use pace::{Outlook, PaceView};
 pub use worker::{Models, Worker, WorkerView};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warmroute_types::{Address, PrefixCache, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::DeskView;
+use crate::{Breaker, DeskView};
 
 /// Which models a worker serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub struct WorkerView {
     pub models: Models,
     /// How it is and what it has to do.
     pub desk: DeskView,
+    /// Whether requests reach it.
+    pub breaker: Breaker,
     /// What the engine counts itself of its prefix cache.
     pub prefix_cache: Option<PrefixCache>,
 }

@@ -47,7 +47,7 @@ fn fleet(policy: &str, shadows: &[&str], workers: usize) -> Router<Standard> {
         router.apply(Change::Join { address, models: Models::Any }).expect("there is room");
     }
     for view in router.workers() {
-        let change = Change::Probed { worker: view.worker, result: ProbeResult::Answered };
+        let change = Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) };
         router.apply(change).expect("no new seat");
     }
     router

@@ -67,7 +67,7 @@ fn router_of(vocabulary: &Arc<Vocabulary>) -> Router<Standard> {
     for worker in workers(&router) {
         let matching = Some(Matching::bytes(Family::new("m"), Arc::clone(vocabulary)));
         for change in [
-            Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered },
+            Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered, at: Micros(1) },
             Change::Aligned { worker: Arc::clone(&worker), matching },
             Change::Viewed { worker, view: CacheView::Reported },
         ] {

@@ -23,12 +23,28 @@ pub enum Change {
         /// Where.
         address: Address,
     },
-    /// Somebody tried the worker.
+    /// Somebody tried to reach the worker.
     Probed {
         /// Which.
         worker: Arc<Worker>,
         /// How it went.
         result: ProbeResult,
+        /// When.
+        at: Micros,
+    },
+    /// The worker took a request and failed it: its connection broke, nothing came in time, or it said 502, 503 or 504.
+    Faulted {
+        /// Which.
+        worker: Arc<Worker>,
+        /// When.
+        at: Micros,
+    },
+    /// The worker asked not to be sent more for now: 429 or 503, with a time.
+    Resting {
+        /// Which.
+        worker: Arc<Worker>,
+        /// Until when.
+        until: Micros,
     },
     /// The worker named its models.
     Serves {
@@ -100,7 +116,7 @@ impl Change {
 }
 
 /// How a request fared. A failure and a client that leaves are no outcomes: the booking is simply dropped. Whether a failure
-/// speaks against its worker only the driver can tell; if so, it says [`Change::Probed`].
+/// speaks against its worker only the driver can tell; if so, it says [`Change::Faulted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The first token came: the prefill is over. The booking stays for the decoding.

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use warmroute_fleet::{Booking, DeskView, Effort, Fleet, Work, Worker};
 use warmroute_index::{Index, Reach};
 use warmroute_policy::{Ask, Candidate, Choice, Policy};
-use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId, WorkerState};
+use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
 
 use crate::considered::{CONSIDERED_MAX, Considered, Preview, Soonest};
 use crate::held::{Held, Promise, Weights};
@@ -108,6 +108,13 @@ pub(crate) struct Terms<'a> {
     pub known_tokens: Option<&'a [u32]>,
     pub now: Micros,
     pub report_age_max: Micros,
+}
+
+/// What becomes of workers that asked to be left alone for now.
+#[derive(Clone, Copy, PartialEq)]
+enum Resting {
+    PassedOver,
+    Asked,
 }
 
 /// A booked choice.
@@ -237,7 +244,12 @@ impl Pool {
         if let Some(prompt) = terms.prompt.filter(|&prompt| walked != Some(version(prompt))) {
             scratch.walk(index, prompt);
         }
-        section.line_up(fleet, terms, &self.tokens, scratch);
+        section.line_up(fleet, terms, &self.tokens, scratch, Resting::PassedOver);
+        // Better a worker that asked to be left alone than none. But one that has just turned this request away, or stands
+        // beside one that did, is not asked in its place.
+        if section.candidates.is_empty() && terms.avoid.is_empty() {
+            section.line_up(fleet, terms, &self.tokens, scratch, Resting::Asked);
+        }
         terms.ask.turn = section.turn;
         (!section.candidates.is_empty()).then_some(section)
     }
@@ -260,7 +272,14 @@ impl Section {
     }
 
     /// Writes the ready members' numbers into the candidates.
-    fn line_up(&mut self, fleet: &Fleet, terms: &Terms<'_>, rate: &TokenRate, scratch: &Scratch) {
+    fn line_up(
+        &mut self,
+        fleet: &Fleet,
+        terms: &Terms<'_>,
+        rate: &TokenRate,
+        scratch: &Scratch,
+        resting: Resting,
+    ) {
         let overlaps = if terms.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = overlap.reach.bytes);
         // The last token is computed anew even when everything is cached: its logits are wanted.
@@ -275,7 +294,8 @@ impl Section {
         let moment = Moment { now: terms.now, report_age_max: terms.report_age_max };
         for (seat, member) in self.members.iter().enumerate() {
             let desk = fleet.desk_view(member.id);
-            if desk.state != WorkerState::Ready || terms.avoid.contains(&member.id) {
+            let is_passed_over = resting == Resting::PassedOver && desk.rests(terms.now);
+            if !desk.takes_requests() || is_passed_over || terms.avoid.contains(&member.id) {
                 continue;
             }
             self.seats.push(seat);

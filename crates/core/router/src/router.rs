@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_fleet::{Booking, Fleet, HealthConfig, PaceView, Worker, WorkerView};
+use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, PaceView, Worker, WorkerView};
 use warmroute_index::{Digester, Index, RootKey};
 use warmroute_policy::{Ask, Policy};
 use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
@@ -220,8 +220,13 @@ impl<P: Policy> Router<P> {
             None => {}
         }
         match outcome {
-            Outcome::FirstToken { at } => decision.booking.first_token(at),
-            Outcome::Ended | Outcome::Refused => self.fleet.answered(&decision.worker),
+            Outcome::FirstToken { at } => {
+                decision.booking.first_token(at);
+                self.fleet.answered(&decision.worker, &decision.booking, Answer::Begun);
+            }
+            Outcome::Ended | Outcome::Refused => {
+                self.fleet.answered(&decision.worker, &decision.booking, Answer::Whole);
+            }
         }
     }
 

@@ -72,7 +72,13 @@ impl World {
             Unit::Byte => Matching::bytes(Family::new("m"), Arc::clone(vocabulary)),
             Unit::Token => Matching::tokens(Family::new("m")),
         });
-        router.apply(Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered }).unwrap();
+        router
+            .apply(Change::Probed {
+                worker: Arc::clone(&worker),
+                result: ProbeResult::Answered,
+                at: Micros(1),
+            })
+            .unwrap();
         router.apply(Change::Aligned { worker: Arc::clone(&worker), matching }).unwrap();
         router.apply(Change::Viewed { worker, view: CacheView::Reported }).unwrap();
         let truth = Tokenizer::from_bytes(&tokenizer).unwrap();

@@ -41,7 +41,9 @@ fn route_and_observe_allocate_nothing() {
             router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
         }
         for view in router.workers() {
-            router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered }).unwrap();
+            router
+                .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
+                .unwrap();
         }
         let mut scratch = Scratch::default();
         let before = ALLOCATIONS.with(Cell::get);

@@ -58,7 +58,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A worker's life: only a `Ready` one is given new requests.
+/// A worker's life: a `Ready` one is given new requests, a `Recovering` one a single request at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WorkerState {
@@ -66,13 +66,29 @@ pub enum WorkerState {
     Starting = 0,
     /// Well: it may be chosen.
     Ready = 1,
-    /// It failed too often; it is asked again and again until it is well.
+    /// It failed too often, and is asked again and again until it answers.
     Unhealthy = 2,
     /// It finishes what it has and gets nothing new.
     Draining = 3,
+    /// It answers again, but its requests had failed: one at a time finds out whether it serves.
+    Recovering = 4,
 }
 
 impl WorkerState {
+    /// Every state there is.
+    pub const ALL: [WorkerState; 5] = [
+        WorkerState::Starting,
+        WorkerState::Ready,
+        WorkerState::Unhealthy,
+        WorkerState::Recovering,
+        WorkerState::Draining,
+    ];
+
+    /// Whether it is given requests, if only one at a time.
+    pub fn takes_requests(self) -> bool {
+        matches!(self, WorkerState::Ready | WorkerState::Recovering)
+    }
+
     /// The word used in metrics, logs and `GET /workers`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,6 +96,7 @@ impl WorkerState {
             WorkerState::Ready => "ready",
             WorkerState::Unhealthy => "unhealthy",
             WorkerState::Draining => "draining",
+            WorkerState::Recovering => "recovering",
         }
     }
 }

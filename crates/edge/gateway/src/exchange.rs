@@ -14,6 +14,7 @@ use warmroute_types::{Micros, WorkerId};
 
 use crate::gateway::Gateway;
 use crate::intake::{self, Intake};
+use crate::last_word::{LastWord, read_out};
 use crate::metrics::Ending;
 use crate::outgoing::Outgoing;
 use crate::random::random;
@@ -22,6 +23,7 @@ use crate::relay::{Framing, Relay, Shape};
 use crate::reply::Reply;
 use crate::trip::{Trip, blame};
 use crate::upstream::{Answer, Fault, Upstream};
+use crate::verdict::Verdict;
 use crate::{DecisionHeaders, headers};
 
 /// A kept connection that breaks this soon, without a word, had been closed by the worker before the request reached it:
@@ -45,6 +47,8 @@ struct Exchange {
     /// Workers that took the request and broke off. They are blamed once another one has shown that it can be served: a
     /// request that breaks every worker must not take the fleet out of service.
     suspects: Vec<Arc<Worker>>,
+    /// What to say should nobody else be left.
+    last_word: Option<LastWord>,
 }
 
 /// A worker's answer, up to its first chunk.
@@ -52,6 +56,15 @@ struct Begun {
     head: Response<()>,
     answer: Answer,
     first: Option<bytes::Bytes>,
+}
+
+/// What came of a worker's answer.
+enum Taken {
+    Answered(Response<Reply>),
+    /// The worker would not have it; another may.
+    TurnedAway,
+    /// It broke off while it said so.
+    Failed(Trip, Fault),
 }
 
 /// Takes a request all the way: reads it, sends it to a worker, returns the worker's answer.
@@ -64,6 +77,7 @@ pub(crate) async fn forward(
     let received = gateway.now();
     let (mut parts, body) = request.into_parts();
     let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway).await?;
+    gateway.retries.earn(received);
     headers::towards_worker(&mut parts.headers, api, request_id);
     let exchange = Exchange {
         gateway: Arc::clone(gateway),
@@ -75,34 +89,105 @@ pub(crate) async fn forward(
         received,
         failed: Vec::new(),
         suspects: Vec::new(),
+        last_word: None,
     };
-    let answered = exchange.run().await;
-    // Refused before any worker saw it, a request has taken no time worth a histogram; failed, it has.
-    if matches!(answered, Err(Refusal::WorkerFailed(_))) {
-        gateway.metrics.ended(gateway.now().since(received));
-    }
-    answered
+    exchange.run().await
 }
 
 impl Exchange {
     async fn run(mut self) -> Result<Response<Reply>, Refusal> {
-        let mut last_fault = None;
         loop {
-            // Nobody is left to try: then the last one's failure is what there is to say.
-            let decision = self.route().map_err(|refusal| last_fault.take().unwrap_or(refusal))?;
-            if last_fault.is_some() {
-                self.gateway.metrics.retried();
-            }
+            let decision = match self.route().and_then(|decision| self.allow(decision)) {
+                Ok(decision) => decision,
+                Err(refusal) => return self.give_up(refusal),
+            };
             let request_id = self.headers.get(headers::REQUEST_ID);
             let trip = Trip::new(&self.gateway, &self.intake.asked, decision, self.received, request_id);
             let upstream = self.gateway.upstreams.of(&trip.decision.worker);
             let upstream = upstream.map_err(|bad| Refusal::WorkerFailed(bad.to_string()))?;
-            match self.attempt(&upstream).await {
-                Ok(begun) => return Ok(self.respond(trip, upstream, begun)),
+            let failed = match self.attempt(&upstream).await {
+                Ok(begun) => match self.take(trip, upstream, begun).await {
+                    Taken::Answered(response) => return Ok(response),
+                    Taken::TurnedAway => continue,
+                    Taken::Failed(trip, fault) => (trip, fault),
+                },
                 // Dropping the trip counts it as cancelled, which it was.
                 Err(_) if self.intake.body.client_broke_off() => return Err(Refusal::BrokenBody),
-                Err(fault) => last_fault = Some(self.note_failure(trip, &fault)?),
+                Err(fault) => (trip, fault),
+            };
+            self.note_failure(failed.0, &failed.1);
+            if !self.has_tries_left() {
+                return self.give_up(Refusal::NotReady);
             }
+        }
+    }
+
+    /// Whether the request may be sent to another worker after this one.
+    fn has_tries_left(&self) -> bool {
+        self.failed.len() <= self.gateway.config.retries_max as usize && self.intake.body.is_left()
+    }
+
+    /// The same before the worker at hand is counted, and as far as the budget goes.
+    fn may_go_on(&self) -> bool {
+        let has_tries = self.failed.len() < self.gateway.config.retries_max as usize;
+        let is_possible = has_tries && self.intake.body.is_left();
+        let is_allowed = is_possible && self.gateway.retries.has_room(self.gateway.now());
+        if is_possible && !is_allowed {
+            self.gateway.metrics.retry_denied();
+        }
+        is_allowed
+    }
+
+    /// The first try is free; another one must be within the budget that all requests share.
+    fn allow(&self, decision: Decision) -> Result<Decision, Refusal> {
+        if !self.failed.is_empty() {
+            if self.gateway.retries.spend(self.gateway.now()).is_err() {
+                self.gateway.metrics.retry_denied();
+                return Err(Refusal::NotReady);
+            }
+            self.gateway.metrics.retried();
+        }
+        Ok(decision)
+    }
+
+    /// No worker is left to try: what the last one said is what there is to say, if there was one.
+    fn give_up(self, refusal: Refusal) -> Result<Response<Reply>, Refusal> {
+        // Refused before any worker saw it, a request has taken no time worth a histogram; failed, it has.
+        let Some(word) = self.last_word else { return Err(refusal) };
+        self.gateway.metrics.ended(self.gateway.now().since(self.received));
+        word.speak()
+    }
+
+    /// Passes an answer on, unless it says that another worker should be asked.
+    async fn take(&mut self, trip: Trip, upstream: Arc<Upstream>, mut begun: Begun) -> Taken {
+        let verdict = Verdict::of(begun.head.status(), begun.head.headers());
+        if let Verdict::Busy { rest } = verdict {
+            trip.rest(rest);
+        }
+        if verdict == Verdict::Answer || !self.may_go_on() {
+            return Taken::Answered(self.respond(trip, upstream, begun, verdict));
+        }
+        let body = match read_out(&mut begun.answer, begun.first).await {
+            Ok(body) => body,
+            Err(fault) => return Taken::Failed(trip, fault),
+        };
+        let worker = Arc::clone(&trip.decision.worker);
+        let head = self.towards_client(begun.head, &trip.decision);
+        self.say(LastWord::Answer(Response::from_parts(head, body)));
+        tracing::debug!(worker = %worker.label, ?verdict, "turned away; another worker is tried");
+        trip.turned_away(verdict);
+        begun.answer.into_connection().into_iter().for_each(|connection| upstream.keep(connection));
+        self.failed.push(worker.id);
+        if verdict == Verdict::Fault {
+            self.suspects.push(worker);
+        }
+        Taken::TurnedAway
+    }
+
+    fn say(&mut self, word: LastWord) {
+        match &mut self.last_word {
+            Some(last) => last.replace(word),
+            none => *none = Some(word),
         }
     }
 
@@ -153,37 +238,50 @@ impl Exchange {
         request
     }
 
-    /// Counts the failure. Returns what to say should nobody else be left; an error when no more tries are.
-    fn note_failure(&mut self, trip: Trip, fault: &Fault) -> Result<Refusal, Refusal> {
+    /// Counts a failure.
+    fn note_failure(&mut self, trip: Trip, fault: &Fault) {
         let worker = Arc::clone(&trip.decision.worker);
         tracing::warn!(worker = %worker.label, %fault, "worker failed before its first byte");
         trip.fail();
         self.failed.push(worker.id);
-        if fault.is_certain() {
-            blame(&self.gateway, &worker);
+        if fault.is_unreachable() {
+            blame(&self.gateway, &worker, fault);
         } else {
             self.suspects.push(worker);
         }
-        let refusal = Refusal::WorkerFailed(fault.to_string());
-        let tries_left = self.failed.len() <= self.gateway.config.retries_max as usize;
-        if tries_left && self.intake.body.is_left() { Ok(refusal) } else { Err(refusal) }
+        self.say(LastWord::Failure(Refusal::WorkerFailed(fault.to_string())));
     }
 
-    fn respond(self, trip: Trip, upstream: Arc<Upstream>, begun: Begun) -> Response<Reply> {
-        self.suspects.iter().for_each(|worker| blame(&self.gateway, worker));
-        let (mut head, ()) = begun.head.into_parts();
+    fn towards_client(&self, head: Response<()>, decision: &Decision) -> http::response::Parts {
+        let (mut head, ()) = head.into_parts();
         head.version = Version::HTTP_11;
         headers::towards_client(&mut head.headers);
         if self.gateway.config.decision_headers == DecisionHeaders::On {
-            headers::describe(&mut head.headers, &trip.decision);
+            headers::describe(&mut head.headers, decision);
         }
+        head
+    }
+
+    fn respond(
+        &self,
+        trip: Trip,
+        upstream: Arc<Upstream>,
+        begun: Begun,
+        verdict: Verdict,
+    ) -> Response<Reply> {
+        if verdict != Verdict::Fault {
+            self.suspects.iter().for_each(|worker| blame(&self.gateway, worker, &Fault::Closed));
+        }
+        let head = self.towards_client(begun.head, &trip.decision);
         let shape = Shape {
             api: self.api,
             framing: framing_of(&head.headers),
             ending: Ending::of(head.status),
+            verdict,
             usage_is_ours: self.intake.asked.usage_is_ours,
         };
-        let mut relay = Relay::new(self.gateway, upstream, trip, begun.answer, begun.first, shape);
+        let mut relay =
+            Relay::new(Arc::clone(&self.gateway), upstream, trip, begun.answer, begun.first, shape);
         match relay.take_whole() {
             Some(whole) => Response::from_parts(head, Reply::whole(whole)),
             None => Response::from_parts(head, Reply::Relay(Box::new(relay))),

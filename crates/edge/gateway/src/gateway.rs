@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use warmroute_fleet::RetryBudget;
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
 use warmroute_router::{Matching, Router};
@@ -25,6 +26,7 @@ pub struct Gateway {
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) reasons: Reasons,
     pub(crate) history: History,
+    pub(crate) retries: RetryBudget,
     start: Instant,
 }
 
@@ -40,7 +42,7 @@ impl Gateway {
         let recorder = recorder.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
         let metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
-        let (alignments, reasons, history) = Default::default();
+        let (alignments, reasons, history, retries) = Default::default();
         let start = Instant::now();
         Ok(Arc::new(Gateway {
             router,
@@ -51,6 +53,7 @@ impl Gateway {
             recorder,
             reasons,
             history,
+            retries,
             start,
         }))
     }

@@ -101,7 +101,7 @@ mod tests {
         let router = Router::new("random".parse::<Standard>().unwrap(), Config::default());
         router.apply(Change::Join { address: Address::new("http://a"), models: Models::Any }).unwrap();
         let worker = router.workers().remove(0).worker;
-        router.apply(Change::Probed { worker, result: ProbeResult::Answered }).unwrap();
+        router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) }).unwrap();
         router.route(&Request::default(), &mut Scratch::default(), Micros(1), 1).unwrap()
     }
 

@@ -23,6 +23,7 @@ mod gateway;
 mod headers;
 mod history;
 mod intake;
+mod last_word;
 mod matching;
 mod metrics;
 mod models;
@@ -37,6 +38,7 @@ mod server;
 mod trip;
 mod upstream;
 mod usage;
+mod verdict;
 
 pub use admin::{Admin, Readiness, Reports, ReportsRefused};
 pub use alignments::{TooManyFamilies, Writing};

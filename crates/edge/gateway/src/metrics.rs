@@ -85,6 +85,7 @@ pub(crate) struct Metrics {
     refusals: Family<Refused, Counter>,
     unrendered: Family<Refused, Counter>,
     retries: Counter,
+    retries_denied: Counter,
     first_token_seconds: Histogram,
     request_seconds: Histogram,
 }
@@ -127,6 +128,7 @@ impl Metrics {
             refusals: Family::default(),
             unrendered: Family::default(),
             retries: Counter::default(),
+            retries_denied: Counter::default(),
             first_token_seconds: Histogram::new(SECONDS),
             request_seconds: Histogram::new(SECONDS),
         };
@@ -146,6 +148,11 @@ impl Metrics {
             self.unrendered.clone(),
         );
         registry.register("retries", "Requests sent to another worker after a failure", self.retries.clone());
+        registry.register(
+            "retries_denied",
+            "Requests not sent to another worker because the budget of retries was spent",
+            self.retries_denied.clone(),
+        );
         registry.register(
             "time_to_first_token_seconds",
             "Of streamed answers: from the request's arrival to the first event that carries content",
@@ -172,6 +179,10 @@ impl Metrics {
 
     pub(crate) fn retried(&self) {
         self.retries.inc();
+    }
+
+    pub(crate) fn retry_denied(&self) {
+        self.retries_denied.inc();
     }
 
     pub(crate) fn first_token(&self, after: Micros) {
@@ -260,9 +271,6 @@ const ENGINE_COUNTS: [EngineCount; 2] = [
     ("worker_engine_prefix_hits_tokens", "Prompt tokens found there, as it counts", |c| c.hits),
 ];
 
-const STATES: [WorkerState; 4] =
-    [WorkerState::Starting, WorkerState::Ready, WorkerState::Unhealthy, WorkerState::Draining];
-
 impl Collector for Workers {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let views = self.router.workers();
@@ -279,12 +287,13 @@ impl Collector for Workers {
         let kind = MetricType::Gauge;
         let mut family = encoder.encode_descriptor("worker_state", help, None, kind)?;
         for view in &views {
-            for state in STATES {
+            for state in WorkerState::ALL {
                 let labels = [("worker", &*view.worker.label), ("state", state.as_str())];
                 ConstGauge::new(i64::from(state == view.desk.state))
                     .encode(family.encode_family(&labels)?)?;
             }
         }
+        self.encode_faults(&mut encoder, &views)?;
         let help = "Requests sent to a worker, by how they ended";
         let kind = MetricType::Counter;
         let mut family = encoder.encode_descriptor("requests", help, None, kind)?;
@@ -306,6 +315,28 @@ impl Collector for Workers {
 }
 
 impl Workers {
+    fn encode_faults(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        views: &[WorkerView],
+    ) -> Result<(), std::fmt::Error> {
+        let help = "Times that a worker was taken out because it failed";
+        let mut family =
+            encoder.encode_descriptor("worker_breaker_openings", help, None, MetricType::Counter)?;
+        for view in views {
+            let labels = [("worker", &*view.worker.label)];
+            ConstCounter::new(view.breaker.openings()).encode(family.encode_family(&labels)?)?;
+        }
+        let help = "Answers by which a worker asked to be left alone for a while";
+        let mut family = encoder.encode_descriptor("worker_backpressure", help, None, MetricType::Counter)?;
+        for view in views {
+            let labels = [("worker", &*view.worker.label)];
+            ConstCounter::new(self.upstreams.backpressure(&view.worker))
+                .encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
     fn encode_caches(
         &self,
         encoder: &mut DescriptorEncoder<'_>,

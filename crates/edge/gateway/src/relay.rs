@@ -16,6 +16,7 @@ use crate::refusal::{Refusal, Shape as ErrorShape};
 use crate::trip::{Trip, blame};
 use crate::upstream::{Answer, Fault, Upstream};
 use crate::usage::{UsageEvents, UsageWatch};
+use crate::verdict::Verdict;
 
 /// The worker failed in the middle of an answer whose length was promised: the connection must be cut, or the client
 /// would take half an answer for a whole one.
@@ -60,6 +61,8 @@ pub(crate) struct Shape {
     pub framing: Framing,
     /// How the request has ended, should the answer come to its end.
     pub ending: Ending,
+    /// And what that says about the worker.
+    pub verdict: Verdict,
     /// The stream carries usage that the client did not ask for.
     pub usage_is_ours: bool,
 }
@@ -127,7 +130,7 @@ impl Relay {
         if let (Ending::Ok, Some(usage)) = (self.shape.ending, usage.read()) {
             trip.used(usage);
         }
-        trip.end(self.shape.ending);
+        trip.end(self.shape.ending, self.shape.verdict);
         if let Some(connection) = answer.into_connection() {
             self.upstream.keep(connection);
         }
@@ -139,7 +142,7 @@ impl Relay {
             tracing::warn!(worker = %trip.decision.worker.label, %fault, "worker failed in the middle of an answer");
             let worker = Arc::clone(&trip.decision.worker);
             trip.fail();
-            blame(&self.gateway, &worker);
+            blame(&self.gateway, &worker, fault);
         }
         match self.shape.framing {
             Framing::Document => Err(Broken),

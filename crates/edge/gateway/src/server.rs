@@ -12,7 +12,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use warmroute_prompt::Api;
-use warmroute_types::WorkerState;
 
 use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
@@ -189,7 +188,7 @@ pub(crate) fn is_for_clients(path: &str) -> bool {
 
 /// For load balancers in front of us: can a request be served?
 fn health(gateway: &Gateway) -> Response<Reply> {
-    let is_ready = gateway.router.workers().iter().any(|view| view.desk.state == WorkerState::Ready);
+    let is_ready = gateway.router.workers().iter().any(|view| view.desk.state.takes_requests());
     let mut response = Response::new(Reply::whole(bytes::Bytes::new()));
     if !is_ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

@@ -16,6 +16,8 @@ use crate::asked::{Asked, Cut};
 use crate::gateway::Gateway;
 use crate::history::Past;
 use crate::metrics::Ending;
+use crate::upstream::Fault;
+use crate::verdict::Verdict;
 
 /// One stay. A retry is another.
 pub(crate) struct Trip {
@@ -27,8 +29,17 @@ pub(crate) struct Trip {
     /// How the decision is remembered.
     past: Arc<Past>,
     ending: Ending,
+    /// Whether the request goes on elsewhere after this stay.
+    after: After,
     /// What the engine said it used.
     usage: Option<Usage>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum After {
+    Nothing,
+    /// Another worker is tried, or what became of it is told otherwise.
+    More,
 }
 
 impl Trip {
@@ -41,7 +52,8 @@ impl Trip {
     ) -> Trip {
         let past = gateway.history.remember(&decision, asked.model.as_deref(), request_id);
         let (gateway, asked) = (Arc::clone(gateway), Arc::clone(asked));
-        Trip { gateway, asked, decision, received, past, ending: Ending::Cancelled, usage: None }
+        let (ending, after) = (Ending::Cancelled, After::Nothing);
+        Trip { gateway, asked, decision, received, past, ending, after, usage: None }
     }
 
     /// The first token was seen.
@@ -60,10 +72,26 @@ impl Trip {
     }
 
     /// The worker answered to the end. Only a success has computed the prompt.
-    pub(crate) fn end(mut self, ending: Ending) {
-        let outcome = if ending == Ending::Ok { Outcome::Ended } else { Outcome::Refused };
-        self.gateway.router.observe(&mut self.decision, outcome);
+    pub(crate) fn end(mut self, ending: Ending, verdict: Verdict) {
         self.ending = ending;
+        if verdict != Verdict::Fault {
+            let outcome = if ending == Ending::Ok { Outcome::Ended } else { Outcome::Refused };
+            self.gateway.router.observe(&mut self.decision, outcome);
+        }
+    }
+
+    /// The worker would not have the request, and another is tried.
+    pub(crate) fn turned_away(mut self, verdict: Verdict) {
+        self.after = After::More;
+        self.end(Ending::ServerError, verdict);
+    }
+
+    /// The worker wants to be left alone for a while.
+    pub(crate) fn rest(&self, rest: Micros) {
+        let (worker, until) = (Arc::clone(&self.decision.worker), self.gateway.now() + rest);
+        self.gateway.upstreams.count_backpressure(&worker);
+        let change = Change::Resting { worker, until };
+        self.gateway.router.apply(change).expect("only a join can find the fleet full");
     }
 
     /// The engine said what it used.
@@ -103,14 +131,14 @@ impl Trip {
     /// The worker failed. Whether it is to be blamed is another question: see [`blame`].
     pub(crate) fn fail(mut self) {
         self.ending = Ending::Failed;
+        self.after = After::More;
     }
 }
 
 impl Drop for Trip {
     fn drop(&mut self) {
         self.gateway.upstreams.count(&self.decision.worker, self.ending);
-        // A request that is tried again has not ended yet.
-        if self.ending != Ending::Failed {
+        if self.after == After::Nothing {
             self.gateway.metrics.ended(self.gateway.now().since(self.received));
         }
         if matches!(self.ending, Ending::Ok | Ending::Cancelled) {
@@ -119,9 +147,13 @@ impl Drop for Trip {
     }
 }
 
-/// Counts a failure against a worker's health.
-pub(crate) fn blame(gateway: &Gateway, worker: &Arc<Worker>) {
-    let change = Change::Probed { worker: Arc::clone(worker), result: ProbeResult::Failed };
+/// Counts a failure against a worker.
+pub(crate) fn blame(gateway: &Gateway, worker: &Arc<Worker>, fault: &Fault) {
+    let at = gateway.now();
+    let change = match fault.is_unreachable() {
+        true => Change::Probed { worker: Arc::clone(worker), result: ProbeResult::Failed, at },
+        false => Change::Faulted { worker: Arc::clone(worker), at },
+    };
     let before = gateway.router.worker_state(worker.id);
     gateway.router.apply(change).expect("only a join can find the fleet full");
     let after = gateway.router.worker_state(worker.id);

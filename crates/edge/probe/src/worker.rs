@@ -53,20 +53,26 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
 
     pub(crate) async fn run(mut self) {
         loop {
-            let state = self.state();
-            if state != WorkerState::Ready || is_due(self.last_health, self.config.health_interval) {
+            if !self.is_well() || is_due(self.last_health, self.config.health_interval) {
                 self.check_health().await;
             }
-            if self.state() == WorkerState::Ready {
+            if self.is_well() {
                 self.check_load().await;
                 if is_due(self.last_models, MODELS_INTERVAL) {
                     self.check_models().await;
                 }
-                sleep(self.config.load_interval.min(self.config.health_interval)).await;
-            } else {
-                sleep(self.config.recovery_interval).await;
             }
+            let pause = match self.is_well() {
+                true => self.config.load_interval.min(self.config.health_interval),
+                false => self.config.recovery_interval,
+            };
+            sleep(pause).await;
         }
+    }
+
+    /// Ready, and nothing has been wrong since. One that may be in trouble is asked again soon, not when it is due.
+    fn is_well(&self) -> bool {
+        self.state() == WorkerState::Ready && self.last_trouble.is_empty()
     }
 
     fn state(&self) -> WorkerState {
@@ -133,7 +139,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         if result == ProbeResult::Answered {
             self.last_trouble.clear();
         }
-        self.tell(Change::Probed { worker: Arc::clone(&self.worker), result });
+        self.tell(Change::Probed { worker: Arc::clone(&self.worker), result, at: (self.now)() });
     }
 
     /// Counts against the worker. Logged once for each trouble, not twice a second.
@@ -146,7 +152,12 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
     }
 
     async fn check_load(&mut self) {
-        let Ok((StatusCode::OK, page)) = self.client.get("/metrics").await else { return };
+        let page = match self.client.get("/metrics").await {
+            Ok((StatusCode::OK, page)) => page,
+            Ok(_) => return,
+            // It may have no load to tell and be well, but it does not even answer.
+            Err(why) => return self.failed(&format!("GET /metrics: {why}")),
+        };
         if self.worker.address.rank.is_some_and(|rank| lacks_rank(&page, rank)) {
             // It had it before: the engine has been restarted with fewer.
             self.last_health = None;

@@ -109,7 +109,7 @@ impl Gate {
     }
 
     /// An engine joins, and is well.
-    pub fn join(&mut self, node: usize, engine: &EngineConfig) {
+    pub fn join(&mut self, node: usize, engine: &EngineConfig, now: Micros) {
         let address = Address::new(format!("http://engine-{node}"));
         let joined = self.router.apply(Change::Join { address: address.clone(), models: Models::Any });
         joined.expect("the config was validated: there are seats for all");
@@ -121,7 +121,7 @@ impl Gate {
         self.nodes[seat] = node;
         self.workers[node] = Some(Arc::clone(&worker));
         self.tell(|watcher| watcher.joined(worker.id, engine));
-        self.probed(node, ProbeResult::Answered);
+        self.probed(node, ProbeResult::Answered, now);
         let capacity = CacheCapacity { tokens: engine.kv_tokens, block_tokens: engine.block_size };
         self.apply(Change::Capacity { worker: Arc::clone(&worker), capacity });
         if let Some(follower) = self.followers.get_mut(node) {
@@ -132,8 +132,8 @@ impl Gate {
     }
 
     /// An engine is back.
-    pub fn recovered(&self, node: usize) {
-        self.probed(node, ProbeResult::Answered);
+    pub fn recovered(&self, node: usize, now: Micros) {
+        self.probed(node, ProbeResult::Answered, now);
     }
 
     /// An engine is taken out.
@@ -144,9 +144,9 @@ impl Gate {
     }
 
     /// Somebody tried an engine.
-    pub fn probed(&self, node: usize, result: ProbeResult) {
+    fn probed(&self, node: usize, result: ProbeResult, at: Micros) {
         if let Some(worker) = &self.workers[node] {
-            self.apply(Change::Probed { worker: Arc::clone(worker), result });
+            self.apply(Change::Probed { worker: Arc::clone(worker), result, at });
         }
     }
 
@@ -248,7 +248,7 @@ impl Gate {
 
     /// The worker died with it.
     pub fn lost(&mut self, routed: Routed, now: Micros) -> WorkerId {
-        self.probed(routed.node, ProbeResult::Failed);
+        self.probed(routed.node, ProbeResult::Failed, now);
         self.tell(|watcher| watcher.ended(routed.choice, End::Failed { at: now }));
         routed.decision.worker.id
     }
@@ -299,7 +299,7 @@ mod tests {
         for view in [View::Exact, View::Reported, View::Presumed] {
             let config = WorldConfig { view, ..WorldConfig::new(Profile::Llama3_1_8b, 1) };
             let mut gate = Gate::new(&Rule::parse("cache_aware").unwrap(), &config);
-            gate.join(0, &config.fleet[0]);
+            gate.join(0, &config.fleet[0], Micros::ZERO);
             for prompt_tokens in (1..200_000).step_by(777) {
                 let prompt = [Piece { content: mix(u64::from(prompt_tokens)), tokens: prompt_tokens }];
                 let thread = Thread::default();

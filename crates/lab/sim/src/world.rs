@@ -155,7 +155,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             if joins {
                 self.nodes[node].state = NodeState::Absent;
             } else {
-                self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node]));
+                self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node], self.now));
                 self.open_stream(node);
             }
         }
@@ -465,13 +465,13 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             IncidentKind::Fail => self.fail(node),
             IncidentKind::Recover => {
                 self.nodes[node].state = NodeState::Up;
-                self.gates.iter().for_each(|gate| gate.recovered(node));
+                self.gates.iter().for_each(|gate| gate.recovered(node, self.now));
                 self.connect(node);
             }
             IncidentKind::Leave => self.gates.iter_mut().for_each(|gate| gate.leave(node)),
             IncidentKind::Join => {
                 self.nodes[node].state = NodeState::Up;
-                self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node]));
+                self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node], self.now));
                 self.connect(node);
             }
         }

@@ -37,7 +37,9 @@ fn router_of(n: usize) -> Router<Standard> {
         router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
     }
     for view in router.workers() {
-        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered }).unwrap();
+        router
+            .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
+            .unwrap();
     }
     router
 }
@@ -173,7 +175,8 @@ fn a_worker_that_leaves_or_was_away_holds_nothing() {
     router.observe(&mut decision, Outcome::Ended);
     let holder = Arc::clone(&decision.worker);
     drop(decision);
-    let probed = |result| router.apply(Change::Probed { worker: Arc::clone(&holder), result }).unwrap();
+    let probed =
+        |result| router.apply(Change::Probed { worker: Arc::clone(&holder), result, at: Micros(1) }).unwrap();
     (0..3).for_each(|_| probed(ProbeResult::Failed));
     probed(ProbeResult::Answered);
     assert_eq!(route(&router, &digests).reason, "miss", "restarted, most likely");

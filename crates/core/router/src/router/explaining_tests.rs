@@ -17,7 +17,9 @@ fn router_of(policy: Standard, shadows: Vec<Standard>, workers: usize) -> Router
         router.apply(Change::Join { address, models: Models::Any }).unwrap();
     }
     for view in router.workers() {
-        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered }).unwrap();
+        router
+            .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
+            .unwrap();
     }
     router
 }

@@ -28,14 +28,16 @@ impl<P: Policy> Router<P> {
                     Ok(())
                 })?;
             }
-            Change::Probed { worker, result } => {
+            Change::Probed { worker, result, at } => {
                 // One that was away has most likely been restarted, and its cache is empty. Where its events are read,
                 // they tell.
-                let is_back = self.fleet.saw(&worker, result) == Some(WorkerState::Ready);
+                let is_back = self.fleet.probed(&worker, result, at) == Some(WorkerState::Ready);
                 if is_back && self.fleet.desk_view(worker.id).view == CacheView::Presumed {
                     reported::forget(&self.index, worker.id);
                 }
             }
+            Change::Faulted { worker, at } => _ = self.fleet.failed(&worker, at),
+            Change::Resting { worker, until } => self.fleet.rest(&worker, until),
             Change::Capacity { worker, capacity } if self.fleet.is_member(&worker) => {
                 self.fleet.set_kv_tokens(worker.id, capacity.tokens);
                 self.fleet.set_block_tokens(&worker, capacity.block_tokens);

@@ -33,7 +33,13 @@ fn router_of(n: usize) -> Router<Standard> {
     for view in router.workers() {
         let worker = view.worker;
         let matching = Some(Matching::bytes(Family::new("m"), vocabulary()));
-        router.apply(Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered }).unwrap();
+        router
+            .apply(Change::Probed {
+                worker: Arc::clone(&worker),
+                result: ProbeResult::Answered,
+                at: Micros(1),
+            })
+            .unwrap();
         router.apply(Change::Aligned { worker: Arc::clone(&worker), matching }).unwrap();
         router.apply(Change::Viewed { worker, view: CacheView::Reported }).unwrap();
     }
@@ -435,7 +441,9 @@ fn a_seats_next_worker_inherits_nothing() {
     router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
     let newcomer = worker(&router, 0);
     assert_eq!(newcomer.id, former.id);
-    router.apply(Change::Probed { worker: Arc::clone(&newcomer), result: ProbeResult::Answered }).unwrap();
+    router
+        .apply(Change::Probed { worker: Arc::clone(&newcomer), result: ProbeResult::Answered, at: Micros(1) })
+        .unwrap();
     let late = CacheEvent::Stored(blocks(&prompt, 0, 60));
     router.apply(Change::Cached { worker: former, events: vec![late] }).unwrap();
     assert_eq!(expected(&router, &prompt), 0);

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Barrier};
 
-use warmroute_fleet::ProbeResult;
+use warmroute_fleet::{PAUSE, ProbeResult};
+use warmroute_index::{Namespace, Source};
 use warmroute_policy::{LeastLoaded, RoundRobin, Standard};
 use warmroute_types::{Address, LoadReport};
 
@@ -21,7 +22,9 @@ fn router_of<P: Policy>(policy: P, n: usize, models: Models) -> Router<P> {
         router.apply(Change::Join { address: address(i), models: models.clone() }).unwrap();
     }
     for view in router.workers() {
-        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered }).unwrap();
+        router
+            .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
+            .unwrap();
     }
     router
 }
@@ -86,7 +89,9 @@ fn a_request_goes_only_to_workers_that_serve_its_model() {
     join(1, Models::named(&["large", "large-lora"]));
     join(2, Models::named(&["large"]));
     for view in router.workers() {
-        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered }).unwrap();
+        router
+            .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
+            .unwrap();
     }
     let goes_to = |model: Option<&str>| -> Vec<String> {
         let request = Request { model, ..Request::default() };
@@ -130,7 +135,7 @@ fn why_there_is_no_route_is_told_apart() {
     assert_eq!(why(&router), NoRoute::UnknownModel);
     serves(Models::named(&["m"]));
     assert_eq!(why(&router), NoRoute::NotReady, "it serves the model but has not said that it is well");
-    router.apply(Change::Probed { worker, result: ProbeResult::Answered }).unwrap();
+    router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) }).unwrap();
     assert!(router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).is_ok());
 }
 
@@ -144,7 +149,7 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
         let is_bad = decision.worker == bad;
         if is_bad {
             let worker = Arc::clone(&decision.worker);
-            router.apply(Change::Probed { worker, result: ProbeResult::Failed }).unwrap();
+            router.apply(Change::Probed { worker, result: ProbeResult::Failed, at: Micros(1) }).unwrap();
         } else {
             router.observe(&mut decision, Outcome::Ended);
         }
@@ -154,7 +159,9 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
     assert!(
         (0..9).all(|_| router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker != bad)
     );
-    router.apply(Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered }).unwrap();
+    router
+        .apply(Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered, at: Micros(1) })
+        .unwrap();
     assert!(
         (0..2).any(|_| router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker == bad)
     );
@@ -221,4 +228,84 @@ fn the_policy_and_its_reason_are_in_the_decision() {
         .route(&Request { session_key: Some(5), ..ask("m") }, &mut Scratch::default(), Micros(1), 1)
         .unwrap();
     assert_eq!((decision.policy, decision.reason), ("session_affinity", "session"));
+}
+
+/// Fails as many requests of a worker as it takes.
+fn break_down<P: Policy>(router: &Router<P>, worker: &Arc<Worker>, at: Micros) {
+    while router.worker_state(worker.id) != WorkerState::Unhealthy {
+        router.apply(Change::Faulted { worker: Arc::clone(worker), at }).unwrap();
+    }
+}
+
+#[test]
+fn a_worker_whose_requests_failed_is_tried_with_one_at_a_time() {
+    let router = router_of(RoundRobin, 2, Models::Any);
+    let bad = Arc::clone(&router.workers()[0].worker);
+    break_down(&router, &bad, Micros(1));
+    let late = Micros(1) + PAUSE;
+    let answered = Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered, at: late };
+    router.apply(answered).unwrap();
+    let held: Vec<_> =
+        (0..9).map(|_| router.route(&ask("m"), &mut Scratch::default(), late, 1).unwrap()).collect();
+    let mut trials: Vec<_> = held.into_iter().filter(|decision| decision.worker == bad).collect();
+    assert_eq!(trials.len(), 1, "it has one request; the others go elsewhere");
+    router.observe(&mut trials[0], Outcome::FirstToken { at: late });
+    assert_eq!(router.worker_state(bad.id), WorkerState::Ready);
+}
+
+#[test]
+fn a_worker_that_rests_is_passed_over_while_others_are_there() {
+    let router = router_of(RoundRobin, 2, Models::Any);
+    let busy = Arc::clone(&router.workers()[0].worker);
+    let until = Micros::from_secs(5);
+    router.apply(Change::Resting { worker: Arc::clone(&busy), until }).unwrap();
+    let went_to = |request: &Request<'_>, now| {
+        router.route(request, &mut Scratch::default(), now, 1).map(|decision| decision.worker)
+    };
+    assert!((0..6).all(|_| went_to(&ask("m"), Micros::from_secs(4)).unwrap() != busy));
+    assert!((0..2).any(|_| went_to(&ask("m"), until).unwrap() == busy), "its time is over");
+    router.apply(Change::Leave { address: address(1) }).unwrap();
+    assert_eq!(went_to(&ask("m"), Micros::from_secs(4)).unwrap(), busy, "better than nobody");
+    let avoid = [WorkerId(1)];
+    let again = Request { avoid: &avoid, ..ask("m") };
+    assert_eq!(
+        went_to(&again, Micros::from_secs(4)).unwrap_err(),
+        NoRoute::NotReady,
+        "but not as a second try"
+    );
+}
+
+/// Sixteen kilobytes.
+fn asking(digests: &[u64]) -> Request<'_> {
+    let name = Namespace { model: "m", lora: None, salt: None, cut: 256, source: Source::Presumed };
+    let prompt = PromptChunks { root: RootKey::of(&name), digests, chunk_bytes: 256, bytes: 64 * 256 };
+    Request { prompt: Some(prompt), ..ask("m") }
+}
+
+/// One worker holds sixty-four conversations, and goes out. They are placed as if nobody had ever held them.
+#[test]
+fn when_all_holders_are_out_the_rest_is_not_herded() {
+    let conversations: Vec<Vec<u64>> =
+        (0..64).map(|i| (0..64).map(|chunk| i << 32 | chunk).collect()).collect();
+    let random = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    for policy in ["expected_ttft", "cache_aware", "sticky_least_loaded", "product"] {
+        let router = router_of(policy.parse::<Standard>().unwrap(), 9, Models::Any);
+        let others: Vec<WorkerId> = (1..9).map(WorkerId).collect();
+        for digests in &conversations {
+            let request = Request { avoid: &others, ..asking(digests) };
+            let mut held = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
+            router.observe(&mut held, Outcome::FirstToken { at: Micros(2) });
+            router.observe(&mut held, Outcome::Ended);
+        }
+        break_down(&router, &router.workers()[0].worker, Micros(3));
+        let route = |(i, digests): (u64, &Vec<u64>)| {
+            router.route(&asking(digests), &mut Scratch::default(), Micros(4 + i), random(i)).unwrap()
+        };
+        let _placed: Vec<_> = (0..).zip(&conversations).map(route).collect();
+        let loads = loads(&router);
+        assert!(
+            loads[0] == 0 && loads[1..].iter().all(|load| (4..=16).contains(load)),
+            "{policy}: {loads:?}"
+        );
+    }
 }

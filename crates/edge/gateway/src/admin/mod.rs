@@ -13,7 +13,6 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use warmroute_types::WorkerState;
 
 use crate::gateway::Gateway;
 use crate::intake::buffer;
@@ -77,7 +76,7 @@ impl Admin {
             return Readiness::Draining;
         }
         let workers = self.gateway.router.workers();
-        if workers.iter().any(|view| view.desk.state == WorkerState::Ready) {
+        if workers.iter().any(|view| view.desk.state.takes_requests()) {
             Readiness::Ready
         } else {
             Readiness::NoWorker

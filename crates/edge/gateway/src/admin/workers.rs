@@ -49,6 +49,9 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "model": models.first(),
         "models": models,
         "state": view.desk.state.as_str(),
+        "breaker": view.breaker.position().as_str(),
+        // It asked to be left alone for this long.
+        "rests_ms": view.desk.rests_until.since(gateway.now()).as_millis_f64().round(),
         "view": view.desk.view.as_str(),
         "matching": feed.map_or("none", |feed| feed.unit.as_str()),
         "why": gateway.reasons.of(&view.worker.address, view.desk.view),

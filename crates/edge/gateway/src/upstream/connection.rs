@@ -38,8 +38,8 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Whether it is the worker's fault for certain, whatever was asked of it.
-    pub(crate) fn is_certain(&self) -> bool {
+    /// Whether nobody would get through, whatever was asked.
+    pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Fault::Connect(_) | Fault::ConnectTimeout)
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Upstream {
     /// What is to be added to it once the engine has said a number: until then it is not known whether answers that say
     /// nothing mean zero.
     unsaid: [AtomicU64; CACHE_COUNTS.len()],
+    /// Answers that said "not now", and when.
+    backpressure: AtomicU64,
     /// Predicted times to first tokens against observed ones.
     foresight: Foresight,
     idle_max: usize,
@@ -84,6 +86,7 @@ impl Upstreams {
             endings: Default::default(),
             cache: Default::default(),
             unsaid: Default::default(),
+            backpressure: AtomicU64::new(0),
             foresight: Foresight::default(),
             idle_max: self.idle_max,
             idle_timeout: self.idle_timeout,
@@ -96,6 +99,17 @@ impl Upstreams {
         if let Some(upstream) = self.known(worker) {
             upstream.endings[ending as usize].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts an answer that said "not now".
+    pub(crate) fn count_backpressure(&self, worker: &Arc<Worker>) {
+        let upstream = self.known(worker);
+        upstream.iter().for_each(|upstream| _ = upstream.backpressure.fetch_add(1, Ordering::Relaxed));
+    }
+
+    /// How many answers said "not now".
+    pub(crate) fn backpressure(&self, worker: &Arc<Worker>) -> u64 {
+        self.known(worker).map_or(0, |upstream| upstream.backpressure.load(Ordering::Relaxed))
     }
 
     /// Counts what an engine found in its cache against what was expected.

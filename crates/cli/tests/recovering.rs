@@ -1,0 +1,172 @@
+//! Workers that fail, are left alone, and are used again: retries, breakers and backpressure over real sockets.
+
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use world::client::{Response, chat, post};
+use world::eventually;
+use world::process::{Gateway, engine, engine_on};
+use world::script::Scripted;
+
+/// An engine that answers everything.
+fn good() -> Scripted {
+    Scripted::new(|mut asked| asked.answer("{\"from\":\"good\"}"))
+}
+
+/// An engine that says only this.
+fn saying(status: &'static str, retry_after: Option<u32>) -> Scripted {
+    Scripted::new(move |mut asked| {
+        let retry_after = retry_after.map(|s| format!("retry-after: {s}\r\n")).unwrap_or_default();
+        asked.write(&format!("HTTP/1.1 {status}\r\n{retry_after}content-length: 2\r\n\r\nno"));
+    })
+}
+
+fn ask(gateway: &Gateway) -> Response {
+    post(gateway.url(), "/v1/chat/completions", &chat("m"))
+}
+
+fn worker(gateway: &Gateway, url: &str) -> Value {
+    gateway.workers().into_iter().find(|worker| worker["url"] == url).unwrap()
+}
+
+#[test]
+fn an_answer_that_another_worker_may_better_costs_the_client_nothing() {
+    for (status, retry_after) in [
+        ("502 Bad Gateway", None),
+        ("503 Service Unavailable", None),
+        ("503 Service Unavailable", Some(1)),
+        ("504 Gateway Timeout", None),
+        ("429 Too Many Requests", Some(1)),
+    ] {
+        let (bad, good) = (saying(status, retry_after), good());
+        let gateway = Gateway::over(&[&bad.url, &good.url], &["--policy", "round_robin"]);
+        while bad.asked() == 0 {
+            let response = ask(&gateway);
+            assert_eq!((response.status, response.json()), (200, json!({"from": "good"})), "{status}");
+        }
+        assert_eq!(gateway.metric("warmroute_retries_total"), 1.0, "{status}");
+        gateway.wait_for_idle();
+    }
+}
+
+#[test]
+fn answers_that_concern_the_client_are_not_tried_elsewhere() {
+    for status in
+        ["400 Bad Request", "401 Unauthorized", "429 Too Many Requests", "500 Internal Server Error"]
+    {
+        let engines = [saying(status, None), saying(status, None)];
+        let gateway =
+            Gateway::over(&[&engines[0].url, &engines[1].url], &["--health-failure-threshold", "1"]);
+        for _ in 0..6 {
+            let response = ask(&gateway);
+            assert!(status.starts_with(&response.status.to_string()));
+            assert_eq!(response.text(), "no");
+        }
+        assert_eq!(engines.iter().map(Scripted::asked).sum::<usize>(), 6, "{status}");
+        assert!(gateway.workers().iter().all(|worker| worker["breaker"] == "closed"), "{status}");
+    }
+}
+
+#[test]
+fn when_nobody_is_left_the_last_answer_is_passed_on_as_it_came() {
+    let busy = [saying("429 Too Many Requests", Some(7)), saying("429 Too Many Requests", Some(7))];
+    let gateway = Gateway::over(&[&busy[0].url, &busy[1].url], &[]);
+    let response = ask(&gateway);
+    assert_eq!((response.status, response.text().as_str(), response.complete), (429, "no", true));
+    assert_eq!(response.header("retry-after"), Some("7"));
+    assert_eq!(busy.each_ref().map(Scripted::asked), [1, 1]);
+}
+
+#[test]
+fn a_worker_that_is_busy_is_left_alone_for_as_long_as_it_says_and_is_no_fault() {
+    let (busy, good) = (saying("429 Too Many Requests", Some(600)), good());
+    let gateway = Gateway::over(
+        &[&busy.url, &good.url],
+        &["--policy", "round_robin", "--health-failure-threshold", "1"],
+    );
+    for _ in 0..30 {
+        assert_eq!(ask(&gateway).status, 200);
+    }
+    assert_eq!(busy.asked(), 1, "asked once, and not again");
+    let view = worker(&gateway, &busy.url);
+    assert_eq!((&view["state"], &view["breaker"]), (&json!("ready"), &json!("closed")));
+    let rests_ms = view["rests_ms"].as_f64().unwrap();
+    assert!(
+        (1.0..=10_100.0).contains(&rests_ms),
+        "it asked for ten minutes and gets ten seconds: {rests_ms}"
+    );
+    assert_eq!(gateway.metric_sum("warmroute_worker_backpressure_total"), 1.0);
+}
+
+#[test]
+fn an_outage_is_not_amplified_by_retries() {
+    const REQUESTS: usize = 200;
+    let bad = [0; 4].map(|_| saying("503 Service Unavailable", None));
+    let urls: Vec<&str> = bad.iter().map(|engine| engine.url.as_str()).collect();
+    let gateway = Gateway::over(&urls, &["--retry-max-retries", "3"]);
+    let begun = Instant::now();
+    for _ in 0..REQUESTS {
+        assert_eq!((ask(&gateway).status, ask(&gateway).text().as_str()), (503, "no"));
+    }
+    let sent: usize = bad.iter().map(Scripted::asked).sum();
+    // The free ones are free once in ten seconds.
+    let free = 10 * (2 + begun.elapsed().as_secs() as usize / 10);
+    let most = 2 * REQUESTS + 2 * REQUESTS / 5 + free;
+    println!("{} requests, {sent} sent upstream, at most {most}", 2 * REQUESTS);
+    assert!(sent <= most && sent > 2 * REQUESTS, "{sent}");
+    assert!(gateway.metric("warmroute_retries_denied_total") > 0.0);
+}
+
+#[test]
+fn a_worker_whose_requests_fail_while_its_probes_answer_is_taken_out_and_tried_one_at_a_time() {
+    let is_well = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_well);
+    let bad = Scripted::new(move |mut asked| match seen.load(Ordering::SeqCst) {
+        true => asked.answer("{\"from\":\"recovered\"}"),
+        false => asked.reset(),
+    });
+    let good = good();
+    let gateway = Gateway::over(&[&bad.url, &good.url], &["--policy", "round_robin"]);
+    eventually("its breaker opens", || {
+        assert_eq!(ask(&gateway).status, 200, "clients see nothing of it");
+        (worker(&gateway, &bad.url)["breaker"] == "open").then_some(())
+    });
+    assert_eq!(bad.asked(), 3, "three failures in a row");
+    eventually("it is to be tried", || (worker(&gateway, &bad.url)["state"] == "recovering").then_some(()));
+    assert_eq!(worker(&gateway, &bad.url)["breaker"], "half_open");
+    while bad.asked() == 3 {
+        assert_eq!(ask(&gateway).status, 200);
+    }
+    // The trial failed, so it is out again; now it gets well.
+    is_well.store(true, Ordering::SeqCst);
+    let since = Instant::now();
+    eventually("it serves again", || (ask(&gateway).json() == json!({"from": "recovered"})).then_some(()));
+    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+    eventually("it is ready", || (worker(&gateway, &bad.url)["state"] == "ready").then_some(()));
+    assert!(gateway.metric_sum("warmroute_worker_breaker_openings_total") >= 2.0);
+}
+
+#[test]
+fn a_killed_worker_that_is_back_is_used_within_two_seconds() {
+    let (staying, dying) = (engine(&[]), engine(&[]));
+    let port = dying.url().rsplit(':').next().unwrap().to_owned();
+    let gateway = Gateway::over(&[staying.url(), dying.url()], &["--policy", "round_robin"]);
+    dying.signal("-KILL");
+    dying.wait();
+    let ask = || post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
+    for _ in 0..20 {
+        assert_eq!(ask().status, 200);
+    }
+    eventually("it is out", || {
+        gateway.workers().iter().any(|worker| worker["breaker"] == "open").then_some(())
+    });
+    let back = engine_on(&port, &[]);
+    let since = Instant::now();
+    eventually("it is used again", || (ask().header("x-warmroute-worker") == Some(back.url())).then_some(()));
+    println!("used again after {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+}

@@ -1,0 +1,69 @@
+//! What an answer's status says about the worker that gave it.
+//!
+//! A worker that says "not now" and names a time is well: it is left alone for that time. One that says that something
+//! behind it is broken, or "not now" and no time, has failed. Everything else, a client's error among it, is an answer.
+
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use warmroute_types::Micros;
+
+/// No worker is left alone for longer, whatever it asks for: it may be well again, and it will say so once more if not.
+const REST_MAX: Micros = Micros::from_secs(10);
+
+/// Where the time is written as a date: clocks differ, and a second is soon enough to ask again.
+const REST_FOR_DATE: Micros = Micros::from_secs(1);
+
+/// What is to be thought of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The client's, whatever it says.
+    Answer,
+    /// The worker has enough to do, and wants to be left alone for this long.
+    Busy { rest: Micros },
+    /// The worker has failed.
+    Fault,
+}
+
+impl Verdict {
+    pub(crate) fn of(status: StatusCode, headers: &HeaderMap) -> Verdict {
+        let rest = headers.get(header::RETRY_AFTER).map(rest);
+        match (status.as_u16(), rest) {
+            (429 | 503, Some(rest)) => Verdict::Busy { rest },
+            (502..=504, _) => Verdict::Fault,
+            _ => Verdict::Answer,
+        }
+    }
+}
+
+fn rest(retry_after: &HeaderValue) -> Micros {
+    let seconds = retry_after.to_str().ok().and_then(|text| text.trim().parse().ok());
+    seconds.map_or(REST_FOR_DATE, |seconds: u32| Micros::from_secs(seconds.into()).min(REST_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backpressure_with_a_time_is_no_fault_and_a_client_error_is_an_answer() {
+        let busy = |rest| Verdict::Busy { rest };
+        for (status, retry_after, verdict) in [
+            (200, None, Verdict::Answer),
+            (400, None, Verdict::Answer),
+            (404, Some("3"), Verdict::Answer),
+            (429, None, Verdict::Answer),
+            (429, Some("2"), busy(Micros::from_secs(2))),
+            (429, Some("86400"), busy(REST_MAX)),
+            (429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), busy(REST_FOR_DATE)),
+            (500, None, Verdict::Answer),
+            (502, Some("2"), Verdict::Fault),
+            (503, Some("1"), busy(Micros::from_secs(1))),
+            (503, None, Verdict::Fault),
+            (504, None, Verdict::Fault),
+        ] {
+            let mut headers = HeaderMap::new();
+            retry_after.map(|text| headers.insert(header::RETRY_AFTER, HeaderValue::from_static(text)));
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(Verdict::of(status, &headers), verdict, "{status} {retry_after:?}");
+        }
+    }
+}

@@ -10,14 +10,14 @@ use anyhow::Context;
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_events::{Endpoint, Source};
 use warmroute_fleet::HealthConfig;
-use warmroute_gateway::{DecisionHeaders, SessionKey, UsageInjection};
+use warmroute_gateway::{DecisionHeaders, SessionKey, Timeouts, UsageInjection};
 use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
 use warmroute_record::ModelNames;
 use warmroute_types::Micros;
 
 use crate::options::groups::{BalanceRule, Following, Injection, PrefixKey, Preset, RecordedModels, Signal};
-use crate::options::{Cache, Options, likest};
+use crate::options::{self, Cache, Options, likest};
 use crate::precise::{Configured, ModelPaths};
 
 /// Everything `serve` needs, checked.
@@ -128,14 +128,16 @@ impl Plan {
 }
 
 /// Numbers for which zero makes no sense.
-fn positive(options: &Options) -> [(&'static str, u64); 9] {
-    let (health, routing) = (&options.health, &options.routing);
+fn positive(options: &Options) -> [(&'static str, u64); 11] {
+    let (health, routing, timeouts) = (&options.health, &options.routing, &options.timeouts);
     [
         ("health-failure-threshold", filled(health.health_failure_threshold).into()),
         ("health-check-interval-secs", filled(health.health_check_interval_secs)),
         ("health-check-timeout-secs", filled(health.health_check_timeout_secs)),
         ("load-interval-ms", filled(health.load_interval_ms)),
-        ("connect-timeout-secs", filled(options.requests.connect_timeout_secs)),
+        ("connect-timeout-secs", filled(timeouts.connect_timeout_secs)),
+        ("first-byte-timeout-secs", filled(timeouts.first_byte_timeout_secs)),
+        ("idle-timeout-secs", filled(timeouts.idle_timeout_secs)),
         ("dns-refresh-secs", filled(options.discovery.dns_refresh_secs)),
         ("eviction-interval-secs", filled(options.cache.eviction_interval_secs)),
         ("worker-kv-tokens", filled(options.cache.worker_kv_tokens)),
@@ -259,9 +261,19 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
             Injection::Off => UsageInjection::Off,
         },
         retries_max: filled(requests.retry_max_retries),
-        connect_timeout: Duration::from_secs(filled(requests.connect_timeout_secs)),
+        timeouts: timeouts(&options.timeouts),
         ..warmroute_gateway::Config::default()
     })
+}
+
+fn timeouts(options: &options::Timeouts) -> Timeouts {
+    let secs = |option| Duration::from_secs(filled(option));
+    Timeouts {
+        connect: secs(options.connect_timeout_secs),
+        first_byte: secs(options.first_byte_timeout_secs),
+        idle: secs(options.idle_timeout_secs),
+        total: options.request_timeout_secs.filter(|&total| total > 0).map(Duration::from_secs),
+    }
 }
 
 fn precise(options: &Options) -> Option<crate::precise::Settings> {
@@ -410,6 +422,7 @@ mod tests {
             ("[discovery]\nworker-dns = [\"engines\"]", "expected http://NAME:PORT"),
             ("[requests]\nmax-payload-size = 0", "max-payload-size"),
             ("[health]\nhealth-failure-threshold = 0", "health-failure-threshold"),
+            ("[timeouts]\nfirst-byte-timeout-secs = 0", "first-byte-timeout-secs must be at least 1"),
             ("[health]\nload-interval-ms = 0", "load-interval-ms must be at least 1"),
             ("[health]\nhealth-check-endpoint = \"health\"", "begin with /"),
             ("[cache]\ncache-threshold = 1.5", "cache-threshold"),

@@ -287,9 +287,25 @@ group! {
         /// How often a request is tried on another worker when one fails before the first byte [default: 2]
         #[arg(long, value_name = "TIMES", env = "WARMROUTE_RETRY_MAX_RETRIES", hide_env = true)]
         retry_max_retries: u32 = Some(2),
+    }
+}
+
+group! {
+    /// How long workers are waited for.
+    Timeouts in "timeouts" ("Timeouts") {
         /// How long connecting to a worker may take [default: 5]
         #[arg(long, value_name = "SECONDS", env = "WARMROUTE_CONNECT_TIMEOUT_SECS", hide_env = true)]
         connect_timeout_secs: u64 = Some(5),
+        /// How long an answer's first byte may take; without streaming it comes after the last token [default: 600]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_FIRST_BYTE_TIMEOUT_SECS", hide_env = true)]
+        first_byte_timeout_secs: u64 = Some(600),
+        /// How long an answer may pause between two chunks [default: 300]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_IDLE_TIMEOUT_SECS", hide_env = true)]
+        idle_timeout_secs: u64 = Some(300),
+        // Others take 1800 in all, which cuts long answers that are well under way.
+        /// How long a request may take in all; 0 is as long as it takes [default: 0]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_REQUEST_TIMEOUT_SECS", hide_env = true)]
+        request_timeout_secs: u64 = Some(0),
     }
 }
 
@@ -342,13 +358,14 @@ pub enum RecordedModels {
 }
 
 /// Every table of the file with its keys, spelled as in Rust (`_` for `-`).
-pub(super) const KEYS: [(&str, &[&str]); 8] = [
+pub(super) const KEYS: [(&str, &[&str]); 9] = [
     ("server", Server::KEYS),
     ("discovery", Discovery::KEYS),
     ("routing", Routing::KEYS),
     ("cache", Cache::KEYS),
     ("events", Events::KEYS),
     ("requests", Requests::KEYS),
+    ("timeouts", Timeouts::KEYS),
     ("health", Health::KEYS),
     ("recording", Recording::KEYS),
 ];

@@ -15,7 +15,7 @@ use warmroute_discovery::WorkerEntry;
 
 pub use environment::check_environment;
 pub use file::{likest, read_file};
-pub use groups::{Cache, Discovery, Events, Health, Recording, Requests, Routing, Server};
+pub use groups::{Cache, Discovery, Events, Health, Recording, Requests, Routing, Server, Timeouts};
 
 /// All options.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,6 +39,9 @@ pub struct Options {
     /// How requests are read and sent on.
     #[command(flatten)]
     pub requests: Requests,
+    /// How long workers are waited for.
+    #[command(flatten)]
+    pub timeouts: Timeouts,
     /// How workers are watched.
     #[command(flatten)]
     pub health: Health,
@@ -63,6 +66,7 @@ impl Options {
             cache: self.cache.over(below.cache),
             events: self.events.over(below.events),
             requests: self.requests.over(below.requests),
+            timeouts: self.timeouts.over(below.timeouts),
             health: self.health.over(below.health),
             recording: self.recording.over(below.recording),
             aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
@@ -79,6 +83,7 @@ impl Options {
             cache: Cache::defaults(),
             events: Events::defaults(),
             requests: Requests::defaults(),
+            timeouts: Timeouts::defaults(),
             health: Health::defaults(),
             recording: Recording::defaults(),
             ..Options::default()
@@ -101,6 +106,7 @@ mod tests {
             ("cache", 3),
             ("events", 3),
             ("requests", 0),
+            ("timeouts", 0),
             ("health", 0),
             ("recording", 1),
         ];

@@ -83,6 +83,14 @@ impl Call {
         self.so_far()
     }
 
+    /// Whether the text is in what has come by now; waits for nothing.
+    pub fn has_come(&mut self, text: &str) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        _ = self.stream.read_to_end(&mut self.buffer);
+        self.stream.set_nonblocking(false).unwrap();
+        self.so_far().contains(text)
+    }
+
     fn so_far(&self) -> String {
         String::from_utf8_lossy(&self.buffer).into_owned()
     }

@@ -147,6 +147,14 @@ impl Pool {
         self.section.lock().members.is_empty()
     }
 
+    /// Whether a member would take a request now, other than those to be avoided.
+    pub(crate) fn has_room(&self, fleet: &Fleet, avoid: &[WorkerId]) -> bool {
+        let section = self.section.lock();
+        let takes =
+            |member: &Member| fleet.desk_view(member.id).takes_requests() && !avoid.contains(&member.id);
+        section.members.iter().any(takes)
+    }
+
     /// Tokens of a prompt: those that engines have counted, and what its rest is believed to have.
     fn count(&self, text: PromptText<'_>, prompt: Option<PromptChunks<'_>>, known: Reach) -> u32 {
         let len = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);

@@ -194,6 +194,12 @@ impl<P: Policy> Router<P> {
         preview.ok_or_else(|| pools.why_nobody())
     }
 
+    /// Whether a worker would take a request for this model now, other than those to be avoided.
+    pub fn has_room(&self, model: Option<&str>, avoid: &[WorkerId]) -> bool {
+        let pools = self.pools.read();
+        pools.serving(model).is_ok_and(|pool| pool.has_room(&self.fleet, avoid))
+    }
+
     fn terms<'a>(&self, pool: &Pool, request: &Request<'a>, now: Micros, random: u64) -> Terms<'a> {
         let counted = request.prompt.map(|prompt| pool.tokens.tokens_in(prompt.bytes));
         let ask = Ask {

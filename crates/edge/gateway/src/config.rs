@@ -25,8 +25,8 @@ pub struct Config {
     pub usage_injection: UsageInjection,
     /// How often a request that failed before its first byte is sent to another worker.
     pub retries_max: u32,
-    /// How long connecting to a worker may take.
-    pub connect_timeout: Duration,
+    /// How long workers are waited for.
+    pub timeouts: Timeouts,
     /// How long an unused connection to a worker is kept. Engines close theirs after 5 s; ours go first.
     pub idle_timeout: Duration,
     /// Unused connections kept per worker.
@@ -43,10 +43,31 @@ impl Default for Config {
             decision_headers: DecisionHeaders::Off,
             usage_injection: UsageInjection::On,
             retries_max: 2,
-            connect_timeout: Duration::from_secs(5),
+            timeouts: Timeouts::default(),
             idle_timeout: Duration::from_secs(4),
             idle_connections_max: 256,
         }
+    }
+}
+
+/// How long workers are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Connecting.
+    pub connect: Duration,
+    /// From the request to the first byte of the answer's body. Long prompts of reasoning models take minutes to compute, and
+    /// without streaming the first byte comes after the last token.
+    pub first_byte: Duration,
+    /// Between two chunks of an answer.
+    pub idle: Duration,
+    /// From the request's arrival to the end of its answer; `None`: as long as it takes.
+    pub total: Option<Duration>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        let minutes = |n: u64| Duration::from_secs(60 * n);
+        Timeouts { connect: Duration::from_secs(5), first_byte: minutes(10), idle: minutes(5), total: None }
     }
 }
 

@@ -1,12 +1,14 @@
 //! The middle phases: route, send, and try another worker while nothing has reached the client.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
 use warmroute_router::{Decision, Scratch};
@@ -17,6 +19,7 @@ use crate::intake::{self, Intake};
 use crate::last_word::{LastWord, read_out};
 use crate::metrics::Ending;
 use crate::outgoing::Outgoing;
+use crate::patience::sooner;
 use crate::random::random;
 use crate::refusal::Refusal;
 use crate::relay::{Framing, Relay, Shape};
@@ -24,6 +27,7 @@ use crate::reply::Reply;
 use crate::trip::{Trip, blame};
 use crate::upstream::{Answer, Fault, Upstream};
 use crate::verdict::Verdict;
+use crate::wait::Wait;
 use crate::{DecisionHeaders, headers};
 
 /// A kept connection that breaks this soon, without a word, had been closed by the worker before the request reached it:
@@ -43,6 +47,8 @@ struct Exchange {
     headers: HeaderMap,
     intake: Intake,
     received: Micros,
+    /// When it must be over, if ever.
+    deadline: Option<Instant>,
     failed: Vec<WorkerId>,
     /// Workers that took the request and broke off. They are blamed once another one has shown that it can be served: a
     /// request that breaks every worker must not take the fleet out of service.
@@ -58,15 +64,6 @@ struct Begun {
     first: Option<bytes::Bytes>,
 }
 
-/// What came of a worker's answer.
-enum Taken {
-    Answered(Response<Reply>),
-    /// The worker would not have it; another may.
-    TurnedAway,
-    /// It broke off while it said so.
-    Failed(Trip, Fault),
-}
-
 /// Takes a request all the way: reads it, sends it to a worker, returns the worker's answer.
 pub(crate) async fn forward(
     gateway: &Arc<Gateway>,
@@ -75,6 +72,7 @@ pub(crate) async fn forward(
     request_id: &HeaderValue,
 ) -> Result<Response<Reply>, Refusal> {
     let received = gateway.now();
+    let deadline = gateway.config.timeouts.total.map(|total| Instant::now() + total);
     let (mut parts, body) = request.into_parts();
     let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway).await?;
     gateway.retries.earn(received);
@@ -87,6 +85,7 @@ pub(crate) async fn forward(
         headers: parts.headers,
         intake,
         received,
+        deadline,
         failed: Vec::new(),
         suspects: Vec::new(),
         last_word: None,
@@ -105,17 +104,16 @@ impl Exchange {
             let trip = Trip::new(&self.gateway, &self.intake.asked, decision, self.received, request_id);
             let upstream = self.gateway.upstreams.of(&trip.decision.worker);
             let upstream = upstream.map_err(|bad| Refusal::WorkerFailed(bad.to_string()))?;
-            let failed = match self.attempt(&upstream).await {
-                Ok(begun) => match self.take(trip, upstream, begun).await {
-                    Taken::Answered(response) => return Ok(response),
-                    Taken::TurnedAway => continue,
-                    Taken::Failed(trip, fault) => (trip, fault),
-                },
+            match self.attempt(&upstream, &trip.decision.worker).await {
+                Ok(begun) => {
+                    if let Some(response) = self.take(trip, upstream, begun).await {
+                        return Ok(response);
+                    }
+                }
                 // Dropping the trip counts it as cancelled, which it was.
                 Err(_) if self.intake.body.client_broke_off() => return Err(Refusal::BrokenBody),
-                Err(fault) => (trip, fault),
-            };
-            self.note_failure(failed.0, &failed.1);
+                Err(fault) => self.note_failure(trip, &fault),
+            }
             if !self.has_tries_left() {
                 return self.give_up(Refusal::NotReady);
             }
@@ -124,7 +122,9 @@ impl Exchange {
 
     /// Whether the request may be sent to another worker after this one.
     fn has_tries_left(&self) -> bool {
-        self.failed.len() <= self.gateway.config.retries_max as usize && self.intake.body.is_left()
+        let is_in_time = self.deadline.is_none_or(|deadline| Instant::now() < deadline);
+        let has_tries = self.failed.len() <= self.gateway.config.retries_max as usize;
+        has_tries && is_in_time && self.intake.body.is_left()
     }
 
     /// The same before the worker at hand is counted, and as far as the budget goes.
@@ -158,18 +158,26 @@ impl Exchange {
         word.speak()
     }
 
-    /// Passes an answer on, unless it says that another worker should be asked.
-    async fn take(&mut self, trip: Trip, upstream: Arc<Upstream>, mut begun: Begun) -> Taken {
+    /// Passes an answer on; `None` where it says that another worker should be asked.
+    async fn take(
+        &mut self,
+        trip: Trip,
+        upstream: Arc<Upstream>,
+        mut begun: Begun,
+    ) -> Option<Response<Reply>> {
         let verdict = Verdict::of(begun.head.status(), begun.head.headers());
         if let Verdict::Busy { rest } = verdict {
             trip.rest(rest);
         }
         if verdict == Verdict::Answer || !self.may_go_on() {
-            return Taken::Answered(self.respond(trip, upstream, begun, verdict));
+            return Some(self.respond(trip, upstream, begun, verdict));
         }
         let body = match read_out(&mut begun.answer, begun.first).await {
             Ok(body) => body,
-            Err(fault) => return Taken::Failed(trip, fault),
+            Err(fault) => {
+                self.note_failure(trip, &fault);
+                return None;
+            }
         };
         let worker = Arc::clone(&trip.decision.worker);
         let head = self.towards_client(begun.head, &trip.decision);
@@ -181,7 +189,7 @@ impl Exchange {
         if verdict == Verdict::Fault {
             self.suspects.push(worker);
         }
-        Taken::TurnedAway
+        None
     }
 
     fn say(&mut self, word: LastWord) {
@@ -208,8 +216,32 @@ impl Exchange {
         Ok(decision)
     }
 
-    /// One try at one worker, up to the first chunk of its answer.
-    async fn attempt(&mut self, upstream: &Upstream) -> Result<Begun, Fault> {
+    /// One try at one worker, up to the first chunk of its answer, for as long as that may take.
+    async fn attempt(&mut self, upstream: &Upstream, worker: &Worker) -> Result<Begun, Fault> {
+        let gateway = Arc::clone(&self.gateway);
+        let (deadline, wait) = (self.deadline, self.wait_for(worker));
+        let mut trying = pin!(self.try_once(upstream));
+        loop {
+            let until = sooner(wait.next_look(), deadline);
+            if let Ok(tried) = timeout_at(until, trying.as_mut()).await {
+                return tried;
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Fault::Overdue);
+            }
+            wait.look(&gateway)?;
+        }
+    }
+
+    fn wait_for(&self, worker: &Worker) -> Wait {
+        let is_upload = self.intake.body.is_upload();
+        let first_byte = (!is_upload).then_some(self.gateway.config.timeouts.first_byte);
+        let has_tries = self.failed.len() < self.gateway.config.retries_max as usize;
+        let avoid = (has_tries && !is_upload).then(|| self.failed.clone());
+        Wait::new(Arc::clone(&self.intake.asked), worker.id, first_byte, avoid)
+    }
+
+    async fn try_once(&mut self, upstream: &Upstream) -> Result<Begun, Fault> {
         let body = self.intake.body.take().ok_or(Fault::Closed)?;
         let request = self.request(upstream, body);
         // An upload cannot be taken back once it is under way, so it is not risked on a kept connection.
@@ -246,10 +278,10 @@ impl Exchange {
         self.failed.push(worker.id);
         if fault.is_unreachable() {
             blame(&self.gateway, &worker, fault);
-        } else {
+        } else if fault.is_the_workers() {
             self.suspects.push(worker);
         }
-        self.say(LastWord::Failure(Refusal::WorkerFailed(fault.to_string())));
+        self.say(LastWord::Failure(Refusal::failed(fault)));
     }
 
     fn towards_client(&self, head: Response<()>, decision: &Decision) -> http::response::Parts {
@@ -279,6 +311,7 @@ impl Exchange {
             ending: Ending::of(head.status),
             verdict,
             usage_is_ours: self.intake.asked.usage_is_ours,
+            deadline: self.deadline,
         };
         let mut relay =
             Relay::new(Arc::clone(&self.gateway), upstream, trip, begun.answer, begun.first, shape);

@@ -1,5 +1,7 @@
 //! What the client is told when no other worker is left to try.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http::Response;
 
@@ -34,8 +36,16 @@ impl LastWord {
     }
 }
 
+/// An answer that turns a request away comes in one piece, nearly always.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The rest of an answer that turns a request away, its first chunk before it.
 pub(crate) async fn read_out(answer: &mut Answer, first: Option<Bytes>) -> Result<Bytes, Fault> {
+    let reading = tokio::time::timeout(TIMEOUT, read_to_end(answer, first));
+    reading.await.unwrap_or(Err(Fault::Silent))
+}
+
+async fn read_to_end(answer: &mut Answer, first: Option<Bytes>) -> Result<Bytes, Fault> {
     let first = first.unwrap_or_default();
     if answer.is_over() {
         return Ok(first);

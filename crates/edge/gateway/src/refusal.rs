@@ -7,6 +7,7 @@ use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
 
 use crate::reply::Reply;
+use crate::upstream::Fault;
 
 /// Seconds after which a client may try again when no worker is ready: health checks run about this often.
 const RETRY_AFTER_S: &str = "2";
@@ -34,6 +35,10 @@ pub(crate) enum Refusal {
     MethodNotAllowed { method: http::Method, allowed: &'static str },
     #[error("the worker failed before it answered: {0}")]
     WorkerFailed(String),
+    #[error("the worker did not answer: {0}")]
+    WorkerTimeout(String),
+    #[error("the worker's answer did not go on in time")]
+    FellSilent,
     #[error("the worker broke off in the middle of its answer")]
     BrokeOff,
 }
@@ -57,6 +62,19 @@ impl Refusal {
         Refusal::BadJson { bad, line, column }
     }
 
+    /// A worker failed before its first byte.
+    pub(crate) fn failed(fault: &Fault) -> Refusal {
+        match fault.is_timeout() {
+            true => Refusal::WorkerTimeout(fault.to_string()),
+            false => Refusal::WorkerFailed(fault.to_string()),
+        }
+    }
+
+    /// A worker failed after it.
+    pub(crate) fn broke_off(fault: &Fault) -> Refusal {
+        if fault.is_timeout() { Refusal::FellSilent } else { Refusal::BrokeOff }
+    }
+
     pub(crate) fn no_route(why: &NoRoute, model: Option<&str>) -> Refusal {
         match why {
             NoRoute::UnknownModel => Refusal::UnknownModel(model.unwrap_or_default().to_owned()),
@@ -65,7 +83,7 @@ impl Refusal {
     }
 
     /// Every code that there is.
-    pub(crate) const CODES: [&str; 10] = [
+    pub(crate) const CODES: [&str; 11] = [
         "broken_body",
         "invalid_json",
         "method_not_allowed",
@@ -76,6 +94,7 @@ impl Refusal {
         "unknown_url",
         "unsupported_encoding",
         "worker_failed",
+        "worker_timeout",
     ];
 
     /// A short name for metrics and OpenAI's `code`.
@@ -91,6 +110,7 @@ impl Refusal {
             Refusal::NoSuchPath(_) => "unknown_url",
             Refusal::MethodNotAllowed { .. } => "method_not_allowed",
             Refusal::WorkerFailed(_) | Refusal::BrokeOff => "worker_failed",
+            Refusal::WorkerTimeout(_) | Refusal::FellSilent => "worker_timeout",
         }
     }
 
@@ -104,6 +124,7 @@ impl Refusal {
             Refusal::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Refusal::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::WorkerFailed(_) | Refusal::BrokeOff => StatusCode::BAD_GATEWAY,
+            Refusal::WorkerTimeout(_) | Refusal::FellSilent => StatusCode::GATEWAY_TIMEOUT,
         }
     }
 

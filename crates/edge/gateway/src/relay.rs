@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use warmroute_prompt::Api;
 
 use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
 use crate::metrics::Ending;
+use crate::patience::Patience;
 use crate::refusal::{Refusal, Shape as ErrorShape};
 use crate::trip::{Trip, blame};
 use crate::upstream::{Answer, Fault, Upstream};
@@ -46,6 +48,7 @@ pub(crate) struct Relay {
 
 struct Live {
     answer: Answer,
+    patience: Patience,
     trip: Trip,
     /// Watches for the first token; `None` once it was seen, or where none will come.
     awaited: Option<FirstToken>,
@@ -65,6 +68,8 @@ pub(crate) struct Shape {
     pub verdict: Verdict,
     /// The stream carries usage that the client did not ask for.
     pub usage_is_ours: bool,
+    /// When it must be over, if ever.
+    pub deadline: Option<Instant>,
 }
 
 impl Relay {
@@ -79,7 +84,8 @@ impl Relay {
         let awaited =
             (shape.framing == Framing::Events && shape.ending == Ending::Ok).then(FirstToken::default);
         let ours = (shape.usage_is_ours && shape.framing == Framing::Events).then(UsageEvents::default);
-        let mut live = Live { answer, trip, awaited, usage: UsageWatch::default(), ours };
+        let patience = Patience::new(gateway.config.timeouts, shape.deadline);
+        let mut live = Live { answer, patience, trip, awaited, usage: UsageWatch::default(), ours };
         let first = first.map(|chunk| live.look_at(chunk));
         let mut relay = Relay { gateway, upstream, shape, first, live: Some(live) };
         relay.finish_if_over();
@@ -101,7 +107,12 @@ impl Relay {
         }
         loop {
             let Some(live) = &mut self.live else { return Poll::Ready(None) };
-            let chunk = match ready!(live.answer.poll_chunk(cx)) {
+            let polled = match live.answer.poll_chunk(cx) {
+                Poll::Pending => Some(Err(ready!(live.patience.poll_over(cx)))),
+                Poll::Ready(polled) => polled,
+            };
+            live.patience.heard();
+            let chunk = match polled {
                 Some(Ok(chunk)) => live.look_at(chunk),
                 Some(Err(fault)) => return Poll::Ready(Some(self.fail(&fault))),
                 None => {
@@ -142,11 +153,13 @@ impl Relay {
             tracing::warn!(worker = %trip.decision.worker.label, %fault, "worker failed in the middle of an answer");
             let worker = Arc::clone(&trip.decision.worker);
             trip.fail();
-            blame(&self.gateway, &worker, fault);
+            if fault.is_the_workers() {
+                blame(&self.gateway, &worker, fault);
+            }
         }
         match self.shape.framing {
             Framing::Document => Err(Broken),
-            Framing::Events => Ok(error_event(self.shape.api)),
+            Framing::Events => Ok(error_event(self.shape.api, fault)),
         }
     }
 }
@@ -181,9 +194,9 @@ impl Live {
 }
 
 /// The event that ends a stream which broke. A blank line first, should the worker have stopped within an event.
-fn error_event(api: Api) -> Bytes {
+fn error_event(api: Api, fault: &Fault) -> Bytes {
     let shape = if api == Api::Messages { ErrorShape::Anthropic } else { ErrorShape::OpenAi };
-    let error = Refusal::BrokeOff.to_json(shape);
+    let error = Refusal::broke_off(fault).to_json(shape);
     Bytes::from(match api {
         Api::Messages | Api::Responses => format!("\n\nevent: error\ndata: {error}\n\n"),
         _ => format!("\n\ndata: {error}\n\n"),

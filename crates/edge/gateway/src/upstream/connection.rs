@@ -33,6 +33,15 @@ pub(crate) enum Fault {
     /// It was closed before the request was put on the wire: nobody has seen it, and here it is back.
     #[error("the connection was closed before the request was sent")]
     NotSent(Box<Request<Outgoing>>),
+    #[error("no first byte came in time")]
+    NoFirstByte,
+    #[error("it was found unhealthy before its first byte came")]
+    Forsaken,
+    #[error("it fell silent in the middle of its answer")]
+    Silent,
+    /// The request's own time is over. The worker may be as good as any.
+    #[error("the request took longer than requests may")]
+    Overdue,
     #[error("it wants to speak another protocol")]
     Upgrade,
 }
@@ -41,6 +50,16 @@ impl Fault {
     /// Whether nobody would get through, whatever was asked.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Fault::Connect(_) | Fault::ConnectTimeout)
+    }
+
+    /// Whether it is a matter of time: the gateway stopped waiting.
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(self, Fault::NoFirstByte | Fault::Silent | Fault::Overdue)
+    }
+
+    /// Whether it may say something about the worker.
+    pub(crate) fn is_the_workers(&self) -> bool {
+        !matches!(self, Fault::Overdue)
     }
 }
 

@@ -60,7 +60,7 @@ impl Upstreams {
             seats: RwLock::default(),
             idle_timeout: config.idle_timeout,
             idle_max: config.idle_connections_max,
-            connect_timeout: config.connect_timeout,
+            connect_timeout: config.timeouts.connect,
         }
     }
 

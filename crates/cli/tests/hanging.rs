@@ -1,0 +1,139 @@
+//! Workers that take requests and say nothing, or stop in the middle: every wait has an end, and the client is told.
+
+mod world;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use world::client::{Call, Response, chat, chat_stream, post};
+use world::eventually;
+use world::process::{Gateway, engine};
+use world::script::Scripted;
+
+const PATH: &str = "/v1/chat/completions";
+
+/// An engine that takes everything and answers nothing, and sees that nobody waits any more.
+fn hanging() -> Scripted {
+    Scripted::new(|mut asked| asked.wait_for_hang_up())
+}
+
+/// What stands after the first event.
+fn last_event(response: &Response) -> Value {
+    let text = response.text();
+    let last = text.trim_end().rsplit("\n\n").next().unwrap().trim();
+    serde_json::from_str(last.strip_prefix("data: ").unwrap()).unwrap()
+}
+
+#[test]
+fn a_worker_that_hangs_before_the_first_byte_is_given_up_for_another() {
+    let hanging = hanging();
+    let good = Scripted::new(|mut asked| asked.answer("{}"));
+    let gateway = Gateway::over(
+        &[&hanging.url, &good.url],
+        &["--policy", "round_robin", "--first-byte-timeout-secs", "1"],
+    );
+    while hanging.asked() == 0 {
+        let response = post(gateway.url(), PATH, &chat("m"));
+        assert_eq!(response.header("x-warmroute-worker"), Some(good.url.as_str()));
+    }
+    gateway.wait_for_idle();
+    hanging.check();
+}
+
+#[test]
+fn when_the_only_worker_hangs_the_client_gets_a_504() {
+    let hanging = hanging();
+    let gateway = Gateway::over(&[&hanging.url], &["--first-byte-timeout-secs", "1"]);
+    let response = post(gateway.url(), PATH, &chat("m"));
+    assert_eq!((response.status, response.json()["error"]["code"].as_str()), (504, Some("worker_timeout")));
+    gateway.wait_for_idle();
+    hanging.check();
+}
+
+#[test]
+fn a_stream_that_falls_silent_ends_with_an_error_event() {
+    let silent = Scripted::new(|mut asked| {
+        asked.begin_events();
+        asked.chunk("data: {\"n\":1}\n\n");
+        asked.wait_for_hang_up();
+    });
+    let gateway = Gateway::over(&[&silent.url], &["--idle-timeout-secs", "1"]);
+    let response = post(gateway.url(), PATH, &chat_stream("m", 9));
+    assert!(response.complete, "a clean end");
+    assert!(response.text().starts_with("data: {\"n\":1}\n\n"));
+    assert_eq!(last_event(&response)["error"]["code"], "worker_timeout");
+    let anthropic = post(gateway.url(), "/v1/messages", &chat_stream("m", 9)).text();
+    assert!(anthropic.contains("event: error\ndata: {\"error\":"), "{anthropic}");
+    gateway.wait_for_idle();
+    silent.check();
+}
+
+#[test]
+fn a_stream_that_pauses_for_less_goes_on() {
+    let slow = Scripted::new(|mut asked| {
+        asked.begin_events();
+        for _ in 0..4 {
+            asked.chunk("data: {\"n\":1}\n\n");
+            // Together longer than the timeout, each shorter.
+            std::thread::sleep(Duration::from_millis(600));
+        }
+        asked.chunk("data: [DONE]\n\n");
+        asked.end_chunks();
+    });
+    let gateway = Gateway::over(&[&slow.url], &["--idle-timeout-secs", "2"]);
+    let response = post(gateway.url(), PATH, &chat_stream("m", 9));
+    assert!(response.complete && response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
+}
+
+#[test]
+fn a_request_has_no_more_time_than_it_may_take() {
+    let endless = Scripted::new(|mut asked| {
+        asked.begin_events();
+        // Until the gateway closes the connection, which breaks the write.
+        while std::io::Write::write_all(&mut asked.stream, b"a\r\ndata: {}\n\n\r\n").is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let gateway =
+        Gateway::over(&[&endless.url], &["--request-timeout-secs", "1", "--health-failure-threshold", "1"]);
+    let response = post(gateway.url(), PATH, &chat_stream("m", 9));
+    assert!(response.complete, "a clean end");
+    assert_eq!(last_event(&response)["error"]["code"], "worker_timeout");
+    gateway.wait_for_idle();
+    assert_eq!(gateway.workers()[0]["breaker"], "closed", "it was not the worker's fault");
+}
+
+#[test]
+fn a_stopped_engine_keeps_no_request_waiting() {
+    let (staying, stopping) = (engine(&[]), engine(&[]));
+    let gateway = Gateway::over(
+        &[staying.url(), stopping.url()],
+        &["--policy", "round_robin", "--health-check-timeout-secs", "1", "--idle-timeout-secs", "1"],
+    );
+    let body = chat("llama-3.1-8b");
+    let long = chat_stream("llama-3.1-8b", 100_000);
+    // Two streams under way, one on each.
+    let mut streams = [0; 2].map(|_| Call::send(gateway.url(), "POST", PATH, &[], long.as_bytes()));
+    streams.iter_mut().for_each(|stream| _ = stream.read_until("data: "));
+    stopping.signal("-STOP");
+    let since = Instant::now();
+    // Some of these go to the one that is stopped, and wait there.
+    let calls: Vec<Call> =
+        (0..6).map(|_| Call::send(gateway.url(), "POST", PATH, &[], body.as_bytes())).collect();
+    for call in calls {
+        let response = call.finish();
+        assert_eq!((response.status, response.header("x-warmroute-worker")), (200, Some(staying.url())));
+    }
+    println!("everybody was served {:?} after the stop", since.elapsed());
+    assert!(gateway.metric("warmroute_retries_total") >= 1.0);
+    let states =
+        |gateway: &Gateway| gateway.workers().iter().map(|view| view["state"].clone()).collect::<Vec<_>>();
+    assert_eq!(states(&gateway), [json!("ready"), json!("unhealthy")]);
+    let told = streams.map(|mut stream| stream.has_come("worker_timeout"));
+    assert!(told[0] != told[1], "the stopped engine's stream was told; the other goes on: {told:?}");
+    stopping.signal("-CONT");
+    eventually("it is used again", || {
+        let response = post(gateway.url(), PATH, &body);
+        (response.header("x-warmroute-worker") == Some(stopping.url())).then_some(())
+    });
+}

@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use http::HeaderName;
+use warmroute_admission::Limits;
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_events::{Endpoint, Source};
 use warmroute_fleet::HealthConfig;
-use warmroute_gateway::{DecisionHeaders, SessionKey, Timeouts, UsageInjection};
+use warmroute_gateway::{DecisionHeaders, DoorConfig, SessionKey, Timeouts, UsageInjection, WorkerLimit};
 use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
 use warmroute_record::ModelNames;
@@ -106,6 +108,7 @@ impl Plan {
             shadows: shadows(&options)?,
             router: warmroute_router::Config {
                 health: HealthConfig { failures_max: filled(health.health_failure_threshold) },
+                in_flight_max: in_flight_max(&options),
                 index: index_config(&options)?,
                 ..warmroute_router::Config::default()
             },
@@ -125,6 +128,11 @@ impl Plan {
             options,
         })
     }
+}
+
+/// What one worker may have in flight; 0 is as much as comes.
+fn in_flight_max(options: &Options) -> u32 {
+    options.admission.max_concurrent_per_worker.filter(|&max| max > 0).unwrap_or(u32::MAX)
 }
 
 /// Numbers for which zero makes no sense.
@@ -262,6 +270,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         },
         retries_max: filled(requests.retry_max_retries),
         timeouts: timeouts(&options.timeouts),
+        door: door(&options.admission)?,
         ..warmroute_gateway::Config::default()
     })
 }
@@ -274,6 +283,30 @@ fn timeouts(options: &options::Timeouts) -> Timeouts {
         idle: secs(options.idle_timeout_secs),
         total: options.request_timeout_secs.filter(|&total| total > 0).map(Duration::from_secs),
     }
+}
+
+fn door(options: &options::Admission) -> anyhow::Result<DoorConfig> {
+    let header = |name: &str, none: &str| -> anyhow::Result<Option<HeaderName>> {
+        let name = Some(name).filter(|name| *name != none).map(str::parse::<HeaderName>);
+        name.transpose().with_context(|| format!("a header, or `{none}`"))
+    };
+    let (priority, tenant) =
+        (filled(options.priority_header.as_ref()), filled(options.tenant_header.as_ref()));
+    Ok(DoorConfig {
+        running_max: filled(options.max_concurrent_requests),
+        worker_limit: match filled(options.max_concurrent_per_worker) {
+            0 => WorkerLimit::Off,
+            _ => WorkerLimit::On,
+        },
+        waiting_max: filled(options.queue_size),
+        wait_max: Duration::from_secs(filled(options.queue_timeout_secs)),
+        limits: Limits {
+            requests_per_minute: filled(options.rate_limit_requests_per_minute),
+            tokens_per_minute: filled(options.rate_limit_tokens_per_minute),
+        },
+        priority_header: header(priority, "off").context("priority-header")?,
+        tenant_header: header(tenant, "api-key").context("tenant-header")?,
+    })
 }
 
 fn precise(options: &Options) -> Option<crate::precise::Settings> {
@@ -423,6 +456,7 @@ mod tests {
             ("[requests]\nmax-payload-size = 0", "max-payload-size"),
             ("[health]\nhealth-failure-threshold = 0", "health-failure-threshold"),
             ("[timeouts]\nfirst-byte-timeout-secs = 0", "first-byte-timeout-secs must be at least 1"),
+            ("[admission]\npriority-header = \"no header\"", "priority-header"),
             ("[health]\nload-interval-ms = 0", "load-interval-ms must be at least 1"),
             ("[health]\nhealth-check-endpoint = \"health\"", "begin with /"),
             ("[cache]\ncache-threshold = 1.5", "cache-threshold"),

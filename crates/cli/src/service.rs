@@ -67,6 +67,7 @@ impl Service {
         background.spawn(every(plan.eviction_interval, Arc::clone(&gateway), forget));
         background.spawn(every(SETTLE_EVERY, Arc::clone(&gateway), |gateway| {
             gateway.router().settle(gateway.now());
+            gateway.let_in();
         }));
         let mut page = Admin::new(Arc::clone(&gateway), config, drain.clone());
         if let Some(settings) = plan.precise {

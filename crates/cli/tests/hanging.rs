@@ -126,9 +126,11 @@ fn a_stopped_engine_keeps_no_request_waiting() {
     }
     println!("everybody was served {:?} after the stop", since.elapsed());
     assert!(gateway.metric("warmroute_retries_total") >= 1.0);
-    let states =
-        |gateway: &Gateway| gateway.workers().iter().map(|view| view["state"].clone()).collect::<Vec<_>>();
-    assert_eq!(states(&gateway), [json!("ready"), json!("unhealthy")]);
+    let state = |url: &str| {
+        let view = gateway.workers().into_iter().find(|view| view["url"] == url);
+        view.unwrap()["state"].clone()
+    };
+    assert_eq!((state(staying.url()), state(stopping.url())), (json!("ready"), json!("unhealthy")));
     let told = streams.map(|mut stream| stream.has_come("worker_timeout"));
     assert!(told[0] != told[1], "the stopped engine's stream was told; the other goes on: {told:?}");
     stopping.signal("-CONT");

@@ -310,6 +310,36 @@ group! {
 }
 
 group! {
+    /// How many requests are taken, from whom.
+    Admission in "admission" ("Admission") {
+        /// Requests under way at once; the next ones wait; 0 is as many as come [default: 0]
+        #[arg(long, value_name = "REQUESTS", env = "WARMROUTE_MAX_CONCURRENT_REQUESTS", hide_env = true)]
+        max_concurrent_requests: u32 = Some(0),
+        /// The same for each worker [default: 0]
+        #[arg(long, value_name = "REQUESTS", env = "WARMROUTE_MAX_CONCURRENT_PER_WORKER", hide_env = true)]
+        max_concurrent_per_worker: u32 = Some(0),
+        /// Requests that may wait; more are answered 429 [default: 100]
+        #[arg(long, value_name = "REQUESTS", env = "WARMROUTE_QUEUE_SIZE", hide_env = true)]
+        queue_size: usize = Some(100),
+        /// How long one may wait [default: 60]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_QUEUE_TIMEOUT_SECS", hide_env = true)]
+        queue_timeout_secs: u64 = Some(60),
+        /// Header that says how urgent a request is: high, normal or low; off takes all alike [default: x-warmroute-priority]
+        #[arg(long, value_name = "NAME", env = "WARMROUTE_PRIORITY_HEADER", hide_env = true)]
+        priority_header: String = Some("x-warmroute-priority".to_owned()),
+        /// Header that says whose a request is; api-key takes the key it comes with [default: api-key]
+        #[arg(long, value_name = "NAME", env = "WARMROUTE_TENANT_HEADER", hide_env = true)]
+        tenant_header: String = Some("api-key".to_owned()),
+        /// Requests a minute for each of them; 0 is as many as it likes [default: 0]
+        #[arg(long, value_name = "REQUESTS", env = "WARMROUTE_RATE_LIMIT_REQUESTS_PER_MINUTE", hide_env = true)]
+        rate_limit_requests_per_minute: u32 = Some(0),
+        /// Tokens a minute for each of them, prompts and answers together [default: 0]
+        #[arg(long, value_name = "TOKENS", env = "WARMROUTE_RATE_LIMIT_TOKENS_PER_MINUTE", hide_env = true)]
+        rate_limit_tokens_per_minute: u32 = Some(0),
+    }
+}
+
+group! {
     /// How workers are watched.
     Health in "health" ("Health") {
         /// Path that answers 200 when an engine is well [default: /health]
@@ -358,7 +388,7 @@ pub enum RecordedModels {
 }
 
 /// Every table of the file with its keys, spelled as in Rust (`_` for `-`).
-pub(super) const KEYS: [(&str, &[&str]); 9] = [
+pub(super) const KEYS: [(&str, &[&str]); 10] = [
     ("server", Server::KEYS),
     ("discovery", Discovery::KEYS),
     ("routing", Routing::KEYS),
@@ -366,6 +396,7 @@ pub(super) const KEYS: [(&str, &[&str]); 9] = [
     ("events", Events::KEYS),
     ("requests", Requests::KEYS),
     ("timeouts", Timeouts::KEYS),
+    ("admission", Admission::KEYS),
     ("health", Health::KEYS),
     ("recording", Recording::KEYS),
 ];

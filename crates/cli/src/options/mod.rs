@@ -15,7 +15,9 @@ use warmroute_discovery::WorkerEntry;
 
 pub use environment::check_environment;
 pub use file::{likest, read_file};
-pub use groups::{Cache, Discovery, Events, Health, Recording, Requests, Routing, Server, Timeouts};
+pub use groups::{
+    Admission, Cache, Discovery, Events, Health, Recording, Requests, Routing, Server, Timeouts,
+};
 
 /// All options.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +44,9 @@ pub struct Options {
     /// How long workers are waited for.
     #[command(flatten)]
     pub timeouts: Timeouts,
+    /// How many requests are taken, from whom.
+    #[command(flatten)]
+    pub admission: Admission,
     /// How workers are watched.
     #[command(flatten)]
     pub health: Health,
@@ -67,6 +72,7 @@ impl Options {
             events: self.events.over(below.events),
             requests: self.requests.over(below.requests),
             timeouts: self.timeouts.over(below.timeouts),
+            admission: self.admission.over(below.admission),
             health: self.health.over(below.health),
             recording: self.recording.over(below.recording),
             aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
@@ -84,6 +90,7 @@ impl Options {
             events: Events::defaults(),
             requests: Requests::defaults(),
             timeouts: Timeouts::defaults(),
+            admission: Admission::defaults(),
             health: Health::defaults(),
             recording: Recording::defaults(),
             ..Options::default()
@@ -107,6 +114,7 @@ mod tests {
             ("events", 3),
             ("requests", 0),
             ("timeouts", 0),
+            ("admission", 0),
             ("health", 0),
             ("recording", 1),
         ];

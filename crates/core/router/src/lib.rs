@@ -41,6 +41,7 @@ pub use considered::{CONSIDERED_MAX, Considered, Preview};
 pub use family::Family;
 pub use feedback::{Answered, Content, Feedback, Silence};
 pub use policies::Tallied;
+pub use pool::Vacancy;
 pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};
 pub use router::{Config, Decision, NoRoute, Request, Router};

@@ -108,6 +108,18 @@ pub(crate) struct Terms<'a> {
     pub known_tokens: Option<&'a [u32]>,
     pub now: Micros,
     pub report_age_max: Micros,
+    pub in_flight_max: u32,
+}
+
+/// Whether a request could be sent anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vacancy {
+    /// Nobody is there to take it, full or not.
+    Nobody,
+    /// All who are there have as many as they may.
+    Full,
+    /// Somebody would take it.
+    Free,
 }
 
 /// What becomes of workers that asked to be left alone for now.
@@ -148,11 +160,15 @@ impl Pool {
     }
 
     /// Whether a member would take a request now, other than those to be avoided.
-    pub(crate) fn has_room(&self, fleet: &Fleet, avoid: &[WorkerId]) -> bool {
+    pub(crate) fn vacancy(&self, fleet: &Fleet, avoid: &[WorkerId], in_flight_max: u32) -> Vacancy {
         let section = self.section.lock();
-        let takes =
-            |member: &Member| fleet.desk_view(member.id).takes_requests() && !avoid.contains(&member.id);
-        section.members.iter().any(takes)
+        let others = section.members.iter().filter(|member| !avoid.contains(&member.id));
+        let mut ready =
+            others.map(|member| fleet.desk_view(member.id)).filter(DeskView::takes_requests).peekable();
+        if ready.peek().is_none() {
+            return Vacancy::Nobody;
+        }
+        if ready.any(|desk| desk.in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
     }
 
     /// Tokens of a prompt: those that engines have counted, and what its rest is believed to have.
@@ -303,7 +319,8 @@ impl Section {
         for (seat, member) in self.members.iter().enumerate() {
             let desk = fleet.desk_view(member.id);
             let is_passed_over = resting == Resting::PassedOver && desk.rests(terms.now);
-            if !desk.takes_requests() || is_passed_over || terms.avoid.contains(&member.id) {
+            let has_room = desk.takes_requests() && desk.in_flight < terms.in_flight_max;
+            if !has_room || is_passed_over || terms.avoid.contains(&member.id) {
                 continue;
             }
             self.seats.push(seat);

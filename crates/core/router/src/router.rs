@@ -10,7 +10,7 @@ use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
 
 use crate::considered::{CONSIDERED_MAX, Considered, Preview};
 use crate::policies::{Policies, Tallied};
-use crate::pool::{Expectation, Pool, Terms};
+use crate::pool::{Expectation, Pool, Terms, Vacancy};
 use crate::pools::Pools;
 use crate::presumed::Presumed;
 use crate::reported::Reported;
@@ -24,6 +24,8 @@ pub struct Config {
     pub health: HealthConfig,
     /// A load report older than this is not believed.
     pub report_age_max: Micros,
+    /// A worker with so many requests in flight gets no more.
+    pub in_flight_max: u32,
     /// Bounds of what is remembered about caches.
     pub index: warmroute_index::Config,
 }
@@ -33,6 +35,7 @@ impl Default for Config {
         Config {
             health: HealthConfig::default(),
             report_age_max: Micros::from_secs(5),
+            in_flight_max: u32::MAX,
             index: warmroute_index::Config::default(),
         }
     }
@@ -110,6 +113,9 @@ pub enum NoRoute {
     /// Workers exist, but none is ready now.
     #[error("no worker is ready")]
     NotReady,
+    /// Workers are ready, but each has as many requests as it may.
+    #[error("every worker has as much as it may")]
+    Full,
     /// There is no worker at all.
     #[error("the fleet is empty")]
     NoWorkers,
@@ -159,7 +165,7 @@ impl<P: Policy> Router<P> {
         let pool = pools.serving(request.model)?;
         let terms = self.terms(pool, request, now, random);
         let placed = pool.place(&self.fleet, &self.index, &self.policies, terms, scratch);
-        let placed = placed.ok_or_else(|| pools.why_nobody())?;
+        let placed = placed.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))?;
         Ok(Decision {
             worker: placed.worker,
             policy: self.policy().name(),
@@ -191,13 +197,22 @@ impl<P: Policy> Router<P> {
         let pool = pools.serving(request.model)?;
         let terms = self.terms(pool, request, now, random);
         let preview = pool.preview(&self.fleet, &self.index, self.policy(), terms, scratch);
-        preview.ok_or_else(|| pools.why_nobody())
+        preview.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))
     }
 
     /// Whether a worker would take a request for this model now, other than those to be avoided.
-    pub fn has_room(&self, model: Option<&str>, avoid: &[WorkerId]) -> bool {
+    pub fn vacancy(&self, model: Option<&str>, avoid: &[WorkerId]) -> Vacancy {
         let pools = self.pools.read();
-        pools.serving(model).is_ok_and(|pool| pool.has_room(&self.fleet, avoid))
+        let pool = pools.serving(model);
+        pool.map_or(Vacancy::Nobody, |pool| pool.vacancy(&self.fleet, avoid, self.config.in_flight_max))
+    }
+
+    /// Why nobody was found among a pool's workers.
+    fn why_nobody(&self, pools: &Pools, pool: &Pool, avoid: &[WorkerId]) -> NoRoute {
+        match pool.vacancy(&self.fleet, avoid, self.config.in_flight_max) {
+            Vacancy::Full => NoRoute::Full,
+            Vacancy::Nobody | Vacancy::Free => pools.why_nobody(),
+        }
     }
 
     fn terms<'a>(&self, pool: &Pool, request: &Request<'a>, now: Micros, random: u64) -> Terms<'a> {
@@ -209,10 +224,10 @@ impl<P: Policy> Router<P> {
             random,
             turn: 0,
         };
-        let report_age_max = self.config.report_age_max;
+        let Config { report_age_max, in_flight_max, .. } = self.config;
         let unproven = pool.unproven.weight();
         let Request { prompt, texts, avoid, known_tokens, .. } = *request;
-        Terms { ask, prompt, texts, unproven, avoid, known_tokens, now, report_age_max }
+        Terms { ask, prompt, texts, unproven, avoid, known_tokens, now, report_age_max, in_flight_max }
     }
 
     /// Takes in how a request fared. After `Ended` and `Refused` the caller drops the decision.

@@ -8,6 +8,8 @@ use std::time::Duration;
 use http::HeaderName;
 use warmroute_prompt::{PrefixRule, SessionField};
 
+use crate::door::DoorConfig;
+
 /// How requests are read and sent on.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -27,6 +29,8 @@ pub struct Config {
     pub retries_max: u32,
     /// How long workers are waited for.
     pub timeouts: Timeouts,
+    /// How many requests are taken, from whom.
+    pub door: DoorConfig,
     /// How long an unused connection to a worker is kept. Engines close theirs after 5 s; ours go first.
     pub idle_timeout: Duration,
     /// Unused connections kept per worker.
@@ -44,6 +48,7 @@ impl Default for Config {
             usage_injection: UsageInjection::On,
             retries_max: 2,
             timeouts: Timeouts::default(),
+            door: DoorConfig::default(),
             idle_timeout: Duration::from_secs(4),
             idle_connections_max: 256,
         }

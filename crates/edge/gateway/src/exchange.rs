@@ -14,6 +14,7 @@ use warmroute_prompt::Api;
 use warmroute_router::{Decision, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
+use crate::door::{self, Permit};
 use crate::gateway::Gateway;
 use crate::intake::{self, Intake};
 use crate::last_word::{LastWord, read_out};
@@ -55,6 +56,8 @@ struct Exchange {
     suspects: Vec<Arc<Worker>>,
     /// What to say should nobody else be left.
     last_word: Option<LastWord>,
+    /// What lets it be here, where that is limited. Last, so that whoever is let in next finds everything else given back.
+    permit: Option<Permit>,
 }
 
 /// A worker's answer, up to its first chunk.
@@ -75,6 +78,7 @@ pub(crate) async fn forward(
     let deadline = gateway.config.timeouts.total.map(|total| Instant::now() + total);
     let (mut parts, body) = request.into_parts();
     let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway).await?;
+    let permit = door::enter(gateway, &parts.headers, &intake.asked).await?;
     gateway.retries.earn(received);
     headers::towards_worker(&mut parts.headers, api, request_id);
     let exchange = Exchange {
@@ -89,6 +93,7 @@ pub(crate) async fn forward(
         failed: Vec::new(),
         suspects: Vec::new(),
         last_word: None,
+        permit,
     };
     exchange.run().await
 }
@@ -98,8 +103,13 @@ impl Exchange {
         loop {
             let decision = match self.route().and_then(|decision| self.allow(decision)) {
                 Ok(decision) => decision,
+                Err(Refusal::WorkersFull) if self.failed.is_empty() && self.permit.is_some() => {
+                    self.wait_again().await?;
+                    continue;
+                }
                 Err(refusal) => return self.give_up(refusal),
             };
+            self.permit.iter().for_each(Permit::routed);
             let request_id = self.headers.get(headers::REQUEST_ID);
             let trip = Trip::new(&self.gateway, &self.intake.asked, decision, self.received, request_id);
             let upstream = self.gateway.upstreams.of(&trip.decision.worker);
@@ -117,6 +127,15 @@ impl Exchange {
             if !self.has_tries_left() {
                 return self.give_up(Refusal::NotReady);
             }
+        }
+    }
+
+    /// It was let in, and found every worker full.
+    async fn wait_again(&mut self) -> Result<(), Refusal> {
+        let asked = Arc::clone(&self.intake.asked);
+        match &mut self.permit {
+            Some(permit) => permit.wait_again(&asked).await,
+            None => Ok(()),
         }
     }
 
@@ -295,7 +314,7 @@ impl Exchange {
     }
 
     fn respond(
-        &self,
+        &mut self,
         trip: Trip,
         upstream: Arc<Upstream>,
         begun: Begun,
@@ -313,8 +332,15 @@ impl Exchange {
             usage_is_ours: self.intake.asked.usage_is_ours,
             deadline: self.deadline,
         };
-        let mut relay =
-            Relay::new(Arc::clone(&self.gateway), upstream, trip, begun.answer, begun.first, shape);
+        let mut relay = Relay::new(
+            Arc::clone(&self.gateway),
+            upstream,
+            trip,
+            begun.answer,
+            begun.first,
+            shape,
+            self.permit.take(),
+        );
         match relay.take_whole() {
             Some(whole) => Response::from_parts(head, Reply::whole(whole)),
             None => Response::from_parts(head, Reply::Relay(Box::new(relay))),

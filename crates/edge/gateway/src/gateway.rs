@@ -10,6 +10,7 @@ use warmroute_router::{Matching, Router};
 use warmroute_types::{Address, Micros};
 
 use crate::alignments::{Alignments, TooManyFamilies, Writing};
+use crate::door::Door;
 use crate::history::History;
 use crate::metrics::Metrics;
 use crate::reasons::Reasons;
@@ -27,6 +28,8 @@ pub struct Gateway {
     pub(crate) reasons: Reasons,
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
+    /// `None`: whoever comes is taken in.
+    pub(crate) door: Option<Arc<Door>>,
     start: Instant,
 }
 
@@ -41,7 +44,9 @@ impl Gateway {
         config.validate()?;
         let recorder = recorder.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
-        let metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
+        let door = Door::new(&config.door);
+        let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
+        door.iter().for_each(|door| metrics.watch(door));
         let (alignments, reasons, history, retries) = Default::default();
         let start = Instant::now();
         Ok(Arc::new(Gateway {
@@ -54,6 +59,7 @@ impl Gateway {
             reasons,
             history,
             retries,
+            door,
             start,
         }))
     }
@@ -81,6 +87,12 @@ impl Gateway {
     /// Why a worker's cache is known no better than it is, for `GET /workers`; `None`: there is nothing to say.
     pub fn explain(&self, worker: &Address, why: Option<String>) {
         self.reasons.set(worker, why);
+    }
+
+    /// Lets the next request in that waits, should there be room for it. Those that end do that too; call it now and then for
+    /// workers that have come or recovered.
+    pub fn let_in(&self) {
+        self.door.iter().for_each(|door| door.let_in(self));
     }
 
     /// Lets go of connections that nobody used for a while. Call it every few seconds.

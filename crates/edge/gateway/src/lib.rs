@@ -1,10 +1,10 @@
 //! HTTP in, HTTP out: one request's way through the gateway, file by file.
 //!
 //! ```text
-//! server ──▶ intake ──▶ exchange ──▶ upstream ──▶ relay ──▶ client
-//! accept     body,      route,       connection   bytes through,
-//! drain      limits,    book,        to a worker  each chunk flushed,
-//!            ask        retry                     booking released
+//! server ──▶ intake ──▶ door ──▶ exchange ──▶ upstream ──▶ relay ──▶ client
+//! accept     body,     limits   route,       connection   bytes through,
+//! drain      limits,   queue    book,        to a worker  each chunk flushed,
+//!            ask                retry                     booking released
 //! ```
 //!
 //! The body goes on as it came. The upstream's head is held back until its first body chunk: until then nothing has been
@@ -16,6 +16,7 @@ mod admin;
 mod alignments;
 mod asked;
 mod config;
+mod door;
 mod exchange;
 mod first_token;
 mod foresight;
@@ -45,6 +46,7 @@ mod wait;
 pub use admin::{Admin, Readiness, Reports, ReportsRefused};
 pub use alignments::{TooManyFamilies, Writing};
 pub use config::{Config, ConfigError, DecisionHeaders, SessionKey, Timeouts, UsageInjection};
+pub use door::{DoorConfig, WorkerLimit};
 pub use gateway::Gateway;
 pub use matching::ModelMatching;
 pub use server::{Drain, Drained, serve};

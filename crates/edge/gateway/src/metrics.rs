@@ -21,9 +21,11 @@ use warmroute_record::Recorder;
 use warmroute_router::{Feedback, Router};
 use warmroute_types::{Micros, PrefixCache, WorkerState};
 
+use crate::door::Door;
 use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
 
+mod door;
 mod feeds;
 mod foresight;
 mod record;
@@ -137,6 +139,11 @@ impl Metrics {
         metrics.register(&mut registry);
         metrics.registry = registry;
         metrics
+    }
+
+    /// Shows who waits at the door, too.
+    pub(crate) fn watch(&mut self, door: &Arc<Door>) {
+        self.registry.register_collector(Box::new(door::Waiting(Arc::clone(door))));
     }
 
     fn register(&self, registry: &mut Registry) {

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
+use warmroute_admission::{Exceeded, Limit};
 use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
 
@@ -10,7 +11,7 @@ use crate::reply::Reply;
 use crate::upstream::Fault;
 
 /// Seconds after which a client may try again when no worker is ready: health checks run about this often.
-const RETRY_AFTER_S: &str = "2";
+const RETRY_AFTER_S: u32 = 2;
 
 /// Why a request got no answer from a worker.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -29,6 +30,14 @@ pub(crate) enum Refusal {
     UnknownModel(String),
     #[error("no worker is ready to take the request")]
     NotReady,
+    #[error("every worker has as many requests as it may")]
+    WorkersFull,
+    #[error("too many requests wait already; try again in {retry_after_s} s")]
+    QueueFull { retry_after_s: u32 },
+    #[error("it was not this request's turn in time; try again in {retry_after_s} s")]
+    QueueTimeout { retry_after_s: u32 },
+    #[error("too many {} a minute; try again in {} s", of(.0.limit), .0.retry_after_s)]
+    TooMany(Exceeded),
     #[error("there is no such endpoint: {0}")]
     NoSuchPath(String),
     #[error("{method} is not allowed here; {allowed} is")]
@@ -41,6 +50,13 @@ pub(crate) enum Refusal {
     FellSilent,
     #[error("the worker broke off in the middle of its answer")]
     BrokeOff,
+}
+
+fn of(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Requests => "requests",
+        Limit::Tokens => "tokens",
+    }
 }
 
 /// Whose error objects the client understands.
@@ -79,16 +95,21 @@ impl Refusal {
         match why {
             NoRoute::UnknownModel => Refusal::UnknownModel(model.unwrap_or_default().to_owned()),
             NoRoute::NotReady | NoRoute::NoWorkers => Refusal::NotReady,
+            NoRoute::Full => Refusal::WorkersFull,
         }
     }
 
     /// Every code that there is.
-    pub(crate) const CODES: [&str; 11] = [
+    pub(crate) const CODES: [&str; 15] = [
         "broken_body",
         "invalid_json",
         "method_not_allowed",
         "model_not_found",
         "no_worker_ready",
+        "queue_full",
+        "queue_timeout",
+        "rate_limit_requests",
+        "rate_limit_tokens",
         "request_too_large",
         "slow_body",
         "unknown_url",
@@ -106,7 +127,11 @@ impl Refusal {
             Refusal::SlowBody => "slow_body",
             Refusal::Encoded(_) => "unsupported_encoding",
             Refusal::UnknownModel(_) => "model_not_found",
-            Refusal::NotReady => "no_worker_ready",
+            Refusal::NotReady | Refusal::WorkersFull => "no_worker_ready",
+            Refusal::QueueFull { .. } => "queue_full",
+            Refusal::QueueTimeout { .. } => "queue_timeout",
+            Refusal::TooMany(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
+            Refusal::TooMany(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
             Refusal::NoSuchPath(_) => "unknown_url",
             Refusal::MethodNotAllowed { .. } => "method_not_allowed",
             Refusal::WorkerFailed(_) | Refusal::BrokeOff => "worker_failed",
@@ -122,14 +147,32 @@ impl Refusal {
             Refusal::UnknownModel(_) | Refusal::NoSuchPath(_) => StatusCode::NOT_FOUND,
             Refusal::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Refusal::SlowBody => StatusCode::REQUEST_TIMEOUT,
-            Refusal::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::NotReady | Refusal::WorkersFull => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::QueueFull { .. } | Refusal::QueueTimeout { .. } | Refusal::TooMany(_) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Refusal::WorkerFailed(_) | Refusal::BrokeOff => StatusCode::BAD_GATEWAY,
             Refusal::WorkerTimeout(_) | Refusal::FellSilent => StatusCode::GATEWAY_TIMEOUT,
         }
     }
 
+    /// When to come back, where that is the answer.
+    fn retry_after_s(&self) -> Option<u32> {
+        match self {
+            Refusal::QueueFull { retry_after_s }
+            | Refusal::QueueTimeout { retry_after_s }
+            | Refusal::TooMany(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
+            Refusal::NotReady | Refusal::WorkersFull => Some(RETRY_AFTER_S),
+            _ => None,
+        }
+    }
+
     fn openai_type(&self) -> &'static str {
-        if self.status().is_server_error() { "server_error" } else { "invalid_request_error" }
+        match self.status() {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        }
     }
 
     fn anthropic_type(&self) -> &'static str {
@@ -137,6 +180,7 @@ impl Refusal {
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
             StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
         }
@@ -163,8 +207,8 @@ impl Refusal {
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if self.status() == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+        if let Some(seconds) = self.retry_after_s() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Refusal::MethodNotAllowed { allowed, .. } = self {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use warmroute_prompt::Api;
 
+use crate::door::Permit;
 use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
 use crate::metrics::Ending;
@@ -55,6 +56,8 @@ struct Live {
     usage: UsageWatch,
     /// Takes out the usage that the client did not ask for.
     ours: Option<UsageEvents>,
+    /// Last, so that whoever is let in next finds the worker free.
+    permit: Option<Permit>,
 }
 
 /// What is known of an answer when its head is released.
@@ -80,12 +83,13 @@ impl Relay {
         answer: Answer,
         first: Option<Bytes>,
         shape: Shape,
+        permit: Option<Permit>,
     ) -> Relay {
         let awaited =
             (shape.framing == Framing::Events && shape.ending == Ending::Ok).then(FirstToken::default);
         let ours = (shape.usage_is_ours && shape.framing == Framing::Events).then(UsageEvents::default);
         let patience = Patience::new(gateway.config.timeouts, shape.deadline);
-        let mut live = Live { answer, patience, trip, awaited, usage: UsageWatch::default(), ours };
+        let mut live = Live { answer, patience, trip, awaited, usage: UsageWatch::default(), ours, permit };
         let first = first.map(|chunk| live.look_at(chunk));
         let mut relay = Relay { gateway, upstream, shape, first, live: Some(live) };
         relay.finish_if_over();
@@ -137,8 +141,9 @@ impl Relay {
     }
 
     fn finish(&mut self) {
-        let Some(Live { answer, mut trip, usage, .. }) = self.live.take() else { return };
+        let Some(Live { answer, mut trip, usage, permit, .. }) = self.live.take() else { return };
         if let (Ending::Ok, Some(usage)) = (self.shape.ending, usage.read()) {
+            permit.iter().for_each(|permit| permit.settle(usage));
             trip.used(usage);
         }
         trip.end(self.shape.ending, self.shape.verdict);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use warmroute_router::Vacancy;
 use warmroute_types::{WorkerId, WorkerState};
 
 use crate::asked::Asked;
@@ -54,7 +55,9 @@ impl Wait {
     }
 
     fn has_other(&self, gateway: &Gateway) -> bool {
-        let is_other = |avoid: &Vec<WorkerId>| gateway.router.has_room(self.asked.model.as_deref(), avoid);
+        let is_other = |avoid: &Vec<WorkerId>| {
+            gateway.router.vacancy(self.asked.model.as_deref(), avoid) == Vacancy::Free
+        };
         self.avoid.as_ref().is_some_and(is_other) && gateway.retries.has_room(gateway.now())
     }
 }

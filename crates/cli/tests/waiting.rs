@@ -1,0 +1,223 @@
+//! Limits: who is let in, who waits, who is asked to come back.
+
+mod world;
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use world::client::{Call, Response, post};
+use world::eventually;
+use world::gate::Gate;
+use world::process::Gateway;
+use world::script::Scripted;
+
+const PATH: &str = "/v1/chat/completions";
+
+/// An engine that answers once the gate is open, and remembers in which order it was asked.
+struct Gated {
+    engine: Scripted,
+    gate: Gate,
+    order: Arc<Mutex<Vec<String>>>,
+}
+
+impl Gated {
+    fn new() -> Gated {
+        Gated::serving("m")
+    }
+
+    fn serving(model: &'static str) -> Gated {
+        let (gate, order) = (Gate::default(), Arc::new(Mutex::new(Vec::new())));
+        let (waited_at, asked_in) = (gate.clone(), Arc::clone(&order));
+        let engine = Scripted::with_models(Some(model), move |mut asked| {
+            let body: Value = serde_json::from_slice(&asked.body).unwrap();
+            asked_in.lock().unwrap().push(body["messages"][0]["content"].as_str().unwrap().to_owned());
+            waited_at.pass();
+            asked.answer(r#"{"usage":{"prompt_tokens":400,"completion_tokens":200}}"#);
+        });
+        Gated { engine, gate, order }
+    }
+
+    fn order(&self) -> Vec<String> {
+        self.order.lock().unwrap().clone()
+    }
+}
+
+fn body(model: &str, text: &str) -> String {
+    json!({"model": model, "messages": [{"role": "user", "content": text}]}).to_string()
+}
+
+fn send(gateway: &Gateway, headers: &[&str], text: &str) -> Call {
+    Call::send(gateway.url(), "POST", PATH, headers, body("m", text).as_bytes())
+}
+
+fn wait_for_waiting(gateway: &Gateway, n: usize) {
+    eventually(&format!("{n} requests wait"), || {
+        (gateway.metric_sum("warmroute_queue_waiting") == n as f64).then_some(())
+    });
+}
+
+/// Sends these one after another, each once the one before it waits; the first is let in.
+fn line_up(gateway: &Gateway, engine: &Gated, requests: &[(&str, &str)]) -> Vec<Call> {
+    let mut calls = Vec::new();
+    for (header, text) in requests {
+        calls.push(send(gateway, &[header], text));
+        engine.engine.wait_for_asked(1);
+        wait_for_waiting(gateway, calls.len() - 1);
+    }
+    calls
+}
+
+fn all_answered(calls: Vec<Call>) {
+    for call in calls {
+        let response = call.finish();
+        assert_eq!(response.status, 200, "{}", response.text());
+    }
+}
+
+fn refused(response: &Response, code: &str) -> u32 {
+    assert_eq!((response.status, response.json()["error"]["code"].as_str()), (429, Some(code)));
+    assert_eq!(response.json()["error"]["type"], "rate_limit_error");
+    response.header("retry-after").unwrap().parse().unwrap()
+}
+
+#[test]
+fn beyond_the_limit_requests_wait_and_are_let_in_as_others_end() {
+    let gated = Gated::new();
+    let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "2"]);
+    let calls: Vec<Call> = (0..6).map(|_| send(&gateway, &[], "x")).collect();
+    gated.engine.wait_for_asked(2);
+    wait_for_waiting(&gateway, 4);
+    assert_eq!((gated.engine.asked(), gateway.metric("warmroute_requests_running")), (2, 2.0));
+    gated.gate.open();
+    all_answered(calls);
+    assert_eq!(gateway.metric("warmroute_queue_wait_seconds_count"), 4.0);
+    eventually("nobody is in", || (gateway.metric("warmroute_requests_running") == 0.0).then_some(()));
+}
+
+#[test]
+fn when_no_more_may_wait_the_client_is_told_when_to_come_back() {
+    let gated = Gated::new();
+    let gateway = Gateway::over(
+        &[&gated.engine.url],
+        &["--max-concurrent-requests", "1", "--queue-size", "1", "--queue-timeout-secs", "1"],
+    );
+    let first = send(&gateway, &[], "first");
+    gated.engine.wait_for_asked(1);
+    let second = send(&gateway, &[], "second");
+    wait_for_waiting(&gateway, 1);
+    assert!(refused(&post(gateway.url(), PATH, &body("m", "third")), "queue_full") >= 1);
+    assert!(refused(&second.finish(), "queue_timeout") >= 1);
+    gated.gate.open();
+    all_answered(vec![first]);
+    assert_eq!(gateway.metric(r#"warmroute_refusals_total{reason="queue_full"}"#), 1.0);
+    assert_eq!(gateway.metric(r#"warmroute_refusals_total{reason="queue_timeout"}"#), 1.0);
+    assert_eq!(gated.order(), ["first"], "who was refused was never sent");
+}
+
+#[test]
+fn a_client_that_leaves_waits_no_more() {
+    let gated = Gated::new();
+    let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "1"]);
+    let mut calls =
+        line_up(&gateway, &gated, &[("x-a: 1", "first"), ("x-a: 1", "leaves"), ("x-a: 1", "last")]);
+    calls.remove(1).hang_up();
+    wait_for_waiting(&gateway, 1);
+    gated.gate.open();
+    all_answered(calls);
+    assert_eq!(gated.order(), ["first", "last"]);
+}
+
+#[test]
+fn the_urgent_go_first_unless_nobody_listens_to_that() {
+    let requests = [
+        ("x-warmroute-priority: normal", "first"),
+        ("x-warmroute-priority: low", "low"),
+        ("x-other: 1", "normal"),
+        ("x-warmroute-priority: high", "high"),
+    ];
+    for (header, order) in [
+        ("x-warmroute-priority", ["first", "high", "normal", "low"]),
+        ("off", ["first", "low", "normal", "high"]),
+    ] {
+        let gated = Gated::new();
+        let gateway = Gateway::over(
+            &[&gated.engine.url],
+            &["--max-concurrent-requests", "1", "--priority-header", header],
+        );
+        let calls = line_up(&gateway, &gated, &requests);
+        gated.gate.open();
+        all_answered(calls);
+        assert_eq!(gated.order(), order, "{header}");
+    }
+}
+
+#[test]
+fn one_who_sends_much_waits_behind_his_own() {
+    let gated = Gated::new();
+    let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "1"]);
+    let (much, little) = ("authorization: Bearer much", "authorization: Bearer little");
+    let calls = line_up(
+        &gateway,
+        &gated,
+        &[(much, "m0"), (much, "m1"), (much, "m2"), (much, "m3"), (little, "l0"), (little, "l1")],
+    );
+    gated.gate.open();
+    all_answered(calls);
+    let order = gated.order();
+    let place = |name: &str| order.iter().position(|text| text == name).unwrap();
+    assert!(place("l0") < place("m2") && place("l1") < place("m3"), "{order:?}");
+}
+
+#[test]
+fn no_worker_gets_more_than_it_may_and_one_models_queue_holds_up_no_other() {
+    let (one, two, other) = (Gated::new(), Gated::new(), Gated::serving("other"));
+    let urls = [&*one.engine.url, &two.engine.url, &other.engine.url];
+    let gateway = Gateway::over(&urls, &["--max-concurrent-per-worker", "1"]);
+    let calls: Vec<Call> = (0..5).map(|_| send(&gateway, &[], "x")).collect();
+    (one.engine.wait_for_asked(1), two.engine.wait_for_asked(1));
+    wait_for_waiting(&gateway, 3);
+    other.gate.open();
+    assert_eq!(post(gateway.url(), PATH, &body("other", "passes")).status, 200);
+    assert_eq!((one.engine.asked(), two.engine.asked()), (1, 1));
+    one.gate.open();
+    two.gate.open();
+    all_answered(calls);
+}
+
+#[test]
+fn a_worker_that_comes_takes_those_who_wait() {
+    let (full, newcomer) = (Gated::new(), Gated::new());
+    let gateway = Gateway::over(&[&full.engine.url], &["--max-concurrent-per-worker", "2"]);
+    let calls: Vec<Call> = (0..4).map(|_| send(&gateway, &[], "x")).collect();
+    wait_for_waiting(&gateway, 2);
+    assert_eq!(
+        post(gateway.admin(), "/workers", &json!({"url": newcomer.engine.url}).to_string()).status,
+        202
+    );
+    newcomer.engine.wait_for_asked(2);
+    full.gate.open();
+    newcomer.gate.open();
+    all_answered(calls);
+}
+
+#[test]
+fn a_key_has_so_many_requests_a_minute() {
+    let gated = Gated::new();
+    gated.gate.open();
+    let gateway = Gateway::over(&[&gated.engine.url], &["--rate-limit-requests-per-minute", "2"]);
+    let ask = |key: &str| send(&gateway, &[&format!("authorization: Bearer {key}")], "x").finish();
+    assert_eq!((ask("a").status, ask("a").status, ask("b").status), (200, 200, 200));
+    assert!((1..=30).contains(&refused(&ask("a"), "rate_limit_requests")));
+    assert_eq!(ask("b").status, 200);
+}
+
+#[test]
+fn a_key_has_so_many_tokens_a_minute_as_engines_count_them() {
+    let gated = Gated::new();
+    gated.gate.open();
+    let gateway = Gateway::over(&[&gated.engine.url], &["--rate-limit-tokens-per-minute", "600"]);
+    let ask = || send(&gateway, &["x-api-key: a"], "a few words").finish();
+    assert_eq!(ask().status, 200, "its prompt is short, but its answer says 600 tokens");
+    assert!((1..=30).contains(&refused(&ask(), "rate_limit_tokens")));
+    assert_eq!(send(&gateway, &["x-api-key: b"], "a few words").finish().status, 200);
+}

@@ -1,0 +1,37 @@
+//! Who is in and who waits, written when somebody asks.
+
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use warmroute_admission::Class;
+
+use crate::door::Door;
+
+/// The door's own series.
+pub(super) struct Waiting(pub Arc<Door>);
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Waiting")
+    }
+}
+
+impl Collector for Waiting {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let (running, waiting) = self.0.counts();
+        let help = "Requests that were let in and have not ended";
+        let family = encoder.encode_descriptor("requests_running", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::from(running)).encode(family)?;
+        let help = "Requests that wait to be let in";
+        let mut family = encoder.encode_descriptor("queue_waiting", help, None, MetricType::Gauge)?;
+        for (class, waiting) in Class::ALL.into_iter().zip(waiting) {
+            ConstGauge::new(waiting as i64).encode(family.encode_family(&[("priority", class.as_str())])?)?;
+        }
+        let help = "How long requests waited that were not let in at once, whatever became of them";
+        let family = encoder.encode_descriptor("queue_wait_seconds", help, None, MetricType::Histogram)?;
+        self.0.waits_s.encode(family)
+    }
+}

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use world::client::{Response, chat, post};
+use world::client::{Response, chat, chat_stream, post};
 use world::eventually;
 use world::process::{Gateway, engine, engine_on};
-use world::script::Scripted;
+use world::script::{Asked, Scripted};
 
 /// An engine that answers everything.
 fn good() -> Scripted {
@@ -169,4 +169,38 @@ fn a_killed_worker_that_is_back_is_used_within_two_seconds() {
     eventually("it is used again", || (ask().header("x-warmroute-worker") == Some(back.url())).then_some(()));
     println!("used again after {:?}", since.elapsed());
     assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_worker_that_has_become_slow_is_left_alone() {
+    let is_slow = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_slow);
+    let streams = |mut asked: Asked| {
+        asked.begin_events();
+        asked.chunk("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\ndata: [DONE]\n\n");
+        asked.end_chunks();
+    };
+    let slow = Scripted::new(move |asked| {
+        if seen.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        streams(asked);
+    });
+    let others = [0; 3].map(|_| Scripted::new(streams));
+    let urls = [&*slow.url, &others[0].url, &others[1].url, &others[2].url];
+    let gateway = Gateway::over(&urls, &["--policy", "round_robin"]);
+    let ask = || assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat_stream("m", 1)).status, 200);
+    (0..80).for_each(|_| ask());
+    is_slow.store(true, Ordering::SeqCst);
+    let before = slow.asked();
+    eventually("it is left alone", || {
+        ask();
+        (gateway.metric_sum("warmroute_worker_ejections_total") > 0.0).then_some(())
+    });
+    println!("after {} slow answers", slow.asked() - before);
+    assert!(worker(&gateway, &slow.url)["rests_ms"].as_f64().unwrap() > 5_000.0);
+    assert_eq!(worker(&gateway, &slow.url)["state"], "ready");
+    let before = slow.asked();
+    (0..20).for_each(|_| ask());
+    assert_eq!(slow.asked(), before, "nothing is sent there");
 }

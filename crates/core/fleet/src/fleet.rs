@@ -7,6 +7,7 @@ use warmroute_types::{Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, Wor
 
 use crate::desk::Desk;
 use crate::fit::{Fit, SharedSpeed, Speed};
+use crate::outlier::Outliers;
 use crate::pace::{Batch, Pace, PaceView};
 use crate::{
     Answer, Belief, Booking, DeskView, Effort, Health, HealthConfig, Models, Outlook, ProbeResult, Worker,
@@ -21,6 +22,7 @@ pub struct Fleet {
     /// What all workers together have shown, and what follows from it for every decision.
     fit: Mutex<Fit>,
     speed: SharedSpeed,
+    outliers: Mutex<Outliers>,
     health: HealthConfig,
 }
 
@@ -65,7 +67,7 @@ impl Fleet {
         let desks = (0..MAX_WORKERS).map(|_| Desk::default()).collect();
         let paces = (0..MAX_WORKERS).map(|_| Pace::default()).collect();
         let (fit, speed) = (Mutex::new(Fit::new()), SharedSpeed::default());
-        Fleet { seats: RwLock::new(Vec::new()), desks, paces, fit, speed, health }
+        Fleet { seats: RwLock::new(Vec::new()), desks, paces, fit, speed, outliers: Mutex::default(), health }
     }
 
     /// Seats a worker. One that is already here keeps its seat and what it learned; one that was leaving is called
@@ -91,6 +93,7 @@ impl Fleet {
         };
         self.desks[free].wipe();
         self.paces[free].forget();
+        self.outliers.lock().forget(worker.id);
         if free == seats.len() {
             seats.push(seat)
         } else {
@@ -146,6 +149,23 @@ impl Fleet {
         if seats.get(worker.id.index()).is_some_and(|seat| *seat.worker == *worker) {
             self.desk(worker.id).rest(until);
         }
+    }
+
+    /// A first token came. Where its worker is so much later than predicted, again and again, that it is left alone for a while:
+    /// until when.
+    pub fn compare_first_token(
+        &self,
+        worker: &Worker,
+        predicted: Micros,
+        observed: Micros,
+        now: Micros,
+    ) -> Option<Micros> {
+        let seats = self.seats.read();
+        seats.get(worker.id.index()).filter(|seat| *seat.worker == *worker)?;
+        let members = || seats.iter().filter(|seat| seat.stay == Stay::Member).count();
+        let until = self.outliers.lock().saw(worker.id, predicted, observed, members, now)?;
+        self.desk(worker.id).rest(until);
+        Some(until)
     }
 
     /// The engine listed its models; true if that is news.
@@ -280,15 +300,19 @@ impl Fleet {
 
     /// Every worker that is here: members, and those that leave but have not finished.
     pub fn workers(&self) -> Vec<WorkerView> {
-        let seats = self.seats.read();
-        seats.iter().filter(|seat| !seat.is_free(&self.desks)).map(|seat| seat.view(&self.desks)).collect()
+        let (seats, outliers) = (self.seats.read(), self.outliers.lock());
+        seats
+            .iter()
+            .filter(|seat| !seat.is_free(&self.desks))
+            .map(|seat| seat.view(&self.desks, &outliers))
+            .collect()
     }
 
     /// Those among which to choose: [`Fleet::workers`] without the leaving ones.
     pub fn members(&self) -> Vec<WorkerView> {
-        let seats = self.seats.read();
+        let (seats, outliers) = (self.seats.read(), self.outliers.lock());
         let members = seats.iter().filter(|seat| seat.stay == Stay::Member);
-        members.map(|seat| seat.view(&self.desks)).collect()
+        members.map(|seat| seat.view(&self.desks, &outliers)).collect()
     }
 
     pub(crate) fn pace(&self, worker: WorkerId) -> &Pace {
@@ -317,12 +341,13 @@ impl Seat {
         self.stay == Stay::Leaving && desks[self.worker.id.index()].in_flight() == 0
     }
 
-    fn view(&self, desks: &[Desk]) -> WorkerView {
+    fn view(&self, desks: &[Desk], outliers: &Outliers) -> WorkerView {
         WorkerView {
             worker: Arc::clone(&self.worker),
             models: self.models.clone(),
             desk: desks[self.worker.id.index()].view(),
             breaker: *self.health.breaker(),
+            ejections: outliers.ejections(self.worker.id),
             prefix_cache: self.prefix_cache,
         }
     }

@@ -17,6 +17,7 @@ mod desk;
 mod fit;
 mod fleet;
 mod health;
+mod outlier;
 mod pace;
 mod worker;
 

@@ -58,6 +58,8 @@ pub struct WorkerView {
     pub desk: DeskView,
     /// Whether requests reach it.
     pub breaker: Breaker,
+    /// How often it was left alone because its first tokens came far later than predicted.
+    pub ejections: u64,
     /// What the engine counts itself of its prefix cache.
     pub prefix_cache: Option<PrefixCache>,
 }

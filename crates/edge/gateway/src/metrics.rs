@@ -278,6 +278,25 @@ const ENGINE_COUNTS: [EngineCount; 2] = [
     ("worker_engine_prefix_hits_tokens", "Prompt tokens found there, as it counts", |c| c.hits),
 ];
 
+/// One count of what kept requests from a worker: its name and help, and how it is read.
+type FaultCount = (&'static str, &'static str, fn(&Upstreams, &WorkerView) -> u64);
+
+const FAULT_COUNTS: [FaultCount; 3] = [
+    ("worker_breaker_openings", "Times that a worker was taken out because it failed", |_, view| {
+        view.breaker.openings()
+    }),
+    (
+        "worker_ejections",
+        "Times that a worker was left alone because its first tokens came far later than predicted",
+        |_, view| view.ejections,
+    ),
+    (
+        "worker_backpressure",
+        "Answers by which a worker asked to be left alone for a while",
+        |upstreams, view| upstreams.backpressure(&view.worker),
+    ),
+];
+
 impl Collector for Workers {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let views = self.router.workers();
@@ -327,19 +346,12 @@ impl Workers {
         encoder: &mut DescriptorEncoder<'_>,
         views: &[WorkerView],
     ) -> Result<(), std::fmt::Error> {
-        let help = "Times that a worker was taken out because it failed";
-        let mut family =
-            encoder.encode_descriptor("worker_breaker_openings", help, None, MetricType::Counter)?;
-        for view in views {
-            let labels = [("worker", &*view.worker.label)];
-            ConstCounter::new(view.breaker.openings()).encode(family.encode_family(&labels)?)?;
-        }
-        let help = "Answers by which a worker asked to be left alone for a while";
-        let mut family = encoder.encode_descriptor("worker_backpressure", help, None, MetricType::Counter)?;
-        for view in views {
-            let labels = [("worker", &*view.worker.label)];
-            ConstCounter::new(self.upstreams.backpressure(&view.worker))
-                .encode(family.encode_family(&labels)?)?;
+        for (name, help, read) in FAULT_COUNTS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for view in views {
+                let labels = [("worker", &*view.worker.label)];
+                ConstCounter::new(read(&self.upstreams, view)).encode(family.encode_family(&labels)?)?;
+            }
         }
         Ok(())
     }

@@ -69,6 +69,10 @@ impl Trip {
             observed,
         );
         self.past.saw_first_token(observed);
+        if let Some(until) = self.gateway.router.compare_first_token(&self.decision, at) {
+            let (worker, for_s) = (&self.decision.worker.label, until.since(at).as_secs_f64());
+            tracing::warn!(%worker, for_s, "worker is far slower than predicted: left alone for a while");
+        }
     }
 
     /// The worker answered to the end. Only a success has computed the prompt.

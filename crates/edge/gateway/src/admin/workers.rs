@@ -50,7 +50,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "models": models,
         "state": view.desk.state.as_str(),
         "breaker": view.breaker.position().as_str(),
-        // It asked to be left alone for this long.
+        // It asked to be left alone for this long, or is because it is far slower than predicted.
         "rests_ms": view.desk.rests_until.since(gateway.now()).as_millis_f64().round(),
         "view": view.desk.view.as_str(),
         "matching": feed.map_or("none", |feed| feed.unit.as_str()),

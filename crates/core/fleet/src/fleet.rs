@@ -143,6 +143,12 @@ impl Fleet {
         (before != after).then_some(after)
     }
 
+    /// Whether nobody reaches the worker. Of one that takes requests this costs one read.
+    pub fn is_unreachable(&self, worker: WorkerId) -> bool {
+        let is_out = self.desk(worker).state() == WorkerState::Unhealthy;
+        is_out && self.seats.read().get(worker.index()).is_some_and(|seat| seat.health.is_unreachable())
+    }
+
     /// The worker asked to be left alone until then. It is, as long as there are others.
     pub fn rest(&self, worker: &Worker, until: Micros) {
         let seats = self.seats.read();
@@ -462,7 +468,7 @@ mod tests {
         let view = || fleet.desk_view(worker.id);
         let late = book();
         (0..3).for_each(|_| _ = fleet.failed(&worker, Micros::ZERO));
-        assert!(!view().takes_requests());
+        assert!(!view().takes_requests() && !fleet.is_unreachable(worker.id));
         fleet.probed(&worker, ProbeResult::Answered, PAUSE);
         assert!(view().takes_requests() && view().state == WorkerState::Recovering);
         let trial = book();

@@ -10,7 +10,7 @@
 
 use warmroute_types::{Micros, WorkerState};
 
-use crate::breaker::{Breaker, Position};
+use crate::breaker::{Breaker, Open, Position};
 
 /// When a worker is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,11 @@ impl Health {
         &self.breaker
     }
 
+    /// Whether nobody reaches it.
+    pub fn is_unreachable(&self) -> bool {
+        self.breaker.position() == Position::Open(Open::Unreachable)
+    }
+
     /// Somebody tried to reach it.
     pub fn probed(&mut self, result: ProbeResult, config: HealthConfig, now: Micros) {
         match (self.stage, result) {
@@ -131,6 +136,10 @@ mod tests {
             "only failures in a row count"
         );
         assert_eq!(after(&[Answered, Failed, Failed, Failed]), Unhealthy);
+        let mut away = Health::default();
+        away.probed(Answered, HealthConfig::default(), Micros::ZERO);
+        (0..3).for_each(|_| away.probed(Failed, HealthConfig::default(), Micros::ZERO));
+        assert!(away.is_unreachable());
         assert_eq!(after(&[Answered, Failed, Failed, Failed, Answered]), Ready);
     }
 

@@ -310,6 +310,11 @@ impl<P: Policy> Router<P> {
         self.fleet.desk_view(worker).state
     }
 
+    /// Whether nobody reaches the worker: its probes or connections fail, again and again.
+    pub fn is_unreachable(&self, worker: WorkerId) -> bool {
+        self.fleet.is_unreachable(worker)
+    }
+
     /// How a worker's cache is known at this moment.
     pub fn cache_view(&self, worker: WorkerId) -> CacheView {
         self.fleet.desk_view(worker).view

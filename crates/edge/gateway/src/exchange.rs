@@ -51,6 +51,8 @@ struct Exchange {
     /// When it must be over, if ever.
     deadline: Option<Instant>,
     failed: Vec<WorkerId>,
+    /// How many of them it may have reached.
+    sent: u32,
     /// Workers that took the request and broke off. They are blamed once another one has shown that it can be served: a
     /// request that breaks every worker must not take the fleet out of service.
     suspects: Vec<Arc<Worker>>,
@@ -91,6 +93,7 @@ pub(crate) async fn forward(
         received,
         deadline,
         failed: Vec::new(),
+        sent: 0,
         suspects: Vec::new(),
         last_word: None,
         permit,
@@ -157,13 +160,14 @@ impl Exchange {
         is_allowed
     }
 
-    /// The first try is free; another one must be within the budget that all requests share.
+    /// The first try is free; another one must be within the budget that all requests share. So is one after a connection that
+    /// could not be made: nothing was sent, so nothing is sent again.
     fn allow(&self, decision: Decision) -> Result<Decision, Refusal> {
+        if self.sent > 0 && self.gateway.retries.spend(self.gateway.now()).is_err() {
+            self.gateway.metrics.retry_denied();
+            return Err(Refusal::NotReady);
+        }
         if !self.failed.is_empty() {
-            if self.gateway.retries.spend(self.gateway.now()).is_err() {
-                self.gateway.metrics.retry_denied();
-                return Err(Refusal::NotReady);
-            }
             self.gateway.metrics.retried();
         }
         Ok(decision)
@@ -205,6 +209,7 @@ impl Exchange {
         trip.turned_away(verdict);
         begun.answer.into_connection().into_iter().for_each(|connection| upstream.keep(connection));
         self.failed.push(worker.id);
+        self.sent += 1;
         if verdict == Verdict::Fault {
             self.suspects.push(worker);
         }
@@ -295,6 +300,7 @@ impl Exchange {
         tracing::warn!(worker = %worker.label, %fault, "worker failed before its first byte");
         trip.fail();
         self.failed.push(worker.id);
+        self.sent += u32::from(!fault.is_unreachable());
         if fault.is_unreachable() {
             blame(&self.gateway, &worker, fault);
         } else if fault.is_the_workers() {
@@ -320,7 +326,7 @@ impl Exchange {
         begun: Begun,
         verdict: Verdict,
     ) -> Response<Reply> {
-        if verdict != Verdict::Fault {
+        if verdict == Verdict::Answer {
             self.suspects.iter().for_each(|worker| blame(&self.gateway, worker, &Fault::Closed));
         }
         let head = self.towards_client(begun.head, &trip.decision);

@@ -2,14 +2,15 @@
 //!
 //! A worker that hangs looks like one that computes a long prompt, so the limit must be minutes. But probes find out in
 //! seconds that nobody is at home: a request that waits for such a worker is sent to another one, where there is one and
-//! retries are left. Otherwise it waits on: the worker may only be slow to answer probes.
+//! retries are left. Otherwise it waits on: the worker may only be slow to answer probes. One whose other requests failed is
+//! waited for too, as long as it answers probes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use warmroute_router::Vacancy;
-use warmroute_types::{WorkerId, WorkerState};
+use warmroute_types::WorkerId;
 
 use crate::asked::Asked;
 use crate::gateway::Gateway;
@@ -48,7 +49,7 @@ impl Wait {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             return Err(Fault::NoFirstByte);
         }
-        if gateway.router.worker_state(self.worker) == WorkerState::Unhealthy && self.has_other(gateway) {
+        if gateway.router.is_unreachable(self.worker) && self.has_other(gateway) {
             return Err(Fault::Forsaken);
         }
         Ok(())

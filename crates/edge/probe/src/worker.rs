@@ -62,11 +62,14 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
                     self.check_models().await;
                 }
             }
-            let pause = match self.is_well() {
-                true => self.config.load_interval.min(self.config.health_interval),
-                false => self.config.recovery_interval,
-            };
-            sleep(pause).await;
+            sleep(self.pause()).await;
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        match self.is_well() && self.last_health.is_some() {
+            true => self.config.load_interval.min(self.config.health_interval),
+            false => self.config.recovery_interval,
         }
     }
 
@@ -155,8 +158,8 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         let page = match self.client.get("/metrics").await {
             Ok((StatusCode::OK, page)) => page,
             Ok(_) => return,
-            // It may have no load to tell and be well, but it does not even answer.
-            Err(why) => return self.failed(&format!("GET /metrics: {why}")),
+            // It may be well and slow to count; but if it is not, that should be found out soon, not when it is due.
+            Err(_) => return self.last_health = None,
         };
         if self.worker.address.rank.is_some_and(|rank| lacks_rank(&page, rank)) {
             // It had it before: the engine has been restarted with fewer.

@@ -1,5 +1,7 @@
 //! Workers that take requests and say nothing, or stop in the middle: every wait has an end, and the client is told.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 mod world;
 
 use std::time::{Duration, Instant};
@@ -138,4 +140,24 @@ fn a_stopped_engine_keeps_no_request_waiting() {
         let response = post(gateway.url(), PATH, &body);
         (response.header("x-warmroute-worker") == Some(stopping.url())).then_some(())
     });
+}
+
+#[test]
+fn requests_that_wait_for_an_engine_that_is_killed_are_all_served_by_another() {
+    let (staying, dying) = (engine(&[]), engine(&[]));
+    let gateway = Gateway::over(&[staying.url(), dying.url()], &["--policy", "round_robin"]);
+    assert_eq!(post(dying.url(), "/fault", r#"{"kind":"hang"}"#).status, 200);
+    let body = chat("llama-3.1-8b");
+    let calls: Vec<Call> =
+        (0..20).map(|_| Call::send(gateway.url(), "POST", PATH, &[], body.as_bytes())).collect();
+    eventually("half of them wait", || {
+        let waiting = |view: &Value| view["url"] == dying.url() && view["in_flight"] == 10;
+        gateway.workers().iter().any(waiting).then_some(())
+    });
+    dying.signal("-KILL");
+    for call in calls {
+        let response = call.finish();
+        assert_eq!((response.status, response.header("x-warmroute-worker")), (200, Some(staying.url())));
+    }
+    assert_eq!(gateway.metric("warmroute_retries_total"), 10.0);
 }

@@ -1,5 +1,7 @@
 //! Workers that fail, are left alone, and are used again: retries, breakers and backpressure over real sockets.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 mod world;
 
 use std::sync::Arc;

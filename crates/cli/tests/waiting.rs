@@ -1,5 +1,7 @@
 //! Limits: who is let in, who waits, who is asked to come back.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 mod world;
 
 use std::sync::{Arc, Mutex};
@@ -174,7 +176,8 @@ fn no_worker_gets_more_than_it_may_and_one_models_queue_holds_up_no_other() {
     let urls = [&*one.engine.url, &two.engine.url, &other.engine.url];
     let gateway = Gateway::over(&urls, &["--max-concurrent-per-worker", "1"]);
     let calls: Vec<Call> = (0..5).map(|_| send(&gateway, &[], "x")).collect();
-    (one.engine.wait_for_asked(1), two.engine.wait_for_asked(1));
+    one.engine.wait_for_asked(1);
+    two.engine.wait_for_asked(1);
     wait_for_waiting(&gateway, 3);
     other.gate.open();
     assert_eq!(post(gateway.url(), PATH, &body("other", "passes")).status, 200);

@@ -32,6 +32,8 @@ pub enum Command {
     Lab(LabArgs),
     /// Check a configuration file and print what would be in force
     Check(Box<CheckArgs>),
+    /// Go and look whether it would work: ask every worker, and say what to change
+    Doctor(Box<DoctorArgs>),
     /// Ask a running gateway where a request would go and why, without sending it; or where the last ones went
     Explain(ExplainArgs),
 }
@@ -159,6 +161,20 @@ pub struct CheckArgs {
     /// Configuration file (TOML)
     pub config: PathBuf,
     /// What `serve` would be given beside it, flags and environment
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// `warmroute doctor`.
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Configuration file (TOML)
+    #[arg(long, short, value_name = "FILE", env = "WARMROUTE_CONFIG", hide_env = true)]
+    pub config: Option<PathBuf>,
+    /// Whether to send each worker one short prompt twice, with a token of answer each: only that shows what it reports
+    #[arg(long, value_enum, default_value = "on")]
+    pub requests: Switch,
+    /// What `serve` would be given
     #[command(flatten)]
     pub options: Options,
 }

@@ -6,13 +6,14 @@
 //! file  ─┘                        engine  one simulated engine
 //!                                 demo    eight engines, a gateway, a workload, a table
 //!                                 lab     the same router in virtual time
-//! explain: asks a gateway that runs
+//! explain: asks a gateway that runs · doctor: asks the engines
 //! ```
 
 mod args;
 mod check;
 mod client;
 mod demo;
+mod doctor;
 mod engine;
 mod explain;
 mod lab;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Check(args) => check::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Explain(args) => explain::run(&args),
     };
     match ran {

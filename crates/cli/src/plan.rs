@@ -354,8 +354,8 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
 
 /// Endpoints that cannot be used, and topics that would not tell engines apart.
 fn check_events(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<()> {
-    bind.map(str::parse::<Endpoint>).transpose().context("kv-events-bind")?;
-    let (mut topics, mut taken) = (BTreeSet::new(), Taken::default());
+    let bound = bind.map(str::parse::<Endpoint>).transpose().context("kv-events-bind")?;
+    let (mut topics, mut taken) = (BTreeSet::new(), Taken { bound, ..Taken::default() });
     for entry in entries {
         let Some(events) = &entry.kv_events else { continue };
         let context = || format!("kv-events of {}", entry.url);
@@ -383,12 +383,26 @@ fn check_events(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<(
 
 /// Where streams and replays are: each is somebody's own, or one worker would be credited with another's cache.
 #[derive(Default)]
-struct Taken(Vec<(Endpoint, Option<String>)>);
+struct Taken {
+    by: Vec<(Endpoint, Option<String>)>,
+    /// Ours, to which engines connect. Whose topic is whose is seen when they do.
+    bound: Option<Endpoint>,
+}
 
 impl Taken {
     fn take(&mut self, source: &Source) -> anyhow::Result<()> {
-        self.one(&source.endpoint, Some(source.topic.clone()))?;
+        if !self.is_ours(&source.endpoint) {
+            self.one(&source.endpoint, Some(source.topic.clone()))?;
+        }
         source.replay.iter().try_for_each(|replay| self.one(replay, None))
+    }
+
+    /// Bound to every address, ours goes by any name: its port tells.
+    fn is_ours(&self, endpoint: &Endpoint) -> bool {
+        match (&self.bound, endpoint) {
+            (Some(Endpoint::Tcp { port: ours, .. }), Endpoint::Tcp { port, .. }) => ours == port,
+            (bound, endpoint) => bound.as_ref() == Some(endpoint),
+        }
     }
 
     /// Streams may share an endpoint where topics tell them apart: somebody forwards them.
@@ -397,12 +411,12 @@ impl Taken {
             (Some(other), Some(topic)) => other != topic && !other.is_empty() && !topic.is_empty(),
             _ => false,
         };
-        let mut others = self.0.iter().filter(|(other, _)| other == endpoint);
+        let mut others = self.by.iter().filter(|(other, _)| other == endpoint);
         anyhow::ensure!(
             others.all(|(_, topic)| is_apart(topic)),
             "{endpoint} is taken already, by another worker, rank or replay: ranks count ports up from the first"
         );
-        self.0.push((endpoint.clone(), topic));
+        self.by.push((endpoint.clone(), topic));
         Ok(())
     }
 }

@@ -89,7 +89,7 @@ class Lab:
 def interval(differences):
     if len(differences) < 2:
         return 0.0
-    return STUDENT[len(differences)] * statistics.stdev(differences) / len(differences) ** 0.5
+    return STUDENT.get(len(differences), 1.96) * statistics.stdev(differences) / len(differences) ** 0.5
 
 
 def is_not_worse(own, other):
@@ -168,4 +168,5 @@ def main():
     print("\n" + "; ".join(f"{what}: {sum(fine)} of {len(fine)}" for what, fine in tally.items()))
 
 
-main()
+if __name__ == "__main__":
+    main()

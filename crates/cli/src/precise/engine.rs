@@ -88,9 +88,19 @@ impl Engine {
     }
 
     /// A page, where the engine has it.
-    async fn page(&self, path: &str) -> anyhow::Result<Option<Bytes>> {
+    pub async fn page(&self, path: &str) -> anyhow::Result<Option<Bytes>> {
         let (status, body) = self.client.lock().await.get(path).await?;
         Ok(Some(body).filter(|_| status == StatusCode::OK))
+    }
+}
+
+impl Engine {
+    /// What it answers to a JSON body.
+    pub async fn post(&self, path: &str, body: &serde_json::Value) -> anyhow::Result<serde_json::Value> {
+        let body = Bytes::from(body.to_string());
+        let (status, answer) = self.client.lock().await.post(path, body).await?;
+        anyhow::ensure!(status == StatusCode::OK, "POST {path}: {status}");
+        Ok(serde_json::from_slice(&answer)?)
     }
 }
 

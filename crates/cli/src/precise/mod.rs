@@ -33,8 +33,9 @@ use warmroute_gateway::Gateway;
 use warmroute_router::Change;
 use warmroute_types::WorkerState;
 
-pub use align::ModelPaths;
+pub use align::{Aligned, ModelPaths, align};
 use ear::Ear;
+pub use engine::{Card, Engine};
 use follow::{Finding, Followed, Means, find, find_sources};
 use notices::Notices;
 use posts::Posts;

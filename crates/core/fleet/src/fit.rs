@@ -67,6 +67,8 @@ pub(crate) struct Slowness {
 const FADING: f64 = 0.99;
 /// That a worker is like the others counts as so many observations.
 const ALIKE_WEIGHT: f64 = 10.0;
+/// A worker that takes so much longer or shorter may still be like the others.
+const ALIKE_RATIO: f64 = 0.05;
 /// What was believed before anything was seen counts as so much of one observation.
 const UNKNOWN_WEIGHT: f64 = 0.2;
 /// An observation is pulled in to so many times what was expected.
@@ -240,8 +242,11 @@ impl Slowness {
         self.ratio += (seen - self.ratio) / (self.weight + ALIKE_WEIGHT);
     }
 
+    /// How many times as long it takes. Small differences are noise, and whoever noise makes look fast would be given all
+    /// that is new: so much is taken from every difference.
     pub(crate) fn ratio(&self) -> f64 {
-        self.ratio
+        let apart = (self.ratio - 1.0).abs();
+        1.0 + (self.ratio - 1.0).signum() * (apart - ALIKE_RATIO).max(0.0)
     }
 }
 

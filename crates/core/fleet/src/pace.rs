@@ -189,6 +189,10 @@ impl Pace {
     /// before it, if they are complete now and can be learned from.
     pub(crate) fn first_token(&self, turn: Turn, now: Micros) -> Option<Batch> {
         let mut row = self.row.lock();
+        // One behind it was heard first: this one was taken for done, and says nothing about whoever is at the head now.
+        if row.turns.front().is_none_or(|head| head.turn.number > turn.number) {
+            return None;
+        }
         let begun = Micros(self.begun_at.swap(now.0, Relaxed));
         let mut features = self.take_out(&mut row, |number| number <= turn.number);
         // The head began when it was booked, or when the one before it was done.
@@ -319,6 +323,19 @@ mod tests {
         let batch = pace.first_token(turns[2], Micros(300_000)).unwrap();
         assert_eq!(batch.took_ms, 150.0);
         assert_eq!(batch.features[2], 3.0, "three thousand tokens in sum");
+    }
+
+    #[test]
+    fn a_first_token_that_was_overtaken_says_nothing() {
+        let pace = Pace::default();
+        let (slow, fast) = (book(&pace, 5_000, Micros(0)), book(&pace, 100, Micros(0)));
+        pace.first_token(fast, Micros(100_000));
+        let next = book(&pace, 1_000, Micros(100_000));
+        let before = pace.outlook(Micros(110_000));
+        assert!(pace.first_token(slow, Micros(110_000)).is_none());
+        assert_eq!(pace.outlook(Micros(110_000)), before, "whoever is computed now was not begun anew");
+        let batch = pace.first_token(next, Micros(125_000)).unwrap();
+        assert_eq!((batch.features[2], batch.took_ms), (5.1, 100.0), "the two are learned from once");
     }
 
     #[test]

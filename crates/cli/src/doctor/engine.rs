@@ -1,0 +1,233 @@
+//! One engine, examined.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use warmroute_discovery::EventsEntry;
+use warmroute_events::{Direction, Endpoint, Source};
+use warmroute_probe::read_capacity;
+
+use super::finding::Finding;
+use crate::args::Switch;
+use crate::plan::Plan;
+use crate::precise::{Aligned, Card, Engine, align};
+
+/// Clocks further apart than this make the lag of events a riddle.
+const SKEW_S_MAX: f64 = 5.0;
+/// For a connection to an event endpoint.
+const CONNECT: Duration = Duration::from_secs(2);
+const KV_EVENTS: &str = "start it with --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\
+    \"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5657\"}' (vLLM; docs/precise.md has others)";
+
+/// An engine, and what was learned of it.
+pub struct Patient {
+    engine: Engine,
+    ranks: u16,
+    events: Option<EventsEntry>,
+    pub is_well: bool,
+    pub version: Option<String>,
+    pub models: Vec<String>,
+    findings: Vec<Finding>,
+}
+
+impl Patient {
+    pub fn new(url: &str, ranks: u16, events: Option<EventsEntry>) -> Patient {
+        Patient {
+            engine: Engine::new(url),
+            ranks,
+            events,
+            is_well: false,
+            version: None,
+            models: Vec::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// Everything, in the order in which the gateway would need it.
+    pub async fn examine(&mut self, plan: &Plan, requests: Switch) -> Vec<Finding> {
+        match self.engine.page(&plan.probe.health_path).await {
+            Err(error) => self.find(Finding::trouble(
+                format!("it does not answer: {error}"),
+                "is it running, is the address right, and may this machine connect to it?",
+            )),
+            Ok(None) => self.find(Finding::trouble(
+                format!("GET {} is not answered with 200", plan.probe.health_path),
+                "it may still be loading; if it has another page for its health, say so with --health-check-endpoint",
+            )),
+            Ok(Some(_)) => {
+                self.is_well = true;
+                self.look_around(plan, requests).await;
+            }
+        }
+        std::mem::take(&mut self.findings)
+    }
+
+    fn find(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    async fn look_around(&mut self, plan: &Plan, requests: Switch) {
+        self.ask_version().await;
+        let cards = match self.engine.cards().await {
+            Ok(cards) if !cards.is_empty() => cards,
+            Ok(_) => return self.find(Finding::trouble("it lists no model", "look at its GET /v1/models")),
+            Err(error) => {
+                return self.find(Finding::trouble(format!("{error:#}"), "it must have GET /v1/models"));
+            }
+        };
+        self.models = cards.iter().map(|card| card.id.clone()).collect();
+        self.find(Finding::good(format!("serves {}", self.models.join(", "))));
+        self.ask_metrics().await;
+        self.ask_events(plan, &cards[0]).await;
+        if requests == Switch::On {
+            self.send_twice(&cards[0]).await;
+        }
+    }
+
+    async fn ask_version(&mut self) {
+        let version =
+            |page: &[u8]| serde_json::from_slice::<Value>(page).ok()?["version"].as_str().map(str::to_owned);
+        if let Ok(Some(page)) = self.engine.page("/version").await {
+            self.version = version(&page).map(|version| format!("vLLM {version}"));
+        } else if let Ok(Some(page)) = self.engine.server_info().await {
+            self.version = version(&page).map(|version| format!("SGLang {version}"));
+        }
+        let found = match &self.version {
+            Some(version) => Finding::good(version.clone()),
+            None => Finding::note(
+                "it says no version (GET /version, GET /server_info)",
+                "any OpenAI-compatible server will do, but its cache can only be presumed",
+            ),
+        };
+        self.find(found);
+    }
+
+    async fn ask_metrics(&mut self) {
+        let Ok(Some(page)) = self.engine.page("/metrics").await else {
+            return self.find(Finding::note(
+                "no GET /metrics: its load and the size of its cache are guessed",
+                "say how large its cache is with --worker-kv-tokens",
+            ));
+        };
+        let text = String::from_utf8_lossy(&page);
+        if text.contains("enable_prefix_caching=\"False\"") {
+            self.find(Finding::trouble("its prefix cache is off", "start it with --enable-prefix-caching"));
+        }
+        let found = match read_capacity(&page) {
+            Some(capacity) => Finding::good(format!(
+                "a cache of {} tokens in blocks of {}",
+                capacity.tokens, capacity.block_tokens
+            )),
+            None => Finding::note(
+                "its metrics do not say how large its cache is",
+                "say it with --worker-kv-tokens: it is printed when the engine starts",
+            ),
+        };
+        self.find(found);
+    }
+
+    async fn ask_events(&mut self, plan: &Plan, card: &Card) {
+        let Some(precise) = &plan.precise else {
+            return self.find(Finding::note("kv-events is off: caches are presumed", "kv-events = \"auto\""));
+        };
+        match self.events.as_ref().map(|events| events.endpoint.as_str()) {
+            Some("off" | "poll" | "bind") => {}
+            _ => match self.engine.sources(self.events.as_ref(), self.ranks).await {
+                Err(error) => self.find(Finding::trouble(format!("its events: {error:#}"), KV_EVENTS)),
+                Ok(sources) if sources.is_empty() => {
+                    self.find(Finding::note(
+                        "it publishes no KV events: what it holds is presumed",
+                        KV_EVENTS,
+                    ));
+                }
+                Ok(sources) => self.try_sources(&sources).await,
+            },
+        }
+        let found = match align(&self.engine, card, &precise.paths, precise.matching).await {
+            Ok(Aligned { matching, .. }) => {
+                Finding::good(format!("prompts are written as it writes them: compared in {matching}"))
+            }
+            Err(why) => Finding::note(
+                format!("its events could not be compared with prompts: {why}"),
+                "docs/precise.md",
+            ),
+        };
+        self.find(found);
+    }
+
+    async fn try_sources(&mut self, sources: &[Source]) {
+        for source in sources {
+            if source.direction == Direction::WeConnect {
+                self.try_endpoint("publishes KV events at", &source.endpoint).await;
+            }
+            match &source.replay {
+                Some(replay) => self.try_endpoint("replays them at", replay).await,
+                None => self.find(Finding::note(
+                    "it has no replay endpoint: what was published before the router came, or is lost, stays unknown",
+                    "add \"replay_endpoint\" to its --kv-events-config",
+                )),
+            }
+        }
+    }
+
+    async fn try_endpoint(&mut self, what: &str, endpoint: &Endpoint) {
+        let Endpoint::Tcp { host, port } = endpoint else { return };
+        let connected = tokio::time::timeout(CONNECT, TcpStream::connect((host.as_str(), *port))).await;
+        let found = match connected {
+            Ok(Ok(_)) => Finding::good(format!("{what} {endpoint}")),
+            Ok(Err(error)) => Finding::trouble(
+                format!("{what} {endpoint}, where nobody can connect: {error}"),
+                "open the port to this machine, or name the right endpoint as kv-events of this worker",
+            ),
+            Err(_) => Finding::trouble(
+                format!("{what} {endpoint}, where nothing answers"),
+                "a firewall, most likely: open the port to this machine",
+            ),
+        };
+        self.find(found);
+    }
+
+    /// One prompt of some hundred tokens, twice, one token of answer each: the second must be found in the cache.
+    async fn send_twice(&mut self, card: &Card) {
+        let prompt = "The doctor asks the same thing twice, and looks whether it is remembered. ".repeat(24);
+        let body = json!({"model": card.id, "prompt": prompt, "max_tokens": 1, "temperature": 0});
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            match self.engine.post("/v1/completions", &body).await {
+                Ok(answer) => answers.push(answer),
+                Err(error) => {
+                    return self.find(Finding::note(
+                        format!("a completion was not answered: {error:#}"),
+                        "if it serves chats only, that is no harm; --requests off asks for none",
+                    ));
+                }
+            }
+        }
+        let cached = answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        let found = match cached {
+            Some(1..) => Finding::good("it says how much it found in its cache"),
+            Some(0) => Finding::note(
+                "a prompt that it has just computed was not in its cache",
+                "is prefix caching on?",
+            ),
+            None => Finding::note(
+                "it does not say how much it found in its cache, so predictions cannot be checked",
+                "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report",
+            ),
+        };
+        self.find(found);
+        self.compare_clocks(answers[1]["created"].as_f64());
+    }
+
+    fn compare_clocks(&mut self, created_unix_s: Option<f64>) {
+        let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let Some(skew_s) = created_unix_s.map(|created| unix_s - created) else { return };
+        if skew_s.abs() > SKEW_S_MAX {
+            self.find(Finding::note(
+                format!("its clock and ours are {skew_s:.0} s apart"),
+                "let both follow NTP: the lag of events is measured by them",
+            ));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""What each part of expected_ttft is good for: the rule without it, beside the whole, as ratios of mean and p99 TTFT.
+
+    docs/study/expected_ttft/ablation.py --lab "warmroute lab" --data FOLDER [--seeds 5]
+
+Workloads, capacity and arrivals are those of grid.py.
+"""
+import argparse
+import statistics
+
+from grid import OURS, Lab, is_not_worse, scenes
+
+PARTS = ["queue", "behind", "step", "lacking", "ties"]
+CELLS = [("conversation", 0.95), ("conversation", 1.5), ("synthetic", 1.5), ("one-hot-prefix", 0.5), ("one-hot-prefix", 0.95), ("batch", 0.95), ("burst", 0.95), ("b2b", 0.95)]
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--lab", default="warmroute lab")
+    arguments.add_argument("--data", required=True)
+    arguments.add_argument("--seeds", type=int, default=5)
+    arguments.add_argument("--requests", type=int, default=4000)
+    options = arguments.parse_args()
+    options.policies = ",".join([OURS] + [f"{OURS}:without={part}" for part in PARTS])
+    lab = Lab(options.lab.split(), ["--view", "exact"], options.requests)
+    known = {name: (flags, surely) for name, flags, surely in scenes(options.data, 1)}
+    print("| workload | whole, mean and p99 ms | " + " | ".join(f"without {part}" for part in PARTS) + " |")
+    print("|---|---|" + "---|" * len(PARTS))
+    for name, share in CELLS:
+        flags, surely = known[name]
+        runs, _ = lab.cell(name, flags, lab.capacity(flags, surely) * share, options)
+        times = {rule: {metric: [run["ttft_ms"][metric] for run in some] for metric in ("mean", "p99")} for rule, some in runs.items()}
+        whole = times[OURS]
+        columns = [f"{name}, {share:.0%}", ", ".join(f"{statistics.mean(whole[metric]):.4g}" for metric in whole)]
+        for part in PARTS:
+            other = times[f"{OURS}:without={part}"]
+            ratios = [statistics.mean(other[metric]) / statistics.mean(whole[metric]) for metric in whole]
+            # Bold where the whole is better and chance does not explain it.
+            marks = ["**" if not is_not_worse(other[metric], whole[metric]) else "" for metric in whole]
+            columns.append(", ".join(f"{mark}{ratio:.2f}{mark}" for mark, ratio in zip(marks, ratios)))
+        print("| " + " | ".join(columns) + " |", flush=True)
+
+
+main()

@@ -159,6 +159,16 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
         self.row.parts.iter().rev().find_map(|part| part.map.keys().next().copied())
     }
 
+    /// The small maps that there are. Those with higher numbers are joined into lower ones.
+    pub fn parts(&self) -> usize {
+        self.row.parts.len()
+    }
+
+    /// The keys of one of them, in no order to rely on.
+    pub fn keys_in(&self, part: usize) -> impl Iterator<Item = K> {
+        self.row.parts.get(part).into_iter().flat_map(|part| part.map.keys().copied())
+    }
+
     /// What the map has allocated, near enough.
     pub fn allocated(&self) -> usize {
         self.bytes + self.row.parts.capacity() * size_of::<Part<K, V>>()

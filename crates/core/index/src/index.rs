@@ -185,6 +185,42 @@ impl Index {
         Ok(adopted)
     }
 
+    /// `by` begins anew with all that `of` holds and has waiting: under the same names, as often stored. Returns how many
+    /// spans that are. In pieces; what is told of either of the two meanwhile is the caller's to put in order.
+    pub fn adopt_all(&self, of: WorkerId, by: WorkerId) -> Result<usize, IndexError> {
+        if of == by {
+            return Ok(0);
+        }
+        self.clear(by);
+        let mut writer = self.writer.lock();
+        let (by, of) = (self.seat(by)?, self.seats.find(of));
+        let Some(of) = of else { return Ok(0) };
+        let mut adopted = 0;
+        // From the last part on: a cut meanwhile may join it with one that is still to come.
+        for part in (0..writer.reported.parts_of(of)).rev() {
+            let nodes = writer.reported.nodes_in(&writer.tree, of, part);
+            for piece in nodes.chunks(NODES_A_HOLD / 2) {
+                adopted += writer.adopt(of, by, piece, &mut Vec::new());
+                MutexGuard::bump(&mut writer);
+            }
+        }
+        writer.reported.orphans.copy(of, by);
+        Ok(adopted)
+    }
+
+    /// A worker reported again that it stored spans, by their names alone: each counts once more. Returns how many of them
+    /// it holds or has waiting; the others mean nothing.
+    pub fn store_again(&self, worker: WorkerId, names: &[u64]) -> usize {
+        let Some(seat) = self.seats.find(worker) else { return 0 };
+        names.chunks(SPANS_A_HOLD).map(|piece| self.writer.lock().store_again(seat, piece)).sum()
+    }
+
+    /// Whether a worker holds any of these names, or has it waiting.
+    pub fn knows_any(&self, worker: WorkerId, names: &[u64]) -> bool {
+        let Some(seat) = self.seats.find(worker) else { return false };
+        names.chunks(SPANS_A_HOLD).any(|piece| self.writer.lock().knows_any(seat, piece))
+    }
+
     /// Forgets all that one worker holds, reported and presumed, and nothing else. Its capacity stays.
     pub fn clear(&self, worker: WorkerId) {
         let Some(seat) = self.seats.find(worker) else { return };

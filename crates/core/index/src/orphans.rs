@@ -20,7 +20,7 @@ pub(crate) struct Waiting {
 }
 
 /// A chain of spans that waits for one parent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Group {
     worker: u16,
     parent: u64,
@@ -82,10 +82,39 @@ impl Orphans {
             self.dropped += spans.len() as u64;
             return;
         }
-        while self.spans + spans.len() > self.spans_max {
+        self.make_room(spans.len());
+        self.add(Group { worker, parent, spans: spans.to_vec() });
+    }
+
+    /// What waits for one worker waits for another one too, which has nothing waiting yet.
+    pub fn copy(&mut self, of: u16, by: u16) {
+        if !self.waits(of) {
+            return;
+        }
+        let groups: Vec<Group> = self.groups.values().filter(|group| group.worker == of).cloned().collect();
+        for group in groups {
+            self.parked += group.spans.len() as u64;
+            self.make_room(group.spans.len());
+            self.add(Group { worker: by, ..group });
+        }
+    }
+
+    /// Counts a name that waits once more; false where it does not wait.
+    pub fn store_again(&mut self, worker: u16, name: u64) -> bool {
+        let Some(&(id, at)) = self.by_name.get(&(worker, name)) else { return false };
+        self.groups.get_mut(&id).expect("names point to groups that wait").spans[at as usize].count += 1;
+        true
+    }
+
+    /// Whether a name waits.
+    pub fn has(&self, worker: u16, name: u64) -> bool {
+        self.by_name.contains_key(&(worker, name))
+    }
+
+    fn make_room(&mut self, spans: usize) {
+        while self.spans + spans > self.spans_max && !self.groups.is_empty() {
             self.drop_oldest();
         }
-        self.add(Group { worker, parent, spans: spans.to_vec() });
     }
 
     fn count_again(&mut self, worker: u16, parent: u64, span: &Waiting) -> bool {
@@ -105,7 +134,10 @@ impl Orphans {
         let mut group = group;
         let mut emptied = Vec::new();
         for at in 0..group.spans.len() {
-            let name = group.spans[at].name;
+            let Waiting { name, count, .. } = group.spans[at];
+            if count == 0 {
+                continue;
+            }
             // A name is held in one place: where it waits already, that place is given up.
             if let Some((other, place)) = self.by_name.insert((worker, name), (id, at as u32)) {
                 let waiting = if other == id { Some(&mut group) } else { self.groups.get_mut(&other) };

@@ -5,6 +5,7 @@
 //! hashes the name beside the span serves all of them; the `Book` of a worker holds only what differs.
 
 mod adopt;
+mod again;
 mod settle;
 
 use crate::book::Book;

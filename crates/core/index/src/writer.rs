@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use warmroute_types::Micros;
 
+use crate::body::ones;
 use crate::chain::{Chain, Links, Point};
 use crate::children::Children;
 use crate::config::Config;
@@ -197,8 +198,7 @@ impl Writer {
         left
     }
 
-    /// What of a prompt `of` holds from its start without a hole, up to so many tokens: nodes with how many of their
-    /// first spans.
+    /// What of a prompt `of` holds from its start without a hole, up to so many tokens: nodes with which of their spans.
     pub fn held_by(
         &self,
         digester: &Digester,
@@ -206,35 +206,48 @@ impl Writer {
         root: RootKey,
         prompt: Prompt<'_>,
         upto_tokens: u32,
-    ) -> Vec<(NodeId, Serial, usize)> {
+    ) -> Vec<(NodeId, Serial, u64)> {
         let mut held = Vec::new();
         paths::walk(&self.tree, digester, root.digest(), prompt, |node, matched| {
             let count = (self.tree.mask(node, of).trailing_ones() as usize).min(matched);
             let count = cut::first_beyond(node, count, upto_tokens).unwrap_or(count);
             if count > 0 {
-                held.push((node.id, node.serial, count));
+                held.push((node.id, node.serial, ones(count)));
             }
             count
         });
         held
     }
 
-    /// Gives what `of` holds of these nodes to `by` too. Returns how many spans it did not hold before.
+    /// Gives what `of` still holds of these spans to `by` too. Returns how many of them it did not hold before.
     pub fn adopt(
         &mut self,
         of: u16,
         by: u16,
-        nodes: &[(NodeId, Serial, usize)],
+        nodes: &[(NodeId, Serial, u64)],
         grafts: &mut Vec<u64>,
     ) -> usize {
         let mut adopted = 0;
-        for &(id, serial, count) in nodes {
+        for &(id, serial, bits) in nodes {
             let Some(node) = self.tree.living(id).filter(|node| node.serial == serial) else { continue };
-            let count = count.min(self.tree.mask(node, of).trailing_ones() as usize);
-            adopted += self.reported.adopt(&mut self.tree, of, by, node, count, grafts);
+            let bits = bits & self.tree.mask(node, of);
+            adopted += self.reported.adopt(&mut self.tree, of, by, node, bits, grafts);
         }
         self.reported.tidy(&mut self.tree, by);
+        self.make_room(0);
         adopted
+    }
+
+    /// Counts each of these names of a worker once more. Returns how many it knows.
+    pub fn store_again(&mut self, worker: u16, names: &[u64]) -> usize {
+        let known = self.reported.store_again(&self.tree, worker, names);
+        self.reported.tidy(&mut self.tree, worker);
+        known
+    }
+
+    /// Whether a worker holds any of these names, or has it waiting.
+    pub fn knows_any(&self, worker: u16, names: &[u64]) -> bool {
+        names.iter().any(|&name| self.reported.knows(&self.tree, worker, name))
     }
 
     pub fn presume(&mut self, worker: u16, root: RootKey, spans: &[Span], now: Micros) -> UseId {

@@ -179,6 +179,27 @@ impl World {
         }
     }
 
+    fn adopt_all(&mut self) {
+        let (of, by) = self.pair();
+        self.workers[by].1 = self.workers[of].1.clone();
+        let adopted = self.index.adopt_all(WorkerId(SEATS[of]), WorkerId(SEATS[by])).unwrap();
+        assert_eq!(adopted, held_places(&self.workers[by].1));
+        self.changes += adopted;
+    }
+
+    /// Tells some names again that are held and some that are not.
+    fn store_again(&mut self) {
+        let worker = self.random.below(SEATS.len() as u64) as usize;
+        let held: Vec<u64> = self.workers[worker].1.names.keys().copied().collect();
+        let mut names: Vec<u64> = held.into_iter().filter(|_| self.random.one_in(3)).collect();
+        names.push(self.random.below(40));
+        let seat = WorkerId(SEATS[worker]);
+        let is_any_known = self.index.knows_any(seat, &names);
+        let known = names.iter().filter(|&&name| self.workers[worker].1.store_again(name)).count();
+        assert_eq!((self.index.store_again(seat, &names), is_any_known), (known, known > 0));
+        self.changes += known;
+    }
+
     fn prompt(&mut self) -> Vec<u64> {
         let mut prompt = self.chains[self.random.below(self.chains.len() as u64) as usize].clone();
         prompt.truncate(1 + self.random.below(prompt.len() as u64) as usize);
@@ -208,7 +229,9 @@ impl World {
             0..50 => self.store(),
             50..72 => self.remove(),
             72..86 => self.evict_tail(),
-            86..92 => self.adopt(),
+            86..89 => self.adopt(),
+            89..90 => self.adopt_all(),
+            90..92 => self.store_again(),
             92..95 => self.cut_unless(),
             95..98 => self.cut(),
             _ => self.clear(),

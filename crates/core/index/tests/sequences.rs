@@ -20,6 +20,8 @@ enum Step {
     Store { seat: usize, chain: u8, from: usize, length: usize, naming: u64 },
     Remove { seat: usize, chain: u8, at: usize, naming: u64 },
     Adopt { of: usize, by: usize, chain: u8, upto: u32 },
+    AdoptAll { of: usize, by: usize },
+    StoreAgain { seat: usize, chain: u8, at: usize, naming: u64 },
     CutUnless { seat: usize, spared_by: usize, chain: u8, keep: u32 },
     Clear { seat: usize },
     Presume { seat: usize, chain: u8, length: usize },
@@ -49,6 +51,9 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(seat, chain, at, naming)| Step::Remove { seat, chain, at, naming }),
         2 => (seat.clone(), seat.clone(), number, tokens.clone())
             .prop_map(|(of, by, chain, upto)| Step::Adopt { of, by, chain, upto }),
+        1 => (seat.clone(), seat.clone()).prop_map(|(of, by)| Step::AdoptAll { of, by }),
+        1 => (seat.clone(), number, at.clone(), 0..2u64)
+            .prop_map(|(seat, chain, at, naming)| Step::StoreAgain { seat, chain, at, naming }),
         1 => (seat.clone(), seat.clone(), number, tokens)
             .prop_map(|(seat, spared_by, chain, keep)| Step::CutUnless { seat, spared_by, chain, keep }),
         1 => seat.clone().prop_map(|seat| Step::Clear { seat }),
@@ -106,6 +111,17 @@ impl World {
                 let (of, by) = (WorkerId(SEATS[of]), WorkerId(SEATS[by]));
                 self.index.adopt(of, by, root("a", Source::Reported), Prompt::Chunks(&chain), upto).unwrap();
             }
+            Step::AdoptAll { of, by } if of != by => {
+                self.reports[by] = self.reports[of].clone();
+                self.caches[by].blocks.clear();
+                self.index.adopt_all(WorkerId(SEATS[of]), WorkerId(SEATS[by])).unwrap();
+            }
+            Step::StoreAgain { seat, chain: number, at, naming } => {
+                let name = name(&chain(number), at + 1, naming);
+                let was_known = self.reports[seat].store_again(name);
+                let known = self.index.store_again(WorkerId(SEATS[seat]), &[name]);
+                assert_eq!(known, usize::from(was_known));
+            }
             Step::CutUnless { seat, spared_by, chain: number, keep } if seat != spared_by => {
                 let chain = chain(number);
                 if let Some(place) = first_beyond(0, &chain, keep) {
@@ -116,7 +132,7 @@ impl World {
                 let root = root("a", Source::Reported);
                 self.index.cut_unless(seat, root, Prompt::Chunks(&chain), keep, spared_by).unwrap();
             }
-            Step::Adopt { .. } | Step::CutUnless { .. } => {}
+            Step::Adopt { .. } | Step::AdoptAll { .. } | Step::CutUnless { .. } => {}
             Step::Clear { seat } => {
                 self.reports[seat] = Reports::default();
                 self.caches[seat].blocks.clear();

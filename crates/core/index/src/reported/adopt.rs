@@ -2,38 +2,48 @@
 //!
 //! An engine may have several seats: one for what it may hold, one for what it certainly holds. When something that was
 //! only possible turns out to be true, the second seat adopts it from the first. From then on both know the spans by
-//! the same names as often, so that a removal reported by the engine can be told to both.
+//! the same names as often, so that a removal reported by the engine can be told to both. A seat that is only needed from
+//! some moment on begins with all that another one holds by then.
 
 use super::{Reported, Unnamed};
-use crate::body::ones;
 use crate::book::Book;
-use crate::node::NodeRef;
+use crate::node::{NodeId, NodeRef, Serial};
 use crate::places::Place;
 use crate::tree::Tree;
 
 impl Reported {
-    /// Gives the first `count` spans of a node, all of which `of` holds, to `by` too. Names that `by` did not use for
-    /// them are added to `adopted`. Returns how many of the spans it did not hold.
+    /// Some of the nodes in which a worker holds something, and which spans those are: all of one part of its book.
+    pub fn nodes_in(&self, tree: &Tree, worker: u16, part: usize) -> Vec<(NodeId, Serial, u64)> {
+        let ids = self.peek(worker).into_iter().flat_map(|book| book.holds.keys_in(part));
+        ids.map(|id| tree.node(id)).map(|node| (node.id, node.serial, tree.mask(node, worker))).collect()
+    }
+
+    /// The parts of a worker's book.
+    pub fn parts_of(&self, worker: u16) -> usize {
+        self.peek(worker).map_or(0, |book| book.holds.parts())
+    }
+
+    /// Gives spans of a node, all of which `of` holds, to `by` too. Names that `by` did not use for them are added to
+    /// `adopted`. Returns how many of the spans it did not hold.
     pub fn adopt(
         &mut self,
         tree: &mut Tree,
         of: u16,
         by: u16,
         node: NodeRef,
-        count: usize,
+        bits: u64,
         adopted: &mut Vec<u64>,
     ) -> usize {
-        let bits = ones(count);
         let before = tree.mask(node, by) & bits;
         if before == bits && self.know_alike(of, by, node, bits) {
             return 0;
         }
         if !self.adopt_new(tree, of, by, node, bits) {
-            for offset in 0..count {
+            for offset in offsets(bits) {
                 self.adopt_span(tree, of, by, Place::new(node.id, offset), adopted);
             }
         }
-        count - before.count_ones() as usize
+        (bits & !before).count_ones() as usize
     }
 
     fn know_alike(&self, of: u16, by: u16, node: NodeRef, bits: u64) -> bool {
@@ -47,13 +57,14 @@ impl Reported {
         if self.homonyms > 0 || self.orphans.waits(by) || mask & bits != 0 {
             return false;
         }
-        let (names, own) = self.names_of(tree, of, node, bits.count_ones() as usize);
-        if self.book(of).has_twins() || names.iter().any(|&name| !self.is_new(tree, of, by, name)) {
+        let (names, own) = self.names_of(tree, of, node, bits);
+        let is_new = |offset: usize| self.is_new(tree, of, by, names[offset]);
+        if self.peek(of).is_some_and(Book::has_twins) || !offsets(bits).all(is_new) {
             return false;
         }
         let book = self.book(by);
         book.holds.get_or_default(node.id);
-        for offset in (0..names.len()).filter(|offset| own >> offset & 1 == 1) {
+        for offset in offsets(own) {
             book.own.insert(names[offset], Place::new(node.id, offset));
         }
         if own != 0 {
@@ -63,16 +74,16 @@ impl Reported {
         true
     }
 
-    /// The names under which a worker without twins holds the first spans of a node, and which of them are its own.
-    fn names_of(&self, tree: &Tree, worker: u16, node: NodeRef, count: usize) -> (Vec<u64>, u64) {
-        let Some(book) = self.books[usize::from(worker)].as_deref() else { return (Vec::new(), 0) };
-        let own = book.own_bits(node.id) & ones(count);
+    /// The names under which a worker without twins holds spans of a node, by their offsets, and which of them are its own.
+    fn names_of(&self, tree: &Tree, worker: u16, node: NodeRef, bits: u64) -> (Vec<u64>, u64) {
+        let book = self.peek(worker);
+        let own = book.map_or(0, |book| book.own_bits(node.id) & bits);
         let shared = &tree.ledger(node).names;
-        let name = |offset| match own >> offset & 1 {
-            0 => shared[offset],
-            _ => book.names_of(Place::new(node.id, offset), 0)[0],
+        let name = |offset| match book.filter(|_| own >> offset & 1 == 1) {
+            Some(book) => book.own_name(Place::new(node.id, offset)).unwrap_or_default(),
+            None => shared.get(offset).copied().unwrap_or_default(),
         };
-        ((0..count).map(name).collect(), own)
+        ((0..64 - bits.leading_zeros() as usize).map(name).collect(), own)
     }
 
     /// Whether `of` has stored a name once and `by` does not use it.
@@ -96,4 +107,9 @@ impl Reported {
             adopted.push(name);
         }
     }
+}
+
+/// The places of the bits that are set, from the lowest on.
+fn offsets(bits: u64) -> impl Iterator<Item = usize> {
+    (0..64).filter(move |offset| bits >> offset & 1 == 1)
 }

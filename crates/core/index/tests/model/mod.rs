@@ -58,7 +58,7 @@ struct Group {
 }
 
 /// What one worker reported.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Reports {
     /// Name to (place, count).
     pub names: BTreeMap<u64, (Path, u32)>,
@@ -197,6 +197,15 @@ impl Reports {
             self.drop_name(name);
         }
         true
+    }
+
+    /// Tells a name once more, without its place.
+    pub fn store_again(&mut self, name: u64) -> bool {
+        let counts = match self.parked(name) {
+            Some(span) => Some(&mut span.count),
+            None => self.names.get_mut(&name).map(|(_, count)| count),
+        };
+        counts.map(|count| *count += 1).is_some()
     }
 
     /// Takes over what another holds of a chain, from its start without a hole, up to so many tokens: under the same

@@ -27,10 +27,11 @@ impl Groups {
     fn judge(&mut self, event: &CacheEvent) -> (bool, usize) {
         match event {
             CacheEvent::Stored(stored) => {
-                if stored.group.attention == Attention::Full {
+                let is_full = stored.group.attention == Attention::Full;
+                // Where blocks are told by name, their group may be left out with the rest: it settles nothing.
+                if is_full && !stored.is_by_name() {
                     self.followed.get_or_insert(stored.group.index);
                 }
-                let is_full = stored.group.attention == Attention::Full;
                 (is_full && self.followed == Some(stored.group.index), stored.names.len())
             }
             CacheEvent::Removed(removed) => {
@@ -44,7 +45,7 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warmroute_types::{Group, RemovedBlocks, StoredBlocks};
+    use warmroute_types::{Group, Medium, RemovedBlocks, StoredBlocks};
 
     fn stored(index: u16, attention: Attention) -> CacheEvent {
         let group = Group { index, attention };
@@ -69,6 +70,16 @@ mod tests {
         ];
         assert_eq!(groups.filter(&mut events), 4);
         assert_eq!(events, [stored(1, Attention::Full), removed(1), CacheEvent::Cleared]);
+    }
+
+    #[test]
+    fn names_alone_do_not_settle_which_cache_counts() {
+        let CacheEvent::Stored(named) = stored(0, Attention::Full) else { unreachable!() };
+        let named = CacheEvent::Stored(StoredBlocks { medium: Medium::Host, ..named });
+        let mut groups = Groups::default();
+        let mut events = vec![named.clone(), stored(1, Attention::Full), named];
+        assert_eq!(groups.filter(&mut events), 2);
+        assert_eq!(events, [stored(1, Attention::Full)]);
     }
 
     #[test]

@@ -290,6 +290,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_computed_though_it_could_be_restored_costs_what_computing_does() {
+        let mut fit = Fit::new();
+        for n in 0..200 {
+            let restored_tokens = (n * 1_009) % 4_000;
+            let effort = Effort { restored_tokens, cached_tokens: restored_tokens, ..effort(n) };
+            let computed = f64::from(effort.miss_tokens + restored_tokens);
+            fit.learn(&effort.features(), 8.0 + computed * 0.02);
+        }
+        let thousand = |of: fn(&mut Effort) -> &mut u32| {
+            let mut effort = Effort::default();
+            *of(&mut effort) = 1_000;
+            f64::from(fit.speed().prefill_ms(&effort) - fit.speed().prefill_ms(&Effort::default()))
+        };
+        let (restored, computed) = (thousand(|e| &mut e.restored_tokens), thousand(|e| &mut e.miss_tokens));
+        assert!(restored > 15.0 && (restored / computed - 1.0).abs() < 0.25, "{restored} {computed}");
+    }
+
+    #[test]
     fn a_stall_now_and_then_hardly_matters() {
         let mut fit = Fit::new();
         taught(&mut fit, 0.05, 400);

@@ -55,12 +55,17 @@ impl Held {
         let certain = usable(self.certain);
         let hoped = usable(self.hoped).max(certain);
         let trust = if by.view == CacheView::Uncertain { by.trust } else { 1.0 };
-        let weighed = (certain as f32 + (hoped - certain) as f32 * by.unproven) * trust;
-        // A thousandth of a block, so that a product that should be whole is not one block less.
-        let blocks = (weighed / by.block_tokens as f32 + 0.001) as u32;
-        let expected = blocks * by.block_tokens;
-        Promise { certain, hoped, expected, restorable: usable(self.tiers).saturating_sub(expected) }
+        let weighed = certain as f32 + (hoped - certain) as f32 * by.unproven;
+        let beyond = usable(self.tiers).saturating_sub(hoped);
+        let expected = whole_blocks(weighed * trust, by);
+        let restorable = whole_blocks((weighed + beyond as f32) * trust, by) - expected;
+        Promise { certain, hoped, expected, restorable }
     }
+}
+
+/// With a thousandth of a block, so that a product that should be whole is not one block less.
+fn whole_blocks(tokens: f32, by: Weights) -> u32 {
+    (tokens / by.block_tokens as f32 + 0.001) as u32 * by.block_tokens
 }
 
 /// The last token is computed anew, because its logits are wanted: a prompt that ends with a block is not all found.
@@ -84,9 +89,10 @@ mod tests {
     fn a_promise_is_whole_blocks_and_less_where_less_is_known() {
         let held = Held { certain: reach(96), hoped: reach(192), tiers: reach(240), text: 0 };
         let sure = held.promise(weights(CacheView::Reported, 0.3));
-        assert_eq!(sure, Promise { certain: 96, hoped: 192, expected: 144, restorable: 96 });
+        assert_eq!(sure, Promise { certain: 96, hoped: 192, expected: 144, restorable: 48 });
         let unsure = held.promise(weights(CacheView::Uncertain, 0.5));
         assert_eq!(unsure.expected, 64, "72 tokens are four whole blocks");
+        assert_eq!(unsure.restorable, 32, "what is doubted on the GPU is not hoped for from elsewhere");
         let proven = Held { certain: reach(96), ..Held::default() };
         assert_eq!(proven.promise(weights(CacheView::Reported, 1.0)).expected, 96);
     }

@@ -5,7 +5,8 @@
 //! * *certain*: blocks of prompts. Their text, tokenized again, gives the same tokens.
 //! * *hoped*: those, and what was stored while the engine decoded. Sampled tokens may not be what the same text
 //!   tokenizes to, so a prompt that repeats an answer may or may not be a hit there. What feedback proves becomes certain.
-//! * *tiers*: all of that, and what lies in slower memory. Only once an engine speaks of such.
+//! * *tiers*: all of that, and what lies in slower memory. Only once an engine speaks of such; then it begins with all that
+//!   is hoped. In how many memories a block lies is counted, in which is not.
 
 use warmroute_types::{MAX_WORKERS, WorkerId};
 

@@ -330,10 +330,11 @@ impl Section {
             self.expectations.push(Expectation { view: desk.view, life: desk.life, presumed_bytes, promise });
             // Never added: what was sent to a worker with events is presumed only until its event must have come.
             let believed = promise.map_or(presumed, |promise| promise.expected.max(presumed));
+            let reported = promise.map_or(0, |promise| promise.expected + promise.restorable);
             let found = Found {
                 prompt_tokens: terms.ask.prompt_tokens,
                 overlap_tokens: terms.known_tokens.map_or(believed, |known| known[member.id.index()]),
-                restorable_tokens: promise.map_or(0, |promise| promise.restorable),
+                restorable_tokens: reported.saturating_sub(believed),
             };
             let outlook = fleet.outlook(member.id, terms.now);
             let Prospect { effort, estimate } = Prospect::of(&desk, &outlook, &speed, found, moment);

@@ -87,8 +87,10 @@ pub struct Ingested {
     pub stored: u64,
     /// Blocks removed that were held.
     pub removed: u64,
-    /// Blocks removed that nobody knew.
+    /// Blocks removed, or told by name alone, that nobody knew.
     pub unknown: u64,
+    /// Blocks stored in slower memory.
+    pub offloaded: u64,
     /// Blocks whose parent is not known (yet).
     pub parked: u64,
     /// Blocks for which the index has no room.
@@ -193,9 +195,11 @@ impl Reported {
         for event in events {
             match event {
                 CacheEvent::Stored(blocks) => {
-                    // The last block of a prompt may be told before it is full.
-                    block_tokens = block_tokens.max(Some(blocks.block_tokens)).max(source.block_tokens);
-                    source.block_tokens = block_tokens;
+                    if blocks.medium == Medium::Gpu {
+                        // The last block of a prompt may be told before it is full.
+                        block_tokens = block_tokens.max(Some(blocks.block_tokens)).max(source.block_tokens);
+                        source.block_tokens = block_tokens;
+                    }
                     let root = self.root_of(&source.matching, blocks);
                     source.store(index, worker, root, blocks);
                 }
@@ -257,9 +261,15 @@ impl Ingest {
     }
 
     fn store(&mut self, index: &Index, worker: WorkerId, root: RootKey, blocks: &StoredBlocks) {
+        if blocks.is_by_name() {
+            return self.store_again(index, worker, &blocks.names);
+        }
+        if blocks.medium != Medium::Gpu {
+            self.open_tiers(index, worker);
+            self.counted.offloaded += blocks.names.len() as u64;
+        }
         self.cut(index.digester(), blocks);
         let parent = blocks.parent.map_or(Parent::Root(root), Parent::Name);
-        self.has_tiers |= blocks.medium != Medium::Gpu;
         // One block alone may have been filled while decoding: prompts come in runs.
         let is_prompt = blocks.names.len() > 1;
         for plane in Plane::ALL {
@@ -279,6 +289,26 @@ impl Ingest {
                 self.counted.parked += stored.parked as u64;
                 self.counted.refused += stored.refused as u64;
             }
+        }
+    }
+
+    /// Blocks lie in slower memory too, told by name alone. What they are is known from when they were stored on the GPU; who
+    /// uses names of its own for slower memory has no tiers here.
+    fn store_again(&mut self, index: &Index, worker: WorkerId, names: &[u64]) {
+        if !self.has_tiers && index.knows_any(Plane::Hoped.of(worker), names) {
+            self.open_tiers(index, worker);
+        }
+        let known = if self.has_tiers { index.store_again(Plane::Tiers.of(worker), names) } else { 0 };
+        self.counted.offloaded += known as u64;
+        self.counted.unknown += (names.len() - known) as u64;
+    }
+
+    /// The engine speaks of slower memory for the first time: what it holds on the GPU is in its tiers from now on, so that
+    /// chains that go on in another memory have something to go on from.
+    fn open_tiers(&mut self, index: &Index, worker: WorkerId) {
+        if !std::mem::replace(&mut self.has_tiers, true) {
+            let adopted = index.adopt_all(Plane::Hoped.of(worker), Plane::Tiers.of(worker));
+            adopted.expect("a worker's planes are seats");
         }
     }
 

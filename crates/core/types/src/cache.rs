@@ -1,8 +1,9 @@
 //! What an engine says happened to its KV cache.
 //!
 //! One word for all engines and wire formats. A block's name is the engine's own hash, opaque to us: a signed number is
-//! taken bit by bit, a number as it is, and a byte string by its xxh3. It only resolves parents and removals of the
-//! worker that used it; content is the token ids.
+//! taken bit by bit, a number as it is, a digest by its last eight bytes (vLLM's own number for it, which some of its events
+//! use and others do not), and any other byte string by its xxh3. It only resolves parents and removals of the worker that
+//! used it; content is the token ids.
 
 /// One thing that happened, in the order in which the engine tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,9 +23,10 @@ pub struct StoredBlocks {
     pub names: Vec<u64>,
     /// The block before the first; none where the run begins a prompt.
     pub parent: Option<u64>,
-    /// The tokens of all blocks, one after another: `names.len() * block_tokens` of them.
+    /// The tokens of all blocks, one after another: `names.len() * block_tokens` of them. None where blocks that were told
+    /// before are told [by name](StoredBlocks::is_by_name).
     pub tokens: Vec<u32>,
-    /// Tokens in a block.
+    /// Tokens in a block; 0 where the engine does not say.
     pub block_tokens: u32,
     /// How many of the leading blocks are nothing but text. From the first block with an image (or another input that is
     /// no text) on, the tokens do not tell the content.
@@ -37,6 +39,14 @@ pub struct StoredBlocks {
     pub medium: Medium,
     /// Which of the model's caches holds them, and what a hit there is worth.
     pub group: Group,
+}
+
+impl StoredBlocks {
+    /// Whether these are blocks that the engine told before with their tokens, and has now put into a slower memory too. So
+    /// does vLLM's offloading connector unless it is asked for more: names, no parent, and a block size of 0.
+    pub fn is_by_name(&self) -> bool {
+        self.tokens.is_empty() && self.medium != Medium::Gpu
+    }
 }
 
 /// Blocks that are gone.

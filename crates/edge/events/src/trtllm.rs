@@ -97,15 +97,20 @@ impl Event {
 
 impl Data {
     fn events(self, group: Group) -> Vec<CacheEvent> {
-        let removed =
-            |names, medium| vec![CacheEvent::Removed(RemovedBlocks { names, medium, group: group.index })];
         match self {
             Data::Created {} | Data::Unknown => Vec::new(),
             Data::Stored { parent_hash, blocks } => stored(parent_hash, blocks, group),
-            Data::Removed { block_hashes } => removed(block_hashes, Medium::Gpu),
-            Data::Updated { block_hash, cache_level: Some(LevelChange { old: 0, new: 1.. }) } => {
-                removed(vec![block_hash], Medium::Gpu)
+            Data::Removed { block_hashes: names } => {
+                let gone = RemovedBlocks { names, medium: Medium::Gpu, group: group.index };
+                vec![CacheEvent::Removed(gone)]
             }
+            Data::Updated { block_hash, cache_level: Some(LevelChange { old: 0, new: level @ 1.. }) } => {
+                let (names, medium) = (vec![block_hash], medium(level));
+                let moved = StoredBlocks { names: names.clone(), medium, group, ..StoredBlocks::default() };
+                let gone = RemovedBlocks { names, medium: Medium::Gpu, group: group.index };
+                vec![CacheEvent::Stored(moved), CacheEvent::Removed(gone)]
+            }
+            // What comes back to the GPU stays known as what can be brought back.
             Data::Updated { .. } => Vec::new(),
         }
     }
@@ -178,7 +183,8 @@ mod tests {
             CacheEvent::Removed(RemovedBlocks { names: vec![name], medium: Medium::Gpu, group })
         };
         assert_eq!(events[2].batch.events, [removed(11, 1)], "of a window that makes no prefix");
-        assert_eq!(events[3].batch.events, [removed(12, 0)]);
+        let host = StoredBlocks { names: vec![12], medium: Medium::Host, ..StoredBlocks::default() };
+        assert_eq!(events[3].batch.events, [CacheEvent::Stored(host), removed(12, 0)], "moved");
         assert_eq!((events[4].batch.rank, window_max), (Some(1), 4096));
     }
 

@@ -59,7 +59,12 @@ impl<P: Policy> Router<P> {
             let asked = Answered { texts: text.as_slice(), ..asked };
             self.judge(decision, promise, asked, usage, block_tokens);
             if decision.view == CacheView::Reported {
-                let feedback = Feedback::of(usage, decision.cached_tokens.map(Expected::from), block_tokens);
+                // Engines count what they have restored as found, and may as well compute it.
+                let expected = decision.cached_tokens.map(|tokens| Expected {
+                    tokens,
+                    counted_otherwise: tokens.max(promise.expected + promise.restorable),
+                });
+                let feedback = Feedback::of(usage, expected, block_tokens);
                 if let Some(prompt) = prompt.filter(|_| feedback.stale > 0) {
                     self.cut_presumed(decision, prompt, usage);
                 }
@@ -157,8 +162,11 @@ impl<P: Policy> Router<P> {
             Plane::ALL.into_iter().for_each(|plane| self.index.cut(plane.of(id), root, prompt, found));
         } else if hope > 0 && found < promise.hoped {
             let keep = found.max(promise.certain);
-            let cut = self.index.cut_unless(hoped, root, prompt, keep, certain);
-            cut.expect("the root is a reported one");
+            // It lies in no memory as the text tokenizes.
+            for plane in [hoped, Plane::Tiers.of(id)] {
+                let cut = self.index.cut_unless(plane, root, prompt, keep, certain);
+                cut.expect("the root is a reported one");
+            }
         }
         self.index.lookup(root, prompt, &mut overlaps);
         if overlaps.of(hoped).tokens > overlaps.of(certain).tokens {

@@ -1,6 +1,7 @@
 //! What engines report, from the event to the decision and back from the answer.
 
 mod credit;
+mod tiers;
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use warmroute_fleet::ProbeResult;
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::{Standard, StickyLeastLoaded};
 use warmroute_prompt::Vocabulary;
-use warmroute_types::{Address, CacheEvent, Medium, RemovedBlocks, StoredBlocks};
+use warmroute_types::{Address, CacheEvent, RemovedBlocks, StoredBlocks};
 
 use super::*;
 use crate::feedback::{Answered, Content, Silence};
@@ -397,27 +398,6 @@ fn families_of_one_model_are_each_matched_by_their_own_writing() {
     let answered = Answered { model: Some("m"), prompt: None, texts: &texts, usage, silence, content };
     assert_eq!(router.feedback(&mut decision, answered, Micros(2)).stale, 800);
     assert!(router.workers()[1].desk.trust < 1.0, "and judged by it");
-}
-
-#[test]
-fn slower_memory_is_no_hit_but_is_known() {
-    let router = router_of(1);
-    let prompt = text(1, 1_000);
-    let host = StoredBlocks { medium: Medium::Host, ..blocks(&prompt, 0, 60) };
-    tell(&router, 0, CacheEvent::Stored(host));
-    assert_eq!(expected(&router, &prompt), 0);
-    store(&router, 0, &prompt, 0, 20);
-    let decision = Asking::of(&prompt).route(&router, Micros(1));
-    assert_eq!(decision.cached_tokens, Some(320));
-    assert_eq!(decision.expectation.promise.unwrap().restorable, 640);
-    drop(decision);
-    (0..20).rev().for_each(|block| remove(&router, 0, &prompt, block));
-    let decision = Asking::of(&prompt).route(&router, Micros(1));
-    assert_eq!(
-        decision.expectation.promise.unwrap().restorable,
-        960,
-        "evicted from the GPU, not from the host"
-    );
 }
 
 #[test]

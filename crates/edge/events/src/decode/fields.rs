@@ -198,13 +198,14 @@ impl<'a> Fields<'a> {
         let (names, tokens) = (self.names.ok_or(Malformed)?, self.tokens.ok_or(Malformed)?);
         let mut group = self.group;
         let named_tokens = names.len().checked_mul(self.block_size as usize).ok_or(Malformed)?;
-        // Some tell what they have moved elsewhere without its tokens.
-        let is_short = named_tokens > tokens.len() && !tokens.is_empty();
-        if self.block_size == 0 && !names.is_empty() || is_short {
+        let is_short = named_tokens > tokens.len() || self.block_size == 0 && !names.is_empty();
+        // Some tell what they have put elsewhere without its tokens, or even the size of its blocks.
+        if is_short && !tokens.is_empty() {
             return Err(Malformed);
         }
         // Groups that cache only some of a sequence's blocks name fewer than their tokens fill.
-        if named_tokens != tokens.len() {
+        let is_by_name = tokens.is_empty() && medium != Medium::Gpu;
+        if (is_short || named_tokens != tokens.len()) && !is_by_name {
             group.attention = Attention::Other;
         }
         let mut content = Content { text_blocks: names.len() as u32, salt: self.salt };
@@ -273,10 +274,17 @@ fn read_name(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
     match reader.head()? {
         Head::Unsigned(name) => Ok(Some(name)),
         Head::Signed(name) => Ok(Some(name as u64)),
-        Head::Bin(name) | Head::Str(name) => Ok(Some(xxh3_64(name))),
+        Head::Bin(name) => Ok(Some(digest_name(name))),
+        Head::Str(name) => Ok(Some(xxh3_64(name))),
         Head::Nil => Ok(None),
         _ => Err(Malformed),
     }
+}
+
+/// A digest is named by its last eight bytes, as vLLM makes numbers of them. It tells the same block by its number in one
+/// event and by its digest in another: connectors hand theirs on as they are.
+pub(super) fn digest_name(digest: &[u8]) -> u64 {
+    digest.last_chunk().map_or_else(|| xxh3_64(digest), |last| u64::from_be_bytes(*last))
 }
 
 fn read_tokens(reader: &mut Reader<'_>) -> Result<Vec<u32>, Malformed> {

@@ -29,7 +29,7 @@ fn name(value: &Value) -> u64 {
         Value::Object(bytes) => {
             let hex = bytes["bytes_hex"].as_str().unwrap();
             let pairs = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap());
-            xxh3_64(&pairs.collect::<Vec<_>>())
+            super::fields::digest_name(&pairs.collect::<Vec<_>>())
         }
         number => number.as_u64().unwrap_or_else(|| number.as_i64().unwrap() as u64),
     }
@@ -190,6 +190,21 @@ fn media_are_tiers() {
     let remote = remote.text("token_ids").with(&[0x91, 7]).text("block_size").with(&[1]);
     let remote = remote.text("medium").text("GPU").text("locality").text("REMOTE");
     assert_eq!(stored(remote).medium, Medium::External);
+}
+
+/// vLLM's offloading connector: a digest where other events have a number, no tokens, blocks of no size.
+#[test]
+fn blocks_in_slower_memory_may_be_told_by_name() {
+    let digest = Pack::default().with(&[0x91, 0xc4, 10, 9, 9]).with(&0x0102_0304_0506_0708_u64.to_be_bytes());
+    let offloaded = |medium: &str| {
+        let event = Pack::map(6).text("type").text("BlockStored").text("block_hashes").with(&digest.0);
+        let event = event.text("parent_block_hash").with(NIL).text("token_ids").with(&[0x90]);
+        stored(event.text("block_size").with(&[0]).text("medium").text(medium))
+    };
+    let host = offloaded("CPU");
+    assert_eq!((host.names.as_slice(), host.medium), (&[0x0102_0304_0506_0708][..], Medium::Host));
+    assert!(host.is_by_name() && host.group.attention == Attention::Full);
+    assert_eq!(offloaded("GPU").group.attention, Attention::Other, "there nothing is known by name");
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn describe_feed(report: &FeedReport) -> Value {
     json!({
         "stream": stream,
         "blocks": {
-            "stored": ingested.stored, "removed": ingested.removed, "unknown": ingested.unknown,
+            "stored": ingested.stored, "removed": ingested.removed, "offloaded": ingested.offloaded, "unknown": ingested.unknown,
             "parked": ingested.parked, "refused": ingested.refused, "foreign": ingested.foreign,
         },
     })

@@ -12,7 +12,7 @@ use warmroute_types::CacheView;
 /// One count of a stream: its name and help, and how it is read.
 type FeedCount = (&'static str, &'static str, fn(&FeedReport) -> Option<u64>);
 
-const FEED_COUNTS: [FeedCount; 14] = [
+const FEED_COUNTS: [FeedCount; 15] = [
     ("feed_batches", "Batches of events that arrived, live or replayed", |f| Some(f.stream?.batches)),
     ("feed_gaps", "Times that a stream's sequence jumped", |f| Some(f.stream?.gaps)),
     ("feed_lost_batches", "Batches that no replay brought back", |f| Some(f.stream?.lost)),
@@ -25,7 +25,10 @@ const FEED_COUNTS: [FeedCount; 14] = [
     ("feed_unreadable_events", "Events that could not be read", |f| Some(f.stream?.unreadable)),
     ("feed_blocks_stored", "Reported blocks that entered the index", |f| Some(f.ingested.stored)),
     ("feed_blocks_removed", "Blocks that engines evicted", |f| Some(f.ingested.removed)),
-    ("feed_blocks_unknown", "Evicted blocks that nobody knew", |f| Some(f.ingested.unknown)),
+    ("feed_blocks_offloaded", "Blocks stored in slower memory", |f| Some(f.ingested.offloaded)),
+    ("feed_blocks_unknown", "Blocks evicted, or told by name, that nobody knew", |f| {
+        Some(f.ingested.unknown)
+    }),
     ("feed_blocks_parked", "Blocks that had to wait for their parent", |f| Some(f.ingested.parked)),
     ("feed_blocks_refused", "Blocks for which the index had no room", |f| Some(f.ingested.refused)),
     ("feed_foreign_events", "Events with tokens that the model does not have", |f| Some(f.ingested.foreign)),

@@ -84,6 +84,12 @@ pub struct EngineArgs {
     /// Tokens that fit into the KV cache [default: what the profile's GPU holds]
     #[arg(long)]
     pub kv_tokens: Option<u64>,
+    /// Tokens of host memory behind each rank's KV cache, to which evicted blocks go; 0 is none
+    #[arg(long, default_value_t = 0)]
+    pub host_kv_tokens: u64,
+    /// Gigabytes a second from host memory to the GPU
+    #[arg(long, default_value_t = 25.0)]
+    pub host_gbps: f64,
     /// Data-parallel ranks behind this address, each with a cache of its own
     #[arg(long, default_value_t = 1)]
     pub ranks: u16,

@@ -10,6 +10,7 @@ use warmroute_replica::{
 };
 
 use crate::args::{Encoding, EngineArgs, Switch};
+use crate::lab::host_tier;
 use crate::serve::{Stop, runtime};
 
 /// How long answers may go on after SIGTERM.
@@ -17,7 +18,7 @@ const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
 /// Serves until SIGTERM, or until it is told to die.
 pub fn run(args: EngineArgs) -> anyhow::Result<()> {
-    let config = config(&args);
+    let config = config(&args)?;
     if let Some(folder) = &args.write_model {
         write_model(folder).with_context(|| format!("cannot write the model into {}", folder.display()))?;
     }
@@ -37,10 +38,11 @@ pub fn run(args: EngineArgs) -> anyhow::Result<()> {
     })
 }
 
-fn config(args: &EngineArgs) -> Config {
+fn config(args: &EngineArgs) -> anyhow::Result<Config> {
     let mut config = Config::for_profile(args.profile);
     config.engine.block_size = args.block_size;
     config.engine.kv_tokens = args.kv_tokens.unwrap_or(config.engine.kv_tokens);
+    config.engine.host = host_tier(args.host_kv_tokens, args.host_gbps)?;
     config.model = args.model.clone().unwrap_or(config.model);
     config.speed = args.speed;
     config.ranks = args.ranks;
@@ -52,7 +54,7 @@ fn config(args: &EngineArgs) -> Config {
     if config.events.is_some() || args.write_model.is_some() {
         config.tokenizer = Tokenizer::Pairs;
     }
-    config
+    Ok(config)
 }
 
 fn events(args: &EngineArgs) -> Option<EventsConfig> {

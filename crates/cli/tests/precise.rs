@@ -112,6 +112,38 @@ fn conversation(number: usize, turns: usize) -> Value {
 }
 
 #[test]
+fn what_engines_offload_is_restored_where_it_lies_and_nobody_wonders() {
+    let flags = ["--kv-tokens", "2048", "--host-kv-tokens", "100000"];
+    let mut world = World::new("model-tiers", 2, &flags, &["--policy", "expected_ttft"]);
+    let mut rounds = Vec::new();
+    for _ in 0..2 {
+        let mut round = Vec::new();
+        for number in 0..24 {
+            round.push(world.ask(&conversation(number, 7)));
+            world.settle();
+        }
+        rounds.push(round);
+    }
+    let restored = rounds[1].iter().filter(|asked| asked.cached > asked.predicted + BLOCK).count();
+    assert!(restored >= 12, "{rounds:?}");
+    for (before, again) in rounds[0].iter().zip(&rounds[1]) {
+        assert_eq!(before.worker, again.worker, "it goes where its blocks are: {before:?} {again:?}");
+    }
+    let blocks = |what: &str| -> u64 {
+        let count = |worker: &Value| worker["events"]["blocks"][what].as_u64().unwrap();
+        world.gateway.workers().iter().map(count).sum()
+    };
+    assert!(blocks("offloaded") > 0 && blocks("unknown") == 0);
+    let metrics = get(world.gateway.admin(), "/metrics").text();
+    let counted = |name: &str| -> f64 {
+        let lines = metrics.lines().filter(|line| line.starts_with(name));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    };
+    let wrong = ["warmroute_missed_tokens_total", "warmroute_stale_tokens_total"].map(counted);
+    assert_eq!(wrong, [0.0, 0.0], "what was restored had been expected");
+}
+
+#[test]
 fn predictions_are_what_engines_find_in_both_encodings() {
     for encoding in ["map", "array"] {
         let mut world = World::new(&format!("model-{encoding}"), 3, &["--event-encoding", encoding], &[]);

@@ -217,6 +217,7 @@ impl Driven {
             output_tokens: usage.output_tokens,
             cached_tokens: usage.cached_tokens.unwrap_or(0),
             predicted_tokens: None,
+            restorable_tokens: 0,
             stale_tokens: 0,
             missed_tokens: 0,
         });

@@ -21,6 +21,8 @@ mod speech;
 mod sweep;
 mod traffic;
 
+pub use scene::host_tier;
+
 use clap::{Args, Subcommand};
 
 /// `warmroute lab`.

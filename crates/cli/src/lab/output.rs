@@ -58,14 +58,14 @@ pub fn write_rows(file: &Path, runs: &[(String, u64, Vec<Record>)]) -> anyhow::R
     writeln!(
         out,
         "policy,seed,asked_us,ttft_us,e2e_us,worker,turn,prompt_tokens,output_tokens,cached_tokens,predicted_tokens,\
-         stale_tokens,missed_tokens"
+         restorable_tokens,stale_tokens,missed_tokens"
     )?;
     for (policy, seed, records) in runs {
         for r in records {
             let predicted = r.predicted_tokens.map_or(String::new(), |tokens| tokens.to_string());
             writeln!(
                 out,
-                "{policy},{seed},{},{},{},{},{},{},{},{},{predicted},{},{}",
+                "{policy},{seed},{},{},{},{},{},{},{},{},{predicted},{},{},{}",
                 r.asked_us,
                 r.ttft_us,
                 r.e2e_us,
@@ -74,6 +74,7 @@ pub fn write_rows(file: &Path, runs: &[(String, u64, Vec<Record>)]) -> anyhow::R
                 r.prompt_tokens,
                 r.output_tokens,
                 r.cached_tokens,
+                r.restorable_tokens,
                 r.stale_tokens,
                 r.missed_tokens
             )?;

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use warmroute_engine::{Config as EngineConfig, Tier};
-use warmroute_sim::{Config, NewsPath, Sessions};
+use warmroute_sim::{Config, NewsPath, Sessions, TierNews};
 use warmroute_types::Micros;
 
 use super::args::SceneArgs;
@@ -24,7 +24,7 @@ impl Scene {
         let mut notes = std::mem::take(&mut traffic.notes);
         if config.fleet.iter().any(|engine| engine.host.is_some() || engine.pool.is_some()) {
             notes.push(
-                "bounds of pooled caches count the GPUs' memory alone; routers see that alone, too"
+                "bounds of pooled caches count the GPUs' memory alone; routers see more only in the reported view"
                     .to_owned(),
             );
         }
@@ -53,6 +53,7 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
         fleet: fleet(args)?,
         view: args.view,
         news,
+        tier_news: TierNews::Told,
         replay_batches: args.event_replay,
         routers: args.routers,
         hop: Micros::from_millis_f64(args.network_ms),
@@ -69,7 +70,7 @@ fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {
         kv_tokens: args.kv_tokens.unwrap_or(usual.kv_tokens),
         block_size: args.block_size,
         speed_percent: args.speed_percent,
-        host: tier(args.host_kv_tokens, args.host_gbps, HOST_LATENCY)?,
+        host: host_tier(args.host_kv_tokens, args.host_gbps)?,
         pool: tier(args.pool_kv_tokens, args.pool_gbps, Micros::from_millis_f64(args.pool_latency_ms))?,
         ..usual
     };
@@ -85,6 +86,11 @@ fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {
 
 /// Starting a copy over PCIe, and telling the kernels.
 const HOST_LATENCY: Micros = Micros(100);
+
+/// The host's memory behind a GPU's, if it holds anything.
+pub fn host_tier(tokens: u64, gigabytes_per_s: f64) -> anyhow::Result<Option<Tier>> {
+    tier(tokens, gigabytes_per_s, HOST_LATENCY)
+}
 
 /// A memory behind the GPUs', if it holds anything.
 fn tier(tokens: u64, gigabytes_per_s: f64, latency: Micros) -> anyhow::Result<Option<Tier>> {

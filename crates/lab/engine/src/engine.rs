@@ -191,6 +191,14 @@ impl Engine {
         found.iter().map(Span::len).sum::<u32>() * self.config.block_size
     }
 
+    /// Prompt tokens after those that it could fetch from slower memories now, whether that pays or not.
+    pub fn restorable_tokens(&self, chain: &[BlockName], prompt_tokens: u32) -> u32 {
+        let blocks_max = (prompt_tokens.saturating_sub(1) / self.config.block_size) as usize;
+        let found = (self.cached_tokens(chain, prompt_tokens) / self.config.block_size) as usize;
+        let chain = &chain[..blocks_max.min(chain.len())];
+        self.scheduler.restorable_blocks(&chain[found..]) * self.config.block_size
+    }
+
     /// Every name that can be found in the cache now, each once, in no order to rely on.
     pub fn cached_names(&self) -> impl Iterator<Item = BlockName> {
         self.scheduler.pool.names()

@@ -46,8 +46,31 @@ pub enum Happened {
         /// Its name.
         name: BlockName,
     },
+    /// A cached block lies in a slower memory now. Told while it is still known from elsewhere, because it is told by name alone.
+    Kept {
+        /// Its name.
+        name: BlockName,
+        /// Where it lies.
+        memory: Memory,
+    },
+    /// It does no more.
+    Dropped {
+        /// Its name.
+        name: BlockName,
+        /// Where it lay.
+        memory: Memory,
+    },
     /// The whole cache was emptied by [`clear_cache`](crate::Engine::clear_cache) since the last step.
     Cleared,
+}
+
+/// A memory behind the GPU's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Memory {
+    /// The engine's own host's.
+    Host,
+    /// One that several engines share.
+    Pool,
 }
 
 impl Happened {

@@ -32,7 +32,7 @@ mod tiers;
 pub use config::{Config, ConfigError, PrefixCaching, Tier};
 pub use cost::{DecodeCost, PrefillCost, StepCost, StepWork};
 pub use engine::{Busy, Engine};
-pub use happened::Happened;
+pub use happened::{Happened, Memory};
 pub use profile::{Profile, UnknownProfile};
 pub use request::{BlockName, Rejected, Request, SequenceId};
 pub use shelf::Pool;

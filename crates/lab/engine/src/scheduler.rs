@@ -18,7 +18,7 @@ use crate::sequence::{Phase, Sequences};
 use crate::shelf::Pool;
 use crate::step::Step;
 use crate::tiers::{Offer, Tiers};
-use crate::{Config, Happened, PrefixCaching, Request, SequenceId};
+use crate::{BlockName, Config, Happened, PrefixCaching, Request, SequenceId};
 
 use calm::Touch;
 
@@ -112,6 +112,10 @@ impl Scheduler {
     /// Fills a step that starts at `now`.
     pub fn schedule(&mut self, now: Micros, step: &mut Step) {
         let preemptions_before = self.counts.preemptions;
+        self.tiers.iter_mut().for_each(|tiers| {
+            tiers.look_around();
+            step.happened.append(&mut tiers.told);
+        });
         self.continue_running(step);
         if self.counts.preemptions == preemptions_before {
             self.admit_waiting(now, step);
@@ -245,6 +249,11 @@ impl Scheduler {
         self.name_full_blocks(slot, computed, step);
     }
 
+    /// How many blocks of a chain from its start lie in slower memories.
+    pub fn restorable_blocks(&self, chain: &[BlockName]) -> u32 {
+        self.tiers.as_ref().map_or(0, |tiers| tiers.reach(chain).blocks())
+    }
+
     /// Takes every name away, also on the host. Only for a cache that nobody holds a block of.
     pub fn forget_names(&mut self) {
         self.pool.forget_names();
@@ -270,6 +279,8 @@ impl Scheduler {
         if let Some(tiers) = &mut self.tiers {
             let evicted = step.happened[before..].iter().filter_map(Happened::removed);
             evicted.filter(|&name| !self.pool.has(name)).for_each(|name| tiers.keep(name));
+            // Before they are gone from the GPU: nobody could tell what a name stands for afterwards.
+            step.happened.splice(before..before, tiers.told.drain(..));
         }
         self.sequences[slot].hold.nameless += blocks;
     }
@@ -283,8 +294,11 @@ impl Scheduler {
         }
         let names = &sequence.chain[first as usize..full as usize];
         self.pool.name(&mut sequence.hold, names);
-        self.tiers.iter_mut().for_each(|tiers| names.iter().for_each(|&name| tiers.release(name)));
         step.happened.push(Happened::Stored { id: sequence.id, first_block: first, blocks: full - first });
+        if let Some(tiers) = &mut self.tiers {
+            tiers.release(names);
+            step.happened.append(&mut tiers.told);
+        }
     }
 
     /// Blocks that a sequence lacks for its next tokens.
@@ -339,6 +353,11 @@ impl Scheduler {
     pub fn snapshot(&self) -> String {
         let seated = self.running.iter().chain(&self.waiting).map(|&slot| &self.sequences[slot]);
         format!("{:?} {:?} {:?} {:?}", self.running, self.waiting, seated.collect::<Vec<_>>(), self.pool)
+    }
+
+    /// Blocks in host memory.
+    pub fn host_blocks(&self) -> usize {
+        self.tiers.as_ref().map_or(0, Tiers::host_blocks)
     }
 
     /// Panics unless blocks, sequences, queue and batch agree.

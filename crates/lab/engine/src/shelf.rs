@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::BlockName;
+use crate::{BlockName, Happened, Memory};
 
 /// Blocks in a slower memory.
 #[derive(Clone, Debug)]
@@ -46,9 +46,9 @@ impl Shelf {
         lost
     }
 
-    /// Takes a block away, if it is there.
-    pub fn take(&mut self, name: BlockName) {
-        self.used.remove(&name);
+    /// Takes a block away; whether it was there.
+    pub fn take(&mut self, name: BlockName) -> bool {
+        self.used.remove(&name).is_some()
     }
 
     /// Takes all away.
@@ -69,13 +69,33 @@ impl Shelf {
 }
 
 /// A memory that several engines share. Clones are the same one.
+///
+/// Each engine tells of what it has put there itself, until that is gone: what another one puts there it hears of only when it
+/// looks for it.
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<Mutex<Shelf>>);
+pub struct Pool(Arc<Mutex<Shared>>);
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    shelf: Shelf,
+    /// Who has told of a block.
+    keepers: HashMap<BlockName, Vec<usize>>,
+    /// By engine: what it has told of and others have pushed out.
+    lost: Vec<Vec<BlockName>>,
+}
+
+/// One engine's share in a pool.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pool: Pool,
+    number: usize,
+}
 
 impl Pool {
     /// An empty one.
     pub fn new(blocks_max: u64) -> Pool {
-        Pool(Arc::new(Mutex::new(Shelf::new(blocks_max))))
+        let shared = Shared { shelf: Shelf::new(blocks_max), keepers: HashMap::new(), lost: Vec::new() };
+        Pool(Arc::new(Mutex::new(shared)))
     }
 
     /// Blocks there are.
@@ -83,8 +103,73 @@ impl Pool {
         self.lock().len()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Shelf> {
+    /// One more engine shares it.
+    pub(crate) fn join(self) -> Member {
+        let mut shared = self.lock();
+        shared.lost.push(Vec::new());
+        let number = shared.lost.len() - 1;
+        drop(shared);
+        Member { pool: self, number }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Whether a block is there.
+    pub fn has(&self, name: BlockName) -> bool {
+        self.shelf.has(name)
+    }
+
+    /// Blocks there are.
+    pub fn len(&self) -> usize {
+        self.shelf.len()
+    }
+}
+
+impl Member {
+    /// To look at it.
+    pub fn look(&self) -> MutexGuard<'_, Shared> {
+        self.pool.lock()
+    }
+
+    /// Puts a block there, and tells of it, and of what of its own had to go for it.
+    pub fn put(&self, name: BlockName, told: &mut Vec<Happened>) {
+        let mut shared = self.pool.lock();
+        let keepers = shared.keepers.entry(name).or_default();
+        if !keepers.contains(&self.number) {
+            keepers.push(self.number);
+            told.push(Happened::Kept { name, memory: Memory::Pool });
+        }
+        let Some(gone) = shared.shelf.put(name) else { return };
+        for keeper in shared.keepers.remove(&gone).unwrap_or_default() {
+            shared.lost[keeper].push(gone);
+        }
+        self.tell(&mut shared, told);
+    }
+
+    /// Uses a block that is there.
+    pub fn touch(&self, name: BlockName) {
+        self.pool.lock().shelf.put(name);
+    }
+
+    /// Tells what of its own others have pushed out.
+    pub fn tell_lost(&self, told: &mut Vec<Happened>) {
+        self.tell(&mut self.pool.lock(), told);
+    }
+
+    fn tell(&self, shared: &mut Shared, told: &mut Vec<Happened>) {
+        let lost = shared.lost[self.number].drain(..);
+        told.extend(lost.map(|name| Happened::Dropped { name, memory: Memory::Pool }));
+    }
+
+    /// Its listeners have forgotten everything.
+    pub fn forget(&self) {
+        let mut shared = self.pool.lock();
+        shared.lost[self.number].clear();
+        shared.keepers.values_mut().for_each(|keepers| keepers.retain(|&keeper| keeper != self.number));
     }
 }
 

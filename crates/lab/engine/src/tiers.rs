@@ -12,14 +12,16 @@
 
 use warmroute_types::Micros;
 
-use crate::shelf::{Pool, Shelf};
-use crate::{BlockName, Config, StepCost, Tier};
+use crate::shelf::{Member, Pool, Shelf};
+use crate::{BlockName, Config, Happened, Memory, StepCost, Tier};
 
 /// An engine's slower memories.
 #[derive(Clone, Debug)]
 pub struct Tiers {
     host: Option<(Shelf, Tier)>,
-    pool: Option<(Pool, Tier)>,
+    pool: Option<(Member, Tier)>,
+    /// What came and went here and is not told yet.
+    pub told: Vec<Happened>,
     cost: StepCost,
     block_size: u32,
     step_tokens_max: u32,
@@ -45,11 +47,12 @@ impl Tiers {
     pub fn new(config: &Config, pool: Option<Pool>) -> Option<Tiers> {
         let blocks = |tier: &Tier| tier.tokens / u64::from(config.block_size);
         let host = config.host.map(|tier| (Shelf::new(blocks(&tier)), tier));
-        let pool = config.pool.map(|tier| (pool.unwrap_or_else(|| Pool::new(blocks(&tier))), tier));
+        let pool = config.pool.map(|tier| (pool.unwrap_or_else(|| Pool::new(blocks(&tier))).join(), tier));
         let is_any = host.is_some() || pool.is_some();
         is_any.then(|| Tiers {
             host,
             pool,
+            told: Vec::new(),
             cost: config.profile.cost().at_speed(config.speed_percent),
             block_size: config.block_size,
             step_tokens_max: config.step_tokens_max,
@@ -59,23 +62,40 @@ impl Tiers {
 
     /// The GPU has lost a block.
     pub fn keep(&mut self, name: BlockName) {
+        let memory = Memory::Host;
         let pushed_out = match &mut self.host {
-            Some((host, _)) => host.put(name),
+            Some((host, _)) => {
+                if !host.has(name) {
+                    self.told.push(Happened::Kept { name, memory });
+                }
+                host.put(name)
+            }
             None => Some(name),
         };
-        if let (Some(name), Some((pool, _))) = (pushed_out, &self.pool) {
-            pool.lock().put(name);
+        let Some(name) = pushed_out else { return };
+        self.pool.iter().for_each(|(pool, _)| pool.put(name, &mut self.told));
+        if self.host.is_some() {
+            self.told.push(Happened::Dropped { name, memory });
         }
     }
 
-    /// The GPU has got a block: the host need not keep it.
-    pub fn release(&mut self, name: BlockName) {
-        self.host.iter_mut().for_each(|(host, _)| host.take(name));
+    /// The GPU has got blocks: the host need not keep them.
+    pub fn release(&mut self, names: &[BlockName]) {
+        let Some((host, _)) = &mut self.host else { return };
+        let gone = names.iter().filter(|&&name| host.take(name));
+        self.told.extend(gone.map(|&name| Happened::Dropped { name, memory: Memory::Host }));
     }
 
-    /// The engine was started again; the pool outlives it.
+    /// Finds out what of its own others have pushed out of the pool.
+    pub fn look_around(&mut self) {
+        self.pool.iter().for_each(|(pool, _)| pool.tell_lost(&mut self.told));
+    }
+
+    /// The engine was started again, or emptied; the pool outlives it, but nobody knows of it any more.
     pub fn restart(&mut self) {
         self.host.iter_mut().for_each(|(host, _)| host.clear());
+        self.pool.iter().for_each(|(pool, _)| pool.forget());
+        self.told.clear();
     }
 
     /// What is here of a chain from its start, if fetching it pays for a prompt that has `computed` tokens before it and
@@ -93,8 +113,9 @@ impl Tiers {
         self.cost.of_prompt(computed, remaining, self.step_tokens_max)
     }
 
-    fn reach(&self, chain: &[BlockName]) -> Offer {
-        let pool = self.pool.as_ref().map(|(pool, _)| pool.lock());
+    /// What is here of a chain from its start, and how long it would take.
+    pub fn reach(&self, chain: &[BlockName]) -> Offer {
+        let pool = self.pool.as_ref().map(|(pool, _)| pool.look());
         let mut offer = Offer::default();
         for &name in chain {
             if self.host.as_ref().is_some_and(|(host, _)| host.has(name)) {
@@ -116,12 +137,16 @@ impl Tiers {
 
     /// An offer is taken: what the host had moves, what the pool has is copied and counts as used.
     pub fn fetch(&mut self, chain: &[BlockName]) {
-        for &name in chain {
-            match &mut self.host {
-                Some((host, _)) if host.has(name) => host.take(name),
-                _ => self.pool.iter().for_each(|(pool, _)| _ = pool.lock().put(name)),
-            }
-        }
+        let is_on_host = |name: &BlockName| self.host.as_ref().is_some_and(|(host, _)| host.has(*name));
+        let copied = chain.iter().filter(|name| !is_on_host(name));
+        copied.for_each(|&name| self.pool.iter().for_each(|(pool, _)| pool.touch(name)));
+        self.release(chain);
+    }
+
+    /// Blocks in host memory.
+    #[cfg(test)]
+    pub fn host_blocks(&self) -> usize {
+        self.host.as_ref().map_or(0, |(host, _)| host.len())
     }
 
     /// Panics unless everything is within its bounds, and nothing of `names` is on the host too.
@@ -132,6 +157,6 @@ impl Tiers {
             assert!(host.len() as u64 <= blocks(tier), "the host is bounded");
             assert!(!names.any(|name| host.has(name)), "a block is on the GPU or on the host, never on both");
         }
-        self.pool.iter().for_each(|(pool, tier)| assert!(pool.blocks() as u64 <= blocks(tier)));
+        self.pool.iter().for_each(|(pool, tier)| assert!(pool.look().len() as u64 <= blocks(tier)));
     }
 }

@@ -300,6 +300,8 @@ impl Driver {
             Happened::Preempted { .. }
             | Happened::Stored { .. }
             | Happened::Removed { .. }
+            | Happened::Kept { .. }
+            | Happened::Dropped { .. }
             | Happened::Cleared => {}
         }
     }

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use client::{PATIENCE, ask, fast, get, post, start};
 use serde_json::{Value, json};
+use warmroute_engine::Tier;
 use warmroute_events::{
     Config as Following, Counters, Listener, Step, Subscriber, View, read_vllm_sources, subscribe,
 };
 use warmroute_replica::{Config, EventEncoding, EventsConfig, Replica, Tokenizer};
-use warmroute_types::{Address, CacheEvent, StoredBlocks};
+use warmroute_types::{Address, CacheEvent, Micros, StoredBlocks};
 
 /// What was told, as counted names, and every store.
 #[derive(Default)]
@@ -278,4 +279,32 @@ async fn nonsense_faults_are_refused_and_silent_engines_have_no_sources() {
     let replica = start(fast()).await;
     assert_eq!(post(&replica, "/fault", &json!({"kind": "events", "loss": 2})).await.status, 400);
     assert_eq!(get(&replica, "/kv_event_sources").await.json(), Value::Object(serde_json::Map::new()));
+}
+
+#[tokio::test]
+async fn what_leaves_the_gpu_for_the_host_is_told_by_a_name_that_is_known() {
+    for encoding in [EventEncoding::Map, EventEncoding::Array] {
+        let mut config = telling(encoding);
+        config.engine.host = Some(Tier { tokens: 1 << 20, megabytes_per_s: 25_000, latency: Micros(100) });
+        let replica = start(config).await;
+        let (mirror, subscriber) = follow(&replica, 0).await;
+        churn(&replica, 0, 12).await;
+        // Nothing is asked for twice and the host has room for all: what was put there is there.
+        let by_name = || -> Vec<u64> {
+            let known = mirror.known();
+            let kept = known.stores.iter().filter(|stored| stored.is_by_name());
+            kept.flat_map(|stored| stored.names.clone()).collect()
+        };
+        until("the view is what the GPU and the host hold", || {
+            let on_host = by_name().len() as u32;
+            on_host > 0 && mirror.blocks() == replica.stats().blocks_cached + on_host
+        })
+        .await;
+        assert_eq!((subscriber.view(), subscriber.counters().unreadable), (View::Reported, 0));
+        let known = mirror.known();
+        let told: Vec<u64> =
+            known.stores.iter().filter(|s| !s.is_by_name()).flat_map(|s| s.names.clone()).collect();
+        drop(known);
+        assert!(by_name().iter().all(|name| told.contains(name)));
+    }
 }

@@ -21,6 +21,8 @@ pub struct Config {
     pub view: View,
     /// How news of caches travel. Only for views that live of them.
     pub news: NewsPath,
+    /// Whether those news speak of slower memories. Only for the reported view.
+    pub tier_news: TierNews,
     /// Batches of events that an engine remembers for routers that missed some; 0: nobody can ask it.
     pub replay_batches: usize,
     /// Routers side by side, each with its own view and its own bookings. Requests take turns.
@@ -44,6 +46,15 @@ pub enum View {
     Reported,
     /// From its own routing, corrected by what engines say they found: production without engine events.
     Presumed,
+}
+
+/// What engines tell of memories behind their GPUs'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierNews {
+    /// What comes there and goes, by name.
+    Told,
+    /// Nothing.
+    Untold,
 }
 
 /// How news of caches reach those who look.
@@ -115,6 +126,7 @@ impl Config {
             fleet: vec![EngineConfig::for_profile(profile); workers],
             view: View::Presumed,
             news: NewsPath::DIRECT,
+            tier_news: TierNews::Told,
             replay_batches: REPLAY_BATCHES,
             routers: 1,
             hop: Micros(200),

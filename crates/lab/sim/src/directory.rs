@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use warmroute_engine::BlockName;
+use warmroute_engine::{BlockName, Memory};
 
 use crate::prompt::Excerpt;
 
@@ -18,6 +18,10 @@ pub enum News {
     Stored(Stored),
     /// One can be found no more.
     Removed(BlockName),
+    /// One lies in a slower memory, too.
+    Kept(BlockName, Memory),
+    /// And does no more.
+    Dropped(BlockName, Memory),
     /// None can.
     Cleared,
 }
@@ -56,6 +60,8 @@ impl Directory {
                 stored.names.iter().for_each(|name| *shelf.entry(name.0).or_insert(0) += 1)
             }
             News::Removed(name) => forget_one(shelf, name.0),
+            // It is a directory of what can be used at once.
+            News::Kept(..) | News::Dropped(..) => {}
             News::Cleared => shelf.clear(),
         }
     }

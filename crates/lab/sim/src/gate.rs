@@ -77,6 +77,8 @@ pub struct Routed {
     /// Its number, to a watcher.
     choice: u64,
     pub predicted_tokens: Option<u32>,
+    /// Beyond those, from slower memory.
+    pub restorable_tokens: u32,
 }
 
 impl Gate {
@@ -185,7 +187,9 @@ impl Gate {
         let seat = decision.worker.id.index();
         let node = self.nodes[seat];
         let predicted_tokens = decision.cached_tokens;
-        Ok(Routed { decision, node, choice, predicted_tokens })
+        let chosen = decision.considered[0].as_ref();
+        let restorable_tokens = chosen.map_or(0, |chosen| chosen.numbers.restorable_tokens);
+        Ok(Routed { decision, node, choice, predicted_tokens, restorable_tokens })
     }
 
     fn tell(&self, what: impl Fn(&dyn Watcher)) {
@@ -273,8 +277,13 @@ mod listening;
 
 #[cfg(test)]
 impl Gate {
-    /// Of each engine: how its cache is known, and how much of a prompt it is believed to hold.
-    pub fn known(&mut self, prompt: &[Piece], now: Micros) -> Vec<(usize, warmroute_types::CacheView, u32)> {
+    /// Of each engine: how its cache is known, and how much of a prompt it is believed to hold, and beyond that in slower
+    /// memory.
+    pub fn known(
+        &mut self,
+        prompt: &[Piece],
+        now: Micros,
+    ) -> Vec<(usize, warmroute_types::CacheView, [u32; 2])> {
         self.digest(prompt);
         let prompt_tokens = tokens(prompt);
         let chunks = chunks(self.root, &self.digests, prompt_tokens);
@@ -282,7 +291,8 @@ impl Gate {
         let request = Request { prompt_tokens, prompt: Some(chunks), texts: &texts, ..Request::default() };
         let preview = self.router.preview(&request, &mut self.scratch, now, 0).expect("somebody is there");
         let known = |one: warmroute_router::Considered| {
-            (self.nodes[one.worker.id.index()], one.view, one.numbers.overlap_tokens)
+            let held = [one.numbers.overlap_tokens, one.numbers.restorable_tokens];
+            (self.nodes[one.worker.id.index()], one.view, held)
         };
         preview.candidates.into_iter().map(known).collect()
     }

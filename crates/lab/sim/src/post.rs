@@ -84,6 +84,8 @@ fn news_of(happened: Happened, stored: impl Fn(SequenceId, Range<usize>) -> Opti
             stored(id, blocks).map(News::Stored)
         }
         Happened::Removed { name } => Some(News::Removed(name)),
+        Happened::Kept { name, memory } => Some(News::Kept(name, memory)),
+        Happened::Dropped { name, memory } => Some(News::Dropped(name, memory)),
         Happened::Cleared => Some(News::Cleared),
         _ => None,
     }

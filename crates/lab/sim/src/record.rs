@@ -24,6 +24,8 @@ pub struct Record {
     pub cached_tokens: u32,
     /// What the router had promised; `None` when it promises nothing.
     pub predicted_tokens: Option<u32>,
+    /// What it had expected the engine to fetch from slower memory beyond that.
+    pub restorable_tokens: u32,
     /// Promised and not there, beyond the margin.
     pub stale_tokens: u32,
     /// There and not promised, beyond the margin.

@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use warmroute_types::{CacheEvent, EventBatch, Micros, RemovedBlocks, StoredBlocks};
+use warmroute_engine::{BlockName, Memory};
+use warmroute_types::{CacheEvent, EventBatch, Medium, Micros, RemovedBlocks, StoredBlocks};
 
 use crate::directory::{News, Stored};
 use crate::random::mix;
@@ -100,10 +101,26 @@ impl Batch {
 fn event(news: &News, block_tokens: u32) -> CacheEvent {
     match news {
         News::Stored(stored) => CacheEvent::Stored(blocks(stored, block_tokens)),
-        News::Removed(name) => {
-            CacheEvent::Removed(RemovedBlocks { names: vec![name.0], ..RemovedBlocks::default() })
-        }
+        News::Removed(name) => removed(*name, Medium::Gpu),
+        // By name alone, as vLLM's offloading connector tells it.
+        News::Kept(name, memory) => CacheEvent::Stored(StoredBlocks {
+            names: vec![name.0],
+            medium: medium(*memory),
+            ..StoredBlocks::default()
+        }),
+        News::Dropped(name, memory) => removed(*name, medium(*memory)),
         News::Cleared => CacheEvent::Cleared,
+    }
+}
+
+fn removed(name: BlockName, medium: Medium) -> CacheEvent {
+    CacheEvent::Removed(RemovedBlocks { names: vec![name.0], medium, ..RemovedBlocks::default() })
+}
+
+fn medium(memory: Memory) -> Medium {
+    match memory {
+        Memory::Host => Medium::Host,
+        Memory::Pool => Medium::External,
     }
 }
 

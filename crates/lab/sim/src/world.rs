@@ -383,7 +383,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             output_tokens: tokens(&turn.answer),
             cached_tokens: Some(job.cached_tokens),
         };
-        let (node, predicted_tokens) = (routed.node, routed.predicted_tokens);
+        let Routed { node, predicted_tokens, restorable_tokens, .. } = routed;
         self.nodes[node].in_flight -= 1;
         let feedback = self.gates[job.router].ended(routed, &turn.prompt, usage, self.now);
         let margin = self.config.fleet[0].block_size;
@@ -402,6 +402,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             output_tokens: usage.output_tokens,
             cached_tokens: job.cached_tokens,
             predicted_tokens,
+            restorable_tokens,
             stale_tokens,
             missed_tokens,
         });

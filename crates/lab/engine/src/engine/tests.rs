@@ -1,7 +1,7 @@
 //! Each rule of the scheduler and the cache, with blocks of four tokens so that the numbers stay small.
 
 use super::*;
-use crate::{BlockName, PrefixCaching, Profile, Tier};
+use crate::{BlockName, Memory, PrefixCaching, Profile, Tier};
 
 mod caching;
 mod lifecycle;

@@ -106,7 +106,7 @@ impl Channel {
     pub(crate) fn publish(&self, mut told: Vec<Told>) {
         let faults = self.condition.borrow().events();
         if faults.removals == Removals::Hidden {
-            told.retain(|told| matches!(told, Told::Stored { .. }));
+            told.retain(|told| matches!(told, Told::Stored { .. } | Told::Kept(..)));
             if told.is_empty() {
                 return;
             }

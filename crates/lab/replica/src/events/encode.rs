@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use warmroute_engine::Memory;
+
 use super::teller::Content;
 use crate::config::EventEncoding;
 
@@ -14,6 +16,10 @@ pub(crate) enum Told {
         blocks: usize,
     },
     Removed(u64),
+    /// A block lies in a slower memory, too.
+    Kept(u64, Memory),
+    /// And does no more.
+    Dropped(u64, Memory),
     Cleared,
 }
 
@@ -38,6 +44,13 @@ pub(crate) fn batch(told: &[Told], at_unix_s: f64, rank: u16, encoding: EventEnc
     pack.out
 }
 
+fn medium(memory: Memory) -> &'static str {
+    match memory {
+        Memory::Host => "CPU",
+        Memory::Pool => "EXTERNAL",
+    }
+}
+
 struct Pack {
     out: Vec<u8>,
     encoding: EventEncoding,
@@ -47,18 +60,42 @@ impl Pack {
     fn event(&mut self, told: &Told) {
         match told {
             Told::Stored { content, first, blocks } => self.stored(content, *first, *blocks),
-            Told::Removed(name) => {
-                self.open("BlockRemoved", 3);
-                self.key("block_hashes");
-                self.array(1);
-                self.unsigned(*name);
-                self.key("medium");
-                self.text("GPU");
-                self.key("group_idx");
-                self.unsigned(0);
-            }
+            Told::Removed(name) => self.removed(*name, "GPU"),
+            Told::Kept(name, memory) => self.kept(*name, medium(*memory)),
+            Told::Dropped(name, memory) => self.removed(*name, medium(*memory)),
             Told::Cleared => self.open("AllBlocksCleared", 0),
         }
+    }
+
+    fn removed(&mut self, name: u64, medium: &str) {
+        self.open("BlockRemoved", 3);
+        self.key("block_hashes");
+        self.array(1);
+        self.unsigned(name);
+        self.key("medium");
+        self.text(medium);
+        self.key("group_idx");
+        self.unsigned(0);
+    }
+
+    /// As vLLM's offloading connector writes it unless it is asked for more: by name alone, and of no size.
+    fn kept(&mut self, name: u64, medium: &str) {
+        self.open("BlockStored", 7);
+        self.key("block_hashes");
+        self.array(1);
+        self.unsigned(name);
+        self.key("parent_block_hash");
+        self.nil();
+        self.key("token_ids");
+        self.array(0);
+        self.key("block_size");
+        self.unsigned(0);
+        self.key("lora_id");
+        self.nil();
+        self.key("medium");
+        self.text(medium);
+        self.key("lora_name");
+        self.nil();
     }
 
     fn stored(&mut self, content: &Content, first: usize, blocks: usize) {

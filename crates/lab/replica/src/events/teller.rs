@@ -101,6 +101,8 @@ impl Teller {
                 Some(Told::Stored { content, first: first_block as usize, blocks: blocks as usize })
             }
             Happened::Removed { name } => Some(Told::Removed(name.0)),
+            Happened::Kept { name, memory } => Some(Told::Kept(name.0, memory)),
+            Happened::Dropped { name, memory } => Some(Told::Dropped(name.0, memory)),
             Happened::Cleared => Some(Told::Cleared),
             Happened::Started { .. }
             | Happened::Token { .. }

@@ -13,7 +13,7 @@ use warmroute_engine::Happened;
 use warmroute_types::Micros;
 
 use super::World;
-use crate::config::View;
+use crate::config::{TierNews, View};
 use crate::follower::{Ask, Reply};
 use crate::node::NodeState;
 use crate::post;
@@ -48,9 +48,14 @@ impl<S: Iterator<Item = Session>> World<'_, S> {
             }
             Some(stored)
         };
+        let is_told = |one: &Happened| match one {
+            Happened::Kept { .. } | Happened::Dropped { .. } => self.config.tier_news == TierNews::Told,
+            _ => true,
+        };
+        let happened: Vec<Happened> = happened.iter().copied().filter(is_told).collect();
         let path = &self.config.news;
         let at = if has_feeds { path.departure(self.now) } else { path.arrival(self.now) };
-        if let Some(delivery) = self.post.send(index, at, happened, stored) {
+        if let Some(delivery) = self.post.send(index, at, &happened, stored) {
             self.queue.push(at, Event::News { delivery });
         }
     }

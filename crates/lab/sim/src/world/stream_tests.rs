@@ -1,10 +1,10 @@
 //! Worlds in which routers know caches by their own feeds, and not all arrives.
 
-use warmroute_engine::Profile;
+use warmroute_engine::{Engine, Profile, Tier};
 use warmroute_types::CacheView;
 
 use super::*;
-use crate::config::NewsPath;
+use crate::config::{NewsPath, TierNews};
 use crate::stream::Letter;
 use crate::{Incident, Piece, Scale, Workload, mix};
 
@@ -52,16 +52,26 @@ fn world(config: &Config) -> World<'_, impl Iterator<Item = Session>> {
 
 /// Of each head and engine: how its cache is known, what it is believed to hold, and what it holds.
 fn knowledge<S: Iterator<Item = Session>>(world: &mut World<'_, S>) -> Vec<(CacheView, u32, u32)> {
+    let of_gpu = |(view, believed, held): (CacheView, [u32; 2], [u32; 2])| (view, believed[0], held[0]);
+    all_knowledge(world).into_iter().map(of_gpu).collect()
+}
+
+/// The same, each with what lies beyond in slower memory.
+fn all_knowledge<S: Iterator<Item = Session>>(
+    world: &mut World<'_, S>,
+) -> Vec<(CacheView, [u32; 2], [u32; 2])> {
     let mut known = Vec::new();
     for number in 0..HEADS {
         let prompt = [head(number), Piece { content: mix(u64::MAX), tokens: 1 }];
         let chain = block_names(&prompt, &[], 16);
         for (node, view, tokens) in world.gates[0].known(&prompt, world.now) {
-            known.push((view, tokens, world.nodes[node].held_tokens(&chain, HEAD_TOKENS + 1)));
+            let engine = &world.nodes[node].engine;
+            let held = [Engine::cached_tokens, Engine::restorable_tokens];
+            known.push((view, tokens, held.map(|held| held(engine, &chain, HEAD_TOKENS + 1))));
         }
     }
     assert_eq!(known.len() as u64, HEADS * 2);
-    assert!(known.iter().any(|one| one.2 > 0) && known.iter().any(|one| one.2 == 0), "some is held");
+    assert!(known.iter().any(|one| one.2[0] > 0) && known.iter().any(|one| one.2[0] == 0), "some is held");
     known
 }
 
@@ -127,4 +137,67 @@ fn events_that_get_lost_are_worth_more_than_none() {
     assert!(healed * 100 > whole * 98, "replays mend it: {healed} of {whole}");
     assert!(torn > presumed, "{torn} against {presumed}");
     assert!(torn < healed, "{torn} of {healed}");
+}
+
+/// Small GPUs; with host memory, or a pool, behind them that holds more than they do, and less than all.
+fn tiered(host_tokens: u64, pool_tokens: u64) -> Config {
+    let tier = |tokens| {
+        let tier = Tier { tokens, megabytes_per_s: 25_000, latency: Micros(100) };
+        (tokens > 0).then_some(tier)
+    };
+    let mut config = config(0.0, 10_000);
+    for engine in &mut config.fleet {
+        (engine.kv_tokens, engine.host, engine.pool) = (6_000, tier(host_tokens), tier(pool_tokens));
+    }
+    config
+}
+
+#[test]
+fn what_lies_in_slower_memory_is_known_to_the_token() {
+    let config = tiered(16_000, 0);
+    let known = all_knowledge(&mut world(&config));
+    assert!(known.iter().filter(|one| one.2[1] > 0).count() > 5, "some is on the host: {known:?}");
+    for (view, believed, held) in known {
+        assert_eq!((view, believed), (CacheView::Reported, held));
+    }
+}
+
+#[test]
+fn of_a_pool_each_engine_is_known_to_reach_what_it_has_put_there() {
+    let config = tiered(0, 30_000);
+    let known = all_knowledge(&mut world(&config));
+    assert!(known.iter().all(|(_, believed, held)| believed[0] == held[0]), "{known:?}");
+    let believed: u32 = known.iter().map(|one| one.1[1]).sum();
+    let wrong: u32 = known.iter().map(|(_, believed, held)| believed[1].saturating_sub(held[1])).sum();
+    // What the other one has pushed out since its own last step it has not told yet.
+    assert!(believed > 5_000 && wrong * 10 < believed, "{wrong} of {believed} tokens are not in the pool");
+}
+
+#[test]
+fn engines_that_tell_of_their_host_memory_are_asked_where_it_serves() {
+    let run = |tier_news| {
+        let config = Config { tier_news, ..tiered(60_000, 0) };
+        run(&config, &Rule::parse("expected_ttft").unwrap(), sessions(2_000)).unwrap()
+    };
+    let (told, untold) = (run(TierNews::Told), run(TierNews::Untold));
+    let sum = |outcome: &Outcome, of: fn(&Record) -> u32| -> u64 {
+        outcome.records.iter().map(|record| u64::from(of(record))).sum()
+    };
+    let restored: u64 = told.totals.iter().map(|totals| totals.host_tokens).sum();
+    let promised = sum(&told, |record| record.restorable_tokens);
+    assert!(promised.abs_diff(restored) * 50 <= restored, "{promised} promised, {restored} restored");
+    let [missed, unheard] = [&told, &untold].map(|outcome| sum(outcome, |record| record.missed_tokens));
+    assert!(missed * 100 <= restored && unheard * 4 > restored, "{missed} or {unheard} of {restored} missed");
+    let ttft_us = |outcome: &Outcome| -> u64 { outcome.records.iter().map(|record| record.ttft_us).sum() };
+    let cached = |outcome: &Outcome| sum(outcome, |record| record.cached_tokens);
+    let mean_ms = |outcome: &Outcome| ttft_us(outcome) as f64 / outcome.records.len() as f64 / 1e3;
+    println!(
+        "restorable {promised}, restored {restored}; mean TTFT {:.1} ms, untold {:.1} ms; found {} and {} tokens",
+        mean_ms(&told),
+        mean_ms(&untold),
+        cached(&told),
+        cached(&untold)
+    );
+    assert!(cached(&told) * 20 > cached(&untold) * 21, "{} or {}", cached(&told), cached(&untold));
+    assert!(ttft_us(&told) * 20 < ttft_us(&untold) * 19, "{} or {}", ttft_us(&told), ttft_us(&untold));
 }

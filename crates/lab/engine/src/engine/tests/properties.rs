@@ -39,9 +39,11 @@ fn tier() -> impl Strategy<Value = Tier> {
 
 fn small_config() -> impl Strategy<Value = Config> {
     let caching = prop_oneof![4 => Just(PrefixCaching::On), 1 => Just(PrefixCaching::Off)];
-    (16_u64..40, 3_u32..30, 1_u32..6, caching, proptest::option::of(tier())).prop_map(
-        |(blocks, step_tokens_max, sequences_max, caching, host)| Config {
+    let memories = (proptest::option::of(tier()), proptest::option::of(tier()));
+    (16_u64..40, 3_u32..30, 1_u32..6, caching, memories).prop_map(
+        |(blocks, step_tokens_max, sequences_max, caching, (host, pool))| Config {
             host,
+            pool,
             step_tokens_max,
             sequences_max,
             prefix_caching: caching,
@@ -58,6 +60,7 @@ struct Watched {
     finished: HashSet<SequenceId>,
     tokens: HashMap<SequenceId, u32>,
     copies: HashMap<BlockName, i64>,
+    kept: HashSet<(BlockName, Memory)>,
     happened: Vec<Happened>,
 }
 
@@ -70,6 +73,7 @@ impl Watched {
             finished: HashSet::new(),
             tokens: HashMap::new(),
             copies: HashMap::new(),
+            kept: HashSet::new(),
             happened: Vec::new(),
         }
     }
@@ -121,7 +125,17 @@ impl Watched {
                 *copies -= 1;
                 assert!(*copies >= 0, "no more often than it was stored");
             }
-            Happened::Cleared => self.copies.clear(),
+            Happened::Kept { name, memory } => {
+                let is_on_gpu = self.copies.get(&name).is_some_and(|&copies| copies > 0);
+                let is_elsewhere = self.kept.iter().any(|&(other, _)| other == name);
+                assert!(is_on_gpu || is_elsewhere, "what is told by name is known by name");
+                assert!(self.kept.insert((name, memory)), "once");
+            }
+            Happened::Dropped { name, memory } => assert!(self.kept.remove(&(name, memory)), "once"),
+            Happened::Cleared => {
+                self.copies.clear();
+                self.kept.clear();
+            }
             Happened::Started { .. } | Happened::Preempted { .. } => {}
         }
     }
@@ -155,6 +169,8 @@ impl Watched {
         let stats = self.engine.stats();
         let copies: i64 = self.copies.values().sum();
         assert_eq!(copies, i64::from(stats.blocks_cached), "events tell what is cached");
+        let told = |memory| self.kept.iter().filter(|(_, other)| *other == memory).count();
+        assert_eq!(told(Memory::Host), self.engine.scheduler.host_blocks(), "and what is on the host");
         assert_eq!((stats.blocks_used, stats.running, stats.waiting), (0, 0, 0));
     }
 }

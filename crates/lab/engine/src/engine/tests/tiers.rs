@@ -54,6 +54,55 @@ fn what_the_gpu_lost_is_fetched_where_that_is_faster() {
 }
 
 #[test]
+fn what_moves_between_memories_is_told_while_it_is_known() {
+    let mut engine = Engine::new(tiered(Some(FAST), None)).unwrap();
+    submit(&mut engine, request(1, 900, 1));
+    run(&mut engine);
+    submit(&mut engine, request(2, 998, 1));
+    let pushed_out = run(&mut engine);
+    let gone = removed(&pushed_out);
+    let kept = |happened: &[Happened]| -> Vec<BlockName> {
+        let kept = |one: &Happened| match *one {
+            Happened::Kept { name, memory: Memory::Host } => Some(name),
+            _ => None,
+        };
+        happened.iter().filter_map(kept).collect()
+    };
+    assert_eq!(kept(&pushed_out), gone, "all of it, and in this order");
+    let place = |wanted: Happened| pushed_out.iter().position(|&one| one == wanted).unwrap();
+    let of_first = Happened::Kept { name: gone[0], memory: Memory::Host };
+    assert!(place(of_first) < place(Happened::Removed { name: gone[0] }), "before it is gone");
+    submit(&mut engine, request(1, 900, 1));
+    let fetched = run(&mut engine);
+    let dropped = |one: &&Happened| matches!(one, Happened::Dropped { memory: Memory::Host, .. });
+    assert_eq!(fetched.iter().filter(dropped).count(), gone.len());
+}
+
+#[test]
+fn whoever_put_a_block_into_the_pool_tells_that_others_pushed_it_out() {
+    let tier = Tier { tokens: 100 * u64::from(BLOCK), ..FAST };
+    let pool = Pool::new(100);
+    let mut engines = [(); 2].map(|()| Engine::sharing(tiered(None, Some(tier)), pool.clone()).unwrap());
+    let push = |engine: &mut Engine, texts: [u64; 2]| {
+        for text in texts {
+            submit(engine, request(text, 900, 1));
+        }
+        let happened = run(engine);
+        let count = |is: fn(&Happened) -> bool| happened.iter().filter(|one| is(one)).count();
+        let kept = count(|one| matches!(one, Happened::Kept { memory: Memory::Pool, .. }));
+        (kept, count(|one| matches!(one, Happened::Dropped { memory: Memory::Pool, .. })))
+    };
+    let (kept, dropped) = push(&mut engines[0], [1, 2]);
+    assert_eq!(kept - dropped, 100);
+    let (kept, dropped) = push(&mut engines[1], [3, 4]);
+    assert_eq!(kept - dropped, 100, "its own are there now");
+    submit(&mut engines[0], request(5, 4, 1));
+    let told = run(&mut engines[0]);
+    let dropped = |one: &&Happened| matches!(one, Happened::Dropped { memory: Memory::Pool, .. });
+    assert_eq!(told.iter().filter(dropped).count(), 100, "{told:?}");
+}
+
+#[test]
 fn a_pool_serves_whoever_shares_it_and_outlives_them() {
     let pool = Pool::new(1_000);
     let mut engines = [(); 2].map(|()| Engine::sharing(tiered(None, Some(FAST)), pool.clone()).unwrap());

@@ -20,14 +20,17 @@ fn conversation(id: u64, starts: Micros, turns: u64) -> Session {
         let answer = own(2 * turn + 1, 60);
         let asked = prompt.clone();
         prompt.push(answer);
-        Turn { think: Micros::from_secs(5), thread, prompt: asked, answer: vec![answer] }
+        // In step with each other, nobody thinks: whoever was free once would be free again each time.
+        let think = Micros::from_millis(2_500 + mix(id << 16 | turn) % 5_000);
+        Turn { think, thread, prompt: asked, answer: vec![answer] }
     });
     Session { starts, turns: turns.collect() }
 }
 
 /// Conversations of six turns that begin so many milliseconds apart.
 fn conversations(count: u64, apart_ms: u64) -> impl Iterator<Item = Session> {
-    (0..count).map(move |id| conversation(id + 1, Micros::from_millis(id * apart_ms), 6))
+    let starts = move |id: u64| Micros::from_millis(id * apart_ms + mix(id) % apart_ms);
+    (0..count).map(move |id| conversation(id + 1, starts(id), 6))
 }
 
 fn lab(incidents: &[&str], sessions: impl Iterator<Item = Session>) -> Outcome {

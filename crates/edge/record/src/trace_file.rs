@@ -24,7 +24,7 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Begins a file. One that is there becomes FILE.1: it has another key.
+    /// Begins a file. One that is there and not empty becomes FILE.1: it has another key.
     pub fn begin(path: PathBuf, bytes_max: u64) -> io::Result<TraceFile> {
         let file = open(&path)?;
         Ok(TraceFile { path, bytes_max, file, bytes: 0, is_torn: false, key: FileKey::default() })
@@ -67,8 +67,11 @@ impl TraceFile {
 
 /// Opens an empty file for its owner's eyes. Devices and pipes are written to as they are.
 fn open(path: &Path) -> io::Result<File> {
-    if fs::metadata(path).is_ok_and(|there| there.is_file()) {
-        fs::rename(path, before(path))?;
+    match fs::metadata(path) {
+        // Nothing was recorded into it: moved, it would be all that is left of the recording before it.
+        Ok(there) if there.is_file() && there.len() == 0 => fs::remove_file(path)?,
+        Ok(there) if there.is_file() => fs::rename(path, before(path))?,
+        _ => {}
     }
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);

@@ -102,3 +102,17 @@ fn what_cannot_be_written_is_refused_at_the_start() {
     let small = Config { bytes_max: 100, ..config };
     assert!(matches!(Recorder::start(small), Err(RecordError::TooSmall)));
 }
+
+#[test]
+fn restarts_without_traffic_keep_what_was_recorded() {
+    let folder = folder("restarts");
+    let file = folder.join("trace.jsonl");
+    let config = Config { file: file.clone(), bytes_max: 1_000_000, names: ModelNames::Hashed };
+    assert_eq!(record(config.clone(), 3).written, 3);
+    for restart in 1..=3 {
+        record(config.clone(), 0);
+        assert_eq!(lines(&folder.join("trace.jsonl.1")).len(), 4, "header and entries, restart {restart}");
+        assert_eq!(fs::metadata(&file).unwrap().len(), 0);
+    }
+    fs::remove_dir_all(folder).unwrap();
+}

@@ -14,6 +14,7 @@ use warmroute_types::Micros;
 
 use super::World;
 use crate::config::{TierNews, View};
+use crate::directory::News;
 use crate::follower::{Ask, Reply};
 use crate::node::NodeState;
 use crate::post;
@@ -65,7 +66,9 @@ impl<S: Iterator<Item = Session>> World<'_, S> {
         let (node, news) = self.post.receive(delivery);
         if !self.has_feeds() {
             let is_lost = self.is_lost();
-            return news.iter().filter(|_| !is_lost).for_each(|one| self.directory.hear(node, one));
+            // That an engine is gone, everybody sees sooner or later.
+            let heard = news.iter().filter(|one| !is_lost || **one == News::Cleared);
+            return heard.for_each(|one| self.directory.hear(node, one));
         }
         if !news.is_empty() {
             let batch = self.streams[node].publish(self.now, news);
@@ -147,12 +150,13 @@ impl<S: Iterator<Item = Session>> World<'_, S> {
         self.send(node, Letter::Up(process));
     }
 
-    /// An engine has died: what it has not published yet died with it.
+    /// An engine has died: what it has not published yet died with it, and its cache is empty, which a directory hears as late
+    /// as anything else.
     pub(super) fn disconnect(&mut self, node: usize) {
-        if !self.has_feeds() {
-            return;
-        }
         self.post.forget(node);
+        if !self.has_feeds() {
+            return self.post_news(node, &[Happened::Cleared]);
+        }
         self.streams[node].restart();
         self.send(node, Letter::Down);
     }

@@ -134,6 +134,26 @@ fn requests_of_a_dead_engine_are_answered_by_others_unless_they_had_begun() {
 }
 
 #[test]
+fn a_directory_forgets_an_engine_that_died() {
+    let incident = |second, kind| Incident { at: Micros::from_secs(second), worker: 0, kind };
+    let incidents = vec![incident(5, IncidentKind::Fail), incident(6, IncidentKind::Recover)];
+    let prompt = [piece(1, 4_000)];
+    let sessions = || [0, 4_000, 10_000].map(|at_ms| ask(at_ms, &prompt, piece(at_ms, 2))).into_iter();
+    for (lag_ms, refresh_s, loss) in [(100, 0, 0.0), (0, 2, 0.0), (1_500, 2, 0.0), (100, 0, 0.5)] {
+        let news = NewsPath { lag: Micros::from_millis(lag_ms), refresh: Micros::from_secs(refresh_s), loss };
+        for seed in 1..=8 {
+            let incidents = incidents.clone();
+            let config = Config { view: View::Exact, news, incidents, seed, ..config(1) };
+            let records = outcome(&config, "sticky_least_loaded", sessions()).records;
+            let last = records[2];
+            assert_eq!((last.predicted_tokens, last.cached_tokens), (Some(0), 0), "{news:?} {seed}");
+            let heard_before = records[1].predicted_tokens == Some(3_984);
+            assert!(heard_before || loss > 0.0, "{news:?} {seed}");
+        }
+    }
+}
+
+#[test]
 fn engines_join_and_leave() {
     let join = Incident { at: Micros::from_secs(5), worker: 1, kind: IncidentKind::Join };
     let leave = Incident { at: Micros::from_secs(10), worker: 0, kind: IncidentKind::Leave };

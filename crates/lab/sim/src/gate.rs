@@ -265,7 +265,12 @@ impl Gate {
 
 /// A prompt as the index is asked.
 fn chunks(root: RootKey, digests: &[u64], prompt_tokens: u32) -> PromptChunks<'_> {
-    PromptChunks { root, digests, chunk_bytes: CHUNK_BYTES as u32, bytes: prompt_tokens * TOKEN_BYTES }
+    PromptChunks {
+        root,
+        digests,
+        chunk_bytes: CHUNK_BYTES as u32,
+        bytes: prompt_tokens.saturating_mul(TOKEN_BYTES),
+    }
 }
 
 /// The same as engines report it: a token is four bytes there, too.

@@ -19,16 +19,16 @@ pub struct Piece {
     pub tokens: u32,
 }
 
-/// Tokens in a row of pieces.
+/// Tokens in a row of pieces; at most what a `u32` holds, which no engine takes.
 pub fn tokens(pieces: &[Piece]) -> u32 {
-    pieces.iter().map(|piece| piece.tokens).sum()
+    pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.tokens))
 }
 
 /// The names of all full blocks of a prompt and its answer: each stands for everything up to its end.
 ///
 /// Blocks that lie in one piece are named in sixteens, counted in the last bits, because engines keep such names together.
 pub fn block_names(prompt: &[Piece], answer: &[Piece], block_tokens: u32) -> Vec<BlockName> {
-    let all = tokens(prompt) + tokens(answer);
+    let all = tokens(prompt).saturating_add(tokens(answer));
     let mut names = Vec::with_capacity((all / block_tokens) as usize);
     let (mut name, mut filled) = (0_u64, 0);
     for piece in prompt.iter().copied().chain(answer.iter().copied()) {

@@ -6,6 +6,7 @@
 mod azure;
 mod blocks;
 mod format;
+mod limits;
 mod lines;
 mod quantum;
 mod recorded;

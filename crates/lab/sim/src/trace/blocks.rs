@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use warmroute_types::Micros;
 
-use super::{Reading, TraceFormat, lines};
+use super::{Reading, TraceFormat, limits, lines};
 use crate::random::mix;
 use crate::{Piece, Session, Thread, Turn, tokens};
 
@@ -34,12 +34,13 @@ pub fn read(bytes: &[u8], format: TraceFormat, reading: &mut Reading<'_>) -> Vec
     let mut sessions = Vec::new();
     for (number, row) in lines::parse::<Row>(bytes, reading) {
         match row.session(number, block_tokens, unit_us, &mut threads) {
-            Ok(session) => sessions.push(session),
+            Ok(session) => sessions.push((number, session)),
             Err(why) => reading.bad(number, why),
         }
     }
+    let sessions = limits::rebased(sessions, |session| &mut session.starts.0, reading);
     reading.notes.push("answers were not recorded: no later prompt finds them".to_owned());
-    sessions
+    sessions.into_iter().map(|(_, session)| session).collect()
 }
 
 /// Which conversation a chat belongs to: that of its parent, or its own.
@@ -74,6 +75,7 @@ impl Row {
         if self.input_length == 0 || !self.timestamp.is_finite() || self.timestamp < 0.0 {
             return Err("no prompt, or no time".to_owned());
         }
+        limits::check_tokens(self.input_length, self.output_length)?;
         let piece = |(at, &id): (usize, &u64)| {
             let tokens = (self.input_length - at as u32 * block_tokens).min(block_tokens);
             Piece { content: mix(id ^ BLOCK), tokens }

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Deserialize;
 use warmroute_types::Micros;
 
-use super::{Reading, lines};
+use super::{Reading, limits, lines};
 use crate::random::mix;
 use crate::{Piece, Session, Thread, Turn, tokens};
 
@@ -41,24 +41,27 @@ const VERSION: u32 = 1;
 
 /// The conversations.
 pub fn read(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
-    let mut rows = rows(bytes, reading);
-    rows.sort_by_key(|row| row.at_us);
+    let mut rows = limits::rebased(rows(bytes, reading), |row| &mut row.at_us, reading);
+    rows.sort_by_key(|(_, row)| row.at_us);
     note_what_is_missing(&rows, reading);
     let usual = usual_output_tokens(&rows);
-    let mut talks = Talks { begins_us: rows.first().map_or(0, |row| row.at_us), ..Talks::default() };
-    rows.iter().for_each(|row| talks.add(row, row.output_tokens.unwrap_or(usual).max(1)));
+    let mut talks = Talks::default();
+    for (number, row) in &rows {
+        if let Err(why) = talks.add(row, row.output_tokens.unwrap_or(usual).max(1)) {
+            reading.bad(*number, why);
+        }
+    }
     talks.sessions
 }
 
-fn rows(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Row> {
+fn rows(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<(usize, Row)> {
     let mut rows = Vec::new();
     for (number, line) in lines::numbered(bytes) {
         match serde_json::from_slice::<Header>(line) {
             Ok(Header { warmroute_trace: VERSION }) => continue,
             Ok(header) => reading.bad(number, format!("version {} is not known", header.warmroute_trace)),
-            Err(_) => match serde_json::from_slice::<Row>(line) {
-                Ok(row) if row.prompt_tokens == 0 || row.spans.is_empty() => reading.bad(number, "no prompt"),
-                Ok(row) => rows.push(row),
+            Err(_) => match row(line) {
+                Ok(row) => rows.push((number, row)),
                 Err(why) => reading.bad(number, why),
             },
         }
@@ -66,19 +69,31 @@ fn rows(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Row> {
     rows
 }
 
-fn note_what_is_missing(rows: &[Row], reading: &mut Reading<'_>) {
+fn row(line: &[u8]) -> Result<Row, String> {
+    let row: Row = serde_json::from_slice(line).map_err(|why| why.to_string())?;
+    if row.prompt_tokens == 0 || row.spans.is_empty() {
+        return Err("no prompt".to_owned());
+    }
+    if row.took_us > limits::SPAN_MAX.0 {
+        return Err("it took months".to_owned());
+    }
+    limits::check_tokens(row.prompt_tokens, row.output_tokens.unwrap_or(0)).map(|()| row)
+}
+
+fn note_what_is_missing(rows: &[(usize, Row)], reading: &mut Reading<'_>) {
     let notes = &mut reading.notes;
+    let usual = usual_output_tokens(rows);
+    let rows = || rows.iter().map(|(_, row)| row);
     notes.push(
         "answers were not recorded: what the next turn has in their place is taken for them".to_owned(),
     );
-    let silent = rows.iter().filter(|row| row.output_tokens.is_none()).count();
+    let silent = rows().filter(|row| row.output_tokens.is_none()).count();
     if silent > 0 {
         notes.push(format!(
-            "of {silent} requests nobody said how long their answers were: the mean of the others is taken, {} tokens",
-            usual_output_tokens(rows)
+            "of {silent} requests nobody said how long their answers were: the mean of the others is taken, {usual} tokens"
         ));
     }
-    let models: HashSet<String> = rows.iter().map(|row| row.model.to_string()).collect();
+    let models: HashSet<String> = rows().map(|row| row.model.to_string()).collect();
     if models.len() > 1 {
         notes.push(format!(
             "requests for {} models were recorded: here every engine serves them all",
@@ -86,9 +101,9 @@ fn note_what_is_missing(rows: &[Row], reading: &mut Reading<'_>) {
         ));
     }
     // Engines leave a zero out: where some have said a number, nothing means none.
-    let said = rows.iter().any(|row| row.cached_tokens.is_some());
-    let cached: u64 = rows.iter().filter_map(|row| row.cached_tokens).map(u64::from).sum();
-    let asked: u64 = rows.iter().map(|row| u64::from(row.prompt_tokens)).sum();
+    let said = rows().any(|row| row.cached_tokens.is_some());
+    let cached: u64 = rows().filter_map(|row| row.cached_tokens).map(u64::from).sum();
+    let asked: u64 = rows().map(|row| u64::from(row.prompt_tokens)).sum();
     if said && asked > 0 {
         notes.push(format!(
             "when it was recorded, engines found {:.1} % of the prompt tokens in their caches",
@@ -98,8 +113,8 @@ fn note_what_is_missing(rows: &[Row], reading: &mut Reading<'_>) {
 }
 
 /// The mean over the answers whose length is known.
-fn usual_output_tokens(rows: &[Row]) -> u32 {
-    let known: Vec<u64> = rows.iter().filter_map(|row| row.output_tokens).map(u64::from).collect();
+fn usual_output_tokens(rows: &[(usize, Row)]) -> u32 {
+    let known: Vec<u64> = rows.iter().filter_map(|(_, row)| row.output_tokens).map(u64::from).collect();
     known.iter().sum::<u64>().checked_div(known.len() as u64).unwrap_or(1) as u32
 }
 
@@ -107,7 +122,6 @@ fn usual_output_tokens(rows: &[Row]) -> u32 {
 #[derive(Default)]
 struct Talks {
     sessions: Vec<Session>,
-    begins_us: u64,
     requests: u64,
     /// By hash: tokens of the span.
     weights: HashMap<u64, u32>,
@@ -128,16 +142,18 @@ struct Asked {
 }
 
 impl Talks {
-    fn add(&mut self, row: &Row, output_tokens: u32) {
+    fn add(&mut self, row: &Row, output_tokens: u32) -> Result<(), String> {
         self.weigh(row);
         let prompt = row.spans.iter().map(|(hash, _)| self.piece(*hash)).collect::<Vec<Piece>>();
+        // Its spans may weigh more than it says: other prompts had them first.
+        let own_tokens = tokens(&prompt);
+        limits::check_tokens(own_tokens, output_tokens)?;
         let parent = self.parent(row);
         // Whoever did not wait for the answer cannot repeat it.
         let waited = parent.filter(|(asked, _)| asked.ended_us <= row.at_us);
         if let Some((asked, spans)) = waited {
             self.answer(asked, &prompt[spans..]);
         }
-        let own_tokens = tokens(&prompt);
         let first_tokens = match (row.session, parent) {
             (Some(name), _) => *self.first_tokens.entry(name).or_insert(own_tokens),
             (None, Some((asked, _))) => self.turn(asked).thread.first_tokens,
@@ -147,6 +163,7 @@ impl Talks {
         let answer = vec![Piece { content: mix(self.requests ^ ANSWER), tokens: output_tokens }];
         self.requests += 1;
         self.place(row, waited.map(|(asked, _)| asked), Turn { think: Micros::ZERO, thread, prompt, answer });
+        Ok(())
     }
 
     /// Puts a turn behind the one it continues, if that is the last of its session; a branch is a session of its own, as is
@@ -160,8 +177,7 @@ impl Talks {
                 (asked.session, turns.len())
             }
             None => {
-                let starts = Micros(row.at_us - self.begins_us);
-                self.sessions.push(Session { starts, turns: vec![turn] });
+                self.sessions.push(Session { starts: Micros(row.at_us), turns: vec![turn] });
                 (self.sessions.len() - 1, 1)
             }
         };
@@ -180,7 +196,8 @@ impl Talks {
     /// Spreads what tokens the known spans leave over the bytes of the others.
     fn weigh(&mut self, row: &Row) {
         let known = row.spans.iter().map_while(|(hash, _)| self.weights.get(hash));
-        let (count, known_tokens) = known.fold((0, 0), |(count, sum), tokens| (count + 1, sum + tokens));
+        let (count, known_tokens) =
+            known.fold((0, 0_u32), |(count, sum), tokens| (count + 1, sum.saturating_add(*tokens)));
         let new = &row.spans[count..];
         let left = f64::from(row.prompt_tokens.saturating_sub(known_tokens));
         let bytes_all: u64 = new.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
@@ -283,6 +300,26 @@ mod tests {
         assert_eq!(prompts[2][1].tokens, 1, "no prompt ends in nothing");
         assert_eq!(tokens(&sessions[1].turns[0].answer), 4, "{notes:?}");
         assert!(notes.iter().any(|note| note.contains("of 1 requests")), "{notes:?}");
+    }
+
+    #[test]
+    fn hostile_numbers_are_bad_lines() {
+        let good = line(u64::MAX - 9, 100, "1", "[[1,256]]");
+        let known = "[1,256],".repeat(200_000);
+        for (bad, what) in [
+            (line(5, 100, "1", "[[2,256]]"), "a stamp of another age"),
+            (line(u64::MAX, 4_000_000_000, "4000000000", "[[2,4000000000],[3,4000000000]]"), "tokens"),
+            (line(u64::MAX, 9, "1", &format!("[{known}[9,1]]")), "a known span, again and again"),
+            (
+                line(u64::MAX, 9, "1", "[[2,1]]")
+                    .replace("\"took_us\":500", "\"took_us\":18446744073709551615"),
+                "took",
+            ),
+        ] {
+            let lines = format!("{good}{good}{bad}");
+            let (sessions, _, total) = sessions(&lines);
+            assert_eq!((sessions.len(), total), (2, 1), "{what}");
+        }
     }
 
     #[test]

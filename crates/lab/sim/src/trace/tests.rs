@@ -82,7 +82,44 @@ fn bailians_chats_stay_together() {
     assert_eq!(trace.format, TraceFormat::Bailian);
     let key = |at: usize| trace.sessions[at].turns[0].thread.key.unwrap();
     assert!(key(0) == key(2) && key(0) != key(1));
-    assert_eq!(trace.sessions[2].starts, Micros::from_millis(2_250));
+    assert_eq!(trace.sessions[2].starts, Micros::from_millis(1_750), "since the first");
+}
+
+#[test]
+fn hostile_stamps_and_lengths_are_bad_lines_in_every_format() {
+    let mooncake = |at: &str, input: u64, output: u64| {
+        format!(r#"{{"timestamp":{at},"input_length":{input},"output_length":{output},"hash_ids":[1]}}"#)
+            + "\n"
+    };
+    let azure = |rows: &str| {
+        format!(
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-30 23:59:59,9,9\n2023-12-01 00:00:00,9,9\n{rows}\n"
+        )
+    };
+    let brix = |at: &str, output: u64| {
+        format!(r#"{{"timestamp":{at},"requests":[{{"prompt":"I am","Output Length":{output}}}]}}"#) + "\n"
+    };
+    let unix = [mooncake("1700000000000", 9, 9), mooncake("1700000001000", 9, 9)].concat();
+    let ticks = [brix("1700000000000", 9), brix("1700000001000", 9)].concat();
+    for (name, text) in [
+        ("answer", format!("{unix}{}", mooncake("1700000000000", 9, 4_294_967_295))),
+        ("far", format!("{unix}{}", mooncake("1e300", 9, 9))),
+        ("zero", format!("{unix}{}", mooncake("0", 9, 9))),
+        ("azure-tokens", azure("2023-12-01 00:00:00,4294967295,4294967295")),
+        ("azure-year", azure("9999-12-01 00:00:00,9,9")),
+        ("brix-answer", format!("{ticks}{}", brix("1700000000000", 4_294_967_295))),
+        ("brix-far", format!("{ticks}{}", brix("1e300", 9))),
+    ] {
+        let trace = trace(name, &text);
+        let starts: Vec<Micros> = trace.sessions.iter().map(|session| session.starts).collect();
+        assert_eq!(starts, [Micros::ZERO, Micros::from_secs(1)], "{name}");
+        assert_eq!((trace.bad_lines_total, trace.bad_lines.len()), (1, 1), "{name}");
+        let line = text.trim_end().lines().count();
+        assert_eq!(trace.bad_lines[0].line, line, "{name}");
+    }
+    let lm =
+        trace("lm-answer", r#"[{"input":"a","output_length":5},{"input":"b","output_length":4294967295}]"#);
+    assert_eq!((lm.sessions.len(), lm.bad_lines_total), (1, 1));
 }
 
 #[test]

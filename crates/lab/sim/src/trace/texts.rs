@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use warmroute_types::Micros;
 
 use super::text::{Message, Role, Timing, pieces, session, single};
-use super::{Passages, Reading, TraceFormat, TraceOptions, lines};
+use super::{Passages, Reading, TraceFormat, TraceOptions, limits, lines};
 use crate::{Session, mix};
 
 /// Tokens of an answer where none was recorded: about ShareGPT's mean.
@@ -103,11 +103,15 @@ struct Accumulated {
 }
 
 fn lm_benchmark(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
-    let rows = items::<Accumulated>(bytes, reading);
-    let request = |(number, row): (u64, Accumulated)| {
-        single(&[Message { role: Role::User, text: row.input }], number, row.output_length, timing.start())
-    };
-    (0..).zip(rows).map(request).collect()
+    let mut sessions = Vec::new();
+    for (number, row) in (0_u64..).zip(items::<Accumulated>(bytes, reading)) {
+        let message = Message { role: Role::User, text: row.input };
+        match limits::check_tokens(0, row.output_length) {
+            Ok(()) => sessions.push(single(&[message], number, row.output_length, timing.start())),
+            Err(why) => reading.bad(number as usize + 1, format!("item {}: {why}", number + 1)),
+        }
+    }
+    sessions
 }
 
 #[derive(Deserialize)]
@@ -129,18 +133,17 @@ fn aibrix(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
     for (line, tick) in lines::parse::<Tick>(bytes, reading) {
         let starts = Micros::from_millis_f64(tick.timestamp);
         for request in tick.requests {
+            if let Err(why) = limits::check_tokens(0, request.output_length) {
+                reading.bad(line, why);
+                continue;
+            }
             let message = Message { role: Role::User, text: request.prompt };
-            sessions.push(single(
-                &[message],
-                (line as u64) << 20 | sessions.len() as u64,
-                request.output_length,
-                starts,
-            ));
+            let number = (line as u64) << 20 | sessions.len() as u64;
+            sessions.push((line, single(&[message], number, request.output_length, starts)));
         }
     }
-    let first = sessions.iter().map(|session: &Session| session.starts).min().unwrap_or_default();
-    sessions.iter_mut().for_each(|session| session.starts = session.starts.since(first));
-    sessions
+    let sessions = limits::rebased(sessions, |session| &mut session.starts.0, reading);
+    sessions.into_iter().map(|(_, session)| session).collect()
 }
 
 #[derive(Deserialize)]

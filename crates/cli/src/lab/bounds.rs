@@ -27,6 +27,9 @@ pub fn run(args: &BoundsArgs) -> anyhow::Result<()> {
     text += &spread("zero-queue floor, TTFT", &bounds.zero_queue_ttft_ms);
     text += &spread("zero-queue floor, end to end", &bounds.zero_queue_e2e_ms);
     text += &spread("central queue (reference), TTFT", &bounds.central_queue_ttft_ms);
+    if bounds.is_closed_loop {
+        text += "note: clients wait for answers, each router's for another while: pooled Belady and LRU are about right, no bounds\n";
+    }
     scene.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     output::print(&text)
 }

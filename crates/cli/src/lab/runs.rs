@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warmroute_report::{Load, Point};
-use warmroute_sim::{Record, Rule, Slo, Summary};
+use warmroute_sim::{Bounds, Record, Rule, Slo, Summary};
 
 use super::args::{ContestArgs, Toggle};
 use super::exec::{self, Trouble};
@@ -49,11 +49,11 @@ impl Contest {
     /// From flags; `first_seed` is the scene's.
     pub fn new(args: &ContestArgs, first_seed: u64) -> anyhow::Result<Contest> {
         let trouble = Trouble::default();
-        let named: Vec<&String> = args.policies.iter().chain(&args.policy).collect();
-        let names = match &named[..] {
-            [] => POLICIES.map(str::to_owned).to_vec(),
-            _ => named.into_iter().cloned().collect(),
-        };
+        let names = named(args);
+        // Its runs would look like more seeds of one policy.
+        if let Some(at) = (1..names.len()).find(|&at| names[..at].contains(&names[at])) {
+            anyhow::bail!("{} is compared with itself: every policy is given once", names[at]);
+        }
         let rule = |name: &String| match name.strip_prefix("exec:") {
             Some(program) => exec::rule(name, program, &trouble),
             None => Ok(Rule::parse(name)?),
@@ -78,25 +78,20 @@ impl Contest {
     pub fn run(&self, scene: &Scene, keep: Keep, bar: &ProgressBar) -> anyhow::Result<Ran> {
         let jobs: Vec<(&Rule, u64)> =
             self.rules.iter().flat_map(|rule| self.seeds.clone().map(move |seed| (rule, seed))).collect();
-        let done: Mutex<Vec<Option<anyhow::Result<Done>>>> = Mutex::new(jobs.iter().map(|_| None).collect());
-        let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..self.threads.min(jobs.len()) {
-                scope.spawn(|| {
-                    while let index = next.fetch_add(1, Ordering::Relaxed)
-                        && let Some((rule, seed)) = jobs.get(index)
-                    {
-                        let one = self.one(scene, rule, *seed, keep);
-                        done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(one);
-                        bar.inc(1);
-                    }
-                });
-            }
+        let done = side_by_side(self.threads, &jobs, |&(rule, seed)| {
+            let one = (!self.is_void()).then(|| self.one(scene, rule, seed, keep));
+            bar.inc(1);
+            one
         });
         if let Some(what) = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take() {
             anyhow::bail!("the foreign policy failed: {what}");
         }
-        self.gather(scene, done.into_inner().unwrap_or_else(PoisonError::into_inner))
+        self.gather(scene, done)
+    }
+
+    /// Whether a foreign rule has failed: what it would still choose means nothing.
+    fn is_void(&self) -> bool {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn one(&self, scene: &Scene, rule: &Rule, seed: u64, keep: Keep) -> anyhow::Result<Done> {
@@ -118,11 +113,44 @@ impl Contest {
         }
         let requests = ran.point.summaries.iter().map(|summary| summary.requests).max().unwrap_or(0);
         if self.bounds == Toggle::On && requests <= BOUNDS_REQUESTS_MAX {
-            let seed = self.seeds.start;
-            ran.point.bounds = Some(warmroute_sim::bounds(&scene.config, scene.sessions(seed))?);
+            ran.point.bounds = self.bounds_of(scene)?;
         }
         Ok(ran)
     }
+
+    /// The mean over the seeds, as the figures that stand beside it are.
+    fn bounds_of(&self, scene: &Scene) -> anyhow::Result<Option<Bounds>> {
+        let seeds: Vec<u64> = self.seeds.clone().collect();
+        let all = side_by_side(self.threads, &seeds, |&seed| {
+            warmroute_sim::bounds(&scene.config, scene.sessions(seed))
+        });
+        Ok(Bounds::mean_of(&all.into_iter().collect::<Result<Vec<_>, _>>()?))
+    }
+}
+
+/// The policies that the flags name, or those that everybody would compare.
+pub fn named(args: &ContestArgs) -> Vec<String> {
+    let named: Vec<String> = args.policies.iter().chain(&args.policy).cloned().collect();
+    if named.is_empty() { POLICIES.map(str::to_owned).to_vec() } else { named }
+}
+
+/// Does the work for each item, on so many threads; the results are in the order of the items.
+fn side_by_side<I: Sync, T: Send>(threads: usize, items: &[I], work: impl Fn(&I) -> T + Sync) -> Vec<T> {
+    let done: Mutex<Vec<Option<T>>> = Mutex::new(items.iter().map(|_| None).collect());
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(items.len()) {
+            scope.spawn(|| {
+                while let index = next.fetch_add(1, Ordering::Relaxed)
+                    && let Some(item) = items.get(index)
+                {
+                    let one = work(item);
+                    done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(one);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
 }
 
 struct Done {

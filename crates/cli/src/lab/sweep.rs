@@ -7,7 +7,7 @@ use warmroute_sim::View;
 
 use super::args::{ContestArgs, SceneArgs, SweepArgs};
 use super::output;
-use super::runs::{Contest, Keep, progress_bar};
+use super::runs::{Contest, Keep, named, progress_bar};
 use super::scene::{self, Scene};
 
 /// What can be varied.
@@ -56,8 +56,10 @@ struct Range {
 pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
     let ranges = args.over.iter().map(|over| Range::parse(over)).collect::<anyhow::Result<Vec<_>>>()?;
     anyhow::ensure!(ranges.len() <= 2, "--over can be given twice at most");
-    let points: Vec<_> =
-        combinations(&ranges).into_iter().map(|values| Setting::of(args, &ranges, values)).collect();
+    let points: Vec<_> = combinations(&ranges)
+        .into_iter()
+        .map(|values| Setting::of(args, &ranges, values))
+        .collect::<anyhow::Result<_>>()?;
     // Before anything runs: a point that cannot be is no news for the end of an hour.
     points.iter().try_for_each(|point| scene::world(&point.scene).map(drop))?;
     let bar =
@@ -74,7 +76,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
         let scene = Scene::new(&scene, args.contest.seeds)?;
         let mut ran = contest.run(&scene, Keep::Summaries, &bar)?;
         // A policy whose weights are varied is one policy to the reader.
-        ran.point.summaries.iter_mut().for_each(|summary| summary.policy = plain(&summary.policy));
+        ran.point.summaries.iter_mut().for_each(|summary| summary.policy = plain(&summary.policy, &ranges));
         ran.point.values = values;
         report.points.push(ran.point);
         report.notes = scene.notes;
@@ -96,12 +98,16 @@ struct Setting {
 }
 
 impl Setting {
-    fn of(args: &SweepArgs, ranges: &[Range], values: Vec<f64>) -> Setting {
+    fn of(args: &SweepArgs, ranges: &[Range], values: Vec<f64>) -> anyhow::Result<Setting> {
         let (mut scene, mut contest) = (args.scene.clone(), args.contest.clone());
+        (contest.policies, contest.policy) = (named(&args.contest), Vec::new());
         for (range, &value) in ranges.iter().zip(&values) {
-            range.parameter.set(value, &mut scene, &mut contest);
+            match range.parameter.knob() {
+                Some(knob) => knob.set(value, &mut contest.policies)?,
+                None => range.parameter.set(value, &mut scene),
+            }
         }
-        Setting { values, scene, contest }
+        Ok(Setting { values, scene, contest })
     }
 }
 
@@ -128,12 +134,41 @@ fn combinations(ranges: &[Range]) -> Vec<Vec<f64>> {
     })
 }
 
-/// A policy's name without the parameters that the sweep has set.
-fn plain(policy: &str) -> String {
-    let kept = policy
-        .split(':')
-        .filter(|part| !["affinity=", "queue=", "threshold="].iter().any(|set| part.starts_with(set)));
-    kept.collect::<Vec<_>>().join(":")
+/// A policy's name without the parameters that the sweep has set. Those that it was given stay: they tell it from others.
+fn plain(policy: &str, ranges: &[Range]) -> String {
+    let knobs = ranges.iter().filter_map(|range| range.parameter.knob());
+    knobs.filter(|knob| knob.is_of(policy)).fold(policy.to_owned(), |policy, knob| knob.taken_off(&policy))
+}
+
+/// A policy's own parameter.
+#[derive(Clone, Copy)]
+struct Knob {
+    kind: &'static str,
+    key: &'static str,
+}
+
+impl Knob {
+    /// Sets it for every policy of its kind, whatever it was.
+    fn set(self, value: f64, policies: &mut [String]) -> anyhow::Result<()> {
+        let Knob { kind, key } = self;
+        anyhow::ensure!(
+            policies.iter().any(|policy| self.is_of(policy)),
+            "--over {key} varies {kind}, which is not among the policies: nothing would change"
+        );
+        for policy in policies.iter_mut().filter(|policy| self.is_of(policy)) {
+            *policy = format!("{}:{key}={value}", self.taken_off(policy));
+        }
+        Ok(())
+    }
+
+    fn is_of(self, policy: &str) -> bool {
+        policy.split(':').next().is_some_and(|name| name.replace('-', "_") == self.kind)
+    }
+
+    fn taken_off(self, policy: &str) -> String {
+        let is_other = |part: &&str| part.split_once('=').is_none_or(|(key, _)| key != self.key);
+        policy.split(':').filter(is_other).collect::<Vec<_>>().join(":")
+    }
 }
 
 impl Range {
@@ -155,7 +190,17 @@ impl Range {
 }
 
 impl Parameter {
-    fn set(self, value: f64, scene: &mut SceneArgs, contest: &mut ContestArgs) {
+    /// What it is of a policy, if it is no part of the scene.
+    fn knob(self) -> Option<Knob> {
+        match self {
+            Parameter::Affinity => Some(Knob { kind: "weighted_score", key: "affinity" }),
+            Parameter::Queue => Some(Knob { kind: "weighted_score", key: "queue" }),
+            Parameter::Threshold => Some(Knob { kind: "cache_aware", key: "threshold" }),
+            _ => None,
+        }
+    }
+
+    fn set(self, value: f64, scene: &mut SceneArgs) {
         match self {
             Parameter::Rate => scene.traffic.rate_scale *= value,
             Parameter::Workers => scene.workers = value as usize,
@@ -167,18 +212,8 @@ impl Parameter {
             Parameter::Lag => scene.event_lag_ms = value,
             Parameter::Loss => scene.event_loss = value,
             Parameter::Routers => scene.routers = value as usize,
-            Parameter::Affinity => set_policy(contest, "weighted_score", "affinity", value),
-            Parameter::Queue => set_policy(contest, "weighted_score", "queue", value),
-            Parameter::Threshold => set_policy(contest, "cache_aware", "threshold", value),
-        }
-    }
-}
-
-/// Sets a parameter of every policy of a kind.
-fn set_policy(contest: &mut ContestArgs, kind: &str, key: &str, value: f64) {
-    for policy in contest.policies.iter_mut().chain(&mut contest.policy) {
-        if policy.split(':').next().is_some_and(|name| name.replace('-', "_") == kind) {
-            *policy = format!("{policy}:{key}={value}");
+            // Of policies, see `knob`.
+            Parameter::Affinity | Parameter::Queue | Parameter::Threshold => {}
         }
     }
 }
@@ -199,8 +234,27 @@ mod tests {
     }
 
     #[test]
-    fn a_swept_policy_keeps_its_name() {
-        assert_eq!(plain("weighted_score:affinity=3:queue=1"), "weighted_score");
-        assert_eq!(plain("cache_aware:preset=balanced:threshold=0.5"), "cache_aware:preset=balanced");
+    fn a_policy_loses_of_its_name_only_what_is_swept() {
+        let swept = |over: &[&str]| over.iter().map(|text| Range::parse(text).unwrap()).collect::<Vec<_>>();
+        let both = "weighted_score:affinity=3:queue=1";
+        for (policy, over, name) in [
+            (both, &["affinity=1", "queue=1"][..], "weighted_score"),
+            (both, &["affinity=1"], "weighted_score:queue=1"),
+            (both, &["rate=1", "threshold=1"], both),
+            ("cache_aware:preset=balanced:threshold=0.5", &["threshold=1"], "cache_aware:preset=balanced"),
+            ("exec:./queue=3", &["queue=1"], "exec:./queue=3"),
+        ] {
+            assert_eq!(plain(policy, &swept(over)), name, "{over:?}");
+        }
+    }
+
+    #[test]
+    fn a_knob_is_set_once_and_only_where_it_is() {
+        let knob = Parameter::Affinity.knob().unwrap();
+        let mut policies = ["weighted-score:affinity=1:queue=2", "random"].map(str::to_owned);
+        knob.set(3.0, &mut policies).unwrap();
+        assert_eq!(policies, ["weighted-score:queue=2:affinity=3", "random"]);
+        let error = knob.set(3.0, &mut policies[1..]).unwrap_err().to_string();
+        assert!(error.contains("--over affinity varies weighted_score"), "{error}");
     }
 }

@@ -141,6 +141,32 @@ fn a_sweep_has_a_point_for_every_pair() {
 }
 
 #[test]
+fn policies_that_differ_in_what_is_not_swept_stay_apart() {
+    let folder = Folder::new("apart");
+    let out = folder.file("out.json");
+    let policies = "weighted_score:affinity=0,weighted_score:affinity=4";
+    let words = ["sweep", "--policies", policies, "--over", "rate=1", "--bounds", "off", "--json", &out];
+    lab(&[&words[..], &SMALL].concat()).unwrap();
+    let point = &json(&out)["points"][0];
+    let names: Vec<_> = [0, 1].map(|run| point["results"][run]["policy"].as_str().unwrap()).to_vec();
+    assert_eq!(names.join(","), policies);
+}
+
+#[test]
+fn bounds_beside_several_seeds_are_the_mean_of_theirs() {
+    let folder = Folder::new("bounds");
+    let belady = |words: &[&str]| {
+        let out = folder.file("out.json");
+        lab(&[words, &SMALL, &["--kv-tokens", "20000", "--json", &out]].concat()).unwrap();
+        json(&out)["bounds"]["pooled_belady_token_hit_ratio"].as_f64().unwrap()
+    };
+    let both = belady(&["simulate", "--policies", "random", "--seeds", "2"]);
+    let (one, two) = (belady(&["bounds", "--seed", "1"]), belady(&["bounds", "--seed", "2"]));
+    assert_ne!(one, two);
+    assert!((both - (one + two) / 2.0).abs() < 1e-12, "{both}: {one} {two}");
+}
+
+#[test]
 fn a_policy_may_be_any_program_and_a_broken_one_is_told() {
     let folder = Folder::new("exec");
     let program = |name: &str, script: &str| {
@@ -188,6 +214,23 @@ fn flags_that_make_no_sense_are_refused() {
         (&["simulate", "--trace", "/no/such/file"], "/no/such/file"),
         (&["sweep", "--workload", "short", "--over", "size=1"], "known are"),
         (&["bounds", "--workload", "short", "--rate-scale", "0"], "above 0"),
+        (&["simulate", "--workload", "short", "--policies", "random,random"], "compared with itself"),
+        (
+            &["sweep", "--workload", "short", "--policies", "random", "--over", "threshold=0.5"],
+            "--over threshold varies cache_aware",
+        ),
+        (
+            &[
+                "sweep",
+                "--workload",
+                "short",
+                "--policies",
+                "weighted_score:queue=1,weighted_score:queue=2",
+                "--over",
+                "queue=3",
+            ],
+            "compared with itself",
+        ),
     ] {
         let error = format!("{:#}", lab(words).unwrap_err());
         assert!(error.contains(why), "{words:?}: {error}");

@@ -104,7 +104,7 @@ const MEASURES: [Measure; 4] = [
     },
     Measure {
         caption: "Prompt tokens found in a cache",
-        about: "Higher is better. Dashed: the most any router could find (pooled Belady).",
+        about: "Higher is better. Dashed: pooled Belady, the most any router could find; only about, where clients wait for answers.",
         label: "token hit",
         words: percent,
         tick_words: percent,

@@ -28,7 +28,7 @@ pub struct Point {
     pub values: Vec<f64>,
     /// One for each policy and seed.
     pub summaries: Vec<Summary>,
-    /// For the first seed, where they were computed.
+    /// The mean over the seeds, where they were computed.
     pub bounds: Option<Bounds>,
 }
 

@@ -5,8 +5,10 @@ use warmroute_sim::Bounds;
 use crate::figures::{Figures, count, duration, percent, with_confidence};
 use crate::report::{Point, Report};
 
+const COLUMNS: usize = 12;
+
 /// Heads of the columns.
-pub(crate) const HEADS: [&str; 11] = [
+pub(crate) const HEADS: [&str; COLUMNS] = [
     "policy",
     "TTFT mean",
     "p50",
@@ -15,15 +17,18 @@ pub(crate) const HEADS: [&str; 11] = [
     "TPOT",
     "token hit",
     "of Belady",
+    "of LRU",
     "stale",
     "max/mean",
     "goodput/s",
 ];
 
 /// One policy's cells.
-pub(crate) fn cells(policy: &str, figures: &Figures, bounds: Option<&Bounds>) -> [String; 11] {
-    let belady = bounds.map(|bounds| bounds.pooled_belady_token_hit_ratio).filter(|belady| *belady > 0.0);
-    let of_belady = belady.map_or("–".to_owned(), |belady| percent(figures.token_hit_ratio.mean / belady));
+pub(crate) fn cells(policy: &str, figures: &Figures, bounds: Option<&Bounds>) -> [String; COLUMNS] {
+    let share_of = |of: fn(&Bounds) -> f64| {
+        let most = bounds.map(of).filter(|most| *most > 0.0);
+        most.map_or("–".to_owned(), |most| percent(figures.token_hit_ratio.mean / most))
+    };
     [
         policy.to_owned(),
         with_confidence(figures.ttft_mean_ms, duration),
@@ -32,7 +37,8 @@ pub(crate) fn cells(policy: &str, figures: &Figures, bounds: Option<&Bounds>) ->
         with_confidence(figures.ttft_p99_ms, duration),
         duration(figures.tpot_mean_ms.mean),
         with_confidence(figures.token_hit_ratio, percent),
-        of_belady,
+        share_of(|bounds| bounds.pooled_belady_token_hit_ratio),
+        share_of(|bounds| bounds.pooled_lru_token_hit_ratio),
         percent(figures.stale_ratio.mean),
         format!("{:.2}", figures.load_max_over_mean.mean),
         count(figures.goodput_rps.mean),
@@ -44,10 +50,12 @@ pub(crate) fn bound_rows(bounds: &Bounds) -> [(&'static str, String); 5] {
     let spread = |spread: &warmroute_sim::Spread| {
         format!("mean {}, p99 {}", duration(spread.mean), duration(spread.p99))
     };
+    let about = if bounds.is_closed_loop { " (about: clients wait for answers)" } else { "" };
+    let pooled = |share: f64| format!("{}{about}", percent(share));
     [
         ("infinite cache, token hit", percent(bounds.infinite_cache_token_hit_ratio)),
-        ("pooled Belady, token hit", percent(bounds.pooled_belady_token_hit_ratio)),
-        ("pooled LRU, token hit", percent(bounds.pooled_lru_token_hit_ratio)),
+        ("pooled Belady, token hit", pooled(bounds.pooled_belady_token_hit_ratio)),
+        ("pooled LRU, token hit", pooled(bounds.pooled_lru_token_hit_ratio)),
         ("zero-queue floor, TTFT", spread(&bounds.zero_queue_ttft_ms)),
         ("central queue (a reference, prefill only), TTFT", spread(&bounds.central_queue_ttft_ms)),
     ]
@@ -86,10 +94,10 @@ pub fn table(report: &Report) -> String {
 }
 
 /// The first column to the left, the others to the right.
-fn aligned(rows: &[[String; 11]]) -> String {
+fn aligned(rows: &[[String; COLUMNS]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..11).map(width).collect();
-    let line = |row: &[String; 11]| {
+    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
+    let line = |row: &[String; COLUMNS]| {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
             0 => format!("{cell:<width$}"),
             _ => format!("{cell:>width$}"),

@@ -9,7 +9,9 @@
 //! * **central queue**: all prefills, with Belady's misses, first come first served by the next free engine, without any
 //!   decoding. A reference, not a bound: a cleverer order can beat it, and decoding slows every real fleet.
 //!
-//! Sessions run closed loop here too: a turn comes after the answer that the zero-queue floor gives it.
+//! Sessions run closed loop here too: a turn comes after the answer that the zero-queue floor gives it. In a run it comes later,
+//! by another while for each router, so the order of requests is another one. Then Belady and LRU are a reference, not a bound: a
+//! router whose order is luckier may find a little more. With sessions of one turn the order is everybody's.
 
 mod access;
 mod belady;
@@ -26,6 +28,8 @@ use crate::{Session, Spread};
 pub struct Bounds {
     /// Requests that they are of.
     pub requests: usize,
+    /// Whether a session has several turns: then pooled Belady and LRU are a reference only.
+    pub is_closed_loop: bool,
     /// Prompt tokens found, of all.
     pub infinite_cache_token_hit_ratio: f64,
     /// The same.
@@ -43,6 +47,8 @@ pub struct Bounds {
 /// Computes them for the requests that a fleet is given.
 pub fn bounds(config: &Config, sessions: impl Iterator<Item = Session>) -> Result<Bounds, BadConfig> {
     config.validate()?;
+    let mut is_closed_loop = false;
+    let sessions = sessions.inspect(|session| is_closed_loop |= session.turns.len() > 1);
     let accesses = access::accesses(config, sessions);
     let block_tokens = config.fleet[0].block_size;
     let pooled_blocks =
@@ -63,6 +69,7 @@ pub fn bounds(config: &Config, sessions: impl Iterator<Item = Session>) -> Resul
         |values: &mut dyn Iterator<Item = u64>| Spread::of(values.map(|us| us as f64 / 1_000.0).collect());
     Ok(Bounds {
         requests: accesses.len(),
+        is_closed_loop,
         infinite_cache_token_hit_ratio: ratio(&infinite),
         pooled_belady_token_hit_ratio: ratio(&belady),
         pooled_lru_token_hit_ratio: ratio(&lru),
@@ -70,6 +77,25 @@ pub fn bounds(config: &Config, sessions: impl Iterator<Item = Session>) -> Resul
         zero_queue_e2e_ms: ms(&mut accesses.iter().map(|access| access.e2e.0)),
         central_queue_ttft_ms: ms(&mut queueing::central(config, &accesses, &belady).into_iter()),
     })
+}
+
+impl Bounds {
+    /// The means over several seeds, to be held against means over the same; `None` of none.
+    pub fn mean_of(all: &[Bounds]) -> Option<Bounds> {
+        let count = all.len() as f64;
+        let mean = |of: fn(&Bounds) -> f64| all.iter().map(of).sum::<f64>() / count;
+        let spread = |of: fn(&Bounds) -> Spread| Spread::mean_of(&all.iter().map(of).collect::<Vec<_>>());
+        (!all.is_empty()).then(|| Bounds {
+            requests: mean(|one| one.requests as f64).round() as usize,
+            is_closed_loop: all.iter().any(|one| one.is_closed_loop),
+            infinite_cache_token_hit_ratio: mean(|one| one.infinite_cache_token_hit_ratio),
+            pooled_belady_token_hit_ratio: mean(|one| one.pooled_belady_token_hit_ratio),
+            pooled_lru_token_hit_ratio: mean(|one| one.pooled_lru_token_hit_ratio),
+            zero_queue_ttft_ms: spread(|one| one.zero_queue_ttft_ms),
+            zero_queue_e2e_ms: spread(|one| one.zero_queue_e2e_ms),
+            central_queue_ttft_ms: spread(|one| one.central_queue_ttft_ms),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -80,6 +106,24 @@ mod tests {
 
     fn sessions(workload: Workload) -> impl Iterator<Item = Session> {
         workload.sessions(Scale { requests: Some(1_500), ..Scale::default() })
+    }
+
+    #[test]
+    fn bounds_of_several_seeds_are_their_mean_and_know_whether_clients_wait() {
+        let config = Config::new(Profile::Llama3_1_8b, 2);
+        let of = |workload: Workload, seed| {
+            let scale = Scale { requests: Some(200), seed, ..Scale::default() };
+            bounds(&config, workload.sessions(scale)).unwrap()
+        };
+        let (one, other) = (of(Workload::Sharegpt, 1), of(Workload::Sharegpt, 2));
+        let mean = Bounds::mean_of(&[one.clone(), other.clone()]).unwrap();
+        let half = |of: fn(&Bounds) -> f64| (of(&one) + of(&other)) / 2.0 - of(&mean);
+        assert_ne!(one.pooled_belady_token_hit_ratio, other.pooled_belady_token_hit_ratio);
+        assert!(half(|bounds| bounds.pooled_belady_token_hit_ratio).abs() < 1e-12);
+        assert!(half(|bounds| bounds.zero_queue_ttft_ms.p99).abs() < 1e-9);
+        assert_eq!(Bounds::mean_of(std::slice::from_ref(&one)), Some(one.clone()));
+        assert_eq!(Bounds::mean_of(&[]), None);
+        assert!(mean.is_closed_loop && !of(Workload::Unique, 1).is_closed_loop);
     }
 
     #[test]

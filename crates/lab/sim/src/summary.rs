@@ -49,6 +49,14 @@ impl Spread {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         Spread { mean, p50: at(50.0), p90: at(90.0), p95: at(95.0), p99: at(99.0) }
     }
+
+    /// Of several, figure by figure.
+    pub fn mean_of(all: &[Spread]) -> Spread {
+        let mean = |of: fn(&Spread) -> f64| all.iter().map(of).sum::<f64>() / all.len().max(1) as f64;
+        let [p50, p90, p95, p99] =
+            [mean(|one| one.p50), mean(|one| one.p90), mean(|one| one.p95), mean(|one| one.p99)];
+        Spread { mean: mean(|one| one.mean), p50, p90, p95, p99 }
+    }
 }
 
 /// One policy on one fleet with one seed.

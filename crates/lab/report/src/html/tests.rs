@@ -98,6 +98,9 @@ fn every_policy_is_in_every_form() {
         }
     }
     assert!(markdown(&report).contains("warmroute lab simulate"));
+    assert!(
+        table(&report).contains("of LRU") && table(&report).contains("(about: clients wait for answers)")
+    );
 }
 
 #[test]

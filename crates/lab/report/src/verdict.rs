@@ -1,5 +1,7 @@
 //! The answer in a sentence or two.
 
+use warmroute_sim::{Estimate, Summary};
+
 use crate::figures::{Figures, count, duration, percent};
 use crate::report::{Point, Report, Sweep};
 
@@ -58,8 +60,10 @@ fn compare(report: &Report, point: &Point, at: &str) -> Option<String> {
     let (best, figures) = ranked[0];
     let ttft = duration(figures.ttft_mean_ms.mean);
     let hit = percent(figures.token_hit_ratio.mean);
+    // One run is an anecdote.
+    let once = if figures.ttft_mean_ms.within.is_none() { " in one run" } else { "" };
     let mut sentence = format!(
-        "{at}{best} gives the first token soonest: {ttft} on average, with {hit} of prompt tokens found in caches"
+        "{at}{best} gives the first token soonest{once}: {ttft} on average, with {hit} of prompt tokens found in caches"
     );
     if best != first && point.is_answered(first) {
         let less = 1.0 - figures.ttft_mean_ms.mean / baseline.ttft_mean_ms.mean;
@@ -68,19 +72,35 @@ fn compare(report: &Report, point: &Point, at: &str) -> Option<String> {
     }
     if let Some(bounds) = &point.bounds {
         let belady = bounds.pooled_belady_token_hit_ratio;
+        // Where clients wait for answers, requests come in another order than Belady's.
+        let about = if bounds.is_closed_loop { "about " } else { "" };
         if belady > 0.0 {
-            sentence += &format!("; no router could find more than {}", percent(belady));
+            sentence += &format!("; no router could find more than {about}{}", percent(belady));
         }
     }
-    if is_close(&ranked) {
-        sentence += &format!(". {} is within its confidence", ranked[1].0);
+    let rivals: Vec<&str> =
+        ranked[1..].iter().map(|(policy, _)| *policy).filter(|rival| is_close(point, best, rival)).collect();
+    match &rivals[..] {
+        [] => {}
+        [rival] => sentence += &format!(". {rival} may be as soon, within 95 % confidence"),
+        [rivals @ .., last] => {
+            let rivals = rivals.join(", ");
+            sentence += &format!(". {rivals} and {last} may be as soon, within 95 % confidence");
+        }
     }
     Some(sentence + ".")
 }
 
-/// Whether the second could be the best as well.
-fn is_close(ranked: &[(&str, Figures)]) -> bool {
-    let [(_, best), (_, second), ..] = ranked else { return false };
-    let doubt = best.ttft_mean_ms.within.unwrap_or(0.0) + second.ttft_mean_ms.within.unwrap_or(0.0);
-    second.ttft_mean_ms.mean - best.ttft_mean_ms.mean < doubt
+/// Whether a policy could be as good as the best. Both had the same arrivals with each seed, so it is their difference seed by seed
+/// that is sure or not, however much seeds differ among themselves. One seed says nothing.
+fn is_close(point: &Point, best: &str, rival: &str) -> bool {
+    let later = |run: &Summary| {
+        let same_seed = point.of(best).find(|other| other.seed == run.seed)?;
+        Some(run.ttft_ms.mean - same_seed.ttft_ms.mean)
+    };
+    let difference = Estimate::of(&point.of(rival).filter_map(later).collect::<Vec<_>>());
+    difference.within.is_some_and(|within| difference.mean <= within)
 }
+
+#[cfg(test)]
+mod tests;

@@ -114,6 +114,9 @@ fn who_answers_few_is_no_winner_and_what_was_lost_is_said() {
     let page = html(&report);
     assert!(page.contains("round_robin gives the first token soonest"));
     assert!(page.contains("cache_aware: 20000 of"));
+    assert!(page.contains("<tr class=\"best\"><td>round_robin</td>"), "marked as the verdict says");
+    assert_eq!(page.matches("class=\"best\"").count(), 1);
     lose(&mut report, "round_robin");
-    assert!(html(&report).contains("nothing to compare"));
+    let page = html(&report);
+    assert!(page.contains("nothing to compare") && !page.contains("class=\"best\""));
 }

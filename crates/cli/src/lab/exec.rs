@@ -1,28 +1,39 @@
 //! A policy in any language: one JSON object a line in, one out.
 //!
-//! The program is started once for each router of each run, so it may remember what it likes. What it is told and what it may
-//! answer is exactly what a policy in Rust sees and says.
+//! ```text
+//!   {"prompt_tokens": 900, "session_key": 7, …, "candidates": [{"overlap_tokens": 640, "estimate": {…}, …}, …]}  ──►  program
+//!   {"index": 2}  ◄──  program
+//! ```
+//!
+//! The program is started once for each router of each run, so it may remember what it likes. It is told exactly what a policy in
+//! Rust sees, under the same names, and answers with the place of its candidate. Who keeps silent for too long ends the run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use warmroute_policy::{Ask, Candidate, Choice, Policy};
+use warmroute_policy::{Ask, Candidate, Choice, Estimate, Policy};
 use warmroute_sim::{Needs, Rule};
 
 /// The first thing that went wrong, for when the run is over: a policy cannot fail.
 pub type Trouble = Arc<Mutex<Option<String>>>;
 
+/// How long a program may think. A choice takes microseconds; an interpreter may have much to load before its first.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A rule that asks a program.
 pub fn rule(name: &str, program: &str, trouble: &Trouble) -> anyhow::Result<Rule> {
     // Started once now, so that a wrong name is told before anything runs.
-    drop(Program::start(program)?);
+    drop(Program::start(program, PATIENCE)?);
     let (program, trouble) = (program.to_owned(), Arc::clone(trouble));
     let needs = Needs { overlap: true, prefix_key: true, session_key: true };
     Ok(Rule::made_by(name, needs, move || {
-        let started = Program::start(&program).map_err(|error| report(&trouble, &format!("{error:#}"))).ok();
+        let started =
+            Program::start(&program, PATIENCE).map_err(|error| report(&trouble, &format!("{error:#}"))).ok();
         Box::new(Exec { program: Mutex::new(started), trouble: Arc::clone(&trouble) })
     }))
 }
@@ -35,30 +46,60 @@ struct Exec {
 
 struct Program {
     child: Child,
-    asks: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    /// To and from the thread that talks with it: pipes cannot be waited for with a limit, neither for room nor for a line.
+    asks: Sender<String>,
+    answers: Receiver<anyhow::Result<String>>,
+    patience: Duration,
 }
 
 impl Program {
-    fn start(program: &str) -> anyhow::Result<Program> {
+    fn start(program: &str, patience: Duration) -> anyhow::Result<Program> {
         let mut child = Command::new(program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("starting {program}"))?;
-        let asks = child.stdin.take().context("its stdin is a pipe")?;
-        let answers = BufReader::new(child.stdout.take().context("its stdout is a pipe")?);
-        Ok(Program { child, asks, answers })
+        let stdin = child.stdin.take().context("its stdin is a pipe")?;
+        let stdout = BufReader::new(child.stdout.take().context("its stdout is a pipe")?);
+        let ((asks, questions), (lines, answers)) = (channel(), channel());
+        std::thread::spawn(move || talk(stdin, stdout, &questions, &lines));
+        Ok(Program { child, asks, answers, patience })
     }
 
     fn choose(&mut self, ask: &Ask, candidates: &[Candidate]) -> anyhow::Result<usize> {
-        writeln!(self.asks, "{}", question(ask, candidates)).context("it no longer reads")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line).context("it no longer answers")?;
+        let line = self.answer(question(ask, candidates).to_string())?;
         let answer: Value = serde_json::from_str(&line).with_context(|| format!("it answered {line:?}"))?;
         let index = answer["index"].as_u64().with_context(|| format!("no index in {line:?}"))? as usize;
         anyhow::ensure!(index < candidates.len(), "index {index} of {} candidates", candidates.len());
         Ok(index)
+    }
+
+    fn answer(&mut self, question: String) -> anyhow::Result<String> {
+        self.asks.send(question).context("it was given up")?;
+        match self.answers.recv_timeout(self.patience) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                anyhow::bail!("it did not answer within {} s", self.patience.as_secs_f64())
+            }
+            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("it no longer answers"),
+        }
+    }
+}
+
+/// One question and one answer after the other, until either side is gone: a program that is killed ends its pipes.
+fn talk(
+    mut stdin: ChildStdin,
+    mut stdout: BufReader<ChildStdout>,
+    questions: &Receiver<String>,
+    answers: &Sender<anyhow::Result<String>>,
+) {
+    while let Ok(question) = questions.recv() {
+        let mut line = String::new();
+        let asked = writeln!(stdin, "{question}").context("it no longer reads");
+        let answered = asked.and_then(|()| stdout.read_line(&mut line).context("it no longer answers"));
+        if answers.send(answered.map(|_| line)).is_err() {
+            return;
+        }
     }
 }
 
@@ -74,11 +115,14 @@ fn question(ask: &Ask, candidates: &[Candidate]) -> Value {
     let candidate = |candidate: &Candidate| {
         json!({
             "worker": candidate.worker.0,
+            "identity": candidate.identity,
             "overlap_tokens": candidate.overlap_tokens,
+            "restorable_tokens": candidate.restorable_tokens,
             "in_flight": candidate.in_flight,
             "prefill_tokens": candidate.prefill_tokens,
             "decode_tokens": candidate.decode_tokens,
             "waiting": candidate.waiting,
+            "estimate": estimated(&candidate.estimate),
         })
     };
     json!({
@@ -88,6 +132,18 @@ fn question(ask: &Ask, candidates: &[Candidate]) -> Value {
         "random": ask.random,
         "turn": ask.turn,
         "candidates": candidates.iter().map(candidate).collect::<Vec<_>>(),
+    })
+}
+
+fn estimated(estimate: &Estimate) -> Value {
+    json!({
+        "ttft_ms": estimate.ttft_ms(),
+        "queue_ms": estimate.queue_ms,
+        "prefill_ms": estimate.prefill_ms,
+        "lacking_ms": estimate.lacking_ms,
+        "step_ms": estimate.step_ms,
+        "prompts_ahead": estimate.prompts_ahead,
+        "idle_us": estimate.idle.0,
     })
 }
 
@@ -114,4 +170,82 @@ impl Policy for Exec {
 
 fn report(trouble: &Trouble, what: &str) {
     trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| what.to_owned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmroute_types::{Micros, WorkerId};
+
+    fn candidate(worker: u16) -> Candidate {
+        Candidate {
+            worker: WorkerId(worker),
+            identity: u64::MAX - 1,
+            overlap_tokens: 640,
+            restorable_tokens: 64,
+            in_flight: 2,
+            prefill_tokens: 4_000,
+            decode_tokens: 9_000,
+            waiting: None,
+            estimate: Estimate {
+                queue_ms: 8.5,
+                prefill_ms: 4.0,
+                lacking_ms: 2.0,
+                step_ms: 0.25,
+                prompts_ahead: 3,
+                idle: Micros(77),
+            },
+        }
+    }
+
+    #[test]
+    fn a_program_is_told_all_that_a_policy_sees() {
+        let ask = Ask { prompt_tokens: 900, session_key: Some(7), prefix_key: None, random: 5, turn: 1 };
+        let candidate = candidate(4);
+        // Taken apart whole: a number that policies get one day must be told here, too.
+        let Candidate {
+            worker,
+            identity,
+            overlap_tokens,
+            restorable_tokens,
+            in_flight,
+            prefill_tokens,
+            decode_tokens,
+            waiting,
+            estimate,
+        } = candidate;
+        let Estimate { queue_ms, prefill_ms, lacking_ms, step_ms, prompts_ahead, idle } = estimate;
+        let told = question(&ask, &[candidate]);
+        let estimate = json!({
+            "ttft_ms": 12.5, "queue_ms": queue_ms, "prefill_ms": prefill_ms, "lacking_ms": lacking_ms,
+            "step_ms": step_ms, "prompts_ahead": prompts_ahead, "idle_us": idle.0,
+        });
+        let candidate = json!({
+            "worker": worker.0, "identity": identity, "overlap_tokens": overlap_tokens,
+            "restorable_tokens": restorable_tokens, "in_flight": in_flight, "prefill_tokens": prefill_tokens,
+            "decode_tokens": decode_tokens, "waiting": waiting, "estimate": estimate,
+        });
+        let expected = json!({
+            "prompt_tokens": 900, "session_key": 7, "prefix_key": null, "random": 5, "turn": 1,
+            "candidates": [candidate],
+        });
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn who_keeps_silent_is_given_up() {
+        // It reads everything before it says anything.
+        let mut silent = Program::start("sort", Duration::from_millis(30)).unwrap();
+        let error = silent.choose(&Ask::default(), &[candidate(0)]).unwrap_err().to_string();
+        assert_eq!(error, "it did not answer within 0.03 s");
+    }
+
+    #[test]
+    fn who_does_not_even_read_is_given_up() {
+        // A question of this size has no room in a pipe that nobody reads.
+        let mut deaf = Program::start("yes", Duration::from_millis(30)).unwrap();
+        let candidates: Vec<Candidate> = (0..2_000).map(candidate).collect();
+        let error = deaf.choose(&Ask::default(), &candidates).unwrap_err().to_string();
+        assert_eq!(error, "it did not answer within 0.03 s");
+    }
 }

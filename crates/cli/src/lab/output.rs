@@ -127,6 +127,7 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
         ("memory behind the GPU", behind(args)),
         ("view", view(args)),
         ("routers", args.routers.to_string()),
+        ("made by", version()),
         ("network", format!("{} ms each way", args.network_ms)),
         (
             "seeds",
@@ -138,6 +139,12 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
     ]
     .map(|(word, value)| (word.to_owned(), value))
     .to_vec()
+}
+
+/// What made the report: figures of another version may be others. The commit is known where the build was told it.
+fn version() -> String {
+    let version = concat!("warmroute ", env!("CARGO_PKG_VERSION"));
+    option_env!("WARMROUTE_COMMIT").map_or(version.to_owned(), |commit| format!("{version}, commit {commit}"))
 }
 
 /// How caches are known, in words.

@@ -1,6 +1,6 @@
 //! The lab from its flags to its JSON.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
 use serde_json::Value;
@@ -91,7 +91,10 @@ fn results_have_the_shape_that_others_read() {
     assert!(out["bounds"]["pooled_belady_token_hit_ratio"].is_number());
     let requests: u64 = results.iter().map(|run| run["requests"].as_u64().unwrap()).sum();
     assert_eq!(std::fs::read_to_string(rows).unwrap().lines().count() as u64, requests + 1);
-    assert!(Path::new(&page).exists() && Path::new(&text).exists());
+    for report in [page, text] {
+        let report = std::fs::read_to_string(report).unwrap();
+        assert!(report.contains(concat!("warmroute ", env!("CARGO_PKG_VERSION"))), "{report}");
+    }
 }
 
 #[test]

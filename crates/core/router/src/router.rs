@@ -252,7 +252,7 @@ impl<P: Policy> Router<P> {
     }
 
     /// Holds a first token's time against what was predicted of it. Where the worker is an outlier and is left alone for a while:
-    /// until when. Not part of [`Router::observe`], because the lab's engines do not fail that way and its figures are without.
+    /// until when, for whoever keeps a log.
     pub fn compare_first_token(&self, decision: &Decision, at: Micros) -> Option<Micros> {
         let predicted = Micros::from_millis_f64(decision.expected_ttft_ms().into());
         self.fleet.compare_first_token(&decision.worker, predicted, at.since(decision.made), at)

@@ -223,9 +223,10 @@ impl Gate {
         self.view == View::Reported && self.needs.overlap
     }
 
-    /// A first token was heard.
+    /// A first token was heard. A worker that is far later than predicted is left alone for a while, as in production.
     pub fn first_token(&mut self, routed: &mut Routed, now: Micros) {
         self.router.observe(&mut routed.decision, Outcome::FirstToken { at: now });
+        self.router.compare_first_token(&routed.decision, now);
         self.tell(|watcher| watcher.first_token(routed.choice, now));
     }
 
@@ -308,6 +309,34 @@ mod tests {
     use super::*;
     use crate::mix;
     use warmroute_engine::Profile;
+
+    /// Asks a gate whose engines answer one request at a time, and returns which was asked.
+    fn answered(gate: &mut Gate, now: &mut Micros, takes: impl Fn(usize) -> Micros) -> usize {
+        let prompt = [Piece { content: mix(now.0), tokens: 1_000 }];
+        let asked = Asked { prompt: &prompt, thread: Thread::default(), held_tokens: &[], avoid: &[] };
+        let mut routed = gate.route(&asked, *now, 0).unwrap();
+        let node = routed.node;
+        *now = *now + takes(node);
+        gate.first_token(&mut routed, *now);
+        let usage = Usage { prompt_tokens: 1_000, output_tokens: 1, cached_tokens: Some(0) };
+        gate.ended(routed, &prompt, usage, *now);
+        node
+    }
+
+    #[test]
+    fn an_engine_that_has_become_slow_is_left_alone_for_a_while() {
+        let config = WorldConfig::new(Profile::Llama3_1_8b, 6);
+        let mut gate = Gate::new(&Rule::parse("round_robin").unwrap(), &config);
+        let mut now = Micros::ZERO;
+        (0..6).for_each(|node| gate.join(node, &config.fleet[node], now));
+        let soon = Micros::from_millis(20);
+        for _ in 0..200 {
+            answered(&mut gate, &mut now, |_| soon);
+        }
+        let late = |node| if node == 0 { Micros::from_secs(2) } else { soon };
+        let slow = (0..200).filter(|_| answered(&mut gate, &mut now, late) == 0).count();
+        assert!((2..20).contains(&slow), "{slow} of 200, where a turn each would be 33");
+    }
 
     #[test]
     fn every_view_counts_a_prompt_as_it_is() {

@@ -8,7 +8,7 @@ use warmroute_engine::Profile;
 use warmroute_replica::Endpoint;
 
 use crate::lab::LabArgs;
-use crate::options::Options;
+use crate::options::{Options, Secret};
 
 /// Sends each LLM request to the replica where its first token will come soonest.
 #[derive(Parser)]
@@ -193,6 +193,15 @@ pub struct ExplainArgs {
     /// The gateway's admin listener
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:29000")]
     pub admin: String,
+    /// The token that it asks operators for
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "WARMROUTE_ADMIN_TOKEN",
+        hide_env = true,
+        hide_env_values = true
+    )]
+    pub admin_token: Option<Secret>,
     /// Path that the request would be sent to
     #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions", requires = "request")]
     pub path: String,

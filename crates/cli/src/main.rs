@@ -12,6 +12,7 @@
 mod args;
 mod check;
 mod client;
+mod control;
 mod demo;
 mod doctor;
 mod engine;
@@ -23,6 +24,7 @@ mod plan;
 mod precise;
 mod serve;
 mod service;
+mod sources;
 
 use std::process::ExitCode;
 

@@ -3,23 +3,30 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 use warmroute_admission::Limits;
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_events::{Endpoint, Source};
 use warmroute_fleet::HealthConfig;
-use warmroute_gateway::{DecisionHeaders, DoorConfig, SessionKey, Timeouts, UsageInjection, WorkerLimit};
+use warmroute_gateway::{
+    ClientCredentials, DecisionHeaders, DoorConfig, Forwarded, Keys, SessionKey, Timeouts, Token,
+    UsageInjection, WorkerChoice, WorkerLimit,
+};
 use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
 use warmroute_record::ModelNames;
 use warmroute_types::Micros;
+use warmroute_wire::Dialer;
 
-use crate::options::groups::{BalanceRule, Following, Injection, PrefixKey, Preset, RecordedModels, Signal};
-use crate::options::{self, Cache, Options, likest};
+use crate::options::groups::{
+    BalanceRule, Credentials, Following, ForwardedHeaders, Injection, PrefixKey, Preset, RecordedModels,
+    Signal,
+};
+use crate::options::{self, Cache, Options, Secret, likest};
 use crate::precise::{Configured, ModelPaths};
 
 /// Everything `serve` needs, checked.
@@ -49,7 +56,11 @@ pub struct Plan {
     /// What is recorded where; `None`: nothing.
     pub record: Option<warmroute_record::Config>,
     /// What reporters must show.
-    pub events_token: Option<String>,
+    pub events_token: Option<Token>,
+    /// What operators must show.
+    pub admin_token: Option<Token>,
+    /// Who is let in; `None`: whoever comes.
+    pub keys: Option<Keys>,
     /// The options in force, for `GET /config`.
     pub options: Options,
 }
@@ -89,7 +100,8 @@ impl Plan {
         options.cache.balance_rel_threshold = Some(thresholds.balance_rel);
         let (server, health) = (&options.server, &options.health);
         let secs = Duration::from_secs;
-        let gateway = gateway_config(&options)?;
+        let dialer = dialer(&options.security)?;
+        let gateway = warmroute_gateway::Config { dialer: dialer.clone(), ..gateway_config(&options)? };
         gateway.validate()?;
         crate::logging::filter(filled(server.log_level.as_deref()))?;
         anyhow::ensure!(filled(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
@@ -118,13 +130,18 @@ impl Plan {
                 health_interval: secs(filled(health.health_check_interval_secs)),
                 load_interval: Duration::from_millis(filled(health.load_interval_ms)),
                 timeout: secs(filled(health.health_check_timeout_secs)),
+                dialer: dialer.clone(),
                 ..warmroute_probe::Config::default()
             },
             eviction_interval: secs(filled(options.cache.eviction_interval_secs)),
             sources: sources(&options)?,
-            precise: precise(&options),
+            precise: precise(&options, dialer),
             record: record(&options)?,
-            events_token: options.events.events_token.clone(),
+            events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
+            admin_token: secret(&options.security.admin_token, &options.security.admin_token_file)
+                .context("admin-token")?
+                .map(|token| Token::new(&token)),
+            keys: keys(&options.security)?,
             options,
         })
     }
@@ -136,13 +153,16 @@ fn in_flight_max(options: &Options) -> u32 {
 }
 
 /// Numbers for which zero makes no sense.
-fn positive(options: &Options) -> [(&'static str, u64); 11] {
+fn positive(options: &Options) -> [(&'static str, u64); 14] {
     let (health, routing, timeouts) = (&options.health, &options.routing, &options.timeouts);
     [
         ("health-failure-threshold", filled(health.health_failure_threshold).into()),
         ("health-check-interval-secs", filled(health.health_check_interval_secs)),
         ("health-check-timeout-secs", filled(health.health_check_timeout_secs)),
         ("load-interval-ms", filled(health.load_interval_ms)),
+        ("max-client-connections", filled(options.server.max_client_connections) as u64),
+        ("client-head-timeout-secs", filled(timeouts.client_head_timeout_secs)),
+        ("client-body-timeout-secs", filled(timeouts.client_body_timeout_secs)),
         ("connect-timeout-secs", filled(timeouts.connect_timeout_secs)),
         ("first-byte-timeout-secs", filled(timeouts.first_byte_timeout_secs)),
         ("idle-timeout-secs", filled(timeouts.idle_timeout_secs)),
@@ -271,6 +291,20 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         retries_max: filled(requests.retry_max_retries),
         timeouts: timeouts(&options.timeouts),
         door: door(&options.admission)?,
+        forwarded: match filled(options.security.forwarded_headers) {
+            ForwardedHeaders::Drop => Forwarded::Drop,
+            ForwardedHeaders::Pass => Forwarded::Pass,
+        },
+        worker_choice: match filled(options.security.allow_worker_choice) {
+            true => WorkerChoice::Clients,
+            false => WorkerChoice::Ours,
+        },
+        connections_max: filled(options.server.max_client_connections),
+        client_credentials: match filled(options.security.client_credentials) {
+            Credentials::Auto => ClientCredentials::Auto,
+            Credentials::Pass => ClientCredentials::Pass,
+            Credentials::Drop => ClientCredentials::Drop,
+        },
         ..warmroute_gateway::Config::default()
     })
 }
@@ -278,6 +312,8 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
 fn timeouts(options: &options::Timeouts) -> Timeouts {
     let secs = |option| Duration::from_secs(filled(option));
     Timeouts {
+        head: secs(options.client_head_timeout_secs),
+        body: secs(options.client_body_timeout_secs),
         connect: secs(options.connect_timeout_secs),
         first_byte: secs(options.first_byte_timeout_secs),
         idle: secs(options.idle_timeout_secs),
@@ -309,7 +345,37 @@ fn door(options: &options::Admission) -> anyhow::Result<DoorConfig> {
     })
 }
 
-fn precise(options: &Options) -> Option<crate::precise::Settings> {
+/// A secret that is given, or the file in which it is.
+fn secret(given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Option<String>> {
+    let secret = match (given, file) {
+        (Some(_), Some(_)) => anyhow::bail!("it is given, and a file for it too"),
+        (Some(given), None) => given.reveal().to_owned(),
+        (None, Some(file)) => read(file)?.trim().to_owned(),
+        (None, None) => return Ok(None),
+    };
+    anyhow::ensure!(!secret.is_empty(), "it is empty");
+    Ok(Some(secret))
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+fn keys(security: &options::Security) -> anyhow::Result<Option<Keys>> {
+    let Some(file) = &security.api_keys_file else { return Ok(None) };
+    let keys = Keys::read(&read(file)?).with_context(|| format!("in {}", file.display()));
+    keys.map(Some).context("api-keys-file")
+}
+
+/// How workers are reached.
+fn dialer(security: &options::Security) -> anyhow::Result<Dialer> {
+    let key = secret(&security.worker_api_key, &security.worker_api_key_file).context("worker-api-key")?;
+    let header = key.map(|key| HeaderValue::try_from(format!("Bearer {key}")));
+    // The error would show what it is about.
+    Ok(Dialer::new(header.transpose().map_err(|_| anyhow::anyhow!("worker-api-key has odd characters"))?))
+}
+
+fn precise(options: &Options, dialer: Dialer) -> Option<crate::precise::Settings> {
     let events = &options.events;
     (filled(events.kv_events) == Following::Auto).then(|| crate::precise::Settings {
         paths: ModelPaths::new(events.model_path.as_deref().unwrap_or_default()),
@@ -317,6 +383,7 @@ fn precise(options: &Options) -> Option<crate::precise::Settings> {
         bind: events.kv_events_bind.clone(),
         takes_posts: events.events_token.is_some(),
         configured: Configured::default(),
+        dialer,
     })
 }
 
@@ -342,7 +409,8 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
     let listed: Result<Vec<_>, _> = entries.iter().map(WorkerEntry::listed).collect();
     check_events(&entries, options.events.kv_events_bind.as_deref())?;
-    anyhow::ensure!(options.events.events_token.as_deref() != Some(""), "events-token is empty");
+    let events_token = options.events.events_token.as_ref();
+    anyhow::ensure!(events_token.is_none_or(|token| !token.reveal().is_empty()), "events-token is empty");
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
     Ok(Sources {
         listed: listed?.concat(),
@@ -506,6 +574,10 @@ mod tests {
                 "tcp://a:5558 is taken already",
             ),
             ("[events]\nevents-token = \"\"", "events-token is empty"),
+            ("[security]\nadmin-token = \"\"", "admin-token: it is empty"),
+            ("[security]\nadmin-token = \"a\"\nadmin-token-file = \"b\"", "a file for it too"),
+            ("[security]\nworker-api-key = \"a\\nb\"", "odd characters"),
+            ("[security]\napi-keys-file = \"/nowhere\"", "cannot read /nowhere"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();

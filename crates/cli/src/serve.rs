@@ -4,20 +4,22 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::ServeArgs;
+use crate::control::Origin;
 use crate::logging;
 use crate::options::{check_environment, read_file};
 use crate::plan::Plan;
 use crate::service::Service;
 
-/// Runs the gateway until SIGTERM or SIGINT.
+/// Runs the gateway until SIGTERM or SIGINT. SIGHUP makes it read its files again.
 pub fn run(args: Box<ServeArgs>) -> anyhow::Result<()> {
     check_environment()?;
     let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+    let origin = Origin { flags: args.options.clone(), file: args.config.clone() };
     let options = args.options.over(file);
     logging::start(&options)?;
     let threads = options.server.threads.unwrap_or(0);
     let plan = Plan::new(options)?;
-    runtime(threads)?.block_on(serve(plan))
+    runtime(threads)?.block_on(serve(plan, origin))
 }
 
 /// The runtime for `threads` threads; 0 is one per core.
@@ -29,12 +31,18 @@ pub fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     builder.enable_all().build().context("cannot start the runtime")
 }
 
-async fn serve(plan: Plan) -> anyhow::Result<()> {
+async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let drain_timeout = plan.drain_timeout;
     let mut stop = Stop::listen()?;
-    let service = Service::start(plan).await?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let service = Service::start(plan, origin).await?;
     announce(&service);
-    stop.asked().await;
+    loop {
+        tokio::select! {
+            () = stop.asked() => break,
+            _ = hangup.recv() => service.control.read_again(),
+        }
+    }
     tracing::info!("draining: no new requests; a second signal ends at once");
     tokio::select! {
         drained = service.drain(drain_timeout) => drained,

@@ -9,6 +9,7 @@ use warmroute_replica::{Config, Replica, Stats, serve};
 use warmroute_types::WorkerState;
 
 use crate::args::DemoArgs;
+use crate::control::Origin;
 use crate::options::{Discovery, Options, Routing, Server};
 use crate::plan::Plan;
 use crate::service::Service;
@@ -38,7 +39,7 @@ impl Fleet {
             engines.push(serve(config, listener).await?);
         }
         let urls = engines.iter().map(|engine| engine.url().to_owned()).collect();
-        let service = Service::start(Plan::new(options(urls, policy))?).await?;
+        let service = Service::start(Plan::new(options(urls, policy))?, Origin::default()).await?;
         let fleet = Fleet { engines, service };
         tokio::time::timeout(READY_WITHIN, fleet.ready())
             .await

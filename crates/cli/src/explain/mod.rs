@@ -23,7 +23,7 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         None => Question::last(args.last),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let answer = runtime.block_on(question.put_to(&args.admin))?;
+    let answer = runtime.block_on(question.put_to(&args.admin, args.admin_token.as_ref()))?;
     if args.json {
         println!("{}", answer.trim_end());
         return Ok(());

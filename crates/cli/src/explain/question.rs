@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
+
+use crate::options::Secret;
 
 /// A gateway that has not answered by then is not going to.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,9 +36,9 @@ impl Question {
     }
 
     /// The answer, if the gateway gives one.
-    pub async fn put_to(self, admin: &str) -> anyhow::Result<String> {
+    pub async fn put_to(self, admin: &str, token: Option<&Secret>) -> anyhow::Result<String> {
         let (host, port) = authority(admin)?;
-        let asking = self.ask(&host, port);
+        let asking = self.ask(&host, port, token);
         let (status, body) = match tokio::time::timeout(PATIENCE, asking).await {
             Ok(answered) => answered.with_context(|| format!("no gateway answers at {admin}"))?,
             Err(_) => bail!("{admin} did not answer within {PATIENCE:?}"),
@@ -45,16 +47,20 @@ impl Question {
         if status.is_success() { Ok(body) } else { bail!("{}", refusal(admin, status, &body)) }
     }
 
-    async fn ask(self, host: &str, port: u16) -> anyhow::Result<(StatusCode, Bytes)> {
+    async fn ask(self, host: &str, port: u16, token: Option<&Secret>) -> anyhow::Result<(StatusCode, Bytes)> {
         // A literal IPv6 address stands in brackets in a URL, and without them in an address.
         let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await?;
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(self.method)
             .uri(self.path)
             .header(header::HOST, format!("{host}:{port}"))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(self.body)))?;
+        if let Some(token) = token {
+            let bearer = HeaderValue::try_from(format!("Bearer {}", token.reveal()));
+            request.headers_mut().insert(header::AUTHORIZATION, bearer.context("--admin-token")?);
+        }
         let answered = async {
             let response = sender.send_request(request).await?;
             let status = response.status();

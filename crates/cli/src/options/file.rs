@@ -10,17 +10,41 @@ use super::groups::KEYS;
 /// A key this far from any valid one is not taken for a slip of the finger.
 const LIKENESS_MIN: f64 = 0.66;
 
+/// Keys whose values are secret.
+const SECRETS: [&str; 3] = ["events-token", "admin-token", "worker-api-key"];
+
 /// Reads options from a TOML file.
 pub fn read_file(path: &Path) -> anyhow::Result<Options> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text).with_context(|| format!("in {}", path.display()))
 }
 
-fn parse(text: &str) -> anyhow::Result<Options> {
-    toml::from_str(text).map_err(|error| match unknown_key(error.message()).and_then(nearest) {
-        Some(nearest) => anyhow!("{error}help: did you mean `{nearest}`?"),
-        None => anyhow!("{error}"),
+/// Reads options from the text of one.
+pub fn parse(text: &str) -> anyhow::Result<Options> {
+    toml::from_str(text).map_err(|error| {
+        let told = tell(text, &error);
+        match unknown_key(error.message()).and_then(nearest) {
+            Some(nearest) => anyhow!("{told}help: did you mean `{nearest}`?"),
+            None => anyhow!("{told}"),
+        }
     })
+}
+
+/// What is wrong, with the line where it is, unless secrets stand in the file: errors are logged and sent to whoever put it there.
+fn tell(text: &str, error: &toml::de::Error) -> String {
+    if !SECRETS.iter().any(|key| text.contains(key)) {
+        return error.to_string();
+    }
+    let at = error.span().map_or(0, |span| span.start);
+    let line = 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count();
+    // A message may quote the value that it finds wrong.
+    let message =
+        if SECRETS.iter().any(|key| text.lines().nth(line - 1).is_some_and(|line| line.contains(key))) {
+            "it cannot be read"
+        } else {
+            error.message()
+        };
+    format!("line {line}: {message}\n")
 }
 
 /// The key that serde did not know. Its message begins with "unknown field `KEY`".
@@ -77,5 +101,22 @@ mod tests {
     fn values_of_the_wrong_kind_are_named() {
         let error = format!("{:#}", parse("[server]\nport = \"many\"").unwrap_err());
         assert!(error.contains("line 2") && error.contains("invalid type"), "{error}");
+    }
+
+    #[test]
+    fn errors_show_no_secrets() {
+        for text in [
+            "[security]\nadmin-token = \"hush",
+            "[security]\nadmin-token = \"hush\" x",
+            "[events]\nevents-token = [\"hush\"]",
+            "[security]\nworker-api-key = \"hush\"\nadmin-tokn = \"x\"",
+        ] {
+            let error = format!("{:#}", parse(text).unwrap_err());
+            assert!(error.contains("line ") && !error.contains("hush"), "{text}: {error}");
+        }
+        let options = parse("[security]\nadmin-token = \"hush\"\nworker-api-key = \"hush\"").unwrap();
+        assert_eq!(options.security.admin_token.as_ref().unwrap().reveal(), "hush");
+        let shown = format!("{options:?}{}", toml::to_string(&options).unwrap());
+        assert!(!shown.contains("hush"), "{shown}");
     }
 }

@@ -8,6 +8,8 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use warmroute_gateway::SessionKey;
 
+use super::secret::Secret;
+
 /// Defines one group: the struct (flags, environment and file keys in one), how it lies over another, and its keys.
 macro_rules! group {
     (
@@ -52,6 +54,9 @@ group! {
         /// Port for health, metrics and workers; 0 takes a free one [default: 29000]
         #[arg(long, env = "WARMROUTE_ADMIN_PORT", alias = "prometheus-port", hide_env = true)]
         admin_port: u16 = Some(29_000),
+        /// Clients that may be connected at once; more wait to be accepted [default: 16384]
+        #[arg(long, value_name = "CONNECTIONS", env = "WARMROUTE_MAX_CLIENT_CONNECTIONS", hide_env = true)]
+        max_client_connections: usize = Some(16_384),
         /// Threads that serve requests; 0 is one per core [default: 0]
         #[arg(long, env = "WARMROUTE_THREADS", hide_env = true)]
         threads: usize = Some(0),
@@ -252,7 +257,7 @@ group! {
         /// Token that reporters must show to POST /events on the admin listener; without one, none is taken
         #[arg(long, value_name = "TOKEN", env = "WARMROUTE_EVENTS_TOKEN", hide_env = true, hide_env_values = true)]
         #[serde(skip_serializing)]
-        events_token: String = None,
+        events_token: Secret = None,
     }
 }
 
@@ -291,8 +296,14 @@ group! {
 }
 
 group! {
-    /// How long workers are waited for.
+    /// How long clients and workers are waited for.
     Timeouts in "timeouts" ("Timeouts") {
+        /// How long a client may take for the head of a request, or until its next one [default: 60]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_CLIENT_HEAD_TIMEOUT_SECS", hide_env = true)]
+        client_head_timeout_secs: u64 = Some(60),
+        /// How long it may take for the body, and a second more for every KiB that has come [default: 30]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_CLIENT_BODY_TIMEOUT_SECS", hide_env = true)]
+        client_body_timeout_secs: u64 = Some(30),
         /// How long connecting to a worker may take [default: 5]
         #[arg(long, value_name = "SECONDS", env = "WARMROUTE_CONNECT_TIMEOUT_SECS", hide_env = true)]
         connect_timeout_secs: u64 = Some(5),
@@ -337,6 +348,60 @@ group! {
         #[arg(long, value_name = "TOKENS", env = "WARMROUTE_RATE_LIMIT_TOKENS_PER_MINUTE", hide_env = true)]
         rate_limit_tokens_per_minute: u32 = Some(0),
     }
+}
+
+group! {
+    /// Who may come in, and what workers are shown.
+    Security in "security" ("Security") {
+        /// File of the API keys that let clients in, one a line; without it whoever comes may come in. Read again when it changes
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_API_KEYS_FILE", hide_env = true)]
+        api_keys_file: PathBuf = None,
+        /// Token that operators must show on the admin listener. Better in the environment or in a file: others see flags
+        #[arg(long, value_name = "TOKEN", env = "WARMROUTE_ADMIN_TOKEN", hide_env = true, hide_env_values = true)]
+        #[serde(skip_serializing)]
+        admin_token: Secret = None,
+        /// File in which that token is
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_ADMIN_TOKEN_FILE", hide_env = true, conflicts_with = "admin_token")]
+        admin_token_file: PathBuf = None,
+        /// Key that workers are shown, by requests and by probes
+        #[arg(long, value_name = "KEY", env = "WARMROUTE_WORKER_API_KEY", hide_env = true, hide_env_values = true)]
+        #[serde(skip_serializing)]
+        worker_api_key: Secret = None,
+        /// File in which that key is
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_WORKER_API_KEY_FILE", hide_env = true, conflicts_with = "worker_api_key")]
+        worker_api_key_file: PathBuf = None,
+        /// Whether workers get to see clients' keys; auto: only where neither the gateway asks for keys nor workers have one [default: auto]
+        #[arg(long, value_enum, env = "WARMROUTE_CLIENT_CREDENTIALS", hide_env = true)]
+        client_credentials: Credentials = Some(Credentials::Auto),
+        /// Whether workers get Forwarded, X-Forwarded-* and X-Real-IP; pass them only behind a proxy that writes them [default: drop]
+        #[arg(long, value_enum, env = "WARMROUTE_FORWARDED_HEADERS", hide_env = true)]
+        forwarded_headers: ForwardedHeaders = Some(ForwardedHeaders::Drop),
+        /// Obey x-warmroute-worker, by which a request names its worker as GET /workers does [default: off]
+        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new(), env = "WARMROUTE_ALLOW_WORKER_CHOICE", hide_env = true)]
+        allow_worker_choice: bool = Some(false),
+    }
+}
+
+/// What becomes of what is said of clients' addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ForwardedHeaders {
+    /// Dropped.
+    Drop,
+    /// Passed on.
+    Pass,
+}
+
+/// What becomes of clients' keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Credentials {
+    /// Passed on where nobody else uses them.
+    Auto,
+    /// Passed on.
+    Pass,
+    /// Dropped.
+    Drop,
 }
 
 group! {
@@ -388,7 +453,7 @@ pub enum RecordedModels {
 }
 
 /// Every table of the file with its keys, spelled as in Rust (`_` for `-`).
-pub(super) const KEYS: [(&str, &[&str]); 10] = [
+pub(super) const KEYS: [(&str, &[&str]); 11] = [
     ("server", Server::KEYS),
     ("discovery", Discovery::KEYS),
     ("routing", Routing::KEYS),
@@ -397,6 +462,7 @@ pub(super) const KEYS: [(&str, &[&str]); 10] = [
     ("requests", Requests::KEYS),
     ("timeouts", Timeouts::KEYS),
     ("admission", Admission::KEYS),
+    ("security", Security::KEYS),
     ("health", Health::KEYS),
     ("recording", Recording::KEYS),
 ];

@@ -6,6 +6,7 @@
 mod environment;
 mod file;
 pub mod groups;
+mod secret;
 
 use std::collections::BTreeMap;
 
@@ -14,10 +15,11 @@ use serde::{Deserialize, Serialize};
 use warmroute_discovery::WorkerEntry;
 
 pub use environment::check_environment;
-pub use file::{likest, read_file};
+pub use file::{likest, parse, read_file};
 pub use groups::{
-    Admission, Cache, Discovery, Events, Health, Recording, Requests, Routing, Server, Timeouts,
+    Admission, Cache, Discovery, Events, Health, Recording, Requests, Routing, Security, Server, Timeouts,
 };
+pub use secret::Secret;
 
 /// All options.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,6 +49,9 @@ pub struct Options {
     /// How many requests are taken, from whom.
     #[command(flatten)]
     pub admission: Admission,
+    /// Who may come in, and what workers are shown.
+    #[command(flatten)]
+    pub security: Security,
     /// How workers are watched.
     #[command(flatten)]
     pub health: Health,
@@ -73,6 +78,7 @@ impl Options {
             requests: self.requests.over(below.requests),
             timeouts: self.timeouts.over(below.timeouts),
             admission: self.admission.over(below.admission),
+            security: self.security.over(below.security),
             health: self.health.over(below.health),
             recording: self.recording.over(below.recording),
             aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
@@ -91,6 +97,7 @@ impl Options {
             requests: Requests::defaults(),
             timeouts: Timeouts::defaults(),
             admission: Admission::defaults(),
+            security: Security::defaults(),
             health: Health::defaults(),
             recording: Recording::defaults(),
             ..Options::default()
@@ -115,6 +122,7 @@ mod tests {
             ("requests", 0),
             ("timeouts", 0),
             ("admission", 0),
+            ("security", 5),
             ("health", 0),
             ("recording", 1),
         ];

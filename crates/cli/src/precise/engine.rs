@@ -10,6 +10,7 @@ use warmroute_discovery::EventsEntry;
 use warmroute_events::{Source, read_server_info, read_vllm_sources};
 use warmroute_probe::Client;
 use warmroute_tokens::parity::{Answer, TokenizeEndpoint};
+use warmroute_wire::Dialer;
 
 /// Tokenizing a sample takes an engine milliseconds, but it may be busy.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,8 +45,8 @@ pub struct ServerInfo {
 }
 
 impl Engine {
-    pub fn new(url: &str) -> Engine {
-        Engine { url: url.to_owned(), client: Mutex::new(Client::new(url, TIMEOUT)) }
+    pub fn new(url: &str, dialer: &Dialer) -> Engine {
+        Engine { url: url.to_owned(), client: Mutex::new(Client::new(url, TIMEOUT, dialer.clone())) }
     }
 
     /// Its models, those that are no adapters first.

@@ -14,6 +14,7 @@ use warmroute_fleet::Worker;
 use warmroute_gateway::{Gateway, Writing};
 use warmroute_router::Change;
 use warmroute_types::CacheCapacity;
+use warmroute_wire::Dialer;
 
 use super::align::{Aligned, ModelPaths, align};
 use super::ear::Ear;
@@ -36,6 +37,8 @@ pub struct Means {
     pub hub: Option<Hub>,
     /// Whether reporters may post: then a worker without events of its own is aligned too.
     pub takes_posts: bool,
+    /// How engines are reached.
+    pub dialer: Dialer,
 }
 
 /// What was found out about an engine's events.
@@ -124,7 +127,7 @@ pub async fn find(
     workers: &[Arc<Worker>],
     configured: Option<EventsEntry>,
 ) -> Result<Finding, Why> {
-    let engine = Engine::new(url);
+    let engine = Engine::new(url, &means.dialer);
     let way = find_way(means, &engine, workers, configured.as_ref()).await?;
     if let Way::Streams(sources) = &way {
         check_ranks(url, sources, workers)?;
@@ -177,11 +180,12 @@ fn check_ranks(url: &str, sources: &[Source], workers: &[Arc<Worker>]) -> Result
 
 /// Asks an engine again where its events are: it may have been restarted with other flags or ports.
 pub async fn find_sources(
+    means: &Means,
     url: &str,
     workers: &[Arc<Worker>],
     configured: Option<EventsEntry>,
 ) -> anyhow::Result<Vec<Source>> {
-    Engine::new(url).sources(configured.as_ref(), ranks(workers)).await
+    Engine::new(url, &means.dialer).sources(configured.as_ref(), ranks(workers)).await
 }
 
 fn ranks(workers: &[Arc<Worker>]) -> u16 {

@@ -32,6 +32,7 @@ use warmroute_fleet::{Models, Worker, WorkerView};
 use warmroute_gateway::Gateway;
 use warmroute_router::Change;
 use warmroute_types::WorkerState;
+use warmroute_wire::Dialer;
 
 pub use align::{Aligned, ModelPaths, align};
 use ear::Ear;
@@ -59,6 +60,7 @@ pub struct Settings {
     pub bind: Option<String>,
     pub takes_posts: bool,
     pub configured: Configured,
+    pub dialer: Dialer,
 }
 
 /// Follows the fleet's events until dropped.
@@ -132,9 +134,9 @@ impl Precise {
         };
         let listener = Arc::clone(&ear) as Arc<dyn Listener>;
         let inbox = Arc::new(Inbox::new(warmroute_events::InboxConfig::default(), listener));
-        let Settings { paths, matching, takes_posts, configured, .. } = settings;
+        let Settings { paths, matching, takes_posts, configured, dialer, .. } = settings;
         let notices = Notices::new(Arc::clone(&gateway));
-        let means = Means { gateway, ear, paths, matching, config, hub, takes_posts };
+        let means = Means { gateway, ear, paths, matching, config, hub, takes_posts, dialer };
         Ok(Precise {
             means: Arc::new(means),
             configured,
@@ -212,10 +214,10 @@ impl Precise {
     fn search(&mut self, url: String) {
         let Some(standing) = self.engines.get(&url) else { return };
         let (workers, configured) = (standing.workers.clone(), self.configured.read().get(&url).cloned());
-        self.question(
-            url.clone(),
-            async move { Said::Sources(find_sources(&url, &workers, configured).await) },
-        );
+        let means = Arc::clone(&self.means);
+        self.question(url.clone(), async move {
+            Said::Sources(find_sources(&means, &url, &workers, configured).await)
+        });
     }
 
     fn question(&mut self, url: String, said: impl Future<Output = Said> + Send + 'static) {

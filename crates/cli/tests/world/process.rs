@@ -21,7 +21,12 @@ impl Process {
     }
 
     pub fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Process {
-        let mut child = command(args, env).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        Process::start_with_log(args, env, Stdio::null())
+    }
+
+    /// The same, and its log goes there.
+    pub fn start_with_log(args: &[&str], env: &[(&str, &str)], log: Stdio) -> Process {
+        let mut child = command(args, env).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let first_line = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));

@@ -86,6 +86,8 @@ pub struct Scripted {
 struct Stage<S> {
     script: S,
     models: Option<&'static str>,
+    /// Who does not show this as `Authorization` is not told the models.
+    guard: Option<&'static str>,
     asked: Arc<AtomicUsize>,
     probed: Arc<AtomicUsize>,
     problems: Arc<Mutex<Vec<String>>>,
@@ -102,6 +104,19 @@ impl Scripted {
         models: Option<&'static str>,
         script: impl Fn(Asked) + Send + Sync + 'static,
     ) -> Scripted {
+        Scripted::start(models, None, script)
+    }
+
+    /// Serves model `m` to those who show this as `Authorization`.
+    pub fn guarded(guard: &'static str, script: impl Fn(Asked) + Send + Sync + 'static) -> Scripted {
+        Scripted::start(Some("m"), Some(guard), script)
+    }
+
+    fn start(
+        models: Option<&'static str>,
+        guard: Option<&'static str>,
+        script: impl Fn(Asked) + Send + Sync + 'static,
+    ) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (asked, probed, problems) = (Arc::default(), Arc::default(), Arc::default());
@@ -111,7 +126,7 @@ impl Scripted {
             probed: Arc::clone(&probed),
             problems: Arc::clone(&problems),
         };
-        let stage = Arc::new(Stage { script, models, asked, probed, problems });
+        let stage = Arc::new(Stage { script, models, guard, asked, probed, problems });
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let stage = Arc::clone(&stage);
@@ -151,7 +166,10 @@ fn serve<S: Fn(Asked)>(mut stream: TcpStream, stage: &Stage<S>) {
     stream.set_nodelay(true).unwrap();
     while let Some((head, body)) = read_request(&mut stream) {
         let path = head.split(' ').nth(1).unwrap();
-        let canned = match (path, stage.models) {
+        let is_known = stage
+            .guard
+            .is_none_or(|guard| head.lines().any(|line| line == format!("authorization: {guard}")));
+        let canned = match (path, stage.models.filter(|_| is_known)) {
             ("/health", _) => Some(String::new()),
             // It has two ranks: a rank that its metrics do not name gets no requests.
             ("/metrics", _) => {

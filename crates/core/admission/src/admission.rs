@@ -37,6 +37,12 @@ impl<T> Admission<T> {
         Admission { config, running: 0, queue: Queue::new(config.waiting_max), drain: Drain::default() }
     }
 
+    /// Other limits from now on. Who is in stays in, who waits keeps his deadline.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+        self.queue.set_len_max(config.waiting_max);
+    }
+
     /// Lets a request in at once, if nobody waits and there is room.
     pub fn enter(&mut self, ask: Ask, has_room: impl FnOnce() -> bool) -> Option<Place> {
         if !self.queue.is_empty() || !self.has_room() || !has_room() {

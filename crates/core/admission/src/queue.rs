@@ -86,6 +86,11 @@ impl<T> Queue<T> {
         Queue { lines: [Line::new(), Line::new(), Line::new()], len: 0, len_max, arrivals: 0 }
     }
 
+    /// So many may wait from now on. Those who wait already stay, even if they are more.
+    pub fn set_len_max(&mut self, len_max: usize) {
+        self.len_max = len_max;
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.len

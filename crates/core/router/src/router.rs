@@ -1,6 +1,7 @@
 //! The router: pools of workers by model, one policy, and the three verbs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, PaceView, Worker, WorkerView};
@@ -125,8 +126,10 @@ pub enum NoRoute {
 pub struct Router<P> {
     fleet: Arc<Fleet>,
     index: Arc<Index>,
-    policies: Policies<P>,
+    policies: RwLock<Policies<P>>,
     config: Config,
+    /// A worker with so many requests in flight gets no more.
+    in_flight_max: AtomicU32,
     pools: RwLock<Pools>,
     reported: Reported,
     speculations: Speculations,
@@ -145,7 +148,8 @@ impl<P: Policy> Router<P> {
         Router {
             fleet,
             index,
-            policies: Policies::new(policy, shadows),
+            policies: RwLock::new(Policies::new(policy, shadows)),
+            in_flight_max: AtomicU32::new(config.in_flight_max),
             config,
             pools: RwLock::default(),
             reported: Reported::default(),
@@ -164,11 +168,12 @@ impl<P: Policy> Router<P> {
         let pools = self.pools.read();
         let pool = pools.serving(request.model)?;
         let terms = self.terms(pool, request, now, random);
-        let placed = pool.place(&self.fleet, &self.index, &self.policies, terms, scratch);
+        let policies = self.policies.read();
+        let placed = pool.place(&self.fleet, &self.index, &policies, terms, scratch);
         let placed = placed.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))?;
         Ok(Decision {
             worker: placed.worker,
-            policy: self.policy().name(),
+            policy: policies.acting().name(),
             reason: placed.reason,
             cached_tokens: placed.cached_tokens,
             longest_match: placed.longest_match,
@@ -196,7 +201,8 @@ impl<P: Policy> Router<P> {
         let pools = self.pools.read();
         let pool = pools.serving(request.model)?;
         let terms = self.terms(pool, request, now, random);
-        let preview = pool.preview(&self.fleet, &self.index, self.policy(), terms, scratch);
+        let policies = self.policies.read();
+        let preview = pool.preview(&self.fleet, &self.index, policies.acting(), terms, scratch);
         preview.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))
     }
 
@@ -204,12 +210,14 @@ impl<P: Policy> Router<P> {
     pub fn vacancy(&self, model: Option<&str>, avoid: &[WorkerId]) -> Vacancy {
         let pools = self.pools.read();
         let pool = pools.serving(model);
-        pool.map_or(Vacancy::Nobody, |pool| pool.vacancy(&self.fleet, avoid, self.config.in_flight_max))
+        pool.map_or(Vacancy::Nobody, |pool| {
+            pool.vacancy(&self.fleet, avoid, self.in_flight_max.load(Relaxed))
+        })
     }
 
     /// Why nobody was found among a pool's workers.
     fn why_nobody(&self, pools: &Pools, pool: &Pool, avoid: &[WorkerId]) -> NoRoute {
-        match pool.vacancy(&self.fleet, avoid, self.config.in_flight_max) {
+        match pool.vacancy(&self.fleet, avoid, self.in_flight_max.load(Relaxed)) {
             Vacancy::Full => NoRoute::Full,
             Vacancy::Nobody | Vacancy::Free => pools.why_nobody(),
         }
@@ -224,7 +232,8 @@ impl<P: Policy> Router<P> {
             random,
             turn: 0,
         };
-        let Config { report_age_max, in_flight_max, .. } = self.config;
+        let report_age_max = self.config.report_age_max;
+        let in_flight_max = self.in_flight_max.load(Relaxed);
         let unproven = pool.unproven.weight();
         let Request { prompt, texts, avoid, known_tokens, .. } = *request;
         Terms { ask, prompt, texts, unproven, avoid, known_tokens, now, report_age_max, in_flight_max }
@@ -331,18 +340,31 @@ impl<P: Policy> Router<P> {
     }
 
     /// The policy in use.
-    pub fn policy(&self) -> &P {
-        self.policies.acting()
+    pub fn policy(&self) -> P
+    where
+        P: Clone,
+    {
+        self.policies.read().acting().clone()
     }
 
-    /// The policy in use and its shadows: what any of them looks at must be known of a request.
-    pub fn policies(&self) -> impl Iterator<Item = &P> {
-        self.policies.all()
+    /// Whether the policy in use or any of its shadows needs something: it must be known of a request then.
+    pub fn needs(&self, what: impl Fn(&P) -> bool) -> bool {
+        self.policies.read().all().any(what)
+    }
+
+    /// Other policies from the next request on. Shadows count from nothing again.
+    pub fn set_policies(&self, policy: P, shadows: Vec<P>) {
+        *self.policies.write() = Policies::new(policy, shadows);
+    }
+
+    /// From now on a worker with so many requests in flight gets no more.
+    pub fn set_in_flight_max(&self, requests: u32) {
+        self.in_flight_max.store(requests, Relaxed);
     }
 
     /// What the policy in use and each shadow would have made of the requests so far; nothing without shadows.
     pub fn tallies(&self) -> Vec<Tallied> {
-        self.policies.tallies()
+        self.policies.read().tallies()
     }
 }
 

@@ -160,9 +160,14 @@ impl Cut {
 
 impl Asked {
     /// Reads it from a body.
-    pub(crate) async fn of(body: &Body<'_>, api: Api, headers: &HeaderMap, gateway: &Gateway) -> Asked {
-        let config = &gateway.config;
-        let needs = |what: fn(&Standard) -> bool| gateway.router.policies().any(what);
+    pub(crate) async fn of(
+        body: &Body<'_>,
+        api: Api,
+        headers: &HeaderMap,
+        gateway: &Gateway,
+        config: &Config,
+    ) -> Asked {
+        let needs = |what: fn(&Standard) -> bool| gateway.router.needs(what);
         let asked = body.model();
         let model = asked.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
         // A prompt that stands elsewhere in part, or several of them, cannot be looked up.
@@ -203,7 +208,10 @@ impl Asked {
                 _ => Silence::MeansNothing,
             },
             usage_is_ours: injects,
-            noted: is_noted.then(|| Noted::of(body, headers, gateway)),
+            noted: is_noted.then(|| Noted {
+                session: session_key(config, headers, body),
+                sketch: sketch(body, gateway),
+            }),
             model: model.map(str::to_owned),
         }
     }
@@ -250,12 +258,9 @@ impl Asked {
     }
 }
 
-impl Noted {
-    fn of(body: &Body<'_>, headers: &HeaderMap, gateway: &Gateway) -> Noted {
-        let digester = gateway.router.digester();
-        let sketch = Sketch::of(body, |bytes| digester.digest(bytes));
-        Noted { session: session_key(&gateway.config, headers, body), sketch }
-    }
+fn sketch(body: &Body<'_>, gateway: &Gateway) -> Sketch {
+    let digester = gateway.router.digester();
+    Sketch::of(body, |bytes| digester.digest(bytes))
 }
 
 /// Of a prompt that cannot be looked up, where it would have been written otherwise.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 use warmroute_prompt::{PrefixRule, SessionField};
+use warmroute_wire::Dialer;
 
 use crate::door::DoorConfig;
 
@@ -27,10 +28,21 @@ pub struct Config {
     pub usage_injection: UsageInjection,
     /// How often a request that failed before its first byte is sent to another worker.
     pub retries_max: u32,
-    /// How long workers are waited for.
+    /// How long clients and workers are waited for.
     pub timeouts: Timeouts,
     /// How many requests are taken, from whom.
     pub door: DoorConfig,
+    /// Whether workers get to see what clients show to come in.
+    pub client_credentials: ClientCredentials,
+    /// Whether `Forwarded` and its like are passed to workers.
+    pub forwarded: Forwarded,
+    /// Whether a client may say which worker it wants.
+    pub worker_choice: WorkerChoice,
+    /// Clients that may be connected at once; more wait to be accepted.
+    pub connections_max: usize,
+    /// How workers are reached, and what they are shown. The dialer that a gateway begins with is the one it keeps; it may be told
+    /// to follow another.
+    pub dialer: Dialer,
     /// How long an unused connection to a worker is kept. Engines close theirs after 5 s; ours go first.
     pub idle_timeout: Duration,
     /// Unused connections kept per worker.
@@ -49,15 +61,24 @@ impl Default for Config {
             retries_max: 2,
             timeouts: Timeouts::default(),
             door: DoorConfig::default(),
+            client_credentials: ClientCredentials::default(),
+            forwarded: Forwarded::default(),
+            worker_choice: WorkerChoice::default(),
+            connections_max: 16_384,
+            dialer: Dialer::default(),
             idle_timeout: Duration::from_secs(4),
             idle_connections_max: 256,
         }
     }
 }
 
-/// How long workers are waited for.
+/// How long others are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
+    /// A client's head, or its next request.
+    pub head: Duration,
+    /// A client's body, and a second more for every KiB of it that has come.
+    pub body: Duration,
     /// Connecting.
     pub connect: Duration,
     /// From the request to the first byte of the answer's body. Long prompts of reasoning models take minutes to compute, and
@@ -72,7 +93,14 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Timeouts {
         let minutes = |n: u64| Duration::from_secs(60 * n);
-        Timeouts { connect: Duration::from_secs(5), first_byte: minutes(10), idle: minutes(5), total: None }
+        Timeouts {
+            head: minutes(1),
+            body: Duration::from_secs(30),
+            connect: Duration::from_secs(5),
+            first_byte: minutes(10),
+            idle: minutes(5),
+            total: None,
+        }
     }
 }
 
@@ -98,6 +126,38 @@ impl Config {
             None => Ok(()),
         }
     }
+}
+
+/// Whether a client's `Authorization` and `X-API-Key` are passed to workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientCredentials {
+    /// Where nobody reads them here, they are meant for the worker; a key that let somebody in here is no worker's business.
+    #[default]
+    Auto,
+    /// Always: workers know the same keys.
+    Pass,
+    /// Never.
+    Drop,
+}
+
+/// Whether workers are told what a client, or whoever is before us, says of the client's address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forwarded {
+    /// No: anybody can write anything there.
+    #[default]
+    Drop,
+    /// Yes: a proxy that we trust is before us and writes it.
+    Pass,
+}
+
+/// Whether `x-warmroute-worker` in a request is obeyed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkerChoice {
+    /// No: it is dropped.
+    #[default]
+    Ours,
+    /// Yes: for tests and for those who look for a fault.
+    Clients,
 }
 
 /// Whether responses carry `x-warmroute-*` headers.

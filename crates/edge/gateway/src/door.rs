@@ -1,6 +1,6 @@
 //! The door: where requests wait until it is their turn, and what is counted while they are in.
 //!
-//! [`warmroute_admission`] decides; this parks, wakes and keeps the clock. Without limits there is no door and nothing is
+//! [`warmroute_admission`] decides; this parks, wakes and keeps the clock. Without limits the door is open and nothing is
 //! asked. One that waits has not been routed. It is woken when another one ends, and when it has been routed itself it wakes
 //! the next, if there is still room: so a worker that comes or recovers is filled as fast as requests can be routed, and
 //! nobody is woken in vain.
@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
@@ -19,6 +19,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::asked::Asked;
 use crate::gateway::Gateway;
+use crate::keys::Tenant;
 use crate::random::random;
 use crate::refusal::Refusal;
 
@@ -51,6 +52,21 @@ pub enum WorkerLimit {
     On,
 }
 
+impl DoorConfig {
+    /// Whether anybody may have to wait.
+    fn is_limited(&self) -> bool {
+        self.running_max > 0 || self.worker_limit == WorkerLimit::On
+    }
+
+    fn for_admission(&self) -> warmroute_admission::Config {
+        warmroute_admission::Config {
+            running_max: self.running_max,
+            waiting_max: self.waiting_max,
+            wait_max: self.wait_max.into(),
+        }
+    }
+}
+
 impl Default for DoorConfig {
     fn default() -> DoorConfig {
         DoorConfig {
@@ -70,10 +86,8 @@ const WAITS_S: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 6
 
 /// One door for all requests.
 pub(crate) struct Door {
-    config: DoorConfig,
-    /// `None` where only rates are limited.
-    admission: Option<Mutex<Admission<Waiter>>>,
-    rates: Option<Mutex<Rates>>,
+    admission: Mutex<Admission<Waiter>>,
+    rates: Mutex<Rates>,
     /// Keys are hashed with it: nobody can choose whose bucket he empties.
     seed: u64,
     pub(crate) waits_s: Histogram,
@@ -101,47 +115,47 @@ struct Stay {
 }
 
 impl Door {
-    /// A door, where anything is limited.
-    pub(crate) fn new(config: &DoorConfig) -> Option<Arc<Door>> {
-        let rates = Rates::new(config.limits).map(Mutex::new);
-        let is_limited = config.running_max > 0 || config.worker_limit == WorkerLimit::On;
-        let admission = is_limited.then(|| {
-            Mutex::new(Admission::new(warmroute_admission::Config {
-                running_max: config.running_max,
-                waiting_max: config.waiting_max,
-                wait_max: config.wait_max.into(),
-            }))
-        });
-        let (config, waits_s) = (config.clone(), Histogram::new(WAITS_S));
-        let is_needed = admission.is_some() || rates.is_some();
-        is_needed.then(|| Arc::new(Door { config, admission, rates, seed: random(), waits_s }))
+    pub(crate) fn new(config: &DoorConfig) -> Door {
+        let admission = Mutex::new(Admission::new(config.for_admission()));
+        Door { admission, rates: Mutex::default(), seed: random(), waits_s: Histogram::new(WAITS_S) }
+    }
+
+    /// Other limits from now on. Requests that came while nothing was limited are not counted as under way.
+    pub(crate) fn set_config(&self, config: &DoorConfig) {
+        self.admission.lock().set_config(config.for_admission());
     }
 
     /// Requests under way, and those of each class that wait.
     pub(crate) fn counts(&self) -> (u32, [usize; 3]) {
-        let admission = self.admission.as_ref().map(|admission| admission.lock());
-        admission.map_or((0, [0; 3]), |door| (door.running(), Class::ALL.map(|class| door.waiting(class))))
+        let admission = self.admission.lock();
+        (admission.running(), Class::ALL.map(|class| admission.waiting(class)))
     }
 
-    fn ask(&self, headers: &HeaderMap, asked: &Asked) -> Ask {
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.counts().1.iter().sum()
+    }
+
+    /// A key that let somebody in says whose he is; whatever else he claims to be does not count then.
+    fn ask(&self, config: &DoorConfig, headers: &HeaderMap, tenant: Option<&Tenant>, asked: &Asked) -> Ask {
         let named = |name: &HeaderName| headers.get(name).filter(|value| !value.is_empty());
-        let key = match &self.config.tenant_header {
+        let claimed = match &config.tenant_header {
             Some(name) => named(name),
             None => named(&header::AUTHORIZATION).or_else(|| named(&HeaderName::from_static("x-api-key"))),
         };
-        let class = self.config.priority_header.as_ref().and_then(named).and_then(|name| name.to_str().ok());
+        let name = tenant.map(|tenant| tenant.name.as_bytes()).or(claimed.map(HeaderValue::as_bytes));
+        let class = config.priority_header.as_ref().and_then(named).and_then(|name| name.to_str().ok());
         Ask {
             class: class.map_or_else(Class::default, Class::named),
-            tenant: key.map_or(0, |key| xxh3_64_with_seed(key.as_bytes(), self.seed)),
+            tenant: name.map_or(0, |name| xxh3_64_with_seed(name, self.seed)),
             cost: asked.prompt_tokens,
         }
     }
 
     /// Lets the next one in for whom there is room.
     pub(crate) fn let_in(&self, gateway: &Gateway) {
-        let Some(admission) = &self.admission else { return };
         let has_room = |waiter: &Waiter| vacancy(gateway, &waiter.asked) != Vacancy::Full;
-        let next = admission.lock().next(gateway.now(), has_room);
+        let next = self.admission.lock().next(gateway.now(), has_room);
         // If he has just left, his leaving gives the place back.
         next.into_iter().for_each(|waiter| _ = waiter.call.send(()));
     }
@@ -151,58 +165,58 @@ fn vacancy(gateway: &Gateway, asked: &Asked) -> Vacancy {
     gateway.router.vacancy(asked.model.as_deref(), &[])
 }
 
-/// Takes a request in, as soon as it is its turn. `None`: there is no door.
+/// Takes a request in, as soon as it is its turn. `None`: nothing is limited, and nothing was asked.
 pub(crate) async fn enter(
     gateway: &Arc<Gateway>,
+    config: &DoorConfig,
     headers: &HeaderMap,
+    tenant: Option<&Tenant>,
     asked: &Arc<Asked>,
 ) -> Result<Option<Permit>, Refusal> {
-    let Some(door) = &gateway.door else { return Ok(None) };
-    let ask = door.ask(headers, asked);
-    if let Some(rates) = &door.rates {
-        rates.lock().take(ask.tenant, ask.cost, gateway.now()).map_err(Refusal::TooMany)?;
+    let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
+    let has_rates = limits != Limits::default();
+    if !has_rates && !config.is_limited() {
+        return Ok(None);
     }
-    let stay = match &door.admission {
-        Some(admission) => Some(admit(gateway, door, admission, ask, asked).await?),
-        None => None,
+    let ask = gateway.door.ask(config, headers, tenant, asked);
+    if has_rates {
+        let taken = gateway.door.rates.lock().take(ask.tenant, limits, ask.cost, gateway.now());
+        taken.map_err(Refusal::TooMany)?;
+    }
+    let stay = match config.is_limited() {
+        true => Some(admit(gateway, config, ask, asked).await?),
+        false => None,
     };
     Ok(Some(Permit { gateway: Arc::clone(gateway), ask, stay }))
 }
 
 async fn admit(
     gateway: &Arc<Gateway>,
-    door: &Door,
-    admission: &Mutex<Admission<Waiter>>,
+    config: &DoorConfig,
     ask: Ask,
     asked: &Arc<Asked>,
 ) -> Result<Stay, Refusal> {
-    let now = gateway.now();
-    let deadline = now + door.config.wait_max.into();
-    if let Some(place) = admission.lock().enter(ask, || vacancy(gateway, asked) != Vacancy::Full) {
+    let (door, now) = (&gateway.door, gateway.now());
+    let deadline = now + config.wait_max.into();
+    if let Some(place) = door.admission.lock().enter(ask, || vacancy(gateway, asked) != Vacancy::Full) {
         return Ok(Stay { place, deadline });
     }
     let (call, called) = oneshot::channel();
     let waiter = Waiter { asked: Arc::clone(asked), call };
-    let place = admission.lock().wait(ask, waiter, now);
+    let place = door.admission.lock().wait(ask, waiter, now);
     let place = place.map_err(|refused| Refusal::QueueFull { retry_after_s: refused.retry_after_s })?;
     let stay = Stay { place, deadline };
     // There may be room for this one and not for those before it.
     door.let_in(gateway);
-    wait(gateway, door, admission, stay, called).await
+    wait(gateway, stay, called).await
 }
 
 /// Waits to be called.
-async fn wait(
-    gateway: &Arc<Gateway>,
-    door: &Door,
-    admission: &Mutex<Admission<Waiter>>,
-    stay: Stay,
-    called: oneshot::Receiver<()>,
-) -> Result<Stay, Refusal> {
+async fn wait(gateway: &Arc<Gateway>, stay: Stay, called: oneshot::Receiver<()>) -> Result<Stay, Refusal> {
     let since = gateway.now();
-    let leaving = Leaving { gateway, admission, place: Some(stay.place) };
+    let leaving = Leaving { gateway, place: Some(stay.place) };
     let outcome = tokio::time::timeout(stay.deadline.since(since).into(), called).await;
-    door.waits_s.observe(gateway.now().since(since).as_secs_f64());
+    gateway.door.waits_s.observe(gateway.now().since(since).as_secs_f64());
     match outcome {
         Ok(Ok(())) => {
             leaving.stay();
@@ -211,21 +225,20 @@ async fn wait(
         // Taken out of the queue because its time was over: there is nothing to give back.
         Ok(Err(_)) => {
             leaving.stay();
-            Err(too_late(gateway, admission))
+            Err(too_late(gateway))
         }
-        Err(_) => Err(too_late(gateway, admission)),
+        Err(_) => Err(too_late(gateway)),
     }
 }
 
-fn too_late(gateway: &Gateway, admission: &Mutex<Admission<Waiter>>) -> Refusal {
-    Refusal::QueueTimeout { retry_after_s: admission.lock().retry_after_s(gateway.now()) }
+fn too_late(gateway: &Gateway) -> Refusal {
+    Refusal::QueueTimeout { retry_after_s: gateway.door.admission.lock().retry_after_s(gateway.now()) }
 }
 
 /// Takes somebody out of the queue who waits no more: because his time is over, or because his client has left, which drops
 /// whatever waits for it.
 struct Leaving<'a> {
     gateway: &'a Arc<Gateway>,
-    admission: &'a Mutex<Admission<Waiter>>,
     place: Option<Place>,
 }
 
@@ -238,10 +251,10 @@ impl Leaving<'_> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let Some(place) = self.place else { return };
-        let left = self.admission.lock().leave(place);
+        let left = self.gateway.door.admission.lock().leave(place);
         if left.is_none() {
             // He had just been let in: somebody else may come instead.
-            self.admission.lock().end(self.gateway.now());
+            self.gateway.door.admission.lock().end(self.gateway.now());
             self.gateway.let_in();
         }
     }
@@ -257,34 +270,30 @@ impl Permit {
     /// it stood.
     pub(crate) async fn wait_again(&mut self, asked: &Arc<Asked>) -> Result<(), Refusal> {
         let gateway = Arc::clone(&self.gateway);
-        let (Some(door), Some(stay)) = (&gateway.door, self.stay.take()) else {
-            return Err(Refusal::NotReady);
-        };
-        let Some(admission) = &door.admission else { return Err(Refusal::NotReady) };
+        let stay = self.stay.take().ok_or(Refusal::NotReady)?;
         let (call, called) = oneshot::channel();
         let waiter = Waiter { asked: Arc::clone(asked), call };
-        admission.lock().wait_again(stay.place, waiter, stay.deadline);
-        self.stay = Some(wait(&gateway, door, admission, stay, called).await?);
+        gateway.door.admission.lock().wait_again(stay.place, waiter, stay.deadline);
+        self.stay = Some(wait(&gateway, stay, called).await?);
         Ok(())
     }
 
     /// It is known now how many tokens it took.
     pub(crate) fn settle(&self, usage: Usage) {
-        let Some(door) = &self.gateway.door else { return };
+        let door = &self.gateway.door;
         let took = usage.prompt_tokens.saturating_add(usage.output_tokens);
-        door.rates.iter().for_each(|rates| rates.lock().correct(self.ask.tenant, self.ask.cost, took));
-        if let (Some(admission), Some(stay)) = (&door.admission, self.stay) {
-            admission.lock().correct(stay.place, took);
+        door.rates.lock().correct(self.ask.tenant, self.ask.cost, took);
+        if let Some(stay) = self.stay {
+            door.admission.lock().correct(stay.place, took);
         }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Some(door) = self.gateway.door.as_ref().filter(|_| self.stay.is_some()) else { return };
-        if let Some(admission) = &door.admission {
-            admission.lock().end(self.gateway.now());
+        if self.stay.is_some() {
+            self.gateway.door.admission.lock().end(self.gateway.now());
+            self.gateway.let_in();
         }
-        self.gateway.let_in();
     }
 }

@@ -17,6 +17,7 @@ use warmroute_types::{Micros, WorkerId};
 use crate::door::{self, Permit};
 use crate::gateway::Gateway;
 use crate::intake::{self, Intake};
+use crate::keys::Tenant;
 use crate::last_word::{LastWord, read_out};
 use crate::metrics::Ending;
 use crate::outgoing::Outgoing;
@@ -29,7 +30,7 @@ use crate::trip::{Trip, blame};
 use crate::upstream::{Answer, Fault, Upstream};
 use crate::verdict::Verdict;
 use crate::wait::Wait;
-use crate::{DecisionHeaders, headers};
+use crate::{Config, DecisionHeaders, headers};
 
 /// A kept connection that breaks this soon, without a word, had been closed by the worker before the request reached it:
 /// the request may go to the same worker again. After this long the worker may have begun to work, and it may not.
@@ -42,6 +43,8 @@ thread_local! {
 /// One request on its way to a worker.
 struct Exchange {
     gateway: Arc<Gateway>,
+    /// As it was when the request came.
+    config: Arc<Config>,
     api: Api,
     method: Method,
     uri: Uri,
@@ -50,6 +53,8 @@ struct Exchange {
     received: Micros,
     /// When it must be over, if ever.
     deadline: Option<Instant>,
+    /// The worker that the client wants, where it may say so.
+    chosen: Option<String>,
     failed: Vec<WorkerId>,
     /// How many of them it may have reached.
     sent: u32,
@@ -74,17 +79,22 @@ pub(crate) async fn forward(
     gateway: &Arc<Gateway>,
     api: Api,
     request: Request<Incoming>,
+    tenant: Option<&Tenant>,
     request_id: &HeaderValue,
 ) -> Result<Response<Reply>, Refusal> {
     let received = gateway.now();
-    let deadline = gateway.config.timeouts.total.map(|total| Instant::now() + total);
+    let config = gateway.config();
+    let deadline = config.timeouts.total.map(|total| Instant::now() + total);
     let (mut parts, body) = request.into_parts();
-    let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway).await?;
-    let permit = door::enter(gateway, &parts.headers, &intake.asked).await?;
+    let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, &config).await?;
+    let chosen = headers::chosen_worker(&parts.headers, config.worker_choice);
+    let permit = door::enter(gateway, &config.door, &parts.headers, tenant, &intake.asked).await?;
     gateway.retries.earn(received);
-    headers::towards_worker(&mut parts.headers, api, request_id);
+    headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
+    headers::show_credentials(&mut parts.headers, &config, tenant);
     let exchange = Exchange {
         gateway: Arc::clone(gateway),
+        config,
         api,
         method: parts.method,
         uri: parts.uri,
@@ -92,6 +102,7 @@ pub(crate) async fn forward(
         intake,
         received,
         deadline,
+        chosen,
         failed: Vec::new(),
         sent: 0,
         suspects: Vec::new(),
@@ -145,13 +156,13 @@ impl Exchange {
     /// Whether the request may be sent to another worker after this one.
     fn has_tries_left(&self) -> bool {
         let is_in_time = self.deadline.is_none_or(|deadline| Instant::now() < deadline);
-        let has_tries = self.failed.len() <= self.gateway.config.retries_max as usize;
+        let has_tries = self.failed.len() <= self.config.retries_max as usize;
         has_tries && is_in_time && self.intake.body.is_left()
     }
 
     /// The same before the worker at hand is counted, and as far as the budget goes.
     fn may_go_on(&self) -> bool {
-        let has_tries = self.failed.len() < self.gateway.config.retries_max as usize;
+        let has_tries = self.failed.len() < self.config.retries_max as usize;
         let is_possible = has_tries && self.intake.body.is_left();
         let is_allowed = is_possible && self.gateway.retries.has_room(self.gateway.now());
         if is_possible && !is_allowed {
@@ -225,7 +236,9 @@ impl Exchange {
 
     fn route(&self) -> Result<Decision, Refusal> {
         let texts = self.intake.asked.texts();
-        let ask = self.intake.asked.request(&texts, &self.failed);
+        let others = self.others()?;
+        let avoid = if others.is_empty() { &self.failed } else { &others };
+        let ask = self.intake.asked.request(&texts, avoid);
         let (now, random) = (self.gateway.now(), random());
         let decision =
             SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&ask, scratch, now, random));
@@ -238,6 +251,18 @@ impl Exchange {
             longest_match_tokens = decision.longest_match, "routed",
         );
         Ok(decision)
+    }
+
+    /// Everybody but the chosen one, and whoever failed; nobody where none was chosen.
+    fn others(&self) -> Result<Vec<WorkerId>, Refusal> {
+        let Some(chosen) = &self.chosen else { return Ok(Vec::new()) };
+        let workers = self.gateway.router.workers();
+        let others = workers.iter().filter(|view| *view.worker.label != **chosen).map(|view| view.worker.id);
+        let others: Vec<WorkerId> = others.collect();
+        if others.len() == workers.len() {
+            return Err(Refusal::UnknownWorker(chosen.clone()));
+        }
+        Ok(others.into_iter().chain(self.failed.iter().copied()).collect())
     }
 
     /// One try at one worker, up to the first chunk of its answer, for as long as that may take.
@@ -259,8 +284,8 @@ impl Exchange {
 
     fn wait_for(&self, worker: &Worker) -> Wait {
         let is_upload = self.intake.body.is_upload();
-        let first_byte = (!is_upload).then_some(self.gateway.config.timeouts.first_byte);
-        let has_tries = self.failed.len() < self.gateway.config.retries_max as usize;
+        let first_byte = (!is_upload).then_some(self.config.timeouts.first_byte);
+        let has_tries = self.failed.len() < self.config.retries_max as usize;
         let avoid = (has_tries && !is_upload).then(|| self.failed.clone());
         Wait::new(Arc::clone(&self.intake.asked), worker.id, first_byte, avoid)
     }
@@ -270,15 +295,19 @@ impl Exchange {
         let request = self.request(upstream, body);
         // An upload cannot be taken back once it is under way, so it is not risked on a kept connection.
         let kept = if self.intake.body.is_upload() { None } else { upstream.reuse() };
-        let Some(kept) = kept else { return begin(upstream.connect().await?.send(request).await?).await };
+        let Some(kept) = kept else {
+            return begin(upstream.connect(self.config.timeouts.connect).await?.send(request).await?).await;
+        };
         let sent = Instant::now();
         match kept.send(request).await {
             Ok(answer) => begin(answer).await,
-            Err(Fault::NotSent(request)) => begin(upstream.connect().await?.send(*request).await?).await,
+            Err(Fault::NotSent(request)) => {
+                begin(upstream.connect(self.config.timeouts.connect).await?.send(*request).await?).await
+            }
             Err(_) if sent.elapsed() < STALE_WITHIN => {
                 let body = self.intake.body.take().ok_or(Fault::Closed)?;
                 let request = self.request(upstream, body);
-                begin(upstream.connect().await?.send(request).await?).await
+                begin(upstream.connect(self.config.timeouts.connect).await?.send(request).await?).await
             }
             Err(fault) => Err(fault),
         }
@@ -313,7 +342,7 @@ impl Exchange {
         let (mut head, ()) = head.into_parts();
         head.version = Version::HTTP_11;
         headers::towards_client(&mut head.headers);
-        if self.gateway.config.decision_headers == DecisionHeaders::On {
+        if self.config.decision_headers == DecisionHeaders::On {
             headers::describe(&mut head.headers, decision);
         }
         head
@@ -337,6 +366,7 @@ impl Exchange {
             verdict,
             usage_is_ours: self.intake.asked.usage_is_ours,
             deadline: self.deadline,
+            timeouts: self.config.timeouts,
         };
         let mut relay = Relay::new(
             Arc::clone(&self.gateway),

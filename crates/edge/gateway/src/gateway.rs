@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use http::HeaderMap;
 use warmroute_fleet::RetryBudget;
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
@@ -10,17 +11,22 @@ use warmroute_router::{Matching, Router};
 use warmroute_types::{Address, Micros};
 
 use crate::alignments::{Alignments, TooManyFamilies, Writing};
+use crate::current::Current;
 use crate::door::Door;
 use crate::history::History;
-use crate::metrics::Metrics;
+use crate::keys::{Keys, Tenant};
+use crate::metrics::{Metrics, Reload};
 use crate::reasons::Reasons;
+use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
 use crate::{Config, ConfigError};
 
 /// The gateway: a router, connections to its workers, and counters.
 pub struct Gateway {
     pub(crate) router: Arc<Router<Standard>>,
-    pub(crate) config: Config,
+    config: Current<Config>,
+    /// `None`: whoever comes may come in.
+    keys: Arc<Current<Option<Keys>>>,
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) metrics: Metrics,
     pub(crate) alignments: Alignments,
@@ -28,8 +34,7 @@ pub struct Gateway {
     pub(crate) reasons: Reasons,
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
-    /// `None`: whoever comes is taken in.
-    pub(crate) door: Option<Arc<Door>>,
+    pub(crate) door: Arc<Door>,
     start: Instant,
 }
 
@@ -44,14 +49,16 @@ impl Gateway {
         config.validate()?;
         let recorder = recorder.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
-        let door = Door::new(&config.door);
+        let door = Arc::new(Door::new(&config.door));
+        let keys = Arc::new(Current::new(None));
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
-        door.iter().for_each(|door| metrics.watch(door));
+        metrics.watch(&door, &keys);
         let (alignments, reasons, history, retries) = Default::default();
         let start = Instant::now();
         Ok(Arc::new(Gateway {
             router,
-            config,
+            config: Current::new(config),
+            keys,
             upstreams,
             metrics,
             alignments,
@@ -67,6 +74,44 @@ impl Gateway {
     /// The routing core.
     pub fn router(&self) -> &Arc<Router<Standard>> {
         &self.router
+    }
+
+    /// The settings in force. A request takes them once.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.config.load()
+    }
+
+    /// Other settings, from the next request on. Those under way keep what they began with.
+    pub fn set_config(&self, config: Config) -> Result<(), ConfigError> {
+        config.validate()?;
+        self.door.set_config(&config.door);
+        self.config.set(config);
+        // There may be room now for those who wait.
+        (0..self.door.waiting()).for_each(|_| self.let_in());
+        Ok(())
+    }
+
+    /// From now on only these keys let somebody in; `None`: whoever comes may. Those who are in stay.
+    pub fn set_keys(&self, keys: Option<Keys>) {
+        let before = self.keys.load();
+        self.keys.set(keys.map(|keys| match &*before {
+            Some(before) => keys.inherit(before),
+            None => keys,
+        }));
+    }
+
+    /// Counts an attempt to put other settings in force.
+    pub fn count_reload(&self, outcome: Reload) {
+        self.metrics.reloaded(outcome);
+    }
+
+    /// Whose request this is; `None` where nobody is asked for a key.
+    pub(crate) fn owner(&self, headers: &HeaderMap) -> Result<Option<Arc<Tenant>>, Refusal> {
+        let keys = self.keys.load();
+        let Some(keys) = &*keys else { return Ok(None) };
+        let tenant = keys.owner(headers).ok_or(Refusal::Unauthorized)?;
+        tenant.requests.inc();
+        Ok(Some(Arc::clone(tenant)))
     }
 
     /// The time that the router is told.
@@ -92,7 +137,7 @@ impl Gateway {
     /// Lets the next request in that waits, should there be room for it. Those that end do that too; call it now and then for
     /// workers that have come or recovered.
     pub fn let_in(&self) {
-        self.door.iter().for_each(|door| door.let_in(self));
+        self.door.let_in(self);
     }
 
     /// Lets go of connections that nobody used for a while. Call it every few seconds.

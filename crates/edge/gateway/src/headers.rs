@@ -4,15 +4,18 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use warmroute_prompt::Api;
 use warmroute_router::Decision;
 
+use crate::keys::Tenant;
 use crate::random::random;
+use crate::{ClientCredentials, Config, Forwarded, WorkerChoice};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const WORKER: HeaderName = HeaderName::from_static("x-warmroute-worker");
 const DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Longer request ids than this are replaced: they go into logs and response headers.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Headers that speak about one connection and must not be passed to the next (RFC 9110, 7.6.1).
-const HOP_BY_HOP: [HeaderName; 8] = [
+const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
@@ -21,6 +24,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     header::TRANSFER_ENCODING,
     header::UPGRADE,
     HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
 ];
 
 /// Removes what belongs to the connection, also what its `Connection` header names.
@@ -32,6 +36,25 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
         names.filter(|name| !name.is_empty()).for_each(|name| _ = headers.remove(name));
     }
     HOP_BY_HOP.iter().for_each(|name| _ = headers.remove(name));
+}
+
+/// Removes what a client could say in somebody else's name: ours, or a proxy's before us.
+fn strip_spoofable(headers: &mut HeaderMap, forwarded: Forwarded) {
+    let is_forwarded = |name: &str| {
+        name.starts_with("x-forwarded-") || matches!(name, "forwarded" | "x-real-ip" | "true-client-ip")
+    };
+    let is_spoofable = |name: &&HeaderName| {
+        name.as_str().starts_with("x-warmroute-")
+            || (forwarded == Forwarded::Drop && is_forwarded(name.as_str()))
+    };
+    let spoofable: Vec<HeaderName> = headers.keys().filter(is_spoofable).cloned().collect();
+    spoofable.iter().for_each(|name| _ = headers.remove(name));
+}
+
+/// The worker that a client asks for, where it may.
+pub(crate) fn chosen_worker(headers: &HeaderMap, choice: WorkerChoice) -> Option<String> {
+    let chosen = headers.get(WORKER).filter(|_| choice == WorkerChoice::Clients)?;
+    Some(String::from_utf8_lossy(chosen.as_bytes()).into_owned())
 }
 
 /// Makes a worker's headers fit for the client.
@@ -59,8 +82,14 @@ fn new_request_id() -> HeaderValue {
 }
 
 /// Makes a client's headers fit for a worker. The rank is ours to say: a client cannot choose a worker.
-pub(crate) fn towards_worker(headers: &mut HeaderMap, api: Api, request_id: &HeaderValue) {
+pub(crate) fn towards_worker(
+    headers: &mut HeaderMap,
+    api: Api,
+    request_id: &HeaderValue,
+    forwarded: Forwarded,
+) {
     strip_hop_by_hop(headers);
+    strip_spoofable(headers, forwarded);
     if api != Api::Other {
         // These answers are read on their way, and an error may have to be added to them.
         headers.remove(header::ACCEPT_ENCODING);
@@ -72,6 +101,24 @@ pub(crate) fn towards_worker(headers: &mut HeaderMap, api: Api, request_id: &Hea
     headers.insert(REQUEST_ID, request_id.clone());
 }
 
+/// Leaves a worker only the credentials that are its business. A key that let a client in here must not be one of them by accident:
+/// whoever runs a worker could use it.
+pub(crate) fn show_credentials(headers: &mut HeaderMap, config: &Config, tenant: Option<&Tenant>) {
+    let ours = config.dialer.authorization();
+    let is_passed = match config.client_credentials {
+        ClientCredentials::Auto => tenant.is_none() && ours.is_none(),
+        ClientCredentials::Pass => true,
+        ClientCredentials::Drop => false,
+    };
+    if !is_passed {
+        headers.remove(header::AUTHORIZATION);
+        headers.remove("x-api-key");
+    }
+    if let Some(ours) = ours {
+        headers.insert(header::AUTHORIZATION, ours);
+    }
+}
+
 /// Addresses the request to one worker.
 pub(crate) fn address_to(headers: &mut HeaderMap, host: &HeaderValue, rank: Option<u16>) {
     headers.insert(header::HOST, host.clone());
@@ -80,11 +127,16 @@ pub(crate) fn address_to(headers: &mut HeaderMap, host: &HeaderValue, rank: Opti
     }
 }
 
+/// What they take, as they were sent.
+pub(crate) fn bytes(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len()).sum()
+}
+
 /// Says how the request was routed.
 pub(crate) fn describe(headers: &mut HeaderMap, decision: &Decision) {
     let worker = HeaderValue::from_str(&decision.worker.label);
     let worker = worker.unwrap_or_else(|_| HeaderValue::from_static("unprintable"));
-    headers.insert("x-warmroute-worker", worker);
+    headers.insert(WORKER, worker);
     headers.insert("x-warmroute-policy", HeaderValue::from_static(decision.policy));
     headers.insert("x-warmroute-reason", HeaderValue::from_static(decision.reason));
     // A policy that does not look at caches predicts nothing, which is not the same as none.
@@ -117,9 +169,17 @@ mod tests {
             ("content-length", "5"),
             ("x-data-parallel-rank", "3"),
             ("authorization", "Bearer k"),
+            ("x-warmroute-worker", "http://mine"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("forwarded", "for=1.2.3.4"),
+            ("proxy-connection", "keep-alive"),
         ]);
-        towards_worker(&mut headers, Api::Chat, &HeaderValue::from_static("id-1"));
+        let mut trusting = headers.clone();
+        let id = HeaderValue::from_static("id-1");
+        towards_worker(&mut headers, Api::Chat, &id, Forwarded::Drop);
         assert_eq!(headers, map(&[("authorization", "Bearer k"), ("x-request-id", "id-1")]));
+        towards_worker(&mut trusting, Api::Chat, &id, Forwarded::Pass);
+        assert!(trusting.contains_key("x-forwarded-for") && !trusting.contains_key("x-warmroute-worker"));
     }
 
     #[test]

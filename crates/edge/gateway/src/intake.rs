@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
+use tokio::time::{Instant, timeout_at};
 use warmroute_prompt::{Api, Body};
 
 use crate::Config;
@@ -19,8 +20,23 @@ use crate::refusal::Refusal;
 /// instead of a reset connection.
 const DISCARD_BYTES_MAX: usize = 16 << 20;
 
-/// A client that sends nothing for this long while its body is awaited is not waited for any longer.
-const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client whose body comes more slowly than this, over and above its time to begin with, keeps a place for nothing.
+const BYTES_PER_S_MIN: usize = 1 << 10;
+
+/// How long a body is waited for: the longer, the more of it has come.
+pub(crate) struct Patience {
+    deadline: Instant,
+}
+
+impl Patience {
+    pub(crate) fn new(timeout: Duration) -> Patience {
+        Patience { deadline: Instant::now() + timeout }
+    }
+
+    fn saw(&mut self, bytes: usize) {
+        self.deadline += Duration::from_secs_f64(bytes as f64 / BYTES_PER_S_MIN as f64);
+    }
+}
 
 /// What a request asks for, and its body.
 pub(crate) struct Intake {
@@ -69,33 +85,43 @@ pub(crate) async fn receive(
     headers: &HeaderMap,
     body: Incoming,
     gateway: &Gateway,
+    config: &Config,
 ) -> Result<Intake, Refusal> {
-    let config = &gateway.config;
     if !is_json(method, api, headers) {
         return pass_through(headers, body, config).await;
     }
-    let bytes = buffer(body, headers, config.body_bytes_max).await?;
+    let bytes = buffer(body, headers, config.body_bytes_max, Patience::new(config.timeouts.body)).await?;
     if api == Api::Other {
         // An API that we do not know may send what we cannot read: it goes on all the same.
         let body = Body::read(&bytes).unwrap_or_default();
-        return Ok(take_in(&bytes, &body, api, headers, gateway).await);
+        return Ok(take_in(&bytes, &body, api, headers, gateway, config).await);
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
         return Err(Refusal::Encoded(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
     }
     let body = Body::read(&bytes).map_err(|bad| Refusal::bad_json(bad, &bytes))?;
-    Ok(take_in(&bytes, &body, api, headers, gateway).await)
+    Ok(take_in(&bytes, &body, api, headers, gateway, config).await)
 }
 
-async fn take_in(bytes: &Bytes, body: &Body<'_>, api: Api, headers: &HeaderMap, gateway: &Gateway) -> Intake {
-    let asked = Asked::of(body, api, headers, gateway).await;
-    let body = Load::Buffered(asked.outgoing(bytes, body, &gateway.config));
+async fn take_in(
+    bytes: &Bytes,
+    body: &Body<'_>,
+    api: Api,
+    headers: &HeaderMap,
+    gateway: &Gateway,
+    config: &Config,
+) -> Intake {
+    let asked = Asked::of(body, api, headers, gateway, config).await;
+    let body = Load::Buffered(asked.outgoing(bytes, body, config));
     Intake { asked: Arc::new(asked), body }
 }
 
 /// Anything that is not JSON is streamed on. Of a form the beginning is read, because it may name the model.
 async fn pass_through(headers: &HeaderMap, mut body: Incoming, config: &Config) -> Result<Intake, Refusal> {
-    let head = if is_form(headers) { next_chunk(&mut body).await? } else { None };
+    let head = match is_form(headers) {
+        true => next_chunk(&mut body, &mut Patience::new(config.timeouts.body)).await?,
+        false => None,
+    };
     let asked = head.as_ref().and_then(|head| model_in_form(head));
     let load = if head.is_none() && body.is_end_stream() {
         // Nothing to send can be sent again.
@@ -132,19 +158,24 @@ fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
 }
 
 /// A body of at most so many bytes.
-pub(crate) async fn buffer(mut body: Incoming, headers: &HeaderMap, limit: usize) -> Result<Bytes, Refusal> {
+pub(crate) async fn buffer(
+    mut body: Incoming,
+    headers: &HeaderMap,
+    limit: usize,
+    mut patience: Patience,
+) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().lower() as usize;
     if announced > limit {
         // A client that waits for our go-ahead has sent nothing, and need not; one that sends far too much will not be
         // listened to either.
         if !headers.contains_key(header::EXPECT) && announced <= limit + DISCARD_BYTES_MAX {
-            discard(body, DISCARD_BYTES_MAX).await;
+            discard(body, patience).await;
         }
         return Err(Refusal::TooLarge { limit });
     }
-    let first = next_chunk(&mut body).await?.unwrap_or_default();
+    let first = next_chunk(&mut body, &mut patience).await?.unwrap_or_default();
     if first.len() > limit {
-        discard(body, DISCARD_BYTES_MAX).await;
+        discard(body, patience).await;
         return Err(Refusal::TooLarge { limit });
     }
     if body.is_end_stream() {
@@ -153,9 +184,9 @@ pub(crate) async fn buffer(mut body: Incoming, headers: &HeaderMap, limit: usize
     // The announced length is only a claim, so memory is taken for a large one as it fills.
     let mut whole = BytesMut::with_capacity(announced.min(1 << 20).max(first.len()));
     whole.extend_from_slice(&first);
-    while let Some(chunk) = next_chunk(&mut body).await? {
+    while let Some(chunk) = next_chunk(&mut body, &mut patience).await? {
         if whole.len() + chunk.len() > limit {
-            discard(body, DISCARD_BYTES_MAX).await;
+            discard(body, patience).await;
             return Err(Refusal::TooLarge { limit });
         }
         whole.extend_from_slice(&chunk);
@@ -163,21 +194,22 @@ pub(crate) async fn buffer(mut body: Incoming, headers: &HeaderMap, limit: usize
     Ok(whole.freeze())
 }
 
-async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
+async fn next_chunk(body: &mut Incoming, patience: &mut Patience) -> Result<Option<Bytes>, Refusal> {
     while let Some(frame) =
-        tokio::time::timeout(CHUNK_TIMEOUT, body.frame()).await.map_err(|_| Refusal::SlowBody)?
+        timeout_at(patience.deadline, body.frame()).await.map_err(|_| Refusal::SlowBody)?
     {
         if let Ok(chunk) = frame.map_err(|_| Refusal::BrokenBody)?.into_data() {
+            patience.saw(chunk.len());
             return Ok(Some(chunk));
         }
     }
     Ok(None)
 }
 
-async fn discard(mut body: Incoming, bytes_max: usize) {
+async fn discard(mut body: Incoming, mut patience: Patience) {
     let mut seen = 0;
-    while seen < bytes_max {
-        match next_chunk(&mut body).await {
+    while seen < DISCARD_BYTES_MAX {
+        match next_chunk(&mut body, &mut patience).await {
             Ok(Some(chunk)) => seen += chunk.len(),
             Ok(None) | Err(_) => return,
         }

@@ -16,6 +16,7 @@ mod admin;
 mod alignments;
 mod asked;
 mod config;
+mod current;
 mod door;
 mod exchange;
 mod first_token;
@@ -24,6 +25,7 @@ mod gateway;
 mod headers;
 mod history;
 mod intake;
+mod keys;
 mod last_word;
 mod matching;
 mod metrics;
@@ -37,16 +39,23 @@ mod refusal;
 mod relay;
 mod reply;
 mod server;
+mod token;
 mod trip;
 mod upstream;
 mod usage;
 mod verdict;
 mod wait;
 
-pub use admin::{Admin, Readiness, Reports, ReportsRefused};
+pub use admin::{Admin, Configuration, Reach, Readiness, Reports, ReportsRefused};
 pub use alignments::{TooManyFamilies, Writing};
-pub use config::{Config, ConfigError, DecisionHeaders, SessionKey, Timeouts, UsageInjection};
+pub use config::{
+    ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, SessionKey, Timeouts, UsageInjection,
+    WorkerChoice,
+};
 pub use door::{DoorConfig, WorkerLimit};
 pub use gateway::Gateway;
+pub use keys::{BadKeys, Keys};
 pub use matching::ModelMatching;
+pub use metrics::Reload;
 pub use server::{Drain, Drained, serve};
+pub use token::Token;

@@ -11,7 +11,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetri
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use warmroute_fleet::WorkerView;
@@ -21,7 +21,9 @@ use warmroute_record::Recorder;
 use warmroute_router::{Feedback, Router};
 use warmroute_types::{Micros, PrefixCache, WorkerState};
 
+use crate::current::Current;
 use crate::door::Door;
+use crate::keys::Keys;
 use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
 
@@ -30,6 +32,7 @@ mod feeds;
 mod foresight;
 mod record;
 mod shadows;
+mod tenants;
 
 /// How a request that reached a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,14 +83,30 @@ struct Refused {
     reason: &'static str,
 }
 
+/// What became of new settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// They are in force.
+    Applied,
+    /// Something is wrong with them, and the old ones are.
+    Refused,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reloaded {
+    outcome: &'static str,
+}
+
 /// Everything that is counted for the gateway as a whole.
 pub(crate) struct Metrics {
     registry: Registry,
     decisions: Family<Reasoned, Counter>,
     refusals: Family<Refused, Counter>,
     unrendered: Family<Refused, Counter>,
+    reloads: Family<Reloaded, Counter>,
     retries: Counter,
     retries_denied: Counter,
+    pub(crate) client_connections: Gauge,
     first_token_seconds: Histogram,
     request_seconds: Histogram,
 }
@@ -129,20 +148,26 @@ impl Metrics {
             decisions: Family::default(),
             refusals: Family::default(),
             unrendered: Family::default(),
+            reloads: Family::default(),
             retries: Counter::default(),
             retries_denied: Counter::default(),
+            client_connections: Gauge::default(),
             first_token_seconds: Histogram::new(SECONDS),
             request_seconds: Histogram::new(SECONDS),
         };
         begin_at_zero(&metrics.refusals, &Refusal::CODES);
         begin_at_zero(&metrics.unrendered, &UNRENDERED);
+        [Reload::Applied, Reload::Refused]
+            .iter()
+            .for_each(|outcome| _ = metrics.reloads_of(*outcome).inc_by(0));
         metrics.register(&mut registry);
         metrics.registry = registry;
         metrics
     }
 
-    /// Shows who waits at the door, too.
-    pub(crate) fn watch(&mut self, door: &Arc<Door>) {
+    /// Shows who waits at the door, and whose requests came in, too.
+    pub(crate) fn watch(&mut self, door: &Arc<Door>, keys: &Arc<Current<Option<Keys>>>) {
+        self.registry.register_collector(Box::new(tenants::Tenants(Arc::clone(keys))));
         self.registry.register_collector(Box::new(door::Waiting(Arc::clone(door))));
     }
 
@@ -154,7 +179,13 @@ impl Metrics {
             "Requests to aligned models whose prompt could not be written as the engine writes it",
             self.unrendered.clone(),
         );
+        registry.register("config_reloads", "Attempts to put other settings in force", self.reloads.clone());
         registry.register("retries", "Requests sent to another worker after a failure", self.retries.clone());
+        registry.register(
+            "client_connections",
+            "Clients that are connected",
+            self.client_connections.clone(),
+        );
         registry.register(
             "retries_denied",
             "Requests not sent to another worker because the budget of retries was spent",
@@ -182,6 +213,18 @@ impl Metrics {
 
     pub(crate) fn unrendered(&self, reason: &'static str) {
         self.unrendered.get_or_create(&Refused { reason }).inc();
+    }
+
+    fn reloads_of(&self, outcome: Reload) -> Counter {
+        let outcome = match outcome {
+            Reload::Applied => "applied",
+            Reload::Refused => "refused",
+        };
+        self.reloads.get_or_create_owned(&Reloaded { outcome })
+    }
+
+    pub(crate) fn reloaded(&self, outcome: Reload) {
+        self.reloads_of(outcome).inc();
     }
 
     pub(crate) fn retried(&self) {

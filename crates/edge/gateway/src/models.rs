@@ -35,7 +35,7 @@ fn catalogue(gateway: &Gateway) -> BTreeMap<String, String> {
             catalogue.extend(names.iter().map(|name| (name.to_string(), name.to_string())));
         }
     }
-    for (alias, model) in &gateway.config.aliases {
+    for (alias, model) in &gateway.config().aliases {
         if catalogue.contains_key(model) {
             catalogue.insert(alias.clone(), model.clone());
         }

@@ -16,6 +16,8 @@ const RETRY_AFTER_S: u32 = 2;
 /// Why a request got no answer from a worker.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Refusal {
+    #[error("no valid API key came with the request: send it as Authorization: Bearer KEY, or as x-api-key")]
+    Unauthorized,
     #[error("the body is not valid JSON: expected {} at line {line}, column {column}", bad.expected)]
     BadJson { bad: BadJson, line: usize, column: usize },
     #[error("the body is larger than {limit} bytes")]
@@ -28,6 +30,10 @@ pub(crate) enum Refusal {
     Encoded(String),
     #[error("the model `{0}` does not exist")]
     UnknownModel(String),
+    #[error("there is no worker `{0}`")]
+    UnknownWorker(String),
+    #[error("the request's head is larger than {limit} bytes")]
+    HeadTooLarge { limit: usize },
     #[error("no worker is ready to take the request")]
     NotReady,
     #[error("every worker has as many requests as it may")]
@@ -100,8 +106,9 @@ impl Refusal {
     }
 
     /// Every code that there is.
-    pub(crate) const CODES: [&str; 15] = [
+    pub(crate) const CODES: [&str; 18] = [
         "broken_body",
+        "invalid_api_key",
         "invalid_json",
         "method_not_allowed",
         "model_not_found",
@@ -110,9 +117,11 @@ impl Refusal {
         "queue_timeout",
         "rate_limit_requests",
         "rate_limit_tokens",
+        "head_too_large",
         "request_too_large",
         "slow_body",
         "unknown_url",
+        "unknown_worker",
         "unsupported_encoding",
         "worker_failed",
         "worker_timeout",
@@ -121,12 +130,15 @@ impl Refusal {
     /// A short name for metrics and OpenAI's `code`.
     pub(crate) fn code(&self) -> &'static str {
         match self {
+            Refusal::Unauthorized => "invalid_api_key",
             Refusal::BadJson { .. } => "invalid_json",
             Refusal::TooLarge { .. } => "request_too_large",
             Refusal::BrokenBody => "broken_body",
             Refusal::SlowBody => "slow_body",
             Refusal::Encoded(_) => "unsupported_encoding",
             Refusal::UnknownModel(_) => "model_not_found",
+            Refusal::UnknownWorker(_) => "unknown_worker",
+            Refusal::HeadTooLarge { .. } => "head_too_large",
             Refusal::NotReady | Refusal::WorkersFull => "no_worker_ready",
             Refusal::QueueFull { .. } => "queue_full",
             Refusal::QueueTimeout { .. } => "queue_timeout",
@@ -141,11 +153,15 @@ impl Refusal {
 
     pub(crate) fn status(&self) -> StatusCode {
         match self {
+            Refusal::Unauthorized => StatusCode::UNAUTHORIZED,
             Refusal::BadJson { .. } | Refusal::BrokenBody => StatusCode::BAD_REQUEST,
             Refusal::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Encoded(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Refusal::UnknownModel(_) | Refusal::NoSuchPath(_) => StatusCode::NOT_FOUND,
+            Refusal::UnknownModel(_) | Refusal::UnknownWorker(_) | Refusal::NoSuchPath(_) => {
+                StatusCode::NOT_FOUND
+            }
             Refusal::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Refusal::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Refusal::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Refusal::NotReady | Refusal::WorkersFull => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::QueueFull { .. } | Refusal::QueueTimeout { .. } | Refusal::TooMany(_) => {
@@ -177,6 +193,7 @@ impl Refusal {
 
     fn anthropic_type(&self) -> &'static str {
         match self.status() {
+            StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
             StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
@@ -209,6 +226,9 @@ impl Refusal {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.retry_after_s() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if matches!(self, Refusal::Unauthorized) {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Refusal::MethodNotAllowed { allowed, .. } = self {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use warmroute_prompt::Api;
 
+use crate::Timeouts;
 use crate::door::Permit;
 use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
@@ -73,6 +74,8 @@ pub(crate) struct Shape {
     pub usage_is_ours: bool,
     /// When it must be over, if ever.
     pub deadline: Option<Instant>,
+    /// How long its chunks are waited for.
+    pub timeouts: Timeouts,
 }
 
 impl Relay {
@@ -88,7 +91,7 @@ impl Relay {
         let awaited =
             (shape.framing == Framing::Events && shape.ending == Ending::Ok).then(FirstToken::default);
         let ours = (shape.usage_is_ours && shape.framing == Framing::Events).then(UsageEvents::default);
-        let patience = Patience::new(gateway.config.timeouts, shape.deadline);
+        let patience = Patience::new(shape.timeouts, shape.deadline);
         let mut live = Live { answer, patience, trip, awaited, usage: UsageWatch::default(), ours, permit };
         let first = first.map(|chunk| live.look_at(chunk));
         let mut relay = Relay { gateway, upstream, shape, first, live: Some(live) };

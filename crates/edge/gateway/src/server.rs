@@ -9,8 +9,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use warmroute_prompt::Api;
 
 use crate::gateway::Gateway;
@@ -19,8 +20,8 @@ use crate::refusal::{Refusal, Shape};
 use crate::reply::Reply;
 use crate::{exchange, headers, models};
 
-/// A client has this long to send its request's head, or to begin with its next one.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Larger heads are refused. What is far larger, or has more than 100 headers, hyper refuses itself, with an empty body.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// After a failed accept (usually: no file descriptors left) the listener rests this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
@@ -63,17 +64,66 @@ impl Drain {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained;
 
+/// What a listener allows.
+#[derive(Clone)]
+pub(crate) struct Allowance {
+    places: Arc<Semaphore>,
+    /// How many are open.
+    pub(crate) open: Gauge,
+    /// A client has this long to send its request's head, or to begin with its next one.
+    head_timeout: Arc<dyn Fn() -> Duration + Send + Sync>,
+}
+
+impl Allowance {
+    pub(crate) fn new(
+        connections_max: usize,
+        head_timeout: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> Allowance {
+        let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
+        Allowance { places, open: Gauge::default(), head_timeout: Arc::new(head_timeout) }
+    }
+
+    /// Waits until another connection may be accepted. Those that are not wait in the kernel's queue, which costs us nothing.
+    async fn place(&self) -> Place {
+        let permit = Arc::clone(&self.places).acquire_owned().await;
+        self.open.inc();
+        Place { _permit: permit.expect("the semaphore is never closed"), open: self.open.clone() }
+    }
+}
+
+/// One connection's place; given back when dropped.
+struct Place {
+    _permit: OwnedSemaphorePermit,
+    open: Gauge,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.dec();
+    }
+}
+
 /// Serves clients until told to drain; returns when the last connection has ended.
 pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, drain: Drain) -> Drained {
+    let settings = Arc::clone(&gateway);
+    let allowed = Allowance {
+        open: gateway.metrics.client_connections.clone(),
+        ..Allowance::new(gateway.config().connections_max, move || settings.config().timeouts.head)
+    };
     let service = move |request| {
         let gateway = Arc::clone(&gateway);
         async move { Ok(handle(&gateway, request).await) }
     };
-    accept(listener, drain, service).await
+    accept(listener, drain, allowed, service).await
 }
 
 /// The accept loop, for clients and for the admin listener alike.
-pub(crate) async fn accept<S, F, B>(listener: TcpListener, drain: Drain, service: S) -> Drained
+pub(crate) async fn accept<S, F, B>(
+    listener: TcpListener,
+    drain: Drain,
+    allowed: Allowance,
+    service: S,
+) -> Drained
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
@@ -82,17 +132,23 @@ where
     // Every connection holds a sender; when all are gone, so are all connections.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let arrival = async {
+            let accepted = listener.accept().await;
+            // Counted once it is there: a free place is no connection.
+            (accepted, allowed.place().await)
+        };
+        let (accepted, place) = tokio::select! {
+            arrived = arrival => arrived,
             () = drain.begun() => break,
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = connection(stream, drain.clone(), service.clone());
+                let head_timeout = (allowed.head_timeout)();
+                let connection = connection(stream, drain.clone(), head_timeout, service.clone());
                 let open = open.clone();
                 tokio::spawn(async move {
                     connection.await;
-                    drop(open);
+                    drop((place, open));
                 });
             }
             Err(error) => {
@@ -106,7 +162,7 @@ where
     Drained
 }
 
-async fn connection<S, F, B>(stream: TcpStream, drain: Drain, service: S)
+async fn connection<S, F, B>(stream: TcpStream, drain: Drain, head_timeout: Duration, service: S)
 where
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
@@ -117,7 +173,7 @@ where
     }
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(head_timeout)
         .serve_connection(TokioIo::new(stream), service_fn(service));
     let mut http = std::pin::pin!(http);
     let served = tokio::select! {
@@ -156,16 +212,22 @@ async fn answer(
     request: Request<Incoming>,
     request_id: &http::HeaderValue,
 ) -> Result<Response<Reply>, Refusal> {
+    if headers::bytes(request.headers()) > HEAD_BYTES_MAX {
+        return Err(Refusal::HeadTooLarge { limit: HEAD_BYTES_MAX });
+    }
     let path = request.uri().path();
     let only = |allowed: Method, header: &'static str| match request.method() {
         method if *method == allowed || (allowed == Method::GET && *method == Method::HEAD) => Ok(()),
         method => Err(Refusal::MethodNotAllowed { method: method.clone(), allowed: header }),
     };
-    if api != Api::Other {
-        only(Method::POST, "POST")?;
-    } else if path == "/health" {
+    if path == "/health" {
+        // For load balancers, who have no key.
         only(Method::GET, "GET, HEAD")?;
         return Ok(health(gateway));
+    }
+    let tenant = gateway.owner(request.headers())?;
+    if api != Api::Other {
+        only(Method::POST, "POST")?;
     } else if path == "/v1/models" {
         only(Method::GET, "GET, HEAD")?;
         return Ok(models::list(gateway));
@@ -175,15 +237,17 @@ async fn answer(
     } else if !is_for_clients(path) {
         return Err(Refusal::NoSuchPath(path.to_owned()));
     }
-    exchange::forward(gateway, api, request, request_id).await
+    exchange::forward(gateway, api, request, tenant.as_deref(), request_id).await
 }
 
 /// Whether a client may ask a worker for this path. One with dots in it may mean another path to the worker than to us.
 pub(crate) fn is_for_clients(path: &str) -> bool {
     let plain = percent_decoded(path);
     let has_dots = plain.split(['/', '\\']).any(|segment| segment == "." || segment == "..");
+    // Whoever stands before the worker may merge slashes.
+    let is_odd = plain.contains("//") || plain.contains(char::is_control);
     let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
-    is_offered && !has_dots && !STEERING_PATHS.contains(&plain.trim_end_matches('/'))
+    is_offered && !has_dots && !is_odd && !STEERING_PATHS.contains(&plain.trim_end_matches('/'))
 }
 
 /// For load balancers in front of us: can a request be served?
@@ -219,6 +283,11 @@ mod tests {
             "/v1/load_lora_adapter",
             "/v1/unload_lora_adapter/",
             "/v1/load%5Flora_adapter",
+            "/v1//load_lora_adapter",
+            "/v1/%2Fload_lora_adapter",
+            "/v1/files%0d%0ax",
+            "",
+            "*",
         ] {
             assert!(!is_for_clients(path), "{path}");
         }

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::uri::Authority;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use warmroute_wire::{Dialer, Target};
 
 /// Metrics pages of a few hundred KB are normal; more than this is not read.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -39,6 +38,7 @@ pub enum NoAnswer {
 pub struct Client {
     base: String,
     timeout: Duration,
+    dialer: Dialer,
     open: Option<SendRequest<Full<Bytes>>>,
 }
 
@@ -52,8 +52,8 @@ struct Question {
 
 impl Client {
     /// For the worker at this URL. An answer that takes longer than `timeout` is none.
-    pub fn new(base: &str, timeout: Duration) -> Client {
-        Client { base: base.to_owned(), timeout, open: None }
+    pub fn new(base: &str, timeout: Duration, dialer: Dialer) -> Client {
+        Client { base: base.to_owned(), timeout, dialer, open: None }
     }
 
     /// Status and body of `path`.
@@ -78,49 +78,52 @@ impl Client {
     }
 
     async fn ask_slowly(&mut self, question: &Question) -> Result<(StatusCode, Bytes), NoAnswer> {
-        let uri: Uri = format!("{}{}", self.base, question.path).parse().map_err(|_| NoAnswer::Url)?;
-        let authority = uri.authority().cloned().ok_or(NoAnswer::Url)?;
+        let target: Target = self.base.parse().map_err(|_| NoAnswer::Url)?;
         if let Some(mut sender) = self.open.take().filter(|sender| sender.is_ready())
-            && let Ok(answer) = ask(&mut sender, question, &uri, &authority).await
+            && let Ok(answer) = ask(&mut sender, self.request(question, &target)?).await
         {
             self.open = Some(sender);
             return Ok(answer);
         }
-        let mut sender = connect(&authority).await?;
-        let answer = ask(&mut sender, question, &uri, &authority).await?;
+        let mut sender = self.connect(&target).await?;
+        let answer = ask(&mut sender, self.request(question, &target)?).await?;
         self.open = Some(sender);
         Ok(answer)
     }
-}
 
-async fn connect(authority: &Authority) -> Result<SendRequest<Full<Bytes>>, NoAnswer> {
-    let host = authority.host().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
-    stream.set_nodelay(true)?;
-    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-    // It ends when the sender is dropped or the worker closes it; whoever asks next learns of an error.
-    tokio::spawn(connection);
-    Ok(sender)
+    async fn connect(&self, target: &Target) -> Result<SendRequest<Full<Bytes>>, NoAnswer> {
+        let stream = self.dialer.dial(target).await?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        // It ends when the sender is dropped or the worker closes it; whoever asks next learns of an error.
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    fn request(&self, question: &Question, target: &Target) -> Result<Request<Full<Bytes>>, NoAnswer> {
+        let asked: Uri = question.path.parse().map_err(|_| NoAnswer::Url)?;
+        let mut request = Request::new(Full::new(question.body.clone()));
+        *request.method_mut() = question.method.clone();
+        *request.uri_mut() = target.uri_for(&asked);
+        let headers = request.headers_mut();
+        headers.insert(header::HOST, target.host_header.clone());
+        self.dialer
+            .authorization()
+            .into_iter()
+            .for_each(|ours| _ = headers.insert(header::AUTHORIZATION, ours));
+        if question.method == Method::POST {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        Ok(request)
+    }
 }
 
 async fn ask(
     sender: &mut SendRequest<Full<Bytes>>,
-    question: &Question,
-    uri: &Uri,
-    authority: &Authority,
+    request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, Bytes), NoAnswer> {
-    let mut request = Request::new(Full::new(question.body.clone()));
-    *request.method_mut() = question.method.clone();
-    *request.uri_mut() = uri.path_and_query().map_or_else(Uri::default, |path| Uri::from(path.clone()));
-    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| NoAnswer::Url)?;
-    request.headers_mut().insert(header::HOST, host);
-    if question.method == Method::POST {
-        let json = HeaderValue::from_static("application/json");
-        request.headers_mut().insert(header::CONTENT_TYPE, json);
-    }
+    let bytes_max = if request.method() == Method::POST { TOLD_BYTES_MAX } else { BODY_BYTES_MAX };
     let response = sender.send_request(request).await?;
     let status = response.status();
-    let bytes_max = if question.method == Method::POST { TOLD_BYTES_MAX } else { BODY_BYTES_MAX };
     let body = Limited::new(response.into_body(), bytes_max).collect().await.map_err(NoAnswer::Body)?;
     Ok((status, body.to_bytes()))
 }

@@ -18,6 +18,7 @@ use warmroute_fleet::Worker;
 use warmroute_policy::Policy;
 use warmroute_router::Router;
 use warmroute_types::{Micros, WorkerId};
+use warmroute_wire::Dialer;
 
 pub use client::{Client, NoAnswer};
 pub use load::{read_capacity, read_load};
@@ -39,6 +40,8 @@ pub struct Config {
     pub recovery_interval: Duration,
     /// An answer that takes longer is none.
     pub timeout: Duration,
+    /// How workers are reached.
+    pub dialer: Dialer,
 }
 
 impl Default for Config {
@@ -49,6 +52,7 @@ impl Default for Config {
             load_interval: Duration::from_secs(1),
             recovery_interval: Duration::from_millis(500),
             timeout: Duration::from_secs(2),
+            dialer: Dialer::default(),
         }
     }
 }

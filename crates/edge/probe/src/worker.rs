@@ -37,7 +37,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         config: Arc<Config>,
         now: N,
     ) -> Probe<P, N> {
-        let client = Client::new(&worker.address.url, config.timeout);
+        let client = Client::new(&worker.address.url, config.timeout, config.dialer.clone());
         Probe {
             router,
             worker,

@@ -63,7 +63,8 @@ async fn look(
     if api == Api::Other && !is_for_clients(path) {
         return Err(Refusal::NoSuchPath(path.to_owned()));
     }
-    let asked = intake::receive(&Method::POST, api, &parts.headers, body, gateway).await?.asked;
+    let asked =
+        intake::receive(&Method::POST, api, &parts.headers, body, gateway, &gateway.config()).await?.asked;
     let texts = asked.texts();
     let request = asked.request(&texts, &[]);
     let preview = gateway.router.preview(&request, &mut Scratch::default(), gateway.now(), random());

@@ -1,11 +1,14 @@
 //! The operator's side, on a listener of its own: health, metrics, workers, configuration.
 
+mod access;
+mod configuration;
 mod explain;
 mod reports;
 mod workers;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -14,14 +17,23 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::Token;
 use crate::gateway::Gateway;
-use crate::intake::buffer;
-use crate::server::{Drain, Drained, accept};
+use crate::intake::{Patience, buffer};
+use crate::server::{Allowance, Drain, Drained, accept};
 
+pub use access::Reach;
+use access::UNAUTHORIZED;
+pub use configuration::Configuration;
 pub use reports::{Reports, ReportsRefused};
 
 /// Admin bodies are small; larger ones are refused.
 const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// How long one is waited for, and how many operators may be connected.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+const CONNECTIONS_MAX: usize = 1_024;
 
 /// Whether the gateway wants traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +49,8 @@ pub enum Readiness {
 /// The admin side of a gateway.
 pub struct Admin {
     gateway: Arc<Gateway>,
-    /// The effective configuration, as `GET /config` shows it.
-    config: Value,
+    configuration: Arc<dyn Configuration>,
+    reach: Reach,
     /// Tells that the gateway's client listener is draining.
     clients: Drain,
     reports: Option<reports::Desk>,
@@ -51,12 +63,17 @@ type Answer = Result<Response<Full<Bytes>>, Problem>;
 
 impl Admin {
     /// `clients` is the drain of the client listener: when it begins, we are not ready.
-    pub fn new(gateway: Arc<Gateway>, config: Value, clients: Drain) -> Admin {
-        Admin { gateway, config, clients, reports: None }
+    pub fn new(
+        gateway: Arc<Gateway>,
+        configuration: Arc<dyn Configuration>,
+        reach: Reach,
+        clients: Drain,
+    ) -> Admin {
+        Admin { gateway, configuration, reach, clients, reports: None }
     }
 
     /// Takes `POST /events` from whoever knows the token.
-    pub fn with_reports(self, reports: Arc<dyn Reports>, token: &str) -> Admin {
+    pub fn with_reports(self, reports: Arc<dyn Reports>, token: Token) -> Admin {
         Admin { reports: Some(reports::Desk::new(reports, token)), ..self }
     }
 
@@ -67,7 +84,8 @@ impl Admin {
             let admin = Arc::clone(&admin);
             async move { Ok::<_, Infallible>(admin.handle(request).await) }
         };
-        accept(listener, drain, service).await
+        let allowed = Allowance::new(CONNECTIONS_MAX, || HEAD_TIMEOUT);
+        accept(listener, drain, allowed, service).await
     }
 
     /// Whether requests should be sent here.
@@ -87,6 +105,9 @@ impl Admin {
         self.answer(request).await.unwrap_or_else(|Problem(status, message)| {
             let mut response = as_json(&json!({"error": {"message": message}}));
             *response.status_mut() = status;
+            if status == StatusCode::UNAUTHORIZED {
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
             response
         })
     }
@@ -94,11 +115,17 @@ impl Admin {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let (parts, body) = request.into_parts();
         let query = parts.uri.query().unwrap_or_default();
+        let token = self.configuration.admin_token();
+        access::admit(token.as_ref(), self.reach, &parts.method, parts.uri.path(), &parts.headers)?;
         match (&parts.method, parts.uri.path()) {
             (&Method::GET, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
             (&Method::GET, "/readyz") => self.readyz(),
             (&Method::GET, "/metrics") => self.metrics(),
-            (&Method::GET, "/config") => Ok(as_json(&self.config)),
+            (&Method::GET, "/config") => Ok(as_json(&self.configuration.in_force())),
+            (&Method::PUT, "/config") => {
+                let body = bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?;
+                configuration::put(&*self.configuration, &parts.headers, &body)
+            }
             (&Method::GET, "/workers") => Ok(as_json(&workers::list(&self.gateway))),
             (&Method::POST, "/workers") => {
                 workers::add(&self.gateway, &bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?)
@@ -147,7 +174,7 @@ impl Admin {
 }
 
 async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, Problem> {
-    let body = buffer(body, headers, bytes_max).await;
+    let body = buffer(body, headers, bytes_max, Patience::new(BODY_TIMEOUT)).await;
     body.map_err(|refusal| Problem(refusal.status(), refusal.to_string()))
 }
 

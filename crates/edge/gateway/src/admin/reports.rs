@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 use warmroute_types::Address;
 
 use super::workers::parameter;
-use super::{Answer, Problem, as_json};
+use super::{Answer, Problem, UNAUTHORIZED, as_json};
+use crate::Token;
 use crate::gateway::Gateway;
 
 /// Posts are batches of 100 ms, snapshots are larger.
@@ -41,20 +42,19 @@ pub struct ReportsRefused {
 /// Where posts are taken from those who may.
 pub(super) struct Desk {
     reports: Arc<dyn Reports>,
-    token: String,
+    token: Token,
 }
 
 impl Desk {
-    pub fn new(reports: Arc<dyn Reports>, token: &str) -> Desk {
-        Desk { reports, token: token.to_owned() }
+    pub fn new(reports: Arc<dyn Reports>, token: Token) -> Desk {
+        Desk { reports, token }
     }
 
     pub fn admit(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let given = headers.get(header::AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-        if bearer(given).is_some_and(|given| is_same(given, self.token.as_bytes())) {
-            return Ok(());
+        match self.token.is_shown(headers) {
+            true => Ok(()),
+            false => Err(Problem(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
         }
-        Err(Problem(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer TOKEN".to_owned()))
     }
 
     pub async fn take(&self, gateway: &Gateway, headers: &HeaderMap, query: &str, body: Bytes) -> Answer {
@@ -93,39 +93,4 @@ fn addressee(gateway: &Gateway, query: &str) -> Result<Address, Problem> {
     let is_known = gateway.router.workers().iter().any(|view| view.worker.address == address);
     let unknown = || Problem(StatusCode::NOT_FOUND, format!("no such worker: {address}"));
     if is_known { Ok(address) } else { Err(unknown()) }
-}
-
-/// What follows the scheme, which is written in any case (RFC 9110, 11.1).
-fn bearer(authorization: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = authorization.split_at_checked(b"Bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
-}
-
-/// In a time that does not tell how much was right.
-fn is_same(given: &[u8], expected: &[u8]) -> bool {
-    let differences = given.iter().zip(expected).fold(0, |differences, (a, b)| differences | (a ^ b));
-    given.len() == expected.len() && differences == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{bearer, is_same};
-
-    #[test]
-    fn only_the_whole_token_is_the_token() {
-        assert!(is_same(b"x", b"x"));
-        for other in [&b""[..], b" ", b"xy", b"X", b"y"] {
-            assert!(!is_same(other, b"x"));
-        }
-    }
-
-    #[test]
-    fn the_scheme_is_written_in_any_case() {
-        for given in [&b"Bearer x"[..], b"bearer x", b"BEARER  x"] {
-            assert_eq!(bearer(given), Some(&b"x"[..]));
-        }
-        for other in [&b""[..], b"x", b"Basic x", b"Bearerx"] {
-            assert_eq!(bearer(other), None);
-        }
-    }
 }

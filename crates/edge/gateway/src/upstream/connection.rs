@@ -15,9 +15,9 @@ use hyper::body::{Body, Incoming};
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use warmroute_wire::{Dialer, Target};
 
 use crate::outgoing::Outgoing;
-use crate::upstream::Target;
 
 /// What went wrong between us and a worker.
 #[derive(Debug, thiserror::Error)]
@@ -76,9 +76,8 @@ pub(crate) struct Answer {
 }
 
 impl Connection {
-    pub(crate) async fn open(target: &Target) -> Result<Connection, Fault> {
-        let stream = TcpStream::connect((target.host.as_str(), target.port)).await.map_err(Fault::Connect)?;
-        stream.set_nodelay(true).map_err(Fault::Connect)?;
+    pub(crate) async fn open(dialer: &Dialer, target: &Target) -> Result<Connection, Fault> {
+        let stream = dialer.dial(target).await.map_err(Fault::Connect)?;
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(Fault::Broken)?;
         Ok(Connection { sender, driver })
     }

@@ -1,7 +1,6 @@
 //! Connections to workers.
 
 mod connection;
-mod target;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +10,10 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::Worker;
 use warmroute_router::{Feedback, Silence};
 use warmroute_types::{BadUrl, Micros};
+use warmroute_wire::{Dialer, Target};
 
 use connection::Connection;
 pub(crate) use connection::{Answer, Fault};
-pub(crate) use target::Target;
 
 use crate::Config;
 use crate::foresight::Foresight;
@@ -25,7 +24,7 @@ pub(crate) struct Upstreams {
     seats: RwLock<Vec<Option<Arc<Upstream>>>>,
     idle_timeout: Duration,
     idle_max: usize,
-    connect_timeout: Duration,
+    dialer: Dialer,
 }
 
 /// A worker, and the unused connections to it.
@@ -46,7 +45,7 @@ pub(crate) struct Upstream {
     foresight: Foresight,
     idle_max: usize,
     idle_timeout: Duration,
-    connect_timeout: Duration,
+    dialer: Dialer,
 }
 
 struct Idle {
@@ -60,7 +59,7 @@ impl Upstreams {
             seats: RwLock::default(),
             idle_timeout: config.idle_timeout,
             idle_max: config.idle_connections_max,
-            connect_timeout: config.timeouts.connect,
+            dialer: config.dialer.clone(),
         }
     }
 
@@ -90,7 +89,7 @@ impl Upstreams {
             foresight: Foresight::default(),
             idle_max: self.idle_max,
             idle_timeout: self.idle_timeout,
-            connect_timeout: self.connect_timeout,
+            dialer: self.dialer.clone(),
         })
     }
 
@@ -191,9 +190,9 @@ impl Upstream {
     }
 
     /// A new connection.
-    pub(crate) async fn connect(&self) -> Result<Connection, Fault> {
-        let connecting = Connection::open(&self.target);
-        match tokio::time::timeout(self.connect_timeout, connecting).await {
+    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Connection, Fault> {
+        let connecting = Connection::open(&self.dialer, &self.target);
+        match tokio::time::timeout(timeout, connecting).await {
             Ok(connected) => connected,
             Err(_) => Err(Fault::ConnectTimeout),
         }

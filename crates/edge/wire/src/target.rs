@@ -8,13 +8,13 @@ use warmroute_types::BadUrl;
 
 /// Where to connect, and what to call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub struct Target {
     /// Name or address, without brackets.
-    pub(crate) host: String,
+    pub host: String,
     /// Port.
-    pub(crate) port: u16,
+    pub port: u16,
     /// The `Host` header.
-    pub(crate) host_header: HeaderValue,
+    pub host_header: HeaderValue,
     /// What stands before every path; empty for most.
     path_prefix: String,
 }
@@ -38,7 +38,7 @@ impl FromStr for Target {
 
 impl Target {
     /// The request's path and query as this worker is asked for it.
-    pub(crate) fn uri_for(&self, asked: &Uri) -> Uri {
+    pub fn uri_for(&self, asked: &Uri) -> Uri {
         let path = asked.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
         if self.path_prefix.is_empty() {
             return Uri::from(path);

@@ -1,0 +1,298 @@
+//! Other settings while the gateway runs, without dropping a request.
+//!
+//! ```text
+//! SIGHUP, a file that changed ──▶ flags over file ──┐
+//! PUT /config ─────────────────▶ body over flags ──┴─▶ Plan ──▶ all of it in force, or none and why
+//! ```
+//!
+//! A plan is made and checked as at the start; what cannot change while it runs is named and refused. Then it is applied, which
+//! cannot fail. A request under way keeps the settings it began with. Files of keys and tokens are watched too: when one
+//! changes, everything is read again, so there is one way only.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use warmroute_gateway::{Configuration, Gateway, Reload, Token};
+use warmroute_wire::Dialer;
+
+use crate::options::{Options, parse, read_file};
+use crate::plan::{Plan, Sources};
+
+/// Looked at, not watched by the kernel: that works on network file systems and for files replaced through links too.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Tables that are read at the start only, and single keys.
+const FIXED: [&str; 9] = [
+    "server.",
+    "events.",
+    "health.",
+    "recording.",
+    "cache.max-tree-size",
+    "cache.block-hash",
+    "cache.eviction-interval-secs",
+    "cache.presumed-ttl-secs",
+    "cache.worker-kv-tokens",
+];
+
+/// Where the options came from.
+#[derive(Default)]
+pub struct Origin {
+    /// Flags and environment.
+    pub flags: Options,
+    /// The configuration file.
+    pub file: Option<PathBuf>,
+}
+
+/// Changes what is in force.
+pub struct Control {
+    origin: Origin,
+    gateway: Arc<Gateway>,
+    dialer: Dialer,
+    sources: mpsc::UnboundedSender<Sources>,
+    state: Mutex<State>,
+}
+
+struct State {
+    said: Said,
+    options: Options,
+    admin_token: Option<Token>,
+    /// What the files were like when they were last read.
+    seen: Fingerprints,
+    /// What they were like at the last look: one that is being written is left alone until it is the same twice.
+    last_look: Fingerprints,
+}
+
+/// `None`: the file cannot be read.
+type Fingerprints = BTreeMap<PathBuf, Option<u64>>;
+
+/// Who had the last word.
+#[derive(Clone)]
+enum Said {
+    File,
+    Put(Box<Options>),
+}
+
+impl Control {
+    /// In force are these options, with everything made of them.
+    pub fn new(
+        origin: Origin,
+        gateway: Arc<Gateway>,
+        dialer: Dialer,
+        sources: mpsc::UnboundedSender<Sources>,
+        options: Options,
+        admin_token: Option<Token>,
+    ) -> Control {
+        let seen = look(&files(&origin, &options));
+        let last_look = seen.clone();
+        let state = Mutex::new(State { said: Said::File, options, admin_token, seen, last_look });
+        Control { origin, gateway, dialer, sources, state }
+    }
+
+    /// Reads the configuration file and all it names again.
+    pub fn read_again(&self) {
+        _ = self.reload(&mut self.state.lock(), Said::File);
+    }
+
+    /// The same whenever one of the files has changed, for ever.
+    pub async fn watch_files(self: Arc<Control>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let control = Arc::clone(&self);
+            // A file system may be slow.
+            _ = tokio::task::spawn_blocking(move || control.look_again()).await;
+        }
+    }
+
+    fn look_again(&self) {
+        let mut state = self.state.lock();
+        let now = look(&files(&self.origin, &state.options));
+        if now != state.last_look {
+            state.last_look = now;
+            return;
+        }
+        let has_changed = |path: &PathBuf| now.get(path) != state.seen.get(path);
+        let said = match &self.origin.file {
+            Some(file) if has_changed(file) => Said::File,
+            _ if now != state.seen => state.said.clone(),
+            _ => return,
+        };
+        // A file that is no good is complained of once.
+        state.seen = now;
+        _ = self.reload(&mut state, said);
+    }
+
+    fn reload(&self, state: &mut State, said: Said) -> anyhow::Result<Vec<String>> {
+        let changed = self.layers(&said).and_then(|options| self.put_in_force(state, options));
+        if changed.is_ok() {
+            state.said = said;
+        }
+        self.tell(changed)
+    }
+
+    fn tell(&self, changed: anyhow::Result<Vec<String>>) -> anyhow::Result<Vec<String>> {
+        match &changed {
+            Ok(changed) => {
+                tracing::info!(?changed, "settings in force");
+                self.gateway.count_reload(Reload::Applied);
+            }
+            Err(why) => {
+                tracing::error!(why = format!("{why:#}"), "settings refused; the old ones stay in force");
+                self.gateway.count_reload(Reload::Refused);
+            }
+        }
+        changed
+    }
+
+    /// Whoever puts a configuration does so after the flags were written, so it wins over them; a file does not.
+    fn layers(&self, said: &Said) -> anyhow::Result<Options> {
+        let flags = self.origin.flags.clone();
+        match (said, &self.origin.file) {
+            (Said::Put(options), _) => Ok((**options).clone().over(flags)),
+            (Said::File, Some(file)) => {
+                let options = read_file(file)?;
+                let is_empty = options == Options::default();
+                anyhow::ensure!(!is_empty, "{} says nothing: is it being written?", file.display());
+                Ok(flags.over(options))
+            }
+            (Said::File, None) => Ok(flags),
+        }
+    }
+
+    /// All of it or nothing: whatever can fail comes first.
+    fn put_in_force(&self, state: &mut State, options: Options) -> anyhow::Result<Vec<String>> {
+        let plan = Plan::new(options)?;
+        let changed = differences(&state.options, &plan.options)?;
+        let fixed: Vec<&str> = changed.iter().map(String::as_str).filter(|key| is_fixed(key)).collect();
+        anyhow::ensure!(
+            fixed.is_empty(),
+            "cannot change while it runs, only by a restart: {}",
+            fixed.join(", ")
+        );
+        let touches = |table: &str| changed.iter().any(|key| key.starts_with(table));
+        let config = warmroute_gateway::Config { dialer: self.dialer.clone(), ..plan.gateway.clone() };
+        self.gateway.set_config(config)?;
+        self.dialer.follow(&plan.gateway.dialer);
+        self.gateway.set_keys(plan.keys);
+        self.gateway.router().set_in_flight_max(plan.router.in_flight_max);
+        if touches("routing.") || touches("cache.") {
+            self.gateway.router().set_policies(plan.policy, plan.shadows);
+        }
+        if touches("discovery.") || touches("workers") {
+            self.sources.send(plan.sources).context("nobody looks for workers any more")?;
+        }
+        state.seen = look(&files(&self.origin, &plan.options));
+        state.options = plan.options;
+        state.admin_token = plan.admin_token;
+        Ok(changed)
+    }
+}
+
+impl Configuration for Control {
+    fn in_force(&self) -> Value {
+        serde_json::to_value(&self.state.lock().options).unwrap_or_default()
+    }
+
+    fn admin_token(&self) -> Option<Token> {
+        self.state.lock().admin_token
+    }
+
+    fn replace(&self, content_type: &str, body: &[u8]) -> Result<Value, String> {
+        let changed = match read(content_type, body) {
+            Ok(options) => self.reload(&mut self.state.lock(), Said::Put(Box::new(options))),
+            Err(why) => self.tell(Err(why)),
+        };
+        let changed = changed.map_err(|why| format!("{why:#}"))?;
+        Ok(json!({"changed": changed, "config": self.in_force()}))
+    }
+}
+
+/// A configuration as it is sent: JSON as `GET /config` shows it, or TOML as in the file.
+fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Options> {
+    let text = std::str::from_utf8(body).context("it is not UTF-8")?;
+    anyhow::ensure!(!text.trim().is_empty(), "it is empty");
+    match content_type.contains("json") {
+        true => serde_json::from_str(text).context("it is no configuration"),
+        false => parse(text),
+    }
+}
+
+fn is_fixed(key: &str) -> bool {
+    FIXED.iter().any(|fixed| key == *fixed || (fixed.ends_with('.') && key.starts_with(fixed)))
+}
+
+/// The keys whose values differ, as `table.key`. Secrets are not told, and not compared but one: the others may change.
+fn differences(before: &Options, after: &Options) -> anyhow::Result<Vec<String>> {
+    let (before_json, after_json) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
+    let (empty, mut changed) = (serde_json::Map::new(), Vec::new());
+    let tables = |value: &Value| value.as_object().unwrap_or(&empty).clone();
+    let (before_tables, after_tables) = (tables(&before_json), tables(&after_json));
+    for (table, value) in &after_tables {
+        let old = before_tables.get(table).unwrap_or(&Value::Null);
+        match (old.as_object(), value.as_object()) {
+            (Some(old), Some(new)) => {
+                let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+                let differ = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
+                changed.extend(differ.map(|key| format!("{table}.{key}")));
+            }
+            _ if old != value => changed.push(table.clone()),
+            _ => {}
+        }
+    }
+    if before.events.events_token != after.events.events_token {
+        changed.push("events.events-token".to_owned());
+    }
+    Ok(changed)
+}
+
+/// The files on which a configuration rests.
+fn files(origin: &Origin, options: &Options) -> Vec<PathBuf> {
+    let security = &options.security;
+    let named = [&security.api_keys_file, &security.admin_token_file, &security.worker_api_key_file];
+    named.into_iter().chain([&origin.file]).flatten().cloned().collect()
+}
+
+/// A fingerprint of each file, so that what is in it need not be kept.
+fn look(files: &[PathBuf]) -> Fingerprints {
+    let fingerprint = |bytes: Vec<u8>| {
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        hasher.finish()
+    };
+    files.iter().map(|file| (file.clone(), std::fs::read(file).ok().map(fingerprint))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(text: &str) -> Options {
+        parse(text).unwrap().over(Options::defaults())
+    }
+
+    #[test]
+    fn differences_are_named_by_table_and_key() {
+        let before = options("[routing]\npolicy = \"random\"\n[aliases]\na = \"b\"");
+        let after = options("[routing]\nshadow = [\"random\"]\n[[workers]]\nurl = \"http://a\"");
+        let changed = differences(&before, &after).unwrap();
+        assert_eq!(changed, ["aliases.a", "routing.policy", "routing.shadow", "workers"]);
+        assert_eq!(differences(&after, &after).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_read_at_the_start_only_is_fixed() {
+        for fixed in ["server.port", "health.load-interval-ms", "cache.block-hash", "events.events-token"] {
+            assert!(is_fixed(fixed), "{fixed}");
+        }
+        for free in ["routing.policy", "cache.cache-preset", "workers", "security.api-keys-file", "aliases.a"]
+        {
+            assert!(!is_fixed(free), "{free}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Other settings while requests are under way: all of them or none, and nobody notices but by what changes.
+
+mod world;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+use world::client::{Call, Response, chat, chat_stream, get, post};
+use world::eventually;
+use world::gate::Gate;
+use world::process::{Gateway, engine};
+use world::scrap::Scrap;
+use world::script::Scripted;
+
+const APPLIED: &str = "warmroute_config_reloads_total{outcome=\"applied\"}";
+const REFUSED: &str = "warmroute_config_reloads_total{outcome=\"refused\"}";
+
+fn put(gateway: &Gateway, text: &str) -> Response {
+    Call::send(gateway.admin(), "PUT", "/config", &["content-type: application/toml"], text.as_bytes())
+        .finish()
+}
+
+fn config(gateway: &Gateway) -> Value {
+    get(gateway.admin(), "/config").json()
+}
+
+fn served_by(gateway: &Gateway) -> (u16, Option<String>) {
+    let response = post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
+    (response.status, response.header("x-warmroute-policy").map(str::to_owned))
+}
+
+#[test]
+fn a_file_is_read_again_by_signal_and_when_it_changes_and_a_bad_one_is_refused() {
+    let scrap = Scrap::new("reload-file");
+    let file = scrap.file("config.toml");
+    let (first, second) = (engine(&[]), engine(&[]));
+    let write = |policy: &str, url: &str| {
+        let text = format!("[routing]\npolicy = \"{policy}\"\n[[workers]]\nurl = \"{url}\"\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    write("random", first.url());
+    let gateway = Gateway::start(&[], &["--config", &file]);
+    gateway.wait_for_ready(1);
+    assert_eq!(served_by(&gateway), (200, Some("random".to_owned())));
+
+    write("round_robin", second.url());
+    gateway.process.signal("-HUP");
+    eventually("the other policy is in force", || {
+        (config(&gateway)["routing"]["policy"] == "round_robin").then_some(())
+    });
+    eventually("the other worker serves", || {
+        let workers = gateway.workers();
+        (workers.len() == 1 && workers[0]["url"] == second.url() && workers[0]["state"] == "ready")
+            .then_some(())
+    });
+    assert_eq!(served_by(&gateway), (200, Some("round_robin".to_owned())));
+
+    write("least_loaded", second.url());
+    eventually("a change is seen without a signal", || {
+        (served_by(&gateway) == (200, Some("least_loaded".to_owned()))).then_some(())
+    });
+
+    for bad in ["[routing]\npolicy = \"best\"\n", "[health]\nload-interval-ms = 7\n", "[routing\n", ""] {
+        let before = gateway.metric(REFUSED);
+        std::fs::write(&file, bad).unwrap();
+        gateway.process.signal("-HUP");
+        eventually(&format!("{bad:?} is refused"), || (gateway.metric(REFUSED) > before).then_some(()));
+        assert_eq!(served_by(&gateway), (200, Some("least_loaded".to_owned())), "the old settings stay");
+    }
+    assert!(gateway.metric(APPLIED) >= 2.0);
+}
+
+#[test]
+fn a_configuration_that_is_put_is_in_force_as_a_whole_or_not_at_all() {
+    let engine = engine(&[]);
+    let gateway = Gateway::over(&[engine.url()], &["--policy", "random", "--worker-api-key", "k"]);
+    let ranks = "[timeouts]\nfirst-byte-timeout-secs = 7\n[routing]\ndecision-headers = true\npolicy = \"round_robin\"\n";
+    let answer = put(&gateway, ranks);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["changed"], json!(["routing.policy", "timeouts.first-byte-timeout-secs"]));
+    assert_eq!(answer.json()["config"], config(&gateway));
+    assert_eq!(served_by(&gateway), (200, Some("round_robin".to_owned())), "it wins over flags");
+
+    let before = config(&gateway);
+    for (bad, why) in [
+        ("[routing]\npolicy = \"best\"", "unknown policy `best`"),
+        ("[timeouts]\nidle-timeout-secs = 9\n[server]\nport = 1\nthreads = 7", "server.port, server.threads"),
+        ("[health]\nload-interval-ms = 7", "health.load-interval-ms"),
+        ("[cache]\nblock-hash = \"sha256\"", "cache.block-hash"),
+        ("[security]\napi-keys-file = \"/nowhere\"", "cannot read /nowhere"),
+        ("[rooting]\n", "did you mean `routing`?"),
+        ("", "it is empty"),
+    ] {
+        let answer = put(&gateway, bad);
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(answer.status == 400 && message.contains(why), "{bad}: {message}");
+        assert_eq!(config(&gateway), before, "nothing of it is in force");
+    }
+    assert_eq!(gateway.metric(REFUSED), 7.0);
+
+    // What is shown can be put.
+    let mut shown = before.clone();
+    shown["admission"]["rate-limit-requests-per-minute"] = json!(2);
+    let json = ["content-type: application/json"];
+    let body = shown.to_string();
+    let answer = Call::send(gateway.admin(), "PUT", "/config", &json, body.as_bytes()).finish();
+    assert_eq!(
+        answer.json()["changed"],
+        json!(["admission.rate-limit-requests-per-minute"]),
+        "{}",
+        answer.text()
+    );
+    assert_eq!([0; 3].map(|_| served_by(&gateway).0), [200, 200, 429]);
+}
+
+/// 200 requests are under way, half of them streams, when everything that can change does, again and again.
+#[test]
+fn nothing_that_is_under_way_is_dropped_when_settings_change() {
+    let gate = Gate::default();
+    let engines = [0; 3].map(|_| {
+        let gate = gate.clone();
+        Scripted::new(move |mut asked| {
+            let streams = String::from_utf8_lossy(&asked.body).contains("\"stream\":true");
+            if streams {
+                asked.begin_events();
+                asked.chunk("data: {\"n\":1}\n\n");
+            }
+            gate.pass();
+            if streams {
+                asked.chunk("data: [DONE]\n\n");
+                asked.end_chunks();
+            } else {
+                asked.answer("{}");
+            }
+        })
+    });
+    let gateway = Gateway::start(&[], &[]);
+    let urls = engines.each_ref().map(|engine| engine.url.as_str());
+    let fleet =
+        |urls: &[&str]| urls.iter().map(|url| format!("[[workers]]\nurl = \"{url}\"\n")).collect::<String>();
+    assert_eq!(put(&gateway, &fleet(&urls)).status, 200);
+    gateway.wait_for_ready(3);
+    let calls: Vec<Call> = (0..200)
+        .map(|n| {
+            let body = if n % 2 == 0 { chat("m") } else { chat_stream("m", 2) };
+            Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], body.as_bytes())
+        })
+        .collect();
+    eventually("all are under way", || {
+        (engines.iter().map(Scripted::asked).sum::<usize>() == 200).then_some(())
+    });
+    let policies =
+        ["random", "round_robin", "cache_aware", "least_loaded", "prefix_affinity", "expected_ttft"];
+    for (turn, policy) in policies.into_iter().cycle().take(24).enumerate() {
+        // Workers leave and come back, limits and timeouts are set and lifted.
+        let here = [&urls[..], &urls[..1], &urls[1..]][turn % 3];
+        let text = format!(
+            "[routing]\npolicy = \"{policy}\"\nshadow = [{}]\n[admission]\nmax-concurrent-requests = {}\n\
+             max-concurrent-per-worker = {}\n[timeouts]\nfirst-byte-timeout-secs = {}\n{}",
+            if policy == "random" { "\"round_robin\"" } else { "\"random\"" },
+            [0, 5][turn % 2],
+            [0, 2][turn % 2],
+            1 + turn % 2,
+            fleet(here)
+        );
+        let answer = put(&gateway, &text);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    gate.open();
+    for call in calls {
+        let response = call.finish();
+        assert!(response.status == 200 && response.complete, "{response:?}");
+        assert!(
+            response.text() == "{}" || response.text().ends_with("data: [DONE]\n\n"),
+            "{}",
+            response.text()
+        );
+    }
+    assert_eq!(put(&gateway, &fleet(&urls)).status, 200);
+    gateway.wait_for_ready(3);
+    gateway.wait_for_idle();
+}
+
+/// The same with requests that come and go all the while.
+#[test]
+fn requests_go_on_while_settings_change() {
+    let engines = [0; 3].map(|_| engine(&[]));
+    let urls = engines.each_ref().map(|engine| engine.url());
+    let gateway = Gateway::over(&urls, &[]);
+    let over = AtomicBool::new(false);
+    let served: usize = std::thread::scope(|scope| {
+        let ask = || {
+            let mut served = 0;
+            while !over.load(Ordering::SeqCst) {
+                let response = post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
+                assert_eq!(response.status, 200, "{}", response.text());
+                served += 1;
+            }
+            served
+        };
+        let clients: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        for turn in 0..40 {
+            let policy = ["random", "cache_aware", "expected_ttft"][turn % 3];
+            let urls = ["", "discovery.worker-urls"][turn % 2];
+            let fewer = format!("[discovery]\nworker-urls = [\"{}\"]\n", engines[0].url());
+            let text = format!(
+                "{}[routing]\npolicy = \"{policy}\"\n[admission]\nmax-concurrent-requests = {}\n",
+                if urls.is_empty() { "" } else { fewer.as_str() },
+                [0, 3, 64][turn % 3]
+            );
+            let answer = put(&gateway, &text);
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        over.store(true, Ordering::SeqCst);
+        clients.into_iter().map(|client| client.join().unwrap()).sum()
+    });
+    println!("{served} requests were served while settings changed 40 times");
+    assert!(served >= 8);
+}
+
+#[test]
+fn a_limit_that_is_lifted_lets_those_in_who_wait() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let engine = Scripted::new(move |mut asked| {
+        held.pass();
+        asked.answer("{}");
+    });
+    let gateway = Gateway::over(&[&engine.url], &["--max-concurrent-requests", "1"]);
+    let call = || Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat("m").as_bytes());
+    let calls: Vec<Call> = (0..10).map(|_| call()).collect();
+    eventually("nine wait", || (gateway.metric_sum("warmroute_queue_waiting") == 9.0).then_some(()));
+    assert_eq!(put(&gateway, "[admission]\nmax-concurrent-requests = 0\n").status, 200);
+    engine.wait_for_asked(10);
+    gate.open();
+    assert!(calls.into_iter().all(|call| call.finish().status == 200));
+}

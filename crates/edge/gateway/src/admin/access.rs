@@ -1,0 +1,94 @@
+//! Who may use the admin listener.
+//!
+//! | | no token is set | a token is set |
+//! |---|---|---|
+//! | `/healthz`, `/readyz` | everybody | everybody |
+//! | `POST /events` | who shows the events' token | the same |
+//! | reading: `GET` | everybody | who shows it |
+//! | changing, and asking about prompts | who is on this machine | who shows it |
+//!
+//! A page in a browser on this machine could send changes here too; browsers say so by `Origin`.
+
+use http::{HeaderMap, Method, StatusCode, header};
+
+use super::Problem;
+use crate::Token;
+
+/// From where the listener can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// From this machine.
+    Loopback,
+    /// From others.
+    Network,
+}
+
+pub(super) const UNAUTHORIZED: &str = "expected Authorization: Bearer TOKEN";
+const NOT_FROM_AFAR: &str =
+    "without an admin-token nothing is changed over an admin listener that other machines can reach";
+const NOT_BY_A_PAGE: &str = "without an admin-token nothing is changed by a page in a browser";
+
+/// Whether a request may have an answer.
+pub(super) fn admit(
+    token: Option<&Token>,
+    reach: Reach,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<(), Problem> {
+    let forbidden = |why: &str| Err(Problem(StatusCode::FORBIDDEN, why.to_owned()));
+    // Reporters have a token of their own.
+    let is_open = matches!(path, "/healthz" | "/readyz" | "/events");
+    match token {
+        _ if is_open => Ok(()),
+        Some(token) if token.is_shown(headers) => Ok(()),
+        Some(_) => Err(Problem(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
+        None if matches!(*method, Method::GET | Method::HEAD) => Ok(()),
+        None if reach == Reach::Network => forbidden(NOT_FROM_AFAR),
+        None if headers.contains_key(header::ORIGIN) => forbidden(NOT_BY_A_PAGE),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn status(token: Option<&str>, reach: Reach, ask: (Method, &str), header: Option<(&str, &str)>) -> u16 {
+        let mut headers = HeaderMap::new();
+        if let Some((name, value)) = header {
+            let name: http::HeaderName = name.parse().unwrap();
+            headers.insert(name, HeaderValue::from_str(value).unwrap());
+        }
+        let token = token.map(Token::new);
+        match admit(token.as_ref(), reach, &ask.0, ask.1, &headers) {
+            Ok(()) => 200,
+            Err(Problem(status, _)) => status.as_u16(),
+        }
+    }
+
+    #[test]
+    fn who_may_do_what() {
+        use Reach::{Loopback, Network};
+        let shown = Some(("authorization", "Bearer t"));
+        for (token, reach, method, path, header, expected) in [
+            (None, Loopback, Method::POST, "/workers", None, 200),
+            (None, Loopback, Method::POST, "/workers", Some(("origin", "http://evil")), 403),
+            (None, Network, Method::GET, "/metrics", None, 200),
+            (None, Network, Method::POST, "/workers", None, 403),
+            (None, Network, Method::PUT, "/config", None, 403),
+            (None, Network, Method::POST, "/explain", None, 403),
+            (Some("t"), Loopback, Method::GET, "/metrics", None, 401),
+            (Some("t"), Loopback, Method::GET, "/nowhere", None, 401),
+            (Some("t"), Loopback, Method::GET, "/metrics", Some(("authorization", "Bearer u")), 401),
+            (Some("t"), Network, Method::DELETE, "/workers", shown, 200),
+            (Some("t"), Network, Method::GET, "/healthz", None, 200),
+            (Some("t"), Network, Method::GET, "/readyz", None, 200),
+            (Some("t"), Network, Method::POST, "/events", None, 200),
+        ] {
+            let got = status(token, reach, (method.clone(), path), header);
+            assert_eq!(got, expected, "{token:?} {reach:?} {method} {path} {header:?}");
+        }
+    }
+}

@@ -23,7 +23,7 @@ use warmroute_gateway::{Configuration, Gateway, Reload, Token};
 use warmroute_wire::Dialer;
 
 use crate::options::{Options, parse, read_file};
-use crate::plan::{Plan, Sources};
+use crate::plan::{Acceptors, Plan, Sources};
 
 /// Looked at, not watched by the kernel: that works on network file systems and for files replaced through links too.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -50,11 +50,24 @@ pub struct Origin {
     pub file: Option<PathBuf>,
 }
 
+/// What a gateway begins with, of what can change.
+pub struct InForce {
+    /// The options.
+    pub options: Options,
+    /// What operators must show.
+    pub admin_token: Option<Token>,
+    /// How workers are reached.
+    pub dialer: Dialer,
+    /// How those who come are spoken to.
+    pub acceptors: Acceptors,
+}
+
 /// Changes what is in force.
 pub struct Control {
     origin: Origin,
     gateway: Arc<Gateway>,
     dialer: Dialer,
+    acceptors: Acceptors,
     sources: mpsc::UnboundedSender<Sources>,
     state: Mutex<State>,
 }
@@ -80,19 +93,18 @@ enum Said {
 }
 
 impl Control {
-    /// In force are these options, with everything made of them.
+    /// In force is what this plan says.
     pub fn new(
         origin: Origin,
         gateway: Arc<Gateway>,
-        dialer: Dialer,
         sources: mpsc::UnboundedSender<Sources>,
-        options: Options,
-        admin_token: Option<Token>,
+        in_force: InForce,
     ) -> Control {
+        let InForce { options, admin_token, dialer, acceptors } = in_force;
         let seen = look(&files(&origin, &options));
         let last_look = seen.clone();
         let state = Mutex::new(State { said: Said::File, options, admin_token, seen, last_look });
-        Control { origin, gateway, dialer, sources, state }
+        Control { origin, gateway, dialer, acceptors, sources, state }
     }
 
     /// Reads the configuration file and all it names again.
@@ -179,6 +191,7 @@ impl Control {
         let config = warmroute_gateway::Config { dialer: self.dialer.clone(), ..plan.gateway.clone() };
         self.gateway.set_config(config)?;
         self.dialer.follow(&plan.gateway.dialer);
+        self.acceptors.follow(&plan.acceptors);
         self.gateway.set_keys(plan.keys);
         self.gateway.router().set_in_flight_max(plan.router.in_flight_max);
         if touches("routing.") || touches("cache.") {
@@ -254,7 +267,20 @@ fn differences(before: &Options, after: &Options) -> anyhow::Result<Vec<String>>
 /// The files on which a configuration rests.
 fn files(origin: &Origin, options: &Options) -> Vec<PathBuf> {
     let security = &options.security;
-    let named = [&security.api_keys_file, &security.admin_token_file, &security.worker_api_key_file];
+    let named = [
+        &security.api_keys_file,
+        &security.admin_token_file,
+        &security.worker_api_key_file,
+        &security.tls_cert,
+        &security.tls_key,
+        &security.tls_client_ca,
+        &security.admin_tls_cert,
+        &security.admin_tls_key,
+        &security.admin_tls_client_ca,
+        &security.worker_tls_ca,
+        &security.worker_tls_cert,
+        &security.worker_tls_key,
+    ];
     named.into_iter().chain([&origin.file]).flatten().cloned().collect()
 }
 

@@ -20,7 +20,7 @@ use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
 use warmroute_record::ModelNames;
 use warmroute_types::Micros;
-use warmroute_wire::Dialer;
+use warmroute_wire::{Acceptor, Dialer, Identity, WorkerTls};
 
 use crate::options::groups::{
     BalanceRule, Credentials, Following, ForwardedHeaders, Injection, PrefixKey, Preset, RecordedModels,
@@ -57,12 +57,31 @@ pub struct Plan {
     pub record: Option<warmroute_record::Config>,
     /// What reporters must show.
     pub events_token: Option<Token>,
+    /// How clients and operators are spoken to.
+    pub acceptors: Acceptors,
     /// What operators must show.
     pub admin_token: Option<Token>,
     /// Who is let in; `None`: whoever comes.
     pub keys: Option<Keys>,
     /// The options in force, for `GET /config`.
     pub options: Options,
+}
+
+/// How those who come are spoken to, plain or with TLS.
+#[derive(Clone)]
+pub struct Acceptors {
+    /// Clients.
+    pub clients: Acceptor,
+    /// Operators.
+    pub operators: Acceptor,
+}
+
+impl Acceptors {
+    /// From the next connection on, as these others.
+    pub fn follow(&self, others: &Acceptors) {
+        self.clients.follow(&others.clients);
+        self.operators.follow(&others.operators);
+    }
 }
 
 /// Where workers come from.
@@ -138,6 +157,7 @@ impl Plan {
             precise: precise(&options, dialer),
             record: record(&options)?,
             events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
+            acceptors: acceptors(&options.security)?,
             admin_token: secret(&options.security.admin_token, &options.security.admin_token_file)
                 .context("admin-token")?
                 .map(|token| Token::new(&token)),
@@ -372,7 +392,40 @@ fn dialer(security: &options::Security) -> anyhow::Result<Dialer> {
     let key = secret(&security.worker_api_key, &security.worker_api_key_file).context("worker-api-key")?;
     let header = key.map(|key| HeaderValue::try_from(format!("Bearer {key}")));
     // The error would show what it is about.
-    Ok(Dialer::new(header.transpose().map_err(|_| anyhow::anyhow!("worker-api-key has odd characters"))?))
+    let header = header.transpose().map_err(|_| anyhow::anyhow!("worker-api-key has odd characters"))?;
+    let identity = identity(&security.worker_tls_cert, &security.worker_tls_key).context("worker-tls")?;
+    Dialer::new(header, WorkerTls { ca: security.worker_tls_ca.clone(), identity }).context("worker-tls")
+}
+
+/// A certificate and its key: both or neither.
+fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> anyhow::Result<Option<Identity>> {
+    match (cert.clone(), key.clone()) {
+        (Some(certificates), Some(key)) => Ok(Some(Identity { certificates, key })),
+        (None, None) => Ok(None),
+        _ => anyhow::bail!("a certificate needs its key, and a key its certificate"),
+    }
+}
+
+fn acceptors(security: &options::Security) -> anyhow::Result<Acceptors> {
+    let s = security;
+    Ok(Acceptors {
+        clients: acceptor(identity(&s.tls_cert, &s.tls_key), &s.tls_client_ca).context("tls")?,
+        operators: acceptor(identity(&s.admin_tls_cert, &s.admin_tls_key), &s.admin_tls_client_ca)
+            .context("admin-tls")?,
+    })
+}
+
+fn acceptor(
+    identity: anyhow::Result<Option<Identity>>,
+    client_ca: &Option<PathBuf>,
+) -> anyhow::Result<Acceptor> {
+    match identity? {
+        Some(identity) => Ok(Acceptor::tls(&identity, client_ca.as_ref())?),
+        None if client_ca.is_some() => {
+            anyhow::bail!("authorities for clients, and no certificate of our own")
+        }
+        None => Ok(Acceptor::default()),
+    }
 }
 
 fn precise(options: &Options, dialer: Dialer) -> Option<crate::precise::Settings> {
@@ -578,6 +631,10 @@ mod tests {
             ("[security]\nadmin-token = \"a\"\nadmin-token-file = \"b\"", "a file for it too"),
             ("[security]\nworker-api-key = \"a\\nb\"", "odd characters"),
             ("[security]\napi-keys-file = \"/nowhere\"", "cannot read /nowhere"),
+            ("[security]\ntls-cert = \"/nowhere\"", "tls: a certificate needs its key"),
+            ("[security]\nadmin-tls-client-ca = \"/nowhere\"", "admin-tls: authorities for clients"),
+            ("[security]\ntls-cert = \"/nowhere\"\ntls-key = \"/nowhere\"", "cannot read /nowhere"),
+            ("[security]\nworker-tls-ca = \"/nowhere\"", "worker-tls: cannot read /nowhere"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();

@@ -52,7 +52,11 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
 
 /// The first line on stdout, for whoever started us: where we listen, ports of 0 filled in.
 pub fn announce(service: &Service) {
-    println!(r#"{{"listening":"http://{}","admin":"http://{}"}}"#, service.listening, service.admin);
+    let [clients, operators] = service.schemes;
+    println!(
+        r#"{{"listening":"{clients}://{}","admin":"{operators}://{}"}}"#,
+        service.listening, service.admin
+    );
 }
 
 /// SIGTERM and SIGINT.

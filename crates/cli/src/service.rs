@@ -18,7 +18,7 @@ use warmroute_policy::Standard;
 use warmroute_record::Recorder;
 use warmroute_router::Router;
 
-use crate::control::{Control, Origin};
+use crate::control::{Control, InForce, Origin};
 use crate::plan::Plan;
 use crate::precise::Precise;
 use crate::sources::follow_sources;
@@ -35,6 +35,8 @@ pub struct Service {
     pub listening: SocketAddr,
     /// Where operators find it.
     pub admin: SocketAddr,
+    /// By which schemes: `http` or `https`.
+    pub schemes: [&'static str; 2],
     /// Who is there.
     pub router: Arc<Router<Standard>>,
     /// By which its settings are changed.
@@ -57,19 +59,19 @@ impl Service {
         let (listening, admin) = (clients.local_addr()?, operators.local_addr()?);
 
         let drain = Drain::default();
+        let acceptors = plan.acceptors.clone();
+        let schemes = [acceptors.clients.scheme(), acceptors.operators.scheme()];
         let mut background = JoinSet::new();
         let configured =
             plan.precise.as_ref().map(|precise| Arc::clone(&precise.configured)).unwrap_or_default();
         let sources = follow_sources(plan.sources, Arc::clone(&router), configured, &mut background);
-        let control = Control::new(
-            origin,
-            Arc::clone(&gateway),
-            plan.gateway.dialer,
-            sources,
-            plan.options,
-            plan.admin_token,
-        );
-        let control = Arc::new(control);
+        let in_force = InForce {
+            options: plan.options,
+            admin_token: plan.admin_token,
+            dialer: plan.gateway.dialer,
+            acceptors: plan.acceptors.clone(),
+        };
+        let control = Arc::new(Control::new(origin, Arc::clone(&gateway), sources, in_force));
         background.spawn(Arc::clone(&control).watch_files());
         let clock = Arc::clone(&gateway);
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
@@ -90,9 +92,10 @@ impl Service {
             }
             background.spawn(precise.run());
         }
-        background.spawn(async move { _ = page.serve(operators, Drain::default()).await });
-        let clients = tokio::spawn(serve(gateway, clients, drain.clone()));
-        Ok(Service { listening, admin, router, control, clients, drain, _background: background })
+        background
+            .spawn(async move { _ = page.serve(operators, acceptors.operators, Drain::default()).await });
+        let clients = tokio::spawn(serve(gateway, clients, acceptors.clients, drain.clone()));
+        Ok(Service { listening, admin, schemes, router, control, clients, drain, _background: background })
     }
 
     /// Takes nothing new, and waits until everything under way has ended, or for as long as is allowed.

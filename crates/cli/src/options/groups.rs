@@ -373,6 +373,33 @@ group! {
         /// Whether workers get to see clients' keys; auto: only where neither the gateway asks for keys nor workers have one [default: auto]
         #[arg(long, value_enum, env = "WARMROUTE_CLIENT_CREDENTIALS", hide_env = true)]
         client_credentials: Credentials = Some(Credentials::Auto),
+        /// Certificate chain (PEM) with which clients are served over TLS
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_TLS_CERT", hide_env = true)]
+        tls_cert: PathBuf = None,
+        /// Its private key (PEM)
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_TLS_KEY", hide_env = true)]
+        tls_key: PathBuf = None,
+        /// Authorities (PEM) of which clients must show a certificate
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_TLS_CLIENT_CA", hide_env = true)]
+        tls_client_ca: PathBuf = None,
+        /// The same three for the admin listener
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_ADMIN_TLS_CERT", hide_env = true)]
+        admin_tls_cert: PathBuf = None,
+        /// Its private key (PEM)
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_ADMIN_TLS_KEY", hide_env = true)]
+        admin_tls_key: PathBuf = None,
+        /// Authorities (PEM) of which operators must show a certificate
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_ADMIN_TLS_CLIENT_CA", hide_env = true)]
+        admin_tls_client_ca: PathBuf = None,
+        /// Authorities (PEM) that vouch for workers with https:// URLs [default: those that the system trusts]
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_WORKER_TLS_CA", hide_env = true)]
+        worker_tls_ca: PathBuf = None,
+        /// Certificate chain (PEM) that such workers are shown
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_WORKER_TLS_CERT", hide_env = true)]
+        worker_tls_cert: PathBuf = None,
+        /// Its private key (PEM)
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_WORKER_TLS_KEY", hide_env = true)]
+        worker_tls_key: PathBuf = None,
         /// Whether workers get Forwarded, X-Forwarded-* and X-Real-IP; pass them only behind a proxy that writes them [default: drop]
         #[arg(long, value_enum, env = "WARMROUTE_FORWARDED_HEADERS", hide_env = true)]
         forwarded_headers: ForwardedHeaders = Some(ForwardedHeaders::Drop),

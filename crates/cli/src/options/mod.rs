@@ -122,7 +122,7 @@ mod tests {
             ("requests", 0),
             ("timeouts", 0),
             ("admission", 0),
-            ("security", 5),
+            ("security", 14),
             ("health", 0),
             ("recording", 1),
         ];

@@ -16,10 +16,8 @@ impl Address {
     /// The workers behind a URL as a person writes it: one for each rank, or the engine as a whole where it has none.
     pub fn parse(url: &str, ranks: Option<u16>) -> Result<Vec<Address>, BadUrl> {
         let bad = |why| BadUrl { url: url.to_owned(), why };
-        if url.starts_with("https://") {
-            return Err(bad("TLS towards workers is not there yet"));
-        }
-        let rest = url.strip_prefix("http://").ok_or_else(|| bad("expected http://HOST:PORT"))?;
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let rest = rest.ok_or_else(|| bad("expected http://HOST:PORT or https://HOST:PORT"))?;
         if rest.contains('@') {
             return Err(bad("credentials do not belong into it"));
         }
@@ -64,6 +62,7 @@ mod tests {
         };
         assert_eq!(workers("http://10.0.0.7:8000/", None), ["http://10.0.0.7:8000"]);
         assert_eq!(workers("http://[::1]:80/base/", None), ["http://[::1]:80/base"]);
+        assert_eq!(workers("https://a:8443/", None), ["https://a:8443"]);
         assert_eq!(workers("http://a", Some(2)), ["http://a@0", "http://a@1"]);
     }
 
@@ -72,7 +71,7 @@ mod tests {
         for (url, why) in [
             ("10.0.0.7:8000", "http://HOST:PORT"),
             ("ftp://a", "http://HOST:PORT"),
-            ("https://a", "TLS"),
+            ("https://", "no host"),
             ("http://user:pass@a", "credentials"),
             ("http://a/?q=1", "query"),
             ("http://", "no host"),

@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use warmroute_prompt::Api;
+use warmroute_wire::Acceptor;
 
 use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
@@ -72,15 +73,17 @@ pub(crate) struct Allowance {
     pub(crate) open: Gauge,
     /// A client has this long to send its request's head, or to begin with its next one.
     head_timeout: Arc<dyn Fn() -> Duration + Send + Sync>,
+    acceptor: Acceptor,
 }
 
 impl Allowance {
     pub(crate) fn new(
         connections_max: usize,
+        acceptor: Acceptor,
         head_timeout: impl Fn() -> Duration + Send + Sync + 'static,
     ) -> Allowance {
         let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
-        Allowance { places, open: Gauge::default(), head_timeout: Arc::new(head_timeout) }
+        Allowance { places, open: Gauge::default(), head_timeout: Arc::new(head_timeout), acceptor }
     }
 
     /// Waits until another connection may be accepted. Those that are not wait in the kernel's queue, which costs us nothing.
@@ -104,11 +107,16 @@ impl Drop for Place {
 }
 
 /// Serves clients until told to drain; returns when the last connection has ended.
-pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, drain: Drain) -> Drained {
+pub async fn serve(
+    gateway: Arc<Gateway>,
+    listener: TcpListener,
+    acceptor: Acceptor,
+    drain: Drain,
+) -> Drained {
     let settings = Arc::clone(&gateway);
     let allowed = Allowance {
         open: gateway.metrics.client_connections.clone(),
-        ..Allowance::new(gateway.config().connections_max, move || settings.config().timeouts.head)
+        ..Allowance::new(gateway.config().connections_max, acceptor, move || settings.config().timeouts.head)
     };
     let service = move |request| {
         let gateway = Arc::clone(&gateway);
@@ -144,7 +152,13 @@ where
         match accepted {
             Ok((stream, _)) => {
                 let head_timeout = (allowed.head_timeout)();
-                let connection = connection(stream, drain.clone(), head_timeout, service.clone());
+                let connection = connection(
+                    stream,
+                    allowed.acceptor.clone(),
+                    drain.clone(),
+                    head_timeout,
+                    service.clone(),
+                );
                 let open = open.clone();
                 tokio::spawn(async move {
                     connection.await;
@@ -162,15 +176,22 @@ where
     Drained
 }
 
-async fn connection<S, F, B>(stream: TcpStream, drain: Drain, head_timeout: Duration, service: S)
-where
+async fn connection<S, F, B>(
+    stream: TcpStream,
+    acceptor: Acceptor,
+    drain: Drain,
+    head_timeout: Duration,
+    service: S,
+) where
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + 'static,
 {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
-    }
+    let stream = match tokio::time::timeout(head_timeout, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "no handshake"),
+        Err(_) => return tracing::debug!("no handshake in time"),
+    };
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head_timeout)

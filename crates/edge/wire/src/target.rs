@@ -6,9 +6,20 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Uri};
 use warmroute_types::BadUrl;
 
+/// How a worker is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Plain.
+    Http,
+    /// With TLS.
+    Https,
+}
+
 /// Where to connect, and what to call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
+    /// Plain, or with TLS.
+    pub scheme: Scheme,
     /// Name or address, without brackets.
     pub host: String,
     /// Port.
@@ -27,9 +38,14 @@ impl FromStr for Target {
         let bad = |why| BadUrl { url: url.to_owned(), why };
         let uri: Uri = url.parse().map_err(|_| bad("expected http://HOST:PORT"))?;
         let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
+        let (scheme, port) = match uri.scheme_str() {
+            Some("https") => (Scheme::Https, 443),
+            _ => (Scheme::Http, 80),
+        };
         Ok(Target {
+            scheme,
             host: authority.host().trim_matches(['[', ']']).to_owned(),
-            port: authority.port_u16().unwrap_or(80),
+            port: authority.port_u16().unwrap_or(port),
             host_header: HeaderValue::from_str(authority.as_str()).map_err(|_| bad("odd characters"))?,
             path_prefix: uri.path().trim_end_matches('/').to_owned(),
         })
@@ -61,5 +77,7 @@ mod tests {
         let target: Target = "http://[::1]/base/".parse().unwrap();
         assert_eq!((target.host.as_str(), target.port), ("::1", 80));
         assert_eq!(target.uri_for(&asked), "/base/v1/models?x=1");
+        let target: Target = "https://engine.internal".parse().unwrap();
+        assert_eq!((target.scheme, target.port), (Scheme::Https, 443));
     }
 }

@@ -16,6 +16,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use warmroute_wire::Acceptor;
 
 use crate::Token;
 use crate::gateway::Gateway;
@@ -78,13 +79,13 @@ impl Admin {
     }
 
     /// Serves until told to drain.
-    pub async fn serve(self, listener: TcpListener, drain: Drain) -> Drained {
+    pub async fn serve(self, listener: TcpListener, acceptor: Acceptor, drain: Drain) -> Drained {
         let admin = Arc::new(self);
         let service = move |request| {
             let admin = Arc::clone(&admin);
             async move { Ok::<_, Infallible>(admin.handle(request).await) }
         };
-        let allowed = Allowance::new(CONNECTIONS_MAX, || HEAD_TIMEOUT);
+        let allowed = Allowance::new(CONNECTIONS_MAX, acceptor, || HEAD_TIMEOUT);
         accept(listener, drain, allowed, service).await
     }
 

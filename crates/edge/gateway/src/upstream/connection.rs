@@ -14,8 +14,7 @@ use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use warmroute_wire::{Dialer, Target};
+use warmroute_wire::{Dialer, Stream, Target};
 
 use crate::outgoing::Outgoing;
 
@@ -66,7 +65,7 @@ impl Fault {
 /// An open connection.
 pub(crate) struct Connection {
     sender: http1::SendRequest<Outgoing>,
-    driver: http1::Connection<TokioIo<TcpStream>, Outgoing>,
+    driver: http1::Connection<TokioIo<Stream>, Outgoing>,
 }
 
 /// A worker's answer: its head, then its chunks, then the connection back if it can be used again.

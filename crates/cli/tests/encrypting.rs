@@ -1,0 +1,222 @@
+//! TLS on both listeners and towards workers, with certificates on either side, and replaced while it runs.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use world::client::{Call, chat, get, post};
+use world::process::{Gateway, Process, engine, run};
+use world::scrap::Scrap;
+use world::{PATIENCE, eventually};
+
+/// An authority, and whom it vouches for, as files.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    scrap: Scrap,
+}
+
+/// Files of a certificate and its key.
+#[derive(Clone)]
+struct Identity {
+    cert: String,
+    key: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let scrap = Scrap::new(&format!("tls-{name}"));
+        std::fs::write(scrap.file("ca.pem"), issuer.pem()).unwrap();
+        Authority { issuer, scrap }
+    }
+
+    fn ca(&self) -> String {
+        self.scrap.file("ca.pem")
+    }
+
+    /// Somebody at 127.0.0.1.
+    fn issue(&self, name: &str) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        let files = Identity {
+            cert: self.scrap.file(&format!("{name}.pem")),
+            key: self.scrap.file(&format!("{name}.key")),
+        };
+        std::fs::write(&files.cert, cert.pem()).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        files
+    }
+}
+
+/// What a client that trusts this authority, and shows this of itself, is answered: everything, or nothing.
+fn ask(url: &str, path: &str, ca: &str, identity: Option<&Identity>) -> String {
+    let body = chat("llama-3.1-8b");
+    let method = if path.starts_with("/v1/chat") { "POST" } else { "GET" };
+    let request = Call::request(method, path, &[], if method == "POST" { body.as_bytes() } else { b"" });
+    let mut answer = Vec::new();
+    if let Ok(mut stream) = connect(url, ca, identity)
+        && stream.write_all(&request).is_ok()
+    {
+        // Being turned away in the handshake is one of the things to be seen.
+        _ = stream.read_to_end(&mut answer);
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn connect(
+    url: &str,
+    ca: &str,
+    identity: Option<&Identity>,
+) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_root_certificates(roots);
+    let config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(Identity { cert, key }) => {
+            let cert = CertificateDer::from_pem_file(cert).unwrap();
+            builder.with_client_auth_cert(vec![cert], PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
+        }
+    };
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).map_err(std::io::Error::other)?;
+    let socket = TcpStream::connect(url.strip_prefix("https://").unwrap())?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = StreamOwned::new(connection, socket);
+    stream.flush()?;
+    Ok(stream)
+}
+
+fn serve(flags: &[&str]) -> Process {
+    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
+    Process::start(&[&args[..], flags].concat())
+}
+
+const OK: &str = "HTTP/1.1 200 OK";
+
+#[test]
+fn both_listeners_speak_tls_and_ask_for_certificates_where_told() {
+    let (authority, stranger) = (Authority::new("listeners"), Authority::new("stranger"));
+    let (server, client, other) =
+        (authority.issue("server"), authority.issue("client"), stranger.issue("other"));
+    let (engine, ca) = (engine(&[]), authority.ca());
+    let gateway = serve(&[
+        "--worker-urls",
+        engine.url(),
+        "--tls-cert",
+        &server.cert,
+        "--tls-key",
+        &server.key,
+        "--admin-tls-cert",
+        &server.cert,
+        "--admin-tls-key",
+        &server.key,
+        "--admin-tls-client-ca",
+        &ca,
+    ]);
+    assert!(gateway.url().starts_with("https://") && gateway.admin().starts_with("https://"));
+    eventually("it is ready", || {
+        ask(gateway.admin(), "/readyz", &ca, Some(&client)).starts_with(OK).then_some(())
+    });
+    let answer = ask(gateway.url(), "/v1/chat/completions", &ca, None);
+    assert!(answer.starts_with(OK) && answer.contains("\"choices\""), "{answer}");
+    assert_eq!(
+        ask(gateway.url(), "/health", &stranger.ca(), None),
+        "",
+        "who does not trust it does not talk to it"
+    );
+    assert_eq!(ask(gateway.admin(), "/metrics", &ca, None), "", "no certificate");
+    assert_eq!(ask(gateway.admin(), "/metrics", &ca, Some(&other)), "", "a stranger's certificate");
+    assert!(ask(gateway.admin(), "/metrics", &ca, Some(&client)).contains("warmroute_client_connections"));
+    // Whoever speaks plainly is not understood, and hurts nobody.
+    let plain = gateway.url().replace("https://", "http://");
+    assert!(Call::send(&plain, "GET", "/health", &[], b"").finish_if_begun().is_none());
+    assert!(ask(gateway.url(), "/health", &ca, None).starts_with(OK));
+}
+
+#[test]
+fn a_certificate_is_replaced_while_it_runs_and_a_bad_one_is_refused() {
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let (before, after) = (old.issue("server"), new.issue("server"));
+    let gateway = serve(&["--tls-cert", &before.cert, "--tls-key", &before.key]);
+    let heard = |ca: &str| !ask(gateway.url(), "/health", ca, None).is_empty();
+    assert!(heard(&old.ca()) && !heard(&new.ca()));
+    let mut open = connect(gateway.url(), &old.ca(), None).unwrap();
+
+    let refused =
+        || get(gateway.admin(), "/metrics").text().contains("config_reloads_total{outcome=\"refused\"} 1");
+    std::fs::write(&before.cert, "no certificate").unwrap();
+    eventually("a bad certificate is refused", || refused().then_some(()));
+    assert!(heard(&old.ca()), "the old one stays");
+
+    std::fs::copy(&after.key, &before.key).unwrap();
+    std::fs::copy(&after.cert, &before.cert).unwrap();
+    eventually("the new certificate is shown", || heard(&new.ca()).then_some(()));
+    assert!(!heard(&old.ca()));
+    open.write_all(&Call::request("GET", "/health", &[], b"")).unwrap();
+    let mut answer = String::new();
+    _ = open.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 503"), "a connection that was open goes on: {answer}");
+}
+
+/// The worker is a gateway of its own here, for it can speak TLS; in front of it stands the one that is tried.
+#[test]
+fn workers_are_reached_over_tls_and_shown_a_certificate() {
+    let (authority, stranger) = (Authority::new("workers"), Authority::new("impostor"));
+    let (server, client) = (authority.issue("server"), authority.issue("client"));
+    let (engine, ca) = (engine(&[]), authority.ca());
+    let worker = serve(&[
+        "--worker-urls",
+        engine.url(),
+        "--tls-cert",
+        &server.cert,
+        "--tls-key",
+        &server.key,
+        "--tls-client-ca",
+        &ca,
+    ]);
+    eventually("the worker is ready", || (get(worker.admin(), "/readyz").status == 200).then_some(()));
+    let shown = ["--worker-tls-ca", &ca, "--worker-tls-cert", &client.cert, "--worker-tls-key", &client.key];
+    let gateway = Gateway::over(&[worker.url()], &shown);
+    for _ in 0..3 {
+        let response = post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
+        assert_eq!((response.status, response.header("x-warmroute-worker")), (200, Some(worker.url())));
+    }
+    // One whom nobody vouches for, and one to whom we show nothing.
+    let stranger_ca = stranger.ca();
+    for flags in [&["--worker-tls-ca", stranger_ca.as_str()][..], &["--worker-tls-ca", &ca]] {
+        let gateway = Gateway::start(&[worker.url()], flags);
+        eventually("it is found unhealthy", || (gateway.workers()[0]["state"] == "unhealthy").then_some(()));
+        assert_ne!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
+    }
+}
+
+#[test]
+fn certificates_without_keys_are_refused_at_the_start() {
+    let authority = Authority::new("start");
+    let (one, other) = (authority.issue("one"), authority.issue("other"));
+    let config = authority.scrap.file("config.toml");
+    for (cert, key, why) in [
+        (&one.cert, &other.key, "tls: "),
+        (&one.key, &one.key, "has no certificate in PEM"),
+        (&one.cert, &one.cert, "has no private key in PEM"),
+    ] {
+        std::fs::write(&config, format!("[security]\ntls-cert = {cert:?}\ntls-key = {key:?}\n")).unwrap();
+        let checked = run(&["check", &config]);
+        let error = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(!checked.status.success() && error.contains(why), "{error}");
+        assert!(!error.contains("PRIVATE"), "{error}");
+    }
+}

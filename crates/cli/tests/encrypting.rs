@@ -1,5 +1,7 @@
 //! TLS on both listeners and towards workers, with certificates on either side, and replaced while it runs.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 mod world;
 
 use std::io::{Read, Write};

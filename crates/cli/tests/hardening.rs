@@ -1,5 +1,7 @@
 //! Clients that try what they should not: two requests in one, heads and bodies without end, other people's headers, odd paths.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 mod world;
 
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,7 @@
 //! Other settings while requests are under way: all of them or none, and nobody notices but by what changes.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 mod world;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,7 @@
 //! Who may come in, what workers and logs get to see, and what is refused.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 mod world;
 
 use std::process::Stdio;
@@ -49,6 +51,9 @@ fn only_keys_let_clients_in_and_workers_never_see_them() {
         (401, &json!("authentication_error")),
         "in the shape that its SDK knows"
     );
+    let long = chat("m").replace("Hello", &"long ".repeat(1_000_000));
+    let long = Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], long.as_bytes()).finish();
+    assert_eq!(long.status, 401, "not a reset connection");
     for path in ["/v1/models", "/v1/files", "/nowhere"] {
         assert_eq!(get(gateway.url(), path).status, 401, "{path}");
     }

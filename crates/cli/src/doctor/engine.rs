@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{Direction, Endpoint, Source};
 use warmroute_probe::read_capacity;
+use warmroute_wire::Dialer;
 
 use super::finding::Finding;
 use crate::args::Switch;
@@ -32,9 +33,9 @@ pub struct Patient {
 }
 
 impl Patient {
-    pub fn new(url: &str, ranks: u16, events: Option<EventsEntry>) -> Patient {
+    pub fn new(url: &str, ranks: u16, events: Option<EventsEntry>, dialer: &Dialer) -> Patient {
         Patient {
-            engine: Engine::new(url),
+            engine: Engine::new(url, dialer),
             ranks,
             events,
             is_well: false,

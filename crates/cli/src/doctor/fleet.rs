@@ -23,12 +23,35 @@ pub fn configuration(plan: &Plan) -> Vec<Finding> {
             "give some of them as --worker-urls to have them examined",
         ));
     }
+    findings.extend(openness(plan));
     if let Some(precise) = &plan.precise
         && let Err(error) = precise.paths.check()
     {
         findings.push(Finding::trouble(
             format!("{error:#}"),
             "--model-path must name a folder with tokenizer.json",
+        ));
+    }
+    findings
+}
+
+/// Who could come in without being asked.
+fn openness(plan: &Plan) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !plan.listen.ip().is_loopback() && plan.keys.is_none() {
+        let address = plan.listen;
+        findings.push(Finding::note(
+            format!("whoever reaches {address} may use the engines"),
+            "--api-keys-file lets in those with a key; leave it if somebody before the gateway does that",
+        ));
+    }
+    if !plan.admin.ip().is_loopback() && plan.admin_token.is_none() {
+        findings.push(Finding::note(
+            format!(
+                "whoever reaches {} may read metrics and workers, and nobody may change anything",
+                plan.admin
+            ),
+            "--admin-token-file, or WARMROUTE_ADMIN_TOKEN",
         ));
     }
     findings

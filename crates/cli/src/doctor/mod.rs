@@ -37,7 +37,7 @@ async fn examine(plan: &Plan, args: &DoctorArgs) -> usize {
     let mut troubles = show("configuration", &configuration);
     let mut patients = Vec::new();
     for (url, (ranks, events)) in engines(plan) {
-        let mut patient = Patient::new(&url, ranks, events);
+        let mut patient = Patient::new(&url, ranks, events, &plan.gateway.dialer);
         let findings = patient.examine(plan, args.requests).await;
         troubles += show(&url, &findings);
         patients.push(patient);

@@ -382,7 +382,7 @@ group! {
         /// Authorities (PEM) of which clients must show a certificate
         #[arg(long, value_name = "FILE", env = "WARMROUTE_TLS_CLIENT_CA", hide_env = true)]
         tls_client_ca: PathBuf = None,
-        /// The same three for the admin listener
+        /// Certificate chain (PEM) with which operators are served over TLS
         #[arg(long, value_name = "FILE", env = "WARMROUTE_ADMIN_TLS_CERT", hide_env = true)]
         admin_tls_cert: PathBuf = None,
         /// Its private key (PEM)

@@ -206,6 +206,15 @@ async fn next_chunk(body: &mut Incoming, patience: &mut Patience) -> Result<Opti
     Ok(None)
 }
 
+/// Lets a client that is refused finish what it is sending, or it would see a reset connection instead of the reason. One that waits
+/// for our go-ahead sends nothing.
+pub(crate) async fn disregard(request: http::Request<Incoming>, timeout: Duration) {
+    let is_asking = request.headers().contains_key(header::EXPECT);
+    if !is_asking && !request.body().is_end_stream() {
+        discard(request.into_body(), Patience::new(timeout)).await;
+    }
+}
+
 async fn discard(mut body: Incoming, mut patience: Patience) {
     let mut seen = 0;
     while seen < DISCARD_BYTES_MAX {

@@ -19,7 +19,7 @@ use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
 use crate::refusal::{Refusal, Shape};
 use crate::reply::Reply;
-use crate::{exchange, headers, models};
+use crate::{exchange, headers, intake, models};
 
 /// Larger heads are refused. What is far larger, or has more than 100 headers, hyper refuses itself, with an empty body.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -246,7 +246,13 @@ async fn answer(
         only(Method::GET, "GET, HEAD")?;
         return Ok(health(gateway));
     }
-    let tenant = gateway.owner(request.headers())?;
+    let tenant = match gateway.owner(request.headers()) {
+        Ok(tenant) => tenant,
+        Err(refusal) => {
+            intake::disregard(request, gateway.config().timeouts.body).await;
+            return Err(refusal);
+        }
+    };
     if api != Api::Other {
         only(Method::POST, "POST")?;
     } else if path == "/v1/models" {

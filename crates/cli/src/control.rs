@@ -22,24 +22,13 @@ use tokio::sync::mpsc;
 use warmroute_gateway::{Configuration, Gateway, Reload, Token};
 use warmroute_wire::Dialer;
 
+use crate::difference::{differences, is_fixed};
 use crate::options::{Options, parse, read_file};
-use crate::plan::{Acceptors, Plan, Sources};
+use crate::plan::{Plan, Sources};
+use crate::security::Acceptors;
 
 /// Looked at, not watched by the kernel: that works on network file systems and for files replaced through links too.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Tables that are read at the start only, and single keys.
-const FIXED: [&str; 9] = [
-    "server.",
-    "events.",
-    "health.",
-    "recording.",
-    "cache.max-tree-size",
-    "cache.block-hash",
-    "cache.eviction-interval-secs",
-    "cache.presumed-ttl-secs",
-    "cache.worker-kv-tokens",
-];
 
 /// Where the options came from.
 #[derive(Default)]
@@ -69,6 +58,8 @@ pub struct Control {
     dialer: Dialer,
     acceptors: Acceptors,
     sources: mpsc::UnboundedSender<Sources>,
+    /// Held by whoever changes something, while files are read; `state` is held for moments only, because requests look there.
+    turn: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -104,12 +95,13 @@ impl Control {
         let seen = look(&files(&origin, &options));
         let last_look = seen.clone();
         let state = Mutex::new(State { said: Said::File, options, admin_token, seen, last_look });
-        Control { origin, gateway, dialer, acceptors, sources, state }
+        Control { origin, gateway, dialer, acceptors, sources, turn: Mutex::default(), state }
     }
 
     /// Reads the configuration file and all it names again.
     pub fn read_again(&self) {
-        _ = self.reload(&mut self.state.lock(), Said::File);
+        let _turn = self.turn.lock();
+        _ = self.reload(Said::File);
     }
 
     /// The same whenever one of the files has changed, for ever.
@@ -123,27 +115,34 @@ impl Control {
     }
 
     fn look_again(&self) {
+        let _turn = self.turn.lock();
+        let named = files(&self.origin, &self.state.lock().options);
+        let said = self.whose_word(look(&named));
+        said.into_iter().for_each(|said| _ = self.reload(said));
+    }
+
+    /// Whose settings to put in force, now that the files are like this; `None`: they are as they were, or still being written.
+    fn whose_word(&self, now: Fingerprints) -> Option<Said> {
         let mut state = self.state.lock();
-        let now = look(&files(&self.origin, &state.options));
         if now != state.last_look {
             state.last_look = now;
-            return;
+            return None;
         }
         let has_changed = |path: &PathBuf| now.get(path) != state.seen.get(path);
         let said = match &self.origin.file {
             Some(file) if has_changed(file) => Said::File,
             _ if now != state.seen => state.said.clone(),
-            _ => return,
+            _ => return None,
         };
         // A file that is no good is complained of once.
         state.seen = now;
-        _ = self.reload(&mut state, said);
+        Some(said)
     }
 
-    fn reload(&self, state: &mut State, said: Said) -> anyhow::Result<Vec<String>> {
-        let changed = self.layers(&said).and_then(|options| self.put_in_force(state, options));
+    fn reload(&self, said: Said) -> anyhow::Result<Vec<String>> {
+        let changed = self.layers(&said).and_then(|options| self.put_in_force(options));
         if changed.is_ok() {
-            state.said = said;
+            self.state.lock().said = said;
         }
         self.tell(changed)
     }
@@ -178,9 +177,9 @@ impl Control {
     }
 
     /// All of it or nothing: whatever can fail comes first.
-    fn put_in_force(&self, state: &mut State, options: Options) -> anyhow::Result<Vec<String>> {
+    fn put_in_force(&self, options: Options) -> anyhow::Result<Vec<String>> {
         let plan = Plan::new(options)?;
-        let changed = differences(&state.options, &plan.options)?;
+        let changed = differences(&self.state.lock().options, &plan.options)?;
         let fixed: Vec<&str> = changed.iter().map(String::as_str).filter(|key| is_fixed(key)).collect();
         anyhow::ensure!(
             fixed.is_empty(),
@@ -200,7 +199,10 @@ impl Control {
         if touches("discovery.") || touches("workers") {
             self.sources.send(plan.sources).context("nobody looks for workers any more")?;
         }
-        state.seen = look(&files(&self.origin, &plan.options));
+        let seen = look(&files(&self.origin, &plan.options));
+        let mut state = self.state.lock();
+        state.last_look = seen.clone();
+        state.seen = seen;
         state.options = plan.options;
         state.admin_token = plan.admin_token;
         Ok(changed)
@@ -217,8 +219,9 @@ impl Configuration for Control {
     }
 
     fn replace(&self, content_type: &str, body: &[u8]) -> Result<Value, String> {
+        let _turn = self.turn.lock();
         let changed = match read(content_type, body) {
-            Ok(options) => self.reload(&mut self.state.lock(), Said::Put(Box::new(options))),
+            Ok(options) => self.reload(Said::Put(Box::new(options))),
             Err(why) => self.tell(Err(why)),
         };
         let changed = changed.map_err(|why| format!("{why:#}"))?;
@@ -234,34 +237,6 @@ fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Options> {
         true => serde_json::from_str(text).context("it is no configuration"),
         false => parse(text),
     }
-}
-
-fn is_fixed(key: &str) -> bool {
-    FIXED.iter().any(|fixed| key == *fixed || (fixed.ends_with('.') && key.starts_with(fixed)))
-}
-
-/// The keys whose values differ, as `table.key`. Secrets are not told, and not compared but one: the others may change.
-fn differences(before: &Options, after: &Options) -> anyhow::Result<Vec<String>> {
-    let (before_json, after_json) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
-    let (empty, mut changed) = (serde_json::Map::new(), Vec::new());
-    let tables = |value: &Value| value.as_object().unwrap_or(&empty).clone();
-    let (before_tables, after_tables) = (tables(&before_json), tables(&after_json));
-    for (table, value) in &after_tables {
-        let old = before_tables.get(table).unwrap_or(&Value::Null);
-        match (old.as_object(), value.as_object()) {
-            (Some(old), Some(new)) => {
-                let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-                let differ = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
-                changed.extend(differ.map(|key| format!("{table}.{key}")));
-            }
-            _ if old != value => changed.push(table.clone()),
-            _ => {}
-        }
-    }
-    if before.events.events_token != after.events.events_token {
-        changed.push("events.events-token".to_owned());
-    }
-    Ok(changed)
 }
 
 /// The files on which a configuration rests.
@@ -292,33 +267,4 @@ fn look(files: &[PathBuf]) -> Fingerprints {
         hasher.finish()
     };
     files.iter().map(|file| (file.clone(), std::fs::read(file).ok().map(fingerprint))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn options(text: &str) -> Options {
-        parse(text).unwrap().over(Options::defaults())
-    }
-
-    #[test]
-    fn differences_are_named_by_table_and_key() {
-        let before = options("[routing]\npolicy = \"random\"\n[aliases]\na = \"b\"");
-        let after = options("[routing]\nshadow = [\"random\"]\n[[workers]]\nurl = \"http://a\"");
-        let changed = differences(&before, &after).unwrap();
-        assert_eq!(changed, ["aliases.a", "routing.policy", "routing.shadow", "workers"]);
-        assert_eq!(differences(&after, &after).unwrap(), [""; 0]);
-    }
-
-    #[test]
-    fn what_is_read_at_the_start_only_is_fixed() {
-        for fixed in ["server.port", "health.load-interval-ms", "cache.block-hash", "events.events-token"] {
-            assert!(is_fixed(fixed), "{fixed}");
-        }
-        for free in ["routing.policy", "cache.cache-preset", "workers", "security.api-keys-file", "aliases.a"]
-        {
-            assert!(!is_fixed(free), "{free}");
-        }
-    }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use http::{HeaderName, HeaderValue};
+use http::HeaderName;
 use warmroute_admission::Limits;
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_events::{Endpoint, Source};
@@ -20,14 +20,15 @@ use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
 use warmroute_prompt::{PrefixRule, PrefixSpan};
 use warmroute_record::ModelNames;
 use warmroute_types::Micros;
-use warmroute_wire::{Acceptor, Dialer, Identity, WorkerTls};
+use warmroute_wire::Dialer;
 
 use crate::options::groups::{
     BalanceRule, Credentials, Following, ForwardedHeaders, Injection, PrefixKey, Preset, RecordedModels,
     Signal,
 };
-use crate::options::{self, Cache, Options, Secret, likest};
+use crate::options::{self, Cache, Options, likest};
 use crate::precise::{Configured, ModelPaths};
+use crate::security::{self, Acceptors};
 
 /// Everything `serve` needs, checked.
 pub struct Plan {
@@ -67,23 +68,6 @@ pub struct Plan {
     pub options: Options,
 }
 
-/// How those who come are spoken to, plain or with TLS.
-#[derive(Clone)]
-pub struct Acceptors {
-    /// Clients.
-    pub clients: Acceptor,
-    /// Operators.
-    pub operators: Acceptor,
-}
-
-impl Acceptors {
-    /// From the next connection on, as these others.
-    pub fn follow(&self, others: &Acceptors) {
-        self.clients.follow(&others.clients);
-        self.operators.follow(&others.operators);
-    }
-}
-
 /// Where workers come from.
 pub struct Sources {
     /// Written down.
@@ -119,7 +103,7 @@ impl Plan {
         options.cache.balance_rel_threshold = Some(thresholds.balance_rel);
         let (server, health) = (&options.server, &options.health);
         let secs = Duration::from_secs;
-        let dialer = dialer(&options.security)?;
+        let dialer = security::dialer(&options.security)?;
         let gateway = warmroute_gateway::Config { dialer: dialer.clone(), ..gateway_config(&options)? };
         gateway.validate()?;
         crate::logging::filter(filled(server.log_level.as_deref()))?;
@@ -157,11 +141,9 @@ impl Plan {
             precise: precise(&options, dialer),
             record: record(&options)?,
             events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
-            acceptors: acceptors(&options.security)?,
-            admin_token: secret(&options.security.admin_token, &options.security.admin_token_file)
-                .context("admin-token")?
-                .map(|token| Token::new(&token)),
-            keys: keys(&options.security)?,
+            acceptors: security::acceptors(&options.security)?,
+            admin_token: security::admin_token(&options.security)?,
+            keys: security::keys(&options.security)?,
             options,
         })
     }
@@ -363,69 +345,6 @@ fn door(options: &options::Admission) -> anyhow::Result<DoorConfig> {
         priority_header: header(priority, "off").context("priority-header")?,
         tenant_header: header(tenant, "api-key").context("tenant-header")?,
     })
-}
-
-/// A secret that is given, or the file in which it is.
-fn secret(given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Option<String>> {
-    let secret = match (given, file) {
-        (Some(_), Some(_)) => anyhow::bail!("it is given, and a file for it too"),
-        (Some(given), None) => given.reveal().to_owned(),
-        (None, Some(file)) => read(file)?.trim().to_owned(),
-        (None, None) => return Ok(None),
-    };
-    anyhow::ensure!(!secret.is_empty(), "it is empty");
-    Ok(Some(secret))
-}
-
-fn read(file: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
-}
-
-fn keys(security: &options::Security) -> anyhow::Result<Option<Keys>> {
-    let Some(file) = &security.api_keys_file else { return Ok(None) };
-    let keys = Keys::read(&read(file)?).with_context(|| format!("in {}", file.display()));
-    keys.map(Some).context("api-keys-file")
-}
-
-/// How workers are reached.
-fn dialer(security: &options::Security) -> anyhow::Result<Dialer> {
-    let key = secret(&security.worker_api_key, &security.worker_api_key_file).context("worker-api-key")?;
-    let header = key.map(|key| HeaderValue::try_from(format!("Bearer {key}")));
-    // The error would show what it is about.
-    let header = header.transpose().map_err(|_| anyhow::anyhow!("worker-api-key has odd characters"))?;
-    let identity = identity(&security.worker_tls_cert, &security.worker_tls_key).context("worker-tls")?;
-    Dialer::new(header, WorkerTls { ca: security.worker_tls_ca.clone(), identity }).context("worker-tls")
-}
-
-/// A certificate and its key: both or neither.
-fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> anyhow::Result<Option<Identity>> {
-    match (cert.clone(), key.clone()) {
-        (Some(certificates), Some(key)) => Ok(Some(Identity { certificates, key })),
-        (None, None) => Ok(None),
-        _ => anyhow::bail!("a certificate needs its key, and a key its certificate"),
-    }
-}
-
-fn acceptors(security: &options::Security) -> anyhow::Result<Acceptors> {
-    let s = security;
-    Ok(Acceptors {
-        clients: acceptor(identity(&s.tls_cert, &s.tls_key), &s.tls_client_ca).context("tls")?,
-        operators: acceptor(identity(&s.admin_tls_cert, &s.admin_tls_key), &s.admin_tls_client_ca)
-            .context("admin-tls")?,
-    })
-}
-
-fn acceptor(
-    identity: anyhow::Result<Option<Identity>>,
-    client_ca: &Option<PathBuf>,
-) -> anyhow::Result<Acceptor> {
-    match identity? {
-        Some(identity) => Ok(Acceptor::tls(&identity, client_ca.as_ref())?),
-        None if client_ca.is_some() => {
-            anyhow::bail!("authorities for clients, and no certificate of our own")
-        }
-        None => Ok(Acceptor::default()),
-    }
 }
 
 fn precise(options: &Options, dialer: Dialer) -> Option<crate::precise::Settings> {

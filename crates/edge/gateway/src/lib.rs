@@ -14,6 +14,7 @@
 
 mod admin;
 mod alignments;
+mod allowance;
 mod asked;
 mod config;
 mod current;

@@ -9,12 +9,12 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
+use crate::allowance::Allowance;
 use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
 use crate::refusal::{Refusal, Shape};
@@ -64,47 +64,6 @@ impl Drain {
 /// Every connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained;
-
-/// What a listener allows.
-#[derive(Clone)]
-pub(crate) struct Allowance {
-    places: Arc<Semaphore>,
-    /// How many are open.
-    pub(crate) open: Gauge,
-    /// A client has this long to send its request's head, or to begin with its next one.
-    head_timeout: Arc<dyn Fn() -> Duration + Send + Sync>,
-    acceptor: Acceptor,
-}
-
-impl Allowance {
-    pub(crate) fn new(
-        connections_max: usize,
-        acceptor: Acceptor,
-        head_timeout: impl Fn() -> Duration + Send + Sync + 'static,
-    ) -> Allowance {
-        let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
-        Allowance { places, open: Gauge::default(), head_timeout: Arc::new(head_timeout), acceptor }
-    }
-
-    /// Waits until another connection may be accepted. Those that are not wait in the kernel's queue, which costs us nothing.
-    async fn place(&self) -> Place {
-        let permit = Arc::clone(&self.places).acquire_owned().await;
-        self.open.inc();
-        Place { _permit: permit.expect("the semaphore is never closed"), open: self.open.clone() }
-    }
-}
-
-/// One connection's place; given back when dropped.
-struct Place {
-    _permit: OwnedSemaphorePermit,
-    open: Gauge,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.open.dec();
-    }
-}
 
 /// Serves clients until told to drain; returns when the last connection has ended.
 pub async fn serve(

@@ -19,9 +19,10 @@ use tokio::net::TcpListener;
 use warmroute_wire::Acceptor;
 
 use crate::Token;
+use crate::allowance::Allowance;
 use crate::gateway::Gateway;
 use crate::intake::{Patience, buffer};
-use crate::server::{Allowance, Drain, Drained, accept};
+use crate::server::{Drain, Drained, accept};
 
 pub use access::Reach;
 use access::UNAUTHORIZED;

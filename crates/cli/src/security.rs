@@ -1,0 +1,99 @@
+//! From options to keys, tokens and certificates. Whatever they name is read here, so that a mistake is told before anything is in
+//! force; no error shows what a file of secrets holds.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use http::HeaderValue;
+use warmroute_gateway::{Keys, Token};
+use warmroute_wire::{Acceptor, Dialer, Identity, WorkerTls};
+
+use crate::options::{Secret, Security};
+
+/// How those who come are spoken to, plain or with TLS.
+#[derive(Clone)]
+pub struct Acceptors {
+    /// Clients.
+    pub clients: Acceptor,
+    /// Operators.
+    pub operators: Acceptor,
+}
+
+impl Acceptors {
+    /// From the next connection on, as these others.
+    pub fn follow(&self, others: &Acceptors) {
+        self.clients.follow(&others.clients);
+        self.operators.follow(&others.operators);
+    }
+}
+
+/// What operators must show.
+pub fn admin_token(security: &Security) -> anyhow::Result<Option<Token>> {
+    let token = secret(&security.admin_token, &security.admin_token_file).context("admin-token")?;
+    Ok(token.map(|token| Token::new(&token)))
+}
+
+/// A secret that is given, or the file in which it is.
+fn secret(given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Option<String>> {
+    let secret = match (given, file) {
+        (Some(_), Some(_)) => anyhow::bail!("it is given, and a file for it too"),
+        (Some(given), None) => given.reveal().to_owned(),
+        (None, Some(file)) => read(file)?.trim().to_owned(),
+        (None, None) => return Ok(None),
+    };
+    anyhow::ensure!(!secret.is_empty(), "it is empty");
+    Ok(Some(secret))
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// Who is let in.
+pub fn keys(security: &Security) -> anyhow::Result<Option<Keys>> {
+    let Some(file) = &security.api_keys_file else { return Ok(None) };
+    let keys = Keys::read(&read(file)?).with_context(|| format!("in {}", file.display()));
+    keys.map(Some).context("api-keys-file")
+}
+
+/// How workers are reached.
+pub fn dialer(security: &Security) -> anyhow::Result<Dialer> {
+    let key = secret(&security.worker_api_key, &security.worker_api_key_file).context("worker-api-key")?;
+    let header = key.map(|key| HeaderValue::try_from(format!("Bearer {key}")));
+    // The error would show what it is about.
+    let header = header.transpose().map_err(|_| anyhow::anyhow!("worker-api-key has odd characters"))?;
+    let identity = identity(&security.worker_tls_cert, &security.worker_tls_key).context("worker-tls")?;
+    Dialer::new(header, WorkerTls { ca: security.worker_tls_ca.clone(), identity }).context("worker-tls")
+}
+
+/// A certificate and its key: both or neither.
+fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> anyhow::Result<Option<Identity>> {
+    match (cert.clone(), key.clone()) {
+        (Some(certificates), Some(key)) => Ok(Some(Identity { certificates, key })),
+        (None, None) => Ok(None),
+        _ => anyhow::bail!("a certificate needs its key, and a key its certificate"),
+    }
+}
+
+/// How those who come are spoken to.
+pub fn acceptors(security: &Security) -> anyhow::Result<Acceptors> {
+    let s = security;
+    Ok(Acceptors {
+        clients: acceptor(identity(&s.tls_cert, &s.tls_key), &s.tls_client_ca).context("tls")?,
+        operators: acceptor(identity(&s.admin_tls_cert, &s.admin_tls_key), &s.admin_tls_client_ca)
+            .context("admin-tls")?,
+    })
+}
+
+fn acceptor(
+    identity: anyhow::Result<Option<Identity>>,
+    client_ca: &Option<PathBuf>,
+) -> anyhow::Result<Acceptor> {
+    match identity? {
+        Some(identity) => Ok(Acceptor::tls(&identity, client_ca.as_ref())?),
+        None if client_ca.is_some() => {
+            anyhow::bail!("authorities for clients, and no certificate of our own")
+        }
+        None => Ok(Acceptor::default()),
+    }
+}

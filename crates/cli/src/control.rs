@@ -165,7 +165,14 @@ impl Control {
     fn layers(&self, said: &Said) -> anyhow::Result<Options> {
         let flags = self.origin.flags.clone();
         match (said, &self.origin.file) {
-            (Said::Put(options), _) => Ok((**options).clone().over(flags)),
+            (Said::Put(options), _) => {
+                let in_force = self.state.lock().options.clone();
+                let mut options = (**options).clone();
+                // Secrets are not shown, so what is put cannot be expected to repeat them: leaving them out must not open a door.
+                options.security = options.security.over(in_force.security);
+                options.events = options.events.over(in_force.events);
+                Ok(options.over(flags))
+            }
             (Said::File, Some(file)) => {
                 let options = read_file(file)?;
                 let is_empty = options == Options::default();

@@ -115,6 +115,36 @@ fn a_configuration_that_is_put_is_in_force_as_a_whole_or_not_at_all() {
     assert_eq!([0; 3].map(|_| served_by(&gateway).0), [200, 200, 429]);
 }
 
+/// Secrets are not shown, so they are missing from what is shown and put again: that must not open anything.
+#[test]
+fn what_is_put_without_its_secrets_opens_no_door() {
+    let scrap = Scrap::new("reload-secrets");
+    let (file, keys) = (scrap.file("config.toml"), scrap.file("keys"));
+    std::fs::write(&keys, "sk-one\n").unwrap();
+    std::fs::write(&file, format!("[security]\nadmin-token = \"token\"\napi-keys-file = {keys:?}\n"))
+        .unwrap();
+    let gateway = Gateway::start(&[], &["--config", &file]);
+    let admin = |method: &str, body: &[u8]| {
+        Call::send(gateway.admin(), method, "/config", &["authorization: Bearer token"], body).finish()
+    };
+    let mut shown = admin("GET", b"").json();
+    shown["security"].as_object_mut().unwrap().remove("api-keys-file");
+    let put = Call::send(
+        gateway.admin(),
+        "PUT",
+        "/config",
+        &["authorization: Bearer token", "content-type: application/json"],
+        shown.to_string().as_bytes(),
+    );
+    assert_eq!(put.finish().status, 200);
+    assert_eq!(
+        admin("PUT", b"[routing]\npolicy = \"random\"\n").json()["changed"],
+        json!(["routing.policy"])
+    );
+    assert_eq!(get(gateway.admin(), "/config").status, 401, "the admin side still asks for its token");
+    assert_eq!(get(gateway.url(), "/v1/models").status, 401, "and the gateway for keys");
+}
+
 /// 200 requests are under way, half of them streams, when everything that can change does, again and again.
 #[test]
 fn nothing_that_is_under_way_is_dropped_when_settings_change() {

@@ -197,11 +197,18 @@ fn workers_are_reached_over_tls_and_shown_a_certificate() {
         assert_eq!((response.status, response.header("x-warmroute-worker")), (200, Some(worker.url())));
     }
     // One whom nobody vouches for, and one to whom we show nothing.
-    let stranger_ca = stranger.ca();
-    for flags in [&["--worker-tls-ca", stranger_ca.as_str()][..], &["--worker-tls-ca", &ca]] {
-        let gateway = Gateway::start(&[worker.url()], flags);
-        eventually("it is found unhealthy", || (gateway.workers()[0]["state"] == "unhealthy").then_some(()));
-        assert_ne!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
+    let (stranger_ca, log) = (stranger.ca(), authority.scrap.file("log"));
+    for trusted in [&stranger_ca, &ca] {
+        let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
+        let args = [&args[..], &["--worker-urls", worker.url(), "--worker-tls-ca", trusted]].concat();
+        let gateway = Process::start_with_log(&args, &[], std::fs::File::create(&log).unwrap().into());
+        let text = || std::fs::read_to_string(&log).unwrap();
+        eventually("its probe fails", || text().contains("not well").then_some(()));
+        eventually(&format!("because of a certificate: {}", text()), || {
+            text().lines().any(|line| line.contains("not well") && line.contains("ertificate")).then_some(())
+        });
+        assert_eq!(get(gateway.admin(), "/readyz").status, 503);
+        assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 503);
     }
 }
 

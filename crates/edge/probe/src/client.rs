@@ -24,7 +24,7 @@ pub enum NoAnswer {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// It speaks no HTTP, or broke off.
-    #[error("{0}")]
+    #[error("{}", told(.0))]
     Http(#[from] hyper::Error),
     /// The body broke off, or is too long.
     #[error("the body cannot be read: {0}")]
@@ -32,6 +32,12 @@ pub enum NoAnswer {
     /// Too late.
     #[error("no answer in time")]
     Late,
+}
+
+/// hyper says that something went wrong, and only its source what: a certificate that was not shown, a reset connection.
+fn told(error: &hyper::Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
 /// Asks one worker.

@@ -3,11 +3,14 @@
 //! Four shapes cover what costs a proxy something: a request as such, a conversation as it is common, a prompt so long
 //! that copies show, and an answer in many small chunks.
 
+use std::fmt::Write;
+
 use crate::pace::Pace;
 use crate::wire::Answer;
 
 const SENTENCE: &str = "The train for the coast leaves from platform four at six minutes past the hour. ";
 const STREAMED_TOKENS: usize = 32;
+const UNIQUE_BYTES: usize = 2_048;
 
 /// One kind of request.
 pub struct Case {
@@ -43,6 +46,12 @@ impl Case {
     pub fn tiny() -> Case {
         let body = body(&[("user", "Hello".to_owned())], r#""max_tokens":1"#);
         Case { name: "tiny", pace: Pace::FlatOut, body, shape: Shape::Whole }
+    }
+
+    /// A prompt of 2 KB that no other number has, different from its first bytes on.
+    pub fn unique(number: u64) -> Case {
+        let body = body(&[("user", unique_text(number))], r#""max_tokens":1"#);
+        Case { name: "unique", pace: Pace::FlatOut, body, shape: Shape::Whole }
     }
 
     fn conversation() -> Case {
@@ -99,6 +108,19 @@ fn body(turns: &[(&str, String)], options: &str) -> String {
     format!(r#"{{"model":"llama-3.1-8b","messages":[{}],{options}}}"#, messages.join(","))
 }
 
+/// Words of 16 letters and digits by SplitMix64.
+fn unique_text(number: u64) -> String {
+    let mut state = number.wrapping_mul(0xd134_2543_de82_ef95);
+    let mut text = String::with_capacity(UNIQUE_BYTES + 17);
+    while text.len() < UNIQUE_BYTES {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        write!(text, "{:016x} ", mixed ^ (mixed >> 31)).expect("a String takes everything");
+    }
+    text
+}
+
 /// Servers write the fields in different orders, so the ends and the length stand for the whole.
 fn is_completion(body: &[u8]) -> bool {
     body.len() > 200 && body.starts_with(b"{") && body.trim_ascii_end().ends_with(b"}")
@@ -123,6 +145,14 @@ mod tests {
         assert!(size_of(Case::tiny()) < 200);
         assert!((7_500..9_500).contains(&size_of(Case::conversation())), "{}", size_of(Case::conversation()));
         assert!((95_000..105_000).contains(&size_of(Case::long_prompt())));
+    }
+
+    #[test]
+    fn unique_prompts_differ_from_their_first_bytes_on() {
+        let texts: std::collections::BTreeSet<String> =
+            (0..10_000).map(|number| unique_text(number)[..16].to_owned()).collect();
+        assert_eq!(texts.len(), 10_000);
+        assert!((2_048..2_100).contains(&unique_text(1).len()));
     }
 
     #[test]

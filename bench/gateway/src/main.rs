@@ -9,28 +9,16 @@
 //!                └────────────── direct ──────────────────────┘
 //! ```
 
-mod args;
-mod case;
-mod measure;
-mod pace;
-mod process;
-mod proxies;
-mod scratch;
-mod stats;
-mod table;
-mod target;
-mod usage;
-mod wire;
-
 use std::error::Error;
 use std::process::ExitCode;
 
-use args::{Args, USAGE};
-use case::Case;
-use measure::{Sample, measure};
-use scratch::Scratch;
-use table::Row;
-use target::Target;
+use warmroute_bench_gateway::args::{Args, USAGE};
+use warmroute_bench_gateway::case::Case;
+use warmroute_bench_gateway::measure::{Sample, measure};
+use warmroute_bench_gateway::proxies;
+use warmroute_bench_gateway::scratch::Scratch;
+use warmroute_bench_gateway::table::{self, Row};
+use warmroute_bench_gateway::target::Target;
 
 fn main() -> ExitCode {
     let args = match Args::parse(std::env::args().skip(1)) {

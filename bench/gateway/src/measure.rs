@@ -114,7 +114,7 @@ fn drive_one(port: u16, case: &Case, request: &[u8], deadline: Instant) -> Drive
 }
 
 /// One request on the connection at hand. It is given up when the server says so, or after a failure.
-fn exchange(
+pub fn exchange(
     port: u16,
     connection: &mut Option<Connection>,
     case: &Case,

@@ -36,7 +36,8 @@ pub fn start_all(args: &Args, scratch: &Scratch) -> Result<Vec<Target>, Box<dyn 
     Ok(targets)
 }
 
-fn start_engine(binary: &Path, scratch: &Scratch) -> Result<Target, Box<dyn Error>> {
+/// One that takes next to no time.
+pub fn start_engine(binary: &Path, scratch: &Scratch) -> Result<Target, Box<dyn Error>> {
     let words = ["engine", "--speed", "10000", "--port", "0"];
     let mut process = Process::start(binary, &words, scratch.file("engine.log"))?;
     Target::engine(process.announced_port()?, process)

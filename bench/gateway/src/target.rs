@@ -59,7 +59,8 @@ impl Target {
         Ok(self.usage()?.rss_bytes)
     }
 
-    fn usage(&self) -> io::Result<Usage> {
+    /// What the proxy has used and uses; nothing for the engine.
+    pub fn usage(&self) -> io::Result<Usage> {
         match self.role {
             Role::Engine => Ok(Usage::default()),
             Role::Proxy => self.process.usage(),

@@ -1,4 +1,4 @@
-//! CPU time and memory of a process and all its descendants, from /proc.
+//! CPU time, memory and open files of a process and all its descendants, from /proc.
 //!
 //! Some proxies are one process with threads, others a parent with workers; the whole family is what a user pays for.
 
@@ -15,6 +15,8 @@ pub struct Usage {
     pub cpu_us: u64,
     /// Resident memory now.
     pub rss_bytes: u64,
+    /// Open files and sockets now.
+    pub files: usize,
 }
 
 impl Usage {
@@ -29,6 +31,7 @@ impl Usage {
                 (Err(_), false) => continue,
             }
             whole.rss_bytes += rss_bytes(member).unwrap_or(0);
+            whole.files += fs::read_dir(format!("/proc/{member}/fd")).map_or(0, Iterator::count);
         }
         Ok(whole)
     }
@@ -91,7 +94,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
         let members = family(std::process::id()).unwrap();
         assert!(members.contains(&child.id()));
-        assert!(alone.rss_bytes > 0);
+        assert!(alone.rss_bytes > 0 && alone.files > 2);
         child.kill().unwrap();
         child.wait().unwrap();
     }

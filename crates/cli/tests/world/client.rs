@@ -1,6 +1,6 @@
 //! A client that sees every byte.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use serde_json::Value;
@@ -45,16 +45,25 @@ pub fn authority(url: &str) -> &str {
 impl Call {
     /// Sends exactly these bytes.
     pub fn raw(url: &str, bytes: &[u8]) -> Call {
-        let mut stream = TcpStream::connect(authority(url)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.write_all(bytes).unwrap();
-        Call { stream, buffer: Vec::new() }
+        Call::try_raw(url, bytes).unwrap()
+    }
+
+    fn try_raw(url: &str, bytes: &[u8]) -> io::Result<Call> {
+        let mut stream = TcpStream::connect(authority(url))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        stream.write_all(bytes)?;
+        Ok(Call { stream, buffer: Vec::new() })
     }
 
     /// Sends a request with a body, one of these headers a line.
     pub fn send(url: &str, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Call {
         Call::raw(url, &Call::request(method, path, headers, body))
+    }
+
+    /// The same where it may be that nobody takes it.
+    pub fn try_send(url: &str, method: &str, path: &str, headers: &[&str], body: &[u8]) -> io::Result<Call> {
+        Call::try_raw(url, &Call::request(method, path, headers, body))
     }
 
     /// Sends more.

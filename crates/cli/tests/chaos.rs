@@ -1,0 +1,130 @@
+//! Everything goes wrong at once, for a while: eight engines as processes, two hundred clients, and somebody who kills, stops, restarts
+//! and spoils them by a seed. What was promised must hold all the time, and nothing may be left behind.
+//!
+//! `CHAOS_SECONDS=300 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos -- --nocapture` prints the table of docs/reliability.md.
+//! The seed fixes what is done to whom, when and for how long; how threads and packets meet it does not.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+#[path = "chaos/dice.rs"]
+mod dice;
+#[path = "chaos/footprint.rs"]
+mod footprint;
+#[path = "chaos/load.rs"]
+mod load;
+#[path = "chaos/outcome.rs"]
+mod outcome;
+#[path = "chaos/trouble.rs"]
+mod trouble;
+#[path = "chaos/troupe.rs"]
+mod troupe;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use dice::Dice;
+use footprint::Footprint;
+use load::Load;
+use outcome::Tally;
+use trouble::Trouble;
+use troupe::Troupe;
+use world::process::Gateway;
+
+const ENGINES: usize = 8;
+const CLIENTS: usize = 200;
+/// Beyond this many requests the next ones wait, and beyond that many more they are turned away: floods of 300 get there, clients alone
+/// do not.
+const LIMITS: [&str; 6] =
+    ["--max-concurrent-requests", "230", "--max-concurrent-per-worker", "100", "--queue-size", "40"];
+/// Stopped engines must be found out, and their streams given up, while the run lasts.
+const TIMES: [&str; 4] = ["--health-check-timeout-secs", "1", "--idle-timeout-secs", "3"];
+/// What the index, the pace of each worker and the allocator may have grown by.
+const GROWTH_MIB_MAX: f64 = 32.0;
+
+/// What has happened, for the table.
+struct Story {
+    seconds: u64,
+    seed: u64,
+    tally: Tally,
+    trouble: Trouble,
+    in_flight_most: u64,
+    retries: f64,
+    before: Footprint,
+    after: Footprint,
+}
+
+#[test]
+fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie() {
+    let (seconds, seed) = (from_environment("CHAOS_SECONDS", 15), from_environment("CHAOS_SEED", 7));
+    let mut troupe = Troupe::start(ENGINES);
+    let gateway = troupe.gateway(&[&LIMITS[..], &TIMES].concat());
+    warm_up(&gateway, seed);
+    let before = Footprint::at_rest(&gateway);
+    let load = Load::start(gateway.url(), CLIENTS, seed);
+    let (trouble, in_flight_most) = make_trouble(&mut troupe, &gateway, seconds, seed);
+    // Under load: a worker whose requests failed is tried with requests.
+    gateway.wait_for_ready(ENGINES);
+    let mut tally = load.stop();
+    trouble.floods.iter().for_each(|flood| tally.add(flood));
+    troupe::wait_for_views(&gateway);
+    let after = Footprint::no_more_than(&gateway, &before);
+    let retries = gateway.metric("warmroute_retries_total");
+    let story = Story { seconds, seed, tally, trouble, in_flight_most, retries, before, after };
+    story.tell();
+    story.check();
+    warm_up(&gateway, seed);
+}
+
+fn from_environment(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
+}
+
+/// Load without trouble: everything is served. It also opens what will be open, and learns the engines' pace.
+fn warm_up(gateway: &Gateway, seed: u64) {
+    let load = Load::start(gateway.url(), CLIENTS / 4, seed);
+    std::thread::sleep(Duration::from_secs(2));
+    let tally = load.stop();
+    assert_eq!(tally.served() + tally.left, tally.sent, "{tally:?}");
+}
+
+/// Also returns how many requests were in flight at most.
+fn make_trouble(troupe: &mut Troupe, gateway: &Gateway, seconds: u64, seed: u64) -> (Trouble, u64) {
+    let mut trouble = Trouble::new(Dice::new(seed));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut in_flight_most = 0;
+    while Instant::now() < end {
+        trouble.go_on(troupe, gateway.url());
+        let in_flight = gateway.workers().iter().map(|worker| worker["in_flight"].as_u64().unwrap()).sum();
+        in_flight_most = in_flight_most.max(in_flight);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    trouble.make_good(troupe);
+    (trouble, in_flight_most)
+}
+
+impl Story {
+    fn tell(&self) {
+        let Story { tally, trouble, before, after, .. } = self;
+        println!("{} s, seed {}, {ENGINES} engines, {CLIENTS} clients", self.seconds, self.seed);
+        println!("at most in flight               {:>7}", self.in_flight_most);
+        println!("{tally}");
+        println!("sent to another worker          {:>7}", self.retries);
+        println!("what was done: {}", trouble.list());
+        println!("open files  {} before, {} after", before.files, after.files);
+        println!("memory      {:.1} MiB before, {:.1} MiB after", before.rss_mib, after.rss_mib);
+    }
+
+    fn check(&self) {
+        let Story { tally, before, after, .. } = self;
+        assert!(
+            tally.lost.is_empty(),
+            "requests were lost before they had begun to stream: {:#?}",
+            tally.lost
+        );
+        assert!(tally.silent.is_empty(), "answers ended without a word: {:#?}", tally.silent);
+        assert!(self.trouble.count() >= self.seconds as usize / 2, "there was hardly any trouble");
+        assert!(self.retries > 0.0 && tally.broken() > 0, "trouble met nobody");
+        let grown_mib = after.rss_mib - before.rss_mib;
+        assert!(grown_mib < GROWTH_MIB_MAX, "memory has grown by {grown_mib:.1} MiB");
+    }
+}

@@ -14,6 +14,8 @@ mod footprint;
 mod load;
 #[path = "chaos/outcome.rs"]
 mod outcome;
+#[path = "chaos/settings.rs"]
+mod settings;
 #[path = "chaos/trouble.rs"]
 mod trouble;
 #[path = "chaos/troupe.rs"]
@@ -26,18 +28,15 @@ use dice::Dice;
 use footprint::Footprint;
 use load::Load;
 use outcome::Tally;
+use settings::Settings;
 use trouble::Trouble;
 use troupe::Troupe;
 use world::process::Gateway;
 
 const ENGINES: usize = 8;
 const CLIENTS: usize = 200;
-/// Beyond this many requests the next ones wait, and beyond that many more they are turned away: floods of 300 get there, clients alone
-/// do not.
-const LIMITS: [&str; 6] =
-    ["--max-concurrent-requests", "230", "--max-concurrent-per-worker", "100", "--queue-size", "40"];
-/// Stopped engines must be found out, and their streams given up, while the run lasts.
-const TIMES: [&str; 4] = ["--health-check-timeout-secs", "1", "--idle-timeout-secs", "3"];
+/// Stopped engines must be found out while the run lasts.
+const PROBES: [&str; 2] = ["--health-check-timeout-secs", "1"];
 /// What the index, the pace of each worker and the allocator may have grown by.
 const GROWTH_MIB_MAX: f64 = 32.0;
 
@@ -49,6 +48,8 @@ struct Story {
     trouble: Trouble,
     in_flight_most: u64,
     retries: f64,
+    /// Settings that were applied, and those that were refused.
+    reloads: [f64; 2],
     before: Footprint,
     after: Footprint,
 }
@@ -57,11 +58,13 @@ struct Story {
 fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie() {
     let (seconds, seed) = (from_environment("CHAOS_SECONDS", 15), from_environment("CHAOS_SEED", 7));
     let mut troupe = Troupe::start(ENGINES);
-    let gateway = troupe.gateway(&[&LIMITS[..], &TIMES].concat());
+    let settings = Settings::new();
+    let gateway = troupe.gateway(&[&["--config", &settings.file()], &PROBES[..]].concat());
     warm_up(&gateway, seed);
     let before = Footprint::at_rest(&gateway);
     let load = Load::start(gateway.url(), CLIENTS, seed);
-    let (trouble, in_flight_most) = make_trouble(&mut troupe, &gateway, seconds, seed);
+    let mut trouble = Trouble::new(Dice::new(seed), settings);
+    let in_flight_most = make_trouble(&mut trouble, &mut troupe, &gateway, seconds);
     // Under load: a worker whose requests failed is tried with requests.
     gateway.wait_for_ready(ENGINES);
     let mut tally = load.stop();
@@ -69,7 +72,9 @@ fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie
     troupe::wait_for_views(&gateway);
     let after = Footprint::no_more_than(&gateway, &before);
     let retries = gateway.metric("warmroute_retries_total");
-    let story = Story { seconds, seed, tally, trouble, in_flight_most, retries, before, after };
+    let reloads = ["applied", "refused"]
+        .map(|outcome| gateway.metric(&format!("warmroute_config_reloads_total{{outcome=\"{outcome}\"}}")));
+    let story = Story { seconds, seed, tally, trouble, in_flight_most, retries, reloads, before, after };
     story.tell();
     story.check();
     warm_up(&gateway, seed);
@@ -87,19 +92,18 @@ fn warm_up(gateway: &Gateway, seed: u64) {
     assert_eq!(tally.served() + tally.left, tally.sent, "{tally:?}");
 }
 
-/// Also returns how many requests were in flight at most.
-fn make_trouble(troupe: &mut Troupe, gateway: &Gateway, seconds: u64, seed: u64) -> (Trouble, u64) {
-    let mut trouble = Trouble::new(Dice::new(seed));
+/// Returns how many requests were in flight at most.
+fn make_trouble(trouble: &mut Trouble, troupe: &mut Troupe, gateway: &Gateway, seconds: u64) -> u64 {
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut in_flight_most = 0;
     while Instant::now() < end {
-        trouble.go_on(troupe, gateway.url());
+        trouble.go_on(troupe, gateway);
         let in_flight = gateway.workers().iter().map(|worker| worker["in_flight"].as_u64().unwrap()).sum();
         in_flight_most = in_flight_most.max(in_flight);
         std::thread::sleep(Duration::from_millis(50));
     }
-    trouble.make_good(troupe);
-    (trouble, in_flight_most)
+    trouble.make_good(troupe, gateway);
+    in_flight_most
 }
 
 impl Story {
@@ -110,6 +114,7 @@ impl Story {
         println!("{tally}");
         println!("sent to another worker          {:>7}", self.retries);
         println!("what was done: {}", trouble.list());
+        println!("settings: {} times applied, {} times refused", self.reloads[0], self.reloads[1]);
         println!("open files  {} before, {} after", before.files, after.files);
         println!("memory      {:.1} MiB before, {:.1} MiB after", before.rss_mib, after.rss_mib);
     }

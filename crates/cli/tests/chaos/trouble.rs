@@ -11,7 +11,9 @@ use std::time::Instant;
 use crate::dice::Dice;
 use crate::load::flood;
 use crate::outcome::Tally;
+use crate::settings::Settings;
 use crate::troupe::Troupe;
+use crate::world::process::Gateway;
 
 const FAILING_MAX: usize = 2;
 const FLOOD: usize = 300;
@@ -30,9 +32,10 @@ enum Deed {
     Slow,
     LoseEvents,
     Flood,
+    Reload,
 }
 
-const DEEDS: [Deed; 12] = [
+const DEEDS: [Deed; 13] = [
     Deed::Kill,
     Deed::Kill,
     Deed::Stop,
@@ -45,6 +48,7 @@ const DEEDS: [Deed; 12] = [
     Deed::Slow,
     Deed::LoseEvents,
     Deed::Flood,
+    Deed::Reload,
 ];
 
 impl Deed {
@@ -61,12 +65,13 @@ impl Deed {
             Deed::Slow => "slow",
             Deed::LoseEvents => "events lost",
             Deed::Flood => "flood",
+            Deed::Reload => "other settings",
         }
     }
 
     /// Whether requests that come to the engine meanwhile may be broken by it.
     fn fails_requests(self) -> bool {
-        !matches!(self, Deed::Slow | Deed::LoseEvents | Deed::Flood)
+        !matches!(self, Deed::Slow | Deed::LoseEvents | Deed::Flood | Deed::Reload)
     }
 
     /// Probes need some seven seconds to find out that nobody is at home.
@@ -84,6 +89,7 @@ struct Suffering {
 
 pub struct Trouble {
     dice: Dice,
+    settings: Settings,
     next: Instant,
     suffering: Vec<Suffering>,
     done: BTreeMap<&'static str, usize>,
@@ -93,9 +99,10 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    pub fn new(dice: Dice) -> Trouble {
+    pub fn new(dice: Dice, settings: Settings) -> Trouble {
         Trouble {
             dice,
+            settings,
             next: Instant::now(),
             suffering: Vec::new(),
             done: BTreeMap::new(),
@@ -105,18 +112,20 @@ impl Trouble {
     }
 
     /// Makes good what has lasted long enough, and does the next thing when it is time.
-    pub fn go_on(&mut self, troupe: &mut Troupe, url: &str) {
+    pub fn go_on(&mut self, troupe: &mut Troupe, gateway: &Gateway) {
         let now = Instant::now();
         self.make_good_where(troupe, |suffering| suffering.until <= now);
         if self.next <= now {
             self.next = now + self.dice.pause_ms(200..900);
-            self.strike(troupe, url);
+            self.strike(troupe, gateway);
         }
     }
 
     /// Everything is made good, and whoever was part of a flood has got an answer.
-    pub fn make_good(&mut self, troupe: &mut Troupe) {
+    pub fn make_good(&mut self, troupe: &mut Troupe, gateway: &Gateway) {
         self.make_good_where(troupe, |_| true);
+        self.settings.reset();
+        gateway.process.signal("-HUP");
         self.floods = self.rushing.drain(..).map(|rushing| rushing.join().unwrap()).collect();
     }
 
@@ -129,7 +138,7 @@ impl Trouble {
         times.join(", ")
     }
 
-    fn strike(&mut self, troupe: &mut Troupe, url: &str) {
+    fn strike(&mut self, troupe: &mut Troupe, gateway: &Gateway) {
         let (deed, victim) = (self.dice.one_of(&DEEDS), self.dice.within(0..troupe.size() as u64) as usize);
         let lasting = self.dice.pause_ms(deed.lasts_ms());
         let failing = self.suffering.iter().filter(|one| one.deed.fails_requests()).count();
@@ -137,14 +146,14 @@ impl Trouble {
         if is_suffering || (deed.fails_requests() && failing >= FAILING_MAX) {
             return;
         }
-        self.act(deed, victim, troupe, url);
+        self.act(deed, victim, troupe, gateway);
         *self.done.entry(deed.name()).or_default() += 1;
-        if deed != Deed::Flood {
+        if !matches!(deed, Deed::Flood | Deed::Reload) {
             self.suffering.push(Suffering { victim, deed, until: Instant::now() + lasting });
         }
     }
 
-    fn act(&mut self, deed: Deed, victim: usize, troupe: &mut Troupe, url: &str) {
+    fn act(&mut self, deed: Deed, victim: usize, troupe: &mut Troupe, gateway: &Gateway) {
         match deed {
             Deed::Kill => troupe.kill(victim),
             Deed::Stop => troupe.signal(victim, "-STOP"),
@@ -161,7 +170,11 @@ impl Trouble {
             Deed::LoseEvents => {
                 troupe.order(victim, r#"{"kind":"events","loss":0.3,"reorder":0.2,"duplicate":0.2}"#);
             }
-            Deed::Flood => self.rushing.push(flood(url, FLOOD, &mut self.dice)),
+            Deed::Flood => self.rushing.push(flood(gateway.url(), FLOOD, &mut self.dice)),
+            Deed::Reload => {
+                self.settings.change(&mut self.dice);
+                gateway.process.signal("-HUP");
+            }
         }
     }
 

@@ -37,7 +37,7 @@ const ENGINES: usize = 8;
 const CLIENTS: usize = 200;
 /// Stopped engines must be found out while the run lasts.
 const PROBES: [&str; 2] = ["--health-check-timeout-secs", "1"];
-/// What the index and the allocator may have grown by; 9 to 20 were seen, more after 15 s than between 15 s and 300 s.
+/// What the index and the allocator may have grown by; 9 to 20 were seen in runs of 15 to 300 s.
 const GROWTH_MIB_MAX: f64 = 32.0;
 
 /// What has happened, for the table.

@@ -1,7 +1,7 @@
 //! Everything goes wrong at once, for a while: eight engines as processes, two hundred clients, and somebody who kills, stops, restarts
 //! and spoils them by a seed. What was promised must hold all the time, and nothing may be left behind.
 //!
-//! `CHAOS_SECONDS=240 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos -- --nocapture` prints the table of docs/reliability.md.
+//! `CHAOS_SECONDS=240 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos -- --ignored --nocapture` prints the table of docs/reliability.md.
 //! The seed fixes what is done to whom, when and for how long; how threads and packets meet it does not.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
@@ -55,6 +55,7 @@ struct Story {
 }
 
 #[test]
+#[ignore = "wants the machine for itself for a minute: -- --ignored"]
 fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie() {
     let (seconds, seed) = (from_environment("CHAOS_SECONDS", 15), from_environment("CHAOS_SEED", 7));
     let mut troupe = Troupe::start(ENGINES);

@@ -44,19 +44,26 @@ pub struct PeerCommand {
     pub words: Vec<String>,
 }
 
+/// Reads flags, each with its value; whether there is something to do besides printing help.
+pub fn read_flags(
+    mut words: impl Iterator<Item = String>,
+    mut set: impl FnMut(&str, &str) -> Result<(), String>,
+) -> Result<bool, String> {
+    while let Some(flag) = words.next() {
+        if flag == "--help" || flag == "-h" {
+            return Ok(false);
+        }
+        let value = words.next().ok_or_else(|| format!("{flag} needs a value"))?;
+        set(&flag, &value)?;
+    }
+    Ok(true)
+}
+
 impl Args {
     /// `None` when only help was asked for.
     pub fn parse(words: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
         let mut args = Args::default();
-        let mut words = words;
-        while let Some(flag) = words.next() {
-            if flag == "--help" || flag == "-h" {
-                return Ok(None);
-            }
-            let value = words.next().ok_or_else(|| format!("{flag} needs a value"))?;
-            args.set(&flag, &value)?;
-        }
-        Ok(Some(args))
+        Ok(read_flags(words, |flag, value| args.set(flag, value))?.then_some(args))
     }
 
     fn set(&mut self, flag: &str, value: &str) -> Result<(), String> {

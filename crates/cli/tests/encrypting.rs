@@ -101,6 +101,11 @@ fn connect(
     Ok(stream)
 }
 
+/// A gateway that shows this to its clients.
+fn serve_as(identity: &Identity, flags: &[&str]) -> Process {
+    serve(&[&["--tls-cert", &identity.cert, "--tls-key", &identity.key], flags].concat())
+}
+
 fn serve(flags: &[&str]) -> Process {
     let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
     Process::start(&[&args[..], flags].concat())
@@ -114,20 +119,9 @@ fn both_listeners_speak_tls_and_ask_for_certificates_where_told() {
     let (server, client, other) =
         (authority.issue("server"), authority.issue("client"), stranger.issue("other"));
     let (engine, ca) = (engine(&[]), authority.ca());
-    let gateway = serve(&[
-        "--worker-urls",
-        engine.url(),
-        "--tls-cert",
-        &server.cert,
-        "--tls-key",
-        &server.key,
-        "--admin-tls-cert",
-        &server.cert,
-        "--admin-tls-key",
-        &server.key,
-        "--admin-tls-client-ca",
-        &ca,
-    ]);
+    let admin =
+        ["--admin-tls-cert", &server.cert, "--admin-tls-key", &server.key, "--admin-tls-client-ca", &ca];
+    let gateway = serve_as(&server, &[&["--worker-urls", engine.url()], &admin[..]].concat());
     assert!(gateway.url().starts_with("https://") && gateway.admin().starts_with("https://"));
     eventually("it is ready", || {
         ask(gateway.admin(), "/readyz", &ca, Some(&client)).starts_with(OK).then_some(())
@@ -152,7 +146,7 @@ fn both_listeners_speak_tls_and_ask_for_certificates_where_told() {
 fn a_certificate_is_replaced_while_it_runs_and_a_bad_one_is_refused() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let (before, after) = (old.issue("server"), new.issue("server"));
-    let gateway = serve(&["--tls-cert", &before.cert, "--tls-key", &before.key]);
+    let gateway = serve_as(&before, &[]);
     let heard = |ca: &str| !ask(gateway.url(), "/health", ca, None).is_empty();
     assert!(heard(&old.ca()) && !heard(&new.ca()));
     let mut open = connect(gateway.url(), &old.ca(), None).unwrap();
@@ -179,16 +173,7 @@ fn workers_are_reached_over_tls_and_shown_a_certificate() {
     let (authority, stranger) = (Authority::new("workers"), Authority::new("impostor"));
     let (server, client) = (authority.issue("server"), authority.issue("client"));
     let (engine, ca) = (engine(&[]), authority.ca());
-    let worker = serve(&[
-        "--worker-urls",
-        engine.url(),
-        "--tls-cert",
-        &server.cert,
-        "--tls-key",
-        &server.key,
-        "--tls-client-ca",
-        &ca,
-    ]);
+    let worker = serve_as(&server, &["--worker-urls", engine.url(), "--tls-client-ca", &ca]);
     eventually("the worker is ready", || (get(worker.admin(), "/readyz").status == 200).then_some(()));
     let shown = ["--worker-tls-ca", &ca, "--worker-tls-cert", &client.cert, "--worker-tls-key", &client.key];
     let gateway = Gateway::over(&[worker.url()], &shown);

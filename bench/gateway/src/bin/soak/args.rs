@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use warmroute_bench_gateway::args::read_flags;
+
 /// What `--help` prints.
 pub const USAGE: &str = "\
 Usage: cargo run --release --manifest-path bench/gateway/Cargo.toml --bin soak -- [OPTIONS]
@@ -30,18 +32,11 @@ pub struct Args {
 
 impl Args {
     /// `None` when only help was asked for.
-    pub fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
+    pub fn parse(words: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
         let checkout = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release/warmroute");
         let mut args =
             Args { requests: 1_000_000, connections: 32, engines: 8, binary: PathBuf::from(checkout) };
-        while let Some(flag) = words.next() {
-            if flag == "--help" || flag == "-h" {
-                return Ok(None);
-            }
-            let value = words.next().ok_or_else(|| format!("{flag} needs a value"))?;
-            args.set(&flag, &value)?;
-        }
-        Ok(Some(args))
+        Ok(read_flags(words, |flag, value| args.set(flag, value))?.then_some(args))
     }
 
     fn set(&mut self, flag: &str, value: &str) -> Result<(), String> {

@@ -46,10 +46,18 @@ enum Prefill {
 impl Booking {
     /// Puts `work` on the worker's desk.
     pub fn make(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
+        let mut booking = Booking::elsewhere(fleet, worker, work, now);
+        if fleet.desk(worker).begin_trial() {
+            booking.trial = Trial::Yes;
+        }
+        booking
+    }
+
+    /// The same for work that another router has sent there. It tries nobody.
+    pub fn elsewhere(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
         fleet.desk(worker).book(work);
-        let trial = if fleet.desk(worker).begin_trial() { Trial::Yes } else { Trial::No };
         let turn = fleet.pace(worker).book(work.effort, fleet.prefill_ms(worker, &work.effort), now);
-        Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending, trial }
+        Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending, trial: Trial::No }
     }
 
     /// Whose desk it is on.
@@ -68,6 +76,13 @@ impl Booking {
         if self.release_prefill() {
             let batch = self.fleet.pace(self.worker).first_token(self.turn, now);
             batch.iter().for_each(|batch| self.fleet.learn_pace(self.worker, batch));
+        }
+    }
+
+    /// Another router has heard the first token: when that was is not known well enough to learn from.
+    pub fn computed_elsewhere(&mut self, now: Micros) {
+        if self.release_prefill() {
+            self.fleet.pace(self.worker).done_elsewhere(self.turn, now);
         }
     }
 

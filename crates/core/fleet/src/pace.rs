@@ -41,6 +41,8 @@ pub(crate) struct Pace {
 struct Row {
     turns: VecDeque<Expected>,
     last_number: u64,
+    /// When the first of them began, as far as this router's own first tokens tell.
+    since: Micros,
     /// Those whose first tokens were heard last.
     batch: Option<Batch>,
     slowness: Slowness,
@@ -52,6 +54,9 @@ struct Row {
 struct Expected {
     turn: Turn,
     us: u64,
+    /// Another router has heard its first token. It lies before nobody any more, but when its turn came and for how long is not
+    /// known here: it stays to be learned from with the next own one.
+    is_done: bool,
 }
 
 /// Prompts whose first tokens came together: one step has computed them, and what it took is what they took in sum.
@@ -114,10 +119,20 @@ impl Row {
         Row {
             turns: VecDeque::new(),
             last_number: 0,
+            since: Micros::ZERO,
             batch: None,
             slowness: Slowness::NONE,
             is_disturbed: false,
         }
+    }
+
+    /// Those that are not done.
+    fn waiting(&self) -> impl Iterator<Item = &Expected> {
+        self.turns.iter().filter(|expected| !expected.is_done)
+    }
+
+    fn is_head(&self, turn: Turn) -> bool {
+        self.waiting().next().is_some_and(|head| head.turn.number == turn.number)
     }
 }
 
@@ -167,11 +182,12 @@ impl Pace {
         let mut row = self.row.lock();
         if row.turns.is_empty() {
             self.begun_at.store(now.0, Relaxed);
+            row.since = now;
         }
         self.booked_at.store(now.0, Relaxed);
         row.last_number += 1;
         let turn = Turn { number: row.last_number, booked: now, effort };
-        row.turns.push_back(Expected { turn, us });
+        row.turns.push_back(Expected { turn, us, is_done: false });
         self.booked_us.fetch_add(us, Relaxed);
         self.show(&row);
         turn
@@ -180,8 +196,7 @@ impl Pace {
     /// A prompt left the row without a first token, or nobody saw it.
     pub(crate) fn release(&self, turn: Turn) {
         let mut row = self.row.lock();
-        let is_head = |head: &Expected| head.turn.number == turn.number;
-        row.is_disturbed |= row.turns.len() > 1 && row.turns.front().is_some_and(is_head);
+        row.is_disturbed |= row.turns.len() > 1 && row.is_head(turn);
         self.take_out(&mut row, |number| number == turn.number);
     }
 
@@ -193,7 +208,8 @@ impl Pace {
         if row.turns.front().is_none_or(|head| head.turn.number > turn.number) {
             return None;
         }
-        let begun = Micros(self.begun_at.swap(now.0, Relaxed));
+        self.begun_at.store(now.0, Relaxed);
+        let begun = std::mem::replace(&mut row.since, now);
         let mut features = self.take_out(&mut row, |number| number <= turn.number);
         // The head began when it was booked, or when the one before it was done.
         let (first, behind) = if begun > turn.booked { (0.0, 1.0) } else { (1.0, 0.0) };
@@ -210,6 +226,23 @@ impl Pace {
         std::mem::replace(&mut row.batch, (!is_disturbed).then_some(batch))
     }
 
+    /// Another router has heard a first token: that prompt is done, and the next one has begun by now.
+    pub(crate) fn done_elsewhere(&self, turn: Turn, now: Micros) {
+        let mut row = self.row.lock();
+        if row.is_head(turn) {
+            self.begun_at.store(now.0, Relaxed);
+        }
+        let mut expected = row.turns.iter_mut();
+        if let Some(expected) = expected.find(|expected| expected.turn.number == turn.number) {
+            self.booked_us.fetch_sub(std::mem::take(&mut expected.us), Relaxed);
+            expected.is_done = true;
+        }
+        if row.waiting().next().is_none() {
+            row.turns.clear();
+        }
+        self.show(&row);
+    }
+
     /// Takes prompts out; what they were expected from, in sum.
     fn take_out(&self, row: &mut Row, is_out: impl Fn(u64) -> bool) -> Features {
         let mut sum = Features::default();
@@ -222,13 +255,16 @@ impl Pace {
             }
             !is_out
         });
+        if row.waiting().next().is_none() {
+            row.turns.clear();
+        }
         self.show(row);
         sum
     }
 
     fn show(&self, row: &Row) {
-        self.prompts.store(row.turns.len() as u32, Relaxed);
-        self.head_us.store(row.turns.front().map_or(0, |turn| turn.us), Relaxed);
+        self.prompts.store(row.waiting().count() as u32, Relaxed);
+        self.head_us.store(row.waiting().next().map_or(0, |turn| turn.us), Relaxed);
     }
 
     /// Takes in what prompts took, and the fleet with it.
@@ -361,6 +397,25 @@ mod tests {
         }
         let ratios = paces.map(|pace| pace.slowness());
         assert!(ratios.iter().all(|ratio| (0.9..1.1).contains(ratio)), "{ratios:?}");
+    }
+
+    #[test]
+    fn what_another_router_heard_lies_ahead_no_more_and_is_learned_from_here() {
+        let pace = Pace::default();
+        let (theirs, ours) = (book(&pace, 4_000, Micros(0)), book(&pace, 1_000, Micros(0)));
+        pace.done_elsewhere(theirs, Micros(90_000));
+        let outlook = pace.outlook(Micros(90_000));
+        assert_eq!((outlook.queue_ms, outlook.prompts), (25.0, 1));
+        assert_eq!(pace.outlook(Micros(100_000)).queue_ms, 15.0, "ours has begun");
+        assert!(pace.first_token(ours, Micros(125_000)).is_none(), "it may not be complete");
+        let alone = book(&pace, 2_000, Micros(200_000));
+        pace.done_elsewhere(alone, Micros(260_000));
+        let next = book(&pace, 1_000, Micros(300_000));
+        let both = pace.first_token(next, Micros(330_000)).unwrap();
+        assert_eq!((both.features[2], both.took_ms), (5.0, 125.0), "theirs and ours, since both were booked");
+        let last = book(&pace, 1_000, Micros(400_000));
+        let one = pace.first_token(last, Micros(420_000)).unwrap();
+        assert_eq!((one.features[2], one.took_ms), (1.0, 30.0), "what was done before it was booked is not its own");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod cache;
 mod load;
+mod router;
 mod time;
 mod url;
 mod view;
@@ -12,6 +13,7 @@ mod worker;
 
 pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
+pub use router::RouterId;
 pub use time::Micros;
 pub use url::BadUrl;
 pub use view::CacheView;

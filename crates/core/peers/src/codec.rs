@@ -1,0 +1,97 @@
+//! Numbers as bytes: small ones are short. Whatever comes is read without a panic, and nothing is allocated that is not there.
+
+use std::sync::Arc;
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMessage {
+    /// It ends too early.
+    #[error("the message ends too early")]
+    Truncated,
+    /// A number is out of bounds, or a word is unknown.
+    #[error("the message is garbled")]
+    Garbled,
+    /// It is of another version of this program.
+    #[error("the message is of version {0}, which is not understood")]
+    Version(u8),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    pub bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub fn byte(&mut self, byte: u8) {
+        self.bytes.push(byte);
+    }
+
+    /// Seven bits a byte, the lowest first.
+    pub fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
+    }
+
+    /// A hash: none of its bits is likely to be zero.
+    pub fn hash(&mut self, hash: u64) {
+        self.bytes.extend_from_slice(&hash.to_le_bytes());
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    pub fn byte(&mut self) -> Result<u8, BadMessage> {
+        let (&byte, rest) = self.rest.split_first().ok_or(BadMessage::Truncated)?;
+        self.rest = rest;
+        Ok(byte)
+    }
+
+    pub fn number(&mut self) -> Result<u64, BadMessage> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                return Err(BadMessage::Garbled);
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(BadMessage::Garbled)
+    }
+
+    pub fn small(&mut self) -> Result<u32, BadMessage> {
+        u32::try_from(self.number()?).map_err(|_| BadMessage::Garbled)
+    }
+
+    pub fn hash(&mut self) -> Result<u64, BadMessage> {
+        let (hash, rest) = self.rest.split_first_chunk().ok_or(BadMessage::Truncated)?;
+        self.rest = rest;
+        Ok(u64::from_le_bytes(*hash))
+    }
+
+    pub fn hashes(&mut self) -> Result<Arc<[u64]>, BadMessage> {
+        let count = self.number()? as usize;
+        let length = count.checked_mul(8).filter(|&length| length <= self.rest.len());
+        let (hashes, rest) = self.rest.split_at(length.ok_or(BadMessage::Truncated)?);
+        self.rest = rest;
+        Ok(hashes.as_chunks().0.iter().map(|hash| u64::from_le_bytes(*hash)).collect())
+    }
+
+    pub fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+}

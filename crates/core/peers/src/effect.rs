@@ -1,0 +1,40 @@
+//! What hearing a peer changes here.
+
+use warmroute_types::RouterId;
+
+use crate::{Booked, Over};
+
+/// To be done by whoever keeps the desks and the index, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A peer has sent a request to a worker.
+    Booked {
+        /// Who.
+        router: RouterId,
+        /// Its number for it.
+        trip: u64,
+        /// What.
+        booked: Booked,
+    },
+    /// Its prompt has been computed.
+    Computed {
+        /// Whose.
+        router: RouterId,
+        /// Which.
+        trip: u64,
+    },
+    /// It is over. Every `Booked` is followed by exactly one of these, if only because its router has fallen silent.
+    Over {
+        /// Whose.
+        router: RouterId,
+        /// Which.
+        trip: u64,
+        /// How.
+        over: Over,
+    },
+    /// A peer has found a worker's cache empty.
+    Emptied {
+        /// Its identity.
+        worker: u64,
+    },
+}

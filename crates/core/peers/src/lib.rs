@@ -1,0 +1,33 @@
+//! What routers tell each other, so that several act as one.
+//!
+//! Every router keeps a [`Ledger`] of its own requests: which worker has which of them, how far each has come. It alone writes
+//! it; the others only merge what they hear of it. So there is nothing to agree on: whatever is lost, repeated or late, merging
+//! it again gives the same ledger in the end, and until then everybody goes on with what they know.
+//!
+//! ```text
+//! a decision ──▶ Outbox ──▶ Batch 17 ──▶  (lost, repeated, late)  ──▶ Peer: 17 is new ──▶ Effects ──▶ the same booking,
+//!                  │                                                   │ 16 is missing                there too
+//!                  └── history, open trips ◀───────── Ask 16 ──────────┘
+//! ```
+//!
+//! Pure: messages are bytes, `now` is an argument, and nobody's clock is ever compared with another's. How the bytes travel is
+//! the driver's affair, Redis, a mesh or the lab's virtual network.
+
+mod batches;
+mod codec;
+mod effect;
+mod ledger;
+mod message;
+mod outbox;
+mod peer;
+mod peers;
+mod trip;
+
+pub use codec::BadMessage;
+pub use effect::Effect;
+pub use ledger::{Advice, Health, Ledger};
+pub use message::{MESSAGE_MAX, Message};
+pub use outbox::Outbox;
+pub use peer::PeerView;
+pub use peers::{Config, Letter, Peers, To};
+pub use trip::{Booked, Over, Prompt, Trip};

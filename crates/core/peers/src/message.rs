@@ -1,0 +1,330 @@
+//! What routers say to each other, as bytes.
+//!
+//! A message begins with the version of this language and what it is. A router that does not know a kind of message passes over
+//! it, so new kinds can be added; only what changes the meaning of a known one needs another version.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use warmroute_types::RouterId;
+
+use crate::codec::{BadMessage, Reader, Writer};
+use crate::{Advice, Booked, Health, Ledger, Over, Prompt, Trip};
+
+/// The language spoken here.
+const VERSION: u8 = 1;
+
+/// No message is longer than this; whoever carries them may refuse longer ones.
+pub const MESSAGE_MAX: usize = 1 << 20;
+
+const BATCH: u8 = 1;
+const STATE: u8 = 2;
+const ASK: u8 = 3;
+
+/// Bits that say what is told of a trip.
+const TOLD_BOOKED: u8 = 1;
+const TOLD_PROMPT: u8 = 2;
+const TOLD_COMPUTED: u8 = 4;
+const OVER_SHIFT: u8 = 3;
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// News. They are counted from 1 on; one without a number only says up to which there are, and who is open still.
+    Batch {
+        /// Whose.
+        from: RouterId,
+        /// Which batch, or the last one.
+        number: u64,
+        /// What has happened. Empty: nothing since.
+        news: Ledger,
+    },
+    /// Everything that is open, or a part of it.
+    State {
+        /// Whose.
+        from: RouterId,
+        /// It stands for all batches up to this one; 0 where more of it follows.
+        up_to: u64,
+        /// So it is.
+        state: Ledger,
+    },
+    /// These batches have not come.
+    Ask {
+        /// Who asks.
+        from: RouterId,
+        /// Which.
+        missing: Vec<RangeInclusive<u64>>,
+    },
+}
+
+impl Message {
+    /// Who says it.
+    pub fn from(&self) -> RouterId {
+        match self {
+            Message::Batch { from, .. } | Message::State { from, .. } | Message::Ask { from, .. } => *from,
+        }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        let begin = |writer: &mut Writer, kind, from: RouterId| {
+            writer.byte(VERSION);
+            writer.byte(kind);
+            writer.hash(from.0);
+        };
+        match self {
+            Message::Batch { from, number, news } => {
+                begin(&mut writer, BATCH, *from);
+                writer.number(*number);
+                write_ledger(&mut writer, news);
+            }
+            Message::State { from, up_to, state } => {
+                begin(&mut writer, STATE, *from);
+                writer.number(*up_to);
+                write_ledger(&mut writer, state);
+            }
+            Message::Ask { from, missing } => {
+                begin(&mut writer, ASK, *from);
+                writer.number(missing.len() as u64);
+                for hole in missing {
+                    writer.number(*hole.start());
+                    writer.number(hole.end() - hole.start());
+                }
+            }
+        }
+        writer.bytes
+    }
+
+    /// From bytes; `None`: of a kind that is not known here.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Message>, BadMessage> {
+        let mut reader = Reader::new(bytes);
+        let version = reader.byte()?;
+        if version != VERSION {
+            return Err(BadMessage::Version(version));
+        }
+        let (kind, from) = (reader.byte()?, RouterId(reader.hash()?));
+        let message = match kind {
+            BATCH => Message::Batch { from, number: reader.number()?, news: read_ledger(&mut reader)? },
+            STATE => Message::State { from, up_to: reader.number()?, state: read_ledger(&mut reader)? },
+            ASK => Message::Ask { from, missing: read_holes(&mut reader)? },
+            _ => return Ok(None),
+        };
+        if reader.is_at_end() { Ok(Some(message)) } else { Err(BadMessage::Garbled) }
+    }
+}
+
+fn read_holes(reader: &mut Reader<'_>) -> Result<Vec<RangeInclusive<u64>>, BadMessage> {
+    let count = reader.number()?;
+    let mut holes = Vec::new();
+    for _ in 0..count {
+        let (start, more) = (reader.number()?, reader.number()?);
+        holes.push(start..=start.checked_add(more).ok_or(BadMessage::Garbled)?);
+    }
+    Ok(holes)
+}
+
+fn write_ledger(writer: &mut Writer, ledger: &Ledger) {
+    writer.number(ledger.open_from);
+    writer.number(ledger.trips.len() as u64);
+    let mut before = 0;
+    for (&number, trip) in &ledger.trips {
+        writer.number(number - before);
+        before = number;
+        write_trip(writer, trip);
+    }
+    writer.number(ledger.advice.len() as u64);
+    for (&worker, advice) in &ledger.advice {
+        writer.hash(worker);
+        writer.number(advice.version);
+        writer.byte(advice.health as u8);
+        writer.number(advice.emptied.into());
+    }
+}
+
+fn read_ledger(reader: &mut Reader<'_>) -> Result<Ledger, BadMessage> {
+    let open_from = reader.number()?;
+    let mut trips = BTreeMap::new();
+    let mut number = 0_u64;
+    for _ in 0..reader.number()? {
+        number = number.checked_add(reader.number()?).ok_or(BadMessage::Garbled)?;
+        trips.insert(number, read_trip(reader)?);
+    }
+    let mut advice = BTreeMap::new();
+    for _ in 0..reader.number()? {
+        let worker = reader.hash()?;
+        let version = reader.number()?;
+        let health = match reader.byte()? {
+            0 => Health::Well,
+            1 => Health::Failing,
+            _ => return Err(BadMessage::Garbled),
+        };
+        advice.insert(worker, Advice { version, health, emptied: reader.small()? });
+    }
+    Ok(Ledger { open_from, trips, advice })
+}
+
+fn write_trip(writer: &mut Writer, trip: &Trip) {
+    let prompt = trip.booked.as_ref().and_then(|booked| booked.prompt.as_ref());
+    let over = match trip.over {
+        None => 0,
+        Some(Over::Left) => 1,
+        Some(Over::Answered) => 2,
+        Some(Over::Found { .. }) => 3,
+    };
+    let told = |is_told: bool, bit: u8| if is_told { bit } else { 0 };
+    writer.byte(
+        told(trip.booked.is_some(), TOLD_BOOKED)
+            | told(prompt.is_some(), TOLD_PROMPT)
+            | told(trip.is_computed, TOLD_COMPUTED)
+            | over << OVER_SHIFT,
+    );
+    if let Some(booked) = &trip.booked {
+        writer.hash(booked.worker);
+        writer.number(booked.prompt_tokens.into());
+        writer.number(booked.cached_tokens.into());
+        writer.number(booked.restorable_tokens.into());
+    }
+    if let Some(prompt) = prompt {
+        writer.hash(prompt.root);
+        writer.number(prompt.chunk_bytes.into());
+        writer.number(prompt.chunk_tokens.into());
+        writer.number(prompt.digests.len() as u64);
+        prompt.digests.iter().for_each(|&digest| writer.hash(digest));
+    }
+    if let Some(Over::Found { chunks }) = trip.over {
+        writer.number(chunks.into());
+    }
+}
+
+fn read_trip(reader: &mut Reader<'_>) -> Result<Trip, BadMessage> {
+    let told = reader.byte()?;
+    let mut trip = Trip { is_computed: told & TOLD_COMPUTED != 0, ..Trip::default() };
+    if told & TOLD_BOOKED != 0 {
+        let mut booked = Booked {
+            worker: reader.hash()?,
+            prompt_tokens: reader.small()?,
+            cached_tokens: reader.small()?,
+            restorable_tokens: reader.small()?,
+            prompt: None,
+        };
+        if told & TOLD_PROMPT != 0 {
+            booked.prompt = Some(Prompt {
+                root: reader.hash()?,
+                chunk_bytes: reader.small()?,
+                chunk_tokens: reader.small()?,
+                digests: reader.hashes()?,
+            });
+        }
+        trip.booked = Some(booked);
+    }
+    trip.over = match told >> OVER_SHIFT {
+        0 => None,
+        1 => Some(Over::Left),
+        2 => Some(Over::Answered),
+        3 => Some(Over::Found { chunks: reader.small()? }),
+        _ => return Err(BadMessage::Garbled),
+    };
+    Ok(trip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn trip() -> impl Strategy<Value = Trip> {
+        let prompt =
+            (any::<u64>(), any::<u32>(), any::<u32>(), proptest::collection::vec(any::<u64>(), 0..9))
+                .prop_map(|(root, chunk_bytes, chunk_tokens, digests)| Prompt {
+                    root,
+                    chunk_bytes,
+                    chunk_tokens,
+                    digests: digests.into(),
+                });
+        let booked = (any::<u64>(), any::<u32>(), any::<u32>(), proptest::option::of(prompt)).prop_map(
+            |(worker, prompt_tokens, cached_tokens, prompt)| Booked {
+                worker,
+                prompt_tokens,
+                cached_tokens,
+                restorable_tokens: cached_tokens / 2,
+                prompt,
+            },
+        );
+        let over = prop_oneof![
+            Just(None),
+            Just(Some(Over::Left)),
+            Just(Some(Over::Answered)),
+            any::<u32>().prop_map(|chunks| Some(Over::Found { chunks }))
+        ];
+        (proptest::option::of(booked), any::<bool>(), over).prop_map(|(booked, is_computed, over)| Trip {
+            booked,
+            is_computed,
+            over,
+        })
+    }
+
+    fn ledger() -> impl Strategy<Value = Ledger> {
+        let advice = (any::<u64>(), any::<bool>(), any::<u32>()).prop_map(|(version, failing, emptied)| {
+            Advice { version, health: if failing { Health::Failing } else { Health::Well }, emptied }
+        });
+        (
+            any::<u64>(),
+            proptest::collection::btree_map(any::<u64>(), trip(), 0..6),
+            proptest::collection::btree_map(any::<u64>(), advice, 0..3),
+        )
+            .prop_map(|(open_from, trips, advice)| Ledger { open_from, trips, advice })
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let hole = (any::<u32>(), any::<u32>())
+            .prop_map(|(start, more)| u64::from(start)..=u64::from(start) + u64::from(more));
+        let from = any::<u64>().prop_map(RouterId);
+        prop_oneof![
+            (from.clone(), any::<u64>(), ledger()).prop_map(|(from, number, news)| Message::Batch {
+                from,
+                number,
+                news
+            }),
+            (from.clone(), any::<u64>(), ledger()).prop_map(|(from, up_to, state)| Message::State {
+                from,
+                up_to,
+                state
+            }),
+            (from, proptest::collection::vec(hole, 0..5))
+                .prop_map(|(from, missing)| Message::Ask { from, missing }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_what_is_heard(message in message()) {
+            prop_assert_eq!(Message::decode(&message.encode()), Ok(Some(message)));
+        }
+
+        #[test]
+        fn half_a_message_is_none(message in message(), part in 0.0..1.0_f64) {
+            let bytes = message.encode();
+            let part = &bytes[..(bytes.len() as f64 * part) as usize];
+            prop_assert!(Message::decode(part).is_err());
+        }
+
+        #[test]
+        fn garbage_is_read_without_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 1_u8..5) {
+            _ = Message::decode(&bytes);
+            if bytes.len() > 2 {
+                (bytes[0], bytes[1]) = (VERSION, kind);
+            }
+            _ = Message::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_message_of_another_kind_is_passed_over_and_of_another_version_refused() {
+        let mut bytes = Message::Ask { from: RouterId(7), missing: Vec::new() }.encode();
+        bytes[1] = 99;
+        assert_eq!(Message::decode(&bytes), Ok(None));
+        bytes[0] = 2;
+        assert_eq!(Message::decode(&bytes), Err(BadMessage::Version(2)));
+    }
+}

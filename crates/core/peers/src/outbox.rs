@@ -1,0 +1,240 @@
+//! What this router has to say: written by its requests, emptied every few milliseconds.
+//!
+//! Whatever is here is bounded. When nobody takes it away fast enough, the oldest prompts are given up first: a booking without its
+//! prompt still tells how busy a worker is, and a prompt that nobody heard of costs a hit later.
+
+use std::collections::BTreeMap;
+
+use crate::{Advice, Booked, Health, Ledger, Over, Trip};
+
+/// Bytes of prompts that wait to be told.
+const PROMPTS_MAX: usize = 4 << 20;
+
+/// About so many bytes make a message; the last trip may exceed it by its prompt.
+const MESSAGE_BYTES: usize = 256 << 10;
+
+/// Bytes of a trip without its prompt, at most.
+const TRIP_BYTES: usize = 48;
+
+/// This router's own ledger.
+#[derive(Debug)]
+pub struct Outbox {
+    next: u64,
+    /// Trips that are not over.
+    open: BTreeMap<u64, Trip>,
+    /// How this router finds workers.
+    advice: BTreeMap<u64, Advice>,
+    /// What has not been told.
+    news: Ledger,
+    prompt_bytes: usize,
+    /// Prompts that were given up.
+    pub dropped: u64,
+}
+
+impl Default for Outbox {
+    fn default() -> Outbox {
+        Outbox {
+            next: 1,
+            open: BTreeMap::new(),
+            advice: BTreeMap::new(),
+            news: Ledger::default(),
+            prompt_bytes: 0,
+            dropped: 0,
+        }
+    }
+}
+
+impl Outbox {
+    /// A request has been booked; its number.
+    pub fn begin(&mut self, booked: Booked) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let trip = Trip::begun(booked);
+        self.prompt_bytes += trip.prompt_bytes();
+        // Once it is told its prompt is nobody's concern, but for one who missed it and asks.
+        self.open.insert(number, trip.clone());
+        self.news.trips.insert(number, trip);
+        self.shed();
+        number
+    }
+
+    /// Its prompt has been computed.
+    pub fn computed(&mut self, number: u64) {
+        if let Some(trip) = self.open.get_mut(&number) {
+            trip.is_computed = true;
+            self.tell(number, Trip { is_computed: true, ..Trip::default() });
+        }
+    }
+
+    /// It is over.
+    pub fn over(&mut self, number: u64, over: Over) {
+        if self.open.remove(&number).is_some() {
+            self.tell(number, Trip { over: Some(over), ..Trip::default() });
+        }
+    }
+
+    /// This router finds a worker well or failing; only what is new is told.
+    pub fn found(&mut self, worker: u64, health: Health) {
+        let known = self.advice.get(&worker).map_or(Health::Well, |advice| advice.health);
+        if known != health {
+            self.advise(worker, |advice| advice.health = health);
+        }
+    }
+
+    /// This router has found a worker's cache empty.
+    pub fn emptied(&mut self, worker: u64) {
+        self.advise(worker, |advice| advice.emptied += 1);
+    }
+
+    /// A worker is nobody's any more.
+    pub fn forget(&mut self, worker: u64) {
+        self.advice.remove(&worker);
+    }
+
+    fn advise(&mut self, worker: u64, change: impl FnOnce(&mut Advice)) {
+        let advice = self.advice.entry(worker).or_default();
+        advice.version += 1;
+        change(advice);
+        self.news.advice.insert(worker, *advice);
+    }
+
+    fn tell(&mut self, number: u64, trip: Trip) {
+        self.news.trips.entry(number).or_default().merge(trip);
+    }
+
+    /// Gives up the oldest prompts until there is room.
+    fn shed(&mut self) {
+        let mut trips = self.news.trips.iter_mut();
+        while self.prompt_bytes > PROMPTS_MAX
+            && let Some((number, trip)) = trips.next()
+        {
+            self.prompt_bytes -= trip.prompt_bytes();
+            if trip.forget_prompt() {
+                self.dropped += 1;
+                self.open.get_mut(number).map(Trip::forget_prompt);
+            }
+        }
+    }
+
+    /// Every trip below this number is over.
+    fn open_from(&self) -> u64 {
+        self.open.first_key_value().map_or(self.next, |(&number, _)| number)
+    }
+
+    /// A message's worth of news; nothing when there are none.
+    pub(crate) fn take(&mut self) -> Option<Ledger> {
+        if self.news.is_empty() {
+            return None;
+        }
+        let mut news = Ledger { advice: std::mem::take(&mut self.news.advice), ..Ledger::default() };
+        fill(&mut news, std::iter::from_fn(|| self.news.trips.pop_first()));
+        self.prompt_bytes -= news.trips.values().map(Trip::prompt_bytes).sum::<usize>();
+        // What is still to be told must not be taken for over before it is.
+        let untold = self.news.trips.first_key_value().map_or(u64::MAX, |(&number, _)| number);
+        news.open_from = self.open_from().min(untold);
+        Some(news)
+    }
+
+    /// Nothing new, and up to where everything is over.
+    pub(crate) fn nothing(&self) -> Ledger {
+        Ledger { open_from: self.open_from(), ..Ledger::default() }
+    }
+
+    /// All that is open, in messages.
+    pub(crate) fn state(&self) -> Vec<Ledger> {
+        let mut trips = self.open.iter().map(|(&number, trip)| (number, trip.clone())).peekable();
+        let mut state = vec![Ledger { advice: self.advice.clone(), ..self.nothing() }];
+        while trips.peek().is_some() {
+            let mut part = self.nothing();
+            fill(&mut part, &mut trips);
+            state.push(part);
+        }
+        state
+    }
+
+    /// How many trips are open.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+}
+
+/// As many trips as a message holds.
+fn fill(part: &mut Ledger, trips: impl Iterator<Item = (u64, Trip)>) {
+    let mut bytes = 0;
+    for (number, trip) in trips {
+        bytes += TRIP_BYTES + trip.prompt_bytes();
+        part.trips.insert(number, trip);
+        if bytes >= MESSAGE_BYTES {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Prompt;
+
+    fn booked(chunks: usize) -> Booked {
+        let prompt = Prompt { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests: vec![7; chunks].into() };
+        Booked {
+            worker: 1,
+            prompt_tokens: 64 * chunks as u32,
+            cached_tokens: 0,
+            restorable_tokens: 0,
+            prompt: Some(prompt),
+        }
+    }
+
+    #[test]
+    fn what_happens_between_two_batches_is_told_in_one() {
+        let mut outbox = Outbox::default();
+        let (short, long) = (outbox.begin(booked(1)), outbox.begin(booked(2)));
+        outbox.computed(short);
+        outbox.over(short, Over::Answered);
+        let news = outbox.take().unwrap();
+        assert_eq!(news.open_from, long, "the short one is over");
+        let told = &news.trips[&short];
+        assert!(told.booked.is_some() && told.is_computed && told.over == Some(Over::Answered));
+        assert_eq!(outbox.take(), None);
+        outbox.over(long, Over::Left);
+        outbox.over(long, Over::Answered);
+        let news = outbox.take().unwrap();
+        assert_eq!((news.open_from, news.trips[&long].over), (long + 1, Some(Over::Left)), "it ends once");
+        assert_eq!(outbox.open(), 0);
+    }
+
+    #[test]
+    fn a_full_outbox_gives_up_the_oldest_prompts_and_no_booking() {
+        let mut outbox = Outbox::default();
+        let many = PROMPTS_MAX / (8 * 2_048) + 100;
+        (0..many).for_each(|_| _ = outbox.begin(booked(2_048)));
+        assert_eq!(outbox.dropped, 100);
+        let mut told = Ledger::default();
+        let mut messages = 0;
+        while let Some(news) = outbox.take() {
+            assert!(news.trips.values().map(Trip::prompt_bytes).sum::<usize>() < MESSAGE_BYTES + 8 * 2_049);
+            assert!(news.open_from <= *news.trips.first_key_value().unwrap().0, "nothing untold is over");
+            told.merge(news);
+            messages += 1;
+        }
+        assert!(messages > 10, "{messages}");
+        let with_prompt = |trip: &&Trip| trip.prompt_bytes() > 0;
+        let prompts = told.trips.values().filter(with_prompt).count();
+        assert_eq!((told.trips.len(), prompts), (many, many - 100));
+        assert!(told.trips.values().take(100).all(|trip| trip.prompt_bytes() == 0), "the oldest ones");
+        assert_eq!(outbox.prompt_bytes, 0);
+    }
+
+    #[test]
+    fn only_what_is_new_about_a_worker_is_told() {
+        let mut outbox = Outbox::default();
+        outbox.found(1, Health::Well);
+        assert_eq!(outbox.take(), None);
+        outbox.found(1, Health::Failing);
+        outbox.found(1, Health::Failing);
+        outbox.emptied(1);
+        let advice = outbox.take().unwrap().advice[&1];
+        assert_eq!(advice, Advice { version: 2, health: Health::Failing, emptied: 1 });
+    }
+}

@@ -1,0 +1,228 @@
+//! Another router, as far as it has been heard.
+
+use std::collections::BTreeMap;
+
+use warmroute_types::{Micros, RouterId};
+
+use crate::batches::Batches;
+use crate::{Advice, Effect, Health, Ledger, Over, Trip};
+
+/// Trips of one peer that are remembered; beyond, the oldest are taken for over.
+const TRIPS_MAX: usize = 1 << 16;
+
+/// Workers of one peer of which its advice is remembered.
+const ADVICE_MAX: usize = 4_096;
+
+/// What is known of a peer's trip here. Its booking is passed on at once, so only its number stays.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    is_booked: bool,
+    is_computed: bool,
+    over: Option<Over>,
+}
+
+impl Known {
+    /// Everything has been passed on.
+    fn is_closed(self) -> bool {
+        self.is_booked && self.over.is_some()
+    }
+
+    fn is_open(self) -> bool {
+        self.is_booked && self.over.is_none()
+    }
+}
+
+/// One peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    id: RouterId,
+    pub batches: Batches,
+    open_from: u64,
+    trips: BTreeMap<u64, Known>,
+    advice: BTreeMap<u64, Advice>,
+    pub met: Micros,
+    pub heard: Micros,
+    /// Since when something has been missing.
+    pub missing_since: Option<Micros>,
+    /// When it was last asked for what is missing.
+    pub asked: Option<Micros>,
+}
+
+/// A peer in numbers, for lists and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerView {
+    /// Who.
+    pub id: RouterId,
+    /// Since it was first heard.
+    pub known_for: Micros,
+    /// Since it was last heard.
+    pub silent_for: Micros,
+    /// Batches that it has sent and that have not come.
+    pub missing: u64,
+    /// Its requests that are open, as far as known here.
+    pub open: usize,
+    /// Workers that it finds failing.
+    pub failing: usize,
+}
+
+impl Peer {
+    pub fn new(id: RouterId, now: Micros) -> Peer {
+        Peer {
+            id,
+            batches: Batches::default(),
+            open_from: 0,
+            trips: BTreeMap::new(),
+            advice: BTreeMap::new(),
+            met: now,
+            heard: now,
+            missing_since: None,
+            asked: None,
+        }
+    }
+
+    /// Takes in a part of its ledger; what that changes here.
+    pub fn merge(&mut self, news: Ledger, effects: &mut Vec<Effect>) {
+        for (number, trip) in news.trips {
+            self.hear(number, trip, effects);
+        }
+        self.open_from = self.open_from.max(news.open_from);
+        self.close_below(self.open_from, effects);
+        if self.trips.len() > TRIPS_MAX
+            && let Some((&number, _)) = self.trips.iter().nth(self.trips.len() - TRIPS_MAX)
+        {
+            self.close_below(number, effects);
+        }
+        news.advice.into_iter().for_each(|(worker, advice)| self.heed(worker, advice, effects));
+    }
+
+    fn hear(&mut self, number: u64, trip: Trip, effects: &mut Vec<Effect>) {
+        // One that is over by now and was never heard of is passed on whole all the same: its prompt lies in a cache.
+        let closed = (number < self.open_from).then_some(Over::Left);
+        let entry = self.trips.entry(number).or_insert(Known { over: closed, ..Known::default() });
+        let was = *entry;
+        entry.is_booked |= trip.booked.is_some();
+        entry.is_computed |= trip.is_computed;
+        entry.over = entry.over.max(trip.over);
+        let (router, is) = (self.id, *entry);
+        if let Some(booked) = trip.booked.filter(|_| !was.is_booked) {
+            effects.push(Effect::Booked { router, trip: number, booked });
+        }
+        // What was known before its booking was is told with it.
+        let is_told =
+            |is_known: bool, was_known: bool| is.is_booked && is_known && !(was.is_booked && was_known);
+        if is_told(is.is_computed, was.is_computed) && !was.is_closed() {
+            effects.push(Effect::Computed { router, trip: number });
+        }
+        if let Some(over) = is.over.filter(|_| is_told(true, was.over.is_some())) {
+            effects.push(Effect::Over { router, trip: number, over });
+        }
+    }
+
+    /// Whatever is open below this number is over, though nobody said how.
+    fn close_below(&mut self, number: u64, effects: &mut Vec<Effect>) {
+        let open = self.trips.split_off(&number);
+        let (router, over) = (self.id, Over::Left);
+        let closed = std::mem::replace(&mut self.trips, open).into_iter();
+        let left = closed.filter(|(_, known)| known.is_open());
+        effects.extend(left.map(|(trip, _)| Effect::Over { router, trip, over }));
+    }
+
+    /// It is gone: nothing of it is open any more.
+    pub fn close(&mut self, effects: &mut Vec<Effect>) {
+        self.close_below(u64::MAX, effects);
+    }
+
+    /// Remembers since when something has been missing.
+    pub fn mind_holes(&mut self, now: Micros) {
+        if self.batches.missing() == 0 {
+            (self.missing_since, self.asked) = (None, None);
+        } else {
+            self.missing_since.get_or_insert(now);
+        }
+    }
+
+    fn heed(&mut self, worker: u64, advice: Advice, effects: &mut Vec<Effect>) {
+        if self.advice.len() >= ADVICE_MAX && !self.advice.contains_key(&worker) {
+            return;
+        }
+        let known = self.advice.entry(worker).or_default();
+        if advice.version <= known.version {
+            return;
+        }
+        if advice.emptied > known.emptied {
+            effects.push(Effect::Emptied { worker });
+        }
+        *known = advice;
+    }
+
+    /// Workers that it finds failing. One that finds most of those it knows failing is cut off itself, and is not listened to.
+    pub fn failing(&self, workers: usize) -> impl Iterator<Item = u64> + '_ {
+        let failing = |advice: &Advice| advice.health == Health::Failing;
+        let count = self.advice.values().copied().filter(failing).count();
+        let is_heeded = 2 * count <= workers;
+        self.advice.iter().filter(move |(_, advice)| is_heeded && failing(advice)).map(|(&worker, _)| worker)
+    }
+
+    pub fn view(&self, now: Micros) -> PeerView {
+        PeerView {
+            id: self.id,
+            known_for: now.since(self.met),
+            silent_for: now.since(self.heard),
+            missing: self.batches.missing(),
+            open: self.trips.values().filter(|known| known.is_open()).count(),
+            failing: self.advice.values().filter(|advice| advice.health == Health::Failing).count(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Booked;
+
+    fn booked(worker: u64) -> Booked {
+        Booked { worker, prompt_tokens: 10, cached_tokens: 0, restorable_tokens: 0, prompt: None }
+    }
+
+    fn news(open_from: u64, trips: &[(u64, Trip)]) -> Ledger {
+        Ledger { open_from, trips: trips.iter().cloned().collect(), ..Ledger::default() }
+    }
+
+    fn merge(peer: &mut Peer, ledger: Ledger) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        peer.merge(ledger, &mut effects);
+        effects
+    }
+
+    #[test]
+    fn reports_in_the_wrong_order_come_out_right() {
+        let router = RouterId(9);
+        let mut peer = Peer::new(router, Micros::ZERO);
+        let over = Trip { over: Some(Over::Answered), ..Trip::default() };
+        assert_eq!(merge(&mut peer, news(1, &[(1, over)])), [], "nobody knows what");
+        let begun = Trip::begun(booked(5));
+        let effects = merge(&mut peer, news(1, &[(1, begun.clone())]));
+        let closed = Effect::Over { router, trip: 1, over: Over::Answered };
+        assert_eq!(effects, [Effect::Booked { router, trip: 1, booked: booked(5) }, closed]);
+        assert_eq!(merge(&mut peer, news(1, &[(1, begun.clone())])), [], "again");
+        assert_eq!(
+            merge(&mut peer, news(3, &[(2, begun)])).last(),
+            Some(&Effect::Over { router, trip: 2, over: Over::Left })
+        );
+        assert!(peer.trips.is_empty());
+    }
+
+    #[test]
+    fn a_router_that_finds_everybody_failing_is_not_believed() {
+        let mut peer = Peer::new(RouterId(9), Micros::ZERO);
+        let failing = |version| Advice { version, health: Health::Failing, emptied: 0 };
+        let advice = |workers: std::ops::Range<u64>| Ledger {
+            advice: workers.map(|worker| (worker, failing(1))).collect(),
+            ..Ledger::default()
+        };
+        merge(&mut peer, advice(0..2));
+        assert_eq!(peer.failing(8).count(), 2);
+        merge(&mut peer, advice(0..6));
+        assert_eq!(peer.failing(8).count(), 0);
+    }
+}

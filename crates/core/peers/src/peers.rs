@@ -1,0 +1,245 @@
+//! The conversation of routers: what to say when, and what to make of what is heard.
+//!
+//! Everybody tells everybody what is new, a few times in a tenth of a second, in numbered batches. Who misses one asks for it; what
+//! the teller has no longer it makes good by telling all that is open. Who is not heard for a while is taken for dead, and its
+//! requests with it; should it speak again, it is asked for everything like a newcomer.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use warmroute_types::{Micros, RouterId};
+
+use crate::peer::Peer;
+use crate::{BadMessage, Effect, Ledger, Message, Outbox, PeerView};
+
+/// Bytes of batches that are kept for those who missed them.
+const HISTORY_BYTES: usize = 4 << 20;
+
+/// Holes that are asked for at once.
+const HOLES_MAX: usize = 16;
+
+/// Peers that are listened to.
+const PEERS_MAX: usize = 256;
+
+/// When to speak, and when to stop waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// News are told this often.
+    pub batch_interval: Micros,
+    /// Where there are none, that is told this often.
+    pub beat_interval: Micros,
+    /// A batch that has not come so long after a later one is asked for, and again after as long.
+    pub patience: Micros,
+    /// A router that is not heard for so long is taken for dead.
+    pub silence_max: Micros,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            batch_interval: Micros::from_millis(25),
+            beat_interval: Micros::from_millis(200),
+            patience: Micros::from_millis(100),
+            silence_max: Micros::from_millis(1_500),
+        }
+    }
+}
+
+/// To whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// All who listen.
+    Everyone,
+    /// One router.
+    One(RouterId),
+}
+
+/// A message, addressed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// To whom.
+    pub to: To,
+    /// What.
+    pub bytes: Arc<[u8]>,
+}
+
+/// One router among its peers.
+#[derive(Debug)]
+pub struct Peers {
+    me: RouterId,
+    config: Config,
+    /// Batches so far.
+    told: u64,
+    history: VecDeque<(u64, Arc<[u8]>)>,
+    history_bytes: usize,
+    spoken: Option<Micros>,
+    peers: BTreeMap<RouterId, Peer>,
+    /// Messages that could not be read.
+    pub bad_messages: u64,
+    /// Batches that were asked for.
+    pub asked: u64,
+    /// Peers that fell silent.
+    pub lost_peers: u64,
+}
+
+impl Peers {
+    /// A router that has heard nobody yet.
+    pub fn new(me: RouterId, config: Config) -> Peers {
+        Peers {
+            me,
+            config,
+            told: 0,
+            history: VecDeque::new(),
+            history_bytes: 0,
+            spoken: None,
+            peers: BTreeMap::new(),
+            bad_messages: 0,
+            asked: 0,
+            lost_peers: 0,
+        }
+    }
+
+    /// What is to be said now. To be asked every [`Config::batch_interval`].
+    pub fn speak(&mut self, outbox: &mut Outbox, now: Micros) -> Vec<Letter> {
+        let mut letters = Vec::new();
+        while let Some(news) = outbox.take() {
+            self.told += 1;
+            let bytes = self.batch(self.told, news);
+            self.keep(Arc::clone(&bytes));
+            letters.push(Letter { to: To::Everyone, bytes });
+        }
+        let is_due = self.spoken.is_none_or(|spoken| now.since(spoken) >= self.config.beat_interval);
+        if letters.is_empty() && is_due {
+            // Nobody has to have heard it: it says only how far everything is.
+            letters.push(Letter { to: To::Everyone, bytes: self.batch(self.told, outbox.nothing()) });
+        }
+        if !letters.is_empty() {
+            self.spoken = Some(now);
+        }
+        letters.extend(self.ask(now));
+        letters
+    }
+
+    fn batch(&self, number: u64, news: Ledger) -> Arc<[u8]> {
+        Message::Batch { from: self.me, number, news }.encode().into()
+    }
+
+    fn keep(&mut self, bytes: Arc<[u8]>) {
+        self.history_bytes += bytes.len();
+        self.history.push_back((self.told, bytes));
+        while self.history_bytes > HISTORY_BYTES
+            && let Some((_, bytes)) = self.history.pop_front()
+        {
+            self.history_bytes -= bytes.len();
+        }
+    }
+
+    /// Asks those of whom something has been missing for too long.
+    fn ask(&mut self, now: Micros) -> Vec<Letter> {
+        let patience = self.config.patience;
+        let is_late = |since: Option<Micros>| since.is_some_and(|since| now.since(since) >= patience);
+        let mut letters = Vec::new();
+        for (&id, peer) in &mut self.peers {
+            if is_late(peer.missing_since) && peer.asked.is_none_or(|asked| now.since(asked) >= patience) {
+                let missing: Vec<_> = peer.batches.holes().take(HOLES_MAX).collect();
+                peer.asked = Some(now);
+                self.asked += missing.len() as u64;
+                let bytes = Message::Ask { from: self.me, missing }.encode().into();
+                letters.push(Letter { to: To::One(id), bytes });
+            }
+        }
+        letters
+    }
+
+    /// Takes in a message: what it changes here, and what is to be answered.
+    pub fn hear(
+        &mut self,
+        bytes: &[u8],
+        outbox: &Outbox,
+        now: Micros,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Vec<Letter>, BadMessage> {
+        let message = Message::decode(bytes).inspect_err(|_| self.bad_messages += 1)?;
+        let Some(message) = message.filter(|message| message.from() != self.me) else {
+            return Ok(Vec::new());
+        };
+        let from = message.from();
+        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&from) {
+            return Ok(Vec::new());
+        }
+        let peer = self.peers.entry(from).or_insert_with(|| Peer::new(from, now));
+        peer.heard = peer.heard.max(now);
+        let mut answers = Vec::new();
+        match message {
+            Message::Batch { number, news, .. } if news.is_empty() => {
+                peer.batches.exist_up_to(number);
+                // It may overtake news: only what is known to be told can be over.
+                if peer.batches.missing() == 0 {
+                    peer.merge(news, effects);
+                }
+            }
+            Message::Batch { number, news, .. } => {
+                if peer.batches.note(number) {
+                    peer.merge(news, effects);
+                }
+            }
+            Message::State { up_to, state, .. } => {
+                peer.merge(state, effects);
+                peer.batches.settle(up_to);
+            }
+            Message::Ask { missing, .. } => answers = self.answer(from, &missing, outbox),
+        }
+        self.peers.entry(from).and_modify(|peer| peer.mind_holes(now));
+        Ok(answers)
+    }
+
+    /// What was missed, if it is still there; everything that is open, where some of it is not.
+    fn answer(&self, to: RouterId, missing: &[RangeInclusive<u64>], outbox: &Outbox) -> Vec<Letter> {
+        let to = To::One(to);
+        let oldest = self.history.front().map_or(self.told + 1, |(number, _)| *number);
+        let is_missing = |number: &u64| missing.iter().any(|hole| hole.contains(number));
+        let kept = self.history.iter().filter(|(number, _)| is_missing(number));
+        let mut letters: Vec<Letter> =
+            kept.map(|(_, bytes)| Letter { to, bytes: Arc::clone(bytes) }).collect();
+        if missing.iter().any(|hole| *hole.start() < oldest) {
+            let state = outbox.state();
+            let parts = state.len();
+            letters.extend(state.into_iter().enumerate().map(|(part, state)| {
+                // Only with the last one is all said.
+                let up_to = if part + 1 == parts { oldest - 1 } else { 0 };
+                Letter { to, bytes: Message::State { from: self.me, up_to, state }.encode().into() }
+            }));
+        }
+        letters
+    }
+
+    /// Gives up those who have been silent for too long.
+    pub fn expire(&mut self, now: Micros, effects: &mut Vec<Effect>) {
+        let silence_max = self.config.silence_max;
+        let before = self.peers.len();
+        self.peers.retain(|_, peer| {
+            let is_here = now.since(peer.heard) <= silence_max;
+            if !is_here {
+                peer.close(effects);
+            }
+            is_here
+        });
+        self.lost_peers += (before - self.peers.len()) as u64;
+    }
+
+    /// Workers that peers find failing, of so many in all.
+    pub fn failing(&self, workers: usize) -> impl Iterator<Item = u64> + '_ {
+        self.peers.values().flat_map(move |peer| peer.failing(workers))
+    }
+
+    /// Who is there.
+    pub fn views(&self, now: Micros) -> Vec<PeerView> {
+        self.peers.values().map(|peer| peer.view(now)).collect()
+    }
+
+    /// This router's own number.
+    pub fn me(&self) -> RouterId {
+        self.me
+    }
+}

@@ -1,0 +1,326 @@
+//! Routers over a network that loses, repeats, delays and reorders, as seeded scripts: join, work, cut, heal, die.
+//!
+//! The law: when everything has been quiet for a moment, every router that is up knows exactly what every other one that it can
+//! reach has open, and has let go of everything else; whatever happened before.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use warmroute_peers::{Booked, Config, Effect, Letter, Outbox, Over, Peers, To};
+use warmroute_types::{Micros, RouterId};
+
+const STEP: Micros = Micros::from_millis(25);
+
+/// A number that looks random, from one that does not.
+fn mix(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+struct Node {
+    peers: Peers,
+    outbox: Outbox,
+    /// What it has open.
+    open: Vec<u64>,
+    /// What it believes of others.
+    mirrored: BTreeMap<(RouterId, u64), Booked>,
+    /// Of whose prompts it has heard that they were computed.
+    computed: BTreeSet<(RouterId, u64)>,
+}
+
+impl Node {
+    fn new(id: u64) -> Node {
+        Node {
+            peers: Peers::new(RouterId(id), Config::default()),
+            outbox: Outbox::default(),
+            open: Vec::new(),
+            mirrored: BTreeMap::new(),
+            computed: BTreeSet::new(),
+        }
+    }
+
+    fn take_in(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Booked { router, trip, booked } => {
+                    assert!(self.mirrored.insert((router, trip), booked).is_none(), "booked twice");
+                }
+                Effect::Computed { router, trip } => {
+                    assert!(self.mirrored.contains_key(&(router, trip)), "computed, but not booked");
+                    assert!(self.computed.insert((router, trip)), "computed twice");
+                }
+                Effect::Over { router, trip, .. } => {
+                    assert!(self.mirrored.remove(&(router, trip)).is_some(), "over, but not booked");
+                    self.computed.remove(&(router, trip));
+                }
+                Effect::Emptied { .. } => {}
+            }
+        }
+    }
+}
+
+/// A network with a will of its own.
+struct Net {
+    nodes: BTreeMap<u64, Node>,
+    /// By the time of arrival: to whom, what.
+    air: BTreeMap<(Micros, u64), (u64, u64, Letter)>,
+    /// Pairs that cannot reach each other.
+    cut: BTreeSet<(u64, u64)>,
+    /// Of a hundred messages.
+    lost: u64,
+    repeated: u64,
+    delay_max: Micros,
+    now: Micros,
+    dice: u64,
+}
+
+impl Net {
+    fn new(seed: u64) -> Net {
+        Net {
+            nodes: BTreeMap::new(),
+            air: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            lost: 0,
+            repeated: 0,
+            delay_max: Micros::from_millis(10),
+            now: Micros::from_secs(1),
+            dice: seed,
+        }
+    }
+
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.dice) % sides
+    }
+
+    fn post(&mut self, from: u64, letter: &Letter) {
+        let receivers: Vec<u64> = match letter.to {
+            To::Everyone => self.nodes.keys().copied().collect(),
+            To::One(RouterId(id)) => vec![id],
+        };
+        for to in receivers {
+            let copies = if self.roll(100) < self.repeated { 2 } else { 1 };
+            for _ in 0..copies {
+                if self.roll(100) >= self.lost {
+                    let delay = Micros(self.roll(self.delay_max.0 + 1));
+                    let ticket = self.roll(u64::MAX);
+                    self.air.insert((self.now + delay, ticket), (from, to, letter.clone()));
+                }
+            }
+        }
+    }
+
+    fn is_cut(&self, a: u64, b: u64) -> bool {
+        self.cut.contains(&(a.min(b), a.max(b)))
+    }
+
+    fn deliver(&mut self) {
+        while let Some((&(at, ticket), _)) = self.air.first_key_value() {
+            if at > self.now {
+                return;
+            }
+            let Some((from, to, letter)) = self.air.remove(&(at, ticket)) else { return };
+            if self.is_cut(from, to) {
+                continue;
+            }
+            let Some(node) = self.nodes.get_mut(&to) else { continue };
+            let mut effects = Vec::new();
+            let answers = node.peers.hear(&letter.bytes, &node.outbox, self.now, &mut effects).unwrap();
+            node.take_in(effects);
+            answers.iter().for_each(|answer| self.post(to, answer));
+        }
+    }
+
+    fn step(&mut self) {
+        self.now = self.now + STEP;
+        self.deliver();
+        let ids: Vec<u64> = self.nodes.keys().copied().collect();
+        for id in ids {
+            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            let mut effects = Vec::new();
+            node.peers.expire(self.now, &mut effects);
+            node.take_in(effects);
+            let letters = node.peers.speak(&mut node.outbox, self.now);
+            letters.iter().for_each(|letter| self.post(id, letter));
+        }
+    }
+
+    fn steps(&mut self, steps: usize) {
+        (0..steps).for_each(|_| self.step());
+    }
+
+    /// A router books, computes or ends something.
+    fn work(&mut self, id: u64) {
+        let dice = self.roll(4);
+        let pick = self.roll(u64::MAX);
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        match dice {
+            0 | 1 => {
+                let booked = Booked {
+                    worker: pick % 8,
+                    prompt_tokens: 100,
+                    cached_tokens: 0,
+                    restorable_tokens: 0,
+                    prompt: None,
+                };
+                node.open.push(node.outbox.begin(booked));
+            }
+            _ if node.open.is_empty() => {}
+            2 => node.outbox.computed(node.open[pick as usize % node.open.len()]),
+            _ => {
+                let trip = node.open.swap_remove(pick as usize % node.open.len());
+                node.outbox.over(trip, Over::Answered);
+            }
+        }
+    }
+
+    /// Whether everybody knows what everybody else whom they can reach has open, and nothing more.
+    fn disagreement(&self) -> Option<String> {
+        for (&id, node) in &self.nodes {
+            let others = self.nodes.iter().filter(|&(&other, _)| other != id && !self.is_cut(id, other));
+            let truth: BTreeSet<(RouterId, u64)> = others
+                .flat_map(|(&other, node)| node.open.iter().map(move |&trip| (RouterId(other), trip)))
+                .collect();
+            let believed: BTreeSet<_> = node.mirrored.keys().copied().collect();
+            if truth != believed {
+                return Some(format!("{id} believes {believed:?} where there is {truth:?}"));
+            }
+        }
+        None
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Join(u64),
+    Die(u64),
+    Cut(u64, u64),
+    Heal,
+    Lose(u64),
+    Repeat(u64),
+    Delay(u64),
+    Work(u64, u8),
+    Wait(u8),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let node = 0_u64..5;
+    prop_oneof![
+        2 => node.clone().prop_map(Act::Join),
+        1 => node.clone().prop_map(Act::Die),
+        2 => (node.clone(), node.clone()).prop_map(|(a, b)| Act::Cut(a, b)),
+        1 => Just(Act::Heal),
+        1 => (0_u64..80).prop_map(Act::Lose),
+        1 => (0_u64..80).prop_map(Act::Repeat),
+        1 => (1_u64..600).prop_map(Act::Delay),
+        8 => (node, 1_u8..40).prop_map(|(node, times)| Act::Work(node, times)),
+        8 => (1_u8..100).prop_map(Act::Wait),
+    ]
+}
+
+/// Plays a script, and then lets it be quiet for two seconds.
+fn play(seed: u64, script: &[Act]) -> Net {
+    let mut net = Net::new(seed);
+    // A router that is started again is another one.
+    let mut generation = 0;
+    let mut names: BTreeMap<u64, u64> = BTreeMap::new();
+    for act in script {
+        match *act {
+            Act::Join(node) => {
+                generation += 100;
+                names.entry(node).or_insert_with(|| {
+                    net.nodes.insert(generation + node, Node::new(generation + node));
+                    generation + node
+                });
+            }
+            Act::Die(node) => {
+                names.remove(&node).into_iter().for_each(|id| _ = net.nodes.remove(&id));
+            }
+            Act::Cut(a, b) => {
+                if let (Some(&a), Some(&b)) = (names.get(&a), names.get(&b)) {
+                    net.cut.insert((a.min(b), a.max(b)));
+                }
+            }
+            Act::Heal => net.cut.clear(),
+            Act::Lose(percent) => net.lost = percent,
+            Act::Repeat(percent) => net.repeated = percent,
+            Act::Delay(ms) => net.delay_max = Micros::from_millis(ms),
+            Act::Work(node, times) => {
+                if let Some(&id) = names.get(&node) {
+                    (0..times).for_each(|_| net.work(id));
+                }
+            }
+            Act::Wait(steps) => net.steps(steps.into()),
+        }
+    }
+    net.cut.clear();
+    (net.lost, net.repeated, net.delay_max) = (0, 0, Micros::from_millis(10));
+    net
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happened_two_seconds_of_peace_make_everybody_agree(seed: u64, script in proptest::collection::vec(act(), 1..60)) {
+        let mut net = play(seed, &script);
+        // What was sent before the peace may still be under way for as long as it was delayed.
+        net.steps(24 + 80);
+        let disagreement = net.disagreement();
+        prop_assert!(disagreement.is_none(), "{}", disagreement.unwrap_or_default());
+    }
+}
+
+#[test]
+fn a_late_joiner_learns_what_is_open_though_its_batches_are_history() {
+    let mut net = Net::new(7);
+    net.nodes.insert(1, Node::new(1));
+    let node = net.nodes.get_mut(&1).unwrap();
+    let long = Booked { worker: 3, prompt_tokens: 9, cached_tokens: 0, restorable_tokens: 0, prompt: None };
+    node.open.push(node.outbox.begin(long));
+    net.steps(2);
+    for _ in 0..60 {
+        // More than the history holds.
+        let digests: Vec<u64> = (0..2_048).collect();
+        let node = net.nodes.get_mut(&1).unwrap();
+        for _ in 0..20 {
+            let prompt = warmroute_peers::Prompt {
+                root: 1,
+                chunk_bytes: 256,
+                chunk_tokens: 64,
+                digests: digests.clone().into(),
+            };
+            let booked = Booked {
+                worker: 3,
+                prompt_tokens: 9,
+                cached_tokens: 0,
+                restorable_tokens: 0,
+                prompt: Some(prompt),
+            };
+            let trip = node.outbox.begin(booked);
+            node.outbox.over(trip, Over::Answered);
+        }
+        net.steps(1);
+    }
+    net.nodes.insert(2, Node::new(2));
+    net.steps(20);
+    assert_eq!(net.disagreement(), None);
+    assert!(net.nodes[&2].peers.views(net.now)[0].missing == 0);
+}
+
+#[test]
+fn a_router_that_dies_is_forgotten_within_two_seconds() {
+    let mut net = Net::new(3);
+    (0..3).for_each(|id| _ = net.nodes.insert(id, Node::new(id)));
+    net.steps(4);
+    (0..50).for_each(|_| net.work(0));
+    net.steps(4);
+    assert!(!net.nodes[&1].mirrored.is_empty());
+    net.nodes.remove(&0);
+    net.steps(64);
+    assert!(net.nodes[&1].mirrored.is_empty() && net.nodes[&2].mirrored.is_empty());
+    assert_eq!(net.nodes[&1].peers.lost_peers, 1);
+}

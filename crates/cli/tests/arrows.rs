@@ -20,7 +20,8 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     ("core", "fleet", &["types"]),
     ("core", "policy", &["types"]),
     ("core", "admission", &["types"]),
-    ("core", "router", &["types", "prompt", "index", "feed", "fleet", "policy"]),
+    ("core", "peers", &["types"]),
+    ("core", "router", &["types", "prompt", "index", "feed", "fleet", "policy", "peers"]),
     ("edge", "discovery", &["types"]),
     ("edge", "zmtp", &[]),
     ("edge", "events", &["types", "feed", "zmtp"]),
@@ -34,7 +35,7 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
         &["types", "admission", "prompt", "index", "fleet", "policy", "router", "tokens", "record", "wire"],
     ),
     ("lab", "engine", &["types"]),
-    ("lab", "sim", &["types", "prompt", "index", "feed", "fleet", "policy", "router", "engine"]),
+    ("lab", "sim", &["types", "prompt", "index", "feed", "fleet", "policy", "peers", "router", "engine"]),
     ("lab", "report", &["sim"]),
     ("lab", "replica", &["types", "engine", "zmtp"]),
 ];

@@ -415,7 +415,11 @@ mod tests {
         assert_eq!((both.features[2], both.took_ms), (5.0, 125.0), "theirs and ours, since both were booked");
         let last = book(&pace, 1_000, Micros(400_000));
         let one = pace.first_token(last, Micros(420_000)).unwrap();
-        assert_eq!((one.features[2], one.took_ms), (1.0, 30.0), "what was done before it was booked is not its own");
+        assert_eq!(
+            (one.features[2], one.took_ms),
+            (1.0, 30.0),
+            "what was done before it was booked is not its own"
+        );
     }
 
     #[test]

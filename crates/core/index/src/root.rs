@@ -56,6 +56,16 @@ impl RootKey {
         self.source
     }
 
+    /// The key as a number, for another router; who speaks under it is not part of it.
+    pub fn to_bits(self) -> u64 {
+        self.key
+    }
+
+    /// What another router calls by this number, where routing presumes.
+    pub fn presumed_from_bits(key: u64) -> RootKey {
+        RootKey { key, source: Source::Presumed }
+    }
+
     pub(crate) fn digest(self) -> u64 {
         self.key
     }

@@ -7,6 +7,7 @@
 //!  what happened ──▶ observe(decision)     first token, end; dropping the decision = failed, or client gone
 //!  usage ──▶ feedback(decision)            what the engine found in its cache, against what was expected
 //!  news ──▶ apply(change)                  workers come and go, probes, load reports, capacities
+//!  other routers ──▶ hear, speak           what they have sent where; see `sharing.rs`
 //! ```
 //!
 //! Pure: no clock, sockets or randomness of its own. The gateway drives it in real time, the lab in virtual time.
@@ -31,6 +32,7 @@ mod reported;
 mod returned;
 mod router;
 mod scratch;
+mod sharing;
 mod speculation;
 mod token_rate;
 mod trust;
@@ -46,3 +48,4 @@ pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};
 pub use router::{Config, Decision, NoRoute, Request, Router};
 pub use scratch::Scratch;
+pub use sharing::SharingView;

@@ -52,7 +52,8 @@ impl Prospect {
     }
 }
 
-fn effort(desk: &DeskView, outlook: &Outlook, found: Found) -> Effort {
+/// What a prompt's time there is expected from.
+pub(crate) fn effort(desk: &DeskView, outlook: &Outlook, found: Found) -> Effort {
     let Found { prompt_tokens, overlap_tokens, restorable_tokens } = found;
     let cached_tokens = overlap_tokens.saturating_add(restorable_tokens);
     let wanted_tokens = desk.decode_tokens + u64::from(prompt_tokens);

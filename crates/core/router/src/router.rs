@@ -1,7 +1,7 @@
 //! The router: pools of workers by model, one policy, and the three verbs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, PaceView, Worker, WorkerView};
@@ -15,6 +15,7 @@ use crate::pool::{Expectation, Pool, Terms, Vacancy};
 use crate::pools::Pools;
 use crate::presumed::Presumed;
 use crate::reported::Reported;
+use crate::sharing::{Notice, Sharing};
 use crate::speculation::{Speculations, Ticket};
 use crate::{Family, FeedReport, Outcome, PromptChunks, PromptText, Scratch, Unit};
 
@@ -96,6 +97,8 @@ pub struct Decision {
     presumed: Option<Presumed>,
     /// The same, once it waits for an event.
     ticket: Option<Ticket>,
+    /// What other routers are told of it, where there are any.
+    notice: Option<Notice>,
 }
 
 impl Decision {
@@ -133,6 +136,7 @@ pub struct Router<P> {
     pools: RwLock<Pools>,
     reported: Reported,
     speculations: Speculations,
+    sharing: OnceLock<Arc<Sharing>>,
 }
 
 impl<P: Policy> Router<P> {
@@ -154,6 +158,7 @@ impl<P: Policy> Router<P> {
             pools: RwLock::default(),
             reported: Reported::default(),
             speculations: Speculations::default(),
+            sharing: OnceLock::new(),
         }
     }
 
@@ -171,6 +176,7 @@ impl<P: Policy> Router<P> {
         let policies = self.policies.read();
         let placed = pool.place(&self.fleet, &self.index, &policies, terms, scratch);
         let placed = placed.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))?;
+        let notice = self.sharing.get().map(|sharing| sharing.notice(&placed, request.prompt, scratch));
         Ok(Decision {
             worker: placed.worker,
             policy: policies.acting().name(),
@@ -187,6 +193,7 @@ impl<P: Policy> Router<P> {
             booking: placed.booking,
             presumed: placed.presumed,
             ticket: None,
+            notice,
         })
     }
 
@@ -251,10 +258,14 @@ impl<P: Policy> Router<P> {
         }
         match outcome {
             Outcome::FirstToken { at } => {
+                decision.notice.iter().for_each(|notice| notice.computed(decision.worker.id, at));
                 decision.booking.first_token(at);
                 self.fleet.answered(&decision.worker, &decision.booking, Answer::Begun);
             }
             Outcome::Ended | Outcome::Refused => {
+                if let Some(notice) = decision.notice.as_mut().filter(|_| outcome == Outcome::Ended) {
+                    notice.answered();
+                }
                 self.fleet.answered(&decision.worker, &decision.booking, Answer::Whole);
             }
         }
@@ -370,6 +381,7 @@ impl<P: Policy> Router<P> {
 
 mod answers;
 mod news;
+mod sharing;
 
 #[cfg(test)]
 mod caching_tests;
@@ -377,5 +389,7 @@ mod caching_tests;
 mod explaining_tests;
 #[cfg(test)]
 mod reported_tests;
+#[cfg(test)]
+mod sharing_tests;
 #[cfg(test)]
 mod tests;

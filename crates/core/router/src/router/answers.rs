@@ -1,6 +1,6 @@
 //! What answers teach: how much of a prompt was found, against what was expected.
 
-use warmroute_fleet::Belief;
+use warmroute_fleet::{Belief, Worker};
 use warmroute_index::{Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, Micros, Usage, WorkerId};
@@ -23,14 +23,6 @@ const DENSITY_MARGIN: u32 = 8;
 
 /// So many answers in a row that found nothing at all of what was promised mean that the engine has been restarted.
 const LOST_IN_A_ROW: u8 = 3;
-
-/// Whether a view was cut.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    Done,
-    /// It would have cut what came later.
-    Not,
-}
 
 impl<P: Policy> Router<P> {
     /// Compares what an engine found in its cache with what was expected. For one prompt with one answer only: of
@@ -66,7 +58,9 @@ impl<P: Policy> Router<P> {
                 });
                 let feedback = Feedback::of(usage, expected, block_tokens);
                 if let Some(prompt) = prompt.filter(|_| feedback.stale > 0) {
-                    self.cut_presumed(decision, prompt, usage);
+                    let kept = found_chunks(prompt, usage);
+                    decision.notice.iter_mut().for_each(|notice| notice.found(kept));
+                    self.cut_presumed(&decision.worker, decision.bookings, prompt, kept);
                 }
                 return feedback;
             }
@@ -90,10 +84,13 @@ impl<P: Policy> Router<P> {
         if self.is_lost(decision, &feedback) {
             self.index.clear_presumed(decision.worker.id);
             self.fleet.promise_kept(decision.worker.id);
+            self.sharing.get().into_iter().for_each(|sharing| sharing.emptied(&decision.worker));
             return feedback;
         }
         if feedback.stale > 0 {
-            self.correct(decision, prompt, usage, now);
+            let kept = found_chunks(prompt, usage);
+            decision.notice.iter_mut().for_each(|notice| notice.found(kept));
+            self.correct(&decision.worker, decision.bookings, prompt, kept, now);
         }
         feedback
     }
@@ -196,31 +193,41 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Cuts what is presumed of a worker's cache at what was found, with everything that continued it. Only while nobody else has
-    /// been sent there since: what they have put into the cache would be cut too, though it came after.
-    fn cut_presumed(&self, decision: &Decision, prompt: PromptChunks<'_>, usage: Usage) -> Cut {
-        let (id, found) = (decision.worker.id, usage.cached_tokens.unwrap_or(0));
-        if self.fleet.bookings(id) != decision.bookings || !self.fleet.is_member(&decision.worker) {
-            return Cut::Not;
+    /// Cuts what is presumed of a worker's cache after so many chunks, with everything that continued them. Only while nobody else
+    /// has been sent there since: what they have put into the cache would be cut too, though it came after.
+    pub(super) fn cut_presumed(&self, worker: &Worker, bookings: u32, prompt: PromptChunks<'_>, kept: u32) {
+        if !self.is_latest(worker, bookings) {
+            return;
         }
-        let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
-        let found_bytes = (f64::from(found) / scale) as u32;
-        let kept = prompt.digests.len().min(found_bytes.div_ceil(prompt.chunk_bytes) as usize);
+        let kept = prompt.digests.len().min(kept as usize);
         let mut overlaps = Overlaps::new();
         self.index.lookup(prompt.root, Prompt::Chunks(&prompt.digests[..kept]), &mut overlaps);
-        self.index.cut(id, prompt.root, Prompt::Chunks(prompt.digests), overlaps.of(id).tokens);
-        Cut::Done
+        let keep_tokens = overlaps.of(worker.id).tokens;
+        self.index.cut(worker.id, prompt.root, Prompt::Chunks(prompt.digests), keep_tokens);
+    }
+
+    /// Whether nobody has been sent to a worker since it had had so many bookings.
+    fn is_latest(&self, worker: &Worker, bookings: u32) -> bool {
+        self.fleet.bookings(worker.id) == bookings && self.fleet.is_member(worker)
     }
 
     /// The same, and presumes again what the request itself has put there.
-    fn correct(&self, decision: &Decision, prompt: PromptChunks<'_>, usage: Usage, now: Micros) {
-        if self.cut_presumed(decision, prompt, usage) == Cut::Not {
+    pub(super) fn correct(
+        &self,
+        worker: &Worker,
+        bookings: u32,
+        prompt: PromptChunks<'_>,
+        kept: u32,
+        now: Micros,
+    ) {
+        if !self.is_latest(worker, bookings) {
             return;
         }
+        self.cut_presumed(worker, bookings, prompt, kept);
         let tokens = (prompt.chunk_bytes / 4).max(1);
         let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
         let spans: Vec<Span> = prompt.digests.iter().take(PRESUMED_CHUNKS_MAX).map(span).collect();
-        let presumed = Presumed::make(&self.index, decision.worker.id, prompt.root, &spans, now);
+        let presumed = Presumed::make(&self.index, worker.id, prompt.root, &spans, now);
         presumed.into_iter().for_each(|mut presumed| presumed.confirm());
     }
 
@@ -243,4 +250,11 @@ impl<P: Policy> Router<P> {
             pool.tokens.learn(prompt.bytes, usage.prompt_tokens);
         }
     }
+}
+
+/// How many chunks of a prompt an engine has found, the last one perhaps in part.
+fn found_chunks(prompt: PromptChunks<'_>, usage: Usage) -> u32 {
+    let found = f64::from(usage.cached_tokens.unwrap_or(0));
+    let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
+    ((found / scale) as u32).div_ceil(prompt.chunk_bytes)
 }

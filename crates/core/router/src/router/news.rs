@@ -119,7 +119,9 @@ impl<P: Policy> Router<P> {
     fn reseat(&self, change: impl FnOnce(&Fleet) -> Result<(), FleetFull>) -> Result<(), FleetFull> {
         let mut pools = self.pools.write();
         let changed = change(&self.fleet);
-        pools.seat(&self.fleet.members());
+        let members = self.fleet.members();
+        pools.seat(&members);
+        self.sharing.get().into_iter().for_each(|sharing| sharing.seat(&members));
         changed
     }
 }

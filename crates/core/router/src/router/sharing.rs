@@ -1,0 +1,169 @@
+//! Hearing other routers, and being heard.
+
+use std::sync::Arc;
+
+use warmroute_fleet::{Booking, Work};
+use warmroute_index::{RootKey, Span};
+use warmroute_peers::{BadMessage, Booked, Config, Effect, Health, Letter, Over, Peers, Prompt};
+use warmroute_policy::Policy;
+use warmroute_types::{CacheView, Micros, RouterId, WorkerState};
+
+use super::Router;
+use crate::PromptChunks;
+use crate::pool::PRESUMED_CHUNKS_MAX;
+use crate::presumed::Presumed;
+use crate::prospect::{self, Found};
+use crate::sharing::{Heard, Mirrored, Sharing, SharingView};
+
+/// The workers' health is looked at this often.
+const EXAMINED_EVERY: Micros = Micros::from_millis(200);
+
+/// A worker that a peer finds failing is passed over for so long, and again while the peer says so.
+const PASSED_OVER_FOR: Micros = Micros::from_millis(500);
+
+/// No router cuts prompts into larger pieces.
+const CHUNK_BYTES_MAX: u32 = 1 << 16;
+
+/// One that has answered us within this time is well, whatever others say.
+const OWN_EVIDENCE: Micros = Micros::from_secs(2);
+
+impl<P: Policy> Router<P> {
+    /// From now on this router is one of several. Saying it twice changes nothing.
+    pub fn share(&self, me: RouterId, config: Config) {
+        let _pools = self.pools.write();
+        self.sharing.get_or_init(|| Arc::new(Sharing::new(Peers::new(me, config), &self.fleet.members())));
+    }
+
+    /// What is to be said to the others now. To be asked every few milliseconds.
+    pub fn speak(&self, now: Micros) -> Vec<Letter> {
+        let Some(sharing) = self.sharing.get() else { return Vec::new() };
+        let _pools = self.pools.read();
+        let mut effects = Vec::new();
+        let mut heard = sharing.heard();
+        heard.peers.expire(now, &mut effects);
+        self.take_in(sharing, &mut heard, effects, now);
+        if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
+            heard.examined = Some(now);
+            self.examine(sharing, &heard, now);
+        }
+        drop(heard);
+        sharing.with(|heard, outbox| heard.peers.speak(outbox, now))
+    }
+
+    /// Takes in what another router said; what is to be answered.
+    pub fn hear(&self, bytes: &[u8], now: Micros) -> Result<Vec<Letter>, BadMessage> {
+        let Some(sharing) = self.sharing.get() else { return Ok(Vec::new()) };
+        // Nobody's seat changes meanwhile.
+        let _pools = self.pools.read();
+        let mut effects = Vec::new();
+        let answers = sharing.with(|heard, outbox| heard.peers.hear(bytes, outbox, now, &mut effects))?;
+        self.take_in(sharing, &mut sharing.heard(), effects, now);
+        Ok(answers)
+    }
+
+    /// The conversation in numbers; `None` for a router on its own.
+    pub fn sharing(&self, now: Micros) -> Option<SharingView> {
+        self.sharing.get().map(|sharing| sharing.view(now))
+    }
+
+    /// Tells the others who is failing, and heeds what they tell.
+    fn examine(&self, sharing: &Sharing, heard: &Heard, now: Micros) {
+        let members = self.fleet.members();
+        let found = |state| match state {
+            WorkerState::Unhealthy | WorkerState::Recovering => Health::Failing,
+            WorkerState::Starting | WorkerState::Ready | WorkerState::Draining => Health::Well,
+        };
+        sharing.examine(members.iter().map(|view| (view.worker.identity, found(view.desk.state))));
+        for identity in heard.peers.failing(members.len()) {
+            let worker = sharing.worker(identity);
+            let serves = |age: Micros| age <= OWN_EVIDENCE;
+            let doubted = worker.filter(|worker| !sharing.answered_for(worker.id, now).is_some_and(serves));
+            doubted.into_iter().for_each(|worker| self.fleet.rest(&worker, now + PASSED_OVER_FOR));
+        }
+    }
+
+    fn take_in(&self, sharing: &Sharing, heard: &mut Heard, effects: Vec<Effect>, now: Micros) {
+        for effect in effects {
+            match effect {
+                Effect::Booked { router, trip, booked } => {
+                    let mirrored = self.mirror(sharing, booked, now);
+                    mirrored.into_iter().for_each(|one| _ = heard.trips.insert((router, trip), one));
+                }
+                Effect::Computed { router, trip } => {
+                    heard.trips.get_mut(&(router, trip)).into_iter().for_each(|one| self.computed(one, now));
+                }
+                Effect::Over { router, trip, over } => {
+                    heard.trips.remove(&(router, trip)).into_iter().for_each(|one| self.over(one, over, now));
+                }
+                Effect::Emptied { worker } => {
+                    let worker = sharing.worker(worker);
+                    let presumed =
+                        worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed);
+                    presumed.into_iter().for_each(|worker| self.index.clear_presumed(worker.id));
+                }
+            }
+        }
+    }
+
+    /// Books and presumes what another router has sent to a worker; nothing where the worker is not known here.
+    fn mirror(&self, sharing: &Sharing, booked: Booked, now: Micros) -> Option<Mirrored> {
+        let Booked { prompt_tokens, cached_tokens, restorable_tokens, .. } = booked;
+        let prompt = booked.prompt.filter(is_sane);
+        let worker = sharing.worker(booked.worker)?;
+        let (desk, outlook) = (self.fleet.desk_view(worker.id), self.fleet.outlook(worker.id, now));
+        let found = Found { prompt_tokens, overlap_tokens: cached_tokens, restorable_tokens };
+        let work = Work {
+            prefill_tokens: prompt_tokens.saturating_sub(cached_tokens),
+            context_tokens: prompt_tokens,
+            effort: prospect::effort(&desk, &outlook, found),
+        };
+        let booking = Booking::elsewhere(&self.fleet, worker.id, work, now);
+        let bookings = self.fleet.bookings(worker.id);
+        let presumed = prompt.as_ref().and_then(|prompt| {
+            let root = RootKey::presumed_from_bits(prompt.root);
+            Presumed::make(&self.index, worker.id, root, &spans(prompt), now)
+        });
+        Some(Mirrored { worker, booking, presumed, view: desk.view, made: now, bookings, prompt })
+    }
+
+    /// As [`Router::observe`] does with a first token.
+    fn computed(&self, mirrored: &mut Mirrored, now: Micros) {
+        mirrored.booking.computed_elsewhere(now);
+        match mirrored.presumed.take() {
+            Some(presumed) if mirrored.view == CacheView::Reported => {
+                self.speculations.await_event(presumed, mirrored.worker.id, mirrored.made);
+            }
+            Some(mut presumed) => presumed.confirm(),
+            None => {}
+        }
+    }
+
+    fn over(&self, mut mirrored: Mirrored, over: Over, now: Micros) {
+        if over > Over::Left {
+            self.computed(&mut mirrored, now);
+        }
+        if let (Over::Found { chunks }, Some(prompt)) = (over, &mirrored.prompt) {
+            let prompt = PromptChunks {
+                root: RootKey::presumed_from_bits(prompt.root),
+                digests: &prompt.digests,
+                chunk_bytes: prompt.chunk_bytes,
+                bytes: prompt.chunk_bytes.saturating_mul(prompt.digests.len() as u32),
+            };
+            match mirrored.view {
+                CacheView::Reported => self.cut_presumed(&mirrored.worker, mirrored.bookings, prompt, chunks),
+                _ => self.correct(&mirrored.worker, mirrored.bookings, prompt, chunks, now),
+            }
+        }
+    }
+}
+
+/// Whether it can be a prompt of a router like this one.
+fn is_sane(prompt: &Prompt) -> bool {
+    (1..=CHUNK_BYTES_MAX).contains(&prompt.chunk_bytes) && prompt.digests.len() <= PRESUMED_CHUNKS_MAX
+}
+
+fn spans(prompt: &Prompt) -> Vec<Span> {
+    let tokens = prompt.chunk_tokens.clamp(1, Span::TOKENS_MAX);
+    let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
+    prompt.digests.iter().map(span).collect()
+}

@@ -1,0 +1,186 @@
+//! Several routers before the same workers.
+
+use warmroute_fleet::{Models, ProbeResult};
+use warmroute_index::{Namespace, RootKey, Source};
+use warmroute_peers::{Config as PeersConfig, Letter, To};
+use warmroute_policy::{Standard, StickyLeastLoaded};
+use warmroute_types::{Address, RouterId, Usage};
+
+use super::*;
+use crate::feedback::{Answered, Content, Silence};
+use crate::{Change, PromptChunks};
+
+const CHUNK: u32 = 256;
+const SECOND: u64 = 1_000_000;
+
+fn digests(conversation: u64, chunks: u64) -> Vec<u64> {
+    (0..chunks).map(|i| (conversation << 32) + i).collect()
+}
+
+fn chunks(digests: &[u64]) -> PromptChunks<'_> {
+    let namespace = Namespace { model: "m", lora: None, salt: None, cut: CHUNK, source: Source::Presumed };
+    let bytes = digests.len() as u32 * CHUNK;
+    PromptChunks { root: RootKey::of(&namespace), digests, chunk_bytes: CHUNK, bytes }
+}
+
+/// Routers with the same workers, which join in another order at each.
+fn routers(count: usize, workers: usize) -> Vec<Router<Standard>> {
+    let make = |number: usize| {
+        let policy = Standard::StickyLeastLoaded(StickyLeastLoaded::default());
+        let router = Router::new(policy, Config::default());
+        for i in 0..workers {
+            let address = Address::new(format!("http://engine-{}", (i + number) % workers));
+            router.apply(Change::Join { address, models: Models::Any }).unwrap();
+        }
+        for view in router.workers() {
+            let worker = view.worker;
+            router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) }).unwrap();
+        }
+        router.share(RouterId(number as u64 + 1), PeersConfig::default());
+        router
+    };
+    (0..count).map(make).collect()
+}
+
+/// Everybody says what they have to say, and hears it, until there is nothing left to say.
+fn talk(routers: &[Router<Standard>], now: u64) {
+    let mut letters: Vec<Letter> = routers.iter().flat_map(|router| router.speak(Micros(now))).collect();
+    while let Some(letter) = letters.pop() {
+        for (number, router) in routers.iter().enumerate() {
+            if letter.to == To::Everyone || letter.to == To::One(RouterId(number as u64 + 1)) {
+                letters.extend(router.hear(&letter.bytes, Micros(now)).unwrap());
+            }
+        }
+    }
+}
+
+fn route(router: &Router<Standard>, digests: &[u64], now: u64) -> Decision {
+    let request = Request { prompt: Some(chunks(digests)), ..Request::default() };
+    router.route(&request, &mut Scratch::default(), Micros(now), 7).unwrap()
+}
+
+/// By address, what a router believes to be in flight.
+fn in_flight(router: &Router<Standard>) -> Vec<(String, u32)> {
+    let views = router.workers().into_iter();
+    let mut loads: Vec<_> = views.map(|view| (view.worker.label.to_string(), view.desk.in_flight)).collect();
+    loads.sort();
+    loads
+}
+
+#[test]
+fn everybody_sees_what_everybody_has_sent_where() {
+    let routers = routers(3, 4);
+    let mut decisions: Vec<Decision> = Vec::new();
+    for n in 0..24 {
+        decisions.push(route(&routers[n % 3], &digests(n as u64, 10), SECOND));
+        talk(&routers, SECOND + n as u64);
+    }
+    let even: Vec<u32> = in_flight(&routers[0]).into_iter().map(|(_, load)| load).collect();
+    assert_eq!(even, [6, 6, 6, 6], "as one router would have spread them");
+    assert!(routers.iter().all(|router| in_flight(router) == in_flight(&routers[0])));
+    let prefill = |router: &Router<Standard>| -> u64 {
+        router.workers().iter().map(|view| view.desk.prefill_tokens).sum()
+    };
+    assert_eq!(prefill(&routers[0]), prefill(&routers[2]));
+    decisions.iter_mut().for_each(|decision| {
+        routers[0].observe(decision, Outcome::FirstToken { at: Micros(2 * SECOND) });
+    });
+    talk(&routers, 2 * SECOND);
+    assert_eq!(prefill(&routers[1]), 0, "all are computed");
+    decisions.clear();
+    talk(&routers, 2 * SECOND + 1);
+    assert!(routers.iter().all(|router| in_flight(router).iter().all(|(_, load)| *load == 0)));
+}
+
+#[test]
+fn a_conversation_is_found_again_whoever_is_asked() {
+    let routers = routers(3, 4);
+    let mut first = route(&routers[0], &digests(1, 40), SECOND);
+    talk(&routers, SECOND);
+    let sibling = route(&routers[1], &digests(1, 40), SECOND);
+    assert_eq!((&sibling.worker.label, sibling.reason), (&first.worker.label, "hit"), "it is on its way");
+    drop(sibling);
+    routers[0].observe(&mut first, Outcome::FirstToken { at: Micros(SECOND) });
+    let label = first.worker.label.clone();
+    drop(first);
+    talk(&routers, SECOND + 1);
+    let next = route(&routers[2], &digests(1, 50), SECOND);
+    assert_eq!((&next.worker.label, next.cached_tokens), (&label, Some(40 * CHUNK / 4)));
+}
+
+#[test]
+fn what_failed_elsewhere_is_not_presumed_here() {
+    let routers = routers(2, 4);
+    drop(route(&routers[0], &digests(1, 40), SECOND));
+    talk(&routers, SECOND);
+    assert_eq!(route(&routers[1], &digests(1, 40), SECOND).cached_tokens, Some(0));
+}
+
+#[test]
+fn what_an_engine_had_no_longer_is_forgotten_by_all() {
+    let routers = routers(2, 1);
+    let prompt = digests(1, 40);
+    let mut first = route(&routers[0], &prompt, SECOND);
+    routers[0].observe(&mut first, Outcome::Ended);
+    drop(first);
+    talk(&routers, SECOND);
+    let longer = digests(1, 80);
+    let mut second = route(&routers[0], &longer, SECOND);
+    talk(&routers, SECOND + 1);
+    routers[0].observe(&mut second, Outcome::Ended);
+    let usage = Usage { prompt_tokens: 80 * 64, output_tokens: 1, cached_tokens: Some(64) };
+    let (silence, content) = (Silence::MeansZero, Content::Text);
+    let asked = Answered { model: None, prompt: Some(chunks(&longer)), texts: &[], usage, silence, content };
+    assert!(routers[0].feedback(&mut second, asked, Micros(SECOND)).stale > 0);
+    drop(second);
+    talk(&routers, SECOND + 2);
+    let of = |router: &Router<Standard>| route(router, &longer, SECOND).cached_tokens;
+    assert_eq!(of(&routers[1]), of(&routers[0]), "what it computed itself is there");
+    let mut other = digests(1, 40);
+    other.extend(digests(9, 10));
+    let of = |router: &Router<Standard>| route(router, &other, SECOND).cached_tokens;
+    assert_eq!(of(&routers[1]), of(&routers[0]));
+}
+
+#[test]
+fn the_bookings_of_a_router_that_died_expire() {
+    let mut routers = routers(2, 4);
+    let decisions: Vec<Decision> = (0..8).map(|n| route(&routers[0], &digests(n, 10), SECOND)).collect();
+    talk(&routers, SECOND);
+    let sum = |router: &Router<Standard>| in_flight(router).iter().map(|(_, load)| load).sum::<u32>();
+    assert_eq!(sum(&routers[1]), 8);
+    let alone = routers.split_off(1);
+    talk(&alone, 2 * SECOND);
+    assert_eq!(sum(&alone[0]), 8, "it may only be slow");
+    talk(&alone, 3 * SECOND);
+    assert_eq!(sum(&alone[0]), 0);
+    let view = alone[0].sharing(Micros(3 * SECOND)).unwrap();
+    assert_eq!((view.lost_peers, view.peers.len()), (1, 0));
+    drop(decisions);
+}
+
+#[test]
+fn a_worker_that_fails_elsewhere_is_passed_over_unless_it_serves_here() {
+    let routers = routers(2, 4);
+    let failing = routers[0].workers()[0].worker.clone();
+    for n in 0..10 {
+        let (worker, result) = (Arc::clone(&failing), ProbeResult::Failed);
+        routers[0].apply(Change::Probed { worker, result, at: Micros(SECOND + n) }).unwrap();
+    }
+    talk(&routers, SECOND);
+    talk(&routers, SECOND + 200_000);
+    let now = SECOND + 300_000;
+    let chosen = |n| route(&routers[1], &digests(n, 10), now);
+    let decisions: Vec<Decision> = (0..12).map(chosen).collect();
+    assert!(decisions.iter().all(|decision| decision.worker.label != failing.label));
+    let again = (50..80).map(|n| route(&routers[1], &digests(n, 10), now + SECOND));
+    let mut there: Vec<Decision> =
+        again.into_iter().filter(|decision| decision.worker.label == failing.label).collect();
+    assert!(!there.is_empty(), "for a moment only");
+    routers[1].observe(&mut there[0], Outcome::FirstToken { at: Micros(now + SECOND) });
+    drop((decisions, there));
+    talk(&routers, now + SECOND);
+    let still: Vec<Decision> =
+        (80..99).map(|n| route(&routers[1], &digests(n, 10), now + SECOND + 1)).collect();
+    assert!(still.iter().any(|decision| decision.worker.label == failing.label), "it serves us");
+}

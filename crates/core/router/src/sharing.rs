@@ -1,0 +1,195 @@
+//! One router among others: what it tells them of its requests, and theirs, kept here as if they were its own.
+//!
+//! A request that another router has sent to a worker is booked on the same desk and presumed in the same index as one of ours,
+//! so every policy sees the sum and every prompt finds what anybody's requests have left behind; nothing else has to know that
+//! there are several routers. A request here waits for nobody there: it leaves a note, and the driver does the rest.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::{Mutex, RwLock};
+use warmroute_fleet::{Booking, Worker, WorkerView};
+use warmroute_peers::{Booked, Health, Outbox, Over, PeerView, Peers, Prompt};
+use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
+
+use crate::PromptChunks;
+use crate::pool::{PRESUMED_CHUNKS_MAX, Placed};
+use crate::presumed::Presumed;
+use crate::scratch::Scratch;
+
+/// A router's part in the conversation.
+pub(crate) struct Sharing {
+    outbox: Mutex<Outbox>,
+    heard: Mutex<Heard>,
+    /// By identity, who is in the fleet.
+    workers: RwLock<HashMap<u64, Arc<Worker>>>,
+    /// By seat, when a first token of one of our own requests last came from there, in microseconds.
+    answered_at: Box<[AtomicU64]>,
+}
+
+/// What others have said.
+pub(crate) struct Heard {
+    pub peers: Peers,
+    /// Their requests that are open.
+    pub trips: HashMap<(RouterId, u64), Mirrored>,
+    /// When the workers' health was last looked at.
+    pub examined: Option<Micros>,
+}
+
+/// Another router's request, here.
+pub(crate) struct Mirrored {
+    pub worker: Arc<Worker>,
+    pub booking: Booking,
+    pub presumed: Option<Presumed>,
+    /// How its worker's cache was known then.
+    pub view: CacheView,
+    pub made: Micros,
+    /// How many bookings its worker had had by then.
+    pub bookings: u32,
+    pub prompt: Option<Prompt>,
+}
+
+/// The conversation in numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharingView {
+    /// This router's number.
+    pub me: RouterId,
+    /// Who else is there.
+    pub peers: Vec<PeerView>,
+    /// Own requests that are open.
+    pub open: usize,
+    /// Prompts that were not told because there was too much to tell.
+    pub dropped_prompts: u64,
+    /// Messages that could not be read.
+    pub bad_messages: u64,
+    /// Holes that were asked for.
+    pub asked: u64,
+    /// Peers that fell silent.
+    pub lost_peers: u64,
+}
+
+impl Sharing {
+    pub fn new(peers: Peers, members: &[WorkerView]) -> Sharing {
+        let sharing = Sharing {
+            outbox: Mutex::default(),
+            heard: Mutex::new(Heard { peers, trips: HashMap::new(), examined: None }),
+            workers: RwLock::default(),
+            answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
+        };
+        sharing.seat(members);
+        sharing
+    }
+
+    /// Takes down who is in the fleet.
+    pub fn seat(&self, members: &[WorkerView]) {
+        let identified = |view: &WorkerView| (view.worker.identity, Arc::clone(&view.worker));
+        *self.workers.write() = members.iter().map(identified).collect();
+    }
+
+    /// Takes down a decision, for the others to hear of.
+    pub fn notice(
+        self: &Arc<Sharing>,
+        placed: &Placed,
+        prompt: Option<PromptChunks<'_>>,
+        scratch: &Scratch,
+    ) -> Notice {
+        let numbers = placed.considered[0].as_ref().map(|chosen| chosen.numbers);
+        let chunk_tokens = scratch.spans.first().map_or(1, |span| span.tokens);
+        let chunks = |prompt: PromptChunks<'_>| Prompt {
+            root: prompt.root.to_bits(),
+            chunk_bytes: prompt.chunk_bytes,
+            chunk_tokens,
+            digests: prompt.digests[..prompt.digests.len().min(PRESUMED_CHUNKS_MAX)].into(),
+        };
+        let booked = Booked {
+            worker: placed.worker.identity,
+            prompt_tokens: placed.prompt_tokens,
+            cached_tokens: numbers.map_or(0, |numbers| numbers.overlap_tokens),
+            restorable_tokens: numbers.map_or(0, |numbers| numbers.restorable_tokens),
+            prompt: prompt.filter(|prompt| !prompt.digests.is_empty()).map(chunks),
+        };
+        let trip = self.outbox.lock().begin(booked);
+        Notice { sharing: Arc::clone(self), trip, over: Over::Left }
+    }
+
+    /// A worker's cache has turned out to be empty.
+    pub fn emptied(&self, worker: &Worker) {
+        self.outbox.lock().emptied(worker.identity);
+    }
+
+    /// What was found of the workers' health, for the others to hear of.
+    pub fn examine(&self, workers: impl Iterator<Item = (u64, Health)>) {
+        let mut outbox = self.outbox.lock();
+        workers.for_each(|(worker, health)| outbox.found(worker, health));
+    }
+
+    pub fn worker(&self, identity: u64) -> Option<Arc<Worker>> {
+        self.workers.read().get(&identity).cloned()
+    }
+
+    /// Since one of our own requests was last answered there; `None`: none ever was.
+    pub fn answered_for(&self, worker: WorkerId, now: Micros) -> Option<Micros> {
+        let at = Micros(self.answered_at[worker.index()].load(Relaxed));
+        (at > Micros::ZERO).then(|| now.since(at))
+    }
+
+    pub fn with<T>(&self, change: impl FnOnce(&mut Heard, &mut Outbox) -> T) -> T {
+        let mut heard = self.heard.lock();
+        change(&mut heard, &mut self.outbox.lock())
+    }
+
+    pub fn heard(&self) -> parking_lot::MutexGuard<'_, Heard> {
+        self.heard.lock()
+    }
+
+    pub fn view(&self, now: Micros) -> SharingView {
+        self.with(|heard, outbox| SharingView {
+            me: heard.peers.me(),
+            peers: heard.peers.views(now),
+            open: outbox.open(),
+            dropped_prompts: outbox.dropped,
+            bad_messages: heard.peers.bad_messages,
+            asked: heard.peers.asked,
+            lost_peers: heard.peers.lost_peers,
+        })
+    }
+}
+
+/// What the others are told of a request. Dropped with its decision, it says that the request is over.
+pub(crate) struct Notice {
+    sharing: Arc<Sharing>,
+    trip: u64,
+    over: Over,
+}
+
+impl Notice {
+    /// The first token has come.
+    pub fn computed(&self, worker: WorkerId, at: Micros) {
+        self.sharing.answered_at[worker.index()].store(at.0, Relaxed);
+        self.sharing.outbox.lock().computed(self.trip);
+    }
+
+    /// It was answered to the end.
+    pub fn answered(&mut self) {
+        self.over = self.over.max(Over::Answered);
+    }
+
+    /// The engine had only so many chunks of what it was believed to hold.
+    pub fn found(&mut self, chunks: u32) {
+        self.over = Over::Found { chunks };
+    }
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        self.sharing.outbox.lock().over(self.trip, self.over);
+    }
+}
+
+impl fmt::Debug for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Notice({})", self.trip)
+    }
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use http::Uri;
 use warmroute_engine::Profile;
-use warmroute_sim::{Incident, Passages, Slo, View, Workload};
+use warmroute_sim::{Balancer, Cut, Incident, Passages, Slo, View, Workload};
 
 /// `warmroute lab simulate`.
 #[derive(Args)]
@@ -36,7 +36,7 @@ pub struct SimulateArgs {
 #[derive(Args)]
 #[command(after_help = "\
 Parameters: rate (times the recorded rate), workers, kv-tokens, host-kv-tokens, pool-kv-tokens, pool-gbps, staleness (seconds between refreshes of an exact directory), \
-lag (milliseconds of event lag, in the exact and reported views), loss (share of events that are lost, in the same), routers, affinity and queue (weights of weighted_score), threshold (of cache_aware).
+lag (milliseconds of event lag, in the exact and reported views), loss (share of events that are lost, in the same), routers, share-delay (milliseconds between routers), affinity and queue (weights of weighted_score), threshold (of cache_aware).
 
 Examples:
   warmroute lab sweep --trace conversation_trace.jsonl.zst --over rate=1,2,4,6 --html load.html
@@ -186,9 +186,21 @@ pub struct SceneArgs {
     /// Batches of events that each engine remembers for routers that missed some; 0: it has no replay endpoint; reported view
     #[arg(long, value_name = "BATCHES", default_value_t = 10_000)]
     pub event_replay: usize,
-    /// Routers side by side, each with a view of its own
+    /// Routers side by side, each with a view of its own, or as one with --share-delay-ms
     #[arg(long, default_value_t = 1)]
     pub routers: usize,
+    /// Routers tell each other what they do, and it takes so long to arrive
+    #[arg(long, value_name = "MS")]
+    pub share_delay_ms: Option<f64>,
+    /// Share of what they tell that is lost on the way
+    #[arg(long, default_value_t = 0.0, requires = "share_delay_ms")]
+    pub share_loss: f64,
+    /// Half of the routers cannot reach the other half in these seconds, as in 60..90; may be repeated
+    #[arg(long, value_name = "FROM..UNTIL", requires = "share_delay_ms")]
+    pub share_cut: Vec<Cut>,
+    /// Which router a request meets: they take turns, or each session has its own
+    #[arg(long, value_enum, default_value = "turns")]
+    pub balancer: BalancerWord,
     /// One way between router and engine
     #[arg(long, default_value_t = 0.2)]
     pub network_ms: f64,
@@ -251,6 +263,24 @@ pub enum Toggle {
     On,
     /// No.
     Off,
+}
+
+/// Who is before the routers.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BalancerWord {
+    /// Routers take turns.
+    Turns,
+    /// All requests of a session meet the same router.
+    Session,
+}
+
+impl From<BalancerWord> for Balancer {
+    fn from(word: BalancerWord) -> Balancer {
+        match word {
+            BalancerWord::Turns => Balancer::Turns,
+            BalancerWord::Session => Balancer::Session,
+        }
+    }
 }
 
 /// Where passages stand.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use warmroute_report::{Report, html, markdown, table};
 use warmroute_sim::{Record, View};
 
-use super::args::{OutputArgs, SceneArgs, TrafficArgs};
+use super::args::{BalancerWord, OutputArgs, SceneArgs, TrafficArgs};
 
 /// Writes a report in every wanted form; a table is printed unless one of them goes to stdout.
 pub fn write(args: &OutputArgs, report: &Report, json: &Value) -> anyhow::Result<()> {
@@ -126,7 +126,7 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
         ),
         ("memory behind the GPU", behind(args)),
         ("view", view(args)),
-        ("routers", args.routers.to_string()),
+        ("routers", routers(args)),
         ("made by", version()),
         ("network", format!("{} ms each way", args.network_ms)),
         (
@@ -139,6 +139,16 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
     ]
     .map(|(word, value)| (word.to_owned(), value))
     .to_vec()
+}
+
+/// How many routers, and what they know of each other.
+fn routers(args: &SceneArgs) -> String {
+    let met = if args.balancer == BalancerWord::Session { ", one for each session" } else { "" };
+    match args.share_delay_ms {
+        _ if args.routers == 1 => "1".to_owned(),
+        None => format!("{} that know nothing of each other{met}", args.routers),
+        Some(delay_ms) => format!("{} that tell each other within {delay_ms} ms{met}", args.routers),
+    }
 }
 
 /// What made the report: figures of another version may be others. The commit is known where the build was told it.

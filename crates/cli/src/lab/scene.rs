@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use warmroute_engine::{Config as EngineConfig, Tier};
-use warmroute_sim::{Config, NewsPath, Sessions, TierNews};
+use warmroute_sim::{Config, NewsPath, Sessions, Talk, TierNews};
 use warmroute_types::Micros;
 
 use super::args::SceneArgs;
@@ -56,6 +56,12 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
         tier_news: TierNews::Told,
         replay_batches: args.event_replay,
         routers: args.routers,
+        talk: args.share_delay_ms.map(|delay_ms| Talk {
+            delay: Micros::from_millis_f64(delay_ms),
+            loss: args.share_loss,
+            cuts: args.share_cut.clone(),
+        }),
+        balancer: args.balancer.into(),
         hop: Micros::from_millis_f64(args.network_ms),
         incidents: args.incident.clone(),
         seed: args.traffic.seed,

@@ -23,12 +23,13 @@ enum Parameter {
     Lag,
     Loss,
     Routers,
+    ShareDelay,
     Affinity,
     Queue,
     Threshold,
 }
 
-const PARAMETERS: [(&str, Parameter, &str); 13] = [
+const PARAMETERS: [(&str, Parameter, &str); 14] = [
     ("rate", Parameter::Rate, "rate factor"),
     ("workers", Parameter::Workers, "workers"),
     ("kv-tokens", Parameter::KvTokens, "KV tokens per worker"),
@@ -39,6 +40,7 @@ const PARAMETERS: [(&str, Parameter, &str); 13] = [
     ("lag", Parameter::Lag, "event lag, ms"),
     ("loss", Parameter::Loss, "share of events lost"),
     ("routers", Parameter::Routers, "routers"),
+    ("share-delay", Parameter::ShareDelay, "delay between routers, ms"),
     ("affinity", Parameter::Affinity, "affinity weight"),
     ("queue", Parameter::Queue, "queue weight"),
     ("threshold", Parameter::Threshold, "cache threshold"),
@@ -212,6 +214,7 @@ impl Parameter {
             Parameter::Lag => scene.event_lag_ms = value,
             Parameter::Loss => scene.event_loss = value,
             Parameter::Routers => scene.routers = value as usize,
+            Parameter::ShareDelay => scene.share_delay_ms = Some(value),
             // Of policies, see `knob`.
             Parameter::Affinity | Parameter::Queue | Parameter::Threshold => {}
         }

@@ -8,6 +8,7 @@ use warmroute_engine::{Config as EngineConfig, ConfigError, Profile};
 use warmroute_types::{MAX_WORKERS, Micros};
 
 use crate::incident::Incident;
+use crate::talk::{Balancer, Talk};
 
 /// vLLM's own default, where it has a place to ask at all.
 const REPLAY_BATCHES: usize = 10_000;
@@ -25,8 +26,12 @@ pub struct Config {
     pub tier_news: TierNews,
     /// Batches of events that an engine remembers for routers that missed some; 0: nobody can ask it.
     pub replay_batches: usize,
-    /// Routers side by side, each with its own view and its own bookings. Requests take turns.
+    /// Routers side by side.
     pub routers: usize,
+    /// How they hear of each other; `None`: each has its own view and its own bookings.
+    pub talk: Option<Talk>,
+    /// Which of them a request meets.
+    pub balancer: Balancer,
     /// One way between a router and an engine, and between a client's answer and its router.
     pub hop: Micros,
     /// What goes wrong, and who comes and goes.
@@ -129,6 +134,8 @@ impl Config {
             tier_news: TierNews::Told,
             replay_batches: REPLAY_BATCHES,
             routers: 1,
+            talk: None,
+            balancer: Balancer::Turns,
             hop: Micros(200),
             incidents: Vec::new(),
             seed: 1,
@@ -167,8 +174,9 @@ impl Config {
         if let Some(worker) = self.fleet.iter().position(|engine| engine.block_size != block_size) {
             return Err(BadConfig::BlockSize(worker));
         }
-        if !(0.0..=1.0).contains(&self.news.loss) {
-            return Err(BadConfig::Loss(self.news.loss.to_string()));
+        let told = self.talk.as_ref().map_or(0.0, |talk| talk.loss);
+        if let Some(loss) = [self.news.loss, told].into_iter().find(|loss| !(0.0..=1.0).contains(loss)) {
+            return Err(BadConfig::Loss(loss.to_string()));
         }
         if self.view == View::Presumed && self.news != NewsPath::DIRECT {
             return Err(BadConfig::NoNews);

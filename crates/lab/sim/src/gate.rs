@@ -9,13 +9,14 @@ use std::sync::Arc;
 use warmroute_engine::Config as EngineConfig;
 use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_index::{Namespace, RootKey, Source};
+use warmroute_peers::Letter;
 use warmroute_policy::Policy;
 use warmroute_prompt::CHUNK_BYTES;
 use warmroute_router::{
     Answered, Change, Config, Content, Decision, Family, Feedback, Matching, NoRoute, Outcome, PromptChunks,
     PromptText, Request, Router, Scratch, Silence, Unit,
 };
-use warmroute_types::{Address, CacheCapacity, Micros, Usage, WorkerId};
+use warmroute_types::{Address, CacheCapacity, Micros, RouterId, Usage, WorkerId};
 
 use crate::follower::{Follower, Replays};
 use crate::prompt::{chunk_digests, head_key, token_ids, tokens};
@@ -83,12 +84,15 @@ pub struct Routed {
 
 impl Gate {
     /// A router without workers, for the engines of a world.
-    pub fn new(rule: &Rule, config: &WorldConfig) -> Gate {
+    pub fn new(rule: &Rule, config: &WorldConfig, name: RouterId) -> Gate {
         let (view, nodes, needs) = (config.view, config.fleet.len(), rule.needs());
         let replays = if config.replay_batches > 0 { Replays::Answered } else { Replays::None };
         let followed = if view == View::Reported && needs.overlap { nodes } else { 0 };
         let Made { policy, watcher } = rule.make();
         let router = Router::new(policy, Config::default());
+        if config.talk.is_some() {
+            router.share(name, warmroute_peers::Config::default());
+        }
         let namespace = Namespace { model: "lab", lora: None, salt: None, cut: 0, source: Source::Presumed };
         Gate {
             text_root: router.text_root(&Family::default(), None, None, Unit::Token),
@@ -258,6 +262,16 @@ impl Gate {
         routed.decision.worker.id
     }
 
+    /// What the router has to say to others.
+    pub fn speak(&self, now: Micros) -> Vec<Letter> {
+        self.router.speak(now)
+    }
+
+    /// Another router said something; what is to be answered.
+    pub fn hear_router(&self, bytes: &[u8], now: Micros) -> Vec<Letter> {
+        self.router.hear(bytes, now).expect("they speak one language")
+    }
+
     /// Bytes of the router's index.
     pub fn index_bytes(&self) -> usize {
         self.router.index_stats().bytes.total()
@@ -326,7 +340,7 @@ mod tests {
     #[test]
     fn an_engine_that_has_become_slow_is_left_alone_for_a_while() {
         let config = WorldConfig::new(Profile::Llama3_1_8b, 6);
-        let mut gate = Gate::new(&Rule::parse("round_robin").unwrap(), &config);
+        let mut gate = Gate::new(&Rule::parse("round_robin").unwrap(), &config, RouterId(1));
         let mut now = Micros::ZERO;
         (0..6).for_each(|node| gate.join(node, &config.fleet[node], now));
         let soon = Micros::from_millis(20);
@@ -342,7 +356,7 @@ mod tests {
     fn every_view_counts_a_prompt_as_it_is() {
         for view in [View::Exact, View::Reported, View::Presumed] {
             let config = WorldConfig { view, ..WorldConfig::new(Profile::Llama3_1_8b, 1) };
-            let mut gate = Gate::new(&Rule::parse("cache_aware").unwrap(), &config);
+            let mut gate = Gate::new(&Rule::parse("cache_aware").unwrap(), &config, RouterId(1));
             gate.join(0, &config.fleet[0], Micros::ZERO);
             for prompt_tokens in (1..200_000).step_by(777) {
                 let prompt = [Piece { content: mix(u64::from(prompt_tokens)), tokens: prompt_tokens }];

@@ -31,6 +31,10 @@ pub enum Event {
     Ask { job: u32 },
     /// A request reaches its engine.
     Submit { job: u32, attempt: u32 },
+    /// A router tells the others what is new.
+    Speak { gate: u16 },
+    /// What a router said reaches another.
+    Told { message: u32 },
 }
 
 /// All that is to come.

@@ -112,6 +112,8 @@ pub struct Summary {
     pub retried: u64,
     /// Bytes of the routers' indexes at the end.
     pub index_bytes: usize,
+    /// Bytes that routers have told each other, counted once for each that was told.
+    pub told_bytes: u64,
 }
 
 impl Summary {
@@ -155,6 +157,7 @@ impl Summary {
             rejected: outcome.rejected,
             retried: outcome.retried,
             index_bytes: outcome.index_bytes,
+            told_bytes: outcome.told_bytes,
         }
     }
 }

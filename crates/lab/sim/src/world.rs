@@ -23,11 +23,12 @@ use crate::node::{Node, NodeState, Totals};
 use crate::post::Post;
 use crate::prompt::{block_names, tokens};
 use crate::queue::{Event, Queue};
-use crate::random::Random;
+use crate::random::{Random, mix};
 use crate::record::Record;
 use crate::rule::Rule;
 use crate::session::Session;
 use crate::stream::Stream;
+use crate::talk::Balancer;
 
 /// How often a request is sent again to another engine when its engine dies before the first token.
 const RETRIES_MAX: usize = 3;
@@ -55,6 +56,8 @@ pub struct Outcome {
     pub retried: u64,
     /// Bytes of the routers' indexes at the end.
     pub index_bytes: usize,
+    /// Bytes that routers have told each other, counted once for each that was told.
+    pub told_bytes: u64,
 }
 
 /// Runs sessions, given in the order of their start, through a fleet.
@@ -101,6 +104,8 @@ struct World<'a, S: Iterator<Item = Session>> {
     post: Post,
     /// By engine.
     streams: Vec<Stream>,
+    messages: talk::Messages,
+    told_bytes: u64,
     random: Random,
     /// What is lost, drawn apart: otherwise a loss would also shift every choice that is drawn by lot.
     losses: Random,
@@ -127,10 +132,12 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             jobs: Vec::new(),
             vacant: Vec::new(),
             nodes: config.fleet.iter().map(|engine| Node::new(engine, pool.clone())).collect(),
-            gates: (0..config.routers).map(|_| Gate::new(rule, config)).collect(),
+            gates: (0..config.routers).map(|gate| Gate::new(rule, config, talk::name(gate))).collect(),
             directory: Directory::new(nodes),
             post: Post::new(nodes),
             streams: (0..nodes).map(|_| Stream::new(config.replay_batches)).collect(),
+            messages: talk::Messages::default(),
+            told_bytes: 0,
             random: Random::new(config.seed, 0x0077_6f72_6c64),
             losses: Random::new(config.seed, 0x006c_6f73_7365),
             held_tokens: Vec::new(),
@@ -160,6 +167,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             }
         }
         self.queue.push(self.tick_interval(), Event::Tick);
+        self.open_talk();
     }
 
     fn tick_interval(&self) -> Micros {
@@ -205,16 +213,22 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             Event::Replayed { gate, node, number } => self.replayed(gate.into(), node.into(), number),
             Event::Tick => self.tick(),
             Event::Incident { index } => self.suffer(index as usize),
+            Event::Speak { gate } => self.speak(gate.into()),
+            Event::Told { message } => self.told(message),
         }
     }
 
     fn tick(&mut self) {
         self.gates.iter().for_each(|gate| gate.tick(self.now));
         self.pulse();
-        let is_over = self.sessions.peek().is_none() && self.vacant.len() == self.jobs.len();
-        if !is_over {
+        if !self.is_over() {
             self.queue.push(self.now + self.tick_interval(), Event::Tick);
         }
+    }
+
+    /// Whether everybody who would ask has been answered.
+    fn is_over(&mut self) -> bool {
+        self.sessions.peek().is_none() && self.vacant.len() == self.jobs.len()
     }
 
     fn arrive(&mut self) {
@@ -249,11 +263,14 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     fn ask(&mut self, place: u32) {
         let job = &mut self.jobs[place as usize];
         job.asked = self.now;
-        // A load balancer before the routers knows no sessions.
-        job.router = self.asks % self.gates.len();
+        let turn = &job.session.turns[job.turn];
+        let number = match self.config.balancer {
+            Balancer::Turns => self.asks,
+            Balancer::Session => mix(turn.thread.key.unwrap_or(self.asks as u64)) as usize,
+        };
+        job.router = number % self.gates.len();
         self.asks += 1;
         job.avoid.clear();
-        let turn = &job.session.turns[job.turn];
         job.chain = block_names(&turn.prompt, &turn.answer, self.config.fleet[0].block_size);
         self.route(place);
     }
@@ -496,6 +513,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             replication: crate::replication::factor(self.nodes.iter().map(|node| &node.engine)),
             totals: self.nodes.iter().map(|node| node.totals).collect(),
             index_bytes: self.gates.iter().map(Gate::index_bytes).sum(),
+            told_bytes: self.told_bytes,
             records: self.records,
             load: self.load,
             failed: self.failed,
@@ -514,6 +532,7 @@ fn differences(predicted_tokens: Option<u32>, cached_tokens: u32, margin: u32) -
 }
 
 mod news;
+mod talk;
 
 #[cfg(test)]
 mod stream_tests;

@@ -3,7 +3,7 @@
 use warmroute_engine::Profile;
 
 use super::*;
-use crate::{Incident, Piece, Scale, Workload, mix};
+use crate::{Balancer, Incident, Piece, Scale, Talk, Workload, mix};
 
 fn config(workers: usize) -> Config {
     Config::new(Profile::Llama3_1_8b, workers)
@@ -189,14 +189,34 @@ fn a_slow_engine_is_given_less_by_those_who_look() {
 }
 
 #[test]
-fn routers_with_views_of_their_own_find_less() {
-    let hits = |routers| {
-        let config = Config { routers, ..config(8) };
-        let records = outcome(&config, "sticky_least_loaded", chats(4_000)).records;
-        records.iter().map(|record| u64::from(record.cached_tokens)).sum::<u64>()
+fn routers_with_views_of_their_own_find_less_and_those_that_talk_do_not() {
+    let hits = |routers, talk| {
+        let config = Config { routers, talk, ..config(8) };
+        let records = outcome(&config, "cache_aware", chats(2_000)).records;
+        let sum = |of: fn(&Record) -> u32| records.iter().map(|record| u64::from(of(record))).sum::<u64>();
+        sum(|record| record.cached_tokens) as f64 / sum(|record| record.prompt_tokens) as f64
     };
-    let (one, eight) = (hits(1), hits(8));
-    assert!(eight * 5 < one * 4, "{eight} of {one}");
+    let talk = |delay_ms, loss, cuts: &[&str]| {
+        let cuts = cuts.iter().map(|cut| cut.parse().unwrap()).collect();
+        Some(Talk { delay: Micros::from_millis(delay_ms), loss, cuts })
+    };
+    let (one, eight) = (hits(1, None), hits(8, None));
+    assert!(eight < one * 0.9, "{eight} against {one}");
+    let together = hits(8, talk(50, 0.0, &[]));
+    assert!(together > one - 0.01, "{together} against {one}");
+    let lossy = hits(8, talk(50, 0.2, &[]));
+    assert!(lossy > one - 0.01, "{lossy}: what was lost is asked for");
+    let cut = hits(8, talk(50, 0.0, &["0..100000"]));
+    assert!((eight..one).contains(&cut), "{cut}: two halves");
+}
+
+#[test]
+fn routers_that_talk_give_the_same_bytes_again() {
+    let talk = Some(Talk { delay: Micros::from_millis(20), loss: 0.1, cuts: Vec::new() });
+    let config = Config { routers: 4, talk, balancer: Balancer::Session, ..config(4) };
+    let once = outcome(&config, "expected_ttft", chats(600));
+    assert_eq!(once, outcome(&config, "expected_ttft", chats(600)));
+    assert!(once.told_bytes > 0);
 }
 
 #[test]

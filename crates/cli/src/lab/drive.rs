@@ -235,6 +235,7 @@ impl Driven {
             rejected: 0,
             retried: 0,
             index_bytes: 0,
+            told_bytes: 0,
         };
         let mut all = json!(Summary::of(name, args.traffic.seed, &outcome, args.slo.into()));
         all["output_tokens"] = json!(output_tokens);

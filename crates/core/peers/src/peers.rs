@@ -38,7 +38,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            batch_interval: Micros::from_millis(25),
+            batch_interval: Micros::from_millis(20),
             beat_interval: Micros::from_millis(200),
             patience: Micros::from_millis(100),
             silence_max: Micros::from_millis(1_500),
@@ -236,6 +236,11 @@ impl Peers {
     /// Who is there.
     pub fn views(&self, now: Micros) -> Vec<PeerView> {
         self.peers.values().map(|peer| peer.view(now)).collect()
+    }
+
+    /// How many of those who are there have a lower number.
+    pub fn place(&self) -> usize {
+        self.peers.range(..self.me).count()
     }
 
     /// This router's own number.

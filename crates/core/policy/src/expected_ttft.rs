@@ -15,7 +15,8 @@
 //! paid once, and from then on this worker is as good as they are; who counted it would never use it.
 //!
 //! Whoever is about as good as the best is as good. Of those a short conversation's home takes it; where it has none, the one that
-//! has waited longest, which spreads cold prompts as evenly as turns would.
+//! has waited longest, which spreads cold prompts as evenly as turns would. Where there are several routers, each takes the one at
+//! its own place in that order: all would take the same one otherwise, before they hear of each other.
 
 use std::cmp::Reverse;
 
@@ -83,15 +84,31 @@ impl Policy for ExpectedTtft {
         let least_ms = candidates.iter().map(|c| self.cost_ms(c)).fold(f32::INFINITY, f32::min);
         let limit_ms = self.limit_ms(least_ms);
         let has_home = has_home(ask, candidates);
-        let merit = |index: usize| -> (Reverse<u32>, Reverse<Micros>, u64) {
-            let candidate = &candidates[index];
-            let home_tokens = if has_home { candidate.overlap_tokens } else { 0 };
-            (Reverse(home_tokens), Reverse(candidate.estimate.idle), mix(ask.random ^ index as u64))
-        };
+        let home_tokens = |index: usize| if has_home { candidates[index].overlap_tokens } else { 0 };
         let as_good = (0..candidates.len()).filter(|&index| self.cost_ms(&candidates[index]) <= limit_ms);
-        let index = as_good.min_by_key(|&index| merit(index)).unwrap_or(0);
+        let most = as_good.clone().map(home_tokens).max().unwrap_or(0);
+        let equals = as_good.filter(|&index| home_tokens(index) == most);
+        let merit = |index: usize| -> (Reverse<Micros>, u64) {
+            (Reverse(candidates[index].estimate.idle), mix(ask.random ^ index as u64))
+        };
+        let index = nth(ask.place, equals, merit).unwrap_or(0);
         Choice { index, reason: reason(&candidates[index], candidates) }
     }
+}
+
+/// The one at a place in the order of merit; places go round. One look at all for each place, but no memory.
+fn nth<M: Ord>(
+    place: u32,
+    equals: impl Iterator<Item = usize> + Clone,
+    merit: impl Fn(usize) -> M,
+) -> Option<usize> {
+    let mut chosen = equals.clone().min_by_key(|&index| merit(index))?;
+    let places = if place == 0 { 0 } else { place as usize % equals.clone().count() };
+    for _ in 0..places {
+        let before = merit(chosen);
+        chosen = equals.clone().filter(|&index| merit(index) > before).min_by_key(|&index| merit(index))?;
+    }
+    Some(chosen)
 }
 
 /// Whether the prompt goes on with something that few hold: half of it and more is held by somebody, and not by half of them.
@@ -174,6 +191,20 @@ mod tests {
         assert_eq!(rule.choose(&thousand(1), &candidates).index, 1);
         let exact = ExpectedTtft { without: Some(Part::Ties) };
         assert_eq!(exact.choose(&thousand(1), &candidates).index, 0);
+    }
+
+    #[test]
+    fn routers_that_decide_at_once_take_different_ones_of_equals() {
+        let candidates: Vec<Candidate> = [5, 90, 30]
+            .map(|idle| Estimate { prefill_ms: 50.0, idle: Micros(idle), ..Estimate::default() })
+            .into_iter()
+            .map(|estimate| Candidate { estimate, ..candidate(0, 0) })
+            .collect();
+        let choice = |place| {
+            let ask = Ask { place, ..thousand(1) };
+            ExpectedTtft::default().choose(&ask, &candidates).index
+        };
+        assert_eq!([0, 1, 2, 3, 4].map(choice), [1, 2, 0, 1, 2]);
     }
 
     #[test]

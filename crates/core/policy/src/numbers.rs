@@ -15,6 +15,9 @@ pub struct Ask {
     pub random: u64,
     /// How many decisions were made before this one in the same pool.
     pub turn: u64,
+    /// Routers before the same workers that come before this one, in an order that all agree on. What they have just decided is
+    /// not known yet: whoever would take the first of several equals leaves it to them.
+    pub place: u32,
 }
 
 /// One ready worker, as numbers.

@@ -238,6 +238,7 @@ impl<P: Policy> Router<P> {
             prefix_key: request.prefix_key,
             random,
             turn: 0,
+            place: self.sharing.get().map_or(0, |sharing| sharing.place()),
         };
         let report_age_max = self.config.report_age_max;
         let in_flight_max = self.in_flight_max.load(Relaxed);

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
@@ -27,6 +27,8 @@ pub(crate) struct Sharing {
     workers: RwLock<HashMap<u64, Arc<Worker>>>,
     /// By seat, when a first token of one of our own requests last came from there, in microseconds.
     answered_at: Box<[AtomicU64]>,
+    /// How many routers come before this one.
+    place: AtomicU32,
 }
 
 /// What others have said.
@@ -77,6 +79,7 @@ impl Sharing {
             heard: Mutex::new(Heard { peers, trips: HashMap::new(), examined: None }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
+            place: AtomicU32::new(0),
         };
         sharing.seat(members);
         sharing
@@ -133,6 +136,15 @@ impl Sharing {
     pub fn answered_for(&self, worker: WorkerId, now: Micros) -> Option<Micros> {
         let at = Micros(self.answered_at[worker.index()].load(Relaxed));
         (at > Micros::ZERO).then(|| now.since(at))
+    }
+
+    /// Routers that come before this one, in the order of their numbers.
+    pub fn place(&self) -> u32 {
+        self.place.load(Relaxed)
+    }
+
+    pub fn set_place(&self, place: usize) {
+        self.place.store(place as u32, Relaxed);
     }
 
     pub fn with<T>(&self, change: impl FnOnce(&mut Heard, &mut Outbox) -> T) -> T {

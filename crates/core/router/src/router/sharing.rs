@@ -42,6 +42,7 @@ impl<P: Policy> Router<P> {
         let mut heard = sharing.heard();
         heard.peers.expire(now, &mut effects);
         self.take_in(sharing, &mut heard, effects, now);
+        sharing.set_place(heard.peers.place());
         if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
             heard.examined = Some(now);
             self.examine(sharing, &heard, now);

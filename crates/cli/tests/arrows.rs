@@ -28,6 +28,7 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     ("edge", "tokens", &["prompt"]),
     ("edge", "record", &["types", "prompt"]),
     ("edge", "wire", &["types"]),
+    ("edge", "share", &["types", "wire"]),
     ("edge", "probe", &["types", "fleet", "policy", "router", "wire"]),
     (
         "edge",

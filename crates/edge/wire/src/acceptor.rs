@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use crate::pem::{BadTls, Identity, provider, roots_in};
-use crate::{ALPN, Stream};
+use crate::{Speech, Stream};
 
 /// How a listener speaks to those who come. Clones are the same acceptor.
 #[derive(Clone, Default)]
@@ -26,6 +26,15 @@ impl std::fmt::Debug for Acceptor {
 impl Acceptor {
     /// With TLS, as whoever we are. Where a file of authorities is named, clients must show a certificate of one of them.
     pub fn tls(identity: &Identity, client_ca: Option<&PathBuf>) -> Result<Acceptor, BadTls> {
+        Acceptor::speaking(Speech::Http, identity, client_ca)
+    }
+
+    /// The same, for those who speak something else than HTTP.
+    pub fn speaking(
+        speech: Speech,
+        identity: &Identity,
+        client_ca: Option<&PathBuf>,
+    ) -> Result<Acceptor, BadTls> {
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
         let builder = match client_ca {
@@ -37,7 +46,7 @@ impl Acceptor {
         };
         let (certificates, key) = identity.read()?;
         let mut config = builder.with_single_cert(certificates, key)?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = speech.alpn();
         Ok(Acceptor(Arc::new(RwLock::new(Some(TlsAcceptor::from(Arc::new(config)))))))
     }
 

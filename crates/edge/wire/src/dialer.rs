@@ -13,7 +13,7 @@ use tokio_rustls::{TlsConnector, TlsStream};
 
 use crate::pem::{BadTls, Identity, provider, roots_in, system_roots};
 use crate::target::Scheme;
-use crate::{ALPN, Stream, Target};
+use crate::{Speech, Stream, Target};
 
 /// How workers are reached, for all who reach them: clones are the same dialer.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +34,7 @@ struct Ways {
     /// Marked sensitive, so that it is not printed.
     authorization: Option<HeaderValue>,
     tls: WorkerTls,
+    speech: Speech,
     /// Made of it when it is first needed: the system's certificates take time to read, and most fleets need none.
     config: OnceLock<Arc<ClientConfig>>,
 }
@@ -45,7 +46,15 @@ impl Dialer {
             value.set_sensitive(true);
             value
         };
-        let ways = Ways { authorization: authorization.map(sensitive), tls, config: OnceLock::new() };
+        Dialer::of(Ways { authorization: authorization.map(sensitive), tls, ..Ways::default() })
+    }
+
+    /// For those who are no workers and speak something else than HTTP.
+    pub fn speaking(speech: Speech, tls: WorkerTls) -> Result<Dialer, BadTls> {
+        Dialer::of(Ways { speech, tls, ..Ways::default() })
+    }
+
+    fn of(ways: Ways) -> Result<Dialer, BadTls> {
         if ways.tls != WorkerTls::default() {
             ways.config()?;
         }
@@ -65,13 +74,18 @@ impl Dialer {
 
     /// A new connection.
     pub async fn dial(&self, target: &Target) -> io::Result<Stream> {
+        self.dial_as(target, &target.host).await
+    }
+
+    /// A new connection to one whose certificate carries this name, which need not be the host that is dialed.
+    pub async fn dial_as(&self, target: &Target, name: &str) -> io::Result<Stream> {
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
         stream.set_nodelay(true)?;
         match target.scheme {
             Scheme::Http => Ok(Stream::Plain(stream)),
             Scheme::Https => {
                 let config = self.ways().config().map_err(io::Error::other)?;
-                let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
+                let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
                 let stream = TlsConnector::from(config).connect(name, stream).await?;
                 Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
             }
@@ -88,13 +102,13 @@ impl Ways {
         if let Some(config) = self.config.get() {
             return Ok(Arc::clone(config));
         }
-        let made = self.tls.config()?;
+        let made = self.tls.config(self.speech)?;
         Ok(Arc::clone(self.config.get_or_init(|| made)))
     }
 }
 
 impl WorkerTls {
-    fn config(&self) -> Result<Arc<ClientConfig>, BadTls> {
+    fn config(&self, speech: Speech) -> Result<Arc<ClientConfig>, BadTls> {
         let roots = match &self.ca {
             Some(file) => roots_in(file)?,
             None => system_roots()?,
@@ -109,7 +123,7 @@ impl WorkerTls {
             }
             None => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = speech.alpn();
         Ok(Arc::new(config))
     }
 }

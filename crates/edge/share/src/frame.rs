@@ -1,0 +1,195 @@
+//! Frames on a connection of the mesh: a length, a kind, a body; sealed, where TLS does not do that already.
+//!
+//! ```text
+//! ┌────────────┬────────────────────────────┐
+//! │ length u32 │ kind u8 │ body │ tag 16    │   the length counts what follows it; kind and body are sealed under it
+//! └────────────┴────────────────────────────┘
+//! ```
+//!
+//! Frames are numbered by their order alone. One that was repeated, left out or taken from another connection does not open, and
+//! ends the connection. Pure: bytes in, frames out.
+
+use bytes::{Buf, BytesMut};
+
+use crate::MAX_MESSAGE_BYTES;
+use crate::seal::{Opener, Sealer, TAG_BYTES};
+
+const LENGTH_BYTES: usize = 4;
+
+/// Kind, body, tag.
+const BODY_BYTES_MAX: usize = 1 + MAX_MESSAGE_BYTES + TAG_BYTES;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Still there.
+    Alive = 0,
+    /// Membership.
+    Gossip = 1,
+    /// A message of whoever shares.
+    Payload = 2,
+}
+
+/// What ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadFrame {
+    #[error("it sent a frame of {0} bytes, which is too large")]
+    TooLarge(usize),
+    #[error("it sent a frame that was forged, repeated or damaged")]
+    Forged,
+    #[error("it sent a frame that is none")]
+    Malformed,
+}
+
+/// Writes frames of one direction.
+#[derive(Debug)]
+pub(crate) struct FrameWriter(pub Option<Sealer>);
+
+/// Reads frames of one direction.
+#[derive(Debug)]
+pub(crate) struct FrameReader {
+    opener: Option<Opener>,
+    next: u64,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Kind> {
+        [Kind::Alive, Kind::Gossip, Kind::Payload].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+impl FrameWriter {
+    /// Appends a frame to what is to be written.
+    pub(crate) fn write(&mut self, kind: Kind, body: &[u8], buffer: &mut Vec<u8>) {
+        let tag = if self.0.is_some() { TAG_BYTES } else { 0 };
+        let length = (1 + body.len() + tag) as u32;
+        buffer.extend_from_slice(&length.to_be_bytes());
+        let start = buffer.len();
+        buffer.push(kind as u8);
+        buffer.extend_from_slice(body);
+        if let Some(sealer) = &mut self.0 {
+            sealer.seal(&length.to_be_bytes(), buffer, start);
+        }
+    }
+}
+
+impl FrameReader {
+    pub(crate) fn new(opener: Option<Opener>) -> FrameReader {
+        FrameReader { opener, next: 0 }
+    }
+
+    /// Takes the next frame out of what was read; `None` while it is not all there. After an error there is nothing more to read.
+    pub(crate) fn read(&mut self, buffer: &mut BytesMut) -> Result<Option<(Kind, BytesMut)>, BadFrame> {
+        let Some(length) = buffer.first_chunk::<LENGTH_BYTES>().copied() else { return Ok(None) };
+        let bytes = u32::from_be_bytes(length) as usize;
+        if bytes > BODY_BYTES_MAX {
+            return Err(BadFrame::TooLarge(bytes));
+        }
+        if buffer.len() < LENGTH_BYTES + bytes {
+            return Ok(None);
+        }
+        buffer.advance(LENGTH_BYTES);
+        let mut body = buffer.split_to(bytes);
+        if let Some(opener) = &self.opener {
+            let opened = opener.open(self.next, &length, &mut body).ok_or(BadFrame::Forged)?.len();
+            body.truncate(opened);
+            self.next += 1;
+        }
+        let kind = body.first().copied().and_then(Kind::from_byte).ok_or(BadFrame::Malformed)?;
+        body.advance(1);
+        Ok(Some((kind, body)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pair(sealed: bool) -> (FrameWriter, FrameReader) {
+        let sealer = sealed.then(|| Sealer::new(b"secret", b"salt", &[b"there"]));
+        let opener = sealed.then(|| Opener::new(b"secret", b"salt", &[b"there"]));
+        (FrameWriter(sealer), FrameReader::new(opener))
+    }
+
+    fn all(reader: &mut FrameReader, buffer: &mut BytesMut) -> Result<Vec<(Kind, Vec<u8>)>, BadFrame> {
+        let mut frames = Vec::new();
+        while let Some((kind, body)) = reader.read(buffer)? {
+            frames.push((kind, body.to_vec()));
+        }
+        Ok(frames)
+    }
+
+    fn frames() -> impl Strategy<Value = Vec<(Kind, Vec<u8>)>> {
+        let kind = prop::sample::select(vec![Kind::Alive, Kind::Gossip, Kind::Payload]);
+        prop::collection::vec((kind, prop::collection::vec(any::<u8>(), 0..300)), 1..8)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in_however_they_are_cut(frames in frames(), cut in 1..64_usize, sealed: bool) {
+            let (mut writer, mut reader) = pair(sealed);
+            let mut wire = Vec::new();
+            frames.iter().for_each(|(kind, body)| writer.write(*kind, body, &mut wire));
+            let mut buffer = BytesMut::new();
+            let mut read = Vec::new();
+            for piece in wire.chunks(cut) {
+                buffer.extend_from_slice(piece);
+                read.extend(all(&mut reader, &mut buffer).unwrap());
+            }
+            prop_assert_eq!(read, frames);
+            prop_assert!(buffer.is_empty());
+        }
+
+        #[test]
+        fn garbage_is_refused_and_never_panics(garbage in prop::collection::vec(any::<u8>(), 0..400), sealed: bool) {
+            let (_, mut reader) = pair(sealed);
+            let read = all(&mut reader, &mut BytesMut::from(&garbage[..]));
+            prop_assert!(!sealed || read.is_err() || read == Ok(Vec::new()));
+        }
+
+        /// Left out, repeated, swapped, or one bit turned: what comes before is read, nothing after it is.
+        #[test]
+        fn no_frame_can_be_left_out_repeated_or_changed(frames in frames(), place in any::<usize>(), how in 0..3_u8) {
+            let (mut writer, mut reader) = pair(true);
+            let mut wires: Vec<Vec<u8>> = Vec::new();
+            for (kind, body) in &frames {
+                let mut wire = Vec::new();
+                writer.write(*kind, body, &mut wire);
+                wires.push(wire);
+            }
+            let place = place % wires.len();
+            match how {
+                0 => wires.insert(place, wires[place].clone()),
+                1 => wires[place][LENGTH_BYTES] ^= 0x10,
+                _ => _ = wires.remove(place),
+            }
+            let good = if how == 0 { place + 1 } else { place };
+            let mut buffer = BytesMut::from(&wires.concat()[..]);
+            for frame in &frames[..good] {
+                let (kind, body) = reader.read(&mut buffer).unwrap().unwrap();
+                prop_assert_eq!(&(kind, body.to_vec()), frame);
+            }
+            if !buffer.is_empty() {
+                prop_assert_eq!(reader.read(&mut buffer).map(|_| ()), Err(BadFrame::Forged));
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_too_large_is_refused_by_its_length_alone() {
+        let (_, mut reader) = pair(false);
+        let length = (BODY_BYTES_MAX + 1) as u32;
+        let read = reader.read(&mut BytesMut::from(&length.to_be_bytes()[..]));
+        assert_eq!(read, Err(BadFrame::TooLarge(BODY_BYTES_MAX + 1)));
+    }
+
+    #[test]
+    fn the_largest_message_goes_through() {
+        let (mut writer, mut reader) = pair(true);
+        let mut wire = Vec::new();
+        writer.write(Kind::Payload, &vec![7; MAX_MESSAGE_BYTES], &mut wire);
+        let (kind, body) = reader.read(&mut BytesMut::from(&wire[..])).unwrap().unwrap();
+        assert_eq!((kind, body.len()), (Kind::Payload, MAX_MESSAGE_BYTES));
+    }
+}

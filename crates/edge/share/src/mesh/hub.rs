@@ -1,0 +1,363 @@
+//! The one task that decides: who is dialed, which connection stays, who gets what.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use warmroute_types::RouterId;
+use warmroute_wire::{Acceptor, Dialer, Speech, Stream, Target, WorkerTls};
+
+use crate::link::{Ends, Outgoing, To};
+use crate::mesh::book::{Book, IDLE, Outcome, Place};
+use crate::mesh::config::{MeshConfig, MeshPace, parse_place};
+use crate::mesh::door::Door;
+use crate::mesh::election::{Keep, keep};
+use crate::mesh::handshake::{self, Card, Failed, Guard, Session};
+use crate::mesh::lane::{Ended, Lane, Waiting, Work};
+use crate::mesh::members::{Members, Node, Order};
+use crate::{BadShare, Link, Peer, Status, seal};
+
+/// What may wait for the hub: handshakes and ends wait their turn, gossip is dropped.
+const EVENTS_MAX: usize = 256;
+
+/// Each may hold as much as a queue has room for.
+const LANES_MAX: usize = 256;
+
+/// What happens around the hub.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Accepted(Session, Stream),
+    Dialed { address: String, met: Result<(Session, Stream), Failed> },
+    Ended { router: RouterId, serial: u64, ended: Ended },
+    Gossip(Vec<u8>),
+    Resolved { entry: usize, places: Vec<Place> },
+}
+
+/// Joins the mesh, in the background and for as long as the link is held. Must be called inside a tokio runtime. Fails only where the
+/// settings cannot work; that nobody is there is no failure.
+pub fn mesh(config: MeshConfig, me: RouterId) -> Result<Link, BadShare> {
+    config.validate()?;
+    let cannot = |error| BadShare::CannotListen { address: config.listen.to_string(), error };
+    let listener = std::net::TcpListener::bind(config.listen).map_err(cannot)?;
+    listener.set_nonblocking(true).map_err(cannot)?;
+    let listener = TcpListener::from_std(listener).map_err(cannot)?;
+    let listening = listener.local_addr().map_err(cannot)?;
+    let (dialer, acceptor) = encryption(&config)?;
+    let ends = Ends::new(Status::new(me, Some(listening)));
+    let hub = Hub::new(config, me, listening, dialer, ends.clone());
+    let task = tokio::spawn(hub.run(listener, acceptor));
+    Ok(ends.link(task.abort_handle()))
+}
+
+fn encryption(config: &MeshConfig) -> Result<(Dialer, Acceptor), BadShare> {
+    let Some(tls) = &config.tls else { return Ok((Dialer::default(), Acceptor::default())) };
+    let shown = WorkerTls { ca: Some(tls.ca.clone()), identity: Some(tls.identity.clone()) };
+    let dialer = Dialer::speaking(Speech::Mesh, shown)?;
+    Ok((dialer, Acceptor::speaking(Speech::Mesh, &tls.identity, Some(&tls.ca))?))
+}
+
+/// What others are told to dial.
+fn advertised(config: &MeshConfig, listening: SocketAddr) -> String {
+    let own = || match listening.ip() {
+        ip if ip.is_unspecified() => SocketAddr::new(own_ip(), listening.port()).to_string(),
+        _ => listening.to_string(),
+    };
+    config.advertise.clone().unwrap_or_else(own)
+}
+
+/// The address that this machine uses towards others. Nothing is sent: a datagram socket only looks up its route, to an address kept for
+/// documentation.
+fn own_ip() -> IpAddr {
+    let towards = |local: &str, other: &str| {
+        let socket = UdpSocket::bind(local).ok()?;
+        socket.connect(other).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let found = towards("0.0.0.0:0", "192.0.2.1:9").or_else(|| towards("[::]:0", "[2001:db8::1]:9"));
+    found.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+struct Hub {
+    me: RouterId,
+    dial: Dial,
+    peers: Vec<String>,
+    book: Book,
+    members: Members,
+    lanes: BTreeMap<RouterId, Lane>,
+    /// Who was connected once, to count those who come back.
+    known: BTreeMap<RouterId, Instant>,
+    next_serial: u64,
+    ends: Ends,
+    events: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
+    /// All other tasks: they end with the hub.
+    tasks: JoinSet<()>,
+}
+
+/// How routers are dialed.
+#[derive(Clone)]
+struct Dial {
+    dialer: Dialer,
+    card: Card,
+    guard: Guard,
+    server_name: Option<String>,
+    pace: MeshPace,
+}
+
+impl Hub {
+    fn new(config: MeshConfig, me: RouterId, listening: SocketAddr, dialer: Dialer, ends: Ends) -> Hub {
+        let address = advertised(&config, listening);
+        let secret =
+            config.secret.as_ref().map(|secret| secret.text().as_bytes().to_vec()).unwrap_or_default();
+        let card = Card { me, address: address.clone(), versions: config.versions, secret };
+        let guard = if config.tls.is_some() { Guard::Tls } else { Guard::Seal };
+        let server_name = config.tls.and_then(|tls| tls.server_name);
+        Hub {
+            me,
+            dial: Dial { dialer, card, guard, server_name, pace: config.pace },
+            peers: config.peers,
+            book: Book::new(config.pace),
+            members: Members::new(Node::new(me, address), &config.pace),
+            lanes: BTreeMap::new(),
+            known: BTreeMap::new(),
+            next_serial: 0,
+            ends,
+            events: mpsc::channel(EVENTS_MAX),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    async fn run(mut self, listener: TcpListener, acceptor: Acceptor) {
+        self.open_door(listener, acceptor);
+        self.resolve_names();
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            let (outgoing, due) = (Arc::clone(&self.ends.outgoing), self.next_due());
+            tokio::select! {
+                Some(event) = self.events.1.recv() => self.happened(event),
+                message = outgoing.pop() => self.send(&message),
+                () = tokio::time::sleep_until(due.into()) => {}
+            }
+            self.on_time();
+        }
+    }
+
+    fn open_door(&mut self, listener: TcpListener, acceptor: Acceptor) {
+        let door = Door {
+            acceptor,
+            card: self.dial.card.clone(),
+            guard: self.dial.guard,
+            patience: self.dial.pace.handshake,
+            ends: self.ends.clone(),
+            events: self.events.0.clone(),
+        };
+        self.tasks.spawn(door.watch(listener));
+    }
+
+    fn resolve_names(&mut self) {
+        for (entry, name) in self.peers.iter().cloned().enumerate() {
+            let (ends, events) = (self.ends.clone(), self.events.0.clone());
+            self.tasks.spawn(resolve(entry, name, self.dial.pace.resolve_every, ends, events));
+        }
+    }
+
+    fn next_due(&self) -> Instant {
+        let book = self.book.next_due(|router| self.is_connected(router));
+        book.into_iter().chain(self.members.next_due()).min().unwrap_or_else(|| Instant::now() + IDLE)
+    }
+
+    /// Ourselves, too: we need no connection to ourselves.
+    fn is_connected(&self, router: RouterId) -> bool {
+        router == self.me || self.lanes.contains_key(&router)
+    }
+
+    fn on_time(&mut self) {
+        let now = Instant::now();
+        let orders = self.members.tick(now);
+        self.obey(orders, now);
+        let (me, lanes) = (self.me, &self.lanes);
+        for place in self.book.due(now, |router| router == me || lanes.contains_key(&router)) {
+            let (dial, status, events) =
+                (self.dial.clone(), Arc::clone(&self.ends.status), self.events.0.clone());
+            self.tasks.spawn(async move {
+                let address = place.address.clone();
+                let met = dial.meet(place, &status).await;
+                _ = events.send(Event::Dialed { address, met }).await;
+            });
+        }
+    }
+
+    fn happened(&mut self, event: Event) {
+        let now = Instant::now();
+        match event {
+            Event::Accepted(session, stream) => self.connected(session, stream, now),
+            Event::Dialed { address, met } => self.dialed(&address, met, now),
+            Event::Ended { router, serial, ended } => self.ended(router, serial, &ended, now),
+            Event::Resolved { entry, places } => self.book.listed(entry, places, now),
+            Event::Gossip(bytes) => {
+                let orders = self.members.heard(&bytes, now);
+                self.obey(orders, now);
+            }
+        }
+    }
+
+    fn dialed(&mut self, address: &str, met: Result<(Session, Stream), Failed>, now: Instant) {
+        let outcome = match &met {
+            Ok((session, _)) => Outcome::Answered(session.peer),
+            Err(Failed::Connected(router)) => Outcome::Answered(*router),
+            Err(Failed::Ourselves) => Outcome::Answered(self.me),
+            Err(failed) if failed.is_final() => Outcome::Refused,
+            Err(_) => Outcome::Failed,
+        };
+        if let (Outcome::Failed | Outcome::Refused, Err(failed)) = (outcome, &met) {
+            self.ends.status.troubled(format!("router at {address}: {failed}"));
+        }
+        self.book.outcome(address, outcome, now, chance());
+        if let Ok((session, stream)) = met {
+            self.connected(session, stream, now);
+        }
+    }
+
+    /// A connection is there. Another may be, too.
+    fn connected(&mut self, session: Session, stream: Stream, now: Instant) {
+        let router = session.peer;
+        let old = self.lanes.get(&router).map(Lane::standing);
+        let quiet_max = self.dial.pace.dead_after / 2;
+        if old.is_some_and(|old| keep(old, session.dialed_by, quiet_max) == Keep::Old) {
+            return;
+        }
+        if old.is_none() && self.lanes.len() >= LANES_MAX {
+            return self.ends.status.troubled(format!("more than {LANES_MAX} routers; {router} is left out"));
+        }
+        let address = session.address.clone();
+        let peer = Peer { address: address.clone(), since: now, version: session.version };
+        self.open_lane(session, stream);
+        if old.is_none() {
+            self.arrived(router, peer, now);
+        }
+        let orders = self.members.connected(router, address, now);
+        self.obey(orders, now);
+    }
+
+    fn arrived(&mut self, router: RouterId, peer: Peer, now: Instant) {
+        let remember = self.dial.pace.remember;
+        self.known.retain(|_, seen| now.duration_since(*seen) < remember);
+        let again = self.known.insert(router, now).is_some();
+        self.ends.status.count(|counts| &counts.reconnects, u64::from(again));
+        self.ends.status.present(router, peer);
+    }
+
+    /// What waits for a router waits on: it goes out on whichever connection is there.
+    fn open_lane(&mut self, session: Session, stream: Stream) {
+        let router = session.peer;
+        let old = self.lanes.remove(&router);
+        let waiting = old.map_or_else(|| Arc::new(Waiting::new()), |old| Arc::clone(&old.waiting));
+        self.next_serial += 1;
+        let work = Work {
+            serial: self.next_serial,
+            waiting,
+            ends: self.ends.clone(),
+            pace: self.dial.pace,
+            events: self.events.0.clone(),
+        };
+        let lane = Lane::open(session, stream, work, |task| self.tasks.spawn(task));
+        self.lanes.insert(router, lane);
+    }
+
+    fn ended(&mut self, router: RouterId, serial: u64, ended: &Ended, now: Instant) {
+        if let Ended::BadFrame(_) = ended {
+            self.ends.status.count(|counts| &counts.refused, 1);
+            self.ends.status.troubled(format!("router {router}: {ended}"));
+        }
+        if self.lanes.get(&router).is_none_or(|lane| lane.serial != serial) {
+            return;
+        }
+        let unsent = self.lanes.remove(&router).map_or(0, |lane| lane.waiting.messages.len());
+        self.ends.status.count(|counts| &counts.dropped_out, unsent as u64);
+        self.known.insert(router, now);
+        self.ends.status.gone(router, &ended.to_string());
+        self.book.lost(router, now, chance());
+    }
+
+    fn send(&mut self, message: &Outgoing) {
+        let (count, to) = (|by| self.ends.status.count(|counts| &counts.dropped_out, by), message.to);
+        match to {
+            To::Everyone => self.lanes.values().for_each(|lane| count(lane.push(message))),
+            To::One(router) => count(self.lanes.get(&router).map_or(1, |lane| lane.push(message))),
+        }
+    }
+
+    fn obey(&mut self, orders: Vec<Order>, now: Instant) {
+        for order in orders {
+            match order {
+                Order::Send(router, bytes) => {
+                    self.lanes.get(&router).inspect(|lane| _ = lane.waiting.gossip.push(bytes.into()));
+                }
+                Order::Joined(router, address) => self.joined(router, address, now),
+                Order::Left(router) => self.book.left(router, now),
+                Order::Announce => self.announce(now),
+            }
+        }
+    }
+
+    fn joined(&mut self, router: RouterId, address: String, now: Instant) {
+        if let Ok((host, _)) = parse_place(&address) {
+            let host = host.to_owned();
+            self.book.joined(router, Place { address, host }, now);
+        }
+    }
+
+    fn announce(&mut self, now: Instant) {
+        let routers: Vec<RouterId> = self.lanes.keys().copied().collect();
+        for router in routers {
+            let orders = self.members.connected(router, String::new(), now);
+            self.obey(orders, now);
+        }
+    }
+}
+
+impl Lane {
+    /// How many had to go for it.
+    fn push(&self, message: &Outgoing) -> u64 {
+        self.waiting.messages.push(Arc::clone(&message.bytes))
+    }
+}
+
+impl Dial {
+    async fn meet(self, place: Place, status: &Status) -> Result<(Session, Stream), Failed> {
+        let meeting = tokio::time::timeout(self.pace.handshake, async {
+            let scheme = if self.guard == Guard::Tls { "https" } else { "http" };
+            let target: Target =
+                format!("{scheme}://{}", place.address).parse().map_err(|_| Failed::NoRouter)?;
+            let name = self.server_name.as_deref().unwrap_or(&place.host);
+            let mut stream = self.dialer.dial_as(&target, name).await?;
+            let connected = |router| status.peers().contains_key(&router);
+            let session = handshake::dial(&mut stream, &self.card, self.guard, connected).await?;
+            Ok((session, stream))
+        });
+        meeting.await.unwrap_or_else(|_| Err(Failed::Late(self.pace.handshake)))
+    }
+}
+
+/// Asks the system's resolver again and again. Where it does not answer, what it said before stands.
+async fn resolve(entry: usize, name: String, every: Duration, ends: Ends, events: mpsc::Sender<Event>) {
+    let Ok((host, port)) = parse_place(&name) else { return };
+    loop {
+        match tokio::net::lookup_host((host, port)).await {
+            Ok(found) => {
+                let place = |found: SocketAddr| Place { address: found.to_string(), host: host.to_owned() };
+                let places = found.map(place).collect();
+                _ = events.send(Event::Resolved { entry, places }).await;
+            }
+            Err(error) => ends.status.troubled(format!("cannot resolve {host}: {error}")),
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+fn chance() -> u64 {
+    u64::from_le_bytes(seal::random())
+}

@@ -1,0 +1,278 @@
+//! A mesh over real sockets: routers find each other, are killed, hang, are cut off and come back; strangers get nothing.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+mod near;
+
+use std::time::Duration;
+
+use near::{Fault, Proxy, config, everybody_knows, quick, start, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use warmroute_share::{Link, MAX_MESSAGE_BYTES, MeshConfig, Secret, To, Versions, mesh};
+use warmroute_types::RouterId;
+
+/// One seed, and as many more as make the mesh.
+fn mesh_of(count: u64) -> Vec<Link> {
+    let seed = start(1, &[]);
+    let address = near::address(&seed);
+    let others = (2..=count).map(|me| start(me, &[address.as_str()]));
+    std::iter::once(seed).chain(others).collect()
+}
+
+#[tokio::test]
+async fn five_routers_find_each_other_by_one_and_hear_each_other() {
+    let mut links = mesh_of(5);
+    everybody_knows(&links).await;
+    for link in &links {
+        link.outgoing.send(To::Everyone, format!("of {}", link.status.me().0).into_bytes()).unwrap();
+    }
+    for link in &mut links {
+        let mut heard = Vec::new();
+        for _ in 0..4 {
+            let message = link.incoming.recv().await;
+            assert_eq!(message.bytes, format!("of {}", message.from.0).into_bytes());
+            heard.push(message.from.0);
+        }
+        heard.sort_unstable();
+        let others: Vec<u64> = (1..=5).filter(|other| *other != link.status.me().0).collect();
+        assert_eq!(heard, others);
+    }
+    links[0].outgoing.send(To::One(RouterId(3)), &b"for you"[..]).unwrap();
+    assert_eq!(links[2].incoming.recv().await.bytes, b"for you");
+    links[0].outgoing.send(To::One(RouterId(99)), &b"for nobody"[..]).unwrap();
+    until(&links[0].status, |status| status.traffic().dropped_out == 1).await;
+    for link in &mut links {
+        assert_eq!(link.incoming.try_recv(), None, "nothing comes twice, and nothing to others");
+    }
+}
+
+#[tokio::test]
+async fn the_largest_message_arrives_and_a_larger_one_is_refused() {
+    let mut links = mesh_of(2);
+    everybody_knows(&links).await;
+    let large = vec![7; MAX_MESSAGE_BYTES];
+    links[0].outgoing.send(To::Everyone, large.clone()).unwrap();
+    assert!(links[1].incoming.recv().await.bytes == large);
+    let error = links[0].outgoing.send(To::Everyone, vec![7; MAX_MESSAGE_BYTES + 1]).unwrap_err();
+    assert_eq!(error.to_string(), "a message of 8388609 bytes; at most 8388608 go at once");
+    assert_eq!(links[0].status.traffic().refused, 1);
+}
+
+#[tokio::test]
+async fn one_that_is_killed_is_gone_at_once_and_its_successor_is_another() {
+    let mut links = mesh_of(3);
+    everybody_knows(&links).await;
+    drop(links.pop());
+    for link in &links {
+        until(&link.status, |status| !status.peers().contains_key(&RouterId(3))).await;
+    }
+    links.push(start(4, &[near::address(&links[1]).as_str()]));
+    everybody_knows(&links).await;
+}
+
+#[tokio::test]
+async fn without_the_seed_the_others_stay_together_and_find_it_again() {
+    let mut links = mesh_of(3);
+    everybody_knows(&links).await;
+    let seat = links[0].status.listening().unwrap();
+    drop(links.remove(0));
+    for link in &links {
+        until(&link.status, |status| status.peers().len() == 1).await;
+    }
+    let again =
+        near::until_ready(|| mesh(MeshConfig { listen: seat, ..config(&[]) }, RouterId(7)).ok()).await;
+    links.push(again);
+    everybody_knows(&links).await;
+}
+
+/// Accepts, shakes hands and never says or reads anything again: a stopped process. The proxy stops between the two.
+#[tokio::test]
+async fn one_that_hangs_costs_the_others_nothing() {
+    let seed = start(1, &[]);
+    let proxy = Proxy::start(seed.status.listening().unwrap()).await;
+    let hangs = start(2, &[proxy.address().as_str()]);
+    let mut third = start(3, &[near::address(&seed).as_str()]);
+    until(&seed.status, |status| status.peers().len() == 2).await;
+    proxy.set(Fault::Hang);
+    // More than sockets and queues together hold.
+    let message: std::sync::Arc<[u8]> = vec![7; 1 << 20].into();
+    let began = std::time::Instant::now();
+    for _ in 0..64 {
+        seed.outgoing.send(To::Everyone, message.clone()).unwrap();
+        third.incoming.recv().await;
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "the third waited for the second");
+    until(&seed.status, |status| !status.peers().contains_key(&RouterId(2))).await;
+    assert!(seed.status.traffic().dropped_out > 0, "what could not go was counted");
+    drop(hangs);
+}
+
+#[tokio::test]
+async fn a_cut_network_heals() {
+    let mut seed = start(1, &[]);
+    let proxy = Proxy::start(seed.status.listening().unwrap()).await;
+    // Advertises a place that nobody answers at, so that the only way between the two is through the proxy.
+    let nowhere = near::nobody().await;
+    let other = MeshConfig { advertise: Some(nowhere), ..config(&[proxy.address().as_str()]) };
+    let other = mesh(other, RouterId(2)).unwrap();
+    until(&seed.status, |status| status.peers().len() == 1).await;
+    proxy.set(Fault::Hang);
+    until(&seed.status, |status| status.peers().is_empty()).await;
+    until(&other.status, |status| status.peers().is_empty()).await;
+    // Until each is sure that the other is gone.
+    tokio::time::sleep(quick().gone_after * 2).await;
+    proxy.set(Fault::None);
+    until(&seed.status, |status| status.peers().len() == 1).await;
+    until(&other.status, |status| status.peers().len() == 1).await;
+    other.outgoing.send(To::Everyone, &b"healed"[..]).unwrap();
+    assert_eq!(seed.incoming.recv().await.bytes, b"healed");
+    assert!(seed.status.traffic().reconnects >= 1);
+}
+
+#[tokio::test]
+async fn another_secret_is_refused_in_plain_words_and_not_tried_again_and_again() {
+    let seed = start(1, &[]);
+    let stranger = config(&[near::address(&seed).as_str()]);
+    let stranger = MeshConfig { secret: Some(Secret::new("quite another secret")), ..stranger };
+    let stranger = mesh(stranger, RouterId(2)).unwrap();
+    until(&stranger.status, |status| near::told(status, "it has another secret")).await;
+    until(&seed.status, |status| near::told(status, "was turned away: it has another secret")).await;
+    assert!(seed.status.peers().is_empty() && stranger.status.peers().is_empty());
+    tokio::time::sleep(quick().redial * 20).await;
+    assert_eq!(seed.status.traffic().refused, 1, "one try, and then a long pause");
+}
+
+#[tokio::test]
+async fn versions_that_overlap_share_and_others_say_so_without_a_storm() {
+    let speaks = |me, oldest, newest, peers: &[&str]| {
+        mesh(MeshConfig { versions: Versions { oldest, newest }, ..config(peers) }, RouterId(me)).unwrap()
+    };
+    let old = speaks(1, 1, 1, &[]);
+    let at = near::address(&old);
+    let mut next = speaks(2, 1, 2, &[at.as_str()]);
+    until(&next.status, |status| status.peers().len() == 1).await;
+    assert_eq!(next.status.peers()[&RouterId(1)].version, 1);
+    old.outgoing.send(To::Everyone, &b"old to new"[..]).unwrap();
+    assert_eq!(next.incoming.recv().await.bytes, b"old to new");
+    let newest = speaks(3, 2, 3, &[at.as_str(), near::address(&next).as_str()]);
+    let words = "it speaks version 1, this router 2 to 3: upgrade one of them";
+    until(&newest.status, |status| near::told(status, words)).await;
+    until(&newest.status, |status| status.peers().contains_key(&RouterId(2))).await;
+    assert_eq!(newest.status.peers()[&RouterId(2)].version, 2);
+    // By then both know of each other by gossip, too.
+    tokio::time::sleep(quick().redial * 20).await;
+    assert!(old.status.traffic().refused <= 3, "{:?}", old.status.traffic());
+    assert!(!old.status.peers().contains_key(&RouterId(3)));
+}
+
+#[tokio::test]
+async fn strangers_who_say_nothing_or_nonsense_keep_nobody_out() {
+    let seed = start(1, &[]);
+    let at = seed.status.listening().unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(TcpStream::connect(at).await.unwrap());
+    }
+    for garbage in [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], &[0; 64], &[0xff; 64], &[1, 0, 4, 1, 2, 3, 4]]
+    {
+        let mut stranger = TcpStream::connect(at).await.unwrap();
+        stranger.write_all(garbage).await.unwrap();
+        let mut answer = Vec::new();
+        // Reset or closed, and not a byte of ours.
+        _ = stranger.read_to_end(&mut answer).await;
+        assert_eq!(answer, b"", "{garbage:?}");
+    }
+    let friend = start(2, &[near::address(&seed).as_str()]);
+    everybody_knows(&[seed, friend]).await;
+    drop(idle);
+}
+
+/// Whoever repeats, changes or invents bytes on a connection between two of ours ends it, and nothing of it is heard.
+#[tokio::test]
+async fn repeated_and_invented_frames_end_the_connection_and_are_not_heard() {
+    for fault in [Fault::Repeat, Fault::Invent, Fault::Oversize] {
+        let mut seed = start(1, &[]);
+        let proxy = Proxy::start(seed.status.listening().unwrap()).await;
+        let advertise = Some(near::nobody().await);
+        let other = MeshConfig { advertise, ..config(&[proxy.address().as_str()]) };
+        let other = mesh(other, RouterId(2)).unwrap();
+        until(&other.status, |status| status.peers().len() == 1).await;
+        other.outgoing.send(To::Everyone, &b"once"[..]).unwrap();
+        assert_eq!(seed.incoming.recv().await.bytes, b"once");
+        proxy.set(fault);
+        until(&seed.status, |status| status.traffic().refused >= 1).await;
+        assert!(near::told(&seed.status, "it sent a frame"), "{fault:?}: {:?}", seed.status.trouble());
+        proxy.set(Fault::None);
+        until(&seed.status, |status| status.peers().len() == 1).await;
+        assert_eq!(seed.incoming.try_recv(), None, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_flood_drops_the_oldest_and_memory_stays() {
+    let links = mesh_of(2);
+    everybody_knows(&links).await;
+    // Nobody takes what comes: the receiver's buffer fills, and keeps the newest.
+    let message: std::sync::Arc<[u8]> = vec![7; 256 << 10].into();
+    for number in 0..400_u32 {
+        links[0].outgoing.send(To::Everyone, message.clone()).unwrap();
+        if number % 16 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    links[0].outgoing.send(To::Everyone, &b"last"[..]).unwrap();
+    let [sender, mut receiver]: [Link; 2] = links.try_into().unwrap();
+    let accounted = |sent: &warmroute_share::Traffic, got: &warmroute_share::Traffic| {
+        sent.dropped_out + got.messages_in == 401
+    };
+    until(&sender.status, |status| accounted(&status.traffic(), &receiver.status.traffic())).await;
+    let mut held = Vec::new();
+    while let Some(message) = receiver.incoming.try_recv() {
+        held.push(message.bytes);
+    }
+    assert!(held.iter().map(Vec::len).sum::<usize>() <= 2 * MAX_MESSAGE_BYTES);
+    assert_eq!(held.last().unwrap(), b"last", "the newest stays");
+    let dropped = sender.status.traffic().dropped_out + receiver.status.traffic().dropped_in;
+    assert_eq!(held.len() as u64 + dropped, 401, "and every other one is counted");
+}
+
+/// Two that dial each other at once, again and again: one connection is left, and it is the same one at both ends.
+#[tokio::test]
+async fn two_that_dial_each_other_end_with_one_connection() {
+    for round in 0..10 {
+        let (near, far) = (near::free_port().await, near::free_port().await);
+        let open = |me, listen: std::net::SocketAddr, peer: std::net::SocketAddr| {
+            mesh(MeshConfig { listen, ..config(&[peer.to_string().as_str()]) }, RouterId(me)).unwrap()
+        };
+        let mut links = [open(1, near, far), open(2, far, near)];
+        everybody_knows(&links).await;
+        // Both send until each has heard the other on a connection that lasted.
+        let pace = quick();
+        tokio::time::sleep(pace.alive_every).await;
+        for link in &links {
+            link.outgoing.send(To::Everyone, &b"settled"[..]).unwrap();
+        }
+        for link in &mut links {
+            assert_eq!(link.incoming.recv().await.bytes, b"settled", "round {round}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn oneself_among_the_peers_is_fine() {
+    let at = near::free_port().await;
+    let open =
+        |me, listen, peers: &[&str]| mesh(MeshConfig { listen, ..config(peers) }, RouterId(me)).unwrap();
+    let alone = open(1, at, &[at.to_string().as_str()]);
+    let other = open(2, "127.0.0.1:0".parse().unwrap(), &[at.to_string().as_str()]);
+    everybody_knows(&[alone, other]).await;
+}
+
+#[tokio::test]
+async fn a_taken_port_is_told() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listen = taken.local_addr().unwrap();
+    let error = mesh(MeshConfig { listen, ..config(&[]) }, RouterId(1)).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("cannot listen on {listen}")), "{error}");
+}

@@ -1,0 +1,181 @@
+//! Routers on this machine, and a network between them that can be spoiled.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use warmroute_share::{Link, MeshConfig, MeshPace, Secret, Status, mesh};
+use warmroute_types::RouterId;
+
+/// A test that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn secret() -> Secret {
+    Secret::new("what only these routers know")
+}
+
+/// Faster than in production, so that tests are.
+pub fn quick() -> MeshPace {
+    MeshPace {
+        alive_every: Duration::from_millis(50),
+        dead_after: Duration::from_millis(500),
+        handshake: Duration::from_secs(2),
+        redial: Duration::from_millis(100),
+        refused: Duration::from_secs(600),
+        resolve_every: Duration::from_millis(200),
+        probe_every: Duration::from_millis(200),
+        gone_after: Duration::from_millis(400),
+        remember: Duration::from_secs(600),
+    }
+}
+
+pub fn config(peers: &[&str]) -> MeshConfig {
+    let peers = peers.iter().map(|peer| (*peer).to_owned()).collect();
+    MeshConfig { pace: quick(), ..MeshConfig::new("127.0.0.1:0".parse().unwrap(), peers, secret()) }
+}
+
+pub fn start(me: u64, peers: &[&str]) -> Link {
+    mesh(config(peers), RouterId(me)).unwrap()
+}
+
+pub fn address(link: &Link) -> String {
+    link.status.listening().unwrap().to_string()
+}
+
+pub fn told(status: &Status, words: &str) -> bool {
+    status.trouble().is_some_and(|trouble| trouble.text.contains(words))
+}
+
+/// Until it is so.
+pub async fn until(status: &Status, so: impl Fn(&Status) -> bool) {
+    let waiting = async {
+        while !so(status) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        panic!("never so: {:?} {:?} {:?}", status.peers(), status.traffic(), status.trouble());
+    }
+}
+
+pub async fn until_ready<T>(attempt: impl Fn() -> Option<T>) -> T {
+    for _ in 0..PATIENCE.as_millis() / 5 {
+        if let Some(ready) = attempt() {
+            return ready;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never ready");
+}
+
+pub async fn everybody_knows(links: &[Link]) {
+    let all: Vec<RouterId> = links.iter().map(|link| link.status.me()).collect();
+    for link in links {
+        let others: Vec<RouterId> =
+            all.iter().copied().filter(|router| *router != link.status.me()).collect();
+        until(&link.status, |status| others.iter().all(|other| status.peers().contains_key(other))).await;
+    }
+}
+
+pub async fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+/// A place where nobody answers.
+pub async fn nobody() -> String {
+    free_port().await.to_string()
+}
+
+/// What is wrong with the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Nothing goes through any more, and nothing is closed; new connections hang as well.
+    Hang,
+    /// What goes towards the server goes twice.
+    Repeat,
+    /// Something of its own goes towards the server.
+    Invent,
+    /// A frame's length that no frame has goes towards the server.
+    Oversize,
+}
+
+/// A network between whoever connects and one server.
+pub struct Proxy {
+    address: SocketAddr,
+    fault: watch::Sender<Fault>,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub async fn start(server: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (fault, faults) = watch::channel(Fault::None);
+        let task = tokio::spawn(async move {
+            loop {
+                let (near, _) = listener.accept().await.unwrap();
+                tokio::spawn(carry(near, server, faults.clone()));
+            }
+        });
+        Proxy { address, fault, task }
+    }
+
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    pub fn set(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A connection that hangs once hangs for good, as in a network that forgot about it.
+async fn carry(mut near: TcpStream, server: SocketAddr, mut faults: watch::Receiver<Fault>) {
+    if *faults.borrow() == Fault::Hang {
+        return std::future::pending().await;
+    }
+    let Ok(mut far) = TcpStream::connect(server).await else { return };
+    let (mut up, mut down) = (vec![0; 16 << 10], vec![0; 16 << 10]);
+    loop {
+        tokio::select! {
+            changed = faults.changed() => {
+                let fault = *faults.borrow_and_update();
+                if changed.is_err() { return };
+                if fault == Fault::Hang { return hang(near, far).await };
+            }
+            read = near.read(&mut up) => {
+                let Ok(bytes @ 1..) = read else { return };
+                let fault = *faults.borrow();
+                let sent = match fault {
+                    Fault::Repeat => [&up[..bytes], &up[..bytes]].concat(),
+                    Fault::Invent => [&[0, 0, 0, 20][..], &[2; 20], &up[..bytes]].concat(),
+                    Fault::Oversize => [0xff_u8; 4].to_vec(),
+                    Fault::None | Fault::Hang => up[..bytes].to_vec(),
+                };
+                if far.write_all(&sent).await.is_err() { return };
+            }
+            read = far.read(&mut down) => {
+                let Ok(bytes @ 1..) = read else { return };
+                if near.write_all(&down[..bytes]).await.is_err() { return };
+            }
+        }
+    }
+}
+
+/// Holds both ends without reading either.
+async fn hang(near: TcpStream, far: TcpStream) {
+    let _held = (near, far);
+    std::future::pending().await
+}

@@ -4,13 +4,15 @@
 
 mod near;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use near::{Fault, Proxy, config, everybody_knows, quick, start, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use warmroute_share::{Link, MAX_MESSAGE_BYTES, MeshConfig, Secret, To, Versions, mesh};
+use warmroute_share::{Link, MAX_MESSAGE_BYTES, MeshConfig, MeshTls, Secret, To, Versions, mesh};
 use warmroute_types::RouterId;
+use warmroute_wire::Identity;
 
 /// One seed, and as many more as make the mesh.
 fn mesh_of(count: u64) -> Vec<Link> {
@@ -275,4 +277,39 @@ async fn a_taken_port_is_told() {
     let listen = taken.local_addr().unwrap();
     let error = mesh(MeshConfig { listen, ..config(&[]) }, RouterId(1)).unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot listen on {listen}")), "{error}");
+}
+
+fn encrypted(folder: &Path, name: &str, server_name: Option<&str>) -> MeshTls {
+    let authority = near::authority(folder);
+    let (ca, certificates, key) = near::certificate(&authority, folder, name, &["routers.example"]);
+    MeshTls { identity: Identity { certificates, key }, ca, server_name: server_name.map(str::to_owned) }
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("warmroute-mesh-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[tokio::test]
+async fn certificates_alone_are_enough_and_those_of_others_are_not() {
+    let (ours, others) = (folder("ours"), folder("others"));
+    let tls = encrypted(&ours, "router", Some("routers.example"));
+    let open = |me, tls: &MeshTls, peers: &[&str]| {
+        mesh(MeshConfig { secret: None, tls: Some(tls.clone()), ..config(peers) }, RouterId(me)).unwrap()
+    };
+    let seed = open(1, &tls, &[]);
+    let at = near::address(&seed);
+    let mut second = open(2, &tls, &[at.as_str()]);
+    until(&seed.status, |status| status.peers().len() == 1).await;
+    seed.outgoing.send(To::Everyone, &b"encrypted"[..]).unwrap();
+    assert_eq!(second.incoming.recv().await.bytes, b"encrypted");
+    let stranger = open(3, &encrypted(&others, "stranger", Some("routers.example")), &[at.as_str()]);
+    until(&stranger.status, |status| status.trouble().is_some()).await;
+    let unnamed = open(4, &MeshTls { server_name: None, ..tls }, &[at.as_str()]);
+    until(&unnamed.status, |status| near::told(status, "certificate")).await;
+    let plain = start(5, &[at.as_str()]);
+    until(&plain.status, |status| status.trouble().is_some()).await;
+    assert_eq!(seed.status.peers().keys().collect::<Vec<_>>(), [&RouterId(2)]);
+    [ours, others].iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
 }

@@ -1,14 +1,19 @@
 //! Routers that reach one another by a Redis or Valkey server, which keeps nothing of ours.
+//!
+//! ```text
+//! Outbox ──▶ post ──PUBLISH──▶ ┌────────┐ PREFIX:all, PREFIX:NUMBER      letter: what a message looks like, sealed
+//! Inbox  ◀── roster ◀─────SUBSCRIBE── │ server │                                roster: who has proved to be there
+//!                              └────────┘                                leash: how much may come at once
+//! ```
+//!
+//! The server is not trusted: whoever can write to it must not be able to steer routers. So every letter is sealed with the routers' secret,
+//! and a router is heard only after it has answered a question that was asked just now: letters that somebody recorded are worth nothing.
 
 mod config;
+mod leash;
+mod letter;
+mod post;
+mod roster;
 
 pub use config::{RedisConfig, RedisPace};
-
-use warmroute_types::RouterId;
-
-use crate::{BadShare, Link};
-
-/// TODO
-pub fn redis(_config: RedisConfig, _me: RouterId) -> Result<Link, BadShare> {
-    Err(BadShare::BadUrl("not yet"))
-}
+pub use post::redis;

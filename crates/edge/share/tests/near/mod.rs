@@ -2,7 +2,10 @@
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub mod server;
+
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -178,4 +181,29 @@ async fn carry(mut near: TcpStream, server: SocketAddr, mut faults: watch::Recei
 async fn hang(near: TcpStream, far: TcpStream) {
     let _held = (near, far);
     std::future::pending().await
+}
+
+/// An authority, its certificate as `ca.pem` in the folder.
+pub fn authority(folder: &Path) -> rcgen::CertifiedIssuer<'static, rcgen::KeyPair> {
+    let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    std::fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
+    authority
+}
+
+/// Files of the authority, of a certificate with these names, and of its key.
+pub fn certificate(
+    authority: &rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+    folder: &Path,
+    name: &str,
+    names: &[&str],
+) -> (PathBuf, PathBuf, PathBuf) {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let made = rcgen::CertificateParams::new(names).unwrap().signed_by(&key, authority).unwrap();
+    let [cert_file, key_file] = ["pem", "key"].map(|ending| folder.join(format!("{name}.{ending}")));
+    std::fs::write(&cert_file, made.pem()).unwrap();
+    std::fs::write(&key_file, key.serialize_pem()).unwrap();
+    (folder.join("ca.pem"), cert_file, key_file)
 }

@@ -1,0 +1,294 @@
+//! Sharing by a real redis-server: its restart, its loss, its failover, and those who can write to it and do not belong to us.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+mod near;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use near::server::{Server, config, join};
+use near::{everybody_knows, told, until};
+use warmroute_share::{Link, MAX_MESSAGE_BYTES, RedisConfig, Secret, To, Versions};
+use warmroute_types::RouterId;
+use warmroute_wire::WorkerTls;
+
+fn three(url: &str) -> Vec<Link> {
+    (1..=3).map(|me| join(me, config(url))).collect()
+}
+
+/// Says it until it is heard: a message may be lost while a router is not known yet.
+async fn hears(from: &Link, to: &mut Link, words: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        from.outgoing.send(To::Everyone, words.as_bytes()).unwrap();
+        let heard = tokio::time::timeout(Duration::from_millis(100), to.incoming.recv()).await;
+        if heard.is_ok_and(|message| message.bytes == words.as_bytes()) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{words}: {:?}", to.status.trouble());
+    }
+}
+
+#[tokio::test]
+async fn routers_hear_each_other_and_not_themselves() {
+    needs_redis!();
+    let server = Server::start(&[]).await;
+    let mut links = three(&server.url());
+    everybody_knows(&links).await;
+    for link in &links {
+        link.outgoing.send(To::Everyone, format!("of {}", link.status.me().0).into_bytes()).unwrap();
+    }
+    for link in &mut links {
+        let mut heard = [link.incoming.recv().await, link.incoming.recv().await];
+        heard.sort_by_key(|message| message.from);
+        assert!(heard.iter().all(|message| message.bytes == format!("of {}", message.from.0).into_bytes()));
+        assert!(
+            heard.iter().all(|message| message.from != link.status.me()) && heard[0].from != heard[1].from
+        );
+    }
+    links[0].outgoing.send(To::One(RouterId(3)), &b"for you"[..]).unwrap();
+    assert_eq!(links[2].incoming.recv().await.bytes, b"for you");
+    links[0].outgoing.send(To::One(RouterId(99)), &b"for nobody"[..]).unwrap();
+    until(&links[0].status, |status| status.traffic().dropped_out == 1).await;
+    let large = vec![7; MAX_MESSAGE_BYTES];
+    links[0].outgoing.send(To::One(RouterId(2)), large.clone()).unwrap();
+    assert!(links[1].incoming.recv().await.bytes == large);
+    assert!(
+        links.iter_mut().all(|link| link.incoming.try_recv().is_none()),
+        "nothing comes twice, nothing to others"
+    );
+    let gone = links.pop();
+    drop(gone);
+    until(&links[0].status, |status| !status.peers().contains_key(&RouterId(3))).await;
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_is_found_again_and_nobody_waited() {
+    needs_redis!();
+    let mut server = Server::start(&[]).await;
+    let mut links = three(&server.url());
+    everybody_knows(&links).await;
+    server.kill();
+    until(&links[0].status, |status| status.peers().is_empty() && status.trouble().is_some()).await;
+    let began = Instant::now();
+    for _ in 0..10_000 {
+        links[0].outgoing.send(To::Everyone, &b"into the void"[..]).unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(links[0].status.traffic().dropped_out >= 10_000 - 4_096);
+    server.restart().await;
+    everybody_knows(&links).await;
+    let [first, second, _third] = &mut links[..] else { panic!("three") };
+    hears(first, second, "after the restart").await;
+    assert!(links[0].status.traffic().reconnects >= 1);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up_and_found_again() {
+    needs_redis!();
+    let server = Server::start(&[]).await;
+    let mut links = three(&server.url());
+    everybody_knows(&links).await;
+    server.signal("STOP");
+    until(&links[0].status, |status| status.peers().is_empty()).await;
+    server.signal("CONT");
+    everybody_knows(&links).await;
+    let [first, second, _third] = &mut links[..] else { panic!("three") };
+    hears(first, second, "after the pause").await;
+}
+
+#[tokio::test]
+async fn a_failover_is_followed_among_the_servers_that_are_named() {
+    needs_redis!();
+    let mut main = Server::start(&[]).await;
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &main.port.to_string()]).await;
+    let urls = vec![Secret::new(replica.url()), Secret::new(main.url())];
+    let both = |me| join(me, RedisConfig { urls: urls.clone(), ..config(main.url()) });
+    let mut links = [both(1), both(2)];
+    everybody_knows(&links).await;
+    let at_main = format!("by Redis at 127.0.0.1:{}", main.port);
+    assert_eq!(links[0].status.peers()[&RouterId(2)].address, at_main, "a replica is passed over");
+    main.kill();
+    let mut intruder = replica.intruder().await;
+    ::redis::cmd("REPLICAOF").arg("NO").arg("ONE").query_async::<()>(&mut intruder).await.unwrap();
+    let at_other = format!("by Redis at 127.0.0.1:{}", replica.port);
+    let moved =
+        |status: &warmroute_share::Status| status.peers().values().any(|peer| peer.address == at_other);
+    for link in &links {
+        until(&link.status, moved).await;
+    }
+    let [first, second] = &mut links;
+    hears(first, second, "after the failover").await;
+}
+
+#[tokio::test]
+async fn passwords_are_needed_and_told_nowhere() {
+    needs_redis!();
+    let server = Server::start(&["--requirepass", "open sesame"]).await;
+    let wrong = RedisConfig { password: Some(Secret::new("hush hush")), ..config(server.url()) };
+    let wrong = join(1, wrong);
+    until(&wrong.status, |status| told(status, "it does not accept the user or the password")).await;
+    let said = format!("{:?} {:?}", wrong.status.trouble(), wrong.status);
+    assert!(
+        !said.contains("hush") && said.contains(&format!("Redis at 127.0.0.1:{}", server.port)),
+        "{said}"
+    );
+    let right = RedisConfig { password: Some(Secret::new("open sesame")), ..config(server.url()) };
+    everybody_knows(&[join(2, right.clone()), join(3, right)]).await;
+}
+
+/// The least that a user of the server must be allowed, as the documentation says.
+#[tokio::test]
+async fn a_user_with_few_rights_is_enough() {
+    needs_redis!();
+    let server = Server::start(&[
+        "--user",
+        "default",
+        "off",
+        "--user",
+        "router",
+        "on",
+        ">word",
+        "resetchannels",
+        "&warmroute:*",
+        "+publish",
+        "+subscribe",
+        "+role",
+    ])
+    .await;
+    let url = format!("redis://router:word@127.0.0.1:{}", server.port);
+    everybody_knows(&[join(1, config(url.clone())), join(2, config(url.clone()))]).await;
+    let elsewhere = join(3, RedisConfig { prefix: "other".into(), ..config(url) });
+    until(&elsewhere.status, |status| told(status, "NOPERM")).await;
+}
+
+#[tokio::test]
+async fn whoever_writes_to_the_server_without_the_secret_is_not_heard() {
+    needs_redis!();
+    let server = Server::start(&[]).await;
+    let mut intruder = server.intruder().await;
+    let client = ::redis::Client::open(server.url()).unwrap();
+    let mut tap = client.get_async_pubsub().await.unwrap();
+    tap.psubscribe("warmroute:*").await.unwrap();
+    let mut tap = tap.into_on_message();
+    let links = three(&server.url());
+    everybody_knows(&links).await;
+    let [first, mut second, third]: [Link; 3] = links.try_into().unwrap();
+    hears(&third, &mut second, "a word of the third").await;
+    drop(third);
+    until(&second.status, |status| !status.peers().contains_key(&RouterId(3))).await;
+    // All that was said, again, on every channel: the living are not heard twice, and the dead do not come back.
+    let mut recorded = Vec::new();
+    while let Ok(Some(message)) = tokio::time::timeout(Duration::from_millis(20), tap.next()).await {
+        recorded.push(message.get_payload_bytes().to_vec());
+        if recorded.len() == 500 {
+            break;
+        }
+    }
+    assert!(recorded.len() > 20);
+    while second.incoming.try_recv().is_some() {}
+    let before = second.status.traffic();
+    for channel in ["warmroute:all", "warmroute:0000000000000002"] {
+        for letter in &recorded {
+            ::redis::cmd("PUBLISH").arg(channel).arg(letter).query_async::<()>(&mut intruder).await.unwrap();
+        }
+        for garbage in [&b""[..], b"x", &[0; 43], &[1; 200]] {
+            ::redis::cmd("PUBLISH").arg(channel).arg(garbage).query_async::<()>(&mut intruder).await.unwrap();
+        }
+    }
+    first.outgoing.send(To::One(RouterId(2)), &b"the only one"[..]).unwrap();
+    assert_eq!(second.incoming.recv().await.bytes, b"the only one");
+    assert!(second.status.traffic().refused > before.refused + 20);
+    assert_eq!(second.status.peers().keys().collect::<Vec<_>>(), [&RouterId(1)]);
+}
+
+#[tokio::test]
+async fn a_message_larger_than_memory_should_hold_ends_the_connection_only() {
+    needs_redis!();
+    let server = Server::start(&["--client-output-buffer-limit", "pubsub", "0", "0", "0"]).await;
+    let mut links = three(&server.url());
+    everybody_knows(&links).await;
+    let mut intruder = server.intruder().await;
+    let huge = vec![7_u8; 64 << 20];
+    _ = ::redis::cmd("PUBLISH").arg("warmroute:all").arg(&huge).query_async::<()>(&mut intruder).await;
+    for link in &links {
+        until(&link.status, |status| status.traffic().reconnects >= 1).await;
+    }
+    everybody_knows(&links).await;
+    let [first, second, _third] = &mut links[..] else { panic!("three") };
+    hears(first, second, "after the flood").await;
+}
+
+#[tokio::test]
+async fn another_secret_and_another_prefix_are_other_fleets() {
+    needs_redis!();
+    let server = Server::start(&[]).await;
+    let other = |me, secret: &str, prefix: &str| {
+        join(me, RedisConfig { secret: Secret::new(secret), prefix: prefix.into(), ..config(server.url()) })
+    };
+    let links = three(&server.url());
+    let strangers =
+        [other(4, "quite another secret", "warmroute"), other(5, "quite another secret", "warmroute")];
+    let elsewhere =
+        [other(6, "what only these routers know", "b"), other(7, "what only these routers know", "b")];
+    for fleet in [&links[..], &strangers, &elsewhere] {
+        everybody_knows(fleet).await;
+        assert!(fleet.iter().all(|link| link.status.peers().len() == fleet.len() - 1));
+    }
+    until(&links[0].status, |status| status.traffic().refused > 0).await;
+}
+
+#[tokio::test]
+async fn versions_that_overlap_share_and_others_say_so() {
+    needs_redis!();
+    let server = Server::start(&[]).await;
+    let speaks = |me, oldest, newest| {
+        join(me, RedisConfig { versions: Versions { oldest, newest }, ..config(server.url()) })
+    };
+    let [old, mut next] = [speaks(1, 1, 1), speaks(2, 1, 2)];
+    until(&next.status, |status| status.peers().len() == 1).await;
+    assert_eq!(next.status.peers()[&RouterId(1)].version, 1);
+    hears(&old, &mut next, "old to new").await;
+    let newest = speaks(3, 2, 3);
+    until(&newest.status, |status| {
+        told(status, "router 0000000000000001 speaks version 1, this router 2 to 3")
+    })
+    .await;
+    until(&newest.status, |status| status.peers().contains_key(&RouterId(2))).await;
+    assert!(!newest.status.peers().contains_key(&RouterId(1)));
+}
+
+/// Certificates of an authority of the test's own.
+fn certificates(folder: &Path) -> (PathBuf, PathBuf, PathBuf) {
+    let made = near::authority(folder);
+    near::certificate(&made, folder, "server", &["localhost"])
+}
+
+#[tokio::test]
+async fn tls_with_an_authority_of_ones_own() {
+    needs_redis!();
+    let folder = std::env::temp_dir().join(format!("warmroute-share-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (ca, cert, key) = certificates(&folder);
+    let options = [
+        "--tls-cert-file",
+        cert.to_str().unwrap(),
+        "--tls-key-file",
+        key.to_str().unwrap(),
+        "--tls-ca-cert-file",
+        ca.to_str().unwrap(),
+        "--tls-auth-clients",
+        "no",
+    ];
+    let server = Server::start(&options).await;
+    let url = format!("rediss://localhost:{}", server.port);
+    let trusted = RedisConfig { tls: WorkerTls { ca: Some(ca), identity: None }, ..config(url.clone()) };
+    everybody_knows(&[join(1, trusted.clone()), join(2, trusted.clone())]).await;
+    let by_address =
+        RedisConfig { urls: vec![Secret::new(url.replace("localhost", "127.0.0.1"))], ..trusted };
+    let by_address = join(3, by_address);
+    until(&by_address.status, |status| told(status, "certificate")).await;
+    std::fs::remove_dir_all(&folder).unwrap();
+}

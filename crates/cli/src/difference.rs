@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 use crate::options::Options;
 
 /// Tables that are read at the start only, and single keys.
-const FIXED: [&str; 9] = [
+const FIXED: [&str; 10] = [
     "server.",
     "events.",
     "health.",
     "recording.",
+    "sharing.",
     "cache.max-tree-size",
     "cache.block-hash",
     "cache.eviction-interval-secs",

@@ -26,6 +26,7 @@ mod precise;
 mod security;
 mod serve;
 mod service;
+mod sharing;
 mod sources;
 
 use std::process::ExitCode;

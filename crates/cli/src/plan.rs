@@ -1,6 +1,7 @@
 //! From options to what each part is told.
 
 mod events;
+mod sharing;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -30,6 +31,8 @@ use crate::options::{self, Cache, Options, likest};
 use crate::precise::{Configured, ModelPaths};
 use crate::security::{self, Acceptors};
 
+pub use sharing::{SharePlan, Transport};
+
 /// Everything `serve` needs, checked.
 pub struct Plan {
     /// Where clients come in.
@@ -56,6 +59,8 @@ pub struct Plan {
     pub precise: Option<crate::precise::Settings>,
     /// What is recorded where; `None`: nothing.
     pub record: Option<warmroute_record::Config>,
+    /// How other routers are spoken to; `None`: there are none.
+    pub sharing: Option<SharePlan>,
     /// What reporters must show.
     pub events_token: Option<Token>,
     /// How clients and operators are spoken to.
@@ -115,6 +120,7 @@ impl Plan {
             filled(health.health_check_endpoint.as_ref()).starts_with('/'),
             "health-check-endpoint must begin with /"
         );
+        let sharing = sharing::plan(&options.sharing)?;
         Ok(Plan {
             listen: SocketAddr::new(filled(server.host), filled(server.port)),
             admin: SocketAddr::new(filled(server.admin_host), filled(server.admin_port)),
@@ -124,7 +130,7 @@ impl Plan {
             router: warmroute_router::Config {
                 health: HealthConfig { failures_max: filled(health.health_failure_threshold) },
                 in_flight_max: in_flight_max(&options),
-                index: index_config(&options)?,
+                index: index_config(&options, sharing.as_ref())?,
                 ..warmroute_router::Config::default()
             },
             gateway,
@@ -140,6 +146,7 @@ impl Plan {
             sources: sources(&options)?,
             precise: precise(&options, dialer),
             record: record(&options)?,
+            sharing,
             events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
             acceptors: security::acceptors(&options.security)?,
             admin_token: security::admin_token(&options.security)?,
@@ -248,15 +255,15 @@ fn check_weights(cache: &Cache) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bounds of the index. Its digests are keyed anew in every process.
-fn index_config(options: &Options) -> anyhow::Result<warmroute_index::Config> {
+/// Bounds of the index. Its digests are keyed anew in every process, unless it must understand those of others.
+fn index_config(options: &Options, sharing: Option<&SharePlan>) -> anyhow::Result<warmroute_index::Config> {
     let cache = &options.cache;
     let config = warmroute_index::Config {
         budget_bytes: filled(cache.max_tree_size).saturating_mul(BYTES_PER_SPAN),
         presumed_ttl: Micros::from_secs(filled(cache.presumed_ttl_secs)),
         presumed_tokens: filled(cache.worker_kv_tokens),
         hash: filled(cache.block_hash.as_ref()).parse().context("block-hash")?,
-        seed: RandomState::new().hash_one(0_u8),
+        seed: sharing.map_or_else(|| RandomState::new().hash_one(0_u8), |sharing| sharing.seed),
         ..warmroute_index::Config::default()
     };
     let spans_min = warmroute_index::BUDGET_BYTES_MIN / BYTES_PER_SPAN;
@@ -486,6 +493,8 @@ mod tests {
             ("[security]\ntls-cert = \"/nowhere\"\ntls-key = \"/nowhere\"", "cannot read /nowhere"),
             ("[security]\nworker-tls-ca = \"/nowhere\"", "worker-tls: cannot read /nowhere"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
+            ("[sharing]\nshare = [\"mesh\"]", "share-secret-file"),
+            ("[sharing]\nshare = [\"mesh\"]\nshare-secret-file = \"/nowhere\"", "cannot read /nowhere"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();
             assert!(error.contains(reason), "{text}: {error}");

@@ -67,7 +67,7 @@ pub fn dialer(security: &Security) -> anyhow::Result<Dialer> {
 }
 
 /// A certificate and its key: both or neither.
-fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> anyhow::Result<Option<Identity>> {
+pub fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> anyhow::Result<Option<Identity>> {
     match (cert.clone(), key.clone()) {
         (Some(certificates), Some(key)) => Ok(Some(Identity { certificates, key })),
         (None, None) => Ok(None),

@@ -21,6 +21,7 @@ use warmroute_router::Router;
 use crate::control::{Control, InForce, Origin};
 use crate::plan::Plan;
 use crate::precise::Precise;
+use crate::sharing;
 use crate::sources::follow_sources;
 
 /// How often presumptions whose events must have come are withdrawn.
@@ -82,6 +83,9 @@ impl Service {
             gateway.router().settle(gateway.now());
             gateway.let_in();
         }));
+        if let Some(plan) = plan.sharing {
+            background.spawn(sharing::begin(plan, Arc::clone(&gateway))?);
+        }
         let reach = if admin.ip().is_loopback() { Reach::Loopback } else { Reach::Network };
         let configuration = Arc::clone(&control) as Arc<dyn Configuration>;
         let mut page = Admin::new(Arc::clone(&gateway), configuration, reach, drain.clone());

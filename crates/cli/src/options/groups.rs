@@ -1,7 +1,7 @@
 //! The groups of options. Names and defaults that people know from other routers are kept; where a default differs, the
 //! comment says why.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -479,8 +479,56 @@ pub enum RecordedModels {
     Named,
 }
 
+group! {
+    /// Several routers that act as one.
+    Sharing in "sharing" ("Several routers") {
+        /// How this router shares what it does with others: mesh, or redis://HOST:PORT (rediss:// for TLS), or several of a set
+        #[arg(long, value_name = "HOW", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_SHARE", hide_env = true)]
+        share: Vec<String> = Some(Vec::new()),
+        /// File with a secret that all these routers know and nobody else
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_SHARE_SECRET_FILE", hide_env = true)]
+        share_secret_file: PathBuf = None,
+        /// Where the others of a mesh reach this router [default: 0.0.0.0:7946]
+        #[arg(long, value_name = "ADDRESS", env = "WARMROUTE_MESH_LISTEN", hide_env = true)]
+        mesh_listen: SocketAddr = Some(SocketAddr::from(([0, 0, 0, 0], 7_946))),
+        /// What they are told to dial, where that is not the address listened on
+        #[arg(long, value_name = "HOST:PORT", env = "WARMROUTE_MESH_ADVERTISE", hide_env = true)]
+        mesh_advertise: String = None,
+        /// Where some of them are; every address behind a name is one, as of a headless service
+        #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_MESH_PEERS", hide_env = true)]
+        mesh_peers: Vec<String> = Some(Vec::new()),
+        /// Certificate chain (PEM) that this router shows the others of a mesh
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_MESH_TLS_CERT", hide_env = true)]
+        mesh_tls_cert: PathBuf = None,
+        /// Its private key (PEM)
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_MESH_TLS_KEY", hide_env = true)]
+        mesh_tls_key: PathBuf = None,
+        /// Authority (PEM) of all routers' certificates, and of nothing else
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_MESH_TLS_CA", hide_env = true)]
+        mesh_tls_ca: PathBuf = None,
+        /// Name that all routers' certificates carry [default: the host that each is dialed by]
+        #[arg(long, value_name = "NAME", env = "WARMROUTE_MESH_TLS_NAME", hide_env = true)]
+        mesh_tls_name: String = None,
+        /// File with the password of the Redis server
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_SHARE_REDIS_PASSWORD_FILE", hide_env = true)]
+        share_redis_password_file: PathBuf = None,
+        /// Channels there begin with this; other fleets take another [default: warmroute]
+        #[arg(long, value_name = "PREFIX", env = "WARMROUTE_SHARE_REDIS_PREFIX", hide_env = true)]
+        share_redis_prefix: String = Some("warmroute".to_owned()),
+        /// Authorities (PEM) that vouch for it [default: whom the system trusts]
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_SHARE_REDIS_TLS_CA", hide_env = true)]
+        share_redis_tls_ca: PathBuf = None,
+        /// Certificate chain (PEM) that it is shown
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_SHARE_REDIS_TLS_CERT", hide_env = true)]
+        share_redis_tls_cert: PathBuf = None,
+        /// Its private key (PEM)
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_SHARE_REDIS_TLS_KEY", hide_env = true)]
+        share_redis_tls_key: PathBuf = None,
+    }
+}
+
 /// Every table of the file with its keys, spelled as in Rust (`_` for `-`).
-pub(super) const KEYS: [(&str, &[&str]); 11] = [
+pub(super) const KEYS: [(&str, &[&str]); 12] = [
     ("server", Server::KEYS),
     ("discovery", Discovery::KEYS),
     ("routing", Routing::KEYS),
@@ -492,4 +540,5 @@ pub(super) const KEYS: [(&str, &[&str]); 11] = [
     ("security", Security::KEYS),
     ("health", Health::KEYS),
     ("recording", Recording::KEYS),
+    ("sharing", Sharing::KEYS),
 ];

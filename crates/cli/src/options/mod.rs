@@ -17,7 +17,8 @@ use warmroute_discovery::WorkerEntry;
 pub use environment::check_environment;
 pub use file::{likest, parse, read_file};
 pub use groups::{
-    Admission, Cache, Discovery, Events, Health, Recording, Requests, Routing, Security, Server, Timeouts,
+    Admission, Cache, Discovery, Events, Health, Recording, Requests, Routing, Security, Server, Sharing,
+    Timeouts,
 };
 pub use secret::Secret;
 
@@ -58,6 +59,9 @@ pub struct Options {
     /// What is written down for the lab.
     #[command(flatten)]
     pub recording: Recording,
+    /// Several routers that act as one.
+    #[command(flatten)]
+    pub sharing: Sharing,
     /// Names under which clients may ask for a model (file only).
     #[arg(skip)]
     pub aliases: BTreeMap<String, String>,
@@ -81,6 +85,7 @@ impl Options {
             security: self.security.over(below.security),
             health: self.health.over(below.health),
             recording: self.recording.over(below.recording),
+            sharing: self.sharing.over(below.sharing),
             aliases: if self.aliases.is_empty() { below.aliases } else { self.aliases },
             workers: if self.workers.is_empty() { below.workers } else { self.workers },
         }
@@ -100,6 +105,7 @@ impl Options {
             security: Security::defaults(),
             health: Health::defaults(),
             recording: Recording::defaults(),
+            sharing: Sharing::defaults(),
             ..Options::default()
         }
     }
@@ -125,6 +131,7 @@ mod tests {
             ("security", 14),
             ("health", 0),
             ("recording", 1),
+            ("sharing", 10),
         ];
         for (table, none_allowed) in &tables {
             let given = printed[table].as_table().unwrap().len();

@@ -59,6 +59,8 @@ pub struct PeerView {
     pub silent_for: Micros,
     /// Batches that it has sent and that have not come.
     pub missing: u64,
+    /// Since when some have been missing; zero when none is.
+    pub missing_for: Micros,
     /// Its requests that are open, as far as known here.
     pub open: usize,
     /// Workers that it finds failing.
@@ -169,6 +171,7 @@ impl Peer {
             known_for: now.since(self.met),
             silent_for: now.since(self.heard),
             missing: self.batches.missing(),
+            missing_for: self.missing_since.map_or(Micros::ZERO, |since| now.since(since)),
             open: self.trips.values().filter(|known| known.is_open()).count(),
             failing: self.advice.values().filter(|advice| advice.health == Health::Failing).count(),
         }

@@ -1,6 +1,6 @@
 //! What all requests share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use http::HeaderMap;
@@ -11,6 +11,7 @@ use warmroute_router::{Matching, Router};
 use warmroute_types::{Address, Micros};
 
 use crate::alignments::{Alignments, TooManyFamilies, Writing};
+use crate::carrier::{Carried, Carrier};
 use crate::current::Current;
 use crate::door::Door;
 use crate::history::History;
@@ -35,6 +36,8 @@ pub struct Gateway {
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
     pub(crate) door: Arc<Door>,
+    /// What carries messages to other routers, where there are any.
+    carrier: Arc<OnceLock<Arc<dyn Carrier>>>,
     start: Instant,
 }
 
@@ -53,8 +56,9 @@ impl Gateway {
         let keys = Arc::new(Current::new(None));
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
         metrics.watch(&door, &keys);
-        let (alignments, reasons, history, retries) = Default::default();
+        let (alignments, reasons, history, retries, carrier) = Default::default();
         let start = Instant::now();
+        metrics.watch_peers(&router, &carrier, start);
         Ok(Arc::new(Gateway {
             router,
             config: Current::new(config),
@@ -67,6 +71,7 @@ impl Gateway {
             history,
             retries,
             door,
+            carrier,
             start,
         }))
     }
@@ -112,6 +117,15 @@ impl Gateway {
         let tenant = keys.owner(headers).ok_or(Refusal::Unauthorized)?;
         tenant.requests.inc();
         Ok(Some(Arc::clone(tenant)))
+    }
+
+    /// Shows what carries messages to other routers. Once.
+    pub fn set_carrier(&self, carrier: Arc<dyn Carrier>) {
+        _ = self.carrier.set(carrier);
+    }
+
+    pub(crate) fn carried(&self) -> Option<Carried> {
+        self.carrier.get().map(|carrier| carrier.carried())
     }
 
     /// The time that the router is told.

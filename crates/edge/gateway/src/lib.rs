@@ -16,6 +16,7 @@ mod admin;
 mod alignments;
 mod allowance;
 mod asked;
+mod carrier;
 mod config;
 mod current;
 mod door;
@@ -49,6 +50,7 @@ mod wait;
 
 pub use admin::{Admin, Configuration, Reach, Readiness, Reports, ReportsRefused};
 pub use alignments::{TooManyFamilies, Writing};
+pub use carrier::{Carried, Carrier, Ways};
 pub use config::{
     ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, SessionKey, Timeouts, UsageInjection,
     WorkerChoice,

@@ -3,7 +3,8 @@
 //! Labels are bounded: a worker's series exist as long as it is in the fleet, because they are not kept here but read from
 //! the fleet when somebody asks; all other labels come from the code.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use http::StatusCode;
 use prometheus_client::collector::Collector;
@@ -21,6 +22,7 @@ use warmroute_record::Recorder;
 use warmroute_router::{Feedback, Router};
 use warmroute_types::{Micros, PrefixCache, WorkerState};
 
+use crate::carrier::Carrier;
 use crate::current::Current;
 use crate::door::Door;
 use crate::keys::Keys;
@@ -30,6 +32,7 @@ use crate::upstream::Upstreams;
 mod door;
 mod feeds;
 mod foresight;
+mod peers;
 mod record;
 mod shadows;
 mod tenants;
@@ -169,6 +172,17 @@ impl Metrics {
     pub(crate) fn watch(&mut self, door: &Arc<Door>, keys: &Arc<Current<Option<Keys>>>) {
         self.registry.register_collector(Box::new(tenants::Tenants(Arc::clone(keys))));
         self.registry.register_collector(Box::new(door::Waiting(Arc::clone(door))));
+    }
+
+    /// Shows other routers, where there are any.
+    pub(crate) fn watch_peers(
+        &mut self,
+        router: &Arc<Router<Standard>>,
+        carrier: &Arc<OnceLock<Arc<dyn Carrier>>>,
+        start: Instant,
+    ) {
+        let (router, carrier) = (Arc::clone(router), Arc::clone(carrier));
+        self.registry.register_collector(Box::new(peers::Peers { router, carrier, start }));
     }
 
     fn register(&self, registry: &mut Registry) {

@@ -3,6 +3,7 @@
 mod access;
 mod configuration;
 mod explain;
+mod peers;
 mod reports;
 mod workers;
 
@@ -133,16 +134,21 @@ impl Admin {
                 workers::add(&self.gateway, &bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?)
             }
             (&Method::DELETE, "/workers") => workers::remove(&self.gateway, query),
+            (&Method::GET, "/peers") => Ok(as_json(&peers::list(&self.gateway))),
             (&Method::GET, "/explain") => explain::last(&self.gateway, query),
             (&Method::POST, "/explain") => Ok(explain::preview(&self.gateway, &parts, query, body).await),
             (&Method::POST, "/events") => self.take_report(&parts.headers, query, body).await,
-            (_, "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers" | "/events" | "/explain") => {
+            (
+                _,
+                "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers" | "/peers" | "/events"
+                | "/explain",
+            ) => {
                 Err(Problem(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not allowed here", parts.method)))
             }
             (_, path) => Err(Problem(
                 StatusCode::NOT_FOUND,
                 format!(
-                    "no such page: {path}; there are /healthz /readyz /metrics /workers /config /events /explain"
+                    "no such page: {path}; there are /healthz /readyz /metrics /workers /peers /config /events /explain"
                 ),
             )),
         }

@@ -1,0 +1,83 @@
+//! This router among others: carries what the router has to say to them, and what they say to it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::{MissedTickBehavior, interval};
+use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
+use warmroute_peers::{Config, Letter, To};
+use warmroute_share::{Inbox, Link, Outbox, Status, draw_router, mesh, redis};
+
+use crate::plan::{SharePlan, Transport};
+
+/// A transport, as operators see it.
+struct Shown {
+    transport: &'static str,
+    status: Arc<Status>,
+}
+
+/// Begins to share: what is to run until the end.
+pub fn begin(plan: SharePlan, gateway: Arc<Gateway>) -> anyhow::Result<impl Future<Output = ()>> {
+    let me = draw_router();
+    let (transport, link) = match plan.transport {
+        Transport::Mesh(config) => ("mesh", mesh(*config, me)?),
+        Transport::Redis(config) => ("redis", redis(*config, me)?),
+    };
+    let Link { outgoing, incoming, status } = link;
+    match status.listening() {
+        Some(address) => tracing::info!(router = %me, %address, "shares by {transport}"),
+        None => tracing::info!(router = %me, "shares by {transport}"),
+    }
+    let config = Config::default();
+    gateway.router().share(me, config);
+    gateway.set_carrier(Arc::new(Shown { transport, status }));
+    Ok(converse(gateway, outgoing, incoming, Duration::from_micros(config.batch_interval.0)))
+}
+
+/// Speaks at every tick, and hears in between.
+async fn converse(gateway: Arc<Gateway>, outgoing: Outbox, mut incoming: Inbox, every: Duration) {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let letters = tokio::select! {
+            // First: whoever is flooded with news must not fall silent.
+            biased;
+            _ = ticks.tick() => gateway.router().speak(gateway.now()),
+            message = incoming.recv() => {
+                // What cannot be read is counted, and is nobody's fault who could mend it now.
+                gateway.router().hear(&message.bytes, gateway.now()).unwrap_or_default()
+            }
+        };
+        letters.into_iter().for_each(|letter| post(&outgoing, letter));
+    }
+}
+
+fn post(outgoing: &Outbox, Letter { to, bytes }: Letter) {
+    let to = match to {
+        To::Everyone => warmroute_share::To::Everyone,
+        To::One(router) => warmroute_share::To::One(router),
+    };
+    // Letters are far below what a transport carries.
+    _ = outgoing.send(to, bytes);
+}
+
+impl Carrier for Shown {
+    fn carried(&self) -> Carried {
+        let traffic = self.status.traffic();
+        let neighbours = self.status.peers().iter().map(|(id, peer)| (*id, peer.address.clone())).collect();
+        Carried {
+            transport: self.transport,
+            listening: self.status.listening().map(|address| address.to_string()),
+            neighbours,
+            messages: Ways { inward: traffic.messages_in, outward: traffic.messages_out },
+            bytes: Ways { inward: traffic.bytes_in, outward: traffic.bytes_out },
+            dropped: Ways { inward: traffic.dropped_in, outward: traffic.dropped_out },
+            refused: traffic.refused,
+            reconnects: traffic.reconnects,
+            trouble: self
+                .status
+                .trouble()
+                .map(|trouble| (trouble.text, Instant::now().duration_since(trouble.at).as_secs_f64())),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `GET /peers`: the other routers, and how the conversation goes.
+
+use serde_json::{Value, json};
+use warmroute_peers::PeerView;
+
+use crate::carrier::{Carried, Ways};
+use crate::gateway::Gateway;
+
+/// The page.
+pub fn list(gateway: &Gateway) -> Value {
+    let now = gateway.now();
+    let (Some(sharing), Some(carried)) = (gateway.router.sharing(now), gateway.carried()) else {
+        return json!({"sharing": false, "peers": []});
+    };
+    json!({
+        "sharing": true,
+        "router": sharing.me.to_string(),
+        "open_requests": sharing.open,
+        "peers": sharing.peers.iter().map(|peer| peer_json(peer, &carried)).collect::<Vec<_>>(),
+        "dropped_prompts": sharing.dropped_prompts,
+        "bad_messages": sharing.bad_messages,
+        "asked_again": sharing.asked,
+        "lost_peers": sharing.lost_peers,
+        "transport": transport(&carried),
+    })
+}
+
+fn peer_json(peer: &PeerView, carried: &Carried) -> Value {
+    let place = carried.neighbours.iter().find(|(id, _)| *id == peer.id);
+    json!({
+        "router": peer.id.to_string(),
+        "address": place.map(|(_, address)| address),
+        "known_for_s": peer.known_for.as_secs_f64(),
+        "silent_for_s": peer.silent_for.as_secs_f64(),
+        "missing_batches": peer.missing,
+        "missing_for_s": peer.missing_for.as_secs_f64(),
+        "open_requests": peer.open,
+        "failing_workers": peer.failing,
+    })
+}
+
+fn transport(carried: &Carried) -> Value {
+    let ways = |ways: Ways| json!({"in": ways.inward, "out": ways.outward});
+    json!({
+        "kind": carried.transport,
+        "listening": carried.listening,
+        "connected": carried.neighbours.len(),
+        "messages": ways(carried.messages),
+        "bytes": ways(carried.bytes),
+        "dropped": ways(carried.dropped),
+        "refused": carried.refused,
+        "reconnects": carried.reconnects,
+        "last_trouble": carried.trouble.as_ref().map(|(text, ago_s)| json!({"text": text, "ago_s": ago_s})),
+    })
+}

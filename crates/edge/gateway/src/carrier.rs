@@ -1,0 +1,41 @@
+//! What carries messages between routers, as far as operators' pages show it.
+
+use warmroute_types::RouterId;
+
+/// A transport between routers. The gateway only tells about it.
+pub trait Carrier: Send + Sync {
+    /// How it goes now.
+    fn carried(&self) -> Carried;
+}
+
+/// A transport in numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Carried {
+    /// `mesh` or `redis`.
+    pub transport: &'static str,
+    /// Where others reach us, for a mesh.
+    pub listening: Option<String>,
+    /// Who is connected, and where.
+    pub neighbours: Vec<(RouterId, String)>,
+    /// Messages of others, and to others.
+    pub messages: Ways,
+    /// The same in bytes, with all that the transport adds.
+    pub bytes: Ways,
+    /// Messages that were dropped because there was no room, or nobody to take them.
+    pub dropped: Ways,
+    /// Strangers, forgeries, repetitions, and what was too large.
+    pub refused: u64,
+    /// Connections that were made again.
+    pub reconnects: u64,
+    /// What was wrong last, and how many seconds ago.
+    pub trouble: Option<(String, f64)>,
+}
+
+/// A count of both ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// To us.
+    pub inward: u64,
+    /// From us.
+    pub outward: u64,
+}

@@ -1,0 +1,103 @@
+//! How several routers act as one, written when somebody asks; nothing for a router on its own.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use warmroute_peers::PeerView;
+use warmroute_policy::Standard;
+use warmroute_router::{Router, SharingView};
+
+use crate::carrier::{Carried, Carrier, Ways};
+
+/// The conversation, and what carries it.
+pub(super) struct Peers {
+    pub router: Arc<Router<Standard>>,
+    pub carrier: Arc<OnceLock<Arc<dyn Carrier>>>,
+    /// When the router's time began.
+    pub start: Instant,
+}
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Peers")
+    }
+}
+
+/// One metric of every peer: its name and help, and how it is read.
+type Reading = (&'static str, &'static str, fn(&PeerView) -> f64);
+
+const READINGS: [Reading; 5] = [
+    ("peer_silence_seconds", "Since the router was last heard", |peer| peer.silent_for.as_secs_f64()),
+    ("peer_missing_batches", "Batches of news that it has sent and that have not come", |peer| {
+        peer.missing as f64
+    }),
+    ("peer_missing_seconds", "Since when some have been missing; 0: all is known", |peer| {
+        peer.missing_for.as_secs_f64()
+    }),
+    ("peer_requests_active", "Its requests in flight, as far as known here", |peer| peer.open as f64),
+    ("peer_failing_workers", "Workers that it finds failing", |peer| peer.failing as f64),
+];
+
+/// One count of the conversation.
+type Count = (&'static str, &'static str, fn(&SharingView, &Carried) -> u64);
+
+const COUNTS: [Count; 6] = [
+    ("sharing_lost_peers", "Routers that fell silent and were given up", |sharing, _| sharing.lost_peers),
+    ("sharing_asked_again", "Holes in the news of others that were asked for", |sharing, _| sharing.asked),
+    (
+        "sharing_dropped_prompts",
+        "Prompts that were not told because there was too much to tell",
+        |sharing, _| sharing.dropped_prompts,
+    ),
+    ("sharing_bad_messages", "Messages that could not be read", |sharing, _| sharing.bad_messages),
+    ("sharing_refused", "Strangers, forgeries, repetitions, and what was too large", |_, carried| {
+        carried.refused
+    }),
+    ("sharing_reconnects", "Connections that were made again", |_, carried| carried.reconnects),
+];
+
+/// One count of both ways.
+type Flow = (&'static str, &'static str, fn(&Carried) -> Ways);
+
+const FLOWS: [Flow; 3] = [
+    ("sharing_messages", "Messages between routers", |carried| carried.messages),
+    ("sharing_bytes", "Bytes between routers, with all that the transport adds", |carried| carried.bytes),
+    ("sharing_dropped", "Messages dropped for want of room, or of a receiver", |carried| carried.dropped),
+];
+
+impl Collector for Peers {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let now = self.start.elapsed().into();
+        let (Some(sharing), Some(carrier)) = (self.router.sharing(now), self.carrier.get()) else {
+            return Ok(());
+        };
+        let carried = carrier.carried();
+        let family =
+            encoder.encode_descriptor("peers", "Other routers that are heard", None, MetricType::Gauge)?;
+        ConstGauge::new(sharing.peers.len() as i64).encode(family)?;
+        for (name, help, read) in READINGS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for peer in &sharing.peers {
+                let labels = [("peer", peer.id.to_string())];
+                ConstGauge::new(read(peer)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        for (name, help, read) in COUNTS {
+            let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(read(&sharing, &carried)).encode(family)?;
+        }
+        for (name, help, read) in FLOWS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            let Ways { inward, outward } = read(&carried);
+            for (direction, count) in [("in", inward), ("out", outward)] {
+                ConstCounter::new(count).encode(family.encode_family(&[("direction", direction)])?)?;
+            }
+        }
+        Ok(())
+    }
+}

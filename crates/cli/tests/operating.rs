@@ -115,8 +115,11 @@ fn the_metrics_page_and_its_documentation_agree() {
     let scrap = Scrap::new("metrics");
     let record = scrap.file("trace.jsonl");
     // What is written only where it is asked for is asked for.
+    let secret = scrap.file("secret");
+    std::fs::write(&secret, "a secret of sixteen bytes and more").unwrap();
     let flags = ["--load-interval-ms", "10", "--record", &record, "--max-concurrent-requests", "9"];
-    let gateway = Gateway::over(&[engine.url()], &flags);
+    let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
+    let gateway = Gateway::over(&[engine.url()], &[&flags[..], &shared].concat());
     eventually("a load report has come", || {
         gateway.workers().pop().filter(|worker| worker["report"].is_object())
     });

@@ -1,0 +1,150 @@
+//! Several routers before the same engines, as processes that find each other.
+
+mod world;
+
+use serde_json::{Value, json};
+use world::client::{Call, chat, chat_stream, get, post};
+use world::eventually;
+use world::process::{Gateway, Process, engine};
+use world::scrap::Scrap;
+
+const HEADERS: &str = "--decision-headers";
+
+/// Three routers of one mesh, each of which was told of the first one only.
+fn mesh(engines: &[Process], scrap: &Scrap) -> Vec<Gateway> {
+    let secret = scrap.file("secret");
+    std::fs::write(&secret, "a secret that only these routers know\n").unwrap();
+    let urls: Vec<&str> = engines.iter().map(Process::url).collect();
+    let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0", HEADERS];
+    let first = Gateway::over(&urls, &shared);
+    let seed = peers(&first)["transport"]["listening"].as_str().unwrap().to_owned();
+    let others = (0..2).map(|_| {
+        let flags: Vec<&str> = shared.into_iter().chain(["--mesh-peers", &seed]).collect();
+        Gateway::over(&urls, &flags)
+    });
+    let all: Vec<Gateway> = std::iter::once(first).chain(others.collect::<Vec<_>>()).collect();
+    all.iter().for_each(|router| wait_for_peers(router, 2));
+    all
+}
+
+fn peers(router: &Gateway) -> Value {
+    get(router.admin(), "/peers").json()
+}
+
+fn wait_for_peers(router: &Gateway, count: usize) {
+    eventually("everybody is heard", || {
+        let page = peers(router);
+        let heard = page["peers"].as_array()?;
+        (heard.len() == count && heard.iter().all(|peer| peer["missing_batches"] == 0)).then_some(())
+    });
+}
+
+/// A conversation's turn, long enough to be worth following.
+fn turn(topic: &str, words: usize) -> String {
+    let text = format!("{topic} ").repeat(words);
+    json!({"model": "llama-3.1-8b", "max_tokens": 2, "messages": [{"role": "user", "content": text}]})
+        .to_string()
+}
+
+fn ask(router: &Gateway, body: &str) -> (String, u32) {
+    let answer = post(router.url(), "/v1/chat/completions", body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let cached = answer.header("x-warmroute-cached-tokens").unwrap().parse().unwrap();
+    (answer.header("x-warmroute-worker").unwrap().to_owned(), cached)
+}
+
+/// What all routers together know to be in flight, by router.
+fn in_flight(router: &Gateway) -> u64 {
+    router.workers().iter().map(|worker| worker["in_flight"].as_u64().unwrap()).sum()
+}
+
+fn follow_a_conversation(routers: &[Gateway]) {
+    for (number, topic) in
+        ["kettles", "herons", "violins", "gravel", "saffron", "lanterns"].iter().enumerate()
+    {
+        let (first, cached) = ask(&routers[number % 3], &turn(topic, 400));
+        assert_eq!(cached, 0);
+        let (next, again) = (&routers[(number + 1) % 3], &routers[(number + 2) % 3]);
+        let known = eventually("the others have heard", || {
+            let (worker, cached) = ask(next, &turn(topic, 500));
+            (cached > 0).then_some(worker)
+        });
+        assert_eq!(known, first, "{topic}: another router found it");
+        assert_eq!(ask(again, &turn(topic, 500)).0, first, "{topic}: and so did the third");
+    }
+}
+
+#[test]
+fn a_conversation_is_found_by_every_router_of_a_mesh() {
+    let engines: Vec<Process> = (0..4).map(|_| engine(&["--speed", "20"])).collect();
+    let scrap = Scrap::new("mesh");
+    let routers = mesh(&engines, &scrap);
+    follow_a_conversation(&routers);
+    let page = get(routers[0].admin(), "/metrics").text();
+    assert!(page.contains("\nwarmroute_peers 2\n"), "{page}");
+    let documentation = include_str!("../../../docs/metrics.md");
+    let undocumented: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .filter(|name| !documentation.contains(name))
+        .collect();
+    assert_eq!(undocumented, [""; 0]);
+    let text = peers(&routers[0]).to_string();
+    assert!(!text.contains("kettles") && !page.contains("kettles"));
+}
+
+#[test]
+fn a_router_that_is_killed_is_forgotten_with_all_it_had() {
+    // So slow that its requests are under way when it dies.
+    let engines: Vec<Process> = (0..2).map(|_| engine(&["--speed", "0.2"])).collect();
+    let scrap = Scrap::new("killed");
+    let mut routers = mesh(&engines, &scrap);
+    let dying = routers.remove(1);
+    let calls: Vec<Call> = (0..6)
+        .map(|_| {
+            let mut call = Call::send(
+                dying.url(),
+                "POST",
+                "/v1/chat/completions",
+                &[],
+                chat_stream("llama-3.1-8b", 400).as_bytes(),
+            );
+            call.read_until("200 OK");
+            call
+        })
+        .collect();
+    routers.iter().for_each(|router| {
+        eventually("its bookings are known", || (in_flight(router) == 6).then_some(()));
+    });
+    // With SIGKILL.
+    drop(dying);
+    let killed = std::time::Instant::now();
+    routers.iter().for_each(|router| {
+        eventually("its bookings are gone", || (in_flight(router) == 0).then_some(()));
+        wait_for_peers(router, 1);
+    });
+    println!("forgotten after {:?} (bound 2 s)", killed.elapsed());
+    drop(calls);
+    assert_eq!(post(routers[0].url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
+}
+
+#[test]
+fn routers_with_another_secret_are_strangers() {
+    let engine = engine(&[]);
+    let scrap = Scrap::new("strangers");
+    let (ours, theirs) = (scrap.file("ours"), scrap.file("theirs"));
+    std::fs::write(&ours, "a secret that only these routers know").unwrap();
+    std::fs::write(&theirs, "another secret of sixteen bytes and more").unwrap();
+    let flags = |secret| ["--share", "mesh", "--share-secret-file", secret, "--mesh-listen", "127.0.0.1:0"];
+    let first = Gateway::over(&[engine.url()], &flags(&ours));
+    let seed = peers(&first)["transport"]["listening"].as_str().unwrap().to_owned();
+    let stranger: Vec<&str> = flags(&theirs).into_iter().chain(["--mesh-peers", &seed]).collect();
+    let stranger = Gateway::over(&[engine.url()], &stranger);
+    let refused =
+        |router: &Gateway| peers(router)["transport"]["refused"].as_u64().filter(|&count| count > 0);
+    eventually("it was refused", || refused(&first));
+    assert_eq!(peers(&first)["peers"], json!([]));
+    assert_eq!(peers(&stranger)["peers"], json!([]));
+    let trouble = peers(&stranger)["transport"]["last_trouble"]["text"].to_string();
+    assert!(trouble.contains("secret"), "{trouble}");
+}

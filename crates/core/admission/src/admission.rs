@@ -155,7 +155,141 @@ mod tests {
         assert_eq!((door.waiting(Class::Normal), door.running()), (0, 0));
     }
 
+    /// What happens at a door behind which there are models, each with room for some.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Come {
+            model: usize,
+            tenant: u64,
+            class: Class,
+            cost: u32,
+        },
+        End(usize),
+        Leave(usize),
+        /// One that was let in finds no room after all.
+        Return(usize),
+        Room {
+            model: usize,
+            room: u32,
+        },
+        Limit(u32),
+        Later(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let class = prop_oneof![Just(Class::High), Just(Class::Normal), Just(Class::Low)];
+        prop_oneof![
+            4 => (0..3_usize, 0..4_u64, class, 0..500_u32)
+                .prop_map(|(model, tenant, class, cost)| Step::Come { model, tenant, class, cost }),
+            3 => (0..8_usize).prop_map(Step::End),
+            1 => (0..8_usize).prop_map(Step::Leave),
+            1 => (0..8_usize).prop_map(Step::Return),
+            1 => (0..3_usize, 0..4_u32).prop_map(|(model, room)| Step::Room { model, room }),
+            1 => (0..6_u32).prop_map(Step::Limit),
+            1 => (0..4_u64).prop_map(Step::Later),
+        ]
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    struct Guest {
+        model: usize,
+        place: Place,
+        deadline: Micros,
+    }
+
+    /// The door, and what a driver would know of those before it and behind it.
+    struct House {
+        door: Admission<usize>,
+        room: [u32; 3],
+        limit: u32,
+        waiting: std::collections::BTreeMap<usize, Guest>,
+        inside: Vec<(usize, Guest)>,
+        now: Micros,
+        guests: usize,
+    }
+
+    impl House {
+        fn take(&mut self, step: Step) {
+            match step {
+                Step::Come { model, tenant, class, cost } => self.come(model, Ask { class, tenant, cost }),
+                Step::End(n) if n < self.inside.len() => {
+                    self.inside.swap_remove(n);
+                    self.door.end(self.now);
+                }
+                Step::Return(n) if n < self.inside.len() => {
+                    let (id, guest) = self.inside.swap_remove(n);
+                    self.room[guest.model] = 0;
+                    self.door.wait_again(guest.place, id, guest.deadline);
+                    self.waiting.insert(id, guest);
+                }
+                Step::Leave(n) => {
+                    let Some((&id, &guest)) = self.waiting.iter().nth(n) else { return };
+                    self.waiting.remove(&id);
+                    assert_eq!(self.door.leave(guest.place), Some(id), "he is still there to be taken out");
+                }
+                Step::Room { model, room } => self.room[model] = room,
+                Step::Limit(limit) => {
+                    self.limit = limit;
+                    self.door.set_config(Config { running_max: limit, ..CONFIG });
+                }
+                Step::Later(s) => self.now = self.now + Micros::from_secs(s),
+                _ => {}
+            }
+        }
+
+        fn come(&mut self, model: usize, ask: Ask) {
+            let (id, deadline) = (self.guests, self.now + CONFIG.wait_max);
+            self.guests += 1;
+            if let Some(place) = self.door.enter(ask, || self.room[model] > 0) {
+                self.room[model] -= 1;
+                self.inside.push((id, Guest { model, place, deadline }));
+            } else if let Ok(place) = self.door.wait(ask, id, self.now) {
+                self.waiting.insert(id, Guest { model, place, deadline });
+            }
+        }
+
+        /// Lets in whoever may come, as a driver does after everything that happens.
+        fn let_in(&mut self) {
+            let (waiting, room, now) = (&mut self.waiting, &mut self.room, self.now);
+            while let Some(id) = self.door.next(now, |id| room[waiting[id].model] > 0) {
+                let guest = waiting.remove(&id).expect("nobody is let in twice");
+                assert!(guest.deadline > now, "nobody is let in late");
+                room[guest.model] -= 1;
+                self.inside.push((id, guest));
+            }
+        }
+    }
+
+    const CONFIG: Config = Config { running_max: 3, waiting_max: 12, wait_max: Micros::from_secs(5) };
+
     proptest! {
+        /// Whatever happens, nobody waits for whom there is room, and those inside are counted rightly: a wake-up that were lost
+        /// or a place that were leaked would show.
+        #[test]
+        fn nobody_waits_for_whom_there_is_room(steps in prop::collection::vec(step(), 1..300)) {
+            let mut house = House {
+                door: Admission::new(CONFIG),
+                room: [1; 3],
+                limit: CONFIG.running_max,
+                waiting: Default::default(),
+                inside: Vec::new(),
+                now: Micros::ZERO,
+                guests: 0,
+            };
+            for step in steps {
+                let inside = house.inside.len();
+                house.take(step);
+                house.let_in();
+                prop_assert_eq!(house.door.running() as usize, house.inside.len());
+                let is_full = house.limit > 0 && house.inside.len() >= house.limit as usize;
+                // A limit that was lowered sends nobody away, but lets nobody in either.
+                prop_assert!(house.limit == 0 || house.inside.len() <= inside.max(house.limit as usize));
+                house.waiting.retain(|_, guest| guest.deadline > house.now);
+                let waits_in_vain = |guest: &Guest| !is_full && house.room[guest.model] > 0;
+                prop_assert!(!house.waiting.values().any(waits_in_vain), "{:?}", house.waiting);
+            }
+        }
+
         /// Never more than may be are under way, and as soon as one ends who may wait comes in.
         #[test]
         fn the_limit_holds_and_no_room_is_left_unused(steps in prop::collection::vec(0..3_u8, 1..300), max in 1..6_u32) {

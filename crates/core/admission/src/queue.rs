@@ -77,6 +77,8 @@ struct Waiting<T> {
 struct Tenant {
     /// Where the work that it has asked for so far ends.
     finish: u64,
+    /// Where the last of its requests stands. What is given back to it lets it begin earlier, but not before its own.
+    last_start: u64,
     waiting: u32,
 }
 
@@ -142,6 +144,7 @@ impl<T> Queue<T> {
         let waiting = line.take(place.key)?;
         self.len -= 1;
         line.charge(place.tenant, -i64::from(place.cost));
+        line.forget_if_many();
         Some(waiting.item)
     }
 
@@ -186,6 +189,8 @@ impl<T> Queue<T> {
         let work = line.tenants.entry(tenant).or_default();
         let start = work.finish.max(line.served);
         work.finish = start.saturating_add(cost.into());
+        let start = if work.waiting > 0 { start.max(work.last_start) } else { start };
+        work.last_start = start;
         self.arrivals += 1;
         Place { class, tenant, cost, key: (start, self.arrivals) }
     }
@@ -218,6 +223,7 @@ impl<T> Line<T> {
             let late = self.take(*key);
             late.iter().for_each(|late| self.charge(late.tenant, -i64::from(late.cost)));
         });
+        self.forget_if_many();
         late.len()
     }
 
@@ -340,6 +346,31 @@ mod tests {
         assert!(queue.lines[Class::Normal as usize].tenants.len() <= TENANTS_MAX + 1);
     }
 
+    /// Nobody is let in meanwhile: an outage must not fill the memory with everybody who came and left.
+    #[test]
+    fn tenants_who_leave_are_not_remembered_for_ever_either() {
+        let mut queue: Queue<()> = Queue::new(10);
+        for tenant in 0..50_000 {
+            let place = queue.push(ask(tenant, 100), Micros::from_secs(tenant), ()).unwrap();
+            if tenant % 2 == 0 {
+                queue.remove(place).unwrap();
+            } else {
+                assert!(queue.pop(NEVER, |_| false).is_none(), "it is late, and dropped");
+            }
+        }
+        assert!(queue.lines[Class::Normal as usize].tenants.len() <= TENANTS_MAX + 1);
+    }
+
+    #[test]
+    fn what_is_given_back_lets_nobody_before_his_own_earlier_requests() {
+        let mut queue = Queue::new(100);
+        let large = queue.push(ask(1, 1_000), NEVER, 'L').unwrap();
+        "ab".chars().for_each(|item| _ = queue.push(ask(1, 10), NEVER, item).unwrap());
+        queue.remove(large).unwrap();
+        queue.push(ask(1, 10), NEVER, 'c').unwrap();
+        assert_eq!(all(&mut queue), ['a', 'b', 'c']);
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Push { class: Class, tenant: u64, cost: u32, deadline_s: u64 },
@@ -415,6 +446,32 @@ mod tests {
                 given[tenant as usize] += i64::from(cost);
                 let spread = given.iter().max().unwrap() - given.iter().min().unwrap();
                 prop_assert!(spread <= 2 * 1_000, "{given:?}");
+            }
+        }
+
+        /// Whatever was given back to a tenant or charged after the fact: in one class its requests are let in as they came.
+        #[test]
+        fn a_tenant_is_served_in_the_order_in_which_it_came(steps in prop::collection::vec((step(), 0..2_000_u32), 1..300)) {
+            let mut queue = Queue::new(1_000);
+            let (mut next, mut places) = (0_usize, Vec::<(Place, usize)>::new());
+            let mut last = BTreeMap::new();
+            for (step, cost_after) in steps {
+                match step {
+                    Step::Push { class, tenant, cost, .. } => {
+                        let place = queue.push(Ask { class, tenant, cost }, NEVER, (class, tenant, next)).unwrap();
+                        places.push((place, next));
+                        next += 1;
+                    }
+                    Step::Pop => {
+                        let Some((class, tenant, item)) = queue.pop(Micros::ZERO, |_| true) else { continue };
+                        let before = last.insert((class, tenant), item);
+                        prop_assert!(before < Some(item), "{item} was let in after {before:?}");
+                        let at = places.iter().position(|(_, other)| *other == item).unwrap();
+                        queue.correct(places.swap_remove(at).0, cost_after);
+                    }
+                    Step::Remove(n) if n < places.len() => _ = queue.remove(places.swap_remove(n).0).unwrap(),
+                    _ => {}
+                }
             }
         }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use warmroute_types::{Micros, WorkerId};
 
+use crate::desk::Trial;
 use crate::pace::Turn;
 use crate::{Effort, Fleet};
 
@@ -27,14 +28,8 @@ pub struct Booking {
     work: Work,
     turn: Turn,
     prefill: Prefill,
-    trial: Trial,
-}
-
-/// Whether a request finds out if its worker has recovered.
-#[derive(PartialEq)]
-enum Trial {
-    No,
-    Yes,
+    /// Where it finds out whether its worker has recovered.
+    trial: Option<Trial>,
 }
 
 #[derive(PartialEq)]
@@ -47,9 +42,7 @@ impl Booking {
     /// Puts `work` on the worker's desk.
     pub fn make(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
         let mut booking = Booking::elsewhere(fleet, worker, work, now);
-        if fleet.desk(worker).begin_trial() {
-            booking.trial = Trial::Yes;
-        }
+        booking.trial = fleet.desk(worker).begin_trial();
         booking
     }
 
@@ -57,7 +50,7 @@ impl Booking {
     pub fn elsewhere(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
         fleet.desk(worker).book(work);
         let turn = fleet.pace(worker).book(work.effort, fleet.prefill_ms(worker, &work.effort), now);
-        Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending, trial: Trial::No }
+        Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending, trial: None }
     }
 
     /// Whose desk it is on.
@@ -65,9 +58,9 @@ impl Booking {
         self.worker
     }
 
-    /// Whether its answer tells if its worker has recovered.
+    /// Whether its answer tells, now, if its worker has recovered.
     pub(crate) fn is_trial(&self) -> bool {
-        self.trial == Trial::Yes
+        self.trial.is_some_and(|trial| self.fleet.desk(self.worker).is_tried_by(trial))
     }
 
     /// The first token came: the prompt has been computed, and its worker's pace is learned from it. Saying it twice changes
@@ -102,8 +95,8 @@ impl Drop for Booking {
         if self.release_prefill() {
             self.fleet.pace(self.worker).release(self.turn);
         }
-        if self.trial == Trial::Yes {
-            self.fleet.desk(self.worker).end_trial();
+        if let Some(trial) = self.trial {
+            self.fleet.desk(self.worker).end_trial(trial);
         }
         self.fleet.desk(self.worker).release_request(self.work);
     }

@@ -45,9 +45,21 @@ pub(crate) struct Desk {
     pub(crate) believed: Believed,
 }
 
-/// A worker in state `Recovering` that has its one request. The state is the token: whoever turns the one into the other
-/// brings the trial.
+/// From here on: a worker in state `Recovering` that has its one request. The state is the token: whoever turns the one into the
+/// other brings the trial, and only who has the token ends it.
 const TRIED: u8 = 5;
+
+/// A trial of a recovering worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trial(u8);
+
+impl Trial {
+    /// Trials that follow each other are told apart by the booking that brings them: a slow one may outlive the recovery that it
+    /// was for, and must not end another's.
+    fn of_booking(number: u32) -> Trial {
+        Trial(TRIED + (number % u32::from(u8::MAX - TRIED)) as u8)
+    }
+}
 
 /// All KV blocks.
 const WHOLE: f32 = u16::MAX as f32;
@@ -114,7 +126,7 @@ impl Desk {
             1 => WorkerState::Ready,
             2 => WorkerState::Unhealthy,
             3 => WorkerState::Draining,
-            4 | TRIED => WorkerState::Recovering,
+            4 | TRIED.. => WorkerState::Recovering,
             _ => WorkerState::Starting,
         }
     }
@@ -126,15 +138,20 @@ impl Desk {
         }
     }
 
-    /// Takes the trial of a recovering worker; false where there is none to take.
-    pub(crate) fn begin_trial(&self) -> bool {
-        let free = WorkerState::Recovering as u8;
-        self.state.compare_exchange(free, TRIED, Relaxed, Relaxed).is_ok()
+    /// Takes the trial of a recovering worker; `None` where there is none to take.
+    pub(crate) fn begin_trial(&self) -> Option<Trial> {
+        let (free, trial) = (WorkerState::Recovering as u8, Trial::of_booking(self.bookings()));
+        self.state.compare_exchange(free, trial.0, Relaxed, Relaxed).is_ok().then_some(trial)
+    }
+
+    /// Whether this is the trial that is under way.
+    pub(crate) fn is_tried_by(&self, trial: Trial) -> bool {
+        self.state.load(Relaxed) == trial.0
     }
 
     /// The trial is over. Where it has shown something, the state is another by now.
-    pub(crate) fn end_trial(&self) {
-        _ = self.state.compare_exchange(TRIED, WorkerState::Recovering as u8, Relaxed, Relaxed);
+    pub(crate) fn end_trial(&self, trial: Trial) {
+        _ = self.state.compare_exchange(trial.0, WorkerState::Recovering as u8, Relaxed, Relaxed);
     }
 
     /// The worker is to be left alone until then; a later time that it asked for before stands.
@@ -246,7 +263,7 @@ impl Desk {
         let Belief { view, trust, life } = self.believed.get();
         DeskView {
             state: self.state(),
-            is_tried: self.state.load(Relaxed) == TRIED,
+            is_tried: self.state.load(Relaxed) >= TRIED,
             rests_until: Micros(u64::from(self.rests_until.load(Relaxed)) * TENTH),
             in_flight: self.in_flight(),
             prefill_tokens: self.prefill_tokens.load(Relaxed),

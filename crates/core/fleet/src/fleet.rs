@@ -486,6 +486,26 @@ mod tests {
     }
 
     #[test]
+    fn a_trial_of_another_time_does_not_make_room_for_a_second_one() {
+        let (fleet, worker) = ready();
+        let book = || Booking::make(&fleet, worker.id, WORK, Micros(5));
+        let is_free = || fleet.desk_view(worker.id).takes_requests();
+        let recover = |at: Micros| {
+            (0..3).for_each(|_| _ = fleet.failed(&worker, at));
+            fleet.probed(&worker, ProbeResult::Answered, at + PAUSE);
+        };
+        recover(Micros::ZERO);
+        let slow = book();
+        recover(PAUSE);
+        let trial = book();
+        fleet.answered(&worker, &slow, Answer::Whole);
+        drop(slow);
+        assert!(!is_free(), "it was sent before the worker failed again");
+        drop(trial);
+        assert!(is_free());
+    }
+
+    #[test]
     fn a_rest_lasts_as_long_as_was_asked_for_and_a_newcomer_has_none() {
         let (fleet, worker) = ready();
         let rests = |ms| fleet.desk_view(worker.id).rests(Micros::from_millis(ms));
@@ -550,7 +570,91 @@ mod tests {
         })
     }
 
+    /// What happens to one worker.
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Book,
+        /// One of its requests is answered, as far as that, or its client leaves.
+        Answered(usize, Option<Answer>),
+        Failed(usize),
+        Probed(ProbeResult),
+        Later(u64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let answer = prop_oneof![Just(None), Just(Some(Answer::Begun)), Just(Some(Answer::Whole))];
+        let probe = prop_oneof![4 => Just(ProbeResult::Answered), 1 => Just(ProbeResult::Failed)];
+        prop_oneof![
+            3 => Just(Event::Book),
+            2 => (0..8_usize, answer).prop_map(|(n, answer)| Event::Answered(n, answer)),
+            2 => (0..8_usize).prop_map(Event::Failed),
+            2 => probe.prop_map(Event::Probed),
+            1 => (0..1_500_u64).prop_map(Event::Later),
+        ]
+    }
+
+    /// One worker, and the bookings on it, each with whether it is the trial of this recovery.
+    struct Watched {
+        fleet: Arc<Fleet>,
+        worker: Arc<Worker>,
+        bookings: Vec<(Booking, bool)>,
+        now: Micros,
+    }
+
+    impl Watched {
+        fn see(&mut self, event: Event) {
+            match event {
+                // A router sends nothing to a worker that takes nothing.
+                Event::Book if self.view().takes_requests() => {
+                    let is_trial = self.view().state == WorkerState::Recovering;
+                    let booking = Booking::make(&self.fleet, self.worker.id, WORK, self.now);
+                    self.bookings.push((booking, is_trial));
+                }
+                Event::Answered(n, answer) if n < self.bookings.len() => {
+                    answer
+                        .iter()
+                        .for_each(|&answer| self.fleet.answered(&self.worker, &self.bookings[n].0, answer));
+                    if answer != Some(Answer::Begun) {
+                        self.bookings.swap_remove(n);
+                    }
+                }
+                Event::Failed(n) if n < self.bookings.len() => {
+                    self.fleet.failed(&self.worker, self.now);
+                    self.bookings.swap_remove(n);
+                }
+                Event::Probed(result) => _ = self.fleet.probed(&self.worker, result, self.now),
+                Event::Later(ms) => self.now = self.now + Micros::from_millis(ms),
+                _ => {}
+            }
+            if self.view().state != WorkerState::Recovering {
+                self.bookings.iter_mut().for_each(|(_, is_trial)| *is_trial = false);
+            }
+        }
+
+        fn view(&self) -> DeskView {
+            self.fleet.desk_view(self.worker.id)
+        }
+    }
+
     proptest! {
+        /// Whatever happens in whatever order: a worker that may have recovered has one request to show it, and another one only
+        /// when that has ended. Answers, refusals among them, and clients that leave never take a worker out.
+        #[test]
+        fn one_request_at_most_finds_out_and_only_failures_take_a_worker_out(events in prop::collection::vec(event(), 1..300)) {
+            let (fleet, worker) = ready();
+            let mut watched = Watched { fleet, worker, bookings: Vec::new(), now: Micros::ZERO };
+            for event in events {
+                let before = watched.view().state;
+                watched.see(event);
+                let after = watched.view();
+                let trials = watched.bookings.iter().filter(|(_, is_trial)| *is_trial).count();
+                prop_assert!(trials <= 1);
+                prop_assert_eq!(after.is_tried, trials == 1);
+                let went_out = before != WorkerState::Unhealthy && after.state == WorkerState::Unhealthy;
+                prop_assert!(!went_out || matches!(event, Event::Failed(_) | Event::Probed(ProbeResult::Failed)));
+            }
+        }
+
         /// Whatever happens in whatever order: desks hold exactly the live bookings, and no two workers share a seat.
         #[test]
         fn load_is_the_sum_of_live_bookings(steps in prop::collection::vec(step(), 1..200)) {

@@ -155,9 +155,14 @@ impl Door {
     /// Lets the next one in for whom there is room.
     pub(crate) fn let_in(&self, gateway: &Gateway) {
         let has_room = |waiter: &Waiter| vacancy(gateway, &waiter.asked) != Vacancy::Full;
-        let next = self.admission.lock().next(gateway.now(), has_room);
-        // If he has just left, his leaving gives the place back.
-        next.into_iter().for_each(|waiter| _ = waiter.call.send(()));
+        loop {
+            let next = self.admission.lock().next(gateway.now(), has_room);
+            if next.is_none_or(|waiter| waiter.call.send(()).is_ok()) {
+                return;
+            }
+            // He has just left, and will not hear it: his place is the next one's.
+            self.admission.lock().end(gateway.now());
+        }
     }
 }
 
@@ -214,8 +219,8 @@ async fn admit(
 /// Waits to be called.
 async fn wait(gateway: &Arc<Gateway>, stay: Stay, called: oneshot::Receiver<()>) -> Result<Stay, Refusal> {
     let since = gateway.now();
-    let leaving = Leaving { gateway, place: Some(stay.place) };
-    let outcome = tokio::time::timeout(stay.deadline.since(since).into(), called).await;
+    let mut leaving = Leaving { gateway, place: Some(stay.place), called };
+    let outcome = tokio::time::timeout(stay.deadline.since(since).into(), &mut leaving.called).await;
     gateway.door.waits_s.observe(gateway.now().since(since).as_secs_f64());
     match outcome {
         Ok(Ok(())) => {
@@ -240,6 +245,7 @@ fn too_late(gateway: &Gateway) -> Refusal {
 struct Leaving<'a> {
     gateway: &'a Arc<Gateway>,
     place: Option<Place>,
+    called: oneshot::Receiver<()>,
 }
 
 impl Leaving<'_> {
@@ -251,9 +257,13 @@ impl Leaving<'_> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let Some(place) = self.place else { return };
-        let left = self.gateway.door.admission.lock().leave(place);
-        if left.is_none() {
-            // He had just been let in: somebody else may come instead.
+        if self.gateway.door.admission.lock().leave(place).is_some() {
+            return;
+        }
+        // He is out of the queue: let in, or dropped because his time was over, and only the first has a place to give back. Who has
+        // not called him yet finds the line closed, and gives it to another.
+        self.called.close();
+        if self.called.try_recv().is_ok() {
             self.gateway.door.admission.lock().end(self.gateway.now());
             self.gateway.let_in();
         }
@@ -295,5 +305,66 @@ impl Drop for Permit {
             self.gateway.door.admission.lock().end(self.gateway.now());
             self.gateway.let_in();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use warmroute_policy::Standard;
+    use warmroute_router::Router;
+
+    use crate::Config;
+
+    /// A gateway that takes one request at a time.
+    fn gateway() -> Arc<Gateway> {
+        let policy: Standard = "random".parse().unwrap();
+        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
+        let door = DoorConfig { running_max: 1, ..DoorConfig::default() };
+        Gateway::new(router, Config { door, ..Config::default() }, None).unwrap()
+    }
+
+    async fn come(gateway: &Arc<Gateway>) -> Result<Option<Permit>, Refusal> {
+        enter(gateway, &gateway.config().door, &HeaderMap::new(), None, &Arc::default()).await
+    }
+
+    /// How many are in, and how many wait.
+    fn counts(gateway: &Gateway) -> (u32, usize) {
+        (gateway.door.counts().0, gateway.door.waiting())
+    }
+
+    #[tokio::test]
+    async fn one_who_was_called_and_leaves_without_hearing_it_gives_his_place_back() {
+        let gateway = gateway();
+        let first = come(&gateway).await.unwrap();
+        {
+            let mut second = pin!(come(&gateway));
+            poll_fn(|cx| Poll::Ready(assert!(second.as_mut().poll(cx).is_pending()))).await;
+            drop(first);
+            assert_eq!(counts(&gateway), (1, 0), "the second one has been called");
+        }
+        assert_eq!(counts(&gateway), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn one_whose_time_is_over_and_who_leaves_has_no_place_to_give_back() {
+        let gateway = gateway();
+        let _first = come(&gateway).await.unwrap();
+        {
+            let mut second = pin!(come(&gateway));
+            poll_fn(|cx| Poll::Ready(assert!(second.as_mut().poll(cx).is_pending()))).await;
+            let mut admission = gateway.door.admission.lock();
+            admission.set_config(warmroute_admission::Config {
+                running_max: 2,
+                waiting_max: 9,
+                wait_max: Micros(0),
+            });
+            assert!(admission.next(Micros(u64::MAX), |_| true).is_none(), "he is dropped, late");
+        }
+        assert_eq!(counts(&gateway), (1, 0), "the first one is still in");
     }
 }

@@ -30,10 +30,11 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 /// Removes what belongs to the connection, also what its `Connection` header names.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(header::CONNECTION) {
-        let named: Vec<HeaderValue> = headers.get_all(header::CONNECTION).iter().cloned().collect();
-        let names =
-            named.iter().flat_map(|value| value.to_str().unwrap_or_default().split(',')).map(str::trim);
-        names.filter(|name| !name.is_empty()).for_each(|name| _ = headers.remove(name));
+        // As bytes: one odd byte in such a list must not save what else it names.
+        let values = headers.get_all(header::CONNECTION).into_iter().map(HeaderValue::as_bytes);
+        let names = values.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+        let names: Vec<HeaderName> = names.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+        names.iter().for_each(|name| _ = headers.remove(name));
     }
     HOP_BY_HOP.iter().for_each(|name| _ = headers.remove(name));
 }
@@ -180,6 +181,15 @@ mod tests {
         assert_eq!(headers, map(&[("authorization", "Bearer k"), ("x-request-id", "id-1")]));
         towards_worker(&mut trusting, Api::Chat, &id, Forwarded::Pass);
         assert!(trusting.contains_key("x-forwarded-for") && !trusting.contains_key("x-warmroute-worker"));
+    }
+
+    #[test]
+    fn an_odd_byte_saves_nothing_that_the_connection_names() {
+        let mut headers = map(&[("x-secret-hop", "1"), ("x-other", "1")]);
+        let odd = HeaderValue::from_bytes(b"\xff, X-Secret-Hop").unwrap();
+        headers.insert(header::CONNECTION, odd);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(headers, map(&[("x-other", "1")]));
     }
 
     #[test]

@@ -228,12 +228,25 @@ async fn answer(
 
 /// Whether a client may ask a worker for this path. One with dots in it may mean another path to the worker than to us.
 pub(crate) fn is_for_clients(path: &str) -> bool {
-    let plain = percent_decoded(path);
+    let plain = decoded_out(path);
     let has_dots = plain.split(['/', '\\']).any(|segment| segment == "." || segment == "..");
     // Whoever stands before the worker may merge slashes.
     let is_odd = plain.contains("//") || plain.contains(char::is_control);
     let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
     is_offered && !has_dots && !is_odd && !STEERING_PATHS.contains(&plain.trim_end_matches('/'))
+}
+
+/// The path as the most eager reader on its way would have it: decoded until nothing is encoded any more. Each time it is
+/// shorter, so there is an end.
+fn decoded_out(path: &str) -> String {
+    let mut plain = percent_decoded(path);
+    while plain.contains('%') {
+        match percent_decoded(&plain) {
+            decoded if decoded == plain => break,
+            decoded => plain = decoded,
+        }
+    }
+    plain
 }
 
 /// For load balancers in front of us: can a request be served?
@@ -265,6 +278,9 @@ mod tests {
             "/v1/%2e%2e/fault",
             "/v1/..%2ffault",
             "/v1/.%2E/x",
+            "/v1/%252e%252e/fault",
+            "/v1/%25252e./fault",
+            "/v1/load%255Flora_adapter",
             "/v1/..%5cfault",
             "/v1/load_lora_adapter",
             "/v1/unload_lora_adapter/",

@@ -56,7 +56,9 @@ impl UsageWatch {
     /// What the answer says last of each number, if it counts its prompt at all.
     pub(crate) fn read(&self) -> Option<Usage> {
         let mut output_tokens = None;
-        for said in said_in(&self.tail).chain(said_in(&self.head)) {
+        // More may be kept, by how the reads fell; before a long read something may even be missing from it.
+        let tail = &self.tail[self.tail.len().saturating_sub(TAIL_BYTES)..];
+        for said in said_in(tail).chain(said_in(&self.head)) {
             output_tokens = output_tokens.or(said.completion_tokens);
             if let Some(usage) = said.usage() {
                 return Some(Usage { output_tokens: output_tokens.unwrap_or(0), ..usage });
@@ -93,11 +95,23 @@ impl Said {
     }
 }
 
-/// Takes the event out of a stream that we asked for and the client did not: the one with usage and no choices.
+/// Takes the event out of a stream that we asked for and the client did not: the one with usage and no choices. What it takes out
+/// depends on the bytes alone, not on how they were cut.
 #[derive(Debug, Default)]
 pub(crate) struct UsageEvents {
     /// The beginning of an event whose end has not come.
     begun: Vec<u8>,
+    under_way: Event,
+}
+
+/// What is known of an event whose end has not come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Event {
+    /// It is held back from its beginning on.
+    #[default]
+    Held,
+    /// It is too long to be ours: its beginning has been passed on, and the rest follows whatever it says.
+    Passing,
 }
 
 /// A longer event than this is not ours, and is not held back until its end.
@@ -106,40 +120,64 @@ const EVENT_BYTES_MAX: usize = 64 << 10;
 impl UsageEvents {
     /// What the client is to see of this chunk. Nearly always that is the chunk itself, uncopied.
     pub(crate) fn strip(&mut self, chunk: Bytes) -> Bytes {
-        if self.begun.is_empty() && ends_an_event(&chunk) && !may_be_ours(&chunk) {
+        let is_between = self.begun.is_empty() && self.under_way == Event::Held;
+        if is_between && ends_an_event(&chunk) && !may_be_ours(&chunk) {
             return chunk;
         }
         self.begun.extend_from_slice(&chunk);
         let mut seen = Vec::with_capacity(self.begun.len());
         let mut at = 0;
-        while let Some(end) = event_end(&self.begun[at..]) {
+        while let Some(end) = event_end(&self.begun[at..], self.under_way) {
             let event = &self.begun[at..at + end];
-            if !(may_be_ours(event) && carries_usage(event)) {
+            if self.under_way == Event::Passing || !is_ours(event) {
                 seen.extend_from_slice(event);
             }
+            self.under_way = Event::Held;
             at += end;
         }
         self.begun.drain(..at);
-        if self.begun.len() > EVENT_BYTES_MAX {
-            seen.append(&mut self.begun);
-        }
+        self.pass_if_long(&mut seen);
         Bytes::from(seen)
+    }
+
+    fn pass_if_long(&mut self, seen: &mut Vec<u8>) {
+        if self.under_way == Event::Passing || self.begun.len() > EVENT_BYTES_MAX {
+            self.under_way = Event::Passing;
+            // What may be the beginning of its end is needed to see the end.
+            let kept = [&b"\n\r"[..], b"\n"].into_iter().find(|end| self.begun.ends_with(end));
+            let passed = self.begun.len() - kept.map_or(0, <[u8]>::len);
+            seen.extend(self.begun.drain(..passed));
+        }
     }
 
     /// What is left when the stream ends in the middle of an event.
     pub(crate) fn rest(&mut self) -> Option<Bytes> {
-        let rest = std::mem::take(&mut self.begun);
+        let rest = std::mem::take(self).begun;
         (!rest.is_empty()).then(|| Bytes::from(rest))
     }
 }
 
-/// Where the first event ends: after an empty line, whichever way lines are ended.
-fn event_end(bytes: &[u8]) -> Option<usize> {
-    memchr::memchr_iter(b'\n', bytes).find_map(|at| match &bytes[at + 1..] {
-        [b'\n', ..] => Some(at + 2),
-        [b'\r', b'\n', ..] => Some(at + 3),
+/// Where the first event ends: after an empty line, whichever way lines are ended. Where one begins, an empty line is an event
+/// by itself.
+fn event_end(bytes: &[u8], under_way: Event) -> Option<usize> {
+    if under_way == Event::Held
+        && let Some(end) = empty_line(bytes)
+    {
+        return Some(end);
+    }
+    memchr::memchr_iter(b'\n', bytes).find_map(|at| empty_line(&bytes[at + 1..]).map(|end| at + 1 + end))
+}
+
+fn empty_line(bytes: &[u8]) -> Option<usize> {
+    match bytes {
+        [b'\n', ..] => Some(1),
+        [b'\r', b'\n', ..] => Some(2),
         _ => None,
-    })
+    }
+}
+
+fn is_ours(event: &[u8]) -> bool {
+    event.len() <= EVENT_BYTES_MAX && may_be_ours(event) && carries_usage(event)
 }
 
 fn ends_an_event(chunk: &[u8]) -> bool {
@@ -241,6 +279,52 @@ mod tests {
         assert_eq!(events.rest(), None);
         let long = Bytes::from(vec![b'x'; EVENT_BYTES_MAX + 1]);
         assert_eq!(events.strip(long.clone()), long);
+    }
+
+    /// The same bytes in two reads, cut there.
+    fn stripped(stream: &[u8], cut: usize) -> Vec<u8> {
+        let mut events = UsageEvents::default();
+        let [first, second] = [&stream[..cut], &stream[cut..]].map(Bytes::copy_from_slice);
+        [&events.strip(first)[..], &events.strip(second), &events.rest().unwrap_or_default()].concat()
+    }
+
+    #[test]
+    fn empty_lines_before_our_event_are_not_ours() {
+        let stream = format!("\n\r\n\n{STREAM}");
+        let expected = stripped(stream.as_bytes(), 0);
+        assert!(expected.starts_with(b"\n\r\n\ndata: {\"choices\":[{"));
+        for cut in 0..=stream.len() {
+            assert_eq!(stripped(stream.as_bytes(), cut), expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_long_event_is_not_taken_for_ours() {
+        let long = [&vec![b'x'; EVENT_BYTES_MAX + 9], &b"\"choices\":[],\"usage\":{\n"[..]].concat();
+        let stream = [&long, &b"\r\n"[..], STREAM.as_bytes()].concat();
+        let expected = stripped(&stream, 0);
+        assert!(expected.starts_with(&long) && !expected.ends_with(STREAM.as_bytes()));
+        for cut in EVENT_BYTES_MAX..=stream.len() {
+            assert!(stripped(&stream, cut) == expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn usage_is_read_alike_however_long_the_reads_are() {
+        let usage = br#""usage":{"prompt_tokens":9}"#;
+        let stream = [&usage[..], &[b' '; TAIL_BYTES]].concat();
+        let stream = [&[b' '; HEAD_BYTES], &stream[..], b"x"].concat();
+        assert_eq!(read(&[&stream]), None);
+        assert_eq!(
+            stream
+                .chunks(100)
+                .fold(UsageWatch::default(), |mut watch, part| {
+                    watch.see(part);
+                    watch
+                })
+                .read(),
+            None
+        );
     }
 
     #[test]

@@ -88,6 +88,9 @@ pub struct Sources {
 /// Memory that a span of the index takes, about.
 const BYTES_PER_SPAN: usize = 32;
 
+/// Ten years: whoever writes a longer time has slipped, and a deadline made of it would be beyond what clocks count.
+const SECS_MAX: u64 = 10 * 365 * 86_400;
+
 /// More threads than any machine has cores.
 const THREADS_MAX: usize = 1_024;
 
@@ -115,6 +118,9 @@ impl Plan {
         anyhow::ensure!(filled(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
         for (name, value) in positive(&options) {
             anyhow::ensure!(value > 0, "{name} must be at least 1");
+        }
+        for (name, value) in times(&options) {
+            anyhow::ensure!(value <= SECS_MAX, "{name} must be at most {SECS_MAX}");
         }
         anyhow::ensure!(
             filled(health.health_check_endpoint.as_ref()).starts_with('/'),
@@ -180,6 +186,17 @@ fn positive(options: &Options) -> [(&'static str, u64); 14] {
         ("worker-kv-tokens", filled(options.cache.worker_kv_tokens)),
         ("prefix-token-count", filled(routing.prefix_token_count).into()),
     ]
+}
+
+/// Times, of which those that may be zero are not among the positive.
+fn times(options: &Options) -> impl Iterator<Item = (&'static str, u64)> {
+    let is_time = |(name, _): &(&str, u64)| name.ends_with("-secs") || name.ends_with("-ms");
+    positive(options).into_iter().filter(is_time).chain([
+        ("drain-timeout-secs", filled(options.server.drain_timeout_secs)),
+        ("queue-timeout-secs", filled(options.admission.queue_timeout_secs)),
+        ("request-timeout-secs", filled(options.timeouts.request_timeout_secs)),
+        ("presumed-ttl-secs", filled(options.cache.presumed_ttl_secs)),
+    ])
 }
 
 /// A policy by its name, with its defaults.
@@ -448,6 +465,9 @@ mod tests {
             ("[requests]\nmax-payload-size = 0", "max-payload-size"),
             ("[health]\nhealth-failure-threshold = 0", "health-failure-threshold"),
             ("[timeouts]\nfirst-byte-timeout-secs = 0", "first-byte-timeout-secs must be at least 1"),
+            ("[timeouts]\nidle-timeout-secs = 9223372036854775807", "idle-timeout-secs must be at most"),
+            ("[admission]\nqueue-timeout-secs = 400000000", "queue-timeout-secs must be at most"),
+            ("[cache]\npresumed-ttl-secs = 9223372036854775807", "presumed-ttl-secs must be at most"),
             ("[admission]\npriority-header = \"no header\"", "priority-header"),
             ("[health]\nload-interval-ms = 0", "load-interval-ms must be at least 1"),
             ("[health]\nhealth-check-endpoint = \"health\"", "begin with /"),

@@ -15,9 +15,9 @@ impl Micros {
     /// No time at all, and the beginning of time.
     pub const ZERO: Micros = Micros(0);
 
-    /// Whole milliseconds.
+    /// Whole milliseconds; more than there is room for are as many as there is.
     pub const fn from_millis(ms: u64) -> Micros {
-        Micros(ms * 1_000)
+        Micros(ms.saturating_mul(1_000))
     }
 
     /// Milliseconds with a fraction; negative and non-finite values are zero.
@@ -25,9 +25,9 @@ impl Micros {
         Micros((ms * 1_000.0).round() as u64)
     }
 
-    /// Whole seconds.
+    /// Whole seconds; more than there is room for are as many as there is.
     pub const fn from_secs(s: u64) -> Micros {
-        Micros(s * 1_000_000)
+        Micros(s.saturating_mul(1_000_000))
     }
 
     /// How long after `earlier` this is; zero when time seems to have stepped back.
@@ -80,6 +80,12 @@ mod tests {
     fn time_that_steps_back_gives_zero() {
         assert_eq!(Micros(5).since(Micros(9)), Micros::ZERO);
         assert_eq!(Micros(9).since(Micros(5)), Micros(4));
+    }
+
+    #[test]
+    fn no_time_is_too_long_to_be_written() {
+        assert_eq!(Micros::from_secs(u64::MAX), Micros(u64::MAX));
+        assert_eq!(Micros::from_millis(u64::MAX), Micros(u64::MAX));
     }
 
     #[test]

@@ -237,7 +237,7 @@ impl Configuration for Control {
 }
 
 /// A configuration as it is sent: JSON as `GET /config` shows it, or TOML as in the file.
-fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Options> {
+pub fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Options> {
     let text = std::str::from_utf8(body).context("it is not UTF-8")?;
     anyhow::ensure!(!text.trim().is_empty(), "it is empty");
     match content_type.contains("json") {

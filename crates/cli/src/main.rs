@@ -1,55 +1,7 @@
-//! The `warmroute` command: the only place where the parts meet.
-//!
-//! ```text
-//! flags ─┐
-//! env   ─┼─▶ options ──▶ plan ──▶ serve   gateway, admin, discovery, probe
-//! file  ─┘                        engine  one simulated engine
-//!                                 demo    eight engines, a gateway, a workload, a table
-//!                                 lab     the same router in virtual time
-//! explain: asks a gateway that runs · doctor: asks the engines
-//! ```
-
-mod args;
-mod check;
-mod client;
-mod control;
-mod demo;
-mod difference;
-mod doctor;
-mod engine;
-mod explain;
-mod lab;
-mod logging;
-mod options;
-mod plan;
-mod precise;
-mod security;
-mod serve;
-mod service;
-mod sharing;
-mod sources;
+//! The program: everything is in the library, so that fuzz targets reach it too.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::args::{Cli, Command};
-
 fn main() -> ExitCode {
-    let ran = match Cli::parse().command {
-        Command::Serve(args) => serve::run(args),
-        Command::Engine(args) => engine::run(args),
-        Command::Demo(args) => demo::run(args),
-        Command::Lab(args) => lab::run(args),
-        Command::Check(args) => check::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Explain(args) => explain::run(&args),
-    };
-    match ran {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    warmroute_cli::run()
 }

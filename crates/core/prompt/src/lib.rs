@@ -16,6 +16,8 @@ mod api;
 mod body;
 mod canonical;
 mod chunks;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod json;
 mod prefix;
 

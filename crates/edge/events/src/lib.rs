@@ -13,6 +13,8 @@
 mod backoff;
 mod decode;
 mod desk;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod hub;
 mod inbox;
 mod json;

@@ -177,9 +177,7 @@ impl Asked {
         if needs_overlap && !is_one_prompt {
             count_unwritten(body, model, gateway);
         }
-        let is_stream = body.is_stream() && matches!(api, Api::Chat | Api::Completions);
-        let is_unsaid = is_stream && body.stream_options().is_none();
-        let injects = config.usage_injection == UsageInjection::On && is_unsaid;
+        let injects = asks_for_our_usage(body, api, config.usage_injection);
         let prompt = match looks_at_caches {
             true => Some(Cut::of(body, api, model.unwrap_or_default(), gateway).await),
             false => None,
@@ -202,7 +200,7 @@ impl Asked {
             is_single,
             silence: match api {
                 // Usage that comes with every event, unasked for at the end, leaves details out whatever they are.
-                Api::Chat | Api::Completions if !is_stream || injects || asks_for_usage(body) => {
+                Api::Chat | Api::Completions if !body.is_stream() || injects || asks_for_usage(body) => {
                     Silence::MeansZero
                 }
                 _ => Silence::MeansNothing,
@@ -256,6 +254,12 @@ impl Asked {
         splices.sort_by_key(start);
         Buffered::spliced(bytes, splices)
     }
+}
+
+/// Whether the usage of this answer's stream is ours to ask for: the client has said nothing about it.
+pub(crate) fn asks_for_our_usage(body: &Body<'_>, api: Api, injection: UsageInjection) -> bool {
+    let is_stream = body.is_stream() && matches!(api, Api::Chat | Api::Completions);
+    injection == UsageInjection::On && is_stream && body.stream_options().is_none()
 }
 
 fn sketch(body: &Body<'_>, gateway: &Gateway) -> Sketch {

@@ -343,7 +343,7 @@ mod tests {
         let first = come(&gateway).await.unwrap();
         {
             let mut second = pin!(come(&gateway));
-            poll_fn(|cx| Poll::Ready(assert!(second.as_mut().poll(cx).is_pending()))).await;
+            assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
             drop(first);
             assert_eq!(counts(&gateway), (1, 0), "the second one has been called");
         }
@@ -356,7 +356,7 @@ mod tests {
         let _first = come(&gateway).await.unwrap();
         {
             let mut second = pin!(come(&gateway));
-            poll_fn(|cx| Poll::Ready(assert!(second.as_mut().poll(cx).is_pending()))).await;
+            assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
             let mut admission = gateway.door.admission.lock();
             admission.set_config(warmroute_admission::Config {
                 running_max: 2,

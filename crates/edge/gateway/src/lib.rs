@@ -23,6 +23,8 @@ mod door;
 mod exchange;
 mod first_token;
 mod foresight;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod gateway;
 mod headers;
 mod history;

@@ -38,6 +38,12 @@ impl Buffered {
     fn len(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum()
     }
+
+    /// All of it in one piece.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn concat(&self) -> Vec<u8> {
+        self.pieces.concat()
+    }
 }
 
 /// A client's upload, streamed through. It can be sent once.

@@ -19,6 +19,8 @@ mod dealer;
 mod decoder;
 mod endpoint;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod greeting;
 mod heartbeat;
 mod listener;

@@ -1,0 +1,93 @@
+//! Fuzz target: whatever is written in a configuration, it is refused with a reason, or it is a plan that can be carried out.
+
+use std::time::{Duration, Instant};
+
+use crate::control::read;
+use crate::options::{Options, Secret};
+use crate::plan::Plan;
+
+/// A configuration, as a file has it or as it is put: TOML and JSON.
+pub fn config(input: &[u8]) {
+    for content_type in ["application/toml", "application/json"] {
+        match read(content_type, input) {
+            Ok(options) => options_are_planned_or_refused(without_files(options)),
+            Err(why) => assert!(!format!("{why:#}").trim().is_empty()),
+        }
+    }
+}
+
+/// What files hold is not in the input, and some that could be named never end.
+fn without_files(mut options: Options) -> Options {
+    let s = &mut options.security;
+    let named =
+        [&mut s.api_keys_file, &mut s.admin_token_file, &mut s.worker_api_key_file, &mut s.worker_tls_ca];
+    let identities = [&mut s.tls_cert, &mut s.tls_key, &mut s.admin_tls_cert, &mut s.admin_tls_key];
+    let others =
+        [&mut s.worker_tls_cert, &mut s.worker_tls_key, &mut s.tls_client_ca, &mut s.admin_tls_client_ca];
+    named.into_iter().chain(identities).chain(others).for_each(|file| *file = None);
+    let s = &mut options.sharing;
+    let mesh = [&mut s.share_secret_file, &mut s.mesh_tls_cert, &mut s.mesh_tls_key, &mut s.mesh_tls_ca];
+    let redis = [&mut s.share_redis_tls_ca, &mut s.share_redis_tls_cert, &mut s.share_redis_tls_key];
+    let others = [&mut s.share_redis_password_file];
+    mesh.into_iter().chain(redis).chain(others).for_each(|file| *file = None);
+    options
+}
+
+fn options_are_planned_or_refused(options: Options) {
+    let secrets = secrets(&options);
+    let hides = |text: &str| secrets.iter().all(|secret| !text.contains(secret.as_str()));
+    match Plan::new(options) {
+        Ok(plan) => {
+            times_can_be_added_up(&plan);
+            assert!(hides(&what_is_in_force_can_be_put_again(&plan)), "a secret is shown");
+        }
+        Err(why) => {
+            let why = format!("{why:#}");
+            assert!(!why.trim().is_empty() && hides(&why), "{why}");
+        }
+    }
+}
+
+/// Those that are long enough not to be found by chance.
+fn secrets(options: &Options) -> Vec<String> {
+    let given =
+        [&options.security.admin_token, &options.security.worker_api_key, &options.events.events_token];
+    let revealed = given.into_iter().flatten().map(Secret::reveal);
+    revealed.filter(|secret| secret.starts_with("secret-")).map(str::to_owned).collect()
+}
+
+/// Deadlines are made of these while requests run, where a panic would cost one.
+fn times_can_be_added_up(plan: &Plan) {
+    let times = &plan.gateway.timeouts;
+    let probes = [plan.probe.health_interval, plan.probe.load_interval, plan.probe.timeout];
+    let others =
+        [plan.drain_timeout, plan.eviction_interval, plan.sources.dns_refresh, plan.gateway.door.wait_max];
+    let requests = [
+        times.head,
+        times.body,
+        times.connect,
+        times.first_byte,
+        times.idle,
+        times.total.unwrap_or_default(),
+    ];
+    let all: Vec<Duration> = probes.into_iter().chain(others).chain(requests).collect();
+    let now = Instant::now();
+    assert!(all.iter().all(|time| now.checked_add(time.saturating_mul(2)).is_some()), "{all:?}");
+}
+
+/// What `GET /config` shows is a configuration, and the same one.
+fn what_is_in_force_can_be_put_again(plan: &Plan) -> String {
+    let shown = serde_json::to_string(&plan.options).expect("options can be written");
+    let again = read("application/json", shown.as_bytes()).expect("what is shown can be put");
+    let again = Plan::new(again).unwrap_or_else(|why| panic!("{why:#}: {shown}"));
+    assert_eq!(serde_json::to_string(&again.options).expect("they still can"), shown);
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn configurations_are_plans_or_refused_with_a_reason() {
+        warmroute_fuzz::try_out("config", super::config);
+    }
+}

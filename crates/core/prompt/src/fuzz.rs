@@ -1,0 +1,63 @@
+//! Fuzz target: whatever a model's files say, they are read or refused with a reason, and what is read can be written with.
+
+use crate::{Alignment, Api, Body, ModelFiles, Reading, Unaligned};
+
+/// What parts tokenizer.json, tokenizer_config.json and the chat template in an input.
+const BETWEEN: &[u8] = b"\n----\n";
+
+const CHAT: &[u8] =
+    br#"{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":"h\u00e9 <s>"}],
+    "tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}"#;
+
+/// A model's files.
+pub fn model(input: &[u8]) {
+    let mut parts = Vec::with_capacity(3);
+    let mut rest = input;
+    while let Some(at) = memchr::memmem::find(rest, BETWEEN).filter(|_| parts.len() < 2) {
+        parts.push(&rest[..at]);
+        rest = &rest[at + BETWEEN.len()..];
+    }
+    parts.push(rest);
+    for reading in Reading::ALL {
+        let files = ModelFiles {
+            tokenizer: parts[0],
+            tokenizer_config: parts.get(1).copied(),
+            chat_template: parts.get(2).and_then(|template| std::str::from_utf8(template).ok()),
+            reading,
+            ..ModelFiles::default()
+        };
+        match Alignment::new(&files) {
+            Ok(alignment) => prompts_are_written_or_refused(&alignment),
+            Err(why) => assert!(has_reason(&why)),
+        }
+    }
+}
+
+fn has_reason(why: &Unaligned) -> bool {
+    !why.to_string().trim().is_empty()
+}
+
+/// The same request gives the same bytes, of which no more are reported than there are.
+fn prompts_are_written_or_refused(alignment: &Alignment) {
+    let body = Body::read(CHAT).expect("it is JSON");
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for api in [Api::Chat, Api::Completions] {
+        let written = alignment.write_prompt(&body, api, 1_794_702_240, &mut first);
+        let again = alignment.write_prompt(&body, api, 1_794_702_240, &mut second);
+        match (written, again) {
+            (Ok(written), Ok(again)) => {
+                assert_eq!((written, &first), (again, &second));
+                assert!(written.reported_bytes <= first.len());
+            }
+            (written, again) => assert_eq!(written.is_err(), again.is_err()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn models_are_read_or_refused_with_a_reason() {
+        warmroute_fuzz::try_out("model", super::model);
+    }
+}

@@ -1,0 +1,71 @@
+//! Bodies: whatever serde_json understands goes on with that meaning, changed only where we mean to.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use warmroute_prompt::{Api, Body, Chunks, SessionField, write_prompt};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::asked::{Asked, asks_for_our_usage};
+use crate::{Config, UsageInjection};
+
+/// A name that has to be escaped wherever it is spliced in.
+const MODEL: &str = "the \"real\"\\\n\u{1}mödel";
+
+/// A body, as a client may send it.
+pub fn body(input: &[u8]) {
+    // Numbers that do not fit and lone surrogates make serde_json refuse what others read: such bodies are only read.
+    let meant = serde_json::from_slice::<Value>(input).ok().filter(Value::is_object);
+    let Ok(read) = Body::read(input) else {
+        assert!(meant.is_none(), "serde_json reads it, and so do engines");
+        return;
+    };
+    prompts_are_written_alike(&read);
+    let config = Config { aliases: [("m".to_owned(), MODEL.to_owned())].into(), ..Config::default() };
+    for api in [Api::Chat, Api::Messages] {
+        let asked =
+            Asked { usage_is_ours: asks_for_our_usage(&read, api, UsageInjection::On), ..Asked::default() };
+        let bytes = Bytes::copy_from_slice(input);
+        let sent = asked.outgoing(&bytes, &read, &config).concat();
+        match &meant {
+            Some(meant) => the_meaning_is_as_meant(meant, api, &read, input, &sent),
+            None => _ = Body::read(&sent).expect("what we could read we can still read"),
+        }
+    }
+}
+
+/// The same bytes whoever asks for them, and as many as are counted.
+fn prompts_are_written_alike(body: &Body<'_>) {
+    let (mut written, mut chunks) = (Vec::new(), Chunks::default());
+    write_prompt(body, &mut written);
+    chunks.cut(body, xxh3_64);
+    assert_eq!(chunks.bytes(), written.len());
+    assert_eq!(chunks.digests(), Chunks::cut_text(&written, xxh3_64));
+    let _ = (body.prompt_tokens(), body.has_one_prompt(), body.has_one_answer(), body.continues_another());
+    let _ = Config::default().prefix.key(body, &mut Vec::new());
+}
+
+fn the_meaning_is_as_meant(meant: &Value, api: Api, read: &Body<'_>, input: &[u8], sent: &[u8]) {
+    fields_are_as_serde_reads_them(meant, read);
+    let mut expected = meant.clone();
+    if meant["model"] == "m" {
+        expected["model"] = json!(MODEL);
+    }
+    if api == Api::Chat && meant["stream"] == true && meant["stream_options"].is_null() {
+        expected["stream_options"] = json!({"include_usage": true});
+    }
+    let after: Value = serde_json::from_slice(sent).expect("what is sent is JSON");
+    assert_eq!(after, expected);
+    if expected == *meant {
+        assert_eq!(sent, input, "nothing was meant to change, not even a space");
+    }
+}
+
+fn fields_are_as_serde_reads_them(meant: &Value, read: &Body<'_>) {
+    assert_eq!(read.model().as_deref(), meant["model"].as_str());
+    assert_eq!(read.is_stream(), meant["stream"] == true);
+    assert_eq!(read.salt().as_deref(), meant["cache_salt"].as_str().map(str::as_bytes));
+    for field in SessionField::ALL {
+        let named = meant[field.name()].as_str().filter(|name| !name.is_empty());
+        assert_eq!(read.session(field).as_deref(), named.map(str::as_bytes));
+    }
+}

@@ -1,0 +1,83 @@
+//! Streams: what is read and taken out of them does not depend on how the bytes were cut, and nothing else is taken out.
+
+use bytes::Bytes;
+use warmroute_fuzz::{Dice, cuttings};
+use warmroute_types::Usage;
+
+use crate::first_token::FirstToken;
+use crate::usage::{UsageEvents, UsageWatch};
+
+/// What became of a stream.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    usage: Option<Usage>,
+    passed: Vec<u8>,
+}
+
+/// A stream of events, as a worker may send it.
+pub fn stream(input: &[u8]) {
+    let expected = passed(input);
+    let [whole, others @ ..] = cuttings(input).map(|pieces| Seen::of(&pieces));
+    assert_eq!(String::from_utf8_lossy(&whole.passed), String::from_utf8_lossy(&expected));
+    others.iter().for_each(|seen| assert_eq!(*seen, whole));
+    long_events_are_cut_alike(input);
+    the_first_token_is_at_one_place(input);
+}
+
+/// Few inputs are long enough to meet the rules that depend on lengths, so some are made so; all would take too much time.
+fn long_events_are_cut_alike(input: &[u8]) {
+    if Dice::of(input).roll().is_multiple_of(16) {
+        let long = [input, &b"x".repeat(70_000), input, b"\n\n", input].concat();
+        let [whole, _, other, _] = cuttings(&long);
+        assert_eq!(Seen::of(&other), Seen::of(&whole));
+    }
+}
+
+impl Seen {
+    fn of(pieces: &[&[u8]]) -> Seen {
+        let (mut watch, mut events) = (UsageWatch::default(), UsageEvents::default());
+        let mut passed = Vec::new();
+        for piece in pieces {
+            watch.see(piece);
+            passed.extend_from_slice(&events.strip(Bytes::copy_from_slice(piece)));
+        }
+        passed.extend_from_slice(&events.rest().unwrap_or_default());
+        Seen { usage: watch.read(), passed }
+    }
+}
+
+/// What a client must see, found in the simplest way: an event is all lines up to an empty one, and it is ours if it says so.
+fn passed(stream: &[u8]) -> Vec<u8> {
+    let (mut passed, mut event) = (Vec::new(), Vec::new());
+    for line in stream.split_inclusive(|byte| *byte == b'\n') {
+        event.extend_from_slice(line);
+        if matches!(line, b"\n" | b"\r\n") {
+            let event = std::mem::take(&mut event);
+            let says = |words: [&str; 2]| {
+                words.iter().any(|word| event.windows(word.len()).any(|part| part == word.as_bytes()))
+            };
+            let is_ours =
+                says(["\"choices\":[]", "\"choices\": []"]) && says(["\"usage\":{", "\"usage\": {"]);
+            passed.extend_from_slice(if is_ours { b"" } else { &event });
+        }
+    }
+    [passed, event].concat()
+}
+
+/// The read in which it is seen is the one that holds its byte.
+fn the_first_token_is_at_one_place(input: &[u8]) {
+    let [_, one_by_one, others @ ..] = cuttings(input);
+    let mut first_token = FirstToken::default();
+    let at = one_by_one.iter().position(|byte| first_token.is_in(byte));
+    for pieces in others.iter().chain([&vec![input]]) {
+        let (mut first_token, mut end) = (FirstToken::default(), 0);
+        let seen = pieces.iter().find(|piece| {
+            end += piece.len();
+            first_token.is_in(piece)
+        });
+        assert_eq!(seen.is_some(), at.is_some());
+        if let (Some(piece), Some(at)) = (seen, at) {
+            assert!((end - piece.len()..end).contains(&at), "{at} is not in the read that ends at {end}");
+        }
+    }
+}

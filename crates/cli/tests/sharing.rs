@@ -8,14 +8,12 @@ use world::eventually;
 use world::process::{Gateway, Process, engine};
 use world::scrap::Scrap;
 
-const HEADERS: &str = "--decision-headers";
-
 /// Three routers of one mesh, each of which was told of the first one only.
 fn mesh(engines: &[Process], scrap: &Scrap) -> Vec<Gateway> {
     let secret = scrap.file("secret");
     std::fs::write(&secret, "a secret that only these routers know\n").unwrap();
     let urls: Vec<&str> = engines.iter().map(Process::url).collect();
-    let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0", HEADERS];
+    let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
     let first = Gateway::over(&urls, &shared);
     let seed = peers(&first)["transport"]["listening"].as_str().unwrap().to_owned();
     let others = (0..2).map(|_| {
@@ -76,7 +74,7 @@ fn follow_a_conversation(routers: &[Gateway]) {
 
 #[test]
 fn a_conversation_is_found_by_every_router_of_a_mesh() {
-    let engines: Vec<Process> = (0..4).map(|_| engine(&["--speed", "20"])).collect();
+    let engines: Vec<Process> = (0..4).map(|_| engine(&[])).collect();
     let scrap = Scrap::new("mesh");
     let routers = mesh(&engines, &scrap);
     follow_a_conversation(&routers);
@@ -96,7 +94,8 @@ fn a_conversation_is_found_by_every_router_of_a_mesh() {
 #[test]
 fn a_router_that_is_killed_is_forgotten_with_all_it_had() {
     // So slow that its requests are under way when it dies.
-    let engines: Vec<Process> = (0..2).map(|_| engine(&["--speed", "0.2"])).collect();
+    let engines: Vec<Process> =
+        (0..2).map(|_| Process::start(&["engine", "--port", "0", "--speed", "0.2"])).collect();
     let scrap = Scrap::new("killed");
     let mut routers = mesh(&engines, &scrap);
     let dying = routers.remove(1);

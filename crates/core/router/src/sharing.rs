@@ -4,7 +4,7 @@
 //! so every policy sees the sum and every prompt finds what anybody's requests have left behind; nothing else has to know that
 //! there are several routers. A request here waits for nobody there: it leaves a note, and the driver does the rest.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -24,7 +24,7 @@ pub(crate) struct Sharing {
     outbox: Mutex<Outbox>,
     heard: Mutex<Heard>,
     /// By identity, who is in the fleet.
-    workers: RwLock<HashMap<u64, Arc<Worker>>>,
+    workers: RwLock<BTreeMap<u64, Arc<Worker>>>,
     /// By seat, when a first token of one of our own requests last came from there, in microseconds.
     answered_at: Box<[AtomicU64]>,
     /// How many routers come before this one.
@@ -35,7 +35,7 @@ pub(crate) struct Sharing {
 pub(crate) struct Heard {
     pub peers: Peers,
     /// Their requests that are open.
-    pub trips: HashMap<(RouterId, u64), Mirrored>,
+    pub trips: BTreeMap<(RouterId, u64), Mirrored>,
     /// When the workers' health was last looked at.
     pub examined: Option<Micros>,
 }
@@ -76,7 +76,7 @@ impl Sharing {
     pub fn new(peers: Peers, members: &[WorkerView]) -> Sharing {
         let sharing = Sharing {
             outbox: Mutex::default(),
-            heard: Mutex::new(Heard { peers, trips: HashMap::new(), examined: None }),
+            heard: Mutex::new(Heard { peers, trips: BTreeMap::new(), examined: None }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
             place: AtomicU32::new(0),

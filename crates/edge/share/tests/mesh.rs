@@ -7,7 +7,7 @@ mod near;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use near::{Fault, Proxy, config, everybody_knows, quick, start, until};
+use near::{Counter, Fault, Proxy, config, everybody_knows, hears, start, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use warmroute_share::{Link, MAX_MESSAGE_BYTES, MeshConfig, MeshTls, Secret, To, Versions, mesh};
@@ -93,7 +93,9 @@ async fn without_the_seed_the_others_stay_together_and_find_it_again() {
 async fn one_that_hangs_costs_the_others_nothing() {
     let seed = start(1, &[]);
     let proxy = Proxy::start(seed.status.listening().unwrap()).await;
-    let hangs = start(2, &[proxy.address().as_str()]);
+    let advertise = Some(near::nobody().await);
+    let hangs = MeshConfig { advertise, ..config(&[proxy.address().as_str()]) };
+    let hangs = mesh(hangs, RouterId(2)).unwrap();
     let mut third = start(3, &[near::address(&seed).as_str()]);
     until(&seed.status, |status| status.peers().len() == 2).await;
     proxy.set(Fault::Hang);
@@ -122,26 +124,22 @@ async fn a_cut_network_heals() {
     proxy.set(Fault::Hang);
     until(&seed.status, |status| status.peers().is_empty()).await;
     until(&other.status, |status| status.peers().is_empty()).await;
-    // Until each is sure that the other is gone.
-    tokio::time::sleep(quick().gone_after * 2).await;
     proxy.set(Fault::None);
-    until(&seed.status, |status| status.peers().len() == 1).await;
-    until(&other.status, |status| status.peers().len() == 1).await;
-    other.outgoing.send(To::Everyone, &b"healed"[..]).unwrap();
-    assert_eq!(seed.incoming.recv().await.bytes, b"healed");
+    hears(&other, &mut seed, "healed").await;
     assert!(seed.status.traffic().reconnects >= 1);
 }
 
 #[tokio::test]
 async fn another_secret_is_refused_in_plain_words_and_not_tried_again_and_again() {
     let seed = start(1, &[]);
-    let stranger = config(&[near::address(&seed).as_str()]);
+    let clock = Counter::start().await;
+    let stranger = config(&[near::address(&seed).as_str(), clock.address.as_str()]);
     let stranger = MeshConfig { secret: Some(Secret::new("quite another secret")), ..stranger };
     let stranger = mesh(stranger, RouterId(2)).unwrap();
     until(&stranger.status, |status| near::told(status, "it has another secret")).await;
     until(&seed.status, |status| near::told(status, "was turned away: it has another secret")).await;
     assert!(seed.status.peers().is_empty() && stranger.status.peers().is_empty());
-    tokio::time::sleep(quick().redial * 20).await;
+    clock.more(10).await;
     assert_eq!(seed.status.traffic().refused, 1, "one try, and then a long pause");
 }
 
@@ -157,13 +155,14 @@ async fn versions_that_overlap_share_and_others_say_so_without_a_storm() {
     assert_eq!(next.status.peers()[&RouterId(1)].version, 1);
     old.outgoing.send(To::Everyone, &b"old to new"[..]).unwrap();
     assert_eq!(next.incoming.recv().await.bytes, b"old to new");
-    let newest = speaks(3, 2, 3, &[at.as_str(), near::address(&next).as_str()]);
+    let clock = Counter::start().await;
+    let newest = speaks(3, 2, 3, &[at.as_str(), near::address(&next).as_str(), clock.address.as_str()]);
     let words = "it speaks version 1, this router 2 to 3: upgrade one of them";
     until(&newest.status, |status| near::told(status, words)).await;
     until(&newest.status, |status| status.peers().contains_key(&RouterId(2))).await;
     assert_eq!(newest.status.peers()[&RouterId(2)].version, 2);
-    // By then both know of each other by gossip, too.
-    tokio::time::sleep(quick().redial * 20).await;
+    // Each knows of the other by gossip, too, and may try once.
+    clock.more(10).await;
     assert!(old.status.traffic().refused <= 3, "{:?}", old.status.traffic());
     assert!(!old.status.peers().contains_key(&RouterId(3)));
 }
@@ -249,14 +248,21 @@ async fn two_that_dial_each_other_end_with_one_connection() {
         };
         let mut links = [open(1, near, far), open(2, far, near)];
         everybody_knows(&links).await;
-        // Both send until each has heard the other on a connection that lasted.
-        let pace = quick();
-        tokio::time::sleep(pace.alive_every).await;
-        for link in &links {
-            link.outgoing.send(To::Everyone, &b"settled"[..]).unwrap();
+        let [near, far] = &mut links;
+        hears(near, far, "settled").await;
+        hears(far, near, "settled").await;
+        // Nothing is lost any more, in either direction.
+        for number in 0..50_u8 {
+            near.outgoing.send(To::Everyone, vec![number]).unwrap();
+            far.outgoing.send(To::Everyone, vec![number]).unwrap();
         }
         for link in &mut links {
-            assert_eq!(link.incoming.recv().await.bytes, b"settled", "round {round}");
+            let mut numbers = Vec::new();
+            while numbers.len() < 50 {
+                let message = link.incoming.recv().await;
+                numbers.extend((message.bytes != b"settled").then(|| message.bytes[0]));
+            }
+            assert_eq!(numbers, (0..50).collect::<Vec<u8>>(), "round {round}");
         }
     }
 }
@@ -269,6 +275,14 @@ async fn oneself_among_the_peers_is_fine() {
     let alone = open(1, at, &[at.to_string().as_str()]);
     let other = open(2, "127.0.0.1:0".parse().unwrap(), &[at.to_string().as_str()]);
     everybody_knows(&[alone, other]).await;
+}
+
+#[tokio::test]
+async fn every_address_behind_a_name_is_a_router() {
+    let seed = start(1, &[]);
+    let port = seed.status.listening().unwrap().port();
+    let by_name = start(2, &["no.such.host.invalid:1", format!("localhost:{port}").as_str()]);
+    everybody_knows(&[seed, by_name]).await;
 }
 
 #[tokio::test]

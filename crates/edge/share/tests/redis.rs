@@ -9,26 +9,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use near::server::{Server, config, join};
-use near::{everybody_knows, told, until};
+use near::{everybody_knows, hears, told, until};
 use warmroute_share::{Link, MAX_MESSAGE_BYTES, RedisConfig, Secret, To, Versions};
 use warmroute_types::RouterId;
 use warmroute_wire::WorkerTls;
 
 fn three(url: &str) -> Vec<Link> {
     (1..=3).map(|me| join(me, config(url))).collect()
-}
-
-/// Says it until it is heard: a message may be lost while a router is not known yet.
-async fn hears(from: &Link, to: &mut Link, words: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        from.outgoing.send(To::Everyone, words.as_bytes()).unwrap();
-        let heard = tokio::time::timeout(Duration::from_millis(100), to.incoming.recv()).await;
-        if heard.is_ok_and(|message| message.bytes == words.as_bytes()) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{words}: {:?}", to.status.trouble());
-    }
 }
 
 #[tokio::test]
@@ -187,7 +174,7 @@ async fn whoever_writes_to_the_server_without_the_secret_is_not_heard() {
             break;
         }
     }
-    assert!(recorded.len() > 20);
+    assert!(recorded.len() > 10);
     while second.incoming.try_recv().is_some() {}
     let before = second.status.traffic();
     for channel in ["warmroute:all", "warmroute:0000000000000002"] {
@@ -200,7 +187,7 @@ async fn whoever_writes_to_the_server_without_the_secret_is_not_heard() {
     }
     first.outgoing.send(To::One(RouterId(2)), &b"the only one"[..]).unwrap();
     assert_eq!(second.incoming.recv().await.bytes, b"the only one");
-    assert!(second.status.traffic().refused > before.refused + 20);
+    assert!(second.status.traffic().refused > before.refused + 10);
     assert_eq!(second.status.peers().keys().collect::<Vec<_>>(), [&RouterId(1)]);
 }
 

@@ -49,7 +49,9 @@ pub struct MeshPace {
     pub alive_every: Duration,
     /// A connection that said nothing for so long is dead, and so is one that takes nothing for so long.
     pub dead_after: Duration,
-    /// Dialing, TLS and handshake together may take so long.
+    /// Making a connection, with TLS where that is used, may take so long. Short, because a network that is healed is noticed only by the next try.
+    pub connect: Duration,
+    /// Proving to each other who we are may take so long.
     pub handshake: Duration,
     /// The longest pause before a lost router is dialed again. Healing takes this long at most, and a handshake.
     pub redial: Duration,
@@ -70,8 +72,9 @@ impl Default for MeshPace {
         MeshPace {
             alive_every: Duration::from_millis(500),
             dead_after: Duration::from_secs(3),
+            connect: Duration::from_secs(1),
             handshake: Duration::from_secs(5),
-            redial: Duration::from_secs(1),
+            redial: Duration::from_millis(500),
             refused: Duration::from_secs(30),
             resolve_every: Duration::from_secs(5),
             probe_every: Duration::from_secs(1),

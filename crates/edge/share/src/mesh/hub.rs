@@ -328,18 +328,23 @@ impl Lane {
 
 impl Dial {
     async fn meet(self, place: Place, status: &Status) -> Result<(Session, Stream), Failed> {
-        let meeting = tokio::time::timeout(self.pace.handshake, async {
-            let scheme = if self.guard == Guard::Tls { "https" } else { "http" };
-            let target: Target =
-                format!("{scheme}://{}", place.address).parse().map_err(|_| Failed::NoRouter)?;
-            let name = self.server_name.as_deref().unwrap_or(&place.host);
-            let mut stream = self.dialer.dial_as(&target, name).await?;
-            let connected = |router| status.peers().contains_key(&router);
-            let session = handshake::dial(&mut stream, &self.card, self.guard, connected).await?;
-            Ok((session, stream))
-        });
-        meeting.await.unwrap_or_else(|_| Err(Failed::Late(self.pace.handshake)))
+        let mut stream = within(self.pace.connect, self.connect(&place)).await?;
+        let connected = |router| status.peers().contains_key(&router);
+        let meeting = handshake::dial(&mut stream, &self.card, self.guard, connected);
+        let session = within(self.pace.handshake, meeting).await?;
+        Ok((session, stream))
     }
+
+    async fn connect(&self, place: &Place) -> Result<Stream, Failed> {
+        let scheme = if self.guard == Guard::Tls { "https" } else { "http" };
+        let target: Target = format!("{scheme}://{}", place.address).parse().map_err(|_| Failed::NoRouter)?;
+        let name = self.server_name.as_deref().unwrap_or(&place.host);
+        Ok(self.dialer.dial_as(&target, name).await?)
+    }
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+    tokio::time::timeout(limit, work).await.unwrap_or(Err(Failed::Late(limit)))
 }
 
 /// Asks the system's resolver again and again. Where it does not answer, what it said before stands.

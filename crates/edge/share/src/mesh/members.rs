@@ -175,3 +175,131 @@ fn order(news: OwnedNotification<Node>) -> Option<Order> {
         OwnedNotification::Active | OwnedNotification::Idle | OwnedNotification::Defunct => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// Routers, the connections between them, and a clock that is turned by hand.
+    struct Network {
+        members: BTreeMap<u64, Members>,
+        known: BTreeMap<u64, BTreeSet<u64>>,
+        connections: BTreeSet<(u64, u64)>,
+        now: Instant,
+    }
+
+    impl Network {
+        fn of(routers: u64) -> Network {
+            let pace = MeshPace::default();
+            let member = |me| (me, Members::new(Node::new(RouterId(me), format!("host-{me}:1")), &pace));
+            let members: BTreeMap<u64, Members> = (1..=routers).map(member).collect();
+            let known = members.keys().map(|me| (*me, BTreeSet::new())).collect();
+            Network { members, known, connections: BTreeSet::new(), now: Instant::now() }
+        }
+
+        fn connect(&mut self, a: u64, b: u64) {
+            self.connections.extend([(a, b), (b, a)]);
+            for (me, other) in [(a, b), (b, a)] {
+                let now = self.now;
+                let orders =
+                    self.members.get_mut(&me).unwrap().connected(RouterId(other), String::new(), now);
+                self.obey(me, orders);
+            }
+        }
+
+        fn cut(&mut self, a: u64, b: u64) {
+            self.connections.retain(|pair| *pair != (a, b) && *pair != (b, a));
+        }
+
+        fn obey(&mut self, me: u64, orders: Vec<Order>) {
+            for order in orders {
+                match order {
+                    Order::Joined(router, _) => _ = self.known.get_mut(&me).unwrap().insert(router.0),
+                    Order::Left(router) => _ = self.known.get_mut(&me).unwrap().remove(&router.0),
+                    Order::Send(to, bytes) if self.connections.contains(&(me, to.0)) => {
+                        let now = self.now;
+                        let orders = self.members.get_mut(&to.0).unwrap().heard(&bytes, now);
+                        self.obey(to.0, orders);
+                    }
+                    Order::Send(..) => {}
+                    Order::Announce => {
+                        let mine = self.connections.iter().filter(|(from, _)| *from == me);
+                        for other in mine.map(|(_, other)| *other).collect::<Vec<_>>() {
+                            let now = self.now;
+                            let orders = self.members.get_mut(&me).unwrap().connected(
+                                RouterId(other),
+                                String::new(),
+                                now,
+                            );
+                            self.obey(me, orders);
+                        }
+                    }
+                }
+            }
+        }
+
+        fn pass(&mut self, time: Duration) {
+            let end = self.now + time;
+            while self.now < end {
+                self.now += Duration::from_millis(50);
+                for me in self.members.keys().copied().collect::<Vec<_>>() {
+                    let now = self.now;
+                    let orders = self.members.get_mut(&me).unwrap().tick(now);
+                    self.obey(me, orders);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_connection_to_one_of_them_is_enough_to_hear_of_all() {
+        let mut network = Network::of(4);
+        (2..=4).for_each(|other| network.connect(1, other));
+        network.pass(Duration::from_secs(5));
+        for (me, known) in &network.known {
+            assert_eq!(known.len(), 3, "{me} knows {known:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_others_still_reach_is_not_given_up_and_one_that_nobody_reaches_is() {
+        let mut network = Network::of(3);
+        [(1, 2), (1, 3), (2, 3)].into_iter().for_each(|(a, b)| network.connect(a, b));
+        network.pass(Duration::from_secs(5));
+        network.cut(1, 2);
+        network.pass(Duration::from_secs(60));
+        assert!(
+            network.known[&1].contains(&2) && network.known[&2].contains(&1),
+            "the third speaks for them"
+        );
+        network.cut(2, 3);
+        network.pass(Duration::from_secs(60));
+        assert!(!network.known[&1].contains(&2) && !network.known[&3].contains(&2));
+    }
+
+    #[test]
+    fn those_who_took_each_other_for_dead_know_each_other_again_at_once() {
+        let mut network = Network::of(2);
+        network.connect(1, 2);
+        network.pass(Duration::from_secs(5));
+        for _ in 0..3 {
+            network.cut(1, 2);
+            network.pass(Duration::from_secs(60));
+            assert!(network.known.values().all(BTreeSet::is_empty), "{:?}", network.known);
+            network.connect(1, 2);
+            network.pass(Duration::from_secs(2));
+            assert!(network.known.values().all(|known| known.len() == 1), "{:?}", network.known);
+        }
+    }
+
+    #[test]
+    fn garbage_changes_nothing() {
+        let mut network = Network::of(2);
+        network.connect(1, 2);
+        let now = network.now;
+        for garbage in [&b""[..], b"x", &[0xff; 300], &[0; 70_000]] {
+            assert_eq!(network.members.get_mut(&1).unwrap().heard(garbage, now), []);
+        }
+    }
+}

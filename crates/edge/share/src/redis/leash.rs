@@ -16,15 +16,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) struct Untaken(Arc<AtomicUsize>);
 
 impl Untaken {
-    /// A message of this size was taken in. What stands around messages adds up to nothing: it is forgotten with each.
-    pub(crate) fn taken(&self, bytes: usize) {
-        let less = |untaken: usize| Some(untaken.saturating_sub(bytes + PER_MESSAGE));
+    /// A message was taken in, with all that stood around it.
+    pub(crate) fn taken(&self, channel: &str, payload: &[u8]) {
+        let bytes = pushed_bytes(channel.len(), payload.len());
+        let less = |untaken: usize| Some(untaken.saturating_sub(bytes));
         _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }
 
-/// What stands around a message at most: its kind, its channel, lengths.
-const PER_MESSAGE: usize = 512;
+/// What a message took on the wire: `*3 $7 message $.. channel $.. payload`, each with its line's end. It must be exact: were it more, a
+/// flood of small messages would never be noticed.
+fn pushed_bytes(channel: usize, payload: usize) -> usize {
+    let text = |bytes: usize| 1 + bytes.checked_ilog10().unwrap_or(0) as usize + 1 + 2 + bytes + 2;
+    4 + text("message".len()) + text(channel) + text(payload)
+}
 
 /// A connection whose other end may only be so far ahead of us.
 #[derive(Debug)]
@@ -75,6 +80,14 @@ mod tests {
     use super::*;
     use tokio::io::AsyncReadExt;
 
+    #[test]
+    fn a_message_is_as_long_as_the_server_writes_it() {
+        for payload in [0, 9, 10, 99, 100, 12_345] {
+            let written = format!("*3\r\n$7\r\nmessage\r\n$3\r\nall\r\n${payload}\r\n{:payload$}\r\n", "");
+            assert_eq!(pushed_bytes(3, payload), written.len());
+        }
+    }
+
     #[tokio::test]
     async fn what_is_taken_in_may_go_on_forever_and_what_is_not_ends() {
         let untaken = Untaken::default();
@@ -82,8 +95,9 @@ mod tests {
         let mut buffer = [0; 1_024];
         for _ in 0..100 {
             leash.read_exact(&mut buffer).await.unwrap();
-            untaken.taken(1_024);
+            untaken.taken("all", &buffer[..1_024 - pushed_bytes(3, 0) - 2]);
         }
+        assert_eq!(untaken.0.load(Ordering::Relaxed), 0);
         for _ in 0..4 {
             leash.read_exact(&mut buffer).await.unwrap();
         }

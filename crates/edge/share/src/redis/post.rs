@@ -195,7 +195,7 @@ impl Post {
             self.ends.status.count(|counts| &counts.bytes_in, letter.len() as u64);
             let now = Instant::now();
             let steps = self.roster.lock().read(letter, now, seal::random());
-            untaken.taken(letter.len());
+            untaken.taken(message.get_channel_name(), letter);
             for step in steps {
                 own = if step == Step::Own { now } else { own };
                 self.take(step, server, now);
@@ -314,13 +314,16 @@ impl Post {
 /// What is published to a replica reaches nobody else. A server that does not let us ask is believed.
 async fn is_main(publish: &mut MultiplexedConnection) -> Result<(), Lost> {
     match redis::cmd("ROLE").query_async::<Value>(publish).await {
-        Ok(Value::Array(role)) if matches!(role.first(), Some(Value::BulkString(name)) if name == b"slave") => {
-            Err(Lost::Replica)
-        }
+        Ok(Value::Array(role)) if role.first().is_some_and(is_replica) => Err(Lost::Replica),
         Ok(_) => Ok(()),
         Err(error) if error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() => {
             Err(error.into())
         }
         Err(_) => Ok(()),
     }
+}
+
+/// Redis has kept the old word; others may not.
+fn is_replica(role: &Value) -> bool {
+    matches!(role, Value::BulkString(name) if name == b"slave" || name == b"replica")
 }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use warmroute_share::{Link, MeshConfig, MeshPace, Secret, Status, mesh};
+use warmroute_share::{Link, MeshConfig, MeshPace, Secret, Status, To, mesh};
 use warmroute_types::RouterId;
 
 /// A test that takes longer has failed.
@@ -27,6 +27,7 @@ pub fn quick() -> MeshPace {
     MeshPace {
         alive_every: Duration::from_millis(50),
         dead_after: Duration::from_millis(500),
+        connect: Duration::from_secs(1),
         handshake: Duration::from_secs(2),
         redial: Duration::from_millis(100),
         refused: Duration::from_secs(600),
@@ -92,6 +93,48 @@ pub async fn free_port() -> SocketAddr {
 /// A place where nobody answers.
 pub async fn nobody() -> String {
     free_port().await.to_string()
+}
+
+/// A place where everybody is hung up on, and counted: time, as one who dials sees it.
+pub struct Counter {
+    pub address: String,
+    dials: watch::Receiver<u32>,
+}
+
+impl Counter {
+    pub async fn start() -> Counter {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (count, dials) = watch::channel(0);
+        tokio::spawn(async move {
+            while listener.accept().await.is_ok() {
+                count.send_modify(|count| *count += 1);
+            }
+        });
+        Counter { address, dials }
+    }
+
+    /// Until it has been dialed so often from now on.
+    pub async fn more(&self, dials: u32) {
+        let mut seen = self.dials.clone();
+        let until = *seen.borrow() + dials;
+        let waiting = seen.wait_for(|count| *count >= until);
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
+    }
+}
+
+/// Says it until it is heard: a message may be lost while a router is not known yet.
+pub async fn hears(from: &Link, to: &mut Link, words: &str) {
+    let saying = async {
+        loop {
+            from.outgoing.send(To::Everyone, words.as_bytes()).unwrap();
+            let heard = tokio::time::timeout(Duration::from_millis(100), to.incoming.recv()).await;
+            if heard.is_ok_and(|message| message.bytes == words.as_bytes()) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, saying).await.unwrap_or_else(|_| panic!("{words} was never heard"));
 }
 
 /// What is wrong with the network.

@@ -110,7 +110,7 @@ async fn run(servers: Vec<Server>, post: Post) {
     let mut failures = 0;
     for server in servers.iter().cycle() {
         let began = Instant::now();
-        let lost = post.share_by(server, &mut failures).await;
+        let lost = post.share_by(server, failures).await;
         post.ends.status.troubled(format!("Redis at {}: {lost}", server.name()));
         for router in post.roster.lock().clear() {
             post.ends.status.gone(router, "the server is lost");
@@ -145,19 +145,26 @@ impl Post {
     }
 
     /// As long as it goes.
-    async fn share_by(&self, server: &Server, failures: &mut u32) -> Lost {
+    async fn share_by(&self, server: &Server, failures: u32) -> Lost {
         let connecting = timeout(self.pace.answer * 2, self.connect(server)).await;
         let connected = match connecting.unwrap_or(Err(Lost::Late(self.pace.answer * 2))) {
             Ok(connected) => connected,
             Err(lost) => return lost,
         };
-        if *failures > 0 {
+        if failures > 0 {
             self.ends.status.count(|counts| &counts.reconnects, 1);
+            self.forget_what_waited();
         }
         tokio::select! {
             lost = self.read(connected.messages, connected.untaken, server) => lost,
             lost = self.write(connected.publish) => lost,
         }
+    }
+
+    /// It is out of date, and nobody is known yet who could read it.
+    fn forget_what_waited(&self) {
+        let waited = std::iter::from_fn(|| self.ends.outgoing.try_pop()).count();
+        self.ends.status.count(|counts| &counts.dropped_out, waited as u64);
     }
 
     async fn connect(&self, server: &Server) -> Result<Connected, Lost> {

@@ -95,6 +95,38 @@ pub async fn nobody() -> String {
     free_port().await.to_string()
 }
 
+/// A router on a thread of its own, which can be made to stand still.
+pub struct Stoppable {
+    stop: tokio::sync::mpsc::UnboundedSender<()>,
+    go_on: std::sync::mpsc::Sender<()>,
+}
+
+impl Stoppable {
+    pub fn start(me: u64, peer: String) -> Stoppable {
+        let (stop, mut stopped) = tokio::sync::mpsc::unbounded_channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let _link = start(me, &[peer.as_str()]);
+                while stopped.recv().await.is_some() {
+                    // Blocks the whole runtime, on purpose.
+                    _ = goes_on.recv();
+                }
+            });
+        });
+        Stoppable { stop, go_on }
+    }
+
+    pub fn stop(&self) {
+        self.stop.send(()).unwrap();
+    }
+
+    pub fn go_on(&self) {
+        self.go_on.send(()).unwrap();
+    }
+}
+
 /// A place where everybody is hung up on, and counted: time, as one who dials sees it.
 pub struct Counter {
     pub address: String,

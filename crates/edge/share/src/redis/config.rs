@@ -13,7 +13,7 @@ pub struct RedisConfig {
     /// `redis://[USER:PASSWORD@]HOST:PORT[/DB]`, or `rediss://` for TLS (`--share redis://a,redis://b`). Several are tried in turn, and one
     /// that says it is a replica is passed over: name all servers of a set, and a failover is followed.
     pub urls: Vec<Secret>,
-    /// The password, where it is in no URL (`--share-redis-password-file`, `WARMROUTE_SHARE_REDIS_PASSWORD`).
+    /// The password, where it is in no URL (`--share-redis-password-file`).
     pub password: Option<Secret>,
     /// What all routers know and nobody else, the server least of all (`--share-secret-file`).
     pub secret: Secret,

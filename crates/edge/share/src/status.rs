@@ -133,6 +133,11 @@ impl Status {
         self.troubles.lock().back().map(|told| told.trouble.clone())
     }
 
+    /// What was wrong lately, each once, the last at the end; a few dozen at most.
+    pub fn troubles(&self) -> Vec<Trouble> {
+        self.troubles.lock().iter().map(|told| told.trouble.clone()).collect()
+    }
+
     pub(crate) fn count(&self, which: impl Fn(&Counts) -> &AtomicU64, by: u64) {
         if by > 0 {
             which(&self.counts).fetch_add(by, Ordering::Relaxed);

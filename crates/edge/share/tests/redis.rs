@@ -8,27 +8,27 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use near::server::{Server, config, join};
-use near::{everybody_knows, hears, told, until};
+use near::server::{Server, config, impatient, join};
+use near::{everybody_knows, hears, next, told, until};
 use warmroute_share::{Link, MAX_MESSAGE_BYTES, RedisConfig, Secret, To, Versions};
 use warmroute_types::RouterId;
 use warmroute_wire::WorkerTls;
 
-fn three(url: &str) -> Vec<Link> {
-    (1..=3).map(|me| join(me, config(url))).collect()
+fn three(config: &RedisConfig) -> Vec<Link> {
+    (1..=3).map(|me| join(me, config.clone())).collect()
 }
 
 #[tokio::test]
 async fn routers_hear_each_other_and_not_themselves() {
     needs_redis!();
     let server = Server::start(&[]).await;
-    let mut links = three(&server.url());
+    let mut links = three(&config(server.url()));
     everybody_knows(&links).await;
     for link in &links {
         link.outgoing.send(To::Everyone, format!("of {}", link.status.me().0).into_bytes()).unwrap();
     }
     for link in &mut links {
-        let mut heard = [link.incoming.recv().await, link.incoming.recv().await];
+        let mut heard = [next(link).await, next(link).await];
         heard.sort_by_key(|message| message.from);
         assert!(heard.iter().all(|message| message.bytes == format!("of {}", message.from.0).into_bytes()));
         assert!(
@@ -36,26 +36,35 @@ async fn routers_hear_each_other_and_not_themselves() {
         );
     }
     links[0].outgoing.send(To::One(RouterId(3)), &b"for you"[..]).unwrap();
-    assert_eq!(links[2].incoming.recv().await.bytes, b"for you");
+    assert_eq!(next(&mut links[2]).await.bytes, b"for you");
     links[0].outgoing.send(To::One(RouterId(99)), &b"for nobody"[..]).unwrap();
     until(&links[0].status, |status| status.traffic().dropped_out == 1).await;
     let large = vec![7; MAX_MESSAGE_BYTES];
     links[0].outgoing.send(To::One(RouterId(2)), large.clone()).unwrap();
-    assert!(links[1].incoming.recv().await.bytes == large);
+    assert!(next(&mut links[1]).await.bytes == large);
     assert!(
         links.iter_mut().all(|link| link.incoming.try_recv().is_none()),
         "nothing comes twice, nothing to others"
     );
-    let gone = links.pop();
-    drop(gone);
-    until(&links[0].status, |status| !status.peers().contains_key(&RouterId(3))).await;
+}
+
+#[tokio::test]
+async fn one_that_falls_silent_is_gone() {
+    needs_redis!();
+    let server = Server::start(&[]).await;
+    let mut links = three(&impatient(server.url()));
+    everybody_knows(&links).await;
+    drop(links.pop());
+    for link in &links {
+        until(&link.status, |status| !status.peers().contains_key(&RouterId(3))).await;
+    }
 }
 
 #[tokio::test]
 async fn a_server_that_restarts_is_found_again_and_nobody_waited() {
     needs_redis!();
     let mut server = Server::start(&[]).await;
-    let mut links = three(&server.url());
+    let mut links = three(&impatient(server.url()));
     everybody_knows(&links).await;
     server.kill();
     until(&links[0].status, |status| status.peers().is_empty() && status.trouble().is_some()).await;
@@ -76,7 +85,7 @@ async fn a_server_that_restarts_is_found_again_and_nobody_waited() {
 async fn a_server_that_hangs_is_given_up_and_found_again() {
     needs_redis!();
     let server = Server::start(&[]).await;
-    let mut links = three(&server.url());
+    let mut links = three(&impatient(server.url()));
     everybody_knows(&links).await;
     server.signal("STOP");
     until(&links[0].status, |status| status.peers().is_empty()).await;
@@ -92,7 +101,7 @@ async fn a_failover_is_followed_among_the_servers_that_are_named() {
     let mut main = Server::start(&[]).await;
     let replica = Server::start(&["--replicaof", "127.0.0.1", &main.port.to_string()]).await;
     let urls = vec![Secret::new(replica.url()), Secret::new(main.url())];
-    let both = |me| join(me, RedisConfig { urls: urls.clone(), ..config(main.url()) });
+    let both = |me| join(me, RedisConfig { urls: urls.clone(), ..impatient(main.url()) });
     let mut links = [both(1), both(2)];
     everybody_knows(&links).await;
     let at_main = format!("by Redis at 127.0.0.1:{}", main.port);
@@ -160,7 +169,9 @@ async fn whoever_writes_to_the_server_without_the_secret_is_not_heard() {
     let mut tap = client.get_async_pubsub().await.unwrap();
     tap.psubscribe("warmroute:*").await.unwrap();
     let mut tap = tap.into_on_message();
-    let links = three(&server.url());
+    let mut settings = config(server.url());
+    settings.pace.gone_after = Duration::from_secs(3);
+    let links = three(&settings);
     everybody_knows(&links).await;
     let [first, mut second, third]: [Link; 3] = links.try_into().unwrap();
     hears(&third, &mut second, "a word of the third").await;
@@ -186,7 +197,7 @@ async fn whoever_writes_to_the_server_without_the_secret_is_not_heard() {
         }
     }
     first.outgoing.send(To::One(RouterId(2)), &b"the only one"[..]).unwrap();
-    assert_eq!(second.incoming.recv().await.bytes, b"the only one");
+    assert_eq!(next(&mut second).await.bytes, b"the only one");
     assert!(second.status.traffic().refused > before.refused + 10);
     assert_eq!(second.status.peers().keys().collect::<Vec<_>>(), [&RouterId(1)]);
 }
@@ -195,7 +206,7 @@ async fn whoever_writes_to_the_server_without_the_secret_is_not_heard() {
 async fn a_message_larger_than_memory_should_hold_ends_the_connection_only() {
     needs_redis!();
     let server = Server::start(&["--client-output-buffer-limit", "pubsub", "0", "0", "0"]).await;
-    let mut links = three(&server.url());
+    let mut links = three(&impatient(server.url()));
     everybody_knows(&links).await;
     let mut intruder = server.intruder().await;
     let huge = vec![7_u8; 64 << 20];
@@ -215,7 +226,7 @@ async fn another_secret_and_another_prefix_are_other_fleets() {
     let other = |me, secret: &str, prefix: &str| {
         join(me, RedisConfig { secret: Secret::new(secret), prefix: prefix.into(), ..config(server.url()) })
     };
-    let links = three(&server.url());
+    let links = three(&config(server.url()));
     let strangers =
         [other(4, "quite another secret", "warmroute"), other(5, "quite another secret", "warmroute")];
     let elsewhere =

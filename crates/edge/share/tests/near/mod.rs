@@ -12,23 +12,28 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use warmroute_share::{Link, MeshConfig, MeshPace, Secret, Status, To, mesh};
+use warmroute_share::{Incoming, Link, MeshConfig, MeshPace, Secret, Status, To, mesh};
 use warmroute_types::RouterId;
 
 /// A test that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn secret() -> Secret {
     Secret::new("what only these routers know")
 }
 
-/// Faster than in production, so that tests are.
+/// Whoever is silent for half a second is dead. For tests of that only: on a busy machine the living are silent, too.
+pub fn impatient() -> MeshPace {
+    MeshPace { dead_after: Duration::from_millis(500), handshake: Duration::from_secs(2), ..quick() }
+}
+
+/// Faster than in production, so that tests are, but nobody is given up.
 pub fn quick() -> MeshPace {
     MeshPace {
         alive_every: Duration::from_millis(50),
-        dead_after: Duration::from_millis(500),
-        connect: Duration::from_secs(1),
-        handshake: Duration::from_secs(2),
+        dead_after: PATIENCE,
+        connect: Duration::from_secs(5),
+        handshake: PATIENCE,
         redial: Duration::from_millis(100),
         refused: Duration::from_secs(600),
         resolve_every: Duration::from_millis(200),
@@ -52,7 +57,13 @@ pub fn address(link: &Link) -> String {
 }
 
 pub fn told(status: &Status, words: &str) -> bool {
-    status.trouble().is_some_and(|trouble| trouble.text.contains(words))
+    status.troubles().iter().any(|trouble| trouble.text.contains(words))
+}
+
+/// The next message.
+pub async fn next(link: &mut Link) -> Incoming {
+    let waiting = tokio::time::timeout(PATIENCE, link.incoming.recv());
+    waiting.await.unwrap_or_else(|_| panic!("nothing came: {:?}", link.status))
 }
 
 /// Until it is so.
@@ -108,7 +119,8 @@ impl Stoppable {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let _link = start(me, &[peer.as_str()]);
+                let _link =
+                    mesh(MeshConfig { pace: impatient(), ..config(&[peer.as_str()]) }, RouterId(me)).unwrap();
                 while stopped.recv().await.is_some() {
                     // Blocks the whole runtime, on purpose.
                     _ = goes_on.recv();

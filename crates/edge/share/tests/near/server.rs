@@ -8,7 +8,7 @@ use std::time::Duration;
 use warmroute_share::{Link, RedisConfig, RedisPace, redis};
 use warmroute_types::RouterId;
 
-use super::{free_port, secret, until_ready};
+use super::{PATIENCE, free_port, secret, until_ready};
 
 /// Says why and ends the test where there is no server to run.
 #[macro_export]
@@ -116,14 +116,22 @@ impl Drop for Server {
     }
 }
 
+/// Nobody is given up, however busy the machine is.
 pub fn config(url: impl Into<String>) -> RedisConfig {
     let pace = RedisPace {
         here_every: Duration::from_millis(50),
-        gone_after: Duration::from_millis(600),
-        answer: Duration::from_millis(400),
+        gone_after: PATIENCE,
+        answer: PATIENCE,
         redial: Duration::from_millis(100),
     };
     RedisConfig { pace, ..RedisConfig::new(url, secret()) }
+}
+
+/// Whoever is silent is given up soon. For tests of that only.
+pub fn impatient(url: impl Into<String>) -> RedisConfig {
+    let config = config(url);
+    let (gone_after, answer) = (Duration::from_millis(600), Duration::from_millis(400));
+    RedisConfig { pace: RedisPace { gone_after, answer, ..config.pace }, ..config }
 }
 
 pub fn join(me: u64, config: RedisConfig) -> Link {

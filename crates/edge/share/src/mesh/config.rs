@@ -51,9 +51,10 @@ pub struct MeshPace {
     pub dead_after: Duration,
     /// Making a connection, with TLS where that is used, may take so long. Short, because a network that is healed is noticed only by the next try.
     pub connect: Duration,
-    /// Proving to each other who we are may take so long.
+    /// Proving to each other who we are may take so long. Short for the same reason: what stands between routers may accept for one that is
+    /// cut off.
     pub handshake: Duration,
-    /// The longest pause before a lost router is dialed again. Healing takes this long at most, and a handshake.
+    /// The longest pause before a lost router is dialed again. Healing takes this long at most, and what a try may take that began before.
     pub redial: Duration,
     /// The pause after a refusal that time does not mend: another secret, no version in common.
     pub refused: Duration,
@@ -73,7 +74,7 @@ impl Default for MeshPace {
             alive_every: Duration::from_millis(500),
             dead_after: Duration::from_secs(3),
             connect: Duration::from_secs(1),
-            handshake: Duration::from_secs(5),
+            handshake: Duration::from_millis(1_500),
             redial: Duration::from_millis(500),
             refused: Duration::from_secs(30),
             resolve_every: Duration::from_secs(5),

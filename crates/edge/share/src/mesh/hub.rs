@@ -1,24 +1,26 @@
 //! The one task that decides: who is dialed, which connection stays, who gets what.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use warmroute_types::RouterId;
-use warmroute_wire::{Acceptor, Dialer, Speech, Stream, Target, WorkerTls};
+use warmroute_wire::{Acceptor, Dialer, Speech, Stream, WorkerTls};
 
 use crate::link::{Ends, Outgoing, To};
 use crate::mesh::book::{Book, IDLE, Outcome, Place};
-use crate::mesh::config::{MeshConfig, MeshPace, parse_place};
+use crate::mesh::config::{MeshConfig, parse_place};
+use crate::mesh::dial::Dial;
 use crate::mesh::door::Door;
 use crate::mesh::election::{Keep, keep};
-use crate::mesh::handshake::{self, Card, Failed, Guard, Session};
+use crate::mesh::handshake::{Card, Failed, Guard, Session};
 use crate::mesh::lane::{Ended, Lane, Waiting, Work};
 use crate::mesh::members::{Members, Node, Order};
+use crate::mesh::places::{advertised, resolve};
 use crate::{BadShare, Link, Peer, Status, seal};
 
 /// What may wait for the hub: handshakes and ends wait their turn, gossip is dropped.
@@ -60,27 +62,6 @@ fn encryption(config: &MeshConfig) -> Result<(Dialer, Acceptor), BadShare> {
     Ok((dialer, Acceptor::speaking(Speech::Mesh, &tls.identity, Some(&tls.ca))?))
 }
 
-/// What others are told to dial.
-fn advertised(config: &MeshConfig, listening: SocketAddr) -> String {
-    let own = || match listening.ip() {
-        ip if ip.is_unspecified() => SocketAddr::new(own_ip(), listening.port()).to_string(),
-        _ => listening.to_string(),
-    };
-    config.advertise.clone().unwrap_or_else(own)
-}
-
-/// The address that this machine uses towards others. Nothing is sent: a datagram socket only looks up its route, to an address kept for
-/// documentation.
-fn own_ip() -> IpAddr {
-    let towards = |local: &str, other: &str| {
-        let socket = UdpSocket::bind(local).ok()?;
-        socket.connect(other).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
-    let found = towards("0.0.0.0:0", "192.0.2.1:9").or_else(|| towards("[::]:0", "[2001:db8::1]:9"));
-    found.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
-}
-
 struct Hub {
     me: RouterId,
     dial: Dial,
@@ -95,16 +76,6 @@ struct Hub {
     events: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
     /// All other tasks: they end with the hub.
     tasks: JoinSet<()>,
-}
-
-/// How routers are dialed.
-#[derive(Clone)]
-struct Dial {
-    dialer: Dialer,
-    card: Card,
-    guard: Guard,
-    server_name: Option<String>,
-    pace: MeshPace,
 }
 
 impl Hub {
@@ -323,43 +294,6 @@ impl Lane {
     /// How many had to go for it.
     fn push(&self, message: &Outgoing) -> u64 {
         self.waiting.messages.push(Arc::clone(&message.bytes))
-    }
-}
-
-impl Dial {
-    async fn meet(self, place: Place, status: &Status) -> Result<(Session, Stream), Failed> {
-        let mut stream = within(self.pace.connect, self.connect(&place)).await?;
-        let connected = |router| status.peers().contains_key(&router);
-        let meeting = handshake::dial(&mut stream, &self.card, self.guard, connected);
-        let session = within(self.pace.handshake, meeting).await?;
-        Ok((session, stream))
-    }
-
-    async fn connect(&self, place: &Place) -> Result<Stream, Failed> {
-        let scheme = if self.guard == Guard::Tls { "https" } else { "http" };
-        let target: Target = format!("{scheme}://{}", place.address).parse().map_err(|_| Failed::NoRouter)?;
-        let name = self.server_name.as_deref().unwrap_or(&place.host);
-        Ok(self.dialer.dial_as(&target, name).await?)
-    }
-}
-
-async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
-    tokio::time::timeout(limit, work).await.unwrap_or(Err(Failed::Late(limit)))
-}
-
-/// Asks the system's resolver again and again. Where it does not answer, what it said before stands.
-async fn resolve(entry: usize, name: String, every: Duration, ends: Ends, events: mpsc::Sender<Event>) {
-    let Ok((host, port)) = parse_place(&name) else { return };
-    loop {
-        match tokio::net::lookup_host((host, port)).await {
-            Ok(found) => {
-                let place = |found: SocketAddr| Place { address: found.to_string(), host: host.to_owned() };
-                let places = found.map(place).collect();
-                _ = events.send(Event::Resolved { entry, places }).await;
-            }
-            Err(error) => ends.status.troubled(format!("cannot resolve {host}: {error}")),
-        }
-        tokio::time::sleep(every).await;
     }
 }
 

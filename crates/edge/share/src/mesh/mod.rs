@@ -12,6 +12,7 @@
 
 mod book;
 mod config;
+mod dial;
 mod door;
 mod election;
 mod handshake;
@@ -19,6 +20,7 @@ mod hello;
 mod hub;
 mod lane;
 mod members;
+mod places;
 
 pub use config::{MeshConfig, MeshPace, MeshTls};
 pub use hub::mesh;

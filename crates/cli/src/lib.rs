@@ -20,6 +20,7 @@ mod engine;
 mod explain;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod handover;
 mod lab;
 mod logging;
 mod options;

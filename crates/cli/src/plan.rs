@@ -23,6 +23,7 @@ use warmroute_record::ModelNames;
 use warmroute_types::Micros;
 use warmroute_wire::Dialer;
 
+use crate::handover::{Purpose, address_of};
 use crate::options::groups::{
     BalanceRule, Credentials, Following, ForwardedHeaders, Injection, PrefixKey, Preset, RecordedModels,
     Signal,
@@ -39,6 +40,8 @@ pub struct Plan {
     pub listen: SocketAddr,
     /// Where operators come in.
     pub admin: SocketAddr,
+    /// Where a process waits that we take over from, and we wait for the next; `None`: nobody takes over.
+    pub handover: Option<PathBuf>,
     /// How long draining may take.
     pub drain_timeout: Duration,
     /// The policy, with its parameters.
@@ -130,6 +133,7 @@ impl Plan {
         Ok(Plan {
             listen: SocketAddr::new(filled(server.host), filled(server.port)),
             admin: SocketAddr::new(filled(server.admin_host), filled(server.admin_port)),
+            handover: server.handover.clone(),
             drain_timeout: secs(filled(server.drain_timeout_secs)),
             policy: policy(&options, filled(options.routing.policy.as_deref()))?,
             shadows: shadows(&options)?,
@@ -159,6 +163,18 @@ impl Plan {
             keys: security::keys(&options.security)?,
             options,
         })
+    }
+}
+
+impl Plan {
+    /// Where each listener is wanted, where one is.
+    pub fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 3] {
+        let bind = self.precise.as_ref().and_then(|precise| precise.bind.as_deref());
+        [
+            (Purpose::Clients, Some(self.listen)),
+            (Purpose::Admin, Some(self.admin)),
+            (Purpose::Events, bind.and_then(address_of)),
+        ]
     }
 }
 

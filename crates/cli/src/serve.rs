@@ -1,16 +1,21 @@
 //! `warmroute serve`.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use warmroute_gateway::Farewell;
 
 use crate::args::ServeArgs;
 use crate::control::Origin;
+use crate::handover::{Post, Predecessor, Successor, Successors, activated};
 use crate::logging;
 use crate::options::{check_environment, read_file};
 use crate::plan::Plan;
 use crate::service::Service;
 
-/// Runs the gateway until SIGTERM or SIGINT. SIGHUP makes it read its files again.
+/// Runs the gateway until SIGTERM or SIGINT, or until another process takes its place. SIGHUP makes it read its files again.
 pub fn run(args: Box<ServeArgs>) -> anyhow::Result<()> {
     check_environment()?;
     let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
@@ -32,22 +37,87 @@ pub fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
-    let drain_timeout = plan.drain_timeout;
     let mut stop = Stop::listen()?;
-    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-    let service = Service::start(plan, origin).await?;
+    let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let (drain_timeout, handover) = (plan.drain_timeout, plan.handover.clone());
+    let post =
+        handover.map(|path| Post::bind(&path).with_context(|| format!("cannot wait at {}", path.display())));
+    let post = post.transpose()?;
+    let mut service = tokio::select! {
+        service = begin(plan, origin) => service?,
+        () = stop.asked() => anyhow::bail!("stopped before it had begun"),
+    };
     announce(&service);
-    loop {
-        tokio::select! {
-            () = stop.asked() => break,
-            _ = hangup.recv() => service.control.read_again(),
-        }
-    }
-    tracing::info!("draining: no new requests; a second signal ends at once");
+    let successors = post.map(|post| post.await_successors(service.listeners(), Arc::new(|| {})));
+    let ending = run_on(&service, hangup, &mut stop, successors).await;
     tokio::select! {
-        drained = service.drain(drain_timeout) => drained,
+        drained = end(service, ending, drain_timeout) => drained,
         () = stop.asked() => anyhow::bail!("stopped before every request had ended"),
     }
+}
+
+/// Starts everything, in the place of whoever has been here; returns when those who connect are accepted.
+async fn begin(plan: Plan, origin: Origin) -> anyhow::Result<Service> {
+    let mut inherited = activated()?;
+    let predecessor = match &plan.handover {
+        Some(path) => Predecessor::find(path).await.with_context(|| format!("at {}", path.display()))?,
+        None => None,
+    };
+    let predecessor = predecessor.map(|(predecessor, mut listeners)| {
+        plan.addresses().into_iter().for_each(|(purpose, wanted)| listeners.keep_if_at(purpose, wanted));
+        inherited.fill_from(listeners);
+        predecessor
+    });
+    let service = Service::start(plan, origin, inherited).await?;
+    if let Some(predecessor) = predecessor {
+        service.fit_to_serve().await.context("the gateway that is here goes on")?;
+        predecessor.release().await;
+    }
+    service.open();
+    Ok(service)
+}
+
+/// Why it ends.
+enum Ending {
+    Stopped,
+    Succeeded(Successor),
+}
+
+async fn run_on(
+    service: &Service,
+    mut hangup: Signal,
+    stop: &mut Stop,
+    mut successors: Option<Successors>,
+) -> Ending {
+    loop {
+        let succeeded = async {
+            match &mut successors {
+                Some(successors) => successors.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.asked() => return Ending::Stopped,
+            _ = hangup.recv() => service.control.read_again(),
+            Some(successor) = succeeded => return Ending::Succeeded(successor),
+        }
+    }
+}
+
+async fn end(mut service: Service, ending: Ending, drain_timeout: Duration) -> anyhow::Result<()> {
+    let farewell = match ending {
+        Ending::Stopped => {
+            tracing::info!("draining: no new requests; a second signal ends at once");
+            Farewell::Short
+        }
+        Ending::Succeeded(successor) => {
+            tracing::info!("draining: another process accepts in our place");
+            service.make_way().await;
+            successor.accede().await;
+            Farewell::Long
+        }
+    };
+    service.drain(farewell, drain_timeout).await
 }
 
 /// The first line on stdout, for whoever started us: where we listen, ports of 0 filled in.

@@ -12,13 +12,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use tokio::task::{JoinHandle, JoinSet};
-use warmroute_gateway::{Admin, Configuration, Drain, Drained, Gateway, Reach, serve};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep};
+use warmroute_gateway::{Admin, Configuration, Drain, Drained, Farewell, Gateway, Reach, serve};
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
 use warmroute_router::Router;
+use warmroute_types::WorkerState;
 
 use crate::control::{Control, InForce, Origin};
+use crate::handover::{Listeners, Purpose, address_of};
 use crate::plan::Plan;
 use crate::precise::Precise;
 use crate::sharing;
@@ -29,6 +33,11 @@ const SETTLE_EVERY: Duration = Duration::from_millis(250);
 
 /// How often unused connections are looked through.
 const PRUNE_EVERY: Duration = Duration::from_secs(2);
+
+/// Whoever takes another's place waits so long for all workers to be ready, and so long for any.
+const ALL_READY_WITHIN: Duration = Duration::from_secs(5);
+const ANY_READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// A gateway that runs. Dropped, everything stops at once.
 pub struct Service {
@@ -42,24 +51,33 @@ pub struct Service {
     pub router: Arc<Router<Standard>>,
     /// By which its settings are changed.
     pub control: Arc<Control>,
+    /// Its listeners once more, for a successor.
+    listeners: Listeners,
+    /// Whether those who connect are accepted.
+    is_open: watch::Sender<bool>,
     clients: JoinHandle<Drained>,
-    drain: Drain,
+    clients_drain: Drain,
+    operators_drain: Drain,
+    /// Follows engines' events.
+    precise: Option<AbortHandle>,
     /// Ends with the service.
     _background: JoinSet<()>,
 }
 
 impl Service {
-    /// Starts everything; returns when both listeners are open.
-    pub async fn start(plan: Plan, origin: Origin) -> anyhow::Result<Service> {
+    /// Starts everything, on listeners that are there already or on its own; returns when they are open. Those who connect wait until
+    /// [`Service::open`].
+    pub async fn start(plan: Plan, origin: Origin, mut inherited: Listeners) -> anyhow::Result<Service> {
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
         let recorder = plan.record.map(Recorder::start).transpose().context("the record")?;
         let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), recorder)?;
         gateway.set_keys(plan.keys);
-        let clients = bind(plan.listen).await?;
-        let operators = bind(plan.admin).await?;
+        let mut listeners = Listeners::default();
+        let clients = listen(Purpose::Clients, plan.listen, &mut inherited, &mut listeners).await?;
+        let operators = listen(Purpose::Admin, plan.admin, &mut inherited, &mut listeners).await?;
         let (listening, admin) = (clients.local_addr()?, operators.local_addr()?);
 
-        let drain = Drain::default();
+        let (clients_drain, operators_drain) = (Drain::default(), Drain::default());
         let acceptors = plan.acceptors.clone();
         let schemes = [acceptors.clients.scheme(), acceptors.operators.scheme()];
         let mut background = JoinSet::new();
@@ -76,35 +94,101 @@ impl Service {
         background.spawn(Arc::clone(&control).watch_files());
         let clock = Arc::clone(&gateway);
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
-        background.spawn(every(PRUNE_EVERY, Arc::clone(&gateway), |gateway| gateway.prune_connections()));
-        let forget = |gateway: &Gateway| gateway.router().tick(gateway.now());
-        background.spawn(every(plan.eviction_interval, Arc::clone(&gateway), forget));
-        background.spawn(every(SETTLE_EVERY, Arc::clone(&gateway), |gateway| {
-            gateway.router().settle(gateway.now());
-            gateway.let_in();
-        }));
+        keep_house(&gateway, plan.eviction_interval, &mut background);
         if let Some(plan) = plan.sharing {
             background.spawn(sharing::begin(plan, Arc::clone(&gateway))?);
         }
         let reach = if admin.ip().is_loopback() { Reach::Loopback } else { Reach::Network };
         let configuration = Arc::clone(&control) as Arc<dyn Configuration>;
-        let mut page = Admin::new(Arc::clone(&gateway), configuration, reach, drain.clone());
+        let mut page = Admin::new(Arc::clone(&gateway), configuration, reach, clients_drain.clone());
+        let mut follower = None;
         if let Some(settings) = plan.precise {
-            let precise = Precise::new(Arc::clone(&gateway), settings).await?;
+            let bound = match settings.bind.as_deref().and_then(address_of) {
+                Some(address) => {
+                    Some(listen(Purpose::Events, address, &mut inherited, &mut listeners).await?)
+                }
+                None => None,
+            };
+            let precise = Precise::new(Arc::clone(&gateway), settings, bound).await?;
             if let Some(token) = plan.events_token {
                 page = page.with_reports(Arc::new(precise.posts()), token);
             }
-            background.spawn(precise.run());
+            follower = Some(background.spawn(precise.run()));
         }
-        background
-            .spawn(async move { _ = page.serve(operators, acceptors.operators, Drain::default()).await });
-        let clients = tokio::spawn(serve(gateway, clients, acceptors.clients, drain.clone()));
-        Ok(Service { listening, admin, schemes, router, control, clients, drain, _background: background })
+        let is_open = watch::Sender::new(false);
+        let page = page.serve(operators, acceptors.operators, operators_drain.clone());
+        let opened = open(&is_open);
+        background.spawn(async move {
+            opened.await;
+            page.await;
+        });
+        let serving = serve(gateway, clients, acceptors.clients, clients_drain.clone());
+        let opened = open(&is_open);
+        let clients = tokio::spawn(async move {
+            opened.await;
+            serving.await
+        });
+        Ok(Service {
+            listening,
+            admin,
+            schemes,
+            router,
+            control,
+            listeners,
+            is_open,
+            clients,
+            clients_drain,
+            operators_drain,
+            precise: follower,
+            _background: background,
+        })
+    }
+
+    /// Accepts those who connect.
+    pub fn open(&self) {
+        self.is_open.send_replace(true);
+    }
+
+    /// Returns when it can serve: all workers are ready, or after a while at least one.
+    pub async fn fit_to_serve(&self) -> anyhow::Result<()> {
+        let since = Instant::now();
+        loop {
+            let workers = self.router.workers();
+            let is_ready = |state: WorkerState| state.takes_requests();
+            let ready = workers.iter().filter(|view| is_ready(view.desk.state)).count();
+            if ready > 0 && (ready == workers.len() || since.elapsed() >= ALL_READY_WITHIN) {
+                return Ok(());
+            }
+            anyhow::ensure!(
+                since.elapsed() < ANY_READY_WITHIN,
+                "no worker is ready after {ANY_READY_WITHIN:?}"
+            );
+            sleep(READY_CHECK_EVERY).await;
+        }
+    }
+
+    /// Its listeners, for a successor; to be asked for once.
+    pub fn listeners(&mut self) -> Listeners {
+        std::mem::take(&mut self.listeners)
+    }
+
+    /// Leaves everything that only one process can have to a successor: whoever connects, operators, engines' events.
+    pub async fn make_way(&mut self) {
+        self.clients_drain.begin(Farewell::Long);
+        self.operators_drain.begin(Farewell::Long);
+        if let Some(precise) = self.precise.take() {
+            precise.abort();
+            while !precise.is_finished() {
+                sleep(READY_CHECK_EVERY).await;
+            }
+        }
     }
 
     /// Takes nothing new, and waits until everything under way has ended, or for as long as is allowed.
-    pub async fn drain(self, timeout: Duration) -> anyhow::Result<()> {
-        self.drain.begin();
+    pub async fn drain(self, farewell: Farewell, timeout: Duration) -> anyhow::Result<()> {
+        // Nobody shall connect to what nobody accepts from.
+        drop(self.listeners);
+        self.clients_drain.begin(farewell);
         match tokio::time::timeout(timeout, self.clients).await {
             Ok(drained) => drained.map(|Drained| ()).context("the gateway panicked"),
             Err(_) => anyhow::bail!("requests were still under way after {timeout:?}"),
@@ -112,8 +196,43 @@ impl Service {
     }
 }
 
-async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
+/// A listener that is there already, or a new one; another handle of it is kept for a successor.
+async fn listen(
+    purpose: Purpose,
+    address: SocketAddr,
+    inherited: &mut Listeners,
+    kept: &mut Listeners,
+) -> anyhow::Result<TcpListener> {
+    let listener = match inherited.take(purpose) {
+        Some(listener) => listener,
+        None => {
+            let bound = TcpListener::bind(address).await;
+            bound.with_context(|| format!("cannot listen on {address}"))?.into_std()?
+        }
+    };
+    kept.add(purpose, listener.try_clone()?);
+    Ok(TcpListener::from_std(listener)?)
+}
+
+/// Returns when the service is opened.
+fn open(is_open: &watch::Sender<bool>) -> impl Future<Output = ()> + Send + use<> {
+    let mut is_open = is_open.subscribe();
+    async move {
+        if is_open.wait_for(|&open| open).await.is_err() {
+            // It ended before it was opened.
+            std::future::pending().await
+        }
+    }
+}
+
+fn keep_house(gateway: &Arc<Gateway>, eviction_interval: Duration, background: &mut JoinSet<()>) {
+    background.spawn(every(PRUNE_EVERY, Arc::clone(gateway), |gateway| gateway.prune_connections()));
+    let forget = |gateway: &Gateway| gateway.router().tick(gateway.now());
+    background.spawn(every(eviction_interval, Arc::clone(gateway), forget));
+    background.spawn(every(SETTLE_EVERY, Arc::clone(gateway), |gateway| {
+        gateway.router().settle(gateway.now());
+        gateway.let_in();
+    }));
 }
 
 async fn every(interval: Duration, gateway: Arc<Gateway>, work: fn(&Gateway)) {

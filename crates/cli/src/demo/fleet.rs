@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use warmroute_engine::Profile;
+use warmroute_gateway::Farewell;
 use warmroute_replica::{Config, Replica, Stats, serve};
 use warmroute_types::WorkerState;
 
 use crate::args::DemoArgs;
 use crate::control::Origin;
+use crate::handover::Listeners;
 use crate::options::{Discovery, Options, Routing, Server};
 use crate::plan::Plan;
 use crate::service::Service;
@@ -39,7 +41,10 @@ impl Fleet {
             engines.push(serve(config, listener).await?);
         }
         let urls = engines.iter().map(|engine| engine.url().to_owned()).collect();
-        let service = Service::start(Plan::new(options(urls, policy))?, Origin::default()).await?;
+        let service =
+            Service::start(Plan::new(options(urls, policy))?, Origin::default(), Listeners::default())
+                .await?;
+        service.open();
         let fleet = Fleet { engines, service };
         tokio::time::timeout(READY_WITHIN, fleet.ready())
             .await
@@ -60,7 +65,7 @@ impl Fleet {
 
     /// Ends everything in order.
     pub async fn stop(self) -> anyhow::Result<()> {
-        self.service.drain(Duration::from_secs(5)).await
+        self.service.drain(Farewell::Short, Duration::from_secs(5)).await
     }
 }
 

@@ -63,6 +63,10 @@ group! {
         /// How long requests may go on after SIGTERM [default: 600]
         #[arg(long, value_name = "SECONDS", env = "WARMROUTE_DRAIN_TIMEOUT_SECS", hide_env = true)]
         drain_timeout_secs: u64 = Some(600),
+        /// Unix socket at which a gateway that runs is asked for its listeners, to take its place without a failed request; and at
+        /// which the next one is waited for
+        #[arg(long, value_name = "PATH", env = "WARMROUTE_HANDOVER", hide_env = true)]
+        handover: PathBuf = None,
         /// error, warn, info, debug, trace, or a filter such as warmroute_gateway=debug [default: info]
         #[arg(long, value_name = "LEVEL", env = "WARMROUTE_LOG_LEVEL", hide_env = true)]
         log_level: String = Some("info".to_owned()),

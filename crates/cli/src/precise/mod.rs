@@ -25,9 +25,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use parking_lot::RwLock;
+use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use warmroute_discovery::EventsEntry;
-use warmroute_events::{Desk, Inbox, Listener, Source};
+use warmroute_events::{Desk, Hub, Inbox, Listener, Source};
 use warmroute_fleet::{Models, Worker, WorkerView};
 use warmroute_gateway::Gateway;
 use warmroute_router::Change;
@@ -121,16 +122,21 @@ impl Drop for Question {
 }
 
 impl Precise {
-    /// Binds what is to be bound.
-    pub async fn new(gateway: Arc<Gateway>, settings: Settings) -> anyhow::Result<Precise> {
+    /// Binds what is to be bound, unless it is already.
+    pub async fn new(
+        gateway: Arc<Gateway>,
+        settings: Settings,
+        bound: Option<TcpListener>,
+    ) -> anyhow::Result<Precise> {
         let config = warmroute_events::Config::default();
         let ear = Arc::new(Ear::new(Arc::clone(&gateway)));
-        let hub = match &settings.bind {
-            Some(endpoint) => {
-                let hub = warmroute_events::Hub::bind(&endpoint.parse()?, config.clone()).await;
+        let hub = match (&settings.bind, bound) {
+            (Some(_), Some(bound)) => Some(Hub::on(bound, config.clone())?),
+            (Some(endpoint), None) => {
+                let hub = Hub::bind(&endpoint.parse()?, config.clone()).await;
                 Some(hub.with_context(|| format!("cannot bind kv-events-bind at {endpoint}"))?)
             }
-            None => None,
+            (None, _) => None,
         };
         let listener = Arc::clone(&ear) as Arc<dyn Listener>;
         let inbox = Arc::new(Inbox::new(warmroute_events::InboxConfig::default(), listener));

@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod gate;
+pub mod kept;
 pub mod process;
 pub mod scrap;
 pub mod script;

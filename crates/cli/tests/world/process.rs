@@ -26,7 +26,14 @@ impl Process {
 
     /// The same, and its log goes there.
     pub fn start_with_log(args: &[&str], env: &[(&str, &str)], log: Stdio) -> Process {
-        let mut child = command(args, env).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut command = command(args, env);
+        command.stderr(log);
+        Process::of(command)
+    }
+
+    /// By any command that becomes a `warmroute`.
+    pub fn of(mut command: Command) -> Process {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let first_line = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));

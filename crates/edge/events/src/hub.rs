@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use thiserror::Error;
+use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use warmroute_types::{Address, MAX_WORKERS};
 use warmroute_zmtp::{Endpoint, Error, Incoming, Listener as Socket, Message, Options, Sub};
@@ -65,11 +66,19 @@ struct Place {
 impl Hub {
     /// Binds, on the current tokio runtime.
     pub async fn bind(endpoint: &Endpoint, config: Config) -> Result<Hub, Error> {
-        let socket = Socket::bind(endpoint).await?;
+        Ok(Hub::of(Socket::bind(endpoint).await?, config))
+    }
+
+    /// On a socket that listens already.
+    pub fn on(listener: TcpListener, config: Config) -> Result<Hub, Error> {
+        Ok(Hub::of(Socket::on(listener)?, config))
+    }
+
+    fn of(socket: Socket, config: Config) -> Hub {
         let endpoint = socket.endpoint().clone();
         let awaited = Arc::new(Awaited { endpoint: endpoint.clone(), places: Mutex::default() });
         let task = tokio::spawn(accept(socket, Arc::clone(&awaited), config.clone()));
-        Ok(Hub { awaited, endpoint, config, task })
+        Hub { awaited, endpoint, config, task }
     }
 
     /// Where it is bound, with the port that was free.

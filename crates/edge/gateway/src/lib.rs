@@ -20,6 +20,7 @@ mod carrier;
 mod config;
 mod current;
 mod door;
+mod drain;
 mod exchange;
 mod first_token;
 mod foresight;
@@ -58,9 +59,10 @@ pub use config::{
     WorkerChoice,
 };
 pub use door::{DoorConfig, WorkerLimit};
+pub use drain::{Drain, Drained, Farewell};
 pub use gateway::Gateway;
 pub use keys::{BadKeys, Keys};
 pub use matching::ModelMatching;
 pub use metrics::Reload;
-pub use server::{Drain, Drained, serve};
+pub use server::serve;
 pub use token::Token;

@@ -10,11 +10,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
 use crate::allowance::Allowance;
+use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
 use crate::refusal::{Refusal, Shape};
@@ -33,37 +34,6 @@ const ENGINE_PATHS: [&str; 6] = ["/tokenize", "/detokenize", "/score", "/rerank"
 
 /// Paths under `/v1` that steer an engine too.
 const STEERING_PATHS: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
-
-/// Tells listeners to stop accepting and to finish what they have.
-#[derive(Clone, Debug)]
-pub struct Drain(watch::Sender<bool>);
-
-impl Default for Drain {
-    fn default() -> Drain {
-        Drain(watch::Sender::new(false))
-    }
-}
-
-impl Drain {
-    /// Begins the draining. Saying it twice changes nothing.
-    pub fn begin(&self) {
-        self.0.send_replace(true);
-    }
-
-    /// Whether it has begun.
-    pub fn has_begun(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    pub(crate) async fn begun(&self) {
-        // The sender lives as long as `self`, so waiting cannot fail.
-        _ = self.0.subscribe().wait_for(|begun| *begun).await;
-    }
-}
-
-/// Every connection has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drained;
 
 /// Serves clients until told to drain; returns when the last connection has ended.
 pub async fn serve(
@@ -99,17 +69,14 @@ where
     // Every connection holds a sender; when all are gone, so are all connections.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
     loop {
-        let arrival = async {
-            let accepted = listener.accept().await;
-            // Counted once it is there: a free place is no connection.
-            (accepted, allowed.place().await)
-        };
-        let (accepted, place) = tokio::select! {
-            arrived = arrival => arrived,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             () = drain.begun() => break,
         };
         match accepted {
             Ok((stream, _)) => {
+                // Counted once it is there: a free place is no connection. And one that is there is served, drain or not.
+                let place = allowed.place().await;
                 let head_timeout = (allowed.head_timeout)();
                 let connection = connection(
                     stream,
@@ -151,14 +118,23 @@ async fn connection<S, F, B>(
         Ok(Err(error)) => return tracing::debug!(%error, "no handshake"),
         Err(_) => return tracing::debug!("no handshake in time"),
     };
+    let leaving = drain.clone();
+    let service = service_fn(move |request| {
+        let (answering, leaving) = (service(request), leaving.clone());
+        async move {
+            let mut response = answering.await?;
+            leaving.say_goodbye(response.headers_mut());
+            Ok::<_, Infallible>(response)
+        }
+    });
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head_timeout)
-        .serve_connection(TokioIo::new(stream), service_fn(service));
+        .serve_connection(TokioIo::new(stream), service);
     let mut http = std::pin::pin!(http);
     let served = tokio::select! {
         served = http.as_mut() => served,
-        () = drain.begun() => {
+        () = drain.runs_short() => {
             http.as_mut().graceful_shutdown();
             http.await
         }

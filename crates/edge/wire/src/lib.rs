@@ -2,10 +2,12 @@
 //!
 //! The gateway sends requests to workers, the probe asks them how they are, and whoever follows their events asks where those
 //! are. All three reach them the same way, so that way is here, and so is how routers reach one another. An operator who replaces a certificate or a key replaces it for
-//! all, from the next connection on: dialers and acceptors are handles that can be told to follow another.
+//! all, from the next connection on: dialers and acceptors are handles that can be told to follow another. A process that takes
+//! another's place is passed its listeners.
 
 mod acceptor;
 mod dialer;
+pub mod passing;
 mod pem;
 mod stream;
 mod target;

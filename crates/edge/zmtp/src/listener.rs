@@ -70,6 +70,13 @@ impl Listener {
         }
     }
 
+    /// On a socket that listens already.
+    pub fn on(listener: TcpListener) -> Result<Listener, Error> {
+        let address = listener.local_addr()?;
+        let endpoint = Endpoint::Tcp { host: address.ip().to_string(), port: address.port() };
+        Ok(Listener { socket: Socket::Tcp(listener), endpoint })
+    }
+
     /// Where it is, with the port that was free.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint

@@ -21,9 +21,10 @@ use warmroute_wire::Acceptor;
 
 use crate::Token;
 use crate::allowance::Allowance;
+use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::intake::{Patience, buffer};
-use crate::server::{Drain, Drained, accept};
+use crate::server::accept;
 
 pub use access::Reach;
 use access::UNAUTHORIZED;

@@ -1,0 +1,136 @@
+//! Whoever will take our place.
+
+use std::fs::{Permissions, remove_file, rename, set_permissions, symlink_metadata};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use warmroute_wire::passing;
+
+use super::{GREETING, Listeners, READY, REFUSED, YOURS, check_owner};
+
+/// One that takes longer to become ready is given up, so that another may try.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
+
+/// Whoever may come to take our place. Dropped, nobody may any more.
+pub struct Successors {
+    ready: mpsc::Receiver<Successor>,
+    _waiting: JoinSet<()>,
+}
+
+/// A process that has our listeners and is ready to accept.
+pub struct Successor {
+    stream: UnixStream,
+}
+
+/// What is done for a successor before it gets anything.
+type Prepare = Arc<dyn Fn() + Send + Sync>;
+
+struct Desk {
+    listeners: Listeners,
+    prepare: Prepare,
+}
+
+/// A socket that nobody knows of yet: whatever can fail has been done when a predecessor leaves.
+pub struct Post {
+    socket: UnixListener,
+    unseen: PathBuf,
+    path: PathBuf,
+}
+
+impl Post {
+    /// Private before anybody can find it.
+    pub fn bind(path: &Path) -> anyhow::Result<Post> {
+        if let Ok(there) = symlink_metadata(path) {
+            anyhow::ensure!(there.file_type().is_socket(), "something else is there");
+        }
+        let mut unseen = path.to_owned().into_os_string();
+        unseen.push(format!(".{}", std::process::id()));
+        let unseen = PathBuf::from(unseen);
+        let socket = UnixListener::bind(&unseen)?;
+        set_permissions(&unseen, Permissions::from_mode(0o600))?;
+        Ok(Post { socket, unseen, path: path.to_owned() })
+    }
+
+    /// In one step in the place of a predecessor's, whose successors come to us from now on.
+    pub fn await_successors(self, listeners: Listeners, prepare: Prepare) -> Successors {
+        if let Err(error) = rename(&self.unseen, &self.path) {
+            tracing::error!(%error, "nobody will find us to take our place");
+        }
+        let (tell, ready) = mpsc::channel(1);
+        let mut waiting = JoinSet::new();
+        waiting.spawn(serve(self, Desk { listeners, prepare }, tell));
+        Successors { ready, _waiting: waiting }
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        // One that was never taken is left to nobody; the other has this name no more.
+        _ = remove_file(&self.unseen);
+    }
+}
+
+impl Successors {
+    /// The next one that is ready.
+    pub async fn next(&mut self) -> Option<Successor> {
+        self.ready.recv().await
+    }
+}
+
+impl Successor {
+    /// Tells it that we accept nobody any more.
+    pub async fn accede(mut self) {
+        if let Err(error) = self.stream.write_all(YOURS).await {
+            tracing::warn!(%error, "our successor is gone");
+        }
+    }
+}
+
+/// One after another, until one is ready.
+async fn serve(post: Post, desk: Desk, tell: mpsc::Sender<Successor>) {
+    loop {
+        match post.socket.accept().await {
+            Ok((stream, _)) => match desk.attend(stream).await {
+                Ok(successor) => {
+                    // Nobody else gets anything: those who wait come to our successor.
+                    _ = tell.send(successor).await;
+                    return;
+                }
+                Err(why) => tracing::warn!(why = format!("{why:#}"), "nobody took our place: we go on"),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a successor");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Desk {
+    async fn attend(&self, mut stream: UnixStream) -> anyhow::Result<Successor> {
+        if let Err(why) = check_owner(&stream) {
+            _ = stream.write_all(REFUSED).await;
+            return Err(why).context("a process asked for our listeners");
+        }
+        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+        tracing::info!(pid, "a process wants to take our place");
+        let prepare = Arc::clone(&self.prepare);
+        tokio::task::spawn_blocking(move || prepare()).await.context("what it needs")?;
+        let line = format!("{GREETING} {}\n", self.listeners.names().join(" "));
+        passing::send(&stream, &line, &self.listeners.sockets()).await.context("our listeners")?;
+        let mut said = [0; READY.len()];
+        let ready = timeout(READY_WITHIN, stream.read_exact(&mut said)).await;
+        ready.context("it does not become ready")?.context("it is gone")?;
+        anyhow::ensure!(said == READY, "it says something else than that it is ready");
+        Ok(Successor { stream })
+    }
+}

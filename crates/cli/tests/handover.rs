@@ -1,0 +1,248 @@
+//! One process takes another's place: by passing listeners on, and by systemd's socket activation. No request may fail, on
+//! connections that are kept neither, and clients here ask nothing twice.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+mod world;
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use world::client::{Call, authority, chat, chat_stream, get, post};
+use world::eventually;
+use world::gate::Gate;
+use world::kept::Kept;
+use world::process::{Gateway, Process, engine};
+use world::scrap::Scrap;
+use world::script::Scripted;
+
+const MODEL: &str = "llama-3.1-8b";
+const CHATS: &str = "/v1/chat/completions";
+
+/// Clients that ask one thing after another on connections that they keep, streams and documents.
+struct Load {
+    is_over: Arc<AtomicBool>,
+    asked: Arc<AtomicU64>,
+    clients: Vec<std::thread::JoinHandle<Vec<String>>>,
+}
+
+impl Load {
+    fn start(url: &str, clients: usize) -> Load {
+        let (is_over, asked): (Arc<AtomicBool>, Arc<AtomicU64>) = Default::default();
+        let client = |number: usize| {
+            let (mut kept, is_over, asked) = (Kept::new(url), Arc::clone(&is_over), Arc::clone(&asked));
+            std::thread::spawn(move || {
+                let mut failed = Vec::new();
+                while !is_over.load(Relaxed) {
+                    failed.extend(ask(&mut kept, number));
+                    asked.fetch_add(1, Relaxed);
+                }
+                failed
+            })
+        };
+        Load { clients: (0..clients).map(client).collect(), is_over, asked }
+    }
+
+    fn wait_for_more(&self, requests: u64) {
+        let before = self.asked.load(Relaxed);
+        eventually("clients go on", || (self.asked.load(Relaxed) >= before + requests).then_some(()));
+    }
+
+    /// How many were asked, and what failed.
+    fn stop(self) -> (u64, Vec<String>) {
+        self.is_over.store(true, Relaxed);
+        let failed = self.clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
+        (self.asked.load(Relaxed), failed)
+    }
+}
+
+/// What went wrong, if anything.
+fn ask(kept: &mut Kept, number: usize) -> Option<String> {
+    let is_stream = number.is_multiple_of(2);
+    let body = if is_stream { chat_stream(MODEL, 20) } else { chat(MODEL) };
+    match kept.post(CHATS, &body) {
+        Ok(answer) if answer.status != 200 => Some(format!("{answer:?}")),
+        Ok(answer) if is_stream && !answer.body.ends_with("data: [DONE]\n\n") => Some(format!("{answer:?}")),
+        Ok(_) => None,
+        Err(error) => {
+            let failed = format!("connection {}: {error}", kept.connected);
+            *kept = Kept::new(kept.url());
+            Some(failed)
+        }
+    }
+}
+
+#[test]
+fn processes_take_each_others_place_under_load_and_no_request_fails() {
+    let engines = [engine(&[]), engine(&[])];
+    let urls: Vec<&str> = engines.iter().map(Process::url).collect();
+    let scrap = Scrap::new("handover");
+    let path = scrap.file("handover.sock");
+    let flags = ["--handover", &path];
+    let mut gateway = Gateway::over(&urls, &flags);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "nobody else's");
+    let (url, admin) = (gateway.url().to_owned(), gateway.admin().to_owned());
+    let load = Load::start(&url, 16);
+    for _ in 0..5 {
+        load.wait_for_more(100);
+        let successor = Gateway::start(&urls, &flags);
+        assert_eq!((successor.url(), successor.admin()), (url.as_str(), admin.as_str()), "the same places");
+        let left = std::mem::replace(&mut gateway, successor);
+        assert!(left.process.wait().success(), "all that it had begun has ended");
+        assert_eq!(gateway.metric("warmroute_config_reloads_total{outcome=\"applied\"}"), 0.0);
+    }
+    load.wait_for_more(100);
+    let (asked, failed) = load.stop();
+    println!("{asked} requests on kept connections, 5 handovers, {} failed", failed.len());
+    assert!(failed.is_empty(), "{} of {asked} failed: {failed:#?}", failed.len());
+    gateway.process.signal("-TERM");
+    assert!(gateway.process.wait().success());
+}
+
+#[test]
+fn a_stream_under_way_is_finished_and_an_unused_connection_is_not_closed_in_the_clients_face() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let engine = Scripted::new(move |mut asked| {
+        if asked.turn > 0 {
+            return asked.answer("{}");
+        }
+        asked.begin_events();
+        asked.chunk("data: {\"n\":1}\n\n");
+        held.pass();
+        asked.chunk("data: [DONE]\n\n");
+        asked.end_chunks();
+    });
+    let scrap = Scrap::new("handover-stream");
+    let path = scrap.file("sock");
+    let old = Gateway::over(&[&engine.url], &["--handover", &path]);
+    let mut stream = Call::send(old.url(), "POST", CHATS, &[], chat_stream("m", 2).as_bytes());
+    stream.read_until("{\"n\":1}");
+    let mut idle = Kept::new(old.url());
+    assert!(!idle.post(CHATS, &chat("m")).unwrap().is_last);
+
+    let new = Gateway::start(&[&engine.url], &["--handover", &path]);
+    assert_eq!(post(new.url(), CHATS, &chat("m")).status, 200);
+    let served = format!("warmroute_requests_total{{worker=\"{}\",outcome=\"ok\"}}", engine.url);
+    assert_eq!(new.metric(&served), 1.0, "those who connect come to the new one");
+
+    let last = idle.post(CHATS, &chat("m")).unwrap();
+    assert!(last.status == 200 && last.is_last, "answered by the old one, for the last time: {last:?}");
+    assert!(!idle.post(CHATS, &chat("m")).unwrap().is_last && idle.connected == 2);
+    assert_eq!(new.metric(&served), 2.0);
+    gate.open();
+    let whole = stream.finish();
+    assert!(whole.complete && whole.text().ends_with("data: [DONE]\n\n"), "{}", whole.text());
+    assert!(old.process.wait().success());
+}
+
+/// A process that wants to take over and cannot.
+fn would_be(args: &[&str], log: Stdio) -> std::process::Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
+    command.arg("serve").args(["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]).args(args);
+    command.stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+#[test]
+fn when_the_new_one_dies_before_it_is_ready_the_old_one_goes_on() {
+    let (engine, nobody) = (engine(&[]), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let scrap = Scrap::new("handover-dies");
+    let (path, log) = (scrap.file("sock"), scrap.file("log"));
+    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--handover", &path];
+    let args = [&args[..], &["--worker-urls", engine.url()]].concat();
+    let old =
+        Gateway { process: Process::start_with_log(&args, &[], std::fs::File::create(&log).unwrap().into()) };
+    old.wait_for_ready(1);
+    let said = |text: &str, times: usize| {
+        eventually(text, || {
+            (std::fs::read_to_string(&log).unwrap().matches(text).count() >= times).then_some(())
+        })
+    };
+    for turn in 1..=2 {
+        // Its engine never answers, so it never becomes ready.
+        let silent = format!("http://{}", nobody.local_addr().unwrap());
+        let mut new = would_be(&["--handover", &path, "--worker-urls", &silent], Stdio::null());
+        said("a process wants to take our place", turn);
+        assert_eq!(post(old.url(), CHATS, &chat(MODEL)).status, 200, "it goes on meanwhile");
+        new.kill().unwrap();
+        new.wait().unwrap();
+        said("nobody took our place: we go on", turn);
+        assert_eq!(post(old.url(), CHATS, &chat(MODEL)).status, 200);
+        assert_eq!(get(old.admin(), "/readyz").status, 200);
+    }
+    let new = Gateway { process: Process::start(&args) };
+    assert_eq!(new.url(), old.url());
+    assert!(old.process.wait().success());
+    assert_eq!(post(new.url(), CHATS, &chat(MODEL)).status, 200);
+}
+
+#[test]
+fn a_socket_that_nobody_listens_at_any_more_stops_nobody_and_other_files_are_left_alone() {
+    let engine = engine(&[]);
+    let scrap = Scrap::new("handover-stale");
+    let path = scrap.file("sock");
+    // Killed, so its socket is left behind.
+    drop(Gateway::over(&[engine.url()], &["--handover", &path]));
+    assert!(std::fs::metadata(&path).is_ok());
+    let gateway = Gateway::over(&[engine.url()], &["--handover", &path]);
+    assert_eq!(post(gateway.url(), CHATS, &chat(MODEL)).status, 200);
+
+    let file = scrap.file("notes.txt");
+    std::fs::write(&file, "mine").unwrap();
+    let refused = would_be(&["--handover", &file, "--worker-urls", engine.url()], Stdio::piped());
+    let output = refused.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("something else is there"), "{said}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[test]
+fn one_that_wants_other_addresses_opens_its_own() {
+    let engine = engine(&[]);
+    let scrap = Scrap::new("handover-elsewhere");
+    let path = scrap.file("sock");
+    let old = Gateway::over(&[engine.url()], &["--handover", &path]);
+    let (url, admin) = (old.url().to_owned(), old.admin().to_owned());
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", &free, "--handover", &path];
+    let args = [&args[..], &["--worker-urls", engine.url()]].concat();
+    let new = Gateway { process: Process::start(&args) };
+    assert_eq!((new.url(), new.admin()), (url.as_str(), format!("http://127.0.0.1:{free}").as_str()));
+    assert!(old.process.wait().success());
+    assert!(std::net::TcpStream::connect(authority(&admin)).is_err(), "nobody listens there any more");
+    assert_eq!(post(new.url(), CHATS, &chat(MODEL)).status, 200);
+}
+
+/// As systemd does it: the sockets are 3 and 4, and the process is told how many there are and what they are called.
+fn activated(sockets: [&std::net::TcpListener; 2], names: &str, engine: &str) -> Process {
+    let handles = sockets.map(|socket| Stdio::from(OwnedFd::from(socket.try_clone().unwrap())));
+    let [first, second] = handles;
+    let script = "exec 3<&0 4<&2 0</dev/null 2>/dev/null; LISTEN_PID=$$ LISTEN_FDS=2 exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_warmroute"), "serve", "--worker-urls", engine]);
+    command.env("LISTEN_FDNAMES", names).stdin(first).stderr(second);
+    Process::of(command)
+}
+
+#[test]
+fn systemd_opens_the_listeners_and_a_restart_refuses_nobody() {
+    let engine = engine(&[]);
+    let sockets = ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap());
+    let [admin, clients] =
+        sockets.each_ref().map(|socket| format!("http://{}", socket.local_addr().unwrap()));
+    let start = || activated([&sockets[0], &sockets[1]], "admin:clients", engine.url());
+    let gateway = Gateway { process: start() };
+    assert_eq!((gateway.url(), gateway.admin()), (clients.as_str(), admin.as_str()), "by their names");
+    gateway.wait_for_ready(1);
+    assert_eq!(post(&clients, CHATS, &chat(MODEL)).status, 200);
+    gateway.process.signal("-TERM");
+    assert!(gateway.process.wait().success());
+    // Nobody is there; the socket is, and whoever connects waits.
+    let waiting = Call::send(&clients, "GET", "/v1/models", &[], b"");
+    let _gateway = Gateway { process: start() };
+    assert_eq!(waiting.finish().status, 200);
+}

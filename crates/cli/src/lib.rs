@@ -23,6 +23,7 @@ pub mod fuzz;
 mod handover;
 mod lab;
 mod logging;
+mod notify;
 mod options;
 mod plan;
 mod precise;
@@ -31,6 +32,7 @@ mod serve;
 mod service;
 mod sharing;
 mod sources;
+mod state;
 
 use std::process::ExitCode;
 

@@ -42,6 +42,8 @@ pub struct Plan {
     pub admin: SocketAddr,
     /// Where a process waits that we take over from, and we wait for the next; `None`: nobody takes over.
     pub handover: Option<PathBuf>,
+    /// Where what is remembered is kept; `None`: nowhere.
+    pub state: Option<PathBuf>,
     /// How long draining may take.
     pub drain_timeout: Duration,
     /// The policy, with its parameters.
@@ -134,6 +136,7 @@ impl Plan {
             listen: SocketAddr::new(filled(server.host), filled(server.port)),
             admin: SocketAddr::new(filled(server.admin_host), filled(server.admin_port)),
             handover: server.handover.clone(),
+            state: server.state.clone(),
             drain_timeout: secs(filled(server.drain_timeout_secs)),
             policy: policy(&options, filled(options.routing.policy.as_deref()))?,
             shadows: shadows(&options)?,

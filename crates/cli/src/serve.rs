@@ -11,6 +11,7 @@ use crate::args::ServeArgs;
 use crate::control::Origin;
 use crate::handover::{Post, Predecessor, Successor, Successors, activated};
 use crate::logging;
+use crate::notify::Notify;
 use crate::options::{check_environment, read_file};
 use crate::plan::Plan;
 use crate::service::Service;
@@ -39,7 +40,8 @@ pub fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
 async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-    let (drain_timeout, handover) = (plan.drain_timeout, plan.handover.clone());
+    let mut notify = Notify::from_env();
+    let (drain_timeout, state, handover) = (plan.drain_timeout, plan.state.clone(), plan.handover.clone());
     let post =
         handover.map(|path| Post::bind(&path).with_context(|| format!("cannot wait at {}", path.display())));
     let post = post.transpose()?;
@@ -48,11 +50,30 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         () = stop.asked() => anyhow::bail!("stopped before it had begun"),
     };
     announce(&service);
-    let successors = post.map(|post| post.await_successors(service.listeners(), Arc::new(|| {})));
-    let ending = run_on(&service, hangup, &mut stop, successors).await;
-    tokio::select! {
+    notify.ready();
+    let keeper = service.keeper(state);
+    let before = keeper.clone();
+    let successors =
+        post.map(|post| post.await_successors(service.listeners(), Arc::new(move || before.keep())));
+    let ending = run_on(&service, hangup, &mut stop, &mut notify, successors).await;
+    notify.stopping();
+    let is_ours = matches!(ending, Ending::Stopped);
+    let drained = tokio::select! {
         drained = end(service, ending, drain_timeout) => drained,
-        () = stop.asked() => anyhow::bail!("stopped before every request had ended"),
+        drained = still_alive(&mut notify) => drained,
+        () = stop.asked() => Err(anyhow::anyhow!("stopped before every request had ended")),
+    };
+    if is_ours {
+        // A successor has had it, and has its own to keep.
+        keeper.keep();
+    }
+    drained
+}
+
+/// For ever.
+async fn still_alive(notify: &mut Notify) -> anyhow::Result<()> {
+    loop {
+        notify.be_alive().await;
     }
 }
 
@@ -87,6 +108,7 @@ async fn run_on(
     service: &Service,
     mut hangup: Signal,
     stop: &mut Stop,
+    notify: &mut Notify,
     mut successors: Option<Successors>,
 ) -> Ending {
     loop {
@@ -98,7 +120,12 @@ async fn run_on(
         };
         tokio::select! {
             () = stop.asked() => return Ending::Stopped,
-            _ = hangup.recv() => service.control.read_again(),
+            _ = hangup.recv() => {
+                notify.reloading();
+                service.control.read_again();
+                notify.ready();
+            }
+            () = notify.be_alive() => {}
             Some(successor) = succeeded => return Ending::Succeeded(successor),
         }
     }

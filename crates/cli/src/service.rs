@@ -7,6 +7,7 @@
 //! ```
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use crate::plan::Plan;
 use crate::precise::Precise;
 use crate::sharing;
 use crate::sources::follow_sources;
+use crate::state::{self, Keeper, Kept};
 
 /// How often presumptions whose events must have come are withdrawn.
 const SETTLE_EVERY: Duration = Duration::from_millis(250);
@@ -51,6 +53,7 @@ pub struct Service {
     pub router: Arc<Router<Standard>>,
     /// By which its settings are changed.
     pub control: Arc<Control>,
+    gateway: Arc<Gateway>,
     /// Its listeners once more, for a successor.
     listeners: Listeners,
     /// Whether those who connect are accepted.
@@ -67,11 +70,19 @@ pub struct Service {
 impl Service {
     /// Starts everything, on listeners that are there already or on its own; returns when they are open. Those who connect wait until
     /// [`Service::open`].
-    pub async fn start(plan: Plan, origin: Origin, mut inherited: Listeners) -> anyhow::Result<Service> {
+    pub async fn start(mut plan: Plan, origin: Origin, mut inherited: Listeners) -> anyhow::Result<Service> {
+        let kept = plan.state.as_deref().and_then(|path| state::read(path, &plan.router.index));
+        if let Some(kept) = &kept {
+            // Or the same prompts would have other digests.
+            plan.router.index.seed = kept.memory.seed();
+        }
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
         let recorder = plan.record.map(Recorder::start).transpose().context("the record")?;
         let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), recorder)?;
         gateway.set_keys(plan.keys);
+        if let Some(Kept { memory, away }) = kept {
+            router.recall(memory, gateway.now(), away);
+        }
         let mut listeners = Listeners::default();
         let clients = listen(Purpose::Clients, plan.listen, &mut inherited, &mut listeners).await?;
         let operators = listen(Purpose::Admin, plan.admin, &mut inherited, &mut listeners).await?;
@@ -122,7 +133,7 @@ impl Service {
             opened.await;
             page.await;
         });
-        let serving = serve(gateway, clients, acceptors.clients, clients_drain.clone());
+        let serving = serve(Arc::clone(&gateway), clients, acceptors.clients, clients_drain.clone());
         let opened = open(&is_open);
         let clients = tokio::spawn(async move {
             opened.await;
@@ -134,6 +145,7 @@ impl Service {
             schemes,
             router,
             control,
+            gateway,
             listeners,
             is_open,
             clients,
@@ -182,6 +194,11 @@ impl Service {
                 sleep(READY_CHECK_EVERY).await;
             }
         }
+    }
+
+    /// What is known, to be kept.
+    pub fn keeper(&self, state: Option<PathBuf>) -> Keeper {
+        Keeper::new(Arc::clone(&self.gateway), state)
     }
 
     /// Takes nothing new, and waits until everything under way has ended, or for as long as is allowed.

@@ -29,14 +29,12 @@ use footprint::Footprint;
 use load::Load;
 use outcome::Tally;
 use settings::Settings;
-use trouble::Trouble;
+use trouble::{Counted, Trouble};
 use troupe::Troupe;
 use world::process::Gateway;
 
 const ENGINES: usize = 8;
 const CLIENTS: usize = 200;
-/// Stopped engines must be found out while the run lasts.
-const PROBES: [&str; 2] = ["--health-check-timeout-secs", "1"];
 /// What the index and the allocator may have grown by; 9 to 20 were seen in runs of 15 to 300 s.
 const GROWTH_MIB_MAX: f64 = 32.0;
 
@@ -60,21 +58,20 @@ fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie
     let (seconds, seed) = (from_environment("CHAOS_SECONDS", 15), from_environment("CHAOS_SEED", 7));
     let mut troupe = Troupe::start(ENGINES);
     let settings = Settings::new();
-    let gateway = troupe.gateway(&[&["--config", &settings.file()], &PROBES[..]].concat());
+    let mut gateway = troupe.gateway(&settings);
     warm_up(&gateway, seed);
     let before = Footprint::at_rest(&gateway);
     let load = Load::start(gateway.url(), CLIENTS, seed);
     let mut trouble = Trouble::new(Dice::new(seed), settings);
-    let in_flight_most = make_trouble(&mut trouble, &mut troupe, &gateway, seconds);
+    let in_flight_most = make_trouble(&mut trouble, &mut troupe, &mut gateway, seconds);
     // Under load: a worker whose requests failed is tried with requests.
     gateway.wait_for_ready(ENGINES);
     let mut tally = load.stop();
     trouble.floods.iter().for_each(|flood| tally.add(flood));
     troupe::wait_for_views(&gateway);
     let after = Footprint::no_more_than(&gateway, &before);
-    let retries = gateway.metric("warmroute_retries_total");
-    let reloads = ["applied", "refused"]
-        .map(|outcome| gateway.metric(&format!("warmroute_config_reloads_total{{outcome=\"{outcome}\"}}")));
+    trouble.counted.add(&gateway);
+    let Counted { retries, reloads } = trouble.counted;
     let story = Story { seconds, seed, tally, trouble, in_flight_most, retries, reloads, before, after };
     story.tell();
     story.check();
@@ -94,7 +91,7 @@ fn warm_up(gateway: &Gateway, seed: u64) {
 }
 
 /// Returns how many requests were in flight at most.
-fn make_trouble(trouble: &mut Trouble, troupe: &mut Troupe, gateway: &Gateway, seconds: u64) -> u64 {
+fn make_trouble(trouble: &mut Trouble, troupe: &mut Troupe, gateway: &mut Gateway, seconds: u64) -> u64 {
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut in_flight_most = 0;
     while Instant::now() < end {

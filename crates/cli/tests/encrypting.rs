@@ -167,6 +167,34 @@ fn a_certificate_is_replaced_while_it_runs_and_a_bad_one_is_refused() {
     assert!(answer.starts_with("HTTP/1.1 503"), "a connection that was open goes on: {answer}");
 }
 
+#[test]
+fn a_listener_with_tls_is_handed_over_and_its_certificate_is_replaced_after_that() {
+    let (old, new) = (Authority::new("handover-old"), Authority::new("handover-new"));
+    let (before, after, engine) = (old.issue("server"), new.issue("server"), engine(&[]));
+    let path = old.scrap.file("sock");
+    let flags = ["--worker-urls", engine.url(), "--handover", &path];
+    let first = serve_as(&before, &flags);
+    eventually("it is ready", || (get(first.admin(), "/readyz").status == 200).then_some(()));
+    let mut open = connect(first.url(), &old.ca(), None).unwrap();
+    let second = serve_as(&before, &flags);
+    assert_eq!((second.url(), second.admin()), (first.url(), first.admin()));
+    let answer = ask(second.url(), "/v1/chat/completions", &old.ca(), None);
+    assert!(answer.starts_with(OK), "{answer}");
+    open.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").unwrap();
+    let mut last = String::new();
+    _ = open.read_to_string(&mut last);
+    assert!(
+        last.starts_with(OK) && last.contains("connection: close"),
+        "the first one still answers: {last}"
+    );
+    assert!(first.wait().success());
+    std::fs::copy(&after.key, &before.key).unwrap();
+    std::fs::copy(&after.cert, &before.cert).unwrap();
+    eventually("the new certificate is shown", || {
+        ask(second.url(), "/health", &new.ca(), None).starts_with(OK).then_some(())
+    });
+}
+
 /// The worker is a gateway of its own here, for it can speak TLS; in front of it stands the one that is tried.
 #[test]
 fn workers_are_reached_over_tls_and_shown_a_certificate() {

@@ -135,6 +135,45 @@ fn a_request_that_breaks_every_worker_does_not_take_the_fleet_out() {
 }
 
 #[test]
+fn without_retries_a_worker_that_breaks_every_request_is_found_all_the_same() {
+    let bad = Scripted::new(|asked| asked.reset());
+    let fine = [0; 3].map(|_| Scripted::new(|mut asked| asked.answer("{}")));
+    let urls: Vec<&str> = fine.iter().chain([&bad]).map(|engine| engine.url.as_str()).collect();
+    let gateway = Gateway::over(&urls, &["--policy", "round_robin", "--retry-max-retries", "0"]);
+    let mut lost = 0;
+    for number in 0..40 {
+        let body = chat("m").replace("Hello", &format!("Hello {number}"));
+        lost += usize::from(post(gateway.url(), "/v1/chat/completions", &body).status != 200);
+    }
+    // Trials are lost too, one a second at most.
+    assert!((3..=8).contains(&lost), "{lost} of 40 were lost");
+    eventually("it is out", || {
+        let out = |worker: &serde_json::Value| worker["url"] == bad.url && worker["state"] != "ready";
+        gateway.workers().iter().any(out).then_some(())
+    });
+    assert!(bad.asked() <= 8, "{}", bad.asked());
+}
+
+#[test]
+fn different_requests_that_break_every_worker_do_not_take_the_fleet_out_without_retries() {
+    let engines = [0; 3].map(|_| {
+        Scripted::new(|mut asked| {
+            let is_poison = String::from_utf8_lossy(&asked.body).contains("poison");
+            if is_poison { asked.reset() } else { asked.answer("{}") }
+        })
+    });
+    let urls: Vec<&str> = engines.iter().map(|engine| engine.url.as_str()).collect();
+    let flags = ["--policy", "round_robin", "--retry-max-retries", "0", "--health-failure-threshold", "1"];
+    let gateway = Gateway::over(&urls, &flags);
+    for number in 0..60 {
+        let (what, status) = if number % 2 == 0 { ("poison", 502) } else { ("Hello", 200) };
+        let body = chat("m").replace("Hello", &format!("{what} {number}"));
+        assert_eq!(post(gateway.url(), "/v1/chat/completions", &body).status, status, "{number}");
+    }
+    assert!(gateway.workers().iter().all(|worker| worker["state"] == "ready"), "{:?}", gateway.workers());
+}
+
+#[test]
 fn an_upload_that_the_client_breaks_off_is_not_the_workers_fault() {
     let engine = good();
     let gateway = Gateway::over(&[&engine.url], &["--health-failure-threshold", "1"]);

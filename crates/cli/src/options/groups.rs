@@ -67,6 +67,10 @@ group! {
         /// which the next one is waited for
         #[arg(long, value_name = "PATH", env = "WARMROUTE_HANDOVER", hide_env = true)]
         handover: PathBuf = None,
+        /// File in which what is presumed of caches, and was learned of workers, is kept from one process to the next. Private: it
+        /// holds no text, but whoever has it can find out whether a prompt was asked
+        #[arg(long, value_name = "FILE", env = "WARMROUTE_STATE", hide_env = true)]
+        state: PathBuf = None,
         /// error, warn, info, debug, trace, or a filter such as warmroute_gateway=debug [default: info]
         #[arg(long, value_name = "LEVEL", env = "WARMROUTE_LOG_LEVEL", hide_env = true)]
         log_level: String = Some("info".to_owned()),

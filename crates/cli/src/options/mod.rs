@@ -121,7 +121,7 @@ mod tests {
         // thresholds that a preset stands for, and what has no sensible default.
         let printed = toml::Value::try_from(Options::defaults()).unwrap();
         let tables = [
-            ("server", 1),
+            ("server", 2),
             ("routing", 0),
             ("cache", 3),
             ("events", 3),

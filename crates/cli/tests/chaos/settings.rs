@@ -23,8 +23,17 @@ impl Settings {
         settings
     }
 
-    pub fn file(&self) -> String {
+    fn file(&self) -> String {
         self.scrap.file("warmroute.toml")
+    }
+
+    /// What every gateway of the run is started with.
+    pub fn flags(&self) -> Vec<String> {
+        let (socket, state) = (self.scrap.file("handover.sock"), self.scrap.file("state"));
+        let named = [("--config", self.file()), ("--handover", socket), ("--state", state)];
+        // Stopped engines must be found out while the run lasts.
+        let probes = [("--health-check-timeout-secs", "1".to_owned())];
+        named.into_iter().chain(probes).flat_map(|(name, value)| [name.to_owned(), value]).collect()
     }
 
     /// As it was at the beginning.

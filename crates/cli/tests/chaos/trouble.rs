@@ -33,9 +33,10 @@ enum Deed {
     LoseEvents,
     Flood,
     Reload,
+    Handover,
 }
 
-const DEEDS: [Deed; 13] = [
+const DEEDS: [Deed; 14] = [
     Deed::Kill,
     Deed::Kill,
     Deed::Stop,
@@ -49,6 +50,7 @@ const DEEDS: [Deed; 13] = [
     Deed::LoseEvents,
     Deed::Flood,
     Deed::Reload,
+    Deed::Handover,
 ];
 
 impl Deed {
@@ -66,18 +68,43 @@ impl Deed {
             Deed::LoseEvents => "events lost",
             Deed::Flood => "flood",
             Deed::Reload => "other settings",
+            Deed::Handover => "handover",
         }
     }
 
     /// Whether requests that come to the engine meanwhile may be broken by it.
     fn fails_requests(self) -> bool {
-        !matches!(self, Deed::Slow | Deed::LoseEvents | Deed::Flood | Deed::Reload)
+        !matches!(self, Deed::Slow | Deed::LoseEvents | Deed::Flood | Deed::Reload | Deed::Handover)
     }
 
     /// Probes need some seven seconds to find out that nobody is at home.
     fn lasts_ms(self) -> Range<u64> {
         if matches!(self, Deed::Stop | Deed::Hang) { 500..10_000 } else { 500..5_000 }
     }
+}
+
+/// What gateways count, over all that were there. What one counts while it leaves is not in it.
+#[derive(Clone, Copy, Default)]
+pub struct Counted {
+    pub retries: f64,
+    /// Settings that were applied, and those that were refused.
+    pub reloads: [f64; 2],
+}
+
+impl Counted {
+    pub fn add(&mut self, gateway: &Gateway) {
+        self.retries += gateway.metric("warmroute_retries_total");
+        for (sum, outcome) in self.reloads.iter_mut().zip(["applied", "refused"]) {
+            *sum += gateway.metric(&format!("warmroute_config_reloads_total{{outcome=\"{outcome}\"}}"));
+        }
+    }
+}
+
+/// How long those who leave are waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    None,
+    UntilTheEnd,
 }
 
 /// What is being done to an engine.
@@ -94,6 +121,10 @@ pub struct Trouble {
     suffering: Vec<Suffering>,
     done: BTreeMap<&'static str, usize>,
     rushing: Vec<JoinHandle<Tally>>,
+    /// What they and the others have counted.
+    pub counted: Counted,
+    /// Gateways that have been succeeded, and still answer what they had begun.
+    leaving: Vec<Gateway>,
     /// What became of the floods' requests, when all is over.
     pub floods: Vec<Tally>,
 }
@@ -107,13 +138,16 @@ impl Trouble {
             suffering: Vec::new(),
             done: BTreeMap::new(),
             rushing: Vec::new(),
+            counted: Counted::default(),
+            leaving: Vec::new(),
             floods: Vec::new(),
         }
     }
 
     /// Makes good what has lasted long enough, and does the next thing when it is time.
-    pub fn go_on(&mut self, troupe: &mut Troupe, gateway: &Gateway) {
+    pub fn go_on(&mut self, troupe: &mut Troupe, gateway: &mut Gateway) {
         let now = Instant::now();
+        self.see_off(Patience::None);
         self.make_good_where(troupe, |suffering| suffering.until <= now);
         if self.next <= now {
             self.next = now + self.dice.pause_ms(200..900);
@@ -126,6 +160,7 @@ impl Trouble {
         self.make_good_where(troupe, |_| true);
         self.settings.reset();
         gateway.process.signal("-HUP");
+        self.see_off(Patience::UntilTheEnd);
         self.floods = self.rushing.drain(..).map(|rushing| rushing.join().unwrap()).collect();
     }
 
@@ -138,7 +173,7 @@ impl Trouble {
         times.join(", ")
     }
 
-    fn strike(&mut self, troupe: &mut Troupe, gateway: &Gateway) {
+    fn strike(&mut self, troupe: &mut Troupe, gateway: &mut Gateway) {
         let (deed, victim) = (self.dice.one_of(&DEEDS), self.dice.within(0..troupe.size() as u64) as usize);
         let lasting = self.dice.pause_ms(deed.lasts_ms());
         let failing = self.suffering.iter().filter(|one| one.deed.fails_requests()).count();
@@ -148,12 +183,12 @@ impl Trouble {
         }
         self.act(deed, victim, troupe, gateway);
         *self.done.entry(deed.name()).or_default() += 1;
-        if !matches!(deed, Deed::Flood | Deed::Reload) {
+        if !matches!(deed, Deed::Flood | Deed::Reload | Deed::Handover) {
             self.suffering.push(Suffering { victim, deed, until: Instant::now() + lasting });
         }
     }
 
-    fn act(&mut self, deed: Deed, victim: usize, troupe: &mut Troupe, gateway: &Gateway) {
+    fn act(&mut self, deed: Deed, victim: usize, troupe: &mut Troupe, gateway: &mut Gateway) {
         match deed {
             Deed::Kill => troupe.kill(victim),
             Deed::Stop => troupe.signal(victim, "-STOP"),
@@ -175,6 +210,19 @@ impl Trouble {
                 self.settings.change(&mut self.dice);
                 gateway.process.signal("-HUP");
             }
+            Deed::Handover => {
+                self.counted.add(gateway);
+                self.leaving.push(std::mem::replace(gateway, troupe.successor(&self.settings)));
+            }
+        }
+    }
+
+    /// Those who have left their place and ended, all they had begun being done.
+    fn see_off(&mut self, patience: Patience) {
+        let is_over =
+            |gateway: &mut Gateway| patience == Patience::UntilTheEnd || gateway.process.has_ended();
+        for mut gateway in self.leaving.extract_if(.., |gateway| is_over(gateway)) {
+            assert!(gateway.process.wait_in_place().success(), "a gateway that was succeeded ended badly");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::settings::Settings;
 use crate::world::client::post;
 use crate::world::process::{Gateway, Process};
 
@@ -30,12 +31,21 @@ impl Troupe {
     }
 
     /// A gateway over all of them that hears their events.
-    pub fn gateway(&self, flags: &[&str]) -> Gateway {
-        let urls: Vec<&str> = self.engines.iter().map(|engine| engine.url.as_str()).collect();
-        let folder = model_folder();
-        let gateway = Gateway::over(&urls, &[&["--model-path", folder.as_str()], flags].concat());
+    pub fn gateway(&self, settings: &Settings) -> Gateway {
+        let gateway = self.successor(settings);
+        gateway.wait_for_ready(self.size());
         wait_for_views(&gateway);
         gateway
+    }
+
+    /// One that takes the place of the gateway that runs, should there be one; returns when it has.
+    pub fn successor(&self, settings: &Settings) -> Gateway {
+        let urls: Vec<&str> = self.engines.iter().map(|engine| engine.url.as_str()).collect();
+        // With a file that is wrong it would not start.
+        settings.reset();
+        let (folder, flags) = (model_folder(), settings.flags());
+        let flags = ["--model-path", &folder].into_iter().chain(flags.iter().map(String::as_str));
+        Gateway::start(&urls, &flags.collect::<Vec<_>>())
     }
 
     pub fn size(&self) -> usize {

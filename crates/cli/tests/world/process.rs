@@ -58,7 +58,15 @@ impl Process {
     }
 
     pub fn wait(mut self) -> ExitStatus {
+        self.wait_in_place()
+    }
+
+    pub fn wait_in_place(&mut self) -> ExitStatus {
         eventually("the process ends", || self.child.try_wait().unwrap())
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 }
 

@@ -224,6 +224,25 @@ impl Fit {
         dot(features, &self.coefficients)
     }
 
+    /// All of it, as numbers.
+    pub(crate) fn numbers(&self) -> Vec<f64> {
+        let sums = self.products.iter().flatten().chain(&self.moments).chain(&self.coefficients);
+        sums.copied().chain([self.weight, self.slowness]).collect()
+    }
+
+    /// What these numbers stand for; `None` where they are of something else.
+    pub(crate) fn of_numbers(numbers: &[f64]) -> Option<Fit> {
+        let (products, rest) = numbers.split_at_checked(FEATURES * FEATURES)?;
+        let (moments, rest) = rest.split_at_checked(FEATURES)?;
+        let (coefficients, rest) = rest.split_at_checked(FEATURES)?;
+        let &[weight, slowness] = rest else { return None };
+        let mut fit = Fit { weight, slowness, ..Fit::new() };
+        fit.products.as_flattened_mut().copy_from_slice(products);
+        fit.moments.copy_from_slice(moments);
+        fit.coefficients.copy_from_slice(coefficients);
+        Some(fit)
+    }
+
     /// What has been learned.
     pub(crate) fn speed(&self) -> Speed {
         Speed { ms: self.coefficients.map(|ms| ms as f32), slowness: self.slowness as f32 }
@@ -233,6 +252,16 @@ impl Fit {
 impl Slowness {
     /// Like the others.
     pub(crate) const NONE: Slowness = Slowness { ratio: 1.0, weight: 0.0 };
+
+    /// As numbers.
+    pub(crate) fn numbers(&self) -> [f64; 2] {
+        [self.ratio, self.weight]
+    }
+
+    /// What these numbers stand for.
+    pub(crate) fn of_numbers([ratio, weight]: [f64; 2]) -> Slowness {
+        Slowness { ratio, weight }
+    }
 
     /// Takes in what a worker took where the fleet would have taken so long.
     pub(crate) fn learn(&mut self, took_ms: f64, fleet_ms: f64) {
@@ -305,6 +334,17 @@ mod tests {
         };
         let (restored, computed) = (thousand(|e| &mut e.restored_tokens), thousand(|e| &mut e.miss_tokens));
         assert!(restored > 15.0 && (restored / computed - 1.0).abs() < 0.25, "{restored} {computed}");
+    }
+
+    #[test]
+    fn what_was_learned_comes_back_from_numbers() {
+        let mut fit = Fit::new();
+        taught(&mut fit, 0.05, 100);
+        let mut back = Fit::of_numbers(&fit.numbers()).unwrap();
+        assert_eq!(back.speed(), fit.speed());
+        (taught(&mut fit, 0.2, 50), taught(&mut back, 0.2, 50));
+        assert_eq!(back.speed(), fit.speed(), "and it goes on as the other does");
+        assert!(Fit::of_numbers(&fit.numbers()[1..]).is_none());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The registry: who sits where.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_types::{Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, WorkerId, WorkerState};
@@ -9,6 +10,7 @@ use crate::desk::Desk;
 use crate::fit::{Fit, SharedSpeed, Speed};
 use crate::outlier::Outliers;
 use crate::pace::{Batch, Pace, PaceView};
+use crate::suspicion::{Proof, ROW_MIN, Suspicions, Tally};
 use crate::{
     Answer, Belief, Booking, DeskView, Effort, Health, HealthConfig, Models, Outlook, ProbeResult, Worker,
     WorkerView,
@@ -23,7 +25,18 @@ pub struct Fleet {
     fit: Mutex<Fit>,
     speed: SharedSpeed,
     outliers: Mutex<Outliers>,
+    suspicions: Mutex<Suspicions>,
+    /// By seat.
+    tallies: Box<[Counts]>,
     health: HealthConfig,
+}
+
+/// How often a worker has answered requests and how often it broke off; they wrap.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Counts {
+    answers: AtomicU32,
+    breaks: AtomicU32,
 }
 
 struct Seat {
@@ -66,8 +79,18 @@ impl Fleet {
     pub fn new(health: HealthConfig) -> Fleet {
         let desks = (0..MAX_WORKERS).map(|_| Desk::default()).collect();
         let paces = (0..MAX_WORKERS).map(|_| Pace::default()).collect();
-        let (fit, speed) = (Mutex::new(Fit::new()), SharedSpeed::default());
-        Fleet { seats: RwLock::new(Vec::new()), desks, paces, fit, speed, outliers: Mutex::default(), health }
+        let (outliers, suspicions) = Default::default();
+        Fleet {
+            seats: RwLock::new(Vec::new()),
+            desks,
+            paces,
+            fit: Mutex::new(Fit::new()),
+            speed: SharedSpeed::default(),
+            outliers,
+            suspicions,
+            tallies: (0..MAX_WORKERS).map(|_| Counts::default()).collect(),
+            health,
+        }
     }
 
     /// Seats a worker. One that is already here keeps its seat and what it learned; one that was leaving is called
@@ -94,6 +117,7 @@ impl Fleet {
         self.desks[free].wipe();
         self.paces[free].forget();
         self.outliers.lock().forget(worker.id);
+        self.suspicions.lock().forget(worker.id);
         if free == seats.len() {
             seats.push(seat)
         } else {
@@ -123,9 +147,50 @@ impl Fleet {
         self.tend(worker, |health| health.failed(self.health, now))
     }
 
+    /// The worker took a request and broke off, and it is not known whose fault that is: see `suspicion.rs`. The state that leads to, if
+    /// it changed. One request, however often it is sent, is to have one number. No more than a third of the fleet is ever taken
+    /// out this way.
+    pub fn broke(&self, worker: &Worker, request: u64, now: Micros) -> Option<WorkerState> {
+        self.tallies[worker.id.index()].breaks.fetch_add(1, Relaxed);
+        // Whoever was to find out has found out.
+        let is_trial = self.desk(worker.id).state() == WorkerState::Recovering;
+        if is_trial {
+            return self.failed(worker, now);
+        }
+        let (tally, may_be_taken_out) = self.survey(worker.id);
+        let row_max = self.health.failures_max.max(ROW_MIN);
+        let proof = self.suspicions.lock().broke(worker.id, request, tally, row_max);
+        if proof == Proof::None || !may_be_taken_out {
+            return None;
+        }
+        self.tend(worker, |health| (0..row_max).for_each(|_| health.failed(self.health, now)))
+    }
+
+    /// How the others fare beside this worker, and whether one more of them can be spared.
+    fn survey(&self, worker: WorkerId) -> (Tally, bool) {
+        let seats = self.seats.read();
+        let members: Vec<usize> = seats
+            .iter()
+            .filter(|seat| seat.stay == Stay::Member)
+            .map(|seat| seat.worker.id.index())
+            .collect();
+        let others = |count: fn(&Counts) -> &AtomicU32| {
+            let counts = members.iter().filter(|&&seat| seat != worker.index());
+            counts.fold(0_u32, |sum, &seat| sum.wrapping_add(count(&self.tallies[seat]).load(Relaxed)))
+        };
+        let tally = Tally {
+            own_answers: self.tallies[worker.index()].answers.load(Relaxed),
+            others_answers: others(|counts| &counts.answers),
+            others_breaks: others(|counts| &counts.breaks),
+        };
+        let out = members.iter().filter(|&&seat| !self.desks[seat].state().takes_requests()).count();
+        (tally, out * 3 < members.len())
+    }
+
     /// A request was answered. That ends rows of failures; where there are none, which is nearly always, it costs one read.
     /// Whether a worker has recovered only the request tells that was sent to find out: one long under way says little.
     pub fn answered(&self, worker: &Worker, booking: &Booking, answer: Answer) {
+        self.tallies[worker.id.index()].answers.fetch_add(1, Relaxed);
         let desk = self.desk(worker.id);
         if desk.is_suspect() && (desk.state() != WorkerState::Recovering || booking.is_trial()) {
             self.tend(worker, |health| health.answered(answer, self.health));
@@ -291,6 +356,34 @@ impl Fleet {
     /// A worker has said how large its cache is.
     pub fn set_kv_tokens(&self, worker: WorkerId, tokens: u64) {
         self.pace(worker).set_kv_tokens(tokens);
+    }
+
+    /// What prompts take, as numbers, for [`Fleet::recall_speed`] of another fleet.
+    pub fn speed_numbers(&self) -> Vec<f64> {
+        self.fit.lock().numbers()
+    }
+
+    /// Another fleet had learned this. Numbers of something else change nothing.
+    pub fn recall_speed(&self, numbers: &[f64]) {
+        if let Some(recalled) = Fit::of_numbers(numbers) {
+            let mut fit = self.fit.lock();
+            *fit = recalled;
+            self.speed.set(fit.speed());
+        }
+    }
+
+    /// How slow a worker has shown to be, as numbers, for [`Fleet::recall_worker`] of another fleet.
+    pub fn slowness_numbers(&self, worker: WorkerId) -> [f64; 2] {
+        self.pace(worker).numbers()
+    }
+
+    /// Another fleet knew this of the worker. Should its counters turn out to be lower, it has been restarted since.
+    pub fn recall_worker(&self, worker: &Worker, slowness: [f64; 2], prefix_cache: Option<PrefixCache>) {
+        let mut seats = self.seats.write();
+        if let Some(seat) = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker) {
+            seat.prefix_cache = prefix_cache;
+            self.pace(worker.id).recall(slowness);
+        }
     }
 
     pub(crate) fn learn_pace(&self, worker: WorkerId, batch: &Batch) {

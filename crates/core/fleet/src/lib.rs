@@ -19,6 +19,7 @@ mod fleet;
 mod health;
 mod outlier;
 mod pace;
+mod suspicion;
 mod worker;
 
 pub use belief::Belief;

@@ -289,6 +289,18 @@ impl Pace {
         self.set_kv_tokens(0);
     }
 
+    /// How slow it has shown to be, as numbers.
+    pub(crate) fn numbers(&self) -> [f64; 2] {
+        self.row.lock().slowness.numbers()
+    }
+
+    /// It showed this to somebody before.
+    pub(crate) fn recall(&self, numbers: [f64; 2]) {
+        let mut row = self.row.lock();
+        row.slowness = Slowness::of_numbers(numbers);
+        self.set_slowness(row.slowness);
+    }
+
     fn set_slowness(&self, slowness: Slowness) {
         self.slowness.store((slowness.ratio() as f32).to_bits(), Relaxed);
     }

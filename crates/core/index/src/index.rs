@@ -10,13 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use warmroute_types::{Micros, WorkerId};
 
+use crate::chain::Links;
 use crate::children::Children;
 use crate::config::{Config, IndexError};
 use crate::digest::Digester;
 use crate::overlap::Overlaps;
-use crate::presumed::Work;
+use crate::presumed::{Past, Work};
 use crate::root::{RootKey, Source};
 use crate::seats::Seats;
+use crate::snapshot::{Snapshot, Taking};
 use crate::span::{NamedSpan, Span};
 use crate::stats::Stats;
 use crate::walk::Ground;
@@ -66,6 +68,15 @@ pub struct Removed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a presumption that is neither confirmed nor withdrawn is believed until it ages"]
 pub struct Presumption(u64);
+
+/// A snapshot on its way into an index.
+#[derive(Debug)]
+pub struct Recalled {
+    snapshot: Snapshot,
+    first: u64,
+    now: Micros,
+    away: Micros,
+}
 
 /// Who holds which prefix.
 pub struct Index {
@@ -280,9 +291,53 @@ impl Index {
         Ok(())
     }
 
+    /// Tokens that a worker's cache is believed to hold at most.
+    pub fn capacity_tokens(&self, worker: WorkerId) -> u64 {
+        let seat = self.seats.find(worker);
+        let writer = self.writer.lock();
+        writer.presumed.capacity_tokens(seat)
+    }
+
     /// Tokens that a worker is presumed to hold, those of unanswered requests among them.
     pub fn presumed_tokens(&self, worker: WorkerId) -> u64 {
         self.seats.find(worker).map_or(0, |seat| self.writer.lock().presumed.tokens(seat))
+    }
+
+    /// All that is presumed and answered, to be brought into another index with the same digester.
+    pub fn snapshot(&self, now: Micros) -> Snapshot {
+        let (mut taking, mut from) = (Taking::default(), Some(0));
+        while let Some(id) = from {
+            let writer = self.writer.lock();
+            from = writer.presumed.save_some(&writer.tree, id, now, NODES_A_HOLD, &mut taking);
+        }
+        taking.finish(|seat| self.seats.worker(seat).0)
+    }
+
+    /// Makes room among the requests for those of a snapshot, which was taken so long before `now`. Its workers are brought back one
+    /// by one by [`Index::restore`].
+    pub fn recall(&self, snapshot: Snapshot, now: Micros, away: Micros) -> Recalled {
+        let first = self.writer.lock().presumed.reserve(snapshot.uses() as u64);
+        Recalled { snapshot, first, now, away }
+    }
+
+    /// A worker holds what `of` held when a snapshot was taken, as far as it is not too old and fits. Nothing else must be presumed
+    /// of it yet. Its capacity is to be told before. In pieces.
+    pub fn restore(&self, recalled: &Recalled, of: WorkerId, worker: WorkerId) -> Result<(), IndexError> {
+        let (mut digests, mut sizes) = (Vec::new(), Vec::new());
+        let mut writer = self.writer.lock();
+        let seat = self.seat(worker)?;
+        for (place, one) in recalled.snapshot.uses_of(of.0) {
+            let age = Micros(one.age.0.saturating_add(recalled.away.0));
+            if age >= writer.ttl() {
+                continue;
+            }
+            let root = recalled.snapshot.chain(one, &mut digests, &mut sizes);
+            let id = recalled.first + u64::from(place);
+            let past = Past { worker: seat, root, id, at: Micros(recalled.now.0.saturating_sub(age.0)) };
+            writer.recall(past, Links { digests: &digests, sizes: &sizes });
+            MutexGuard::bump(&mut writer);
+        }
+        Ok(())
     }
 
     /// An engine found only `keep_tokens` of this prompt in its cache: cuts the worker's view there, with everything

@@ -22,6 +22,7 @@ use crate::body::ones;
 use crate::chain::{Links, Point};
 use crate::node::{NodeId, NodeRef};
 use crate::record::{Mark, Record, UseId};
+use crate::snapshot::Taking;
 use crate::tree::Tree;
 
 /// One request on one worker.
@@ -31,6 +32,15 @@ struct Use {
     /// The deepest node in which it waits or still is somebody's last use.
     leaf: NodeId,
     at: Micros,
+}
+
+/// One request on one worker that another index has seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Past {
+    pub worker: u16,
+    pub root: u64,
+    pub id: UseId,
+    pub at: Micros,
 }
 
 /// All that is presumed.
@@ -97,6 +107,12 @@ impl Presumed {
     /// Tokens that a worker is presumed to hold.
     pub fn tokens(&self, worker: u16) -> u64 {
         self.peek(worker).map_or(0, |account| account.tokens)
+    }
+
+    /// Tokens that a worker can hold; of one without a seat, what is believed of anybody.
+    pub fn capacity_tokens(&self, worker: Option<u16>) -> u64 {
+        let account = worker.and_then(|worker| self.peek(worker));
+        account.map_or(self.capacity_tokens, |account| account.capacity_tokens)
     }
 
     /// Presumes a chain on a worker, from the root on, as far as its cache could hold it.
@@ -174,6 +190,53 @@ impl Presumed {
             self.answered.insert(by, Use { at: self.now, ..request });
             self.account(worker).order.insert(by);
         }
+        self.fit(tree, worker, steps_max);
+    }
+
+    /// Adds so many answered uses to what is being taken, from this one on; `None` when there are no more, else where to go on.
+    pub fn save_some(
+        &self,
+        tree: &Tree,
+        from: UseId,
+        now: Micros,
+        uses_max: usize,
+        taking: &mut Taking,
+    ) -> Option<UseId> {
+        let mut uses = self.answered.range(from..);
+        for (&id, one) in uses.by_ref().take(uses_max) {
+            if let Some((worker, leaf, spans)) = self.last_used(tree, id) {
+                taking.add(tree, worker, leaf, spans.end, now.since(one.at));
+            }
+        }
+        uses.next().map(|(&id, _)| id)
+    }
+
+    /// Numbers for so many uses that are older than whatever comes from now on.
+    pub fn reserve(&mut self, uses: u64) -> UseId {
+        let first = self.next_use;
+        self.next_use += uses;
+        first
+    }
+
+    /// A worker of which nothing else is presumed yet was answered before this index was there; its uses come oldest first.
+    pub fn recall(&mut self, tree: &mut Tree, past: Past, links: Links<'_>, steps_max: usize) {
+        let Past { worker, root, id, at } = past;
+        let links = links.first(fitting(links, self.account(worker).capacity_tokens));
+        if links.len() == 0 {
+            return;
+        }
+        let mut point = Point { node: tree.root_or_new(root), at: 0 };
+        let mut laid = 0;
+        while laid < links.len() {
+            let stretch = tree.lay(worker, point, links.from(laid));
+            (point, laid) = (stretch.end(), laid + stretch.count);
+            let mark = Mark { end: point.at as u8, by: id };
+            for other in self.change(tree, worker, stretch.node, |record| record.touch(mark)) {
+                self.drop_if_displaced(other, stretch.node.id);
+            }
+        }
+        self.answered.insert(id, Use { worker, leaf: point.node.id, at });
+        self.account(worker).order.insert(id);
         self.fit(tree, worker, steps_max);
     }
 

@@ -17,7 +17,7 @@ use crate::digest::Digester;
 use crate::index::{Parent, Prompt, Stored};
 use crate::node::{NodeId, NodeRef, Serial};
 use crate::paths;
-use crate::presumed::{Presumed, Work};
+use crate::presumed::{Past, Presumed, Work};
 use crate::record::UseId;
 use crate::reported::Reported;
 use crate::root::{RootKey, Source};
@@ -271,6 +271,23 @@ impl Writer {
         (self.digests, self.sizes) = (digests, sizes);
         self.make_room(0);
         id
+    }
+
+    /// A use that another index has seen, unless there is no room for it.
+    pub fn recall(&mut self, past: Past, links: Links<'_>) {
+        if self.is_full() {
+            self.make_room(0);
+        }
+        if self.is_full() {
+            self.unpresumed += 1;
+        } else {
+            self.presumed.recall(&mut self.tree, past, links, NODES_A_HOLD);
+        }
+    }
+
+    /// How long what is presumed is believed.
+    pub fn ttl(&self) -> Micros {
+        self.ttl
     }
 
     /// Whether there is no room.

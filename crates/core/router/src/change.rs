@@ -39,6 +39,15 @@ pub enum Change {
         /// When.
         at: Micros,
     },
+    /// The same, and nobody knows yet whether it was the worker's fault or the request's.
+    Broke {
+        /// Which.
+        worker: Arc<Worker>,
+        /// What was asked, as a number: the same for the same.
+        request: u64,
+        /// When.
+        at: Micros,
+    },
     /// The worker asked not to be sent more for now: 429 or 503, with a time.
     Resting {
         /// Which.

@@ -8,6 +8,7 @@
 //!  usage ──▶ feedback(decision)            what the engine found in its cache, against what was expected
 //!  news ──▶ apply(change)                  workers come and go, probes, load reports, capacities
 //!  other routers ──▶ hear, speak           what they have sent where; see `sharing.rs`
+//!  remember ──▶ Memory ──▶ recall        what was learned, from one process to the next
 //! ```
 //!
 //! Pure: no clock, sockets or randomness of its own. The gateway drives it in real time, the lab in virtual time.
@@ -21,6 +22,7 @@ mod considered;
 mod family;
 mod feedback;
 mod held;
+mod memory;
 mod plane;
 mod policies;
 mod pool;
@@ -28,6 +30,7 @@ mod pools;
 mod presumed;
 mod prompt;
 mod prospect;
+mod recollections;
 mod reported;
 mod returned;
 mod router;
@@ -42,6 +45,7 @@ pub use change::{Change, Outcome};
 pub use considered::{CONSIDERED_MAX, Considered, Preview};
 pub use family::Family;
 pub use feedback::{Answered, Content, Feedback, Silence};
+pub use memory::{BadMemory, Memory};
 pub use policies::Tallied;
 pub use pool::Vacancy;
 pub use prompt::{PromptChunks, PromptText};

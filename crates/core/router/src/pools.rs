@@ -7,6 +7,7 @@ use warmroute_fleet::{Models, Worker, WorkerView};
 
 use crate::NoRoute;
 use crate::pool::Pool;
+use crate::token_rate::TokenRate;
 
 /// Who serves what. Rebuilt from the fleet whenever somebody comes, goes or changes models.
 #[derive(Default)]
@@ -36,8 +37,13 @@ impl Pools {
         if self.all.is_empty() { NoRoute::NoWorkers } else { NoRoute::NotReady }
     }
 
+    /// How many tokens each model makes of a byte, where that was learned.
+    pub fn token_rates(&self) -> impl Iterator<Item = (&str, f32)> {
+        self.by_model.iter().filter_map(|(model, pool)| Some((&**model, pool.tokens.learned()?)))
+    }
+
     /// Pools that stay keep their count of turns; pools without workers go.
-    pub fn seat(&mut self, members: &[WorkerView]) {
+    pub fn seat(&mut self, members: &[WorkerView], rate_of: impl Fn(&str) -> TokenRate) {
         let serving = |wanted: &dyn Fn(&Models) -> bool| -> Vec<Arc<Worker>> {
             let chosen = members.iter().filter(|view| wanted(&view.models));
             chosen.map(|view| Arc::clone(&view.worker)).collect()
@@ -54,7 +60,9 @@ impl Pools {
         self.by_model.retain(|model, _| names.contains(model));
         for name in names {
             if !self.by_model.contains_key(&name) {
-                self.by_model.insert(Arc::clone(&name), Pool::default());
+                let mut pool = Pool::default();
+                pool.tokens = rate_of(&name);
+                self.by_model.insert(Arc::clone(&name), pool);
             }
         }
         for (model, pool) in &self.by_model {

@@ -14,6 +14,7 @@ use crate::policies::{Policies, Tallied};
 use crate::pool::{Expectation, Pool, Terms, Vacancy};
 use crate::pools::Pools;
 use crate::presumed::Presumed;
+use crate::recollections::Recollections;
 use crate::reported::Reported;
 use crate::sharing::{Notice, Sharing};
 use crate::speculation::{Speculations, Ticket};
@@ -137,6 +138,7 @@ pub struct Router<P> {
     reported: Reported,
     speculations: Speculations,
     sharing: OnceLock<Arc<Sharing>>,
+    recollections: Recollections,
 }
 
 impl<P: Policy> Router<P> {
@@ -159,6 +161,7 @@ impl<P: Policy> Router<P> {
             reported: Reported::default(),
             speculations: Speculations::default(),
             sharing: OnceLock::new(),
+            recollections: Recollections::default(),
         }
     }
 
@@ -282,6 +285,7 @@ impl<P: Policy> Router<P> {
     /// Forgets what is too old to be believed. To be called every now and then.
     pub fn tick(&self, now: Micros) {
         self.settle(now);
+        self.recollections.expire(now, self.config.index.presumed_ttl);
         self.index.expire(now);
     }
 
@@ -381,6 +385,7 @@ impl<P: Policy> Router<P> {
 }
 
 mod answers;
+mod memories;
 mod news;
 mod sharing;
 
@@ -388,6 +393,8 @@ mod sharing;
 mod caching_tests;
 #[cfg(test)]
 mod explaining_tests;
+#[cfg(test)]
+mod memory_tests;
 #[cfg(test)]
 mod reported_tests;
 #[cfg(test)]

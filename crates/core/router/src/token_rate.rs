@@ -24,6 +24,16 @@ impl TokenRate {
         if mean > 0.0 { mean } else { TOKENS_PER_BYTE }
     }
 
+    /// The mean, if an engine has counted.
+    pub(crate) fn learned(&self) -> Option<f32> {
+        Some(f32::from_bits(self.mean.load(Relaxed))).filter(|&mean| mean > 0.0)
+    }
+
+    /// One that was learned before.
+    pub(crate) fn recalled(mean: f32) -> TokenRate {
+        TokenRate { mean: AtomicU32::new(if BELIEVED.contains(&mean) { mean.to_bits() } else { 0 }) }
+    }
+
     /// Tokens in so many bytes.
     pub(crate) fn tokens_in(&self, bytes: u32) -> u32 {
         (bytes as f32 * self.rate()) as u32

@@ -6,6 +6,7 @@
 mod cache;
 mod load;
 mod router;
+mod packed;
 mod time;
 mod url;
 mod view;
@@ -14,6 +15,7 @@ mod worker;
 pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use router::RouterId;
+pub use packed::Packed;
 pub use time::Micros;
 pub use url::BadUrl;
 pub use view::CacheView;

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
-use warmroute_router::{Decision, Scratch};
+use warmroute_router::{Change, Decision, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
 use crate::door::{self, Permit};
@@ -26,7 +26,7 @@ use crate::random::random;
 use crate::refusal::Refusal;
 use crate::relay::{Framing, Relay, Shape};
 use crate::reply::Reply;
-use crate::trip::{Trip, blame};
+use crate::trip::{Trip, blame, report};
 use crate::upstream::{Answer, Fault, Upstream};
 use crate::verdict::Verdict;
 use crate::wait::Wait;
@@ -59,7 +59,7 @@ struct Exchange {
     /// How many of them it may have reached.
     sent: u32,
     /// Workers that took the request and broke off. They are blamed once another one has shown that it can be served: a
-    /// request that breaks every worker must not take the fleet out of service.
+    /// request that breaks every worker must not take the fleet out of service. Rows of such requests are looked at elsewhere.
     suspects: Vec<Arc<Worker>>,
     /// What to say should nobody else be left.
     last_word: Option<LastWord>,
@@ -222,7 +222,7 @@ impl Exchange {
         self.failed.push(worker.id);
         self.sent += 1;
         if verdict == Verdict::Fault {
-            self.suspects.push(worker);
+            self.suspect(worker);
         }
         None
     }
@@ -333,9 +333,18 @@ impl Exchange {
         if fault.is_unreachable() {
             blame(&self.gateway, &worker, fault);
         } else if fault.is_the_workers() {
-            self.suspects.push(worker);
+            self.suspect(worker);
         }
         self.say(LastWord::Failure(Refusal::failed(fault)));
+    }
+
+    /// It may have been the request's fault: that is known when another worker serves it, or when this one breaks others, too.
+    fn suspect(&mut self, worker: Arc<Worker>) {
+        let change = |request| Change::Broke { worker: Arc::clone(&worker), request, at: self.gateway.now() };
+        if let Some(change) = self.intake.body.fingerprint().map(change) {
+            report(&self.gateway, &worker, change);
+        }
+        self.suspects.push(worker);
     }
 
     fn towards_client(&self, head: Response<()>, decision: &Decision) -> http::response::Parts {

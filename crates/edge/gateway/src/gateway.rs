@@ -22,6 +22,9 @@ use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
 use crate::{Config, ConfigError};
 
+/// What time it is at the start. What is remembered from before happened earlier, and times are not below zero.
+const EPOCH: Micros = Micros::from_secs(365 * 86_400);
+
 /// The gateway: a router, connections to its workers, and counters.
 pub struct Gateway {
     pub(crate) router: Arc<Router<Standard>>,
@@ -128,9 +131,14 @@ impl Gateway {
         self.carrier.get().map(|carrier| carrier.carried())
     }
 
+    /// How long after the start that was.
+    pub(crate) fn since_start(&self, at: Micros) -> Micros {
+        at.since(EPOCH)
+    }
+
     /// The time that the router is told.
     pub fn now(&self) -> Micros {
-        self.start.elapsed().into()
+        EPOCH + self.start.elapsed().into()
     }
 
     /// From now on prompts for this engine's models are written as it writes them, too; how its events are to be read.

@@ -55,6 +55,14 @@ pub(crate) enum Load {
 }
 
 impl Load {
+    /// A number that is the same for the same body; `None` of one that is not at hand.
+    pub(crate) fn fingerprint(&self) -> Option<u64> {
+        match self {
+            Load::Buffered(body) => Some(body.fingerprint()),
+            Load::Upload { .. } => None,
+        }
+    }
+
     /// The body for one try; `None` when it can only be sent once and was.
     pub(crate) fn take(&mut self) -> Option<Outgoing> {
         match self {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use xxhash_rust::xxh3::Xxh3;
 
 /// What a worker is sent. Cloning shares the bytes: a retry costs nothing.
 #[derive(Clone, Default)]
@@ -43,6 +44,15 @@ impl Buffered {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn concat(&self) -> Vec<u8> {
         self.pieces.concat()
+    }
+}
+
+impl Buffered {
+    /// A number that is the same for the same bytes.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = Xxh3::new();
+        self.pieces.iter().for_each(|piece| hasher.update(piece));
+        hasher.digest()
     }
 }
 

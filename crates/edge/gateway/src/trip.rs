@@ -121,7 +121,7 @@ impl Trip {
     fn note(&self) {
         let (Some(recorder), Some(noted)) = (&self.gateway.recorder, &self.asked.noted) else { return };
         recorder.record(Entry {
-            received: self.received,
+            received: self.gateway.since_start(self.received),
             took: self.gateway.now().since(self.received),
             prompt_tokens: self.usage.map_or(self.decision.prompt_tokens, |usage| usage.prompt_tokens),
             output_tokens: self.usage.map(|usage| usage.output_tokens),
@@ -158,6 +158,11 @@ pub(crate) fn blame(gateway: &Gateway, worker: &Arc<Worker>, fault: &Fault) {
         true => Change::Probed { worker: Arc::clone(worker), result: ProbeResult::Failed, at },
         false => Change::Faulted { worker: Arc::clone(worker), at },
     };
+    report(gateway, worker, change);
+}
+
+/// Tells the router of a worker's failure, and the operator where that changes something.
+pub(crate) fn report(gateway: &Gateway, worker: &Worker, change: Change) {
     let before = gateway.router.worker_state(worker.id);
     gateway.router.apply(change).expect("only a join can find the fleet full");
     let after = gateway.router.worker_state(worker.id);

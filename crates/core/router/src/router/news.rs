@@ -1,6 +1,6 @@
 //! News: who comes and goes, how workers are, what their caches hold.
 
-use warmroute_fleet::{Belief, Fleet, FleetFull, Worker};
+use warmroute_fleet::{Belief, Fleet, FleetFull, ProbeResult, Worker};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, WorkerId, WorkerState};
 
@@ -12,14 +12,18 @@ impl<P: Policy> Router<P> {
     pub fn apply(&self, change: Change) -> Result<(), FleetFull> {
         match change {
             Change::Join { address, models } => {
+                let mut newcomer = None;
                 self.reseat(|fleet| {
                     let is_known = fleet.members().iter().any(|view| view.worker.address == address);
                     let worker = fleet.join(address, models)?;
                     if !is_known {
                         self.forget(worker.id);
+                        newcomer = Some(worker);
                     }
                     Ok(())
                 })?;
+                // Much may come back, and decisions need not wait for it.
+                newcomer.iter().for_each(|worker| self.recollect(worker));
             }
             Change::Leave { address } => {
                 self.reseat(|fleet| {
@@ -30,13 +34,16 @@ impl<P: Policy> Router<P> {
             }
             Change::Probed { worker, result, at } => {
                 // One that was away has most likely been restarted, and its cache is empty. Where its events are read,
-                // they tell.
-                let is_back = self.fleet.probed(&worker, result, at) == Some(WorkerState::Ready);
-                if is_back && self.fleet.desk_view(worker.id).view == CacheView::Presumed {
+                // they tell. One that was never asked before may hold what another process has seen it hold.
+                let is_new = self.fleet.desk_view(worker.id).state == WorkerState::Starting;
+                let is_back = self.fleet.probed(&worker, result, at) == Some(WorkerState::Ready) && !is_new;
+                let is_away = is_new && result == ProbeResult::Failed;
+                if (is_back || is_away) && self.fleet.desk_view(worker.id).view == CacheView::Presumed {
                     reported::forget(&self.index, worker.id);
                 }
             }
             Change::Faulted { worker, at } => _ = self.fleet.failed(&worker, at),
+            Change::Broke { worker, request, at } => _ = self.fleet.broke(&worker, request, at),
             Change::Resting { worker, until } => self.fleet.rest(&worker, until),
             Change::Capacity { worker, capacity } if self.fleet.is_member(&worker) => {
                 self.fleet.set_kv_tokens(worker.id, capacity.tokens);
@@ -110,7 +117,7 @@ impl<P: Policy> Router<P> {
         self.set_capacity(worker, self.config.index.presumed_tokens);
     }
 
-    fn set_capacity(&self, worker: WorkerId, tokens: u64) {
+    pub(super) fn set_capacity(&self, worker: WorkerId, tokens: u64) {
         self.index.set_capacity(worker, tokens).expect("a worker's seat is below the most there are");
     }
 
@@ -120,7 +127,7 @@ impl<P: Policy> Router<P> {
         let mut pools = self.pools.write();
         let changed = change(&self.fleet);
         let members = self.fleet.members();
-        pools.seat(&members);
+        pools.seat(&members, |model| self.recollections.token_rate(model));
         self.sharing.get().into_iter().for_each(|sharing| sharing.seat(&members));
         changed
     }

@@ -1,0 +1,118 @@
+//! What is remembered, as a file: so that a new process does not begin cold.
+//!
+//! It is written when a process ends or is about to leave its place to another, whole or not at all, for nobody else to read. A file that
+//! cannot be used costs a line in the log and a cold start, nothing else.
+
+use std::fs::{File, OpenOptions, remove_file, rename};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use warmroute_gateway::Gateway;
+use warmroute_router::Memory;
+use warmroute_types::Micros;
+
+/// What was kept, and how long ago.
+pub struct Kept {
+    /// What it is.
+    pub memory: Memory,
+    /// How long nobody was there to see what happened.
+    pub away: Micros,
+}
+
+/// What is in the file, if it can be used.
+pub fn read(path: &Path, config: &warmroute_index::Config) -> Option<Kept> {
+    let since = Instant::now();
+    match try_read(path, config) {
+        Ok(Some(kept)) => {
+            let (requests, spans, workers) = kept.memory.extent();
+            let (age_s, took) = (kept.away.as_secs_f64(), since.elapsed());
+            tracing::info!(requests, spans, workers, age_s, ?took, "state read from {}", path.display());
+            Some(kept)
+        }
+        Ok(None) => {
+            tracing::info!("no state at {} yet", path.display());
+            None
+        }
+        Err(why) => {
+            let why = format!("{why:#}");
+            tracing::warn!(why, "the state in {} is of no use: it begins cold", path.display());
+            None
+        }
+    }
+}
+
+fn try_read(path: &Path, config: &warmroute_index::Config) -> anyhow::Result<Option<Kept>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.context("it cannot be opened")?,
+    };
+    // What does not fit the index is not worth reading.
+    let bytes_max = config.budget_bytes as u64;
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).context("it cannot be read")?;
+    anyhow::ensure!(
+        bytes.len() as u64 <= bytes_max,
+        "it is larger than the index may become (max-tree-size)"
+    );
+    let memory = Memory::decode(&bytes)?;
+    let age_s = memory.age_s(config, unix_s())?;
+    Ok(Some(Kept { memory, away: Micros::from_secs(age_s) }))
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}
+
+/// Keeps what a gateway knows.
+#[derive(Clone)]
+pub struct Keeper {
+    gateway: Arc<Gateway>,
+    path: Option<PathBuf>,
+}
+
+impl Keeper {
+    /// In this file; `None`: nowhere.
+    pub fn new(gateway: Arc<Gateway>, path: Option<PathBuf>) -> Keeper {
+        Keeper { gateway, path }
+    }
+
+    /// Writes what is known at this moment.
+    pub fn keep(&self) {
+        let Some(path) = &self.path else { return };
+        let since = Instant::now();
+        let memory = self.gateway.router().remember(self.gateway.now(), unix_s());
+        let (requests, spans, workers) = memory.extent();
+        let bytes = memory.encode();
+        match replace(path, &bytes) {
+            Ok(()) => {
+                let (bytes, took) = (bytes.len(), since.elapsed());
+                tracing::info!(requests, spans, workers, bytes, ?took, "state written to {}", path.display());
+            }
+            Err(error) => tracing::error!(%error, "cannot write the state to {}", path.display()),
+        }
+    }
+}
+
+/// All of it or nothing, and nobody else's to read at any time.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut unfinished = path.to_owned().into_os_string();
+    unfinished.push(format!(".{}", std::process::id()));
+    let unfinished = PathBuf::from(unfinished);
+    // One of this name is left from a process that was killed while it wrote.
+    _ = remove_file(&unfinished);
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        rename(&unfinished, path)
+    };
+    let written = write();
+    if written.is_err() {
+        _ = remove_file(&unfinished);
+    }
+    written
+}

@@ -1,0 +1,140 @@
+//! What a process knew, the next one knows: the saved state, with real processes and engines that really cache.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+mod world;
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use world::client::{get, post};
+use world::process::{Gateway, Process, engine};
+use world::scrap::Scrap;
+
+const MODEL: &str = "llama-3.1-8b";
+const CONVERSATIONS: usize = 24;
+
+fn ask(gateway: &Gateway, conversation: usize, turns: usize) -> Value {
+    let text = |turn: usize| format!("conversation {conversation} turn {turn} about restarts. ").repeat(60);
+    let role = |turn: usize| if turn.is_multiple_of(2) { "user" } else { "assistant" };
+    let messages: Value = (0..turns).map(|turn| json!({"role": role(turn), "content": text(turn)})).collect();
+    let body = json!({"model": MODEL, "max_tokens": 2, "messages": messages}).to_string();
+    let response = post(gateway.url(), "/v1/chat/completions", &body);
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.json()["usage"].clone()
+}
+
+/// The share of prompt tokens that engines found in their caches.
+fn hit_ratio(gateway: &Gateway, turns: usize) -> f64 {
+    let usages: Vec<Value> = (0..CONVERSATIONS).map(|number| ask(gateway, number, turns)).collect();
+    let sum =
+        |of: fn(&Value) -> &Value| usages.iter().map(|usage| of(usage).as_f64().unwrap_or(0.0)).sum::<f64>();
+    sum(|usage| &usage["prompt_tokens_details"]["cached_tokens"]) / sum(|usage| &usage["prompt_tokens"])
+}
+
+fn ended(gateway: Gateway) {
+    gateway.process.signal("-TERM");
+    assert!(gateway.process.wait().success());
+}
+
+fn logged(urls: &[&str], more: &[&str], log: &str) -> Gateway {
+    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker-urls"];
+    let args = [&args[..], urls, more].concat();
+    let gateway = Gateway {
+        process: Process::start_with_log(&args, &[], Stdio::from(std::fs::File::create(log).unwrap())),
+    };
+    gateway.wait_for_ready(urls.len());
+    gateway
+}
+
+#[test]
+fn after_a_restart_conversations_are_found_where_they_were() {
+    let engines = [(); 4].map(|()| engine(&[]));
+    let urls: Vec<&str> = engines.iter().map(Process::url).collect();
+    let scrap = Scrap::new("state");
+    let state = scrap.file("state");
+    let kept = ["--state", state.as_str()];
+    let gateway = Gateway::over(&urls, &kept);
+    hit_ratio(&gateway, 1);
+    let before = hit_ratio(&gateway, 3);
+    ended(gateway);
+    assert_eq!(
+        std::fs::metadata(&state).unwrap().permissions().mode() & 0o777,
+        0o600,
+        "nobody else's to read"
+    );
+    let saved = std::fs::read(&state).unwrap();
+    assert!(!saved.windows(12).any(|window| window == b"conversation"), "no text");
+
+    let warm = Gateway::over(&urls, &kept);
+    let with = hit_ratio(&warm, 5);
+    ended(warm);
+    std::fs::remove_file(&state).unwrap();
+    let cold = Gateway::over(&urls, &kept);
+    let without = hit_ratio(&cold, 7);
+    println!(
+        "found in caches: {before:.2} before, {with:.2} after a restart with the state, {without:.2} without"
+    );
+    assert!(with > 0.5 && with > without + 0.2, "{with} against {without}");
+}
+
+#[test]
+fn a_state_that_is_of_no_use_costs_a_line_in_the_log_and_nothing_else() {
+    let engine = engine(&[]);
+    let scrap = Scrap::new("state-bad");
+    let (state, log) = (scrap.file("state"), scrap.file("log"));
+    let kept = ["--state", state.as_str()];
+    let gateway = Gateway::over(&[engine.url()], &kept);
+    ask(&gateway, 1, 3);
+    ended(gateway);
+    let good = std::fs::read(&state).unwrap();
+    let mut spoiled = good.clone();
+    spoiled[good.len() / 2] ^= 1;
+    let mut newer = good.clone();
+    newer[8] = 99;
+    let cases = [
+        (spoiled, "its checksum is wrong"),
+        (good[..good.len() / 2].to_vec(), "its checksum is wrong"),
+        (newer, "it is of version 99"),
+        (b"what is this?".to_vec(), "it is no saved state"),
+        (vec![0; 70_000_000], "it is larger than the index may become"),
+        (good.clone(), "state read from"),
+    ];
+    for (bytes, said) in cases {
+        std::fs::write(&state, bytes).unwrap();
+        let gateway = logged(&[engine.url()], &[&kept[..], &["--max-tree-size", "2000000"]].concat(), &log);
+        ask(&gateway, 1, 1);
+        let log = std::fs::read_to_string(&log).unwrap();
+        assert!(log.contains(said), "{said}: {log}");
+        drop(gateway);
+    }
+    std::fs::write(&state, &good).unwrap();
+    let other = logged(&[engine.url()], &[&kept[..], &["--block-hash", "sha256"]].concat(), &log);
+    assert!(std::fs::read_to_string(&log).unwrap().contains("prompts were hashed otherwise"));
+    drop(other);
+    let nowhere = scrap.file("no/such/folder");
+    let gateway = logged(&[engine.url()], &["--state", &nowhere], &log);
+    gateway.process.signal("-TERM");
+    assert!(gateway.process.wait().success(), "what cannot be kept is no reason to fail");
+    assert!(std::fs::read_to_string(&log).unwrap().contains("cannot write the state"));
+}
+
+#[test]
+fn a_successor_knows_what_its_predecessor_knew() {
+    let engines = [(); 4].map(|()| engine(&[]));
+    let urls: Vec<&str> = engines.iter().map(Process::url).collect();
+    let scrap = Scrap::new("state-handover");
+    let (state, path) = (scrap.file("state"), scrap.file("sock"));
+    let flags = ["--state", state.as_str(), "--handover", path.as_str()];
+    let old = Gateway::over(&urls, &flags);
+    hit_ratio(&old, 1);
+    let new = Gateway::start(&urls, &flags);
+    assert!(old.process.wait().success());
+    let found = hit_ratio(&new, 3);
+    println!("found in caches after a handover: {found:.2}");
+    assert!(found > 0.25, "{found}");
+    assert_eq!(get(new.admin(), "/readyz").status, 200);
+    ended(new);
+    assert!(std::fs::metadata(&state).unwrap().len() > 1_000);
+}

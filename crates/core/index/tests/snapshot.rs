@@ -1,0 +1,173 @@
+//! What is presumed survives being written down and read into another index, and ages there as it would have here.
+#![allow(clippy::unwrap_used)] // Tests may: a panic here is the report.
+
+mod model;
+
+use model::{Random, root, span};
+use warmroute_index::{Config, Index, Overlaps, Prompt, RootKey, Snapshot, Source, Span};
+use warmroute_types::{Micros, Packed, WorkerId};
+
+const WORKERS: [u16; 3] = [0, 7, 64];
+/// Where the same workers sit in the other index.
+const LATER: [u16; 3] = [5, 4_095, 1];
+const TTL: u64 = 4_000;
+const CAPACITIES: [u64; 3] = [60, 300, 5_000];
+
+fn config() -> Config {
+    Config { presumed_ttl: Micros(TTL), presumed_tokens: 1_000, ..Config::default() }
+}
+
+struct World {
+    index: Index,
+    workers: [u16; 3],
+    roots: [RootKey; 2],
+    chains: Vec<Vec<u64>>,
+}
+
+impl World {
+    fn new(random: &mut Random, workers: [u16; 3]) -> World {
+        let mut chains: Vec<Vec<u64>> = vec![(0..150).map(|_| random.next() >> 20).collect()];
+        for _ in 0..9 {
+            let mut chain = chains[random.below(chains.len() as u64) as usize].clone();
+            let fork = random.below(150) as usize;
+            chain[fork..].iter_mut().for_each(|digest| *digest = random.next() >> 20);
+            chains.push(chain);
+        }
+        World::over(chains, workers)
+    }
+
+    fn over(chains: Vec<Vec<u64>>, workers: [u16; 3]) -> World {
+        let index = Index::new(&config());
+        let roots = [root("a", Source::Presumed), root("b", Source::Presumed)];
+        let world = World { index, workers, roots, chains };
+        for (worker, capacity) in workers.iter().zip(CAPACITIES) {
+            world.index.set_capacity(WorkerId(*worker), capacity).unwrap();
+        }
+        world
+    }
+
+    /// A request, chosen by a number, that is answered; one of eight is not.
+    fn ask(&self, choice: u64, now: u64) {
+        let random = &mut Random(choice);
+        let chain = &self.chains[random.below(self.chains.len() as u64) as usize];
+        let spans: Vec<Span> =
+            chain[..1 + random.below(150) as usize].iter().map(|&digest| span(digest)).collect();
+        let worker = WorkerId(self.workers[random.below(3) as usize]);
+        let root = self.roots[random.below(2) as usize];
+        let asked = self.index.presume(worker, root, &spans, Micros(now)).unwrap();
+        match random.below(8) {
+            0 => self.index.withdraw(asked),
+            _ => self.index.confirm(asked),
+        }
+    }
+
+    /// Who holds how much of every chain, by place among the workers.
+    fn view(&self) -> Vec<Vec<(usize, u32)>> {
+        let (mut out, mut all) = (Overlaps::new(), Vec::new());
+        for (root, chain) in
+            self.roots.iter().flat_map(|root| self.chains.iter().map(move |chain| (root, chain)))
+        {
+            self.index.lookup(*root, Prompt::Chunks(chain), &mut out);
+            let place = |worker: WorkerId| self.workers.iter().position(|&one| one == worker.0).unwrap();
+            let mut held: Vec<(usize, u32)> =
+                out.as_slice().iter().map(|overlap| (place(overlap.worker), overlap.reach.spans)).collect();
+            held.sort_unstable();
+            all.push(held);
+        }
+        all
+    }
+
+    fn successor(&self, now: u64, away: u64) -> World {
+        let mut bytes = Vec::new();
+        self.index.snapshot(Micros(now)).encode(&mut bytes);
+        let mut packed = Packed(&bytes);
+        let snapshot = Snapshot::decode(&mut packed).unwrap();
+        assert!(packed.0.is_empty());
+        let other = World::over(self.chains.clone(), LATER);
+        let recalled = other.index.recall(snapshot, Micros(now + away), Micros(away));
+        // In any order.
+        for place in [2, 0, 1] {
+            let (of, worker) = (WorkerId(self.workers[place]), WorkerId(other.workers[place]));
+            other.index.restore(&recalled, of, worker).unwrap();
+        }
+        other
+    }
+}
+
+#[test]
+fn another_index_finds_the_same_and_forgets_in_the_same_order() {
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let world = World::new(&mut random, WORKERS);
+        let mut now = 1_000_000;
+        for _ in 0..1 + random.below(60) {
+            now += random.below(100);
+            world.ask(random.next(), now);
+            if random.below(10) == 0 {
+                world.index.expire(Micros(now));
+            }
+        }
+        world.index.expire(Micros(now));
+        let other = world.successor(now, 0);
+        assert_eq!(world.view(), other.view(), "seed {seed}");
+        let tokens =
+            |world: &World| world.workers.map(|worker| world.index.presumed_tokens(WorkerId(worker)));
+        assert_eq!(tokens(&world), tokens(&other), "seed {seed}");
+        for step in 0..40 {
+            now += random.below(300);
+            let choice = random.next();
+            for one in [&world, &other] {
+                one.ask(choice, now);
+                one.index.expire(Micros(now));
+            }
+            assert_eq!(world.view(), other.view(), "seed {seed}, step {step}: capacity and age do the same");
+        }
+    }
+}
+
+#[test]
+fn what_has_become_too_old_meanwhile_does_not_come_back() {
+    let world = World::new(&mut Random(1), WORKERS);
+    (0..20).for_each(|turn| world.ask(turn, 1_000_000 + turn * 100));
+    let now = 1_002_000;
+    assert!(world.successor(now, 1_000).view().iter().flatten().count() > 0);
+    assert_eq!(world.successor(now, TTL).view().iter().flatten().count(), 0);
+    let (late, on_time) = (world.successor(now, TTL - 500), world.successor(now, 0));
+    on_time.index.expire(Micros(now + TTL - 500));
+    assert_eq!(late.view(), on_time.view(), "as if somebody had been there all the time");
+}
+
+#[test]
+fn a_budget_holds_for_what_comes_back() {
+    let world = World::new(&mut Random(3), WORKERS);
+    (0..50).for_each(|turn| world.ask(turn, 1_000_000));
+    let small = Config { budget_bytes: 20_000, ..config() };
+    let index = Index::new(&small);
+    let recalled = index.recall(world.index.snapshot(Micros(1_000_000)), Micros(1_000_000), Micros(0));
+    WORKERS.iter().for_each(|&worker| index.restore(&recalled, WorkerId(worker), WorkerId(worker)).unwrap());
+    assert!(index.bytes() <= 24_000, "{}", index.bytes());
+}
+
+#[test]
+fn whatever_the_bytes_are_they_are_read_or_refused() {
+    let world = World::new(&mut Random(2), WORKERS);
+    (0..30).for_each(|turn| world.ask(turn, 1_000_000));
+    let mut bytes = Vec::new();
+    world.index.snapshot(Micros(1_000_000)).encode(&mut bytes);
+    for end in 0..bytes.len() {
+        assert!(Snapshot::decode(&mut Packed(&bytes[..end])).is_err(), "cut at {end}");
+    }
+    let index = Index::new(&config());
+    for at in 0..bytes.len() {
+        for flip in [1_u8, 0x80, 0xff] {
+            let mut spoiled = bytes.clone();
+            spoiled[at] ^= flip;
+            // There is no checksum here: whatever is understood must be harmless.
+            if let Ok(snapshot) = Snapshot::decode(&mut Packed(&spoiled)) {
+                let recalled = index.recall(snapshot, Micros(1), Micros(0));
+                WORKERS.iter().for_each(|&of| index.restore(&recalled, WorkerId(of), WorkerId(of)).unwrap());
+                WORKERS.iter().for_each(|&of| index.clear(WorkerId(of)));
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What a router knows that is worth taking to the next process: what it presumes of caches, and what it has learned of workers.
+//!
+//! ```text
+//! "WARMROUT" version | seed hash chunk_bytes saved_at | speed | token rates | workers | snapshot | checksum
+//! ```
+//!
+//! What engines report is not in it: they tell it again. Neither is any text: prompts are keyed digests, models are hashes. The seed of the
+//! digests is, because without it they mean nothing; with it, whoever has the file can try whether a text was asked. So the file is private.
+
+use warmroute_index::{Hash, Snapshot};
+use warmroute_prompt::CHUNK_BYTES;
+use warmroute_types::{Address, MAX_WORKERS, Packed, PrefixCache};
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: &[u8; 8] = b"WARMROUT";
+const VERSION: u32 = 1;
+const CHECKSUM_BYTES: usize = 8;
+/// A clock may be a little behind the one that wrote.
+const FUTURE_MAX_S: u64 = 60;
+/// More are neither written nor read.
+const MODELS_MAX: usize = 4_096;
+
+/// What a router takes to the next process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memory {
+    pub(crate) seed: u64,
+    pub(crate) hash: Hash,
+    pub(crate) saved_at_s: u64,
+    pub(crate) speed: Vec<f64>,
+    /// By the hash of a model's name: tokens per byte.
+    pub(crate) token_rates: Vec<(u64, f64)>,
+    pub(crate) workers: Vec<Remembered>,
+    pub(crate) snapshot: Snapshot,
+}
+
+/// A worker, as it was.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Remembered {
+    pub address: Address,
+    /// Its number then.
+    pub seat: u16,
+    pub capacity_tokens: u64,
+    pub slowness: [f64; 2],
+    pub prefix_cache: Option<PrefixCache>,
+}
+
+/// Why a memory cannot be used. Whoever is told begins with none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMemory {
+    /// It begins otherwise.
+    #[error("it is no saved state")]
+    NotOne,
+    /// Another version of this program wrote it.
+    #[error("it is of version {0}, and this is version {VERSION}")]
+    OtherVersion(u32),
+    /// It is not all there, or not as it was written.
+    #[error("its checksum is wrong: it is cut short or spoiled")]
+    Spoiled,
+    /// It is as it was written, and still makes no sense.
+    #[error("it makes no sense")]
+    Nonsense,
+    /// Prompts are cut into other pieces now.
+    #[error("prompts were cut into chunks of {0} bytes, and now of {CHUNK_BYTES}")]
+    OtherChunks(u32),
+    /// Another hash is configured.
+    #[error("prompts were hashed otherwise (block-hash)")]
+    OtherHash,
+    /// All that is in it would be forgotten at once.
+    #[error("it is {0} s old, and nothing is believed for so long (presumed-ttl-secs)")]
+    TooOld(u64),
+    /// Clocks disagree.
+    #[error("it was saved in the future")]
+    FromTheFuture,
+}
+
+impl Memory {
+    /// By which prompts must be digested for it to mean anything.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// How many requests and how many spans are remembered, of how many workers.
+    pub fn extent(&self) -> (usize, usize, usize) {
+        (self.snapshot.uses(), self.snapshot.spans(), self.workers.len())
+    }
+
+    /// How long ago it was written; or why it is of no use to a router like this at this time.
+    pub fn age_s(&self, config: &warmroute_index::Config, unix_s: u64) -> Result<u64, BadMemory> {
+        if self.hash != config.hash {
+            return Err(BadMemory::OtherHash);
+        }
+        if self.saved_at_s > unix_s.saturating_add(FUTURE_MAX_S) {
+            return Err(BadMemory::FromTheFuture);
+        }
+        let age_s = unix_s.saturating_sub(self.saved_at_s);
+        let is_old = age_s.saturating_mul(1_000_000) >= config.presumed_ttl.0;
+        if is_old { Err(BadMemory::TooOld(age_s)) } else { Ok(age_s) }
+    }
+
+    /// Writes it down.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(9 * self.snapshot.spans() + 16 * self.snapshot.uses() + 4_096);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&self.seed.to_le_bytes());
+        out.push(self.hash as u8);
+        out.extend_from_slice(&(CHUNK_BYTES as u32).to_le_bytes());
+        out.extend_from_slice(&self.saved_at_s.to_le_bytes());
+        out.extend_from_slice(&(self.speed.len() as u32).to_le_bytes());
+        self.speed.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+        out.extend_from_slice(&(self.token_rates.len() as u32).to_le_bytes());
+        for (model, rate) in &self.token_rates {
+            out.extend_from_slice(&model.to_le_bytes());
+            out.extend_from_slice(&rate.to_le_bytes());
+        }
+        out.extend_from_slice(&(self.workers.len() as u32).to_le_bytes());
+        self.workers.iter().for_each(|worker| worker.encode(&mut out));
+        self.snapshot.encode(&mut out);
+        out.extend_from_slice(&xxh3_64(&out).to_le_bytes());
+        out
+    }
+
+    /// Reads what [`Memory::encode`] wrote, and refuses everything else. It takes no more memory than a few times the bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Memory, BadMemory> {
+        let mut packed = Packed(bytes);
+        if packed.bytes(MAGIC.len()) != Some(MAGIC) {
+            return Err(BadMemory::NotOne);
+        }
+        match packed.u32() {
+            Some(VERSION) => {}
+            Some(other) => return Err(BadMemory::OtherVersion(other)),
+            None => return Err(BadMemory::Spoiled),
+        }
+        let written = bytes.len().saturating_sub(CHECKSUM_BYTES);
+        let checksum = Packed(&bytes[written..]).u64();
+        if checksum != Some(xxh3_64(&bytes[..written])) {
+            return Err(BadMemory::Spoiled);
+        }
+        Memory::read(Packed(&bytes[MAGIC.len() + size_of_val(&VERSION)..written]))
+    }
+
+    fn read(mut packed: Packed<'_>) -> Result<Memory, BadMemory> {
+        let head = read_head(&mut packed).ok_or(BadMemory::Nonsense)?;
+        let (seed, hash, chunk_bytes, saved_at_s) = head;
+        if chunk_bytes != CHUNK_BYTES as u32 {
+            return Err(BadMemory::OtherChunks(chunk_bytes));
+        }
+        let learned = read_learned(&mut packed).ok_or(BadMemory::Nonsense)?;
+        let (speed, token_rates, workers) = learned;
+        let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadMemory::Nonsense)?;
+        if !packed.0.is_empty() {
+            return Err(BadMemory::Nonsense);
+        }
+        Ok(Memory { seed, hash, saved_at_s, speed, token_rates, workers, snapshot })
+    }
+}
+
+fn read_head(packed: &mut Packed<'_>) -> Option<(u64, Hash, u32, u64)> {
+    let (seed, hash) = (packed.u64()?, packed.u8()?);
+    let hash = [Hash::Xxh3, Hash::Sha256, Hash::Blake2b].into_iter().find(|known| *known as u8 == hash)?;
+    Some((seed, hash, packed.u32()?, packed.u64()?))
+}
+
+type Learned = (Vec<f64>, Vec<(u64, f64)>, Vec<Remembered>);
+
+fn read_learned(packed: &mut Packed<'_>) -> Option<Learned> {
+    let speed = (0..packed.count(8)?).map(|_| packed.amount()).collect::<Option<_>>()?;
+    let models = packed.count(16).filter(|&models| models <= MODELS_MAX)?;
+    let rates = (0..models).map(|_| Some((packed.u64()?, packed.amount()?))).collect::<Option<_>>()?;
+    let workers = packed.count(32).filter(|&workers| workers <= MAX_WORKERS)?;
+    let workers = (0..workers).map(|_| Remembered::read(packed)).collect::<Option<_>>()?;
+    Some((speed, rates, workers))
+}
+
+/// How a model is called in a memory.
+pub(crate) fn model_key(model: &str) -> u64 {
+    xxh3_64(model.as_bytes())
+}
+
+impl Remembered {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let url = self.address.url.as_bytes();
+        out.extend_from_slice(&(url.len() as u32).to_le_bytes());
+        out.extend_from_slice(url);
+        out.push(u8::from(self.address.rank.is_some()));
+        out.extend_from_slice(&self.address.rank.unwrap_or(0).to_le_bytes());
+        out.extend_from_slice(&self.seat.to_le_bytes());
+        out.extend_from_slice(&self.capacity_tokens.to_le_bytes());
+        self.slowness.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+        out.push(u8::from(self.prefix_cache.is_some()));
+        let PrefixCache { queries, hits } = self.prefix_cache.unwrap_or_default();
+        [queries, hits].iter().for_each(|count| out.extend_from_slice(&count.to_le_bytes()));
+    }
+
+    fn read(packed: &mut Packed<'_>) -> Option<Remembered> {
+        let length = packed.count(1)?;
+        let url = std::str::from_utf8(packed.bytes(length)?).ok()?.to_owned();
+        let (has_rank, rank) = (packed.u8()?, packed.u16()?);
+        let rank = (has_rank > 0).then_some(rank);
+        let (seat, capacity_tokens) = (packed.u16()?, packed.u64()?);
+        let slowness = [packed.amount()?, packed.amount()?];
+        let has_counters = packed.u8()? > 0;
+        let counters = PrefixCache { queries: packed.u64()?, hits: packed.u64()? };
+        let prefix_cache = has_counters.then_some(counters);
+        Some(Remembered { address: Address { url, rank }, seat, capacity_tokens, slowness, prefix_cache })
+    }
+}

@@ -1,0 +1,51 @@
+//! What another process knew, until the workers come that it is about.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use warmroute_index::Recalled;
+use warmroute_types::{Address, Micros};
+
+use crate::memory::{Remembered, model_key};
+use crate::token_rate::TokenRate;
+
+/// What has not come to be of use yet.
+#[derive(Default)]
+pub(crate) struct Recollections(Mutex<Option<Pending>>);
+
+/// A memory in parts.
+pub(crate) struct Pending {
+    pub since: Micros,
+    pub recalled: Arc<Recalled>,
+    pub workers: Vec<Remembered>,
+    pub token_rates: Vec<(u64, f64)>,
+}
+
+impl Recollections {
+    pub fn set(&self, pending: Pending) {
+        *self.0.lock() = Some(pending);
+    }
+
+    /// What is known of the worker at this address, once.
+    pub fn take(&self, address: &Address) -> Option<(Arc<Recalled>, Remembered)> {
+        let mut pending = self.0.lock();
+        let pending = pending.as_mut()?;
+        let at = pending.workers.iter().position(|worker| worker.address == *address)?;
+        Some((Arc::clone(&pending.recalled), pending.workers.swap_remove(at)))
+    }
+
+    /// How many tokens a model makes of a byte.
+    pub fn token_rate(&self, model: &str) -> TokenRate {
+        let key = model_key(model);
+        let known =
+            |pending: &Pending| pending.token_rates.iter().find(|rate| rate.0 == key).map(|rate| rate.1);
+        let rate = self.0.lock().as_ref().and_then(known);
+        rate.map_or_else(TokenRate::default, |rate| TokenRate::recalled(rate as f32))
+    }
+
+    /// By then everything would be too old, and whoever it is about does not come any more.
+    pub fn expire(&self, now: Micros, ttl: Micros) {
+        let mut pending = self.0.lock();
+        pending.take_if(|pending| now.since(pending.since) >= ttl);
+    }
+}

@@ -1,0 +1,54 @@
+//! From one process to the next.
+
+use std::sync::Arc;
+
+use warmroute_fleet::{Worker, WorkerView};
+use warmroute_policy::Policy;
+use warmroute_types::{Micros, WorkerId};
+
+use super::Router;
+use crate::memory::{Memory, Remembered, model_key};
+use crate::recollections::Pending;
+
+impl<P: Policy> Router<P> {
+    /// What is worth taking to the next process. `unix_s` is the time that both have in common.
+    pub fn remember(&self, now: Micros, unix_s: u64) -> Memory {
+        let remembered = |view: WorkerView| Remembered {
+            seat: view.worker.id.0,
+            capacity_tokens: self.index.capacity_tokens(view.worker.id),
+            slowness: self.fleet.slowness_numbers(view.worker.id),
+            prefix_cache: view.prefix_cache,
+            address: view.worker.address.clone(),
+        };
+        let pools = self.pools.read();
+        let token_rates = pools.token_rates().map(|(model, rate)| (model_key(model), rate.into())).collect();
+        drop(pools);
+        Memory {
+            seed: self.config.index.seed,
+            hash: self.config.index.hash,
+            saved_at_s: unix_s,
+            speed: self.fleet.speed_numbers(),
+            token_rates,
+            workers: self.fleet.members().into_iter().map(remembered).collect(),
+            snapshot: self.index.snapshot(now),
+        }
+    }
+
+    /// Begins with what another process knew `away` ago: each worker gets its part when it comes. To be called before any does, on a
+    /// router with that memory's seed.
+    pub fn recall(&self, memory: Memory, now: Micros, away: Micros) {
+        self.fleet.recall_speed(&memory.speed);
+        let recalled = Arc::new(self.index.recall(memory.snapshot, now, away));
+        let Memory { workers, token_rates, .. } = memory;
+        self.recollections.set(Pending { since: now, recalled, workers, token_rates });
+    }
+
+    /// A worker has come of which something may be known.
+    pub(super) fn recollect(&self, worker: &Worker) {
+        let Some((recalled, known)) = self.recollections.take(&worker.address) else { return };
+        self.fleet.recall_worker(worker, known.slowness, known.prefix_cache);
+        self.set_capacity(worker.id, known.capacity_tokens);
+        let restored = self.index.restore(&recalled, WorkerId(known.seat), worker.id);
+        restored.expect("a worker's seat is below the most there are");
+    }
+}

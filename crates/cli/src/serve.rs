@@ -52,9 +52,12 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     announce(&service);
     notify.ready();
     let keeper = service.keeper(state);
-    let before = keeper.clone();
-    let successors =
-        post.map(|post| post.await_successors(service.listeners(), Arc::new(move || before.keep())));
+    let (before, gateway) = (keeper.clone(), Arc::clone(&service.gateway));
+    let prepare = move || {
+        before.keep();
+        gateway.retries_left()
+    };
+    let successors = post.map(|post| post.await_successors(service.listeners(), Arc::new(prepare)));
     let ending = run_on(&service, hangup, &mut stop, &mut notify, successors).await;
     notify.stopping();
     let is_ours = matches!(ending, Ending::Stopped);
@@ -92,6 +95,7 @@ async fn begin(plan: Plan, origin: Origin) -> anyhow::Result<Service> {
     let service = Service::start(plan, origin, inherited).await?;
     if let Some(predecessor) = predecessor {
         service.fit_to_serve().await.context("the gateway that is here goes on")?;
+        service.gateway.inherit_retries(predecessor.retries_left);
         predecessor.release().await;
     }
     service.open();

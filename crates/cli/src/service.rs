@@ -53,7 +53,8 @@ pub struct Service {
     pub router: Arc<Router<Standard>>,
     /// By which its settings are changed.
     pub control: Arc<Control>,
-    gateway: Arc<Gateway>,
+    /// What serves.
+    pub gateway: Arc<Gateway>,
     /// Its listeners once more, for a successor.
     listeners: Listeners,
     /// Whether those who connect are accepted.

@@ -1,6 +1,7 @@
 //! The process whose place we take.
 
 use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,9 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 /// A process that runs, and has given us its listeners.
 pub struct Predecessor {
     stream: UnixStream,
+    /// How many requests it might still have sent again. Ours are its clients', and a process that has served nobody yet has
+    /// earned none: with a worker that fails, the first of them would be lost.
+    pub retries_left: u64,
 }
 
 impl Predecessor {
@@ -33,7 +37,8 @@ impl Predecessor {
             let received = timeout(PATIENCE, passing::receive(&stream)).await;
             let (line, sockets) = received.context("it gives us nothing")??;
             if !line.is_empty() {
-                return Ok(Some((Predecessor { stream }, named(&line, sockets)?)));
+                let (retries_left, listeners) = understood(&line, sockets)?;
+                return Ok(Some((Predecessor { stream, retries_left }, listeners)));
             }
             // It is leaving: somebody else, or nobody, waits there in a moment.
             anyhow::ensure!(since.elapsed() < PATIENCE, "it gives us nothing");
@@ -66,10 +71,11 @@ async fn connect(path: &Path) -> anyhow::Result<Option<UnixStream>> {
     }
 }
 
-fn named(line: &str, sockets: Vec<std::net::TcpListener>) -> anyhow::Result<Listeners> {
+fn understood(line: &str, sockets: Vec<TcpListener>) -> anyhow::Result<(u64, Listeners)> {
     anyhow::ensure!(line.as_bytes() != REFUSED, "it belongs to another user, and gives us nothing");
     let mut words = line.split_whitespace();
     anyhow::ensure!(words.next() == Some(GREETING), "it speaks another version of this");
+    let retries_left = words.next().and_then(|word| word.parse().ok()).context("it says something else")?;
     let mut listeners = Listeners::default();
     for (name, socket) in words.zip(sockets) {
         // A newer version may have listeners that we know nothing of.
@@ -77,5 +83,5 @@ fn named(line: &str, sockets: Vec<std::net::TcpListener>) -> anyhow::Result<List
             listeners.add(purpose, socket);
         }
     }
-    Ok(listeners)
+    Ok((retries_left, listeners))
 }

@@ -31,8 +31,8 @@ pub struct Successor {
     stream: UnixStream,
 }
 
-/// What is done for a successor before it gets anything.
-type Prepare = Arc<dyn Fn() + Send + Sync>;
+/// What is done for a successor before it gets anything; tells how many retries are left.
+type Prepare = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 struct Desk {
     listeners: Listeners,
@@ -124,8 +124,8 @@ impl Desk {
         let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
         tracing::info!(pid, "a process wants to take our place");
         let prepare = Arc::clone(&self.prepare);
-        tokio::task::spawn_blocking(move || prepare()).await.context("what it needs")?;
-        let line = format!("{GREETING} {}\n", self.listeners.names().join(" "));
+        let retries_left = tokio::task::spawn_blocking(move || prepare()).await.context("what it needs")?;
+        let line = format!("{GREETING} {retries_left} {}\n", self.listeners.names().join(" "));
         passing::send(&stream, &line, &self.listeners.sockets()).await.context("our listeners")?;
         let mut said = [0; READY.len()];
         let ready = timeout(READY_WITHIN, stream.read_exact(&mut said)).await;

@@ -43,6 +43,17 @@ impl RetryBudget {
         self.0.lock().slot(now).requests += 1;
     }
 
+    /// How many could be sent again now, beyond those that are free, for [`RetryBudget::inherit`] of another.
+    pub fn left(&self, now: Micros) -> u64 {
+        let (requests, retries) = self.0.lock().live(now);
+        (requests / REQUESTS_PER_RETRY).saturating_sub(retries)
+    }
+
+    /// Another had so many left, and its requests come here from now on: with their failures, and nothing earned yet.
+    pub fn inherit(&self, now: Micros, left: u64) {
+        self.0.lock().slot(now).requests += left.saturating_mul(REQUESTS_PER_RETRY);
+    }
+
     /// Whether one could be sent again now.
     pub fn has_room(&self, now: Micros) -> bool {
         self.0.lock().has_room(now)
@@ -72,11 +83,15 @@ impl Window {
     }
 
     fn has_room(&self, now: Micros) -> bool {
+        let (requests, retries) = self.live(now);
+        retries < requests / REQUESTS_PER_RETRY + RETRIES_FREE
+    }
+
+    /// Requests and retries in the window.
+    fn live(&self, now: Micros) -> (u64, u64) {
         let oldest = (now.0 / 1_000_000).saturating_sub(SLOTS as u64 - 1);
         let live = self.slots.iter().filter(|slot| slot.second >= oldest);
-        let (requests, retries) =
-            live.fold((0, 0), |(requests, retries), slot| (requests + slot.requests, retries + slot.retries));
-        retries < requests / REQUESTS_PER_RETRY + RETRIES_FREE
+        live.fold((0, 0), |(requests, retries), slot| (requests + slot.requests, retries + slot.retries))
     }
 }
 
@@ -84,6 +99,16 @@ impl Window {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_successor_has_what_its_predecessor_had_left_and_no_more() {
+        let (old, new, now) = (RetryBudget::default(), RetryBudget::default(), Micros::from_secs(100));
+        (0..100).for_each(|_| old.earn(now));
+        (0..5).for_each(|_| old.spend(now).unwrap());
+        new.inherit(now, old.left(now));
+        let spent = (0..100).filter(|_| new.spend(now).is_ok()).count();
+        assert_eq!(spent as u64, 15 + RETRIES_FREE);
+    }
 
     #[test]
     fn an_outage_is_not_amplified() {

@@ -131,6 +131,16 @@ impl Gateway {
         self.carrier.get().map(|carrier| carrier.carried())
     }
 
+    /// How many requests that fail may still be sent again, beyond those that always may: for [`Gateway::inherit_retries`].
+    pub fn retries_left(&self) -> u64 {
+        self.retries.left(self.now())
+    }
+
+    /// Another process's clients come here from now on, and it had so many left.
+    pub fn inherit_retries(&self, left: u64) {
+        self.retries.inherit(self.now(), left);
+    }
+
     /// How long after the start that was.
     pub(crate) fn since_start(&self, at: Micros) -> Micros {
         at.since(EPOCH)

@@ -49,8 +49,6 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         service = begin(plan, origin) => service?,
         () = stop.asked() => anyhow::bail!("stopped before it had begun"),
     };
-    announce(&service);
-    notify.ready();
     let keeper = service.keeper(state);
     let (before, gateway) = (keeper.clone(), Arc::clone(&service.gateway));
     let prepare = move || {
@@ -58,6 +56,9 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         gateway.retries_left()
     };
     let successors = post.map(|post| post.await_successors(service.listeners(), Arc::new(prepare)));
+    // Not before the next one could find us.
+    announce(&service);
+    notify.ready();
     let ending = run_on(&service, hangup, &mut stop, &mut notify, successors).await;
     notify.stopping();
     let is_ours = matches!(ending, Ending::Stopped);

@@ -1,0 +1,70 @@
+//! What it costs to take a million chunks from one process to the next: bytes, and milliseconds for each step.
+//!
+//! `cargo run --release -p warmroute-router --example memory_cost`
+
+#![allow(clippy::unwrap_used, reason = "an example")]
+
+use std::time::Instant;
+
+use warmroute_fleet::{Models, ProbeResult};
+use warmroute_index::{Namespace, RootKey, Source};
+use warmroute_policy::{Standard, StickyLeastLoaded};
+use warmroute_router::{Change, Config, Memory, Outcome, PromptChunks, Request, Router, Scratch};
+use warmroute_types::{Address, Micros};
+
+const CHUNK: u32 = 256;
+const WORKERS: usize = 8;
+const CONVERSATIONS: u64 = 10_000;
+/// Of which this many are a head that all share.
+const CHUNKS: u64 = 110;
+const SHARED: u64 = 10;
+const NOW: Micros = Micros::from_secs(100_000);
+
+fn router() -> Router<Standard> {
+    let index = warmroute_index::Config { presumed_tokens: 1 << 40, ..warmroute_index::Config::default() };
+    let policy = Standard::StickyLeastLoaded(StickyLeastLoaded::default());
+    Router::new(policy, Config { index, ..Config::default() })
+}
+
+fn join(router: &Router<Standard>) {
+    for number in 0..WORKERS {
+        let address = Address::new(format!("http://engine-{number}"));
+        router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
+    }
+    for view in router.workers() {
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: NOW }).unwrap();
+    }
+}
+
+fn ask(router: &Router<Standard>, conversation: u64) {
+    let own = (SHARED..CHUNKS).map(|at| conversation << 32 | at);
+    let digests: Vec<u64> = (0..SHARED).chain(own).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let namespace = Namespace { model: "m", lora: None, salt: None, cut: CHUNK, source: Source::Presumed };
+    let prompt =
+        PromptChunks { root: RootKey::of(&namespace), digests: &digests, chunk_bytes: CHUNK, bytes: 28_160 };
+    let request = Request { model: Some("m"), prompt: Some(prompt), ..Request::default() };
+    let mut decision = router.route(&request, &mut Scratch::default(), NOW, conversation).unwrap();
+    router.observe(&mut decision, Outcome::FirstToken { at: NOW });
+}
+
+fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let since = Instant::now();
+    let result = work();
+    println!("{what:<28} {:>8.1} ms", since.elapsed().as_secs_f64() * 1e3);
+    result
+}
+
+fn main() {
+    let old = router();
+    join(&old);
+    timed("ask", || (0..CONVERSATIONS).for_each(|conversation| ask(&old, conversation)));
+    let memory = timed("remember", || old.remember(NOW, 0));
+    let bytes = timed("encode", || memory.encode());
+    let (requests, spans, workers) = memory.extent();
+    println!("{requests} requests, {spans} chunks, {workers} workers: {} bytes", bytes.len());
+    let memory = timed("decode", || Memory::decode(&bytes).unwrap());
+    let new = router();
+    new.recall(memory, NOW, Micros(0));
+    timed("bring back, as workers join", || join(&new));
+    assert_eq!(new.index_stats().held, old.index_stats().held, "nothing is lost");
+}

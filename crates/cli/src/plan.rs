@@ -171,12 +171,13 @@ impl Plan {
 
 impl Plan {
     /// Where each listener is wanted, where one is.
-    pub fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 3] {
+    pub fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 4] {
         let bind = self.precise.as_ref().and_then(|precise| precise.bind.as_deref());
         [
             (Purpose::Clients, Some(self.listen)),
             (Purpose::Admin, Some(self.admin)),
             (Purpose::Events, bind.and_then(address_of)),
+            (Purpose::Mesh, self.sharing.as_ref().and_then(SharePlan::listen)),
         ]
     }
 }

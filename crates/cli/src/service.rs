@@ -62,8 +62,8 @@ pub struct Service {
     clients: JoinHandle<Drained>,
     clients_drain: Drain,
     operators_drain: Drain,
-    /// Follows engines' events.
-    precise: Option<AbortHandle>,
+    /// Follows engines' events and talks to other routers, which only one process does.
+    sole: Vec<AbortHandle>,
     /// Ends with the service.
     _background: JoinSet<()>,
 }
@@ -72,7 +72,8 @@ impl Service {
     /// Starts everything, on listeners that are there already or on its own; returns when they are open. Those who connect wait until
     /// [`Service::open`].
     pub async fn start(mut plan: Plan, origin: Origin, mut inherited: Listeners) -> anyhow::Result<Service> {
-        let kept = plan.state.as_deref().and_then(|path| state::read(path, &plan.router.index));
+        let seed = plan.sharing.as_ref().map(|sharing| sharing.seed);
+        let kept = plan.state.as_deref().and_then(|path| state::read(path, &plan.router.index, seed));
         if let Some(kept) = &kept {
             // Or the same prompts would have other digests.
             plan.router.index.seed = kept.memory.seed();
@@ -107,13 +108,17 @@ impl Service {
         let clock = Arc::clone(&gateway);
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
         keep_house(&gateway, plan.eviction_interval, &mut background);
+        let mut sole: Vec<AbortHandle> = Vec::new();
         if let Some(plan) = plan.sharing {
-            background.spawn(sharing::begin(plan, Arc::clone(&gateway))?);
+            let bound = match plan.listen() {
+                Some(address) => Some(listen(Purpose::Mesh, address, &mut inherited, &mut listeners).await?),
+                None => None,
+            };
+            sole.push(background.spawn(sharing::begin(plan, Arc::clone(&gateway), bound)?));
         }
         let reach = if admin.ip().is_loopback() { Reach::Loopback } else { Reach::Network };
         let configuration = Arc::clone(&control) as Arc<dyn Configuration>;
         let mut page = Admin::new(Arc::clone(&gateway), configuration, reach, clients_drain.clone());
-        let mut follower = None;
         if let Some(settings) = plan.precise {
             let bound = match settings.bind.as_deref().and_then(address_of) {
                 Some(address) => {
@@ -125,7 +130,7 @@ impl Service {
             if let Some(token) = plan.events_token {
                 page = page.with_reports(Arc::new(precise.posts()), token);
             }
-            follower = Some(background.spawn(precise.run()));
+            sole.push(background.spawn(precise.run()));
         }
         let is_open = watch::Sender::new(false);
         let page = page.serve(operators, acceptors.operators, operators_drain.clone());
@@ -152,7 +157,7 @@ impl Service {
             clients,
             clients_drain,
             operators_drain,
-            precise: follower,
+            sole,
             _background: background,
         })
     }
@@ -185,15 +190,14 @@ impl Service {
         std::mem::take(&mut self.listeners)
     }
 
-    /// Leaves everything that only one process can have to a successor: whoever connects, operators, engines' events.
+    /// Leaves everything that only one process can have to a successor: whoever connects, operators, engines' events,
+    /// other routers.
     pub async fn make_way(&mut self) {
         self.clients_drain.begin(Farewell::Long);
         self.operators_drain.begin(Farewell::Long);
-        if let Some(precise) = self.precise.take() {
-            precise.abort();
-            while !precise.is_finished() {
-                sleep(READY_CHECK_EVERY).await;
-            }
+        self.sole.iter().for_each(AbortHandle::abort);
+        while !self.sole.iter().all(AbortHandle::is_finished) {
+            sleep(READY_CHECK_EVERY).await;
         }
     }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
 use warmroute_peers::{Config, Letter, To};
-use warmroute_share::{Inbox, Link, Outbox, Status, draw_router, mesh, redis};
+use warmroute_share::{Inbox, Link, Outbox, Status, draw_router, mesh, mesh_on, redis};
 
 use crate::plan::{SharePlan, Transport};
 
@@ -16,11 +17,18 @@ struct Shown {
     status: Arc<Status>,
 }
 
-/// Begins to share: what is to run until the end.
-pub fn begin(plan: SharePlan, gateway: Arc<Gateway>) -> anyhow::Result<impl Future<Output = ()>> {
+/// Begins to share, on a listener where the routers themselves carry messages: what is to run until the end.
+pub fn begin(
+    plan: SharePlan,
+    gateway: Arc<Gateway>,
+    bound: Option<TcpListener>,
+) -> anyhow::Result<impl Future<Output = ()>> {
     let me = draw_router();
     let (transport, link) = match plan.transport {
-        Transport::Mesh(config) => ("mesh", mesh(*config, me)?),
+        Transport::Mesh(config) => match bound {
+            Some(bound) => ("mesh", mesh_on(bound, *config, me)?),
+            None => ("mesh", mesh(*config, me)?),
+        },
         Transport::Redis(config) => ("redis", redis(*config, me)?),
     };
     let Link { outgoing, incoming, status } = link;

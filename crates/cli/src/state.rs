@@ -23,10 +23,10 @@ pub struct Kept {
     pub away: Micros,
 }
 
-/// What is in the file, if it can be used.
-pub fn read(path: &Path, config: &warmroute_index::Config) -> Option<Kept> {
+/// What is in the file, if it can be used; where prompts must be digested by a certain seed, only if they were.
+pub fn read(path: &Path, config: &warmroute_index::Config, seed: Option<u64>) -> Option<Kept> {
     let since = Instant::now();
-    match try_read(path, config) {
+    match try_read(path, config, seed) {
         Ok(Some(kept)) => {
             let (requests, spans, workers) = kept.memory.extent();
             let (age_s, took) = (kept.away.as_secs_f64(), since.elapsed());
@@ -45,7 +45,11 @@ pub fn read(path: &Path, config: &warmroute_index::Config) -> Option<Kept> {
     }
 }
 
-fn try_read(path: &Path, config: &warmroute_index::Config) -> anyhow::Result<Option<Kept>> {
+fn try_read(
+    path: &Path,
+    config: &warmroute_index::Config,
+    seed: Option<u64>,
+) -> anyhow::Result<Option<Kept>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.context("it cannot be opened")?,
@@ -59,6 +63,8 @@ fn try_read(path: &Path, config: &warmroute_index::Config) -> anyhow::Result<Opt
         "it is larger than the index may become (max-tree-size)"
     );
     let memory = Memory::decode(&bytes)?;
+    let is_readable = seed.is_none_or(|seed| seed == memory.seed());
+    anyhow::ensure!(is_readable, "it was written with another secret (share-secret-file)");
     let age_s = memory.age_s(config, unix_s())?;
     Ok(Some(Kept { memory, away: Micros::from_secs(age_s) }))
 }

@@ -1,7 +1,7 @@
 //! Listeners that systemd opened for us: `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES`.
 //!
-//! It holds them too, so between two processes of ours clients wait instead of being refused. A unit may name them `clients`, `admin`
-//! and `events` (`FileDescriptorName=`); those with other names are for clients and operators, in this order.
+//! It holds them too, so between two processes of ours clients wait instead of being refused. A unit may name them `clients`, `admin`,
+//! `events` and `mesh` (`FileDescriptorName=`); those with other names are for clients and operators, in this order.
 
 use anyhow::Context;
 use listenfd::ListenFd;

@@ -12,10 +12,12 @@ pub enum Purpose {
     Admin,
     /// Engines that publish events.
     Events,
+    /// Other routers.
+    Mesh,
 }
 
 impl Purpose {
-    const ALL: [Purpose; 3] = [Purpose::Clients, Purpose::Admin, Purpose::Events];
+    const ALL: [Purpose; 4] = [Purpose::Clients, Purpose::Admin, Purpose::Events, Purpose::Mesh];
 
     /// As it is called between processes, and in `FileDescriptorName=`.
     pub fn name(self) -> &'static str {
@@ -23,6 +25,7 @@ impl Purpose {
             Purpose::Clients => "clients",
             Purpose::Admin => "admin",
             Purpose::Events => "events",
+            Purpose::Mesh => "mesh",
         }
     }
 

@@ -1,5 +1,6 @@
 //! How this router shares what it knows with others.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Context;
@@ -17,6 +18,16 @@ pub struct SharePlan {
     pub transport: Transport,
     /// Of the digests of prompts: routers with the same secret have the same.
     pub seed: u64,
+}
+
+impl SharePlan {
+    /// Where other routers reach us, if they do.
+    pub fn listen(&self) -> Option<SocketAddr> {
+        match &self.transport {
+            Transport::Mesh(config) => Some(config.listen),
+            Transport::Redis(_) => None,
+        }
+    }
 }
 
 /// What carries messages.

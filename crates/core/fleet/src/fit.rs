@@ -342,7 +342,8 @@ mod tests {
         taught(&mut fit, 0.05, 100);
         let mut back = Fit::of_numbers(&fit.numbers()).unwrap();
         assert_eq!(back.speed(), fit.speed());
-        (taught(&mut fit, 0.2, 50), taught(&mut back, 0.2, 50));
+        taught(&mut fit, 0.2, 50);
+        taught(&mut back, 0.2, 50);
         assert_eq!(back.speed(), fit.speed(), "and it goes on as the other does");
         assert!(Fit::of_numbers(&fit.numbers()[1..]).is_none());
     }

@@ -265,8 +265,15 @@ fn read_spans(bytes: &mut Packed<'_>, digests: &mut Vec<u64>, sizes: &mut Vec<Si
     sizes.clear();
     match is_even {
         1 => sizes.resize(len, size()?),
-        _ => (0..len).try_for_each(|_| Some(sizes.push(size()?)))?,
+        _ => {
+            for _ in 0..len {
+                sizes.push(size()?);
+            }
+        }
     }
     digests.clear();
-    (0..len).try_for_each(|_| Some(digests.push(bytes.u64()?)))
+    for _ in 0..len {
+        digests.push(bytes.u64()?);
+    }
+    Some(())
 }

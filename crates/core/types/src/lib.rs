@@ -5,8 +5,8 @@
 
 mod cache;
 mod load;
-mod router;
 mod packed;
+mod router;
 mod time;
 mod url;
 mod view;
@@ -14,8 +14,8 @@ mod worker;
 
 pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
-pub use router::RouterId;
 pub use packed::Packed;
+pub use router::RouterId;
 pub use time::Micros;
 pub use url::BadUrl;
 pub use view::CacheView;

@@ -24,7 +24,7 @@ mod version;
 
 pub use error::BadShare;
 pub use link::{Inbox, Incoming, Link, MAX_MESSAGE_BYTES, Outbox, Outgoing, To, TooLarge};
-pub use mesh::{MeshConfig, MeshPace, MeshTls, mesh};
+pub use mesh::{MeshConfig, MeshPace, MeshTls, mesh, mesh_on};
 pub use redis::{RedisConfig, RedisPace, redis};
 pub use secret::Secret;
 pub use status::{Peer, Status, Traffic, Trouble};

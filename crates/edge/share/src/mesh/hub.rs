@@ -47,6 +47,13 @@ pub fn mesh(config: MeshConfig, me: RouterId) -> Result<Link, BadShare> {
     let listener = std::net::TcpListener::bind(config.listen).map_err(cannot)?;
     listener.set_nonblocking(true).map_err(cannot)?;
     let listener = TcpListener::from_std(listener).map_err(cannot)?;
+    mesh_on(listener, config, me)
+}
+
+/// The same on a socket that listens already.
+pub fn mesh_on(listener: TcpListener, config: MeshConfig, me: RouterId) -> Result<Link, BadShare> {
+    config.validate()?;
+    let cannot = |error| BadShare::CannotListen { address: config.listen.to_string(), error };
     let listening = listener.local_addr().map_err(cannot)?;
     let (dialer, acceptor) = encryption(&config)?;
     let ends = Ends::new(Status::new(me, Some(listening)));

@@ -23,4 +23,4 @@ mod members;
 mod places;
 
 pub use config::{MeshConfig, MeshPace, MeshTls};
-pub use hub::mesh;
+pub use hub::{mesh, mesh_on};

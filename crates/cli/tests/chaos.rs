@@ -1,7 +1,7 @@
 //! Everything goes wrong at once, for a while: eight engines as processes, two hundred clients, and somebody who kills, stops, restarts
 //! and spoils them by a seed. What was promised must hold all the time, and nothing may be left behind.
 //!
-//! `CHAOS_SECONDS=240 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos -- --ignored --nocapture` prints the table of docs/reliability.md.
+//! `CHAOS_SECONDS=300 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos -- --ignored --nocapture` prints the table of docs/reliability.md.
 //! The seed fixes what is done to whom, when and for how long; how threads and packets meet it does not.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]

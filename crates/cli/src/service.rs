@@ -122,7 +122,8 @@ impl Service {
         if let Some(settings) = plan.precise {
             let bound = match settings.bind.as_deref().and_then(address_of) {
                 Some(address) => {
-                    Some(listen(Purpose::Events, address, &mut inherited, &mut listeners).await?)
+                    let bound = listen(Purpose::Events, address, &mut inherited, &mut listeners).await;
+                    Some(bound.with_context(|| format!("cannot bind kv-events-bind at tcp://{address}"))?)
                 }
                 None => None,
             };

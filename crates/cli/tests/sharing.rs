@@ -1,5 +1,7 @@
 //! Several routers before the same engines, as processes that find each other.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 mod world;
 
 use serde_json::{Value, json};

@@ -42,8 +42,12 @@ pub struct Worker {
 impl Worker {
     pub(crate) fn new(id: WorkerId, address: Address) -> Worker {
         let label = address.to_string().into_boxed_str();
-        let identity = xxh3_64(label.as_bytes());
-        Worker { id, address, label, identity }
+        Worker { id, identity: Worker::identity_of(&address), address, label }
+    }
+
+    /// The identity of whoever is at this address.
+    pub fn identity_of(address: &Address) -> u64 {
+        xxh3_64(address.to_string().as_bytes())
     }
 }
 

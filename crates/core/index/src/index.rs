@@ -340,6 +340,30 @@ impl Index {
         Ok(())
     }
 
+    /// A worker holds, beside what is presumed of it, what `of` held when a snapshot was taken: as if the requests that left it there
+    /// were answered now, the oldest first. What does not fit is left out.
+    pub fn learn(
+        &self,
+        snapshot: &Snapshot,
+        of: WorkerId,
+        worker: WorkerId,
+        now: Micros,
+    ) -> Result<(), IndexError> {
+        let (mut digests, mut sizes, mut spans) = (Vec::new(), Vec::new(), Vec::new());
+        for (_, one) in snapshot.uses_of(of.0) {
+            let root = RootKey::presumed_from_bits(snapshot.chain(one, &mut digests, &mut sizes));
+            let span = |(&digest, size): (&u64, &crate::span::Size)| Span {
+                digest,
+                bytes: size.bytes(),
+                tokens: size.tokens(),
+            };
+            spans.clear();
+            spans.extend(digests.iter().zip(&sizes).map(span));
+            self.confirm(self.presume(worker, root, &spans, now)?);
+        }
+        Ok(())
+    }
+
     /// An engine found only `keep_tokens` of this prompt in its cache: cuts the worker's view there, with everything
     /// that continues it.
     pub fn cut(&self, worker: WorkerId, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) {

@@ -91,6 +91,11 @@ impl<'a> Reader<'a> {
         Ok(hashes.as_chunks().0.iter().map(|hash| u64::from_le_bytes(*hash)).collect())
     }
 
+    /// All that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.rest)
+    }
+
     pub fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }

@@ -32,6 +32,16 @@ pub enum Effect {
         /// How.
         over: Over,
     },
+    /// A peer wants to know what is presumed here of all caches: to be told by [`Peers::tell_view`](crate::Peers::tell_view).
+    ViewAsked {
+        /// Who.
+        router: RouterId,
+    },
+    /// What a peer presumes of all caches, as it was written there.
+    View {
+        /// All of it.
+        bytes: Vec<u8>,
+    },
     /// A peer has found a worker's cache empty.
     Emptied {
         /// Its identity.

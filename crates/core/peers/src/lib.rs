@@ -22,6 +22,7 @@ mod outbox;
 mod peer;
 mod peers;
 mod trip;
+mod views;
 
 pub use codec::BadMessage;
 pub use effect::Effect;

@@ -46,6 +46,8 @@ pub(crate) struct Peer {
     pub missing_since: Option<Micros>,
     /// When it was last asked for what is missing.
     pub asked: Option<Micros>,
+    /// When it was last told all that is presumed.
+    pub view_told: Option<Micros>,
 }
 
 /// A peer in numbers, for lists and metrics.
@@ -79,6 +81,7 @@ impl Peer {
             heard: now,
             missing_since: None,
             asked: None,
+            view_told: None,
         }
     }
 

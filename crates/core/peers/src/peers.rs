@@ -11,6 +11,7 @@ use std::sync::Arc;
 use warmroute_types::{Micros, RouterId};
 
 use crate::peer::Peer;
+use crate::views::{Coming, Going};
 use crate::{BadMessage, Effect, Ledger, Message, Outbox, PeerView};
 
 /// Bytes of batches that are kept for those who missed them.
@@ -18,6 +19,9 @@ const HISTORY_BYTES: usize = 4 << 20;
 
 /// Holes that are asked for at once.
 const HOLES_MAX: usize = 16;
+
+/// All that is presumed is told to the same peer no more often than this.
+const VIEW_AGAIN: Micros = Micros::from_secs(2);
 
 /// Peers that are listened to.
 const PEERS_MAX: usize = 256;
@@ -75,6 +79,9 @@ pub struct Peers {
     history_bytes: usize,
     spoken: Option<Micros>,
     peers: BTreeMap<RouterId, Peer>,
+    /// What others are being told of all caches, and what is being heard.
+    going: Going,
+    coming: Coming,
     /// Messages that could not be read.
     pub bad_messages: u64,
     /// Batches that were asked for.
@@ -94,6 +101,8 @@ impl Peers {
             history_bytes: 0,
             spoken: None,
             peers: BTreeMap::new(),
+            going: Going::default(),
+            coming: Coming::default(),
             bad_messages: 0,
             asked: 0,
             lost_peers: 0,
@@ -118,7 +127,18 @@ impl Peers {
             self.spoken = Some(now);
         }
         letters.extend(self.ask(now));
+        letters.extend(self.going.some());
+        let here = |router: RouterId| self.peers.contains_key(&router);
+        if let Some(router) = self.coming.to_ask(here, now) {
+            let bytes = Message::AskView { from: self.me }.encode().into();
+            letters.push(Letter { to: To::One(router), bytes });
+        }
         letters
+    }
+
+    /// Tells a peer all that is presumed, in pieces and in time.
+    pub fn tell_view(&mut self, to: RouterId, bytes: &[u8]) {
+        self.going.add(self.me, to, bytes);
     }
 
     fn batch(&self, number: u64, news: Ledger) -> Arc<[u8]> {
@@ -168,9 +188,16 @@ impl Peers {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&from) {
             return Ok(Vec::new());
         }
+        let is_new = !self.peers.contains_key(&from);
         let peer = self.peers.entry(from).or_insert_with(|| Peer::new(from, now));
         peer.heard = peer.heard.max(now);
         let mut answers = Vec::new();
+        if let (true, Message::Batch { number, .. }) = (is_new, &message)
+            && *number > 1
+        {
+            // It has a past that was not heard here.
+            self.coming.want(from, now);
+        }
         match message {
             Message::Batch { number, news, .. } if news.is_empty() => {
                 peer.batches.exist_up_to(number);
@@ -189,6 +216,16 @@ impl Peers {
                 peer.batches.settle(up_to);
             }
             Message::Ask { missing, .. } => answers = self.answer(from, &missing, outbox),
+            Message::AskView { .. } => {
+                if peer.view_told.is_none_or(|told| now.since(told) >= VIEW_AGAIN) {
+                    peer.view_told = Some(now);
+                    effects.push(Effect::ViewAsked { router: from });
+                }
+            }
+            Message::View { part, parts, bytes, .. } => {
+                let whole = self.coming.take(from, part, parts, bytes);
+                effects.extend(whole.map(|bytes| Effect::View { bytes }));
+            }
         }
         self.peers.entry(from).and_modify(|peer| peer.mind_holes(now));
         Ok(answers)

@@ -56,7 +56,7 @@ impl Node {
                     assert!(self.mirrored.remove(&(router, trip)).is_some(), "over, but not booked");
                     self.computed.remove(&(router, trip));
                 }
-                Effect::Emptied { .. } => {}
+                Effect::Emptied { .. } | Effect::ViewAsked { .. } | Effect::View { .. } => {}
             }
         }
     }

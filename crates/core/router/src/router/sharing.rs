@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use warmroute_fleet::{Booking, Work};
+use warmroute_fleet::{Booking, Work, Worker};
 use warmroute_index::{RootKey, Span};
 use warmroute_peers::{BadMessage, Booked, Config, Effect, Health, Letter, Over, Peers, Prompt};
 use warmroute_policy::Policy;
-use warmroute_types::{CacheView, Micros, RouterId, WorkerState};
+use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
 
 use super::Router;
 use crate::PromptChunks;
+use crate::memory::Memory;
 use crate::pool::PRESUMED_CHUNKS_MAX;
 use crate::presumed::Presumed;
 use crate::prospect::{self, Found};
@@ -41,7 +42,7 @@ impl<P: Policy> Router<P> {
         let mut effects = Vec::new();
         let mut heard = sharing.heard();
         heard.peers.expire(now, &mut effects);
-        self.take_in(sharing, &mut heard, effects, now);
+        self.take_in(sharing, &mut heard, &effects, now);
         sharing.set_place(heard.peers.place());
         if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
             heard.examined = Some(now);
@@ -55,10 +56,12 @@ impl<P: Policy> Router<P> {
     pub fn hear(&self, bytes: &[u8], now: Micros) -> Result<Vec<Letter>, BadMessage> {
         let Some(sharing) = self.sharing.get() else { return Ok(Vec::new()) };
         // Nobody's seat changes meanwhile.
-        let _pools = self.pools.read();
+        let pools = self.pools.read();
         let mut effects = Vec::new();
         let answers = sharing.with(|heard, outbox| heard.peers.hear(bytes, outbox, now, &mut effects))?;
-        self.take_in(sharing, &mut sharing.heard(), effects, now);
+        self.take_in(sharing, &mut sharing.heard(), &effects, now);
+        drop(pools);
+        effects.iter().for_each(|effect| self.take_in_view(sharing, effect, now));
         Ok(answers)
     }
 
@@ -83,33 +86,67 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    fn take_in(&self, sharing: &Sharing, heard: &mut Heard, effects: Vec<Effect>, now: Micros) {
+    fn take_in(&self, sharing: &Sharing, heard: &mut Heard, effects: &[Effect], now: Micros) {
         for effect in effects {
             match effect {
                 Effect::Booked { router, trip, booked } => {
                     let mirrored = self.mirror(sharing, booked, now);
-                    mirrored.into_iter().for_each(|one| _ = heard.trips.insert((router, trip), one));
+                    mirrored.into_iter().for_each(|one| _ = heard.trips.insert((*router, *trip), one));
                 }
                 Effect::Computed { router, trip } => {
-                    heard.trips.get_mut(&(router, trip)).into_iter().for_each(|one| self.computed(one, now));
+                    let one = heard.trips.get_mut(&(*router, *trip));
+                    one.into_iter().for_each(|one| self.computed(one, now));
                 }
                 Effect::Over { router, trip, over } => {
-                    heard.trips.remove(&(router, trip)).into_iter().for_each(|one| self.over(one, over, now));
+                    let one = heard.trips.remove(&(*router, *trip));
+                    one.into_iter().for_each(|one| self.over(one, *over, now));
                 }
                 Effect::Emptied { worker } => {
-                    let worker = sharing.worker(worker);
+                    let worker = sharing.worker(*worker);
                     let presumed =
                         worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed);
                     presumed.into_iter().for_each(|worker| self.index.clear_presumed(worker.id));
                 }
+                // Those take long, and a lock of their own.
+                Effect::ViewAsked { .. } | Effect::View { .. } => {}
+            }
+        }
+    }
+
+    /// Tells, or takes in, all that is presumed: somebody has just come.
+    fn take_in_view(&self, sharing: &Sharing, effect: &Effect, now: Micros) {
+        match effect {
+            Effect::ViewAsked { router } => {
+                // The time of day is of no use to one who reads it at once.
+                let bytes = self.remember(now, 0).encode();
+                sharing.heard().peers.tell_view(*router, &bytes);
+            }
+            Effect::View { bytes } => match Memory::decode(bytes) {
+                Ok(memory) if memory.is_of(&self.config.index) => self.learn_view(sharing, &memory, now),
+                _ => sharing.heard().peers.bad_messages += 1,
+            },
+            _ => {}
+        }
+    }
+
+    /// What is presumed of workers elsewhere, and known of them here by nothing better.
+    fn learn_view(&self, sharing: &Sharing, memory: &Memory, now: Micros) {
+        let _pools = self.pools.read();
+        for known in &memory.workers {
+            let worker = sharing.worker(Worker::identity_of(&known.address));
+            let presumed =
+                worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed);
+            if let Some(worker) = presumed {
+                // Where the index is full, what is left out costs a hit later.
+                _ = self.index.learn(&memory.snapshot, WorkerId(known.seat), worker.id, now);
             }
         }
     }
 
     /// Books and presumes what another router has sent to a worker; nothing where the worker is not known here.
-    fn mirror(&self, sharing: &Sharing, booked: Booked, now: Micros) -> Option<Mirrored> {
-        let Booked { prompt_tokens, cached_tokens, restorable_tokens, .. } = booked;
-        let prompt = booked.prompt.filter(is_sane);
+    fn mirror(&self, sharing: &Sharing, booked: &Booked, now: Micros) -> Option<Mirrored> {
+        let Booked { prompt_tokens, cached_tokens, restorable_tokens, .. } = *booked;
+        let prompt = booked.prompt.clone().filter(is_sane);
         let worker = sharing.worker(booked.worker)?;
         let (desk, outlook) = (self.fleet.desk_view(worker.id), self.fleet.outlook(worker.id, now));
         let found = Found { prompt_tokens, overlap_tokens: cached_tokens, restorable_tokens };

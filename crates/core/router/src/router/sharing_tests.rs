@@ -109,6 +109,30 @@ fn a_conversation_is_found_again_whoever_is_asked() {
 }
 
 #[test]
+fn a_late_joiner_finds_what_was_sent_before_it_came() {
+    let mut routers = routers(2, 4);
+    let long = digests(99, 2_048);
+    let prompts: Vec<Vec<u64>> = (0..20).map(|n| digests(n, 40)).collect();
+    // Far more is told after them than is kept for those who missed it.
+    let told = prompts.iter().chain(std::iter::repeat_n(&long, 300));
+    for (n, prompt) in told.enumerate() {
+        let router = &routers[n % 2];
+        let mut decision = route(router, prompt, SECOND + n as u64);
+        router.observe(&mut decision, Outcome::Ended);
+        drop(decision);
+        talk(&routers, SECOND + n as u64);
+    }
+    routers.push(self::routers(3, 4).pop().unwrap());
+    (0..100).for_each(|step| talk(&routers, 2 * SECOND + step * 20_000));
+    let known = |router: &Router<Standard>| -> Vec<Option<u32>> {
+        prompts.iter().map(|prompt| route(router, prompt, 4 * SECOND).cached_tokens).collect()
+    };
+    assert!(known(&routers[0]).iter().all(|tokens| tokens.is_some_and(|tokens| tokens > 2_000)));
+    assert_eq!(known(&routers[2]), known(&routers[0]));
+    assert_eq!(routers[2].sharing(Micros(4 * SECOND)).unwrap().bad_messages, 0);
+}
+
+#[test]
 fn what_failed_elsewhere_is_not_presumed_here() {
     let routers = routers(2, 4);
     drop(route(&routers[0], &digests(1, 40), SECOND));

@@ -196,7 +196,11 @@ impl Pace {
     /// A prompt left the row without a first token, or nobody saw it.
     pub(crate) fn release(&self, turn: Turn) {
         let mut row = self.row.lock();
-        row.is_disturbed |= row.turns.len() > 1 && row.is_head(turn);
+        if row.turns.len() > 1 && row.is_head(turn) {
+            row.is_disturbed = true;
+            // When the next one began is not known: until something is heard, it is taken for not begun.
+            self.begun_at.store(u64::MAX, Relaxed);
+        }
         self.take_out(&mut row, |number| number == turn.number);
     }
 
@@ -394,6 +398,17 @@ mod tests {
         assert!(pace.first_token(next, Micros(100_000)).is_none());
         let last = book(&pace, 100, Micros(200_000));
         assert!(pace.first_token(last, Micros(210_000)).is_none(), "the one before it is not told");
+    }
+
+    #[test]
+    fn whoever_stood_behind_one_that_was_given_up_has_not_had_its_time() {
+        let pace = Pace::default();
+        let (gone, next) = (book(&pace, 40_000, Micros(0)), book(&pace, 4_000, Micros(0)));
+        pace.release(gone);
+        assert_eq!(pace.outlook(Micros(900_000)).queue_ms, 100.0, "all of it lies ahead");
+        pace.first_token(next, Micros(1_000_000));
+        book(&pace, 4_000, Micros(1_000_000));
+        assert_eq!(pace.outlook(Micros(1_040_000)).queue_ms, 60.0);
     }
 
     #[test]

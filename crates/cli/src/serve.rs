@@ -61,14 +61,19 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     notify.ready();
     let ending = run_on(&service, hangup, &mut stop, &mut notify, successors).await;
     notify.stopping();
+    // A successor has had it, and has its own to keep.
     let is_ours = matches!(ending, Ending::Stopped);
+    if is_ours {
+        // At once, and not only when all have been answered: whoever loses patience before that kills us without asking.
+        let keeper = keeper.clone();
+        tokio::task::spawn_blocking(move || keeper.keep());
+    }
     let drained = tokio::select! {
         drained = end(service, ending, drain_timeout) => drained,
         drained = still_alive(&mut notify) => drained,
         () = stop.asked() => Err(anyhow::anyhow!("stopped before every request had ended")),
     };
     if is_ours {
-        // A successor has had it, and has its own to keep.
         keeper.keep();
     }
     drained

@@ -1,6 +1,6 @@
 //! What is remembered, as a file: so that a new process does not begin cold.
 //!
-//! It is written when a process ends or is about to leave its place to another, whole or not at all, for nobody else to read. A file that
+//! It is written when a process begins to drain, when it ends, and when it is about to leave its place to another; whole or not at all, for nobody else to read. A file that
 //! cannot be used costs a line in the log and a cold start, nothing else.
 
 use std::fs::{File, OpenOptions, remove_file, rename};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use warmroute_gateway::Gateway;
 use warmroute_router::Memory;
 use warmroute_types::Micros;
@@ -78,17 +79,20 @@ fn unix_s() -> u64 {
 pub struct Keeper {
     gateway: Arc<Gateway>,
     path: Option<PathBuf>,
+    /// Held by whoever writes: a successor may come while we are told to stop.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Keeper {
     /// In this file; `None`: nowhere.
     pub fn new(gateway: Arc<Gateway>, path: Option<PathBuf>) -> Keeper {
-        Keeper { gateway, path }
+        Keeper { gateway, path, turn: Arc::default() }
     }
 
     /// Writes what is known at this moment.
     pub fn keep(&self) {
         let Some(path) = &self.path else { return };
+        let _turn = self.turn.lock();
         let since = Instant::now();
         let memory = self.gateway.router().remember(self.gateway.now(), unix_s());
         let (requests, spans, workers) = memory.extent();

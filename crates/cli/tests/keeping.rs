@@ -8,7 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use world::client::{get, post};
+use world::client::{Call, chat, get, post};
+use world::eventually;
 use world::process::{Gateway, Process, engine};
 use world::scrap::Scrap;
 
@@ -77,6 +78,29 @@ fn after_a_restart_conversations_are_found_where_they_were() {
     let (with, without) = (with / (3.0 / 5.0), without / (5.0 / 7.0));
     println!("found of what caches held: {with:.2} after a restart with the state, {without:.2} without");
     assert!(with > 0.9 && without < 0.8, "{with} against {without}");
+}
+
+#[test]
+fn what_is_known_is_kept_when_draining_begins_for_it_may_be_killed_before_it_ends() {
+    let engine = engine(&[]);
+    let scrap = Scrap::new("state-killed");
+    let (state, log) = (scrap.file("state"), scrap.file("log"));
+    let kept = ["--state", state.as_str()];
+    let mut gateway = Gateway::over(&[engine.url()], &kept);
+    ask(&gateway, 1, 3);
+    assert_eq!(post(engine.url(), "/fault", r#"{"kind":"hang"}"#).status, 200);
+    let waiting = Call::send(gateway.url(), "POST", "/v1/chat/completions", &[], chat(MODEL).as_bytes());
+    eventually("a request is under way", || (gateway.workers()[0]["in_flight"] == 1).then_some(()));
+    gateway.process.signal("-TERM");
+    eventually("the state is written", || std::fs::metadata(&state).ok());
+    assert!(!gateway.process.has_ended(), "the request is still under way");
+    // By kill -9, as systemd does when its patience is at an end.
+    drop((gateway, waiting));
+    assert_eq!(post(engine.url(), "/fault", r#"{"kind":"none"}"#).status, 200);
+    let next = logged(&[engine.url()], &kept, &log);
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.contains("state read from") && !log.contains("requests=0 "), "{log}");
+    drop(next);
 }
 
 #[test]

@@ -141,6 +141,14 @@ mod tests {
     }
 
     #[test]
+    fn systemd_waits_for_longer_than_draining_may_take_and_writing_the_state() {
+        let unit = include_str!("../../../../deploy/warmroute.service");
+        let stop_s = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
+        let stop_s: u64 = stop_s.parse().unwrap();
+        assert!(stop_s >= Options::defaults().server.drain_timeout_secs.unwrap() + 60, "{stop_s}");
+    }
+
+    #[test]
     fn flags_win_over_the_file_and_the_file_over_defaults() {
         let file: Options =
             toml::from_str("[server]\nport = 1\nhost = \"::1\"\n[aliases]\na = \"b\"").unwrap();

@@ -9,8 +9,6 @@
 //! cannot fail. A request under way keeps the settings it began with. Files of keys and tokens are watched too: when one
 //! changes, everything is read again, so there is one way only.
 
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +21,7 @@ use warmroute_gateway::{Configuration, Gateway, Reload, Token};
 use warmroute_wire::Dialer;
 
 use crate::difference::{differences, is_fixed};
+use crate::fingerprints::Fingerprints;
 use crate::options::{Options, parse, read_file};
 use crate::plan::{Plan, Sources};
 use crate::security::Acceptors;
@@ -37,6 +36,8 @@ pub struct Origin {
     pub flags: Options,
     /// The configuration file.
     pub file: Option<PathBuf>,
+    /// What the files were like before they were read.
+    pub seen: Fingerprints,
 }
 
 /// What a gateway begins with, of what can change.
@@ -67,14 +68,11 @@ struct State {
     said: Said,
     options: Options,
     admin_token: Option<Token>,
-    /// What the files were like when they were last read.
+    /// What the files were like before they were last read.
     seen: Fingerprints,
     /// What they were like at the last look: one that is being written is left alone until it is the same twice.
     last_look: Fingerprints,
 }
-
-/// `None`: the file cannot be read.
-type Fingerprints = BTreeMap<PathBuf, Option<u64>>;
 
 /// Who had the last word.
 #[derive(Clone)]
@@ -92,8 +90,7 @@ impl Control {
         in_force: InForce,
     ) -> Control {
         let InForce { options, admin_token, dialer, acceptors } = in_force;
-        let seen = look(&files(&origin, &options));
-        let last_look = seen.clone();
+        let (seen, last_look) = (origin.seen.clone(), origin.seen.clone());
         let state = Mutex::new(State { said: Said::File, options, admin_token, seen, last_look });
         Control { origin, gateway, dialer, acceptors, sources, turn: Mutex::default(), state }
     }
@@ -116,8 +113,9 @@ impl Control {
 
     fn look_again(&self) {
         let _turn = self.turn.lock();
-        let named = files(&self.origin, &self.state.lock().options);
-        let said = self.whose_word(look(&named));
+        let options = self.state.lock().options.clone();
+        let now = Fingerprints::of(self.origin.file.as_deref()).and_named_by(&options);
+        let said = self.whose_word(now);
         said.into_iter().for_each(|said| _ = self.reload(said));
     }
 
@@ -128,9 +126,8 @@ impl Control {
             state.last_look = now;
             return None;
         }
-        let has_changed = |path: &PathBuf| now.get(path) != state.seen.get(path);
         let said = match &self.origin.file {
-            Some(file) if has_changed(file) => Said::File,
+            Some(file) if now.differ_at(file, &state.seen) => Said::File,
             _ if now != state.seen => state.said.clone(),
             _ => return None,
         };
@@ -140,7 +137,8 @@ impl Control {
     }
 
     fn reload(&self, said: Said) -> anyhow::Result<Vec<String>> {
-        let changed = self.layers(&said).and_then(|options| self.put_in_force(options));
+        let seen = Fingerprints::of(self.origin.file.as_deref());
+        let changed = self.layers(&said).and_then(|options| self.put_in_force(options, seen));
         if changed.is_ok() {
             self.state.lock().said = said;
         }
@@ -184,7 +182,8 @@ impl Control {
     }
 
     /// All of it or nothing: whatever can fail comes first.
-    fn put_in_force(&self, options: Options) -> anyhow::Result<Vec<String>> {
+    fn put_in_force(&self, options: Options, seen: Fingerprints) -> anyhow::Result<Vec<String>> {
+        let seen = seen.and_named_by(&options);
         let plan = Plan::new(options)?;
         let changed = differences(&self.state.lock().options, &plan.options)?;
         let fixed: Vec<&str> = changed.iter().map(String::as_str).filter(|key| is_fixed(key)).collect();
@@ -206,7 +205,6 @@ impl Control {
         if touches("discovery.") || touches("workers") {
             self.sources.send(plan.sources).context("nobody looks for workers any more")?;
         }
-        let seen = look(&files(&self.origin, &plan.options));
         let mut state = self.state.lock();
         state.last_look = seen.clone();
         state.seen = seen;
@@ -244,34 +242,4 @@ pub fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Options> {
         true => serde_json::from_str(text).context("it is no configuration"),
         false => parse(text),
     }
-}
-
-/// The files on which a configuration rests.
-fn files(origin: &Origin, options: &Options) -> Vec<PathBuf> {
-    let security = &options.security;
-    let named = [
-        &security.api_keys_file,
-        &security.admin_token_file,
-        &security.worker_api_key_file,
-        &security.tls_cert,
-        &security.tls_key,
-        &security.tls_client_ca,
-        &security.admin_tls_cert,
-        &security.admin_tls_key,
-        &security.admin_tls_client_ca,
-        &security.worker_tls_ca,
-        &security.worker_tls_cert,
-        &security.worker_tls_key,
-    ];
-    named.into_iter().chain([&origin.file]).flatten().cloned().collect()
-}
-
-/// A fingerprint of each file, so that what is in it need not be kept.
-fn look(files: &[PathBuf]) -> Fingerprints {
-    let fingerprint = |bytes: Vec<u8>| {
-        let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
-        hasher.finish()
-    };
-    files.iter().map(|file| (file.clone(), std::fs::read(file).ok().map(fingerprint))).collect()
 }

@@ -18,6 +18,7 @@ mod difference;
 mod doctor;
 mod engine;
 mod explain;
+mod fingerprints;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod handover;

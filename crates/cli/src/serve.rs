@@ -9,6 +9,7 @@ use warmroute_gateway::Farewell;
 
 use crate::args::ServeArgs;
 use crate::control::Origin;
+use crate::fingerprints::Fingerprints;
 use crate::handover::{Post, Predecessor, Successor, Successors, activated};
 use crate::logging;
 use crate::notify::Notify;
@@ -19,9 +20,11 @@ use crate::service::Service;
 /// Runs the gateway until SIGTERM or SIGINT, or until another process takes its place. SIGHUP makes it read its files again.
 pub fn run(args: Box<ServeArgs>) -> anyhow::Result<()> {
     check_environment()?;
+    let seen = Fingerprints::of(args.config.as_deref());
     let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
-    let origin = Origin { flags: args.options.clone(), file: args.config.clone() };
-    let options = args.options.over(file);
+    let options = args.options.clone().over(file);
+    let seen = seen.and_named_by(&options);
+    let origin = Origin { flags: args.options, file: args.config, seen };
     logging::start(&options)?;
     let threads = options.server.threads.unwrap_or(0);
     let plan = Plan::new(options)?;

@@ -180,6 +180,35 @@ fn when_the_new_one_dies_before_it_is_ready_the_old_one_goes_on() {
 }
 
 #[test]
+fn a_key_that_is_revoked_while_a_new_process_waits_for_the_old_one_is_good_no_more() {
+    let engine = engine(&[]);
+    let scrap = Scrap::new("handover-revoked");
+    let (path, keys) = (scrap.file("sock"), scrap.file("keys"));
+    std::fs::write(&keys, "sk-alpha\nsk-beta\n").unwrap();
+    let flags = ["--handover", &path, "--api-keys-file", &keys];
+    let old = Gateway::over(&[engine.url()], &flags);
+    // It answers nobody, so the new one waits with its keys read.
+    old.process.signal("-STOP");
+    let new = std::thread::scope(|scope| {
+        let new = scope.spawn(|| Gateway::start(&[engine.url()], &flags));
+        let is_waiting = || {
+            let files = std::fs::read_dir(std::path::Path::new(&path).parent().unwrap()).unwrap();
+            files.flatten().any(|file| file.file_name().to_str().unwrap().starts_with("sock.")).then_some(())
+        };
+        eventually("the new one has read its files", is_waiting);
+        std::fs::write(&keys, "sk-alpha\n").unwrap();
+        old.process.signal("-CONT");
+        new.join().unwrap()
+    });
+    let status = |key: &str| {
+        let key = format!("authorization: Bearer {key}");
+        Call::send(new.url(), "POST", CHATS, &[&key], chat(MODEL).as_bytes()).finish().status
+    };
+    eventually("the key is refused", || (status("sk-beta") == 401).then_some(()));
+    assert_eq!(status("sk-alpha"), 200);
+}
+
+#[test]
 fn a_socket_that_nobody_listens_at_any_more_stops_nobody_and_other_files_are_left_alone() {
     let engine = engine(&[]);
     let scrap = Scrap::new("handover-stale");

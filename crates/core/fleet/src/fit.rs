@@ -79,6 +79,10 @@ const TRUSTING: f64 = 6.0;
 const KNOWN: f64 = 20.0;
 /// Times below this are all alike.
 const RESOLUTION_MS: f64 = 4.0;
+/// What was saved, and is beyond these, was learned from no machine: so many milliseconds for a feature, or times as long as others; and so much in a
+/// sum of squares. Numbers that are kept for later are made from them, and must stay finite.
+const TIMES_MAX: f64 = 1e6;
+const SUM_MAX: f64 = 1e24;
 /// Rounds of coordinate descent for each observation, from where the last one ended.
 const ROUNDS: usize = 4;
 
@@ -230,12 +234,17 @@ impl Fit {
         sums.copied().chain([self.weight, self.slowness]).collect()
     }
 
-    /// What these numbers stand for; `None` where they are of something else.
+    /// What these numbers stand for; `None` where they are of something else, or of no machine.
     pub(crate) fn of_numbers(numbers: &[f64]) -> Option<Fit> {
         let (products, rest) = numbers.split_at_checked(FEATURES * FEATURES)?;
         let (moments, rest) = rest.split_at_checked(FEATURES)?;
         let (coefficients, rest) = rest.split_at_checked(FEATURES)?;
         let &[weight, slowness] = rest else { return None };
+        let is_sane = numbers.iter().all(|number| (0.0..=SUM_MAX).contains(number))
+            && coefficients.iter().chain([&slowness]).all(|number| *number <= TIMES_MAX);
+        if !is_sane {
+            return None;
+        }
         let mut fit = Fit { weight, slowness, ..Fit::new() };
         fit.products.as_flattened_mut().copy_from_slice(products);
         fit.moments.copy_from_slice(moments);
@@ -258,9 +267,10 @@ impl Slowness {
         [self.ratio, self.weight]
     }
 
-    /// What these numbers stand for.
+    /// What these numbers stand for; like the others, where they are of no worker.
     pub(crate) fn of_numbers([ratio, weight]: [f64; 2]) -> Slowness {
-        Slowness { ratio, weight }
+        let is_sane = (0.0..=TIMES_MAX).contains(&ratio) && (0.0..=SUM_MAX).contains(&weight);
+        if is_sane { Slowness { ratio, weight } } else { Slowness::NONE }
     }
 
     /// Takes in what a worker took where the fleet would have taken so long.
@@ -346,6 +356,22 @@ mod tests {
         taught(&mut back, 0.2, 50);
         assert_eq!(back.speed(), fit.speed(), "and it goes on as the other does");
         assert!(Fit::of_numbers(&fit.numbers()[1..]).is_none());
+    }
+
+    #[test]
+    fn numbers_of_no_machine_are_not_believed() {
+        let numbers = Fit::new().numbers();
+        for at in 0..numbers.len() {
+            for nonsense in [1e300, f64::INFINITY, f64::NAN, -1.0] {
+                let mut numbers = numbers.clone();
+                numbers[at] = nonsense;
+                assert!(Fit::of_numbers(&numbers).is_none(), "{nonsense} at {at}");
+            }
+        }
+        for nonsense in [[1e300, 1.0], [f64::NAN, 1.0], [2.0, f64::INFINITY]] {
+            assert_eq!(Slowness::of_numbers(nonsense).numbers(), Slowness::NONE.numbers());
+        }
+        assert_eq!(Slowness::of_numbers([2.5, 50.0]).numbers(), [2.5, 50.0]);
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Snapshot {
         }
         let sizes = self.sizes_of(segment);
         // Chunks are all of one size, most of the time.
-        let is_even = sizes.windows(2).all(|pair| pair[0] == pair[1]);
+        let is_even = are_even(sizes);
         out.extend_from_slice(&[segment.len, u8::from(is_even)]);
         let written = if is_even { &sizes[..sizes.len().min(1)] } else { sizes };
         written.iter().for_each(|size| out.extend_from_slice(&size.0.to_le_bytes()));
@@ -256,6 +256,10 @@ impl Snapshot {
     }
 }
 
+fn are_even(sizes: &[Size]) -> bool {
+    sizes.windows(2).all(|pair| pair[0] == pair[1])
+}
+
 fn read_spans(bytes: &mut Packed<'_>, digests: &mut Vec<u64>, sizes: &mut Vec<Size>) -> Option<()> {
     let (len, is_even) = (usize::from(bytes.u8()?), bytes.u8()?);
     if !(1..=SPANS_MAX).contains(&len) || is_even > 1 {
@@ -268,6 +272,10 @@ fn read_spans(bytes: &mut Packed<'_>, digests: &mut Vec<u64>, sizes: &mut Vec<Si
         _ => {
             for _ in 0..len {
                 sizes.push(size()?);
+            }
+            // Written at length only where they differ.
+            if are_even(sizes) {
+                return None;
             }
         }
     }

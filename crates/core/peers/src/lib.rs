@@ -16,6 +16,8 @@
 mod batches;
 mod codec;
 mod effect;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod ledger;
 mod message;
 mod outbox;

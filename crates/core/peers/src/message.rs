@@ -23,6 +23,9 @@ const ASK: u8 = 3;
 const ASK_VIEW: u8 = 4;
 const VIEW: u8 = 5;
 
+/// Batches are counted from 1 on, some fifty a second: a number beyond this was never reached, and the next ones would be none.
+const BATCH_MAX: u64 = 1 << 62;
+
 /// Bits that say what is told of a trip.
 const TOLD_BOOKED: u8 = 1;
 const TOLD_PROMPT: u8 = 2;
@@ -134,8 +137,12 @@ impl Message {
         }
         let (kind, from) = (reader.byte()?, RouterId(reader.hash()?));
         let message = match kind {
-            BATCH => Message::Batch { from, number: reader.number()?, news: read_ledger(&mut reader)? },
-            STATE => Message::State { from, up_to: reader.number()?, state: read_ledger(&mut reader)? },
+            BATCH => {
+                Message::Batch { from, number: read_batch(&mut reader)?, news: read_ledger(&mut reader)? }
+            }
+            STATE => {
+                Message::State { from, up_to: read_batch(&mut reader)?, state: read_ledger(&mut reader)? }
+            }
             ASK => Message::Ask { from, missing: read_holes(&mut reader)? },
             ASK_VIEW => Message::AskView { from },
             VIEW => Message::View {
@@ -148,6 +155,10 @@ impl Message {
         };
         if reader.is_at_end() { Ok(Some(message)) } else { Err(BadMessage::Garbled) }
     }
+}
+
+fn read_batch(reader: &mut Reader<'_>) -> Result<u64, BadMessage> {
+    Some(reader.number()?).filter(|&number| number <= BATCH_MAX).ok_or(BadMessage::Garbled)
 }
 
 fn read_holes(reader: &mut Reader<'_>) -> Result<Vec<RangeInclusive<u64>>, BadMessage> {
@@ -317,12 +328,12 @@ mod tests {
             .prop_map(|(start, more)| u64::from(start)..=u64::from(start) + u64::from(more));
         let from = any::<u64>().prop_map(RouterId);
         prop_oneof![
-            (from.clone(), any::<u64>(), ledger()).prop_map(|(from, number, news)| Message::Batch {
+            (from.clone(), 0..=BATCH_MAX, ledger()).prop_map(|(from, number, news)| Message::Batch {
                 from,
                 number,
                 news
             }),
-            (from.clone(), any::<u64>(), ledger()).prop_map(|(from, up_to, state)| Message::State {
+            (from.clone(), 0..=BATCH_MAX, ledger()).prop_map(|(from, up_to, state)| Message::State {
                 from,
                 up_to,
                 state

@@ -21,6 +21,8 @@ mod change;
 mod considered;
 mod family;
 mod feedback;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod held;
 mod memory;
 mod plane;

@@ -200,13 +200,21 @@ impl Remembered {
     fn read(packed: &mut Packed<'_>) -> Option<Remembered> {
         let length = packed.count(1)?;
         let url = std::str::from_utf8(packed.bytes(length)?).ok()?.to_owned();
-        let (has_rank, rank) = (packed.u8()?, packed.u16()?);
-        let rank = (has_rank > 0).then_some(rank);
+        let rank = told(packed.u8()?, packed.u16()?)?;
         let (seat, capacity_tokens) = (packed.u16()?, packed.u64()?);
         let slowness = [packed.amount()?, packed.amount()?];
-        let has_counters = packed.u8()? > 0;
+        let has_counters = packed.u8()?;
         let counters = PrefixCache { queries: packed.u64()?, hits: packed.u64()? };
-        let prefix_cache = has_counters.then_some(counters);
+        let prefix_cache = told(has_counters, counters)?;
         Some(Remembered { address: Address { url, rank }, seat, capacity_tokens, slowness, prefix_cache })
+    }
+}
+
+/// Something that is there or is not; where it is not, nothing stands in its place.
+fn told<T: Default + PartialEq>(is_there: u8, value: T) -> Option<Option<T>> {
+    match is_there {
+        0 => (value == T::default()).then_some(None),
+        1 => Some(Some(value)),
+        _ => None,
     }
 }

@@ -13,6 +13,8 @@
 mod backoff;
 mod error;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod link;
 mod mesh;
 mod queue;

@@ -16,7 +16,7 @@ mod dial;
 mod door;
 mod election;
 mod handshake;
-mod hello;
+pub(crate) mod hello;
 mod hub;
 mod lane;
 mod members;

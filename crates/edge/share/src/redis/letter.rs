@@ -71,7 +71,7 @@ impl Head {
         Some((Head { kind, version, from: RouterId(number(3)), to, salt, number: number(35) }, sealed))
     }
 
-    fn encode(&self) -> [u8; HEAD_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..3].copy_from_slice(&[FORM, self.kind as u8, self.version]);
         bytes[3..11].copy_from_slice(&self.from.0.to_be_bytes());

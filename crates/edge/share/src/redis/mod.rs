@@ -11,7 +11,7 @@
 
 mod config;
 mod leash;
-mod letter;
+pub(crate) mod letter;
 mod post;
 mod roster;
 

@@ -1,0 +1,84 @@
+//! Fuzz target: whatever a saved state says, it is refused with a reason, or it is written again as it was read, and a router that begins
+//! with it has bounded memory and sane numbers.
+
+use warmroute_fleet::{Models, ProbeResult};
+use warmroute_index::{Namespace, RootKey, Source};
+use warmroute_policy::Standard;
+use warmroute_types::{Address, Micros};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{Change, Config, Memory, PromptChunks, Request, Router, Scratch};
+
+/// Long after the beginning of time, so that there is a before.
+const NOW: Micros = Micros::from_secs(100_000);
+const AWAY: Micros = Micros::from_secs(30);
+const CHUNK: u32 = 256;
+/// So little that inputs pass it.
+const BUDGET_BYTES: usize = 32 << 10;
+/// One hold of the index may be over it before anything is thrown out.
+const OVER_BYTES_MAX: usize = 32 << 10;
+const WORKERS: usize = 8;
+
+/// A saved state but for its checksum, which is made here: one that is wrong is refused before anything is read.
+pub fn memory(input: &[u8]) {
+    let bytes = [input, &xxh3_64(input).to_le_bytes()].concat();
+    match Memory::decode(&bytes) {
+        Ok(memory) => {
+            assert!(memory.encode() == bytes, "it is written otherwise than it was read");
+            one_can_begin_with_it(memory);
+        }
+        Err(why) => assert!(!why.to_string().is_empty()),
+    }
+}
+
+fn one_can_begin_with_it(memory: Memory) {
+    let index = warmroute_index::Config {
+        seed: memory.seed(),
+        hash: memory.hash,
+        budget_bytes: BUDGET_BYTES,
+        ..warmroute_index::Config::default()
+    };
+    let policy = Standard::ExpectedTtft(Default::default());
+    let router = Router::new(policy, Config { index, ..Config::default() });
+    let addresses: Vec<Address> =
+        memory.workers.iter().map(|worker| worker.address.clone()).take(WORKERS).collect();
+    let (uses, ..) = memory.extent();
+    router.recall(memory, NOW, AWAY);
+    for address in addresses {
+        // An address that is named twice is refused.
+        _ = router.apply(Change::Join { address, models: Models::named(&["m"]) });
+        let bytes = router.index_stats().bytes.total();
+        assert!(bytes <= BUDGET_BYTES + OVER_BYTES_MAX, "{bytes} bytes are held");
+    }
+    for view in router.workers() {
+        let pace = router.pace(view.worker.id, NOW);
+        let numbers = [pace.slowness, pace.ms_per_1k_tokens, pace.ms_before_first, pace.queue_ms];
+        assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{pace:?}");
+        _ = router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: NOW });
+    }
+    a_request_is_expected_to_take_some_time(&router);
+    let again = router.remember(NOW, 0);
+    assert!(again.extent().0 <= uses, "more is remembered than there was");
+    assert!(Memory::decode(&again.encode()) == Ok(again), "what is remembered then can be read");
+}
+
+fn a_request_is_expected_to_take_some_time(router: &Router<Standard>) {
+    let root =
+        RootKey::of(&Namespace { model: "m", lora: None, salt: None, cut: CHUNK, source: Source::Presumed });
+    let digests = [0, 1, 1_000];
+    let prompt = PromptChunks { root, digests: &digests, chunk_bytes: CHUNK, bytes: 3 * CHUNK };
+    let request = Request { model: Some("m"), prompt: Some(prompt), ..Request::default() };
+    if let Ok(decision) = router.route(&request, &mut Scratch::default(), NOW, 7) {
+        assert!(decision.cached_tokens.unwrap_or(0) <= decision.prompt_tokens);
+        let ttft_ms = decision.expected_ttft_ms();
+        assert!(ttft_ms.is_finite() && ttft_ms >= 0.0, "{ttft_ms} ms");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn saved_states_can_be_begun_with_or_are_refused() {
+        warmroute_fuzz::try_out("memory", super::memory);
+    }
+}

@@ -33,6 +33,7 @@ fn a_healthy_engine_gets_a_clean_bill() {
         "replays them at",
         "compared in bytes",
         "found in its cache",
+        "its clock and ours agree",
     ] {
         assert!(said.contains(word), "{word}: {said}");
     }

@@ -219,6 +219,16 @@ fn a_socket_that_nobody_listens_at_any_more_stops_nobody_and_other_files_are_lef
     let gateway = Gateway::over(&[engine.url()], &["--handover", &path]);
     assert_eq!(post(gateway.url(), CHATS, &chat(MODEL)).status, 200);
 
+    // One that was killed while it started has left its own, too, and in a container all have the same number.
+    let left = "touch \"$1.$$\"; shift; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", left, "sh", &path, env!("CARGO_BIN_EXE_warmroute"), "serve", "--handover", &path]);
+    command.args(["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker-urls", engine.url()]);
+    command.stderr(Stdio::null());
+    let next = Process::of(command);
+    assert_eq!(post(next.url(), CHATS, &chat(MODEL)).status, 200);
+    assert!(gateway.process.wait().success());
+
     let file = scrap.file("notes.txt");
     std::fs::write(&file, "mine").unwrap();
     let refused = would_be(&["--handover", &file, "--worker-urls", engine.url()], Stdio::piped());

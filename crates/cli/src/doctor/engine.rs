@@ -223,12 +223,16 @@ impl Patient {
 
     fn compare_clocks(&mut self, created_unix_s: Option<f64>) {
         let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        let Some(skew_s) = created_unix_s.map(|created| unix_s - created) else { return };
-        if skew_s.abs() > SKEW_S_MAX {
-            self.find(Finding::note(
-                format!("its clock and ours are {skew_s:.0} s apart"),
-                "let both follow NTP: the lag of events is measured by them",
-            ));
-        }
+        let follow = "let both follow NTP: the lag of events is measured by them";
+        let found = match created_unix_s.map(|created| unix_s - created) {
+            Some(skew_s) if skew_s.abs() <= SKEW_S_MAX => {
+                Finding::good(format!("its clock and ours agree to {SKEW_S_MAX} s"))
+            }
+            Some(skew_s) => Finding::note(format!("its clock and ours are {skew_s:.0} s apart"), follow),
+            None => {
+                Finding::note("its answers do not say when they were made: clocks are not compared", follow)
+            }
+        };
+        self.find(found);
     }
 }

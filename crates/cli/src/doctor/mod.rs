@@ -49,7 +49,7 @@ async fn examine(plan: &Plan, args: &DoctorArgs) -> usize {
 fn engines(plan: &Plan) -> BTreeMap<String, (u16, Option<EventsEntry>)> {
     let mut engines = BTreeMap::new();
     for listed in &plan.sources.listed {
-        let ranks = listed.address.rank.map_or(1, |rank| rank + 1);
+        let ranks = listed.address.rank.map_or(1, |rank| rank.saturating_add(1));
         let entry = engines.entry(listed.address.url.clone()).or_insert((ranks, listed.kv_events.clone()));
         entry.0 = entry.0.max(ranks);
     }

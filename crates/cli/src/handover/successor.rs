@@ -55,6 +55,8 @@ impl Post {
         let mut unseen = path.to_owned().into_os_string();
         unseen.push(format!(".{}", std::process::id()));
         let unseen = PathBuf::from(unseen);
+        // One of this name is left from a process that was killed while it started: in a container all have the same number.
+        _ = remove_file(&unseen);
         let socket = UnixListener::bind(&unseen)?;
         set_permissions(&unseen, Permissions::from_mode(0o600))?;
         Ok(Post { socket, unseen, path: path.to_owned() })

@@ -128,7 +128,7 @@ impl Admin {
             (&Method::GET, "/config") => Ok(as_json(&self.configuration.in_force())),
             (&Method::PUT, "/config") => {
                 let body = bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?;
-                configuration::put(&*self.configuration, &parts.headers, &body)
+                configuration::put(Arc::clone(&self.configuration), &parts.headers, body).await
             }
             (&Method::GET, "/workers") => Ok(as_json(&workers::list(&self.gateway))),
             (&Method::POST, "/workers") => {

@@ -129,7 +129,7 @@ impl Peers {
         letters.extend(self.ask(now));
         letters.extend(self.going.some());
         let here = |router: RouterId| self.peers.contains_key(&router);
-        if let Some(router) = self.coming.to_ask(here, now) {
+        if let Some(router) = self.coming.whom_to_ask(here, now) {
             let bytes = Message::AskView { from: self.me }.encode().into();
             letters.push(Letter { to: To::One(router), bytes });
         }

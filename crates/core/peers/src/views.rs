@@ -82,7 +82,7 @@ impl Coming {
     }
 
     /// Who is to be asked now.
-    pub fn to_ask(&mut self, is_here: impl Fn(RouterId) -> bool, now: Micros) -> Option<RouterId> {
+    pub fn whom_to_ask(&mut self, is_here: impl Fn(RouterId) -> bool, now: Micros) -> Option<RouterId> {
         let wanted = self.wanted.as_mut()?;
         if wanted.asked.is_some_and(|asked| now.since(asked) < PATIENCE) {
             return None;
@@ -140,8 +140,8 @@ mod tests {
         let view: Vec<u8> = (0..3 * PART_BYTES + 7).map(|n| n as u8).collect();
         going.add(OTHER, ME, &view);
         coming.want(OTHER, Micros(1));
-        assert_eq!(coming.to_ask(|_| true, Micros(1)), Some(OTHER));
-        assert_eq!(coming.to_ask(|_| true, Micros(2)), None, "it has been asked");
+        assert_eq!(coming.whom_to_ask(|_| true, Micros(1)), Some(OTHER));
+        assert_eq!(coming.whom_to_ask(|_| true, Micros(2)), None, "it has been asked");
         let mut parts = told(&mut going);
         parts.reverse();
         let (last, first) = parts.split_last().unwrap();
@@ -151,19 +151,20 @@ mod tests {
         assert_eq!(coming.take(RouterId(3), last.0, last.1, last.2.clone()), None, "of somebody else");
         assert_eq!(coming.take(OTHER, last.0, last.1, last.2.clone()), Some(view));
         coming.want(OTHER, Micros::from_secs(5));
-        assert_eq!(coming.to_ask(|_| true, Micros::from_secs(5)), None, "it is fresh");
+        assert_eq!(coming.whom_to_ask(|_| true, Micros::from_secs(5)), None, "it is fresh");
     }
 
     #[test]
     fn what_does_not_come_is_asked_for_a_few_times_and_of_nobody_who_is_gone() {
         let mut coming = Coming::default();
         coming.want(OTHER, Micros(1));
-        let asked = |at: u64, coming: &mut Coming| coming.to_ask(|_| true, Micros::from_secs(at)).is_some();
+        let asked =
+            |at: u64, coming: &mut Coming| coming.whom_to_ask(|_| true, Micros::from_secs(at)).is_some();
         let times = (0..100).filter(|&at| asked(at, &mut coming)).count();
         assert_eq!(times, TRIES as usize);
         coming.want(OTHER, Micros::from_secs(200));
-        assert_eq!(coming.to_ask(|_| false, Micros::from_secs(200)), None);
+        assert_eq!(coming.whom_to_ask(|_| false, Micros::from_secs(200)), None);
         coming.want(RouterId(3), Micros::from_secs(201));
-        assert_eq!(coming.to_ask(|_| true, Micros::from_secs(201)), Some(RouterId(3)));
+        assert_eq!(coming.whom_to_ask(|_| true, Micros::from_secs(201)), Some(RouterId(3)));
     }
 }

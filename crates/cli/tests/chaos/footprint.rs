@@ -12,7 +12,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    fn now(gateway: &Gateway) -> Footprint {
+    pub fn now(gateway: &Gateway) -> Footprint {
         let folder = format!("/proc/{}", gateway.process.id());
         let status = fs::read_to_string(format!("{folder}/status")).unwrap();
         let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

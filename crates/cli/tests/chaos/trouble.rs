@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::dice::Dice;
+use crate::footprint::Footprint;
 use crate::load::flood;
 use crate::outcome::Tally;
 use crate::settings::Settings;
@@ -83,6 +84,14 @@ impl Deed {
     }
 }
 
+/// Whether gateways take each other's place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Gateways {
+    /// The same one from the beginning to the end.
+    One,
+    OneAfterAnother,
+}
+
 /// What gateways count, over all that were there. What one counts while it leaves is not in it.
 #[derive(Clone, Copy, Default)]
 pub struct Counted {
@@ -117,12 +126,15 @@ struct Suffering {
 pub struct Trouble {
     dice: Dice,
     settings: Settings,
+    gateways: Gateways,
     next: Instant,
     suffering: Vec<Suffering>,
     done: BTreeMap<&'static str, usize>,
     rushing: Vec<JoinHandle<Tally>>,
     /// What they and the others have counted.
     pub counted: Counted,
+    /// What the largest of them held just before it was succeeded.
+    pub most_mib: f64,
     /// Gateways that have been succeeded, and still answer what they had begun.
     leaving: Vec<Gateway>,
     /// What became of the floods' requests, when all is over.
@@ -130,15 +142,17 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    pub fn new(dice: Dice, settings: Settings) -> Trouble {
+    pub fn new(dice: Dice, settings: Settings, gateways: Gateways) -> Trouble {
         Trouble {
             dice,
             settings,
+            gateways,
             next: Instant::now(),
             suffering: Vec::new(),
             done: BTreeMap::new(),
             rushing: Vec::new(),
             counted: Counted::default(),
+            most_mib: 0.0,
             leaving: Vec::new(),
             floods: Vec::new(),
         }
@@ -178,7 +192,8 @@ impl Trouble {
         let lasting = self.dice.pause_ms(deed.lasts_ms());
         let failing = self.suffering.iter().filter(|one| one.deed.fails_requests()).count();
         let is_suffering = self.suffering.iter().any(|one| one.victim == victim);
-        if is_suffering || (deed.fails_requests() && failing >= FAILING_MAX) {
+        let stays = deed == Deed::Handover && self.gateways == Gateways::One;
+        if stays || is_suffering || (deed.fails_requests() && failing >= FAILING_MAX) {
             return;
         }
         self.act(deed, victim, troupe, gateway);
@@ -212,6 +227,7 @@ impl Trouble {
             }
             Deed::Handover => {
                 self.counted.add(gateway);
+                self.most_mib = self.most_mib.max(Footprint::now(gateway).rss_mib);
                 self.leaving.push(std::mem::replace(gateway, troupe.successor(&self.settings)));
             }
         }

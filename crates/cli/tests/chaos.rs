@@ -4,7 +4,7 @@
 //! `CHAOS_SECONDS=300 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos -- --ignored --nocapture` prints the table of docs/reliability.md.
 //! The seed fixes what is done to whom, when and for how long; how threads and packets meet it does not. With `CHAOS_HANDOVERS=0` one gateway
 //! bears all of it, so what it held before and what it holds after are the same process's, and whatever it leaks is seen. With
-//! `CHAOS_NETEM="delay 20ms 5ms loss 1%"`, as root, packets between all of them are late, and some are lost.
+//! `CHAOS_QDISC="netem delay 20ms loss 1%"`, as root, packets between all of them are late, and some are lost.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
@@ -121,7 +121,7 @@ impl Story {
     fn tell(&self) {
         let Story { tally, trouble, before, after, .. } = self;
         println!("{} s, seed {}, {ENGINES} engines, {CLIENTS} clients", self.seconds, self.seed);
-        network::spoiled().iter().for_each(|how| println!("every packet: {how}"));
+        network::spoiled().iter().for_each(|how| println!("the network: {how}"));
         println!("at most in flight               {:>7}", self.in_flight_most);
         println!("{tally}");
         println!("sent to another worker          {:>7}", self.retries);

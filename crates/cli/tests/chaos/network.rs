@@ -1,13 +1,14 @@
-//! A slow network that loses packets: the whole run inside a network namespace of its own, whose loopback is spoiled by `tc netem`.
+//! A slow network that loses packets: the whole run inside a network namespace of its own, whose loopback is spoiled by `tc`.
 //!
-//! That takes root, so it is asked for by `CHAOS_NETEM`, as `"delay 20ms 5ms loss 1%"`; where it is not permitted it is left out, and that is said.
+//! That takes root, and a kernel that has the queue, so it is asked for by `CHAOS_QDISC`: `"netem delay 20ms loss 1%"`, or
+//! `"tbf rate 100mbit burst 128kb latency 20ms"`, which drops what has to wait for longer. Where it cannot be had it is left out, and that is said.
 
 use std::process::Command;
 
-const WANTED: &str = "CHAOS_NETEM";
+const WANTED: &str = "CHAOS_QDISC";
 /// Set inside.
 const INSIDE: &str = "CHAOS_IS_INSIDE";
-const SPOIL: &str = "ip link set lo up && tc qdisc add dev lo root netem $CHAOS_NETEM";
+const SPOIL: &str = "ip link set lo up && tc qdisc add dev lo root $CHAOS_QDISC";
 
 /// What is asked for and in force.
 pub fn spoiled() -> Option<String> {

@@ -6,13 +6,11 @@
 use std::fs;
 
 use crate::dice::Dice;
+use crate::from_environment;
 use crate::world::scrap::Scrap;
 
 /// 200 clients pass it together with a flood of 300, not without.
 const UNDER_WAY_MAX: u64 = 230;
-/// Little more than its share, so that a worker is full at times. The six that do not fail must take all that may be under way: where only one has room that refuses
-/// requests, it is given one after another, and what it refuses nobody else can take.
-const ON_A_WORKER_MAX: u64 = 48;
 const POLICIES: [&str; 4] = ["expected_ttft", "cache_aware", "round_robin", "least_loaded"];
 
 pub struct Settings {
@@ -53,9 +51,11 @@ impl Settings {
     }
 
     fn write(&self, policy: &str, under_way_max: u64, idle_timeout_s: u64) {
+        // With less than a sixth of all, requests are lost: one that a worker refuses is not kept until another has room.
+        let on_a_worker_max = from_environment("CHAOS_ON_A_WORKER", 100);
         let text = format!(
             "[routing]\npolicy = \"{policy}\"\n[timeouts]\nidle-timeout-secs = {idle_timeout_s}\n\
-             [admission]\nmax-concurrent-requests = {under_way_max}\nmax-concurrent-per-worker = {ON_A_WORKER_MAX}\nqueue-size = 40\n"
+             [admission]\nmax-concurrent-requests = {under_way_max}\nmax-concurrent-per-worker = {on_a_worker_max}\nqueue-size = 40\n"
         );
         fs::write(self.file(), text).unwrap();
     }

@@ -161,6 +161,17 @@ fn heads_have_an_end() {
     // Far too large: it may be cut off before it has been sent.
     let huge = ask(&format!("x-huge: {}\r\n", "x".repeat(2 << 20)));
     assert!(huge.as_ref().is_none_or(|huge| huge.status == 431), "{huge:?}");
+    let target =
+        |path: &str| raw(&gateway, &format!("GET {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n"));
+    for long in [format!("/v1/files/{}", "x".repeat(9_000)), format!("/v1/files?{}", "x".repeat(9_000))] {
+        let long = target(&long).unwrap();
+        assert_eq!((long.status, long.json()["error"]["code"].as_str()), (414, Some("target_too_long")));
+    }
+    assert_eq!(
+        target(&format!("/v1/%{}41", "25".repeat(4_000))).unwrap().status,
+        404,
+        "it is encoded 4,000 times"
+    );
     assert_eq!(engine.asked(), 0);
     assert_eq!(ask("x-fine: 1\r\n").unwrap().status, 200);
 }

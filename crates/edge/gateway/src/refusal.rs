@@ -34,6 +34,8 @@ pub(crate) enum Refusal {
     UnknownWorker(String),
     #[error("the request's head is larger than {limit} bytes")]
     HeadTooLarge { limit: usize },
+    #[error("the request's target is longer than {limit} bytes")]
+    TargetTooLong { limit: usize },
     #[error("no worker is ready to take the request")]
     NotReady,
     #[error("every worker has as many requests as it may")]
@@ -106,7 +108,7 @@ impl Refusal {
     }
 
     /// Every code that there is.
-    pub(crate) const CODES: [&str; 18] = [
+    pub(crate) const CODES: [&str; 19] = [
         "broken_body",
         "invalid_api_key",
         "invalid_json",
@@ -120,6 +122,7 @@ impl Refusal {
         "head_too_large",
         "request_too_large",
         "slow_body",
+        "target_too_long",
         "unknown_url",
         "unknown_worker",
         "unsupported_encoding",
@@ -139,6 +142,7 @@ impl Refusal {
             Refusal::UnknownModel(_) => "model_not_found",
             Refusal::UnknownWorker(_) => "unknown_worker",
             Refusal::HeadTooLarge { .. } => "head_too_large",
+            Refusal::TargetTooLong { .. } => "target_too_long",
             Refusal::NotReady | Refusal::WorkersFull => "no_worker_ready",
             Refusal::QueueFull { .. } => "queue_full",
             Refusal::QueueTimeout { .. } => "queue_timeout",
@@ -162,6 +166,7 @@ impl Refusal {
             }
             Refusal::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Refusal::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Refusal::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
             Refusal::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Refusal::NotReady | Refusal::WorkersFull => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::QueueFull { .. } | Refusal::QueueTimeout { .. } | Refusal::TooMany(_) => {

@@ -25,6 +25,12 @@ use crate::{exchange, headers, intake, models};
 /// Larger heads are refused. What is far larger, or has more than 100 headers, hyper refuses itself, with an empty body.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
+/// Longer targets are refused: what paths and queries of these APIs need is a fraction of this.
+const TARGET_BYTES_MAX: usize = 8 << 10;
+
+/// A path that is still encoded when it has been decoded so many times is refused.
+pub(crate) const DECODINGS_MAX: usize = 4;
+
 /// After a failed accept (usually: no file descriptors left) the listener rests this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
@@ -171,6 +177,9 @@ async fn answer(
     if headers::bytes(request.headers()) > HEAD_BYTES_MAX {
         return Err(Refusal::HeadTooLarge { limit: HEAD_BYTES_MAX });
     }
+    if target_bytes(request.uri()) > TARGET_BYTES_MAX {
+        return Err(Refusal::TargetTooLong { limit: TARGET_BYTES_MAX });
+    }
     let path = request.uri().path();
     let only = |allowed: Method, header: &'static str| match request.method() {
         method if *method == allowed || (allowed == Method::GET && *method == Method::HEAD) => Ok(()),
@@ -204,7 +213,7 @@ async fn answer(
 
 /// Whether a client may ask a worker for this path. One with dots in it may mean another path to the worker than to us.
 pub(crate) fn is_for_clients(path: &str) -> bool {
-    let plain = decoded_out(path);
+    let Some(plain) = decoded_out(path) else { return false };
     let has_dots = plain.split(['/', '\\']).any(|segment| segment == "." || segment == "..");
     // Whoever stands before the worker may merge slashes.
     let is_odd = plain.contains("//") || plain.contains(char::is_control);
@@ -212,17 +221,23 @@ pub(crate) fn is_for_clients(path: &str) -> bool {
     is_offered && !has_dots && !is_odd && !STEERING_PATHS.contains(&plain.trim_end_matches('/'))
 }
 
-/// The path as the most eager reader on its way would have it: decoded until nothing is encoded any more. Each time it is
-/// shorter, so there is an end.
-fn decoded_out(path: &str) -> String {
-    let mut plain = percent_decoded(path);
-    while plain.contains('%') {
+/// The path as the most eager reader on its way would have it: decoded until nothing is encoded any more. `None` of one that was
+/// encoded more often than anybody means: each time costs its whole length, and it could be as many times as it has letters.
+fn decoded_out(path: &str) -> Option<String> {
+    let mut plain = path.to_owned();
+    for _ in 0..=DECODINGS_MAX {
         match percent_decoded(&plain) {
-            decoded if decoded == plain => break,
+            decoded if decoded == plain => return Some(plain),
             decoded => plain = decoded,
         }
     }
-    plain
+    None
+}
+
+/// How long a request's target is, in whichever form it came.
+fn target_bytes(uri: &http::Uri) -> usize {
+    let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
+    authority + uri.path_and_query().map_or(0, |path| path.as_str().len())
 }
 
 /// For load balancers in front of us: can a request be served?
@@ -241,7 +256,15 @@ mod tests {
 
     #[test]
     fn clients_reach_apis_and_not_what_steers_an_engine() {
-        for path in ["/v1/embeddings", "/v1/new/thing", "/tokenize", "/v1/files/a..b", "/v1/files/x%2Fy"] {
+        for path in [
+            "/v1/embeddings",
+            "/v1/new/thing",
+            "/tokenize",
+            "/v1/files/a..b",
+            "/v1/files/x%2Fy",
+            "/v1/100%25%",
+            "/v1/%25252541",
+        ] {
             assert!(is_for_clients(path), "{path}");
         }
         for path in [
@@ -257,6 +280,7 @@ mod tests {
             "/v1/%252e%252e/fault",
             "/v1/%25252e./fault",
             "/v1/load%255Flora_adapter",
+            "/v1/%2525252541",
             "/v1/..%5cfault",
             "/v1/load_lora_adapter",
             "/v1/unload_lora_adapter/",

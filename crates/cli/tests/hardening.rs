@@ -10,6 +10,7 @@ use serde_json::json;
 use world::client::{Call, Response, chat, get, post};
 use world::eventually;
 use world::process::{Gateway, engine};
+use world::scrap::Scrap;
 use world::script::Scripted;
 
 type Seen = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
@@ -210,6 +211,27 @@ fn a_body_that_trickles_is_given_up_though_it_goes_on() {
     eventually("it is refused while it sends", || {
         if !call.has_come("408 Request Timeout") {
             call.write(b" ");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            return None;
+        }
+        Some(())
+    });
+    assert_eq!(engine.asked(), 0);
+}
+
+/// However fast: the body of somebody who is refused is nothing that anybody waits for.
+#[test]
+fn who_has_no_key_keeps_no_place_by_sending() {
+    let (engine, _) = keeper();
+    let scrap = Scrap::new("hardening-keys");
+    let keys = scrap.file("keys");
+    std::fs::write(&keys, "sk-alpha name=alpha\n").unwrap();
+    let gateway = Gateway::over(&[&engine.url], &["--api-keys-file", &keys]);
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 10000000\r\n\r\n{";
+    let mut call = Call::raw(gateway.url(), head.as_bytes());
+    eventually("it is refused while it sends", || {
+        if !call.has_come("401 Unauthorized") {
+            call.write(&[b' '; 1_000]);
             std::thread::sleep(std::time::Duration::from_millis(50));
             return None;
         }

@@ -20,6 +20,9 @@ use crate::refusal::Refusal;
 /// instead of a reset connection.
 const DISCARD_BYTES_MAX: usize = 16 << 20;
 
+/// And for no longer than this, however fast it comes: who is refused, with or without a key, keeps no place.
+const DISCARD_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// A client whose body comes more slowly than this, over and above its time to begin with, keeps a place for nothing.
 const BYTES_PER_S_MIN: usize = 1 << 10;
 
@@ -223,12 +226,13 @@ pub(crate) async fn disregard(request: http::Request<Incoming>, timeout: Duratio
     }
 }
 
-async fn discard(mut body: Incoming, mut patience: Patience) {
+async fn discard(mut body: Incoming, patience: Patience) {
+    let deadline = patience.deadline.min(Instant::now() + DISCARD_TIME_MAX);
     let mut seen = 0;
     while seen < DISCARD_BYTES_MAX {
-        match next_chunk(&mut body, &mut patience).await {
-            Ok(Some(chunk)) => seen += chunk.len(),
-            Ok(None) | Err(_) => return,
+        match timeout_at(deadline, body.frame()).await {
+            Ok(Some(Ok(frame))) => seen += frame.data_ref().map_or(0, Bytes::len),
+            Ok(Some(Err(_)) | None) | Err(_) => return,
         }
     }
 }

@@ -105,6 +105,37 @@ fn a_request_has_no_more_time_than_it_may_take() {
     assert_eq!(gateway.workers()[0]["breaker"], "closed", "it was not the worker's fault");
 }
 
+/// An engine that streams for as long as it is let, and sees that nobody takes it any more.
+fn endless() -> Scripted {
+    Scripted::new(|mut asked| {
+        asked.begin_events();
+        let event = format!("data: {}\n\n", "x".repeat(60_000));
+        let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+        while std::io::Write::write_all(&mut asked.stream, chunk.as_bytes()).is_ok() {}
+    })
+}
+
+#[test]
+fn a_client_that_stops_reading_keeps_neither_its_place_nor_its_worker() {
+    // Nothing is taken for too long; or the whole has taken too long, whatever may still be taken.
+    for timeout in ["--idle-timeout-secs", "--request-timeout-secs"] {
+        let endless = endless();
+        let gateway = Gateway::over(&[&endless.url], &[timeout, "2", "--max-concurrent-requests", "1"]);
+        let body = chat_stream("m", 9);
+        let mut unread = Call::send(gateway.url(), "POST", PATH, &[], body.as_bytes());
+        unread.read_until("data: ");
+        eventually("it is over", || (gateway.metric("warmroute_requests_running") == 0.0).then_some(()));
+        let mut next = Call::send(gateway.url(), "POST", PATH, &[], body.as_bytes());
+        next.read_until("data: ");
+        next.hang_up();
+        gateway.wait_for_idle();
+        eventually("its connection is cut", || {
+            (gateway.metric("warmroute_client_connections") == 0.0).then_some(())
+        });
+        drop(unread);
+    }
+}
+
 #[test]
 fn a_stopped_engine_keeps_no_request_waiting() {
     let (staying, stopping) = (engine(&[]), engine(&[]));

@@ -1,4 +1,4 @@
-//! What a listener allows: so many connections, and so much time for a head.
+//! What a listener allows: so many connections, and so much time for a head and for taking the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,28 @@ pub(crate) struct Allowance {
     pub(crate) places: Arc<Semaphore>,
     /// How many are open.
     pub(crate) open: Gauge,
-    /// A client has this long to send its request's head, or to begin with its next one.
-    pub(crate) head_timeout: Arc<dyn Fn() -> Duration + Send + Sync>,
+    /// How long a client that has just connected may take.
+    pub(crate) times: Arc<dyn Fn() -> Times + Send + Sync>,
     pub(crate) acceptor: Acceptor,
+}
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// To send its request's head, or to begin with its next one.
+    pub(crate) head: Duration,
+    /// To take any of what it is sent.
+    pub(crate) unread: Duration,
 }
 
 impl Allowance {
     pub(crate) fn new(
         connections_max: usize,
         acceptor: Acceptor,
-        head_timeout: impl Fn() -> Duration + Send + Sync + 'static,
+        times: impl Fn() -> Times + Send + Sync + 'static,
     ) -> Allowance {
         let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
-        Allowance { places, open: Gauge::default(), head_timeout: Arc::new(head_timeout), acceptor }
+        Allowance { places, open: Gauge::default(), times: Arc::new(times), acceptor }
     }
 
     /// Waits until another connection may be accepted. Those that are not wait in the kernel's queue, which costs us nothing.

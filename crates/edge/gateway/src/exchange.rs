@@ -27,6 +27,7 @@ use crate::refusal::Refusal;
 use crate::relay::{Framing, Relay, Shape};
 use crate::reply::Reply;
 use crate::trip::{Trip, blame, report};
+use crate::unread::Due;
 use crate::upstream::{Answer, Fault, Upstream};
 use crate::verdict::Verdict;
 use crate::wait::Wait;
@@ -86,6 +87,9 @@ pub(crate) async fn forward(
     let config = gateway.config();
     let deadline = config.timeouts.total.map(|total| Instant::now() + total);
     let (mut parts, body) = request.into_parts();
+    if let Some(due) = parts.extensions.get::<Due>() {
+        due.set(deadline);
+    }
     let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, &config).await?;
     let chosen = headers::chosen_worker(&parts.headers, config.worker_choice);
     let permit = door::enter(gateway, &config.door, &parts.headers, tenant, &intake.asked).await?;

@@ -46,6 +46,7 @@ mod reply;
 mod server;
 mod token;
 mod trip;
+mod unread;
 mod upstream;
 mod usage;
 mod verdict;

@@ -32,6 +32,11 @@ impl Patience {
         self.since = None;
     }
 
+    /// Whether it must be over, though there may be more.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
     /// Nothing has come; is that too long?
     pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Fault> {
         let since = *self.since.get_or_insert_with(Instant::now);
@@ -40,8 +45,7 @@ impl Patience {
             ready!(self.alarm.as_mut().poll(cx));
             let now = Instant::now();
             if now >= end {
-                let is_overdue = self.deadline.is_some_and(|deadline| now >= deadline);
-                return Poll::Ready(if is_overdue { Fault::Overdue } else { Fault::Silent });
+                return Poll::Ready(if self.is_overdue() { Fault::Overdue } else { Fault::Silent });
             }
             self.alarm.as_mut().reset(end);
         }

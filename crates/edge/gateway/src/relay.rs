@@ -115,6 +115,8 @@ impl Relay {
         loop {
             let Some(live) = &mut self.live else { return Poll::Ready(None) };
             let polled = match live.answer.poll_chunk(cx) {
+                // There is always more where the client is slower than the worker.
+                Poll::Ready(Some(Ok(_))) if live.patience.is_overdue() => Some(Err(Fault::Overdue)),
                 Poll::Pending => Some(Err(ready!(live.patience.poll_over(cx)))),
                 Poll::Ready(polled) => polled,
             };

@@ -14,12 +14,13 @@ use tokio::sync::mpsc;
 use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
-use crate::allowance::Allowance;
+use crate::allowance::{Allowance, Times};
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
 use crate::refusal::{Refusal, Shape};
 use crate::reply::Reply;
+use crate::unread::{Due, Unread};
 use crate::{exchange, headers, intake, models};
 
 /// Larger heads are refused. What is far larger, or has more than 100 headers, hyper refuses itself, with an empty body.
@@ -49,9 +50,13 @@ pub async fn serve(
     drain: Drain,
 ) -> Drained {
     let settings = Arc::clone(&gateway);
+    let times = move || {
+        let timeouts = settings.config().timeouts;
+        Times { head: timeouts.head, unread: timeouts.idle }
+    };
     let allowed = Allowance {
         open: gateway.metrics.client_connections.clone(),
-        ..Allowance::new(gateway.config().connections_max, acceptor, move || settings.config().timeouts.head)
+        ..Allowance::new(gateway.config().connections_max, acceptor, times)
     };
     let service = move |request| {
         let gateway = Arc::clone(&gateway);
@@ -83,14 +88,9 @@ where
             Ok((stream, _)) => {
                 // Counted once it is there: a free place is no connection. And one that is there is served, drain or not.
                 let place = allowed.place().await;
-                let head_timeout = (allowed.head_timeout)();
-                let connection = connection(
-                    stream,
-                    allowed.acceptor.clone(),
-                    drain.clone(),
-                    head_timeout,
-                    service.clone(),
-                );
+                let times = (allowed.times)();
+                let connection =
+                    connection(stream, allowed.acceptor.clone(), drain.clone(), times, service.clone());
                 let open = open.clone();
                 tokio::spawn(async move {
                     connection.await;
@@ -108,24 +108,23 @@ where
     Drained
 }
 
-async fn connection<S, F, B>(
-    stream: TcpStream,
-    acceptor: Acceptor,
-    drain: Drain,
-    head_timeout: Duration,
-    service: S,
-) where
+async fn connection<S, F, B>(stream: TcpStream, acceptor: Acceptor, drain: Drain, times: Times, service: S)
+where
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + 'static,
 {
-    let stream = match tokio::time::timeout(head_timeout, acceptor.accept(stream)).await {
+    let stream = match tokio::time::timeout(times.head, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "no handshake"),
         Err(_) => return tracing::debug!("no handshake in time"),
     };
     let leaving = drain.clone();
-    let service = service_fn(move |request| {
+    let due = Due::default();
+    let stream = Unread::new(stream, times.unread, due.clone());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        due.set(None);
+        request.extensions_mut().insert(due.clone());
         let (answering, leaving) = (service(request), leaving.clone());
         async move {
             let mut response = answering.await?;
@@ -135,7 +134,7 @@ async fn connection<S, F, B>(
     });
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(head_timeout)
+        .header_read_timeout(times.head)
         .serve_connection(TokioIo::new(stream), service);
     let mut http = std::pin::pin!(http);
     let served = tokio::select! {

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use warmroute_wire::Acceptor;
 
 use crate::Token;
-use crate::allowance::Allowance;
+use crate::allowance::{Allowance, Times};
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::intake::{Patience, buffer};
@@ -88,7 +88,8 @@ impl Admin {
             let admin = Arc::clone(&admin);
             async move { Ok::<_, Infallible>(admin.handle(request).await) }
         };
-        let allowed = Allowance::new(CONNECTIONS_MAX, acceptor, || HEAD_TIMEOUT);
+        let times = Times { head: HEAD_TIMEOUT, unread: HEAD_TIMEOUT };
+        let allowed = Allowance::new(CONNECTIONS_MAX, acceptor, move || times);
         accept(listener, drain, allowed, service).await
     }
 

@@ -116,6 +116,29 @@ fn when_no_more_may_wait_the_client_is_told_when_to_come_back() {
     assert_eq!(gated.order(), ["first"], "who was refused was never sent");
 }
 
+/// The worker that took it broke off, and the other one is full: it waits for that one, though its own is free again.
+#[test]
+fn a_request_whose_worker_fails_waits_for_room_at_another() {
+    let gated = Gated::new();
+    let failing = Gate::default();
+    let broken_at = failing.clone();
+    let bad = Scripted::new(move |asked| {
+        broken_at.pass();
+        asked.reset();
+    });
+    let flags = ["--policy", "round_robin", "--max-concurrent-per-worker", "1"];
+    let gateway = Gateway::over(&[&gated.engine.url, &bad.url], &flags);
+    let calls: Vec<Call> = (0..2).map(|_| send(&gateway, &[], "x")).collect();
+    gated.engine.wait_for_asked(1);
+    bad.wait_for_asked(1);
+    failing.open();
+    wait_for_waiting(&gateway, 1);
+    assert_eq!((gated.engine.asked(), bad.asked()), (1, 1));
+    gated.gate.open();
+    all_answered(calls);
+    assert_eq!((gated.engine.asked(), bad.asked()), (2, 1));
+}
+
 #[test]
 fn a_client_that_leaves_waits_no_more() {
     let gated = Gated::new();

@@ -14,7 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
 use warmroute_admission::{Admission, Ask, Class, Limits, Place, Rates};
 use warmroute_router::Vacancy;
-use warmroute_types::{Micros, Usage};
+use warmroute_types::{Micros, Usage, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::asked::Asked;
@@ -96,6 +96,8 @@ pub(crate) struct Door {
 /// Somebody who waits: for which model, and how to wake him.
 struct Waiter {
     asked: Arc<Asked>,
+    /// Workers that are of no use to him, free or not.
+    avoid: Vec<WorkerId>,
     call: oneshot::Sender<()>,
 }
 
@@ -154,7 +156,7 @@ impl Door {
 
     /// Lets the next one in for whom there is room.
     pub(crate) fn let_in(&self, gateway: &Gateway) {
-        let has_room = |waiter: &Waiter| vacancy(gateway, &waiter.asked) != Vacancy::Full;
+        let has_room = |waiter: &Waiter| vacancy(gateway, &waiter.asked, &waiter.avoid) != Vacancy::Full;
         loop {
             let next = self.admission.lock().next(gateway.now(), has_room);
             if next.is_none_or(|waiter| waiter.call.send(()).is_ok()) {
@@ -166,8 +168,8 @@ impl Door {
     }
 }
 
-fn vacancy(gateway: &Gateway, asked: &Asked) -> Vacancy {
-    gateway.router.vacancy(asked.model.as_deref(), &[])
+fn vacancy(gateway: &Gateway, asked: &Asked, avoid: &[WorkerId]) -> Vacancy {
+    gateway.router.vacancy(asked.model.as_deref(), avoid)
 }
 
 /// Takes a request in, as soon as it is its turn. `None`: nothing is limited, and nothing was asked.
@@ -203,11 +205,11 @@ async fn admit(
 ) -> Result<Stay, Refusal> {
     let (door, now) = (&gateway.door, gateway.now());
     let deadline = now + config.wait_max.into();
-    if let Some(place) = door.admission.lock().enter(ask, || vacancy(gateway, asked) != Vacancy::Full) {
+    if let Some(place) = door.admission.lock().enter(ask, || vacancy(gateway, asked, &[]) != Vacancy::Full) {
         return Ok(Stay { place, deadline });
     }
     let (call, called) = oneshot::channel();
-    let waiter = Waiter { asked: Arc::clone(asked), call };
+    let waiter = Waiter { asked: Arc::clone(asked), avoid: Vec::new(), call };
     let place = door.admission.lock().wait(ask, waiter, now);
     let place = place.map_err(|refused| Refusal::QueueFull { retry_after_s: refused.retry_after_s })?;
     let stay = Stay { place, deadline };
@@ -276,14 +278,20 @@ impl Permit {
         self.gateway.let_in();
     }
 
-    /// There was no room after all: another router's view, or another model's request on the same worker. It waits again, where
-    /// it stood.
-    pub(crate) async fn wait_again(&mut self, asked: &Arc<Asked>) -> Result<(), Refusal> {
+    /// There was no room after all: another router's view, another model's request on the same worker, or a worker that failed while
+    /// the others are full. It waits again, where it stood, for room at any worker but these.
+    pub(crate) async fn wait_again(
+        &mut self,
+        asked: &Arc<Asked>,
+        avoid: Vec<WorkerId>,
+    ) -> Result<(), Refusal> {
         let gateway = Arc::clone(&self.gateway);
         let stay = self.stay.take().ok_or(Refusal::NotReady)?;
         let (call, called) = oneshot::channel();
-        let waiter = Waiter { asked: Arc::clone(asked), call };
+        let waiter = Waiter { asked: Arc::clone(asked), avoid, call };
         gateway.door.admission.lock().wait_again(stay.place, waiter, stay.deadline);
+        // It counts as under way no more, and a worker may have become free meanwhile: for it, or for another one.
+        gateway.let_in();
         self.stay = Some(wait(&gateway, stay, called).await?);
         Ok(())
     }
@@ -366,5 +374,18 @@ mod tests {
             assert!(admission.next(Micros(u64::MAX), |_| true).is_none(), "he is dropped, late");
         }
         assert_eq!(counts(&gateway), (1, 0), "the first one is still in");
+    }
+
+    #[tokio::test]
+    async fn one_who_waits_again_leaves_his_place_to_whoever_has_room() {
+        let gateway = gateway();
+        let mut first = come(&gateway).await.unwrap().unwrap();
+        let mut second = pin!(come(&gateway));
+        assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
+        // Nobody serves anything here, which is not full: whoever is asked for first is let in.
+        let asked = Arc::default();
+        let mut again = pin!(first.wait_again(&asked, Vec::new()));
+        _ = poll_fn(|cx| Poll::Ready(again.as_mut().poll(cx).is_pending())).await;
+        assert_eq!(counts(&gateway), (1, 1), "one of them is in, and the place is not left empty");
     }
 }

@@ -121,10 +121,10 @@ impl Exchange {
         loop {
             let decision = match self.route().and_then(|decision| self.allow(decision)) {
                 Ok(decision) => decision,
-                Err(Refusal::WorkersFull) if self.failed.is_empty() && self.permit.is_some() => {
-                    self.wait_again().await?;
-                    continue;
-                }
+                Err(Refusal::WorkersFull) if self.permit.is_some() => match self.wait_again().await {
+                    Ok(()) => continue,
+                    Err(refusal) => return self.give_up(refusal),
+                },
                 Err(refusal) => return self.give_up(refusal),
             };
             self.permit.iter().for_each(Permit::routed);
@@ -148,11 +148,11 @@ impl Exchange {
         }
     }
 
-    /// It was let in, and found every worker full.
+    /// It was let in, and found every worker full that it may go to.
     async fn wait_again(&mut self) -> Result<(), Refusal> {
-        let asked = Arc::clone(&self.intake.asked);
+        let (asked, avoid) = (Arc::clone(&self.intake.asked), self.avoid()?);
         match &mut self.permit {
-            Some(permit) => permit.wait_again(&asked).await,
+            Some(permit) => permit.wait_again(&asked, avoid).await,
             None => Ok(()),
         }
     }
@@ -240,9 +240,8 @@ impl Exchange {
 
     fn route(&self) -> Result<Decision, Refusal> {
         let texts = self.intake.asked.texts();
-        let others = self.others()?;
-        let avoid = if others.is_empty() { &self.failed } else { &others };
-        let ask = self.intake.asked.request(&texts, avoid);
+        let avoid = self.avoid()?;
+        let ask = self.intake.asked.request(&texts, &avoid);
         let (now, random) = (self.gateway.now(), random());
         let decision =
             SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&ask, scratch, now, random));
@@ -257,9 +256,9 @@ impl Exchange {
         Ok(decision)
     }
 
-    /// Everybody but the chosen one, and whoever failed; nobody where none was chosen.
-    fn others(&self) -> Result<Vec<WorkerId>, Refusal> {
-        let Some(chosen) = &self.chosen else { return Ok(Vec::new()) };
+    /// Whoever failed, and where one was chosen, everybody else.
+    fn avoid(&self) -> Result<Vec<WorkerId>, Refusal> {
+        let Some(chosen) = &self.chosen else { return Ok(self.failed.clone()) };
         let workers = self.gateway.router.workers();
         let others = workers.iter().filter(|view| *view.worker.label != **chosen).map(|view| view.worker.id);
         let others: Vec<WorkerId> = others.collect();

@@ -316,6 +316,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
     let session_keys: Result<Vec<_>, _> = session_keys.collect();
     Ok(warmroute_gateway::Config {
         body_bytes_max: filled(requests.max_payload_size),
+        bodies_bytes_max: filled(requests.max_buffered_bytes),
         aliases: options.aliases.clone().into_iter().collect(),
         session_keys: session_keys.map_err(anyhow::Error::msg).context("session-keys")?,
         prefix: PrefixRule {

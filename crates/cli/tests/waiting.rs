@@ -139,6 +139,27 @@ fn a_request_whose_worker_fails_waits_for_room_at_another() {
     assert_eq!((gated.engine.asked(), bad.asked()), (2, 1));
 }
 
+/// Bodies are read before anybody is asked whether they may come in, so what they take is limited by itself.
+#[test]
+fn bodies_take_no_more_memory_than_they_may_together() {
+    let gated = Gated::new();
+    let flags = ["--max-payload-size", "100000", "--max-buffered-bytes", "150000"];
+    let gateway = Gateway::over(&[&gated.engine.url], &flags);
+    let large = "x".repeat(90_000);
+    let first = send(&gateway, &[], &large);
+    gated.engine.wait_for_asked(1);
+    assert!(gateway.metric("warmroute_body_bytes") > 90_000.0);
+    let refused = send(&gateway, &[], &large).finish();
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (503, Some("memory_full")));
+    assert_eq!(refused.header("retry-after"), Some("2"));
+    let small = send(&gateway, &[], "small");
+    gated.engine.wait_for_asked(2);
+    gated.gate.open();
+    all_answered(vec![first, small]);
+    eventually("nothing is held", || (gateway.metric("warmroute_body_bytes") == 0.0).then_some(()));
+    all_answered(vec![send(&gateway, &[], &large)]);
+}
+
 #[test]
 fn a_client_that_leaves_waits_no_more() {
     let gated = Gated::new();

@@ -297,6 +297,9 @@ group! {
         /// Largest JSON body that is taken; uploads are streamed and have no limit [default: 67108864]
         #[arg(long, value_name = "BYTES", env = "WARMROUTE_MAX_PAYLOAD_SIZE", hide_env = true)]
         max_payload_size: usize = Some(64 << 20),
+        /// What the JSON bodies of all requests may take in memory together; beyond it requests are answered 503 [default: 1073741824]
+        #[arg(long, value_name = "BYTES", env = "WARMROUTE_MAX_BUFFERED_BYTES", hide_env = true)]
+        max_buffered_bytes: usize = Some(1 << 30),
         /// How often a request is tried on another worker when one fails before the first byte [default: 2]
         #[arg(long, value_name = "TIMES", env = "WARMROUTE_RETRY_MAX_RETRIES", hide_env = true)]
         retry_max_retries: u32 = Some(2),

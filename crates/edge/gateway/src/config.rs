@@ -16,6 +16,8 @@ use crate::door::DoorConfig;
 pub struct Config {
     /// Larger JSON bodies are refused with 413.
     pub body_bytes_max: usize,
+    /// What the JSON bodies of all requests may take together; beyond it they are refused with 503.
+    pub bodies_bytes_max: usize,
     /// Names under which clients may ask for a model: alias to model.
     pub aliases: HashMap<String, String>,
     /// Where a session's name is looked for, in this order.
@@ -53,6 +55,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             body_bytes_max: 64 << 20,
+            bodies_bytes_max: 1 << 30,
             aliases: HashMap::new(),
             session_keys: SessionKey::default_order(),
             prefix: PrefixRule::default(),
@@ -110,6 +113,9 @@ pub enum ConfigError {
     /// No request would fit.
     #[error("max-payload-size must be at least 1 byte")]
     NoBody,
+    /// The largest request that may come would never fit.
+    #[error("max-buffered-bytes must be at least max-payload-size, {0} bytes")]
+    NoRoomForOne(usize),
     /// An alias of an alias would need a second look-up, and could go round in circles.
     #[error("alias `{0}` points to `{1}`, which is an alias itself")]
     AliasOfAlias(String, String),
@@ -120,6 +126,9 @@ impl Config {
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.body_bytes_max == 0 {
             return Err(ConfigError::NoBody);
+        }
+        if self.bodies_bytes_max < self.body_bytes_max {
+            return Err(ConfigError::NoRoomForOne(self.body_bytes_max));
         }
         match self.aliases.iter().find(|(_, model)| self.aliases.contains_key(*model)) {
             Some((alias, model)) => Err(ConfigError::AliasOfAlias(alias.clone(), model.clone())),

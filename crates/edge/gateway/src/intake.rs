@@ -13,6 +13,7 @@ use warmroute_prompt::{Api, Body};
 use crate::Config;
 use crate::asked::{Asked, session_key};
 use crate::gateway::Gateway;
+use crate::held::Held;
 use crate::outgoing::{Buffered, Outgoing, Sender, Upload};
 use crate::refusal::Refusal;
 
@@ -45,6 +46,8 @@ impl Patience {
 pub(crate) struct Intake {
     pub asked: Arc<Asked>,
     pub body: Load,
+    /// What the body takes, for as long as it may be sent again.
+    _held: Held,
 }
 
 /// A request's body, ready to go on.
@@ -98,24 +101,27 @@ pub(crate) async fn receive(
     gateway: &Gateway,
     config: &Config,
 ) -> Result<Intake, Refusal> {
+    let mut held = Held::new(&gateway.metrics.body_bytes, config.bodies_bytes_max);
     if !is_json(method, api, headers) {
-        return pass_through(headers, body, config).await;
+        return pass_through(headers, body, config, held).await;
     }
-    let bytes = buffer(body, headers, config.body_bytes_max, Patience::new(config.timeouts.body)).await?;
+    let patience = Patience::new(config.timeouts.body);
+    let bytes = buffer(body, headers, config.body_bytes_max, patience, &mut held).await?;
     if api == Api::Other {
         // An API that we do not know may send what we cannot read: it goes on all the same.
         let body = Body::read(&bytes).unwrap_or_default();
-        return Ok(take_in(&bytes, &body, api, headers, gateway, config).await);
+        return Ok(take_in(&bytes, held, &body, api, headers, gateway, config).await);
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
         return Err(Refusal::Encoded(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
     }
     let body = Body::read(&bytes).map_err(|bad| Refusal::bad_json(bad, &bytes))?;
-    Ok(take_in(&bytes, &body, api, headers, gateway, config).await)
+    Ok(take_in(&bytes, held, &body, api, headers, gateway, config).await)
 }
 
 async fn take_in(
     bytes: &Bytes,
+    held: Held,
     body: &Body<'_>,
     api: Api,
     headers: &HeaderMap,
@@ -124,11 +130,16 @@ async fn take_in(
 ) -> Intake {
     let asked = Asked::of(body, api, headers, gateway, config).await;
     let body = Load::Buffered(asked.outgoing(bytes, body, config));
-    Intake { asked: Arc::new(asked), body }
+    Intake { asked: Arc::new(asked), body, _held: held }
 }
 
 /// Anything that is not JSON is streamed on. Of a form the beginning is read, because it may name the model.
-async fn pass_through(headers: &HeaderMap, mut body: Incoming, config: &Config) -> Result<Intake, Refusal> {
+async fn pass_through(
+    headers: &HeaderMap,
+    mut body: Incoming,
+    config: &Config,
+    held: Held,
+) -> Result<Intake, Refusal> {
     let head = match is_form(headers) {
         true => next_chunk(&mut body, &mut Patience::new(config.timeouts.body)).await?,
         false => None,
@@ -143,7 +154,7 @@ async fn pass_through(headers: &HeaderMap, mut body: Incoming, config: &Config) 
     };
     let model = asked.map(|name| config.aliases.get(&name).cloned().unwrap_or(name));
     let session_key = session_key(config, headers, &Body::default());
-    Ok(Intake { asked: Arc::new(Asked { model, session_key, ..Asked::default() }), body: load })
+    Ok(Intake { asked: Arc::new(Asked { model, session_key, ..Asked::default() }), body: load, _held: held })
 }
 
 fn is_form(headers: &HeaderMap) -> bool {
@@ -168,12 +179,13 @@ fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     method == Method::POST && (api != Api::Other || !UPLOADS.iter().any(|upload| kind.starts_with(upload)))
 }
 
-/// A body of at most so many bytes.
+/// A body of at most so many bytes, while there is memory for it.
 pub(crate) async fn buffer(
     mut body: Incoming,
     headers: &HeaderMap,
     limit: usize,
     mut patience: Patience,
+    held: &mut Held,
 ) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().lower() as usize;
     if announced > limit {
@@ -184,22 +196,38 @@ pub(crate) async fn buffer(
         }
         return Err(Refusal::TooLarge { limit });
     }
-    let first = next_chunk(&mut body, &mut patience).await?.unwrap_or_default();
+    match gather(&mut body, announced, limit, &mut patience, held).await {
+        Err(refusal @ (Refusal::TooLarge { .. } | Refusal::MemoryFull)) => {
+            discard(body, patience).await;
+            Err(refusal)
+        }
+        gathered => gathered,
+    }
+}
+
+async fn gather(
+    body: &mut Incoming,
+    announced: usize,
+    limit: usize,
+    patience: &mut Patience,
+    held: &mut Held,
+) -> Result<Bytes, Refusal> {
+    let first = next_chunk(body, patience).await?.unwrap_or_default();
     if first.len() > limit {
-        discard(body, patience).await;
         return Err(Refusal::TooLarge { limit });
     }
+    held.grow(first.len())?;
     if body.is_end_stream() {
         return Ok(first);
     }
     // The announced length is only a claim, so memory is taken for a large one as it fills.
     let mut whole = BytesMut::with_capacity(announced.min(1 << 20).max(first.len()));
     whole.extend_from_slice(&first);
-    while let Some(chunk) = next_chunk(&mut body, &mut patience).await? {
+    while let Some(chunk) = next_chunk(body, patience).await? {
         if whole.len() + chunk.len() > limit {
-            discard(body, patience).await;
             return Err(Refusal::TooLarge { limit });
         }
+        held.grow(chunk.len())?;
         whole.extend_from_slice(&chunk);
     }
     Ok(whole.freeze())

@@ -28,6 +28,7 @@ mod foresight;
 pub mod fuzz;
 mod gateway;
 mod headers;
+mod held;
 mod history;
 mod intake;
 mod keys;

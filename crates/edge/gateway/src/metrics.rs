@@ -110,6 +110,8 @@ pub(crate) struct Metrics {
     retries: Counter,
     retries_denied: Counter,
     pub(crate) client_connections: Gauge,
+    /// Bytes of bodies in memory.
+    pub(crate) body_bytes: Gauge,
     first_token_seconds: Histogram,
     request_seconds: Histogram,
 }
@@ -155,6 +157,7 @@ impl Metrics {
             retries: Counter::default(),
             retries_denied: Counter::default(),
             client_connections: Gauge::default(),
+            body_bytes: Gauge::default(),
             first_token_seconds: Histogram::new(SECONDS),
             request_seconds: Histogram::new(SECONDS),
         };
@@ -200,6 +203,7 @@ impl Metrics {
             "Clients that are connected",
             self.client_connections.clone(),
         );
+        registry.register("body_bytes", "Bytes of requests' bodies in memory", self.body_bytes.clone());
         registry.register(
             "retries_denied",
             "Requests not sent to another worker because the budget of retries was spent",

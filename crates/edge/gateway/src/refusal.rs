@@ -10,7 +10,8 @@ use warmroute_router::NoRoute;
 use crate::reply::Reply;
 use crate::upstream::Fault;
 
-/// Seconds after which a client may try again when no worker is ready: health checks run about this often.
+/// Seconds after which a client may try again when no worker is ready, or there is no memory for its body: health checks run about
+/// this often, and bodies are forgotten as soon as their answers begin.
 const RETRY_AFTER_S: u32 = 2;
 
 /// Why a request got no answer from a worker.
@@ -22,6 +23,8 @@ pub(crate) enum Refusal {
     BadJson { bad: BadJson, line: usize, column: usize },
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
+    #[error("the bodies of other requests take all the memory that there is for them")]
+    MemoryFull,
     #[error("the body broke off, or is not framed as HTTP wants it")]
     BrokenBody,
     #[error("the body did not come in time")]
@@ -108,10 +111,11 @@ impl Refusal {
     }
 
     /// Every code that there is.
-    pub(crate) const CODES: [&str; 19] = [
+    pub(crate) const CODES: [&str; 20] = [
         "broken_body",
         "invalid_api_key",
         "invalid_json",
+        "memory_full",
         "method_not_allowed",
         "model_not_found",
         "no_worker_ready",
@@ -136,6 +140,7 @@ impl Refusal {
             Refusal::Unauthorized => "invalid_api_key",
             Refusal::BadJson { .. } => "invalid_json",
             Refusal::TooLarge { .. } => "request_too_large",
+            Refusal::MemoryFull => "memory_full",
             Refusal::BrokenBody => "broken_body",
             Refusal::SlowBody => "slow_body",
             Refusal::Encoded(_) => "unsupported_encoding",
@@ -168,7 +173,7 @@ impl Refusal {
             Refusal::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Refusal::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
             Refusal::SlowBody => StatusCode::REQUEST_TIMEOUT,
-            Refusal::NotReady | Refusal::WorkersFull => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::QueueFull { .. } | Refusal::QueueTimeout { .. } | Refusal::TooMany(_) => {
                 StatusCode::TOO_MANY_REQUESTS
             }
@@ -183,7 +188,7 @@ impl Refusal {
             Refusal::QueueFull { retry_after_s }
             | Refusal::QueueTimeout { retry_after_s }
             | Refusal::TooMany(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
-            Refusal::NotReady | Refusal::WorkersFull => Some(RETRY_AFTER_S),
+            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull => Some(RETRY_AFTER_S),
             _ => None,
         }
     }

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use warmroute_wire::Acceptor;
@@ -23,6 +24,7 @@ use crate::Token;
 use crate::allowance::{Allowance, Times};
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
+use crate::held::Held;
 use crate::intake::{Patience, buffer};
 use crate::server::accept;
 
@@ -184,7 +186,9 @@ impl Admin {
 }
 
 async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, Problem> {
-    let body = buffer(body, headers, bytes_max, Patience::new(BODY_TIMEOUT)).await;
+    // Its own limits bound what operators send.
+    let mut held = Held::new(&Gauge::default(), usize::MAX);
+    let body = buffer(body, headers, bytes_max, Patience::new(BODY_TIMEOUT), &mut held).await;
     body.map_err(|refusal| Problem(refusal.status(), refusal.to_string()))
 }
 

@@ -173,6 +173,46 @@ fn different_requests_that_break_every_worker_do_not_take_the_fleet_out_without_
     assert!(gateway.workers().iter().all(|worker| worker["state"] == "ready"), "{:?}", gateway.workers());
 }
 
+/// An engine that streams, and breaks off within the streams for which this holds.
+fn streaming(breaks: impl Fn(&str) -> bool + Send + Sync + 'static) -> Scripted {
+    Scripted::new(move |mut asked| {
+        asked.begin_events();
+        asked.chunk("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n");
+        if breaks(&String::from_utf8_lossy(&asked.body)) {
+            return asked.reset();
+        }
+        asked.chunk("data: [DONE]\n\n");
+        asked.end_chunks();
+    })
+}
+
+#[test]
+fn a_request_that_breaks_every_worker_within_its_stream_does_not_take_the_fleet_out() {
+    let engines = [0; 3].map(|_| streaming(|body| body.contains("poison")));
+    let urls: Vec<&str> = engines.iter().map(|engine| engine.url.as_str()).collect();
+    let flags = ["--policy", "round_robin", "--health-failure-threshold", "1"];
+    let gateway = Gateway::over(&urls, &flags);
+    for _ in 0..12 {
+        let body = chat_stream("m", 9).replace("Hello", "poison");
+        assert!(post(gateway.url(), "/v1/chat/completions", &body).text().contains("worker_failed"));
+    }
+    assert!(gateway.workers().iter().all(|worker| worker["state"] == "ready"), "{:?}", gateway.workers());
+}
+
+#[test]
+fn a_worker_that_breaks_every_stream_after_its_first_token_is_found() {
+    let bad = streaming(|_| true);
+    let fine = [0; 3].map(|_| streaming(|_| false));
+    let urls: Vec<&str> = fine.iter().chain([&bad]).map(|engine| engine.url.as_str()).collect();
+    let gateway = Gateway::over(&urls, &["--policy", "round_robin"]);
+    for number in 0..40 {
+        let body = chat_stream("m", 9).replace("Hello", &format!("Hello {number}"));
+        post(gateway.url(), "/v1/chat/completions", &body);
+    }
+    // Trials are lost too, one a second at most.
+    assert!((3..=8).contains(&bad.asked()), "{} of 40 were lost", bad.asked());
+}
+
 #[test]
 fn an_upload_that_the_client_breaks_off_is_not_the_workers_fault() {
     let engine = good();

@@ -190,7 +190,10 @@ impl Fleet {
     /// A request was answered. That ends rows of failures; where there are none, which is nearly always, it costs one read.
     /// Whether a worker has recovered only the request tells that was sent to find out: one long under way says little.
     pub fn answered(&self, worker: &Worker, booking: &Booking, answer: Answer) {
-        self.tallies[worker.id.index()].answers.fetch_add(1, Relaxed);
+        // One that has begun may still break: it ends no row, and proves nothing about the others.
+        if answer == Answer::Whole {
+            self.tallies[worker.id.index()].answers.fetch_add(1, Relaxed);
+        }
         let desk = self.desk(worker.id);
         if desk.is_suspect() && (desk.state() != WorkerState::Recovering || booking.is_trial()) {
             self.tend(worker, |health| health.answered(answer, self.health));

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 use warmroute_fleet::Worker;
 use warmroute_prompt::Api;
-use warmroute_router::{Change, Decision, Scratch};
+use warmroute_router::{Decision, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
 use crate::door::{self, Permit};
@@ -26,7 +26,7 @@ use crate::random::random;
 use crate::refusal::Refusal;
 use crate::relay::{Framing, Relay, Shape};
 use crate::reply::Reply;
-use crate::trip::{Trip, blame, report};
+use crate::trip::{Trip, blame, suspect};
 use crate::unread::Due;
 use crate::upstream::{Answer, Fault, Upstream};
 use crate::verdict::Verdict;
@@ -343,10 +343,7 @@ impl Exchange {
 
     /// It may have been the request's fault: that is known when another worker serves it, or when this one breaks others, too.
     fn suspect(&mut self, worker: Arc<Worker>) {
-        let change = |request| Change::Broke { worker: Arc::clone(&worker), request, at: self.gateway.now() };
-        if let Some(change) = self.intake.body.fingerprint().map(change) {
-            report(&self.gateway, &worker, change);
-        }
+        suspect(&self.gateway, &worker, self.intake.body.fingerprint());
         self.suspects.push(worker);
     }
 
@@ -377,6 +374,7 @@ impl Exchange {
             ending: Ending::of(head.status),
             verdict,
             usage_is_ours: self.intake.asked.usage_is_ours,
+            fingerprint: self.intake.body.fingerprint(),
             deadline: self.deadline,
             timeouts: self.config.timeouts,
         };

@@ -17,7 +17,7 @@ use crate::gateway::Gateway;
 use crate::metrics::Ending;
 use crate::patience::Patience;
 use crate::refusal::{Refusal, Shape as ErrorShape};
-use crate::trip::{Trip, blame};
+use crate::trip::{Trip, suspect};
 use crate::upstream::{Answer, Fault, Upstream};
 use crate::usage::{UsageEvents, UsageWatch};
 use crate::verdict::Verdict;
@@ -72,6 +72,8 @@ pub(crate) struct Shape {
     pub verdict: Verdict,
     /// The stream carries usage that the client did not ask for.
     pub usage_is_ours: bool,
+    /// Tells the request from others, should it break its worker.
+    pub fingerprint: Option<u64>,
     /// When it must be over, if ever.
     pub deadline: Option<Instant>,
     /// How long its chunks are waited for.
@@ -157,14 +159,15 @@ impl Relay {
         }
     }
 
-    /// After the first byte nothing is tried again. A stream is told what happened and ends cleanly; a document is cut.
+    /// After the first byte nothing is tried again. A stream is told what happened and ends cleanly; a document is cut. Whether it was
+    /// the worker or the request that broke it, no other worker's answer will tell.
     fn fail(&mut self, fault: &Fault) -> Result<Bytes, Broken> {
         if let Some(Live { trip, .. }) = self.live.take() {
             tracing::warn!(worker = %trip.decision.worker.label, %fault, "worker failed in the middle of an answer");
             let worker = Arc::clone(&trip.decision.worker);
             trip.fail();
             if fault.is_the_workers() {
-                blame(&self.gateway, &worker, fault);
+                suspect(&self.gateway, &worker, self.shape.fingerprint);
             }
         }
         match self.shape.framing {

@@ -161,8 +161,16 @@ pub(crate) fn blame(gateway: &Gateway, worker: &Arc<Worker>, fault: &Fault) {
     report(gateway, worker, change);
 }
 
+/// A worker took a request and broke off. That may have been the request's fault, so it counts against the worker only beside others;
+/// of a body that was streamed through, it cannot be told whether it is another.
+pub(crate) fn suspect(gateway: &Gateway, worker: &Arc<Worker>, fingerprint: Option<u64>) {
+    if let Some(request) = fingerprint {
+        report(gateway, worker, Change::Broke { worker: Arc::clone(worker), request, at: gateway.now() });
+    }
+}
+
 /// Tells the router of a worker's failure, and the operator where that changes something.
-pub(crate) fn report(gateway: &Gateway, worker: &Worker, change: Change) {
+fn report(gateway: &Gateway, worker: &Worker, change: Change) {
     let before = gateway.router.worker_state(worker.id);
     gateway.router.apply(change).expect("only a join can find the fleet full");
     let after = gateway.router.worker_state(worker.id);

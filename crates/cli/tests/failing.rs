@@ -213,6 +213,43 @@ fn a_worker_that_breaks_every_stream_after_its_first_token_is_found() {
     assert!((3..=8).contains(&bad.asked()), "{} of 40 were lost", bad.asked());
 }
 
+const ERROR: &str = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\nno";
+
+#[test]
+fn a_worker_that_answers_500_to_everything_is_found_and_its_answers_are_the_clients() {
+    let bad = Scripted::new(|mut asked| asked.write(ERROR));
+    let fine = [0; 3].map(|_| good());
+    let urls: Vec<&str> = fine.iter().chain([&bad]).map(|engine| engine.url.as_str()).collect();
+    let gateway = Gateway::over(&urls, &["--policy", "round_robin"]);
+    for number in 0..40 {
+        let body = chat("m").replace("Hello", &format!("Hello {number}"));
+        let asked = bad.asked();
+        let status = post(gateway.url(), "/v1/chat/completions", &body).status;
+        assert_eq!(status, if bad.asked() > asked { 500 } else { 200 });
+    }
+    // Trials are lost too, one a second at most.
+    assert!((3..=8).contains(&bad.asked()), "{} of 40 were lost", bad.asked());
+}
+
+#[test]
+fn requests_that_make_every_worker_say_500_take_none_out() {
+    let engines = [0; 3].map(|_| {
+        Scripted::new(|mut asked| {
+            let is_poison = String::from_utf8_lossy(&asked.body).contains("poison");
+            if is_poison { asked.write(ERROR) } else { asked.answer("{}") }
+        })
+    });
+    let urls: Vec<&str> = engines.iter().map(|engine| engine.url.as_str()).collect();
+    let flags = ["--policy", "round_robin", "--health-failure-threshold", "1"];
+    let gateway = Gateway::over(&urls, &flags);
+    for number in 0..60 {
+        let (what, status) = if number % 2 == 0 { ("poison", 500) } else { ("Hello", 200) };
+        let body = chat("m").replace("Hello", &format!("{what} {number}"));
+        assert_eq!(post(gateway.url(), "/v1/chat/completions", &body).status, status, "{number}");
+    }
+    assert!(gateway.workers().iter().all(|worker| worker["state"] == "ready"), "{:?}", gateway.workers());
+}
+
 #[test]
 fn an_upload_that_the_client_breaks_off_is_not_the_workers_fault() {
     let engine = good();

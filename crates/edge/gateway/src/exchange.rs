@@ -207,7 +207,7 @@ impl Exchange {
         if let Verdict::Busy { rest } = verdict {
             trip.rest(rest);
         }
-        if verdict == Verdict::Answer || !self.may_go_on() {
+        if matches!(verdict, Verdict::Answer | Verdict::Error) || !self.may_go_on() {
             return Some(self.respond(trip, upstream, begun, verdict));
         }
         let body = match read_out(&mut begun.answer, begun.first).await {
@@ -364,8 +364,12 @@ impl Exchange {
         begun: Begun,
         verdict: Verdict,
     ) -> Response<Reply> {
-        if verdict == Verdict::Answer {
-            self.suspects.iter().for_each(|worker| blame(&self.gateway, worker, &Fault::Closed));
+        match verdict {
+            Verdict::Answer => {
+                self.suspects.iter().for_each(|worker| blame(&self.gateway, worker, &Fault::Closed));
+            }
+            Verdict::Error | Verdict::Fault => self.suspect(Arc::clone(&trip.decision.worker)),
+            Verdict::Busy { .. } => {}
         }
         let head = self.towards_client(begun.head, &trip.decision);
         let shape = Shape {

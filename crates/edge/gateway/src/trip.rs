@@ -78,7 +78,7 @@ impl Trip {
     /// The worker answered to the end. Only a success has computed the prompt.
     pub(crate) fn end(mut self, ending: Ending, verdict: Verdict) {
         self.ending = ending;
-        if verdict != Verdict::Fault {
+        if !matches!(verdict, Verdict::Error | Verdict::Fault) {
             let outcome = if ending == Ending::Ok { Outcome::Ended } else { Outcome::Refused };
             self.gateway.router.observe(&mut self.decision, outcome);
         }

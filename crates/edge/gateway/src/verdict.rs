@@ -1,7 +1,8 @@
 //! What an answer's status says about the worker that gave it.
 //!
 //! A worker that says "not now" and names a time is well: it is left alone for that time. One that says that something
-//! behind it is broken, or "not now" and no time, has failed. Everything else, a client's error among it, is an answer.
+//! behind it is broken, or "not now" and no time, has failed. One that says 500 may have met a request that nobody can
+//! serve: that is passed on, and looked at beside what it says to others. Everything else, a client's error among it, is an answer.
 
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use warmroute_types::Micros;
@@ -19,6 +20,8 @@ pub(crate) enum Verdict {
     Answer,
     /// The worker has enough to do, and wants to be left alone for this long.
     Busy { rest: Micros },
+    /// The client's, because another worker would most likely say the same; but one that says it to everybody is not well.
+    Error,
     /// The worker has failed.
     Fault,
 }
@@ -28,6 +31,7 @@ impl Verdict {
         let rest = headers.get(header::RETRY_AFTER).map(rest);
         match (status.as_u16(), rest) {
             (429 | 503, Some(rest)) => Verdict::Busy { rest },
+            (500, _) => Verdict::Error,
             (502..=504, _) => Verdict::Fault,
             _ => Verdict::Answer,
         }
@@ -54,7 +58,7 @@ mod tests {
             (429, Some("2"), busy(Micros::from_secs(2))),
             (429, Some("86400"), busy(REST_MAX)),
             (429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), busy(REST_FOR_DATE)),
-            (500, None, Verdict::Answer),
+            (500, None, Verdict::Error),
             (502, Some("2"), Verdict::Fault),
             (503, Some("1"), busy(Micros::from_secs(1))),
             (503, None, Verdict::Fault),

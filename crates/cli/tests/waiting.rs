@@ -268,3 +268,42 @@ fn a_key_has_so_many_tokens_a_minute_as_engines_count_them() {
     assert!((1..=30).contains(&refused(&ask(), "rate_limit_tokens")));
     assert_eq!(send(&gateway, &["x-api-key: b"], "a few words").finish().status, 200);
 }
+
+#[test]
+fn tokens_that_were_streamed_count_though_the_client_hangs_up_before_their_number_is_told() {
+    let engine = Scripted::new(|mut asked| {
+        asked.begin_events();
+        (0..300).for_each(|_| asked.chunk("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n"));
+        asked.chunk("data: {\"last\":1}\n\n");
+        asked.wait_for_hang_up();
+    });
+    let gateway = Gateway::over(&[&engine.url], &["--rate-limit-tokens-per-minute", "200"]);
+    let body =
+        json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}).to_string();
+    let mut call = Call::send(gateway.url(), "POST", PATH, &["x-api-key: a"], body.as_bytes());
+    call.read_until("last");
+    call.hang_up();
+    gateway.wait_for_idle();
+    assert!(refused(&send(&gateway, &["x-api-key: a"], "a").finish(), "rate_limit_tokens") >= 1);
+    engine.check();
+}
+
+#[test]
+fn who_was_not_served_has_used_no_tokens() {
+    let flags =
+        ["--rate-limit-tokens-per-minute", "600", "--max-concurrent-requests", "1", "--queue-size", "1"];
+    let long = "x".repeat(1_600);
+    let broken = Scripted::new(|asked| asked.reset());
+    let gateway = Gateway::over(&[&broken.url], &flags);
+    for _ in 0..4 {
+        assert_eq!(send(&gateway, &["x-api-key: a"], &long).finish().status, 502);
+    }
+    let gated = Gated::new();
+    let gateway = Gateway::over(&[&gated.engine.url], &flags);
+    let calls = line_up(&gateway, &gated, &[("x-api-key: b", "first"), ("x-api-key: c", "second")]);
+    for _ in 0..4 {
+        assert!(refused(&send(&gateway, &["x-api-key: a"], &long).finish(), "queue_full") >= 1);
+    }
+    gated.gate.open();
+    all_answered(calls);
+}

@@ -190,11 +190,12 @@ pub(crate) async fn enter(
         let taken = gateway.door.rates.lock().take(ask.tenant, limits, ask.cost, gateway.now());
         taken.map_err(Refusal::TooMany)?;
     }
-    let stay = match config.is_limited() {
-        true => Some(admit(gateway, config, ask, asked).await?),
-        false => None,
-    };
-    Ok(Some(Permit { gateway: Arc::clone(gateway), ask, stay }))
+    let mut permit = Permit { gateway: Arc::clone(gateway), ask, stay: None };
+    if config.is_limited() {
+        let admitted = admit(gateway, config, ask, asked).await;
+        permit.stay = Some(admitted.inspect_err(|_| permit.refund())?);
+    }
+    Ok(Some(permit))
 }
 
 async fn admit(
@@ -298,8 +299,22 @@ impl Permit {
 
     /// It is known now how many tokens it took.
     pub(crate) fn settle(&self, usage: Usage) {
+        self.took(usage.prompt_tokens.saturating_add(usage.output_tokens));
+    }
+
+    /// Its answer ended without a word about that, because its client left or its worker failed, after so many tokens or about: they
+    /// were computed, so they count.
+    pub(crate) fn settle_unfinished(&self, output_tokens: u32) {
+        self.took(self.ask.cost.saturating_add(output_tokens));
+    }
+
+    /// Nobody served it.
+    pub(crate) fn refund(&self) {
+        self.took(0);
+    }
+
+    fn took(&self, took: u32) {
         let door = &self.gateway.door;
-        let took = usage.prompt_tokens.saturating_add(usage.output_tokens);
         door.rates.lock().correct(self.ask.tenant, self.ask.cost, took);
         if let Some(stay) = self.stay {
             door.admission.lock().correct(stay.place, took);

@@ -190,6 +190,7 @@ impl Exchange {
 
     /// No worker is left to try: what the last one said is what there is to say, if there was one.
     fn give_up(self, refusal: Refusal) -> Result<Response<Reply>, Refusal> {
+        self.permit.iter().for_each(Permit::refund);
         // Refused before any worker saw it, a request has taken no time worth a histogram; failed, it has.
         let Some(word) = self.last_word else { return Err(refusal) };
         self.gateway.metrics.ended(self.gateway.now().since(self.received));

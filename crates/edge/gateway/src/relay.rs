@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::time::Instant;
 use warmroute_prompt::Api;
+use warmroute_types::Usage;
 
 use crate::Timeouts;
 use crate::door::Permit;
@@ -149,9 +150,14 @@ impl Relay {
 
     fn finish(&mut self) {
         let Some(Live { answer, mut trip, usage, permit, .. }) = self.live.take() else { return };
-        if let (Ending::Ok, Some(usage)) = (self.shape.ending, usage.read()) {
-            permit.iter().for_each(|permit| permit.settle(usage));
-            trip.used(usage);
+        match (self.shape.ending, usage.read()) {
+            (Ending::Ok, Some(usage)) => {
+                permit.iter().for_each(|permit| permit.settle(usage));
+                trip.used(usage);
+            }
+            (Ending::Ok, None) => permit.iter().for_each(|permit| permit.settle_unfinished(usage.events())),
+            _ if self.shape.verdict != Verdict::Answer => permit.iter().for_each(Permit::refund),
+            _ => {}
         }
         trip.end(self.shape.ending, self.shape.verdict);
         if let Some(connection) = answer.into_connection() {
@@ -162,7 +168,9 @@ impl Relay {
     /// After the first byte nothing is tried again. A stream is told what happened and ends cleanly; a document is cut. Whether it was
     /// the worker or the request that broke it, no other worker's answer will tell.
     fn fail(&mut self, fault: &Fault) -> Result<Bytes, Broken> {
-        if let Some(Live { trip, .. }) = self.live.take() {
+        if let Some(live) = self.live.take() {
+            live.settle();
+            let trip = live.trip;
             tracing::warn!(worker = %trip.decision.worker.label, %fault, "worker failed in the middle of an answer");
             let worker = Arc::clone(&trip.decision.worker);
             trip.fail();
@@ -177,7 +185,25 @@ impl Relay {
     }
 }
 
+impl Drop for Relay {
+    /// The client has left, if the answer is not over.
+    fn drop(&mut self) {
+        self.live.iter().for_each(Live::settle);
+    }
+}
+
 impl Live {
+    /// It will not be finished: counts what came of it, or whoever hangs up before the last event would have it for nothing.
+    fn settle(&self) {
+        let Some(permit) = &self.permit else { return };
+        match self.usage.read() {
+            Some(usage) => {
+                permit.settle(Usage { output_tokens: usage.output_tokens.max(self.usage.events()), ..usage })
+            }
+            None => permit.settle_unfinished(self.usage.events()),
+        }
+    }
+
     /// Sees a chunk on its way; what the client is to see of it.
     fn look_at(&mut self, chunk: Bytes) -> Bytes {
         self.look_for_first_token(&chunk);

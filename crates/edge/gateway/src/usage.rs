@@ -17,6 +17,8 @@ const TAIL_BYTES: usize = 4_096;
 pub(crate) struct UsageWatch {
     head: Vec<u8>,
     tail: Vec<u8>,
+    /// How many events a stream has had so far.
+    events: u32,
 }
 
 /// The beginning of a stream is announced in less.
@@ -43,6 +45,7 @@ struct Details {
 impl UsageWatch {
     /// More of the answer.
     pub(crate) fn see(&mut self, chunk: &[u8]) {
+        self.events = self.events.saturating_add(memmem::find_iter(chunk, b"data:").count() as u32);
         let room = HEAD_BYTES - self.head.len();
         self.head.extend_from_slice(&chunk[..chunk.len().min(room)]);
         let end = &chunk[chunk.len().saturating_sub(TAIL_BYTES)..];
@@ -51,6 +54,11 @@ impl UsageWatch {
             self.tail.drain(..surplus);
         }
         self.tail.extend_from_slice(end);
+    }
+
+    /// About how many tokens a stream has brought, should it never say so: engines send an event for each, or for a few.
+    pub(crate) fn events(&self) -> u32 {
+        self.events
     }
 
     /// What the answer says last of each number, if it counts its prompt at all.

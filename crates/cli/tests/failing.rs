@@ -75,6 +75,21 @@ fn after_the_first_byte_nothing_is_tried_again_and_the_stream_ends_with_an_error
     assert_eq!(response.header("x-warmroute-worker"), Some(bad.url.as_str()), "the good one was not asked");
 }
 
+/// Without length or chunks, a worker that has died looks like one that is done.
+#[test]
+fn a_stream_that_ends_with_its_connection_is_whole_only_if_it_says_so() {
+    for (goodbye, is_whole) in [("data: [DONE]\n\n", true), ("", false)] {
+        let engine = Scripted::new(move |mut asked| {
+            asked.write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n");
+            asked.write(&format!("data: {{\"n\":1}}\n\n{goodbye}"));
+        });
+        let gateway = Gateway::over(&[&engine.url], &[]);
+        let text = post(gateway.url(), "/v1/chat/completions", &chat_stream("m", 9)).text();
+        assert_eq!(text.contains("[DONE]"), is_whole, "{text}");
+        assert_eq!(text.contains("worker_failed"), !is_whole, "{text}");
+    }
+}
+
 #[test]
 fn a_document_that_breaks_off_is_never_taken_for_whole() {
     let gate = Gate::default();

@@ -24,7 +24,7 @@ use crate::outgoing::Outgoing;
 use crate::patience::sooner;
 use crate::random::random;
 use crate::refusal::Refusal;
-use crate::relay::{Framing, Relay, Shape};
+use crate::relay::{End, Framing, Relay, Shape};
 use crate::reply::Reply;
 use crate::trip::{Trip, blame, suspect};
 use crate::unread::Due;
@@ -372,10 +372,12 @@ impl Exchange {
             Verdict::Error | Verdict::Fault => self.suspect(Arc::clone(&trip.decision.worker)),
             Verdict::Busy { .. } => {}
         }
+        let end = end_of(begun.head.headers());
         let head = self.towards_client(begun.head, &trip.decision);
         let shape = Shape {
             api: self.api,
             framing: framing_of(&head.headers),
+            end,
             ending: Ending::of(head.status),
             verdict,
             usage_is_ours: self.intake.asked.usage_is_ours,
@@ -411,4 +413,10 @@ async fn begin((head, mut answer): (Response<()>, Answer)) -> Result<Begun, Faul
 fn framing_of(headers: &HeaderMap) -> Framing {
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if kind.starts_with(b"text/event-stream") { Framing::Events } else { Framing::Document }
+}
+
+fn end_of(headers: &HeaderMap) -> End {
+    let is_framed =
+        headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
+    if is_framed { End::Framed } else { End::Closed }
 }

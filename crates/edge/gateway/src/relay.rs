@@ -38,6 +38,15 @@ pub(crate) enum Framing {
     Document,
 }
 
+/// What tells that an answer is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its length, or its last chunk.
+    Framed,
+    /// The end of the connection, which looks the same when the worker has died. Of a stream of a known API, its last event does.
+    Closed,
+}
+
 /// A worker's answer on its way.
 pub(crate) struct Relay {
     gateway: Arc<Gateway>,
@@ -67,6 +76,7 @@ struct Live {
 pub(crate) struct Shape {
     pub api: Api,
     pub framing: Framing,
+    pub end: End,
     /// How the request has ended, should the answer come to its end.
     pub ending: Ending,
     /// And what that says about the worker.
@@ -79,6 +89,14 @@ pub(crate) struct Shape {
     pub deadline: Option<Instant>,
     /// How long its chunks are waited for.
     pub timeouts: Timeouts,
+}
+
+impl Shape {
+    /// Whether the answer is half an answer, should it end without a last event.
+    fn should_say_goodbye(&self) -> bool {
+        let is_stream = self.framing == Framing::Events && self.ending == Ending::Ok;
+        is_stream && self.end == End::Closed && self.api != Api::Other
+    }
 }
 
 impl Relay {
@@ -127,6 +145,9 @@ impl Relay {
             let chunk = match polled {
                 Some(Ok(chunk)) => live.look_at(chunk),
                 Some(Err(fault)) => return Poll::Ready(Some(self.fail(&fault))),
+                None if self.shape.should_say_goodbye() && !live.usage.says_goodbye() => {
+                    return Poll::Ready(Some(self.fail(&Fault::Closed)));
+                }
                 None => {
                     let rest = live.held_back();
                     self.finish();

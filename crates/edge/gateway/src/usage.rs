@@ -61,6 +61,19 @@ impl UsageWatch {
         self.events
     }
 
+    /// Whether a stream has said, in its API's way, that it is over.
+    pub(crate) fn says_goodbye(&self) -> bool {
+        const GOODBYES: [&[u8]; 6] = [
+            b"data: [DONE]",
+            b"data:[DONE]",
+            b"message_stop",
+            b"response.completed",
+            b"response.incomplete",
+            b"\"error\"",
+        ];
+        GOODBYES.iter().any(|goodbye| memmem::find(&self.tail, goodbye).is_some())
+    }
+
     /// What the answer says last of each number, if it counts its prompt at all.
     pub(crate) fn read(&self) -> Option<Usage> {
         let mut output_tokens = None;

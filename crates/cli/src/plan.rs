@@ -424,13 +424,14 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let from_flag = discovery.worker_urls.iter().flatten();
     let from_flag = from_flag.map(|url| WorkerEntry::new(url.clone(), discovery.dp_size));
     let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
-    let listed: Result<Vec<_>, _> = entries.iter().map(WorkerEntry::listed).collect();
+    // Before anything else repeats a URL, it must be one that may be shown.
+    let listed = entries.iter().map(WorkerEntry::listed).collect::<Result<Vec<_>, _>>()?;
     events::check(&entries, options.events.kv_events_bind.as_deref())?;
     let events_token = options.events.events_token.as_ref();
     anyhow::ensure!(events_token.is_none_or(|token| !token.reveal().is_empty()), "events-token is empty");
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
     Ok(Sources {
-        listed: listed?.concat(),
+        listed: listed.concat(),
         file: discovery.worker_file.clone(),
         dns: dns.collect::<Result<_, _>>()?,
         dns_refresh: Duration::from_secs(filled(discovery.dns_refresh_secs)),

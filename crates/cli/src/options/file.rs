@@ -3,15 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use warmroute_discovery::line_of;
+use warmroute_types::valueless;
 
 use super::Options;
 use super::groups::KEYS;
 
 /// A key this far from any valid one is not taken for a slip of the finger.
 const LIKENESS_MIN: f64 = 0.66;
-
-/// Keys whose values are secret.
-const SECRETS: [&str; 3] = ["events-token", "admin-token", "worker-api-key"];
 
 /// Reads options from a TOML file.
 pub fn read_file(path: &Path) -> anyhow::Result<Options> {
@@ -30,21 +29,20 @@ pub fn parse(text: &str) -> anyhow::Result<Options> {
     })
 }
 
-/// What is wrong, with the line where it is, unless secrets stand in the file: errors are logged and sent to whoever put it there.
+/// What is wrong, in which line, of which key. No value is repeated, of whatever key: errors are logged and sent to whoever put the
+/// configuration there, and a secret stands in a wrong place as soon as its key is mistyped.
 fn tell(text: &str, error: &toml::de::Error) -> String {
-    if !SECRETS.iter().any(|key| text.contains(key)) {
-        return error.to_string();
+    let (line, message) = (line_of(text, error), valueless(error.message()));
+    match text.lines().nth(line - 1).and_then(key_in) {
+        Some(key) => format!("line {line}, {key}: {message}\n"),
+        None => format!("line {line}: {message}\n"),
     }
-    let at = error.span().map_or(0, |span| span.start);
-    let line = 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count();
-    // A message may quote the value that it finds wrong.
-    let message =
-        if SECRETS.iter().any(|key| text.lines().nth(line - 1).is_some_and(|line| line.contains(key))) {
-            "it cannot be read"
-        } else {
-            error.message()
-        };
-    format!("line {line}: {message}\n")
+}
+
+/// The key that is set in a line, if it is one of ours: what looks like one may be a part of a value.
+fn key_in(line: &str) -> Option<String> {
+    let written = line.split_once('=')?.0.trim().replace('_', "-");
+    valid_keys().into_iter().find(|(key, _)| *key == written).map(|(_, shown)| shown)
 }
 
 /// The key that serde did not know. Its message begins with "unknown field `KEY`".
@@ -54,6 +52,13 @@ fn unknown_key(message: &str) -> Option<&str> {
 
 /// The valid key most like this one, with its table: a key in the wrong table is found too.
 fn nearest(key: &str) -> Option<String> {
+    let valid = valid_keys();
+    let found = likest(&key.replace('_', "-"), valid.iter().map(|(name, _)| name.as_str()))?;
+    valid.iter().find(|(name, _)| name == found).map(|(_, shown)| shown.clone())
+}
+
+/// Every table and key, and how it is shown.
+fn valid_keys() -> Vec<(String, String)> {
     let mut valid: Vec<(String, String)> =
         ["aliases", "workers"].map(|name| (name.to_owned(), name.to_owned())).into();
     for (table, keys) in KEYS {
@@ -63,8 +68,7 @@ fn nearest(key: &str) -> Option<String> {
         }
     }
     valid.extend(["url", "ranks", "models"].map(|key| (key.to_owned(), format!("workers.{key}"))));
-    let found = likest(&key.replace('_', "-"), valid.iter().map(|(name, _)| name.as_str()))?;
-    valid.iter().find(|(name, _)| name == found).map(|(_, shown)| shown.clone())
+    valid
 }
 
 /// The name most like `word`, if any is like it at all.
@@ -100,7 +104,7 @@ mod tests {
     #[test]
     fn values_of_the_wrong_kind_are_named() {
         let error = format!("{:#}", parse("[server]\nport = \"many\"").unwrap_err());
-        assert!(error.contains("line 2") && error.contains("invalid type"), "{error}");
+        assert!(error.contains("line 2, server.port: invalid type, expected u16"), "{error}");
     }
 
     #[test]
@@ -110,6 +114,12 @@ mod tests {
             "[security]\nadmin-token = \"hush\" x",
             "[events]\nevents-token = [\"hush\"]",
             "[security]\nworker-api-key = \"hush\"\nadmin-tokn = \"x\"",
+            "[security]\nadmin-tokn = \"hush\"",
+            "[securty]\nadmin-token = \"hush\"",
+            "[[workers]]\nurl = \"http://a\"\napi-key = \"hush\"",
+            "[server]\nport = \"hush\"",
+            "[cache]\nbalance = \"hush\"",
+            "[security]\nadmin-token = \"\"\"\nhush = x\nhush",
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains("line ") && !error.contains("hush"), "{text}: {error}");

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use sha2::{Digest, Sha256};
 use warmroute_share::{MeshConfig, MeshPace, MeshTls, RedisConfig, RedisPace, Secret, Versions};
+use warmroute_types::masked;
 use warmroute_wire::WorkerTls;
 
 use super::filled;
@@ -97,7 +98,8 @@ fn redis(options: &Sharing, urls: &[&str], secret: Secret) -> anyhow::Result<Red
         let is_redis = url.starts_with("redis://") || url.starts_with("rediss://");
         anyhow::ensure!(
             is_redis,
-            "share: `{url}` is neither mesh nor redis://HOST:PORT nor rediss://HOST:PORT"
+            "share: `{}` is neither mesh nor redis://HOST:PORT nor rediss://HOST:PORT",
+            masked(url)
         );
         let login = url.split("//").nth(1).and_then(|rest| rest.split_once('@'));
         let shows_password = login.is_some_and(|(login, _)| login.contains(':'));

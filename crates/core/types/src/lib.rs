@@ -9,6 +9,7 @@ mod packed;
 mod router;
 mod time;
 mod url;
+mod valueless;
 mod view;
 mod worker;
 
@@ -17,6 +18,7 @@ pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use packed::Packed;
 pub use router::RouterId;
 pub use time::Micros;
-pub use url::BadUrl;
+pub use url::{BadUrl, masked};
+pub use valueless::valueless;
 pub use view::CacheView;
 pub use worker::{Address, MAX_WORKERS, WorkerId, WorkerState};

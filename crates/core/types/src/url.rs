@@ -6,16 +6,23 @@ use crate::Address;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{url}` is no worker URL: {why}")]
 pub struct BadUrl {
-    /// As it was written.
+    /// As it was written, without what may be secret in it.
     pub url: String,
     /// What is wrong with it.
     pub why: &'static str,
 }
 
+impl BadUrl {
+    /// This URL is one: it ends up in logs and answers, so nothing of it that may be secret is kept.
+    pub fn new(url: &str, why: &'static str) -> BadUrl {
+        BadUrl { url: masked(url), why }
+    }
+}
+
 impl Address {
     /// The workers behind a URL as a person writes it: one for each rank, or the engine as a whole where it has none.
     pub fn parse(url: &str, ranks: Option<u16>) -> Result<Vec<Address>, BadUrl> {
-        let bad = |why| BadUrl { url: url.to_owned(), why };
+        let bad = |why| BadUrl::new(url, why);
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let rest = rest.ok_or_else(|| bad("expected http://HOST:PORT or https://HOST:PORT"))?;
         if rest.contains('@') {
@@ -33,6 +40,20 @@ impl Address {
             return Err(bad("0 ranks are no worker"));
         }
         Ok(Address::ranks(url.trim_end_matches('/'), ranks))
+    }
+}
+
+/// A URL as it may be shown to anybody: without credentials, and without a query, in which some write them too.
+pub fn masked(url: &str) -> String {
+    let scheme = url.find("://").filter(|&at| url[..at].bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    let (scheme, rest) = url.split_at(scheme.map_or(0, |at| at + 3));
+    match (rest.rfind('@'), rest.find(['?', '#'])) {
+        (None, None) => url.to_owned(),
+        (Some(at), None) => format!("{scheme}***{}", &rest[at..]),
+        (None, Some(query)) => format!("{scheme}{}?***", &rest[..query]),
+        (Some(at), Some(query)) if at < query => format!("{scheme}***{}?***", &rest[at..query]),
+        // Who knows where what is secret ends?
+        (Some(_), Some(_)) => format!("{scheme}***"),
     }
 }
 
@@ -85,5 +106,23 @@ mod tests {
             assert!(error.contains(why), "{url}: {error}");
         }
         assert!(Address::parse("http://a", Some(0)).is_err());
+    }
+
+    #[test]
+    fn what_is_secret_in_a_url_is_not_repeated() {
+        for (url, shown) in [
+            ("http://user:hush@h:1", "http://***@h:1"),
+            ("user:hush@h:1", "***@h:1"),
+            ("ftp://hush@h/x", "ftp://***@h/x"),
+            ("http://user:hu@sh@h:1", "http://***@h:1"),
+            ("http://user:hush@h:1/?key=hush", "http://***@h:1/?***"),
+            ("http://h:1/?key=hush", "http://h:1/?***"),
+            ("http://user:hu?sh@h:1", "http://***"),
+            ("user:hush@h://x", "***@h://x"),
+        ] {
+            assert_eq!(masked(url), shown);
+            assert_eq!(Address::parse(url, None).unwrap_err().url, shown);
+        }
+        assert_eq!(masked("http://h:1/base"), "http://h:1/base");
     }
 }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use warmroute_types::Address;
+use warmroute_types::{Address, masked};
 
 use crate::{Listed, Listing, SourceId};
 
@@ -30,7 +30,7 @@ impl FromStr for DnsName {
     type Err = BadDnsName;
 
     fn from_str(text: &str) -> Result<DnsName, BadDnsName> {
-        let bad = || BadDnsName(text.to_owned());
+        let bad = || BadDnsName(masked(text));
         let rest = text.strip_prefix("http://").ok_or_else(bad)?.trim_end_matches('/');
         let (host, port) = rest.rsplit_once(':').ok_or_else(bad)?;
         if host.is_empty() || host.contains(['/', '@', '?']) {
@@ -95,6 +95,8 @@ mod tests {
         for bad in ["engines:8000", "http://engines", "http://:80", "http://a/b:80", "http://a:99999"] {
             assert!(bad.parse::<DnsName>().is_err(), "{bad}");
         }
+        let shown = "http://user:hush@engines:80".parse::<DnsName>().unwrap_err().to_string();
+        assert_eq!(shown, "`http://***@engines:80`: expected http://NAME:PORT");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! A worker as a person writes it down.
 
 use serde::{Deserialize, Serialize};
-use warmroute_types::{Address, BadUrl};
+use warmroute_types::{Address, BadUrl, valueless};
 
 use crate::Listed;
 
@@ -43,15 +43,32 @@ pub enum BadWorkers {
     /// No file, or not for us.
     #[error("cannot read it: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// Not TOML, or not workers.
-    #[error("{0}")]
-    Wrong(#[from] toml::de::Error),
+    /// Not TOML, or not workers. The text is not quoted, because somebody may have written a key there.
+    #[error("line {line}: {message}")]
+    Wrong {
+        /// Where.
+        line: usize,
+        /// What.
+        message: String,
+    },
     /// Nothing in it: most likely it is being written just now.
     #[error("it is empty; write `workers = []` to mean no workers")]
     Empty,
     /// A URL that cannot work.
     #[error(transparent)]
     BadUrl(#[from] BadUrl),
+}
+
+impl BadWorkers {
+    fn wrong(text: &str, error: &toml::de::Error) -> BadWorkers {
+        BadWorkers::Wrong { line: line_of(text, error), message: valueless(error.message()) }
+    }
+}
+
+/// The line of a TOML text, from 1, in which something is wrong.
+pub fn line_of(text: &str, error: &toml::de::Error) -> usize {
+    let at = error.span().map_or(0, |span| span.start);
+    1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
 }
 
 #[derive(Deserialize)]
@@ -81,7 +98,7 @@ pub fn read_workers(text: &str) -> Result<Vec<Listed>, BadWorkers> {
     if text.trim().is_empty() {
         return Err(BadWorkers::Empty);
     }
-    let file: WorkersFile = toml::from_str(text)?;
+    let file: WorkersFile = toml::from_str(text).map_err(|error| BadWorkers::wrong(text, &error))?;
     let listed: Result<Vec<_>, _> = file.workers.iter().map(WorkerEntry::listed).collect();
     Ok(listed?.concat())
 }
@@ -111,5 +128,19 @@ mod tests {
                 "{bad}"
             );
         }
+    }
+
+    #[test]
+    fn errors_quote_no_values() {
+        for text in [
+            "[[workers]]\nurl = \"http://a\"\napi-key = \"hush\"",
+            "[[workers]]\nurl = \"http://a\"\nranks = \"hush\"",
+            "[[workers]]\nurl = \"hush",
+        ] {
+            let error = read_workers(text).unwrap_err().to_string();
+            assert!(error.starts_with("line ") && !error.contains("hush"), "{error}");
+        }
+        let error = read_workers("[[workers]]\nurl = \"http://user:hush@a:1\"").unwrap_err().to_string();
+        assert!(error.contains("http://***@a:1") && !error.contains("hush"), "{error}");
     }
 }

@@ -14,6 +14,6 @@ mod file;
 mod roster;
 
 pub use dns::{BadDnsName, DnsName, watch_dns};
-pub use entry::{BadWorkers, EventsEntry, WorkerEntry, read_workers};
+pub use entry::{BadWorkers, EventsEntry, WorkerEntry, line_of, read_workers};
 pub use file::watch_file;
 pub use roster::{Listed, Listing, Roster, RosterChange, SourceId};

@@ -35,7 +35,7 @@ impl FromStr for Target {
 
     /// Takes apart what [`Address::parse`](warmroute_types::Address::parse) found good.
     fn from_str(url: &str) -> Result<Target, BadUrl> {
-        let bad = |why| BadUrl { url: url.to_owned(), why };
+        let bad = |why| BadUrl::new(url, why);
         let uri: Uri = url.parse().map_err(|_| bad("expected http://HOST:PORT"))?;
         let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
         let (scheme, port) = match uri.scheme_str() {

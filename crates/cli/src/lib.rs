@@ -23,6 +23,7 @@ mod fingerprints;
 pub mod fuzz;
 mod handover;
 mod lab;
+mod leavers;
 mod logging;
 mod notify;
 mod options;

@@ -102,10 +102,14 @@ async fn begin(plan: Plan, origin: Origin) -> anyhow::Result<Service> {
         predecessor
     });
     let service = Service::start(plan, origin, inherited).await?;
-    if let Some(predecessor) = predecessor {
-        service.fit_to_serve().await.context("the gateway that is here goes on")?;
-        service.gateway.inherit_retries(predecessor.retries_left);
-        predecessor.release().await;
+    match predecessor {
+        Some(predecessor) => {
+            service.fit_to_serve().await.context("the gateway that is here goes on")?;
+            service.gateway.inherit_retries(predecessor.retries_left);
+            predecessor.release().await;
+        }
+        // Whoever connects meanwhile waits in the listener's queue, instead of being told that nobody is ready.
+        None => service.hear_workers().await,
     }
     service.open();
     Ok(service)

@@ -24,10 +24,11 @@ use warmroute_types::WorkerState;
 
 use crate::control::{Control, InForce, Origin};
 use crate::handover::{Listeners, Purpose, address_of};
+use crate::leavers::Listings;
 use crate::plan::Plan;
 use crate::precise::Precise;
 use crate::sharing;
-use crate::sources::follow_sources;
+use crate::sources::{Followed, follow_sources};
 use crate::state::{self, Keeper, Kept};
 
 /// How often presumptions whose events must have come are withdrawn.
@@ -40,6 +41,17 @@ const PRUNE_EVERY: Duration = Duration::from_secs(2);
 const ALL_READY_WITHIN: Duration = Duration::from_secs(5);
 const ANY_READY_WITHIN: Duration = Duration::from_secs(30);
 const READY_CHECK_EVERY: Duration = Duration::from_millis(20);
+
+/// Clients of one that takes nobody's place wait so long for the first worker to say how it is.
+const FIRST_WORD_WITHIN: Duration = Duration::from_secs(5);
+
+/// Who is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum OpenTo {
+    Nobody,
+    Operators,
+    All,
+}
 
 /// A gateway that runs. Dropped, everything stops at once.
 pub struct Service {
@@ -57,8 +69,10 @@ pub struct Service {
     pub gateway: Arc<Gateway>,
     /// Its listeners once more, for a successor.
     listeners: Listeners,
-    /// Whether those who connect are accepted.
-    is_open: watch::Sender<bool>,
+    /// Which of those who connect are accepted.
+    is_open: watch::Sender<OpenTo>,
+    /// Whether all sources have said which workers there are.
+    listings: watch::Receiver<Listings>,
     clients: JoinHandle<Drained>,
     clients_drain: Drain,
     operators_drain: Drain,
@@ -103,7 +117,8 @@ impl Service {
             dialer: plan.gateway.dialer,
             acceptors: plan.acceptors.clone(),
         };
-        let control = Arc::new(Control::new(origin, Arc::clone(&gateway), sources, in_force));
+        let Followed { changed, listings } = sources;
+        let control = Arc::new(Control::new(origin, Arc::clone(&gateway), changed, in_force));
         background.spawn(Arc::clone(&control).watch_files());
         let clock = Arc::clone(&gateway);
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
@@ -133,15 +148,15 @@ impl Service {
             }
             sole.push(background.spawn(precise.run()));
         }
-        let is_open = watch::Sender::new(false);
+        let is_open = watch::Sender::new(OpenTo::Nobody);
         let page = page.serve(operators, acceptors.operators, operators_drain.clone());
-        let opened = open(&is_open);
+        let opened = open(&is_open, OpenTo::Operators);
         background.spawn(async move {
             opened.await;
             page.await;
         });
         let serving = serve(Arc::clone(&gateway), clients, acceptors.clients, clients_drain.clone());
-        let opened = open(&is_open);
+        let opened = open(&is_open, OpenTo::All);
         let clients = tokio::spawn(async move {
             opened.await;
             serving.await
@@ -155,6 +170,7 @@ impl Service {
             gateway,
             listeners,
             is_open,
+            listings,
             clients,
             clients_drain,
             operators_drain,
@@ -165,7 +181,25 @@ impl Service {
 
     /// Accepts those who connect.
     pub fn open(&self) {
-        self.is_open.send_replace(true);
+        self.is_open.send_replace(OpenTo::All);
+    }
+
+    /// Accepts operators; returns when it makes no sense to let clients wait any longer: a worker is ready, or all have been asked and
+    /// none is, or it takes too long.
+    pub async fn hear_workers(&self) {
+        self.is_open.send_replace(OpenTo::Operators);
+        let since = Instant::now();
+        while since.elapsed() < FIRST_WORD_WITHIN && self.is_undecided() {
+            sleep(READY_CHECK_EVERY).await;
+        }
+    }
+
+    /// Nobody is ready, and somebody who may be has not been asked yet.
+    fn is_undecided(&self) -> bool {
+        let workers = self.router.workers();
+        let is_awaited = *self.listings.borrow() == Listings::Awaited;
+        let is_ready = workers.iter().any(|view| view.desk.state.takes_requests());
+        !is_ready && (is_awaited || workers.iter().any(|view| view.is_untried))
     }
 
     /// Returns when it can serve: all workers are ready, or after a while at least one.
@@ -237,11 +271,11 @@ async fn listen(
     Ok(TcpListener::from_std(listener)?)
 }
 
-/// Returns when the service is opened.
-fn open(is_open: &watch::Sender<bool>) -> impl Future<Output = ()> + Send + use<> {
+/// Returns when the service is opened to them.
+fn open(is_open: &watch::Sender<OpenTo>, to: OpenTo) -> impl Future<Output = ()> + Send + use<> {
     let mut is_open = is_open.subscribe();
     async move {
-        if is_open.wait_for(|&open| open).await.is_err() {
+        if is_open.wait_for(|&open| open >= to).await.is_err() {
             // It ended before it was opened.
             std::future::pending().await
         }

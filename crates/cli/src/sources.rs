@@ -1,22 +1,28 @@
 //! Where workers come from, while the gateway runs: the written list, a watched file, DNS names.
 //!
 //! Whatever the sources find goes to the router. An operator may name other sources; those that stay are asked anew, and
-//! workers that no source lists any more drain.
+//! workers that no source lists any more drain, as soon as they can be spared.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use warmroute_discovery::{Listing, Roster, RosterChange, SourceId, watch_dns, watch_file};
+use warmroute_discovery::{Listed, Listing, Roster, RosterChange, SourceId, watch_dns, watch_file};
 use warmroute_fleet::Models;
 use warmroute_policy::Standard;
 use warmroute_router::{Change, Router};
 
+use crate::leavers::{Leavers, Listings};
 use crate::plan::Sources;
 use crate::precise::Configured;
 
 const LIST: SourceId = SourceId(0);
 const FILE: SourceId = SourceId(1);
+
+/// How often it is looked whether those that go can be spared.
+const SPARE_EVERY: Duration = Duration::from_millis(50);
 
 /// The DNS names come last, because there may be any number.
 fn name(i: usize) -> SourceId {
@@ -30,29 +36,51 @@ struct Desk {
     roster: Roster,
     heard: mpsc::Receiver<Listing>,
     names: usize,
+    /// Those that have not said anything yet.
+    awaited: BTreeSet<SourceId>,
+    listings: watch::Sender<Listings>,
+    leavers: Leavers,
     /// Those that watch; ended with the desk.
     watchers: JoinSet<()>,
 }
 
-/// Follows the sources; others are followed when they are sent.
+/// Sources that are followed.
+pub struct Followed {
+    /// Others are followed when they are sent here.
+    pub changed: mpsc::UnboundedSender<Sources>,
+    /// Whether all have said whom they list.
+    pub listings: watch::Receiver<Listings>,
+}
+
+/// Follows the sources.
 pub fn follow_sources(
     sources: Sources,
     router: Arc<Router<Standard>>,
     configured: Configured,
     background: &mut JoinSet<()>,
-) -> mpsc::UnboundedSender<Sources> {
+) -> Followed {
     if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
         tracing::warn!(
             "there are no workers, and nowhere to find any: give --worker-urls, a file or a DNS name"
         );
     }
     let (sender, changed) = mpsc::unbounded_channel();
-    let (roster, heard, watchers) = (Roster::default(), mpsc::channel(1).1, JoinSet::new());
-    let mut desk = Desk { router, configured, roster, heard, names: 0, watchers };
+    let (listings, all_heard) = watch::channel(Listings::Complete);
+    let mut desk = Desk {
+        router,
+        configured,
+        roster: Roster::default(),
+        heard: mpsc::channel(1).1,
+        names: 0,
+        awaited: BTreeSet::new(),
+        listings,
+        leavers: Leavers::default(),
+        watchers: JoinSet::new(),
+    };
     // The written list counts before anything else is heard, so that a request right after the start finds it.
     desk.begin(sources);
     background.spawn(desk.run(changed));
-    sender
+    Followed { changed: sender, listings: all_heard }
 }
 
 impl Desk {
@@ -61,8 +89,10 @@ impl Desk {
             tokio::select! {
                 Some(sources) = changed.recv() => self.begin(sources),
                 Some(listing) = self.heard.recv() => self.take(listing),
+                () = tokio::time::sleep(SPARE_EVERY), if !self.leavers.is_empty() => {}
                 else => return,
             }
+            self.let_go();
         }
     }
 
@@ -71,42 +101,69 @@ impl Desk {
         let (listings, heard) = mpsc::channel(16);
         // What the old watchers have not said yet is not heard any more.
         self.heard = heard;
+        self.awaited.clear();
         self.take(Listing { source: LIST, workers: sources.listed });
         match sources.file {
-            Some(file) => _ = self.watchers.spawn(watch_file(file, FILE, listings.clone())),
+            Some(file) => {
+                self.awaited.insert(FILE);
+                self.watchers.spawn(watch_file(file, FILE, listings.clone()));
+            }
             None => self.take(Listing { source: FILE, workers: Vec::new() }),
         }
         let gone = sources.dns.len()..self.names;
         self.names = sources.dns.len();
         gone.for_each(|i| self.take(Listing { source: name(i), workers: Vec::new() }));
+        self.awaited.extend((0..self.names).map(name));
         for (i, host) in sources.dns.into_iter().enumerate() {
             self.watchers.spawn(watch_dns(host, sources.dns_refresh, name(i), listings.clone()));
         }
+        self.listings.send_replace(self.listings());
     }
 
     fn take(&mut self, listing: Listing) {
+        self.awaited.remove(&listing.source);
         for change in self.roster.update(listing) {
-            apply(&self.router, &self.configured, change);
+            match change {
+                RosterChange::Joined(listed) => {
+                    self.leavers.call_back(&listed.address);
+                    self.join(listed);
+                }
+                RosterChange::Left(address) => {
+                    tracing::info!(worker = %address, "worker no longer listed");
+                    self.leavers.add(address, Instant::now());
+                }
+            }
+        }
+        self.listings.send_replace(self.listings());
+    }
+
+    fn listings(&self) -> Listings {
+        if self.awaited.is_empty() { Listings::Complete } else { Listings::Awaited }
+    }
+
+    fn join(&self, listed: Listed) {
+        tracing::info!(worker = %listed.address, "worker listed");
+        if let Some(events) = listed.kv_events {
+            self.configured.write().insert(listed.address.url.clone(), events);
+        }
+        let models = listed.models.map_or(Models::Unknown, |names| Models::named(&names));
+        self.apply(Change::Join { address: listed.address, models });
+    }
+
+    /// Lets those drain that can be spared.
+    fn let_go(&mut self) {
+        if self.leavers.is_empty() {
+            return;
+        }
+        for address in self.leavers.let_go(&self.router.workers(), self.listings(), Instant::now()) {
+            tracing::info!(worker = %address, "worker can be spared: draining");
+            self.apply(Change::Leave { address });
         }
     }
-}
 
-fn apply(router: &Router<Standard>, configured: &Configured, change: RosterChange) {
-    let change = match change {
-        RosterChange::Joined(listed) => {
-            tracing::info!(worker = %listed.address, "worker listed");
-            if let Some(events) = listed.kv_events {
-                configured.write().insert(listed.address.url.clone(), events);
-            }
-            let models = listed.models.map_or(Models::Unknown, |names| Models::named(&names));
-            Change::Join { address: listed.address, models }
+    fn apply(&self, change: Change) {
+        if let Err(full) = self.router.apply(change) {
+            tracing::error!(%full, "worker ignored");
         }
-        RosterChange::Left(address) => {
-            tracing::info!(worker = %address, "worker no longer listed: draining");
-            Change::Leave { address }
-        }
-    };
-    if let Err(full) = router.apply(change) {
-        tracing::error!(%full, "worker ignored");
     }
 }

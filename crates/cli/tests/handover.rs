@@ -8,72 +8,18 @@ mod world;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use world::client::{Call, authority, chat, chat_stream, get, post};
 use world::eventually;
 use world::gate::Gate;
 use world::kept::Kept;
+use world::load::Load;
 use world::process::{Gateway, Process, engine};
 use world::scrap::Scrap;
 use world::script::Scripted;
 
 const MODEL: &str = "llama-3.1-8b";
 const CHATS: &str = "/v1/chat/completions";
-
-/// Clients that ask one thing after another on connections that they keep, streams and documents.
-struct Load {
-    is_over: Arc<AtomicBool>,
-    asked: Arc<AtomicU64>,
-    clients: Vec<std::thread::JoinHandle<Vec<String>>>,
-}
-
-impl Load {
-    fn start(url: &str, clients: usize) -> Load {
-        let (is_over, asked): (Arc<AtomicBool>, Arc<AtomicU64>) = Default::default();
-        let client = |number: usize| {
-            let (mut kept, is_over, asked) = (Kept::new(url), Arc::clone(&is_over), Arc::clone(&asked));
-            std::thread::spawn(move || {
-                let mut failed = Vec::new();
-                while !is_over.load(Relaxed) {
-                    failed.extend(ask(&mut kept, number));
-                    asked.fetch_add(1, Relaxed);
-                }
-                failed
-            })
-        };
-        Load { clients: (0..clients).map(client).collect(), is_over, asked }
-    }
-
-    fn wait_for_more(&self, requests: u64) {
-        let before = self.asked.load(Relaxed);
-        eventually("clients go on", || (self.asked.load(Relaxed) >= before + requests).then_some(()));
-    }
-
-    /// How many were asked, and what failed.
-    fn stop(self) -> (u64, Vec<String>) {
-        self.is_over.store(true, Relaxed);
-        let failed = self.clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
-        (self.asked.load(Relaxed), failed)
-    }
-}
-
-/// What went wrong, if anything.
-fn ask(kept: &mut Kept, number: usize) -> Option<String> {
-    let is_stream = number.is_multiple_of(2);
-    let body = if is_stream { chat_stream(MODEL, 20) } else { chat(MODEL) };
-    match kept.post(CHATS, &body) {
-        Ok(answer) if answer.status != 200 => Some(format!("{answer:?}")),
-        Ok(answer) if is_stream && !answer.body.ends_with("data: [DONE]\n\n") => Some(format!("{answer:?}")),
-        Ok(_) => None,
-        Err(error) => {
-            let failed = format!("connection {}: {error}", kept.connected);
-            *kept = Kept::new(kept.url());
-            Some(failed)
-        }
-    }
-}
 
 #[test]
 fn processes_take_each_others_place_under_load_and_no_request_fails() {
@@ -281,7 +227,7 @@ fn systemd_opens_the_listeners_and_a_restart_refuses_nobody() {
     gateway.process.signal("-TERM");
     assert!(gateway.process.wait().success());
     // Nobody is there; the socket is, and whoever connects waits.
-    let waiting = Call::send(&clients, "GET", "/v1/models", &[], b"");
+    let waiting = Call::send(&clients, "POST", CHATS, &[], chat(MODEL).as_bytes());
     let _gateway = Gateway { process: start() };
     assert_eq!(waiting.finish().status, 200);
 }

@@ -310,3 +310,21 @@ fn an_engine_that_is_told_to_die_ends_with_an_error() {
     let _ = std::panic::catch_unwind(|| post(&url, "/fault", r#"{"kind":"die"}"#));
     assert!(!engine.wait().success());
 }
+
+#[test]
+fn whoever_asks_right_after_the_start_is_served() {
+    let engine = engine(&[]);
+    for _ in 0..5 {
+        let gateway = Gateway::start(&[engine.url()], &[]);
+        assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
+    }
+}
+
+/// Nobody is waited for who has been asked and is not there.
+#[test]
+fn one_whose_workers_are_all_away_opens_and_says_so() {
+    let gateway = Gateway::start(&["http://127.0.0.1:1"], &[]);
+    assert_eq!(get(gateway.admin(), "/readyz").status, 503);
+    let answer = post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
+    assert!(answer.status == 503 && answer.text().contains("no_worker_ready"), "{}", answer.text());
+}

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use world::client::{Call, Response, chat, chat_stream, get, post};
 use world::eventually;
 use world::gate::Gate;
-use world::process::{Gateway, engine};
+use world::load::Load;
+use world::process::{Gateway, Process, engine};
 use world::scrap::Scrap;
 use world::script::Scripted;
 
@@ -266,4 +267,50 @@ fn a_limit_that_is_lifted_lets_those_in_who_wait() {
     engine.wait_for_asked(10);
     gate.open();
     assert!(calls.into_iter().all(|call| call.finish().status == 200));
+}
+
+/// Those that come have to be asked how they are first; until then, those that go are needed.
+#[test]
+fn all_workers_are_replaced_under_load_and_no_request_fails() {
+    let scrap = Scrap::new("reload-all");
+    let file = scrap.file("config.toml");
+    let engines = [engine(&[]), engine(&[]), engine(&[]), engine(&[])];
+    let pairs = [[engines[0].url(), engines[1].url()], [engines[2].url(), engines[3].url()]];
+    let write = |pair: usize| {
+        let entries = pairs[pair].map(|url| format!("[[workers]]\nurl = \"{url}\"\n"));
+        std::fs::write(&file, entries.concat()).unwrap();
+    };
+    write(0);
+    let gateway = Gateway::start(&[], &["--config", &file]);
+    gateway.wait_for_ready(2);
+    let load = Load::start(gateway.url(), 8);
+    for pair in [1, 0, 1, 0] {
+        load.wait_for_more(50);
+        write(pair);
+        gateway.process.signal("-HUP");
+        eventually("the others have taken over", || {
+            let workers = gateway.workers();
+            let has = |url: &str| workers.iter().any(|worker| worker["url"] == url);
+            (workers.len() == 2 && pairs[pair].into_iter().all(has)).then_some(())
+        });
+    }
+    let (asked, failed) = load.stop();
+    println!("{asked} requests, all workers replaced 4 times, {} failed", failed.len());
+    assert!(failed.is_empty(), "{} of {asked} failed: {failed:#?}", failed.len());
+}
+
+#[test]
+fn other_keys_in_the_same_file_are_named_in_the_log_and_not_told() {
+    let scrap = Scrap::new("reload-keys");
+    let (keys, log) = (scrap.file("keys"), scrap.file("log"));
+    std::fs::write(&keys, "sk-one\n").unwrap();
+    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--api-keys-file", &keys];
+    let file = std::fs::File::create(&log).unwrap();
+    let _gateway = Process::start_with_log(&args, &[], file.into());
+    std::fs::write(&keys, "sk-two\n").unwrap();
+    let log = eventually("it is logged what changed", || {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.contains("what is in security.api-keys-file").then_some(log)
+    });
+    assert!(!log.contains("sk-one") && !log.contains("sk-two"), "{log}");
 }

@@ -9,6 +9,7 @@
 pub mod client;
 pub mod gate;
 pub mod kept;
+pub mod load;
 pub mod process;
 pub mod scrap;
 pub mod script;

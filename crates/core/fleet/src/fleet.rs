@@ -448,6 +448,7 @@ impl Seat {
             worker: Arc::clone(&self.worker),
             models: self.models.clone(),
             desk: desks[self.worker.id.index()].view(),
+            is_untried: self.health.is_untried(),
             breaker: *self.health.breaker(),
             ejections: outliers.ejections(self.worker.id),
             prefix_cache: self.prefix_cache,

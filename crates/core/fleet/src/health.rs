@@ -52,8 +52,10 @@ pub struct Health {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Stage {
-    /// It has never said that it is well.
+    /// Nobody has tried to reach it yet.
     #[default]
+    Untried,
+    /// It has never said that it is well.
     Starting,
     Serving,
     /// It leaves, however well it is.
@@ -64,7 +66,7 @@ impl Health {
     /// The state now.
     pub fn state(&self) -> WorkerState {
         match (self.stage, self.breaker.position()) {
-            (Stage::Starting, _) => WorkerState::Starting,
+            (Stage::Untried | Stage::Starting, _) => WorkerState::Starting,
             (Stage::Draining, _) => WorkerState::Draining,
             (Stage::Serving, Position::Closed) => WorkerState::Ready,
             (Stage::Serving, Position::Open(_)) => WorkerState::Unhealthy,
@@ -77,6 +79,11 @@ impl Health {
         &self.breaker
     }
 
+    /// Whether nobody has tried to reach it yet: how it is will be known in a moment.
+    pub fn is_untried(&self) -> bool {
+        self.stage == Stage::Untried
+    }
+
     /// Whether nobody reaches it.
     pub fn is_unreachable(&self) -> bool {
         self.breaker.position() == Position::Open(Open::Unreachable)
@@ -85,9 +92,9 @@ impl Health {
     /// Somebody tried to reach it.
     pub fn probed(&mut self, result: ProbeResult, config: HealthConfig, now: Micros) {
         match (self.stage, result) {
-            (Stage::Starting, ProbeResult::Answered) => self.stage = Stage::Serving,
+            (Stage::Untried | Stage::Starting, ProbeResult::Answered) => self.stage = Stage::Serving,
             // Never well, so still starting.
-            (Stage::Starting, ProbeResult::Failed) => {}
+            (Stage::Untried | Stage::Starting, ProbeResult::Failed) => self.stage = Stage::Starting,
             (_, ProbeResult::Answered) => self.breaker.reached(now),
             (_, ProbeResult::Failed) => self.breaker.unreached(config.failures_max),
         }
@@ -141,6 +148,14 @@ mod tests {
         (0..3).for_each(|_| away.probed(Failed, HealthConfig::default(), Micros::ZERO));
         assert!(away.is_unreachable());
         assert_eq!(after(&[Answered, Failed, Failed, Failed, Answered]), Ready);
+    }
+
+    #[test]
+    fn one_is_untried_until_the_first_probe() {
+        let mut health = Health::default();
+        assert!(health.is_untried());
+        health.probed(Failed, HealthConfig::default(), Micros::ZERO);
+        assert!(!health.is_untried());
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub struct WorkerView {
     pub models: Models,
     /// How it is and what it has to do.
     pub desk: DeskView,
+    /// Whether nobody has tried to reach it yet.
+    pub is_untried: bool,
     /// Whether requests reach it.
     pub breaker: Breaker,
     /// How often it was left alone because its first tokens came far later than predicted.

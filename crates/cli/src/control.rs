@@ -13,11 +13,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use warmroute_gateway::{Configuration, Gateway, Reload, Token};
+use warmroute_types::valueless;
 use warmroute_wire::Dialer;
 
 use crate::difference::{differences, is_fixed};
@@ -68,7 +69,9 @@ struct State {
     said: Said,
     options: Options,
     admin_token: Option<Token>,
-    /// What the files were like before they were last read.
+    /// What the files were like when what is in force was read.
+    in_force: Fingerprints,
+    /// What they were like before they were last read.
     seen: Fingerprints,
     /// What they were like at the last look: one that is being written is left alone until it is the same twice.
     last_look: Fingerprints,
@@ -78,8 +81,21 @@ struct State {
 #[derive(Clone)]
 enum Said {
     File,
-    Put(Box<Options>),
+    Put(Box<Put>),
 }
+
+/// A configuration as it was sent.
+#[derive(Clone)]
+pub struct Put {
+    /// What it says.
+    pub options: Options,
+    /// Whether it says anything about workers: that there are none, for example.
+    pub says_workers: bool,
+}
+
+/// What [`Configuration::replace`] does, in its answer.
+const REPLACES: &str = "the whole configuration file: what the body does not name is as the flags say, or the default; secrets, \
+                        files of secrets and what only a restart can change stay";
 
 impl Control {
     /// In force is what this plan says.
@@ -90,8 +106,9 @@ impl Control {
         in_force: InForce,
     ) -> Control {
         let InForce { options, admin_token, dialer, acceptors } = in_force;
-        let (seen, last_look) = (origin.seen.clone(), origin.seen.clone());
-        let state = Mutex::new(State { said: Said::File, options, admin_token, seen, last_look });
+        let (in_force, seen, last_look) = (origin.seen.clone(), origin.seen.clone(), origin.seen.clone());
+        let said = Said::File;
+        let state = Mutex::new(State { said, options, admin_token, in_force, seen, last_look });
         Control { origin, gateway, dialer, acceptors, sources, turn: Mutex::default(), state }
     }
 
@@ -163,13 +180,15 @@ impl Control {
     fn layers(&self, said: &Said) -> anyhow::Result<Options> {
         let flags = self.origin.flags.clone();
         match (said, &self.origin.file) {
-            (Said::Put(options), _) => {
+            (Said::Put(put), _) => {
                 let in_force = self.state.lock().options.clone();
-                let mut options = (**options).clone();
-                // Secrets are not shown, so what is put cannot be expected to repeat them: leaving them out must not open a door.
-                options.security = options.security.over(in_force.security);
-                options.events = options.events.over(in_force.events);
-                Ok(options.over(flags))
+                let options = over_what_stays(put.options.clone(), in_force.clone()).over(flags);
+                anyhow::ensure!(
+                    put.says_workers || has_workers(&options) || !has_workers(&in_force),
+                    "it names no workers, and a configuration that is put replaces the whole file, so all would go: name those that \
+                     stay, or write `workers = []`"
+                );
+                Ok(options)
             }
             (Said::File, Some(file)) => {
                 let options = read_file(file)?;
@@ -185,7 +204,7 @@ impl Control {
     fn put_in_force(&self, options: Options, seen: Fingerprints) -> anyhow::Result<Vec<String>> {
         let seen = seen.and_named_by(&options);
         let plan = Plan::new(options)?;
-        let changed = differences(&self.state.lock().options, &plan.options)?;
+        let mut changed = differences(&self.state.lock().options, &plan.options)?;
         let fixed: Vec<&str> = changed.iter().map(String::as_str).filter(|key| is_fixed(key)).collect();
         anyhow::ensure!(
             fixed.is_empty(),
@@ -206,7 +225,10 @@ impl Control {
             self.sources.send(plan.sources).context("nobody looks for workers any more")?;
         }
         let mut state = self.state.lock();
+        let rotated = seen.rotated_since(&state.in_force, &plan.options);
+        changed.extend(rotated.map(|key| format!("what is in security.{key}")));
         state.last_look = seen.clone();
+        state.in_force = seen.clone();
         state.seen = seen;
         state.options = plan.options;
         state.admin_token = plan.admin_token;
@@ -226,20 +248,56 @@ impl Configuration for Control {
     fn replace(&self, content_type: &str, body: &[u8]) -> Result<Value, String> {
         let _turn = self.turn.lock();
         let changed = match read(content_type, body) {
-            Ok(options) => self.reload(Said::Put(Box::new(options))),
+            Ok(put) => self.reload(Said::Put(Box::new(put))),
             Err(why) => self.tell(Err(why)),
         };
         let changed = changed.map_err(|why| format!("{why:#}"))?;
-        Ok(json!({"changed": changed, "config": self.in_force()}))
+        Ok(json!({"replaces": REPLACES, "changed": changed, "config": self.in_force()}))
     }
 }
 
+/// What is put cannot be expected to repeat what cannot change, nor secrets, which are not shown: leaving them out must not open a door.
+fn over_what_stays(mut put: Options, in_force: Options) -> Options {
+    put.server = put.server.over(in_force.server);
+    put.events = put.events.over(in_force.events);
+    put.security = put.security.over(in_force.security);
+    put.health = put.health.over(in_force.health);
+    put.recording = put.recording.over(in_force.recording);
+    put.sharing = put.sharing.over(in_force.sharing);
+    let (cache, stays) = (&mut put.cache, in_force.cache);
+    cache.max_tree_size = cache.max_tree_size.or(stays.max_tree_size);
+    cache.block_hash = cache.block_hash.take().or(stays.block_hash);
+    cache.eviction_interval_secs = cache.eviction_interval_secs.or(stays.eviction_interval_secs);
+    cache.presumed_ttl_secs = cache.presumed_ttl_secs.or(stays.presumed_ttl_secs);
+    cache.worker_kv_tokens = cache.worker_kv_tokens.or(stays.worker_kv_tokens);
+    put
+}
+
+/// Whether these lead to any worker.
+fn has_workers(options: &Options) -> bool {
+    let discovery = &options.discovery;
+    let lists = [&discovery.worker_urls, &discovery.worker_dns];
+    let is_listed = lists.into_iter().flatten().any(|list| !list.is_empty());
+    is_listed || discovery.worker_file.is_some() || !options.workers.is_empty()
+}
+
 /// A configuration as it is sent: JSON as `GET /config` shows it, or TOML as in the file.
-pub fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Options> {
+pub fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Put> {
     let text = std::str::from_utf8(body).context("it is not UTF-8")?;
     anyhow::ensure!(!text.trim().is_empty(), "it is empty");
     match content_type.contains("json") {
-        true => serde_json::from_str(text).context("it is no configuration"),
-        false => parse(text),
+        true => {
+            let bad = |error: serde_json::Error| {
+                anyhow!("it is no configuration: {}", valueless(&error.to_string()))
+            };
+            let tables: Map<String, Value> = serde_json::from_str(text).map_err(bad)?;
+            let options = serde_json::from_str(text).map_err(bad)?;
+            Ok(Put { options, says_workers: tables.contains_key("workers") })
+        }
+        false => {
+            let options = parse(text)?;
+            let tables = text.parse::<toml::Table>().unwrap_or_default();
+            Ok(Put { options, says_workers: tables.contains_key("workers") })
+        }
     }
 }

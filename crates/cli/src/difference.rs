@@ -25,7 +25,7 @@ pub fn is_fixed(key: &str) -> bool {
     FIXED.iter().any(|fixed| key == *fixed || (fixed.ends_with('.') && key.starts_with(fixed)))
 }
 
-/// The keys whose values differ, as `table.key`. Secrets are not told, and not compared but one: the others may change.
+/// The keys whose values differ, as `table.key`. What they are is not told: some are secret.
 pub fn differences(before: &Options, after: &Options) -> anyhow::Result<Vec<String>> {
     let (before_json, after_json) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
     let (empty, mut changed) = (Map::new(), Vec::new());
@@ -43,9 +43,14 @@ pub fn differences(before: &Options, after: &Options) -> anyhow::Result<Vec<Stri
             _ => {}
         }
     }
-    if before.events.events_token != after.events.events_token {
-        changed.push("events.events-token".to_owned());
-    }
+    // Secrets are in no JSON.
+    let (old, new) = (&before.security, &after.security);
+    let secrets = [
+        ("events.events-token", before.events.events_token != after.events.events_token),
+        ("security.admin-token", old.admin_token != new.admin_token),
+        ("security.worker-api-key", old.worker_api_key != new.worker_api_key),
+    ];
+    changed.extend(secrets.into_iter().filter(|(_, differ)| *differ).map(|(key, _)| key.to_owned()));
     Ok(changed)
 }
 
@@ -65,6 +70,13 @@ mod tests {
         let changed = differences(&before, &after).unwrap();
         assert_eq!(changed, ["aliases.a", "routing.policy", "routing.shadow", "workers"]);
         assert_eq!(differences(&after, &after).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn another_secret_is_named_and_not_told() {
+        let before = options("[security]\nadmin-token = \"a\"\nworker-api-key = \"k\"");
+        let after = options("[security]\nadmin-token = \"b\"\nworker-api-key = \"k\"");
+        assert_eq!(differences(&before, &after).unwrap(), ["security.admin-token"]);
     }
 
     #[test]

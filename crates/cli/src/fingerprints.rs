@@ -21,7 +21,7 @@ impl Fingerprints {
 
     /// And of the files that these options name, of which a plan is to be made after this.
     pub fn and_named_by(mut self, options: &Options) -> Fingerprints {
-        self.0.extend(named_by(options).map(|file| look(file)));
+        self.0.extend(named_by(options).map(|(_, file)| look(file)));
         self
     }
 
@@ -29,25 +29,36 @@ impl Fingerprints {
     pub fn differ_at(&self, file: &Path, before: &Fingerprints) -> bool {
         self.0.get(file) != before.0.get(file)
     }
+
+    /// The keys of these options that name a file as before, in which something else is now.
+    pub fn rotated_since(
+        &self,
+        before: &Fingerprints,
+        options: &Options,
+    ) -> impl Iterator<Item = &'static str> {
+        let is_rotated = |file: &PathBuf| before.0.contains_key(file) && self.differ_at(file, before);
+        let rotated = named_by(options).filter(|(_, file)| is_rotated(file));
+        rotated.map(|(key, _)| key).collect::<Vec<_>>().into_iter()
+    }
 }
 
-fn named_by(options: &Options) -> impl Iterator<Item = &PathBuf> {
+fn named_by(options: &Options) -> impl Iterator<Item = (&'static str, &PathBuf)> {
     let security = &options.security;
     let named = [
-        &security.api_keys_file,
-        &security.admin_token_file,
-        &security.worker_api_key_file,
-        &security.tls_cert,
-        &security.tls_key,
-        &security.tls_client_ca,
-        &security.admin_tls_cert,
-        &security.admin_tls_key,
-        &security.admin_tls_client_ca,
-        &security.worker_tls_ca,
-        &security.worker_tls_cert,
-        &security.worker_tls_key,
+        ("api-keys-file", &security.api_keys_file),
+        ("admin-token-file", &security.admin_token_file),
+        ("worker-api-key-file", &security.worker_api_key_file),
+        ("tls-cert", &security.tls_cert),
+        ("tls-key", &security.tls_key),
+        ("tls-client-ca", &security.tls_client_ca),
+        ("admin-tls-cert", &security.admin_tls_cert),
+        ("admin-tls-key", &security.admin_tls_key),
+        ("admin-tls-client-ca", &security.admin_tls_client_ca),
+        ("worker-tls-ca", &security.worker_tls_ca),
+        ("worker-tls-cert", &security.worker_tls_cert),
+        ("worker-tls-key", &security.worker_tls_key),
     ];
-    named.into_iter().flatten()
+    named.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?)))
 }
 
 fn look(file: &Path) -> (PathBuf, Option<u64>) {

@@ -10,7 +10,7 @@ use crate::plan::Plan;
 pub fn config(input: &[u8]) {
     for content_type in ["application/toml", "application/json"] {
         match read(content_type, input) {
-            Ok(options) => options_are_planned_or_refused(without_files(options)),
+            Ok(put) => options_are_planned_or_refused(without_files(put.options)),
             Err(why) => assert!(!format!("{why:#}").trim().is_empty()),
         }
     }
@@ -78,7 +78,7 @@ fn times_can_be_added_up(plan: &Plan) {
 /// What `GET /config` shows is a configuration, and the same one.
 fn what_is_in_force_can_be_put_again(plan: &Plan) -> String {
     let shown = serde_json::to_string(&plan.options).expect("options can be written");
-    let again = read("application/json", shown.as_bytes()).expect("what is shown can be put");
+    let again = read("application/json", shown.as_bytes()).expect("what is shown can be put").options;
     let again = Plan::new(again).unwrap_or_else(|why| panic!("{why:#}: {shown}"));
     assert_eq!(serde_json::to_string(&again.options).expect("they still can"), shown);
     shown

@@ -116,6 +116,29 @@ fn a_configuration_that_is_put_is_in_force_as_a_whole_or_not_at_all() {
     assert_eq!([0; 3].map(|_| served_by(&gateway).0), [200, 200, 429]);
 }
 
+/// What is put replaces the file, and nobody loses his workers or is refused for what he did not say.
+#[test]
+fn a_small_configuration_that_is_put_keeps_what_cannot_change_and_drops_no_fleet_by_silence() {
+    let scrap = Scrap::new("reload-put");
+    let file = scrap.file("config.toml");
+    let engine = engine(&[]);
+    let worker = format!("[[workers]]\nurl = \"{}\"\n", engine.url());
+    let fixed = "[server]\ndrain-timeout-secs = 7\n[health]\nload-interval-ms = 900\n[cache]\nmax-tree-size = 100000\n";
+    std::fs::write(&file, format!("{fixed}{worker}")).unwrap();
+    let gateway = Gateway::start(&[], &["--config", &file]);
+
+    let policy = "[routing]\npolicy = \"random\"\n";
+    let answer = put(&gateway, policy);
+    assert!(answer.status == 400 && answer.text().contains("workers = []"), "{}", answer.text());
+    let answer = put(&gateway, &format!("{policy}{worker}"));
+    assert_eq!(answer.json()["changed"], json!(["routing.policy"]), "{}", answer.text());
+    assert!(answer.json()["replaces"].as_str().unwrap().contains("whole configuration file"));
+    assert_eq!(served_by(&gateway), (200, Some("random".to_owned())));
+    let answer = put(&gateway, &format!("workers = []\n{policy}"));
+    assert_eq!(answer.json()["changed"], json!(["workers"]), "{}", answer.text());
+    eventually("they are gone", || gateway.workers().is_empty().then_some(()));
+}
+
 /// Secrets are not shown, so they are missing from what is shown and put again: that must not open anything.
 #[test]
 fn what_is_put_without_its_secrets_opens_no_door() {

@@ -2,17 +2,20 @@
 
 use crate::args::CheckArgs;
 use crate::options::{check_environment, read_file};
+use crate::places::check_places;
 use crate::plan::Plan;
 
 /// Prints the effective configuration, or fails with what is wrong.
 pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     check_environment()?;
     let plan = Plan::new(args.options.clone().over(read_file(&args.config)?))?;
+    check_places(&plan)?;
     if let Some(precise) = &plan.precise {
         precise.paths.check()?;
     }
     println!("# {} is good: this would be in force", args.config.display());
     print!("{}", toml::to_string(&plan.options)?);
+    println!("{}", secrets(&plan));
     let sources = &plan.sources;
     if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
         eprintln!(
@@ -20,4 +23,16 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// What is not shown, and whether it is there.
+fn secrets(plan: &Plan) -> String {
+    let is_set = |is_set: bool| if is_set { "set" } else { "not set" };
+    format!(
+        "# not shown: admin token {}, events token {}, workers' API key {}; clients' keys {}",
+        is_set(plan.admin_token.is_some()),
+        is_set(plan.events_token.is_some()),
+        is_set(plan.gateway.dialer.authorization().is_some()),
+        is_set(plan.keys.is_some()),
+    )
 }

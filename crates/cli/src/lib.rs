@@ -27,6 +27,7 @@ mod leavers;
 mod logging;
 mod notify;
 mod options;
+mod places;
 mod plan;
 mod precise;
 mod security;

@@ -428,7 +428,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let listed = entries.iter().map(WorkerEntry::listed).collect::<Result<Vec<_>, _>>()?;
     events::check(&entries, options.events.kv_events_bind.as_deref())?;
     let events_token = options.events.events_token.as_ref();
-    anyhow::ensure!(events_token.is_none_or(|token| !token.reveal().is_empty()), "events-token is empty");
+    events_token.map_or(Ok(()), |token| security::check_secret(token.reveal())).context("events-token")?;
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
     Ok(Sources {
         listed: listed.concat(),
@@ -525,10 +525,12 @@ mod tests {
                  kv-events = { endpoint = \"tcp://*:5557\", replay = \"tcp://*:5558\" }",
                 "tcp://a:5558 is taken already",
             ),
-            ("[events]\nevents-token = \"\"", "events-token is empty"),
+            ("[events]\nevents-token = \"\"", "events-token: it is empty"),
             ("[security]\nadmin-token = \"\"", "admin-token: it is empty"),
             ("[security]\nadmin-token = \"a\"\nadmin-token-file = \"b\"", "a file for it too"),
-            ("[security]\nworker-api-key = \"a\\nb\"", "odd characters"),
+            ("[security]\nworker-api-key = \"a\\nb\"", "worker-api-key: it has control characters"),
+            ("[security]\nadmin-token = \"a\\u0000b\"", "admin-token: it has control characters"),
+            ("[events]\nevents-token = \"a\\tb\"", "events-token: it has control characters"),
             ("[security]\napi-keys-file = \"/nowhere\"", "cannot read /nowhere"),
             ("[security]\ntls-cert = \"/nowhere\"", "tls: a certificate needs its key"),
             ("[security]\nadmin-tls-client-ca = \"/nowhere\"", "admin-tls: authorities for clients"),
@@ -536,6 +538,8 @@ mod tests {
             ("[security]\nworker-tls-ca = \"/nowhere\"", "worker-tls: cannot read /nowhere"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
             ("[sharing]\nshare = [\"mesh\"]", "share-secret-file"),
+            ("[sharing]\nshare-secret-file = \"/nowhere\"", "share-secret-file means nothing without share"),
+            ("[sharing]\nmesh-peers = [\"a:1\"]", "mesh-peers means nothing without share"),
             ("[sharing]\nshare = [\"mesh\"]\nshare-secret-file = \"/nowhere\"", "cannot read /nowhere"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();

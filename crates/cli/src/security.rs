@@ -41,8 +41,15 @@ fn secret(given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Opti
         (None, Some(file)) => read(file)?.trim().to_owned(),
         (None, None) => return Ok(None),
     };
-    anyhow::ensure!(!secret.is_empty(), "it is empty");
+    check_secret(&secret)?;
     Ok(Some(secret))
+}
+
+/// Nobody could show one that no header can hold.
+pub fn check_secret(secret: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(!secret.is_empty(), "it is empty");
+    anyhow::ensure!(!secret.contains(char::is_control), "it has control characters, such as a line break");
+    Ok(())
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {

@@ -14,6 +14,7 @@ use crate::handover::{Post, Predecessor, Successor, Successors, activated};
 use crate::logging;
 use crate::notify::Notify;
 use crate::options::{check_environment, read_file};
+use crate::places::check_places;
 use crate::plan::Plan;
 use crate::service::Service;
 
@@ -28,6 +29,7 @@ pub fn run(args: Box<ServeArgs>) -> anyhow::Result<()> {
     logging::start(&options)?;
     let threads = options.server.threads.unwrap_or(0);
     let plan = Plan::new(options)?;
+    check_places(&plan)?;
     runtime(threads)?.block_on(serve(plan, origin))
 }
 

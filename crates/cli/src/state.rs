@@ -3,7 +3,7 @@
 //! It is written when a process begins to drain, when it ends, and when it is about to leave its place to another; whole or not at all, for nobody else to read. A file that
 //! cannot be used costs a line in the log and a cold start, nothing else.
 
-use std::fs::{File, OpenOptions, remove_file, rename};
+use std::fs::{File, OpenOptions, metadata, remove_file, rename};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -51,6 +51,9 @@ fn try_read(
     config: &warmroute_index::Config,
     seed: Option<u64>,
 ) -> anyhow::Result<Option<Kept>> {
+    // One that is no file may never end, or not even begin.
+    let is_file = metadata(path).map_or(true, |there| there.is_file());
+    anyhow::ensure!(is_file, "it is no file");
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.context("it cannot be opened")?,

@@ -137,8 +137,10 @@ fn a_state_that_is_of_no_use_costs_a_line_in_the_log_and_nothing_else() {
     let other = logged(&[engine.url()], &[&kept[..], &["--block-hash", "sha256"]].concat(), &log);
     assert!(std::fs::read_to_string(&log).unwrap().contains("prompts were hashed otherwise"));
     drop(other);
-    let nowhere = scrap.file("no/such/folder");
-    let gateway = logged(&[engine.url()], &["--state", &nowhere], &log);
+    let folder = scrap.file("folder");
+    std::fs::create_dir(&folder).unwrap();
+    let gateway = logged(&[engine.url()], &["--state", &format!("{folder}/state")], &log);
+    std::fs::remove_dir(&folder).unwrap();
     gateway.process.signal("-TERM");
     assert!(gateway.process.wait().success(), "what cannot be kept is no reason to fail");
     assert!(std::fs::read_to_string(&log).unwrap().contains("cannot write the state"));

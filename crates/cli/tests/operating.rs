@@ -273,10 +273,27 @@ fn check_says_what_is_good_and_what_is_not() {
     let good = check("[routing]\npolicy = \"random\"\n[[workers]]\nurl = \"http://a:1\"\n");
     assert!(good.status.success());
     assert!(String::from_utf8_lossy(&good.stdout).contains("policy = \"random\""));
+    assert!(String::from_utf8_lossy(&good.stdout).contains("admin token not set"));
+    let token = check("[security]\nadmin-token = \"hush\"\n");
+    let shown = String::from_utf8_lossy(&token.stdout).into_owned();
+    assert!(shown.contains("admin token set") && !shown.contains("hush"), "{shown}");
     let bad = check("[routing]\npolcy = \"random\"\n");
     assert!(!bad.status.success());
     let error = String::from_utf8_lossy(&bad.stderr).into_owned();
     assert!(error.contains("line 2") && error.contains("did you mean `routing.policy`?"), "{error}");
+    for (text, why) in [
+        ("[server]\nstate = \"/no/such/folder/state\"", "state: /no/such/folder/state cannot be: no folder"),
+        ("[server]\nhandover = \"/no/such/folder/x\"", "handover: /no/such/folder/x cannot be: no folder"),
+        ("[server]\nstate = \"/dev/null\"", "state: /dev/null: something else is there"),
+        ("[[workers]]\nurl = \"http://user:hush@h:1\"", "http://***@h:1"),
+    ] {
+        let checked = check(text);
+        let started = run(&["serve", "--config", path.to_str().unwrap()]);
+        for refused in [checked, started] {
+            let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert!(!refused.status.success() && error.contains(why) && !error.contains("hush"), "{error}");
+        }
+    }
     std::fs::remove_file(path).unwrap();
 }
 

@@ -43,6 +43,12 @@ pub enum Transport {
 pub fn plan(options: &Sharing) -> anyhow::Result<Option<SharePlan>> {
     let by: Vec<&str> = options.share.iter().flatten().map(String::as_str).collect();
     if by.is_empty() {
+        let idle = without_share(options);
+        anyhow::ensure!(
+            idle.is_none(),
+            "{} means nothing without share: write share = [\"mesh\"], or the URL of a Redis server",
+            idle.unwrap_or_default()
+        );
         return Ok(None);
     }
     let file = options.share_secret_file.as_deref();
@@ -56,6 +62,18 @@ pub fn plan(options: &Sharing) -> anyhow::Result<Option<SharePlan>> {
         urls => Transport::Redis(Box::new(redis(options, urls, secret)?)),
     };
     Ok(Some(SharePlan { transport, seed }))
+}
+
+/// An option that somebody gave who believes that this router shares.
+fn without_share(options: &Sharing) -> Option<&'static str> {
+    let given = [
+        ("share-secret-file", options.share_secret_file.is_some()),
+        ("mesh-peers", options.mesh_peers.as_ref().is_some_and(|peers| !peers.is_empty())),
+        ("mesh-advertise", options.mesh_advertise.is_some()),
+        ("mesh-tls-cert", options.mesh_tls_cert.is_some()),
+        ("share-redis-password-file", options.share_redis_password_file.is_some()),
+    ];
+    given.into_iter().find(|(_, is_given)| *is_given).map(|(key, _)| key)
 }
 
 /// Digests are keyed by what only the routers know, in another way than messages are.

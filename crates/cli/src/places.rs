@@ -1,0 +1,61 @@
+//! Whether what is to be kept can be, asked at the start: whoever learns it at the end has lost it.
+
+use std::fs::{FileType, metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::plan::Plan;
+
+/// Fails when a file could not be written where the plan wants it, or is something else.
+pub fn check_places(plan: &Plan) -> anyhow::Result<()> {
+    let state = plan.state.as_deref().map_or(Ok(()), |path| check(path, FileType::is_file));
+    state.context("state")?;
+    let handover = plan.handover.as_deref().map_or(Ok(()), |path| check(path, FileType::is_socket));
+    handover.context("handover")
+}
+
+/// In a folder that is there; what is there already must be of the right kind, because what stands for something else may hang.
+fn check(path: &Path, is_right: fn(&FileType) -> bool) -> anyhow::Result<()> {
+    let shown = path.display();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let there =
+        metadata(folder).with_context(|| format!("{shown} cannot be: no folder {}", folder.display()))?;
+    anyhow::ensure!(there.is_dir(), "{shown} cannot be: {} is no folder", folder.display());
+    match metadata(path) {
+        Ok(there) => anyhow::ensure!(is_right(&there.file_type()), "{shown}: something else is there"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("cannot look at {shown}")),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_cannot_be_is_named() {
+        let folder = std::env::temp_dir().join(format!("warmroute-places-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("file");
+        std::fs::write(&file, "").unwrap();
+        let state = |path: &Path| check(path, FileType::is_file).map_err(|error| format!("{error:#}"));
+        assert_eq!(state(&file), Ok(()));
+        assert_eq!(state(&folder.join("new")), Ok(()));
+        assert_eq!(state(Path::new("warmroute-no-such-file")), Ok(()), "here");
+        for (path, why) in [
+            (folder.join("none/x"), "no folder"),
+            (file.join("x"), "is no folder"),
+            (folder.clone(), "something else is there"),
+            ("/dev/null".into(), "something else"),
+        ] {
+            let error = state(&path).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(check(&file, FileType::is_socket).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -40,12 +40,14 @@ impl Acceptor {
         let builder = match client_ca {
             Some(file) => {
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots_in(file)?, provider());
-                builder.with_client_cert_verifier(verifier.build()?)
+                let bad = |error| BadTls::Verifier { file: file.clone(), error };
+                builder.with_client_cert_verifier(verifier.build().map_err(bad)?)
             }
             None => builder.with_no_client_auth(),
         };
         let (certificates, key) = identity.read()?;
-        let mut config = builder.with_single_cert(certificates, key)?;
+        let mut config =
+            builder.with_single_cert(certificates, key).map_err(|error| identity.unfit(error))?;
         config.alpn_protocols = speech.alpn();
         Ok(Acceptor(Arc::new(RwLock::new(Some(TlsAcceptor::from(Arc::new(config)))))))
     }

@@ -119,7 +119,8 @@ impl WorkerTls {
         let mut config = match &self.identity {
             Some(identity) => {
                 let (certificates, key) = identity.read()?;
-                builder.with_client_auth_cert(certificates, key)?
+                let config = builder.with_client_auth_cert(certificates, key);
+                config.map_err(|error| identity.unfit(error))?
             }
             None => builder.with_no_client_auth(),
         };

@@ -28,11 +28,24 @@ pub enum BadTls {
         what: &'static str,
     },
     /// A certificate that does not fit its key, or that cannot be used.
-    #[error("{0}")]
-    Unfit(#[from] rustls::Error),
+    #[error("what is in {} cannot be used: {error}", file.display())]
+    Unfit {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        error: rustls::Error,
+    },
     /// Client certificates cannot be checked.
-    #[error("client certificates cannot be checked: {0}")]
-    Verifier(#[from] rustls::server::VerifierBuilderError),
+    #[error("client certificates cannot be checked by {}: {error}", file.display())]
+    Verifier {
+        /// By which authorities.
+        file: PathBuf,
+        /// Why.
+        error: rustls::server::VerifierBuilderError,
+    },
+    /// TLS itself does not work.
+    #[error(transparent)]
+    Unsupported(#[from] rustls::Error),
     /// The system has no certificates to trust.
     #[error("the system has no certificates to trust; name a file of them")]
     NoRoots,
@@ -56,6 +69,10 @@ impl Identity {
         let missing = |_| BadTls::Missing { file: self.key.clone(), what: "private key" };
         Ok((certificates(&self.certificates)?, key.map_err(missing)?))
     }
+
+    pub(crate) fn unfit(&self, error: rustls::Error) -> BadTls {
+        BadTls::Unfit { file: self.certificates.clone(), error }
+    }
 }
 
 /// The only one: it needs no more than a C compiler to build.
@@ -66,7 +83,8 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 /// Those whom a file says to trust.
 pub(crate) fn roots_in(file: &Path) -> Result<Arc<RootCertStore>, BadTls> {
     let mut roots = RootCertStore::empty();
-    certificates(file)?.into_iter().try_for_each(|certificate| roots.add(certificate))?;
+    let added = certificates(file)?.into_iter().try_for_each(|certificate| roots.add(certificate));
+    added.map_err(|error| BadTls::Unfit { file: file.to_owned(), error })?;
     Ok(Arc::new(roots))
 }
 
@@ -86,4 +104,21 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadTls> {
 
 fn bytes(file: &Path) -> Result<Vec<u8>, BadTls> {
     std::fs::read(file).map_err(|error| BadTls::Unreadable { file: file.to_owned(), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[test]
+    fn an_authority_that_is_none_is_named_once() {
+        let file = std::env::temp_dir().join(format!("warmroute-pem-{}", std::process::id()));
+        std::fs::write(&file, "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n").unwrap();
+        let error = roots_in(&file).unwrap_err();
+        assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
+        assert!(error.source().is_none(), "whoever prints sources too would say it twice");
+        std::fs::remove_file(file).unwrap();
+    }
 }

@@ -55,6 +55,18 @@ impl Process {
     pub fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        if signal == "-STOP" {
+            // Its threads stop one after another, and the last may still answer.
+            eventually("all its threads have stopped", || self.is_stopped().then_some(()));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap();
+        // The state stands behind the name, which is in brackets.
+        let is_stopped = |stat: String| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"));
+        threads.map(Result::unwrap).map(stat).all(is_stopped)
     }
 
     pub fn wait(mut self) -> ExitStatus {

@@ -15,11 +15,14 @@ fn mesh(engines: &[Process], scrap: &Scrap) -> Vec<Gateway> {
     let secret = scrap.file("secret");
     std::fs::write(&secret, "a secret that only these routers know\n").unwrap();
     let urls: Vec<&str> = engines.iter().map(Process::url).collect();
+    // One that follows a prompt wherever it is: what takes a millisecond more would else be as good.
+    let policy = ["--policy", "sticky_least_loaded"];
     let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
+    let shared = [&shared[..], &policy].concat();
     let first = Gateway::over(&urls, &shared);
     let seed = peers(&first)["transport"]["listening"].as_str().unwrap().to_owned();
     let others = (0..2).map(|_| {
-        let flags: Vec<&str> = shared.into_iter().chain(["--mesh-peers", &seed]).collect();
+        let flags: Vec<&str> = shared.iter().copied().chain(["--mesh-peers", &seed]).collect();
         Gateway::over(&urls, &flags)
     });
     let all: Vec<Gateway> = std::iter::once(first).chain(others.collect::<Vec<_>>()).collect();

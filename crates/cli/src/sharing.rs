@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
-use warmroute_peers::{Config, Letter, To};
+use warmroute_peers::{Config, Letter};
 use warmroute_share::{Inbox, Link, Outbox, Status, draw_router, mesh, mesh_on, redis};
 
 use crate::plan::{SharePlan, Transport};
@@ -61,10 +61,6 @@ async fn converse(gateway: Arc<Gateway>, outgoing: Outbox, mut incoming: Inbox, 
 }
 
 fn post(outgoing: &Outbox, Letter { to, bytes }: Letter) {
-    let to = match to {
-        To::Everyone => warmroute_share::To::Everyone,
-        To::One(router) => warmroute_share::To::One(router),
-    };
     // Letters are far below what a transport carries.
     _ = outgoing.send(to, bytes);
 }

@@ -3,7 +3,7 @@
 
 use warmroute_types::{Micros, RouterId};
 
-use crate::{Config, MESSAGE_MAX, Message, Outbox, Peers};
+use crate::{Config, MESSAGE_MAX, Message, OwnLedger, Peers};
 
 const NOW: Micros = Micros::from_secs(1_000);
 
@@ -19,12 +19,12 @@ pub fn message(input: &[u8]) {
 
 /// Twice, because a message may be, and after it what is asked for and answered.
 fn it_is_heard_without_harm(input: &[u8]) {
-    let (mut peers, mut outbox) = (Peers::new(RouterId(1), Config::default()), Outbox::default());
+    let (mut peers, mut own) = (Peers::new(RouterId(1), Config::default()), OwnLedger::default());
     let mut letters = Vec::new();
     for at in [NOW, NOW + Micros::from_millis(1)] {
-        letters.extend(peers.hear(input, &outbox, at, &mut Vec::new()).unwrap_or_default());
+        letters.extend(peers.hear(input, &own, at, &mut Vec::new()).unwrap_or_default());
     }
-    letters.extend(peers.speak(&mut outbox, NOW + Micros::from_secs(1)));
+    letters.extend(peers.speak(&mut own, NOW + Micros::from_secs(1)));
     for letter in letters {
         assert!(matches!(Message::decode(&letter.bytes), Ok(Some(_))), "what is said can be read");
         assert!(letter.bytes.len() <= MESSAGE_MAX);

@@ -5,7 +5,7 @@
 //! it again gives the same ledger in the end, and until then everybody goes on with what they know.
 //!
 //! ```text
-//! a decision ──▶ Outbox ──▶ Batch 17 ──▶  (lost, repeated, late)  ──▶ Peer: 17 is new ──▶ Effects ──▶ the same booking,
+//! a decision ──▶ OwnLedger ─▶ Batch 17 ──▶  (lost, repeated, late)  ──▶ Peer: 17 is new ──▶ Effects ──▶ the same booking,
 //!                  │                                                   │ 16 is missing                there too
 //!                  └── history, open trips ◀───────── Ask 16 ──────────┘
 //! ```
@@ -20,7 +20,7 @@ mod effect;
 pub mod fuzz;
 mod ledger;
 mod message;
-mod outbox;
+mod own_ledger;
 mod peer;
 mod peers;
 mod trip;
@@ -30,7 +30,7 @@ pub use codec::BadMessage;
 pub use effect::Effect;
 pub use ledger::{Advice, Health, Ledger};
 pub use message::{MESSAGE_MAX, Message};
-pub use outbox::Outbox;
+pub use own_ledger::OwnLedger;
 pub use peer::PeerView;
-pub use peers::{Config, Letter, Peers, To};
+pub use peers::{Config, Letter, Peers};
 pub use trip::{Booked, Over, Prompt, Trip};

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use warmroute_types::{Micros, RouterId};
+use warmroute_types::{Micros, RouterId, To};
 
 use crate::peer::Peer;
 use crate::views::{Coming, Going};
-use crate::{BadMessage, Effect, Ledger, Message, Outbox, PeerView};
+use crate::{BadMessage, Effect, Ledger, Message, OwnLedger, PeerView};
 
 /// Bytes of batches that are kept for those who missed them.
 const HISTORY_BYTES: usize = 4 << 20;
@@ -48,15 +48,6 @@ impl Default for Config {
             silence_max: Micros::from_millis(1_500),
         }
     }
-}
-
-/// To whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// All who listen.
-    Everyone,
-    /// One router.
-    One(RouterId),
 }
 
 /// A message, addressed.
@@ -110,9 +101,9 @@ impl Peers {
     }
 
     /// What is to be said now. To be asked every [`Config::batch_interval`].
-    pub fn speak(&mut self, outbox: &mut Outbox, now: Micros) -> Vec<Letter> {
+    pub fn speak(&mut self, own: &mut OwnLedger, now: Micros) -> Vec<Letter> {
         let mut letters = Vec::new();
-        while let Some(news) = outbox.take() {
+        while let Some(news) = own.take() {
             self.told += 1;
             let bytes = self.batch(self.told, news);
             self.keep(Arc::clone(&bytes));
@@ -121,7 +112,7 @@ impl Peers {
         let is_due = self.spoken.is_none_or(|spoken| now.since(spoken) >= self.config.beat_interval);
         if letters.is_empty() && is_due {
             // Nobody has to have heard it: it says only how far everything is.
-            letters.push(Letter { to: To::Everyone, bytes: self.batch(self.told, outbox.nothing()) });
+            letters.push(Letter { to: To::Everyone, bytes: self.batch(self.told, own.nothing()) });
         }
         if !letters.is_empty() {
             self.spoken = Some(now);
@@ -176,7 +167,7 @@ impl Peers {
     pub fn hear(
         &mut self,
         bytes: &[u8],
-        outbox: &Outbox,
+        own: &OwnLedger,
         now: Micros,
         effects: &mut Vec<Effect>,
     ) -> Result<Vec<Letter>, BadMessage> {
@@ -215,7 +206,7 @@ impl Peers {
                 peer.merge(state, effects);
                 peer.batches.settle(up_to);
             }
-            Message::Ask { missing, .. } => answers = self.answer(from, &missing, outbox),
+            Message::Ask { missing, .. } => answers = self.answer(from, &missing, own),
             Message::AskView { .. } => {
                 if peer.view_told.is_none_or(|told| now.since(told) >= VIEW_AGAIN) {
                     peer.view_told = Some(now);
@@ -232,7 +223,7 @@ impl Peers {
     }
 
     /// What was missed, if it is still there; everything that is open, where some of it is not.
-    fn answer(&self, to: RouterId, missing: &[RangeInclusive<u64>], outbox: &Outbox) -> Vec<Letter> {
+    fn answer(&self, to: RouterId, missing: &[RangeInclusive<u64>], own: &OwnLedger) -> Vec<Letter> {
         let to = To::One(to);
         let oldest = self.history.front().map_or(self.told + 1, |(number, _)| *number);
         let is_missing = |number: &u64| missing.iter().any(|hole| hole.contains(number));
@@ -240,7 +231,7 @@ impl Peers {
         let mut letters: Vec<Letter> =
             kept.map(|(_, bytes)| Letter { to, bytes: Arc::clone(bytes) }).collect();
         if missing.iter().any(|hole| *hole.start() < oldest) {
-            let state = outbox.state();
+            let state = own.state();
             let parts = state.len();
             letters.extend(state.into_iter().enumerate().map(|(part, state)| {
                 // Only with the last one is all said.

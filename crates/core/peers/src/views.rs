@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use warmroute_types::{Micros, RouterId};
+use warmroute_types::{Micros, RouterId, To};
 
-use crate::{Letter, Message, To};
+use crate::{Letter, Message};
 
 /// Bytes of a part.
 const PART_BYTES: usize = 128 << 10;

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use warmroute_peers::{Booked, Config, Effect, Letter, Outbox, Over, Peers, To};
-use warmroute_types::{Micros, RouterId};
+use warmroute_peers::{Booked, Config, Effect, Letter, Over, OwnLedger, Peers};
+use warmroute_types::{Micros, RouterId, To};
 
 const STEP: Micros = Micros::from_millis(25);
 
@@ -22,7 +22,7 @@ fn mix(word: u64) -> u64 {
 
 struct Node {
     peers: Peers,
-    outbox: Outbox,
+    own: OwnLedger,
     /// What it has open.
     open: Vec<u64>,
     /// What it believes of others.
@@ -35,7 +35,7 @@ impl Node {
     fn new(id: u64) -> Node {
         Node {
             peers: Peers::new(RouterId(id), Config::default()),
-            outbox: Outbox::default(),
+            own: OwnLedger::default(),
             open: Vec::new(),
             mirrored: BTreeMap::new(),
             computed: BTreeSet::new(),
@@ -128,7 +128,7 @@ impl Net {
             }
             let Some(node) = self.nodes.get_mut(&to) else { continue };
             let mut effects = Vec::new();
-            let answers = node.peers.hear(&letter.bytes, &node.outbox, self.now, &mut effects).unwrap();
+            let answers = node.peers.hear(&letter.bytes, &node.own, self.now, &mut effects).unwrap();
             node.take_in(effects);
             answers.iter().for_each(|answer| self.post(to, answer));
         }
@@ -143,7 +143,7 @@ impl Net {
             let mut effects = Vec::new();
             node.peers.expire(self.now, &mut effects);
             node.take_in(effects);
-            let letters = node.peers.speak(&mut node.outbox, self.now);
+            let letters = node.peers.speak(&mut node.own, self.now);
             letters.iter().for_each(|letter| self.post(id, letter));
         }
     }
@@ -166,13 +166,13 @@ impl Net {
                     restorable_tokens: 0,
                     prompt: None,
                 };
-                node.open.push(node.outbox.begin(booked));
+                node.open.push(node.own.begin(booked));
             }
             _ if node.open.is_empty() => {}
-            2 => node.outbox.computed(node.open[pick as usize % node.open.len()]),
+            2 => node.own.computed(node.open[pick as usize % node.open.len()]),
             _ => {
                 let trip = node.open.swap_remove(pick as usize % node.open.len());
-                node.outbox.over(trip, Over::Answered);
+                node.own.over(trip, Over::Answered);
             }
         }
     }
@@ -280,7 +280,7 @@ fn a_late_joiner_learns_what_is_open_though_its_batches_are_history() {
     net.nodes.insert(1, Node::new(1));
     let node = net.nodes.get_mut(&1).unwrap();
     let long = Booked { worker: 3, prompt_tokens: 9, cached_tokens: 0, restorable_tokens: 0, prompt: None };
-    node.open.push(node.outbox.begin(long));
+    node.open.push(node.own.begin(long));
     net.steps(2);
     for _ in 0..60 {
         // More than the history holds.
@@ -300,8 +300,8 @@ fn a_late_joiner_learns_what_is_open_though_its_batches_are_history() {
                 restorable_tokens: 0,
                 prompt: Some(prompt),
             };
-            let trip = node.outbox.begin(booked);
-            node.outbox.over(trip, Over::Answered);
+            let trip = node.own.begin(booked);
+            node.own.over(trip, Over::Answered);
         }
         net.steps(1);
     }

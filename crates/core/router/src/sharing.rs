@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
-use warmroute_peers::{Booked, Health, Outbox, Over, PeerView, Peers, Prompt};
+use warmroute_peers::{Booked, Health, Over, OwnLedger, PeerView, Peers, Prompt};
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
 
 use crate::PromptChunks;
@@ -21,7 +21,7 @@ use crate::scratch::Scratch;
 
 /// A router's part in the conversation.
 pub(crate) struct Sharing {
-    outbox: Mutex<Outbox>,
+    own: Mutex<OwnLedger>,
     heard: Mutex<Heard>,
     /// By identity, who is in the fleet.
     workers: RwLock<BTreeMap<u64, Arc<Worker>>>,
@@ -75,7 +75,7 @@ pub struct SharingView {
 impl Sharing {
     pub fn new(peers: Peers, members: &[WorkerView]) -> Sharing {
         let sharing = Sharing {
-            outbox: Mutex::default(),
+            own: Mutex::default(),
             heard: Mutex::new(Heard { peers, trips: BTreeMap::new(), examined: None }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
@@ -113,19 +113,19 @@ impl Sharing {
             restorable_tokens: numbers.map_or(0, |numbers| numbers.restorable_tokens),
             prompt: prompt.filter(|prompt| !prompt.digests.is_empty()).map(chunks),
         };
-        let trip = self.outbox.lock().begin(booked);
+        let trip = self.own.lock().begin(booked);
         Notice { sharing: Arc::clone(self), trip, over: Over::Left }
     }
 
     /// A worker's cache has turned out to be empty.
     pub fn emptied(&self, worker: &Worker) {
-        self.outbox.lock().emptied(worker.identity);
+        self.own.lock().emptied(worker.identity);
     }
 
     /// What was found of the workers' health, for the others to hear of.
     pub fn examine(&self, workers: impl Iterator<Item = (u64, Health)>) {
-        let mut outbox = self.outbox.lock();
-        workers.for_each(|(worker, health)| outbox.found(worker, health));
+        let mut own = self.own.lock();
+        workers.for_each(|(worker, health)| own.found(worker, health));
     }
 
     pub fn worker(&self, identity: u64) -> Option<Arc<Worker>> {
@@ -147,9 +147,9 @@ impl Sharing {
         self.place.store(place as u32, Relaxed);
     }
 
-    pub fn with<T>(&self, change: impl FnOnce(&mut Heard, &mut Outbox) -> T) -> T {
+    pub fn with<T>(&self, change: impl FnOnce(&mut Heard, &mut OwnLedger) -> T) -> T {
         let mut heard = self.heard.lock();
-        change(&mut heard, &mut self.outbox.lock())
+        change(&mut heard, &mut self.own.lock())
     }
 
     pub fn heard(&self) -> parking_lot::MutexGuard<'_, Heard> {
@@ -157,11 +157,11 @@ impl Sharing {
     }
 
     pub fn view(&self, now: Micros) -> SharingView {
-        self.with(|heard, outbox| SharingView {
+        self.with(|heard, own| SharingView {
             me: heard.peers.me(),
             peers: heard.peers.views(now),
-            open: outbox.open(),
-            dropped_prompts: outbox.dropped,
+            open: own.open(),
+            dropped_prompts: own.dropped,
             bad_messages: heard.peers.bad_messages,
             asked: heard.peers.asked,
             lost_peers: heard.peers.lost_peers,
@@ -180,7 +180,7 @@ impl Notice {
     /// The first token has come.
     pub fn computed(&self, worker: WorkerId, at: Micros) {
         self.sharing.answered_at[worker.index()].store(at.0, Relaxed);
-        self.sharing.outbox.lock().computed(self.trip);
+        self.sharing.own.lock().computed(self.trip);
     }
 
     /// It was answered to the end.
@@ -196,7 +196,7 @@ impl Notice {
 
 impl Drop for Notice {
     fn drop(&mut self) {
-        self.sharing.outbox.lock().over(self.trip, self.over);
+        self.sharing.own.lock().over(self.trip, self.over);
     }
 }
 

@@ -16,7 +16,7 @@ mod worker;
 pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use packed::Packed;
-pub use router::RouterId;
+pub use router::{RouterId, To};
 pub use time::Micros;
 pub use url::{BadUrl, masked};
 pub use valueless::valueless;

@@ -12,3 +12,12 @@ impl fmt::Display for RouterId {
         write!(f, "{:016x}", self.0)
     }
 }
+
+/// For whom a message of a router is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// All who are there now.
+    Everyone,
+    /// That one, if it is there.
+    One(RouterId),
+}

@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use warmroute_share::{Link, MeshConfig, RedisConfig, Secret, To, mesh, redis};
-use warmroute_types::RouterId;
+use warmroute_share::{Link, MeshConfig, RedisConfig, Secret, mesh, redis};
+use warmroute_types::{RouterId, To};
 
 #[tokio::main]
 async fn main() {

@@ -25,7 +25,7 @@ mod status;
 mod version;
 
 pub use error::BadShare;
-pub use link::{Inbox, Incoming, Link, MAX_MESSAGE_BYTES, Outbox, Outgoing, To, TooLarge};
+pub use link::{Inbox, Incoming, Link, MAX_MESSAGE_BYTES, Outbox, Outgoing, TooLarge};
 pub use mesh::{MeshConfig, MeshPace, MeshTls, mesh, mesh_on};
 pub use redis::{RedisConfig, RedisPace, redis};
 pub use secret::Secret;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::task::AbortHandle;
-use warmroute_types::RouterId;
+use warmroute_types::{RouterId, To};
 
 use crate::Status;
 use crate::queue::{Queue, Room, Weigh};
@@ -13,15 +13,6 @@ pub const MAX_MESSAGE_BYTES: usize = 8 << 20;
 
 /// What may wait to go out, and to be taken in. Two of the largest messages, or a second of a busy router's small ones.
 pub(crate) const ROOM: Room = Room { items: 4_096, bytes: 2 * MAX_MESSAGE_BYTES };
-
-/// For whom a message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// All routers that are there now.
-    Everyone,
-    /// That one; dropped and counted when it is not there.
-    One(RouterId),
-}
 
 /// A message to others.
 #[derive(Clone, Debug)]

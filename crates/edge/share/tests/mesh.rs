@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use near::{Counter, Fault, Proxy, config, everybody_knows, hears, impatient, next, start, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use warmroute_share::{Link, MAX_MESSAGE_BYTES, MeshConfig, MeshTls, Secret, To, Versions, mesh};
-use warmroute_types::RouterId;
+use warmroute_share::{Link, MAX_MESSAGE_BYTES, MeshConfig, MeshTls, Secret, Versions, mesh};
+use warmroute_types::{RouterId, To};
 use warmroute_wire::Identity;
 
 /// One seed, and as many more as make the mesh.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use near::server::{Server, config, impatient, join};
 use near::{everybody_knows, hears, next, told, until};
-use warmroute_share::{Link, MAX_MESSAGE_BYTES, RedisConfig, Secret, To, Versions};
-use warmroute_types::RouterId;
+use warmroute_share::{Link, MAX_MESSAGE_BYTES, RedisConfig, Secret, Versions};
+use warmroute_types::{RouterId, To};
 use warmroute_wire::WorkerTls;
 
 fn three(config: &RedisConfig) -> Vec<Link> {

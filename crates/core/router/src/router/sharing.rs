@@ -49,7 +49,7 @@ impl<P: Policy> Router<P> {
             self.examine(sharing, &heard, now);
         }
         drop(heard);
-        sharing.with(|heard, outbox| heard.peers.speak(outbox, now))
+        sharing.with(|heard, own| heard.peers.speak(own, now))
     }
 
     /// Takes in what another router said; what is to be answered.
@@ -58,7 +58,7 @@ impl<P: Policy> Router<P> {
         // Nobody's seat changes meanwhile.
         let pools = self.pools.read();
         let mut effects = Vec::new();
-        let answers = sharing.with(|heard, outbox| heard.peers.hear(bytes, outbox, now, &mut effects))?;
+        let answers = sharing.with(|heard, own| heard.peers.hear(bytes, own, now, &mut effects))?;
         self.take_in(sharing, &mut sharing.heard(), &effects, now);
         drop(pools);
         effects.iter().for_each(|effect| self.take_in_view(sharing, effect, now));

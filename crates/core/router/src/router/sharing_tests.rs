@@ -2,9 +2,9 @@
 
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
-use warmroute_peers::{Config as PeersConfig, Letter, To};
+use warmroute_peers::{Config as PeersConfig, Letter};
 use warmroute_policy::{Standard, StickyLeastLoaded};
-use warmroute_types::{Address, RouterId, Usage};
+use warmroute_types::{Address, RouterId, To, Usage};
 
 use super::*;
 use crate::feedback::{Answered, Content, Silence};

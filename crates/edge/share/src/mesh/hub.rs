@@ -8,10 +8,10 @@ use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use warmroute_types::RouterId;
+use warmroute_types::{RouterId, To};
 use warmroute_wire::{Acceptor, Dialer, Speech, Stream, WorkerTls};
 
-use crate::link::{Ends, Outgoing, To};
+use crate::link::{Ends, Outgoing};
 use crate::mesh::book::{Book, IDLE, Outcome, Place};
 use crate::mesh::config::{MeshConfig, parse_place};
 use crate::mesh::dial::Dial;

@@ -8,10 +8,10 @@ use redis::aio::{MultiplexedConnection, PubSub, PubSubStream};
 use redis::{AsyncConnectionConfig, ErrorKind, RedisError, Value};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use warmroute_types::RouterId;
+use warmroute_types::{RouterId, To};
 use warmroute_wire::{Dialer, Speech};
 
-use crate::link::{Ends, Outgoing, To};
+use crate::link::{Ends, Outgoing};
 use crate::queue::{Queue, Room, Weigh};
 use crate::redis::config::{RedisConfig, RedisPace, Server};
 use crate::redis::leash::{Leash, Untaken};

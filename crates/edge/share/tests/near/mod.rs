@@ -12,8 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use warmroute_share::{Incoming, Link, MeshConfig, MeshPace, Secret, Status, To, mesh};
-use warmroute_types::RouterId;
+use warmroute_share::{Incoming, Link, MeshConfig, MeshPace, Secret, Status, mesh};
+use warmroute_types::{RouterId, To};
 
 /// A test that takes longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use warmroute_peers::{Config, Letter, To};
-use warmroute_types::{Micros, RouterId};
+use warmroute_peers::{Config, Letter};
+use warmroute_types::{Micros, RouterId, To};
 
 use super::World;
 use crate::queue::Event;

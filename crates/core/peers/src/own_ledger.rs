@@ -18,7 +18,7 @@ const TRIP_BYTES: usize = 48;
 
 /// This router's own ledger.
 #[derive(Debug)]
-pub struct Outbox {
+pub struct OwnLedger {
     next: u64,
     /// Trips that are not over.
     open: BTreeMap<u64, Trip>,
@@ -31,9 +31,9 @@ pub struct Outbox {
     pub dropped: u64,
 }
 
-impl Default for Outbox {
-    fn default() -> Outbox {
-        Outbox {
+impl Default for OwnLedger {
+    fn default() -> OwnLedger {
+        OwnLedger {
             next: 1,
             open: BTreeMap::new(),
             advice: BTreeMap::new(),
@@ -44,7 +44,7 @@ impl Default for Outbox {
     }
 }
 
-impl Outbox {
+impl OwnLedger {
     /// A request has been booked; its number.
     pub fn begin(&mut self, booked: Booked) -> u64 {
         let number = self.next;
@@ -84,11 +84,6 @@ impl Outbox {
     /// This router has found a worker's cache empty.
     pub fn emptied(&mut self, worker: u64) {
         self.advise(worker, |advice| advice.emptied += 1);
-    }
-
-    /// A worker is nobody's any more.
-    pub fn forget(&mut self, worker: u64) {
-        self.advice.remove(&worker);
     }
 
     fn advise(&mut self, worker: u64, change: impl FnOnce(&mut Advice)) {
@@ -188,31 +183,31 @@ mod tests {
 
     #[test]
     fn what_happens_between_two_batches_is_told_in_one() {
-        let mut outbox = Outbox::default();
-        let (short, long) = (outbox.begin(booked(1)), outbox.begin(booked(2)));
-        outbox.computed(short);
-        outbox.over(short, Over::Answered);
-        let news = outbox.take().unwrap();
+        let mut own = OwnLedger::default();
+        let (short, long) = (own.begin(booked(1)), own.begin(booked(2)));
+        own.computed(short);
+        own.over(short, Over::Answered);
+        let news = own.take().unwrap();
         assert_eq!(news.open_from, long, "the short one is over");
         let told = &news.trips[&short];
         assert!(told.booked.is_some() && told.is_computed && told.over == Some(Over::Answered));
-        assert_eq!(outbox.take(), None);
-        outbox.over(long, Over::Left);
-        outbox.over(long, Over::Answered);
-        let news = outbox.take().unwrap();
+        assert_eq!(own.take(), None);
+        own.over(long, Over::Left);
+        own.over(long, Over::Answered);
+        let news = own.take().unwrap();
         assert_eq!((news.open_from, news.trips[&long].over), (long + 1, Some(Over::Left)), "it ends once");
-        assert_eq!(outbox.open(), 0);
+        assert_eq!(own.open(), 0);
     }
 
     #[test]
-    fn a_full_outbox_gives_up_the_oldest_prompts_and_no_booking() {
-        let mut outbox = Outbox::default();
+    fn a_full_ledger_gives_up_the_oldest_prompts_and_no_booking() {
+        let mut own = OwnLedger::default();
         let many = PROMPTS_MAX / (8 * 2_048) + 100;
-        (0..many).for_each(|_| _ = outbox.begin(booked(2_048)));
-        assert_eq!(outbox.dropped, 100);
+        (0..many).for_each(|_| _ = own.begin(booked(2_048)));
+        assert_eq!(own.dropped, 100);
         let mut told = Ledger::default();
         let mut messages = 0;
-        while let Some(news) = outbox.take() {
+        while let Some(news) = own.take() {
             assert!(news.trips.values().map(Trip::prompt_bytes).sum::<usize>() < MESSAGE_BYTES + 8 * 2_049);
             assert!(news.open_from <= *news.trips.first_key_value().unwrap().0, "nothing untold is over");
             told.merge(news);
@@ -223,18 +218,18 @@ mod tests {
         let prompts = told.trips.values().filter(with_prompt).count();
         assert_eq!((told.trips.len(), prompts), (many, many - 100));
         assert!(told.trips.values().take(100).all(|trip| trip.prompt_bytes() == 0), "the oldest ones");
-        assert_eq!(outbox.prompt_bytes, 0);
+        assert_eq!(own.prompt_bytes, 0);
     }
 
     #[test]
     fn only_what_is_new_about_a_worker_is_told() {
-        let mut outbox = Outbox::default();
-        outbox.found(1, Health::Well);
-        assert_eq!(outbox.take(), None);
-        outbox.found(1, Health::Failing);
-        outbox.found(1, Health::Failing);
-        outbox.emptied(1);
-        let advice = outbox.take().unwrap().advice[&1];
+        let mut own = OwnLedger::default();
+        own.found(1, Health::Well);
+        assert_eq!(own.take(), None);
+        own.found(1, Health::Failing);
+        own.found(1, Health::Failing);
+        own.emptied(1);
+        let advice = own.take().unwrap().advice[&1];
         assert_eq!(advice, Advice { version: 2, health: Health::Failing, emptied: 1 });
     }
 }

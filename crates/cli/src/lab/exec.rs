@@ -141,6 +141,7 @@ fn estimated(estimate: &Estimate) -> Value {
         "queue_ms": estimate.queue_ms,
         "prefill_ms": estimate.prefill_ms,
         "lacking_ms": estimate.lacking_ms,
+        "anywhere_ms": estimate.anywhere_ms,
         "step_ms": estimate.step_ms,
         "prompts_ahead": estimate.prompts_ahead,
         "idle_us": estimate.idle.0,
@@ -191,6 +192,7 @@ mod tests {
                 queue_ms: 8.5,
                 prefill_ms: 4.0,
                 lacking_ms: 2.0,
+                anywhere_ms: 1.5,
                 step_ms: 0.25,
                 prompts_ahead: 3,
                 idle: Micros(77),
@@ -215,11 +217,12 @@ mod tests {
             waiting,
             estimate,
         } = candidate;
-        let Estimate { queue_ms, prefill_ms, lacking_ms, step_ms, prompts_ahead, idle } = estimate;
+        let Estimate { queue_ms, prefill_ms, lacking_ms, anywhere_ms, step_ms, prompts_ahead, idle } =
+            estimate;
         let told = question(&ask, &[candidate]);
         let estimate = json!({
             "ttft_ms": 12.5, "queue_ms": queue_ms, "prefill_ms": prefill_ms, "lacking_ms": lacking_ms,
-            "step_ms": step_ms, "prompts_ahead": prompts_ahead, "idle_us": idle.0,
+            "anywhere_ms": anywhere_ms, "step_ms": step_ms, "prompts_ahead": prompts_ahead, "idle_us": idle.0,
         });
         let candidate = json!({
             "worker": worker.0, "identity": identity, "overlap_tokens": overlap_tokens,

@@ -3,11 +3,13 @@
 //! Everything is time, in milliseconds:
 //!
 //! ```text
-//! cost = queue + (1 + prompts ahead) × (prefill - lacking) + 10 × step
+//! work = prefill - lacking
+//! cost = queue + work + prompts ahead × (work - anywhere) + 10 × step
 //! ```
 //!
 //! *queue* and *prefill* are this request's own wait. Work also makes those wait who come after it, and as many come as are
-//! waiting now: hence the factor, which makes warmth worth the more the longer the queues are, and is 1 when there are none.
+//! waiting now. What it takes *anywhere*, on the worker that has least to do for it, somebody has to wait for in any case; the
+//! rest is waste, and counts once more for each that waits: so warmth is worth the more the longer the queues are.
 //! *step* is what its answer takes from all answers beside it, for a while: without it the fastest prefill would win
 //! until its worker's memory is full of answers.
 //!
@@ -62,7 +64,8 @@ impl ExpectedTtft {
         let estimate = &candidate.estimate;
         let work_ms = estimate.prefill_ms - weight(Part::Lacking, estimate.lacking_ms);
         weight(Part::Queue, estimate.queue_ms)
-            + work_ms * (1.0 + weight(Part::Behind, estimate.prompts_ahead as f32))
+            + work_ms
+            + (work_ms - estimate.anywhere_ms) * weight(Part::Behind, estimate.prompts_ahead as f32)
             + estimate.step_ms * weight(Part::Step, STEPS)
     }
 
@@ -140,11 +143,19 @@ mod tests {
     type Times = (f32, f32, u32, f32);
 
     fn choice(rule: ExpectedTtft, times: &[Times]) -> usize {
+        let anywhere_ms = times.iter().map(|times| times.1).fold(f32::INFINITY, f32::min);
         let candidates: Vec<Candidate> = times
             .iter()
             .enumerate()
             .map(|(seat, &(queue_ms, prefill_ms, prompts_ahead, step_ms))| Candidate {
-                estimate: Estimate { queue_ms, prefill_ms, step_ms, prompts_ahead, ..Estimate::default() },
+                estimate: Estimate {
+                    queue_ms,
+                    prefill_ms,
+                    anywhere_ms,
+                    step_ms,
+                    prompts_ahead,
+                    ..Estimate::default()
+                },
                 ..candidate(seat as u16, prompts_ahead)
             })
             .collect();
@@ -158,6 +169,7 @@ mod tests {
             ("a warm one is worth a short wait", [(100.0, 20.0, 1, 0.0), (0.0, 200.0, 0, 0.0)], 0),
             ("but not a long one", [(300.0, 20.0, 1, 0.0), (0.0, 200.0, 0, 0.0)], 1),
             ("when all wait, work is what counts", [(900.0, 20.0, 9, 0.0), (700.0, 200.0, 7, 0.0)], 0),
+            ("what it takes anywhere counts once", [(100.0, 500.0, 9, 0.0), (200.0, 500.0, 0, 0.0)], 0),
             ("answers beside it count", [(0.0, 50.0, 0, 9.0), (0.0, 60.0, 0, 1.0)], 1),
         ] {
             assert_eq!(choice(rule, &times), index, "{why}");

@@ -53,6 +53,8 @@ pub struct Estimate {
     pub prefill_ms: f32,
     /// Of that, what it takes only because its worker lacks what the others have of the prompt, and will have from then on.
     pub lacking_ms: f32,
+    /// What is left of it on the worker where that is least: what it takes wherever it goes.
+    pub anywhere_ms: f32,
     /// What it would add to one token of every answer there, its own included.
     pub step_ms: f32,
     /// Prompts booked before it.
@@ -65,6 +67,11 @@ impl Estimate {
     /// In all.
     pub fn ttft_ms(&self) -> f32 {
         self.queue_ms + self.prefill_ms
+    }
+
+    /// What is this worker's to compute and not paid once for all.
+    pub fn work_ms(&self) -> f32 {
+        self.prefill_ms - self.lacking_ms
     }
 }
 

@@ -1,8 +1,7 @@
 //! Who was considered for a request, and with which numbers: what explains a decision.
 //!
 //! A decision keeps the chosen worker and the next best, so that what was decided can be told later, when all the numbers are
-//! others. The next best are found while the candidates are lined up: one more walk over thousands of them would cost a
-//! good part of a decision.
+//! others. Who they are is noted while the numbers are written: one more walk over thousands of candidates would cost a good part of a decision.
 
 use std::sync::Arc;
 
@@ -39,30 +38,30 @@ pub struct Preview {
     pub candidates: Vec<Considered>,
 }
 
-/// The candidates with the least expected time to first token, by index, the least first.
+/// The candidates with the least cost by the rule that counts in milliseconds, by index, the least first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Soonest([(f32, usize); CONSIDERED_MAX]);
+pub(crate) struct NextBest([(f32, usize); CONSIDERED_MAX]);
 
 /// A place that nobody has taken.
 const NOBODY: (f32, usize) = (f32::INFINITY, usize::MAX);
 
-impl Default for Soonest {
-    fn default() -> Soonest {
-        Soonest([NOBODY; CONSIDERED_MAX])
+impl Default for NextBest {
+    fn default() -> NextBest {
+        NextBest([NOBODY; CONSIDERED_MAX])
     }
 }
 
-impl Soonest {
-    /// Takes a candidate in if it is among the soonest. Of equals, whoever came first stays.
-    pub(crate) fn offer(&mut self, index: usize, ttft_ms: f32) {
-        if ttft_ms < self.0[CONSIDERED_MAX - 1].0 {
-            let place = self.0.partition_point(|&(sooner_ms, _)| sooner_ms <= ttft_ms);
+impl NextBest {
+    /// Takes a candidate in if it is among the best. Of equals, whoever came first stays.
+    pub(crate) fn offer(&mut self, index: usize, cost_ms: f32) {
+        if cost_ms < self.0[CONSIDERED_MAX - 1].0 {
+            let place = self.0.partition_point(|&(better_ms, _)| better_ms <= cost_ms);
             self.0[place..].rotate_right(1);
-            self.0[place] = (ttft_ms, index);
+            self.0[place] = (cost_ms, index);
         }
     }
 
-    /// The chosen one, then the soonest of the others.
+    /// The chosen one, then the best of the others.
     pub(crate) fn after(&self, chosen: usize) -> impl Iterator<Item = usize> {
         let others = self.0.into_iter().filter(|place| *place != NOBODY).map(|(_, index)| index);
         std::iter::once(chosen).chain(others.filter(move |&index| index != chosen)).take(CONSIDERED_MAX)
@@ -74,13 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soonest_are_kept_in_order_behind_the_chosen_one() {
-        let mut soonest = Soonest::default();
+    fn the_best_are_kept_in_order_behind_the_chosen_one() {
+        let mut best = NextBest::default();
         let times_ms = [50.0, 10.0, 40.0, 10.0, 30.0, f32::NAN, 20.0];
-        times_ms.into_iter().enumerate().for_each(|(index, ms)| soonest.offer(index, ms));
-        assert_eq!(soonest.after(0).collect::<Vec<_>>(), [0, 1, 3, 6], "one that is not among them");
-        assert_eq!(soonest.after(3).collect::<Vec<_>>(), [3, 1, 6, 4], "one that is");
-        let mut alone = Soonest::default();
+        times_ms.into_iter().enumerate().for_each(|(index, ms)| best.offer(index, ms));
+        assert_eq!(best.after(0).collect::<Vec<_>>(), [0, 1, 3, 6], "one that is not among them");
+        assert_eq!(best.after(3).collect::<Vec<_>>(), [3, 1, 6, 4], "one that is");
+        let mut alone = NextBest::default();
         alone.offer(0, 1.0);
         assert_eq!(alone.after(0).collect::<Vec<_>>(), [0]);
     }

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use warmroute_fleet::{Booking, DeskView, Effort, Fleet, Work, Worker};
 use warmroute_index::{Index, Reach};
-use warmroute_policy::{Ask, Candidate, Choice, Policy};
+use warmroute_policy::{Ask, Candidate, Choice, ExpectedTtft, Policy};
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
 
-use crate::considered::{CONSIDERED_MAX, Considered, Preview, Soonest};
+use crate::considered::{CONSIDERED_MAX, Considered, NextBest, Preview};
 use crate::held::{Held, Promise, Weights};
 use crate::policies::Policies;
 use crate::presumed::Presumed;
@@ -63,8 +63,8 @@ struct Section {
     expectations: Vec<Expectation>,
     /// For each candidate, what its time is expected from.
     efforts: Vec<Effort>,
-    /// Which candidates have the least expected time to first token.
-    soonest: Soonest,
+    /// Which candidates are best by the rule that counts in milliseconds.
+    next_best: NextBest,
     /// Prompt tokens that the best of them is believed to hold.
     longest_match: u32,
     /// For each seat of the fleet, how many bytes of the prompt at hand it holds; zero between decisions.
@@ -291,7 +291,7 @@ impl Section {
 
     /// The chosen one and the next best.
     fn considered(&self, chosen: usize) -> [Option<Considered>; CONSIDERED_MAX] {
-        let mut indices = self.soonest.after(chosen);
+        let mut indices = self.next_best.after(chosen);
         std::array::from_fn(|_| indices.next().map(|index| self.consider(index)))
     }
 
@@ -312,7 +312,6 @@ impl Section {
         self.seats.clear();
         self.expectations.clear();
         self.efforts.clear();
-        self.soonest = Soonest::default();
         self.longest_match = 0;
         let speed = fleet.speed();
         let moment = Moment { now: terms.now, report_age_max: terms.report_age_max };
@@ -338,7 +337,6 @@ impl Section {
             };
             let outlook = fleet.outlook(member.id, terms.now);
             let Prospect { effort, estimate } = Prospect::of(&desk, &outlook, &speed, found, moment);
-            self.soonest.offer(self.candidates.len(), estimate.ttft_ms());
             self.longest_match = self.longest_match.max(found.overlap_tokens);
             self.efforts.push(effort);
             self.candidates.push(Candidate {
@@ -355,6 +353,7 @@ impl Section {
         }
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = 0);
         self.spare(fleet);
+        self.compare();
     }
 
     /// Sets apart what a worker would compute only because it is the one that lacks what the others have.
@@ -372,6 +371,17 @@ impl Section {
                 let like_others_ms = fleet.prefill_ms(candidate.worker, &like_others);
                 candidate.estimate.lacking_ms = (candidate.estimate.prefill_ms - like_others_ms).max(0.0);
             }
+        }
+    }
+
+    /// Tells each what the request would take anywhere, and notes who is best by the rule that counts in milliseconds.
+    fn compare(&mut self) {
+        let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
+        let anywhere_ms = works_ms.fold(f32::INFINITY, f32::min);
+        self.next_best = NextBest::default();
+        for (index, candidate) in self.candidates.iter_mut().enumerate() {
+            candidate.estimate.anywhere_ms = anywhere_ms;
+            self.next_best.offer(index, ExpectedTtft::default().cost_ms(candidate));
         }
     }
 }

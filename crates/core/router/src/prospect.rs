@@ -44,6 +44,7 @@ impl Prospect {
             queue_ms: outlook.queue_ms + strangers_ms(desk, outlook, at, prefill_ms),
             prefill_ms,
             lacking_ms: 0.0,
+            anywhere_ms: 0.0,
             step_ms: outlook.slowness * speed.step_ms(&effort),
             prompts_ahead: outlook.prompts,
             idle: outlook.idle,

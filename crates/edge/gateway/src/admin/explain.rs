@@ -131,6 +131,7 @@ fn describe(gateway: &Gateway, candidate: &Considered, role: Role) -> Value {
         "queue_ms": rounded(estimate.queue_ms.into()),
         "prefill_ms": rounded(estimate.prefill_ms.into()),
         "lacking_ms": rounded(estimate.lacking_ms.into()),
+        "anywhere_ms": rounded(estimate.anywhere_ms.into()),
         "step_ms": rounded(estimate.step_ms.into()),
         "expected_ttft_ms": rounded(estimate.ttft_ms().into()),
         "cost_ms": gateway.router.policy().cost_ms(numbers).map(|ms| rounded(ms.into())),

@@ -8,7 +8,7 @@ Workloads, capacity and arrivals are those of grid.py.
 import argparse
 import statistics
 
-from grid import OURS, Lab, is_not_worse, scenes
+from grid import OURS, Lab, compared, scenes
 
 PARTS = ["queue", "behind", "step", "lacking", "ties"]
 CELLS = [("conversation", 0.95), ("conversation", 1.5), ("synthetic", 1.5), ("one-hot-prefix", 0.5), ("one-hot-prefix", 0.95), ("batch", 0.95), ("burst", 0.95), ("b2b", 0.95)]
@@ -36,7 +36,7 @@ def main():
             other = times[f"{OURS}:without={part}"]
             ratios = [statistics.mean(other[metric]) / statistics.mean(whole[metric]) for metric in whole]
             # Bold where the whole is better and chance does not explain it.
-            marks = ["**" if not is_not_worse(other[metric], whole[metric]) else "" for metric in whole]
+            marks = ["**" if compared(other[metric], whole[metric])[1] == "red" else "" for metric in whole]
             columns.append(", ".join(f"{mark}{ratio:.2f}{mark}" for mark, ratio in zip(marks, ratios)))
         print("| " + " | ".join(columns) + " |", flush=True)
 

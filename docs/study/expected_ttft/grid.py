@@ -3,9 +3,9 @@
 
     docs/study/expected_ttft/grid.py --lab "warmroute lab" --data FOLDER [--seeds 5] [--axis workers-32] [--only conversation,b2b]
 
-Capacity is the load at which round_robin's queue begins to grow: what it serves a second when far more is asked of it. Each
-cell is one `lab simulate` with the same arrivals for all policies. "Not worse" is a paired difference over the seeds whose 95 %
-interval reaches zero, or a mean within 2 %. An axis changes one thing for all cells.
+Capacity is the load at which round_robin's queue begins to grow (bisection, see `Lab.capacity`). Each cell is one `lab simulate` with the same arrivals for all policies. "Not worse" is a paired difference over the seeds whose 95 %
+interval reaches zero, or a mean within 2 %. A cell is green within 2 % of the best other, even where the difference is larger but
+within its interval (five seeds cannot tell), and red where it is worse. An axis changes one thing for all cells.
 """
 import argparse
 import json
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 OURS = "expected_ttft"
 POLICIES = [
-    OURS, "round_robin", "least_loaded", "power_of_two", "session_affinity", "prefix_affinity", "cache_aware",
+    OURS, "round_robin", "random", "least_loaded", "power_of_two", "session_affinity", "prefix_affinity", "cache_aware",
     "sticky_least_loaded", "weighted_score", "product", "dual_choice",
     "preble_e2", "dynamo_cost", "llmd_weights", "llmd_sticky", "lbgr", "mooncake_conductor", "chwbl", "aibrix",
 ]
@@ -25,6 +25,10 @@ POLICIES = [
 FLOOR = ["round_robin", "least_loaded"]
 SHARES = [0.5, 0.8, 0.95, 1.1, 1.5]
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+# A queue that grows doubles the wait with the number of requests, one that does not leaves it as it is (traces change with
+# time: what they take without any queue is compared). And where requests wait for ten times what they take alone, it has
+# grown before half of them came.
+GROWTH, GROWN = 1.3, 10
 # Flags, and how many times as many workers as 8: so many times the requests, and copies of a trace with nothing in common.
 AXES = {
     "none": ([], 1),
@@ -42,10 +46,13 @@ def scenes(data, times):
     """Name, flags, how far the rate is turned up to find the capacity."""
     mooncake, texts = os.path.join(data, "mooncake"), os.path.join(data, "sharegpt")
     copies = ["--copies", str(times)] if times > 1 else []
+    # Of short traces as many copies as make about as many requests.
+    some = lambda copies: ["--copies", str(max(1, int(copies * times)))]
     yield "conversation", ["--trace", f"{mooncake}/conversation_trace.jsonl.zst"] + copies, 20
     yield "synthetic", ["--trace", f"{mooncake}/synthetic_trace.jsonl.zst"] + copies, 40
-    yield "sharegpt", ["--trace", f"{texts}/ShareGPT_V3_filtered_500.json.zst", "--sessions-per-s", "20", "--think-s", "2"] + copies, 400
-    yield "mtrag", ["--trace", f"{data}/mtrag/mtragun_reference.jsonl.zst", "--sessions-per-s", "20", "--think-s", "2"] + copies, 400
+    yield "sharegpt", ["--trace", f"{texts}/ShareGPT_V3_filtered_500.json.zst", "--sessions-per-s", "20", "--think-s", "2"] + some(8), 400
+    yield "chats", ["--workload", "sharegpt"], 100 * times
+    yield "mtrag", ["--trace", f"{data}/mtrag/mtragun_reference.jsonl.zst", "--sessions-per-s", "20", "--think-s", "2"] + some(2), 400
     for name, surely in [("b2b", 4), ("codegen", 8), ("reasoning", 20), ("batch", 10), ("unique", 10), ("one-hot-prefix", 20), ("burst", 10)]:
         yield name, ["--workload", name], surely * times
     groups = ["--worker-group", "4", "--worker-group", "2:speed-percent=50", "--worker-group", "2:kv-tokens=400000"]
@@ -63,16 +70,23 @@ class Lab:
             sys.exit(f"{' '.join(flags)}: {done.stderr.strip()[-400:]}")
         return json.loads(done.stdout)
 
-    def served(self, flags, scale, requests):
-        """Output tokens a second of round_robin at this scale."""
-        more = ["--policies", "round_robin", "--rate-scale", str(scale), "--requests", str(requests)]
+    def waits(self, flags, scale, requests):
+        """Mean TTFT of round_robin at this scale."""
+        more = ["--policies", "round_robin", "--rate-scale", f"{scale:.6g}", "--requests", str(requests)]
         (result,) = self.simulate(flags + more)["results"]
-        return result["output_tokens_per_s"]
+        return result["ttft_ms"]["mean"]
 
     def capacity(self, flags, surely):
-        """The rate scale that round_robin just serves."""
-        offered = self.served(flags, surely / 1000, min(self.requests, 600)) * 1000 / surely
-        return self.served(flags, surely, self.requests) / offered
+        """The rate scale at which round_robin's queue begins to grow, by bisection."""
+        waits = lambda scale: (self.waits(flags, scale, self.requests), self.waits(flags, scale, self.requests // 2))
+        low, high = surely / 4000, surely
+        all_alone, half_alone = waits(low)
+        while high > 1.02 * low:
+            middle = (low * high) ** 0.5
+            all_ms, half_ms = waits(middle)
+            grows = all_ms > 3 * all_alone and all_ms / half_ms > GROWTH * all_alone / half_alone
+            low, high = (low, middle) if grows or all_ms > GROWN * all_alone else (middle, high)
+        return low
 
     def cell(self, name, flags, scale, options):
         """Runs by policy, and what one cache as large as all could have held."""
@@ -92,44 +106,59 @@ def interval(differences):
     return STUDENT.get(len(differences), 1.96) * statistics.stdev(differences) / len(differences) ** 0.5
 
 
-def is_not_worse(own, other):
-    """Costs, run by run."""
+def compared(own, other):
+    """How our costs compare with another's, run by run: the ratio, and green, even or red."""
     differences = [a - b for a, b in zip(own, other)]
-    return statistics.mean(differences) <= max(0.02 * abs(statistics.mean(other)), interval(differences))
+    mean, theirs = statistics.mean(differences), statistics.mean(other)
+    ratio = statistics.mean(own) / (theirs or 1)
+    if mean <= 0.02 * abs(theirs):
+        return ratio, "green"
+    return ratio, "even" if mean <= interval(differences) else "red"
 
 
 def verdict(runs, cost):
-    """How we compare with the best other: our cost, ratio to it, its name, whether ours is not worse."""
+    """How we compare with the best other: our cost, ratio to it, its name, the colour."""
     costs = {name: [cost(run) for run in some] for name, some in runs.items()}
     own = costs.pop(OURS)
     best = min(costs, key=lambda name: statistics.mean(costs[name]))
-    ratio = statistics.mean(own) / (statistics.mean(costs[best]) or 1)
-    return statistics.mean(own), ratio, best, is_not_worse(own, costs[best])
+    return statistics.mean(own), *compared(own, costs[best]), best
 
 
 METRICS = {"mean": lambda run: run["ttft_ms"]["mean"], "p99": lambda run: run["ttft_ms"]["p99"], "goodput": lambda run: -run["goodput_rps"]}
 
 
-def judged(runs):
+def worse_than_blind(runs):
     """By what we are worse than whom knows nothing of caches."""
-    return [f"{metric} {ratio:.2f} of {name}" for name in FLOOR if name in runs for metric in ("mean", "p99")
-            for _, ratio, _, fine in [verdict({OURS: runs[OURS], name: runs[name]}, METRICS[metric])] if not fine]
+    pairs = [(name, metric, *compared(*([METRICS[metric](run) for run in runs[policy]] for policy in (OURS, name))))
+             for name in FLOOR if name in runs for metric in ("mean", "p99")]
+    return [f"{metric} {ratio:.2f} of {name}" for name, metric, ratio, colour in pairs if colour == "red"]
+
+
+def of(runs, measure):
+    return statistics.mean(measure(run) for run in runs)
 
 
 def row(name, share, scale, runs, pooled, tally):
     columns = [name, f"{share:.0%} (×{scale:.3g})"]
     for metric, cost in METRICS.items():
-        own, ratio, best, fine = verdict(runs, cost)
-        tally.setdefault(metric, []).append(fine)
-        columns += [f"{abs(own):.4g}", f"{'green' if fine else '**red**'} {ratio:.2f} of {best}"]
-    worse = judged(runs)
-    tally.setdefault("not worse than " + " or ".join(FLOOR), []).append(not worse)
-    hit = statistics.mean(run["token_hit_ratio"] for run in runs[OURS])
-    columns += ["**" + ", ".join(worse) + "**" if worse else "no", f"{hit:.3f}"]
+        own, ratio, colour, best = verdict(runs, cost)
+        tally.setdefault(metric, []).append(colour)
+        columns += [f"{abs(own):.4g}", f"{'**red**' if colour == 'red' else colour} {ratio:.2f} of {best}"]
+    worse = worse_than_blind(runs)
+    tally.setdefault("beside " + " and ".join(FLOOR), []).append("red" if worse else "green")
+    columns.append("**" + ", ".join(worse) + "**" if worse else "no")
+    tpot = lambda run: run["tpot_ms"]["mean"]
+    columns.append(f"{of(runs[OURS], tpot):.3g} ({of(runs['round_robin'], tpot):.3g})")
+    hit = of(runs[OURS], lambda run: run["token_hit_ratio"])
+    columns.append(f"{hit:.3f}")
     if pooled:
-        tally.setdefault("90 % of pooled LRU", []).append(hit >= 0.9 * pooled)
+        tally.setdefault("90 % of pooled LRU", []).append("green" if hit >= 0.9 * pooled else "red")
         columns[-1] += f", {hit / pooled:.0%} of pooled LRU"
     print("| " + " | ".join(columns) + " |", flush=True)
+
+
+def told(colours):
+    return " ".join(f"{colours.count(colour)} {colour}" for colour in ("green", "even", "red") if colour in colours)
 
 
 def main():
@@ -158,14 +187,14 @@ def main():
         return name, [(float(share), full * float(share), *lab.cell(name, flags, full * float(share), options)) for share in options.shares.split(",")]
 
     print("| workload | of capacity | mean TTFT ms | against the best other | p99 TTFT ms | against the best other "
-          "| goodput/s | against the best other | worse than round_robin or least_loaded? | token hit |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+          "| goodput/s | against the best other | worse than round_robin or least_loaded? | ms a token (round_robin's) | token hit |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     tally = {}
     with ThreadPoolExecutor(options.jobs) as pool:
         for name, cells in pool.map(one, chosen):
             for share, scale, runs, pooled in cells:
                 row(name, share, scale, runs, pooled, tally)
-    print("\n" + "; ".join(f"{what}: {sum(fine)} of {len(fine)}" for what, fine in tally.items()))
+    print("\n" + "; ".join(f"{what}: {told(colours)}" for what, colours in tally.items()))
 
 
 if __name__ == "__main__":

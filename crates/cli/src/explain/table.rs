@@ -7,13 +7,14 @@ use super::told::{Candidate, Told};
 /// So many workers are shown of a larger fleet.
 const ROWS_MAX: usize = 24;
 /// Longer addresses are cut at their beginning: their ends tell them apart.
-const WORKER_WIDTH: usize = 27;
+const WORKER_WIDTH: usize = 24;
 const REQUEST_WIDTH: usize = 10;
 
 const LEGEND: &str = "\
-Milliseconds. cached: prompt tokens believed in the worker's cache; ahead: prompts before it;
-TTFT = queue + prefill; step: what it would add to each token of the answers there; cost: what the
-policy compares, where it thinks in milliseconds. The chosen worker is marked with >.
+Milliseconds. cached: prompt tokens believed in the worker's cache; ahead: prompts before it; lacking:
+of its prefill, what it takes because the worker lacks what the others have; TTFT = queue + prefill;
+step: what it would add to each token of the answers there; cost: what the policy compares, where it
+thinks in milliseconds. The chosen worker is marked with >.
 ";
 
 /// Where a request would go, and among whom.
@@ -21,7 +22,10 @@ pub fn preview(told: &Told) -> String {
     let mut ranked: Vec<&Candidate> = told.candidates.iter().collect();
     ranked.sort_by(|a, b| a.rated_ms().total_cmp(&b.rated_ms()));
     let mut text = headline(told);
-    text.push_str(&row("", ["worker", "cached", "%", "ahead", "queue", "prefill", "TTFT", "step", "cost"]));
+    text.push_str(&row(
+        "",
+        ["worker", "cached", "%", "ahead", "queue", "prefill", "lacking", "TTFT", "step", "cost"],
+    ));
     let (shown, left_out) = ranked.split_at(ranked.len().min(ROWS_MAX));
     let chosen = left_out.iter().filter(|candidate| candidate.chosen);
     shown.iter().chain(chosen).for_each(|candidate| text.push_str(&candidate_row(told, candidate)));
@@ -48,6 +52,7 @@ fn candidate_row(told: &Told, candidate: &Candidate) -> String {
         candidate.prompts_ahead.to_string(),
         ms(candidate.queue_ms),
         ms(candidate.prefill_ms),
+        ms(candidate.lacking_ms),
         ms(candidate.expected_ttft_ms),
         format!("{:.2}", candidate.step_ms),
         candidate.cost_ms.map_or_else(|| "-".to_owned(), ms),
@@ -55,10 +60,10 @@ fn candidate_row(told: &Told, candidate: &Candidate) -> String {
     row(mark, cells.each_ref().map(String::as_str))
 }
 
-fn row(mark: &str, cells: [&str; 9]) -> String {
-    let [worker, cached, percent, ahead, queue, prefill, ttft, step, cost] = cells;
+fn row(mark: &str, cells: [&str; 10]) -> String {
+    let [worker, cached, percent, ahead, queue, prefill, lacking, ttft, step, cost] = cells;
     let line = format!(
-        "{mark:<2}{worker:<WORKER_WIDTH$} {cached:>9} {percent:>4} {ahead:>5} {queue:>9} {prefill:>9} {ttft:>9} {step:>7} {cost:>9}"
+        "{mark:<2}{worker:<WORKER_WIDTH$} {cached:>9} {percent:>3} {ahead:>5} {queue:>8} {prefill:>8} {lacking:>8} {ttft:>8} {step:>7} {cost:>8}"
     );
     format!("{}\n", line.trim_end())
 }
@@ -142,6 +147,7 @@ mod tests {
             prompts_ahead: 12_345,
             queue_ms: 1_234_567.0,
             prefill_ms: 123_456.7,
+            lacking_ms: 12_345.6,
             step_ms: 1_234.567,
             expected_ttft_ms: 1_358_023.7,
             cost_ms: Some(cost_ms),

@@ -25,6 +25,7 @@ pub struct Candidate {
     pub prompts_ahead: u32,
     pub queue_ms: f64,
     pub prefill_ms: f64,
+    pub lacking_ms: f64,
     pub step_ms: f64,
     pub expected_ttft_ms: f64,
     /// Where the policy thinks in milliseconds.

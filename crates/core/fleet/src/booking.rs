@@ -7,7 +7,7 @@ use warmroute_types::{Micros, WorkerId};
 
 use crate::desk::Trial;
 use crate::pace::Turn;
-use crate::{Effort, Fleet};
+use crate::{Delivery, Effort, Fleet};
 
 /// What one request costs its worker, as far as is known when it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,6 +18,8 @@ pub struct Work {
     pub context_tokens: u32,
     /// What its prompt's time is expected from.
     pub effort: Effort,
+    /// How its answer will come.
+    pub delivery: Delivery,
 }
 
 /// A request's place on its worker's desk. Prefill leaves the desk at the first token, the rest at the end. Dropping
@@ -49,7 +51,8 @@ impl Booking {
     /// The same for work that another router has sent there. It tries nobody.
     pub fn elsewhere(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
         fleet.desk(worker).book(work);
-        let turn = fleet.pace(worker).book(work.effort, fleet.prefill_ms(worker, &work.effort), now);
+        let expected_ms = fleet.prefill_ms(worker, &work.effort);
+        let turn = fleet.pace(worker).book(work.effort, work.delivery, expected_ms, now);
         Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending, trial: None }
     }
 

@@ -281,6 +281,11 @@ impl Slowness {
         self.ratio += (seen - self.ratio) / (self.weight + ALIKE_WEIGHT);
     }
 
+    /// The same as a guess, which a few answers will correct.
+    pub(crate) fn doubted(self) -> Slowness {
+        Slowness { weight: 0.0, ..self }
+    }
+
     /// How many times as long it takes. Small differences are noise, and whoever noise makes look fast would be given all
     /// that is new: so much is taken from every difference.
     pub(crate) fn ratio(&self) -> f64 {

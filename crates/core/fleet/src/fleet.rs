@@ -327,6 +327,9 @@ impl Fleet {
         seat.prefix_cache = report.prefix_cache;
         self.desk(worker.id).report(report);
         self.pace(worker.id).report_waiting(report.waiting);
+        if is_restarted {
+            self.pace(worker.id).doubt();
+        }
         is_restarted
     }
 
@@ -459,7 +462,7 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PAUSE, Work};
+    use crate::{Delivery, PAUSE, Work};
     use proptest::prelude::*;
 
     fn fleet_of(n: usize) -> Arc<Fleet> {
@@ -472,7 +475,8 @@ mod tests {
         Address::new(format!("http://engine-{i}"))
     }
 
-    const WORK: Work = Work { prefill_tokens: 70, context_tokens: 100, effort: NO_EFFORT };
+    const WORK: Work =
+        Work { prefill_tokens: 70, context_tokens: 100, effort: NO_EFFORT, delivery: Delivery::Streamed };
     const NO_EFFORT: Effort = Effort {
         miss_tokens: 70,
         cached_tokens: 30,

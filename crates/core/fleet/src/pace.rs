@@ -4,6 +4,8 @@
 //! prompt is done, and what was booked after it is begun: what a prompt took is the time since the first token before it,
 //! and what lies ahead of a new one is the sum of what was booked, less what has passed since then. Neither needs a
 //! word from the engine.
+//!
+//! An answer that comes whole has no first token: its prompt is taken for computed when its turn has come and its time has passed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -23,9 +25,13 @@ pub(crate) struct Pace {
     prompts: AtomicU32,
     /// What those are expected to take, in microseconds.
     booked_us: AtomicU64,
-    /// What the one at their head is expected to take.
-    head_us: AtomicU64,
-    /// When it was begun.
+    /// What those before the first that will be heard are expected to take,
+    unheard_us: AtomicU64,
+    /// how many they are,
+    unheard: AtomicU32,
+    /// and what that first one is expected to take.
+    heard_us: AtomicU64,
+    /// When the one at the head was begun.
     begun_at: AtomicU64,
     /// When the last one was booked.
     booked_at: AtomicU64,
@@ -54,9 +60,20 @@ struct Row {
 struct Expected {
     turn: Turn,
     us: u64,
-    /// Another router has heard its first token. It lies before nobody any more, but when its turn came and for how long is not
-    /// known here: it stays to be learned from with the next own one.
+    delivery: Delivery,
+    /// Another router has heard its first token, or nobody will and its time has passed. It lies before nobody any more, but when its
+    /// turn came and for how long is not known here: it stays to be learned from with the next one that is heard.
     is_done: bool,
+}
+
+/// How an answer comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// Token by token: the first one tells that the prompt is computed.
+    #[default]
+    Streamed,
+    /// All at once, when it is finished.
+    Whole,
 }
 
 /// Prompts whose first tokens came together: one step has computed them, and what it took is what they took in sum.
@@ -70,6 +87,9 @@ pub(crate) struct Batch {
 
 /// Room in a row before it has to grow.
 const PROMPTS_USUAL: usize = 64;
+
+/// So many that are done are kept to be learned from; where nobody is heard for longer there is nothing to learn.
+const DONE_MAX: usize = 64;
 
 /// First tokens this close to each other are of one step.
 const TOGETHER: Micros = Micros(500);
@@ -134,6 +154,19 @@ impl Row {
     fn is_head(&self, turn: Turn) -> bool {
         self.waiting().next().is_some_and(|head| head.turn.number == turn.number)
     }
+
+    /// Takes one for done; what it was expected to take.
+    fn finish(&mut self, number: u64) -> u64 {
+        let is_it = |expected: &&mut Expected| expected.turn.number == number;
+        let Some(expected) = self.turns.iter_mut().find(is_it) else { return 0 };
+        expected.is_done = true;
+        let us = std::mem::take(&mut expected.us);
+        if self.turns.iter().take_while(|expected| expected.is_done).count() > DONE_MAX {
+            self.turns.pop_front();
+            self.is_disturbed = true;
+        }
+        us
+    }
 }
 
 impl Default for Pace {
@@ -142,7 +175,9 @@ impl Default for Pace {
             slowness: AtomicU32::new(1.0_f32.to_bits()),
             prompts: AtomicU32::new(0),
             booked_us: AtomicU64::new(0),
-            head_us: AtomicU64::new(0),
+            unheard_us: AtomicU64::new(0),
+            unheard: AtomicU32::new(0),
+            heard_us: AtomicU64::new(0),
             begun_at: AtomicU64::new(0),
             booked_at: AtomicU64::new(0),
             kv_tokens: AtomicU64::new(0),
@@ -155,10 +190,12 @@ impl Default for Pace {
 impl Pace {
     /// What lies before a prompt that would be booked now.
     pub(crate) fn outlook(&self, now: Micros) -> Outlook {
-        let prompts = self.prompts.load(Relaxed);
         let since = |at: &AtomicU64| now.since(Micros(at.load(Relaxed)));
-        // However long it has been under way, only the one at the head is.
-        let passed_us = since(&self.begun_at).0.min(self.head_us.load(Relaxed));
+        let (begun_us, unheard_us) = (since(&self.begun_at).0, self.unheard_us.load(Relaxed));
+        let passed = if begun_us < unheard_us { 0 } else { self.unheard.load(Relaxed) };
+        let prompts = self.prompts.load(Relaxed).saturating_sub(passed);
+        // However long it has been under way, none behind the first that will be heard is.
+        let passed_us = begun_us.min(unheard_us + self.heard_us.load(Relaxed));
         let left_us = self.booked_us.load(Relaxed).saturating_sub(passed_us);
         Outlook {
             queue_ms: left_us as f32 / 1e3,
@@ -177,9 +214,10 @@ impl Pace {
     }
 
     /// Books a prompt that is expected to take so long.
-    pub(crate) fn book(&self, effort: Effort, expected_ms: f32, now: Micros) -> Turn {
+    pub(crate) fn book(&self, effort: Effort, delivery: Delivery, expected_ms: f32, now: Micros) -> Turn {
         let us = (expected_ms * 1e3) as u64;
         let mut row = self.row.lock();
+        self.pass(&mut row, now);
         if row.turns.is_empty() {
             self.begun_at.store(now.0, Relaxed);
             row.since = now;
@@ -187,15 +225,34 @@ impl Pace {
         self.booked_at.store(now.0, Relaxed);
         row.last_number += 1;
         let turn = Turn { number: row.last_number, booked: now, effort };
-        row.turns.push_back(Expected { turn, us, is_done: false });
+        row.turns.push_back(Expected { turn, us, delivery, is_done: false });
         self.booked_us.fetch_add(us, Relaxed);
         self.show(&row);
         turn
     }
 
+    /// Whoever is at the head, will not be heard, and has had its time is taken for done.
+    fn pass(&self, row: &mut Row, now: Micros) {
+        loop {
+            let begun = Micros(self.begun_at.load(Relaxed));
+            let unheard = row.waiting().next().filter(|head| head.delivery == Delivery::Whole);
+            let Some(head) = unheard.filter(|head| now.since(begun).0 >= head.us.max(1)) else { break };
+            let number = head.turn.number;
+            let us = row.finish(number);
+            self.begun_at.store(begun.0 + us, Relaxed);
+            self.booked_us.fetch_sub(us, Relaxed);
+        }
+        if row.waiting().next().is_none() {
+            row.turns.clear();
+        }
+    }
+
     /// A prompt left the row without a first token, or nobody saw it.
     pub(crate) fn release(&self, turn: Turn) {
         let mut row = self.row.lock();
+        if row.turns.iter().any(|expected| expected.is_done && expected.turn.number == turn.number) {
+            return;
+        }
         if row.turns.len() > 1 && row.is_head(turn) {
             row.is_disturbed = true;
             // When the next one began is not known: until something is heard, it is taken for not begun.
@@ -236,11 +293,7 @@ impl Pace {
         if row.is_head(turn) {
             self.begun_at.store(now.0, Relaxed);
         }
-        let mut expected = row.turns.iter_mut();
-        if let Some(expected) = expected.find(|expected| expected.turn.number == turn.number) {
-            self.booked_us.fetch_sub(std::mem::take(&mut expected.us), Relaxed);
-            expected.is_done = true;
-        }
+        self.booked_us.fetch_sub(row.finish(turn.number), Relaxed);
         if row.waiting().next().is_none() {
             row.turns.clear();
         }
@@ -267,8 +320,21 @@ impl Pace {
     }
 
     fn show(&self, row: &Row) {
-        self.prompts.store(row.waiting().count() as u32, Relaxed);
-        self.head_us.store(row.waiting().next().map_or(0, |turn| turn.us), Relaxed);
+        let (mut prompts, mut unheard, mut unheard_us, mut heard_us) = (0, 0, 0, None);
+        for expected in row.waiting() {
+            prompts += 1;
+            match expected.delivery {
+                Delivery::Whole if heard_us.is_none() => {
+                    unheard += 1;
+                    unheard_us += expected.us;
+                }
+                _ => heard_us = heard_us.or(Some(expected.us)),
+            }
+        }
+        self.prompts.store(prompts, Relaxed);
+        self.unheard.store(unheard, Relaxed);
+        self.unheard_us.store(unheard_us, Relaxed);
+        self.heard_us.store(heard_us.unwrap_or(0), Relaxed);
     }
 
     /// Takes in what prompts took, and the fleet with it.
@@ -291,6 +357,13 @@ impl Pace {
         row.turns.reserve(PROMPTS_USUAL);
         self.set_slowness(row.slowness);
         self.set_kv_tokens(0);
+    }
+
+    /// Another process runs here: how slow the one before it was is no more than a guess now.
+    pub(crate) fn doubt(&self) {
+        let mut row = self.row.lock();
+        row.slowness = row.slowness.doubted();
+        (row.batch, row.is_disturbed) = (None, !row.turns.is_empty());
     }
 
     /// How slow it has shown to be, as numbers.
@@ -325,7 +398,12 @@ mod tests {
 
     /// Books a prompt of so many tokens, at a millisecond for 40.
     fn book(pace: &Pace, miss_tokens: u32, now: Micros) -> Turn {
-        pace.book(Effort { miss_tokens, ..Effort::default() }, miss_tokens as f32 / 40.0, now)
+        book_one(pace, miss_tokens, Delivery::Streamed, now)
+    }
+
+    fn book_one(pace: &Pace, miss_tokens: u32, delivery: Delivery, now: Micros) -> Turn {
+        let effort = Effort { miss_tokens, ..Effort::default() };
+        pace.book(effort, delivery, miss_tokens as f32 / 40.0, now)
     }
 
     #[test]
@@ -427,6 +505,25 @@ mod tests {
     }
 
     #[test]
+    fn after_a_restart_a_few_answers_tell_how_fast_it_is() {
+        let (mut fleet, pace) = (Fit::new(), Pace::default());
+        let work = |pace: &Pace, fleet: &mut Fit, n: u64, factor: u64| {
+            let (at, tokens) = (Micros(n * 60_000_000), 500 + (n * 97 % 3_000) as u32);
+            let turn = book(pace, tokens, at);
+            let heard = at + Micros(factor * (8_000 + u64::from(tokens) * 25));
+            pace.first_token(turn, heard).iter().for_each(|batch| pace.learn(batch, fleet));
+        };
+        let others = Pace::default();
+        (0..400).for_each(|n| work(&others, &mut fleet, n, 1));
+        (0..100).for_each(|n| work(&pace, &mut fleet.clone(), n, 4));
+        assert!(pace.slowness() > 3.0, "{}", pace.slowness());
+        pace.doubt();
+        assert!(pace.slowness() > 3.0, "it is a guess, but the best there is");
+        (100..125).for_each(|n| work(&pace, &mut fleet.clone(), n, 1));
+        assert!(pace.slowness() < 2.2, "{}", pace.slowness());
+    }
+
+    #[test]
     fn what_another_router_heard_lies_ahead_no_more_and_is_learned_from_here() {
         let pace = Pace::default();
         let (theirs, ours) = (book(&pace, 4_000, Micros(0)), book(&pace, 1_000, Micros(0)));
@@ -447,6 +544,41 @@ mod tests {
             (1.0, 30.0),
             "what was done before it was booked is not its own"
         );
+    }
+
+    #[test]
+    fn a_prompt_whose_answer_comes_whole_is_done_when_its_time_has_passed() {
+        let pace = Pace::default();
+        let whole = [(); 3].map(|()| book_one(&pace, 4_000, Delivery::Whole, Micros(0)));
+        let heard = book(&pace, 4_000, Micros(0));
+        book(&pace, 4_000, Micros(0));
+        let ahead = |at_ms: u64| {
+            let outlook = pace.outlook(Micros(at_ms * 1_000));
+            (outlook.queue_ms, outlook.prompts)
+        };
+        assert_eq!(ahead(0), (500.0, 5));
+        assert_eq!(ahead(250), (250.0, 5), "those at the head are passing by");
+        assert_eq!(ahead(350), (150.0, 2), "they have passed");
+        assert_eq!(ahead(9_000), (100.0, 2), "but whoever will be heard is not done before");
+        book_one(&pace, 4_000, Delivery::Whole, Micros(9_000_000));
+        assert_eq!(ahead(9_000), (200.0, 3));
+        whole.into_iter().for_each(|turn| pace.release(turn));
+        assert_eq!(ahead(9_000), (200.0, 3), "their answers change nothing");
+        assert!(pace.first_token(heard, Micros(9_000_000)).is_none());
+        let last = book(&pace, 40, Micros(9_000_000));
+        let batch = pace.first_token(last, Micros(9_500_000)).unwrap();
+        assert_eq!((batch.features[2], batch.took_ms), (16.0, 9_000.0), "all four are learned from together");
+    }
+
+    #[test]
+    fn where_nobody_is_ever_heard_the_row_stays_short() {
+        let pace = Pace::default();
+        (0..1_000_u64).for_each(|n| {
+            book_one(&pace, 4_000, Delivery::Whole, Micros(n * 99_000));
+        });
+        assert!(pace.row.lock().turns.len() <= DONE_MAX + 12, "{}", pace.row.lock().turns.len());
+        let outlook = pace.outlook(Micros(1_000 * 99_000));
+        assert!((900.0..1_200.0).contains(&outlook.queue_ms), "a hundredth more than it can do: {outlook:?}");
     }
 
     #[test]

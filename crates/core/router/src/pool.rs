@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use warmroute_fleet::{Booking, DeskView, Effort, Fleet, Work, Worker};
+use warmroute_fleet::{Booking, Delivery, DeskView, Effort, Fleet, Work, Worker};
 use warmroute_index::{Index, Reach};
 use warmroute_policy::{Ask, Candidate, Choice, ExpectedTtft, Policy};
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
@@ -106,6 +106,8 @@ pub(crate) struct Terms<'a> {
     pub avoid: &'a [WorkerId],
     /// By seat, how many tokens of the prompt are known to be held, where somebody knows for certain.
     pub known_tokens: Option<&'a [u32]>,
+    /// How its answer will come.
+    pub delivery: Delivery,
     pub now: Micros,
     pub report_age_max: Micros,
     pub in_flight_max: u32,
@@ -208,6 +210,7 @@ impl Pool {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
             context_tokens: prompt_tokens,
             effort: section.efforts[chosen],
+            delivery: terms.delivery,
         };
         let booking = Booking::make(fleet, worker.id, work, terms.now);
         let bookings = fleet.bookings(worker.id);

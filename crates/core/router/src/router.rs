@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
-use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, PaceView, Worker, WorkerView};
+use warmroute_fleet::{Answer, Booking, Delivery, Fleet, HealthConfig, PaceView, Worker, WorkerView};
 use warmroute_index::{Digester, Index, RootKey};
 use warmroute_policy::{Ask, Policy};
 use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
@@ -63,6 +63,8 @@ pub struct Request<'a> {
     pub avoid: &'a [WorkerId],
     /// By seat, how many tokens of the prompt each worker holds, where somebody knows for certain, as the lab does.
     pub known_tokens: Option<&'a [u32]>,
+    /// How its answer will come.
+    pub delivery: Delivery,
 }
 
 /// Where a request goes. The booking inside keeps the work on the worker's desk until it is dropped.
@@ -246,8 +248,19 @@ impl<P: Policy> Router<P> {
         let report_age_max = self.config.report_age_max;
         let in_flight_max = self.in_flight_max.load(Relaxed);
         let unproven = pool.unproven.weight();
-        let Request { prompt, texts, avoid, known_tokens, .. } = *request;
-        Terms { ask, prompt, texts, unproven, avoid, known_tokens, now, report_age_max, in_flight_max }
+        let Request { prompt, texts, avoid, known_tokens, delivery, .. } = *request;
+        Terms {
+            ask,
+            prompt,
+            texts,
+            unproven,
+            avoid,
+            known_tokens,
+            delivery,
+            now,
+            report_age_max,
+            in_flight_max,
+        }
     }
 
     /// Takes in how a request fared. After `Ended` and `Refused` the caller drops the decision.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use warmroute_fleet::Delivery;
 use warmroute_index::{Digester, Namespace, RootKey, Source};
 use warmroute_policy::Standard;
 use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
@@ -43,6 +44,8 @@ pub(crate) struct Asked {
     pub is_single: bool,
     /// What it means when the answer says nothing about cached tokens.
     pub silence: Silence,
+    /// How its answer will come.
+    pub delivery: Delivery,
     /// The stream's usage was asked for by us, not by the client, who must not see it.
     pub usage_is_ours: bool,
     /// What is to be recorded of it, where anything is.
@@ -66,6 +69,7 @@ impl Default for Asked {
             prompt: None,
             is_single: false,
             silence: Silence::MeansNothing,
+            delivery: Delivery::Whole,
             usage_is_ours: false,
             noted: None,
         }
@@ -205,6 +209,7 @@ impl Asked {
                 }
                 _ => Silence::MeansNothing,
             },
+            delivery: if body.is_stream() { Delivery::Streamed } else { Delivery::Whole },
             usage_is_ours: injects,
             noted: is_noted.then(|| Noted {
                 session: session_key(config, headers, body),
@@ -230,6 +235,7 @@ impl Asked {
             prefix_key: self.prefix_key,
             avoid,
             known_tokens: None,
+            delivery: self.delivery,
         }
     }
 

@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use warmroute_sim::{LoadSeries, Outcome, Record, Session, Summary, Turn, tokens};
+use warmroute_sim::{LoadSeries, Outcome, Record, Replication, Session, Summary, Turn, tokens};
 use warmroute_types::{Micros, Usage};
 
 use super::args::DriveArgs;
@@ -231,7 +231,7 @@ impl Driven {
             failed: self.failures.len() as u64,
             totals: Vec::new(),
             load: LoadSeries::default(),
-            replication: 0.0,
+            replication: Replication::default(),
             rejected: 0,
             retried: 0,
             index_bytes: 0,

@@ -43,6 +43,7 @@ pub use peers::{PEERS, Peer};
 pub use prompt::{Piece, block_names, chunk_digests, head_key, token_ids, tokens};
 pub use random::{Random, mix};
 pub use record::Record;
+pub use replication::Replication;
 pub use rule::{BadRule, Made, Needs, Rule};
 pub use session::{Session, Thread, Turn};
 pub use summary::{Estimate, Slo, Spread, Summary};

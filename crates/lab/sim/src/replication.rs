@@ -10,9 +10,19 @@ use crate::directory::AlreadyHashed;
 /// Of so many names one is counted, so that a thousand full caches fit into memory.
 const SAMPLED: u64 = 16;
 
-/// Engines per block, on average over the blocks that any of them holds; copies inside one engine count once. 0 when nothing
-/// is cached.
-pub fn factor<'a>(engines: impl Iterator<Item = &'a Engine>) -> f64 {
+/// On how many engines blocks lie; copies inside one engine count once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Replication {
+    /// On average over the blocks that any of them holds; 0 when nothing is cached.
+    pub mean: f64,
+    /// The most copied block.
+    pub most: u32,
+    /// Share of the blocks that lie on one engine only.
+    pub alone_ratio: f64,
+}
+
+/// On how many of these engines the blocks lie that they hold.
+pub fn of<'a>(engines: impl Iterator<Item = &'a Engine>) -> Replication {
     let mut holders: HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>> = HashMap::default();
     for engine in engines {
         for name in engine.cached_names().filter(|name| name.0 % SAMPLED == 0) {
@@ -20,7 +30,12 @@ pub fn factor<'a>(engines: impl Iterator<Item = &'a Engine>) -> f64 {
         }
     }
     if holders.is_empty() {
-        return 0.0;
+        return Replication::default();
     }
-    holders.values().map(|&count| f64::from(count)).sum::<f64>() / holders.len() as f64
+    let blocks = holders.len() as f64;
+    Replication {
+        mean: holders.values().map(|&count| f64::from(count)).sum::<f64>() / blocks,
+        most: holders.values().copied().max().unwrap_or(0),
+        alone_ratio: holders.values().filter(|&&count| count == 1).count() as f64 / blocks,
+    }
 }

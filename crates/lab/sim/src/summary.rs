@@ -94,6 +94,10 @@ pub struct Summary {
     pub uncached_load_max_over_mean: f64,
     /// Engines that hold the same block at the end, on average.
     pub replication_factor: f64,
+    /// Engines that hold the block that most of them hold.
+    pub replication_most: u32,
+    /// Share of the blocks that one engine holds alone.
+    pub alone_ratio: f64,
     /// Tokens answered, per second from the first request to the last answer.
     pub output_tokens_per_s: f64,
     /// Requests answered, per second of the same.
@@ -147,7 +151,9 @@ impl Summary {
             load_max_over_mean,
             uncached_load_cv,
             uncached_load_max_over_mean,
-            replication_factor: outcome.replication,
+            replication_factor: outcome.replication.mean,
+            replication_most: outcome.replication.most,
+            alone_ratio: outcome.replication.alone_ratio,
             output_tokens_per_s: sum(|record| record.output_tokens) as f64 / span_s,
             throughput_rps: records.len() as f64 / span_s,
             goodput_rps: good as f64 / span_s,

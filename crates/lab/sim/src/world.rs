@@ -25,6 +25,7 @@ use crate::prompt::{block_names, tokens};
 use crate::queue::{Event, Queue};
 use crate::random::{Random, mix};
 use crate::record::Record;
+use crate::replication::Replication;
 use crate::rule::Rule;
 use crate::session::Session;
 use crate::stream::Stream;
@@ -46,8 +47,8 @@ pub struct Outcome {
     pub totals: Vec<Totals>,
     /// By engine, over time.
     pub load: LoadSeries,
-    /// Copies of a cached block, on average over what is cached at the end.
-    pub replication: f64,
+    /// On how many engines lies what is cached at the end.
+    pub replication: Replication,
     /// Requests that nobody answered: their engine died after the first token, or too often, or none was there.
     pub failed: u64,
     /// Requests that no engine could ever take.
@@ -510,7 +511,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     fn close(mut self) -> Outcome {
         self.nodes.iter_mut().for_each(Node::count);
         Outcome {
-            replication: crate::replication::factor(self.nodes.iter().map(|node| &node.engine)),
+            replication: crate::replication::of(self.nodes.iter().map(|node| &node.engine)),
             totals: self.nodes.iter().map(|node| node.totals).collect(),
             index_bytes: self.gates.iter().map(Gate::index_bytes).sum(),
             told_bytes: self.told_bytes,

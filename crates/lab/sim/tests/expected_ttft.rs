@@ -53,6 +53,9 @@ fn what_all_share_is_on_all_workers_and_what_one_needs_on_one() {
     let outcome = lab(&[], conversations(400, 150));
     let got = counts(outcome.records.iter());
     assert!(got.iter().all(|&n| n > 200), "everybody works: {got:?}");
+    let replication = outcome.replication;
+    assert_eq!(replication.most, WORKERS as u32, "everybody's head: {replication:?}");
+    assert!(replication.alone_ratio > 0.9, "the rest: {replication:?}");
     let later: Vec<_> = outcome.records.iter().filter(|record| record.turn > 0).collect();
     let warm = later.iter().filter(|record| record.cached_tokens > 3_400).count();
     assert!(warm * 100 >= later.len() * 95, "{warm} of {} later turns found their conversation", later.len());

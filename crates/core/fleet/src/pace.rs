@@ -91,6 +91,13 @@ const PROMPTS_USUAL: usize = 64;
 /// So many that are done are kept to be learned from; where nobody is heard for longer there is nothing to learn.
 const DONE_MAX: usize = 64;
 
+/// A first token that takes so many times as long as expected, and so much longer, will not come soon: the engine has stalled. It
+/// may go on for as long as it has; but when all of them are late, because their memory is full, that says little, so it is
+/// believed up to a limit.
+const LATE: u64 = 10;
+const LATE_MIN: Micros = Micros::from_millis(100);
+const LATE_MAX: Micros = Micros::from_secs(2);
+
 /// First tokens this close to each other are of one step.
 const TOGETHER: Micros = Micros(500);
 
@@ -195,8 +202,11 @@ impl Pace {
         let passed = if begun_us < unheard_us { 0 } else { self.unheard.load(Relaxed) };
         let prompts = self.prompts.load(Relaxed).saturating_sub(passed);
         // However long it has been under way, none behind the first that will be heard is.
-        let passed_us = begun_us.min(unheard_us + self.heard_us.load(Relaxed));
-        let left_us = self.booked_us.load(Relaxed).saturating_sub(passed_us);
+        let heard_us = self.heard_us.load(Relaxed);
+        let passed_us = begun_us.min(unheard_us + heard_us);
+        let late_us = begun_us.saturating_sub(unheard_us + LATE * heard_us + LATE_MIN.0).min(LATE_MAX.0);
+        let stalled_us = if heard_us > 0 { late_us } else { 0 };
+        let left_us = self.booked_us.load(Relaxed).saturating_sub(passed_us) + stalled_us;
         Outlook {
             queue_ms: left_us as f32 / 1e3,
             place: if prompts == 0 { Place::First } else { Place::Behind },
@@ -417,7 +427,7 @@ mod tests {
         let later = pace.outlook(Micros(101_000));
         assert!((alone.queue_ms - later.queue_ms - 100.0).abs() < 1.0, "time has passed: {later:?}");
         book(&pace, 1_000, Micros(101_000));
-        let overdue = pace.outlook(Micros(9_000_000)).queue_ms;
+        let overdue = pace.outlook(Micros(2_000_000)).queue_ms;
         assert!((25.0..40.0).contains(&overdue), "the second one has not begun: {overdue}");
         pace.first_token(long, Micros(9_000_000));
         assert_eq!(pace.outlook(Micros(9_000_000)).prompts, 1);
@@ -505,6 +515,18 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_that_stalls_is_not_taken_for_idle() {
+        let pace = Pace::default();
+        book(&pace, 400, Micros(0));
+        assert_eq!(pace.outlook(Micros(100_000)).queue_ms, 0.0, "some are late");
+        assert_eq!(pace.outlook(Micros(500_000)).queue_ms, 300.0, "not that late");
+        assert_eq!(pace.outlook(Micros(90_000_000)).queue_ms, 2_000.0, "up to a limit");
+        let silent = Pace::default();
+        book_one(&silent, 400, Delivery::Whole, Micros(0));
+        assert_eq!(silent.outlook(Micros(90_000_000)).queue_ms, 0.0, "nobody expected a word");
+    }
+
+    #[test]
     fn after_a_restart_a_few_answers_tell_how_fast_it_is() {
         let (mut fleet, pace) = (Fit::new(), Pace::default());
         let work = |pace: &Pace, fleet: &mut Fit, n: u64, factor: u64| {
@@ -559,11 +581,11 @@ mod tests {
         assert_eq!(ahead(0), (500.0, 5));
         assert_eq!(ahead(250), (250.0, 5), "those at the head are passing by");
         assert_eq!(ahead(350), (150.0, 2), "they have passed");
-        assert_eq!(ahead(9_000), (100.0, 2), "but whoever will be heard is not done before");
-        book_one(&pace, 4_000, Delivery::Whole, Micros(9_000_000));
-        assert_eq!(ahead(9_000), (200.0, 3));
+        assert_eq!(ahead(1_300), (100.0, 2), "but whoever will be heard is not done before");
+        book_one(&pace, 4_000, Delivery::Whole, Micros(1_300_000));
+        assert_eq!(ahead(1_300), (200.0, 3));
         whole.into_iter().for_each(|turn| pace.release(turn));
-        assert_eq!(ahead(9_000), (200.0, 3), "their answers change nothing");
+        assert_eq!(ahead(1_300), (200.0, 3), "their answers change nothing");
         assert!(pace.first_token(heard, Micros(9_000_000)).is_none());
         let last = book(&pace, 40, Micros(9_000_000));
         let batch = pace.first_token(last, Micros(9_500_000)).unwrap();

@@ -11,6 +11,8 @@ use crate::wire::Answer;
 const SENTENCE: &str = "The train for the coast leaves from platform four at six minutes past the hour. ";
 const STREAMED_TOKENS: usize = 32;
 const UNIQUE_BYTES: usize = 2_048;
+/// Everybody is shown it; the one that asks for keys knows it.
+pub const CLIENT_KEY: &str = "sk-bench-0123456789abcdef0123456789abcdef";
 
 /// One kind of request.
 pub struct Case {
@@ -81,7 +83,7 @@ impl Case {
     pub fn request(&self, port: u16) -> Vec<u8> {
         let head = format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n\
-             accept: */*\r\nuser-agent: bench\r\ncontent-length: {}\r\n\r\n",
+             accept: */*\r\nuser-agent: bench\r\nauthorization: Bearer {CLIENT_KEY}\r\ncontent-length: {}\r\n\r\n",
             self.body.len()
         );
         [head.as_bytes(), self.body.as_bytes()].concat()

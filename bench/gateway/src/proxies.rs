@@ -10,11 +10,17 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use crate::args::{Args, PeerCommand};
+use crate::case::CLIENT_KEY;
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::target::Target;
 
-const POLICIES: [&str; 2] = ["round_robin", "cache_aware"];
+/// The gateway as it may be run: its name in the table, its options.
+const GATEWAYS: [(&str, &[&str]); 3] = [
+    ("round_robin", &["--policy", "round_robin"]),
+    ("expected_ttft", &[]),
+    ("guarded", &["--max-concurrent-requests", "1000", "--queue-size", "1000"]),
+];
 const CONFIGURED: [&str; 2] = ["nginx", "haproxy"];
 /// Searched after PATH, because daemons are often not in a user's.
 const DAEMON_DIRS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
@@ -24,8 +30,17 @@ pub fn start_all(args: &Args, scratch: &Scratch) -> Result<Vec<Target>, Box<dyn 
     let engine = start_engine(&args.binary, scratch)?;
     let upstream = engine.port;
     let mut targets = vec![engine];
-    for policy in POLICIES {
-        targets.push(start_gateway(&args.binary, policy, upstream, scratch)?);
+    let keys = scratch.file("keys");
+    fs::write(
+        &keys,
+        format!("{CLIENT_KEY} name=bench requests-per-minute=100000000 tokens-per-minute=100000000000\n"),
+    )?;
+    for (name, options) in GATEWAYS {
+        let mut options: Vec<&str> = options.to_vec();
+        if name == "guarded" {
+            options.extend(["--api-keys-file", keys.to_str().ok_or("a folder without a proper name")?]);
+        }
+        targets.push(start_gateway(&args.binary, name, &options, upstream, scratch)?);
     }
     for name in wanted_peers(args)? {
         targets.push(start_configured(&name, upstream, scratch)?);
@@ -45,15 +60,16 @@ pub fn start_engine(binary: &Path, scratch: &Scratch) -> Result<Target, Box<dyn 
 
 fn start_gateway(
     binary: &Path,
-    policy: &str,
+    name: &str,
+    options: &[&str],
     upstream: u16,
     scratch: &Scratch,
 ) -> Result<Target, Box<dyn Error>> {
     let worker = format!("http://127.0.0.1:{upstream}");
     let ports = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
-    let words = [&["serve"], &ports[..], &["--policy", policy, "--worker-urls", &worker]].concat();
-    let mut process = Process::start(binary, &words, scratch.file(&format!("warmroute-{policy}.log")))?;
-    Target::proxy(&format!("warmroute {policy}"), process.announced_port()?, process)
+    let words = [&["serve"], &ports[..], options, &["--worker-urls", &worker]].concat();
+    let mut process = Process::start(binary, &words, scratch.file(&format!("warmroute-{name}.log")))?;
+    Target::proxy(&format!("warmroute {name}"), process.announced_port()?, process)
 }
 
 /// Those asked for must be there; without a wish, those that are there are taken.

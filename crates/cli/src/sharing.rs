@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
 use warmroute_peers::{Config, Letter};
@@ -15,6 +16,7 @@ use crate::plan::{SharePlan, Transport};
 struct Shown {
     transport: &'static str,
     status: Arc<Status>,
+    news: Arc<Notify>,
 }
 
 /// Begins to share, on a listener where the routers themselves carry messages: what is to run until the end.
@@ -38,12 +40,19 @@ pub fn begin(
     }
     let config = Config::default();
     gateway.router().share(me, config);
-    gateway.set_carrier(Arc::new(Shown { transport, status }));
-    Ok(converse(gateway, outgoing, incoming, Duration::from_micros(config.batch_interval.0)))
+    let news = Arc::new(Notify::new());
+    gateway.set_carrier(Arc::new(Shown { transport, status, news: Arc::clone(&news) }));
+    Ok(converse(gateway, news, outgoing, incoming, Duration::from_micros(config.batch_interval.0)))
 }
 
-/// Speaks at every tick, and hears in between.
-async fn converse(gateway: Arc<Gateway>, outgoing: Outbox, mut incoming: Inbox, every: Duration) {
+/// Speaks at every tick, or at once where there is news after a silence, and hears in between.
+async fn converse(
+    gateway: Arc<Gateway>,
+    news: Arc<Notify>,
+    outgoing: Outbox,
+    mut incoming: Inbox,
+    every: Duration,
+) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -51,6 +60,7 @@ async fn converse(gateway: Arc<Gateway>, outgoing: Outbox, mut incoming: Inbox, 
             // First: whoever is flooded with news must not fall silent.
             biased;
             _ = ticks.tick() => gateway.router().speak(gateway.now()),
+            () = news.notified() => gateway.router().speak_up(gateway.now()),
             message = incoming.recv() => {
                 // What cannot be read is counted, and is nobody's fault who could mend it now.
                 gateway.router().hear(&message.bytes, gateway.now()).unwrap_or_default()
@@ -66,6 +76,10 @@ fn post(outgoing: &Outbox, Letter { to, bytes }: Letter) {
 }
 
 impl Carrier for Shown {
+    fn has_news(&self) {
+        self.news.notify_one();
+    }
+
     fn carried(&self) -> Carried {
         let traffic = self.status.traffic();
         let neighbours = self.status.peers().iter().map(|(id, peer)| (*id, peer.address.clone())).collect();

@@ -291,7 +291,7 @@ impl Pace {
             batch.heard = now;
             return None;
         }
-        let took_ms = now.since(turn.booked.max(begun)).0 as f64 / 1e3;
+        let took_ms = now.since(begun).0 as f64 / 1e3;
         let batch = Batch { features, took_ms, heard: now };
         let is_disturbed = std::mem::take(&mut row.is_disturbed);
         std::mem::replace(&mut row.batch, (!is_disturbed).then_some(batch))
@@ -601,6 +601,19 @@ mod tests {
         assert!(pace.row.lock().turns.len() <= DONE_MAX + 12, "{}", pace.row.lock().turns.len());
         let outlook = pace.outlook(Micros(1_000 * 99_000));
         assert!((900.0..1_200.0).contains(&outlook.queue_ms), "a hundredth more than it can do: {outlook:?}");
+    }
+
+    #[test]
+    fn those_that_were_done_before_it_was_booked_took_their_time_before_it() {
+        let pace = Pace::default();
+        let theirs = [2_000, 2_000].map(|tokens| book(&pace, tokens, Micros(0)));
+        pace.done_elsewhere(theirs[0], Micros(50_000));
+        let ours = book(&pace, 2_000, Micros(60_000));
+        pace.done_elsewhere(theirs[1], Micros(100_000));
+        assert!(pace.first_token(ours, Micros(150_000)).is_none(), "it may not be complete");
+        let last = book(&pace, 40, Micros(200_000));
+        let all = pace.first_token(last, Micros(210_000)).unwrap();
+        assert_eq!((all.features[2], all.took_ms), (6.0, 150.0));
     }
 
     #[test]

@@ -127,6 +127,12 @@ impl Peers {
         letters
     }
 
+    /// Something new happened: it is said at once where nothing was said for a while, and else with what follows it.
+    pub fn speak_up(&mut self, own: &mut OwnLedger, now: Micros) -> Vec<Letter> {
+        let is_quiet = self.spoken.is_none_or(|spoken| now.since(spoken) >= self.config.batch_interval);
+        if is_quiet { self.speak(own, now) } else { Vec::new() }
+    }
+
     /// Tells a peer all that is presumed, in pieces and in time.
     pub fn tell_view(&mut self, to: RouterId, bytes: &[u8]) {
         self.going.add(self.me, to, bytes);

@@ -175,6 +175,9 @@ impl Net {
                 node.own.over(trip, Over::Answered);
             }
         }
+        // Some wait for their turn to speak.
+        let letters = if pick & 8 == 0 { node.peers.speak_up(&mut node.own, self.now) } else { Vec::new() };
+        letters.iter().for_each(|letter| self.post(id, letter));
     }
 
     /// Whether everybody knows what everybody else whom they can reach has open, and nothing more.
@@ -309,6 +312,23 @@ fn a_late_joiner_learns_what_is_open_though_its_batches_are_history() {
     net.steps(20);
     assert_eq!(net.disagreement(), None);
     assert!(net.nodes[&2].peers.views(net.now)[0].missing == 0);
+}
+
+#[test]
+fn news_is_told_at_once_after_a_silence_and_else_with_what_follows_it() {
+    let (mut peers, mut own) = (Peers::new(RouterId(1), Config::default()), OwnLedger::default());
+    let mut booked_at = |at_ms| {
+        own.begin(Booked {
+            worker: 1,
+            prompt_tokens: 9,
+            cached_tokens: 0,
+            restorable_tokens: 0,
+            prompt: None,
+        });
+        peers.speak_up(&mut own, Micros::from_millis(at_ms)).len()
+    };
+    assert_eq!([1_000, 1_001, 1_019, 1_020, 1_030].map(&mut booked_at), [1, 0, 0, 1, 0]);
+    assert_eq!(peers.speak(&mut own, Micros::from_millis(1_040)).len(), 1, "the rest at the next turn");
 }
 
 #[test]

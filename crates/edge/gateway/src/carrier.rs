@@ -1,9 +1,12 @@
-//! What carries messages between routers, as far as operators' pages show it.
+//! What carries messages between routers, as far as the gateway has to do with it.
 
 use warmroute_types::RouterId;
 
-/// A transport between routers. The gateway only tells about it.
+/// A transport between routers. The gateway tells about it, and says when there is something to carry.
 pub trait Carrier: Send + Sync {
+    /// There is something that the others should know soon. Costs next to nothing: it is said with every request.
+    fn has_news(&self);
+
     /// How it goes now.
     fn carried(&self) -> Carried;
 }

@@ -247,6 +247,7 @@ impl Exchange {
         let decision =
             SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&ask, scratch, now, random));
         let decision = decision.map_err(|why| Refusal::no_route(&why, ask.model))?;
+        self.gateway.has_news();
         self.gateway.metrics.decided(decision.policy, decision.reason);
         tracing::debug!(
             request = ?self.headers.get(headers::REQUEST_ID), worker = %decision.worker.label,

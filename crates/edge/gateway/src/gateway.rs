@@ -127,6 +127,11 @@ impl Gateway {
         _ = self.carrier.set(carrier);
     }
 
+    /// Something was sent to a worker, or computed by it: the other routers should know soon.
+    pub(crate) fn has_news(&self) {
+        self.carrier.get().into_iter().for_each(|carrier| carrier.has_news());
+    }
+
     pub(crate) fn carried(&self) -> Option<Carried> {
         self.carrier.get().map(|carrier| carrier.carried())
     }

@@ -60,6 +60,7 @@ impl Trip {
     pub(crate) fn first_token(&mut self) {
         let at = self.gateway.now();
         self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
+        self.gateway.has_news();
         self.gateway.metrics.first_token(at.since(self.received));
         // What was predicted is the time from the decision: reading the body, or failing elsewhere, is not its fault.
         let observed = at.since(self.decision.made);

@@ -267,6 +267,11 @@ impl Gate {
         self.router.speak(now)
     }
 
+    /// What it says at once when it has routed something.
+    pub fn speak_up(&self, now: Micros) -> Vec<Letter> {
+        self.router.speak_up(now)
+    }
+
     /// Another router said something; what is to be answered.
     pub fn hear_router(&self, bytes: &[u8], now: Micros) -> Vec<Letter> {
         self.router.hear(bytes, now).expect("they speak one language")

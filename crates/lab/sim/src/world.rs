@@ -288,12 +288,14 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             held_tokens: &self.held_tokens,
             avoid: &job.avoid,
         };
-        match self.gates[job.router].route(&asked, self.now, self.random.bits()) {
+        let router = job.router;
+        match self.gates[router].route(&asked, self.now, self.random.bits()) {
             Ok(routed) => {
                 self.nodes[routed.node].in_flight += 1;
                 job.routed = Some(routed);
                 let submit = Event::Submit { job: place, attempt: job.attempt };
                 self.queue.push(self.now + self.config.hop, submit);
+                self.speak_up(router);
             }
             Err(_) => self.give_up(place),
         }
@@ -388,7 +390,9 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     fn hear_first_token(&mut self, place: u32, attempt: u32) {
         let job = &mut self.jobs[place as usize];
         if let Some(routed) = job.routed.as_mut().filter(|_| job.attempt == attempt) {
-            self.gates[job.router].first_token(routed, self.now);
+            let router = job.router;
+            self.gates[router].first_token(routed, self.now);
+            self.speak_up(router);
         }
     }
 

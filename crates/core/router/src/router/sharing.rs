@@ -52,6 +52,12 @@ impl<P: Policy> Router<P> {
         sharing.with(|heard, own| heard.peers.speak(own, now))
     }
 
+    /// A request was routed: what is to be said of it at once.
+    pub fn speak_up(&self, now: Micros) -> Vec<Letter> {
+        let Some(sharing) = self.sharing.get() else { return Vec::new() };
+        sharing.with(|heard, own| heard.peers.speak_up(own, now))
+    }
+
     /// Takes in what another router said; what is to be answered.
     pub fn hear(&self, bytes: &[u8], now: Micros) -> Result<Vec<Letter>, BadMessage> {
         let Some(sharing) = self.sharing.get() else { return Ok(Vec::new()) };

@@ -42,6 +42,12 @@ impl<S: Iterator<Item = Session>> World<'_, S> {
         }
     }
 
+    /// A router has just sent a request somewhere.
+    pub(super) fn speak_up(&mut self, gate: usize) {
+        let letters = self.gates[gate].speak_up(self.now);
+        letters.iter().for_each(|letter| self.tell(gate, letter));
+    }
+
     fn tell(&mut self, from: usize, letter: &Letter) {
         let Some(talk) = &self.config.talk else { return };
         for to in 0..self.gates.len() {

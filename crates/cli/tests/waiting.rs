@@ -265,8 +265,62 @@ fn a_key_has_so_many_tokens_a_minute_as_engines_count_them() {
     let gateway = Gateway::over(&[&gated.engine.url], &["--rate-limit-tokens-per-minute", "600"]);
     let ask = || send(&gateway, &["x-api-key: a"], "a few words").finish();
     assert_eq!(ask().status, 200, "its prompt is short, but its answer says 600 tokens");
-    assert!((1..=30).contains(&refused(&ask(), "rate_limit_tokens")));
+    assert!((1..=60).contains(&refused(&ask(), "rate_limit_tokens")));
     assert_eq!(send(&gateway, &["x-api-key: b"], "a few words").finish().status, 200);
+}
+
+fn bounded(stream: bool, max_tokens: u32) -> String {
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    json!({"model": "m", "stream": stream, "max_tokens": max_tokens, "messages": messages}).to_string()
+}
+
+/// None of them has said yet what it took, so what they may take must count.
+#[test]
+fn requests_that_a_key_sends_at_once_take_no_more_than_its_tokens() {
+    let gate = Gate::default();
+    let waited_at = gate.clone();
+    let engine = Scripted::new(move |mut asked| {
+        waited_at.pass();
+        asked.answer(r#"{"usage":{"prompt_tokens":10,"completion_tokens":190}}"#);
+    });
+    let gateway = Gateway::over(&[&engine.url], &["--rate-limit-tokens-per-minute", "1000"]);
+    let ask = |key: &str| {
+        let key = format!("x-api-key: {key}");
+        Call::send(gateway.url(), "POST", PATH, &[&key], bounded(false, 190).as_bytes())
+    };
+    let calls: Vec<Call> = (0..40).map(|_| ask("a")).collect();
+    let other = ask("b");
+    let refusals = r#"warmroute_refusals_total{reason="rate_limit_tokens"}"#;
+    eventually("all but five are sent away", || (gateway.metric(refusals) == 35.0).then_some(()));
+    engine.wait_for_asked(6);
+    gate.open();
+    let answers: Vec<Response> = calls.into_iter().map(Call::finish).collect();
+    let served = answers.iter().filter(|answer| answer.status == 200).count();
+    answers.iter().filter(|answer| answer.status != 200).for_each(|answer| {
+        assert!((1..=60).contains(&refused(answer, "rate_limit_tokens")));
+    });
+    assert_eq!((served, other.finish().status, engine.asked()), (5, 200, 6));
+}
+
+#[test]
+fn what_was_set_aside_for_an_answer_is_given_back_when_its_client_hangs_up() {
+    let engine = Scripted::new(|mut asked| {
+        if asked.turn > 0 {
+            return asked.answer("{}");
+        }
+        asked.begin_events();
+        asked.chunk("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n");
+        asked.wait_for_hang_up();
+    });
+    let gateway = Gateway::over(&[&engine.url], &["--rate-limit-tokens-per-minute", "1000"]);
+    let ask = |body: String| Call::send(gateway.url(), "POST", PATH, &["x-api-key: a"], body.as_bytes());
+    let mut stream = ask(bounded(true, 900));
+    stream.read_until("choices");
+    assert!(refused(&ask(bounded(false, 900)).finish(), "rate_limit_tokens") >= 1);
+    stream.hang_up();
+    gateway.wait_for_idle();
+    assert_eq!(ask(bounded(false, 900)).finish().status, 200);
+    engine.check();
 }
 
 #[test]

@@ -25,10 +25,10 @@ impl Bucket {
         if missing <= 0.0 { Ok(()) } else { Err(((missing * 60.0 / full).ceil() as u32).max(1)) }
     }
 
-    /// Takes so much, or gives it back. It may leave a debt, of which at most a minute's worth is remembered.
+    /// Takes so much, or gives it back. It may leave a debt, all of which is paid before anything else is taken: a debt with an end
+    /// would be a gift to whoever has many requests under way.
     pub fn take(&mut self, amount: i64, per_minute: u32) {
-        let full = f64::from(per_minute);
-        self.level = (self.level - amount as f64).clamp(-full, full);
+        self.level = (self.level - amount as f64).min(per_minute.into());
     }
 
     /// Whether it is as good as new.

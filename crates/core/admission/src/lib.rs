@@ -16,10 +16,11 @@ mod class;
 mod drain;
 mod queue;
 mod rates;
+mod usual;
 
 pub use admission::{Admission, Config, Refused};
 pub use bucket::Bucket;
 pub use class::Class;
 pub use drain::Drain;
 pub use queue::{Ask, Full, Place, Queue};
-pub use rates::{Exceeded, Limit, Limits, Rates};
+pub use rates::{Exceeded, Expected, Limit, Limits, Rates, Reserved};

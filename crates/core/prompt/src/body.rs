@@ -42,6 +42,7 @@ pub struct Body<'a> {
     is_stream: bool,
     stream_options: Option<(&'a [u8], Range<usize>)>,
     choices: Option<&'a [u8]>,
+    answer_tokens_max: Option<u32>,
     continues_another: bool,
     salt: Option<RawStr<'a>>,
     sessions: [Option<RawStr<'a>>; SessionField::ALL.len()],
@@ -136,6 +137,10 @@ impl<'a> Body<'a> {
             }
             b"previous_response_id" | b"conversation" => self.continues_another |= value.value()? != b"null",
             b"n" => self.choices = Some(value.value()?),
+            // Engines differ in which of them wins; the largest is the most that it can be.
+            b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
+                self.answer_tokens_max = self.answer_tokens_max.max(number(value.value()?));
+            }
             b"cache_salt" => self.salt = string_or_skip(value)?,
             b"session_id" => self.sessions[SessionField::SessionId as usize] = string_or_skip(value)?,
             b"user" => self.sessions[SessionField::User as usize] = string_or_skip(value)?,
@@ -191,6 +196,18 @@ impl<'a> Body<'a> {
     /// Whether one answer is asked for: no `n` above 1.
     pub fn has_one_answer(&self) -> bool {
         self.choices.is_none_or(|n| matches!(n, b"1" | b"null"))
+    }
+
+    /// How many answers are asked for, to all prompts together.
+    pub fn answers(&self) -> u32 {
+        let each = self.choices.and_then(number).unwrap_or(1).max(1);
+        let prompts = if self.has_one_prompt() { 1 } else { self.prompt.turns.map_or(1, items) };
+        each.saturating_mul(prompts)
+    }
+
+    /// How long one answer may be, if the client says so.
+    pub fn answer_tokens_max(&self) -> Option<u32> {
+        self.answer_tokens_max
     }
 
     /// Whether there is one prompt, not several in one request.
@@ -261,6 +278,22 @@ fn only_one_of(prompts: &[u8]) -> &[u8] {
         if is_first { Ok(()) } else { Err(BadJson { at: 0, expected: "only one" }) }
     });
     read.ok().and(only).unwrap_or(prompts)
+}
+
+/// How many items a list has.
+fn items(list: &[u8]) -> u32 {
+    let mut items = 0;
+    let read = Cursor::new(list).array(|item| {
+        items += 1;
+        item.skip_value()
+    });
+    read.map_or(1, |()| items)
+}
+
+/// A number above zero, rounded up, however it is written; engines take `1e3` and `64.0` too.
+fn number(value: &[u8]) -> Option<u32> {
+    let number = std::str::from_utf8(value).ok()?.parse::<f64>().ok()?;
+    (number > 0.0).then_some(number.ceil() as u32)
 }
 
 fn string_or_skip<'a>(value: &mut Cursor<'a>) -> Result<Option<RawStr<'a>>, BadJson> {
@@ -337,6 +370,22 @@ mod tests {
         ] {
             let body = Body::read(json.as_bytes()).unwrap();
             assert_eq!((body.has_one_prompt(), body.has_one_answer()), (one_prompt, one_answer), "{json}");
+        }
+    }
+
+    #[test]
+    fn answers_are_counted_and_the_most_that_one_may_have_is_known() {
+        for (json, answers, max) in [
+            (r#"{"messages":[{"role":"user"}]}"#, 1, None),
+            (r#"{"messages":[],"max_tokens":64,"n":3}"#, 3, Some(64)),
+            (r#"{"messages":[],"max_tokens":1,"max_completion_tokens":900}"#, 1, Some(900)),
+            (r#"{"input":"a","max_output_tokens": 6.4e1}"#, 1, Some(64)),
+            (r#"{"prompt":["a","b"],"n":2,"max_tokens":null}"#, 4, None),
+            (r#"{"prompt":"a","max_tokens":-1,"n":"x"}"#, 1, None),
+            (r#"{"prompt":"a","max_tokens":99999999999}"#, 1, Some(u32::MAX)),
+        ] {
+            let body = Body::read(json.as_bytes()).unwrap();
+            assert_eq!((body.answers(), body.answer_tokens_max()), (answers, max), "{json}");
         }
     }
 

@@ -36,6 +36,9 @@ thread_local! {
 pub(crate) struct Asked {
     pub model: Option<String>,
     pub prompt_tokens: u32,
+    /// How many answers it wants, and how long each may be, if it says so.
+    pub answers: u32,
+    pub answer_tokens_max: Option<u32>,
     pub session_key: Option<u64>,
     pub prefix_key: Option<u64>,
     /// The prompt in chunks, where the policy looks at caches.
@@ -64,6 +67,8 @@ impl Default for Asked {
         Asked {
             model: None,
             prompt_tokens: 0,
+            answers: 0,
+            answer_tokens_max: None,
             session_key: None,
             prefix_key: None,
             prompt: None,
@@ -190,6 +195,12 @@ impl Asked {
         let is_noted = is_single && gateway.recorder.is_some();
         Asked {
             prompt_tokens: body.prompt_tokens(),
+            // Of other endpoints most answer with no text: embeddings, scores.
+            answers: match api {
+                Api::Other => body.answer_tokens_max().map_or(0, |_| body.answers()),
+                _ => body.answers(),
+            },
+            answer_tokens_max: body.answer_tokens_max(),
             session_key: if needs(Standard::needs_session_key) {
                 session_key(config, headers, body)
             } else {

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
-use warmroute_admission::{Admission, Ask, Class, Limits, Place, Rates};
+use warmroute_admission::{Admission, Ask, Class, Expected, Limits, Place, Rates, Reserved};
 use warmroute_router::Vacancy;
 use warmroute_types::{Micros, Usage, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -105,6 +105,12 @@ struct Waiter {
 pub(crate) struct Permit {
     gateway: Arc<Gateway>,
     ask: Ask,
+    /// How many answers it wants.
+    answers: u32,
+    /// What was set aside for it; `None` where rates are not limited.
+    reserved: Option<Reserved>,
+    /// What it has taken so far, in tokens: that is what it is charged when it ends, however it does.
+    took: u32,
     /// `None` where only rates are limited.
     stay: Option<Stay>,
 }
@@ -186,14 +192,22 @@ pub(crate) async fn enter(
         return Ok(None);
     }
     let ask = gateway.door.ask(config, headers, tenant, asked);
+    let mut permit = Permit {
+        gateway: Arc::clone(gateway),
+        ask,
+        answers: asked.answers,
+        reserved: None,
+        took: 0,
+        stay: None,
+    };
     if has_rates {
-        let taken = gateway.door.rates.lock().take(ask.tenant, limits, ask.cost, gateway.now());
-        taken.map_err(Refusal::TooMany)?;
+        let Asked { prompt_tokens: prompt, answers, answer_tokens_max: answer_max, .. } = **asked;
+        let expected = Expected { prompt, answers, answer_max };
+        let reserved = gateway.door.rates.lock().reserve(ask.tenant, limits, expected, gateway.now());
+        permit.reserved = Some(reserved.map_err(Refusal::TooMany)?);
     }
-    let mut permit = Permit { gateway: Arc::clone(gateway), ask, stay: None };
     if config.is_limited() {
-        let admitted = admit(gateway, config, ask, asked).await;
-        permit.stay = Some(admitted.inspect_err(|_| permit.refund())?);
+        permit.stay = Some(admit(gateway, config, ask, asked).await?);
     }
     Ok(Some(permit))
 }
@@ -274,8 +288,9 @@ impl Drop for Leaving<'_> {
 }
 
 impl Permit {
-    /// The request has a worker: if there is room for another one, it may come.
-    pub(crate) fn routed(&self) {
+    /// The request has a worker, which will compute its prompt; and if there is room for another one, it may come.
+    pub(crate) fn routed(&mut self) {
+        self.took = self.ask.cost;
         self.gateway.let_in();
     }
 
@@ -297,35 +312,48 @@ impl Permit {
         Ok(())
     }
 
-    /// It is known now how many tokens it took.
-    pub(crate) fn settle(&self, usage: Usage) {
-        self.took(usage.prompt_tokens.saturating_add(usage.output_tokens));
+    /// So many tokens of its answer have come, or about. They were computed, so they count, should it end without a word about that
+    /// because its client leaves or its worker fails.
+    pub(crate) fn streamed(&mut self, output_tokens: u32) {
+        self.took = self.ask.cost.saturating_add(output_tokens);
+        let took = self.took;
+        let exceeded = |reserved: &&mut Reserved| reserved.is_limited() && took > reserved.tokens();
+        if let Some(reserved) = self.reserved.as_mut().filter(exceeded) {
+            self.gateway.door.rates.lock().extend(reserved, took);
+        }
     }
 
-    /// Its answer ended without a word about that, because its client left or its worker failed, after so many tokens or about: they
-    /// were computed, so they count.
-    pub(crate) fn settle_unfinished(&self, output_tokens: u32) {
-        self.took(self.ask.cost.saturating_add(output_tokens));
+    /// It is known now how many tokens it took.
+    pub(crate) fn used(&mut self, usage: Usage) {
+        self.took = usage.prompt_tokens.saturating_add(usage.output_tokens);
+    }
+
+    /// The same at the end of a whole answer, of which something can be learned for the next.
+    pub(crate) fn answered(&mut self, usage: Usage) {
+        self.used(usage);
+        let limited = self.reserved.as_ref().filter(|reserved| reserved.is_limited());
+        if let (Some(reserved), Some(each)) = (limited, usage.output_tokens.checked_div(self.answers)) {
+            self.gateway.door.rates.lock().learn(reserved, each);
+        }
     }
 
     /// Nobody served it.
-    pub(crate) fn refund(&self) {
-        self.took(0);
-    }
-
-    fn took(&self, took: u32) {
-        let door = &self.gateway.door;
-        door.rates.lock().correct(self.ask.tenant, self.ask.cost, took);
-        if let Some(stay) = self.stay {
-            door.admission.lock().correct(stay.place, took);
-        }
+    pub(crate) fn refund(&mut self) {
+        self.took = 0;
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.stay.is_some() {
-            self.gateway.door.admission.lock().end(self.gateway.now());
+        let door = &self.gateway.door;
+        if let Some(reserved) = &self.reserved {
+            door.rates.lock().settle(reserved, self.took);
+        }
+        if let Some(stay) = self.stay {
+            let mut admission = door.admission.lock();
+            admission.correct(stay.place, self.took);
+            admission.end(self.gateway.now());
+            drop(admission);
             self.gateway.let_in();
         }
     }

@@ -127,7 +127,7 @@ impl Exchange {
                 },
                 Err(refusal) => return self.give_up(refusal),
             };
-            self.permit.iter().for_each(Permit::routed);
+            self.permit.iter_mut().for_each(Permit::routed);
             let request_id = self.headers.get(headers::REQUEST_ID);
             let trip = Trip::new(&self.gateway, &self.intake.asked, decision, self.received, request_id);
             let upstream = self.gateway.upstreams.of(&trip.decision.worker);
@@ -189,8 +189,8 @@ impl Exchange {
     }
 
     /// No worker is left to try: what the last one said is what there is to say, if there was one.
-    fn give_up(self, refusal: Refusal) -> Result<Response<Reply>, Refusal> {
-        self.permit.iter().for_each(Permit::refund);
+    fn give_up(mut self, refusal: Refusal) -> Result<Response<Reply>, Refusal> {
+        self.permit.iter_mut().for_each(Permit::refund);
         // Refused before any worker saw it, a request has taken no time worth a histogram; failed, it has.
         let Some(word) = self.last_word else { return Err(refusal) };
         self.gateway.metrics.ended(self.gateway.now().since(self.received));

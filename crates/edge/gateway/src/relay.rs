@@ -170,14 +170,13 @@ impl Relay {
     }
 
     fn finish(&mut self) {
-        let Some(Live { answer, mut trip, usage, permit, .. }) = self.live.take() else { return };
+        let Some(Live { answer, mut trip, usage, mut permit, .. }) = self.live.take() else { return };
         match (self.shape.ending, usage.read()) {
             (Ending::Ok, Some(usage)) => {
-                permit.iter().for_each(|permit| permit.settle(usage));
+                permit.iter_mut().for_each(|permit| permit.answered(usage));
                 trip.used(usage);
             }
-            (Ending::Ok, None) => permit.iter().for_each(|permit| permit.settle_unfinished(usage.events())),
-            _ if self.shape.verdict != Verdict::Answer => permit.iter().for_each(Permit::refund),
+            _ if self.shape.verdict != Verdict::Answer => permit.iter_mut().for_each(Permit::refund),
             _ => {}
         }
         trip.end(self.shape.ending, self.shape.verdict);
@@ -189,7 +188,7 @@ impl Relay {
     /// After the first byte nothing is tried again. A stream is told what happened and ends cleanly; a document is cut. Whether it was
     /// the worker or the request that broke it, no other worker's answer will tell.
     fn fail(&mut self, fault: &Fault) -> Result<Bytes, Broken> {
-        if let Some(live) = self.live.take() {
+        if let Some(mut live) = self.live.take() {
             live.settle();
             let trip = live.trip;
             tracing::warn!(worker = %trip.decision.worker.label, %fault, "worker failed in the middle of an answer");
@@ -209,19 +208,17 @@ impl Relay {
 impl Drop for Relay {
     /// The client has left, if the answer is not over.
     fn drop(&mut self) {
-        self.live.iter().for_each(Live::settle);
+        self.live.iter_mut().for_each(Live::settle);
     }
 }
 
 impl Live {
-    /// It will not be finished: counts what came of it, or whoever hangs up before the last event would have it for nothing.
-    fn settle(&self) {
-        let Some(permit) = &self.permit else { return };
-        match self.usage.read() {
-            Some(usage) => {
-                permit.settle(Usage { output_tokens: usage.output_tokens.max(self.usage.events()), ..usage })
-            }
-            None => permit.settle_unfinished(self.usage.events()),
+    /// It will not be finished. What came of it has been counted, or whoever hangs up before the last event would have it for nothing;
+    /// but the engine may have said what the prompt was.
+    fn settle(&mut self) {
+        let Some(permit) = &mut self.permit else { return };
+        if let Some(usage) = self.usage.read() {
+            permit.used(Usage { output_tokens: usage.output_tokens.max(self.usage.events()), ..usage });
         }
     }
 
@@ -229,6 +226,9 @@ impl Live {
     fn look_at(&mut self, chunk: Bytes) -> Bytes {
         self.look_for_first_token(&chunk);
         self.usage.see(&chunk);
+        if let Some(permit) = &mut self.permit {
+            permit.streamed(self.usage.events());
+        }
         let seen = match &mut self.ours {
             Some(ours) => ours.strip(chunk),
             None => return chunk,

@@ -16,7 +16,7 @@ use crate::notify::Notify;
 use crate::options::{check_environment, read_file};
 use crate::places::check_places;
 use crate::plan::Plan;
-use crate::service::Service;
+use crate::service::{Service, TOLD_WITHIN};
 
 /// Runs the gateway until SIGTERM or SIGINT, or until another process takes its place. SIGHUP makes it read its files again.
 pub fn run(args: Box<ServeArgs>) -> anyhow::Result<()> {
@@ -73,10 +73,16 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         let keeper = keeper.clone();
         tokio::task::spawn_blocking(move || keeper.keep());
     }
+    let clients = service.clients_drain();
+    let mut draining = std::pin::pin!(end(service, ending, drain_timeout));
     let drained = tokio::select! {
-        drained = end(service, ending, drain_timeout) => drained,
+        drained = draining.as_mut() => drained,
         drained = still_alive(&mut notify) => drained,
-        () = stop.asked() => Err(anyhow::anyhow!("stopped before every request had ended")),
+        () = stop.asked() => {
+            clients.begin(Farewell::Over);
+            _ = tokio::time::timeout(TOLD_WITHIN, draining).await;
+            Err(anyhow::anyhow!("stopped before every request had ended"))
+        }
     };
     if is_ours {
         keeper.keep();

@@ -42,6 +42,9 @@ const ALL_READY_WITHIN: Duration = Duration::from_secs(5);
 const ANY_READY_WITHIN: Duration = Duration::from_secs(30);
 const READY_CHECK_EVERY: Duration = Duration::from_millis(20);
 
+/// What is ended when the time for draining is over has so long to be told.
+pub const TOLD_WITHIN: Duration = Duration::from_secs(2);
+
 /// Clients of one that takes nobody's place wait so long for the first worker to say how it is.
 const FIRST_WORD_WITHIN: Duration = Duration::from_secs(5);
 
@@ -241,14 +244,23 @@ impl Service {
         Keeper::new(Arc::clone(&self.gateway), state)
     }
 
-    /// Takes nothing new, and waits until everything under way has ended, or for as long as is allowed.
-    pub async fn drain(self, farewell: Farewell, timeout: Duration) -> anyhow::Result<()> {
+    /// By which clients are told to go.
+    pub fn clients_drain(&self) -> Drain {
+        self.clients_drain.clone()
+    }
+
+    /// Takes nothing new, and waits until everything under way has ended, or for as long as is allowed. What has not ended then is told.
+    pub async fn drain(mut self, farewell: Farewell, timeout: Duration) -> anyhow::Result<()> {
         // Nobody shall connect to what nobody accepts from.
         drop(self.listeners);
         self.clients_drain.begin(farewell);
-        match tokio::time::timeout(timeout, self.clients).await {
+        match tokio::time::timeout(timeout, &mut self.clients).await {
             Ok(drained) => drained.map(|Drained| ()).context("the gateway panicked"),
-            Err(_) => anyhow::bail!("requests were still under way after {timeout:?}"),
+            Err(_) => {
+                self.clients_drain.begin(Farewell::Over);
+                _ = tokio::time::timeout(TOLD_WITHIN, self.clients).await;
+                anyhow::bail!("requests were still under way after {timeout:?}, and were ended")
+            }
         }
     }
 }

@@ -100,9 +100,19 @@ fn a_request_has_no_more_time_than_it_may_take() {
         Gateway::over(&[&endless.url], &["--request-timeout-secs", "1", "--health-failure-threshold", "1"]);
     let response = post(gateway.url(), PATH, &chat_stream("m", 9));
     assert!(response.complete, "a clean end");
-    assert_eq!(last_event(&response)["error"]["code"], "worker_timeout");
+    let told = last_event(&response)["error"].clone();
+    assert_eq!(told["code"], "request_timeout");
+    let message = told["message"].as_str().unwrap();
+    assert!(message.contains("request-timeout-secs") && !message.contains("worker"), "{message}");
     gateway.wait_for_idle();
     assert_eq!(gateway.workers()[0]["breaker"], "closed", "it was not the worker's fault");
+
+    let silent = hanging();
+    let gateway = Gateway::over(&[&silent.url], &["--request-timeout-secs", "1"]);
+    let response = post(gateway.url(), PATH, &chat("m"));
+    let told = &response.json()["error"];
+    assert_eq!((response.status, told["code"].as_str()), (504, Some("request_timeout")));
+    assert_eq!(told["message"].as_str(), Some(message), "before the first byte, too");
 }
 
 /// An engine that streams for as long as it is let, and sees that nobody takes it any more.

@@ -75,6 +75,59 @@ fn sigterm_finishes_what_is_under_way_takes_nothing_new_and_exits_0() {
     assert!(gateway.process.wait().success());
 }
 
+/// An engine whose chats fall silent, whose messages never end, and whose documents never begin; all until nobody waits for them.
+fn never_done() -> Scripted {
+    Scripted::new(|mut asked| {
+        if !asked.body.windows(13).any(|part| part == b"\"stream\":true") {
+            return asked.wait_for_hang_up();
+        }
+        asked.begin_events();
+        asked.chunk("data: {\"n\":1}\n\n");
+        if asked.head.starts_with("POST /v1/chat") {
+            return asked.wait_for_hang_up();
+        }
+        while std::io::Write::write_all(&mut asked.stream, b"a\r\ndata: {}\n\n\r\n").is_ok() {}
+    })
+}
+
+#[test]
+fn what_has_not_ended_when_the_time_for_draining_is_over_is_told_and_closed_cleanly() {
+    // The time runs out; or somebody loses patience and signals again.
+    for (drain_timeout_s, signals) in [("1", 1), ("600", 2)] {
+        let engine = never_done();
+        let gateway = Gateway::over(&[&engine.url], &["--drain-timeout-secs", drain_timeout_s]);
+        let send = |path: &str, body: String| Call::send(gateway.url(), "POST", path, &[], body.as_bytes());
+        let mut silent = send("/v1/chat/completions", chat_stream("m", 9));
+        let mut endless = send("/v1/messages", chat_stream("m", 9));
+        let waiting = send("/v1/chat/completions", chat("m"));
+        for stream in [&mut silent, &mut endless] {
+            stream.read_until("{\"n\":1}");
+        }
+        engine.wait_for_asked(3);
+        for _ in 0..signals {
+            gateway.process.signal("-TERM");
+            eventually("new connections are refused", || {
+                std::net::TcpStream::connect(world::client::authority(gateway.url())).is_err().then_some(())
+            });
+        }
+        // One that never pauses is read meanwhile, or it would be cut for not reading.
+        let endless = std::thread::spawn(|| endless.finish());
+        let (silent, waiting) = (silent.finish(), waiting.finish());
+        let endless = endless.join().unwrap();
+        assert!(silent.complete && endless.complete, "clean ends");
+        let told = |text: String| text.trim_end().rsplit("data: ").next().unwrap().parse::<Value>().unwrap();
+        let told_openai = told(silent.text());
+        assert_eq!(told_openai["error"]["code"], "shutting_down", "{told_openai}");
+        let events = endless.text();
+        let told_anthropic = told(events.clone());
+        assert_eq!(told_anthropic["error"]["type"], "overloaded_error", "{told_anthropic}");
+        assert!(events.contains("\n\nevent: error\ndata: {"));
+        assert_eq!((waiting.status, waiting.json()["error"]["code"].as_str()), (503, Some("shutting_down")));
+        assert!(!gateway.process.wait().success(), "not all was answered");
+        engine.check();
+    }
+}
+
 #[test]
 fn workers_come_and_go_by_the_admin_side() {
     let (first, second) = (engine(&[]), engine(&["--model", "other"]));

@@ -15,6 +15,7 @@ use warmroute_router::{Decision, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
 use crate::door::{self, Permit};
+use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::intake::{self, Intake};
 use crate::keys::Tenant;
@@ -54,6 +55,8 @@ struct Exchange {
     received: Micros,
     /// When it must be over, if ever.
     deadline: Option<Instant>,
+    /// Tells whether everything is ended.
+    drain: Drain,
     /// The worker that the client wants, where it may say so.
     chosen: Option<String>,
     failed: Vec<WorkerId>,
@@ -90,6 +93,7 @@ pub(crate) async fn forward(
     if let Some(due) = parts.extensions.get::<Due>() {
         due.set(deadline);
     }
+    let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
     let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, &config).await?;
     let chosen = headers::chosen_worker(&parts.headers, config.worker_choice);
     let permit = door::enter(gateway, &config.door, &parts.headers, tenant, &intake.asked).await?;
@@ -106,6 +110,7 @@ pub(crate) async fn forward(
         intake,
         received,
         deadline,
+        drain,
         chosen,
         failed: Vec::new(),
         sent: 0,
@@ -331,7 +336,10 @@ impl Exchange {
     /// Counts a failure.
     fn note_failure(&mut self, trip: Trip, fault: &Fault) {
         let worker = Arc::clone(&trip.decision.worker);
-        tracing::warn!(worker = %worker.label, %fault, "worker failed before its first byte");
+        match fault.is_the_workers() {
+            true => tracing::warn!(worker = %worker.label, %fault, "worker failed before its first byte"),
+            false => tracing::info!(worker = %worker.label, why = %fault, "ended before its first byte"),
+        }
         trip.fail();
         self.failed.push(worker.id);
         self.sent += u32::from(!fault.is_unreachable());
@@ -385,6 +393,7 @@ impl Exchange {
             fingerprint: self.intake.body.fingerprint(),
             deadline: self.deadline,
             timeouts: self.config.timeouts,
+            drain: self.drain.clone(),
         };
         let mut relay = Relay::new(
             Arc::clone(&self.gateway),

@@ -61,6 +61,12 @@ pub(crate) enum Refusal {
     FellSilent,
     #[error("the worker broke off in the middle of its answer")]
     BrokeOff,
+    #[error(
+        "the request was ended: it reached the limit that is set for a whole request (request-timeout-secs)"
+    )]
+    TimeOver,
+    #[error("the gateway was stopped before the answer had ended; send the request again")]
+    Stopping,
 }
 
 fn of(limit: Limit) -> &'static str {
@@ -91,15 +97,22 @@ impl Refusal {
 
     /// A worker failed before its first byte.
     pub(crate) fn failed(fault: &Fault) -> Refusal {
-        match fault.is_timeout() {
-            true => Refusal::WorkerTimeout(fault.to_string()),
-            false => Refusal::WorkerFailed(fault.to_string()),
+        match fault {
+            Fault::Overdue => Refusal::TimeOver,
+            Fault::Stopping => Refusal::Stopping,
+            fault if fault.is_timeout() => Refusal::WorkerTimeout(fault.to_string()),
+            fault => Refusal::WorkerFailed(fault.to_string()),
         }
     }
 
     /// A worker failed after it.
     pub(crate) fn broke_off(fault: &Fault) -> Refusal {
-        if fault.is_timeout() { Refusal::FellSilent } else { Refusal::BrokeOff }
+        match fault {
+            Fault::Overdue => Refusal::TimeOver,
+            Fault::Stopping => Refusal::Stopping,
+            fault if fault.is_timeout() => Refusal::FellSilent,
+            _ => Refusal::BrokeOff,
+        }
     }
 
     pub(crate) fn no_route(why: &NoRoute, model: Option<&str>) -> Refusal {
@@ -111,7 +124,7 @@ impl Refusal {
     }
 
     /// Every code that there is.
-    pub(crate) const CODES: [&str; 20] = [
+    pub(crate) const CODES: [&str; 22] = [
         "broken_body",
         "invalid_api_key",
         "invalid_json",
@@ -124,7 +137,9 @@ impl Refusal {
         "rate_limit_requests",
         "rate_limit_tokens",
         "head_too_large",
+        "request_timeout",
         "request_too_large",
+        "shutting_down",
         "slow_body",
         "target_too_long",
         "unknown_url",
@@ -157,6 +172,8 @@ impl Refusal {
             Refusal::MethodNotAllowed { .. } => "method_not_allowed",
             Refusal::WorkerFailed(_) | Refusal::BrokeOff => "worker_failed",
             Refusal::WorkerTimeout(_) | Refusal::FellSilent => "worker_timeout",
+            Refusal::TimeOver => "request_timeout",
+            Refusal::Stopping => "shutting_down",
         }
     }
 
@@ -173,12 +190,16 @@ impl Refusal {
             Refusal::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Refusal::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
             Refusal::SlowBody => StatusCode::REQUEST_TIMEOUT,
-            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull | Refusal::Stopping => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Refusal::QueueFull { .. } | Refusal::QueueTimeout { .. } | Refusal::TooMany(_) => {
                 StatusCode::TOO_MANY_REQUESTS
             }
             Refusal::WorkerFailed(_) | Refusal::BrokeOff => StatusCode::BAD_GATEWAY,
-            Refusal::WorkerTimeout(_) | Refusal::FellSilent => StatusCode::GATEWAY_TIMEOUT,
+            Refusal::WorkerTimeout(_) | Refusal::FellSilent | Refusal::TimeOver => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
         }
     }
 
@@ -188,7 +209,9 @@ impl Refusal {
             Refusal::QueueFull { retry_after_s }
             | Refusal::QueueTimeout { retry_after_s }
             | Refusal::TooMany(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
-            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull => Some(RETRY_AFTER_S),
+            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull | Refusal::Stopping => {
+                Some(RETRY_AFTER_S)
+            }
             _ => None,
         }
     }

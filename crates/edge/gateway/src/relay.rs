@@ -13,6 +13,7 @@ use warmroute_types::Usage;
 
 use crate::Timeouts;
 use crate::door::Permit;
+use crate::drain::Drain;
 use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
 use crate::metrics::Ending;
@@ -72,7 +73,6 @@ struct Live {
 }
 
 /// What is known of an answer when its head is released.
-#[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub api: Api,
     pub framing: Framing,
@@ -89,6 +89,8 @@ pub(crate) struct Shape {
     pub deadline: Option<Instant>,
     /// How long its chunks are waited for.
     pub timeouts: Timeouts,
+    /// Tells whether everything is ended.
+    pub drain: Drain,
 }
 
 impl Shape {
@@ -138,6 +140,10 @@ impl Relay {
             let polled = match live.answer.poll_chunk(cx) {
                 // There is always more where the client is slower than the worker.
                 Poll::Ready(Some(Ok(_))) if live.patience.is_overdue() => Some(Err(Fault::Overdue)),
+                Poll::Ready(Some(Ok(_))) if self.shape.drain.is_over() && !live.answer.is_over() => {
+                    Some(Err(Fault::Stopping))
+                }
+                Poll::Pending if self.shape.drain.is_over() => Some(Err(Fault::Stopping)),
                 Poll::Pending => Some(Err(ready!(live.patience.poll_over(cx)))),
                 Poll::Ready(polled) => polled,
             };
@@ -191,11 +197,13 @@ impl Relay {
         if let Some(mut live) = self.live.take() {
             live.settle();
             let trip = live.trip;
-            tracing::warn!(worker = %trip.decision.worker.label, %fault, "worker failed in the middle of an answer");
             let worker = Arc::clone(&trip.decision.worker);
             trip.fail();
             if fault.is_the_workers() {
+                tracing::warn!(worker = %worker.label, %fault, "worker failed in the middle of an answer");
                 suspect(&self.gateway, &worker, self.shape.fingerprint);
+            } else {
+                tracing::info!(worker = %worker.label, why = %fault, "ended in the middle of an answer");
             }
         }
         match self.shape.framing {

@@ -125,6 +125,7 @@ where
     let service = service_fn(move |mut request: Request<Incoming>| {
         due.set(None);
         request.extensions_mut().insert(due.clone());
+        request.extensions_mut().insert(leaving.clone());
         let (answering, leaving) = (service(request), leaving.clone());
         async move {
             let mut response = answering.await?;
@@ -141,7 +142,10 @@ where
         served = http.as_mut() => served,
         () = drain.runs_short() => {
             http.as_mut().graceful_shutdown();
-            http.await
+            tokio::select! {
+                served = http.as_mut() => served,
+                () = drain.ends() => http.await,
+            }
         }
     };
     if let Err(error) = served {
@@ -154,7 +158,9 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     let request_id = headers::request_id(request.headers());
     let path = request.uri().path();
     let (api, shape) = (Api::of_path(path), Shape::of_path(path));
-    let mut response = match answer(gateway, api, request, &request_id).await {
+    let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
+    let answered = drain.unless_over(answer(gateway, api, request, &request_id)).await;
+    let mut response = match answered.unwrap_or(Err(Refusal::Stopping)) {
         Ok(response) => response,
         Err(refusal) => {
             gateway.metrics.refused(refusal.code());

@@ -39,8 +39,11 @@ pub(crate) enum Fault {
     #[error("it fell silent in the middle of its answer")]
     Silent,
     /// The request's own time is over. The worker may be as good as any.
-    #[error("the request took longer than requests may")]
+    #[error("it took longer than request-timeout-secs allows")]
     Overdue,
+    /// The gateway's is.
+    #[error("the gateway was stopped before it had ended")]
+    Stopping,
     #[error("it wants to speak another protocol")]
     Upgrade,
 }
@@ -51,14 +54,14 @@ impl Fault {
         matches!(self, Fault::Connect(_) | Fault::ConnectTimeout)
     }
 
-    /// Whether it is a matter of time: the gateway stopped waiting.
+    /// Whether the gateway stopped waiting for the worker.
     pub(crate) fn is_timeout(&self) -> bool {
-        matches!(self, Fault::NoFirstByte | Fault::Silent | Fault::Overdue)
+        matches!(self, Fault::NoFirstByte | Fault::Silent)
     }
 
     /// Whether it may say something about the worker.
     pub(crate) fn is_the_workers(&self) -> bool {
-        !matches!(self, Fault::Overdue)
+        !matches!(self, Fault::Overdue | Fault::Stopping)
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Plan {
     pub admin: SocketAddr,
     /// Where a process waits that we take over from, and we wait for the next; `None`: nobody takes over.
     pub handover: Option<PathBuf>,
+    /// How long whoever runs there is waited for.
+    pub handover_timeout: Duration,
     /// Where what is remembered is kept; `None`: nowhere.
     pub state: Option<PathBuf>,
     /// How long draining may take.
@@ -136,6 +138,7 @@ impl Plan {
             listen: SocketAddr::new(filled(server.host), filled(server.port)),
             admin: SocketAddr::new(filled(server.admin_host), filled(server.admin_port)),
             handover: server.handover.clone(),
+            handover_timeout: secs(filled(server.handover_timeout_secs)),
             state: server.state.clone(),
             drain_timeout: secs(filled(server.drain_timeout_secs)),
             policy: policy(&options, filled(options.routing.policy.as_deref()))?,
@@ -188,7 +191,7 @@ fn in_flight_max(options: &Options) -> u32 {
 }
 
 /// Numbers for which zero makes no sense.
-fn positive(options: &Options) -> [(&'static str, u64); 14] {
+fn positive(options: &Options) -> [(&'static str, u64); 15] {
     let (health, routing, timeouts) = (&options.health, &options.routing, &options.timeouts);
     [
         ("health-failure-threshold", filled(health.health_failure_threshold).into()),
@@ -196,6 +199,7 @@ fn positive(options: &Options) -> [(&'static str, u64); 14] {
         ("health-check-timeout-secs", filled(health.health_check_timeout_secs)),
         ("load-interval-ms", filled(health.load_interval_ms)),
         ("max-client-connections", filled(options.server.max_client_connections) as u64),
+        ("handover-timeout-secs", filled(options.server.handover_timeout_secs)),
         ("client-head-timeout-secs", filled(timeouts.client_head_timeout_secs)),
         ("client-body-timeout-secs", filled(timeouts.client_body_timeout_secs)),
         ("connect-timeout-secs", filled(timeouts.connect_timeout_secs)),

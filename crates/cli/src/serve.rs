@@ -101,7 +101,9 @@ async fn still_alive(notify: &mut Notify) -> anyhow::Result<()> {
 async fn begin(plan: Plan, origin: Origin) -> anyhow::Result<Service> {
     let mut inherited = activated()?;
     let predecessor = match &plan.handover {
-        Some(path) => Predecessor::find(path).await.with_context(|| format!("at {}", path.display()))?,
+        Some(path) => Predecessor::find(path, plan.handover_timeout)
+            .await
+            .with_context(|| format!("at {}", path.display()))?,
         None => None,
     };
     let predecessor = predecessor.map(|(predecessor, mut listeners)| {
@@ -114,7 +116,7 @@ async fn begin(plan: Plan, origin: Origin) -> anyhow::Result<Service> {
         Some(predecessor) => {
             service.fit_to_serve().await.context("the gateway that is here goes on")?;
             service.gateway.inherit_retries(predecessor.retries_left);
-            predecessor.release().await;
+            predecessor.release().await?;
         }
         // Whoever connects meanwhile waits in the listener's queue, instead of being told that nobody is ready.
         None => service.hear_workers().await,

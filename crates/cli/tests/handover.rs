@@ -126,6 +126,70 @@ fn when_the_new_one_dies_before_it_is_ready_the_old_one_goes_on() {
 }
 
 #[test]
+fn who_waits_for_a_stopped_process_says_so_and_gives_up_in_time() {
+    let engine = engine(&[]);
+    let scrap = Scrap::new("handover-stopped");
+    let path = scrap.file("sock");
+    let flags = ["--handover", &path];
+    let old = Gateway::over(&[engine.url()], &flags);
+    old.process.signal("-STOP");
+    let args = ["--handover", &path, "--handover-timeout-secs", "1", "--worker-urls", engine.url()];
+    let new = would_be(&args, Stdio::piped()).wait_with_output().unwrap();
+    let (said, pid) = (String::from_utf8_lossy(&new.stderr).into_owned(), old.process.id());
+    assert_eq!(new.status.code(), Some(1), "{said}");
+    for words in ["a gateway runs here", "It keeps its place", &format!("process {pid}, which is stopped")] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    old.process.signal("-CONT");
+    assert_eq!(post(old.url(), CHATS, &chat(MODEL)).status, 200, "it goes on");
+    let next = Gateway::start(&[engine.url()], &flags);
+    assert!(old.process.wait().success());
+    assert_eq!(post(next.url(), CHATS, &chat(MODEL)).status, 200);
+}
+
+#[test]
+fn a_connection_on_which_nothing_is_said_keeps_nobody_from_taking_the_place() {
+    let engine = engine(&[]);
+    let scrap = Scrap::new("handover-idle");
+    let path = scrap.file("sock");
+    let old = Gateway::over(&[engine.url()], &["--handover", &path]);
+    let idle = [0; 3].map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap());
+    let new = Gateway::start(&[engine.url()], &["--handover", &path]);
+    assert_eq!(new.url(), old.url());
+    assert!(old.process.wait().success());
+    drop(idle);
+}
+
+/// Both have the listeners, so the one that is late must not use them.
+#[test]
+fn of_two_that_want_the_place_one_has_it_and_the_other_ends() {
+    let (ours, stopped) = (engine(&[]), engine(&[]));
+    let scrap = Scrap::new("handover-two");
+    let (path, log) = (scrap.file("sock"), scrap.file("log"));
+    let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--handover", &path];
+    let args = [&args[..], &["--worker-urls", ours.url()]].concat();
+    let file = std::fs::File::create(&log).unwrap();
+    let old = Gateway { process: Process::start_with_log(&args, &[], file.into()) };
+    stopped.signal("-STOP");
+    let told = scrap.file("told");
+    let to = std::fs::File::create(&told).unwrap();
+    let mut late = would_be(&["--handover", &path, "--worker-urls", stopped.url()], to.into());
+    eventually("it has asked", || {
+        std::fs::read_to_string(&log).unwrap().contains("wants to take our place").then_some(())
+    });
+    let new = Gateway::start(&[ours.url()], &["--handover", &path]);
+    assert!(old.process.wait().success());
+    stopped.signal("-CONT");
+    let status = eventually("it ends", || late.try_wait().unwrap());
+    let said = std::fs::read_to_string(&told).unwrap();
+    assert!(status.code() == Some(1) && said.contains("another process was sooner"), "{said}");
+    assert_eq!(post(new.url(), CHATS, &chat(MODEL)).status, 200);
+    let next = Gateway::start(&[ours.url()], &["--handover", &path]);
+    assert!(new.process.wait().success(), "whoever comes finds the one that serves");
+    drop(next);
+}
+
+#[test]
 fn a_key_that_is_revoked_while_a_new_process_waits_for_the_old_one_is_good_no_more() {
     let engine = engine(&[]);
     let scrap = Scrap::new("handover-revoked");

@@ -12,12 +12,14 @@
 //! ```
 //!
 //! Until "ready" the old one goes on as if nobody had come, so a new one that cannot start, finds no worker or dies costs nothing.
-//! Between "ready" and "yours" those who connect wait in the listener's queue, which both hold. Where systemd holds the listeners
+//! Between "ready" and "yours" those who connect wait in the listener's queue, which both hold. Several may try at once, and one that
+//! says nothing holds up nobody: whoever is ready first has the place, and the others are told "taken". Where systemd holds the listeners
 //! instead (socket activation) there is nothing to ask for.
 
 mod activation;
 mod listeners;
 mod predecessor;
+mod process;
 mod successor;
 
 pub use activation::activated;
@@ -31,6 +33,9 @@ use tokio::net::UnixStream;
 const GREETING: &str = "warmroute-handover-1";
 const READY: &[u8] = b"ready\n";
 const YOURS: &[u8] = b"yours\n";
+
+/// What it says instead to whoever has its listeners and became ready later than another.
+const TAKEN: [u8; YOURS.len()] = *b"taken\n";
 
 /// What it is when a process may not have them.
 const REFUSED: &[u8] = b"refused\n";

@@ -1,21 +1,23 @@
 //! The process whose place we take.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::pin::pin;
+use std::time::Duration;
 
 use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use warmroute_wire::passing;
 
-use super::{GREETING, Listeners, Purpose, READY, REFUSED, YOURS, check_owner};
+use super::process::Process;
+use super::{GREETING, Listeners, Purpose, READY, REFUSED, TAKEN, YOURS, check_owner};
 
-/// It may have another successor at the moment, or save much.
-const PATIENCE: Duration = Duration::from_secs(120);
 const RETRY_EVERY: Duration = Duration::from_millis(50);
+/// How often it is said whom we wait for.
+const REMIND_EVERY: Duration = Duration::from_secs(5);
 /// It stops accepting at once; should it hang, it does not hold us up.
 const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 
@@ -28,46 +30,94 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// Asks whoever waits at the path for its listeners; `None`: nobody does.
-    pub async fn find(path: &Path) -> anyhow::Result<Option<(Predecessor, Listeners)>> {
-        let since = Instant::now();
+    /// Asks whoever waits at the path for its listeners, for so long; `None`: nobody waits there.
+    pub async fn find(path: &Path, patience: Duration) -> anyhow::Result<Option<(Predecessor, Listeners)>> {
+        let until = Instant::now() + patience;
         loop {
-            let Some(stream) = connect(path).await? else { return Ok(None) };
+            let Some(stream) = connect(path, until).await? else { return Ok(None) };
             check_owner(&stream)?;
-            let received = timeout(PATIENCE, passing::receive(&stream)).await;
-            let (line, sockets) = received.context("it gives us nothing")??;
-            if !line.is_empty() {
+            let old = Process::behind(&stream);
+            tracing::info!(%old, ?patience, "a gateway runs here: its listeners are waited for");
+            let received = wait_for(old, until, passing::receive(&stream)).await;
+            let Some(received) = received else {
+                anyhow::bail!(
+                    "the gateway that runs here has not given us its listeners within {patience:?}: {old}. \
+                     It keeps its place, and nothing was changed"
+                );
+            };
+            if let Some((line, sockets)) = unless_gone(received)? {
                 let (retries_left, listeners) = understood(&line, sockets)?;
                 return Ok(Some((Predecessor { stream, retries_left }, listeners)));
             }
             // It is leaving: somebody else, or nobody, waits there in a moment.
-            anyhow::ensure!(since.elapsed() < PATIENCE, "it gives us nothing");
+            anyhow::ensure!(Instant::now() < until, "the gateway that runs here, {old}, gives us nothing");
             sleep(RETRY_EVERY).await;
         }
     }
 
-    /// Tells it that we are ready; returns when it accepts nobody any more.
-    pub async fn release(mut self) {
+    /// Tells it that we are ready; returns when it accepts nobody any more. Fails where another process has its place already.
+    pub async fn release(mut self) -> anyhow::Result<()> {
         let leaving = async {
-            self.stream.write_all(READY).await?;
+            // Where it is gone this fails, but it may have left a word.
+            _ = self.stream.write_all(READY).await;
             let mut said = [0; YOURS.len()];
-            self.stream.read_exact(&mut said).await
+            self.stream.read_exact(&mut said).await.map(|_| said)
         };
         match timeout(LEAVES_WITHIN, leaving).await {
+            Ok(Ok(said)) if said == TAKEN => anyhow::bail!("another process was sooner, and has its place"),
             Ok(Ok(_)) => tracing::info!("the gateway that was here leaves; its place is ours"),
             // Then it is gone, or will go on for a while; either way its sockets are ours as well.
             Ok(Err(error)) => tracing::warn!(%error, "the gateway that was here is gone"),
-            Err(_) => tracing::warn!("the gateway that was here does not answer"),
+            Err(_) => {
+                let old = Process::behind(&self.stream);
+                tracing::warn!(%old, "the gateway that was here does not answer; we serve beside it");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What comes of this in time; until then it is said now and then who is waited for.
+async fn wait_for<T>(old: Process, until: Instant, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    loop {
+        let look = until.min(Instant::now() + REMIND_EVERY);
+        match timeout_at(look, work.as_mut()).await {
+            Ok(done) => return Some(done),
+            Err(_) if look == until => return None,
+            Err(_) => {
+                let for_more = until - Instant::now();
+                tracing::warn!(%old, ?for_more, "the gateway that runs here does not answer yet: waiting");
+            }
         }
     }
 }
 
-async fn connect(path: &Path) -> anyhow::Result<Option<UnixStream>> {
-    match UnixStream::connect(path).await {
-        Ok(stream) => Ok(Some(stream)),
-        // A socket file outlives its process.
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
-        Err(error) => Err(error).context("cannot connect"),
+async fn connect(path: &Path, until: Instant) -> anyhow::Result<Option<UnixStream>> {
+    loop {
+        match UnixStream::connect(path).await {
+            Ok(stream) => return Ok(Some(stream)),
+            // A socket file outlives its process.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            // More wait there than fit into its queue.
+            Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < until => {
+                sleep(RETRY_EVERY).await;
+            }
+            Err(error) => return Err(error).context("cannot connect"),
+        }
+    }
+}
+
+type Given = (String, Vec<TcpListener>);
+
+/// What it gave us; `None` where it has left, which resets those whom it had not taken yet.
+fn unless_gone(received: io::Result<Given>) -> io::Result<Option<Given>> {
+    match received {
+        Ok((line, _)) if line.is_empty() => Ok(None),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
+        received => received.map(Some),
     }
 }
 

@@ -9,15 +9,18 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use warmroute_wire::passing;
 
-use super::{GREETING, Listeners, READY, REFUSED, YOURS, check_owner};
+use super::process::Process;
+use super::{GREETING, Listeners, READY, REFUSED, TAKEN, YOURS, check_owner};
 
-/// One that takes longer to become ready is given up, so that another may try.
+/// One that takes longer to become ready is given up.
 const READY_WITHIN: Duration = Duration::from_secs(120);
+/// So many may try at once; more wait to be accepted.
+const ATTENDED_MAX: usize = 8;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
 /// Whoever may come to take our place. Dropped, nobody may any more.
@@ -89,6 +92,11 @@ impl Successors {
 }
 
 impl Successor {
+    /// Tells it that another one has our place. One that is gone need not be told.
+    async fn refuse(mut self) {
+        _ = self.stream.write_all(&TAKEN).await;
+    }
+
     /// Tells it that we accept nobody any more.
     pub async fn accede(mut self) {
         if let Err(error) = self.stream.write_all(YOURS).await {
@@ -97,42 +105,76 @@ impl Successor {
     }
 }
 
-/// One after another, until one is ready.
+/// All who come, each by itself: one that says nothing holds up nobody. The first that is ready has our place.
 async fn serve(post: Post, desk: Desk, tell: mpsc::Sender<Successor>) {
-    loop {
-        match post.socket.accept().await {
-            Ok((stream, _)) => match desk.attend(stream).await {
-                Ok(successor) => {
-                    // Nobody else gets anything: those who wait come to our successor.
-                    _ = tell.send(successor).await;
-                    return;
+    let (desk, is_taken) = (Arc::new(desk), watch::Sender::new(false));
+    let mut attended = JoinSet::new();
+    let successor = loop {
+        tokio::select! {
+            accepted = post.socket.accept(), if attended.len() < ATTENDED_MAX => match accepted {
+                Ok((stream, _)) => _ = attended.spawn(Arc::clone(&desk).attend(stream, is_taken.subscribe())),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a successor");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
+            },
+            Some(attended) = attended.join_next() => match attended.map_err(anyhow::Error::from).flatten() {
+                Ok(successor) => break successor,
                 Err(why) => tracing::warn!(why = format!("{why:#}"), "nobody took our place: we go on"),
             },
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a successor");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+        }
+    };
+    // Nobody else gets anything: those who wait come to our successor, those who have our listeners must not use them.
+    is_taken.send_replace(true);
+    while let Some(attended) = attended.join_next().await {
+        if let Ok(Ok(late)) = attended {
+            late.refuse().await;
         }
     }
+    _ = tell.send(successor).await;
 }
 
 impl Desk {
-    async fn attend(&self, mut stream: UnixStream) -> anyhow::Result<Successor> {
-        if let Err(why) = check_owner(&stream) {
+    async fn attend(
+        self: Arc<Desk>,
+        mut stream: UnixStream,
+        mut is_taken: watch::Receiver<bool>,
+    ) -> anyhow::Result<Successor> {
+        tokio::select! {
+            offered = self.offer(&mut stream) => offered?,
+            () = taken(&mut is_taken) => anyhow::bail!("another one was sooner"),
+        }
+        tokio::select! {
+            ready = timeout(READY_WITHIN, hear_ready(&mut stream)) => ready.context("it does not become ready")??,
+            () = taken(&mut is_taken) => {
+                Successor { stream }.refuse().await;
+                anyhow::bail!("another one was sooner");
+            }
+        }
+        Ok(Successor { stream })
+    }
+
+    async fn offer(&self, stream: &mut UnixStream) -> anyhow::Result<()> {
+        if let Err(why) = check_owner(stream) {
             _ = stream.write_all(REFUSED).await;
             return Err(why).context("a process asked for our listeners");
         }
-        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-        tracing::info!(pid, "a process wants to take our place");
+        tracing::info!(new = %Process::behind(stream), "a process wants to take our place");
         let prepare = Arc::clone(&self.prepare);
         let retries_left = tokio::task::spawn_blocking(move || prepare()).await.context("what it needs")?;
         let line = format!("{GREETING} {retries_left} {}\n", self.listeners.names().join(" "));
-        passing::send(&stream, &line, &self.listeners.sockets()).await.context("our listeners")?;
-        let mut said = [0; READY.len()];
-        let ready = timeout(READY_WITHIN, stream.read_exact(&mut said)).await;
-        ready.context("it does not become ready")?.context("it is gone")?;
-        anyhow::ensure!(said == READY, "it says something else than that it is ready");
-        Ok(Successor { stream })
+        passing::send(stream, &line, &self.listeners.sockets()).await.context("our listeners")
     }
+}
+
+/// Returns when another one has our place.
+async fn taken(is_taken: &mut watch::Receiver<bool>) {
+    _ = is_taken.wait_for(|is_taken| *is_taken).await;
+}
+
+async fn hear_ready(stream: &mut UnixStream) -> anyhow::Result<()> {
+    let mut said = [0; READY.len()];
+    stream.read_exact(&mut said).await.context("it is gone")?;
+    anyhow::ensure!(said == READY, "it says something else than that it is ready");
+    Ok(())
 }

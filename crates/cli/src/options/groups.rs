@@ -67,6 +67,9 @@ group! {
         /// which the next one is waited for
         #[arg(long, value_name = "PATH", env = "WARMROUTE_HANDOVER", hide_env = true)]
         handover: PathBuf = None,
+        /// How long such a gateway is waited for; then the new one ends, and that one goes on [default: 30]
+        #[arg(long, value_name = "SECONDS", env = "WARMROUTE_HANDOVER_TIMEOUT_SECS", hide_env = true)]
+        handover_timeout_secs: u64 = Some(30),
         /// File in which what is presumed of caches, and was learned of workers, is kept from one process to the next. Private: it
         /// holds no text, but whoever has it can find out whether a prompt was asked
         #[arg(long, value_name = "FILE", env = "WARMROUTE_STATE", hide_env = true)]

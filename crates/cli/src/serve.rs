@@ -99,7 +99,7 @@ async fn still_alive(notify: &mut Notify) -> anyhow::Result<()> {
 
 /// Starts everything, in the place of whoever has been here; returns when those who connect are accepted.
 async fn begin(plan: Plan, origin: Origin) -> anyhow::Result<Service> {
-    let mut inherited = activated()?;
+    let mut inherited = activated(&plan.addresses())?;
     let predecessor = match &plan.handover {
         Some(path) => Predecessor::find(path, plan.handover_timeout)
             .await

@@ -267,14 +267,38 @@ fn one_that_wants_other_addresses_opens_its_own() {
 }
 
 /// As systemd does it: the sockets are 3 and 4, and the process is told how many there are and what they are called.
-fn activated(sockets: [&std::net::TcpListener; 2], names: &str, engine: &str) -> Process {
+fn activated(sockets: [&std::net::TcpListener; 2], names: &str, engine: &str) -> Command {
     let handles = sockets.map(|socket| Stdio::from(OwnedFd::from(socket.try_clone().unwrap())));
     let [first, second] = handles;
-    let script = "exec 3<&0 4<&2 0</dev/null 2>/dev/null; LISTEN_PID=$$ LISTEN_FDS=2 exec \"$@\"";
+    let script = "exec 3<&0 4<&2 0</dev/null 2>${LOG:-/dev/null}; LISTEN_PID=$$ LISTEN_FDS=2 exec \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_warmroute"), "serve", "--worker-urls", engine]);
     command.env("LISTEN_FDNAMES", names).stdin(first).stderr(second);
-    Process::of(command)
+    command
+}
+
+#[test]
+fn a_socket_from_systemd_that_says_not_what_it_is_for_is_refused_by_name() {
+    let scrap = Scrap::new("unnamed");
+    let log = scrap.file("log");
+    let sockets = ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap());
+    let second = sockets[1].local_addr().unwrap();
+    for (names, why) in [
+        (
+            "clients:warmroute.socket",
+            "FileDescriptorName= of its unit must be one of clients, admin, events, mesh",
+        ),
+        ("clients", "FileDescriptorName= of its unit must be one of"),
+        ("clients:clients", "another one has this FileDescriptorName="),
+        ("clients:mesh", "share is not mesh"),
+    ] {
+        let mut command = activated([&sockets[0], &sockets[1]], names, "http://127.0.0.1:1");
+        let mut refused = command.env("LOG", &log).stdout(Stdio::null()).spawn().unwrap();
+        let status = eventually("it ends", || refused.try_wait().unwrap());
+        let said = std::fs::read_to_string(&log).unwrap();
+        let socket = format!("socket 4 from systemd listens at {second}");
+        assert!(!status.success() && said.contains(why) && said.contains(&socket), "{names}: {said}");
+    }
 }
 
 #[test]
@@ -283,7 +307,7 @@ fn systemd_opens_the_listeners_and_a_restart_refuses_nobody() {
     let sockets = ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap());
     let [admin, clients] =
         sockets.each_ref().map(|socket| format!("http://{}", socket.local_addr().unwrap()));
-    let start = || activated([&sockets[0], &sockets[1]], "admin:clients", engine.url());
+    let start = || Process::of(activated([&sockets[0], &sockets[1]], "admin:clients", engine.url()));
     let gateway = Gateway { process: start() };
     assert_eq!((gateway.url(), gateway.admin()), (clients.as_str(), admin.as_str()), "by their names");
     gateway.wait_for_ready(1);

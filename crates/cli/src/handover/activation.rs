@@ -1,52 +1,75 @@
 //! Listeners that systemd opened for us: `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES`.
 //!
-//! It holds them too, so between two processes of ours clients wait instead of being refused. A unit may name them `clients`, `admin`,
-//! `events` and `mesh` (`FileDescriptorName=`); those with other names are for clients and operators, in this order.
+//! It holds them too, so between two processes of ours clients wait instead of being refused. Their names say what they are for
+//! (`FileDescriptorName=clients`, `admin`, `events`, `mesh`). One without such a name, one too many or one that nothing here would use is
+//! refused: whoever connected to it would wait for ever, and a guess could open the admin side to everybody.
+
+use std::net::SocketAddr;
 
 use anyhow::Context;
 use listenfd::ListenFd;
 
 use super::{Listeners, Purpose};
 
-/// What systemd gave us, usually nothing.
-pub fn activated() -> anyhow::Result<Listeners> {
+/// systemd passes its sockets from this one on.
+const FIRST_SOCKET: usize = 3;
+
+/// What systemd gave us, usually nothing; what is listened for here is said with where it would be.
+pub fn activated(wanted: &[(Purpose, Option<SocketAddr>)]) -> anyhow::Result<Listeners> {
     let mut given = ListenFd::from_env();
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let used = wanted.iter().filter(|(_, at)| at.is_some()).map(|(purpose, _)| *purpose);
+    let mut free: Vec<Purpose> = used.collect();
     let mut listeners = Listeners::default();
-    for (at, purpose) in purposes(&names, given.len()).into_iter().enumerate() {
-        let listener = given.take_tcp_listener(at);
-        let listener = listener.with_context(|| format!("socket {at} from systemd is no TCP listener"))?;
-        if let (Some(purpose), Some(listener)) = (purpose, listener) {
-            listener.set_nonblocking(true)?;
-            tracing::info!(listener = purpose.name(), address = %listener.local_addr()?, "opened by systemd");
-            listeners.add(purpose, listener);
-        }
+    for (at, name) in names.split(':').chain(std::iter::repeat("")).take(given.len()).enumerate() {
+        let socket = FIRST_SOCKET + at;
+        let listener = given.take_tcp_listener(at).ok().flatten();
+        let listener = listener
+            .with_context(|| format!("socket {socket} from systemd, `{name}`, is no TCP listener"))?;
+        let address = listener.local_addr()?;
+        let purpose = judge(name, &mut free)
+            .with_context(|| format!("socket {socket} from systemd listens at {address} as `{name}`"))?;
+        listener.set_nonblocking(true)?;
+        tracing::info!(listener = purpose.name(), %address, "opened by systemd");
+        listeners.add(purpose, listener);
     }
     Ok(listeners)
 }
 
-/// What each of so many sockets is for; `None`: one too many.
-fn purposes(names: &str, sockets: usize) -> Vec<Option<Purpose>> {
-    let named: Vec<Option<Purpose>> =
-        names.split(':').map(Purpose::named).chain(std::iter::repeat(None)).take(sockets).collect();
-    let free =
-        [Purpose::Clients, Purpose::Admin].into_iter().filter(|purpose| !named.contains(&Some(*purpose)));
-    let mut free = free.collect::<Vec<_>>().into_iter();
-    named.iter().map(|purpose| purpose.or_else(|| free.next())).collect()
+/// What a socket of this name is for, if there is anything left that it could be.
+fn judge(name: &str, free: &mut Vec<Purpose>) -> anyhow::Result<Purpose> {
+    let names = Purpose::ALL.map(Purpose::name).join(", ");
+    let purpose = Purpose::named(name)
+        .with_context(|| format!("FileDescriptorName= of its unit must be one of {names}"))?;
+    let at = free.iter().position(|free| *free == purpose);
+    let at = at.with_context(|| match purpose {
+        Purpose::Events => "another one has this FileDescriptorName=, or kv-events-bind names no address",
+        Purpose::Mesh => "another one has this FileDescriptorName=, or share is not mesh",
+        _ => "another one has this FileDescriptorName=; one unit may have one ListenStream=",
+    })?;
+    Ok(free.swap_remove(at))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Purpose::{Admin, Clients, Events};
-    use super::purposes;
+    use super::Purpose::{Admin, Clients, Mesh};
+    use super::*;
+
+    fn judged(names: &[&str]) -> Result<Vec<Purpose>, String> {
+        let mut free = vec![Clients, Admin, Mesh];
+        let judged = names.iter().map(|name| judge(name, &mut free));
+        judged.collect::<anyhow::Result<_>>().map_err(|error| error.to_string())
+    }
 
     #[test]
-    fn names_are_obeyed_and_the_rest_goes_by_order() {
-        assert_eq!(purposes("", 0), []);
-        assert_eq!(purposes("", 1), [Some(Clients)]);
-        assert_eq!(purposes("warmroute.socket:warmroute.socket", 2), [Some(Clients), Some(Admin)]);
-        assert_eq!(purposes("admin:clients", 2), [Some(Admin), Some(Clients)]);
-        assert_eq!(purposes("admin:web:events", 3), [Some(Admin), Some(Clients), Some(Events)]);
-        assert_eq!(purposes("unknown", 3), [Some(Clients), Some(Admin), None]);
+    fn names_are_obeyed_and_nothing_is_guessed() {
+        assert_eq!(judged(&[]), Ok(vec![]));
+        assert_eq!(judged(&["admin", "clients", "mesh"]), Ok(vec![Admin, Clients, Mesh]));
+        for unnamed in ["", "unknown", "warmroute.socket"] {
+            let why = judged(&["clients", unnamed]).unwrap_err();
+            assert!(why.contains("must be one of clients, admin, events, mesh"), "{why}");
+        }
+        assert!(judged(&["clients", "clients"]).unwrap_err().contains("another one has this"));
+        assert!(judged(&["events"]).unwrap_err().contains("kv-events-bind"), "nobody would accept there");
     }
 }

@@ -17,7 +17,8 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Purpose; 4] = [Purpose::Clients, Purpose::Admin, Purpose::Events, Purpose::Mesh];
+    /// All of them.
+    pub const ALL: [Purpose; 4] = [Purpose::Clients, Purpose::Admin, Purpose::Events, Purpose::Mesh];
 
     /// As it is called between processes, and in `FileDescriptorName=`.
     pub fn name(self) -> &'static str {

@@ -1,6 +1,9 @@
 //! What systemd is told, where it wants to know (`NOTIFY_SOCKET`): that we are ready, read settings again, stop, and are alive.
 //!
 //! A datagram of `KEY=value` lines; nobody answers. By hand, because that is all there is to it.
+//!
+//! A service is followed by its main process. Whoever is succeeded says who that is from now on, because systemd may listen to nobody else
+//! (`NotifyAccess=main`), and then nothing more: not that the service stops, and no sign of life in another's name.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -9,23 +12,55 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use crate::handover::{Estate, Process};
+
 /// Somebody who wants to know, or nobody.
+#[derive(Default)]
 pub struct Notify {
     to: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Interval>,
+    /// What it was told itself.
+    name: Option<String>,
+    watchdog_us: Option<u64>,
 }
 
 impl Notify {
     /// Whom the environment names.
     pub fn from_env() -> Notify {
-        let to = std::env::var("NOTIFY_SOCKET").ok().and_then(|name| open(&name));
-        let every = watchdog(|name| std::env::var(name).ok(), std::process::id());
-        let watchdog = every.filter(|_| to.is_some()).map(|every| {
-            let mut interval = interval(every);
+        let watchdog_us = watchdog_us(|name| std::env::var(name).ok(), std::process::id());
+        Notify::of(std::env::var("NOTIFY_SOCKET").ok(), watchdog_us)
+    }
+
+    fn of(name: Option<String>, watchdog_us: Option<u64>) -> Notify {
+        let to = name.as_deref().and_then(open);
+        let watchdog = watchdog_us.filter(|_| to.is_some()).map(|us| {
+            // Twice in the time after which we would be taken for dead.
+            let mut interval = interval(Duration::from_micros(us / 2));
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
             interval
         });
-        Notify { to, watchdog }
+        Notify { to, watchdog, name, watchdog_us }
+    }
+
+    /// What whoever takes our place must know to go on telling.
+    pub fn estate(&self) -> Estate {
+        Estate { notify: self.name.clone(), watchdog_us: self.watchdog_us, ..Estate::default() }
+    }
+
+    /// We are the service's main process now. Whoever was it knows where to say so, and how often, should we not have been told.
+    pub fn take_over(&mut self, from: Estate) {
+        let name = self.name.take().or(from.notify);
+        *self = Notify::of(name, self.watchdog_us.or(from.watchdog_us));
+        self.say(&format!("MAINPID={}", std::process::id()));
+    }
+
+    /// Another process is it, and says everything else.
+    pub fn hand_over(&mut self, to: Process) {
+        match to.id {
+            Some(id) => self.say(&format!("MAINPID={id}\nSTATUS=process {id} serves; this one ends")),
+            None => tracing::debug!("systemd is told by whoever took our place"),
+        }
+        *self = Notify::default();
     }
 
     /// Requests are served.
@@ -75,11 +110,11 @@ fn open(name: &str) -> Option<(UnixDatagram, SocketAddr)> {
     opened.inspect_err(|error| tracing::warn!(%error, "systemd cannot be told")).ok()
 }
 
-/// How often to say that we are alive: twice in the time after which we would be taken for dead.
-fn watchdog(env: impl Fn(&str) -> Option<String>, our_pid: u32) -> Option<Duration> {
+/// After how long a silence we would be taken for dead.
+fn watchdog_us(env: impl Fn(&str) -> Option<String>, our_pid: u32) -> Option<u64> {
     let limit_us: u64 = env("WATCHDOG_USEC")?.parse().ok()?;
     let is_for_us = env("WATCHDOG_PID").is_none_or(|pid| pid == our_pid.to_string());
-    (is_for_us && limit_us > 1).then(|| Duration::from_micros(limit_us / 2))
+    (is_for_us && limit_us > 1).then_some(limit_us)
 }
 
 #[cfg(test)]
@@ -89,13 +124,13 @@ mod tests {
     #[test]
     fn the_watchdog_is_ours_if_it_names_us_or_nobody() {
         let every = |usec: &str, pid: Option<&str>| {
-            watchdog(
+            watchdog_us(
                 |name| if name == "WATCHDOG_USEC" { Some(usec.to_owned()) } else { pid.map(str::to_owned) },
                 7,
             )
         };
-        assert_eq!(every("3000000", None), Some(Duration::from_millis(1_500)));
-        assert_eq!(every("3000000", Some("7")), Some(Duration::from_millis(1_500)));
+        assert_eq!(every("3000000", None), Some(3_000_000));
+        assert_eq!(every("3000000", Some("7")), Some(3_000_000));
         assert_eq!((every("3000000", Some("8")), every("0", None), every("soon", None)), (None, None, None));
     }
 }

@@ -10,7 +10,7 @@ use warmroute_gateway::Farewell;
 use crate::args::ServeArgs;
 use crate::control::Origin;
 use crate::fingerprints::Fingerprints;
-use crate::handover::{Post, Predecessor, Successor, Successors, activated};
+use crate::handover::{Estate, Post, Predecessor, Successor, Successors, activated};
 use crate::logging;
 use crate::notify::Notify;
 use crate::options::{check_environment, read_file};
@@ -51,23 +51,27 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         handover.map(|path| Post::bind(&path).with_context(|| format!("cannot wait at {}", path.display())));
     let post = post.transpose()?;
     let mut service = tokio::select! {
-        service = begin(plan, origin) => service?,
+        service = begin(plan, origin, &mut notify) => service?,
         () = stop.asked() => anyhow::bail!("stopped before it had begun"),
     };
     let keeper = service.keeper(state);
     let (before, gateway) = (keeper.clone(), Arc::clone(&service.gateway));
+    let told = notify.estate();
     let prepare = move || {
         before.keep();
-        gateway.retries_left()
+        Estate { retries_left: gateway.retries_left(), ..told.clone() }
     };
     let successors = post.map(|post| post.await_successors(service.listeners(), Arc::new(prepare)));
     // Not before the next one could find us.
     announce(&service);
     notify.ready();
     let ending = run_on(&service, hangup, &mut stop, &mut notify, successors).await;
-    notify.stopping();
-    // A successor has had it, and has its own to keep.
+    // A successor has had what is known, and has its own to keep.
     let is_ours = matches!(ending, Ending::Stopped);
+    match &ending {
+        Ending::Stopped => notify.stopping(),
+        Ending::Succeeded(successor) => notify.hand_over(successor.process()),
+    }
     if is_ours {
         // At once, and not only when all have been answered: whoever loses patience before that kills us without asking.
         let keeper = keeper.clone();
@@ -98,7 +102,7 @@ async fn still_alive(notify: &mut Notify) -> anyhow::Result<()> {
 }
 
 /// Starts everything, in the place of whoever has been here; returns when those who connect are accepted.
-async fn begin(plan: Plan, origin: Origin) -> anyhow::Result<Service> {
+async fn begin(plan: Plan, origin: Origin, notify: &mut Notify) -> anyhow::Result<Service> {
     let mut inherited = activated(&plan.addresses())?;
     let predecessor = match &plan.handover {
         Some(path) => Predecessor::find(path, plan.handover_timeout)
@@ -115,8 +119,8 @@ async fn begin(plan: Plan, origin: Origin) -> anyhow::Result<Service> {
     match predecessor {
         Some(predecessor) => {
             service.fit_to_serve().await.context("the gateway that is here goes on")?;
-            service.gateway.inherit_retries(predecessor.retries_left);
-            predecessor.release().await?;
+            service.gateway.inherit_retries(predecessor.estate.retries_left);
+            notify.take_over(predecessor.release().await?);
         }
         // Whoever connects meanwhile waits in the listener's queue, instead of being told that nobody is ready.
         None => service.hear_workers().await,

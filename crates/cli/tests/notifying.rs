@@ -6,10 +6,14 @@ mod world;
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use world::PATIENCE;
+use world::client::{Call, chat_stream};
+use world::gate::Gate;
 use world::process::{Process, engine};
 use world::scrap::Scrap;
+use world::script::Scripted;
 
 struct Systemd(UnixDatagram);
 
@@ -37,8 +41,12 @@ impl Systemd {
 }
 
 fn serve(engine: &str, env: &[(&str, &str)]) -> Process {
+    serve_with(engine, &[], env)
+}
+
+fn serve_with(engine: &str, more: &[&str], env: &[(&str, &str)]) -> Process {
     let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker-urls", engine];
-    Process::start_with_env(&args, env)
+    Process::start_with_env(&[&args[..], more].concat(), env)
 }
 
 #[test]
@@ -69,4 +77,49 @@ fn a_name_without_a_file_works_too_and_without_a_watchdog_nothing_more_is_said()
     process.signal("-TERM");
     assert!(systemd.heard().starts_with("STOPPING=1\n"));
     assert!(process.wait().success());
+}
+
+/// The new one was started by somebody else, and is told by the old one whom to tell.
+#[test]
+fn systemd_is_told_which_process_serves_when_one_takes_anothers_place() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let engine = Scripted::new(move |mut asked| {
+        asked.begin_events();
+        asked.chunk("data: {\"n\":1}\n\n");
+        held.pass();
+        asked.chunk("data: [DONE]\n\n");
+        asked.end_chunks();
+    });
+    let scrap = Scrap::new("notify-handover");
+    let (path, socket) = (scrap.file("notify"), scrap.file("sock"));
+    let systemd = Systemd::new(UnixDatagram::bind(&path).unwrap());
+    let env = [("NOTIFY_SOCKET", path.as_str()), ("WATCHDOG_USEC", "200000")];
+    let old = serve_with(&engine.url, &["--handover", &socket], &env);
+    assert!(systemd.news().starts_with("READY=1\n"));
+    let body = chat_stream("m", 9);
+    let mut stream = Call::send(old.url(), "POST", "/v1/chat/completions", &[], body.as_bytes());
+    stream.read_until("{\"n\":1}");
+
+    let new = serve_with(&engine.url, &["--handover", &socket], &[]);
+    let (from_old, from_new) = (systemd.news(), systemd.news());
+    assert!(from_old.starts_with(&format!("MAINPID={}\nSTATUS=", new.id())), "{from_old}");
+    assert_eq!(from_new, format!("MAINPID={}", new.id()));
+    assert!(systemd.news().starts_with("READY=1\n"));
+    (0..3).for_each(|_| assert_eq!(systemd.heard(), "WATCHDOG=1"));
+
+    // The old one still has a stream, and gives no sign of life in the name of a new one that hangs.
+    new.signal("-STOP");
+    systemd.0.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    while systemd.0.recv(&mut [0; 512]).is_ok() {}
+    systemd.0.set_read_timeout(Some(Duration::from_millis(1_000))).unwrap();
+    assert!(systemd.0.recv(&mut [0; 512]).is_err(), "nobody says anything");
+    systemd.0.set_read_timeout(Some(PATIENCE)).unwrap();
+    new.signal("-CONT");
+    gate.open();
+    assert!(stream.finish().complete);
+    assert!(old.wait().success());
+    new.signal("-TERM");
+    assert!(systemd.news().starts_with("STOPPING=1\n"), "and the old one did not say that the service stops");
+    assert!(new.wait().success());
 }

@@ -17,14 +17,17 @@
 //! instead (socket activation) there is nothing to ask for.
 
 mod activation;
+mod estate;
 mod listeners;
 mod predecessor;
 mod process;
 mod successor;
 
 pub use activation::activated;
+pub use estate::Estate;
 pub use listeners::{Listeners, Purpose, address_of};
 pub use predecessor::Predecessor;
+pub use process::Process;
 pub use successor::{Post, Successor, Successors};
 
 use tokio::net::UnixStream;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use warmroute_wire::passing;
 
 use super::process::Process;
-use super::{GREETING, Listeners, Purpose, READY, REFUSED, TAKEN, YOURS, check_owner};
+use super::{Estate, GREETING, Listeners, Purpose, READY, REFUSED, TAKEN, YOURS, check_owner};
 
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 /// How often it is said whom we wait for.
@@ -24,9 +24,8 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 /// A process that runs, and has given us its listeners.
 pub struct Predecessor {
     stream: UnixStream,
-    /// How many requests it might still have sent again. Ours are its clients', and a process that has served nobody yet has
-    /// earned none: with a worker that fails, the first of them would be lost.
-    pub retries_left: u64,
+    /// What it leaves us.
+    pub estate: Estate,
 }
 
 impl Predecessor {
@@ -46,8 +45,8 @@ impl Predecessor {
                 );
             };
             if let Some((line, sockets)) = unless_gone(received)? {
-                let (retries_left, listeners) = understood(&line, sockets)?;
-                return Ok(Some((Predecessor { stream, retries_left }, listeners)));
+                let (estate, listeners) = understood(&line, sockets)?;
+                return Ok(Some((Predecessor { stream, estate }, listeners)));
             }
             // It is leaving: somebody else, or nobody, waits there in a moment.
             anyhow::ensure!(Instant::now() < until, "the gateway that runs here, {old}, gives us nothing");
@@ -56,7 +55,7 @@ impl Predecessor {
     }
 
     /// Tells it that we are ready; returns when it accepts nobody any more. Fails where another process has its place already.
-    pub async fn release(mut self) -> anyhow::Result<()> {
+    pub async fn release(mut self) -> anyhow::Result<Estate> {
         let leaving = async {
             // Where it is gone this fails, but it may have left a word.
             _ = self.stream.write_all(READY).await;
@@ -73,7 +72,7 @@ impl Predecessor {
                 tracing::warn!(%old, "the gateway that was here does not answer; we serve beside it");
             }
         }
-        Ok(())
+        Ok(self.estate)
     }
 }
 
@@ -121,17 +120,18 @@ fn unless_gone(received: io::Result<Given>) -> io::Result<Option<Given>> {
     }
 }
 
-fn understood(line: &str, sockets: Vec<TcpListener>) -> anyhow::Result<(u64, Listeners)> {
+fn understood(line: &str, sockets: Vec<TcpListener>) -> anyhow::Result<(Estate, Listeners)> {
     anyhow::ensure!(line.as_bytes() != REFUSED, "it belongs to another user, and gives us nothing");
     let mut words = line.split_whitespace();
     anyhow::ensure!(words.next() == Some(GREETING), "it speaks another version of this");
     let retries_left = words.next().and_then(|word| word.parse().ok()).context("it says something else")?;
     let mut listeners = Listeners::default();
-    for (name, socket) in words.zip(sockets) {
+    // The sockets first: where they end, the next word is not a name any more, and stays.
+    for (socket, name) in sockets.into_iter().zip(words.by_ref()) {
         // A newer version may have listeners that we know nothing of.
         if let Some(purpose) = Purpose::named(name) {
             listeners.add(purpose, socket);
         }
     }
-    Ok((retries_left, listeners))
+    Ok((Estate::read(retries_left, words), listeners))
 }

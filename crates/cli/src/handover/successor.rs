@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use warmroute_wire::passing;
 
 use super::process::Process;
-use super::{GREETING, Listeners, READY, REFUSED, TAKEN, YOURS, check_owner};
+use super::{Estate, GREETING, Listeners, READY, REFUSED, TAKEN, YOURS, check_owner};
 
 /// One that takes longer to become ready is given up.
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -34,8 +34,8 @@ pub struct Successor {
     stream: UnixStream,
 }
 
-/// What is done for a successor before it gets anything; tells how many retries are left.
-type Prepare = Arc<dyn Fn() -> u64 + Send + Sync>;
+/// What is done for a successor before it gets anything; tells what is left to it.
+type Prepare = Arc<dyn Fn() -> Estate + Send + Sync>;
 
 struct Desk {
     listeners: Listeners,
@@ -92,6 +92,11 @@ impl Successors {
 }
 
 impl Successor {
+    /// Who it is.
+    pub fn process(&self) -> Process {
+        Process::behind(&self.stream)
+    }
+
     /// Tells it that another one has our place. One that is gone need not be told.
     async fn refuse(mut self) {
         _ = self.stream.write_all(&TAKEN).await;
@@ -161,8 +166,9 @@ impl Desk {
         }
         tracing::info!(new = %Process::behind(stream), "a process wants to take our place");
         let prepare = Arc::clone(&self.prepare);
-        let retries_left = tokio::task::spawn_blocking(move || prepare()).await.context("what it needs")?;
-        let line = format!("{GREETING} {retries_left} {}\n", self.listeners.names().join(" "));
+        let estate = tokio::task::spawn_blocking(move || prepare()).await.context("what it needs")?;
+        let (retries_left, names) = (estate.retries_left, self.listeners.names().join(" "));
+        let line = format!("{GREETING} {retries_left} {names}{estate}\n");
         passing::send(stream, &line, &self.listeners.sockets()).await.context("our listeners")
     }
 }

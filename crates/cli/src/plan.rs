@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use http::HeaderName;
-use warmroute_admission::Limits;
+use warmroute_admission::{Class, Limits};
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_gateway::{
@@ -392,6 +392,10 @@ fn door(options: &options::Admission) -> anyhow::Result<DoorConfig> {
             tokens_per_minute: filled(options.rate_limit_tokens_per_minute),
         },
         priority_header: header(priority, "off").context("priority-header")?,
+        class_max: match filled(options.allow_high_priority) {
+            true => Class::High,
+            false => Class::Normal,
+        },
         tenant_header: header(tenant, "api-key").context("tenant-header")?,
     })
 }

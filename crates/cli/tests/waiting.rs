@@ -11,6 +11,7 @@ use world::client::{Call, Response, post};
 use world::eventually;
 use world::gate::Gate;
 use world::process::Gateway;
+use world::scrap::Scrap;
 use world::script::Scripted;
 
 const PATH: &str = "/v1/chat/completions";
@@ -181,20 +182,39 @@ fn the_urgent_go_first_unless_nobody_listens_to_that() {
         ("x-other: 1", "normal"),
         ("x-warmroute-priority: high", "high"),
     ];
-    for (header, order) in [
-        ("x-warmroute-priority", ["first", "high", "normal", "low"]),
-        ("off", ["first", "low", "normal", "high"]),
+    for (flags, order) in [
+        (&["--allow-high-priority"][..], ["first", "high", "normal", "low"]),
+        (&[], ["first", "normal", "high", "low"]),
+        (&["--priority-header", "off"], ["first", "low", "normal", "high"]),
     ] {
         let gated = Gated::new();
-        let gateway = Gateway::over(
-            &[&gated.engine.url],
-            &["--max-concurrent-requests", "1", "--priority-header", header],
-        );
+        let flags = [&["--max-concurrent-requests", "1"], flags].concat();
+        let gateway = Gateway::over(&[&gated.engine.url], &flags);
         let calls = line_up(&gateway, &gated, &requests);
         gated.gate.open();
         all_answered(calls);
-        assert_eq!(gated.order(), order, "{header}");
+        assert_eq!(gated.order(), order, "{flags:?}");
     }
+}
+
+#[test]
+fn only_a_key_that_may_goes_before_others() {
+    let scrap = Scrap::new("priorities");
+    let keys = scrap.file("keys");
+    std::fs::write(&keys, "sk-plain name=a\nsk-urgent name=b priority=high\nsk-batch name=c priority=low\n")
+        .unwrap();
+    let gated = Gated::new();
+    let flags = ["--max-concurrent-requests", "1", "--api-keys-file", &keys];
+    let gateway = Gateway::over(&[&gated.engine.url], &flags);
+    let high = |key: &str| format!("authorization: Bearer {key}\r\nx-warmroute-priority: high");
+    let (plain, urgent, batch) = (high("sk-plain"), high("sk-urgent"), high("sk-batch"));
+    let requests = [(&*plain, "first"), (&batch, "batch"), (&plain, "plain"), (&urgent, "urgent")];
+    let calls = line_up(&gateway, &gated, &requests);
+    let waiting = |class: &str| gateway.metric(&format!("warmroute_queue_waiting{{priority=\"{class}\"}}"));
+    assert_eq!(["high", "normal", "low"].map(waiting), [1.0, 1.0, 1.0]);
+    gated.gate.open();
+    all_answered(calls);
+    assert_eq!(gated.order(), ["first", "urgent", "plain", "batch"]);
 }
 
 #[test]

@@ -352,6 +352,9 @@ group! {
         /// Header that says how urgent a request is: high, normal or low; off takes all alike [default: x-warmroute-priority]
         #[arg(long, value_name = "NAME", env = "WARMROUTE_PRIORITY_HEADER", hide_env = true)]
         priority_header: String = Some("x-warmroute-priority".to_owned()),
+        /// Any request may call itself high by that header; otherwise only those whose key has priority=high [default: off]
+        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new(), env = "WARMROUTE_ALLOW_HIGH_PRIORITY", hide_env = true)]
+        allow_high_priority: bool = Some(false),
         /// Header that says whose a request is; api-key takes the key it comes with [default: api-key]
         #[arg(long, value_name = "NAME", env = "WARMROUTE_TENANT_HEADER", hide_env = true)]
         tenant_header: String = Some("api-key".to_owned()),

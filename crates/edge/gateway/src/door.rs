@@ -40,6 +40,8 @@ pub struct DoorConfig {
     pub tenant_header: Option<HeaderName>,
     /// The header that says how urgent a request is; `None`: all are alike.
     pub priority_header: Option<HeaderName>,
+    /// The highest class that it may name where the key says nothing about that. Whoever may call himself urgent will.
+    pub class_max: Class,
 }
 
 /// Whether a worker can be full.
@@ -77,6 +79,7 @@ impl Default for DoorConfig {
             limits: Limits::default(),
             tenant_header: None,
             priority_header: Some(HeaderName::from_static("x-warmroute-priority")),
+            class_max: Class::Normal,
         }
     }
 }
@@ -152,9 +155,12 @@ impl Door {
             None => named(&header::AUTHORIZATION).or_else(|| named(&HeaderName::from_static("x-api-key"))),
         };
         let name = tenant.map(|tenant| tenant.name.as_bytes()).or(claimed.map(HeaderValue::as_bytes));
-        let class = config.priority_header.as_ref().and_then(named).and_then(|name| name.to_str().ok());
         Ask {
-            class: class.map_or_else(Class::default, Class::named),
+            class: config.priority_header.as_ref().map_or_else(Class::default, |header| {
+                let wanted = named(header).and_then(|name| name.to_str().ok()).and_then(Class::named);
+                let granted = tenant.and_then(|tenant| tenant.class_max).unwrap_or(config.class_max);
+                wanted.unwrap_or_default().at_most(granted)
+            }),
             tenant: name.map_or(0, |name| xxh3_64_with_seed(name, self.seed)),
             cost: asked.prompt_tokens,
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! # a key, or its hash, then what is said of it
-//! sk-4fXq…                        name=search  requests-per-minute=600
+//! sk-4fXq…                        name=search  requests-per-minute=600  priority=high
 //! sha256:9f86d081884c7d65…        name=search
 //! ```
 //!
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prometheus_client::metrics::counter::Counter;
-use warmroute_admission::Limits;
+use warmroute_admission::{Class, Limits};
 
 use crate::token::{Digest, bearer, digest, is_same};
 
@@ -32,6 +32,8 @@ pub(crate) struct Tenant {
     pub(crate) name: String,
     /// Where they say nothing, the limits for all count.
     pub(crate) limits: Limits,
+    /// The highest class its requests may have; where nothing is said, what counts for all.
+    pub(crate) class_max: Option<Class>,
     /// Requests that came with its keys. Lives on when the file is read again.
     pub(crate) requests: Counter,
 }
@@ -80,11 +82,11 @@ impl Keys {
         if self.find(&line.digest).is_some() {
             return Err("the key is there already");
         }
-        let Line { digest, name, limits } = line;
-        let new = || Arc::new(Tenant { name: name.clone(), limits, requests: Counter::default() });
+        let Line { digest, name, limits, class_max } = line;
+        let new = || Arc::new(Tenant { name: name.clone(), limits, class_max, requests: Counter::default() });
         let tenant = Arc::clone(self.tenants.entry(name.clone()).or_insert_with(new));
-        if tenant.limits != limits {
-            return Err("another key of this name has other limits");
+        if tenant.limits != limits || tenant.class_max != class_max {
+            return Err("another key of this name has other limits, or another priority");
         }
         self.keys.entry(head(&digest)).or_default().push((digest, tenant));
         Ok(())
@@ -97,7 +99,8 @@ impl Keys {
         let heir = |tenant: &Tenant| {
             let requests =
                 known.get(tenant.name.as_str()).map_or_else(Counter::default, |&count| count.clone());
-            Arc::new(Tenant { name: tenant.name.clone(), limits: tenant.limits, requests })
+            let Tenant { limits, class_max, .. } = *tenant;
+            Arc::new(Tenant { name: tenant.name.clone(), limits, class_max, requests })
         };
         self.tenants = self.tenants.iter().map(|(name, tenant)| (name.clone(), heir(tenant))).collect();
         for (_, tenant) in self.keys.values_mut().flatten() {
@@ -140,6 +143,7 @@ struct Line {
     digest: Digest,
     name: String,
     limits: Limits,
+    class_max: Option<Class>,
 }
 
 impl Line {
@@ -152,18 +156,23 @@ impl Line {
             None => digest(key.as_bytes()),
         };
         let name = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let mut line = Line { digest, name: format!("key-{name}"), limits: Limits::default() };
+        let (name, limits) = (format!("key-{name}"), Limits::default());
+        let mut line = Line { digest, name, limits, class_max: None };
         words.try_for_each(|word| line.take(word))?;
         Ok(Some(line))
     }
 
     fn take(&mut self, word: &str) -> Result<(), &'static str> {
-        const UNKNOWN: &str = "expected name=, requests-per-minute= or tokens-per-minute= after the key";
+        const UNKNOWN: &str =
+            "expected name=, requests-per-minute=, tokens-per-minute= or priority= after the key";
         let number = |value: &str| value.parse::<u32>().map_err(|_| "a limit is a whole number");
         match word.split_once('=').ok_or(UNKNOWN)? {
             ("name", name) => self.name = checked(name)?,
             ("requests-per-minute", value) => self.limits.requests_per_minute = number(value)?,
             ("tokens-per-minute", value) => self.limits.tokens_per_minute = number(value)?,
+            ("priority", value) => {
+                self.class_max = Some(Class::named(value).ok_or("a priority is high, normal or low")?);
+            }
             _ => return Err(UNKNOWN),
         }
         Ok(())
@@ -228,6 +237,8 @@ mod tests {
             ("sk-1 secret", "line 1: expected name="),
             ("sk-1 color=secret", "line 1: expected name="),
             ("sk-1 tokens-per-minute=secret", "line 1: a limit is a whole number"),
+            ("sk-1 priority=secret", "line 1: a priority is high, normal or low"),
+            ("sk-1 name=a priority=high\nsk-2 name=a", "line 2: another key of this name"),
             ("sha256:secret", "line 1: expected 64 hexadecimal digits"),
             ("sha256:+f", "line 1: expected 64 hexadecimal digits"),
             ("sk-1 name=a\nsk-2 name=a tokens-per-minute=5", "line 2: another key of this name"),

@@ -242,3 +242,27 @@ fn certificates_without_keys_are_refused_at_the_start() {
         assert!(!error.contains("PRIVATE"), "{error}");
     }
 }
+
+#[test]
+fn the_doctor_knows_tls_from_plain_http() {
+    let (authority, plain) = (Authority::new("doctor"), engine(&[]));
+    let Identity { cert, key } = authority.issue("gateway");
+    let tls = Gateway::over(&[plain.url()], &["--tls-cert", &cert, "--tls-key", &key]);
+    let examine = |url: &str| {
+        let done = run(&["doctor", "--worker-urls", url, "--worker-tls-ca", &authority.ca()]);
+        (String::from_utf8_lossy(&done.stdout).into_owned(), done.status.success())
+    };
+    let (said, is_content) = examine(&plain.url().replace("http://", "https://"));
+    let words = "its URL says https, but plain HTTP is spoken at this port";
+    assert!(
+        !is_content && said.contains(words) && said.contains(&format!("write {}", plain.url())),
+        "{said}"
+    );
+    let (said, is_content) = examine(&tls.url().replace("https://", "http://"));
+    let words = "its URL says http, but TLS is spoken at this port";
+    assert!(!is_content && said.contains(words) && said.contains(&format!("write {}", tls.url())), "{said}");
+    let (said, _) = examine(tls.url());
+    assert!(!said.contains("is spoken at this port"), "{said}");
+    let (said, _) = examine("https://127.0.0.1:1");
+    assert!(said.contains("it does not answer") && !said.contains("is spoken"), "{said}");
+}

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{Direction, Endpoint, Source};
 use warmroute_probe::read_capacity;
-use warmroute_wire::Dialer;
+use warmroute_wire::{Dialer, Scheme, Target, spoken};
 
 use super::finding::Finding;
 use crate::args::Switch;
@@ -48,20 +48,50 @@ impl Patient {
     /// Everything, in the order in which the gateway would need it.
     pub async fn examine(&mut self, plan: &Plan, requests: Switch) -> Vec<Finding> {
         match self.engine.page(&plan.probe.health_path).await {
-            Err(error) => self.find(Finding::trouble(
-                format!("it does not answer: {error}"),
-                "is it running, is the address right, and may this machine connect to it?",
-            )),
-            Ok(None) => self.find(Finding::trouble(
-                format!("GET {} is not answered with 200", plan.probe.health_path),
-                "it may still be loading; if it has another page for its health, say so with --health-check-endpoint",
-            )),
             Ok(Some(_)) => {
                 self.is_well = true;
                 self.look_around(plan, requests).await;
             }
+            failed => match self.misunderstanding().await {
+                Some(finding) => self.find(finding),
+                None => self.find_failed(failed.map(|_| ()), &plan.probe.health_path),
+            },
         }
         std::mem::take(&mut self.findings)
+    }
+
+    fn find_failed(&mut self, failed: anyhow::Result<()>, health_path: &str) {
+        match failed {
+            Err(error) => self.find(Finding::trouble(
+                format!("it does not answer: {error}"),
+                "is it running, is the address right, and may this machine connect to it?",
+            )),
+            Ok(()) => self.find(Finding::trouble(
+                format!("GET {health_path} is not answered with 200"),
+                "it may still be loading; if it has another page for its health, say so with --health-check-endpoint",
+            )),
+        }
+    }
+
+    /// Whether TLS is spoken where its URL says plain HTTP, or the other way round.
+    async fn misunderstanding(&self) -> Option<Finding> {
+        let target: Target = self.engine.url.parse().ok()?;
+        let (_, rest) = self.engine.url.split_once("://")?;
+        match (target.scheme, spoken(&target).await?) {
+            (Scheme::Https, Scheme::Http) => Some(Finding::trouble(
+                "its URL says https, but plain HTTP is spoken at this port",
+                format!(
+                    "write http://{rest}, or give the engine a certificate (vLLM: --ssl-certfile, --ssl-keyfile)"
+                ),
+            )),
+            (Scheme::Http, Scheme::Https) => Some(Finding::trouble(
+                "its URL says http, but TLS is spoken at this port",
+                format!(
+                    "write https://{rest}; --worker-tls-ca names who vouches for it, if the system does not trust it"
+                ),
+            )),
+            _ => None,
+        }
     }
 
     fn find(&mut self, finding: Finding) {

@@ -9,12 +9,14 @@ mod acceptor;
 mod dialer;
 pub mod passing;
 mod pem;
+mod spoken;
 mod stream;
 mod target;
 
 pub use acceptor::Acceptor;
 pub use dialer::{Dialer, WorkerTls};
 pub use pem::{BadTls, Identity};
+pub use spoken::spoken;
 pub use stream::Stream;
 pub use target::{Scheme, Target};
 

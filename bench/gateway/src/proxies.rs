@@ -33,7 +33,7 @@ pub fn start_all(args: &Args, scratch: &Scratch) -> Result<Vec<Target>, Box<dyn 
     let keys = scratch.file("keys");
     fs::write(
         &keys,
-        format!("{CLIENT_KEY} name=bench requests-per-minute=100000000 tokens-per-minute=100000000000\n"),
+        format!("{CLIENT_KEY} name=bench requests-per-minute=100000000 tokens-per-minute=4000000000\n"),
     )?;
     for (name, options) in GATEWAYS {
         let mut options: Vec<&str> = options.to_vec();

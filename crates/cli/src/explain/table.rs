@@ -11,10 +11,10 @@ const WORKER_WIDTH: usize = 24;
 const REQUEST_WIDTH: usize = 10;
 
 const LEGEND: &str = "\
-Milliseconds. cached: prompt tokens believed in the worker's cache; ahead: prompts before it; lacking:
-of its prefill, what it takes because the worker lacks what the others have; TTFT = queue + prefill;
-step: what it would add to each token of the answers there; cost: what the policy compares, where it
-thinks in milliseconds. The chosen worker is marked with >.
+Milliseconds. cached: prompt tokens believed in the worker's cache; ahead: prompts before it;
+lacking: of its prefill, what it takes because the worker lacks what the others have; TTFT = queue +
+prefill; step: what it would add to each token of the answers there; cost: what the policy compares,
+where it thinks in milliseconds. The chosen worker is marked with >.
 ";
 
 /// Where a request would go, and among whom.

@@ -14,8 +14,11 @@ use crate::chain::Links;
 use crate::children::Children;
 use crate::config::{Config, IndexError};
 use crate::digest::Digester;
+use crate::holdings::Holdings;
+use crate::orphans::Waiting;
 use crate::overlap::Overlaps;
 use crate::presumed::{Past, Work};
+use crate::reported::Export;
 use crate::root::{RootKey, Source};
 use crate::seats::Seats;
 use crate::snapshot::{Snapshot, Taking};
@@ -230,6 +233,38 @@ impl Index {
     pub fn knows_any(&self, worker: WorkerId, names: &[u64]) -> bool {
         let Some(seat) = self.seats.find(worker) else { return false };
         names.chunks(SPANS_A_HOLD).any(|piece| self.writer.lock().knows_any(seat, piece))
+    }
+
+    /// All that a worker has reported and holds, or has waiting, to be brought into another index with the same digester. In pieces;
+    /// that nothing is told of it meanwhile is the caller's to see to.
+    pub fn holdings(&self, worker: WorkerId) -> Holdings {
+        let Some(seat) = self.seats.find(worker) else { return Holdings::default() };
+        let mut writer = self.writer.lock();
+        let mut export = Export::default();
+        for part in (0..writer.reported.parts_of(seat)).rev() {
+            for (id, _, mask) in writer.reported.nodes_in(&writer.tree, seat, part) {
+                export.need(&writer.tree, id, mask);
+            }
+            MutexGuard::bump(&mut writer);
+        }
+        for piece in export.nodes().chunks(NODES_A_HOLD) {
+            for &id in piece {
+                let Writer { tree, reported, .. } = &*writer;
+                export.write(tree, reported, seat, id);
+            }
+            MutexGuard::bump(&mut writer);
+        }
+        export.finish(&writer.reported, seat)
+    }
+
+    /// These chains wait for their parents, as they did elsewhere.
+    pub(crate) fn wait(&self, worker: WorkerId, chains: &[(u64, Vec<Waiting>)]) -> Result<(), IndexError> {
+        let mut writer = self.writer.lock();
+        let seat = self.seat(worker)?;
+        for (parent, spans) in chains {
+            writer.reported.orphans.take_in(seat, *parent, spans);
+        }
+        Ok(())
     }
 
     /// Forgets all that one worker holds, reported and presumed, and nothing else. Its capacity stays.

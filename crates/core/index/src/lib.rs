@@ -26,7 +26,8 @@
 //! * **Presumed** spans age as in the engine: by the worker's capacity in tokens, longest unused first and from the
 //!   end of a chain, and by a time to live; unanswered requests neither evict nor are evicted. All together stay within
 //!   a budget of bytes.
-//! * What is presumed can be taken out as a [`Snapshot`] and brought back into another index ([`Index::recall`]).
+//! * What is presumed can be taken out as a [`Snapshot`] and brought back into another index ([`Index::recall`]);
+//!   what one worker has reported as its [`Holdings`] ([`Index::hold`]).
 //! * A worker is a **seat**, and an engine may have several: what it certainly holds, what it may hold, what lies in any
 //!   tier of its cache. One lookup answers for all; [`Index::adopt`] carries spans from one to another.
 //! * **Work under the lock is bounded.** Tables grow and shrink in small parts, and what touches many spans is done in
@@ -46,6 +47,7 @@ mod fan;
 mod garbage;
 mod hash;
 mod holders;
+mod holdings;
 mod index;
 mod node;
 mod numbers;
@@ -69,6 +71,7 @@ mod writer;
 
 pub use config::{BUDGET_BYTES_MIN, Config, ConfigError, IndexError};
 pub use digest::{Digester, Hash, UnknownHash};
+pub use holdings::{BadHoldings, Holdings};
 pub use index::{Index, Parent, Presumption, Prompt, Recalled, Removed, Stored};
 pub use overlap::{Overlap, Overlaps};
 pub use root::{Namespace, RootKey, Source};

@@ -10,7 +10,7 @@ use crate::hash::NumberMap;
 use crate::span::Size;
 
 /// One span that waits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub name: u64,
     pub digest: u64,
@@ -93,10 +93,26 @@ impl Orphans {
         }
         let groups: Vec<Group> = self.groups.values().filter(|group| group.worker == of).cloned().collect();
         for group in groups {
-            self.parked += group.spans.len() as u64;
-            self.make_room(group.spans.len());
-            self.add(Group { worker: by, ..group });
+            self.take_in(by, group.parent, &group.spans);
         }
+    }
+
+    /// Lets a chain wait as it did elsewhere, for a worker that has nothing waiting under its names.
+    pub fn take_in(&mut self, worker: u16, parent: u64, spans: &[Waiting]) {
+        let is_hollow = spans.iter().all(|span| span.count == 0);
+        if is_hollow || spans.len() > self.spans_max {
+            self.dropped += spans.len() as u64;
+            return;
+        }
+        self.parked += spans.len() as u64;
+        self.make_room(spans.len());
+        self.add(Group { worker, parent, spans: spans.to_vec() });
+    }
+
+    /// What waits for one worker: for whom, and what.
+    pub fn of(&self, worker: u16) -> impl Iterator<Item = (u64, &[Waiting])> {
+        let groups = self.groups.values().filter(move |group| group.worker == worker);
+        groups.map(|group| (group.parent, group.spans.as_slice()))
     }
 
     /// Counts a name that waits once more; false where it does not wait.

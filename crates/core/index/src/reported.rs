@@ -6,7 +6,10 @@
 
 mod adopt;
 mod again;
+mod export;
 mod settle;
+
+pub(crate) use export::Export;
 
 use crate::book::Book;
 use crate::chain::{Chain, Point};

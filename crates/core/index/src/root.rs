@@ -66,6 +66,11 @@ impl RootKey {
         RootKey { key, source: Source::Presumed }
     }
 
+    /// The same, where engines report.
+    pub fn reported_from_bits(key: u64) -> RootKey {
+        RootKey { key, source: Source::Reported }
+    }
+
     pub(crate) fn digest(self) -> u64 {
         self.key
     }

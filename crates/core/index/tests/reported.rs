@@ -5,8 +5,8 @@
 mod model;
 
 use model::{Random, Reports, first_beyond, named, reach, root};
-use warmroute_index::{Config, Index, Overlaps, Parent, Prompt, Removed, RootKey, Source};
-use warmroute_types::WorkerId;
+use warmroute_index::{Config, Holdings, Index, Overlaps, Parent, Prompt, Removed, RootKey, Source};
+use warmroute_types::{Packed, WorkerId};
 
 /// How engines name their spans.
 #[derive(Clone, Copy, Debug)]
@@ -187,6 +187,21 @@ impl World {
         self.changes += adopted;
     }
 
+    /// One worker takes over what another, or it itself, has reported, by way of bytes.
+    fn hold(&mut self) {
+        let (of, by) = self.pair();
+        let by = if self.random.one_in(3) { of } else { by };
+        self.workers[by].1 = self.workers[of].1.clone();
+        let taken = self.index.holdings(WorkerId(SEATS[of]));
+        let mut bytes = Vec::new();
+        taken.encode(&mut bytes);
+        assert_eq!(Holdings::decode(&mut Packed(&bytes)).as_ref(), Ok(&taken));
+        let half = &bytes[..bytes.len() / 2];
+        assert!(Holdings::decode(&mut Packed(half)).is_err());
+        self.index.hold(WorkerId(SEATS[by]), &taken).unwrap();
+        self.changes += taken.spans();
+    }
+
     /// Tells some names again that are held and some that are not.
     fn store_again(&mut self) {
         let worker = self.random.below(SEATS.len() as u64) as usize;
@@ -229,7 +244,8 @@ impl World {
             0..50 => self.store(),
             50..72 => self.remove(),
             72..86 => self.evict_tail(),
-            86..89 => self.adopt(),
+            86..88 => self.adopt(),
+            88..89 => self.hold(),
             89..90 => self.adopt_all(),
             90..92 => self.store_again(),
             92..95 => self.cut_unless(),

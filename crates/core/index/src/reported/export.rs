@@ -1,0 +1,145 @@
+//! One worker's spans with their names, written out as chains.
+//!
+//! A node continues another one after some of its spans, whether the worker holds those or not; so what it holds is written
+//! with everything that lies between it and its root.
+
+use std::collections::BTreeMap;
+
+use super::Reported;
+use crate::holdings::{Holdings, Run};
+use crate::index::Parent;
+use crate::node::{NodeId, NodeRef, Serial};
+use crate::places::Place;
+use crate::root::RootKey;
+use crate::span::{NamedSpan, Size, Span};
+use crate::tree::Tree;
+
+/// One that is being written.
+#[derive(Default)]
+pub(crate) struct Export {
+    /// How many spans of each node are needed.
+    needed: BTreeMap<NodeId, (Serial, usize)>,
+    /// Under which names the spans of a node were written.
+    written: BTreeMap<NodeId, Vec<u64>>,
+    holdings: Holdings,
+}
+
+impl Export {
+    /// Notes that a node with spans that the worker holds is to be written, and all that comes before it.
+    pub fn need(&mut self, tree: &Tree, id: NodeId, mask: u64) {
+        let (mut node, mut len) = (tree.node(id), 64 - mask.leading_zeros() as usize);
+        loop {
+            let known = self.needed.get(&node.id).filter(|(serial, _)| *serial == node.serial);
+            if known.is_some_and(|(_, known)| *known >= len) {
+                return;
+            }
+            self.needed.insert(node.id, (node.serial, len));
+            let Some(parent) = tree.ledger(node).parent else { return };
+            (node, len) = (parent, node.at as usize);
+        }
+    }
+
+    /// The nodes that are needed.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.needed.keys().copied().collect()
+    }
+
+    /// Writes a node, after those that it continues.
+    pub fn write(&mut self, tree: &Tree, reported: &Reported, worker: u16, id: NodeId) {
+        let mut path = Vec::new();
+        let mut next = self.living(tree, id);
+        while let Some(node) = next.filter(|node| !self.written.contains_key(&node.id)) {
+            path.push(node);
+            next = tree.ledger(node).parent;
+        }
+        for node in path.into_iter().rev() {
+            self.write_one(tree, reported, worker, node);
+        }
+    }
+
+    fn living(&self, tree: &Tree, id: NodeId) -> Option<NodeRef> {
+        let (serial, _) = self.needed.get(&id)?;
+        tree.living(id).filter(|node| node.serial == *serial)
+    }
+
+    fn write_one(&mut self, tree: &Tree, reported: &Reported, worker: u16, node: NodeRef) {
+        let len = self.needed.get(&node.id).map_or(0, |(_, len)| (*len).min(node.body().len()));
+        let mut names = Vec::with_capacity(len);
+        if let Some(parent) = tree.ledger(node).parent {
+            let after = self.after(tree, parent, node.at as usize);
+            let mask = tree.mask(node, worker);
+            let mut run = Run { after, spans: Vec::with_capacity(len) };
+            for at in 0..len {
+                let before = run.spans.last().map_or(after, |last| Parent::Name(last.name));
+                let is_held = mask >> at & 1 == 1;
+                let known = if is_held { reported.names_at(tree, worker, node, at) } else { Vec::new() };
+                let span = span(node.body().digests(len)[at], node.body().size(at));
+                let name = known.first().copied().unwrap_or_else(|| self.hole(node.serial, at));
+                run.spans.push(NamedSpan { name, span });
+                names.push(name);
+                self.name(reported, worker, before, span, &known);
+            }
+            self.holdings.runs.push(run);
+        }
+        self.written.insert(node.id, names);
+    }
+
+    /// What continues the first so many spans of a node continues this.
+    fn after(&self, tree: &Tree, node: NodeRef, at: usize) -> Parent {
+        match (tree.ledger(node).parent, at.checked_sub(1)) {
+            (None, _) => Parent::Root(RootKey::reported_from_bits(node.digest)),
+            (Some(parent), None) => self.after(tree, parent, node.at as usize),
+            (Some(_), Some(last)) => {
+                let name = self.written.get(&node.id).and_then(|names| names.get(last));
+                Parent::Name(name.copied().unwrap_or_else(|| hole(node.serial, last)))
+            }
+        }
+    }
+
+    /// A span's further names, and how often each was stored.
+    fn name(&mut self, reported: &Reported, worker: u16, before: Parent, span: Span, known: &[u64]) {
+        for &name in known.iter().skip(1) {
+            self.twin(before, NamedSpan { name, span });
+        }
+        let book = reported.peek(worker);
+        let again = |name: &u64| Some((*name, *book?.twice.get(name)?));
+        self.holdings.again.extend(known.iter().filter_map(again));
+    }
+
+    fn twin(&mut self, after: Parent, span: NamedSpan) {
+        self.holdings.runs.push(Run { after, spans: vec![span] });
+    }
+
+    fn hole(&mut self, serial: Serial, at: usize) -> u64 {
+        let name = hole(serial, at);
+        self.holdings.holes.push(name);
+        name
+    }
+
+    /// All of it, with what waits for its parent.
+    pub fn finish(mut self, reported: &Reported, worker: u16) -> Holdings {
+        let waiting = reported.orphans.of(worker);
+        self.holdings.waiting = waiting.map(|(parent, spans)| (parent, spans.to_vec())).collect();
+        self.holdings
+    }
+}
+
+impl Reported {
+    /// The names under which a worker holds a span.
+    fn names_at(&self, tree: &Tree, worker: u16, node: NodeRef, at: usize) -> Vec<u64> {
+        let shared = tree.ledger(node).names.get(at).copied().unwrap_or_default();
+        self.peek(worker).map(|book| book.names_of(Place::new(node.id, at), shared)).unwrap_or_default()
+    }
+}
+
+fn span(digest: u64, size: Size) -> Span {
+    Span { digest, bytes: size.bytes(), tokens: size.tokens() }
+}
+
+/// A name that no engine has: one of 2⁶⁴, of something that is its own.
+fn hole(serial: Serial, at: usize) -> u64 {
+    let word = (serial << 6 | at as u64) ^ 0x9e37_79b9_7f4a_7c15;
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use warmroute_gateway::{Admin, Configuration, Drain, Drained, Farewell, Gateway, Reach, serve};
@@ -127,12 +127,14 @@ impl Service {
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
         keep_house(&gateway, plan.eviction_interval, &mut background);
         let mut sole: Vec<AbortHandle> = Vec::new();
-        if let Some(plan) = plan.sharing {
+        // What others say may be meant for feeds.
+        let said = plan.sharing.is_some().then(Arc::<Notify>::default);
+        if let (Some(plan), Some(said)) = (plan.sharing, said.clone()) {
             let bound = match plan.listen() {
                 Some(address) => Some(listen(Purpose::Mesh, address, &mut inherited, &mut listeners).await?),
                 None => None,
             };
-            sole.push(background.spawn(sharing::begin(plan, Arc::clone(&gateway), bound)?));
+            sole.push(background.spawn(sharing::begin(plan, Arc::clone(&gateway), bound, said)?));
         }
         let reach = if admin.ip().is_loopback() { Reach::Loopback } else { Reach::Network };
         let configuration = Arc::clone(&control) as Arc<dyn Configuration>;
@@ -149,6 +151,7 @@ impl Service {
             if let Some(token) = plan.events_token {
                 page = page.with_reports(Arc::new(precise.posts()), token);
             }
+            sole.extend(said.map(|said| background.spawn(precise.siblings(said))));
             sole.push(background.spawn(precise.run()));
         }
         let is_open = watch::Sender::new(OpenTo::Nobody);

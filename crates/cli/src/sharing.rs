@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
 use warmroute_peers::{Config, Letter};
-use warmroute_share::{Inbox, Link, Outbox, Status, draw_router, mesh, mesh_on, redis};
+use warmroute_share::{Inbox, Link, Outbox, Status, Trouble, draw_router, mesh, mesh_on, redis};
 
 use crate::plan::{SharePlan, Transport};
 
@@ -24,6 +24,7 @@ pub fn begin(
     plan: SharePlan,
     gateway: Arc<Gateway>,
     bound: Option<TcpListener>,
+    said: Arc<Notify>,
 ) -> anyhow::Result<impl Future<Output = ()>> {
     let me = draw_router();
     let (transport, link) = match plan.transport {
@@ -42,13 +43,22 @@ pub fn begin(
     gateway.router().share(me, config);
     let news = Arc::new(Notify::new());
     gateway.set_carrier(Arc::new(Shown { transport, status, news: Arc::clone(&news) }));
-    Ok(converse(gateway, news, outgoing, incoming, Duration::from_micros(config.batch_interval.0)))
+    let every = Duration::from_micros(config.batch_interval.0);
+    Ok(converse(gateway, Signals { news, said }, outgoing, incoming, every))
+}
+
+/// Who is to be woken.
+struct Signals {
+    /// This: there is news after a silence.
+    news: Arc<Notify>,
+    /// Engines' feeds: others may have said something of them.
+    said: Arc<Notify>,
 }
 
 /// Speaks at every tick, or at once where there is news after a silence, and hears in between.
 async fn converse(
     gateway: Arc<Gateway>,
-    news: Arc<Notify>,
+    signals: Signals,
     outgoing: Outbox,
     mut incoming: Inbox,
     every: Duration,
@@ -60,13 +70,14 @@ async fn converse(
             // First: whoever is flooded with news must not fall silent.
             biased;
             _ = ticks.tick() => gateway.router().speak(gateway.now()),
-            () = news.notified() => gateway.router().speak_up(gateway.now()),
+            () = signals.news.notified() => gateway.router().speak_up(gateway.now()),
             message = incoming.recv() => {
                 // What cannot be read is counted, and is nobody's fault who could mend it now.
-                gateway.router().hear(&message.bytes, gateway.now()).unwrap_or_default()
+                gateway.router().hear_from(message.from, &message.bytes, gateway.now()).unwrap_or_default()
             }
         };
         letters.into_iter().for_each(|letter| post(&outgoing, letter));
+        signals.said.notify_one();
     }
 }
 
@@ -92,10 +103,11 @@ impl Carrier for Shown {
             dropped: Ways { inward: traffic.dropped_in, outward: traffic.dropped_out },
             refused: traffic.refused,
             reconnects: traffic.reconnects,
-            trouble: self
-                .status
-                .trouble()
-                .map(|trouble| (trouble.text, Instant::now().duration_since(trouble.at).as_secs_f64())),
+            troubles: self.status.troubles().into_iter().map(aged).collect(),
         }
     }
+}
+
+fn aged(trouble: Trouble) -> (String, f64) {
+    (trouble.text, Instant::now().duration_since(trouble.at).as_secs_f64())
 }

@@ -1,14 +1,14 @@
 //! Finds a model's files, and asks its engine whether they are the right ones.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use sha2::{Digest, Sha256};
 use warmroute_gateway::ModelMatching;
 use warmroute_prompt::{Alignment, Reading};
 use warmroute_tokens::parity::{self, Verdict};
-use warmroute_tokens::{EncoderPool, HubCache, Model};
+use warmroute_tokens::{EncoderPool, HubCache, Model, ModelText};
 
 use super::engine::{Card, Engine};
 use crate::options::groups::MatchingUnit;
@@ -137,9 +137,21 @@ fn in_tokens(model: &Model, reading: Reading) -> Result<Aligned, String> {
     Ok(Aligned { print: print(model, reading, &matching), matching })
 }
 
-/// Of everything that a prompt's writing depends on.
+/// Of everything that a prompt's writing depends on. The same in every process and build, because routers must agree on it.
 fn print(model: &Model, reading: Reading, matching: &ModelMatching) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (model.text(), reading, matching.to_string()).hash(&mut hasher);
-    hasher.finish()
+    let ModelText { tokenizer, tokenizer_config, special_tokens_map, chat_template } = model.text();
+    let optional = |file: &Option<Vec<u8>>| file.clone().unwrap_or_default();
+    let mut hasher = Sha256::new();
+    for part in [
+        tokenizer.as_slice(),
+        &optional(tokenizer_config),
+        &optional(special_tokens_map),
+        chat_template.as_deref().unwrap_or_default().as_bytes(),
+        format!("{reading:?}").as_bytes(),
+        matching.to_string().as_bytes(),
+    ] {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().iter().take(8).fold(0, |print, &byte| print << 8 | u64::from(byte))
 }

@@ -1,14 +1,18 @@
-//! Who hears the feeds: the router, through its one door.
+//! Who hears the feeds: the router, through its one door; and through the same router the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_events::{Listener, Step, View};
+use warmroute_events::{Desk, Listener, Numbered, Others, Step, View};
 use warmroute_fleet::Worker;
 use warmroute_gateway::Gateway;
-use warmroute_router::{Change, Ingested};
-use warmroute_types::{Address, WorkerId};
+use warmroute_peers::{Reach, Report, Wanted};
+use warmroute_router::{Change, Ingested, StreamNews};
+use warmroute_types::{Address, EventBatch, Micros, RouterId, WorkerId};
+
+/// A router that shares and has heard nobody is not sure to be alone before this.
+const OTHERS_WITHIN: Micros = Micros::from_secs(3);
 
 /// Turns what feeds tell into changes of the router.
 pub struct Ear {
@@ -17,6 +21,10 @@ pub struct Ear {
     workers: RwLock<BTreeMap<Address, Arc<Worker>>>,
     /// Those of them that publish themselves: nobody else may speak for them.
     streams: RwLock<BTreeSet<Address>>,
+    /// The feeds of those.
+    desks: RwLock<BTreeMap<Address, Arc<Desk>>>,
+    /// By worker, the router that has last told something of its stream.
+    tellers: RwLock<BTreeMap<Address, RouterId>>,
 }
 
 /// Whether a reporter may speak for a worker.
@@ -32,7 +40,13 @@ pub enum Spoken {
 
 impl Ear {
     pub fn new(gateway: Arc<Gateway>) -> Ear {
-        Ear { gateway, workers: RwLock::default(), streams: RwLock::default() }
+        Ear {
+            gateway,
+            workers: RwLock::default(),
+            streams: RwLock::default(),
+            desks: RwLock::default(),
+            tellers: RwLock::default(),
+        }
     }
 
     /// From now on what is told of this address is about this worker.
@@ -43,11 +57,66 @@ impl Ear {
     pub fn forget(&self, address: &Address) {
         self.workers.write().remove(address);
         self.streams.write().remove(address);
+        self.desks.write().remove(address);
+        self.tellers.write().remove(address);
     }
 
-    /// This worker's own stream is followed.
-    pub fn follows(&self, address: &Address) {
-        self.streams.write().insert(address.clone());
+    /// This worker's own stream is followed, here.
+    pub fn follows(&self, desk: Arc<Desk>) {
+        self.streams.write().insert(desk.worker.clone());
+        self.desks.write().insert(desk.worker.clone(), desk);
+    }
+
+    /// The feed of a worker that publishes itself.
+    pub fn desk_of(&self, address: &Address) -> Option<Arc<Desk>> {
+        self.desks.read().get(address).cloned()
+    }
+
+    /// Whose feeds are heard.
+    pub fn workers(&self) -> Vec<Arc<Worker>> {
+        self.workers.read().values().cloned().collect()
+    }
+
+    /// That router has told something of a worker's stream: it is the first to be asked for more.
+    pub fn told_by(&self, address: &Address, router: RouterId) {
+        let is_known = self.tellers.read().get(address) == Some(&router);
+        if !is_known {
+            self.tellers.write().insert(address.clone(), router);
+        }
+    }
+
+    /// What other routers have said of streams.
+    pub fn take_streams(&self) -> Vec<(Arc<Worker>, StreamNews)> {
+        self.gateway.router().take_streams()
+    }
+
+    /// Tells them how far streams were heard here.
+    pub fn set_reaches(&self, reaches: Vec<Reach>) {
+        self.gateway.router().set_reaches(reaches);
+    }
+
+    /// The batches that another router wants, where they are still there.
+    pub fn kept(&self, wanted: Wanted) -> Option<Vec<Report>> {
+        self.gateway.router().kept(wanted)
+    }
+
+    /// All that is known of a worker's cache by its events.
+    pub fn known(&self, worker: WorkerId) -> Option<Arc<[u8]>> {
+        self.gateway.router().known(worker)
+    }
+
+    /// Answers another router.
+    pub fn tell_replay(&self, to: RouterId, worker: &Worker, reports: &[Report]) {
+        self.gateway.router().tell_replay(to, worker, reports);
+    }
+
+    /// Whether it is this router that polls engines which only one can poll.
+    pub fn polls(&self) -> bool {
+        self.others() != Others::Awaited && self.gateway.router().is_first()
+    }
+
+    fn worker(&self, address: &Address) -> Option<Arc<Worker>> {
+        self.workers.read().get(address).cloned()
     }
 
     /// Who speaks for a worker.
@@ -91,12 +160,43 @@ impl Ear {
 
 impl Listener for Ear {
     fn hear(&self, address: &Address, steps: &mut Vec<Step>) {
-        let Some(worker) = self.workers.read().get(address).cloned() else { return };
+        let Some(worker) = self.worker(address) else { return };
         for step in steps.drain(..) {
             if let Step::View(view) = step {
                 tracing::info!(worker = %worker.label, %view, "what this worker's events are worth");
             }
             Change::from_feed(&worker, step).into_iter().for_each(|change| self.tell(change));
+        }
+    }
+
+    fn prepare(&self, address: &Address, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
+        self.gateway.router().digest(self.worker(address)?.id, batch)
+    }
+
+    fn pass_on(&self, address: &Address, which: Numbered, bytes: Arc<[u8]>) {
+        if let Some(worker) = self.worker(address) {
+            self.gateway.router().relay(&worker, which, bytes);
+        }
+    }
+
+    fn want(&self, address: &Address, source: u64, from_seq: u64) -> bool {
+        let Some(worker) = self.worker(address) else { return false };
+        let teller = self.tellers.read().get(address).copied();
+        self.gateway.router().want(&worker, (source, from_seq), teller, self.gateway.now())
+    }
+
+    fn call_off(&self, address: &Address) {
+        if let Some(worker) = self.worker(address) {
+            self.gateway.router().call_off(&worker);
+        }
+    }
+
+    fn others(&self) -> Others {
+        let router = self.gateway.router();
+        match router.is_sharing() {
+            true if router.has_peers() => Others::Are,
+            true if self.gateway.now() < OTHERS_WITHIN => Others::Awaited,
+            _ => Others::AreNot,
         }
     }
 }

@@ -262,7 +262,7 @@ impl Means {
             }
             (Direction::TheyConnect, None) => return Err(Why::NotBound(source.endpoint.to_string())),
         };
-        self.ear.follows(&worker.address);
+        self.ear.follows(subscriber.desk());
         Ok(subscriber)
     }
 
@@ -271,9 +271,15 @@ impl Means {
         let listener = Arc::clone(&self.ear) as Arc<dyn Listener>;
         let mut poller = Poller::new(addresses, &self.config.feed, &listener);
         let desks = poller.desks();
+        desks.iter().for_each(|desk| self.ear.follows(Arc::clone(desk)));
+        let ear = Arc::clone(&self.ear);
         let task = tokio::spawn(async move {
             loop {
-                take_poll(&mut poller, engine.poll_events().await);
+                // Each poll takes the events away. Where there are several routers, one polls and tells the others.
+                match ear.polls() {
+                    true => take_poll(&mut poller, engine.poll_events().await),
+                    false => poller.rest(),
+                }
                 tokio::time::sleep(POLL_EVERY).await;
             }
         });

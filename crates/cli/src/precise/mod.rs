@@ -7,6 +7,7 @@
 //!     └── every half second, pulse: did it work in silence? do answers contradict it? ──▶ its feed
 //! ```
 //!
+//! What only one of several routers can hear, `siblings` passes on and takes in.
 //! An engine that was restarted, or that has fallen silent, is asked again where its events are.
 //! An engine that has no events, or whose prompts cannot be followed, stays presumed, and is asked again later.
 
@@ -17,6 +18,7 @@ mod follow;
 mod notices;
 mod posts;
 mod pulse;
+mod siblings;
 mod why;
 
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use parking_lot::RwLock;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{Desk, Hub, Inbox, Listener, Source};
@@ -42,6 +45,7 @@ use follow::{Finding, Followed, Means, find, find_sources};
 use notices::Notices;
 use posts::Posts;
 use pulse::Symptom;
+use siblings::Siblings;
 use why::{Heard, Why};
 
 use crate::options::groups::MatchingUnit;
@@ -152,6 +156,11 @@ impl Precise {
             answers: JoinSet::new(),
             questions: 0,
         })
+    }
+
+    /// What other routers hear is brought to the feeds, until dropped.
+    pub fn siblings(&self, said: Arc<Notify>) -> impl Future<Output = ()> + Send + use<> {
+        Siblings::new(Arc::clone(&self.means.ear), Arc::clone(&self.inbox)).run(said)
     }
 
     /// Where reporters' posts go.

@@ -9,6 +9,7 @@
 
 mod order;
 mod replays;
+mod siblings;
 
 use warmroute_types::{EventBatch, Micros};
 

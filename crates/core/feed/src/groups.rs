@@ -13,6 +13,11 @@ pub struct Groups {
 }
 
 impl Groups {
+    /// Which one that is, where it is settled.
+    pub fn followed(&self) -> Option<u16> {
+        self.followed
+    }
+
     /// Leaves out the events of other groups; returns how many blocks that were.
     pub fn filter(&mut self, events: &mut Vec<CacheEvent>) -> u64 {
         let mut skipped = 0;
@@ -38,6 +43,10 @@ impl Groups {
                 (self.followed.unwrap_or(0) == removed.group, removed.names.len())
             }
             CacheEvent::Cleared => (true, 0),
+            CacheEvent::Restored(known) => {
+                self.followed = known.group;
+                (true, 0)
+            }
         }
     }
 }

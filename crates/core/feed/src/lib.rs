@@ -24,9 +24,11 @@ mod rebuild;
 mod silence;
 mod state;
 mod step;
+mod stream;
 
 pub use config::Config;
 pub use counters::Counters;
 pub use feed::Feed;
 pub use state::Doubt;
-pub use step::{Moment, ReplayEnd, Step, View};
+pub use step::{Extent, Moment, ReplayEnd, Step, View};
+pub use stream::{Arrival, Numbered, Others, Stream};

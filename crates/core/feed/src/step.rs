@@ -29,6 +29,21 @@ pub enum Step {
     View(View),
 }
 
+/// Up to where a stream is known, for another router to go on from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    /// The last batch that was applied.
+    pub seq: u64,
+    /// Its hash.
+    pub print: u64,
+    /// The latest moment of a batch, by the engine's clock.
+    pub at_unix_s: f64,
+    /// The first batch of what is known.
+    pub floor_seq: u64,
+    /// Which of the model's caches is followed, where that is settled.
+    pub group: Option<u16>,
+}
+
 /// How a replay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayEnd {

@@ -39,6 +39,22 @@ impl Writer {
     pub fn hash(&mut self, hash: u64) {
         self.bytes.extend_from_slice(&hash.to_le_bytes());
     }
+
+    pub fn hashes(&mut self, hashes: &[u64]) {
+        self.number(hashes.len() as u64);
+        hashes.iter().for_each(|&hash| self.hash(hash));
+    }
+
+    /// A number that may be missing, and is small where it is not.
+    pub fn optional(&mut self, number: Option<u64>) {
+        self.number(number.map_or(0, |number| number.saturating_add(1)));
+    }
+
+    /// Bytes, and how many.
+    pub fn text(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.bytes.extend_from_slice(bytes);
+    }
 }
 
 #[derive(Debug)]
@@ -89,6 +105,26 @@ impl<'a> Reader<'a> {
         let (hashes, rest) = self.rest.split_at(length.ok_or(BadMessage::Truncated)?);
         self.rest = rest;
         Ok(hashes.as_chunks().0.iter().map(|hash| u64::from_le_bytes(*hash)).collect())
+    }
+
+    pub fn optional(&mut self) -> Result<Option<u64>, BadMessage> {
+        Ok(self.number()?.checked_sub(1))
+    }
+
+    /// Whether something follows that may be missing.
+    pub fn is_there(&mut self) -> Result<bool, BadMessage> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(BadMessage::Garbled),
+        }
+    }
+
+    pub fn text(&mut self) -> Result<&'a [u8], BadMessage> {
+        let length = usize::try_from(self.number()?).map_err(|_| BadMessage::Garbled)?;
+        let (text, rest) = self.rest.split_at_checked(length).ok_or(BadMessage::Truncated)?;
+        self.rest = rest;
+        Ok(text)
     }
 
     /// All that is left.

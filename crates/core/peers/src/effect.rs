@@ -2,7 +2,7 @@
 
 use warmroute_types::RouterId;
 
-use crate::{Booked, Over};
+use crate::{Booked, Over, Reach, Report, Wanted};
 
 /// To be done by whoever keeps the desks and the index, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,5 +46,33 @@ pub enum Effect {
     Emptied {
         /// Its identity.
         worker: u64,
+    },
+    /// A peer has heard something of an engine.
+    Reported {
+        /// Who.
+        router: RouterId,
+        /// What.
+        report: Report,
+    },
+    /// How far a peer has heard a stream.
+    Reached {
+        /// Who.
+        router: RouterId,
+        /// Which, and how far.
+        reach: Reach,
+    },
+    /// A peer lacks something: to be told by [`Peers::tell_replay`](crate::Peers::tell_replay).
+    ReplayAsked {
+        /// Who.
+        router: RouterId,
+        /// What.
+        wanted: Wanted,
+    },
+    /// What was wanted of a stream has come.
+    Replayed {
+        /// Whose.
+        worker: u64,
+        /// Nothing: nobody had it.
+        reports: Vec<Report>,
     },
 }

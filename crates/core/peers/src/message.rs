@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use warmroute_types::RouterId;
 
 use crate::codec::{BadMessage, Reader, Writer};
-use crate::{Advice, Booked, Health, Ledger, Over, Prompt, Trip};
+use crate::{Advice, Booked, Health, Ledger, Over, Prompt, Reach, Report, Trip, Wanted};
 
 /// The language spoken here.
 const VERSION: u8 = 1;
@@ -22,6 +22,10 @@ const STATE: u8 = 2;
 const ASK: u8 = 3;
 const ASK_VIEW: u8 = 4;
 const VIEW: u8 = 5;
+const RELAY: u8 = 6;
+const REACH: u8 = 7;
+const ASK_REPLAY: u8 = 8;
+const REPLAY: u8 = 9;
 
 /// Batches are counted from 1 on, some fifty a second: a number beyond this was never reached, and the next ones would be none.
 const BATCH_MAX: u64 = 1 << 62;
@@ -76,6 +80,40 @@ pub enum Message {
         /// It means nothing here.
         bytes: Vec<u8>,
     },
+    /// Engines' events that others may not have heard.
+    Relay {
+        /// Who has heard them.
+        from: RouterId,
+        /// In this order.
+        reports: Vec<Report>,
+    },
+    /// How far streams were heard.
+    Reach {
+        /// By whom.
+        from: RouterId,
+        /// Some of them.
+        reaches: Vec<Reach>,
+    },
+    /// A stream is wanted from some batch on.
+    AskReplay {
+        /// Who asks.
+        from: RouterId,
+        /// For what.
+        wanted: Wanted,
+    },
+    /// A part of that.
+    Replay {
+        /// Who tells.
+        from: RouterId,
+        /// Whose stream.
+        worker: u64,
+        /// Which part, from 0 on.
+        part: u32,
+        /// Of how many.
+        parts: u32,
+        /// Of reports, one after another.
+        bytes: Vec<u8>,
+    },
 }
 
 impl Message {
@@ -86,8 +124,18 @@ impl Message {
             | Message::State { from, .. }
             | Message::Ask { from, .. }
             | Message::AskView { from }
-            | Message::View { from, .. } => *from,
+            | Message::View { from, .. }
+            | Message::Relay { from, .. }
+            | Message::Reach { from, .. }
+            | Message::AskReplay { from, .. }
+            | Message::Replay { from, .. } => *from,
         }
+    }
+
+    /// Who says so of itself, whatever it says.
+    pub fn sender(bytes: &[u8]) -> Option<RouterId> {
+        let mut reader = Reader::new(bytes.get(2..)?);
+        reader.hash().ok().map(RouterId)
     }
 
     /// As bytes.
@@ -124,6 +172,29 @@ impl Message {
                 writer.number((*parts).into());
                 writer.bytes.extend_from_slice(bytes);
             }
+            Message::Relay { from, reports } => {
+                begin(&mut writer, RELAY, *from);
+                writer.number(reports.len() as u64);
+                reports.iter().for_each(|report| report.write(&mut writer));
+            }
+            Message::Reach { from, reaches } => {
+                begin(&mut writer, REACH, *from);
+                writer.number(reaches.len() as u64);
+                reaches.iter().for_each(|reach| reach.write(&mut writer));
+            }
+            Message::AskReplay { from, wanted } => {
+                begin(&mut writer, ASK_REPLAY, *from);
+                writer.hash(wanted.worker);
+                writer.hash(wanted.source);
+                writer.number(wanted.from_seq);
+            }
+            Message::Replay { from, worker, part, parts, bytes } => {
+                begin(&mut writer, REPLAY, *from);
+                writer.hash(*worker);
+                writer.number((*part).into());
+                writer.number((*parts).into());
+                writer.bytes.extend_from_slice(bytes);
+            }
         }
         writer.bytes
     }
@@ -151,6 +222,19 @@ impl Message {
                 parts: reader.small()?,
                 bytes: reader.rest().to_vec(),
             },
+            RELAY => Message::Relay { from, reports: read_many(&mut reader, Report::read)? },
+            REACH => Message::Reach { from, reaches: read_many(&mut reader, Reach::read)? },
+            ASK_REPLAY => {
+                let (worker, source) = (reader.hash()?, reader.hash()?);
+                Message::AskReplay { from, wanted: Wanted { worker, source, from_seq: reader.number()? } }
+            }
+            REPLAY => Message::Replay {
+                from,
+                worker: reader.hash()?,
+                part: reader.small()?,
+                parts: reader.small()?,
+                bytes: reader.rest().to_vec(),
+            },
             _ => return Ok(None),
         };
         if reader.is_at_end() { Ok(Some(message)) } else { Err(BadMessage::Garbled) }
@@ -159,6 +243,17 @@ impl Message {
 
 fn read_batch(reader: &mut Reader<'_>) -> Result<u64, BadMessage> {
     Some(reader.number()?).filter(|&number| number <= BATCH_MAX).ok_or(BadMessage::Garbled)
+}
+
+fn read_many<T>(
+    reader: &mut Reader<'_>,
+    read: impl Fn(&mut Reader<'_>) -> Result<T, BadMessage>,
+) -> Result<Vec<T>, BadMessage> {
+    let mut many = Vec::new();
+    for _ in 0..reader.number()? {
+        many.push(read(reader)?);
+    }
+    Ok(many)
 }
 
 fn read_holes(reader: &mut Reader<'_>) -> Result<Vec<RangeInclusive<u64>>, BadMessage> {
@@ -236,8 +331,7 @@ fn write_trip(writer: &mut Writer, trip: &Trip) {
         writer.hash(prompt.root);
         writer.number(prompt.chunk_bytes.into());
         writer.number(prompt.chunk_tokens.into());
-        writer.number(prompt.digests.len() as u64);
-        prompt.digests.iter().for_each(|&digest| writer.hash(digest));
+        writer.hashes(&prompt.digests);
     }
     if let Some(Over::Found { chunks }) = trip.over {
         writer.number(chunks.into());
@@ -278,6 +372,7 @@ fn read_trip(reader: &mut Reader<'_>) -> Result<Trip, BadMessage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ReportKind;
     use proptest::prelude::*;
 
     fn trip() -> impl Strategy<Value = Trip> {
@@ -323,6 +418,19 @@ mod tests {
             .prop_map(|(open_from, trips, advice)| Ledger { open_from, trips, advice })
     }
 
+    fn report() -> impl Strategy<Value = Report> {
+        let kind = prop_oneof![Just(ReportKind::Next), Just(ReportKind::Begins), Just(ReportKind::Known)];
+        let bytes = proptest::collection::vec(any::<u8>(), 0..40);
+        (any::<u64>(), any::<u64>(), any::<u64>(), kind, bytes).prop_map(
+            |(worker, source, seq, kind, bytes)| Report { worker, source, seq, kind, bytes: bytes.into() },
+        )
+    }
+
+    fn reach() -> impl Strategy<Value = Reach> {
+        (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>())
+            .prop_map(|(worker, source, next, at_unix_ms)| Reach { worker, source, next, at_unix_ms })
+    }
+
     fn message() -> impl Strategy<Value = Message> {
         let hole = (any::<u32>(), any::<u32>())
             .prop_map(|(start, more)| u64::from(start)..=u64::from(start) + u64::from(more));
@@ -341,6 +449,23 @@ mod tests {
             (from.clone(), proptest::collection::vec(hole, 0..5))
                 .prop_map(|(from, missing)| Message::Ask { from, missing }),
             from.clone().prop_map(|from| Message::AskView { from }),
+            (from.clone(), proptest::collection::vec(report(), 0..4))
+                .prop_map(|(from, reports)| Message::Relay { from, reports }),
+            (from.clone(), proptest::collection::vec(reach(), 0..4))
+                .prop_map(|(from, reaches)| Message::Reach { from, reaches }),
+            (from.clone(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
+                |(from, worker, source, from_seq)| {
+                    Message::AskReplay { from, wanted: Wanted { worker, source, from_seq } }
+                }
+            ),
+            (from.clone(), any::<u64>(), any::<u32>(), proptest::collection::vec(any::<u8>(), 0..40))
+                .prop_map(|(from, worker, part, bytes)| Message::Replay {
+                    from,
+                    worker,
+                    part,
+                    parts: part,
+                    bytes
+                }),
             (from, any::<u32>(), any::<u32>(), proptest::collection::vec(any::<u8>(), 0..40))
                 .prop_map(|(from, part, parts, bytes)| Message::View { from, part, parts, bytes }),
         ]
@@ -349,6 +474,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_said_is_what_is_heard(message in message()) {
+            prop_assert_eq!(Message::sender(&message.encode()), Some(message.from()));
             prop_assert_eq!(Message::decode(&message.encode()), Ok(Some(message)));
         }
 
@@ -356,12 +482,12 @@ mod tests {
         fn half_a_message_is_none(message in message(), part in 0.0..1.0_f64) {
             let bytes = message.encode();
             let part = &bytes[..(bytes.len() as f64 * part) as usize];
-            let is_open = matches!(message, Message::View { .. });
+            let is_open = matches!(message, Message::View { .. } | Message::Replay { .. });
             prop_assert!(Message::decode(part).is_err() || is_open, "what a view holds is not for this to say");
         }
 
         #[test]
-        fn garbage_is_read_without_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 1_u8..7) {
+        fn garbage_is_read_without_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 1_u8..11) {
             _ = Message::decode(&bytes);
             if bytes.len() > 2 {
                 (bytes[0], bytes[1]) = (VERSION, kind);

@@ -10,9 +10,13 @@ use std::sync::Arc;
 
 use warmroute_types::{Micros, RouterId, To};
 
+use crate::clock::Clock;
 use crate::peer::Peer;
+use crate::relay::Relay;
 use crate::views::{Coming, Going};
-use crate::{BadMessage, Effect, Ledger, Message, OwnLedger, PeerView};
+use crate::{
+    BadMessage, Effect, Ledger, Message, OwnLedger, PeerView, Reach, Relayed, Report, ReportKind, Wanted,
+};
 
 /// Bytes of batches that are kept for those who missed them.
 const HISTORY_BYTES: usize = 4 << 20;
@@ -64,6 +68,7 @@ pub struct Letter {
 pub struct Peers {
     me: RouterId,
     config: Config,
+    clock: Clock,
     /// Batches so far.
     told: u64,
     history: VecDeque<(u64, Arc<[u8]>)>,
@@ -73,6 +78,8 @@ pub struct Peers {
     /// What others are being told of all caches, and what is being heard.
     going: Going,
     coming: Coming,
+    /// Engines' events that are passed on.
+    relay: Relay,
     /// Messages that could not be read.
     pub bad_messages: u64,
     /// Batches that were asked for.
@@ -87,6 +94,8 @@ impl Peers {
         Peers {
             me,
             config,
+            // Whoever did not look for so long was stopped, and the others were not.
+            clock: Clock::new(config.batch_interval, Micros(config.silence_max.0 / 2)),
             told: 0,
             history: VecDeque::new(),
             history_bytes: 0,
@@ -94,6 +103,7 @@ impl Peers {
             peers: BTreeMap::new(),
             going: Going::default(),
             coming: Coming::default(),
+            relay: Relay::default(),
             bad_messages: 0,
             asked: 0,
             lost_peers: 0,
@@ -102,6 +112,7 @@ impl Peers {
 
     /// What is to be said now. To be asked every [`Config::batch_interval`].
     pub fn speak(&mut self, own: &mut OwnLedger, now: Micros) -> Vec<Letter> {
+        let now = self.clock.tick(now);
         let mut letters = Vec::new();
         while let Some(news) = own.take() {
             self.told += 1;
@@ -117,7 +128,9 @@ impl Peers {
         if !letters.is_empty() {
             self.spoken = Some(now);
         }
+        letters.extend(self.relay.speak(self.me, now));
         letters.extend(self.ask(now));
+        letters.extend(self.ask_replays(now));
         letters.extend(self.going.some());
         let here = |router: RouterId| self.peers.contains_key(&router);
         if let Some(router) = self.coming.whom_to_ask(here, now) {
@@ -129,13 +142,73 @@ impl Peers {
 
     /// Something new happened: it is said at once where nothing was said for a while, and else with what follows it.
     pub fn speak_up(&mut self, own: &mut OwnLedger, now: Micros) -> Vec<Letter> {
-        let is_quiet = self.spoken.is_none_or(|spoken| now.since(spoken) >= self.config.batch_interval);
+        let passed = self.clock.read(now);
+        let is_quiet = self.spoken.is_none_or(|spoken| passed.since(spoken) >= self.config.batch_interval);
         if is_quiet { self.speak(own, now) } else { Vec::new() }
     }
 
     /// Tells a peer all that is presumed, in pieces and in time.
     pub fn tell_view(&mut self, to: RouterId, bytes: &[u8]) {
         self.going.add(self.me, to, bytes);
+    }
+
+    /// Passes on what was heard of an engine.
+    pub fn relay(&mut self, report: Report) {
+        self.relay.tell(report);
+    }
+
+    /// How far streams that are passed on were heard here without a hole: all of them.
+    pub fn set_reaches(&mut self, reaches: Vec<Reach>) {
+        self.relay.set_reaches(reaches);
+    }
+
+    /// Something of a stream is missing, and that peer may have it. False where there is nobody to ask.
+    pub fn want(&mut self, wanted: Wanted, of: Option<RouterId>, now: Micros) -> bool {
+        let now = self.clock.look(now);
+        if !self.peers.is_empty() {
+            // It may only be late.
+            self.relay.fetches.want(wanted, of, now + self.config.patience);
+        }
+        !self.peers.is_empty()
+    }
+
+    /// It has come.
+    pub fn call_off(&mut self, worker: u64) {
+        self.relay.fetches.call_off(worker);
+    }
+
+    /// The reports that a peer wants, where all are still there.
+    pub fn kept(&self, wanted: Wanted) -> Option<Vec<Report>> {
+        let is_exact = wanted.source != 0 && wanted.from_seq > 0;
+        let kept = self.relay.kept_from(wanted.worker, wanted.source, wanted.from_seq);
+        kept.filter(|reports| is_exact && reports.iter().all(|report| report.kind != ReportKind::Known))
+    }
+
+    /// Tells a peer what it wants, in pieces and in time. Nothing: it is to ask another.
+    pub fn tell_replay(&mut self, to: RouterId, worker: u64, reports: &[Report]) {
+        self.relay.counted.given += u64::from(!reports.is_empty());
+        self.going.add_replay(self.me, to, worker, &Report::write_all(reports));
+    }
+
+    /// What was passed on, in numbers.
+    pub fn relayed(&self) -> Relayed {
+        self.relay.counted
+    }
+
+    /// Who is there.
+    pub fn others(&self) -> impl Iterator<Item = RouterId> {
+        self.peers.keys().copied()
+    }
+
+    fn ask_replays(&mut self, now: Micros) -> Vec<Letter> {
+        let others: Vec<RouterId> = self.others().collect();
+        let asked = self.relay.fetches.ask(&others, now);
+        self.relay.counted.asked += asked.len() as u64;
+        let letter = |(to, wanted)| Letter {
+            to: To::One(to),
+            bytes: Message::AskReplay { from: self.me, wanted }.encode().into(),
+        };
+        asked.into_iter().map(letter).collect()
     }
 
     fn batch(&self, number: u64, news: Ledger) -> Arc<[u8]> {
@@ -177,6 +250,7 @@ impl Peers {
         now: Micros,
         effects: &mut Vec<Effect>,
     ) -> Result<Vec<Letter>, BadMessage> {
+        let now = self.clock.look(now);
         let message = Message::decode(bytes).inspect_err(|_| self.bad_messages += 1)?;
         let Some(message) = message.filter(|message| message.from() != self.me) else {
             return Ok(Vec::new());
@@ -187,7 +261,7 @@ impl Peers {
         }
         let is_new = !self.peers.contains_key(&from);
         let peer = self.peers.entry(from).or_insert_with(|| Peer::new(from, now));
-        peer.heard = peer.heard.max(now);
+        peer.heard = now;
         let mut answers = Vec::new();
         if let (true, Message::Batch { number, .. }) = (is_new, &message)
             && *number > 1
@@ -223,6 +297,20 @@ impl Peers {
                 let whole = self.coming.take(from, part, parts, bytes);
                 effects.extend(whole.map(|bytes| Effect::View { bytes }));
             }
+            Message::Relay { reports, .. } => {
+                self.relay.heard(&reports);
+                effects.extend(reports.into_iter().map(|report| Effect::Reported { router: from, report }));
+            }
+            Message::Reach { reaches, .. } => {
+                effects.extend(reaches.into_iter().map(|reach| Effect::Reached { router: from, reach }));
+            }
+            Message::AskReplay { wanted, .. } => {
+                effects.push(Effect::ReplayAsked { router: from, wanted });
+            }
+            Message::Replay { worker, part, parts, bytes, .. } => {
+                let whole = self.relay.fetches.take(from, worker, (part, parts), bytes, now);
+                effects.extend(whole.map(|reports| Effect::Replayed { worker, reports }));
+            }
         }
         self.peers.entry(from).and_modify(|peer| peer.mind_holes(now));
         Ok(answers)
@@ -248,8 +336,9 @@ impl Peers {
         letters
     }
 
-    /// Gives up those who have been silent for too long.
+    /// Gives up those who have been silent for too long, and what nobody has answered.
     pub fn expire(&mut self, now: Micros, effects: &mut Vec<Effect>) {
+        let now = self.clock.look(now);
         let silence_max = self.config.silence_max;
         let before = self.peers.len();
         self.peers.retain(|_, peer| {
@@ -260,6 +349,11 @@ impl Peers {
             is_here
         });
         self.lost_peers += (before - self.peers.len()) as u64;
+        let others: Vec<RouterId> = self.others().collect();
+        for worker in self.relay.fetches.give_up(&others, now) {
+            self.relay.counted.unanswered += 1;
+            effects.push(Effect::Replayed { worker, reports: Vec::new() });
+        }
     }
 
     /// Workers that peers find failing, of so many in all.
@@ -269,6 +363,7 @@ impl Peers {
 
     /// Who is there.
     pub fn views(&self, now: Micros) -> Vec<PeerView> {
+        let now = self.clock.read(now);
         self.peers.values().map(|peer| peer.view(now)).collect()
     }
 

@@ -35,15 +35,29 @@ pub(crate) struct Going {
 }
 
 impl Going {
-    /// Cuts it into parts; nothing when there is too much on its way already.
+    /// All that is presumed.
     pub fn add(&mut self, from: RouterId, to: RouterId, bytes: &[u8]) {
+        self.cut(to, bytes, |part, parts, bytes| Message::View { from, part, parts, bytes });
+    }
+
+    /// A worker's stream. Nothing is something to say, too: there is no answer.
+    pub fn add_replay(&mut self, from: RouterId, to: RouterId, worker: u64, bytes: &[u8]) {
+        self.cut(to, bytes, |part, parts, bytes| Message::Replay { from, worker, part, parts, bytes });
+        if bytes.is_empty() {
+            let nothing = Message::Replay { from, worker, part: 0, parts: 1, bytes: Vec::new() };
+            self.parts.push_back(Letter { to: To::One(to), bytes: nothing.encode().into() });
+        }
+    }
+
+    /// Cuts it into parts; nothing when there is too much on its way already.
+    fn cut(&mut self, to: RouterId, bytes: &[u8], message: impl Fn(u32, u32, Vec<u8>) -> Message) {
         if self.parts.len() * PART_BYTES + bytes.len() > VIEW_BYTES_MAX {
             return;
         }
         let parts = bytes.len().div_ceil(PART_BYTES) as u32;
         for (part, bytes) in (0..).zip(bytes.chunks(PART_BYTES)) {
-            let message = Message::View { from, part, parts, bytes: bytes.to_vec() };
-            self.parts.push_back(Letter { to: To::One(to), bytes: message.encode().into() });
+            let bytes = message(part, parts, bytes.to_vec()).encode().into();
+            self.parts.push_back(Letter { to: To::One(to), bytes });
         }
     }
 

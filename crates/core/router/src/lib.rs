@@ -52,6 +52,6 @@ pub use policies::Tallied;
 pub use pool::Vacancy;
 pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};
-pub use router::{Config, Decision, NoRoute, Request, Router};
+pub use router::{Config, Decision, NoRoute, Request, Router, StreamNews};
 pub use scratch::Scratch;
 pub use sharing::SharingView;

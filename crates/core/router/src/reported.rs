@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_feed::Counters;
-use warmroute_index::{Digester, Index, NamedSpan, Parent, RootKey, Span};
+use warmroute_index::{BadHoldings, Digester, Holdings, Index, NamedSpan, Parent, RootKey, Span};
 use warmroute_prompt::{Blocks, Vocabulary};
-use warmroute_types::{CacheEvent, Medium, Micros, RemovedBlocks, StoredBlocks, WorkerId};
+use warmroute_types::{
+    CacheEvent, Cut, EventBatch, Medium, Micros, Packed, RemovedBlocks, StoredBlocks, WorkerId,
+};
 
 use crate::PromptText;
 use crate::family::Family;
@@ -205,9 +207,47 @@ impl Reported {
                 }
                 CacheEvent::Removed(blocks) => source.remove(index, worker, blocks),
                 CacheEvent::Cleared => forget(index, worker),
+                CacheEvent::Restored(known) => {
+                    forget(index, worker);
+                    if source.restore(index, worker, &known.bytes).is_err() {
+                        source.counted.refused += 1;
+                    }
+                    block_tokens = block_tokens.max(source.block_tokens);
+                }
             }
         }
         block_tokens
+    }
+
+    /// Makes of a batch's tokens what other routers may hear, and this one needs: digests. False where they cannot be read.
+    pub fn digest(&self, digester: &Digester, worker: WorkerId, batch: &mut EventBatch) -> bool {
+        let Some(source) = self.sources.read().get(&worker).cloned() else { return false };
+        let mut source = source.lock();
+        for event in &mut batch.events {
+            if let CacheEvent::Stored(blocks) = event
+                && blocks.cut.is_none()
+                && !blocks.is_by_name()
+            {
+                let root = self.root_of(&source.matching, blocks).to_bits();
+                source.cut(digester, blocks);
+                let spans = source.spans.iter().map(|named| (named.span.digest, named.span.bytes)).collect();
+                (blocks.tokens, blocks.salt) = (Vec::new(), None);
+                blocks.cut = Some(Cut { root, spans });
+            }
+        }
+        true
+    }
+
+    /// All that is known of one worker's cache by its events, for another router.
+    pub fn known(&self, index: &Index, worker: WorkerId) -> Option<Arc<[u8]>> {
+        let source = self.sources.read().get(&worker).cloned()?;
+        let source = source.lock();
+        let mut bytes = vec![u8::from(source.has_tiers)];
+        bytes.extend_from_slice(&source.block_tokens.unwrap_or(0).to_le_bytes());
+        for plane in Plane::ALL.into_iter().filter(|&plane| plane != Plane::Tiers || source.has_tiers) {
+            index.holdings(plane.of(worker)).encode(&mut bytes);
+        }
+        Some(bytes.into())
     }
 
     /// Another process may cut its blocks otherwise.
@@ -230,7 +270,10 @@ impl Reported {
         if let Some(lora) = lora.filter(|lora| !self.loras.read().contains(*lora)) {
             self.know_lora(lora);
         }
-        matching.family.root(lora, blocks.salt.as_deref(), matching.unit())
+        match &blocks.cut {
+            Some(cut) => RootKey::reported_from_bits(cut.root),
+            None => matching.family.root(lora, blocks.salt.as_deref(), matching.unit()),
+        }
     }
 
     /// Where a family would report a request's prompt. An adapter is asked for by its name, as a model is; what is no
@@ -324,9 +367,34 @@ impl Ingest {
         }
     }
 
-    /// Turns blocks of tokens into spans.
+    /// Takes in what another router knew.
+    fn restore(&mut self, index: &Index, worker: WorkerId, bytes: &[u8]) -> Result<(), BadHoldings> {
+        let mut packed = Packed(bytes);
+        let head = packed.u8().zip(packed.u32());
+        let (has_tiers, block_tokens) = head.ok_or(BadHoldings)?;
+        self.has_tiers = has_tiers > 0;
+        self.block_tokens = Some(block_tokens).filter(|tokens| *tokens > 0);
+        for plane in Plane::ALL.into_iter().filter(|&plane| plane != Plane::Tiers || has_tiers > 0) {
+            let holdings = Holdings::decode(&mut packed)?;
+            index.hold(plane.of(worker), &holdings).expect("a worker's planes are seats");
+            if plane == Plane::Hoped {
+                self.counted.stored += holdings.spans() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns blocks of tokens into spans, unless another router has.
     fn cut(&mut self, digester: &Digester, blocks: &StoredBlocks) {
         self.spans.clear();
+        if let Some(cut) = &blocks.cut {
+            let tokens = blocks.block_tokens;
+            let named = |(&name, &(digest, bytes)): (&u64, &(u64, u32))| NamedSpan {
+                name,
+                span: Span { digest, bytes, tokens },
+            };
+            return self.spans.extend(blocks.names.iter().zip(&cut.spans).map(named));
+        }
         let block_tokens = blocks.block_tokens.max(1) as usize;
         let text_blocks = (blocks.text_blocks as usize).min(blocks.names.len());
         let text = &blocks.tokens[..blocks.tokens.len().min(text_blocks * block_tokens)];

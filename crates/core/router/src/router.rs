@@ -400,7 +400,10 @@ impl<P: Policy> Router<P> {
 mod answers;
 mod memories;
 mod news;
+mod relaying;
 mod sharing;
+
+pub use relaying::StreamNews;
 
 #[cfg(test)]
 mod caching_tests;
@@ -408,6 +411,8 @@ mod caching_tests;
 mod explaining_tests;
 #[cfg(test)]
 mod memory_tests;
+#[cfg(test)]
+mod relaying_tests;
 #[cfg(test)]
 mod reported_tests;
 #[cfg(test)]

@@ -4,20 +4,23 @@
 //! so every policy sees the sum and every prompt finds what anybody's requests have left behind; nothing else has to know that
 //! there are several routers. A request here waits for nobody there: it leaves a note, and the driver does the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
-use warmroute_peers::{Booked, Health, Over, OwnLedger, PeerView, Peers, Prompt};
+use warmroute_peers::{Booked, Effect, Health, Over, OwnLedger, PeerView, Peers, Prompt, Relayed};
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
 
 use crate::PromptChunks;
 use crate::pool::{PRESUMED_CHUNKS_MAX, Placed};
 use crate::presumed::Presumed;
 use crate::scratch::Scratch;
+
+/// News of streams that wait for whoever drives their feeds.
+const STREAMS_MAX: usize = 1 << 14;
 
 /// A router's part in the conversation.
 pub(crate) struct Sharing {
@@ -38,6 +41,18 @@ pub(crate) struct Heard {
     pub trips: BTreeMap<(RouterId, u64), Mirrored>,
     /// When the workers' health was last looked at.
     pub examined: Option<Micros>,
+    /// What concerns engines' streams: for whoever drives their feeds.
+    pub streams: VecDeque<Effect>,
+}
+
+impl Heard {
+    /// Leaves news of a stream for whoever drives its feed. Where nobody comes for it, the oldest goes.
+    pub fn leave(&mut self, news: Effect) {
+        if self.streams.len() >= STREAMS_MAX {
+            self.streams.pop_front();
+        }
+        self.streams.push_back(news);
+    }
 }
 
 /// Another router's request, here.
@@ -70,13 +85,20 @@ pub struct SharingView {
     pub asked: u64,
     /// Peers that fell silent.
     pub lost_peers: u64,
+    /// Engines' events that were passed on.
+    pub relayed: Relayed,
 }
 
 impl Sharing {
     pub fn new(peers: Peers, members: &[WorkerView]) -> Sharing {
         let sharing = Sharing {
             own: Mutex::default(),
-            heard: Mutex::new(Heard { peers, trips: BTreeMap::new(), examined: None }),
+            heard: Mutex::new(Heard {
+                peers,
+                trips: BTreeMap::new(),
+                examined: None,
+                streams: VecDeque::new(),
+            }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
             place: AtomicU32::new(0),
@@ -165,6 +187,7 @@ impl Sharing {
             bad_messages: heard.peers.bad_messages,
             asked: heard.peers.asked,
             lost_peers: heard.peers.lost_peers,
+            relayed: heard.peers.relayed(),
         })
     }
 }

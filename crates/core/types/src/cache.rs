@@ -5,6 +5,8 @@
 //! use and others do not), and any other byte string by its xxh3. It only resolves parents and removals of the worker that
 //! used it; content is the token ids.
 
+use std::sync::Arc;
+
 /// One thing that happened, in the order in which the engine tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheEvent {
@@ -14,6 +16,19 @@ pub enum CacheEvent {
     Removed(RemovedBlocks),
     /// The whole cache was emptied.
     Cleared,
+    /// No engine says this, but another router: all that it knows of the cache at this moment.
+    Restored(Restored),
+}
+
+/// All that a router knows of a worker's cache, for another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// As the other router's index wrote it. It means nothing but to an index.
+    pub bytes: Arc<[u8]>,
+    /// Which of the model's caches it is of, where that was told.
+    pub group: Option<u16>,
+    /// The first batch of which it knows; what the cache held before may be missing.
+    pub floor_seq: u64,
 }
 
 /// A run of blocks, each the parent of the next.
@@ -26,6 +41,8 @@ pub struct StoredBlocks {
     /// The tokens of all blocks, one after another: `names.len() * block_tokens` of them. None where blocks that were told
     /// before are told [by name](StoredBlocks::is_by_name).
     pub tokens: Vec<u32>,
+    /// What another router has made of the tokens, which are not passed on: then there are none here.
+    pub cut: Option<Cut>,
     /// Tokens in a block; 0 where the engine does not say.
     pub block_tokens: u32,
     /// How many of the leading blocks are nothing but text. From the first block with an image (or another input that is
@@ -45,8 +62,17 @@ impl StoredBlocks {
     /// Whether these are blocks that the engine told before with their tokens, and has now put into a slower memory too. So
     /// does vLLM's offloading connector unless it is asked for more: names, no parent, and a block size of 0.
     pub fn is_by_name(&self) -> bool {
-        self.tokens.is_empty() && self.medium != Medium::Gpu
+        self.tokens.is_empty() && self.cut.is_none() && self.medium != Medium::Gpu
     }
+}
+
+/// The content of blocks as routers with one secret digest it: without a token of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Where their prompts begin: model, adapter and salt, as a number.
+    pub root: u64,
+    /// By block, its digest and its length in bytes.
+    pub spans: Vec<(u64, u32)>,
 }
 
 /// Blocks that are gone.
@@ -114,7 +140,7 @@ impl EventBatch {
         self.events.iter().fold((0, 0), |(stored, removed), event| match event {
             CacheEvent::Stored(blocks) => (stored + blocks.names.len() as u64, removed),
             CacheEvent::Removed(blocks) => (stored, removed + blocks.names.len() as u64),
-            CacheEvent::Cleared => (stored, removed),
+            CacheEvent::Cleared | CacheEvent::Restored(_) => (stored, removed),
         })
     }
 }

@@ -13,7 +13,9 @@ mod valueless;
 mod view;
 mod worker;
 
-pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
+pub use cache::{
+    Attention, CacheEvent, Cut, EventBatch, Group, Medium, RemovedBlocks, Restored, StoredBlocks,
+};
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use packed::Packed;
 pub use router::{RouterId, To};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use warmroute_feed::{Config, Counters, Doubt, Feed, Moment, ReplayEnd, Step, View};
+use warmroute_feed::{Config, Counters, Doubt, Feed, Moment, Step, Stream, View};
 use warmroute_types::{Address, Micros};
 
 use crate::listener::Listener;
@@ -15,7 +15,7 @@ pub struct Desk {
     /// Whose it is.
     pub worker: Address,
     state: Mutex<State>,
-    listener: Arc<dyn Listener>,
+    pub(crate) listener: Arc<dyn Listener>,
     began: Instant,
     /// Batches of another rank, or under another topic, that came here.
     pub(crate) misdirected: AtomicU64,
@@ -23,16 +23,18 @@ pub struct Desk {
     trouble: Mutex<Option<String>>,
     /// Another worker is to be heard under the same topic.
     is_contested: AtomicBool,
+    /// From where on all was last asked of other routers, and how often.
+    pub(crate) deepened: Mutex<(Option<u64>, u32)>,
 }
 
 struct State {
-    feed: Feed,
+    stream: Stream,
     steps: Vec<Step>,
 }
 
 impl Desk {
     pub(crate) fn new(worker: Address, config: Config, listener: Arc<dyn Listener>) -> Desk {
-        let state = State { feed: Feed::new(config), steps: Vec::new() };
+        let state = State { stream: Stream::new(config), steps: Vec::new() };
         Desk {
             worker,
             state: Mutex::new(state),
@@ -41,6 +43,7 @@ impl Desk {
             misdirected: AtomicU64::new(0),
             trouble: Mutex::default(),
             is_contested: AtomicBool::new(false),
+            deepened: Mutex::default(),
         }
     }
 
@@ -74,10 +77,18 @@ impl Desk {
     /// Tells the feed something and the listener what follows from it, in one step for all who look; says whether a replay
     /// is to be asked for, and from where.
     pub(crate) fn tell(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) -> Option<u64> {
+        self.drive(|stream, at, steps| input(&mut stream.feed, at, steps)).1
+    }
+
+    /// The same for the stream, with its answer.
+    pub(crate) fn drive<T>(
+        &self,
+        input: impl FnOnce(&mut Stream, Moment, &mut Vec<Step>) -> T,
+    ) -> (T, Option<u64>) {
         let moment = self.moment();
         let mut state = self.state.lock();
-        let State { feed, steps } = &mut *state;
-        input(feed, moment, steps);
+        let State { stream, steps } = &mut *state;
+        let told = input(stream, moment, steps);
         let mut asked = None;
         steps.retain(|step| match step {
             Step::AskReplay { from_seq } => {
@@ -90,15 +101,27 @@ impl Desk {
             self.listener.hear(&self.worker, steps);
             steps.clear();
         }
-        asked
+        (told, asked)
     }
 
-    /// The same where there is nobody to ask: every replay has failed before it began.
+    /// The same where the engine cannot be asked: others may know all, or every replay has failed before it began.
     pub(crate) fn tell_without_replay(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) {
-        let mut asked = self.tell(input);
-        while asked.is_some() {
-            asked = self.tell(|feed, at, steps| feed.replay_ended(ReplayEnd::Failed, at.now, steps));
-        }
+        self.ask_others(self.tell(input));
+    }
+
+    /// Looks at the stream, while nothing is told to it.
+    pub(crate) fn look<T>(&self, at: impl FnOnce(&Stream) -> T) -> T {
+        at(&self.state.lock().stream)
+    }
+
+    /// A connection is there. Where others have heard the stream for us, the next number shows whether it goes on.
+    pub(crate) fn connected(&self) -> Option<u64> {
+        let input = |stream: &mut Stream, at: Moment, steps: &mut Vec<Step>| {
+            if !stream.is_relayed() {
+                stream.feed.connected(at.now, steps);
+            }
+        };
+        self.drive(input).1
     }
 
     /// An answer came from this worker that must have filled a block.
@@ -120,17 +143,17 @@ impl Desk {
 
     /// What the view is worth.
     pub fn view(&self) -> View {
-        self.state.lock().feed.view()
+        self.look(|stream| stream.feed.view())
     }
 
     /// Why the view is worth less than it could be, if it is the stream's fault.
     pub fn doubt(&self) -> Option<Doubt> {
-        self.state.lock().feed.doubt()
+        self.look(|stream| stream.feed.doubt())
     }
 
     /// What has been counted.
     pub fn counters(&self) -> Counters {
-        self.state.lock().feed.counters()
+        self.look(|stream| stream.feed.counters())
     }
 
     pub(crate) fn misdirected(&self) {

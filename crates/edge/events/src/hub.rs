@@ -18,7 +18,7 @@ use warmroute_zmtp::{Endpoint, Error, Incoming, Listener as Socket, Message, Opt
 use crate::desk::Desk;
 use crate::listener::Listener;
 use crate::source::host_of;
-use crate::station::{Config, Inlet, News, Station};
+use crate::station::{Config, Hearing, Inlet, News, Station};
 use crate::subscriber::Subscriber;
 
 /// Topics that nobody awaits and that are remembered, to be named.
@@ -109,7 +109,8 @@ impl Hub {
         places.claim(&worker, topic)?;
         let desk = Arc::new(Desk::new(worker, self.config.feed.clone(), listener));
         desk.set_trouble(Some(places.nobody(topic, &self.endpoint)));
-        let station = Station::new(Arc::clone(&desk), self.config.clone(), replay, topic);
+        let config = self.config.clone();
+        let station = Station::new(Arc::clone(&desk), config, replay, topic, Hearing::Alone);
         let (inlet, inbox) = Station::inbox();
         let place = Place { desk: Arc::clone(&desk), inlet };
         places.by_topic.insert(Bytes::copy_from_slice(topic.as_bytes()), place);

@@ -1,19 +1,18 @@
 //! Events that a reporter posts, for engines without ZeroMQ: `POST /events` on the admin listener.
 //!
 //! Posts are numbered by their source, from 0. A post that was seen is accepted again and changes nothing; one that is too
-//! early is refused with the number that is expected, and the reporter sends what is missing, or a snapshot. The same feed
-//! stands behind it as behind a socket.
+//! early is refused with the number that is expected, and the reporter sends what is missing, or a snapshot. Where there are
+//! other routers one that is a little early waits: they may have what is missing. The same feed stands behind it as behind a socket.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use thiserror::Error;
-use warmroute_feed::{ReplayEnd, Step};
 use warmroute_types::{Address, MAX_WORKERS};
 
 use crate::desk::Desk;
-use crate::json::{Post, PostKind, read_json, read_msgpack};
+use crate::json::{read_json, read_msgpack};
 use crate::listener::Listener;
 
 /// Bounds of an inbox.
@@ -78,9 +77,6 @@ impl Refused {
     }
 }
 
-/// Each forgets what the other has said.
-const SEVERAL: &str = "several reporters post for this worker: start one for each";
-
 /// The longest name of a source.
 const SOURCE_BYTES_MAX: usize = 128;
 
@@ -88,22 +84,13 @@ const SOURCE_BYTES_MAX: usize = 128;
 pub struct Inbox {
     config: InboxConfig,
     listener: Arc<dyn Listener>,
-    reporters: Mutex<HashMap<Address, Arc<Mutex<Reporter>>>>,
-}
-
-/// One worker's reporter: the process that speaks for it now, and what it has said.
-struct Reporter {
-    source: String,
-    /// The one that spoke before it. If it speaks again, there are two.
-    former: String,
-    next_seq: Option<u64>,
-    desk: Arc<Desk>,
+    desks: Mutex<HashMap<Address, Arc<Desk>>>,
 }
 
 impl Inbox {
     /// Nobody has reported.
     pub fn new(config: InboxConfig, listener: Arc<dyn Listener>) -> Inbox {
-        Inbox { config, listener, reporters: Mutex::new(HashMap::new()) }
+        Inbox { config, listener, desks: Mutex::default() }
     }
 
     /// Takes a post for a worker. The caller has authenticated it and knows the worker.
@@ -118,99 +105,46 @@ impl Inbox {
             return Err(Refused::Malformed(format!("source must have 1 to {SOURCE_BYTES_MAX} bytes")));
         }
         // Another worker's post does not wait for this one.
-        self.reporter(worker)?.lock().take(post)
+        self.desk(worker)?.posted(post)
     }
 
     /// A worker has left: whatever it reported is not spoken for any more.
     pub fn forget(&self, worker: &Address) {
-        self.reporters.lock().remove(worker);
+        self.desks.lock().remove(worker);
     }
 
     /// Time has passed. To be called about once a second.
     pub fn tick(&self) {
-        let reporters: Vec<_> = self.reporters.lock().values().cloned().collect();
-        for reporter in reporters {
-            reporter.lock().desk.tell_without_replay(|feed, at, steps| feed.tick(at.now, steps));
+        let desks: Vec<_> = self.desks.lock().values().cloned().collect();
+        for desk in desks {
+            desk.tell_without_replay(|feed, at, steps| feed.tick(at.now, steps));
         }
     }
 
     /// The feed behind a worker's posts; none where it never reported.
     pub fn desk_of(&self, worker: &Address) -> Option<Arc<Desk>> {
-        let reporter = self.reporters.lock().get(worker).cloned()?;
-        let desk = Arc::clone(&reporter.lock().desk);
-        Some(desk)
+        self.desks.lock().get(worker).cloned()
     }
 
-    fn reporter(&self, worker: &Address) -> Result<Arc<Mutex<Reporter>>, Refused> {
-        let mut reporters = self.reporters.lock();
-        if let Some(reporter) = reporters.get(worker) {
-            return Ok(Arc::clone(reporter));
+    /// The same, where other routers may hear a worker that has never reported here.
+    pub fn desk(&self, worker: &Address) -> Result<Arc<Desk>, Refused> {
+        let mut desks = self.desks.lock();
+        if let Some(desk) = desks.get(worker) {
+            return Ok(Arc::clone(desk));
         }
-        if reporters.len() >= self.config.workers_max {
-            return Err(Refused::Full(reporters.len()));
+        if desks.len() >= self.config.workers_max {
+            return Err(Refused::Full(desks.len()));
         }
         let desk = Arc::new(Desk::new(worker.clone(), self.config.feed.clone(), Arc::clone(&self.listener)));
-        let reporter = Arc::new(Mutex::new(Reporter {
-            source: String::new(),
-            former: String::new(),
-            next_seq: None,
-            desk,
-        }));
-        reporters.insert(worker.clone(), Arc::clone(&reporter));
-        Ok(reporter)
-    }
-}
-
-impl Reporter {
-    fn take(&mut self, post: Post) -> Result<Accepted, Refused> {
-        let unreadable = post.batch.unreadable;
-        let is_known = self.source == post.source;
-        match self.next_seq.filter(|_| is_known) {
-            _ if post.kind == PostKind::Snapshot => self.begin(post),
-            Some(next) if post.seq < next => {}
-            Some(next) if post.seq == next => self.go_on(post),
-            Some(expected) => return Err(Refused::Gap { expected }),
-            None if post.seq == 0 => self.begin(post),
-            None => return Err(Refused::Gap { expected: 0 }),
-        }
-        Ok(Accepted { next_seq: self.next_seq.unwrap_or(0), unreadable })
-    }
-
-    fn go_on(&mut self, post: Post) {
-        self.next_seq = Some(post.seq.saturating_add(1));
-        self.desk.tell_without_replay(|feed, at, steps| feed.heard(post.seq, post.batch, at, steps));
-    }
-
-    /// A new process, or a snapshot: what was known is forgotten, and this is the beginning.
-    fn begin(&mut self, post: Post) {
-        let is_same = self.next_seq.map(|_| self.source == post.source);
-        if is_same == Some(false) {
-            let are_two = post.source == self.former;
-            self.desk.set_trouble(are_two.then(|| SEVERAL.to_owned()));
-            self.former = std::mem::take(&mut self.source);
-        }
-        self.source = post.source;
-        self.next_seq = Some(post.seq.saturating_add(1));
-        self.desk.tell(|feed, at, steps| {
-            match is_same {
-                Some(false) => feed.restarted(at.now, steps),
-                Some(true) => {
-                    steps.push(Step::Forget);
-                    feed.begin(at.now, steps);
-                }
-                None => feed.begin(at.now, steps),
-            }
-            feed.replayed(post.seq, post.batch, at.now, steps);
-            feed.replay_ended(ReplayEnd::Complete, at.now, steps);
-            // The beginning is told here and now; there is nobody to ask for more.
-            steps.retain(|step| !matches!(step, Step::AskReplay { .. }));
-        });
+        desks.insert(worker.clone(), Arc::clone(&desk));
+        Ok(desk)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warmroute_feed::Step;
     use warmroute_types::CacheEvent;
 
     #[derive(Default)]
@@ -233,6 +167,7 @@ mod tests {
             CacheEvent::Stored(stored) => format!("+{}", stored.names[0]),
             CacheEvent::Removed(removed) => format!("-{}", removed.names[0]),
             CacheEvent::Cleared => "0".to_owned(),
+            CacheEvent::Restored(_) => "=".to_owned(),
         }
     }
 

@@ -7,6 +7,9 @@
 //!   TensorRT-LLM: polls ──► Poller ────────────────┘   (the truth)  └─► replay asked for, by a dealer
 //! ```
 //!
+//! What only one router hears (all but the first way) is passed on to others through the listener, and theirs is taken in by each
+//! worker's [`Desk`].
+//!
 //! This crate knows wires and formats; what a gap or a restart means is decided by `warmroute-feed`, and what an event
 //! does to an index by whoever implements [`Listener`].
 
@@ -22,6 +25,7 @@ mod listener;
 mod msgpack;
 mod poller;
 mod replay;
+mod siblings;
 mod source;
 mod station;
 mod subscriber;
@@ -34,8 +38,9 @@ pub use hub::{Hub, SharedTopic};
 pub use inbox::{Accepted, Inbox, InboxConfig, Refused};
 pub use listener::Listener;
 pub use poller::{Polled, Poller};
+pub use siblings::{Known, Reached, Told};
 pub use source::{Direction, Source, SourceError, read_server_info, read_vllm_sources};
 pub use station::Config;
 pub use subscriber::{Subscriber, subscribe};
-pub use warmroute_feed::{Counters, Doubt, Step, View};
+pub use warmroute_feed::{Arrival, Counters, Doubt, Numbered, Others, Step, View};
 pub use warmroute_zmtp::{BadEndpoint, Endpoint};

@@ -22,7 +22,8 @@ pub struct Poller {
 /// A worker's feed. Where an engine is one worker, the events of all its ranks go there, so each line counts anew.
 struct Line {
     desk: Arc<Desk>,
-    next_seq: u64,
+    /// None before the first event.
+    next_seq: Option<u64>,
     is_up: bool,
 }
 
@@ -42,7 +43,7 @@ impl Poller {
     ) -> Poller {
         let line = |worker: Address| {
             let desk = Arc::new(Desk::new(worker, config.clone(), Arc::clone(listener)));
-            Line { desk, next_seq: 0, is_up: false }
+            Line { desk, next_seq: None, is_up: false }
         };
         let desks = workers.into_iter().map(|worker| (worker.rank, line(worker))).collect();
         Poller { desks, window_max: 0, last_ids: BTreeMap::new() }
@@ -75,6 +76,12 @@ impl Poller {
         self.desks.values_mut().for_each(Line::down);
     }
 
+    /// Another router polls: what comes next is counted from its own number on.
+    pub fn rest(&mut self) {
+        self.last_ids.clear();
+        self.desks.values_mut().for_each(Line::rest);
+    }
+
     /// The feeds of its ranks, for whoever has something to tell them.
     pub fn desks(&self) -> Vec<Arc<Desk>> {
         self.desks.values().map(|line| Arc::clone(&line.desk)).collect()
@@ -84,8 +91,14 @@ impl Poller {
 impl Line {
     fn up(&mut self) {
         if !std::mem::replace(&mut self.is_up, true) {
-            self.desk.tell_without_replay(|feed, at, steps| feed.connected(at.now, steps));
+            self.desk.ask_others(self.desk.connected());
         }
+    }
+
+    /// The stream is not down: others hear it.
+    fn rest(&mut self) {
+        (self.next_seq, self.is_up) = (None, false);
+        self.desk.tell_without_replay(|feed, at, steps| feed.tick(at.now, steps));
     }
 
     fn down(&mut self) {
@@ -95,23 +108,24 @@ impl Line {
     }
 
     /// Numbers that jump ahead were taken by somebody else, or fell out of the engine's buffer; numbers that go back are of a
-    /// new process.
+    /// new process. A line begins with the engine's own number, so that all routers count alike.
     fn count(&mut self, id: u64, last_id: Option<u64>) {
-        match last_id {
-            Some(last) if id <= last => self.restart(),
-            Some(last) => self.next_seq = self.next_seq.saturating_add(id - last - 1),
-            None => {}
+        match (self.next_seq, last_id) {
+            (Some(_), Some(last)) if id <= last => self.restart(id),
+            (Some(next), Some(last)) => self.next_seq = Some(next.saturating_add(id - last - 1)),
+            (Some(_), None) => {}
+            (None, _) => self.next_seq = Some(id),
         }
     }
 
     fn hear(&mut self, batch: warmroute_types::EventBatch) {
-        let seq = self.next_seq;
-        self.next_seq = seq.saturating_add(1);
-        self.desk.tell_without_replay(|feed, at, steps| feed.heard(seq, batch, at, steps));
+        let seq = self.next_seq.unwrap_or(0);
+        self.next_seq = Some(seq.saturating_add(1));
+        self.desk.ask_others(self.desk.received(seq, batch));
     }
 
-    fn restart(&mut self) {
-        self.next_seq = 0;
+    fn restart(&mut self, id: u64) {
+        self.next_seq = Some(id);
         self.desk.tell_without_replay(|feed, at, steps| feed.restarted(at.now, steps));
     }
 }

@@ -104,6 +104,16 @@ pub struct Station {
     replay: Option<Replay>,
     asked_at: Option<Instant>,
     lines: Lines,
+    hearing: Hearing,
+}
+
+/// Who else hears an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hearing {
+    /// Every router that listens.
+    Shared,
+    /// Nobody: the engine connects to one router.
+    Alone,
 }
 
 /// The connections that are up.
@@ -120,9 +130,16 @@ struct Lines {
 }
 
 impl Station {
-    pub fn new(desk: Arc<Desk>, config: Config, replay_at: Option<Endpoint>, topic: &str) -> Station {
+    pub fn new(
+        desk: Arc<Desk>,
+        config: Config,
+        replay_at: Option<Endpoint>,
+        topic: &str,
+        hearing: Hearing,
+    ) -> Station {
         let topic = Bytes::copy_from_slice(topic.as_bytes());
-        Station { desk, config, replay_at, topic, replay: None, asked_at: None, lines: Lines::default() }
+        let lines = Lines::default();
+        Station { desk, config, replay_at, topic, replay: None, asked_at: None, lines, hearing }
     }
 
     /// Where to send what arrives.
@@ -142,7 +159,7 @@ impl Station {
                     None => return,
                 },
                 reply = next_reply(&mut self.replay) => self.take_reply(reply),
-                _ = tick.tick() => self.tell(|feed, at, steps| feed.tick(at.now, steps)),
+                _ = tick.tick() => self.tick(),
             }
         }
     }
@@ -171,7 +188,13 @@ impl Station {
         (self.lines.current, self.lines.strikes) = (line, 0);
         self.replay = None;
         self.desk.set_trouble(None);
-        self.tell(|feed, at, steps| feed.connected(at.now, steps));
+        let asked = self.desk.connected();
+        self.ask(asked);
+    }
+
+    fn tick(&mut self) {
+        self.tell(|feed, at, steps| feed.tick(at.now, steps));
+        self.desk.deepen();
     }
 
     fn end(&mut self, line: u64, why: String) {
@@ -210,10 +233,20 @@ impl Station {
         match numbered(message).filter(|_| is_ours) {
             Some((seq, payload)) => {
                 if let Some(batch) = self.read(&payload) {
-                    self.tell(|feed, at, steps| feed.heard(seq, batch, at, steps));
+                    self.hear(seq, batch);
                 }
             }
             None => self.desk.misdirected(),
+        }
+    }
+
+    fn hear(&mut self, seq: u64, batch: EventBatch) {
+        match self.hearing {
+            Hearing::Shared => self.tell(|feed, at, steps| feed.heard(seq, batch, at, steps)),
+            Hearing::Alone => {
+                let asked = self.desk.received(seq, batch);
+                self.ask(asked);
+            }
         }
     }
 
@@ -243,10 +276,16 @@ impl Station {
         }
     }
 
-    /// Tells the feed, and asks for the replay that it wants. Without a place to ask, that has failed already.
+    /// Tells the feed, and asks for the replay that it wants. Without a place to ask, other routers
+    /// may know, or it has failed already.
     fn tell(&mut self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) {
-        let Some(endpoint) = &self.replay_at else { return self.desk.tell_without_replay(input) };
-        if let Some(from_seq) = self.desk.tell(input) {
+        let asked = self.desk.tell(input);
+        self.ask(asked);
+    }
+
+    fn ask(&mut self, asked: Option<u64>) {
+        let Some(endpoint) = &self.replay_at else { return self.desk.ask_others(asked) };
+        if let Some(from_seq) = asked {
             let (socket, patience) = (self.config.socket.clone(), self.config.replay_patience);
             let pause = self.asked_at.map_or(Duration::ZERO, |last| ASK_EVERY.saturating_sub(last.elapsed()));
             self.asked_at = Some(Instant::now() + pause);

@@ -12,7 +12,7 @@ use crate::backoff::Backoff;
 use crate::desk::Desk;
 use crate::listener::Listener;
 use crate::source::Source;
-use crate::station::{Config, Inlet, News, Station};
+use crate::station::{Config, Hearing, Inlet, News, Station};
 
 /// One worker's event stream, followed until this is dropped. The worker's view is then as it was told last; whoever drops
 /// it decides what that means.
@@ -24,7 +24,8 @@ pub struct Subscriber {
 /// Follows a worker's stream on the current tokio runtime.
 pub fn subscribe(worker: Address, source: Source, listener: Arc<dyn Listener>, config: Config) -> Subscriber {
     let desk = Arc::new(Desk::new(worker, config.feed.clone(), listener));
-    let station = Station::new(Arc::clone(&desk), config.clone(), source.replay.clone(), &source.topic);
+    let replay = source.replay.clone();
+    let station = Station::new(Arc::clone(&desk), config.clone(), replay, &source.topic, Hearing::Shared);
     let (inlet, inbox) = Station::inbox();
     let tasks = vec![
         tokio::spawn(station.run(inbox)),

@@ -52,7 +52,7 @@ impl Mirror {
             CacheEvent::Removed(removed) => removed.names.iter().for_each(|name| {
                 held.remove(name);
             }),
-            CacheEvent::Cleared => held.clear(),
+            CacheEvent::Cleared | CacheEvent::Restored(_) => held.clear(),
         }
     }
 

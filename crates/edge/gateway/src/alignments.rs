@@ -51,7 +51,7 @@ pub(crate) struct Alignments {
 
 #[derive(Default)]
 struct Groups {
-    /// Families are numbered, so that one that comes back is not mistaken for one that still stands under its name.
+    /// Families that had to be numbered.
     begun: u64,
     groups: Vec<Group>,
     /// What requests read.
@@ -102,13 +102,22 @@ impl Groups {
         if let Some(model) = names.iter().find(is_full).cloned() {
             return Err(TooManyFamilies { model });
         }
-        self.begun += 1;
-        let first = names.first().map_or("", String::as_str);
-        let family = Family::new(&format!("{first}#{}", self.begun));
+        let family = self.name(names.first().map_or("", String::as_str), print);
         let joined = matching.of_family(&family);
         let engines = BTreeMap::from([(engine.to_owned(), names)]);
         self.groups.push(Group { writer: Writer { family, matching }, print, engines });
         Ok(joined)
+    }
+
+    /// By what its engines write, so that routers which tell each other what engines hold mean the same. One that still stands under that
+    /// name, though it serves other models by now, is another.
+    fn name(&mut self, first: &str, print: u64) -> Family {
+        let family = Family::new(&format!("{first}#{print:016x}"));
+        if !self.groups.iter().any(|group| group.writer.family == family) {
+            return family;
+        }
+        self.begun += 1;
+        Family::new(&format!("{family}#{}", self.begun))
     }
 
     fn leave(&mut self, engine: &str) {
@@ -166,7 +175,7 @@ mod tests {
         assert_eq!(families(&alignments, "m"), 1);
         ["a", "b"].into_iter().for_each(|engine| alignments.leave(engine));
         assert_eq!((families(&alignments, "m"), families(&alignments, "n")), (0, 1));
-        assert_ne!(join("a", &["m"], 1).family(), first.family(), "nothing is left of the former one");
+        assert_eq!(join("a", &["m"], 1).family(), first.family(), "as every router names it");
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub struct Carried {
     pub refused: u64,
     /// Connections that were made again.
     pub reconnects: u64,
-    /// What was wrong last, and how many seconds ago.
-    pub trouble: Option<(String, f64)>,
+    /// What was wrong, and how many seconds ago; the last one last.
+    pub troubles: Vec<(String, f64)>,
 }
 
 /// A count of both ways.

@@ -1,5 +1,6 @@
 //! Scripts of one stream: each line is something the driver tells the feed, and what it must answer.
 
+mod siblings;
 mod storm;
 
 use super::*;
@@ -99,6 +100,7 @@ fn event_word(event: &CacheEvent) -> String {
         CacheEvent::Stored(stored) => format!("+{}", stored.names[0]),
         CacheEvent::Removed(removed) => format!("-{}", removed.names[0]),
         CacheEvent::Cleared => "0".to_owned(),
+        CacheEvent::Restored(known) => format!("={}", known.floor_seq),
     }
 }
 

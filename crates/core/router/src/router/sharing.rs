@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warmroute_fleet::{Booking, Delivery, Work, Worker};
 use warmroute_index::{RootKey, Span};
-use warmroute_peers::{BadMessage, Booked, Config, Effect, Health, Letter, Over, Peers, Prompt};
+use warmroute_peers::{BadMessage, Booked, Config, Effect, Health, Letter, Message, Over, Peers, Prompt};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
 
@@ -71,6 +71,15 @@ impl<P: Policy> Router<P> {
         Ok(answers)
     }
 
+    /// The same from one whom the transport knows: nobody speaks for another.
+    pub fn hear_from(&self, from: RouterId, bytes: &[u8], now: Micros) -> Result<Vec<Letter>, BadMessage> {
+        if Message::sender(bytes).is_some_and(|claimed| claimed != from) {
+            self.sharing.get().into_iter().for_each(|sharing| sharing.heard().peers.bad_messages += 1);
+            return Ok(Vec::new());
+        }
+        self.hear(bytes, now)
+    }
+
     /// The conversation in numbers; `None` for a router on its own.
     pub fn sharing(&self, now: Micros) -> Option<SharingView> {
         self.sharing.get().map(|sharing| sharing.view(now))
@@ -115,6 +124,10 @@ impl<P: Policy> Router<P> {
                 }
                 // Those take long, and a lock of their own.
                 Effect::ViewAsked { .. } | Effect::View { .. } => {}
+                Effect::Reported { .. }
+                | Effect::Reached { .. }
+                | Effect::ReplayAsked { .. }
+                | Effect::Replayed { .. } => heard.leave(effect.clone()),
             }
         }
     }

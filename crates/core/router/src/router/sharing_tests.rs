@@ -176,7 +176,7 @@ fn the_bookings_of_a_router_that_died_expire() {
     let alone = routers.split_off(1);
     talk(&alone, 2 * SECOND);
     assert_eq!(sum(&alone[0]), 8, "it may only be slow");
-    talk(&alone, 3 * SECOND);
+    (1..=100).for_each(|step| talk(&alone, 2 * SECOND + step * 20_000));
     assert_eq!(sum(&alone[0]), 0);
     let view = alone[0].sharing(Micros(3 * SECOND)).unwrap();
     assert_eq!((view.lost_peers, view.peers.len()), (1, 0));
@@ -207,4 +207,18 @@ fn a_worker_that_fails_elsewhere_is_passed_over_unless_it_serves_here() {
     let still: Vec<Decision> =
         (80..99).map(|n| route(&routers[1], &digests(n, 10), now + SECOND + 1)).collect();
     assert!(still.iter().any(|decision| decision.worker.label == failing.label), "it serves us");
+}
+
+#[test]
+fn nobody_speaks_for_another() {
+    let routers = routers(3, 2);
+    let _decision = route(&routers[0], &digests(1, 10), SECOND);
+    let letter = routers[0].speak(Micros(SECOND)).remove(0);
+    let hear = |from: u64| routers[1].hear_from(RouterId(from), &letter.bytes, Micros(SECOND)).unwrap();
+    assert_eq!(hear(3), []);
+    let sum = || in_flight(&routers[1]).iter().map(|(_, load)| load).sum::<u32>();
+    let bad = || routers[1].sharing(Micros(SECOND)).unwrap().bad_messages;
+    assert_eq!((sum(), bad()), (0, 1));
+    hear(1);
+    assert_eq!((sum(), bad()), (1, 1));
 }

@@ -1,7 +1,7 @@
 //! `GET /peers`: the other routers, and how the conversation goes.
 
 use serde_json::{Value, json};
-use warmroute_peers::PeerView;
+use warmroute_peers::{PeerView, Relayed};
 
 use crate::carrier::{Carried, Ways};
 use crate::gateway::Gateway;
@@ -21,7 +21,21 @@ pub fn list(gateway: &Gateway) -> Value {
         "bad_messages": sharing.bad_messages,
         "asked_again": sharing.asked,
         "lost_peers": sharing.lost_peers,
+        "relayed": relayed(sharing.relayed),
         "transport": transport(&carried),
+    })
+}
+
+/// Engines' events that only one router hears.
+fn relayed(counted: Relayed) -> Value {
+    json!({
+        "streams": counted.streams,
+        "told": counted.told,
+        "heard": counted.heard,
+        "dropped": counted.dropped,
+        "asked": counted.asked,
+        "unanswered": counted.unanswered,
+        "given": counted.given,
     })
 }
 
@@ -50,6 +64,11 @@ fn transport(carried: &Carried) -> Value {
         "dropped": ways(carried.dropped),
         "refused": carried.refused,
         "reconnects": carried.reconnects,
-        "last_trouble": carried.trouble.as_ref().map(|(text, ago_s)| json!({"text": text, "ago_s": ago_s})),
+        "last_trouble": carried.troubles.last().map(trouble),
+        "troubles": carried.troubles.iter().map(trouble).collect::<Vec<_>>(),
     })
+}
+
+fn trouble((text, ago_s): &(String, f64)) -> Value {
+    json!({"text": text, "ago_s": ago_s})
 }

@@ -46,7 +46,7 @@ const READINGS: [Reading; 5] = [
 /// One count of the conversation.
 type Count = (&'static str, &'static str, fn(&SharingView, &Carried) -> u64);
 
-const COUNTS: [Count; 6] = [
+const COUNTS: [Count; 12] = [
     ("sharing_lost_peers", "Routers that fell silent and were given up", |sharing, _| sharing.lost_peers),
     ("sharing_asked_again", "Holes in the news of others that were asked for", |sharing, _| sharing.asked),
     (
@@ -55,6 +55,18 @@ const COUNTS: [Count; 6] = [
         |sharing, _| sharing.dropped_prompts,
     ),
     ("sharing_bad_messages", "Messages that could not be read", |sharing, _| sharing.bad_messages),
+    ("relayed_told", "Batches of engines' events that were passed on to others", |sharing, _| {
+        sharing.relayed.told
+    }),
+    ("relayed_heard", "Batches of engines' events that others have passed on", |sharing, _| {
+        sharing.relayed.heard
+    }),
+    ("relayed_dropped", "Batches that were too large or too many to be passed on", |sharing, _| {
+        sharing.relayed.dropped
+    }),
+    ("relayed_asked", "Times that another router was asked for a stream", |sharing, _| sharing.relayed.asked),
+    ("relayed_unanswered", "Times that no other router had it", |sharing, _| sharing.relayed.unanswered),
+    ("relayed_given", "Times that another router was told a stream", |sharing, _| sharing.relayed.given),
     ("sharing_refused", "Strangers, forgeries, repetitions, and what was too large", |_, carried| {
         carried.refused
     }),
@@ -80,6 +92,9 @@ impl Collector for Peers {
         let family =
             encoder.encode_descriptor("peers", "Other routers that are heard", None, MetricType::Gauge)?;
         ConstGauge::new(sharing.peers.len() as i64).encode(family)?;
+        let help = "Workers whose events are passed on, and known here without a hole";
+        let family = encoder.encode_descriptor("relayed_streams", help, None, MetricType::Gauge)?;
+        ConstGauge::new(sharing.relayed.streams as i64).encode(family)?;
         for (name, help, read) in READINGS {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for peer in &sharing.peers {

@@ -1,0 +1,136 @@
+//! Other routers' part in engines' streams: what they hear for us, and what we know that they lack.
+//!
+//! ```text
+//! router.take_streams ──▶ a batch, how far, an answer ──▶ the worker's desk ──▶ its feed
+//!                    └──▶ a question ──▶ the last batches, or all that the desk's feed and the index know ──▶ tell_replay
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval};
+use warmroute_events::{Arrival, Desk, Inbox, Known, Numbered, Reached, Told};
+use warmroute_fleet::Worker;
+use warmroute_peers::{BadMessage, Reach, Report, ReportKind, Wanted, pack, unpack};
+use warmroute_router::StreamNews;
+use warmroute_types::RouterId;
+
+use super::ear::{Ear, Spoken};
+
+/// How often it is told how far streams were heard.
+const REACH_EVERY: Duration = Duration::from_millis(500);
+
+/// Brings what other routers say of streams to their feeds.
+pub struct Siblings {
+    ear: Arc<Ear>,
+    inbox: Arc<Inbox>,
+}
+
+impl Siblings {
+    pub fn new(ear: Arc<Ear>, inbox: Arc<Inbox>) -> Siblings {
+        Siblings { ear, inbox }
+    }
+
+    /// Until dropped; `said` tells when there may be something.
+    pub async fn run(self, said: Arc<Notify>) {
+        let mut ticks = interval(REACH_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let siblings = Arc::new(self);
+        loop {
+            tokio::select! {
+                () = said.notified() => {}
+                _ = ticks.tick() => siblings.ear.set_reaches(siblings.reaches()),
+            }
+            let news = siblings.ear.take_streams();
+            if !news.is_empty() {
+                let siblings = Arc::clone(&siblings);
+                // A whole cache takes milliseconds to write or to read: not on a thread that serves sockets.
+                let taken = tokio::task::spawn_blocking(move || siblings.take_all(news));
+                taken.await.expect("taking news does not panic");
+            }
+        }
+    }
+
+    fn take_all(&self, news: Vec<(Arc<Worker>, StreamNews)>) {
+        for (worker, news) in news {
+            // One whose prompts cannot be compared yet is asked about when they can.
+            match self.desk_of(&worker) {
+                Some(desk) => self.take(&worker, &desk, news),
+                None => self.refuse(&worker, &news),
+            }
+        }
+    }
+
+    fn take(&self, worker: &Worker, desk: &Desk, news: StreamNews) {
+        match news {
+            StreamNews::Reported(router, report) => {
+                self.ear.told_by(&worker.address, router);
+                // What cannot be read leaves a gap, and that is asked for.
+                if let Ok(batch) = unpack(&report.bytes) {
+                    desk.relayed(numbered(&report), batch);
+                }
+            }
+            StreamNews::Reached(router, Reach { source, next, at_unix_ms, .. }) => {
+                self.ear.told_by(&worker.address, router);
+                desk.reached(Reached { source, next, at_unix_ms });
+            }
+            StreamNews::Asked(router, wanted) => self.answer(worker, desk, router, wanted),
+            StreamNews::Replayed(reports) => {
+                let told: Result<Vec<Told>, BadMessage> = reports.iter().map(told).collect();
+                desk.replayed(told.unwrap_or_default());
+            }
+        }
+    }
+
+    fn refuse(&self, worker: &Worker, news: &StreamNews) {
+        if let StreamNews::Asked(router, _) = news {
+            self.ear.tell_replay(*router, worker, &[]);
+        }
+    }
+
+    fn answer(&self, worker: &Worker, desk: &Desk, router: RouterId, wanted: Wanted) {
+        let known = || {
+            let cache = || self.ear.known(worker.id);
+            let Known { source, seq, batch } = desk.known(wanted.source, wanted.from_seq, cache)?;
+            let bytes = pack(&batch);
+            Some(vec![Report { worker: worker.identity, source, seq, kind: ReportKind::Known, bytes }])
+        };
+        let reports = self.ear.kept(wanted).or_else(known).unwrap_or_default();
+        self.ear.tell_replay(router, worker, &reports);
+    }
+
+    /// The feed of a worker that is followed here, or for which reporters may speak.
+    fn desk_of(&self, worker: &Worker) -> Option<Arc<Desk>> {
+        match self.ear.spoken(&worker.address) {
+            Spoken::ByItself => self.ear.desk_of(&worker.address),
+            Spoken::ByReporter => self.inbox.desk(&worker.address).ok(),
+            Spoken::NotUnderstood => None,
+        }
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        let reach = |worker: Arc<Worker>| {
+            let desk = self.ear.desk_of(&worker.address).or_else(|| self.inbox.desk_of(&worker.address))?;
+            let Reached { source, next, at_unix_ms } = desk.reach()?;
+            Some(Reach { worker: worker.identity, source, next, at_unix_ms })
+        };
+        self.ear.workers().into_iter().filter_map(reach).collect()
+    }
+}
+
+fn numbered(report: &Report) -> Numbered {
+    let arrival = match report.kind {
+        ReportKind::Begins => Arrival::Begins,
+        ReportKind::Next | ReportKind::Known => Arrival::Next,
+    };
+    Numbered { source: report.source, seq: report.seq, arrival }
+}
+
+fn told(report: &Report) -> Result<Told, BadMessage> {
+    let batch = unpack(&report.bytes)?;
+    Ok(match report.kind {
+        ReportKind::Known => Told::Known(Known { source: report.source, seq: report.seq, batch }),
+        ReportKind::Next | ReportKind::Begins => Told::Batch(numbered(report), batch),
+    })
+}

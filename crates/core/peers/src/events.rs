@@ -1,0 +1,242 @@
+//! A batch of an engine's events, as routers pass it on: names and keyed digests, never a token.
+
+use std::sync::Arc;
+
+use warmroute_types::{
+    Attention, CacheEvent, Cut, EventBatch, Group, Medium, RemovedBlocks, Restored, StoredBlocks,
+};
+
+use crate::codec::{BadMessage, Reader, Writer};
+
+const STORED: u8 = 0;
+const REMOVED: u8 = 1;
+const CLEARED: u8 = 2;
+const RESTORED: u8 = 3;
+
+/// The longest name of an adapter.
+const LORA_BYTES_MAX: usize = 1_024;
+
+/// As bytes. What blocks hold is only in it where it has been digested; tokens and salts never are.
+pub fn pack(batch: &EventBatch) -> Arc<[u8]> {
+    let mut writer = Writer::default();
+    writer.hash(batch.at_unix_s.to_bits());
+    writer.hash(batch.print);
+    writer.optional(batch.rank.map(u64::from));
+    writer.number(batch.unreadable.into());
+    writer.number(batch.events.len() as u64);
+    batch.events.iter().for_each(|event| write_event(&mut writer, event));
+    writer.bytes.into()
+}
+
+/// What [`pack`] wrote.
+pub fn unpack(bytes: &[u8]) -> Result<EventBatch, BadMessage> {
+    let reader = &mut Reader::new(bytes);
+    let at_unix_s = Some(f64::from_bits(reader.hash()?)).filter(|at| at.is_finite());
+    let mut batch = EventBatch {
+        at_unix_s: at_unix_s.ok_or(BadMessage::Garbled)?,
+        print: reader.hash()?,
+        rank: reader.optional()?.map(short).transpose()?,
+        unreadable: reader.small()?,
+        events: Vec::new(),
+    };
+    for _ in 0..reader.number()? {
+        batch.events.push(read_event(reader)?);
+    }
+    if reader.is_at_end() { Ok(batch) } else { Err(BadMessage::Garbled) }
+}
+
+fn short(number: u64) -> Result<u16, BadMessage> {
+    u16::try_from(number).map_err(|_| BadMessage::Garbled)
+}
+
+fn write_event(writer: &mut Writer, event: &CacheEvent) {
+    match event {
+        CacheEvent::Stored(stored) => write_stored(writer, stored),
+        CacheEvent::Removed(removed) => {
+            writer.byte(REMOVED);
+            writer.hashes(&removed.names);
+            writer.byte(removed.medium as u8);
+            writer.number(removed.group.into());
+        }
+        CacheEvent::Cleared => writer.byte(CLEARED),
+        CacheEvent::Restored(known) => {
+            writer.byte(RESTORED);
+            writer.optional(known.group.map(u64::from));
+            writer.number(known.floor_seq);
+            writer.text(&known.bytes);
+        }
+    }
+}
+
+fn write_stored(writer: &mut Writer, stored: &StoredBlocks) {
+    writer.byte(STORED);
+    writer.hashes(&stored.names);
+    writer.byte(stored.parent.is_some().into());
+    stored.parent.iter().for_each(|&parent| writer.hash(parent));
+    writer.byte(stored.cut.is_some().into());
+    if let Some(cut) = &stored.cut {
+        writer.hash(cut.root);
+        writer.number(cut.spans.len() as u64);
+        for &(digest, bytes) in &cut.spans {
+            writer.hash(digest);
+            writer.number(bytes.into());
+        }
+    }
+    writer.number(stored.block_tokens.into());
+    writer.number(stored.text_blocks.into());
+    writer.byte(stored.lora.is_some().into());
+    stored.lora.iter().for_each(|lora| writer.text(lora.as_bytes()));
+    writer.byte(stored.medium as u8);
+    writer.number(stored.group.index.into());
+    writer.byte((stored.group.attention == Attention::Other).into());
+}
+
+fn read_event(reader: &mut Reader<'_>) -> Result<CacheEvent, BadMessage> {
+    Ok(match reader.byte()? {
+        STORED => CacheEvent::Stored(read_stored(reader)?),
+        REMOVED => CacheEvent::Removed(RemovedBlocks {
+            names: reader.hashes()?.to_vec(),
+            medium: read_medium(reader)?,
+            group: short(reader.number()?)?,
+        }),
+        CLEARED => CacheEvent::Cleared,
+        RESTORED => CacheEvent::Restored(Restored {
+            group: reader.optional()?.map(short).transpose()?,
+            floor_seq: reader.number()?,
+            bytes: reader.text()?.into(),
+        }),
+        _ => return Err(BadMessage::Garbled),
+    })
+}
+
+fn read_stored(reader: &mut Reader<'_>) -> Result<StoredBlocks, BadMessage> {
+    let names = reader.hashes()?.to_vec();
+    let parent = if reader.is_there()? { Some(reader.hash()?) } else { None };
+    let cut = if reader.is_there()? { Some(read_cut(reader, names.len())?) } else { None };
+    let (block_tokens, text_blocks) = (reader.small()?, reader.small()?);
+    let lora = if reader.is_there()? { Some(read_lora(reader)?) } else { None };
+    let medium = read_medium(reader)?;
+    let index = short(reader.number()?)?;
+    let attention = if reader.is_there()? { Attention::Other } else { Attention::Full };
+    let group = Group { index, attention };
+    let salt = None;
+    Ok(StoredBlocks {
+        names,
+        parent,
+        tokens: Vec::new(),
+        cut,
+        block_tokens,
+        text_blocks,
+        lora,
+        salt,
+        medium,
+        group,
+    })
+}
+
+/// There is a span for every block.
+fn read_cut(reader: &mut Reader<'_>, blocks: usize) -> Result<Cut, BadMessage> {
+    let root = reader.hash()?;
+    if reader.number()? != blocks as u64 {
+        return Err(BadMessage::Garbled);
+    }
+    let mut spans = Vec::with_capacity(blocks);
+    for _ in 0..blocks {
+        spans.push((reader.hash()?, reader.small()?));
+    }
+    Ok(Cut { root, spans })
+}
+
+fn read_lora(reader: &mut Reader<'_>) -> Result<Box<str>, BadMessage> {
+    let text = Some(reader.text()?).filter(|text| text.len() <= LORA_BYTES_MAX);
+    let text = text.and_then(|text| std::str::from_utf8(text).ok());
+    text.map(Into::into).ok_or(BadMessage::Garbled)
+}
+
+fn read_medium(reader: &mut Reader<'_>) -> Result<Medium, BadMessage> {
+    Ok(match reader.byte()? {
+        0 => Medium::Gpu,
+        1 => Medium::Host,
+        2 => Medium::Disk,
+        3 => Medium::External,
+        _ => return Err(BadMessage::Garbled),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn medium() -> impl Strategy<Value = Medium> {
+        prop_oneof![Just(Medium::Gpu), Just(Medium::Host), Just(Medium::Disk), Just(Medium::External)]
+    }
+
+    fn stored() -> impl Strategy<Value = StoredBlocks> {
+        let spans = proptest::collection::vec((any::<u64>(), any::<u64>(), any::<u32>()), 0..9);
+        let more = (any::<bool>(), any::<u32>(), any::<u16>(), any::<bool>(), medium());
+        (spans, proptest::option::of(any::<u64>()), proptest::option::of(".{0,9}"), more).prop_map(
+            |(spans, parent, lora, (is_cut, number, index, is_full, medium))| StoredBlocks {
+                names: spans.iter().map(|(name, ..)| *name).collect(),
+                parent,
+                cut: is_cut.then(|| Cut {
+                    root: u64::from(number),
+                    spans: spans.iter().map(|&(_, digest, bytes)| (digest, bytes)).collect(),
+                }),
+                block_tokens: number,
+                text_blocks: number / 3,
+                lora: lora.map(Into::into),
+                medium,
+                group: Group { index, attention: if is_full { Attention::Full } else { Attention::Other } },
+                ..StoredBlocks::default()
+            },
+        )
+    }
+
+    fn event() -> impl Strategy<Value = CacheEvent> {
+        let names = proptest::collection::vec(any::<u64>(), 0..9);
+        let known =
+            (proptest::collection::vec(any::<u8>(), 0..40), proptest::option::of(any::<u16>()), any::<u64>());
+        prop_oneof![
+            stored().prop_map(CacheEvent::Stored),
+            (names, medium(), any::<u16>()).prop_map(|(names, medium, group)| CacheEvent::Removed(
+                RemovedBlocks { names, medium, group }
+            )),
+            Just(CacheEvent::Cleared),
+            known.prop_map(|(bytes, group, floor_seq)| {
+                CacheEvent::Restored(Restored { bytes: bytes.into(), group, floor_seq })
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_packed_comes_out(
+            events in proptest::collection::vec(event(), 0..6), print: u64, unreadable: u32,
+            rank in proptest::option::of(any::<u16>()), at_unix_s in 0.0..4e9_f64, part in 0.0..1.0_f64,
+        ) {
+            let batch = EventBatch { at_unix_s, events, rank, unreadable, print };
+            let bytes = pack(&batch);
+            prop_assert_eq!(unpack(&bytes), Ok(batch));
+            prop_assert!(unpack(&bytes[..(bytes.len() as f64 * part) as usize]).is_err());
+        }
+
+        #[test]
+        fn garbage_is_unpacked_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            _ = unpack(&bytes);
+        }
+    }
+
+    #[test]
+    fn no_token_and_no_salt_is_passed_on() {
+        let secret = StoredBlocks {
+            names: vec![1],
+            tokens: vec![0x7071_7273; 16],
+            salt: Some("hush".into()),
+            ..StoredBlocks::default()
+        };
+        let batch = EventBatch { events: vec![CacheEvent::Stored(secret)], ..EventBatch::default() };
+        let bytes = pack(&batch);
+        assert!(!bytes.windows(4).any(|four| four == b"hush" || four == b"srqp"));
+    }
+}

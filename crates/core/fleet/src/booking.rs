@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::{Delivery, Micros, WorkerId};
 
 use crate::desk::Trial;
 use crate::pace::Turn;
-use crate::{Delivery, Effort, Fleet};
+use crate::{Effort, Fleet};
 
 /// What one request costs its worker, as far as is known when it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -462,8 +462,9 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Delivery, PAUSE, Work};
+    use crate::{PAUSE, Work};
     use proptest::prelude::*;
+    use warmroute_types::Delivery;
 
     fn fleet_of(n: usize) -> Arc<Fleet> {
         let fleet = Arc::new(Fleet::new(HealthConfig::default()));

@@ -30,5 +30,5 @@ pub use desk::DeskView;
 pub use fit::{Effort, Place, Speed};
 pub use fleet::{Fleet, FleetFull};
 pub use health::{Answer, Health, HealthConfig, ProbeResult};
-pub use pace::{Delivery, Outlook, PaceView};
+pub use pace::{Outlook, PaceView};
 pub use worker::{Models, Worker, WorkerView};

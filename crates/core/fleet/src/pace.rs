@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use warmroute_types::Micros;
+use warmroute_types::{Delivery, Micros};
 
 use crate::fit::{Effort, Features, Fit, Place, Slowness};
 
@@ -33,6 +33,8 @@ pub(crate) struct Pace {
     heard_us: AtomicU64,
     /// When the one at the head was begun.
     begun_at: AtomicU64,
+    /// Since when that first one could have been heard; `u64::MAX` where there is none.
+    quiet_since: AtomicU64,
     /// When the last one was booked.
     booked_at: AtomicU64,
     /// Tokens of the worker's cache; 0 until it is known.
@@ -49,6 +51,8 @@ struct Row {
     last_number: u64,
     /// When the first of them began, as far as this router's own first tokens tell.
     since: Micros,
+    /// When a first token was last heard, here or by another router.
+    heard: Micros,
     /// Those whose first tokens were heard last.
     batch: Option<Batch>,
     slowness: Slowness,
@@ -66,16 +70,6 @@ struct Expected {
     is_done: bool,
 }
 
-/// How an answer comes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Delivery {
-    /// Token by token: the first one tells that the prompt is computed.
-    #[default]
-    Streamed,
-    /// All at once, when it is finished.
-    Whole,
-}
-
 /// Prompts whose first tokens came together: one step has computed them, and what it took is what they took in sum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
@@ -83,10 +77,19 @@ pub(crate) struct Batch {
     pub took_ms: f64,
     /// When the last of them was heard.
     heard: Micros,
+    /// Something else took a part of that time.
+    is_disturbed: bool,
 }
 
 /// Room in a row before it has to grow.
 const PROMPTS_USUAL: usize = 64;
+
+/// No prompt takes longer, whatever was learned.
+const EXPECTED_MAX_MS: f32 = 3.6e6;
+
+/// Instead of a time at which the one at the head was begun: it is begun when somebody next looks, or it is not known whether it was.
+const BEGINS_NOW: u64 = u64::MAX;
+const UNKNOWN: u64 = u64::MAX - 1;
 
 /// So many that are done are kept to be learned from; where nobody is heard for longer there is nothing to learn.
 const DONE_MAX: usize = 64;
@@ -147,6 +150,7 @@ impl Row {
             turns: VecDeque::new(),
             last_number: 0,
             since: Micros::ZERO,
+            heard: Micros::ZERO,
             batch: None,
             slowness: Slowness::NONE,
             is_disturbed: false,
@@ -160,6 +164,15 @@ impl Row {
 
     fn is_head(&self, turn: Turn) -> bool {
         self.waiting().next().is_some_and(|head| head.turn.number == turn.number)
+    }
+
+    /// When the one at the head begins, where the one before it was given up. Until something is heard, one that will be heard
+    /// is taken for not begun; one that will not cannot be waited for.
+    fn beginning(&self) -> u64 {
+        match self.waiting().next() {
+            Some(head) if head.delivery == Delivery::Whole => BEGINS_NOW,
+            _ => UNKNOWN,
+        }
     }
 
     /// Takes one for done; what it was expected to take.
@@ -186,6 +199,7 @@ impl Default for Pace {
             unheard: AtomicU32::new(0),
             heard_us: AtomicU64::new(0),
             begun_at: AtomicU64::new(0),
+            quiet_since: AtomicU64::new(u64::MAX),
             booked_at: AtomicU64::new(0),
             kv_tokens: AtomicU64::new(0),
             strangers: AtomicU32::new(0),
@@ -198,14 +212,14 @@ impl Pace {
     /// What lies before a prompt that would be booked now.
     pub(crate) fn outlook(&self, now: Micros) -> Outlook {
         let since = |at: &AtomicU64| now.since(Micros(at.load(Relaxed)));
-        let (begun_us, unheard_us) = (since(&self.begun_at).0, self.unheard_us.load(Relaxed));
+        let (begun_us, unheard_us) = (now.since(self.begun_at(now)).0, self.unheard_us.load(Relaxed));
         let passed = if begun_us < unheard_us { 0 } else { self.unheard.load(Relaxed) };
         let prompts = self.prompts.load(Relaxed).saturating_sub(passed);
         // However long it has been under way, none behind the first that will be heard is.
         let heard_us = self.heard_us.load(Relaxed);
         let passed_us = begun_us.min(unheard_us + heard_us);
-        let late_us = begun_us.saturating_sub(unheard_us + LATE * heard_us + LATE_MIN.0).min(LATE_MAX.0);
-        let stalled_us = if heard_us > 0 { late_us } else { 0 };
+        let on_time_us = unheard_us + LATE * heard_us + LATE_MIN.0;
+        let stalled_us = since(&self.quiet_since).0.saturating_sub(on_time_us).min(LATE_MAX.0);
         let left_us = self.booked_us.load(Relaxed).saturating_sub(passed_us) + stalled_us;
         Outlook {
             queue_ms: left_us as f32 / 1e3,
@@ -225,7 +239,7 @@ impl Pace {
 
     /// Books a prompt that is expected to take so long.
     pub(crate) fn book(&self, effort: Effort, delivery: Delivery, expected_ms: f32, now: Micros) -> Turn {
-        let us = (expected_ms * 1e3) as u64;
+        let us = (expected_ms.clamp(0.0, EXPECTED_MAX_MS) * 1e3) as u64;
         let mut row = self.row.lock();
         self.pass(&mut row, now);
         if row.turns.is_empty() {
@@ -241,10 +255,21 @@ impl Pace {
         turn
     }
 
+    /// When the one at the head was begun: now, if it waits only for somebody to look.
+    fn begun_at(&self, now: Micros) -> Micros {
+        match self.begun_at.load(Relaxed) {
+            BEGINS_NOW => {
+                self.begun_at.store(now.0, Relaxed);
+                now
+            }
+            at => Micros(at),
+        }
+    }
+
     /// Whoever is at the head, will not be heard, and has had its time is taken for done.
     fn pass(&self, row: &mut Row, now: Micros) {
         loop {
-            let begun = Micros(self.begun_at.load(Relaxed));
+            let begun = self.begun_at(now);
             let unheard = row.waiting().next().filter(|head| head.delivery == Delivery::Whole);
             let Some(head) = unheard.filter(|head| now.since(begun).0 >= head.us.max(1)) else { break };
             let number = head.turn.number;
@@ -257,18 +282,41 @@ impl Pace {
         }
     }
 
-    /// A prompt left the row without a first token, or nobody saw it.
+    /// A prompt left the row without a first token.
     pub(crate) fn release(&self, turn: Turn) {
         let mut row = self.row.lock();
-        if row.turns.iter().any(|expected| expected.is_done && expected.turn.number == turn.number) {
+        let Some(released) = row.turns.iter().find(|expected| expected.turn.number == turn.number) else {
             return;
+        };
+        match released.delivery {
+            _ if released.is_done => {}
+            // Its answer has come, or was given up after the prompt was computed: prompts take a small part of an answer's time.
+            Delivery::Whole => self.release_whole(&mut row, turn),
+            Delivery::Streamed => self.release_streamed(&mut row, turn),
         }
-        if row.turns.len() > 1 && row.is_head(turn) {
+    }
+
+    fn release_whole(&self, row: &mut Row, turn: Turn) {
+        let (is_head, us) = (row.is_head(turn), row.finish(turn.number));
+        self.booked_us.fetch_sub(us, Relaxed);
+        if is_head {
+            let begun = self.begun_at.load(Relaxed);
+            let next = if begun < UNKNOWN { begun.saturating_add(us) } else { row.beginning() };
+            self.begun_at.store(next, Relaxed);
+        }
+        if row.waiting().next().is_none() {
+            row.turns.clear();
+        }
+        self.show(row);
+    }
+
+    fn release_streamed(&self, row: &mut Row, turn: Turn) {
+        let is_head = row.is_head(turn);
+        self.take_out(row, |number| number == turn.number);
+        if is_head && !row.turns.is_empty() {
             row.is_disturbed = true;
-            // When the next one began is not known: until something is heard, it is taken for not begun.
-            self.begun_at.store(u64::MAX, Relaxed);
+            self.begun_at.store(row.beginning(), Relaxed);
         }
-        self.take_out(&mut row, |number| number == turn.number);
     }
 
     /// A first token was heard: its prompt is done, as are those before it, and the next one begins. Those that were heard
@@ -280,6 +328,7 @@ impl Pace {
             return None;
         }
         self.begun_at.store(now.0, Relaxed);
+        row.heard = now;
         let begun = std::mem::replace(&mut row.since, now);
         let mut features = self.take_out(&mut row, |number| number <= turn.number);
         // The head began when it was booked, or when the one before it was done.
@@ -292,9 +341,9 @@ impl Pace {
             return None;
         }
         let took_ms = now.since(begun).0 as f64 / 1e3;
-        let batch = Batch { features, took_ms, heard: now };
         let is_disturbed = std::mem::take(&mut row.is_disturbed);
-        std::mem::replace(&mut row.batch, (!is_disturbed).then_some(batch))
+        let batch = Batch { features, took_ms, heard: now, is_disturbed };
+        std::mem::replace(&mut row.batch, Some(batch)).filter(|batch| !batch.is_disturbed)
     }
 
     /// Another router has heard a first token: that prompt is done, and the next one has begun by now.
@@ -303,6 +352,7 @@ impl Pace {
         if row.is_head(turn) {
             self.begun_at.store(now.0, Relaxed);
         }
+        row.heard = now;
         self.booked_us.fetch_sub(row.finish(turn.number), Relaxed);
         if row.waiting().next().is_none() {
             row.turns.clear();
@@ -330,21 +380,24 @@ impl Pace {
     }
 
     fn show(&self, row: &Row) {
-        let (mut prompts, mut unheard, mut unheard_us, mut heard_us) = (0, 0, 0, None);
+        let (mut prompts, mut unheard, mut unheard_us, mut heard) = (0, 0, 0, None);
         for expected in row.waiting() {
             prompts += 1;
             match expected.delivery {
-                Delivery::Whole if heard_us.is_none() => {
+                Delivery::Whole if heard.is_none() => {
                     unheard += 1;
                     unheard_us += expected.us;
                 }
-                _ => heard_us = heard_us.or(Some(expected.us)),
+                _ => heard = heard.or(Some(expected)),
             }
         }
+        let begun_at = Some(self.begun_at.load(Relaxed)).filter(|&at| at < UNKNOWN).unwrap_or(0);
+        let quiet_since = heard.map_or(u64::MAX, |heard| heard.turn.booked.max(row.heard).0.max(begun_at));
+        self.quiet_since.store(quiet_since, Relaxed);
         self.prompts.store(prompts, Relaxed);
         self.unheard.store(unheard, Relaxed);
         self.unheard_us.store(unheard_us, Relaxed);
-        self.heard_us.store(heard_us.unwrap_or(0), Relaxed);
+        self.heard_us.store(heard.map_or(0, |heard| heard.us), Relaxed);
     }
 
     /// Takes in what prompts took, and the fleet with it.
@@ -590,6 +643,53 @@ mod tests {
         let last = book(&pace, 40, Micros(9_000_000));
         let batch = pace.first_token(last, Micros(9_500_000)).unwrap();
         assert_eq!((batch.features[2], batch.took_ms), (16.0, 9_000.0), "all four are learned from together");
+    }
+
+    #[test]
+    fn whole_answers_that_end_early_late_or_never_stop_no_clock() {
+        let pace = Pace::default();
+        let [early, gone, next, last] = [(); 4].map(|()| book_one(&pace, 4_000, Delivery::Whole, Micros(0)));
+        let queue_ms = |at_ms: u64| pace.outlook(Micros(at_ms * 1_000)).queue_ms;
+        pace.release(early);
+        assert_eq!(
+            (queue_ms(50), queue_ms(150)),
+            (300.0, 250.0),
+            "the next one begins when it was expected to"
+        );
+        pace.release(gone);
+        pace.release(next);
+        assert_eq!((queue_ms(350), queue_ms(900)), (50.0, 0.0));
+        let streamed = book(&pace, 4_000, Micros(900_000));
+        let behind = book_one(&pace, 4_000, Delivery::Whole, Micros(900_000));
+        pace.release(streamed);
+        assert_eq!(queue_ms(1_000), 100.0, "given up: the next one begins when somebody looks");
+        assert_eq!(queue_ms(1_060), 40.0);
+        [last, behind].into_iter().for_each(|turn| pace.release(turn));
+        assert_eq!((queue_ms(1_060), pace.outlook(Micros(1_060_000)).prompts), (0.0, 0));
+    }
+
+    #[test]
+    fn an_engine_that_hangs_is_late_though_its_clients_give_up() {
+        let pace = Pace::default();
+        let turns = [(); 3].map(|()| book(&pace, 400, Micros(0)));
+        pace.release(turns[0]);
+        let outlook = pace.outlook(Micros(1_000_000));
+        assert_eq!(outlook.queue_ms, 800.0 + 20.0, "late, and two before it");
+        pace.first_token(turns[1], Micros(1_000_000));
+        assert_eq!(pace.outlook(Micros(1_010_000)).queue_ms, 0.0, "it has spoken");
+    }
+
+    #[test]
+    fn the_next_of_a_disturbed_step_is_not_learned_from_alone() {
+        let pace = Pace::default();
+        let [gone, one, two] = [4_000; 3].map(|tokens| book(&pace, tokens, Micros(0)));
+        pace.release(gone);
+        assert!(pace.first_token(one, Micros(300_000)).is_none());
+        assert!(pace.first_token(two, Micros(300_100)).is_none());
+        let later = book(&pace, 40, Micros(400_000));
+        assert!(pace.first_token(later, Micros(401_000)).is_none(), "both are of that step");
+        let last = book(&pace, 40, Micros(500_000));
+        assert_eq!(pace.first_token(last, Micros(501_000)).unwrap().took_ms, 1.0);
     }
 
     #[test]

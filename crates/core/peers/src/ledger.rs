@@ -64,6 +64,7 @@ mod tests {
     use super::*;
     use crate::{Booked, Over};
     use proptest::prelude::*;
+    use warmroute_types::Delivery;
 
     /// Any part of what the one writer could have said of trip `number`.
     fn trip(number: u64) -> impl Strategy<Value = Trip> {
@@ -72,6 +73,7 @@ mod tests {
             prompt_tokens: number as u32,
             cached_tokens: 0,
             restorable_tokens: 0,
+            delivery: Delivery::Streamed,
             prompt: None,
         };
         let over = prop_oneof![

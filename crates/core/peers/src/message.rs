@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use warmroute_types::RouterId;
+use warmroute_types::{Delivery, RouterId};
 
 use crate::codec::{BadMessage, Reader, Writer};
 use crate::{Advice, Booked, Health, Ledger, Over, Prompt, Reach, Report, Trip, Wanted};
@@ -35,6 +35,8 @@ const TOLD_BOOKED: u8 = 1;
 const TOLD_PROMPT: u8 = 2;
 const TOLD_COMPUTED: u8 = 4;
 const OVER_SHIFT: u8 = 3;
+const OVER_MASK: u8 = 3;
+const TOLD_WHOLE: u8 = 128;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -314,11 +316,13 @@ fn write_trip(writer: &mut Writer, trip: &Trip) {
         Some(Over::Answered) => 2,
         Some(Over::Found { .. }) => 3,
     };
+    let is_whole = trip.booked.as_ref().is_some_and(|booked| booked.delivery == Delivery::Whole);
     let told = |is_told: bool, bit: u8| if is_told { bit } else { 0 };
     writer.byte(
         told(trip.booked.is_some(), TOLD_BOOKED)
             | told(prompt.is_some(), TOLD_PROMPT)
             | told(trip.is_computed, TOLD_COMPUTED)
+            | told(is_whole, TOLD_WHOLE)
             | over << OVER_SHIFT,
     );
     if let Some(booked) = &trip.booked {
@@ -347,6 +351,7 @@ fn read_trip(reader: &mut Reader<'_>) -> Result<Trip, BadMessage> {
             prompt_tokens: reader.small()?,
             cached_tokens: reader.small()?,
             restorable_tokens: reader.small()?,
+            delivery: if told & TOLD_WHOLE != 0 { Delivery::Whole } else { Delivery::Streamed },
             prompt: None,
         };
         if told & TOLD_PROMPT != 0 {
@@ -359,12 +364,14 @@ fn read_trip(reader: &mut Reader<'_>) -> Result<Trip, BadMessage> {
         }
         trip.booked = Some(booked);
     }
-    trip.over = match told >> OVER_SHIFT {
+    if told & !(TOLD_BOOKED | TOLD_PROMPT | TOLD_COMPUTED | TOLD_WHOLE | OVER_MASK << OVER_SHIFT) != 0 {
+        return Err(BadMessage::Garbled);
+    }
+    trip.over = match (told >> OVER_SHIFT) & OVER_MASK {
         0 => None,
         1 => Some(Over::Left),
         2 => Some(Over::Answered),
-        3 => Some(Over::Found { chunks: reader.small()? }),
-        _ => return Err(BadMessage::Garbled),
+        _ => Some(Over::Found { chunks: reader.small()? }),
     };
     Ok(trip)
 }
@@ -390,6 +397,7 @@ mod tests {
                 prompt_tokens,
                 cached_tokens,
                 restorable_tokens: cached_tokens / 2,
+                delivery: if worker & 1 == 0 { Delivery::Streamed } else { Delivery::Whole },
                 prompt,
             },
         );

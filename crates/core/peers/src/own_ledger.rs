@@ -169,6 +169,7 @@ fn fill(part: &mut Ledger, trips: impl Iterator<Item = (u64, Trip)>) {
 mod tests {
     use super::*;
     use crate::Prompt;
+    use warmroute_types::Delivery;
 
     fn booked(chunks: usize) -> Booked {
         let prompt = Prompt { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests: vec![7; chunks].into() };
@@ -177,6 +178,7 @@ mod tests {
             prompt_tokens: 64 * chunks as u32,
             cached_tokens: 0,
             restorable_tokens: 0,
+            delivery: Delivery::Streamed,
             prompt: Some(prompt),
         }
     }

@@ -185,9 +185,17 @@ impl Peer {
 mod tests {
     use super::*;
     use crate::Booked;
+    use warmroute_types::Delivery;
 
     fn booked(worker: u64) -> Booked {
-        Booked { worker, prompt_tokens: 10, cached_tokens: 0, restorable_tokens: 0, prompt: None }
+        Booked {
+            worker,
+            prompt_tokens: 10,
+            cached_tokens: 0,
+            restorable_tokens: 0,
+            delivery: Delivery::Streamed,
+            prompt: None,
+        }
     }
 
     fn news(open_from: u64, trips: &[(u64, Trip)]) -> Ledger {

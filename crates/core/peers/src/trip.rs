@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use warmroute_types::Delivery;
+
 /// What is known of a trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trip {
@@ -26,6 +28,8 @@ pub struct Booked {
     pub cached_tokens: u32,
     /// And what it was believed to fetch from slower memory.
     pub restorable_tokens: u32,
+    /// How its answer comes: whether anybody will hear when its prompt is computed.
+    pub delivery: Delivery,
     /// What will lie in the worker's cache; `None` where that is not known, or was given up for want of room.
     pub prompt: Option<Prompt>,
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use warmroute_peers::{Booked, Config, Effect, Letter, Over, OwnLedger, Peers};
-use warmroute_types::{Micros, RouterId, To};
+use warmroute_types::{Delivery, Micros, RouterId, To};
 
 const STEP: Micros = Micros::from_millis(25);
 
@@ -198,6 +198,7 @@ impl Net {
                     prompt_tokens: 100,
                     cached_tokens: 0,
                     restorable_tokens: 0,
+                    delivery: Delivery::Streamed,
                     prompt: None,
                 };
                 node.open.push(node.own.begin(booked));
@@ -320,7 +321,14 @@ fn a_late_joiner_learns_what_is_open_though_its_batches_are_history() {
     let mut net = Net::new(7);
     net.nodes.insert(1, Node::new(1));
     let node = net.nodes.get_mut(&1).unwrap();
-    let long = Booked { worker: 3, prompt_tokens: 9, cached_tokens: 0, restorable_tokens: 0, prompt: None };
+    let long = Booked {
+        worker: 3,
+        prompt_tokens: 9,
+        cached_tokens: 0,
+        restorable_tokens: 0,
+        delivery: Delivery::Streamed,
+        prompt: None,
+    };
     node.open.push(node.own.begin(long));
     net.steps(2);
     for _ in 0..60 {
@@ -339,6 +347,7 @@ fn a_late_joiner_learns_what_is_open_though_its_batches_are_history() {
                 prompt_tokens: 9,
                 cached_tokens: 0,
                 restorable_tokens: 0,
+                delivery: Delivery::Streamed,
                 prompt: Some(prompt),
             };
             let trip = node.own.begin(booked);
@@ -361,6 +370,7 @@ fn news_is_told_at_once_after_a_silence_and_else_with_what_follows_it() {
             prompt_tokens: 9,
             cached_tokens: 0,
             restorable_tokens: 0,
+            delivery: Delivery::Streamed,
             prompt: None,
         });
         peers.speak_up(&mut own, Micros::from_millis(at_ms)).len()

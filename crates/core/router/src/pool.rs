@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use warmroute_fleet::{Booking, Delivery, DeskView, Effort, Fleet, Work, Worker};
+use warmroute_fleet::{Booking, DeskView, Effort, Fleet, Work, Worker};
 use warmroute_index::{Index, Reach};
 use warmroute_policy::{Ask, Candidate, Choice, ExpectedTtft, Policy};
-use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
+use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, WorkerId};
 
 use crate::considered::{CONSIDERED_MAX, Considered, NextBest, Preview};
 use crate::held::{Held, Promise, Weights};
@@ -363,8 +363,8 @@ impl Section {
     fn spare(&mut self, fleet: &Fleet) {
         let common_tokens = common(self.candidates.iter().map(|candidate| candidate.overlap_tokens));
         for (candidate, effort) in self.candidates.iter_mut().zip(&self.efforts) {
-            let lacking_tokens =
-                common_tokens.saturating_sub(candidate.overlap_tokens).min(effort.miss_tokens);
+            let found_tokens = candidate.overlap_tokens + candidate.restorable_tokens;
+            let lacking_tokens = common_tokens.saturating_sub(found_tokens).min(effort.miss_tokens);
             if lacking_tokens > 0 {
                 let like_others = Effort {
                     miss_tokens: effort.miss_tokens - lacking_tokens,

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
-use warmroute_fleet::{Answer, Booking, Delivery, Fleet, HealthConfig, PaceView, Worker, WorkerView};
+use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, PaceView, Worker, WorkerView};
 use warmroute_index::{Digester, Index, RootKey};
 use warmroute_policy::{Ask, Policy};
-use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
+use warmroute_types::{CacheView, Delivery, Micros, WorkerId, WorkerState};
 
 use crate::considered::{CONSIDERED_MAX, Considered, Preview};
 use crate::policies::{Policies, Tallied};
@@ -181,7 +181,10 @@ impl<P: Policy> Router<P> {
         let policies = self.policies.read();
         let placed = pool.place(&self.fleet, &self.index, &policies, terms, scratch);
         let placed = placed.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))?;
-        let notice = self.sharing.get().map(|sharing| sharing.notice(&placed, request.prompt, scratch));
+        let notice = self
+            .sharing
+            .get()
+            .map(|sharing| sharing.notice(&placed, request.prompt, request.delivery, scratch));
         Ok(Decision {
             worker: placed.worker,
             policy: policies.acting().name(),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
 use warmroute_peers::{Booked, Effect, Health, Over, OwnLedger, PeerView, Peers, Prompt, Relayed};
-use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
+use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, RouterId, WorkerId};
 
 use crate::PromptChunks;
 use crate::pool::{PRESUMED_CHUNKS_MAX, Placed};
@@ -118,6 +118,7 @@ impl Sharing {
         self: &Arc<Sharing>,
         placed: &Placed,
         prompt: Option<PromptChunks<'_>>,
+        delivery: Delivery,
         scratch: &Scratch,
     ) -> Notice {
         let numbers = placed.considered[0].as_ref().map(|chosen| chosen.numbers);
@@ -133,6 +134,7 @@ impl Sharing {
             prompt_tokens: placed.prompt_tokens,
             cached_tokens: numbers.map_or(0, |numbers| numbers.overlap_tokens),
             restorable_tokens: numbers.map_or(0, |numbers| numbers.restorable_tokens),
+            delivery,
             prompt: prompt.filter(|prompt| !prompt.digests.is_empty()).map(chunks),
         };
         let trip = self.own.lock().begin(booked);

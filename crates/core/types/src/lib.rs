@@ -4,6 +4,7 @@
 //! lives in that crate.
 
 mod cache;
+mod delivery;
 mod load;
 mod packed;
 mod router;
@@ -16,6 +17,7 @@ mod worker;
 pub use cache::{
     Attention, CacheEvent, Cut, EventBatch, Group, Medium, RemovedBlocks, Restored, StoredBlocks,
 };
+pub use delivery::Delivery;
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use packed::Packed;
 pub use router::{RouterId, To};

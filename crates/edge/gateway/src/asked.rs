@@ -4,13 +4,12 @@ use std::cell::RefCell;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use warmroute_fleet::Delivery;
 use warmroute_index::{Digester, Namespace, RootKey, Source};
 use warmroute_policy::Standard;
 use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
 use warmroute_record::Sketch;
 use warmroute_router::{Content, PromptChunks, PromptText, Request, Silence, Unit};
-use warmroute_types::WorkerId;
+use warmroute_types::{Delivery, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::alignments::Writer;

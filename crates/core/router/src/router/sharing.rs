@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warmroute_fleet::{Booking, Delivery, Work, Worker};
+use warmroute_fleet::{Booking, Work, Worker};
 use warmroute_index::{RootKey, Span};
 use warmroute_peers::{BadMessage, Booked, Config, Effect, Health, Letter, Message, Over, Peers, Prompt};
 use warmroute_policy::Policy;
@@ -173,7 +173,7 @@ impl<P: Policy> Router<P> {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens),
             context_tokens: prompt_tokens,
             effort: prospect::effort(&desk, &outlook, found),
-            delivery: Delivery::Streamed,
+            delivery: booked.delivery,
         };
         let booking = Booking::elsewhere(&self.fleet, worker.id, work, now);
         let bookings = self.fleet.bookings(worker.id);

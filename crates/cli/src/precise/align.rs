@@ -5,6 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use warmroute_gateway::ModelMatching;
 use warmroute_prompt::{Alignment, Reading};
 use warmroute_tokens::parity::{self, Verdict};
@@ -82,17 +84,20 @@ pub async fn align(
     paths: &ModelPaths,
     wanted: MatchingUnit,
 ) -> Result<Aligned, String> {
-    let model = {
-        let (paths, card) = (paths.clone(), card.clone());
-        // Megabytes of JSON: not on a thread that serves sockets.
-        tokio::task::spawn_blocking(move || paths.find(&card)).await.map_err(|error| error.to_string())??
-    };
-    let read_from = model.folder().display().to_string();
-    match ask(engine, card, &model, wanted).await {
-        Ok(aligned) => Ok(aligned),
-        Err(why) => Err(format!("{why} (the model's files were read from {read_from})")),
-    }
+    // Megabytes of JSON, and thousands of texts written in two ways: not on threads that serve sockets, and not on all cores at once.
+    let _turn = TURNS.acquire().await.map_err(|closed| closed.to_string())?;
+    let (engine, card, paths, runtime) = (engine.clone(), card.clone(), paths.clone(), Handle::current());
+    let compared = tokio::task::spawn_blocking(move || {
+        let model = paths.find(&card)?;
+        let read_from = model.folder().display().to_string();
+        let aligned = runtime.block_on(ask(&engine, &card, &model, wanted));
+        aligned.map_err(|why| format!("{why} (the model's files were read from {read_from})"))
+    });
+    compared.await.map_err(|error| error.to_string())?
 }
+
+/// Engines are compared one after the other.
+static TURNS: Semaphore = Semaphore::const_new(1);
 
 async fn ask(engine: &Engine, card: &Card, model: &Model, wanted: MatchingUnit) -> Result<Aligned, String> {
     let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

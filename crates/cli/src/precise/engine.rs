@@ -1,5 +1,6 @@
 //! What an engine says about itself that precise matching needs: its models, its event sources, its tokens.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,10 +16,11 @@ use warmroute_wire::Dialer;
 /// Tokenizing a sample takes an engine milliseconds, but it may be busy.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One engine, asked over one connection.
+/// One engine, asked over one connection, which its clones share.
+#[derive(Clone)]
 pub struct Engine {
     pub url: String,
-    client: Mutex<Client>,
+    client: Arc<Mutex<Client>>,
 }
 
 /// A card of `GET /v1/models`.
@@ -46,7 +48,10 @@ pub struct ServerInfo {
 
 impl Engine {
     pub fn new(url: &str, dialer: &Dialer) -> Engine {
-        Engine { url: url.to_owned(), client: Mutex::new(Client::new(url, TIMEOUT, dialer.clone())) }
+        Engine {
+            url: url.to_owned(),
+            client: Arc::new(Mutex::new(Client::new(url, TIMEOUT, dialer.clone()))),
+        }
     }
 
     /// Its models, those that are no adapters first.

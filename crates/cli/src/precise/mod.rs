@@ -54,6 +54,8 @@ use crate::options::groups::MatchingUnit;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// An engine without usable events is asked again this often: it may have been restarted with other flags.
 const RETRY_EVERY: Duration = Duration::from_secs(15);
+/// So often twice as late as before, while it has none: to compare a model's files with an engine takes seconds of a core.
+const RETRY_DOUBLINGS: u32 = 3;
 
 /// What the operator said about events, by the engine's URL.
 pub type Configured = Arc<RwLock<BTreeMap<String, EventsEntry>>>;
@@ -98,6 +100,8 @@ struct Standing {
     models: Models,
     state: State,
     question: Option<Question>,
+    /// Questions in a row that found nothing usable.
+    failures: u32,
 }
 
 enum State {
@@ -278,6 +282,7 @@ impl Standing {
             models: views[0].models.clone(),
             state: State::Asking,
             question: None,
+            failures: 0,
         }
     }
 
@@ -292,7 +297,9 @@ impl Standing {
     /// An engine that was asked and has not been heard of (its question failed, with us) is asked again, too.
     fn is_due(&self) -> bool {
         match &self.state {
-            State::Presumed(since) => since.elapsed() >= RETRY_EVERY,
+            State::Presumed(since) => {
+                since.elapsed() >= RETRY_EVERY * (1 << self.failures.saturating_sub(1).min(RETRY_DOUBLINGS))
+            }
             State::Asking => self.question.as_ref().is_none_or(Question::is_overdue),
             State::Following(_) => false,
         }
@@ -300,8 +307,12 @@ impl Standing {
 
     fn found(&mut self, means: &Means, found: Result<Finding, Why>, notices: &mut Notices) {
         self.state = match found.and_then(|finding| means.follow(finding, &self.workers)) {
-            Ok(followed) => State::Following(Box::new(followed)),
+            Ok(followed) => {
+                self.failures = 0;
+                State::Following(Box::new(followed))
+            }
             Err(why) => {
+                self.failures += 1;
                 self.workers.iter().for_each(|worker| notices.note(worker, Some(why.clone())));
                 State::Presumed(Instant::now())
             }

@@ -26,9 +26,11 @@ impl Bucket {
     }
 
     /// Takes so much, or gives it back. It may leave a debt, all of which is paid before anything else is taken: a debt with an end
-    /// would be a gift to whoever has many requests under way.
+    /// would be a gift to whoever has many requests under way. Of one that limits nothing (0) nothing is taken: it would never be paid.
     pub fn take(&mut self, amount: i64, per_minute: u32) {
-        self.level = (self.level - amount as f64).min(per_minute.into());
+        if per_minute > 0 {
+            self.level = (self.level - amount as f64).min(per_minute.into());
+        }
     }
 
     /// Whether it is as good as new.

@@ -16,6 +16,10 @@ const TENANTS_MAX: usize = 65_536;
 /// What is set aside at once when an answer turns out longer than was thought.
 const STEP_TOKENS: u32 = 64;
 
+/// A request is charged no more than so many times what it was expected to take, or what comes in in a minute if that is more: an engine that
+/// tells nonsense about its usage would shut a key out for good.
+const CHARGE_FACTOR_MAX: u32 = 16;
+
 /// What a tenant may ask for; 0 is as much as it likes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -59,8 +63,13 @@ pub struct Expected {
 #[must_use = "what is not settled is not given back"]
 pub struct Reserved {
     tenant: u64,
+    /// Of which buckets: a tenant's may be forgotten, or replaced by others for other limits.
+    buckets: u64,
     tokens: u32,
     per_minute: u32,
+    charge_max: u32,
+    /// Whether it did not say how long its answers may be. What those take that do is what they may, and not what is usual.
+    is_guess: bool,
 }
 
 impl Limits {
@@ -78,10 +87,13 @@ impl Limits {
 #[derive(Debug, Default)]
 pub struct Rates {
     tenants: BTreeMap<u64, Buckets>,
+    /// The last number that was given to buckets. Not every one is used.
+    made: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Buckets {
+    id: u64,
     limits: Limits,
     requests: Bucket,
     tokens: Bucket,
@@ -99,12 +111,15 @@ impl Rates {
     ) -> Result<Reserved, Exceeded> {
         let Limits { requests_per_minute, tokens_per_minute } = limits;
         self.forget_if_many(now);
-        let buckets = self.tenants.entry(tenant).or_insert_with(|| Buckets::full(limits, now));
+        self.made += 1;
+        let full = Buckets::full(self.made, limits, now);
+        let buckets = self.tenants.entry(tenant).or_insert(full);
         if buckets.limits != limits {
-            *buckets = Buckets { usual: buckets.usual, ..Buckets::full(limits, now) };
+            *buckets = Buckets { usual: buckets.usual, ..full };
         }
+        let expected_tokens = expected.tokens(buckets.usual);
         // One that may take more than there ever is needs all there is; what it takes beyond that is a debt.
-        let tokens = expected.tokens(buckets.usual).min(tokens_per_minute);
+        let tokens = expected_tokens.min(tokens_per_minute);
         let exceeded = |limit| move |retry_after_s| Exceeded { limit, retry_after_s };
         if requests_per_minute > 0 {
             buckets.requests.look(1, requests_per_minute, now).map_err(exceeded(Limit::Requests))?;
@@ -114,11 +129,19 @@ impl Rates {
         }
         buckets.requests.take(1, requests_per_minute);
         buckets.tokens.take(tokens.into(), tokens_per_minute);
-        Ok(Reserved { tenant, tokens, per_minute: tokens_per_minute })
+        Ok(Reserved {
+            tenant,
+            buckets: buckets.id,
+            tokens,
+            per_minute: tokens_per_minute,
+            charge_max: expected_tokens.max(tokens_per_minute).saturating_mul(CHARGE_FACTOR_MAX),
+            is_guess: expected.answer_max.is_none(),
+        })
     }
 
     /// A request that is not over has taken so much: what is more than was set aside is taken now, so that those who come know of it.
     pub fn extend(&mut self, reserved: &mut Reserved, took: u32) {
+        let took = took.min(reserved.charge_max);
         let more = took.saturating_sub(reserved.tokens).div_ceil(STEP_TOKENS).saturating_mul(STEP_TOKENS);
         if self.take(reserved, more.into()) {
             reserved.tokens = reserved.tokens.saturating_add(more);
@@ -127,18 +150,19 @@ impl Rates {
 
     /// A request is over, and took so much: the rest is given back, or what is missing taken.
     pub fn settle(&mut self, reserved: &Reserved, took: u32) {
-        self.take(reserved, i64::from(took) - i64::from(reserved.tokens));
+        let charged = took.min(reserved.charge_max);
+        self.take(reserved, i64::from(charged) - i64::from(reserved.tokens));
     }
 
-    /// One of its answers had so many tokens.
+    /// One of its answers had so many tokens. That tells what is usual where nothing kept it from having more.
     pub fn learn(&mut self, reserved: &Reserved, tokens: u32) {
-        self.tenants.get_mut(&reserved.tenant).into_iter().for_each(|buckets| buckets.usual.learn(tokens));
+        let buckets = self.tenants.get_mut(&reserved.tenant).filter(|_| reserved.is_guess);
+        buckets.into_iter().for_each(|buckets| buckets.usual.learn(tokens));
     }
 
-    /// Takes from what it was set aside of. A bucket for other limits is another one, and owes it nothing.
+    /// Takes from what it was set aside of. Any other buckets owe it nothing, be they for the same limits again.
     fn take(&mut self, of: &Reserved, tokens: i64) -> bool {
-        let same = |buckets: &&mut Buckets| buckets.limits.tokens_per_minute == of.per_minute;
-        let buckets = self.tenants.get_mut(&of.tenant).filter(same);
+        let buckets = self.tenants.get_mut(&of.tenant).filter(|buckets| buckets.id == of.buckets);
         buckets.map(|buckets| buckets.tokens.take(tokens, of.per_minute)).is_some()
     }
 
@@ -172,8 +196,9 @@ impl Reserved {
 }
 
 impl Buckets {
-    fn full(limits: Limits, now: Micros) -> Buckets {
+    fn full(id: u64, limits: Limits, now: Micros) -> Buckets {
         Buckets {
+            id,
             limits,
             requests: Bucket::full(limits.requests_per_minute, now),
             tokens: Bucket::full(limits.tokens_per_minute, now),
@@ -262,6 +287,46 @@ mod tests {
         assert!(rates.tenants.len() <= TENANTS_MAX);
     }
 
+    /// Each of the flood takes something and gives it back, so it is forgotten, and not whoever owes something.
+    #[test]
+    fn one_in_debt_is_remembered_however_many_others_come() {
+        let mut rates = Rates::default();
+        let debtor = rates.reserve(0, FEW_TOKENS, of(0, None), Micros::ZERO).unwrap();
+        rates.settle(&debtor, 5_000);
+        (1..=2 * TENANTS_MAX as u64).for_each(|tenant| {
+            let reserved = rates.reserve(tenant, FEW_TOKENS, of(1, None), Micros::ZERO).unwrap();
+            rates.settle(&reserved, 0);
+        });
+        assert!(rates.tenants.len() <= TENANTS_MAX);
+        assert!(rates.reserve(0, FEW_TOKENS, of(0, Some(1)), Micros::ZERO).is_err());
+    }
+
+    #[test]
+    fn answers_that_were_not_allowed_to_be_longer_tell_nothing_about_what_is_usual() {
+        let mut rates = Rates::default();
+        let reserve = |rates: &mut Rates, max| {
+            let reserved = rates.reserve(1, FEW_TOKENS, of(0, max), Micros::ZERO).unwrap();
+            rates.settle(&reserved, 0);
+            reserved
+        };
+        let capped = reserve(&mut rates, Some(1));
+        (0..50).for_each(|_| rates.learn(&capped, 1));
+        assert_eq!(reserve(&mut rates, None).tokens(), 512, "as before");
+    }
+
+    #[test]
+    fn an_engine_that_tells_nonsense_shuts_nobody_out_for_good() {
+        // What it was expected to take, or a minute's worth: the larger of the two counts.
+        for (prompt, worst_s) in [(1, 16 * 60), (6_000, 16 * 600)] {
+            let mut rates = Rates::default();
+            let mut lied = rates.reserve(1, FEW_TOKENS, of(prompt, Some(0)), Micros::ZERO).unwrap();
+            rates.extend(&mut lied, u32::MAX);
+            rates.settle(&lied, u32::MAX);
+            let exceeded = rates.reserve(1, FEW_TOKENS, of(0, Some(0)), Micros::ZERO).unwrap_err();
+            assert_eq!(exceeded.retry_after_s, worst_s - 60, "a minute's worth was there");
+        }
+    }
+
     #[test]
     fn a_limit_that_changes_begins_anew_and_owes_nothing_from_before() {
         let mut rates = Rates::default();
@@ -272,6 +337,14 @@ mod tests {
         assert!(ask(&mut rates, other).is_ok());
         rates.settle(&before, 0);
         assert!(ask(&mut rates, other).is_err(), "it was set aside of another limit");
+        let again = ask(&mut rates, FEW_TOKENS).unwrap();
+        rates.settle(&before, 0);
+        assert!(
+            ask(&mut rates, FEW_TOKENS).is_err(),
+            "it was set aside before that, though of the same limit"
+        );
+        rates.settle(&again, 0);
+        assert!(ask(&mut rates, FEW_TOKENS).is_ok());
     }
 
     #[test]
@@ -279,50 +352,102 @@ mod tests {
         assert_eq!(FEW_TOKENS.over(FEW_REQUESTS), Limits { requests_per_minute: 2, tokens_per_minute: 600 });
     }
 
-    /// Somebody who comes, the end of one who is there, or time.
+    /// Somebody who comes; how one who is there goes on, is learned from or ends; time; and other limits.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Come { prompt: u32, answer_max: u32, answer: u32 },
+        Stream { n: usize, percent: u32 },
+        Learn { n: usize, tokens: u32 },
         End(usize),
         Later { ms: u64 },
+        Limit { per_minute: u32 },
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => (0..100_u32, 0..500_u32, 0..500_u32).prop_map(|(prompt, answer_max, answer)| {
+            8 => (0..100_u32, 0..500_u32, 0..500_u32).prop_map(|(prompt, answer_max, answer)| {
                 Step::Come { prompt, answer_max, answer }
             }),
-            3 => (0..8_usize).prop_map(Step::End),
-            2 => (0..20_000_u64).prop_map(|ms| Step::Later { ms }),
+            4 => (0..8_usize, 0..=100_u32).prop_map(|(n, percent)| Step::Stream { n, percent }),
+            2 => (0..8_usize, 0..500_u32).prop_map(|(n, tokens)| Step::Learn { n, tokens }),
+            6 => (0..8_usize).prop_map(Step::End),
+            4 => (0..20_000_u64).prop_map(|ms| Step::Later { ms }),
+            1 => prop_oneof![Just(600), Just(700)].prop_map(|per_minute| Step::Limit { per_minute }),
         ]
     }
 
-    /// What has been and will be taken by those who were let in, each time that one was; with how much there was.
-    fn taken(steps: &[Step], of: impl Fn(u32, u32, u32) -> (Expected, u32)) -> Vec<(f64, f64)> {
-        let (mut rates, mut now, mut spent) = (Rates::default(), Micros::ZERO, 0);
-        let mut inside: Vec<(Reserved, u32)> = Vec::new();
-        let mut seen = Vec::new();
-        for step in steps {
-            match *step {
+    /// What is said of a request when it comes, and what it will have taken when it ends.
+    type Request = fn(u32, u32, u32) -> (Expected, u32);
+
+    /// One tenant, and what was taken of its tokens since they were last limited otherwise.
+    struct Played {
+        rates: Rates,
+        limits: Limits,
+        /// For which limits there are buckets, and since when.
+        filled: (Limits, Micros),
+        now: Micros,
+        spent: u32,
+        /// With what they will have taken, and when their buckets were filled.
+        inside: Vec<(Reserved, u32, Micros)>,
+    }
+
+    impl Played {
+        fn new() -> Played {
+            let (limits, now) = (FEW_TOKENS, Micros::ZERO);
+            let filled = (limits, now);
+            Played { rates: Rates::default(), limits, filled, now, spent: 0, inside: Vec::new() }
+        }
+
+        /// What has been and will be taken by those who were let in, if this lets one in; with how much there was.
+        fn play(&mut self, step: Step, request: Request) -> Option<(f64, f64)> {
+            match step {
                 Step::Come { prompt, answer_max, answer } => {
-                    let (expected, took) = of(prompt, answer_max, answer);
-                    if let Ok(reserved) = rates.reserve(1, FEW_TOKENS, expected, now) {
-                        inside.push((reserved, took));
-                        let set_aside: u32 = inside.iter().map(|(reserved, _)| reserved.tokens()).sum();
-                        let there_was = 600.0 * (1.0 + now.as_secs_f64() / 60.0);
-                        seen.push((f64::from(spent + set_aside), there_was));
+                    return self.come(request(prompt, answer_max, answer));
+                }
+                Step::Stream { n, percent } => {
+                    if let Some((reserved, took, _)) = self.inside.get_mut(n) {
+                        self.rates.extend(reserved, *took * percent / 100);
                     }
                 }
-                Step::End(n) if n < inside.len() => {
-                    let (reserved, took) = inside.swap_remove(n);
-                    rates.settle(&reserved, took);
-                    spent += took;
+                Step::Learn { n, tokens } => {
+                    self.inside
+                        .get(n)
+                        .into_iter()
+                        .for_each(|(reserved, ..)| self.rates.learn(reserved, tokens));
+                }
+                Step::End(n) if n < self.inside.len() => {
+                    let (reserved, took, filled) = self.inside.swap_remove(n);
+                    self.rates.settle(&reserved, took);
+                    self.spent += if filled == self.filled.1 { took } else { 0 };
                 }
                 Step::End(_) => {}
-                Step::Later { ms } => now = now + Micros::from_millis(ms),
+                Step::Later { ms } => self.now = self.now + Micros::from_millis(ms),
+                // Never two at one time, or what was filled for one could not be told from what was for the other.
+                Step::Limit { per_minute } => {
+                    self.now = self.now + Micros(1);
+                    self.limits.tokens_per_minute = per_minute;
+                }
             }
+            None
         }
-        seen
+
+        fn come(&mut self, (expected, took): (Expected, u32)) -> Option<(f64, f64)> {
+            if self.filled.0 != self.limits {
+                (self.filled, self.spent) = ((self.limits, self.now), 0);
+            }
+            let reserved = self.rates.reserve(1, self.limits, expected, self.now).ok()?;
+            let since = self.filled.1;
+            self.inside.push((reserved, took, since));
+            let current = self.inside.iter().filter(|(.., filled)| *filled == since);
+            let set_aside: u32 = current.map(|(reserved, ..)| reserved.tokens()).sum();
+            let minutes = 1.0 + self.now.since(since).as_secs_f64() / 60.0;
+            Some((f64::from(self.spent + set_aside), f64::from(self.limits.tokens_per_minute) * minutes))
+        }
+    }
+
+    fn taken(steps: &[Step], request: Request) -> Vec<(f64, f64)> {
+        let mut played = Played::new();
+        steps.iter().filter_map(|step| played.play(*step, request)).collect()
     }
 
     proptest! {
@@ -334,10 +459,11 @@ mod tests {
             }
         }
 
-        /// Answers of any length whose request did not say it: nobody is let in before all that was taken has come in again.
+        /// Answers whose request did not say how long they may be: nobody is let in before all that was taken has come in again. Of any
+        /// length, up to the most that one is charged.
         #[test]
         fn what_was_not_foreseen_is_paid_before_anybody_is_let_in(steps in prop::collection::vec(step(), 1..300)) {
-            for (taken, there_was) in taken(&steps, |prompt, _, answer| (of(prompt, None), prompt + 20 * answer)) {
+            for (taken, there_was) in taken(&steps, |prompt, _, answer| (of(prompt, None), prompt + 15 * answer)) {
                 prop_assert!(taken <= there_was + 1e-6, "{taken} of {there_was}");
             }
         }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::api::Api;
 use crate::canonical::{Sink, write_prompt};
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 
@@ -41,13 +42,18 @@ pub struct Body<'a> {
     model: Option<(RawStr<'a>, Range<usize>)>,
     is_stream: bool,
     stream_options: Option<(&'a [u8], Range<usize>)>,
-    choices: Option<&'a [u8]>,
-    answer_tokens_max: Option<u32>,
+    /// `n` and `best_of`.
+    choices: [Option<&'a [u8]>; 2],
+    /// By place in [`ANSWER_FIELDS`].
+    answer_max: [Option<&'a [u8]>; ANSWER_FIELDS.len()],
     continues_another: bool,
     salt: Option<RawStr<'a>>,
     sessions: [Option<RawStr<'a>>; SessionField::ALL.len()],
     pub(crate) prompt: PromptFields<'a>,
 }
+
+/// Fields that say how long an answer may be. Which of them an engine looks at, the API says; it takes no notice of the others.
+const ANSWER_FIELDS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
 
 /// Fields of the body, other than the prompt itself, that change what a template renders.
 pub(crate) const TEMPLATE_FIELDS: [&str; 8] = [
@@ -136,11 +142,8 @@ impl<'a> Body<'a> {
                 self.stream_options = Some((before.up_to(value).trim_ascii(), range));
             }
             b"previous_response_id" | b"conversation" => self.continues_another |= value.value()? != b"null",
-            b"n" => self.choices = Some(value.value()?),
-            // Engines differ in which of them wins; the largest is the most that it can be.
-            b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
-                self.answer_tokens_max = self.answer_tokens_max.max(number(value.value()?));
-            }
+            b"n" => self.choices[0] = Some(value.value()?),
+            b"best_of" => self.choices[1] = Some(value.value()?),
             b"cache_salt" => self.salt = string_or_skip(value)?,
             b"session_id" => self.sessions[SessionField::SessionId as usize] = string_or_skip(value)?,
             b"user" => self.sessions[SessionField::User as usize] = string_or_skip(value)?,
@@ -154,6 +157,8 @@ impl<'a> Body<'a> {
                     self.prompt.for_template[field] = value;
                 } else if let Some(field) = place(&FRAME_FIELDS) {
                     self.prompt.frame[field] = value;
+                } else if let Some(field) = place(&ANSWER_FIELDS) {
+                    self.answer_max[field] = value;
                 }
             }
         }
@@ -193,21 +198,29 @@ impl<'a> Body<'a> {
         Some(self.stream_options.as_ref()?.1.clone())
     }
 
-    /// Whether one answer is asked for: no `n` above 1.
+    /// Whether one answer is asked for: no `n` above 1, and none of several chosen.
     pub fn has_one_answer(&self) -> bool {
-        self.choices.is_none_or(|n| matches!(n, b"1" | b"null"))
+        self.choices.iter().flatten().all(|n| matches!(*n, b"1" | b"null"))
     }
 
-    /// How many answers are asked for, to all prompts together.
+    /// How many answers are computed, for all prompts together. Of `best_of` the client may get fewer.
     pub fn answers(&self) -> u32 {
-        let each = self.choices.and_then(number).unwrap_or(1).max(1);
+        let each = self.choices.into_iter().flatten().filter_map(number).max().unwrap_or(1);
         let prompts = if self.has_one_prompt() { 1 } else { self.prompt.turns.map_or(1, items) };
         each.saturating_mul(prompts)
     }
 
-    /// How long one answer may be, if the client says so.
-    pub fn answer_tokens_max(&self) -> Option<u32> {
-        self.answer_tokens_max
+    /// How long one answer may be, if the client says so in a way that this API knows. Engines differ in which of two wins; the larger is
+    /// the most that it can be.
+    pub fn answer_tokens_max(&self, api: Api) -> Option<u32> {
+        let [tokens, completion, output] = self.answer_max;
+        let known: &[Option<&[u8]>] = match api {
+            Api::Chat => &[tokens, completion],
+            Api::Completions | Api::Messages => &[tokens],
+            Api::Responses => &[output],
+            Api::Other => &self.answer_max,
+        };
+        known.iter().copied().flatten().filter_map(number).max()
     }
 
     /// Whether there is one prompt, not several in one request.
@@ -290,9 +303,12 @@ fn items(list: &[u8]) -> u32 {
     read.map_or(1, |()| items)
 }
 
-/// A number above zero, rounded up, however it is written; engines take `1e3` and `64.0` too.
+/// A number above zero, rounded up, however it is written; engines take `1e3`, `64.0`, `"64"` and `"1_000"` too.
 fn number(value: &[u8]) -> Option<u32> {
-    let number = std::str::from_utf8(value).ok()?.parse::<f64>().ok()?;
+    let quoted = Cursor::new(value).string().ok();
+    let written = quoted.map_or(Cow::Borrowed(value), RawStr::unescaped);
+    let written = std::str::from_utf8(&written).ok()?.trim().replace('_', "");
+    let number = written.parse::<f64>().ok()?;
     (number > 0.0).then_some(number.ceil() as u32)
 }
 
@@ -367,6 +383,8 @@ mod tests {
             (r#"{"prompt":[ [1, 2] ]}"#, true, true),
             (r#"{"prompt":["a","b"]}"#, false, true),
             (r#"{"prompt":[ [1],[2]],"n":3}"#, false, false),
+            (r#"{"prompt":"a","n":1,"best_of":2}"#, true, false),
+            (r#"{"prompt":"a","n":"2"}"#, true, false),
         ] {
             let body = Body::read(json.as_bytes()).unwrap();
             assert_eq!((body.has_one_prompt(), body.has_one_answer()), (one_prompt, one_answer), "{json}");
@@ -375,18 +393,33 @@ mod tests {
 
     #[test]
     fn answers_are_counted_and_the_most_that_one_may_have_is_known() {
-        for (json, answers, max) in [
-            (r#"{"messages":[{"role":"user"}]}"#, 1, None),
-            (r#"{"messages":[],"max_tokens":64,"n":3}"#, 3, Some(64)),
-            (r#"{"messages":[],"max_tokens":1,"max_completion_tokens":900}"#, 1, Some(900)),
-            (r#"{"input":"a","max_output_tokens": 6.4e1}"#, 1, Some(64)),
-            (r#"{"prompt":["a","b"],"n":2,"max_tokens":null}"#, 4, None),
-            (r#"{"prompt":"a","max_tokens":-1,"n":"x"}"#, 1, None),
-            (r#"{"prompt":"a","max_tokens":99999999999}"#, 1, Some(u32::MAX)),
+        for (api, json, answers, max) in [
+            (Api::Chat, r#"{"messages":[{"role":"user"}]}"#, 1, None),
+            (Api::Chat, r#"{"messages":[],"max_tokens":64,"n":3}"#, 3, Some(64)),
+            (Api::Chat, r#"{"messages":[],"max_tokens":1,"max_completion_tokens":900}"#, 1, Some(900)),
+            (Api::Responses, r#"{"input":"a","max_output_tokens": 6.4e1}"#, 1, Some(64)),
+            (Api::Completions, r#"{"prompt":["a","b"],"n":2,"max_tokens":null}"#, 4, None),
+            (Api::Completions, r#"{"prompt":"a","max_tokens":-1,"n":"x"}"#, 1, None),
+            (Api::Completions, r#"{"prompt":"a","max_tokens":99999999999}"#, 1, Some(u32::MAX)),
+            (Api::Completions, r#"{"prompt":"a","max_tokens":"\u0036_4 ","n":"3"}"#, 3, Some(64)),
+            (Api::Completions, r#"{"prompt":"a","n":2,"best_of":5}"#, 5, None),
+            (Api::Completions, r#"{"prompt":"a","n":5,"best_of":"2"}"#, 5, None),
         ] {
             let body = Body::read(json.as_bytes()).unwrap();
-            assert_eq!((body.answers(), body.answer_tokens_max()), (answers, max), "{json}");
+            assert_eq!((body.answers(), body.answer_tokens_max(api)), (answers, max), "{json}");
         }
+    }
+
+    #[test]
+    fn a_maximum_that_the_api_does_not_know_is_none() {
+        let json = br#"{"max_tokens":1,"max_completion_tokens":2,"max_output_tokens":3}"#;
+        let body = Body::read(json).unwrap();
+        let apis = [Api::Chat, Api::Completions, Api::Responses, Api::Messages, Api::Other];
+        let known = apis.map(|api| body.answer_tokens_max(api));
+        assert_eq!(known, [Some(2), Some(1), Some(3), Some(1), Some(3)]);
+        let chat = |json: &[u8]| Body::read(json).unwrap().answer_tokens_max(Api::Chat);
+        assert_eq!(chat(br#"{"max_output_tokens":1}"#), None, "the engine takes no notice of it");
+        assert_eq!(chat(br#"{"max_tokens":1,"max_tokens":null}"#), None, "the last one counts");
     }
 
     #[test]

@@ -192,14 +192,15 @@ impl Asked {
         };
         let is_single = is_one_prompt && body.has_one_answer() && api != Api::Other;
         let is_noted = is_single && gateway.recorder.is_some();
+        let answer_tokens_max = body.answer_tokens_max(api);
         Asked {
             prompt_tokens: body.prompt_tokens(),
             // Of other endpoints most answer with no text: embeddings, scores.
             answers: match api {
-                Api::Other => body.answer_tokens_max().map_or(0, |_| body.answers()),
+                Api::Other => answer_tokens_max.map_or(0, |_| body.answers()),
                 _ => body.answers(),
             },
-            answer_tokens_max: body.answer_tokens_max(),
+            answer_tokens_max,
             session_key: if needs(Standard::needs_session_key) {
                 session_key(config, headers, body)
             } else {

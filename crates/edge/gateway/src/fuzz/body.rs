@@ -41,6 +41,7 @@ fn prompts_are_written_alike(body: &Body<'_>) {
     assert_eq!(chunks.bytes(), written.len());
     assert_eq!(chunks.digests(), Chunks::cut_text(&written, xxh3_64));
     let _ = (body.prompt_tokens(), body.has_one_prompt(), body.has_one_answer(), body.continues_another());
+    assert!(!body.has_one_answer() || !body.has_one_prompt() || body.answers() == 1);
     let _ = Config::default().prefix.key(body, &mut Vec::new());
 }
 

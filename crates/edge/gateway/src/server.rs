@@ -223,7 +223,15 @@ pub(crate) fn is_for_clients(path: &str) -> bool {
     // Whoever stands before the worker may merge slashes.
     let is_odd = plain.contains("//") || plain.contains(char::is_control);
     let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
-    is_offered && !has_dots && !is_odd && !STEERING_PATHS.contains(&plain.trim_end_matches('/'))
+    let plain = plain.trim_end_matches('/');
+    // Written otherwise, it would be served by a worker without having been read here: unrouted, and past all limits.
+    let is_disguised = has_own_handling(plain) && !has_own_handling(path);
+    is_offered && !has_dots && !is_odd && !is_disguised && !STEERING_PATHS.contains(&plain)
+}
+
+/// Whether more is done here with what is sent to this path than to pass it on.
+fn has_own_handling(path: &str) -> bool {
+    Api::of_path(path) != Api::Other || path == "/v1/models" || path.starts_with("/v1/models/")
 }
 
 /// The path as the most eager reader on its way would have it: decoded until nothing is encoded any more. `None` of one that was
@@ -269,6 +277,9 @@ mod tests {
             "/v1/files/x%2Fy",
             "/v1/100%25%",
             "/v1/%25252541",
+            "/v1/chat/completions",
+            "/v1/models/a%2Fb",
+            "/v1/messages/count%5Ftokens",
         ] {
             assert!(is_for_clients(path), "{path}");
         }
@@ -293,6 +304,14 @@ mod tests {
             "/v1//load_lora_adapter",
             "/v1/%2Fload_lora_adapter",
             "/v1/files%0d%0ax",
+            "/v1/chat/complet%69ons",
+            "/v1/chat%2Fcompletions",
+            "/v1/chat/completions/",
+            "/v1/%2563ompletions",
+            "/v1/%72esponses",
+            "/v1/message%73/",
+            "/v1/model%73",
+            "/v1/model%73/a",
             "",
             "*",
         ] {

@@ -46,6 +46,7 @@ fn path_means_one_thing(path: &str) {
         let steers =
             |name| segments.len() <= 3 + usize::from(plain.ends_with('/')) && segments.contains(&name);
         assert!(!steers("load_lora_adapter") && !steers("unload_lora_adapter"), "{path}");
+        assert_eq!(Api::of_path(plain.trim_end_matches('/')), Api::of_path(path), "{path}");
         match percent_decoded(&plain) {
             decoded if decoded == plain => return,
             decoded => plain = decoded,

@@ -106,6 +106,11 @@ fn a_request_has_no_more_time_than_it_may_take() {
     assert!(message.contains("request-timeout-secs") && !message.contains("worker"), "{message}");
     gateway.wait_for_idle();
     assert_eq!(gateway.workers()[0]["breaker"], "closed", "it was not the worker's fault");
+    let ended = |gateway: &Gateway, outcome: &str| {
+        let worker = gateway.workers()[0]["url"].as_str().unwrap().to_owned();
+        gateway.metric(&format!("warmroute_requests_total{{worker=\"{worker}\",outcome=\"{outcome}\"}}"))
+    };
+    assert_eq!((ended(&gateway, "cut"), ended(&gateway, "failed")), (1.0, 0.0));
 
     let silent = hanging();
     let gateway = Gateway::over(&[&silent.url], &["--request-timeout-secs", "1"]);
@@ -113,6 +118,7 @@ fn a_request_has_no_more_time_than_it_may_take() {
     let told = &response.json()["error"];
     assert_eq!((response.status, told["code"].as_str()), (504, Some("request_timeout")));
     assert_eq!(told["message"].as_str(), Some(message), "before the first byte, too");
+    assert_eq!((ended(&gateway, "cut"), ended(&gateway, "failed")), (1.0, 0.0));
 }
 
 /// An engine that streams for as long as it is let, and sees that nobody takes it any more.

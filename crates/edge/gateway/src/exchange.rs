@@ -134,7 +134,8 @@ impl Exchange {
             };
             self.permit.iter_mut().for_each(Permit::routed);
             let request_id = self.headers.get(headers::REQUEST_ID);
-            let trip = Trip::new(&self.gateway, &self.intake.asked, decision, self.received, request_id);
+            let (asked, drain) = (&self.intake.asked, &self.drain);
+            let trip = Trip::new(&self.gateway, asked, decision, self.received, request_id, drain);
             let upstream = self.gateway.upstreams.of(&trip.decision.worker);
             let upstream = upstream.map_err(|bad| Refusal::WorkerFailed(bad.to_string()))?;
             match self.attempt(&upstream, &trip.decision.worker).await {
@@ -340,7 +341,7 @@ impl Exchange {
             true => tracing::warn!(worker = %worker.label, %fault, "worker failed before its first byte"),
             false => tracing::info!(worker = %worker.label, why = %fault, "ended before its first byte"),
         }
-        trip.fail();
+        trip.fail(fault);
         self.failed.push(worker.id);
         self.sent += u32::from(!fault.is_unreachable());
         if fault.is_unreachable() {

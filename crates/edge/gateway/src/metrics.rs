@@ -50,11 +50,19 @@ pub(crate) enum Ending {
     Failed,
     /// The client left.
     Cancelled,
+    /// We ended it, whoever's fault that is: its own time was over, or the gateway's.
+    Cut,
 }
 
 impl Ending {
-    pub(crate) const ALL: [Ending; 5] =
-        [Ending::Ok, Ending::ClientError, Ending::ServerError, Ending::Failed, Ending::Cancelled];
+    pub(crate) const ALL: [Ending; 6] = [
+        Ending::Ok,
+        Ending::ClientError,
+        Ending::ServerError,
+        Ending::Failed,
+        Ending::Cancelled,
+        Ending::Cut,
+    ];
 
     pub(crate) fn of(status: StatusCode) -> Ending {
         match status.as_u16() {
@@ -71,6 +79,7 @@ impl Ending {
             Ending::ServerError => "server_error",
             Ending::Failed => "failed",
             Ending::Cancelled => "cancelled",
+            Ending::Cut => "cut",
         }
     }
 }

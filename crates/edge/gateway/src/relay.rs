@@ -198,7 +198,7 @@ impl Relay {
             live.settle();
             let trip = live.trip;
             let worker = Arc::clone(&trip.decision.worker);
-            trip.fail();
+            trip.fail(fault);
             if fault.is_the_workers() {
                 tracing::warn!(worker = %worker.label, %fault, "worker failed in the middle of an answer");
                 suspect(&self.gateway, &worker, self.shape.fingerprint);

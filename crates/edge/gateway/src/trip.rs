@@ -1,8 +1,8 @@
 //! A request's stay with one worker, from the decision to whatever ends it.
 //!
 //! A trip that is dropped before anybody said how it ended was cancelled by the client: that is true wherever in the code
-//! hyper lets go of it, before the worker answered or in the middle of a stream. The booking inside is released at the
-//! same moment.
+//! hyper lets go of it, before the worker answered or in the middle of a stream. Only a drain whose time is over lets go of it, too,
+//! and that is no client's doing. The booking inside is released at the same moment.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use warmroute_router::{Answered, Change, Content, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
 use crate::asked::{Asked, Cut};
+use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::history::Past;
 use crate::metrics::Ending;
@@ -33,6 +34,8 @@ pub(crate) struct Trip {
     after: After,
     /// What the engine said it used.
     usage: Option<Usage>,
+    /// Tells whether everything is ended.
+    drain: Drain,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -49,11 +52,12 @@ impl Trip {
         decision: Decision,
         received: Micros,
         request_id: Option<&HeaderValue>,
+        drain: &Drain,
     ) -> Trip {
         let past = gateway.history.remember(&decision, asked.model.as_deref(), request_id);
         let (gateway, asked) = (Arc::clone(gateway), Arc::clone(asked));
         let (ending, after) = (Ending::Cancelled, After::Nothing);
-        Trip { gateway, asked, decision, received, past, ending, after, usage: None }
+        Trip { gateway, asked, decision, received, past, ending, after, usage: None, drain: drain.clone() }
     }
 
     /// The first token was seen.
@@ -133,20 +137,28 @@ impl Trip {
         });
     }
 
-    /// The worker failed. Whether it is to be blamed is another question: see [`blame`].
-    pub(crate) fn fail(mut self) {
-        self.ending = Ending::Failed;
+    /// The worker failed, or we stopped waiting for it. Whether it is to be blamed is another question: see [`blame`].
+    pub(crate) fn fail(mut self, fault: &Fault) {
+        self.ending = if fault.is_the_workers() { Ending::Failed } else { Ending::Cut };
         self.after = After::More;
+    }
+
+    fn ending(&self) -> Ending {
+        match self.ending {
+            Ending::Cancelled if self.drain.is_over() => Ending::Cut,
+            ending => ending,
+        }
     }
 }
 
 impl Drop for Trip {
     fn drop(&mut self) {
-        self.gateway.upstreams.count(&self.decision.worker, self.ending);
+        let ending = self.ending();
+        self.gateway.upstreams.count(&self.decision.worker, ending);
         if self.after == After::Nothing {
             self.gateway.metrics.ended(self.gateway.now().since(self.received));
         }
-        if matches!(self.ending, Ending::Ok | Ending::Cancelled) {
+        if matches!(ending, Ending::Ok | Ending::Cancelled) {
             self.note();
         }
     }
@@ -177,5 +189,50 @@ fn report(gateway: &Gateway, worker: &Worker, change: Change) {
     let after = gateway.router.worker_state(worker.id);
     if before != after {
         tracing::warn!(worker = %worker.label, state = %after, "worker changed state: its requests failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmroute_fleet::Models;
+    use warmroute_policy::Standard;
+    use warmroute_router::{Router, Scratch};
+    use warmroute_types::Address;
+
+    use crate::Config;
+    use crate::drain::Farewell;
+
+    /// How one trip is counted that is made and ended so.
+    fn counted(end: impl FnOnce(Trip, &Drain)) -> Vec<Ending> {
+        let policy: Standard = "random".parse().unwrap();
+        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
+        router.apply(Change::Join { address: Address::new("http://a"), models: Models::Any }).unwrap();
+        let worker = Arc::clone(&router.workers()[0].worker);
+        let result = ProbeResult::Answered;
+        router.apply(Change::Probed { worker: Arc::clone(&worker), result, at: Micros(1) }).unwrap();
+        let gateway = Gateway::new(router, Config::default(), None).unwrap();
+        gateway.upstreams.of(&worker).unwrap();
+        let (asked, drain) = (Arc::new(Asked::default()), Drain::default());
+        let request = asked.request(&[], &[]);
+        let decision = gateway.router.route(&request, &mut Scratch::default(), Micros(1), 1).unwrap();
+        end(Trip::new(&gateway, &asked, decision, Micros::ZERO, None, &drain), &drain);
+        let counts = Ending::ALL.into_iter().zip(gateway.upstreams.counts(&worker));
+        counts.filter(|(_, count)| *count > 0).map(|(ending, _)| ending).collect()
+    }
+
+    #[test]
+    fn what_we_end_is_neither_the_workers_failure_nor_the_clients_leaving() {
+        assert_eq!(counted(|trip, _| trip.fail(&Fault::Closed)), [Ending::Failed]);
+        assert_eq!(counted(|trip, _| trip.fail(&Fault::Overdue)), [Ending::Cut]);
+        assert_eq!(counted(|trip, _| trip.fail(&Fault::Stopping)), [Ending::Cut]);
+        let dropped = |step: Farewell| {
+            counted(|trip, drain| {
+                drain.begin(step);
+                drop(trip);
+            })
+        };
+        assert_eq!(dropped(Farewell::Short), [Ending::Cancelled]);
+        assert_eq!(dropped(Farewell::Over), [Ending::Cut]);
     }
 }

@@ -32,6 +32,8 @@ impl Notify {
     }
 
     fn of(name: Option<String>, watchdog_us: Option<u64>) -> Notify {
+        // 0 is no watchdog, whoever says so; and of 1 there is no half.
+        let watchdog_us = watchdog_us.filter(|us| *us > 1);
         let to = name.as_deref().and_then(open);
         let watchdog = watchdog_us.filter(|_| to.is_some()).map(|us| {
             // Twice in the time after which we would be taken for dead.
@@ -114,7 +116,7 @@ fn open(name: &str) -> Option<(UnixDatagram, SocketAddr)> {
 fn watchdog_us(env: impl Fn(&str) -> Option<String>, our_pid: u32) -> Option<u64> {
     let limit_us: u64 = env("WATCHDOG_USEC")?.parse().ok()?;
     let is_for_us = env("WATCHDOG_PID").is_none_or(|pid| pid == our_pid.to_string());
-    (is_for_us && limit_us > 1).then_some(limit_us)
+    is_for_us.then_some(limit_us)
 }
 
 #[cfg(test)]
@@ -131,6 +133,18 @@ mod tests {
         };
         assert_eq!(every("3000000", None), Some(3_000_000));
         assert_eq!(every("3000000", Some("7")), Some(3_000_000));
-        assert_eq!((every("3000000", Some("8")), every("0", None), every("soon", None)), (None, None, None));
+        assert_eq!((every("3000000", Some("8")), every("soon", None)), (None, None));
+    }
+
+    #[tokio::test]
+    async fn a_watchdog_of_no_time_is_none_be_it_our_own_or_inherited() {
+        for us in [0, 1] {
+            let name = Some("@warmroute-nobody".to_owned());
+            let mut notify = Notify::of(name.clone(), Some(us));
+            assert!(notify.watchdog.is_none() && notify.estate().watchdog_us.is_none());
+            notify.take_over(Estate { notify: name, watchdog_us: Some(us), ..Estate::default() });
+            assert!(notify.watchdog.is_none() && notify.to.is_some());
+        }
+        assert!(Notify::of(Some("@warmroute-nobody".to_owned()), Some(2)).watchdog.is_some());
     }
 }

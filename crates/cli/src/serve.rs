@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use warmroute_gateway::Farewell;
+use warmroute_gateway::{Drain, Farewell};
 
 use crate::args::ServeArgs;
 use crate::control::Origin;
@@ -77,13 +77,12 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         let keeper = keeper.clone();
         tokio::task::spawn_blocking(move || keeper.keep());
     }
-    let clients = service.clients_drain();
+    let (clients, steps) = (service.clients_drain(), ending.steps());
     let mut draining = std::pin::pin!(end(service, ending, drain_timeout));
     let drained = tokio::select! {
         drained = draining.as_mut() => drained,
         drained = still_alive(&mut notify) => drained,
-        () = stop.asked() => {
-            clients.begin(Farewell::Over);
+        () = hurry(&mut stop, &clients, steps) => {
             _ = tokio::time::timeout(TOLD_WITHIN, draining).await;
             Err(anyhow::anyhow!("stopped before every request had ended"))
         }
@@ -92,6 +91,15 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         keeper.keep();
     }
     drained
+}
+
+/// Each signal takes the draining a step further; returns after the last.
+async fn hurry(stop: &mut Stop, clients: &Drain, steps: &[Farewell]) {
+    for step in steps {
+        stop.asked().await;
+        tracing::info!(?step, "draining: asked to hurry");
+        clients.begin(*step);
+    }
 }
 
 /// For ever.
@@ -133,6 +141,17 @@ async fn begin(plan: Plan, origin: Origin, notify: &mut Notify) -> anyhow::Resul
 enum Ending {
     Stopped,
     Succeeded(Successor),
+}
+
+impl Ending {
+    /// What the next signals bring. One that was succeeded has had none: the first asks it to drain as any other does, and only the
+    /// second ends what is under way.
+    fn steps(&self) -> &'static [Farewell] {
+        match self {
+            Ending::Stopped => &[Farewell::Over],
+            Ending::Succeeded(_) => &[Farewell::Short, Farewell::Over],
+        }
+    }
 }
 
 async fn run_on(

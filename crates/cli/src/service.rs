@@ -23,7 +23,7 @@ use warmroute_router::Router;
 use warmroute_types::WorkerState;
 
 use crate::control::{Control, InForce, Origin};
-use crate::handover::{Listeners, Purpose, address_of};
+use crate::handover::{Listeners, Opener, Purpose, address_of};
 use crate::leavers::Listings;
 use crate::plan::Plan;
 use crate::precise::Precise;
@@ -275,14 +275,15 @@ async fn listen(
     inherited: &mut Listeners,
     kept: &mut Listeners,
 ) -> anyhow::Result<TcpListener> {
-    let listener = match inherited.take(purpose) {
-        Some(listener) => listener,
+    let (listener, opener) = match inherited.take(purpose) {
+        Some(inherited) => inherited,
         None => {
             let bound = TcpListener::bind(address).await;
-            bound.with_context(|| format!("cannot listen on {address}"))?.into_std()?
+            let bound = bound.with_context(|| format!("cannot listen on {address}"))?;
+            (bound.into_std()?, Opener::Gateway)
         }
     };
-    kept.add(purpose, listener.try_clone()?);
+    kept.add(purpose, listener.try_clone()?, opener);
     Ok(TcpListener::from_std(listener)?)
 }
 

@@ -85,6 +85,48 @@ fn a_stream_under_way_is_finished_and_an_unused_connection_is_not_closed_in_the_
     assert!(old.process.wait().success());
 }
 
+/// It drains already, but nobody has asked it to hurry.
+#[test]
+fn the_first_signal_to_one_that_was_succeeded_ends_no_stream_and_the_second_does() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let engine = Scripted::new(move |mut asked| {
+        if asked.turn > 1 {
+            return asked.answer("{}");
+        }
+        asked.begin_events();
+        asked.chunk("data: {\"n\":1}\n\n");
+        if asked.turn == 1 {
+            return asked.wait_for_hang_up();
+        }
+        held.pass();
+        asked.chunk("data: [DONE]\n\n");
+        asked.end_chunks();
+    });
+    let scrap = Scrap::new("handover-signals");
+    let flags = ["--handover", &scrap.file("sock")];
+    let old = Gateway::over(&[&engine.url], &flags);
+    let [ends, endless] = [0, 1].map(|_| {
+        let mut stream = Call::send(old.url(), "POST", CHATS, &[], chat_stream("m", 2).as_bytes());
+        stream.read_until("{\"n\":1}");
+        stream
+    });
+    let mut idle = Kept::new(old.url());
+    assert!(!idle.post(CHATS, &chat("m")).unwrap().is_last);
+    let _new = Gateway::start(&[&engine.url], &flags);
+
+    old.process.signal("-TERM");
+    // As any drain does: without the signal it would have stayed.
+    idle.wait_for_close();
+    gate.open();
+    let whole = ends.finish();
+    assert!(whole.complete && whole.text().ends_with("data: [DONE]\n\n"), "{}", whole.text());
+    old.process.signal("-TERM");
+    let cut = endless.finish();
+    assert!(cut.complete && cut.text().contains("shutting_down"), "{}", cut.text());
+    assert_eq!(old.process.wait().code(), Some(1), "not all was answered");
+}
+
 /// A process that wants to take over and cannot.
 fn would_be(args: &[&str], log: Stdio) -> std::process::Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
@@ -318,4 +360,31 @@ fn systemd_opens_the_listeners_and_a_restart_refuses_nobody() {
     let waiting = Call::send(&clients, "POST", CHATS, &[], chat(MODEL).as_bytes());
     let _gateway = Gateway { process: start() };
     assert_eq!(waiting.finish().status, 200);
+}
+
+/// The others are not told by systemd which sockets there are, but by whom they succeed; the port that is configured is nobody's.
+#[test]
+fn listeners_that_systemd_opened_are_handed_over_wherever_they_are() {
+    let engine = engine(&[]);
+    let scrap = Scrap::new("handover-activated");
+    let path = scrap.file("sock");
+    let sockets = ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap());
+    let [admin, clients] =
+        sockets.each_ref().map(|socket| format!("http://{}", socket.local_addr().unwrap()));
+    let elsewhere =
+        ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap().local_addr().unwrap());
+    let [port, admin_port] = elsewhere.map(|address| address.port().to_string());
+    let flags =
+        ["--host", "127.0.0.1", "--port", &port, "--admin-port", &admin_port, "--handover", path.as_str()];
+    let mut command = activated([&sockets[0], &sockets[1]], "admin:clients", engine.url());
+    command.args(flags);
+    let mut gateway = Gateway { process: Process::of(command) };
+    gateway.wait_for_ready(1);
+    for _ in 0..2 {
+        let args = [&["serve", "--worker-urls", engine.url()][..], &flags].concat();
+        let next = Gateway { process: Process::start(&args) };
+        assert_eq!((next.url(), next.admin()), (clients.as_str(), admin.as_str()));
+        assert!(std::mem::replace(&mut gateway, next).process.wait().success());
+        assert_eq!(post(&clients, CHATS, &chat(MODEL)).status, 200);
+    }
 }

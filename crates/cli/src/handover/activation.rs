@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use listenfd::ListenFd;
 
-use super::{Listeners, Purpose};
+use super::{Listeners, Opener, Purpose};
 
 /// systemd passes its sockets from this one on.
 const FIRST_SOCKET: usize = 3;
@@ -31,7 +31,7 @@ pub fn activated(wanted: &[(Purpose, Option<SocketAddr>)]) -> anyhow::Result<Lis
             .with_context(|| format!("socket {socket} from systemd listens at {address} as `{name}`"))?;
         listener.set_nonblocking(true)?;
         tracing::info!(listener = purpose.name(), %address, "opened by systemd");
-        listeners.add(purpose, listener);
+        listeners.add(purpose, listener, Opener::Systemd);
     }
     Ok(listeners)
 }

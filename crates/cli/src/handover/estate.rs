@@ -1,12 +1,14 @@
 //! What a process leaves to the next one beside its listeners.
 //!
 //! ```text
-//! warmroute-handover-1 12 clients admin watchdog-usec=30000000 notify=/run/systemd/notify
+//! warmroute-handover-1 12 clients admin activated=clients watchdog-usec=30000000 notify=/run/systemd/notify
 //! ```
 //!
 //! One line. The names are those of the listeners that come along, in order; whatever stands behind them an older process does not read.
 
 use std::fmt;
+
+use super::Purpose;
 
 /// What is left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub struct Estate {
     pub notify: Option<String>,
     /// How often it wants a sign of life.
     pub watchdog_us: Option<u64>,
+    /// Which of the listeners it has opened.
+    pub activated: Vec<Purpose>,
 }
 
 impl Estate {
@@ -27,6 +31,7 @@ impl Estate {
         for word in words {
             match word.split_once('=') {
                 Some(("watchdog-usec", us)) => estate.watchdog_us = us.parse().ok(),
+                Some(("activated", name)) => estate.activated.extend(Purpose::named(name)),
                 Some(("notify", name)) => estate.notify = Some(name.to_owned()),
                 _ => {}
             }
@@ -38,6 +43,8 @@ impl Estate {
 /// As [`Estate::read`] has it, each word behind a space.
 impl fmt::Display for Estate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let activated = self.activated.iter().map(|purpose| purpose.name());
+        activated.into_iter().try_for_each(|name| write!(f, " activated={name}"))?;
         self.watchdog_us.iter().try_for_each(|us| write!(f, " watchdog-usec={us}"))?;
         // A name with spaces could not be told from words; systemd has none such.
         let names = self.notify.iter().filter(|name| !name.contains(char::is_whitespace));
@@ -51,9 +58,14 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_unknown_words_are_skipped() {
-        let estate =
-            Estate { retries_left: 7, notify: Some("@/org/x=y".to_owned()), watchdog_us: Some(30_000_000) };
-        assert_eq!(estate.to_string(), " watchdog-usec=30000000 notify=@/org/x=y");
+        let estate = Estate {
+            retries_left: 7,
+            notify: Some("@/org/x=y".to_owned()),
+            watchdog_us: Some(30_000_000),
+            activated: vec![Purpose::Clients, Purpose::Mesh],
+        };
+        let line = " activated=clients activated=mesh watchdog-usec=30000000 notify=@/org/x=y";
+        assert_eq!(estate.to_string(), line);
         let line = format!("later=1 {estate} more");
         assert_eq!(Estate::read(7, line.split_whitespace()), estate);
         let odd = Estate { notify: Some("a b".to_owned()), ..Estate::default() };

@@ -36,31 +36,41 @@ impl Purpose {
     }
 }
 
+/// Who opened a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opener {
+    /// One of us, where it was configured.
+    Gateway,
+    /// systemd, which holds it too: it stays where it is, whatever is configured, or those who connect there would wait for ever.
+    Systemd,
+}
+
 /// Listeners by what they are for, at most one each.
 #[derive(Debug, Default)]
-pub struct Listeners(BTreeMap<Purpose, TcpListener>);
+pub struct Listeners(BTreeMap<Purpose, (TcpListener, Opener)>);
 
 impl Listeners {
     /// Adds one. Where there is one already, it stays.
-    pub fn add(&mut self, purpose: Purpose, listener: TcpListener) {
-        self.0.entry(purpose).or_insert(listener);
+    pub fn add(&mut self, purpose: Purpose, listener: TcpListener, opener: Opener) {
+        self.0.entry(purpose).or_insert((listener, opener));
     }
 
     /// Adds the others' where there is none.
     pub fn fill_from(&mut self, others: Listeners) {
-        others.0.into_iter().for_each(|(purpose, listener)| self.add(purpose, listener));
+        others.0.into_iter().for_each(|(purpose, (listener, opener))| self.add(purpose, listener, opener));
     }
 
     /// Takes one out.
-    pub fn take(&mut self, purpose: Purpose) -> Option<TcpListener> {
+    pub fn take(&mut self, purpose: Purpose) -> Option<(TcpListener, Opener)> {
         self.0.remove(&purpose)
     }
 
-    /// Closes one that is elsewhere than it is wanted now. Port 0 is content with any port.
+    /// Closes one that is elsewhere than it is wanted now, if it was for us to say where. Port 0 is content with any port.
     pub fn keep_if_at(&mut self, purpose: Purpose, wanted: Option<SocketAddr>) {
-        let fits = |listener: &TcpListener| {
+        let fits = |(listener, opener): &(TcpListener, Opener)| {
             let (wanted, is) = (wanted?, listener.local_addr().ok()?);
-            Some(wanted.ip() == is.ip() && (wanted.port() == 0 || wanted.port() == is.port()))
+            let is_there = wanted.ip() == is.ip() && (wanted.port() == 0 || wanted.port() == is.port());
+            Some(is_there || *opener == Opener::Systemd)
         };
         if self.0.get(&purpose).is_some_and(|listener| fits(listener) != Some(true)) {
             tracing::info!(listener = purpose.name(), "is wanted at another address: opened anew");
@@ -75,7 +85,13 @@ impl Listeners {
 
     /// The sockets, in the same order.
     pub fn sockets(&self) -> Vec<&TcpListener> {
-        self.0.values().collect()
+        self.0.values().map(|(listener, _)| listener).collect()
+    }
+
+    /// What those are for that systemd opened.
+    pub fn activated(&self) -> Vec<Purpose> {
+        let activated = self.0.iter().filter(|(_, (_, opener))| *opener == Opener::Systemd);
+        activated.map(|(purpose, _)| *purpose).collect()
     }
 }
 
@@ -92,16 +108,20 @@ mod tests {
 
     #[test]
     fn a_listener_is_kept_only_where_it_is_wanted() {
-        let keeps = |wanted: Option<&str>| {
+        let keeps_of = |opener: Opener, wanted: Option<&str>| {
             let mut listeners = Listeners::default();
-            listeners.add(Purpose::Admin, TcpListener::bind("127.0.0.1:0").unwrap());
-            let port = listeners.0[&Purpose::Admin].local_addr().unwrap().port();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            listeners.add(Purpose::Admin, listener, opener);
             let wanted = wanted.map(|text| text.replace("PORT", &port.to_string()).parse().unwrap());
             listeners.keep_if_at(Purpose::Admin, wanted);
             listeners.take(Purpose::Admin).is_some()
         };
+        let keeps = |wanted| keeps_of(Opener::Gateway, wanted);
         assert!(keeps(Some("127.0.0.1:PORT")) && keeps(Some("127.0.0.1:0")));
         assert!(!keeps(Some("127.0.0.1:1")) && !keeps(Some("0.0.0.0:PORT")) && !keeps(None));
+        assert!(keeps_of(Opener::Systemd, Some("127.0.0.1:1")), "systemd says where");
+        assert!(!keeps_of(Opener::Systemd, None), "nothing would be done with it");
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod successor;
 
 pub use activation::activated;
 pub use estate::Estate;
-pub use listeners::{Listeners, Purpose, address_of};
+pub use listeners::{Listeners, Opener, Purpose, address_of};
 pub use predecessor::Predecessor;
 pub use process::Process;
 pub use successor::{Post, Successor, Successors};

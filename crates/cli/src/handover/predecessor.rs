@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use warmroute_wire::passing;
 
 use super::process::Process;
-use super::{Estate, GREETING, Listeners, Purpose, READY, REFUSED, TAKEN, YOURS, check_owner};
+use super::{Estate, GREETING, Listeners, Opener, Purpose, READY, REFUSED, TAKEN, YOURS, check_owner};
 
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 /// How often it is said whom we wait for.
@@ -125,13 +125,15 @@ fn understood(line: &str, sockets: Vec<TcpListener>) -> anyhow::Result<(Estate, 
     let mut words = line.split_whitespace();
     anyhow::ensure!(words.next() == Some(GREETING), "it speaks another version of this");
     let retries_left = words.next().and_then(|word| word.parse().ok()).context("it says something else")?;
-    let mut listeners = Listeners::default();
     // The sockets first: where they end, the next word is not a name any more, and stays.
-    for (socket, name) in sockets.into_iter().zip(words.by_ref()) {
+    let named: Vec<(TcpListener, &str)> = sockets.into_iter().zip(words.by_ref()).collect();
+    let estate = Estate::read(retries_left, words);
+    let mut listeners = Listeners::default();
+    for (socket, name) in named {
         // A newer version may have listeners that we know nothing of.
-        if let Some(purpose) = Purpose::named(name) {
-            listeners.add(purpose, socket);
-        }
+        let Some(purpose) = Purpose::named(name) else { continue };
+        let is_activated = estate.activated.contains(&purpose);
+        listeners.add(purpose, socket, if is_activated { Opener::Systemd } else { Opener::Gateway });
     }
-    Ok((Estate::read(retries_left, words), listeners))
+    Ok((estate, listeners))
 }

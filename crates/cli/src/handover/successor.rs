@@ -167,6 +167,7 @@ impl Desk {
         tracing::info!(new = %Process::behind(stream), "a process wants to take our place");
         let prepare = Arc::clone(&self.prepare);
         let estate = tokio::task::spawn_blocking(move || prepare()).await.context("what it needs")?;
+        let estate = Estate { activated: self.listeners.activated(), ..estate };
         let (retries_left, names) = (estate.retries_left, self.listeners.names().join(" "));
         let line = format!("{GREETING} {retries_left} {names}{estate}\n");
         passing::send(stream, &line, &self.listeners.sockets()).await.context("our listeners")

@@ -50,6 +50,13 @@ impl Kept {
         }
         Ok(answer)
     }
+
+    /// Waits until the other side closes the connection, on which nothing is asked.
+    pub fn wait_for_close(&mut self) {
+        let end = self.stream.as_mut().unwrap().read(&mut [0; 1]);
+        assert!(matches!(end, Ok(0)), "{end:?}");
+        self.stream = None;
+    }
 }
 
 fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Answer> {

@@ -46,11 +46,15 @@ impl Default for Drain {
 }
 
 impl Drain {
-    /// Begins the draining. A long farewell can be cut short, and a short one ended.
+    /// Begins the draining. A long farewell can be cut short, and a short one ended; nothing goes back a step.
     pub fn begin(&self, farewell: Farewell) {
         // Before anybody is woken who looks at it.
         self.is_over.fetch_or(farewell == Farewell::Over, Ordering::SeqCst);
-        self.farewell.send_replace(Some(farewell));
+        self.farewell.send_if_modified(|step| {
+            let goes_on = *step < Some(farewell);
+            *step = (*step).max(Some(farewell));
+            goes_on
+        });
     }
 
     /// Whether it has begun.
@@ -105,3 +109,20 @@ impl Drain {
 /// Every connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_farewell_is_cut_short_and_never_prolonged() {
+        let drain = Drain::default();
+        let mut seen = Vec::new();
+        for step in [Farewell::Long, Farewell::Short, Farewell::Long, Farewell::Over, Farewell::Short] {
+            drain.begin(step);
+            seen.extend(*drain.farewell.borrow());
+        }
+        assert_eq!(seen, [Farewell::Long, Farewell::Short, Farewell::Short, Farewell::Over, Farewell::Over]);
+        assert!(drain.is_over());
+    }
+}

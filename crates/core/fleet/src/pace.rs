@@ -343,7 +343,7 @@ impl Pace {
         let took_ms = now.since(begun).0 as f64 / 1e3;
         let is_disturbed = std::mem::take(&mut row.is_disturbed);
         let batch = Batch { features, took_ms, heard: now, is_disturbed };
-        std::mem::replace(&mut row.batch, Some(batch)).filter(|batch| !batch.is_disturbed)
+        row.batch.replace(batch).filter(|batch| !batch.is_disturbed)
     }
 
     /// Another router has heard a first token: that prompt is done, and the next one has begun by now.

@@ -68,8 +68,9 @@ impl OwnLedger {
 
     /// It is over.
     pub fn over(&mut self, number: u64, over: Over) {
-        if self.open.remove(&number).is_some() {
-            self.tell(number, Trip { over: Some(over), ..Trip::default() });
+        if let Some(Trip { is_computed, .. }) = self.open.remove(&number) {
+            // The last word says all: whoever hears it first is told no more of this trip but its booking.
+            self.tell(number, Trip { is_computed, over: Some(over), ..Trip::default() });
         }
     }
 
@@ -135,12 +136,13 @@ impl OwnLedger {
         Ledger { open_from: self.open_from(), ..Ledger::default() }
     }
 
-    /// All that is open, in messages.
-    pub(crate) fn state(&self) -> Vec<Ledger> {
+    /// All that is open, in messages. What is over below `open_from` nobody will be told how any more.
+    pub(crate) fn state(&self, open_from: u64) -> Vec<Ledger> {
         let mut trips = self.open.iter().map(|(&number, trip)| (number, trip.clone())).peekable();
-        let mut state = vec![Ledger { advice: self.advice.clone(), ..self.nothing() }];
+        let nothing = Ledger { open_from, ..Ledger::default() };
+        let mut state = vec![Ledger { advice: self.advice.clone(), ..nothing.clone() }];
         while trips.peek().is_some() {
-            let mut part = self.nothing();
+            let mut part = nothing.clone();
             fill(&mut part, &mut trips);
             state.push(part);
         }

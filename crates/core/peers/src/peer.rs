@@ -37,7 +37,6 @@ impl Known {
 pub(crate) struct Peer {
     id: RouterId,
     pub batches: Batches,
-    open_from: u64,
     trips: BTreeMap<u64, Known>,
     advice: BTreeMap<u64, Advice>,
     pub met: Micros,
@@ -74,7 +73,6 @@ impl Peer {
         Peer {
             id,
             batches: Batches::default(),
-            open_from: 0,
             trips: BTreeMap::new(),
             advice: BTreeMap::new(),
             met: now,
@@ -85,13 +83,29 @@ impl Peer {
         }
     }
 
-    /// Takes in a part of its ledger; what that changes here.
-    pub fn merge(&mut self, news: Ledger, effects: &mut Vec<Effect>) {
+    /// Takes in one of its batches, in any order and however often; what that changes here. One without news is of any number.
+    pub fn take_batch(&mut self, number: u64, news: Ledger, effects: &mut Vec<Effect>) {
+        if news.is_empty() {
+            self.batches.exist_up_to(number, news.open_from);
+        } else if !self.batches.note(number, news.open_from) {
+            return;
+        }
+        self.merge(news, effects);
+    }
+
+    /// Takes in what stands for all of its batches up to one; 0 where more of it follows.
+    pub fn take_state(&mut self, up_to: u64, state: Ledger, effects: &mut Vec<Effect>) {
+        if up_to > 0 {
+            self.batches.settle(up_to, state.open_from);
+        }
+        self.merge(state, effects);
+    }
+
+    fn merge(&mut self, news: Ledger, effects: &mut Vec<Effect>) {
         for (number, trip) in news.trips {
             self.hear(number, trip, effects);
         }
-        self.open_from = self.open_from.max(news.open_from);
-        self.close_below(self.open_from, effects);
+        self.close_below(self.batches.open_from(), effects);
         if self.trips.len() > TRIPS_MAX
             && let Some((&number, _)) = self.trips.iter().nth(self.trips.len() - TRIPS_MAX)
         {
@@ -102,7 +116,7 @@ impl Peer {
 
     fn hear(&mut self, number: u64, trip: Trip, effects: &mut Vec<Effect>) {
         // One that is over by now and was never heard of is passed on whole all the same: its prompt lies in a cache.
-        let closed = (number < self.open_from).then_some(Over::Left);
+        let closed = (number < self.batches.open_from()).then_some(Over::Left);
         let entry = self.trips.entry(number).or_insert(Known { over: closed, ..Known::default() });
         let was = *entry;
         entry.is_booked |= trip.booked.is_some();
@@ -126,15 +140,20 @@ impl Peer {
     /// Whatever is open below this number is over, though nobody said how.
     fn close_below(&mut self, number: u64, effects: &mut Vec<Effect>) {
         let open = self.trips.split_off(&number);
-        let (router, over) = (self.id, Over::Left);
-        let closed = std::mem::replace(&mut self.trips, open).into_iter();
-        let left = closed.filter(|(_, known)| known.is_open());
-        effects.extend(left.map(|(trip, _)| Effect::Over { router, trip, over }));
+        let closed = std::mem::replace(&mut self.trips, open);
+        self.leave(closed, effects);
     }
 
     /// It is gone: nothing of it is open any more.
     pub fn close(&mut self, effects: &mut Vec<Effect>) {
-        self.close_below(u64::MAX, effects);
+        let all = std::mem::take(&mut self.trips);
+        self.leave(all, effects);
+    }
+
+    fn leave(&self, trips: BTreeMap<u64, Known>, effects: &mut Vec<Effect>) {
+        let (router, over) = (self.id, Over::Left);
+        let left = trips.into_iter().filter(|(_, known)| known.is_open());
+        effects.extend(left.map(|(trip, _)| Effect::Over { router, trip, over }));
     }
 
     /// Remembers since when something has been missing.
@@ -184,7 +203,8 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Booked;
+    use crate::{Booked, OwnLedger};
+    use proptest::prelude::*;
     use warmroute_types::Delivery;
 
     fn booked(worker: u64) -> Booked {
@@ -202,10 +222,111 @@ mod tests {
         Ledger { open_from, trips: trips.iter().cloned().collect(), ..Ledger::default() }
     }
 
+    /// Takes in the next batch.
     fn merge(peer: &mut Peer, ledger: Ledger) -> Vec<Effect> {
+        let number = (1..).find(|&number| peer.batches.clone().note(number, 0)).unwrap();
+        take(peer, number, ledger)
+    }
+
+    fn take(peer: &mut Peer, number: u64, ledger: Ledger) -> Vec<Effect> {
         let mut effects = Vec::new();
-        peer.merge(ledger, &mut effects);
+        peer.take_batch(number, ledger, &mut effects);
         effects
+    }
+
+    /// What became of a trip: on which worker it was, whether its prompt is known to be computed, how it ended.
+    type Outcome = (u64, bool, Option<Over>);
+
+    /// What a router's batches come to, taken in this order. Every trip is booked once, and ends once at most.
+    fn outcomes(batches: &[(u64, Ledger)]) -> BTreeMap<u64, Outcome> {
+        let mut peer = Peer::new(RouterId(9), Micros::ZERO);
+        let mut trips = BTreeMap::<u64, Outcome>::new();
+        for effect in batches.iter().flat_map(|(number, news)| take(&mut peer, *number, news.clone())) {
+            match effect {
+                Effect::Booked { trip, booked, .. } => {
+                    assert!(trips.insert(trip, (booked.worker, false, None)).is_none(), "booked twice");
+                }
+                Effect::Computed { trip, .. } => {
+                    let one = trips.get_mut(&trip).unwrap();
+                    assert!(!std::mem::replace(&mut one.1, true) && one.2.is_none(), "computed before");
+                }
+                Effect::Over { trip, over, .. } => {
+                    assert_eq!(trips.get_mut(&trip).unwrap().2.replace(over), None, "over before");
+                }
+                _ => {}
+            }
+        }
+        trips
+    }
+
+    /// All that a router could say of itself: numbered batches, and what it says when there is nothing new.
+    fn batches() -> impl Strategy<Value = Vec<(u64, Ledger)>> {
+        proptest::collection::vec((0_u8..8, any::<usize>()), 1..80).prop_map(|acts| {
+            let (mut own, mut open, mut told) = (OwnLedger::default(), Vec::new(), Vec::new());
+            let mut number = 0;
+            for (act, pick) in acts.into_iter().chain([(7, 0)]) {
+                match act {
+                    0..=2 => open.push(own.begin(booked(pick as u64 % 5))),
+                    3 if !open.is_empty() => own.computed(open[pick % open.len()]),
+                    4 | 5 if !open.is_empty() => {
+                        let over = [Over::Left, Over::Answered, Over::Found { chunks: 2 }][pick % 3];
+                        own.over(open.swap_remove(pick % open.len()), over);
+                    }
+                    6 | 7 => {
+                        told.extend(std::iter::from_fn(|| own.take()).map(|news| {
+                            number += 1;
+                            (number, news)
+                        }));
+                        told.push((number, own.nothing()));
+                    }
+                    _ => {}
+                }
+            }
+            told
+        })
+    }
+
+    proptest! {
+        /// Taking in is a fold over what came, so that its order and its grouping do not matter is one law.
+        #[test]
+        fn what_becomes_of_trips_does_not_depend_on_the_order_of_batches(
+            (told, shuffled) in batches().prop_flat_map(|told| (Just(told.clone()), Just(told).prop_shuffle())),
+        ) {
+            prop_assert_eq!(outcomes(&shuffled), outcomes(&told));
+        }
+
+        #[test]
+        fn what_becomes_of_trips_does_not_depend_on_what_came_twice(
+            (told, twice) in batches().prop_flat_map(|told| {
+                let twice = [told.clone(), told.clone()].concat();
+                (Just(told), Just(twice).prop_shuffle())
+            }),
+        ) {
+            prop_assert_eq!(outcomes(&twice), outcomes(&told));
+        }
+    }
+
+    #[test]
+    fn a_lost_batch_that_comes_late_does_not_change_how_its_trip_ended() {
+        let router = RouterId(9);
+        let mut peer = Peer::new(router, Micros::ZERO);
+        let over = Trip { over: Some(Over::Answered), ..Trip::default() };
+        assert_eq!(take(&mut peer, 2, news(1, &[(1, over)])), [], "nobody knows what");
+        let other = Trip::begun(booked(6));
+        assert_eq!(take(&mut peer, 3, news(2, &[(2, other)])).len(), 1, "it says that the first one is over");
+        let late = take(&mut peer, 1, news(1, &[(1, Trip::begun(booked(5)))]));
+        let closed = Effect::Over { router, trip: 1, over: Over::Answered };
+        assert_eq!(late, [Effect::Booked { router, trip: 1, booked: booked(5) }, closed]);
+    }
+
+    #[test]
+    fn whoever_is_gone_has_nothing_open() {
+        let mut peer = Peer::new(RouterId(9), Micros::ZERO);
+        let trips = [1, u64::MAX].map(|number| (number, Trip::begun(booked(5))));
+        merge(&mut peer, news(1, &trips));
+        let mut effects = Vec::new();
+        peer.close(&mut effects);
+        assert_eq!((effects.len(), peer.trips.len()), (2, 0));
     }
 
     #[test]

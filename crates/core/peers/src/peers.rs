@@ -21,7 +21,7 @@ use crate::{
 /// Bytes of batches that are kept for those who missed them.
 const HISTORY_BYTES: usize = 4 << 20;
 
-/// Holes that are asked for at once.
+/// Holes that are asked for, and told of, at once.
 const HOLES_MAX: usize = 16;
 
 /// All that is presumed is told to the same peer no more often than this.
@@ -63,6 +63,14 @@ pub struct Letter {
     pub bytes: Arc<[u8]>,
 }
 
+/// A batch that was told.
+#[derive(Debug)]
+struct Told {
+    number: u64,
+    open_from: u64,
+    bytes: Arc<[u8]>,
+}
+
 /// One router among its peers.
 #[derive(Debug)]
 pub struct Peers {
@@ -71,8 +79,10 @@ pub struct Peers {
     clock: Clock,
     /// Batches so far.
     told: u64,
-    history: VecDeque<(u64, Arc<[u8]>)>,
+    history: VecDeque<Told>,
     history_bytes: usize,
+    /// Below which number trips were over with the last batch that is history no more.
+    settled: u64,
     spoken: Option<Micros>,
     peers: BTreeMap<RouterId, Peer>,
     /// What others are being told of all caches, and what is being heard.
@@ -99,6 +109,7 @@ impl Peers {
             told: 0,
             history: VecDeque::new(),
             history_bytes: 0,
+            settled: 0,
             spoken: None,
             peers: BTreeMap::new(),
             going: Going::default(),
@@ -116,8 +127,9 @@ impl Peers {
         let mut letters = Vec::new();
         while let Some(news) = own.take() {
             self.told += 1;
+            let open_from = news.open_from;
             let bytes = self.batch(self.told, news);
-            self.keep(Arc::clone(&bytes));
+            self.keep(Told { number: self.told, open_from, bytes: Arc::clone(&bytes) });
             letters.push(Letter { to: To::Everyone, bytes });
         }
         let is_due = self.spoken.is_none_or(|spoken| now.since(spoken) >= self.config.beat_interval);
@@ -215,13 +227,14 @@ impl Peers {
         Message::Batch { from: self.me, number, news }.encode().into()
     }
 
-    fn keep(&mut self, bytes: Arc<[u8]>) {
-        self.history_bytes += bytes.len();
-        self.history.push_back((self.told, bytes));
+    fn keep(&mut self, told: Told) {
+        self.history_bytes += told.bytes.len();
+        self.history.push_back(told);
         while self.history_bytes > HISTORY_BYTES
-            && let Some((_, bytes)) = self.history.pop_front()
+            && let Some(told) = self.history.pop_front()
         {
-            self.history_bytes -= bytes.len();
+            self.history_bytes -= told.bytes.len();
+            self.settled = told.open_from;
         }
     }
 
@@ -270,22 +283,8 @@ impl Peers {
             self.coming.want(from, now);
         }
         match message {
-            Message::Batch { number, news, .. } if news.is_empty() => {
-                peer.batches.exist_up_to(number);
-                // It may overtake news: only what is known to be told can be over.
-                if peer.batches.missing() == 0 {
-                    peer.merge(news, effects);
-                }
-            }
-            Message::Batch { number, news, .. } => {
-                if peer.batches.note(number) {
-                    peer.merge(news, effects);
-                }
-            }
-            Message::State { up_to, state, .. } => {
-                peer.merge(state, effects);
-                peer.batches.settle(up_to);
-            }
+            Message::Batch { number, news, .. } => peer.take_batch(number, news, effects),
+            Message::State { up_to, state, .. } => peer.take_state(up_to, state, effects),
             Message::Ask { missing, .. } => answers = self.answer(from, &missing, own),
             Message::AskView { .. } => {
                 if peer.view_told.is_none_or(|told| now.since(told) >= VIEW_AGAIN) {
@@ -319,13 +318,15 @@ impl Peers {
     /// What was missed, if it is still there; everything that is open, where some of it is not.
     fn answer(&self, to: RouterId, missing: &[RangeInclusive<u64>], own: &OwnLedger) -> Vec<Letter> {
         let to = To::One(to);
-        let oldest = self.history.front().map_or(self.told + 1, |(number, _)| *number);
-        let is_missing = |number: &u64| missing.iter().any(|hole| hole.contains(number));
-        let kept = self.history.iter().filter(|(number, _)| is_missing(number));
+        let missing = &missing[..missing.len().min(HOLES_MAX)];
+        let oldest = self.history.front().map_or(self.told + 1, |told| told.number);
+        let is_missing = |told: &&Told| missing.iter().any(|hole| hole.contains(&told.number));
+        let kept = self.history.iter().filter(is_missing);
         let mut letters: Vec<Letter> =
-            kept.map(|(_, bytes)| Letter { to, bytes: Arc::clone(bytes) }).collect();
+            kept.map(|told| Letter { to, bytes: Arc::clone(&told.bytes) }).collect();
         if missing.iter().any(|hole| *hole.start() < oldest) {
-            let state = own.state();
+            // What the batches that are kept say is over they say themselves, and how.
+            let state = own.state(self.settled);
             let parts = state.len();
             letters.extend(state.into_iter().enumerate().map(|(part, state)| {
                 // Only with the last one is all said.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use warmroute_peers::{Booked, Config, Effect, Letter, Over, OwnLedger, Peers};
+use warmroute_peers::{Booked, Config, Effect, Letter, Message, Over, OwnLedger, Peers};
 use warmroute_types::{Delivery, Micros, RouterId, To};
 
 const STEP: Micros = Micros::from_millis(25);
@@ -59,6 +59,18 @@ struct Node {
     mirrored: BTreeMap<(RouterId, u64), Booked>,
     /// Of whose prompts it has heard that they were computed.
     computed: BTreeSet<(RouterId, u64)>,
+    /// Which of its own prompts were computed, and how its trips ended.
+    own_computed: BTreeSet<u64>,
+    ended: BTreeMap<u64, Ended>,
+    /// How those of others ended, as last heard.
+    heard: BTreeMap<(RouterId, u64), Ended>,
+}
+
+/// How a trip ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ended {
+    was_computed: bool,
+    over: Over,
 }
 
 impl Node {
@@ -70,6 +82,9 @@ impl Node {
             open: Vec::new(),
             mirrored: BTreeMap::new(),
             computed: BTreeSet::new(),
+            own_computed: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            heard: BTreeMap::new(),
         }
     }
 
@@ -83,9 +98,10 @@ impl Node {
                     assert!(self.mirrored.contains_key(&(router, trip)), "computed, but not booked");
                     assert!(self.computed.insert((router, trip)), "computed twice");
                 }
-                Effect::Over { router, trip, .. } => {
+                Effect::Over { router, trip, over } => {
                     assert!(self.mirrored.remove(&(router, trip)).is_some(), "over, but not booked");
-                    self.computed.remove(&(router, trip));
+                    let was_computed = self.computed.remove(&(router, trip));
+                    self.heard.insert((router, trip), Ended { was_computed, over });
                 }
                 // How streams are passed on is tried with real feeds, in the router's tests.
                 _ => {}
@@ -204,10 +220,16 @@ impl Net {
                 node.open.push(node.own.begin(booked));
             }
             _ if node.open.is_empty() => {}
-            2 => node.own.computed(node.open[pick as usize % node.open.len()]),
+            2 => {
+                let trip = node.open[pick as usize % node.open.len()];
+                node.own.computed(trip);
+                node.own_computed.insert(trip);
+            }
             _ => {
                 let trip = node.open.swap_remove(pick as usize % node.open.len());
-                node.own.over(trip, Over::Answered);
+                let over = [Over::Left, Over::Answered, Over::Found { chunks: 3 }][(pick >> 8) as usize % 3];
+                node.own.over(trip, over);
+                node.ended.insert(trip, Ended { was_computed: node.own_computed.contains(&trip), over });
             }
         }
         // Some wait for their turn to speak.
@@ -229,6 +251,24 @@ impl Net {
             let believed: BTreeSet<_> = node.mirrored.keys().copied().collect();
             if truth != believed {
                 return Some(format!("{id} believes {believed:?} where there is {truth:?}"));
+            }
+        }
+        None
+    }
+}
+
+impl Net {
+    /// Whether somebody believes that another one's trip ended otherwise than it did, or does not know that it did. Whoever was taken
+    /// for dead and came back has told everything anew, so at last all know.
+    fn misbelief(&self) -> Option<String> {
+        for (&id, node) in &self.nodes {
+            for (&other, teller) in self.nodes.iter().filter(|&(&other, _)| other != id) {
+                for (&trip, ended) in &teller.ended {
+                    let heard = node.heard.get(&(RouterId(other), trip));
+                    if heard != Some(ended) {
+                        return Some(format!("{id} heard {heard:?} of {other}'s {trip}, which was {ended:?}"));
+                    }
+                }
             }
         }
         None
@@ -313,6 +353,8 @@ proptest! {
         net.steps(24 + 80);
         let disagreement = net.disagreement();
         prop_assert!(disagreement.is_none(), "{}", disagreement.unwrap_or_default());
+        let misbelief = net.misbelief();
+        prop_assert!(misbelief.is_none(), "{}", misbelief.unwrap_or_default());
     }
 }
 
@@ -380,6 +422,19 @@ fn news_is_told_at_once_after_a_silence_and_else_with_what_follows_it() {
 }
 
 #[test]
+fn whoever_asks_for_too_much_at_once_is_told_a_little() {
+    let (mut peers, mut own) = (Peers::new(RouterId(1), Config::default()), OwnLedger::default());
+    for at_ms in 1..=200 {
+        own.emptied(7);
+        assert_eq!(peers.speak(&mut own, Micros::from_millis(20 * at_ms)).len(), 1);
+    }
+    let missing = (1..=200).map(|number| number..=number).collect();
+    let ask = Message::Ask { from: RouterId(2), missing }.encode();
+    let answers = peers.hear(&ask, &own, Micros::from_secs(4), &mut Vec::new()).unwrap();
+    assert_eq!(answers.len(), 16);
+}
+
+#[test]
 fn a_router_that_dies_is_forgotten_within_two_seconds() {
     let mut net = Net::new(3);
     (0..3).for_each(|id| _ = net.nodes.insert(id, Node::new(id)));
@@ -409,7 +464,7 @@ fn a_router_whose_clock_is_wrong_does_no_harm() {
         net.steps(4);
         net.lost = 0;
         net.steps(80);
-        assert_eq!(net.disagreement(), None, "{clock:?}");
+        assert_eq!((net.disagreement(), net.misbelief()), (None, None), "{clock:?}");
         // Nobody works: who only says that it is there is not taken for dead, by anybody.
         net.steps(200);
         assert_eq!(net.disagreement(), None, "{clock:?}");

@@ -19,8 +19,8 @@ const SPAN_BYTES: usize = 20;
 const AGAIN_BYTES: usize = 12;
 const WAITING_BYTES: usize = 24;
 
-/// A name stored more often than this is nobody's.
-const AGAIN_MAX: u32 = 1 << 16;
+/// A name stored more often than this is written as if it were stored so often: it is forgotten too early rather than never.
+pub(crate) const AGAIN_MAX: u32 = 1 << 16;
 
 /// All that one worker holds, and has waiting, by its own word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,10 +152,33 @@ impl Index {
         for run in &holdings.runs {
             self.store(worker, run.after, &run.spans)?;
         }
-        for &(name, count) in &holdings.again {
-            (0..count).for_each(|_| _ = self.store_again(worker, &[name]));
-        }
+        self.count_again(worker, &holdings.again);
         self.remove(worker, &holdings.holes);
         self.wait(worker, &holdings.waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Namespace, Source};
+
+    #[test]
+    fn a_name_that_was_stored_very_often_can_be_carried_over() {
+        let config = Config::default();
+        let (from, to) = (Index::new(&config), Index::new(&config));
+        let namespace = Namespace { model: "m", lora: None, salt: None, cut: 0, source: Source::Reported };
+        let root = Parent::Root(RootKey::of(&namespace));
+        let span = |name| NamedSpan { name, span: Span { digest: name, bytes: 16, tokens: 4 } };
+        let worker = WorkerId(3);
+        from.store(worker, root, &[span(1)]).unwrap();
+        from.store(worker, Parent::Name(99), &[span(2)]).unwrap();
+        from.count_again(worker, &[(1, AGAIN_MAX + 5), (2, AGAIN_MAX + 5)]);
+        let mut bytes = Vec::new();
+        from.holdings(worker).encode(&mut bytes);
+        let holdings = Holdings::decode(&mut Packed(&bytes)).unwrap();
+        assert_eq!(holdings.again, [(1, AGAIN_MAX)]);
+        to.hold(worker, &holdings).unwrap();
+        assert_eq!(to.holdings(worker), holdings);
     }
 }

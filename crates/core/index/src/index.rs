@@ -229,6 +229,12 @@ impl Index {
         names.chunks(SPANS_A_HOLD).map(|piece| self.writer.lock().store_again(seat, piece)).sum()
     }
 
+    /// The same for names that were stored so many times more.
+    pub(crate) fn count_again(&self, worker: WorkerId, names: &[(u64, u32)]) {
+        let Some(seat) = self.seats.find(worker) else { return };
+        names.chunks(SPANS_A_HOLD).for_each(|piece| self.writer.lock().count_again(seat, piece));
+    }
+
     /// Whether a worker holds any of these names, or has it waiting.
     pub fn knows_any(&self, worker: WorkerId, names: &[u64]) -> bool {
         let Some(seat) = self.seats.find(worker) else { return false };

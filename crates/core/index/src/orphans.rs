@@ -115,10 +115,12 @@ impl Orphans {
         groups.map(|group| (group.parent, group.spans.as_slice()))
     }
 
-    /// Counts a name that waits once more; false where it does not wait.
-    pub fn store_again(&mut self, worker: u16, name: u64) -> bool {
+    /// Counts a name that waits so many times more; false where it does not wait.
+    pub fn store_again(&mut self, worker: u16, name: u64, times: u32) -> bool {
         let Some(&(id, at)) = self.by_name.get(&(worker, name)) else { return false };
-        self.groups.get_mut(&id).expect("names point to groups that wait").spans[at as usize].count += 1;
+        let group = self.groups.get_mut(&id).expect("names point to groups that wait");
+        let count = &mut group.spans[at as usize].count;
+        *count = count.saturating_add(times);
         true
     }
 

@@ -245,6 +245,14 @@ impl Writer {
         known
     }
 
+    /// Counts each of these names of a worker so many times more.
+    pub fn count_again(&mut self, worker: u16, names: &[(u64, u32)]) {
+        for &(name, times) in names {
+            self.reported.count_again(&self.tree, worker, name, times);
+        }
+        self.reported.tidy(&mut self.tree, worker);
+    }
+
     /// Whether a worker holds any of these names, or has it waiting.
     pub fn knows_any(&self, worker: u16, names: &[u64]) -> bool {
         names.iter().any(|&name| self.reported.knows(&self.tree, worker, name))

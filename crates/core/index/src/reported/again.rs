@@ -9,16 +9,18 @@ use crate::tree::Tree;
 impl Reported {
     /// Counts each of these names once more. Returns how many the worker holds or has waiting; the others mean nothing.
     pub fn store_again(&mut self, tree: &Tree, worker: u16, names: &[u64]) -> usize {
-        names.iter().filter(|&&name| self.count_again(tree, worker, name)).count()
+        names.iter().filter(|&&name| self.count_again(tree, worker, name, 1)).count()
     }
 
-    fn count_again(&mut self, tree: &Tree, worker: u16, name: u64) -> bool {
-        if self.orphans.waits(worker) && self.orphans.store_again(worker, name) {
+    /// Counts a name so many times more; whether the worker knows it.
+    pub fn count_again(&mut self, tree: &Tree, worker: u16, name: u64, times: u32) -> bool {
+        if self.orphans.waits(worker) && self.orphans.store_again(worker, name, times) {
             return true;
         }
         let is_held = self.resolve(tree, worker, name, Unnamed::default()).is_some();
         if is_held {
-            *self.book(worker).twice.get_or_default(name) += 1;
+            let twice = self.book(worker).twice.get_or_default(name);
+            *twice = twice.saturating_add(times);
         }
         is_held
     }

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use super::Reported;
-use crate::holdings::{Holdings, Run};
+use crate::holdings::{AGAIN_MAX, Holdings, Run};
 use crate::index::Parent;
 use crate::node::{NodeId, NodeRef, Serial};
+use crate::orphans::Waiting;
 use crate::places::Place;
 use crate::root::RootKey;
 use crate::span::{NamedSpan, Size, Span};
@@ -102,7 +103,7 @@ impl Export {
             self.twin(before, NamedSpan { name, span });
         }
         let book = reported.peek(worker);
-        let again = |name: &u64| Some((*name, *book?.twice.get(name)?));
+        let again = |name: &u64| Some((*name, (*book?.twice.get(name)?).min(AGAIN_MAX)));
         self.holdings.again.extend(known.iter().filter_map(again));
     }
 
@@ -118,8 +119,10 @@ impl Export {
 
     /// All of it, with what waits for its parent.
     pub fn finish(mut self, reported: &Reported, worker: u16) -> Holdings {
+        let capped = |one: &Waiting| Waiting { count: one.count.min(AGAIN_MAX), ..*one };
         let waiting = reported.orphans.of(worker);
-        self.holdings.waiting = waiting.map(|(parent, spans)| (parent, spans.to_vec())).collect();
+        self.holdings.waiting =
+            waiting.map(|(parent, spans)| (parent, spans.iter().map(capped).collect())).collect();
         self.holdings
     }
 }

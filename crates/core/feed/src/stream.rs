@@ -134,6 +134,12 @@ impl Stream {
         self.feed.heard(seq, batch, at, steps);
     }
 
+    /// The driver knows that another process speaks, and hears it alone: its next batch names it.
+    pub fn restarted(&mut self, now: Micros, steps: &mut Vec<Step>) {
+        self.feed.restarted(now, steps);
+        self.succeed(0);
+    }
+
     /// A live batch of an engine that nobody else hears. Who it turns out to be; 0 while that is not known.
     pub fn received(&mut self, seq: u64, batch: EventBatch, at: Moment, steps: &mut Vec<Step>) -> u64 {
         let (restarts, print) = (self.feed.counters().restarts, batch.print.max(1));
@@ -266,15 +272,18 @@ impl Stream {
         }
     }
 
-    /// Whether the process that speaks now came after this one: of two lives the later one counts, by the engine's own clock. One
-    /// that does not say when it speaks is past when it was here before.
+    /// Whether the process that speaks now came after this one: of two lives the later one counts, by the engine's own clock, or by
+    /// the number of the life where an engine has none. One that says neither is past when it was here before.
     fn is_past(&self, source: u64, at_unix_s: f64) -> bool {
         if at_unix_s > 0.0 { at_unix_s < self.feed.at_unix_s() } else { source == self.former }
     }
 
     fn succeed(&mut self, source: u64) {
         if self.source != source {
-            self.former = std::mem::replace(&mut self.source, source);
+            let before = std::mem::replace(&mut self.source, source);
+            if before != 0 {
+                self.former = before;
+            }
             (self.goal, self.beginning) = (0, Beginning::Known);
         }
     }

@@ -122,7 +122,8 @@ pub enum Attention {
 /// What one message of an event stream carries.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventBatch {
-    /// When the engine made it, in seconds since 1970 by its own clock.
+    /// When the engine made it, in seconds since 1970 by its own clock. For one that does not say, the number of its life, from 1 on: it
+    /// tells which of two lives is the later one, and no router's clock does.
     pub at_unix_s: f64,
     /// What happened.
     pub events: Vec<CacheEvent>,

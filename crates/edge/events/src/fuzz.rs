@@ -22,7 +22,7 @@ pub fn batch(input: &[u8]) {
         batch_is_no_larger_than(&post.batch, input.len());
     }
     let mut window_max = 0;
-    for told in trtllm::read(input, &mut window_max, 1.0).into_iter().flatten() {
+    for told in trtllm::read(input, &mut window_max).into_iter().flatten() {
         batch_is_no_larger_than(&told.batch, input.len());
     }
     for sources in [read_vllm_sources(input, URL), read_server_info(input, URL)] {

@@ -28,7 +28,7 @@ pub trait Listener: Send + Sync {
         false
     }
 
-    /// That has come by another way.
+    /// That has come by another way. Like [`Listener::hear`] it is called while nothing else is told to the feed.
     fn call_off(&self, _worker: &Address) {}
 
     /// Whether there are other routers.

@@ -1,6 +1,9 @@
 //! Follows TensorRT-LLM by what polls of `POST /kv_cache_events` return. Whoever has an HTTP client does the polling.
 //!
 //! One poll brings the events of all ranks of an engine, each rank's with numbers of their own; one feed stands behind each.
+//!
+//! Events do not say when they happened, and several routers' clocks cannot be compared. So the engine's lives are counted instead, by
+//! all who poll it together: whoever sees a new one numbers it after the last that it has heard of.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,6 +28,8 @@ struct Line {
     /// None before the first event.
     next_seq: Option<u64>,
     is_up: bool,
+    /// Which of the engine's lives this is, as far as heard; 0 before the first event.
+    life: f64,
 }
 
 /// What a poll brought.
@@ -43,7 +48,7 @@ impl Poller {
     ) -> Poller {
         let line = |worker: Address| {
             let desk = Arc::new(Desk::new(worker, config.clone(), Arc::clone(listener)));
-            Line { desk, next_seq: None, is_up: false }
+            Line { desk, next_seq: None, is_up: false, life: 0.0 }
         };
         let desks = workers.into_iter().map(|worker| (worker.rank, line(worker))).collect();
         Poller { desks, window_max: 0, last_ids: BTreeMap::new() }
@@ -51,8 +56,7 @@ impl Poller {
 
     /// A poll's answer.
     pub fn polled(&mut self, body: &[u8]) -> Result<Polled, serde_json::Error> {
-        let now_unix_s = self.desks.values().next().map_or(0.0, |line| line.desk.moment().unix_s);
-        let events = trtllm::read(body, &mut self.window_max, now_unix_s)?;
+        let events = trtllm::read(body, &mut self.window_max)?;
         let polled = Polled { events: events.len() };
         self.desks.values().for_each(|line| line.desk.set_trouble(None));
         self.desks.values_mut().for_each(Line::up);
@@ -114,19 +118,30 @@ impl Line {
             (Some(_), Some(last)) if id <= last => self.restart(id),
             (Some(next), Some(last)) => self.next_seq = Some(next.saturating_add(id - last - 1)),
             (Some(_), None) => {}
+            // Another router has polled before: a number that it has passed is of a new process.
+            (None, _) if self.desk.counters().next_seq.is_some_and(|next| id < next) => self.restart(id),
             (None, _) => self.next_seq = Some(id),
         }
     }
 
-    fn hear(&mut self, batch: warmroute_types::EventBatch) {
+    fn hear(&mut self, mut batch: warmroute_types::EventBatch) {
+        self.life = self.last_life().max(1.0);
+        batch.at_unix_s = self.life;
+        // Every life may begin with the same words, and the first ones name it.
+        batch.print ^= self.life.to_bits();
         let seq = self.next_seq.unwrap_or(0);
         self.next_seq = Some(seq.saturating_add(1));
         self.desk.ask_others(self.desk.received(seq, batch));
     }
 
     fn restart(&mut self, id: u64) {
-        self.next_seq = Some(id);
-        self.desk.tell_without_replay(|feed, at, steps| feed.restarted(at.now, steps));
+        (self.next_seq, self.life) = (Some(id), self.last_life().floor() + 1.0);
+        self.desk.restarted();
+    }
+
+    /// The last life that any router has told of.
+    fn last_life(&self) -> f64 {
+        self.life.max(self.desk.look(|stream| stream.feed.at_unix_s()))
     }
 }
 
@@ -134,7 +149,8 @@ impl Line {
 mod tests {
     use super::*;
     use parking_lot::Mutex;
-    use warmroute_feed::{Step, View};
+    use warmroute_feed::{Arrival, Numbered, Others, Step, View};
+    use warmroute_types::EventBatch;
 
     #[derive(Default)]
     struct Notes(Mutex<Vec<Step>>);
@@ -206,5 +222,66 @@ mod tests {
         let counters = |rank: usize| poller.desks()[rank].counters();
         assert_eq!((counters(0).blocks_removed, counters(1).blocks_removed), (1, 2));
         assert_eq!((counters(0).restarts, counters(1).restarts), (0, 0), "each rank has numbers of its own");
+    }
+
+    /// One router's view of an engine that several poll: what it passes on, with its life.
+    #[derive(Default)]
+    struct Passed(Mutex<Vec<(f64, Numbered)>>);
+
+    impl Listener for Passed {
+        fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
+            steps.clear();
+        }
+
+        fn prepare(&self, _: &Address, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
+            Some(batch.at_unix_s.to_le_bytes().into())
+        }
+
+        fn pass_on(&self, _: &Address, which: Numbered, bytes: Arc<[u8]>) {
+            let life = f64::from_le_bytes((*bytes).try_into().unwrap());
+            self.0.lock().push((life, which));
+        }
+
+        fn others(&self) -> Others {
+            Others::Are
+        }
+    }
+
+    #[test]
+    fn lives_are_ordered_by_their_number_and_by_no_clock() {
+        let passed = [(); 2].map(|()| Arc::new(Passed::default()));
+        let poller = |passed: &Arc<Passed>| {
+            let listener = Arc::clone(passed) as Arc<dyn Listener>;
+            Poller::new(vec![Address::new("http://trt")], &warmroute_feed::Config::default(), &listener)
+        };
+        let (mut first, mut second) = (poller(&passed[0]), poller(&passed[1]));
+        let desk = second.desks().pop().unwrap();
+        let pass = || {
+            let told: Vec<_> = std::mem::take(&mut *passed[0].0.lock());
+            for (at_unix_s, which) in &told {
+                desk.relayed(
+                    *which,
+                    EventBatch { at_unix_s: *at_unix_s, print: which.seq, ..EventBatch::default() },
+                );
+            }
+            told.iter().map(|(life, which)| (*life, which.seq)).collect::<Vec<_>>()
+        };
+        poll(&mut first, &[0, 1, 2, 3]);
+        assert_eq!(pass(), [(1.0, 0), (1.0, 1), (1.0, 2), (1.0, 3)]);
+        let source = desk.look(|stream| stream.source());
+        poll(&mut first, &[1, 2]);
+        assert_eq!(pass(), [(2.0, 1), (2.0, 2)], "a new process");
+        assert_ne!(desk.look(|stream| stream.source()), source, "and the other router hears so");
+        assert_eq!(desk.look(|stream| stream.former()), source);
+        // The first router dies, and so does the engine.
+        poll(&mut second, &[0]);
+        let (life, which) = passed[1].0.lock()[0];
+        assert_eq!((life, which.seq, which.arrival), (3.0, 0, Arrival::Begins));
+        // What the first one said before it died comes late.
+        desk.relayed(
+            Numbered { source, seq: 9, ..which },
+            EventBatch { at_unix_s: 1.0, ..EventBatch::default() },
+        );
+        assert_eq!(desk.look(|stream| (stream.source(), stream.feed.at_unix_s())), (which.source, 3.0));
     }
 }

@@ -128,6 +128,14 @@ impl Desk {
         asked
     }
 
+    /// Another process speaks, which nobody else can have heard.
+    pub(crate) fn restarted(&self) {
+        let mut asked = self.drive(|stream, at, steps| stream.restarted(at.now, steps)).1;
+        while asked.is_some() {
+            asked = self.fail();
+        }
+    }
+
     /// Takes a post.
     pub(crate) fn posted(&self, post: Post) -> Result<Accepted, Refused> {
         let Post { source, seq, kind, mut batch } = post;
@@ -215,9 +223,84 @@ impl Desk {
             }
             asked = self.fail();
         }
-        if !self.look(|stream| stream.feed.is_asking()) {
-            self.listener.call_off(&self.worker);
-        }
+        // Nothing is told meanwhile: what somebody else begins to want now must not be called off.
+        self.look(|stream| {
+            if !stream.feed.is_asking() {
+                self.listener.call_off(&self.worker);
+            }
+        });
         told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::Listener;
+    use parking_lot::Mutex;
+    use std::sync::OnceLock;
+    use std::sync::mpsc;
+    use std::thread::{self, JoinHandle};
+    use std::time::Duration;
+    use warmroute_types::Address;
+
+    /// While something is called off, another batch comes that leaves a gap.
+    #[derive(Default)]
+    struct Hasty {
+        desk: OnceLock<Arc<Desk>>,
+        done: Mutex<Vec<&'static str>>,
+        other: Mutex<Option<JoinHandle<()>>>,
+    }
+
+    impl Listener for Hasty {
+        fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
+            steps.clear();
+        }
+
+        fn others(&self) -> Others {
+            Others::Are
+        }
+
+        fn want(&self, _: &Address, _: u64, _: u64) -> bool {
+            self.done.lock().push("wanted");
+            true
+        }
+
+        fn call_off(&self, _: &Address) {
+            let Some(desk) = self.desk.get().cloned() else { return };
+            let mut other = self.other.lock();
+            if other.is_none() {
+                let (said, wanted) = mpsc::channel();
+                *other = Some(thread::spawn(move || {
+                    desk.relayed(numbered(5), batch());
+                    _ = said.send(());
+                }));
+                // It cannot come to that before this is over; where it can, it does so at once.
+                _ = wanted.recv_timeout(Duration::from_millis(300));
+                self.done.lock().push("called off");
+            }
+        }
+    }
+
+    fn numbered(seq: u64) -> Numbered {
+        let arrival = if seq == 0 { Arrival::Begins } else { Arrival::Next };
+        Numbered { source: 9, seq, arrival }
+    }
+
+    fn batch() -> EventBatch {
+        EventBatch { at_unix_s: 1.0, ..EventBatch::default() }
+    }
+
+    #[test]
+    fn what_is_wanted_while_something_is_called_off_stays_wanted() {
+        let hasty = Arc::new(Hasty::default());
+        let listener = Arc::clone(&hasty) as Arc<dyn Listener>;
+        let desk = Arc::new(Desk::new(Address::new("http://w"), warmroute_feed::Config::default(), listener));
+        desk.relayed(numbered(0), batch());
+        hasty.done.lock().clear();
+        hasty.desk.set(Arc::clone(&desk)).map_err(|_| "set before").unwrap();
+        desk.relayed(numbered(1), batch());
+        hasty.other.lock().take().unwrap().join().unwrap();
+        assert_eq!(*hasty.done.lock(), ["called off", "wanted"]);
     }
 }

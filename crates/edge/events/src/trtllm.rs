@@ -66,14 +66,14 @@ pub struct Numbered {
     pub batch: EventBatch,
 }
 
-/// Reads a poll's answer, in order. The widest window seen is the full attention.
-pub fn read(body: &[u8], window_max: &mut u32, now_unix_s: f64) -> Result<Vec<Numbered>, serde_json::Error> {
+/// Reads a poll's answer, in order. The widest window seen is the full attention. Events do not say when they happened.
+pub fn read(body: &[u8], window_max: &mut u32) -> Result<Vec<Numbered>, serde_json::Error> {
     let raw: Vec<&RawValue> = serde_json::from_slice(body)?;
     let mut events = Vec::with_capacity(raw.len());
     for raw in raw {
         let print = xxh3_64(raw.get().as_bytes());
         match serde_json::from_str::<Event>(raw.get()) {
-            Ok(event) => events.push(event.numbered(window_max, now_unix_s, print)),
+            Ok(event) => events.push(event.numbered(window_max, print)),
             // It has a number that nobody can read, so the gap it leaves tells of it.
             Err(error) => tracing::debug!(%error, "an event of TensorRT-LLM that is not understood"),
         }
@@ -82,7 +82,7 @@ pub fn read(body: &[u8], window_max: &mut u32, now_unix_s: f64) -> Result<Vec<Nu
 }
 
 impl Event {
-    fn numbered(self, window_max: &mut u32, at_unix_s: f64, print: u64) -> Numbered {
+    fn numbered(self, window_max: &mut u32, print: u64) -> Numbered {
         let window = self.window_size.unwrap_or(0);
         *window_max = window.max(*window_max);
         let is_full = window == *window_max;
@@ -90,7 +90,7 @@ impl Event {
         // Windows are groups: the full one is followed under number 0, all others under another.
         let group = Group { index: u16::from(!is_full), attention };
         let events = self.data.events(group);
-        let batch = EventBatch { at_unix_s, events, rank: self.attention_dp_rank, unreadable: 0, print };
+        let batch = EventBatch { events, rank: self.attention_dp_rank, print, ..EventBatch::default() };
         Numbered { seq: self.event_id, batch }
     }
 }
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_poll_becomes_numbered_events() {
         let mut window_max = 0;
-        let events = read(BODY.as_bytes(), &mut window_max, 7.0).unwrap();
+        let events = read(BODY.as_bytes(), &mut window_max).unwrap();
         assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [0, 1, 2, 3, 5]);
         let run = |names: &[u64], parent, tokens: &[u32], block_tokens, text_blocks| {
             CacheEvent::Stored(StoredBlocks {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_refused() {
-        assert!(read(b"{}", &mut 0, 0.0).is_err());
-        assert_eq!(read(b"[]", &mut 0, 0.0).unwrap(), []);
+        assert!(read(b"{}", &mut 0).is_err());
+        assert_eq!(read(b"[]", &mut 0).unwrap(), []);
     }
 }

@@ -85,6 +85,11 @@ impl Ear {
         }
     }
 
+    /// From now on what other routers say of streams is asked for.
+    pub fn follow_streams(&self) {
+        self.gateway.router().follow_streams();
+    }
+
     /// What other routers have said of streams.
     pub fn take_streams(&self) -> Vec<(Arc<Worker>, StreamNews)> {
         self.gateway.router().take_streams()

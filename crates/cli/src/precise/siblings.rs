@@ -37,6 +37,7 @@ impl Siblings {
         let mut ticks = interval(REACH_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let siblings = Arc::new(self);
+        siblings.ear.follow_streams();
         loop {
             tokio::select! {
                 () = said.notified() => {}

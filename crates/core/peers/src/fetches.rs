@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use warmroute_types::{Micros, RouterId};
 
 use crate::Report;
+use crate::parts::{Part, Parts};
 
 /// Workers that are asked about at a time.
 const OPEN_MAX: usize = 8;
@@ -46,14 +47,13 @@ struct Fetch {
     tries: u32,
     /// Whom it was asked of last.
     asked: Option<RouterId>,
-    parts: BTreeMap<u32, Vec<u8>>,
-    bytes: usize,
+    parts: Parts,
 }
 
 impl Fetches {
     /// Wants something, in place of what was wanted of that worker before.
     pub fn want(&mut self, wanted: Wanted, of: Option<RouterId>, due: Micros) {
-        let fetch = Fetch { wanted, of, due, tries: 0, asked: None, parts: BTreeMap::new(), bytes: 0 };
+        let fetch = Fetch { wanted, of, due, tries: 0, asked: None, parts: Parts::default() };
         self.open.insert(wanted.worker, fetch);
     }
 
@@ -91,26 +91,17 @@ impl Fetches {
         &mut self,
         from: RouterId,
         worker: u64,
-        part: (u32, u32),
+        part: Part,
         bytes: Vec<u8>,
         now: Micros,
     ) -> Option<Vec<Report>> {
         let fetch = self.open.get_mut(&worker).filter(|fetch| fetch.asked == Some(from))?;
-        let (part, parts) = part;
-        if part >= parts || fetch.bytes + bytes.len() > ANSWER_MAX {
-            return None;
-        }
-        fetch.bytes += bytes.len();
-        fetch.parts.insert(part, bytes);
         fetch.due = now + PATIENCE;
-        if fetch.parts.len() < parts as usize {
-            return None;
-        }
-        let bytes: Vec<u8> = std::mem::take(&mut fetch.parts).into_values().flatten().collect();
+        let bytes = fetch.parts.take(part, bytes, ANSWER_MAX)?;
         let reports = Report::read_all(&bytes).unwrap_or_default();
         if reports.is_empty() && fetch.tries < TRIES {
             // Another may have it.
-            (fetch.due, fetch.of, fetch.bytes) = (now, None, 0);
+            (fetch.due, fetch.of) = (now, None);
             return None;
         }
         self.call_off(worker);
@@ -129,9 +120,12 @@ impl Fetch {
         let turn = (self.wanted.worker as usize).wrapping_add(self.tries as usize) % others.len();
         let next = others.iter().cycle().skip(turn).take(2).find(|other| Some(**other) != self.asked);
         let of = known.or(next.copied()).unwrap_or(others[turn]);
+        if self.asked != Some(of) {
+            // Each counts its answers itself.
+            self.parts = Parts::default();
+        }
         (self.asked, self.due) = (Some(of), now + PATIENCE);
         self.tries += 1;
-        (self.parts, self.bytes) = (BTreeMap::new(), 0);
         of
     }
 }
@@ -142,6 +136,10 @@ mod tests {
     use crate::ReportKind;
 
     const WANTED: Wanted = Wanted { worker: 5, source: 1, from_seq: 3 };
+
+    fn part(at: u32, of: u32) -> Part {
+        Part { answer: 1, at, of }
+    }
 
     fn routers(count: u64) -> Vec<RouterId> {
         (1..=count).map(RouterId).collect()
@@ -169,12 +167,12 @@ mod tests {
         let mut fetches = Fetches::default();
         fetches.want(WANTED, Some(RouterId(1)), Micros(0));
         assert_eq!(fetches.ask(&routers(2), Micros(1)), [(RouterId(1), WANTED)]);
-        assert_eq!(fetches.take(RouterId(1), 5, (0, 1), Vec::new(), Micros(2)), None);
+        assert_eq!(fetches.take(RouterId(1), 5, part(0, 1), Vec::new(), Micros(2)), None);
         assert_eq!(fetches.ask(&routers(2), Micros(3)), [(RouterId(2), WANTED)]);
         let (head, tail) = bytes.split_at(40);
-        assert_eq!(fetches.take(RouterId(2), 5, (1, 2), tail.to_vec(), Micros(4)), None);
-        assert_eq!(fetches.take(RouterId(1), 5, (0, 2), head.to_vec(), Micros(4)), None, "of another");
-        assert_eq!(fetches.take(RouterId(2), 5, (0, 2), head.to_vec(), Micros(4)), Some(vec![report]));
+        assert_eq!(fetches.take(RouterId(2), 5, part(1, 2), tail.to_vec(), Micros(4)), None);
+        assert_eq!(fetches.take(RouterId(1), 5, part(0, 2), head.to_vec(), Micros(4)), None, "of another");
+        assert_eq!(fetches.take(RouterId(2), 5, part(0, 2), head.to_vec(), Micros(4)), Some(vec![report]));
         assert!(fetches.open.is_empty());
     }
 

@@ -21,11 +21,11 @@ pub struct Ledger {
 /// How a router finds a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Advice {
-    /// Counts this router's findings about this worker: the later one is true.
+    /// Counts this router's findings: of two about a worker the later one is true.
     pub version: u64,
     /// What it found.
     pub health: Health,
-    /// How often it found the worker's cache empty.
+    /// Greater whenever it found the worker's cache empty again.
     pub emptied: u32,
 }
 
@@ -50,6 +50,15 @@ impl Ledger {
         for (worker, advice) in other.advice {
             let known = self.advice.entry(worker).or_default();
             *known = advice.max(*known);
+        }
+    }
+
+    /// Forgets the oldest findings until there is room.
+    pub(crate) fn forget_oldest(advice: &mut BTreeMap<u64, Advice>, advice_max: usize) {
+        while advice.len() > advice_max
+            && let Some((&oldest, _)) = advice.iter().min_by_key(|(_, advice)| advice.version)
+        {
+            advice.remove(&oldest);
         }
     }
 

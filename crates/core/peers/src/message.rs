@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use warmroute_types::{Delivery, RouterId};
 
 use crate::codec::{BadMessage, Reader, Writer};
-use crate::{Advice, Booked, Health, Ledger, Over, Prompt, Reach, Report, Trip, Wanted};
+use crate::{Advice, Booked, Health, Ledger, Over, Part, Prompt, Reach, Report, Trip, Wanted};
 
 /// The language spoken here.
 const VERSION: u8 = 1;
@@ -75,10 +75,8 @@ pub enum Message {
     View {
         /// Who tells.
         from: RouterId,
-        /// Which part, from 0 on.
-        part: u32,
-        /// Of how many.
-        parts: u32,
+        /// Which part.
+        part: Part,
         /// It means nothing here.
         bytes: Vec<u8>,
     },
@@ -109,10 +107,8 @@ pub enum Message {
         from: RouterId,
         /// Whose stream.
         worker: u64,
-        /// Which part, from 0 on.
-        part: u32,
-        /// Of how many.
-        parts: u32,
+        /// Which part.
+        part: Part,
         /// Of reports, one after another.
         bytes: Vec<u8>,
     },
@@ -168,10 +164,9 @@ impl Message {
                 }
             }
             Message::AskView { from } => begin(&mut writer, ASK_VIEW, *from),
-            Message::View { from, part, parts, bytes } => {
+            Message::View { from, part, bytes } => {
                 begin(&mut writer, VIEW, *from);
-                writer.number((*part).into());
-                writer.number((*parts).into());
+                part.write(&mut writer);
                 writer.bytes.extend_from_slice(bytes);
             }
             Message::Relay { from, reports } => {
@@ -190,11 +185,10 @@ impl Message {
                 writer.hash(wanted.source);
                 writer.number(wanted.from_seq);
             }
-            Message::Replay { from, worker, part, parts, bytes } => {
+            Message::Replay { from, worker, part, bytes } => {
                 begin(&mut writer, REPLAY, *from);
                 writer.hash(*worker);
-                writer.number((*part).into());
-                writer.number((*parts).into());
+                part.write(&mut writer);
                 writer.bytes.extend_from_slice(bytes);
             }
         }
@@ -218,12 +212,7 @@ impl Message {
             }
             ASK => Message::Ask { from, missing: read_holes(&mut reader)? },
             ASK_VIEW => Message::AskView { from },
-            VIEW => Message::View {
-                from,
-                part: reader.small()?,
-                parts: reader.small()?,
-                bytes: reader.rest().to_vec(),
-            },
+            VIEW => Message::View { from, part: Part::read(&mut reader)?, bytes: reader.rest().to_vec() },
             RELAY => Message::Relay { from, reports: read_many(&mut reader, Report::read)? },
             REACH => Message::Reach { from, reaches: read_many(&mut reader, Reach::read)? },
             ASK_REPLAY => {
@@ -233,8 +222,7 @@ impl Message {
             REPLAY => Message::Replay {
                 from,
                 worker: reader.hash()?,
-                part: reader.small()?,
-                parts: reader.small()?,
+                part: Part::read(&mut reader)?,
                 bytes: reader.rest().to_vec(),
             },
             _ => return Ok(None),
@@ -439,6 +427,12 @@ mod tests {
             .prop_map(|(worker, source, next, at_unix_ms)| Reach { worker, source, next, at_unix_ms })
     }
 
+    fn part() -> impl Strategy<Value = Part> {
+        (any::<u64>(), 0..=u32::MAX - 1)
+            .prop_flat_map(|(answer, at)| (Just(answer), Just(at), at + 1..=u32::MAX))
+            .prop_map(|(answer, at, of)| Part { answer, at, of })
+    }
+
     fn message() -> impl Strategy<Value = Message> {
         let hole = (any::<u32>(), any::<u32>())
             .prop_map(|(start, more)| u64::from(start)..=u64::from(start) + u64::from(more));
@@ -466,16 +460,10 @@ mod tests {
                     Message::AskReplay { from, wanted: Wanted { worker, source, from_seq } }
                 }
             ),
-            (from.clone(), any::<u64>(), any::<u32>(), proptest::collection::vec(any::<u8>(), 0..40))
-                .prop_map(|(from, worker, part, bytes)| Message::Replay {
-                    from,
-                    worker,
-                    part,
-                    parts: part,
-                    bytes
-                }),
-            (from, any::<u32>(), any::<u32>(), proptest::collection::vec(any::<u8>(), 0..40))
-                .prop_map(|(from, part, parts, bytes)| Message::View { from, part, parts, bytes }),
+            (from.clone(), any::<u64>(), part(), proptest::collection::vec(any::<u8>(), 0..40))
+                .prop_map(|(from, worker, part, bytes)| Message::Replay { from, worker, part, bytes }),
+            (from, part(), proptest::collection::vec(any::<u8>(), 0..40))
+                .prop_map(|(from, part, bytes)| Message::View { from, part, bytes }),
         ]
     }
 

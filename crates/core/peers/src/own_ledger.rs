@@ -13,6 +13,9 @@ const PROMPTS_MAX: usize = 4 << 20;
 /// About so many bytes make a message; the last trip may exceed it by its prompt.
 const MESSAGE_BYTES: usize = 256 << 10;
 
+/// Workers of which something was found; beyond, the oldest finding is forgotten.
+const ADVICE_MAX: usize = 4_096;
+
 /// Bytes of a trip without its prompt, at most.
 const TRIP_BYTES: usize = 48;
 
@@ -24,6 +27,9 @@ pub struct OwnLedger {
     open: BTreeMap<u64, Trip>,
     /// How this router finds workers.
     advice: BTreeMap<u64, Advice>,
+    /// Findings so far, of all workers: one that is forgotten and comes back is told under a number that nobody has heard.
+    findings: u64,
+    emptied: u32,
     /// What has not been told.
     news: Ledger,
     prompt_bytes: usize,
@@ -37,6 +43,8 @@ impl Default for OwnLedger {
             next: 1,
             open: BTreeMap::new(),
             advice: BTreeMap::new(),
+            findings: 0,
+            emptied: 0,
             news: Ledger::default(),
             prompt_bytes: 0,
             dropped: 0,
@@ -84,14 +92,26 @@ impl OwnLedger {
 
     /// This router has found a worker's cache empty.
     pub fn emptied(&mut self, worker: u64) {
-        self.advise(worker, |advice| advice.emptied += 1);
+        self.emptied = self.emptied.saturating_add(1);
+        let emptied = self.emptied;
+        self.advise(worker, |advice| advice.emptied = emptied);
+    }
+
+    /// Takes back what was found of workers that have left: nobody will find them well again.
+    pub fn take_back(&mut self, is_member: impl Fn(u64) -> bool) {
+        let is_failing = |(_, advice): &(&u64, &Advice)| advice.health == Health::Failing;
+        let failing = self.advice.iter().filter(is_failing).map(|(&worker, _)| worker);
+        let left: Vec<u64> = failing.filter(|&worker| !is_member(worker)).collect();
+        left.into_iter().for_each(|worker| self.found(worker, Health::Well));
     }
 
     fn advise(&mut self, worker: u64, change: impl FnOnce(&mut Advice)) {
+        self.findings += 1;
         let advice = self.advice.entry(worker).or_default();
-        advice.version += 1;
+        advice.version = self.findings;
         change(advice);
         self.news.advice.insert(worker, *advice);
+        Ledger::forget_oldest(&mut self.advice, ADVICE_MAX);
     }
 
     fn tell(&mut self, number: u64, trip: Trip) {
@@ -235,5 +255,22 @@ mod tests {
         own.emptied(1);
         let advice = own.take().unwrap().advice[&1];
         assert_eq!(advice, Advice { version: 2, health: Health::Failing, emptied: 1 });
+    }
+
+    #[test]
+    fn what_was_found_of_a_worker_that_leaves_is_taken_back_and_found_anew_when_it_returns() {
+        let mut own = OwnLedger::default();
+        own.found(1, Health::Failing);
+        own.found(2, Health::Failing);
+        let first = own.take().unwrap().advice[&1];
+        own.take_back(|worker| worker == 2);
+        own.take_back(|worker| worker == 2);
+        let news = own.take().unwrap().advice;
+        assert_eq!((news.len(), news[&1].health), (1, Health::Well), "once, and of nobody who is there");
+        assert!(news[&1].version > first.version);
+        (10..10 + ADVICE_MAX as u64).for_each(|worker| own.found(worker, Health::Failing));
+        assert_eq!(own.advice.len(), ADVICE_MAX);
+        own.found(1, Health::Failing);
+        assert!(own.take().unwrap().advice[&1].version > news[&1].version, "though it was forgotten");
     }
 }

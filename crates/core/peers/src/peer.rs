@@ -1,6 +1,6 @@
 //! Another router, as far as it has been heard.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute_types::{Micros, RouterId};
 
@@ -10,7 +10,7 @@ use crate::{Advice, Effect, Health, Ledger, Over, Trip};
 /// Trips of one peer that are remembered; beyond, the oldest are taken for over.
 const TRIPS_MAX: usize = 1 << 16;
 
-/// Workers of one peer of which its advice is remembered.
+/// Workers of one peer of which its advice is remembered; beyond, the oldest is forgotten.
 const ADVICE_MAX: usize = 4_096;
 
 /// What is known of a peer's trip here. Its booking is passed on at once, so only its number stays.
@@ -166,9 +166,6 @@ impl Peer {
     }
 
     fn heed(&mut self, worker: u64, advice: Advice, effects: &mut Vec<Effect>) {
-        if self.advice.len() >= ADVICE_MAX && !self.advice.contains_key(&worker) {
-            return;
-        }
         let known = self.advice.entry(worker).or_default();
         if advice.version <= known.version {
             return;
@@ -177,14 +174,15 @@ impl Peer {
             effects.push(Effect::Emptied { worker });
         }
         *known = advice;
+        Ledger::forget_oldest(&mut self.advice, ADVICE_MAX);
     }
 
-    /// Workers that it finds failing. One that finds most of those it knows failing is cut off itself, and is not listened to.
-    pub fn failing(&self, workers: usize) -> impl Iterator<Item = u64> + '_ {
-        let failing = |advice: &Advice| advice.health == Health::Failing;
-        let count = self.advice.values().copied().filter(failing).count();
-        let is_heeded = 2 * count <= workers;
-        self.advice.iter().filter(move |(_, advice)| is_heeded && failing(advice)).map(|(&worker, _)| worker)
+    /// Members of the fleet that it finds failing. One that finds most of them failing is cut off itself, and is not listened to.
+    pub fn failing<'a>(&'a self, members: &'a BTreeSet<u64>) -> impl Iterator<Item = u64> + 'a {
+        let is_failing =
+            |(worker, advice): &(&u64, &Advice)| advice.health == Health::Failing && members.contains(worker);
+        let is_heeded = 2 * self.advice.iter().filter(is_failing).count() <= members.len();
+        self.advice.iter().filter(move |one| is_heeded && is_failing(one)).map(|(&worker, _)| worker)
     }
 
     pub fn view(&self, now: Micros) -> PeerView {
@@ -355,9 +353,23 @@ mod tests {
             advice: workers.map(|worker| (worker, failing(1))).collect(),
             ..Ledger::default()
         };
+        let members: BTreeSet<u64> = (0..8).collect();
         merge(&mut peer, advice(0..2));
-        assert_eq!(peer.failing(8).count(), 2);
+        assert_eq!(peer.failing(&members).count(), 2);
+        merge(&mut peer, advice(100..200));
+        assert_eq!(peer.failing(&members).count(), 2, "workers that are not here do not count");
         merge(&mut peer, advice(0..6));
-        assert_eq!(peer.failing(8).count(), 0);
+        assert_eq!(peer.failing(&members).count(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_has_met_many_workers_is_still_heeded() {
+        let mut peer = Peer::new(RouterId(9), Micros::ZERO);
+        let count = ADVICE_MAX as u64 + 9;
+        let found = |worker| Advice { version: worker, health: Health::Failing, emptied: 0 };
+        let advice = (1..=count).map(|worker| (worker, found(worker))).collect();
+        merge(&mut peer, Ledger { advice, ..Ledger::default() });
+        assert_eq!(peer.advice.len(), ADVICE_MAX);
+        assert_eq!(peer.failing(&(count..count + 4).collect()).count(), 1, "the last one was heard");
     }
 }

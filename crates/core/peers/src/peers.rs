@@ -4,7 +4,7 @@
 //! the teller has no longer it makes good by telling all that is open. Who is not heard for a while is taken for dead, and its
 //! requests with it; should it speak again, it is asked for everything like a newcomer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -144,8 +144,8 @@ impl Peers {
         letters.extend(self.ask(now));
         letters.extend(self.ask_replays(now));
         letters.extend(self.going.some());
-        let here = |router: RouterId| self.peers.contains_key(&router);
-        if let Some(router) = self.coming.whom_to_ask(here, now) {
+        let is_here = |router: RouterId| self.peers.contains_key(&router);
+        if let Some(router) = self.coming.whom_to_ask(is_here, now) {
             let bytes = Message::AskView { from: self.me }.encode().into();
             letters.push(Letter { to: To::One(router), bytes });
         }
@@ -292,8 +292,8 @@ impl Peers {
                     effects.push(Effect::ViewAsked { router: from });
                 }
             }
-            Message::View { part, parts, bytes, .. } => {
-                let whole = self.coming.take(from, part, parts, bytes);
+            Message::View { part, bytes, .. } => {
+                let whole = self.coming.take(from, part, bytes, now);
                 effects.extend(whole.map(|bytes| Effect::View { bytes }));
             }
             Message::Relay { reports, .. } => {
@@ -306,8 +306,8 @@ impl Peers {
             Message::AskReplay { wanted, .. } => {
                 effects.push(Effect::ReplayAsked { router: from, wanted });
             }
-            Message::Replay { worker, part, parts, bytes, .. } => {
-                let whole = self.relay.fetches.take(from, worker, (part, parts), bytes, now);
+            Message::Replay { worker, part, bytes, .. } => {
+                let whole = self.relay.fetches.take(from, worker, part, bytes, now);
                 effects.extend(whole.map(|reports| Effect::Replayed { worker, reports }));
             }
         }
@@ -357,9 +357,9 @@ impl Peers {
         }
     }
 
-    /// Workers that peers find failing, of so many in all.
-    pub fn failing(&self, workers: usize) -> impl Iterator<Item = u64> + '_ {
-        self.peers.values().flat_map(move |peer| peer.failing(workers))
+    /// Members of the fleet that peers find failing.
+    pub fn failing<'a>(&'a self, members: &'a BTreeSet<u64>) -> impl Iterator<Item = u64> + 'a {
+        self.peers.values().flat_map(move |peer| peer.failing(members))
     }
 
     /// Who is there.

@@ -266,7 +266,9 @@ impl Net {
                 for (&trip, ended) in &teller.ended {
                     let heard = node.heard.get(&(RouterId(other), trip));
                     if heard != Some(ended) {
-                        return Some(format!("{id} heard {heard:?} of {other}'s {trip}, which was {ended:?}"));
+                        return Some(format!(
+                            "{id} heard {heard:?} of {other}'s {trip}, which was {ended:?}"
+                        ));
                     }
                 }
             }

@@ -39,6 +39,7 @@ mod router;
 mod scratch;
 mod sharing;
 mod speculation;
+mod streams;
 mod token_rate;
 mod trust;
 mod unproven;

@@ -4,7 +4,7 @@
 //! so every policy sees the sum and every prompt finds what anybody's requests have left behind; nothing else has to know that
 //! there are several routers. A request here waits for nobody there: it leaves a note, and the driver does the rest.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -18,9 +18,7 @@ use crate::PromptChunks;
 use crate::pool::{PRESUMED_CHUNKS_MAX, Placed};
 use crate::presumed::Presumed;
 use crate::scratch::Scratch;
-
-/// News of streams that wait for whoever drives their feeds.
-const STREAMS_MAX: usize = 1 << 14;
+use crate::streams::Streams;
 
 /// A router's part in the conversation.
 pub(crate) struct Sharing {
@@ -42,16 +40,17 @@ pub(crate) struct Heard {
     /// When the workers' health was last looked at.
     pub examined: Option<Micros>,
     /// What concerns engines' streams: for whoever drives their feeds.
-    pub streams: VecDeque<Effect>,
+    pub streams: Streams,
 }
 
 impl Heard {
-    /// Leaves news of a stream for whoever drives its feed. Where nobody comes for it, the oldest goes.
+    /// Leaves news of a stream for whoever drives its feed. Where nobody does, who asks is not kept waiting.
     pub fn leave(&mut self, news: Effect) {
-        if self.streams.len() >= STREAMS_MAX {
-            self.streams.pop_front();
+        match news {
+            news if self.streams.is_followed => self.streams.push(news),
+            Effect::ReplayAsked { router, wanted } => self.peers.tell_replay(router, wanted.worker, &[]),
+            _ => {}
         }
-        self.streams.push_back(news);
     }
 }
 
@@ -87,6 +86,8 @@ pub struct SharingView {
     pub lost_peers: u64,
     /// Engines' events that were passed on.
     pub relayed: Relayed,
+    /// What others passed on and nobody here took in time.
+    pub overrun: u64,
 }
 
 impl Sharing {
@@ -97,7 +98,7 @@ impl Sharing {
                 peers,
                 trips: BTreeMap::new(),
                 examined: None,
-                streams: VecDeque::new(),
+                streams: Streams::default(),
             }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
@@ -146,10 +147,11 @@ impl Sharing {
         self.own.lock().emptied(worker.identity);
     }
 
-    /// What was found of the workers' health, for the others to hear of.
-    pub fn examine(&self, workers: impl Iterator<Item = (u64, Health)>) {
+    /// What was found of the health of all members, for the others to hear of.
+    pub fn examine(&self, members: &BTreeMap<u64, Health>) {
         let mut own = self.own.lock();
-        workers.for_each(|(worker, health)| own.found(worker, health));
+        members.iter().for_each(|(&worker, &health)| own.found(worker, health));
+        own.take_back(|worker| members.contains_key(&worker));
     }
 
     pub fn worker(&self, identity: u64) -> Option<Arc<Worker>> {
@@ -190,6 +192,7 @@ impl Sharing {
             asked: heard.peers.asked,
             lost_peers: heard.peers.lost_peers,
             relayed: heard.peers.relayed(),
+            overrun: heard.streams.dropped,
         })
     }
 }

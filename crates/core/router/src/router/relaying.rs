@@ -105,11 +105,18 @@ impl<P: Policy> Router<P> {
         }
     }
 
+    /// From now on somebody comes for what others say of streams.
+    pub fn follow_streams(&self) {
+        if let Some(sharing) = self.sharing.get() {
+            sharing.heard().streams.is_followed = true;
+        }
+    }
+
     /// What others have said of streams since the last time, for whoever drives their feeds. That of workers who are not here means
     /// nothing.
     pub fn take_streams(&self) -> Vec<(Arc<Worker>, StreamNews)> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
-        let news = std::mem::take(&mut sharing.heard().streams);
+        let news = sharing.heard().streams.take();
         let of = |news: Effect| {
             let (worker, news) = stream_news(news)?;
             Some((sharing.worker(worker)?, news))

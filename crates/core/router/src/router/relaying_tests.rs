@@ -180,6 +180,7 @@ impl Node {
         router.apply(probed).unwrap();
         router.apply(Change::Aligned { worker: Arc::clone(&worker), matching }).unwrap();
         router.share(RouterId(id), PeersConfig::default());
+        router.follow_streams();
         Node { router, worker, stream: Stream::new(FeedConfig::default()), teller: None }
     }
 
@@ -600,4 +601,23 @@ fn what_is_lost_on_the_way_is_asked_for_and_not_all_of_it() {
     let given: u64 = net.nodes.values().map(|node| node.router.sharing(net.now).unwrap().relayed.given).sum();
     assert!(given >= 2 && net.engine.snapshots == 0, "{given}");
     assert!(net.nodes[&3].stream.feed.counters().floor_seq == Some(0));
+}
+
+#[test]
+fn a_router_that_follows_no_events_keeps_none_and_lets_nobody_wait() {
+    let teller = Node::new(1);
+    let deaf = Router::new(Standard::StickyLeastLoaded(StickyLeastLoaded::default()), Config::default());
+    deaf.share(RouterId(2), PeersConfig::default());
+    let now = |ms: u64| Micros::from_millis(1_000 + ms);
+    let numbered = Numbered { source: 1, seq: 0, arrival: Arrival::Begins };
+    teller.router.relay(&teller.worker, numbered, [7].into());
+    deaf.speak(now(0)).iter().for_each(|one| _ = teller.router.hear(&one.bytes, now(1)).unwrap());
+    assert!(teller.router.want(&teller.worker, (1, 0), None, now(2)));
+    let told = [now(2), now(200)].map(|at| teller.router.speak(at)).concat();
+    told.iter().for_each(|one| _ = deaf.hear(&one.bytes, now(201)).unwrap());
+    assert!(deaf.take_streams().is_empty() && deaf.sharing(now(202)).unwrap().relayed.heard == 1);
+    let nothing = deaf.speak(now(202));
+    let is_answer = |one: &&Letter| one.to == To::One(RouterId(1));
+    assert_eq!(nothing.iter().filter(is_answer).count(), 1, "it says at once that it has nothing");
+    assert_eq!(deaf.sharing(now(203)).unwrap().relayed.given, 0);
 }

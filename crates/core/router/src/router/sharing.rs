@@ -92,8 +92,9 @@ impl<P: Policy> Router<P> {
             WorkerState::Unhealthy | WorkerState::Recovering => Health::Failing,
             WorkerState::Starting | WorkerState::Ready | WorkerState::Draining => Health::Well,
         };
-        sharing.examine(members.iter().map(|view| (view.worker.identity, found(view.desk.state))));
-        for identity in heard.peers.failing(members.len()) {
+        let found = members.iter().map(|view| (view.worker.identity, found(view.desk.state))).collect();
+        sharing.examine(&found);
+        for identity in heard.peers.failing(&found.into_keys().collect()) {
             let worker = sharing.worker(identity);
             let serves = |age: Micros| age <= OWN_EVIDENCE;
             let doubted = worker.filter(|worker| !sharing.answered_for(worker.id, now).is_some_and(serves));

@@ -184,6 +184,23 @@ fn the_bookings_of_a_router_that_died_expire() {
 }
 
 #[test]
+fn a_worker_that_leaves_while_it_fails_is_found_failing_no_more() {
+    let routers = routers(2, 4);
+    let failing = routers[0].workers()[0].worker.clone();
+    for n in 0..10 {
+        let (worker, result) = (Arc::clone(&failing), ProbeResult::Failed);
+        routers[0].apply(Change::Probed { worker, result, at: Micros(SECOND + n) }).unwrap();
+    }
+    let found_failing = |at| {
+        talk(&routers, at);
+        routers[1].sharing(Micros(at)).unwrap().peers[0].failing
+    };
+    assert_eq!(found_failing(SECOND), 1);
+    routers[0].apply(Change::Leave { address: failing.address.clone() }).unwrap();
+    assert_eq!(found_failing(SECOND + 300_000), 0);
+}
+
+#[test]
 fn a_worker_that_fails_elsewhere_is_passed_over_unless_it_serves_here() {
     let routers = routers(2, 4);
     let failing = routers[0].workers()[0].worker.clone();

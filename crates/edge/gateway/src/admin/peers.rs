@@ -21,18 +21,19 @@ pub fn list(gateway: &Gateway) -> Value {
         "bad_messages": sharing.bad_messages,
         "asked_again": sharing.asked,
         "lost_peers": sharing.lost_peers,
-        "relayed": relayed(sharing.relayed),
+        "relayed": relayed(sharing.relayed, sharing.overrun),
         "transport": transport(&carried),
     })
 }
 
 /// Engines' events that only one router hears.
-fn relayed(counted: Relayed) -> Value {
+fn relayed(counted: Relayed, overrun: u64) -> Value {
     json!({
         "streams": counted.streams,
         "told": counted.told,
         "heard": counted.heard,
         "dropped": counted.dropped,
+        "overrun": overrun,
         "asked": counted.asked,
         "unanswered": counted.unanswered,
         "given": counted.given,

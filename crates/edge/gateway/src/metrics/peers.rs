@@ -46,7 +46,7 @@ const READINGS: [Reading; 5] = [
 /// One count of the conversation.
 type Count = (&'static str, &'static str, fn(&SharingView, &Carried) -> u64);
 
-const COUNTS: [Count; 12] = [
+const COUNTS: [Count; 13] = [
     ("sharing_lost_peers", "Routers that fell silent and were given up", |sharing, _| sharing.lost_peers),
     ("sharing_asked_again", "Holes in the news of others that were asked for", |sharing, _| sharing.asked),
     (
@@ -64,6 +64,11 @@ const COUNTS: [Count; 12] = [
     ("relayed_dropped", "Batches that were too large or too many to be passed on", |sharing, _| {
         sharing.relayed.dropped
     }),
+    (
+        "relayed_overrun",
+        "News of streams that others passed on and that were dropped because nobody took them in time",
+        |sharing, _| sharing.overrun,
+    ),
     ("relayed_asked", "Times that another router was asked for a stream", |sharing, _| sharing.relayed.asked),
     ("relayed_unanswered", "Times that no other router had it", |sharing, _| sharing.relayed.unanswered),
     ("relayed_given", "Times that another router was told a stream", |sharing, _| sharing.relayed.given),

@@ -1,0 +1,92 @@
+//! What other routers have said of engines' streams, until whoever drives their feeds comes for it.
+//!
+//! Where nobody does (no events are followed here) nothing is kept, and who asks is told at once to ask another. Where somebody is too
+//! slow, the oldest goes and is counted: what was told is asked for again, and an answer that went is none.
+
+use std::collections::VecDeque;
+
+use warmroute_peers::{Effect, Report};
+
+/// News that wait, at most,
+const NEWS_MAX: usize = 1 << 14;
+
+/// and their bytes. One answer may be larger than that, alone.
+const BYTES_MAX: usize = 32 << 20;
+
+/// Bytes of news beside what is reported, about.
+const NEWS_BYTES: usize = 64;
+
+/// News of streams.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// Whether somebody comes for them.
+    pub is_followed: bool,
+    news: VecDeque<Effect>,
+    bytes: usize,
+    /// News that nobody came for in time.
+    pub dropped: u64,
+}
+
+impl Streams {
+    pub fn push(&mut self, news: Effect) {
+        self.bytes += weight(&news);
+        self.news.push_back(news);
+        while (self.bytes > BYTES_MAX || self.news.len() > NEWS_MAX) && self.news.len() > 1 {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some(oldest) = self.news.pop_front() else { return };
+        self.bytes -= weight(&oldest);
+        self.dropped += 1;
+        if let Effect::Replayed { worker, reports } = oldest
+            && !reports.is_empty()
+        {
+            // Its feed waits for an answer, whatever it is.
+            self.push(Effect::Replayed { worker, reports: Vec::new() });
+        }
+    }
+
+    pub fn take(&mut self) -> VecDeque<Effect> {
+        self.bytes = 0;
+        std::mem::take(&mut self.news)
+    }
+}
+
+fn weight(news: &Effect) -> usize {
+    let bytes = |report: &Report| report.bytes.len() + NEWS_BYTES;
+    NEWS_BYTES
+        + match news {
+            Effect::Reported { report, .. } => bytes(report),
+            Effect::Replayed { reports, .. } => reports.iter().map(bytes).sum(),
+            _ => 0,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmroute_peers::ReportKind;
+    use warmroute_types::RouterId;
+
+    fn report(seq: u64, bytes: usize) -> Report {
+        Report { worker: 1, source: 2, seq, kind: ReportKind::Next, bytes: vec![0; bytes].into() }
+    }
+
+    #[test]
+    fn too_much_drops_the_oldest_and_counts_it_and_no_answer_is_left_out() {
+        let mut streams = Streams::default();
+        streams.push(Effect::Replayed { worker: 1, reports: vec![report(0, BYTES_MAX / 2)] });
+        let reported = |seq| Effect::Reported { router: RouterId(3), report: report(seq, BYTES_MAX / 8) };
+        (1..=6).for_each(|seq| streams.push(reported(seq)));
+        assert!(streams.bytes <= BYTES_MAX);
+        assert_eq!(streams.dropped, 1);
+        let news = streams.take();
+        assert_eq!(news.len(), 7);
+        assert!(news.contains(&Effect::Replayed { worker: 1, reports: Vec::new() }));
+        assert_eq!((streams.bytes, streams.take().len()), (0, 0));
+        streams.push(Effect::Replayed { worker: 1, reports: vec![report(0, 2 * BYTES_MAX)] });
+        assert_eq!(streams.take().len(), 1, "one alone is taken, however large");
+    }
+}

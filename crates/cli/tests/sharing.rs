@@ -7,7 +7,7 @@ mod world;
 use serde_json::{Value, json};
 use world::client::{Call, chat, chat_stream, get, post};
 use world::eventually;
-use world::process::{Gateway, Process, engine};
+use world::process::{Gateway, Process, engine, run};
 use world::scrap::Scrap;
 
 /// Three routers of one mesh, each of which was told of the first one only.
@@ -158,4 +158,26 @@ fn routers_with_another_secret_are_strangers() {
     assert_eq!(peers(&stranger)["peers"], json!([]));
     let trouble = peers(&stranger)["transport"]["last_trouble"]["text"].to_string();
     assert!(trouble.contains("secret"), "{trouble}");
+}
+
+#[test]
+fn transports_that_make_no_sense_are_refused_in_words() {
+    let scrap = Scrap::new("nonsense");
+    let (secret, config) = (scrap.file("secret"), scrap.file("empty.toml"));
+    std::fs::write(&config, "").unwrap();
+    std::fs::write(&secret, "a secret that only these routers know").unwrap();
+    for (share, why) in [
+        (&["redis://127.0.0.1:1?password=hunter2"][..], "share-redis-password-file"),
+        (&["redis://127.0.0.1:1/3"], "no database"),
+        (&["redis://me:hunter2@127.0.0.1:1"], "share-redis-password-file"),
+        (&["mesh", "redis://127.0.0.1:1"], "not both"),
+    ] {
+        let flags = ["check", &config, "--worker-urls", "http://127.0.0.1:1", "--share-secret-file", &secret];
+        let output = run(&[&flags[..], &["--share"], share].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && told.contains(why) && !told.contains("hunter2"),
+            "{share:?}: {told}"
+        );
+    }
 }

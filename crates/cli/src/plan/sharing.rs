@@ -112,6 +112,7 @@ fn mesh(options: &Sharing, secret: Secret) -> anyhow::Result<MeshConfig> {
 }
 
 fn redis(options: &Sharing, urls: &[&str], secret: Secret) -> anyhow::Result<RedisConfig> {
+    anyhow::ensure!(!urls.contains(&"mesh"), "share: mesh or the URLs of Redis servers, not both");
     for url in urls {
         let is_redis = url.starts_with("redis://") || url.starts_with("rediss://");
         anyhow::ensure!(
@@ -119,11 +120,18 @@ fn redis(options: &Sharing, urls: &[&str], secret: Secret) -> anyhow::Result<Red
             "share: `{}` is neither mesh nor redis://HOST:PORT nor rediss://HOST:PORT",
             masked(url)
         );
-        let login = url.split("//").nth(1).and_then(|rest| rest.split_once('@'));
+        let rest = url.split("//").nth(1).unwrap_or_default();
+        let login = rest.split_once('@');
         let shows_password = login.is_some_and(|(login, _)| login.contains(':'));
         anyhow::ensure!(
             !shows_password,
             "share: a password in a URL is seen by whoever sees the process; put it into share-redis-password-file"
+        );
+        let is_bare = !rest.contains('?') && rest.split_once('/').is_none_or(|(_, path)| path.is_empty());
+        anyhow::ensure!(
+            is_bare,
+            "share: a Redis URL ends with its port: there is no database to choose, for nothing is stored, and \
+             a password belongs into share-redis-password-file"
         );
     }
     let password = options.share_redis_password_file.as_deref().map(read).transpose();

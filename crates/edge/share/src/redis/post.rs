@@ -227,6 +227,14 @@ impl Post {
                     "router {router} speaks version {theirs}, this router {ours}: upgrade one of them"
                 ));
             }
+            Step::OtherSecret => {
+                status.count(|counts| &counts.refused, 1);
+                status.troubled(
+                    "somebody on this server announces itself whom this router cannot read: a router with another \
+                     secret, or of another fleet, which needs another share-redis-prefix"
+                        .to_owned(),
+                );
+            }
             Step::Unproven => status.count(|counts| &counts.dropped_in, 1),
             Step::Refused => status.count(|counts| &counts.refused, 1),
         }

@@ -32,6 +32,8 @@ pub(crate) enum Step {
     Stranger(RouterId, Versions),
     /// A message of one that has not answered yet.
     Unproven,
+    /// Somebody says to be there whom we cannot read.
+    OtherSecret,
     /// Not of ours, or not new.
     Refused,
 }
@@ -118,7 +120,7 @@ impl Roster {
         let Some(body) = head.open(&asked.opener, sealed) else {
             // Somebody may write nonsense under the name of one who was asked: the question stands.
             self.remember(key, asked);
-            return vec![Step::Refused];
+            return vec![if head.kind == Kind::Here { Step::OtherSecret } else { Step::Refused }];
         };
         if head.kind == Kind::Message {
             let mut steps = vec![Step::Unproven];
@@ -287,7 +289,7 @@ mod tests {
             Pen::new(RouterId(2), b"guess", "p", [2; 16]).write(Kind::Message, 1, None, &[b"forged"]);
         assert_eq!(roster.read(&forged, now, [0; 16]), [Step::Refused]);
         let unknown = Pen::new(RouterId(7), b"guess", "p", [2; 16]).write(Kind::Here, 1, None, &[&OURS]);
-        assert_eq!(roster.read(&unknown, now, [0; 16]), [Step::Refused]);
+        assert_eq!(roster.read(&unknown, now, [0; 16]), [Step::OtherSecret]);
         assert!(roster.asked.is_empty(), "strangers are not remembered");
     }
 

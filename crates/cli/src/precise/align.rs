@@ -84,7 +84,7 @@ pub async fn align(
     paths: &ModelPaths,
     wanted: MatchingUnit,
 ) -> Result<Aligned, String> {
-    // Megabytes of JSON, and thousands of texts written in two ways: not on threads that serve sockets, and not on all cores at once.
+    // Megabytes of JSON, and texts written in two ways: not on threads that serve sockets, and not on all cores at once.
     let _turn = TURNS.acquire().await.map_err(|closed| closed.to_string())?;
     let (engine, card, paths, runtime) = (engine.clone(), card.clone(), paths.clone(), Handle::current());
     let compared = tokio::task::spawn_blocking(move || {

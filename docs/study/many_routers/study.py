@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One router, and several: alone, behind a balancer that keeps sessions together, and telling each other what they do.
 
-    docs/study/many_routers/study.py --lab "warmroute lab" --data FOLDER [--seeds 3] [--only b2b]
+    docs/study/many_routers/study.py --lab "warmroute lab" --data FOLDER [--seeds 8] [--only b2b]
 
 Every row is compared with the single router on the same arrivals, seed by seed: the differences' mean and 95 % interval. The
 presumed view: all that a router knows of caches is what it has routed, so what is not shared is not known.
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 # At 80 % of what round_robin can serve, as the grid of ../expected_ttft found it; codegen far below it, for its sessions are long.
 RATES = {"conversation": 2.11, "synthetic": 0.907, "b2b": 0.89, "codegen": 0.0792}
 
@@ -55,7 +55,7 @@ def paired(ours, base, of, relative):
     mean = statistics.mean(differences)
     if len(differences) < 2:
         return f"{mean:+.1f}"
-    within = STUDENT.get(len(differences), 2.3) * statistics.stdev(differences) / len(differences) ** 0.5
+    within = STUDENT.get(len(differences), 2.26) * statistics.stdev(differences) / len(differences) ** 0.5
     return f"{mean:+.1f} ± {within:.1f}"
 
 
@@ -82,7 +82,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--lab", default="warmroute lab")
     arguments.add_argument("--data", required=True)
-    arguments.add_argument("--seeds", type=int, default=3)
+    arguments.add_argument("--seeds", type=int, default=8)
     arguments.add_argument("--requests", type=int, default=4000)
     arguments.add_argument("--only", default="")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count())

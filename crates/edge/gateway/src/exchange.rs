@@ -1,7 +1,6 @@
 //! The middle phases: route, send, and try another worker while nothing has reached the client.
 
 use std::cell::RefCell;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -280,7 +279,8 @@ impl Exchange {
     async fn attempt(&mut self, upstream: &Upstream, worker: &Worker) -> Result<Begun, Fault> {
         let gateway = Arc::clone(&self.gateway);
         let (deadline, wait) = (self.deadline, self.wait_for(worker));
-        let mut trying = pin!(self.try_once(upstream));
+        // Kilobytes of it, which would be copied as a part of all that waits for it.
+        let mut trying = Box::pin(self.try_once(upstream));
         loop {
             let until = sooner(wait.next_look(), deadline);
             if let Ok(tried) = timeout_at(until, trying.as_mut()).await {
@@ -303,25 +303,23 @@ impl Exchange {
 
     async fn try_once(&mut self, upstream: &Upstream) -> Result<Begun, Fault> {
         let body = self.intake.body.take().ok_or(Fault::Closed)?;
-        let request = self.request(upstream, body);
+        let mut request = self.request(upstream, body);
         // An upload cannot be taken back once it is under way, so it is not risked on a kept connection.
         let kept = if self.intake.body.is_upload() { None } else { upstream.reuse() };
-        let Some(kept) = kept else {
-            return begin(upstream.connect(self.config.timeouts.connect).await?.send(request).await?).await;
-        };
-        let sent = Instant::now();
-        match kept.send(request).await {
-            Ok(answer) => begin(answer).await,
-            Err(Fault::NotSent(request)) => {
-                begin(upstream.connect(self.config.timeouts.connect).await?.send(*request).await?).await
-            }
-            Err(_) if sent.elapsed() < STALE_WITHIN => {
-                let body = self.intake.body.take().ok_or(Fault::Closed)?;
-                let request = self.request(upstream, body);
-                begin(upstream.connect(self.config.timeouts.connect).await?.send(request).await?).await
-            }
-            Err(fault) => Err(fault),
+        if let Some(kept) = kept {
+            let sent = Instant::now();
+            request = match kept.send(request).await {
+                Ok(answer) => return begin(answer).await,
+                Err(Fault::NotSent(request)) => *request,
+                Err(_) if sent.elapsed() < STALE_WITHIN => {
+                    let body = self.intake.body.take().ok_or(Fault::Closed)?;
+                    self.request(upstream, body)
+                }
+                Err(fault) => return Err(fault),
+            };
         }
+        let fresh = upstream.connect(self.config.timeouts.connect).await?;
+        begin(fresh.send(request).await?).await
     }
 
     fn request(&self, upstream: &Upstream, body: Outgoing) -> Request<Outgoing> {

@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Gossip = 1,
     /// A message of whoever shares.
     Payload = 2,
+    /// Its sender leaves, and is not to be missed. Nothing comes after it.
+    Goodbye = 3,
 }
 
 /// What ends a connection.
@@ -54,7 +56,7 @@ pub(crate) struct FrameReader {
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        [Kind::Alive, Kind::Gossip, Kind::Payload].into_iter().find(|kind| *kind as u8 == byte)
+        [Kind::Alive, Kind::Gossip, Kind::Payload, Kind::Goodbye].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -121,7 +123,7 @@ mod tests {
     }
 
     fn frames() -> impl Strategy<Value = Vec<(Kind, Vec<u8>)>> {
-        let kind = prop::sample::select(vec![Kind::Alive, Kind::Gossip, Kind::Payload]);
+        let kind = prop::sample::select(vec![Kind::Alive, Kind::Gossip, Kind::Payload, Kind::Goodbye]);
         prop::collection::vec((kind, prop::collection::vec(any::<u8>(), 0..300)), 1..8)
     }
 

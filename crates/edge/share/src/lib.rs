@@ -11,6 +11,7 @@
 //! memory is bounded, full buffers drop their oldest and count it, and nobody without the secret or a certificate is heard.
 
 mod backoff;
+mod departure;
 mod error;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -25,10 +26,10 @@ mod status;
 mod version;
 
 pub use error::BadShare;
-pub use link::{Inbox, Incoming, Link, MAX_MESSAGE_BYTES, Outbox, Outgoing, TooLarge};
-pub use mesh::{MeshConfig, MeshPace, MeshTls, mesh, mesh_on};
-pub use redis::{RedisConfig, RedisPace, redis};
-pub use secret::Secret;
+pub use link::{Inbox, Incoming, Leave, Link, MAX_MESSAGE_BYTES, Outbox, Outgoing, TooLarge};
+pub use mesh::{MeshConfig, MeshFailure, MeshPace, MeshTls, MeshVisit, Met, mesh, mesh_on, visit_mesh};
+pub use redis::{Overheard, RedisConfig, RedisFailure, RedisPace, RedisVisit, redis, visit_redis};
+pub use secret::{Secret, Secrets};
 pub use status::{Peer, Status, Traffic, Trouble};
 pub use version::Versions;
 

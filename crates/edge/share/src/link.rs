@@ -1,15 +1,20 @@
 //! What whoever shares holds of a transport: a way out, a way in, and how it goes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use warmroute_types::{RouterId, To};
 
 use crate::Status;
+use crate::departure::Departure;
 use crate::queue::{Queue, Room, Weigh};
 
 /// The largest message. Larger ones are refused where they are sent and where they come in: whoever shares splits them.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 20;
+
+/// Who leaves waits no longer than this for the others to hear it.
+pub(crate) const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
 
 /// What may wait to go out, and to be taken in. Two of the largest messages, or a second of a busy router's small ones.
 pub(crate) const ROOM: Room = Room { items: 4_096, bytes: 2 * MAX_MESSAGE_BYTES };
@@ -53,7 +58,13 @@ pub struct Link {
     pub incoming: Inbox,
     /// How it goes.
     pub status: Arc<Status>,
+    /// How to go.
+    pub leave: Leave,
 }
+
+/// By which a router leaves the others, instead of being missed by them.
+#[derive(Clone, Debug)]
+pub struct Leave(Departure);
 
 /// Takes messages without ever waiting. Clones are the same outbox.
 #[derive(Clone, Debug)]
@@ -83,6 +94,15 @@ pub(crate) struct Ends {
     pub outgoing: Arc<Queue<Outgoing>>,
     incoming: Arc<Queue<Incoming>>,
     pub status: Arc<Status>,
+    pub departure: Departure,
+}
+
+impl Leave {
+    /// Says goodbye to everybody who is connected, for a moment at most. Nothing is shared from then on.
+    pub async fn say_goodbye(&self) {
+        // Longer than any transport takes for it.
+        _ = tokio::time::timeout(2 * GOODBYE_WITHIN, self.0.leave()).await;
+    }
 }
 
 impl Outbox {
@@ -120,7 +140,8 @@ impl Drop for Inbox {
 impl Ends {
     pub(crate) fn new(status: Status) -> Ends {
         let status = Arc::new(status);
-        Ends { outgoing: Arc::new(Queue::new(ROOM)), incoming: Arc::new(Queue::new(ROOM)), status }
+        let (outgoing, incoming) = (Arc::new(Queue::new(ROOM)), Arc::new(Queue::new(ROOM)));
+        Ends { outgoing, incoming, status, departure: Departure::new() }
     }
 
     /// The other half, for whoever shares. All that the transport does must be below this task.
@@ -128,7 +149,7 @@ impl Ends {
         let status = Arc::clone(&self.status);
         let outgoing = Outbox { queue: Arc::clone(&self.outgoing), status: Arc::clone(&status) };
         let incoming = Inbox { queue: Arc::clone(&self.incoming), task };
-        Link { outgoing, incoming, status }
+        Link { outgoing, incoming, status, leave: Leave(self.departure.clone()) }
     }
 
     /// A message has come, and is known to be of one of ours.

@@ -14,9 +14,12 @@ pub struct Versions {
     pub newest: u8,
 }
 
+/// From this one on, [`crate::frame::Kind::Goodbye`] is understood.
+pub(crate) const GOODBYE: u8 = 2;
+
 impl Versions {
-    /// What this build speaks.
-    pub const OURS: Versions = Versions { oldest: 1, newest: 1 };
+    /// What this build speaks. 2: whoever leaves a mesh says goodbye.
+    pub const OURS: Versions = Versions { oldest: 1, newest: 2 };
 
     /// What the two have in common at best.
     pub(crate) fn agree(self, other: Versions) -> Option<u8> {

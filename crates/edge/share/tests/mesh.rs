@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use near::{Counter, Fault, Proxy, config, everybody_knows, hears, impatient, next, start, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use warmroute_share::{Link, MAX_MESSAGE_BYTES, MeshConfig, MeshTls, Secret, Versions, mesh};
+use warmroute_share::{
+    Link, MAX_MESSAGE_BYTES, MeshConfig, MeshFailure, MeshPace, MeshTls, Secret, Versions, mesh, visit_mesh,
+};
 use warmroute_types::{RouterId, To};
 use warmroute_wire::Identity;
 
@@ -72,6 +74,101 @@ async fn one_that_is_killed_is_gone_at_once_and_its_successor_is_another() {
     everybody_knows(&links).await;
 }
 
+/// Until the other two have heard it, and for as many tries after that as would tell of it.
+#[tokio::test]
+async fn one_that_says_goodbye_is_not_missed_and_forgotten_unless_it_is_listed() {
+    let mut links = mesh_of(3);
+    everybody_knows(&links).await;
+    let clock = Counter::start().await;
+    let leaver = links.pop().unwrap();
+    leaver.leave.say_goodbye().await;
+    drop(leaver);
+    for link in &links {
+        until(&link.status, |status| !status.peers().contains_key(&RouterId(3))).await;
+    }
+    // The seed leaves, too: it is in the list of the second one, which goes on dialing it without a word.
+    let (seed, second) = (links.remove(0), links.remove(0));
+    let seat = seed.status.listening().unwrap();
+    seed.leave.say_goodbye().await;
+    drop(seed);
+    until(&second.status, |status| status.peers().is_empty()).await;
+    let witness = start(5, &[near::address(&second).as_str(), clock.address.as_str()]);
+    clock.more(10).await;
+    assert_eq!(second.status.troubles(), [], "nobody is missed");
+    assert_eq!(witness.status.peers().keys().collect::<Vec<_>>(), [&RouterId(2)]);
+    let again =
+        near::until_ready(|| mesh(MeshConfig { listen: seat, ..config(&[]) }, RouterId(7)).ok()).await;
+    until(&second.status, |status| status.peers().contains_key(&RouterId(7))).await;
+    drop(again);
+    until(&second.status, |status| near::told(status, "nobody answers there")).await;
+}
+
+#[tokio::test]
+async fn routers_that_start_together_do_not_complain_of_each_other() {
+    let (late, clock) = (near::free_port().await, Counter::start().await);
+    let pace = MeshPace { settle: near::PATIENCE, ..near::quick() };
+    let early = MeshConfig { pace, ..config(&[late.to_string().as_str(), clock.address.as_str()]) };
+    let early = mesh(early, RouterId(1)).unwrap();
+    clock.more(10).await;
+    assert!(!near::told(&early.status, &late.to_string()), "{:?}", early.status.troubles());
+    let late = mesh(MeshConfig { listen: late, ..config(&[]) }, RouterId(2)).unwrap();
+    everybody_knows(&[early, late]).await;
+}
+
+#[tokio::test]
+async fn a_visitor_learns_what_is_wrong_and_nobody_sees_a_router() {
+    let seed = start(1, &[]);
+    let (at, nobody) = (near::address(&seed), near::nobody().await);
+    let visits =
+        visit_mesh(&config(&[at.as_str(), nobody.as_str(), "no.such.host.invalid:1"])).await.unwrap();
+    let [there, absent, unresolved] = &visits[..] else { panic!("{visits:?}") };
+    let met = there.found.as_ref().unwrap();
+    assert_eq!(
+        (met.router, met.address.as_str(), met.version),
+        (RouterId(1), at.as_str(), Versions::OURS.newest)
+    );
+    assert!(matches!(absent.found, Err(MeshFailure::Nobody(_))), "{absent:?}");
+    assert!(matches!(unresolved.found, Err(MeshFailure::Unresolved(_))), "{unresolved:?}");
+    let newer = Versions { oldest: 200, newest: 201 };
+    let visits = visit_mesh(&MeshConfig { versions: newer, ..config(&[at.as_str()]) }).await.unwrap();
+    assert!(matches!(visits[0].found, Err(MeshFailure::Versions { .. })), "{visits:?}");
+    // A friend that comes afterwards is the first that was ever seen.
+    let _friend = start(2, &[at.as_str()]);
+    until(&seed.status, |status| status.peers().len() == 1).await;
+    assert_eq!(seed.status.peers().keys().collect::<Vec<_>>(), [&RouterId(2)]);
+    assert_eq!(seed.status.traffic().reconnects, 0);
+    let stranger =
+        MeshConfig { secret: Some(Secret::new("quite another secret").into()), ..config(&[at.as_str()]) };
+    let visits = visit_mesh(&stranger).await.unwrap();
+    assert!(matches!(visits[0].found, Err(MeshFailure::Secret)), "{visits:?}");
+}
+
+#[tokio::test]
+async fn two_that_advertise_one_address_are_told() {
+    let twin = |me, at: &str, peers: &[&str]| {
+        mesh(MeshConfig { advertise: Some(at.to_owned()), ..config(peers) }, RouterId(me)).unwrap()
+    };
+    let seed = start(1, &[]);
+    let (at, seat) = (near::nobody().await, near::address(&seed));
+    let _twins = [twin(2, &at, &[seat.as_str()]), twin(3, &at, &[seat.as_str()])];
+    let words = format!("both say that they are at {at}");
+    until(&seed.status, |status| near::told(status, &words)).await;
+    assert!(near::told(&seed.status, "mesh-advertise"));
+}
+
+#[tokio::test]
+async fn a_secret_is_replaced_without_a_moment_in_which_routers_are_strangers() {
+    let with = |me, secrets: [&str; 2], peers: &[&str]| {
+        let secrets = secrets.map(|text| Secret::new(format!("{text}, of sixteen bytes or more")));
+        mesh(MeshConfig { secret: Some(secrets.into()), ..config(peers) }, RouterId(me)).unwrap()
+    };
+    let mut before = with(1, ["old", "new"], &[]);
+    let mut after = with(2, ["new", "old"], &[near::address(&before).as_str()]);
+    hears(&before, &mut after, "of the one before").await;
+    hears(&after, &mut before, "of the one after").await;
+    assert_eq!(before.status.traffic().refused, 0);
+}
+
 #[tokio::test]
 async fn without_the_seed_the_others_stay_together_and_find_it_again() {
     let mut links = mesh_of(3);
@@ -129,7 +226,7 @@ async fn another_secret_is_refused_in_plain_words_and_not_tried_again_and_again(
     let seed = start(1, &[]);
     let clock = Counter::start().await;
     let stranger = config(&[near::address(&seed).as_str(), clock.address.as_str()]);
-    let stranger = MeshConfig { secret: Some(Secret::new("quite another secret")), ..stranger };
+    let stranger = MeshConfig { secret: Some(Secret::new("quite another secret").into()), ..stranger };
     let stranger = mesh(stranger, RouterId(2)).unwrap();
     until(&stranger.status, |status| near::told(status, "it has another secret")).await;
     until(&seed.status, |status| near::told(status, "was turned away: it has another secret")).await;
@@ -314,10 +411,15 @@ async fn certificates_alone_are_enough_and_those_of_others_are_not() {
     assert_eq!(next(&mut second).await.bytes, b"encrypted");
     let stranger = open(3, &encrypted(&others, "stranger", Some("routers.example")), &[at.as_str()]);
     until(&stranger.status, |status| status.trouble().is_some()).await;
-    let unnamed = open(4, &MeshTls { server_name: None, ..tls }, &[at.as_str()]);
+    let unnamed = open(4, &MeshTls { server_name: None, ..tls.clone() }, &[at.as_str()]);
     until(&unnamed.status, |status| near::told(status, "certificate")).await;
+    // Certificates at one end only: both say so, whoever dials.
     let plain = start(5, &[at.as_str()]);
-    until(&plain.status, |status| status.trouble().is_some()).await;
+    until(&plain.status, |status| near::told(status, "it speaks TLS and this router does not")).await;
+    until(&seed.status, |status| near::told(status, "it does not speak TLS and this router does")).await;
+    let dials = open(6, &tls, &[near::address(&plain).as_str()]);
+    until(&dials.status, |status| near::told(status, "it does not speak TLS and this router does")).await;
+    until(&plain.status, |status| near::told(status, "was turned away: it speaks TLS")).await;
     assert_eq!(seed.status.peers().keys().collect::<Vec<_>>(), [&RouterId(2)]);
     [ours, others].iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
 }

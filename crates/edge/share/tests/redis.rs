@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use near::server::{Server, config, impatient, join};
 use near::{everybody_knows, hears, next, told, until};
-use warmroute_share::{Link, MAX_MESSAGE_BYTES, RedisConfig, Secret, Versions};
+use warmroute_share::{Link, MAX_MESSAGE_BYTES, RedisConfig, RedisFailure, Secret, Versions, visit_redis};
 use warmroute_types::{RouterId, To};
 use warmroute_wire::WorkerTls;
 
@@ -58,6 +58,117 @@ async fn one_that_falls_silent_is_gone() {
     for link in &links {
         until(&link.status, |status| !status.peers().contains_key(&RouterId(3))).await;
     }
+}
+
+#[tokio::test]
+async fn one_that_says_goodbye_is_gone_at_once() {
+    needs_redis!();
+    let server = Server::start(&[]).await;
+    // Nobody is given up here.
+    let mut links = three(&config(server.url()));
+    everybody_knows(&links).await;
+    let leaver = links.pop().unwrap();
+    leaver.leave.say_goodbye().await;
+    for link in &links {
+        until(&link.status, |status| !status.peers().contains_key(&RouterId(3))).await;
+        assert_eq!(link.status.troubles(), []);
+    }
+}
+
+#[tokio::test]
+async fn a_secret_is_replaced_without_a_moment_in_which_routers_are_strangers() {
+    needs_redis!();
+    let server = Server::start(&[]).await;
+    let with = |me, secrets: [&str; 2]| {
+        let secrets = secrets.map(|text| Secret::new(format!("{text}, of sixteen bytes or more")));
+        join(me, RedisConfig { secret: secrets.into(), ..config(server.url()) })
+    };
+    let (mut before, mut after) = (with(1, ["old", "new"]), with(2, ["new", "old"]));
+    hears(&before, &mut after, "of the one before").await;
+    hears(&after, &mut before, "of the one after").await;
+    assert!(!told(&before.status, "cannot read") && !told(&after.status, "cannot read"));
+}
+
+#[tokio::test]
+async fn a_visitor_learns_who_is_there_and_what_is_wrong_and_nobody_sees_a_router() {
+    needs_redis!();
+    let server = Server::start(&[]).await;
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &server.port.to_string()]).await;
+    let links = three(&config(server.url()));
+    everybody_knows(&links).await;
+    let urls = vec![Secret::new(server.url()), Secret::new(replica.url())];
+    let looks = RedisConfig { urls, ..config(server.url()) };
+    let mut settings = looks.clone();
+    // Long enough for everybody to announce itself, however busy the machine is.
+    settings.pace.here_every = Duration::from_secs(2);
+    let visits = visit_redis(&settings).await.unwrap();
+    let overheard = visits[0].found.as_ref().unwrap();
+    assert_eq!(overheard.routers.iter().map(|router| router.0).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(matches!(visits[1].found, Err(RedisFailure::Replica)), "{visits:?}");
+    let stranger = RedisConfig { secret: Secret::new("quite another secret").into(), ..settings };
+    let overheard = visit_redis(&stranger).await.unwrap().remove(0).found.unwrap();
+    assert!(overheard.routers.is_empty() && overheard.unreadable > 0, "{overheard:?}");
+    for link in &links {
+        assert_eq!((link.status.peers().len(), link.status.traffic().refused), (2, 0));
+        assert_eq!(link.status.troubles(), []);
+    }
+}
+
+#[tokio::test]
+async fn what_a_user_may_not_is_told_and_what_it_needs() {
+    needs_redis!();
+    let user = |rights: &'static str| {
+        let all = ["--user default off", "--user router on >word resetchannels", rights].join(" ");
+        all.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    for rights in
+        ["&warmroute:* +publish +role", "&warmroute:* +subscribe +role", "&other:* +publish +subscribe +role"]
+    {
+        let options = user(rights);
+        let server = Server::start(&options.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let url = format!("redis://router:word@127.0.0.1:{}", server.port);
+        let visits = visit_redis(&config(url)).await.unwrap();
+        assert!(matches!(visits[0].found, Err(RedisFailure::Forbidden(_))), "{rights}: {visits:?}");
+        let nobody = visit_redis(&config(server.url())).await.unwrap();
+        assert!(matches!(nobody[0].found, Err(RedisFailure::NoLogin)), "{nobody:?}");
+    }
+}
+
+/// On one line each, and with what to write instead.
+#[tokio::test]
+async fn a_wrong_scheme_and_a_wrong_port_are_told_in_plain_words() {
+    needs_redis!();
+    let folder = std::env::temp_dir().join(format!("warmroute-share-scheme-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (ca, cert, key) = certificates(&folder);
+    let [ca, cert, key] = [&ca, &cert, &key].map(|file| file.to_str().unwrap());
+    let files = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca];
+    let (plain, encrypted) = (Server::start(&[]).await, Server::start(&files).await);
+    let http = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let http_port = http.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = http.accept().await.unwrap();
+            tokio::spawn(async move {
+                let page = "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\n\r\n<html>\n";
+                _ = tokio::io::AsyncReadExt::read(&mut client, &mut [0; 64]).await;
+                _ = tokio::io::AsyncWriteExt::write_all(&mut client, page.as_bytes()).await;
+            });
+        }
+    });
+    for (me, url, words) in [
+        (1, format!("rediss://localhost:{}", plain.port), "write redis:// instead of rediss://"),
+        (2, format!("redis://localhost:{}", encrypted.port), "write rediss:// instead of redis://"),
+        (3, format!("redis://localhost:{http_port}"), "an HTTP server is there, and no Redis"),
+        (4, format!("rediss://localhost:{http_port}"), "an HTTP server is there, and no Redis"),
+    ] {
+        let tls = WorkerTls { ca: Some(folder.join("ca.pem")), identity: None };
+        let link = join(me, RedisConfig { tls, ..impatient(url.clone()) });
+        until(&link.status, |status| told(status, words)).await;
+        let troubles = link.status.troubles();
+        assert!(troubles.iter().all(|trouble| !trouble.text.contains('\n')), "{url}: {troubles:?}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[tokio::test]
@@ -224,7 +335,10 @@ async fn another_secret_and_another_prefix_are_other_fleets() {
     needs_redis!();
     let server = Server::start(&[]).await;
     let other = |me, secret: &str, prefix: &str| {
-        join(me, RedisConfig { secret: Secret::new(secret), prefix: prefix.into(), ..config(server.url()) })
+        join(
+            me,
+            RedisConfig { secret: Secret::new(secret).into(), prefix: prefix.into(), ..config(server.url()) },
+        )
     };
     let links = three(&config(server.url()));
     let strangers =

@@ -16,7 +16,7 @@ mod target;
 pub use acceptor::Acceptor;
 pub use dialer::{Dialer, WorkerTls};
 pub use pem::{BadTls, Identity};
-pub use spoken::spoken;
+pub use spoken::{is_plain, speaks_tls, spoken};
 pub use stream::Stream;
 pub use target::{Scheme, Target};
 

@@ -24,22 +24,33 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How whoever listens there wants to be spoken to; `None` where that cannot be told, or nobody does.
 pub async fn spoken(target: &Target) -> Option<Scheme> {
-    if timeout(TIMEOUT, speaks_tls(target)).await.is_ok_and(|speaks| speaks.unwrap_or(false)) {
+    if speaks_tls(target).await {
         return Some(Scheme::Https);
     }
     let is_plain = timeout(TIMEOUT, speaks_plainly(target)).await;
     is_plain.is_ok_and(|speaks| speaks.unwrap_or(false)).then_some(Scheme::Http)
 }
 
-async fn speaks_tls(target: &Target) -> io::Result<bool> {
+/// Whether whoever listens there takes part in a TLS handshake.
+pub async fn speaks_tls(target: &Target) -> bool {
+    timeout(TIMEOUT, shakes_hands(target)).await.is_ok_and(|speaks| speaks.unwrap_or(false))
+}
+
+/// Whether a TLS handshake failed because what came back, or came in, was no TLS at all.
+pub fn is_plain(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(rustls::Error::InvalidMessage(_)))
+}
+
+async fn shakes_hands(target: &Target) -> io::Result<bool> {
     let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
     let connector = TlsConnector::from(curious().map_err(io::Error::other)?);
     match connector.connect(name, connect(target).await?).await {
         Ok(_) => Ok(true),
-        Err(error) => Ok(error.get_ref().is_some_and(|inner| {
-            let understood = |error: &rustls::Error| !matches!(error, rustls::Error::InvalidMessage(_));
-            inner.downcast_ref().is_some_and(understood)
-        })),
+        Err(error) => {
+            let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            Ok(inner.is_some() && !is_plain(&error))
+        }
     }
 }
 

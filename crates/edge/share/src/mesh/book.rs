@@ -28,10 +28,21 @@ pub(crate) struct Place {
 pub(crate) enum Outcome {
     /// That router answered.
     Answered(RouterId),
-    /// Nobody, or nobody of ours.
+    /// Nobody is there, or not yet.
+    Absent,
+    /// Somebody, but not of ours.
     Failed,
     /// One that does not want us, and will not in a second either.
     Refused,
+}
+
+/// Whether an operator should hear of what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tell {
+    /// Something is wrong.
+    Trouble,
+    /// It is as it should be, or may become so by itself.
+    Nothing,
 }
 
 #[derive(Debug)]
@@ -45,6 +56,10 @@ struct Entry {
     remembered_until: Option<Instant>,
     /// Who answered last.
     answered: Option<RouterId>,
+    /// Whoever answered here has left: that nobody does any more is as it should be.
+    is_left: bool,
+    /// Since when it is known.
+    since: Instant,
     failures: u32,
     due: Instant,
     dialing: bool,
@@ -101,6 +116,20 @@ impl Book {
         }
     }
 
+    /// A router has said goodbye. Its place is forgotten, unless it is listed: then somebody else may come there.
+    pub(crate) fn goodbye(&mut self, router: RouterId, now: Instant) {
+        let of_it = |entry: &&mut Entry| entry.answered == Some(router) || entry.member == Some(router);
+        for entry in self.entries.values_mut().filter(of_it) {
+            entry.member = entry.member.filter(|member| *member != router);
+            entry.answered = entry.answered.filter(|answered| *answered != router);
+            entry.remembered_until = None;
+            entry.is_left = true;
+            // It needs a moment to be gone.
+            entry.due = now + self.pace.redial;
+        }
+        self.tidy(now);
+    }
+
     /// Everybody who should be dialed now; each is being dialed from then on, until [`Book::outcome`].
     pub(crate) fn due(&mut self, now: Instant, connected: impl Fn(RouterId) -> bool) -> Vec<Place> {
         self.tidy(now);
@@ -119,22 +148,25 @@ impl Book {
     }
 
     /// What came of dialing.
-    pub(crate) fn outcome(&mut self, address: &str, outcome: Outcome, now: Instant, chance: u64) {
+    pub(crate) fn outcome(&mut self, address: &str, outcome: Outcome, now: Instant, chance: u64) -> Tell {
         let pace = self.pace;
-        let Some(entry) = self.entries.get_mut(address) else { return };
+        let Some(entry) = self.entries.get_mut(address) else { return Tell::Nothing };
         entry.dialing = false;
+        let tell = entry.tell(outcome, pace.settle, now);
         match outcome {
             Outcome::Answered(router) => {
                 entry.answered = Some(router);
+                entry.is_left = false;
                 entry.failures = 0;
                 entry.due = now + backoff::pause(1, pace.redial, chance);
             }
-            Outcome::Failed => {
+            Outcome::Absent | Outcome::Failed => {
                 entry.failures = entry.failures.saturating_add(1);
                 entry.due = now + backoff::pause(entry.failures, pace.redial, chance);
             }
             Outcome::Refused => entry.due = now + backoff::jittered(pace.refused, chance),
         }
+        tell
     }
 
     fn entry(&mut self, place: Place, now: Instant) -> Option<&mut Entry> {
@@ -157,6 +189,8 @@ impl Entry {
             member: None,
             remembered_until: None,
             answered: None,
+            is_left: false,
+            since: now,
             failures: 0,
             due: now,
             dialing: false,
@@ -169,19 +203,27 @@ impl Entry {
             || self.remembered_until.is_some_and(|until| now < until)
     }
 
+    /// Nobody is missed who has left, nor who may just be starting, as we are.
+    fn tell(&self, outcome: Outcome, settle: Duration, now: Instant) -> Tell {
+        let is_new = self.answered.is_none() && now.duration_since(self.since) < settle;
+        match outcome {
+            Outcome::Answered(_) => Tell::Nothing,
+            Outcome::Absent if self.is_left || is_new => Tell::Nothing,
+            Outcome::Absent | Outcome::Failed | Outcome::Refused => Tell::Trouble,
+        }
+    }
+
     fn wants_dialing(&self, connected: impl Fn(RouterId) -> bool) -> bool {
         !self.dialing && !self.answered.is_some_and(&connected) && !self.member.is_some_and(&connected)
     }
 }
-
-/// Nothing is due before this, when nothing is.
-pub(crate) const IDLE: Duration = Duration::from_secs(3_600);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const NOBODY: fn(RouterId) -> bool = |_| false;
+    const IDLE: Duration = Duration::from_secs(3_600);
 
     fn place(address: &str) -> Place {
         Place { address: address.to_owned(), host: "host".to_owned() }
@@ -247,6 +289,34 @@ mod tests {
         book.outcome("c:1", Outcome::Failed, now, 0);
         book.due(now + book.pace.remember, NOBODY);
         assert_eq!(book.entries.keys().collect::<Vec<_>>(), ["b:1"]);
+    }
+
+    #[test]
+    fn whoever_says_goodbye_is_forgotten_and_where_it_is_listed_not_missed() {
+        let (mut book, now) = book();
+        book.listed(0, vec![place("a:1")], now);
+        for (router, address) in [(1, "a:1"), (2, "b:1")] {
+            book.joined(RouterId(router), place(address), now);
+            book.due(now, NOBODY);
+            book.outcome(address, Outcome::Answered(RouterId(router)), now, 0);
+            book.goodbye(RouterId(router), now);
+        }
+        assert_eq!(book.entries.keys().collect::<Vec<_>>(), ["a:1"]);
+        let later = now + book.pace.settle * 2;
+        assert_eq!(addresses(book.due(later, NOBODY)), ["a:1"], "somebody may come there");
+        assert_eq!(book.outcome("a:1", Outcome::Absent, later, 0), Tell::Nothing);
+        assert_eq!(book.outcome("a:1", Outcome::Failed, later, 0), Tell::Trouble, "who is that?");
+        book.outcome("a:1", Outcome::Answered(RouterId(3)), later, 0);
+        assert_eq!(book.outcome("a:1", Outcome::Absent, later, 0), Tell::Trouble, "that one did not say so");
+    }
+
+    #[test]
+    fn one_that_is_not_there_yet_is_no_trouble_at_first() {
+        let (mut book, now) = book();
+        book.listed(0, vec![place("a:1")], now);
+        assert_eq!(book.outcome("a:1", Outcome::Absent, now, 0), Tell::Nothing);
+        assert_eq!(book.outcome("a:1", Outcome::Refused, now, 0), Tell::Trouble);
+        assert_eq!(book.outcome("a:1", Outcome::Absent, now + book.pace.settle, 0), Tell::Trouble);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use warmroute_wire::Identity;
 
-use crate::{BadShare, Secret, Versions};
+use crate::mesh::hub::encryption;
+use crate::mesh::places::advertised;
+use crate::{BadShare, Secrets, Versions};
 
 /// How this router joins a mesh.
 #[derive(Clone, Debug)]
@@ -21,7 +23,7 @@ pub struct MeshConfig {
     /// is enough to find the others.
     pub peers: Vec<String>,
     /// What all routers know and nobody else (`--share-secret-file`). May be left out only with `tls`.
-    pub secret: Option<Secret>,
+    pub secret: Option<Secrets>,
     /// Certificates (`--mesh-tls-cert`, `--mesh-tls-key`, `--mesh-tls-ca`, `--mesh-tls-name`). Without, connections are authenticated
     /// and sealed by the secret, with no forward secrecy.
     pub tls: Option<MeshTls>,
@@ -64,6 +66,8 @@ pub struct MeshPace {
     pub probe_every: Duration,
     /// A router that nobody reaches is believed to be gone after so long, by SWIM.
     pub gone_after: Duration,
+    /// Routers that are started together find each other within so long: that one of them is not there yet is no trouble before.
+    pub settle: Duration,
     /// Where a router was is remembered so long after it went: it may be a network that was cut.
     pub remember: Duration,
 }
@@ -80,6 +84,7 @@ impl Default for MeshPace {
             resolve_every: Duration::from_secs(5),
             probe_every: Duration::from_secs(1),
             gone_after: Duration::from_secs(3),
+            settle: Duration::from_secs(5),
             remember: Duration::from_secs(600),
         }
     }
@@ -87,12 +92,12 @@ impl Default for MeshPace {
 
 impl MeshConfig {
     /// A mesh with these routers, known to each other by a secret.
-    pub fn new(listen: SocketAddr, peers: Vec<String>, secret: Secret) -> MeshConfig {
+    pub fn new(listen: SocketAddr, peers: Vec<String>, secret: impl Into<Secrets>) -> MeshConfig {
         MeshConfig {
             listen,
             advertise: None,
             peers,
-            secret: Some(secret),
+            secret: Some(secret.into()),
             tls: None,
             versions: Versions::OURS,
             pace: MeshPace::default(),
@@ -102,11 +107,21 @@ impl MeshConfig {
     /// Whether it can work, without opening anything.
     pub fn validate(&self) -> Result<(), BadShare> {
         match &self.secret {
-            Some(secret) => secret.keeps_out()?,
+            Some(secret) => secret.keep_out()?,
             None if self.tls.is_none() => return Err(BadShare::NoSecret(", or certificates")),
             None => {}
         }
         self.peers.iter().chain(&self.advertise).try_for_each(|place| parse_place(place).map(|_| ()))
+    }
+
+    /// Whether the certificates can be used, where there are any.
+    pub fn read_certificates(&self) -> Result<(), BadShare> {
+        encryption(self).map(|_| ())
+    }
+
+    /// What others would be told to dial.
+    pub fn advertised(&self) -> String {
+        advertised(self, self.listen)
     }
 }
 
@@ -131,6 +146,7 @@ pub(crate) const ADDRESS_BYTES_MAX: usize = 255;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Secret;
 
     #[test]
     fn places_are_taken_apart() {
@@ -149,7 +165,7 @@ mod tests {
         let listen = "127.0.0.1:0".parse().unwrap();
         let mut config = MeshConfig::new(listen, vec!["a:1".into()], Secret::new("0123456789abcdef"));
         assert!(config.validate().is_ok());
-        config.secret = Some(Secret::new("short"));
+        config.secret = Some(Secret::new("short").into());
         assert!(config.validate().unwrap_err().to_string().contains("16 bytes"));
         config.secret = None;
         assert!(config.validate().unwrap_err().to_string().contains("or certificates"));

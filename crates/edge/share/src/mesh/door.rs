@@ -15,6 +15,7 @@ use warmroute_wire::Acceptor;
 
 use crate::link::Ends;
 use crate::mesh::handshake::{self, Card, Failed, Guard};
+use crate::mesh::hello::Errand;
 use crate::mesh::hub::Event;
 
 /// Connections that have not proved anything yet.
@@ -61,6 +62,10 @@ impl Door {
             Ok((session, stream))
         });
         match met.await {
+            // It has seen what it wanted to see.
+            Ok(Ok((session, _))) if session.errand == Errand::Visit => {
+                tracing::debug!(%from, "somebody looked whether it could join");
+            }
             Ok(Ok((session, stream))) => _ = self.events.send(Event::Accepted(session, stream)).await,
             Ok(Err(Failed::Ourselves)) => {}
             Ok(Err(failed)) => self.turned_away(from, &failed),
@@ -71,7 +76,7 @@ impl Door {
     /// A connection that just ends is a health check, or a port scan: counted, not told.
     fn turned_away(&self, from: SocketAddr, failed: &Failed) {
         self.ends.status.count(|counts| &counts.refused, 1);
-        if !matches!(failed, Failed::Io(_)) {
+        if !matches!(failed, Failed::Io(_) | Failed::HungUp | Failed::Nobody(_)) {
             self.ends.status.troubled(format!("{} was turned away: {failed}", from.ip()));
         }
     }

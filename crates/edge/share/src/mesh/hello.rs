@@ -35,7 +35,20 @@ pub(crate) struct Hello {
     pub nonce: [u8; 32],
     /// Where it can be dialed.
     pub address: String,
+    pub errand: Errand,
 }
+
+/// What somebody comes for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// To stay.
+    Join,
+    /// To see whether it could: it proves and is proved to, and goes. Who does not understand this takes it for one that was lost at once.
+    Visit,
+}
+
+/// At the end of a visitor's hello.
+const VISIT: u8 = 1;
 
 /// Why a router is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +103,7 @@ impl Hello {
         debug_assert!(self.address.len() <= ADDRESS_BYTES_MAX);
         bytes.push(self.address.len() as u8);
         bytes.extend_from_slice(self.address.as_bytes());
+        bytes.extend((self.errand == Errand::Visit).then_some(VISIT));
         bytes
     }
 
@@ -99,8 +113,11 @@ impl Hello {
         let router = RouterId(u64::from_be_bytes(take(&mut body)?));
         let nonce = take(&mut body)?;
         let [length] = take(&mut body)?;
-        let address = std::str::from_utf8(body.get(..usize::from(length))?).ok()?.to_owned();
-        (router.0 != 0).then_some(Hello { versions: Versions { oldest, newest }, router, nonce, address })
+        let (address, rest) = body.split_at_checked(usize::from(length))?;
+        let address = std::str::from_utf8(address).ok()?.to_owned();
+        let errand = if rest.first() == Some(&VISIT) { Errand::Visit } else { Errand::Join };
+        let versions = Versions { oldest, newest };
+        (router.0 != 0).then_some(Hello { versions, router, nonce, address, errand })
     }
 }
 
@@ -136,9 +153,10 @@ mod tests {
 
     fn messages() -> impl Strategy<Value = Message> {
         let versions = (any::<u8>(), any::<u8>()).prop_map(|(oldest, newest)| Versions { oldest, newest });
-        let hello = (versions.clone(), 1..u64::MAX, any::<[u8; 32]>(), "[a-z0-9.:]{0,60}");
-        let hello = hello.prop_map(|(versions, router, nonce, address)| {
-            Message::Hello(Hello { versions, router: RouterId(router), nonce, address })
+        let errand = prop::sample::select(vec![Errand::Join, Errand::Visit]);
+        let hello = (versions.clone(), 1..u64::MAX, any::<[u8; 32]>(), "[a-z0-9.:]{0,60}", errand);
+        let hello = hello.prop_map(|(versions, router, nonce, address, errand)| {
+            Message::Hello(Hello { versions, router: RouterId(router), nonce, address, errand })
         });
         prop_oneof![
             hello,

@@ -11,17 +11,19 @@ use tokio::task::JoinSet;
 use warmroute_types::{RouterId, To};
 use warmroute_wire::{Acceptor, Dialer, Speech, Stream, WorkerTls};
 
-use crate::link::{Ends, Outgoing};
-use crate::mesh::book::{Book, IDLE, Outcome, Place};
+use crate::link::{Ends, GOODBYE_WITHIN, Outgoing};
+use crate::mesh::book::{Book, Outcome, Place, Tell};
 use crate::mesh::config::{MeshConfig, parse_place};
 use crate::mesh::dial::Dial;
 use crate::mesh::door::Door;
 use crate::mesh::election::{Keep, keep};
 use crate::mesh::handshake::{Card, Failed, Guard, Session};
+use crate::mesh::hello::Errand;
 use crate::mesh::lane::{Ended, Lane, Waiting, Work};
 use crate::mesh::members::{Members, Node, Order};
 use crate::mesh::places::{advertised, resolve};
-use crate::{BadShare, Link, Peer, Status, seal};
+use crate::mesh::twins::Twins;
+use crate::{BadShare, Link, Peer, Secrets, Status, seal};
 
 /// What may wait for the hub: handshakes and ends wait their turn, gossip is dropped.
 const EVENTS_MAX: usize = 256;
@@ -62,11 +64,22 @@ pub fn mesh_on(listener: TcpListener, config: MeshConfig, me: RouterId) -> Resul
     Ok(ends.link(task.abort_handle()))
 }
 
-fn encryption(config: &MeshConfig) -> Result<(Dialer, Acceptor), BadShare> {
+/// Certificates, read.
+pub(crate) fn encryption(config: &MeshConfig) -> Result<(Dialer, Acceptor), BadShare> {
     let Some(tls) = &config.tls else { return Ok((Dialer::default(), Acceptor::default())) };
     let shown = WorkerTls { ca: Some(tls.ca.clone()), identity: Some(tls.identity.clone()) };
     let dialer = Dialer::speaking(Speech::Mesh, shown)?;
     Ok((dialer, Acceptor::speaking(Speech::Mesh, &tls.identity, Some(&tls.ca))?))
+}
+
+/// How others are dialed, and told who we are.
+pub(crate) fn dial(config: &MeshConfig, me: RouterId, address: String, dialer: Dialer) -> Dial {
+    // Certificates alone decide where there is no secret; what is proved then proves nothing, and is not missed.
+    let secrets = config.secret.as_ref().map_or_else(|| vec![Vec::new()], Secrets::keys);
+    let card = Card { me, address, versions: config.versions, secrets, errand: Errand::Join };
+    let guard = if config.tls.is_some() { Guard::Tls } else { Guard::Seal };
+    let server_name = config.tls.as_ref().and_then(|tls| tls.server_name.clone());
+    Dial { dialer, card, guard, server_name, pace: config.pace }
 }
 
 struct Hub {
@@ -75,6 +88,9 @@ struct Hub {
     peers: Vec<String>,
     book: Book,
     members: Members,
+    twins: Twins,
+    /// For twins.
+    look_due: Instant,
     lanes: BTreeMap<RouterId, Lane>,
     /// Who was connected once, to count those who come back.
     known: BTreeMap<RouterId, Instant>,
@@ -88,17 +104,14 @@ struct Hub {
 impl Hub {
     fn new(config: MeshConfig, me: RouterId, listening: SocketAddr, dialer: Dialer, ends: Ends) -> Hub {
         let address = advertised(&config, listening);
-        let secret =
-            config.secret.as_ref().map(|secret| secret.text().as_bytes().to_vec()).unwrap_or_default();
-        let card = Card { me, address: address.clone(), versions: config.versions, secret };
-        let guard = if config.tls.is_some() { Guard::Tls } else { Guard::Seal };
-        let server_name = config.tls.and_then(|tls| tls.server_name);
         Hub {
             me,
-            dial: Dial { dialer, card, guard, server_name, pace: config.pace },
+            dial: dial(&config, me, address.clone(), dialer),
             peers: config.peers,
             book: Book::new(config.pace),
             members: Members::new(Node::new(me, address), &config.pace),
+            twins: Twins::default(),
+            look_due: Instant::now() + config.pace.resolve_every,
             lanes: BTreeMap::new(),
             known: BTreeMap::new(),
             next_serial: 0,
@@ -111,6 +124,16 @@ impl Hub {
     async fn run(mut self, listener: TcpListener, acceptor: Acceptor) {
         self.open_door(listener, acceptor);
         self.resolve_names();
+        let departure = self.ends.departure.clone();
+        tokio::select! {
+            () = self.work() => {}
+            () = departure.asked() => self.leave().await,
+        }
+        departure.done();
+    }
+
+    /// For ever.
+    async fn work(&mut self) {
         loop {
             while self.tasks.try_join_next().is_some() {}
             let (outgoing, due) = (Arc::clone(&self.ends.outgoing), self.next_due());
@@ -121,6 +144,23 @@ impl Hub {
             }
             self.on_time();
         }
+    }
+
+    /// What waits goes out, and a goodbye after it. Whoever has heard it closes the connection.
+    async fn leave(&mut self) {
+        while let Some(message) = self.ends.outgoing.try_pop() {
+            self.send(&message);
+        }
+        self.lanes.retain(|_, lane| lane.says_goodbye());
+        let (lanes, events) = (&mut self.lanes, &mut self.events.1);
+        let heard = async {
+            while !lanes.is_empty() {
+                if let Some(Event::Ended { router, .. }) = events.recv().await {
+                    lanes.remove(&router);
+                }
+            }
+        };
+        _ = tokio::time::timeout(GOODBYE_WITHIN, heard).await;
     }
 
     fn open_door(&mut self, listener: TcpListener, acceptor: Acceptor) {
@@ -138,13 +178,13 @@ impl Hub {
     fn resolve_names(&mut self) {
         for (entry, name) in self.peers.iter().cloned().enumerate() {
             let (ends, events) = (self.ends.clone(), self.events.0.clone());
-            self.tasks.spawn(resolve(entry, name, self.dial.pace.resolve_every, ends, events));
+            self.tasks.spawn(resolve(entry, name, self.dial.pace, ends, events));
         }
     }
 
     fn next_due(&self) -> Instant {
         let book = self.book.next_due(|router| self.is_connected(router));
-        book.into_iter().chain(self.members.next_due()).min().unwrap_or_else(|| Instant::now() + IDLE)
+        book.into_iter().chain(self.members.next_due()).fold(self.look_due, Instant::min)
     }
 
     /// Ourselves, too: we need no connection to ourselves.
@@ -156,6 +196,7 @@ impl Hub {
         let now = Instant::now();
         let orders = self.members.tick(now);
         self.obey(orders, now);
+        self.look_for_twins(now);
         let (me, lanes) = (self.me, &self.lanes);
         for place in self.book.due(now, |router| router == me || lanes.contains_key(&router)) {
             let (dial, status, events) =
@@ -165,6 +206,20 @@ impl Hub {
                 let met = dial.meet(place, &status).await;
                 _ = events.send(Event::Dialed { address, met }).await;
             });
+        }
+    }
+
+    fn look_for_twins(&mut self, now: Instant) {
+        if now < self.look_due {
+            return;
+        }
+        self.look_due = now + self.dial.pace.resolve_every;
+        for (address, routers) in self.twins.look(self.members.places()) {
+            let routers: Vec<String> = routers.iter().map(RouterId::to_string).collect();
+            self.ends.status.troubled(format!(
+                "routers {} both say that they are at {address}, where only one can answer: each needs a mesh-advertise of its own",
+                routers.join(" and ")
+            ));
         }
     }
 
@@ -188,12 +243,17 @@ impl Hub {
             Err(Failed::Connected(router)) => Outcome::Answered(*router),
             Err(Failed::Ourselves) => Outcome::Answered(self.me),
             Err(failed) if failed.is_final() => Outcome::Refused,
+            // One that hangs up may be about to end.
+            Err(failed) if failed.is_absence() || matches!(failed, Failed::HungUp) => Outcome::Absent,
             Err(_) => Outcome::Failed,
         };
-        if let (Outcome::Failed | Outcome::Refused, Err(failed)) = (outcome, &met) {
-            self.ends.status.troubled(format!("router at {address}: {failed}"));
+        match (self.book.outcome(address, outcome, now, chance()), &met) {
+            (Tell::Trouble, Err(failed)) => {
+                self.ends.status.troubled(format!("router at {address}: {failed}"));
+            }
+            (Tell::Nothing, Err(failed)) => tracing::debug!(address, %failed, "dialed a router"),
+            _ => {}
         }
-        self.book.outcome(address, outcome, now, chance());
         if let Ok((session, stream)) = met {
             self.connected(session, stream, now);
         }
@@ -257,7 +317,12 @@ impl Hub {
         self.ends.status.count(|counts| &counts.dropped_out, unsent as u64);
         self.known.insert(router, now);
         self.ends.status.gone(router, &ended.to_string());
-        self.book.lost(router, now, chance());
+        if !matches!(ended, Ended::Goodbye) {
+            return self.book.lost(router, now, chance());
+        }
+        self.book.goodbye(router, now);
+        let orders = self.members.goodbye(router, now);
+        self.obey(orders, now);
     }
 
     fn send(&mut self, message: &Outgoing) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use warmroute_types::RouterId;
@@ -20,6 +20,7 @@ use crate::mesh::election::Standing;
 use crate::mesh::handshake::Session;
 use crate::mesh::hub::Event;
 use crate::queue::{Queue, Room, Weigh};
+use crate::version;
 
 /// What is written at once, where more than one frame waits.
 const BATCH_BYTES: usize = 64 << 10;
@@ -42,6 +43,8 @@ pub(crate) struct Waiting {
     pub messages: Queue<Arc<[u8]>>,
     /// Goes first: it is small, and a router must not be taken for dead because much is shared with it.
     pub gossip: Queue<Arc<[u8]>>,
+    /// Goes last.
+    goodbye: Notify,
 }
 
 /// The hub's end of it. Dropped, the connection ends.
@@ -50,6 +53,7 @@ pub(crate) struct Lane {
     pub serial: u64,
     pub waiting: Arc<Waiting>,
     dialed_by: RouterId,
+    version: u8,
     heard: Arc<Heard>,
     task: AbortHandle,
 }
@@ -64,6 +68,8 @@ struct Heard {
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
+    #[error("it said goodbye")]
+    Goodbye,
     #[error("it closed the connection")]
     Closed,
     #[error("nothing was heard of it for {} ms", .0.as_millis())]
@@ -87,7 +93,7 @@ pub(crate) struct Work {
 
 impl Waiting {
     pub(crate) fn new() -> Waiting {
-        Waiting { messages: Queue::new(ROOM), gossip: Queue::new(GOSSIP_ROOM) }
+        Waiting { messages: Queue::new(ROOM), gossip: Queue::new(GOSSIP_ROOM), goodbye: Notify::new() }
     }
 }
 
@@ -114,6 +120,15 @@ impl Lane {
         Standing { dialed_by: self.dialed_by, quiet: self.heard.quiet() }
     }
 
+    /// Says goodbye when all that waits has gone out; the other end closes the connection then. Not so one that would not understand it.
+    pub(crate) fn says_goodbye(&self) -> bool {
+        let is_understood = self.version >= version::GOODBYE;
+        if is_understood {
+            self.waiting.goodbye.notify_one();
+        }
+        is_understood
+    }
+
     /// Begins the work, as a task that `spawn` starts.
     pub(crate) fn open(
         session: Session,
@@ -122,9 +137,10 @@ impl Lane {
         spawn: impl FnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> AbortHandle,
     ) -> Lane {
         let heard = Arc::new(Heard { began: Instant::now(), after_ms: AtomicU64::new(0) });
-        let (serial, waiting, dialed_by) = (work.serial, Arc::clone(&work.waiting), session.dialed_by);
+        let (serial, waiting) = (work.serial, Arc::clone(&work.waiting));
+        let (dialed_by, version) = (session.dialed_by, session.version);
         let task = spawn(Box::pin(run(session, stream, work, Arc::clone(&heard))));
-        Lane { serial, waiting, dialed_by, heard, task }
+        Lane { serial, waiting, dialed_by, version, heard, task }
     }
 }
 
@@ -156,6 +172,7 @@ async fn read(
         heard.now();
         loop {
             match frames.read(&mut buffer) {
+                Ok(Some((Kind::Goodbye, _))) => return Ended::Goodbye,
                 Ok(Some((kind, body))) => take_in(kind, &body, from, work),
                 Ok(None) => break,
                 Err(bad) => return Ended::BadFrame(bad),
@@ -166,7 +183,7 @@ async fn read(
 
 fn take_in(kind: Kind, body: &[u8], from: RouterId, work: &Work) {
     match kind {
-        Kind::Alive => {}
+        Kind::Alive | Kind::Goodbye => {}
         Kind::Payload => work.ends.arrived(Incoming { from, bytes: body.to_vec() }),
         // Where the hub is behind with gossip, this one is lost, as a datagram might be.
         Kind::Gossip => _ = work.events.try_send(Event::Gossip(body.to_vec())),
@@ -180,6 +197,7 @@ async fn write(mut stream: WriteHalf<Stream>, mut frames: FrameWriter, work: &Wo
             biased;
             gossip = work.waiting.gossip.pop() => (Kind::Gossip, Some(gossip)),
             message = work.waiting.messages.pop() => (Kind::Payload, Some(message)),
+            () = work.waiting.goodbye.notified() => (Kind::Goodbye, None),
             () = tokio::time::sleep(work.pace.alive_every) => (Kind::Alive, None),
         };
         let messages = fill(first, &mut frames, &mut buffer, &work.waiting);

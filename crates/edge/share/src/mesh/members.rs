@@ -10,8 +10,8 @@ use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::{Duration, Instant};
 
 use foca::{
-    AccumulatingRuntime, Foca, Identity, NoCustomBroadcast, OwnedNotification, PeriodicParams, PostcardCodec,
-    Timer,
+    AccumulatingRuntime, Foca, Identity, Member, NoCustomBroadcast, OwnedNotification, PeriodicParams,
+    PostcardCodec, Timer,
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -128,6 +128,20 @@ impl Members {
     pub(crate) fn heard(&mut self, bytes: &[u8], now: Instant) -> Vec<Order> {
         let outcome = self.foca.handle_data(bytes, &mut self.runtime);
         self.orders(outcome, now)
+    }
+
+    /// A router has left of itself: nobody need suspect it, or ask after it.
+    pub(crate) fn goodbye(&mut self, router: RouterId, now: Instant) -> Vec<Order> {
+        let of_it = self.foca.iter_members().filter(|member| member.id().id() == router);
+        let gone: Vec<_> = of_it.map(|member| Member::down(member.id().clone())).collect();
+        let outcome = self.foca.apply_many(gone.into_iter(), true, &mut self.runtime);
+        self.orders(outcome, now)
+    }
+
+    /// Everybody who is there, ourselves among them, and where each says that it is.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (RouterId, String)> {
+        let others = self.foca.iter_members().map(Member::id);
+        others.chain([self.foca.identity()]).map(|node| (node.id(), node.address.clone()))
     }
 
     /// When [`Members::tick`] has something to do next.

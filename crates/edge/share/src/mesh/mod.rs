@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Every two routers have one connection, whoever dialed; messages and gossip are frames on it. The hub is one task and owns all that is
-//! decided; what it decides by is pure (`book`, `members`, `election`, `hello`, and the frames).
+//! decided; what it decides by is pure (`book`, `members`, `election`, `twins`, `hello`, and the frames).
 //! Messages are not passed on for others: two routers that cannot reach each other share nothing until they can.
 
 mod book;
@@ -21,6 +21,10 @@ mod hub;
 mod lane;
 mod members;
 mod places;
+mod twins;
+mod visit;
 
 pub use config::{MeshConfig, MeshPace, MeshTls};
+pub use handshake::Failed as MeshFailure;
 pub use hub::{mesh, mesh_on};
+pub use visit::{MeshVisit, Met, visit_mesh};

@@ -1,13 +1,13 @@
 //! Where routers are: what we tell of ourselves, and what names stand for.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 
 use crate::link::Ends;
 use crate::mesh::book::Place;
-use crate::mesh::config::{MeshConfig, parse_place};
+use crate::mesh::config::{MeshConfig, MeshPace, parse_place};
 use crate::mesh::hub::Event;
 
 /// What others are told to dial.
@@ -35,11 +35,12 @@ fn own_ip() -> IpAddr {
 pub(crate) async fn resolve(
     entry: usize,
     name: String,
-    every: Duration,
+    pace: MeshPace,
     ends: Ends,
     events: mpsc::Sender<Event>,
 ) {
     let Ok((host, port)) = parse_place(&name) else { return };
+    let began = Instant::now();
     loop {
         match tokio::net::lookup_host((host, port)).await {
             Ok(found) => {
@@ -47,9 +48,11 @@ pub(crate) async fn resolve(
                 let places = found.map(place).collect();
                 _ = events.send(Event::Resolved { entry, places }).await;
             }
+            // A service that is made together with its routers has a name a moment later.
+            Err(error) if began.elapsed() < pace.settle => tracing::debug!(%error, host, "not resolved yet"),
             Err(error) => ends.status.troubled(format!("cannot resolve {host}: {error}")),
         }
-        tokio::time::sleep(every).await;
+        tokio::time::sleep(pace.resolve_every).await;
     }
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
-use warmroute_wire::{Target, WorkerTls};
+use warmroute_wire::{Dialer, Speech, Target, WorkerTls};
 
-use crate::{BadShare, Secret, Versions};
+use crate::{BadShare, Secret, Secrets, Versions};
 
 /// How this router shares by Redis or Valkey.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct RedisConfig {
     /// The password, where it is in no URL (`--share-redis-password-file`).
     pub password: Option<Secret>,
     /// What all routers know and nobody else, the server least of all (`--share-secret-file`).
-    pub secret: Secret,
+    pub secret: Secrets,
     /// Channels are `PREFIX:all` and `PREFIX:NUMBER` (`--share-redis-prefix`): fleets that share a server must not share this.
     pub prefix: String,
     /// Certificates for `rediss://` (`--share-redis-tls-ca`, `-cert`, `-key`).
@@ -60,11 +60,11 @@ pub(crate) struct Server {
 
 impl RedisConfig {
     /// One server, no TLS settings of its own.
-    pub fn new(url: impl Into<String>, secret: Secret) -> RedisConfig {
+    pub fn new(url: impl Into<String>, secret: impl Into<Secrets>) -> RedisConfig {
         RedisConfig {
             urls: vec![Secret::new(url)],
             password: None,
-            secret,
+            secret: secret.into(),
             prefix: "warmroute".to_owned(),
             tls: WorkerTls::default(),
             versions: Versions::OURS,
@@ -74,15 +74,24 @@ impl RedisConfig {
 
     /// Whether it can work, without opening anything.
     pub fn validate(&self) -> Result<(), BadShare> {
-        self.secret.keeps_out()?;
+        self.secret.keep_out()?;
         self.servers().map(|_| ())
+    }
+
+    /// Whether the certificates can be used, where there are any.
+    pub fn read_certificates(&self) -> Result<(), BadShare> {
+        self.dialer().map(|_| ())
+    }
+
+    pub(crate) fn dialer(&self) -> Result<Dialer, BadShare> {
+        Ok(Dialer::speaking(Speech::Unnamed, self.tls.clone())?)
     }
 
     pub(crate) fn servers(&self) -> Result<Vec<Server>, BadShare> {
         if self.urls.is_empty() {
             return Err(BadShare::BadUrl("there is none"));
         }
-        self.urls.iter().map(|url| self.server(url.text())).collect()
+        self.urls.iter().map(|url| self.server(url.reveal())).collect()
     }
 
     fn server(&self, url: &str) -> Result<Server, BadShare> {
@@ -96,7 +105,7 @@ impl RedisConfig {
             format!("{scheme}://{host}:{port}").parse().map_err(|_| BadShare::BadUrl("it names no host"))?;
         let login = info.redis_settings().clone().set_skip_set_lib_name();
         let login = match &self.password {
-            Some(password) => login.set_password(password.text()),
+            Some(password) => login.set_password(password.reveal()),
             None => login,
         };
         Ok(Server { target, login })

@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     Answer = 2,
     /// A message of whoever shares.
     Message = 3,
+    /// I leave.
+    Goodbye = 4,
 }
 
 /// What stands in the open.
@@ -55,7 +57,8 @@ pub(crate) struct Pen {
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        [Kind::Here, Kind::Ask, Kind::Answer, Kind::Message].into_iter().find(|kind| *kind as u8 == byte)
+        let all = [Kind::Here, Kind::Ask, Kind::Answer, Kind::Message, Kind::Goodbye];
+        all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

@@ -12,8 +12,12 @@
 mod config;
 mod leash;
 pub(crate) mod letter;
+mod lost;
 mod post;
 mod roster;
+mod visit;
 
 pub use config::{RedisConfig, RedisPace};
+pub use lost::Lost as RedisFailure;
 pub use post::redis;
+pub use visit::{Overheard, RedisVisit, visit_redis};

@@ -1,21 +1,22 @@
 //! The connection to the server: letters go out, letters come in, and when it is lost it is made again.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use parking_lot::Mutex;
 use redis::aio::{MultiplexedConnection, PubSub, PubSubStream};
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Value};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use warmroute_types::{RouterId, To};
-use warmroute_wire::{Dialer, Speech};
+use warmroute_wire::Dialer;
 
-use crate::link::{Ends, Outgoing};
+use crate::link::{Ends, GOODBYE_WITHIN, Outgoing};
 use crate::queue::{Queue, Room, Weigh};
 use crate::redis::config::{RedisConfig, RedisPace, Server};
 use crate::redis::leash::{Leash, Untaken};
 use crate::redis::letter::{Kind, Pen, Question};
+use crate::redis::lost::Lost;
 use crate::redis::roster::{Circle, Roster, Step};
 use crate::{BadShare, Link, MAX_MESSAGE_BYTES, Peer, Status, Versions, backoff, seal};
 
@@ -34,39 +35,11 @@ const REPLIES_ROOM: Room = Room { items: 1_024, bytes: 1 << 20 };
 pub fn redis(config: RedisConfig, me: RouterId) -> Result<Link, BadShare> {
     config.validate()?;
     let servers = config.servers()?;
-    let dialer = Dialer::speaking(Speech::Unnamed, config.tls.clone())?;
+    let dialer = config.dialer()?;
     let ends = Ends::new(Status::new(me, None));
     let post = Post::new(&config, me, dialer, ends.clone());
     let task = tokio::spawn(run(servers, post));
     Ok(ends.link(task.abort_handle()))
-}
-
-/// Why a server was given up.
-#[derive(Debug, thiserror::Error)]
-enum Lost {
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-    #[error("{}", plain(.0))]
-    Redis(#[from] RedisError),
-    #[error("it did not answer within {} ms", .0.as_millis())]
-    Late(Duration),
-    #[error("it closed the connection, or more came than is taken in")]
-    Closed,
-    #[error("it is a replica")]
-    Replica,
-    #[error("it brought back nothing of our own for {} ms", .0.as_millis())]
-    Deaf(Duration),
-}
-
-/// What the server or the client says, on one line and without the client's own categories.
-fn plain(error: &RedisError) -> String {
-    match (error.code(), error.detail()) {
-        _ if error.kind() == ErrorKind::AuthenticationFailed => {
-            "it does not accept the user or the password".to_owned()
-        }
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
-    }
 }
 
 /// A question or an answer on its way.
@@ -84,22 +57,22 @@ impl Weigh for Reply {
 }
 
 /// What both directions share.
-struct Post {
+pub(crate) struct Post {
     me: RouterId,
     versions: Versions,
     prefix: String,
     pace: RedisPace,
     dialer: Dialer,
-    pen: Mutex<Pen>,
-    roster: Mutex<Roster>,
+    pub pen: Mutex<Pen>,
+    pub roster: Mutex<Roster>,
     replies: Queue<Reply>,
     ends: Ends,
 }
 
 /// A connection for each direction: one that has subscribed may not publish.
-struct Connected {
-    publish: MultiplexedConnection,
-    messages: PubSubStream,
+pub(crate) struct Connected {
+    pub publish: MultiplexedConnection,
+    pub messages: PubSubStream,
     untaken: Untaken,
     /// Ends with it.
     _driver: JoinSet<()>,
@@ -122,22 +95,17 @@ async fn run(servers: Vec<Server>, post: Post) {
 }
 
 impl Post {
-    fn new(config: &RedisConfig, me: RouterId, dialer: Dialer, ends: Ends) -> Post {
-        let (secret, salt) = (config.secret.text().as_bytes(), seal::random());
-        let circle = Circle {
-            me,
-            salt,
-            secret: secret.to_vec(),
-            prefix: config.prefix.clone(),
-            versions: config.versions,
-        };
+    pub(crate) fn new(config: &RedisConfig, me: RouterId, dialer: Dialer, ends: Ends) -> Post {
+        let (secrets, salt) = (config.secret.keys(), seal::random());
+        let spoken = secrets.first().cloned().unwrap_or_default();
+        let circle = Circle { me, salt, secrets, prefix: config.prefix.clone(), versions: config.versions };
         Post {
             me,
             versions: config.versions,
             prefix: config.prefix.clone(),
             pace: config.pace,
             dialer,
-            pen: Mutex::new(Pen::new(me, secret, &config.prefix, salt)),
+            pen: Mutex::new(Pen::new(me, &spoken, &config.prefix, salt)),
             roster: Mutex::new(Roster::new(circle, config.pace.here_every)),
             replies: Queue::new(REPLIES_ROOM),
             ends,
@@ -146,8 +114,7 @@ impl Post {
 
     /// As long as it goes.
     async fn share_by(&self, server: &Server, failures: u32) -> Lost {
-        let connecting = timeout(self.pace.answer * 2, self.connect(server)).await;
-        let connected = match connecting.unwrap_or(Err(Lost::Late(self.pace.answer * 2))) {
+        let connected = match self.reach(server).await {
             Ok(connected) => connected,
             Err(lost) => return lost,
         };
@@ -158,6 +125,15 @@ impl Post {
         tokio::select! {
             lost = self.read(connected.messages, connected.untaken, server) => lost,
             lost = self.write(connected.publish) => lost,
+        }
+    }
+
+    /// A connection, or what is in its way: where that is a riddle, what is there is looked at once more.
+    pub(crate) async fn reach(&self, server: &Server) -> Result<Connected, Lost> {
+        let patience = self.pace.answer * 2;
+        match timeout(patience, self.connect(server)).await.unwrap_or(Err(Lost::Late(patience))) {
+            Err(lost) if lost.is_riddle() => Err(Lost::looked_at(server).await.unwrap_or(lost)),
+            reached => reached,
         }
     }
 
@@ -182,7 +158,7 @@ impl Post {
         Ok(Connected { publish, messages: messages.into_on_message(), untaken, _driver: tasks })
     }
 
-    fn channel(&self, to: Option<RouterId>) -> String {
+    pub(crate) fn channel(&self, to: Option<RouterId>) -> String {
         match to {
             Some(router) => format!("{}:{router}", self.prefix),
             None => format!("{}:all", self.prefix),
@@ -221,6 +197,7 @@ impl Post {
                 let address = format!("by Redis at {}", server.name());
                 status.present(router, Peer { address, since: now, version });
             }
+            Step::Left(router) => status.gone(router, "it said goodbye"),
             Step::Stranger(router, theirs) => {
                 let ours = self.versions;
                 status.troubled(format!(
@@ -246,6 +223,7 @@ impl Post {
         loop {
             let sent = tokio::select! {
                 biased;
+                () = self.ends.departure.asked() => return self.say_goodbye(&mut publish).await,
                 _ = ticks.tick() => self.say_here(&mut publish).await,
                 reply = self.replies.pop() => self.reply(&mut publish, &reply).await,
                 message = self.ends.outgoing.pop() => self.publish_with(&mut publish, message).await,
@@ -264,6 +242,15 @@ impl Post {
         let here = self.pen.lock().write(Kind::Here, self.versions.newest, None, &[&self.introduction()]);
         self.publish(publish, &[(self.channel(None), here)]).await?;
         is_main(publish).await
+    }
+
+    /// And nothing else any more.
+    async fn say_goodbye(&self, publish: &mut MultiplexedConnection) -> Lost {
+        let goodbye = self.pen.lock().write(Kind::Goodbye, self.versions.newest, None, &[]);
+        let letters = [(self.channel(None), goodbye)];
+        _ = timeout(GOODBYE_WITHIN, self.publish(publish, &letters)).await;
+        self.ends.departure.done();
+        std::future::pending().await
     }
 
     async fn reply(&self, publish: &mut MultiplexedConnection, reply: &Reply) -> Result<(), Lost> {
@@ -307,7 +294,7 @@ impl Post {
         Some((self.channel(to), self.pen.lock().write(Kind::Message, version, to, &[&message.bytes])))
     }
 
-    async fn publish(
+    pub(crate) async fn publish(
         &self,
         publish: &mut MultiplexedConnection,
         letters: &[(String, Vec<u8>)],

@@ -28,6 +28,8 @@ pub(crate) enum Step {
     Ask(RouterId, Question),
     Answer(RouterId, Question),
     Joined(RouterId, u8),
+    /// It has said goodbye.
+    Left(RouterId),
     /// One of ours, that we share no version with.
     Stranger(RouterId, Versions),
     /// A message of one that has not answered yet.
@@ -43,7 +45,8 @@ pub(crate) enum Step {
 pub(crate) struct Circle {
     pub me: RouterId,
     pub salt: Salt,
-    pub secret: Vec<u8>,
+    /// The first is spoken, all are understood.
+    pub secrets: Vec<Vec<u8>>,
     pub prefix: String,
     pub versions: Versions,
 }
@@ -110,18 +113,24 @@ impl Roster {
             Kind::Message => vec![Step::Refused],
             Kind::Ask => answer(head.from, &body).into_iter().collect(),
             Kind::Here | Kind::Answer => Vec::new(),
+            Kind::Goodbye => {
+                self.present.remove(&head.from);
+                vec![Step::Left(head.from)]
+            }
         }
     }
 
     fn read_unknown(&mut self, head: &Head, sealed: &[u8], now: Instant, question: Question) -> Vec<Step> {
+        // One who was never here cannot leave, and one who only looks does not stay.
+        if head.kind == Kind::Goodbye {
+            return Vec::new();
+        }
         let key = (head.from, head.salt);
-        let opener = || letter::opener(&self.circle.secret, &self.circle.prefix, &head.salt);
-        let asked = self.asked.remove(&key).unwrap_or_else(|| Asked { opener: opener(), question, at: None });
-        let Some(body) = head.open(&asked.opener, sealed) else {
-            // Somebody may write nonsense under the name of one who was asked: the question stands.
-            self.remember(key, asked);
+        let Some((opener, body)) = self.open_unknown(head, sealed) else {
             return vec![if head.kind == Kind::Here { Step::OtherSecret } else { Step::Refused }];
         };
+        // Taken only now: somebody may write nonsense under the name of one who was asked, and the question stands.
+        let asked = self.asked.remove(&key).unwrap_or(Asked { opener, question, at: None });
         if head.kind == Kind::Message {
             let mut steps = vec![Step::Unproven];
             steps.extend(self.ask(key, asked, now));
@@ -140,6 +149,14 @@ impl Roster {
         }
         steps.extend(self.ask(key, asked, now));
         steps
+    }
+
+    /// By whichever secret it was sealed with.
+    fn open_unknown(&self, head: &Head, sealed: &[u8]) -> Option<(Opener, Vec<u8>)> {
+        self.circle.secrets.iter().find_map(|secret| {
+            let opener = letter::opener(secret, &self.circle.prefix, &head.salt);
+            head.open(&opener, sealed).map(|body| (opener, body))
+        })
     }
 
     fn ask(&mut self, key: (RouterId, Salt), mut asked: Asked, now: Instant) -> Option<Step> {
@@ -225,7 +242,7 @@ mod tests {
         Circle {
             me: RouterId(me),
             salt: [me as u8; 16],
-            secret: b"secret".to_vec(),
+            secrets: vec![b"secret".to_vec(), b"older".to_vec()],
             prefix: "p".into(),
             versions,
         }
@@ -237,7 +254,7 @@ mod tests {
 
     fn pen(me: u64) -> Pen {
         let circle = circle(me);
-        Pen::new(circle.me, &circle.secret, &circle.prefix, circle.salt)
+        Pen::new(circle.me, &circle.secrets[0], &circle.prefix, circle.salt)
     }
 
     /// Asks, answers: it is there.
@@ -261,6 +278,27 @@ mod tests {
         assert_eq!(roster.read(&message, now, [0; 16]), [heard]);
         assert_eq!(roster.read(&message, now, [0; 16]), [Step::Refused], "the same again");
         assert_eq!(roster.read(&early, now, [0; 16]), [Step::Refused], "one from before");
+    }
+
+    #[test]
+    fn one_that_speaks_the_older_of_two_secrets_is_heard() {
+        let ((mut roster, now), circle) = (roster(), circle(2));
+        let mut pen = Pen::new(circle.me, &circle.secrets[1], &circle.prefix, circle.salt);
+        join(&mut roster, &mut pen, now);
+        let message = pen.write(Kind::Message, 1, None, &[b"hello"]);
+        assert!(matches!(roster.read(&message, now, [0; 16])[..], [Step::Message(_)]));
+    }
+
+    #[test]
+    fn whoever_says_goodbye_is_gone_and_nobody_else_can_say_it_for_another() {
+        let ((mut roster, now), mut friend) = (roster(), pen(2));
+        join(&mut roster, &mut friend, now);
+        let forged = Pen::new(RouterId(2), b"guess", "p", [2; 16]).write(Kind::Goodbye, 1, None, &[]);
+        assert_eq!(roster.read(&forged, now, [0; 16]), [Step::Refused]);
+        let goodbye = friend.write(Kind::Goodbye, 1, None, &[]);
+        assert_eq!(roster.read(&goodbye, now, [0; 16]), [Step::Left(RouterId(2))]);
+        assert_eq!(roster.read(&goodbye, now, [0; 16]), [], "of one who is not here");
+        assert_eq!(roster.version(Some(RouterId(2))), None);
     }
 
     #[test]

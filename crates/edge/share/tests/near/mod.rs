@@ -39,6 +39,7 @@ pub fn quick() -> MeshPace {
         resolve_every: Duration::from_millis(200),
         probe_every: Duration::from_millis(200),
         gone_after: Duration::from_millis(400),
+        settle: Duration::ZERO,
         remember: Duration::from_secs(600),
     }
 }

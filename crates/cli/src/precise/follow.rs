@@ -20,7 +20,7 @@ use super::align::{Aligned, ModelPaths, align};
 use super::ear::Ear;
 use super::engine::{Engine, ServerInfo};
 use super::pulse::Pulse;
-use super::why::Why;
+use super::why::{Voice, Why};
 use crate::options::groups::MatchingUnit;
 
 /// How often an engine that must be polled is.
@@ -106,6 +106,13 @@ impl Followed {
             None if self.poll.is_some() => format!("POST {}/kv_cache_events", worker.address.url),
             None => "its reporter".to_owned(),
         }
+    }
+
+    /// Who tells what a worker does.
+    pub fn voice(&self, worker: &Worker) -> Voice {
+        let rank = worker.address.rank.unwrap_or(0);
+        let speaks_itself = self.poll.is_some() || self.sources.iter().any(|source| source.rank == rank);
+        if speaks_itself { Voice::Engine } else { Voice::Reporter }
     }
 
     /// Whether some worker's topic turned out to be another's too.

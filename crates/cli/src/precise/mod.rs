@@ -384,6 +384,7 @@ fn why(followed: &Followed, view: &WorkerView, desk: Option<&Desk>, ear: &Ear) -
         counters: desk.counters(),
         trouble: desk.trouble(),
         from: followed.origin(&view.worker),
+        voice: followed.voice(&view.worker),
     };
     Why::of_feed(view.desk.view, &heard, ear.requests(view.worker.id))
 }

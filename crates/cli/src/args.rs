@@ -32,7 +32,7 @@ pub enum Command {
     Lab(LabArgs),
     /// Check a configuration file and print what would be in force
     Check(Box<CheckArgs>),
-    /// Go and look whether it would work: ask every worker, and say what to change
+    /// Go and look whether it would work: ask every worker and every other router, and say what to change
     Doctor(Box<DoctorArgs>),
     /// Ask a running gateway where a request would go and why, without sending it; or where the last ones went
     Explain(ExplainArgs),

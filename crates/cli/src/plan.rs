@@ -546,6 +546,16 @@ mod tests {
             ("[security]\nworker-tls-ca = \"/nowhere\"", "worker-tls: cannot read /nowhere"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
             ("[sharing]\nshare = [\"mesh\"]", "share-secret-file"),
+            ("[sharing]\nshare = \"mesh\"", "share-secret-file"),
+            ("[sharing]\nmesh-listen = \"127.0.0.1:7\"", "mesh-listen means nothing without share"),
+            (
+                "[sharing]\nshare = \"mesh\"\nshare-redis-prefix = \"b\"",
+                "share-redis-prefix is for sharing by Redis, and share says mesh",
+            ),
+            (
+                "[sharing]\nshare = \"redis://a:1\"\nmesh-peers = \"b:1,c:1\"",
+                "mesh-peers is for sharing by mesh, and share names a Redis server",
+            ),
             ("[sharing]\nshare-secret-file = \"/nowhere\"", "share-secret-file means nothing without share"),
             ("[sharing]\nmesh-peers = [\"a:1\"]", "mesh-peers means nothing without share"),
             ("[sharing]\nshare = [\"mesh\"]\nshare-secret-file = \"/nowhere\"", "cannot read /nowhere"),

@@ -20,6 +20,7 @@ use warmroute_gateway::{Admin, Configuration, Drain, Drained, Farewell, Gateway,
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
 use warmroute_router::Router;
+use warmroute_share::Leave;
 use warmroute_types::WorkerState;
 
 use crate::control::{Control, InForce, Origin};
@@ -81,6 +82,8 @@ pub struct Service {
     operators_drain: Drain,
     /// Follows engines' events and talks to other routers, which only one process does.
     sole: Vec<AbortHandle>,
+    /// How other routers are told that this one leaves.
+    goodbye: Option<Leave>,
     /// Ends with the service.
     _background: JoinSet<()>,
 }
@@ -126,7 +129,7 @@ impl Service {
         let clock = Arc::clone(&gateway);
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
         keep_house(&gateway, plan.eviction_interval, &mut background);
-        let mut sole: Vec<AbortHandle> = Vec::new();
+        let (mut sole, mut goodbye): (Vec<AbortHandle>, Option<Leave>) = (Vec::new(), None);
         // What others say may be meant for feeds.
         let said = plan.sharing.is_some().then(Arc::<Notify>::default);
         if let (Some(plan), Some(said)) = (plan.sharing, said.clone()) {
@@ -134,7 +137,10 @@ impl Service {
                 Some(address) => Some(listen(Purpose::Mesh, address, &mut inherited, &mut listeners).await?),
                 None => None,
             };
-            sole.push(background.spawn(sharing::begin(plan, Arc::clone(&gateway), bound, said)?));
+            let begun = sharing::begin(plan, Arc::clone(&gateway), bound, said).context("sharing");
+            let (conversation, leave) = begun?;
+            sole.push(background.spawn(conversation));
+            goodbye = Some(leave);
         }
         let reach = if admin.ip().is_loopback() { Reach::Loopback } else { Reach::Network };
         let configuration = Arc::clone(&control) as Arc<dyn Configuration>;
@@ -181,6 +187,7 @@ impl Service {
             clients_drain,
             operators_drain,
             sole,
+            goodbye,
             _background: background,
         })
     }
@@ -240,6 +247,8 @@ impl Service {
         while !self.sole.iter().all(AbortHandle::is_finished) {
             sleep(READY_CHECK_EVERY).await;
         }
+        // Nobody leaves: the others shall look for the successor where this one was.
+        self.goodbye = None;
     }
 
     /// What is known, to be kept.
@@ -257,14 +266,19 @@ impl Service {
         // Nobody shall connect to what nobody accepts from.
         drop(self.listeners);
         self.clients_drain.begin(farewell);
-        match tokio::time::timeout(timeout, &mut self.clients).await {
+        let drained = match tokio::time::timeout(timeout, &mut self.clients).await {
             Ok(drained) => drained.map(|Drained| ()).context("the gateway panicked"),
             Err(_) => {
                 self.clients_drain.begin(Farewell::Over);
                 _ = tokio::time::timeout(TOLD_WITHIN, self.clients).await;
-                anyhow::bail!("requests were still under way after {timeout:?}, and were ended")
+                Err(anyhow::anyhow!("requests were still under way after {timeout:?}, and were ended"))
             }
+        };
+        // Last: until then the others are told what is still under way.
+        if let Some(goodbye) = self.goodbye {
+            goodbye.say_goodbye().await;
         }
+        drained
     }
 }
 

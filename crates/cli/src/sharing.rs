@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
 use warmroute_peers::{Config, Letter};
-use warmroute_share::{Inbox, Link, Outbox, Status, Trouble, draw_router, mesh, mesh_on, redis};
+use warmroute_share::{Inbox, Leave, Link, Outbox, Status, Trouble, draw_router, mesh, mesh_on, redis};
 
 use crate::plan::{SharePlan, Transport};
 
@@ -19,14 +19,17 @@ struct Shown {
     news: Arc<Notify>,
 }
 
-/// Begins to share, on a listener where the routers themselves carry messages: what is to run until the end.
+/// Begins to share, on a listener where the routers themselves carry messages: what is to run until the end, and how to leave.
 pub fn begin(
     plan: SharePlan,
     gateway: Arc<Gateway>,
     bound: Option<TcpListener>,
     said: Arc<Notify>,
-) -> anyhow::Result<impl Future<Output = ()>> {
+) -> anyhow::Result<(impl Future<Output = ()>, Leave)> {
     let me = draw_router();
+    for file in &plan.exposed {
+        tracing::warn!("everybody on this machine may read {}: chmod o-r", file.display());
+    }
     let (transport, link) = match plan.transport {
         Transport::Mesh(config) => match bound {
             Some(bound) => ("mesh", mesh_on(bound, *config, me)?),
@@ -34,7 +37,7 @@ pub fn begin(
         },
         Transport::Redis(config) => ("redis", redis(*config, me)?),
     };
-    let Link { outgoing, incoming, status } = link;
+    let Link { outgoing, incoming, status, leave } = link;
     match status.listening() {
         Some(address) => tracing::info!(router = %me, %address, "shares by {transport}"),
         None => tracing::info!(router = %me, "shares by {transport}"),
@@ -44,7 +47,7 @@ pub fn begin(
     let news = Arc::new(Notify::new());
     gateway.set_carrier(Arc::new(Shown { transport, status, news: Arc::clone(&news) }));
     let every = Duration::from_micros(config.batch_interval.0);
-    Ok(converse(gateway, Signals { news, said }, outgoing, incoming, every))
+    Ok((converse(gateway, Signals { news, said }, outgoing, incoming, every), leave))
 }
 
 /// Who is to be woken.

@@ -4,7 +4,11 @@
 
 mod world;
 
-use world::process::{Process, engine, run};
+use world::client::get;
+use world::eventually;
+use world::process::{Gateway, Process, engine, run};
+use world::redis::RedisServer;
+use world::scrap::Scrap;
 
 fn scratch(name: &str) -> String {
     format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"))
@@ -65,4 +69,94 @@ fn a_dead_engine_is_a_trouble_and_the_others_are_examined_all_the_same() {
 fn without_workers_there_is_nothing_to_examine() {
     let (said, is_content) = doctor(&[]);
     assert!(!is_content && said.contains("names no workers"), "{said}");
+}
+
+/// Both of a mesh as files, and flags to share by it.
+fn secrets(scrap: &Scrap) -> [String; 2] {
+    ["ours", "theirs"].map(|name| {
+        let file = scrap.file(name);
+        std::fs::write(&file, format!("the secret of these routers: {name}\n")).unwrap();
+        file
+    })
+}
+
+fn mesh<'a>(secret: &'a str, peers: &[&'a str]) -> Vec<&'a str> {
+    let flags = ["--share", "mesh", "--share-secret-file", secret, "--mesh-listen", "127.0.0.1:0"];
+    let peers = if peers.is_empty() { Vec::new() } else { [&["--mesh-peers"], peers].concat() };
+    [&flags[..], &peers].concat()
+}
+
+#[test]
+fn other_routers_of_a_mesh_are_visited_and_do_not_notice() {
+    let (engine, scrap) = (engine(&[]), Scrap::new("doctor-mesh"));
+    let [ours, theirs] = secrets(&scrap);
+    let running = Gateway::over(&[engine.url()], &mesh(&ours, &[]));
+    let page = || get(running.admin(), "/peers").json();
+    let at = page()["transport"]["listening"].as_str().unwrap().to_owned();
+    let visit = |secret: &str, peers: &[&str]| {
+        doctor(&[&["--worker-urls", engine.url(), "--requests", "off"], &mesh(secret, peers)[..]].concat())
+    };
+    let (said, is_content) = visit(&ours, &[at.as_str(), "127.0.0.1:1"]);
+    assert!(is_content && said.contains("has our secret and speaks version"), "{said}");
+    assert!(said.contains("127.0.0.1:1: nobody answers there") && said.contains("no harm"), "{said}");
+    let (said, is_content) = visit(&ours, &["127.0.0.1:1"]);
+    assert!(!is_content && said.contains("BAD") && said.contains("the first router"), "{said}");
+    assert_eq!(page()["peers"], serde_json::json!([]));
+    assert_eq!(page()["transport"]["refused"], 0);
+    assert_eq!(page()["transport"]["troubles"], serde_json::json!([]));
+    let (said, is_content) = visit(&theirs, &[at.as_str()]);
+    assert!(
+        !is_content && said.contains("it has another secret") && said.contains("--share-secret-file"),
+        "{said}"
+    );
+    let admin = running.admin().strip_prefix("http://").unwrap().to_owned();
+    let (said, is_content) = visit(&ours, &[admin.as_str()]);
+    assert!(!is_content && said.contains("mesh-listen"), "{said}");
+}
+
+#[test]
+fn a_secret_that_everybody_may_read_is_noted() {
+    use std::os::unix::fs::PermissionsExt;
+    let (engine, scrap) = (engine(&[]), Scrap::new("doctor-exposed"));
+    let [ours, _] = secrets(&scrap);
+    for (mode, is_noted) in [(0o644, true), (0o640, false)] {
+        std::fs::set_permissions(&ours, std::fs::Permissions::from_mode(mode)).unwrap();
+        let flags = ["--worker-urls", engine.url(), "--requests", "off"];
+        let (said, is_content) = doctor(&[&flags[..], &mesh(&ours, &[])].concat());
+        assert!(is_content && said.contains("may read") == is_noted, "{mode:o}: {said}");
+    }
+}
+
+#[test]
+fn a_redis_server_is_tried_and_who_is_there_is_told() {
+    let (engine, scrap) = (engine(&[]), Scrap::new("doctor-redis"));
+    let [ours, theirs] = secrets(&scrap);
+    let Some(server) = RedisServer::start() else { return };
+    let url = server.url();
+    let flags = |secret| ["--share", url.as_str(), "--share-secret-file", secret];
+    let visit = |secret| {
+        doctor(&[&["--worker-urls", engine.url(), "--requests", "off"], &flags(secret)[..]].concat())
+    };
+    let (said, is_content) = visit(&ours);
+    assert!(
+        is_content && said.contains("comes back") && said.contains("no other router was heard"),
+        "{said}"
+    );
+    let running = Gateway::over(&[engine.url()], &flags(&ours));
+    eventually("it is heard", || visit(&ours).0.contains("1 other router(s) with our secret").then_some(()));
+    let page = get(running.admin(), "/peers").json();
+    assert_eq!(
+        (&page["peers"], &page["transport"]["troubles"]),
+        (&serde_json::json!([]), &serde_json::json!([]))
+    );
+    let (said, is_content) = visit(&theirs);
+    assert!(
+        !is_content && said.contains("with another secret") && said.contains("--share-redis-prefix"),
+        "{said}"
+    );
+    let http = engine.url().replace("http://", "redis://");
+    let flags =
+        ["--worker-urls", engine.url(), "--requests", "off", "--share", &http, "--share-secret-file", &ours];
+    let (said, is_content) = doctor(&flags);
+    assert!(!is_content && said.contains("an HTTP server is there, and no Redis"), "{said}");
 }

@@ -139,6 +139,89 @@ fn a_router_that_is_killed_is_forgotten_with_all_it_had() {
     assert_eq!(post(routers[0].url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
 }
 
+/// The one that leaves is in nobody's list, and then the one that is in the other's.
+#[test]
+fn a_router_that_is_stopped_says_goodbye_and_nobody_complains_of_it() {
+    let (engine, scrap) = (engine(&[]), Scrap::new("goodbye"));
+    let secret = scrap.file("secret");
+    std::fs::write(&secret, "a secret that only these routers know\n").unwrap();
+    let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
+    let start = |name: &str, more: &[&str]| {
+        let flags = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
+        let flags = [&flags[..], &["--worker-urls", engine.url()], &shared, more].concat();
+        let log = std::fs::File::create(scrap.file(name)).unwrap();
+        Gateway { process: Process::start_with_log(&flags, &[], log.into()) }
+    };
+    let log = |name: &str| std::fs::read_to_string(scrap.file(name)).unwrap();
+    let listening = |router: &Gateway| peers(router)["transport"]["listening"].as_str().unwrap().to_owned();
+    let first = start("first", &[]);
+    let seed = listening(&first);
+    let second = start("second", &["--mesh-peers", &seed]);
+    [&first, &second].into_iter().for_each(|router| wait_for_peers(router, 1));
+    second.process.signal("-TERM");
+    assert!(second.process.wait().success());
+    eventually("it has been heard", || log("first").contains("it said goodbye").then_some(()));
+    // By the time that another one has come, whoever is dialed on would have been complained of many times.
+    let third = start("third", &["--mesh-peers", &seed]);
+    [&first, &third].into_iter().for_each(|router| wait_for_peers(router, 1));
+    assert_eq!(peers(&first)["transport"]["troubles"], json!([]), "{}", log("first"));
+    first.process.signal("-TERM");
+    assert!(first.process.wait().success());
+    eventually("it has been heard", || log("third").contains("it said goodbye").then_some(()));
+    let fourth = start("fourth", &["--mesh-peers", &listening(&third)]);
+    [&third, &fourth].into_iter().for_each(|router| wait_for_peers(router, 1));
+    assert_eq!(peers(&third)["transport"]["troubles"], json!([]), "{}", log("third"));
+    for name in ["first", "second", "third"] {
+        let text = log(name);
+        let complaints = text.lines().filter(|line| line.contains("sharing with other routers"));
+        assert_eq!(complaints.collect::<Vec<_>>(), [""; 0]);
+    }
+}
+
+/// With the files that it names put where they are.
+#[test]
+fn every_set_up_of_the_documentation_is_accepted() {
+    let page = include_str!("../../../docs/many-routers.md");
+    let (scrap, key) = (Scrap::new("documented"), rcgen::KeyPair::generate().unwrap());
+    let cert = rcgen::CertificateParams::new(vec!["routers".to_owned()]).unwrap().self_signed(&key).unwrap();
+    let files = [
+        ("/secrets/share", "a secret that only these routers know"),
+        ("secret", "a secret that only these routers know"),
+        ("password", "open sesame"),
+        ("ca.pem", &cert.pem()),
+        ("router.pem", &cert.pem()),
+        ("router.key", &key.serialize_pem()),
+    ]
+    .map(|(named, text)| {
+        let here = scrap.file(named.rsplit('/').next().unwrap());
+        std::fs::write(&here, text).unwrap();
+        (named, here)
+    });
+    let here = |word: &str| {
+        files.iter().find(|(named, _)| *named == word).map_or(word.to_owned(), |(_, here)| here.clone())
+    };
+    let checked = |text: &str, flags: &[String]| {
+        let config = scrap.file("config.toml");
+        std::fs::write(&config, text).unwrap();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let output =
+            run(&[&["check", config.as_str(), "--worker-urls", "http://127.0.0.1:1"], &flags[..]].concat());
+        assert!(output.status.success(), "{text}{flags:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let lines = page.lines().filter_map(|line| line.strip_prefix("warmroute serve … "));
+    let lines: Vec<Vec<String>> = lines.map(|line| line.split(' ').map(here).collect()).collect();
+    let blocks: Vec<&str> =
+        page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(lines.len() >= 4 && blocks.len() >= 2, "{lines:?} {blocks:?}");
+    lines.iter().for_each(|flags| checked("", flags));
+    for block in blocks {
+        let placed = files.iter().fold(block.to_owned(), |text, (named, here)| {
+            text.replace(&format!("\"{named}\""), &format!("\"{here}\""))
+        });
+        checked(&placed, &[]);
+    }
+}
+
 #[test]
 fn routers_with_another_secret_are_strangers() {
     let engine = engine(&[]);

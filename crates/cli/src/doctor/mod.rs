@@ -2,11 +2,13 @@
 //!
 //! `check` reads a configuration; `doctor` goes and looks. It asks every worker what the gateway would ask (is it well, what
 //! does it serve, how large is its cache, where are its events, does it write prompts as we do), and sends it one short prompt
-//! twice, because only an answer shows whether an engine says how much it found in its cache.
+//! twice, because only an answer shows whether an engine says how much it found in its cache. Other routers, or the server between, are
+//! asked whether they would have this one; they do not see a router come or go.
 
 mod engine;
 mod finding;
 mod fleet;
+mod routers;
 
 use std::collections::BTreeMap;
 
@@ -42,7 +44,11 @@ async fn examine(plan: &Plan, args: &DoctorArgs) -> usize {
         troubles += show(&url, &findings);
         patients.push(patient);
     }
-    troubles + show("together", &fleet::together(&patients))
+    troubles += show("together", &fleet::together(&patients));
+    match &plan.sharing {
+        Some(sharing) => troubles + show("other routers", &routers::examine(sharing).await),
+        None => troubles,
+    }
 }
 
 /// The engines that are listed, each with how many ranks and with what is said of its events.

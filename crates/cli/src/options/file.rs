@@ -105,6 +105,12 @@ mod tests {
     fn values_of_the_wrong_kind_are_named() {
         let error = format!("{:#}", parse("[server]\nport = \"many\"").unwrap_err());
         assert!(error.contains("line 2, server.port: invalid type, expected u16"), "{error}");
+        let error = format!("{:#}", parse("[sharing]\nshare = 3").unwrap_err());
+        assert!(error.contains("line 2, sharing.share: expected a string, or a list"), "{error}");
+        let options =
+            parse("[sharing]\nshare = \"redis://a:1, redis://b:1\"\nmesh-peers = [\"c:1\"]").unwrap();
+        assert_eq!(options.sharing.share.unwrap(), ["redis://a:1", "redis://b:1"]);
+        assert_eq!(options.sharing.mesh_peers.unwrap(), ["c:1"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use warmroute_gateway::SessionKey;
 
 use super::secret::Secret;
@@ -501,8 +501,9 @@ group! {
     Sharing in "sharing" ("Several routers") {
         /// How this router shares what it does with others: mesh, or redis://HOST:PORT (rediss:// for TLS), or several of a set
         #[arg(long, value_name = "HOW", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_SHARE", hide_env = true)]
+        #[serde(deserialize_with = "one_or_many")]
         share: Vec<String> = Some(Vec::new()),
-        /// File with a secret that all these routers know and nobody else
+        /// File with a secret that all these routers know and nobody else; on further lines, others that are understood as well
         #[arg(long, value_name = "FILE", env = "WARMROUTE_SHARE_SECRET_FILE", hide_env = true)]
         share_secret_file: PathBuf = None,
         /// Where the others of a mesh reach this router [default: 0.0.0.0:7946]
@@ -513,6 +514,7 @@ group! {
         mesh_advertise: String = None,
         /// Where some of them are; every address behind a name is one, as of a headless service
         #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_MESH_PEERS", hide_env = true)]
+        #[serde(deserialize_with = "one_or_many")]
         mesh_peers: Vec<String> = Some(Vec::new()),
         /// Certificate chain (PEM) that this router shows the others of a mesh
         #[arg(long, value_name = "FILE", env = "WARMROUTE_MESH_TLS_CERT", hide_env = true)]
@@ -542,6 +544,21 @@ group! {
         #[arg(long, value_name = "FILE", env = "WARMROUTE_SHARE_REDIS_TLS_KEY", hide_env = true)]
         share_redis_tls_key: PathBuf = None,
     }
+}
+
+/// A list, or one string, with commas between several as on the command line.
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a string, or a list of strings")]
+    enum Written {
+        One(String),
+        Many(Vec<String>),
+    }
+    let written = Option::<Written>::deserialize(deserializer)?;
+    Ok(written.map(|written| match written {
+        Written::One(text) => text.split(',').map(|part| part.trim().to_owned()).collect(),
+        Written::Many(list) => list,
+    }))
 }
 
 /// Every table of the file with its keys, spelled as in Rust (`_` for `-`).

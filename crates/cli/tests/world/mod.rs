@@ -11,6 +11,7 @@ pub mod gate;
 pub mod kept;
 pub mod load;
 pub mod process;
+pub mod redis;
 pub mod scrap;
 pub mod script;
 

@@ -1,0 +1,172 @@
+//! The other routers, and what lies between: are they reached, and would they have this one?
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use warmroute_share::{
+    MeshConfig, MeshFailure, MeshVisit, Overheard, RedisConfig, RedisFailure, Versions, visit_mesh,
+    visit_redis,
+};
+
+use super::finding::Finding;
+use crate::plan::{SharePlan, Transport};
+
+const FIRST: &str = "if this is the first router, that is as it should be";
+
+/// All that can be seen from here, without joining them.
+pub async fn examine(plan: &SharePlan) -> Vec<Finding> {
+    let exposed = plan.exposed.iter().map(|file| {
+        let says = format!("everybody on this machine may read {}", file.display());
+        Finding::note(says, "chmod o-r: whoever knows it is a router")
+    });
+    let mut findings: Vec<Finding> = exposed.collect();
+    findings.extend(match &plan.transport {
+        Transport::Mesh(config) => mesh(config).await,
+        Transport::Redis(config) => redis(config).await,
+    });
+    findings
+}
+
+async fn mesh(config: &MeshConfig) -> Vec<Finding> {
+    let mut findings = Vec::from_iter(advertised(config));
+    if config.peers.is_empty() {
+        findings.push(Finding::note(
+            "it names no other router of the mesh, and waits to be dialed",
+            "--mesh-peers HOST:PORT…, unless all others name this one",
+        ));
+    }
+    let visits = match visit_mesh(config).await {
+        Ok(visits) => visits,
+        Err(bad) => return vec![Finding::trouble(bad.to_string(), "docs/many-routers.md")],
+    };
+    let is_joined = visits.iter().any(|visit| visit.found.is_ok());
+    findings.extend(visits.iter().map(|visit| met(visit, is_joined)));
+    findings
+}
+
+fn advertised(config: &MeshConfig) -> Option<Finding> {
+    let told = config.advertised();
+    let is_here = |place: &str| place.parse().is_ok_and(|place: SocketAddr| place.ip().is_loopback());
+    if config.listen.port() == 0 {
+        return None;
+    }
+    if is_here(&told) && !config.peers.iter().all(|peer| is_here(peer)) {
+        return Some(Finding::note(
+            format!("others are told to dial {told}, which is only this machine"),
+            "--mesh-advertise HOST:PORT, as the others reach this router",
+        ));
+    }
+    Some(Finding::good(format!("others are told to dial {told}")))
+}
+
+/// One that answers is enough: it tells of the others.
+fn met(visit: &MeshVisit, is_joined: bool) -> Finding {
+    let at = match &visit.address {
+        Some(address) if *address != visit.listed => format!("{} ({address})", visit.listed),
+        _ => visit.listed.clone(),
+    };
+    match &visit.found {
+        Ok(met) => Finding::good(format!(
+            "{at}: router {} has our secret and speaks version {}",
+            met.router, met.version
+        )),
+        Err(failed) if failed.is_absence() && is_joined => {
+            Finding::note(format!("{at}: {failed}"), "no harm: one that answers tells of the others")
+        }
+        Err(failed) => Finding::trouble(format!("{at}: {failed}"), mesh_remedy(failed)),
+    }
+}
+
+fn mesh_remedy(failed: &MeshFailure) -> String {
+    let remedy = match failed {
+        MeshFailure::Unresolved(_) => {
+            "is the name right? In Kubernetes it is that of a headless service, with publishNotReadyAddresses"
+        }
+        MeshFailure::Nobody(_) | MeshFailure::Late(_) => {
+            return format!(
+                "is a router with --share mesh started there, is that its --mesh-listen port, and may this machine connect? {FIRST}"
+            );
+        }
+        MeshFailure::HungUp => "the log of whoever is there may say why",
+        MeshFailure::Io(_) => {
+            "each router shows a certificate of --mesh-tls-ca, for the host that it is dialed by or for --mesh-tls-name"
+        }
+        MeshFailure::Tls => "give this router certificates of the same authority as the others have",
+        MeshFailure::Plain => {
+            "give that router certificates of the same authority, or take them from this one"
+        }
+        MeshFailure::NoRouter => {
+            "is it the port of --mesh-listen, and not the one for clients or for operators?"
+        }
+        MeshFailure::Secret => "give all routers the same --share-secret-file",
+        MeshFailure::Versions { .. } => {
+            "upgrade the older one: routers one release apart understand each other"
+        }
+        MeshFailure::Ourselves | MeshFailure::Connected(_) => "no harm",
+    };
+    remedy.to_owned()
+}
+
+async fn redis(config: &RedisConfig) -> Vec<Finding> {
+    let visits = match visit_redis(config).await {
+        Ok(visits) => visits,
+        Err(bad) => return vec![Finding::trouble(bad.to_string(), "docs/many-routers.md")],
+    };
+    let is_served = visits.iter().any(|visit| visit.found.is_ok());
+    let findings = visits.iter().flat_map(|visit| match &visit.found {
+        Ok(overheard) => served(&visit.server, overheard, config),
+        Err(RedisFailure::Replica) if is_served => {
+            vec![Finding::good(format!("{}: a replica, passed over while it is one", visit.server))]
+        }
+        Err(lost) if is_served => {
+            vec![Finding::note(format!("{}: {lost}", visit.server), redis_remedy(lost, config))]
+        }
+        Err(lost) => vec![Finding::trouble(format!("{}: {lost}", visit.server), redis_remedy(lost, config))],
+    });
+    findings.collect()
+}
+
+fn served(server: &str, overheard: &Overheard, config: &RedisConfig) -> Vec<Finding> {
+    let prefix = &config.prefix;
+    let mut findings = vec![Finding::good(format!("{server}: what is published on {prefix}:* comes back"))];
+    findings.push(match overheard.routers.len() {
+        0 => Finding::note(format!("{server}: no other router was heard"), FIRST),
+        count => Finding::good(format!("{server}: {count} other router(s) with our secret")),
+    });
+    for (router, theirs) in &overheard.strangers {
+        let ours = Versions::OURS;
+        findings.push(Finding::trouble(
+            format!("router {router} speaks version {theirs}, this one would speak {ours}"),
+            "upgrade the older one: all routers on a server must have one version in common",
+        ));
+    }
+    if overheard.unreadable > 0 {
+        findings.push(Finding::trouble(
+            format!("{server}: somebody announces itself on {prefix}:all with another secret"),
+            "give all routers the same --share-secret-file, and another fleet another --share-redis-prefix",
+        ));
+    }
+    findings
+}
+
+fn redis_remedy(lost: &RedisFailure, config: &RedisConfig) -> String {
+    let remedy = match lost {
+        RedisFailure::Forbidden(_) => {
+            return format!(
+                "ACL SETUSER NAME on >PASSWORD resetchannels &{}:* +publish +subscribe +role",
+                config.prefix
+            );
+        }
+        RedisFailure::Io(error) if error.kind() == ErrorKind::InvalidData => {
+            "--share-redis-tls-ca names who vouches for it, and the URL must have a name that is in its certificate"
+        }
+        RedisFailure::Login | RedisFailure::NoLogin => "redis-cli -u URL --askpass PING tries the same",
+        RedisFailure::Tls | RedisFailure::Plain => "change the URL in --share on every router",
+        RedisFailure::Replica => "name the main server, too: --share redis://A,redis://B",
+        RedisFailure::Deaf(_) => {
+            "what is published there does not come back: is a proxy between, or are these several servers?"
+        }
+        _ => "is it running, is the address right, and may this machine connect to it?",
+    };
+    remedy.to_owned()
+}

@@ -99,9 +99,7 @@ fn mesh_remedy(failed: &MeshFailure) -> String {
             "is it the port of --mesh-listen, and not the one for clients or for operators?"
         }
         MeshFailure::Secret => "give all routers the same --share-secret-file",
-        MeshFailure::Versions { .. } => {
-            "upgrade the older one: routers one release apart understand each other"
-        }
+        MeshFailure::Versions { .. } => "upgrade the older one",
         MeshFailure::Ourselves | MeshFailure::Connected(_) => "no harm",
     };
     remedy.to_owned()

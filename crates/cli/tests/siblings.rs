@@ -8,16 +8,46 @@ use serde_json::{Value, json};
 use world::client::{Call, Response, get, post};
 use world::eventually;
 use world::process::{Gateway, Process, engine};
+use world::redis::RedisServer;
 use world::scrap::Scrap;
 
 const MODEL: &str = "llama-3.1-8b";
 const BLOCK: usize = 16;
 
+/// How routers reach each other.
+enum Transport {
+    /// By this one, once there is one.
+    Mesh {
+        seed: Option<String>,
+    },
+    Redis(RedisServer),
+}
+
+impl Transport {
+    fn flags(&self) -> Vec<String> {
+        let flags = match self {
+            Transport::Mesh { seed: None } => "--share mesh --mesh-listen 127.0.0.1:0".to_owned(),
+            Transport::Mesh { seed: Some(seed) } => {
+                format!("--share mesh --mesh-listen 127.0.0.1:0 --mesh-peers {seed}")
+            }
+            Transport::Redis(server) => format!("--share {}", server.url()),
+        };
+        flags.split(' ').map(str::to_owned).collect()
+    }
+
+    /// Whoever comes next is to dial one that is alive.
+    fn meet_at(&mut self, router: &Gateway) {
+        if let Transport::Mesh { seed } = self {
+            *seed = peers(router)["transport"]["listening"].as_str().map(str::to_owned);
+        }
+    }
+}
+
 /// An engine without events of its own, and routers before it that share.
 struct World {
     engine: Process,
     routers: Vec<Gateway>,
-    seed: String,
+    transport: Transport,
     secret: String,
     folder: String,
     /// Posts so far.
@@ -26,36 +56,26 @@ struct World {
 }
 
 impl World {
-    fn new(name: &str, routers: usize) -> World {
+    fn new(name: &str, transport: Transport, routers: usize) -> World {
         let scrap = Scrap::new(name);
         let folder = format!("{}/model-{name}", env!("CARGO_TARGET_TMPDIR"));
         let secret = scrap.file("secret");
         std::fs::write(&secret, "a secret that only these routers know\n").unwrap();
         let engine = engine(&["--write-model", &folder]);
         let mut world =
-            World { engine, routers: Vec::new(), seed: String::new(), secret, folder, seq: 0, _scrap: scrap };
+            World { engine, routers: Vec::new(), transport, secret, folder, seq: 0, _scrap: scrap };
         (0..routers).for_each(|_| world.join());
         world
     }
 
     /// One more router; returns when all hear each other and know how the engine's prompts are written.
     fn join(&mut self) {
-        let mut flags = vec!["--share", "mesh", "--share-secret-file", &self.secret];
-        flags.extend([
-            "--mesh-listen",
-            "127.0.0.1:0",
-            "--model-path",
-            &self.folder,
-            "--events-token",
-            "token",
-        ]);
-        if !self.seed.is_empty() {
-            flags.extend(["--mesh-peers", &self.seed]);
-        }
+        let shared = self.transport.flags();
+        let mut flags: Vec<&str> = shared.iter().map(String::as_str).collect();
+        flags.extend(["--share-secret-file", &self.secret, "--model-path", &self.folder]);
+        flags.extend(["--events-token", "token"]);
         let router = Gateway::over(&[self.engine.url()], &flags);
-        if self.seed.is_empty() {
-            self.seed = peers(&router)["transport"]["listening"].as_str().unwrap().to_owned();
-        }
+        self.transport.meet_at(&router);
         self.routers.push(router);
         let others = self.routers.len() - 1;
         for router in &self.routers {
@@ -130,7 +150,16 @@ fn relayed(router: &Gateway, what: &str) -> u64 {
 
 #[test]
 fn what_is_posted_to_one_router_or_to_all_in_turn_every_router_knows() {
-    let mut world = World::new("posted", 3);
+    post_to_one_and_to_all(World::new("posted", Transport::Mesh { seed: None }, 3));
+}
+
+#[test]
+fn the_same_by_redis() {
+    let Some(server) = RedisServer::start() else { return };
+    post_to_one_and_to_all(World::new("posted-redis", Transport::Redis(server), 3));
+}
+
+fn post_to_one_and_to_all(mut world: World) {
     for topic in ["kettles", "herons", "violins"] {
         assert_eq!(world.store(topic, 0).status, 200);
         world.all_know(topic);
@@ -152,7 +181,16 @@ fn what_is_posted_to_one_router_or_to_all_in_turn_every_router_knows() {
 
 #[test]
 fn a_late_joiner_learns_all_and_a_receiver_that_is_killed_is_not_missed() {
-    let mut world = World::new("joining", 2);
+    join_late_and_be_killed(World::new("joining", Transport::Mesh { seed: None }, 2));
+}
+
+#[test]
+fn nor_is_it_by_redis() {
+    let Some(server) = RedisServer::start() else { return };
+    join_late_and_be_killed(World::new("joining-redis", Transport::Redis(server), 2));
+}
+
+fn join_late_and_be_killed(mut world: World) {
     let topics = ["kettles", "herons", "violins", "gravel"];
     for topic in topics {
         assert_eq!(world.store(topic, 0).status, 200);
@@ -173,7 +211,7 @@ fn a_late_joiner_learns_all_and_a_receiver_that_is_killed_is_not_missed() {
     );
     world.all_know("saffron");
     topics.iter().for_each(|topic| world.all_know(topic));
-    world.seed = peers(&world.routers[0])["transport"]["listening"].as_str().unwrap().to_owned();
+    world.transport.meet_at(&world.routers[0]);
     world.routers.iter().for_each(|router| {
         eventually("the dead one is gone", || (peers(router)["peers"].as_array()?.len() == 1).then_some(()));
     });

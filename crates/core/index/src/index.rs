@@ -382,16 +382,21 @@ impl Index {
     }
 
     /// A worker holds, beside what is presumed of it, what `of` held when a snapshot was taken: as if the requests that left it there
-    /// were answered now, the oldest first. What does not fit is left out.
+    /// were answered now, the oldest first. What does not fit is left out. `goes_on` is asked before each of them: whether it is still
+    /// that worker.
     pub fn learn(
         &self,
         snapshot: &Snapshot,
         of: WorkerId,
         worker: WorkerId,
         now: Micros,
+        mut goes_on: impl FnMut() -> bool,
     ) -> Result<(), IndexError> {
         let (mut digests, mut sizes, mut spans) = (Vec::new(), Vec::new(), Vec::new());
         for (_, one) in snapshot.uses_of(of.0) {
+            if !goes_on() {
+                break;
+            }
             let root = RootKey::presumed_from_bits(snapshot.chain(one, &mut digests, &mut sizes));
             let span = |(&digest, size): (&u64, &crate::span::Size)| Span {
                 digest,

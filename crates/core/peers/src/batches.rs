@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Batches that are ahead of a hole are remembered up to here; beyond, the hole is given up.
-const AHEAD_MAX: usize = 1_024;
+/// Batches that are ahead of a hole are remembered up to here; beyond, the hole is given up. That is minutes in which a router that is heard
+/// has answered nothing.
+const AHEAD_MAX: usize = 16_384;
 
 /// Numbers from 1 on: all up to one, and some after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,7 @@
 //! Numbers as bytes: small ones are short. Whatever comes is read without a panic, and nothing is allocated that is not there.
+//!
+//! What may grow is written with its length: whoever knows only its beginning reads that and goes on behind its end. So a later version
+//! appends to blocks and adds kinds of records, and changes nothing that is there.
 
 use std::sync::Arc;
 
@@ -11,8 +14,8 @@ pub enum BadMessage {
     /// A number is out of bounds, or a word is unknown.
     #[error("the message is garbled")]
     Garbled,
-    /// It is of another version of this program.
-    #[error("the message is of version {0}, which is not understood")]
+    /// It needs a later version of this program.
+    #[error("the message needs version {0} of the language to be understood")]
     Version(u8),
 }
 
@@ -54,6 +57,27 @@ impl Writer {
     pub fn text(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Something that may grow, with its length before it.
+    pub fn block(&mut self, write: impl FnOnce(&mut Writer)) {
+        let start = self.bytes.len();
+        self.byte(0);
+        write(self);
+        let length = self.bytes.len() - start - 1;
+        if length < 0x80 {
+            self.bytes[start] = length as u8;
+        } else {
+            let mut prefix = Writer::default();
+            prefix.number(length as u64);
+            self.bytes.splice(start..=start, prefix.bytes);
+        }
+    }
+
+    /// One of several things, in any number, of which a reader may not know some.
+    pub fn record(&mut self, kind: u8, write: impl FnOnce(&mut Writer)) {
+        self.byte(kind);
+        self.block(write);
     }
 }
 
@@ -127,6 +151,18 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
+    pub fn block(&mut self) -> Result<Reader<'a>, BadMessage> {
+        self.text().map(Reader::new)
+    }
+
+    /// The next one, and its kind, where there is one.
+    pub fn record(&mut self) -> Result<Option<(u8, Reader<'a>)>, BadMessage> {
+        if self.is_at_end() {
+            return Ok(None);
+        }
+        Ok(Some((self.byte()?, self.block()?)))
+    }
+
     /// All that is left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
@@ -134,5 +170,23 @@ impl<'a> Reader<'a> {
 
     pub fn is_at_end(&self) -> bool {
         self.rest.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_any_length_come_out_and_what_follows_them_too() {
+        for length in [0, 1, 127, 128, 129, 16_383, 16_384, 100_000] {
+            let mut writer = Writer::default();
+            writer.record(7, |writer| writer.bytes.extend(std::iter::repeat_n(9, length)));
+            writer.number(5);
+            let mut reader = Reader::new(&writer.bytes);
+            let (kind, mut body) = reader.record().unwrap().unwrap();
+            assert_eq!((kind, body.rest().len(), reader.number()), (7, length, Ok(5)));
+            assert!(reader.record().unwrap().is_none());
+        }
     }
 }

@@ -32,6 +32,16 @@ pub enum Effect {
         /// How.
         over: Over,
     },
+    /// A peer lacks news that is not kept any more: all that is open is to be told by
+    /// [`Peers::tell_state`](crate::Peers::tell_state).
+    StateAsked {
+        /// Who.
+        router: RouterId,
+        /// It will stand for all batches up to this one.
+        up_to: u64,
+        /// Every trip below this number was over by then.
+        open_from: u64,
+    },
     /// A peer wants to know what is presumed here of all caches: to be told by [`Peers::tell_view`](crate::Peers::tell_view).
     ViewAsked {
         /// Who.

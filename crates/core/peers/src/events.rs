@@ -24,11 +24,11 @@ pub fn pack(batch: &EventBatch) -> Arc<[u8]> {
     writer.optional(batch.rank.map(u64::from));
     writer.number(batch.unreadable.into());
     writer.number(batch.events.len() as u64);
-    batch.events.iter().for_each(|event| write_event(&mut writer, event));
+    batch.events.iter().for_each(|event| writer.block(|writer| write_event(writer, event)));
     writer.bytes.into()
 }
 
-/// What [`pack`] wrote.
+/// What [`pack`] wrote. Events that only a later version knows are unreadable ones.
 pub fn unpack(bytes: &[u8]) -> Result<EventBatch, BadMessage> {
     let reader = &mut Reader::new(bytes);
     let at_unix_s = Some(f64::from_bits(reader.hash()?)).filter(|at| at.is_finite());
@@ -40,9 +40,12 @@ pub fn unpack(bytes: &[u8]) -> Result<EventBatch, BadMessage> {
         events: Vec::new(),
     };
     for _ in 0..reader.number()? {
-        batch.events.push(read_event(reader)?);
+        match read_event(&mut reader.block()?)? {
+            Some(event) => batch.events.push(event),
+            None => batch.unreadable = batch.unreadable.saturating_add(1),
+        }
     }
-    if reader.is_at_end() { Ok(batch) } else { Err(BadMessage::Garbled) }
+    Ok(batch)
 }
 
 fn short(number: u64) -> Result<u16, BadMessage> {
@@ -91,25 +94,26 @@ fn write_stored(writer: &mut Writer, stored: &StoredBlocks) {
     writer.byte((stored.group.attention == Attention::Other).into());
 }
 
-fn read_event(reader: &mut Reader<'_>) -> Result<CacheEvent, BadMessage> {
+fn read_event(reader: &mut Reader<'_>) -> Result<Option<CacheEvent>, BadMessage> {
     Ok(match reader.byte()? {
-        STORED => CacheEvent::Stored(read_stored(reader)?),
-        REMOVED => CacheEvent::Removed(RemovedBlocks {
-            names: reader.hashes()?.to_vec(),
-            medium: read_medium(reader)?,
-            group: short(reader.number()?)?,
-        }),
-        CLEARED => CacheEvent::Cleared,
-        RESTORED => CacheEvent::Restored(Restored {
+        STORED => read_stored(reader)?.map(CacheEvent::Stored),
+        REMOVED => {
+            let names = reader.hashes()?.to_vec();
+            let medium = read_medium(reader)?;
+            let group = short(reader.number()?)?;
+            medium.map(|medium| CacheEvent::Removed(RemovedBlocks { names, medium, group }))
+        }
+        CLEARED => Some(CacheEvent::Cleared),
+        RESTORED => Some(CacheEvent::Restored(Restored {
             group: reader.optional()?.map(short).transpose()?,
             floor_seq: reader.number()?,
             bytes: reader.text()?.into(),
-        }),
-        _ => return Err(BadMessage::Garbled),
+        })),
+        _ => None,
     })
 }
 
-fn read_stored(reader: &mut Reader<'_>) -> Result<StoredBlocks, BadMessage> {
+fn read_stored(reader: &mut Reader<'_>) -> Result<Option<StoredBlocks>, BadMessage> {
     let names = reader.hashes()?.to_vec();
     let parent = if reader.is_there()? { Some(reader.hash()?) } else { None };
     let cut = if reader.is_there()? { Some(read_cut(reader, names.len())?) } else { None };
@@ -119,11 +123,11 @@ fn read_stored(reader: &mut Reader<'_>) -> Result<StoredBlocks, BadMessage> {
     let index = short(reader.number()?)?;
     let attention = if reader.is_there()? { Attention::Other } else { Attention::Full };
     let group = Group { index, attention };
-    let salt = None;
-    Ok(StoredBlocks {
+    let (tokens, salt) = (Vec::new(), None);
+    let stored = |medium| StoredBlocks {
         names,
         parent,
-        tokens: Vec::new(),
+        tokens,
         cut,
         block_tokens,
         text_blocks,
@@ -131,7 +135,8 @@ fn read_stored(reader: &mut Reader<'_>) -> Result<StoredBlocks, BadMessage> {
         salt,
         medium,
         group,
-    })
+    };
+    Ok(medium.map(stored))
 }
 
 /// There is a span for every block.
@@ -153,13 +158,14 @@ fn read_lora(reader: &mut Reader<'_>) -> Result<Box<str>, BadMessage> {
     text.map(Into::into).ok_or(BadMessage::Garbled)
 }
 
-fn read_medium(reader: &mut Reader<'_>) -> Result<Medium, BadMessage> {
+/// Nothing where it is none that is known here.
+fn read_medium(reader: &mut Reader<'_>) -> Result<Option<Medium>, BadMessage> {
     Ok(match reader.byte()? {
-        0 => Medium::Gpu,
-        1 => Medium::Host,
-        2 => Medium::Disk,
-        3 => Medium::External,
-        _ => return Err(BadMessage::Garbled),
+        0 => Some(Medium::Gpu),
+        1 => Some(Medium::Host),
+        2 => Some(Medium::Disk),
+        3 => Some(Medium::External),
+        _ => None,
     })
 }
 
@@ -225,6 +231,19 @@ mod tests {
         fn garbage_is_unpacked_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             _ = unpack(&bytes);
         }
+    }
+
+    #[test]
+    fn an_event_of_a_later_version_is_unreadable_and_the_others_are_read() {
+        let of = |events| EventBatch { events, print: 7, ..EventBatch::default() };
+        let known = pack(&of(vec![CacheEvent::Cleared]));
+        let mut bytes = pack(&of(vec![CacheEvent::Cleared, CacheEvent::Cleared])).to_vec();
+        // The first of the two is longer now, and of a kind that nobody knows.
+        let at = known.len() - 2;
+        bytes.splice(at..at + 2, [4, 77, 1, 2, 3]);
+        bytes.extend_from_slice(b"and more at the end");
+        let batch = EventBatch { unreadable: 1, ..of(vec![CacheEvent::Cleared]) };
+        assert_eq!(unpack(&bytes), Ok(batch));
     }
 
     #[test]

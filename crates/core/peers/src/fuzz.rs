@@ -22,9 +22,9 @@ fn it_is_heard_without_harm(input: &[u8]) {
     let (mut peers, mut own) = (Peers::new(RouterId(1), Config::default()), OwnLedger::default());
     let mut letters = Vec::new();
     for at in [NOW, NOW + Micros::from_millis(1)] {
-        letters.extend(peers.hear(input, &own, at, &mut Vec::new()).unwrap_or_default());
+        letters.extend(peers.hear(input, at, &mut Vec::new()).unwrap_or_default());
     }
-    letters.extend(peers.speak(&mut own, NOW + Micros::from_secs(1)));
+    letters.extend(peers.speak(own.take(), NOW + Micros::from_secs(1)));
     for letter in letters {
         assert!(matches!(Message::decode(&letter.bytes), Ok(Some(_))), "what is said can be read");
         assert!(letter.bytes.len() <= MESSAGE_MAX);

@@ -10,12 +10,16 @@
 //!                  └── history, open trips ◀───────── Ask 16 ──────────┘
 //! ```
 //!
+//! Whatever may be long (what was missed, all that is presumed, all that is known of an engine) is asked for and pulled in parts
+//! ([`Question`]).
+//!
 //! Engines' events that only one router hears are passed on with the engines' own numbers ([`Report`]): what is missing of those is
 //! asked for of whoever has heard more.
 //!
 //! Pure: messages are bytes, `now` is an argument, and nobody's clock is ever compared with another's. How the bytes travel is
 //! the driver's affair, Redis, a mesh or the lab's virtual network.
 
+mod answers;
 mod batches;
 mod clock;
 mod codec;
@@ -24,27 +28,32 @@ mod events;
 mod fetches;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod history;
 mod ledger;
 mod message;
+mod named;
 mod own_ledger;
 mod parts;
 mod peer;
 mod peers;
+mod question;
+mod questions;
 mod relay;
 mod report;
+mod round_trip;
 mod trip;
 mod views;
 
 pub use codec::BadMessage;
 pub use effect::Effect;
 pub use events::{pack, unpack};
-pub use fetches::Wanted;
 pub use ledger::{Advice, Health, Ledger};
 pub use message::{MESSAGE_MAX, Message};
-pub use own_ledger::OwnLedger;
+pub use own_ledger::{News, OwnLedger};
 pub use parts::Part;
 pub use peer::PeerView;
 pub use peers::{Config, Letter, Peers};
+pub use question::{Question, Want, Wanted};
 pub use relay::Relayed;
 pub use report::{Reach, Report, ReportKind};
 pub use trip::{Booked, Over, Prompt, Trip};

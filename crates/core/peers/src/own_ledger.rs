@@ -2,6 +2,8 @@
 //!
 //! Whatever is here is bounded. When nobody takes it away fast enough, the oldest prompts are given up first: a booking without its
 //! prompt still tells how busy a worker is, and a prompt that nobody heard of costs a hit later.
+//!
+//! Requests write to it, so nobody may keep it for long: what is to be told is taken out as it is, and all that is open in portions.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +17,9 @@ const MESSAGE_BYTES: usize = 256 << 10;
 
 /// Workers of which something was found; beyond, the oldest finding is forgotten.
 const ADVICE_MAX: usize = 4_096;
+
+/// Trips that are open are copied so many at a time.
+const PORTION: usize = 256;
 
 /// Bytes of a trip without its prompt, at most.
 const TRIP_BYTES: usize = 48;
@@ -33,6 +38,8 @@ pub struct OwnLedger {
     /// What has not been told.
     news: Ledger,
     prompt_bytes: usize,
+    /// Below which number news has no prompts any more.
+    shed_below: u64,
     /// Prompts that were given up.
     pub dropped: u64,
 }
@@ -47,6 +54,7 @@ impl Default for OwnLedger {
             emptied: 0,
             news: Ledger::default(),
             prompt_bytes: 0,
+            shed_below: 0,
             dropped: 0,
         }
     }
@@ -120,14 +128,15 @@ impl OwnLedger {
 
     /// Gives up the oldest prompts until there is room.
     fn shed(&mut self) {
-        let mut trips = self.news.trips.iter_mut();
+        let mut trips = self.news.trips.range_mut(self.shed_below..);
         while self.prompt_bytes > PROMPTS_MAX
-            && let Some((number, trip)) = trips.next()
+            && let Some((&number, trip)) = trips.next()
         {
+            self.shed_below = number + 1;
             self.prompt_bytes -= trip.prompt_bytes();
             if trip.forget_prompt() {
                 self.dropped += 1;
-                self.open.get_mut(number).map(Trip::forget_prompt);
+                self.open.get_mut(&number).map(Trip::forget_prompt);
             }
         }
     }
@@ -137,52 +146,79 @@ impl OwnLedger {
         self.open.first_key_value().map_or(self.next, |(&number, _)| number)
     }
 
-    /// A message's worth of news; nothing when there are none.
-    pub(crate) fn take(&mut self) -> Option<Ledger> {
-        if self.news.is_empty() {
-            return None;
+    /// All that has not been told.
+    pub fn take(&mut self) -> News {
+        self.prompt_bytes = 0;
+        News { open_from: self.open_from(), ledger: std::mem::take(&mut self.news) }
+    }
+
+    /// Some of what is open, from the first trip after this number on; and before all others how this router finds workers. Nothing
+    /// where there is no more.
+    pub fn open_after(&self, number: Option<u64>) -> Option<Ledger> {
+        let after = number.map_or(0, |number| number.saturating_add(1));
+        let trips = self.open.range(after..).take(PORTION).map(|(&number, trip)| (number, trip.clone()));
+        let portion = Ledger { trips: trips.collect(), ..Ledger::default() };
+        match number {
+            None => Some(Ledger { advice: self.advice.clone(), ..portion }),
+            Some(_) => Some(portion).filter(|portion| !portion.is_empty()),
         }
-        let mut news = Ledger { advice: std::mem::take(&mut self.news.advice), ..Ledger::default() };
-        fill(&mut news, std::iter::from_fn(|| self.news.trips.pop_first()));
-        self.prompt_bytes -= news.trips.values().map(Trip::prompt_bytes).sum::<usize>();
-        // What is still to be told must not be taken for over before it is.
-        let untold = self.news.trips.first_key_value().map_or(u64::MAX, |(&number, _)| number);
-        news.open_from = self.open_from().min(untold);
-        Some(news)
     }
 
-    /// Nothing new, and up to where everything is over.
-    pub(crate) fn nothing(&self) -> Ledger {
-        Ledger { open_from: self.open_from(), ..Ledger::default() }
-    }
-
-    /// All that is open, in messages. What is over below `open_from` nobody will be told how any more.
-    pub(crate) fn state(&self, open_from: u64) -> Vec<Ledger> {
-        let mut trips = self.open.iter().map(|(&number, trip)| (number, trip.clone())).peekable();
-        let nothing = Ledger { open_from, ..Ledger::default() };
-        let mut state = vec![Ledger { advice: self.advice.clone(), ..nothing.clone() }];
-        while trips.peek().is_some() {
-            let mut part = nothing.clone();
-            fill(&mut part, &mut trips);
-            state.push(part);
+    /// All that is open, by portions of [`OwnLedger::open_after`], between which others may write: what they write is news, and is told
+    /// as such.
+    pub fn state(mut open_after: impl FnMut(Option<u64>) -> Option<Ledger>) -> Ledger {
+        let mut state = Ledger::default();
+        let mut last = None;
+        while let Some(mut portion) = open_after(last) {
+            last = portion.trips.last_key_value().map(|(&number, _)| number).or(last).or(Some(0));
+            state.trips.append(&mut portion.trips);
+            state.advice.append(&mut portion.advice);
         }
         state
     }
 
-    /// How many trips are open.
+    /// How many requests are open.
     pub fn open(&self) -> usize {
         self.open.len()
     }
 }
 
-/// As many trips as a message holds.
-fn fill(part: &mut Ledger, trips: impl Iterator<Item = (u64, Trip)>) {
+/// News, taken out of a ledger.
+#[derive(Debug, Default)]
+pub struct News {
+    /// Every trip below this number was over by then.
+    open_from: u64,
+    ledger: Ledger,
+}
+
+impl News {
+    /// A message's worth; nothing when there are none.
+    pub(crate) fn next(&mut self) -> Option<Ledger> {
+        if self.ledger.is_empty() {
+            return None;
+        }
+        let mut news = Ledger { advice: std::mem::take(&mut self.ledger.advice), ..Ledger::default() };
+        fill(&mut news, std::iter::from_fn(|| self.ledger.trips.pop_first()));
+        // What is still to be told must not be taken for over before it is.
+        let untold = self.ledger.trips.first_key_value().map_or(u64::MAX, |(&number, _)| number);
+        news.open_from = self.open_from.min(untold);
+        Some(news)
+    }
+
+    /// Nothing new, and up to where everything is over.
+    pub(crate) fn nothing(&self) -> Ledger {
+        Ledger { open_from: self.open_from, ..Ledger::default() }
+    }
+}
+
+/// Takes trips until they make a message.
+fn fill(ledger: &mut Ledger, trips: impl Iterator<Item = (u64, Trip)>) {
     let mut bytes = 0;
     for (number, trip) in trips {
         bytes += TRIP_BYTES + trip.prompt_bytes();
-        part.trips.insert(number, trip);
+        ledger.trips.insert(number, trip);
         if bytes >= MESSAGE_BYTES {
-            return;
+            break;
         }
     }
 }
@@ -211,14 +247,14 @@ mod tests {
         let (short, long) = (own.begin(booked(1)), own.begin(booked(2)));
         own.computed(short);
         own.over(short, Over::Answered);
-        let news = own.take().unwrap();
+        let news = own.take().next().unwrap();
         assert_eq!(news.open_from, long, "the short one is over");
         let told = &news.trips[&short];
         assert!(told.booked.is_some() && told.is_computed && told.over == Some(Over::Answered));
-        assert_eq!(own.take(), None);
+        assert_eq!(own.take().next(), None);
         own.over(long, Over::Left);
         own.over(long, Over::Answered);
-        let news = own.take().unwrap();
+        let news = own.take().next().unwrap();
         assert_eq!((news.open_from, news.trips[&long].over), (long + 1, Some(Over::Left)), "it ends once");
         assert_eq!(own.open(), 0);
     }
@@ -231,7 +267,8 @@ mod tests {
         assert_eq!(own.dropped, 100);
         let mut told = Ledger::default();
         let mut messages = 0;
-        while let Some(news) = own.take() {
+        let mut all = own.take();
+        while let Some(news) = all.next() {
             assert!(news.trips.values().map(Trip::prompt_bytes).sum::<usize>() < MESSAGE_BYTES + 8 * 2_049);
             assert!(news.open_from <= *news.trips.first_key_value().unwrap().0, "nothing untold is over");
             told.merge(news);
@@ -249,11 +286,11 @@ mod tests {
     fn only_what_is_new_about_a_worker_is_told() {
         let mut own = OwnLedger::default();
         own.found(1, Health::Well);
-        assert_eq!(own.take(), None);
+        assert_eq!(own.take().next(), None);
         own.found(1, Health::Failing);
         own.found(1, Health::Failing);
         own.emptied(1);
-        let advice = own.take().unwrap().advice[&1];
+        let advice = own.take().next().unwrap().advice[&1];
         assert_eq!(advice, Advice { version: 2, health: Health::Failing, emptied: 1 });
     }
 
@@ -262,15 +299,15 @@ mod tests {
         let mut own = OwnLedger::default();
         own.found(1, Health::Failing);
         own.found(2, Health::Failing);
-        let first = own.take().unwrap().advice[&1];
+        let first = own.take().next().unwrap().advice[&1];
         own.take_back(|worker| worker == 2);
         own.take_back(|worker| worker == 2);
-        let news = own.take().unwrap().advice;
+        let news = own.take().next().unwrap().advice;
         assert_eq!((news.len(), news[&1].health), (1, Health::Well), "once, and of nobody who is there");
         assert!(news[&1].version > first.version);
         (10..10 + ADVICE_MAX as u64).for_each(|worker| own.found(worker, Health::Failing));
         assert_eq!(own.advice.len(), ADVICE_MAX);
         own.found(1, Health::Failing);
-        assert!(own.take().unwrap().advice[&1].version > news[&1].version, "though it was forgotten");
+        assert!(own.take().next().unwrap().advice[&1].version > news[&1].version, "though it was forgotten");
     }
 }

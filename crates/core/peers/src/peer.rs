@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use warmroute_types::{Micros, RouterId};
 
 use crate::batches::Batches;
+use crate::named::Named;
+use crate::round_trip::RoundTrip;
 use crate::{Advice, Effect, Health, Ledger, Over, Trip};
 
 /// Trips of one peer that are remembered; beyond, the oldest are taken for over.
@@ -43,10 +45,14 @@ pub(crate) struct Peer {
     pub heard: Micros,
     /// Since when something has been missing.
     pub missing_since: Option<Micros>,
-    /// When it was last asked for what is missing.
-    pub asked: Option<Micros>,
-    /// When it was last told all that is presumed.
-    pub view_told: Option<Micros>,
+    /// The question by which it was asked for that.
+    pub asked: Option<u64>,
+    /// How long it takes to answer.
+    pub trip: RoundTrip,
+    /// Workers that it sends to.
+    pub named: Named,
+    /// The latest version of the language that it speaks.
+    pub language: u8,
 }
 
 /// A peer in numbers, for lists and metrics.
@@ -66,6 +72,12 @@ pub struct PeerView {
     pub open: usize,
     /// Workers that it finds failing.
     pub failing: usize,
+    /// Workers that it sends to and that are not known here.
+    pub unknown_workers: usize,
+    /// How long it takes to answer; `None` where it was never asked.
+    pub round_trip: Option<Micros>,
+    /// The latest version of the language that it speaks.
+    pub language: u8,
 }
 
 impl Peer {
@@ -79,7 +91,9 @@ impl Peer {
             heard: now,
             missing_since: None,
             asked: None,
-            view_told: None,
+            trip: RoundTrip::default(),
+            named: Named::default(),
+            language: 0,
         }
     }
 
@@ -93,11 +107,9 @@ impl Peer {
         self.merge(news, effects);
     }
 
-    /// Takes in what stands for all of its batches up to one; 0 where more of it follows.
+    /// Takes in what stands for all of its batches up to one.
     pub fn take_state(&mut self, up_to: u64, state: Ledger, effects: &mut Vec<Effect>) {
-        if up_to > 0 {
-            self.batches.settle(up_to, state.open_from);
-        }
+        self.batches.settle(up_to, state.open_from);
         self.merge(state, effects);
     }
 
@@ -124,6 +136,7 @@ impl Peer {
         entry.over = entry.over.max(trip.over);
         let (router, is) = (self.id, *entry);
         if let Some(booked) = trip.booked.filter(|_| !was.is_booked) {
+            self.named.note(booked.worker, self.heard);
             effects.push(Effect::Booked { router, trip: number, booked });
         }
         // What was known before its booking was is told with it.
@@ -156,13 +169,14 @@ impl Peer {
         effects.extend(left.map(|(trip, _)| Effect::Over { router, trip, over }));
     }
 
-    /// Remembers since when something has been missing.
-    pub fn mind_holes(&mut self, now: Micros) {
-        if self.batches.missing() == 0 {
-            (self.missing_since, self.asked) = (None, None);
-        } else {
+    /// Remembers since when something has been missing. Where nothing is any more: the question for it, which is not open any more.
+    pub fn mind_holes(&mut self, now: Micros) -> Option<u64> {
+        if self.batches.missing() > 0 {
             self.missing_since.get_or_insert(now);
+            return None;
         }
+        self.missing_since = None;
+        self.asked.take()
     }
 
     fn heed(&mut self, worker: u64, advice: Advice, effects: &mut Vec<Effect>) {
@@ -194,6 +208,9 @@ impl Peer {
             missing_for: self.missing_since.map_or(Micros::ZERO, |since| now.since(since)),
             open: self.trips.values().filter(|known| known.is_open()).count(),
             failing: self.advice.values().filter(|advice| advice.health == Health::Failing).count(),
+            unknown_workers: self.named.unknown(now),
+            round_trip: self.trip.usual(),
+            language: self.language,
         }
     }
 }
@@ -271,11 +288,12 @@ mod tests {
                         own.over(open.swap_remove(pick % open.len()), over);
                     }
                     6 | 7 => {
-                        told.extend(std::iter::from_fn(|| own.take()).map(|news| {
+                        let mut news = own.take();
+                        told.extend(std::iter::from_fn(|| news.next()).map(|news| {
                             number += 1;
                             (number, news)
                         }));
-                        told.push((number, own.nothing()));
+                        told.push((number, news.nothing()));
                     }
                     _ => {}
                 }

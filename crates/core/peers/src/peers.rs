@@ -4,28 +4,28 @@
 //! the teller has no longer it makes good by telling all that is open. Who is not heard for a while is taken for dead, and its
 //! requests with it; should it speak again, it is asked for everything like a newcomer.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use warmroute_types::{Micros, RouterId, To};
 
+use crate::answers::Answers;
 use crate::clock::Clock;
+use crate::fetches::Around;
+use crate::history::{HOLES_MAX, History, Lost};
 use crate::peer::Peer;
+use crate::questions::Questions;
 use crate::relay::Relay;
-use crate::views::{Coming, Going};
+use crate::round_trip::RoundTrip;
+use crate::views::Coming;
 use crate::{
-    BadMessage, Effect, Ledger, Message, OwnLedger, PeerView, Reach, Relayed, Report, ReportKind, Wanted,
+    BadMessage, Effect, Ledger, Message, News, Part, PeerView, Question, Reach, Relayed, Report, ReportKind,
+    Want, Wanted,
 };
 
-/// Bytes of batches that are kept for those who missed them.
-const HISTORY_BYTES: usize = 4 << 20;
-
-/// Holes that are asked for, and told of, at once.
-const HOLES_MAX: usize = 16;
-
-/// All that is presumed is told to the same peer no more often than this.
-const VIEW_AGAIN: Micros = Micros::from_secs(2);
+/// A question for batches of which no answer comes for so long is put anew: others may be missing by now.
+const ASKED_ANEW_AFTER: Micros = Micros::from_secs(5);
 
 /// Peers that are listened to.
 const PEERS_MAX: usize = 256;
@@ -37,7 +37,7 @@ pub struct Config {
     pub batch_interval: Micros,
     /// Where there are none, that is told this often.
     pub beat_interval: Micros,
-    /// A batch that has not come so long after a later one is asked for, and again after as long.
+    /// A batch that has not come so long after a later one is asked for.
     pub patience: Micros,
     /// A router that is not heard for so long is taken for dead.
     pub silence_max: Micros,
@@ -63,30 +63,19 @@ pub struct Letter {
     pub bytes: Arc<[u8]>,
 }
 
-/// A batch that was told.
-#[derive(Debug)]
-struct Told {
-    number: u64,
-    open_from: u64,
-    bytes: Arc<[u8]>,
-}
-
 /// One router among its peers.
 #[derive(Debug)]
 pub struct Peers {
     me: RouterId,
     config: Config,
     clock: Clock,
-    /// Batches so far.
-    told: u64,
-    history: VecDeque<Told>,
-    history_bytes: usize,
-    /// Below which number trips were over with the last batch that is history no more.
-    settled: u64,
+    history: History,
     spoken: Option<Micros>,
     peers: BTreeMap<RouterId, Peer>,
-    /// What others are being told of all caches, and what is being heard.
-    going: Going,
+    /// What is asked of others, and what they ask.
+    questions: Questions,
+    answers: Answers,
+    /// What is being heard of all caches.
     coming: Coming,
     /// Engines' events that are passed on.
     relay: Relay,
@@ -106,13 +95,11 @@ impl Peers {
             config,
             // Whoever did not look for so long was stopped, and the others were not.
             clock: Clock::new(config.batch_interval, Micros(config.silence_max.0 / 2)),
-            told: 0,
-            history: VecDeque::new(),
-            history_bytes: 0,
-            settled: 0,
+            history: History::default(),
             spoken: None,
             peers: BTreeMap::new(),
-            going: Going::default(),
+            questions: Questions::default(),
+            answers: Answers::new(me),
             coming: Coming::default(),
             relay: Relay::default(),
             bad_messages: 0,
@@ -121,47 +108,51 @@ impl Peers {
         }
     }
 
-    /// What is to be said now. To be asked every [`Config::batch_interval`].
-    pub fn speak(&mut self, own: &mut OwnLedger, now: Micros) -> Vec<Letter> {
+    /// What is to be said now, with what is new here. To be asked every [`Config::batch_interval`].
+    pub fn speak(&mut self, mut news: News, now: Micros) -> Vec<Letter> {
         let now = self.clock.tick(now);
         let mut letters = Vec::new();
-        while let Some(news) = own.take() {
-            self.told += 1;
-            let open_from = news.open_from;
-            let bytes = self.batch(self.told, news);
-            self.keep(Told { number: self.told, open_from, bytes: Arc::clone(&bytes) });
+        while let Some(some) = news.next() {
+            self.history.told += 1;
+            let (number, open_from) = (self.history.told, some.open_from);
+            let bytes = self.batch(number, some);
+            self.history.keep(number, open_from, Arc::clone(&bytes));
             letters.push(Letter { to: To::Everyone, bytes });
         }
         let is_due = self.spoken.is_none_or(|spoken| now.since(spoken) >= self.config.beat_interval);
         if letters.is_empty() && is_due {
             // Nobody has to have heard it: it says only how far everything is.
-            letters.push(Letter { to: To::Everyone, bytes: self.batch(self.told, own.nothing()) });
+            letters.push(Letter { to: To::Everyone, bytes: self.batch(self.history.told, news.nothing()) });
         }
         if !letters.is_empty() {
             self.spoken = Some(now);
         }
         letters.extend(self.relay.speak(self.me, now));
+        letters.extend(self.answers.take_ready());
         letters.extend(self.ask(now));
-        letters.extend(self.ask_replays(now));
-        letters.extend(self.going.some());
-        let is_here = |router: RouterId| self.peers.contains_key(&router);
-        if let Some(router) = self.coming.whom_to_ask(is_here, now) {
-            let bytes = Message::AskView { from: self.me }.encode().into();
-            letters.push(Letter { to: To::One(router), bytes });
-        }
         letters
     }
 
-    /// Something new happened: it is said at once where nothing was said for a while, and else with what follows it.
-    pub fn speak_up(&mut self, own: &mut OwnLedger, now: Micros) -> Vec<Letter> {
+    /// Whether nothing was said for a while: something new is said at once then, and else with what follows it.
+    pub fn is_quiet(&self, now: Micros) -> bool {
         let passed = self.clock.read(now);
-        let is_quiet = self.spoken.is_none_or(|spoken| passed.since(spoken) >= self.config.batch_interval);
-        if is_quiet { self.speak(own, now) } else { Vec::new() }
+        self.spoken.is_none_or(|spoken| passed.since(spoken) >= self.config.batch_interval)
     }
 
-    /// Tells a peer all that is presumed, in pieces and in time.
+    /// Tells a peer who asked for it all that is presumed.
     pub fn tell_view(&mut self, to: RouterId, bytes: &[u8]) {
-        self.going.add(self.me, to, bytes);
+        let waiting = self.answers.waiting(to).into_iter().filter(|(_, want)| *want == Want::View);
+        waiting.for_each(|(ticket, _)| self.answers.tell(to, ticket, bytes.to_vec()));
+    }
+
+    /// Tells a peer who asked for what is not kept any more all that is open.
+    pub fn tell_state(&mut self, to: RouterId, up_to: u64, state: Ledger) {
+        let state = Message::State { from: self.me, up_to, state };
+        for (ticket, want) in self.answers.waiting(to) {
+            if let Want::Batches(missing) = want {
+                self.answers.tell(to, ticket, self.history.write(&missing, Some(&state)));
+            }
+        }
     }
 
     /// Passes on what was heard of an engine.
@@ -179,14 +170,14 @@ impl Peers {
         let now = self.clock.look(now);
         if !self.peers.is_empty() {
             // It may only be late.
-            self.relay.fetches.want(wanted, of, now + self.config.patience);
+            self.relay.fetches.want(wanted, of, now + self.config.patience, &mut self.questions);
         }
         !self.peers.is_empty()
     }
 
     /// It has come.
     pub fn call_off(&mut self, worker: u64) {
-        self.relay.fetches.call_off(worker);
+        self.relay.fetches.call_off(worker, &mut self.questions);
     }
 
     /// The reports that a peer wants, where all are still there.
@@ -196,10 +187,12 @@ impl Peers {
         kept.filter(|reports| is_exact && reports.iter().all(|report| report.kind != ReportKind::Known))
     }
 
-    /// Tells a peer what it wants, in pieces and in time. Nothing: it is to ask another.
+    /// Tells a peer what it wants of a worker's stream. Nothing: it is to ask another.
     pub fn tell_replay(&mut self, to: RouterId, worker: u64, reports: &[Report]) {
         self.relay.counted.given += u64::from(!reports.is_empty());
-        self.going.add_replay(self.me, to, worker, &Report::write_all(reports));
+        let is_it = |want: &Want| matches!(want, Want::Stream(wanted) if wanted.worker == worker);
+        let waiting = self.answers.waiting(to).into_iter().filter(|(_, want)| is_it(want));
+        waiting.for_each(|(ticket, _)| self.answers.tell(to, ticket, Report::write_all(reports)));
     }
 
     /// What was passed on, in numbers.
@@ -212,54 +205,46 @@ impl Peers {
         self.peers.keys().copied()
     }
 
-    fn ask_replays(&mut self, now: Micros) -> Vec<Letter> {
-        let others: Vec<RouterId> = self.others().collect();
-        let asked = self.relay.fetches.ask(&others, now);
-        self.relay.counted.asked += asked.len() as u64;
-        let letter = |(to, wanted)| Letter {
-            to: To::One(to),
-            bytes: Message::AskReplay { from: self.me, wanted }.encode().into(),
-        };
-        asked.into_iter().map(letter).collect()
-    }
-
     fn batch(&self, number: u64, news: Ledger) -> Arc<[u8]> {
         Message::Batch { from: self.me, number, news }.encode().into()
     }
 
-    fn keep(&mut self, told: Told) {
-        self.history_bytes += told.bytes.len();
-        self.history.push_back(told);
-        while self.history_bytes > HISTORY_BYTES
-            && let Some(told) = self.history.pop_front()
-        {
-            self.history_bytes -= told.bytes.len();
-            self.settled = told.open_from;
-        }
+    fn trips(&self) -> BTreeMap<RouterId, RoundTrip> {
+        self.peers.iter().map(|(&id, peer)| (id, peer.trip)).collect()
+    }
+
+    /// Asks for all that is missing, as far as it is time to.
+    fn ask(&mut self, now: Micros) -> Vec<Letter> {
+        self.ask_batches(now);
+        let others = self.trips();
+        let around = Around { others: &others, now };
+        self.relay.counted.asked += self.relay.fetches.ask(&around, &mut self.questions);
+        self.coming.ask(|router| others.contains_key(&router), now, &mut self.questions);
+        let trip_to = |of: RouterId| others.get(&of).copied().unwrap_or_default();
+        let asked = self.questions.ask(trip_to, now);
+        let letter = |(to, question)| Letter::to_one(to, &Message::Ask { from: self.me, question });
+        asked.into_iter().map(letter).collect()
     }
 
     /// Asks those of whom something has been missing for too long.
-    fn ask(&mut self, now: Micros) -> Vec<Letter> {
+    fn ask_batches(&mut self, now: Micros) {
         let patience = self.config.patience;
-        let is_late = |since: Option<Micros>| since.is_some_and(|since| now.since(since) >= patience);
-        let mut letters = Vec::new();
         for (&id, peer) in &mut self.peers {
-            if is_late(peer.missing_since) && peer.asked.is_none_or(|asked| now.since(asked) >= patience) {
+            let is_late = peer.missing_since.is_some_and(|since| now.since(since) >= patience);
+            let is_quiet = |ticket| self.questions.is_quiet(ticket, ASKED_ANEW_AFTER, now);
+            if is_late && peer.asked.is_none_or(is_quiet) {
+                peer.asked.take().into_iter().for_each(|ticket| self.questions.drop(ticket));
                 let missing: Vec<_> = peer.batches.holes().take(HOLES_MAX).collect();
-                peer.asked = Some(now);
                 self.asked += missing.len() as u64;
-                let bytes = Message::Ask { from: self.me, missing }.encode().into();
-                letters.push(Letter { to: To::One(id), bytes });
+                peer.asked = Some(self.questions.put(id, Want::Batches(missing), now));
             }
         }
-        letters
     }
 
     /// Takes in a message: what it changes here, and what is to be answered.
     pub fn hear(
         &mut self,
         bytes: &[u8],
-        own: &OwnLedger,
         now: Micros,
         effects: &mut Vec<Effect>,
     ) -> Result<Vec<Letter>, BadMessage> {
@@ -269,33 +254,40 @@ impl Peers {
             return Ok(Vec::new());
         };
         let from = message.from();
-        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&from) {
+        let is_new = !self.peers.contains_key(&from);
+        if is_new && self.peers.len() >= PEERS_MAX {
             return Ok(Vec::new());
         }
-        let is_new = !self.peers.contains_key(&from);
         let peer = self.peers.entry(from).or_insert_with(|| Peer::new(from, now));
-        peer.heard = now;
-        let mut answers = Vec::new();
+        (peer.heard, peer.language) = (now, Message::spoken(bytes));
         if let (true, Message::Batch { number, .. }) = (is_new, &message)
             && *number > 1
         {
             // It has a past that was not heard here.
             self.coming.want(from, now);
         }
+        let answers = match message {
+            Message::Ask { question, .. } => self.answer(from, question, now, effects),
+            Message::Answer { part, bytes, .. } => {
+                self.take_part(from, part, bytes, now, effects);
+                Vec::new()
+            }
+            message => {
+                self.take_news(from, message, effects);
+                Vec::new()
+            }
+        };
+        let told = self.peers.get_mut(&from).and_then(|peer| peer.mind_holes(now));
+        told.into_iter().for_each(|ticket| self.questions.drop(ticket));
+        Ok(answers)
+    }
+
+    /// Takes in what somebody says unasked, or says again.
+    fn take_news(&mut self, from: RouterId, message: Message, effects: &mut Vec<Effect>) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
         match message {
             Message::Batch { number, news, .. } => peer.take_batch(number, news, effects),
             Message::State { up_to, state, .. } => peer.take_state(up_to, state, effects),
-            Message::Ask { missing, .. } => answers = self.answer(from, &missing, own),
-            Message::AskView { .. } => {
-                if peer.view_told.is_none_or(|told| now.since(told) >= VIEW_AGAIN) {
-                    peer.view_told = Some(now);
-                    effects.push(Effect::ViewAsked { router: from });
-                }
-            }
-            Message::View { part, bytes, .. } => {
-                let whole = self.coming.take(from, part, bytes, now);
-                effects.extend(whole.map(|bytes| Effect::View { bytes }));
-            }
             Message::Relay { reports, .. } => {
                 self.relay.heard(&reports);
                 effects.extend(reports.into_iter().map(|report| Effect::Reported { router: from, report }));
@@ -303,38 +295,79 @@ impl Peers {
             Message::Reach { reaches, .. } => {
                 effects.extend(reaches.into_iter().map(|reach| Effect::Reached { router: from, reach }));
             }
-            Message::AskReplay { wanted, .. } => {
-                effects.push(Effect::ReplayAsked { router: from, wanted });
-            }
-            Message::Replay { worker, part, bytes, .. } => {
-                let whole = self.relay.fetches.take(from, worker, part, bytes, now);
-                effects.extend(whole.map(|reports| Effect::Replayed { worker, reports }));
-            }
+            Message::Ask { .. } | Message::Answer { .. } => {}
         }
-        self.peers.entry(from).and_modify(|peer| peer.mind_holes(now));
-        Ok(answers)
+    }
+
+    /// Tells what is asked for, or lets it be put together.
+    fn answer(
+        &mut self,
+        by: RouterId,
+        question: Question,
+        now: Micros,
+        effects: &mut Vec<Effect>,
+    ) -> Vec<Letter> {
+        let (ticket, want) = (question.ticket, question.want.clone());
+        if let Some(parts) = self.answers.asked(by, question, now) {
+            return parts;
+        }
+        match want {
+            Want::Batches(missing) => self.answer_batches(by, ticket, &missing, effects),
+            Want::View => effects.push(Effect::ViewAsked { router: by }),
+            Want::Stream(wanted) => effects.push(Effect::ReplayAsked { router: by, wanted }),
+        }
+        self.answers.take_ready()
     }
 
     /// What was missed, if it is still there; everything that is open, where some of it is not.
-    fn answer(&self, to: RouterId, missing: &[RangeInclusive<u64>], own: &OwnLedger) -> Vec<Letter> {
-        let to = To::One(to);
-        let missing = &missing[..missing.len().min(HOLES_MAX)];
-        let oldest = self.history.front().map_or(self.told + 1, |told| told.number);
-        let is_missing = |told: &&Told| missing.iter().any(|hole| hole.contains(&told.number));
-        let kept = self.history.iter().filter(is_missing);
-        let mut letters: Vec<Letter> =
-            kept.map(|told| Letter { to, bytes: Arc::clone(&told.bytes) }).collect();
-        if missing.iter().any(|hole| *hole.start() < oldest) {
-            // What the batches that are kept say is over they say themselves, and how.
-            let state = own.state(self.settled);
-            let parts = state.len();
-            letters.extend(state.into_iter().enumerate().map(|(part, state)| {
-                // Only with the last one is all said.
-                let up_to = if part + 1 == parts { oldest - 1 } else { 0 };
-                Letter { to, bytes: Message::State { from: self.me, up_to, state }.encode().into() }
-            }));
+    fn answer_batches(
+        &mut self,
+        by: RouterId,
+        ticket: u64,
+        missing: &[RangeInclusive<u64>],
+        effects: &mut Vec<Effect>,
+    ) {
+        match self.history.lost(missing) {
+            Some(Lost { up_to, open_from }) => {
+                effects.push(Effect::StateAsked { router: by, up_to, open_from });
+            }
+            None => self.answers.tell(by, ticket, self.history.write(missing, None)),
         }
-        letters
+    }
+
+    /// A part of an answer: what follows, where it was the last one.
+    fn take_part(
+        &mut self,
+        from: RouterId,
+        part: Part,
+        bytes: Vec<u8>,
+        now: Micros,
+        effects: &mut Vec<Effect>,
+    ) {
+        let asked_at = Micros(part.asked_at_us);
+        let trip = self.peers.get_mut(&from).filter(|_| asked_at <= now).map(|peer| &mut peer.trip);
+        trip.into_iter().for_each(|trip| trip.note(now.since(asked_at)));
+        match self.questions.take(from, part, bytes, now) {
+            Some((Want::Batches(_), bytes)) => self.take_batches(from, &bytes, effects),
+            Some((Want::View, bytes)) => {
+                effects.extend(self.coming.take(bytes).map(|bytes| Effect::View { bytes }));
+            }
+            Some((Want::Stream(Wanted { worker, .. }), bytes)) => {
+                let reports = self.relay.fetches.take(worker, &bytes, &mut self.questions);
+                effects.extend(reports.map(|reports| Effect::Replayed { worker, reports }));
+            }
+            None => {}
+        }
+    }
+
+    /// What was missed, of its own router.
+    fn take_batches(&mut self, from: RouterId, bytes: &[u8], effects: &mut Vec<Effect>) {
+        let messages = History::read(bytes).inspect_err(|_| self.bad_messages += 1).unwrap_or_default();
+        for message in messages.into_iter().filter(|message| message.from() == from) {
+            self.take_news(from, message, effects);
+        }
+        // What is missing still is asked for anew.
+        self.peers.entry(from).and_modify(|peer| peer.asked = None);
     }
 
     /// Gives up those who have been silent for too long, and what nobody has answered.
@@ -346,15 +379,24 @@ impl Peers {
             let is_here = now.since(peer.heard) <= silence_max;
             if !is_here {
                 peer.close(effects);
+                peer.asked.into_iter().for_each(|ticket| self.questions.drop(ticket));
             }
             is_here
         });
         self.lost_peers += (before - self.peers.len()) as u64;
-        let others: Vec<RouterId> = self.others().collect();
-        for worker in self.relay.fetches.give_up(&others, now) {
+        let others = self.trips();
+        self.answers.expire(|router| others.contains_key(&router), now);
+        let around = Around { others: &others, now };
+        for worker in self.relay.fetches.give_up(&around, &mut self.questions) {
             self.relay.counted.unanswered += 1;
             effects.push(Effect::Replayed { worker, reports: Vec::new() });
         }
+    }
+
+    /// These workers are here: peers may send to others.
+    pub fn compare(&mut self, members: &BTreeSet<u64>, now: Micros) {
+        let now = self.clock.read(now);
+        self.peers.values_mut().for_each(|peer| peer.named.compare(members, now));
     }
 
     /// Members of the fleet that peers find failing.

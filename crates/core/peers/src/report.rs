@@ -57,29 +57,33 @@ impl Report {
         writer.text(&self.bytes);
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Report, BadMessage> {
+    /// Nothing where it is of a kind that is not known here: it is missed then, and asked for.
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Option<Report>, BadMessage> {
         let (worker, source, seq) = (reader.hash()?, reader.hash()?, reader.number()?);
         let kind = match reader.byte()? {
             0 => ReportKind::Next,
             1 => ReportKind::Begins,
             2 => ReportKind::Known,
-            _ => return Err(BadMessage::Garbled),
+            _ => return Ok(None),
         };
-        Ok(Report { worker, source, seq, kind, bytes: reader.text()?.into() })
+        Ok(Some(Report { worker, source, seq, kind, bytes: reader.text()?.into() }))
     }
 
     /// Several, as one sequence of bytes.
     pub(crate) fn write_all(reports: &[Report]) -> Vec<u8> {
         let mut writer = Writer::default();
-        reports.iter().for_each(|report| report.write(&mut writer));
+        reports.iter().for_each(|report| writer.block(|writer| report.write(writer)));
         writer.bytes
     }
 
+    /// One that cannot be read ends it: what follows could not be taken without it.
     pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Report>, BadMessage> {
         let mut reader = Reader::new(bytes);
         let mut reports = Vec::new();
-        while !reader.is_at_end() {
-            reports.push(Report::read(&mut reader)?);
+        while !reader.is_at_end()
+            && let Some(report) = Report::read(&mut reader.block()?)?
+        {
+            reports.push(report);
         }
         Ok(reports)
     }

@@ -5,20 +5,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
+mod net;
+
 use std::collections::{BTreeMap, BTreeSet};
 
+use net::{Net, mix};
 use proptest::prelude::*;
-use warmroute_peers::{Booked, Config, Effect, Letter, Message, Over, OwnLedger, Peers};
-use warmroute_types::{Delivery, Micros, RouterId, To};
-
-const STEP: Micros = Micros::from_millis(25);
-
-/// A number that looks random, from one that does not.
-fn mix(word: u64) -> u64 {
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
-}
+use warmroute_peers::{
+    Booked, Config, Effect, Health, Ledger, Letter, Message, Over, OwnLedger, Peers, Prompt, Question, Want,
+};
+use warmroute_types::{Delivery, Micros, RouterId};
 
 /// What a router's clock shows.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +60,20 @@ struct Node {
     ended: BTreeMap<u64, Ended>,
     /// How those of others ended, as last heard.
     heard: BTreeMap<(RouterId, u64), Ended>,
+    /// What it presumes, and what it was told that others do.
+    view: Vec<u8>,
+    views: Vec<Vec<u8>>,
+}
+
+fn booked(prompt: Option<Prompt>) -> Booked {
+    Booked {
+        worker: 3,
+        prompt_tokens: 100,
+        cached_tokens: 0,
+        restorable_tokens: 0,
+        delivery: Delivery::Streamed,
+        prompt,
+    }
 }
 
 /// How a trip ended.
@@ -85,6 +95,8 @@ impl Node {
             own_computed: BTreeSet::new(),
             ended: BTreeMap::new(),
             heard: BTreeMap::new(),
+            view: vec![7],
+            views: Vec::new(),
         }
     }
 
@@ -103,105 +115,54 @@ impl Node {
                     let was_computed = self.computed.remove(&(router, trip));
                     self.heard.insert((router, trip), Ended { was_computed, over });
                 }
+                Effect::StateAsked { router, up_to, open_from } => {
+                    let state = OwnLedger::state(|number| self.own.open_after(number));
+                    self.peers.tell_state(router, up_to, Ledger { open_from, ..state });
+                }
+                Effect::ViewAsked { router } => self.peers.tell_view(router, &self.view),
+                Effect::View { bytes } => self.views.push(bytes),
                 // How streams are passed on is tried with real feeds, in the router's tests.
                 _ => {}
             }
         }
     }
+
+    fn speak_up(&mut self, now: Micros) -> Vec<Letter> {
+        let now = self.clock.show(now);
+        if self.peers.is_quiet(now) { self.peers.speak(self.own.take(), now) } else { Vec::new() }
+    }
+
+    /// How many workers it finds failing.
+    fn failing(&self) -> usize {
+        let state = OwnLedger::state(|number| self.own.open_after(number));
+        state.advice.values().filter(|advice| advice.health == Health::Failing).count()
+    }
 }
 
-/// A network with a will of its own.
-struct Net {
-    nodes: BTreeMap<u64, Node>,
-    /// By the time of arrival: to whom, what.
-    air: BTreeMap<(Micros, u64), (u64, u64, Letter)>,
-    /// Pairs that cannot reach each other.
-    cut: BTreeSet<(u64, u64)>,
-    /// Of a hundred messages.
-    lost: u64,
-    repeated: u64,
-    delay_max: Micros,
-    now: Micros,
-    dice: u64,
+impl net::Node for Node {
+    fn hear(&mut self, bytes: &[u8], now: Micros) -> Vec<Letter> {
+        let mut effects = Vec::new();
+        let answers = self.peers.hear(bytes, self.clock.show(now), &mut effects).unwrap();
+        self.take_in(effects);
+        answers
+    }
+
+    fn step(&mut self, now: Micros) -> Vec<Letter> {
+        let (now, mut effects) = (self.clock.show(now), Vec::new());
+        self.peers.expire(now, &mut effects);
+        self.take_in(effects);
+        self.peers.speak(self.own.take(), now)
+    }
 }
 
-impl Net {
-    fn new(seed: u64) -> Net {
-        Net {
-            nodes: BTreeMap::new(),
-            air: BTreeMap::new(),
-            cut: BTreeSet::new(),
-            lost: 0,
-            repeated: 0,
-            delay_max: Micros::from_millis(10),
-            now: Micros::from_secs(1),
-            dice: seed,
-        }
-    }
+/// What these routers do, and what they believe.
+trait Cluster {
+    fn work(&mut self, id: u64);
+    fn disagreement(&self) -> Option<String>;
+    fn misbelief(&self) -> Option<String>;
+}
 
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.dice) % sides
-    }
-
-    fn post(&mut self, from: u64, letter: &Letter) {
-        let receivers: Vec<u64> = match letter.to {
-            To::Everyone => self.nodes.keys().copied().collect(),
-            To::One(RouterId(id)) => vec![id],
-        };
-        for to in receivers {
-            let copies = if self.roll(100) < self.repeated { 2 } else { 1 };
-            for _ in 0..copies {
-                if self.roll(100) >= self.lost {
-                    let delay = Micros(self.roll(self.delay_max.0 + 1));
-                    let ticket = self.roll(u64::MAX);
-                    self.air.insert((self.now + delay, ticket), (from, to, letter.clone()));
-                }
-            }
-        }
-    }
-
-    fn is_cut(&self, a: u64, b: u64) -> bool {
-        self.cut.contains(&(a.min(b), a.max(b)))
-    }
-
-    fn deliver(&mut self) {
-        while let Some((&(at, ticket), _)) = self.air.first_key_value() {
-            if at > self.now {
-                return;
-            }
-            let Some((from, to, letter)) = self.air.remove(&(at, ticket)) else { return };
-            if self.is_cut(from, to) {
-                continue;
-            }
-            let Some(node) = self.nodes.get_mut(&to) else { continue };
-            let mut effects = Vec::new();
-            let now = node.clock.show(self.now);
-            let answers = node.peers.hear(&letter.bytes, &node.own, now, &mut effects).unwrap();
-            node.take_in(effects);
-            answers.iter().for_each(|answer| self.post(to, answer));
-        }
-    }
-
-    fn step(&mut self) {
-        self.now = self.now + STEP;
-        self.deliver();
-        let ids: Vec<u64> = self.nodes.keys().copied().collect();
-        for id in ids {
-            let Some(node) = self.nodes.get_mut(&id) else { continue };
-            let mut effects = Vec::new();
-            let now = node.clock.show(self.now);
-            node.peers.expire(now, &mut effects);
-            node.take_in(effects);
-            let letters = node.peers.speak(&mut node.own, now);
-            letters.iter().for_each(|letter| self.post(id, letter));
-        }
-    }
-
-    fn steps(&mut self, steps: usize) {
-        (0..steps).for_each(|_| self.step());
-    }
-
+impl Cluster for Net<Node> {
     /// A router books, computes or ends something.
     fn work(&mut self, id: u64) {
         let dice = self.roll(4);
@@ -209,14 +170,7 @@ impl Net {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         match dice {
             0 | 1 => {
-                let booked = Booked {
-                    worker: pick % 8,
-                    prompt_tokens: 100,
-                    cached_tokens: 0,
-                    restorable_tokens: 0,
-                    delivery: Delivery::Streamed,
-                    prompt: None,
-                };
+                let booked = Booked { worker: pick % 8, ..booked(None) };
                 node.open.push(node.own.begin(booked));
             }
             _ if node.open.is_empty() => {}
@@ -232,13 +186,13 @@ impl Net {
                 node.ended.insert(trip, Ended { was_computed: node.own_computed.contains(&trip), over });
             }
         }
+        if pick & 48 == 0 {
+            let health = if pick & 64 == 0 { Health::Failing } else { Health::Well };
+            node.own.found(pick % 8, health);
+        }
         // Some wait for their turn to speak.
-        let letters = if pick & 8 == 0 {
-            node.peers.speak_up(&mut node.own, node.clock.show(self.now))
-        } else {
-            Vec::new()
-        };
-        letters.iter().for_each(|letter| self.post(id, letter));
+        let letters = if pick & 8 == 0 { node.speak_up(self.now) } else { Vec::new() };
+        self.post(id, &letters);
     }
 
     /// Whether everybody knows what everybody else whom they can reach has open, and nothing more.
@@ -252,12 +206,16 @@ impl Net {
             if truth != believed {
                 return Some(format!("{id} believes {believed:?} where there is {truth:?}"));
             }
+            for view in node.peers.views(self.now) {
+                let found = self.nodes.get(&view.id.0).map(Node::failing);
+                if !self.is_cut(id, view.id.0) && found != Some(view.failing) {
+                    return Some(format!("{id} believes that {} finds {} failing", view.id, view.failing));
+                }
+            }
         }
         None
     }
-}
 
-impl Net {
     /// Whether somebody believes that another one's trip ended otherwise than it did, or does not know that it did. Whoever was taken
     /// for dead and came back has told everything anew, so at last all know.
     fn misbelief(&self) -> Option<String> {
@@ -306,7 +264,7 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 /// Plays a script, and then lets it be quiet for two seconds.
-fn play(seed: u64, script: &[Act]) -> Net {
+fn play(seed: u64, script: &[Act]) -> Net<Node> {
     let mut net = Net::new(seed);
     // A router that is started again is another one.
     let mut generation = 0;
@@ -331,7 +289,7 @@ fn play(seed: u64, script: &[Act]) -> Net {
             Act::Heal => net.cut.clear(),
             Act::Lose(percent) => net.lost = percent,
             Act::Repeat(percent) => net.repeated = percent,
-            Act::Delay(ms) => net.delay_max = Micros::from_millis(ms),
+            Act::Delay(ms) => net.set_delay_ms(0..=ms),
             Act::Work(node, times) => {
                 if let Some(&id) = names.get(&node) {
                     (0..times).for_each(|_| net.work(id));
@@ -340,8 +298,7 @@ fn play(seed: u64, script: &[Act]) -> Net {
             Act::Wait(steps) => net.steps(steps.into()),
         }
     }
-    net.cut.clear();
-    (net.lost, net.repeated, net.delay_max) = (0, 0, Micros::from_millis(10));
+    net.heal();
     net
 }
 
@@ -360,85 +317,110 @@ proptest! {
     }
 }
 
-#[test]
-fn a_late_joiner_learns_what_is_open_though_its_batches_are_history() {
-    let mut net = Net::new(7);
-    net.nodes.insert(1, Node::new(1));
-    let node = net.nodes.get_mut(&1).unwrap();
-    let long = Booked {
-        worker: 3,
-        prompt_tokens: 9,
-        cached_tokens: 0,
-        restorable_tokens: 0,
-        delivery: Delivery::Streamed,
-        prompt: None,
-    };
-    node.open.push(node.own.begin(long));
-    net.steps(2);
-    for _ in 0..60 {
-        // More than the history holds.
-        let digests: Vec<u64> = (0..2_048).collect();
-        let node = net.nodes.get_mut(&1).unwrap();
+/// A router that has told more than is kept: what it found and sent at first is history, and one request of then is open still.
+fn with_a_past() -> Node {
+    let mut node = Node::new(1);
+    node.open.push(node.own.begin(booked(None)));
+    (0..2_000).for_each(|worker| node.own.found(worker, Health::Failing));
+    let digests: std::sync::Arc<[u64]> = (0..2_048).collect();
+    for at in 0..60 {
         for _ in 0..20 {
-            let prompt = warmroute_peers::Prompt {
-                root: 1,
-                chunk_bytes: 256,
-                chunk_tokens: 64,
-                digests: digests.clone().into(),
-            };
-            let booked = Booked {
-                worker: 3,
-                prompt_tokens: 9,
-                cached_tokens: 0,
-                restorable_tokens: 0,
-                delivery: Delivery::Streamed,
-                prompt: Some(prompt),
-            };
-            let trip = node.own.begin(booked);
+            let digests = digests.clone();
+            let prompt = Prompt { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests };
+            let trip = node.own.begin(booked(Some(prompt)));
             node.own.over(trip, Over::Answered);
         }
-        net.steps(1);
+        node.peers.speak(node.own.take(), Micros(at * net::STEP.0));
     }
-    net.nodes.insert(2, Node::new(2));
-    net.steps(20);
+    node
+}
+
+#[test]
+fn a_late_joiner_learns_what_is_open_though_its_batches_are_history() {
+    let mut net = Net::<Node>::new(7);
+    net.nodes.extend([(1, with_a_past()), (2, Node::new(2))]);
+    net.steps(40);
     assert_eq!(net.disagreement(), None);
-    assert!(net.nodes[&2].peers.views(net.now)[0].missing == 0);
+    assert_eq!(net.nodes[&2].peers.views(net.now)[0].missing, 0);
+}
+
+#[test]
+fn what_stands_for_history_comes_whole_though_half_of_it_is_lost() {
+    for seed in 0..20 {
+        let mut net = Net::<Node>::new(seed);
+        net.nodes.extend([(1, with_a_past()), (2, Node::new(2))]);
+        net.lost = 50;
+        net.steps(200);
+        net.lost = 0;
+        net.steps(80);
+        assert_eq!(net.disagreement(), None, "{seed}");
+        assert_eq!(net.nodes[&2].peers.views(net.now)[0].failing, 2_000, "{seed}");
+    }
+}
+
+/// The newcomer is told all, over a network as slow as this, while its teller works on: bytes of answers for each byte that was wanted.
+fn cost_of_joining(delay_ms: u64, width: usize) -> f64 {
+    let mut net = Net::<Node>::new(11);
+    net.set_delay_ms(delay_ms..=delay_ms);
+    net.width = width;
+    let mut teller = with_a_past();
+    teller.view = (0..24 << 20).map(|at: u32| mix(at.into()) as u8).collect();
+    let view = teller.view.clone();
+    net.nodes.extend([(1, teller), (2, Node::new(2)), (3, Node::new(3))]);
+    let is_told = |net: &Net<Node>| [2, 3].iter().all(|id| net.nodes[id].views.len() == 1);
+    for _ in 0..4_000 {
+        net.work(1);
+        net.step();
+        if is_told(&net) && net.nodes[&2].peers.views(net.now)[0].missing == 0 {
+            break;
+        }
+    }
+    assert!(is_told(&net) && net.nodes[&2].views[0] == view, "{delay_ms} ms");
+    net.steps(80);
+    assert_eq!((net.disagreement(), net.dropped), (None, 0), "{delay_ms} ms: no news was pushed out");
+    assert!(net.nodes[&2].peers.asked <= 2, "{}", net.nodes[&2].peers.asked);
+    // What is kept of the news is wanted, too.
+    net.sent[&(1, 2)] as f64 / (view.len() + (4 << 20)) as f64
+}
+
+#[test]
+fn a_big_view_is_pulled_as_fast_as_it_goes_and_pushes_no_news_out() {
+    for (delay_ms, width) in [(500, 400_000), (500, usize::MAX), (20, 60_000), (1, usize::MAX)] {
+        let cost = cost_of_joining(delay_ms, width);
+        assert!(cost < 1.5, "{cost:.2} bytes for each that is wanted at {delay_ms} ms");
+    }
 }
 
 #[test]
 fn news_is_told_at_once_after_a_silence_and_else_with_what_follows_it() {
-    let (mut peers, mut own) = (Peers::new(RouterId(1), Config::default()), OwnLedger::default());
+    let mut node = Node::new(1);
     let mut booked_at = |at_ms| {
-        own.begin(Booked {
-            worker: 1,
-            prompt_tokens: 9,
-            cached_tokens: 0,
-            restorable_tokens: 0,
-            delivery: Delivery::Streamed,
-            prompt: None,
-        });
-        peers.speak_up(&mut own, Micros::from_millis(at_ms)).len()
+        node.own.begin(booked(None));
+        node.speak_up(Micros::from_millis(at_ms)).len()
     };
     assert_eq!([1_000, 1_001, 1_019, 1_020, 1_030].map(&mut booked_at), [1, 0, 0, 1, 0]);
-    assert_eq!(peers.speak(&mut own, Micros::from_millis(1_040)).len(), 1, "the rest at the next turn");
+    let rest = node.peers.speak(node.own.take(), Micros::from_millis(1_040));
+    assert_eq!(rest.len(), 1, "the rest at the next turn");
 }
 
 #[test]
 fn whoever_asks_for_too_much_at_once_is_told_a_little() {
-    let (mut peers, mut own) = (Peers::new(RouterId(1), Config::default()), OwnLedger::default());
+    let mut node = Node::new(1);
     for at_ms in 1..=200 {
-        own.emptied(7);
-        assert_eq!(peers.speak(&mut own, Micros::from_millis(20 * at_ms)).len(), 1);
+        node.own.emptied(7);
+        assert_eq!(node.peers.speak(node.own.take(), Micros::from_millis(20 * at_ms)).len(), 1);
     }
-    let missing = (1..=200).map(|number| number..=number).collect();
-    let ask = Message::Ask { from: RouterId(2), missing }.encode();
-    let answers = peers.hear(&ask, &own, Micros::from_secs(4), &mut Vec::new()).unwrap();
-    assert_eq!(answers.len(), 16);
+    let want = Want::Batches((1..=200).map(|number| number..=number).collect());
+    let question = Question { ticket: 1, asked_at_us: 0, want, parts: (0..1_000).collect() };
+    let ask = Message::Ask { from: RouterId(2), question }.encode();
+    let answers = node.peers.hear(&ask, Micros::from_secs(4), &mut Vec::new()).unwrap();
+    assert_eq!(answers.len(), 1);
+    assert!(answers[0].bytes.len() < 16 * 100, "{}", answers[0].bytes.len());
 }
 
 #[test]
 fn a_router_that_dies_is_forgotten_within_two_seconds() {
-    let mut net = Net::new(3);
+    let mut net = Net::<Node>::new(3);
     (0..3).for_each(|id| _ = net.nodes.insert(id, Node::new(id)));
     net.steps(4);
     (0..50).for_each(|_| net.work(0));
@@ -453,7 +435,7 @@ fn a_router_that_dies_is_forgotten_within_two_seconds() {
 #[test]
 fn a_router_whose_clock_is_wrong_does_no_harm() {
     for clock in [Clock::Ahead, Clock::Fast, Clock::Stopped, Clock::Backwards, Clock::Jumping] {
-        let mut net = Net::new(5);
+        let mut net = Net::<Node>::new(5);
         (0..3).for_each(|id| _ = net.nodes.insert(id, Node::new(id)));
         net.nodes.get_mut(&1).unwrap().clock = clock;
         net.steps(8);

@@ -43,6 +43,7 @@ mod streams;
 mod token_rate;
 mod trust;
 mod unproven;
+mod unseated;
 
 pub use change::{Change, Outcome};
 pub use considered::{CONSIDERED_MAX, Considered, Preview};

@@ -414,6 +414,10 @@ mod caching_tests;
 mod explaining_tests;
 #[cfg(test)]
 mod memory_tests;
+/// The network of the conversation's own tests.
+#[cfg(test)]
+#[path = "../../peers/tests/net/mod.rs"]
+mod net;
 #[cfg(test)]
 mod relaying_tests;
 #[cfg(test)]

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
-use warmroute_peers::{Booked, Effect, Health, Over, OwnLedger, PeerView, Peers, Prompt, Relayed};
+use warmroute_peers::{
+    Booked, Effect, Health, Ledger, News, Over, OwnLedger, PeerView, Peers, Prompt, Relayed,
+};
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, RouterId, WorkerId};
 
 use crate::PromptChunks;
@@ -19,10 +21,13 @@ use crate::pool::{PRESUMED_CHUNKS_MAX, Placed};
 use crate::presumed::Presumed;
 use crate::scratch::Scratch;
 use crate::streams::Streams;
+use crate::unseated::Unseated;
 
 /// A router's part in the conversation.
 pub(crate) struct Sharing {
+    /// Every request writes to it. So whoever else takes it takes something out or copies a little, and does the work afterwards.
     own: Mutex<OwnLedger>,
+    /// No request takes it: it is held while messages are read and written.
     heard: Mutex<Heard>,
     /// By identity, who is in the fleet.
     workers: RwLock<BTreeMap<u64, Arc<Worker>>>,
@@ -37,6 +42,8 @@ pub(crate) struct Heard {
     pub peers: Peers,
     /// Their requests that are open.
     pub trips: BTreeMap<(RouterId, u64), Mirrored>,
+    /// Those at workers that are not here.
+    pub unseated: Unseated,
     /// When the workers' health was last looked at.
     pub examined: Option<Micros>,
     /// What concerns engines' streams: for whoever drives their feeds.
@@ -97,6 +104,7 @@ impl Sharing {
             heard: Mutex::new(Heard {
                 peers,
                 trips: BTreeMap::new(),
+                unseated: Unseated::default(),
                 examined: None,
                 streams: Streams::default(),
             }),
@@ -149,9 +157,20 @@ impl Sharing {
 
     /// What was found of the health of all members, for the others to hear of.
     pub fn examine(&self, members: &BTreeMap<u64, Health>) {
-        let mut own = self.own.lock();
-        members.iter().for_each(|(&worker, &health)| own.found(worker, health));
-        own.take_back(|worker| members.contains_key(&worker));
+        for (&worker, &health) in members {
+            self.own.lock().found(worker, health);
+        }
+        self.own.lock().take_back(|worker| members.contains_key(&worker));
+    }
+
+    /// What has not been told to the others.
+    pub fn take_news(&self) -> News {
+        self.own.lock().take()
+    }
+
+    /// All that is open, a little at a time: requests go on in between.
+    pub fn state(&self) -> Ledger {
+        OwnLedger::state(|number| self.own.lock().open_after(number))
     }
 
     pub fn worker(&self, identity: u64) -> Option<Arc<Worker>> {
@@ -173,9 +192,10 @@ impl Sharing {
         self.place.store(place as u32, Relaxed);
     }
 
-    pub fn with<T>(&self, change: impl FnOnce(&mut Heard, &mut OwnLedger) -> T) -> T {
-        let mut heard = self.heard.lock();
-        change(&mut heard, &mut self.own.lock())
+    /// Keeps others from writing, as a request does for a moment.
+    #[cfg(test)]
+    pub fn hold_own(&self) -> parking_lot::MutexGuard<'_, OwnLedger> {
+        self.own.lock()
     }
 
     pub fn heard(&self) -> parking_lot::MutexGuard<'_, Heard> {
@@ -183,17 +203,22 @@ impl Sharing {
     }
 
     pub fn view(&self, now: Micros) -> SharingView {
-        self.with(|heard, own| SharingView {
+        let (open, dropped_prompts) = {
+            let own = self.own.lock();
+            (own.open(), own.dropped)
+        };
+        let heard = self.heard();
+        SharingView {
             me: heard.peers.me(),
             peers: heard.peers.views(now),
-            open: own.open(),
-            dropped_prompts: own.dropped,
+            open,
+            dropped_prompts,
             bad_messages: heard.peers.bad_messages,
             asked: heard.peers.asked,
             lost_peers: heard.peers.lost_peers,
             relayed: heard.peers.relayed(),
             overrun: heard.streams.dropped,
-        })
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! them its reporter has spoken to, and whatever the network did.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -19,19 +20,13 @@ use warmroute_types::{
 
 use super::*;
 use crate::plane::Plane;
+use crate::router::net::{self, mix};
 use crate::{Change, Family, Matching, Unit};
 
-const STEP: Micros = Micros::from_millis(25);
 const BLOCK: usize = 16;
 const BLOCKS: usize = 12;
 const PROMPTS: u64 = 6;
 const KEPT_POSTS_MAX: usize = 64;
-
-fn mix(word: u64) -> u64 {
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
-}
 
 /// Prompts share their heads.
 fn prompt(number: u64) -> Vec<u8> {
@@ -284,7 +279,7 @@ impl Node {
         Some(vec![Report { worker, source, seq: extent.seq, kind, bytes: pack(&batch) }])
     }
 
-    fn step(&mut self, now: Micros) -> Vec<Letter> {
+    fn turn(&mut self, now: Micros) -> Vec<Letter> {
         for (_, news) in self.router.take_streams() {
             self.hear(news, now);
         }
@@ -317,98 +312,58 @@ fn numbered(report: &Report) -> Numbered {
     Numbered { source: report.source, seq: report.seq, arrival }
 }
 
-/// A network with a will of its own.
-struct Net {
-    nodes: BTreeMap<u64, Node>,
-    engine: Engine,
-    air: BTreeMap<(Micros, u64), (u64, u64, Letter)>,
-    cut: BTreeSet<(u64, u64)>,
-    lost: u64,
-    repeated: u64,
-    delay_max: Micros,
-    now: Micros,
-    dice: u64,
+impl net::Node for Node {
+    fn hear(&mut self, bytes: &[u8], now: Micros) -> Vec<Letter> {
+        self.router.hear(bytes, now).unwrap()
+    }
+
+    fn step(&mut self, now: Micros) -> Vec<Letter> {
+        self.turn(now)
+    }
 }
 
-impl Net {
-    fn new(seed: u64, nodes: u64) -> Net {
-        Net {
-            nodes: (1..=nodes).map(|id| (id, Node::new(id))).collect(),
-            engine: Engine::new(),
-            air: BTreeMap::new(),
-            cut: BTreeSet::new(),
-            lost: 0,
-            repeated: 0,
-            delay_max: Micros::from_millis(10),
-            now: Micros::from_secs(1),
-            dice: seed,
-        }
-    }
+/// Routers, and an engine.
+struct World {
+    net: net::Net<Node>,
+    engine: Engine,
+}
 
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.dice) % sides
-    }
+impl Deref for World {
+    type Target = net::Net<Node>;
 
-    fn send(&mut self, from: u64, letter: &Letter) {
-        let receivers: Vec<u64> = match letter.to {
-            To::Everyone => self.nodes.keys().copied().filter(|id| *id != from).collect(),
-            To::One(RouterId(id)) => vec![id],
-        };
-        for to in receivers {
-            let copies = if self.roll(100) < self.repeated { 2 } else { 1 };
-            for _ in 0..copies {
-                if self.roll(100) >= self.lost {
-                    let at = self.now + Micros(self.roll(self.delay_max.0 + 1));
-                    let ticket = self.roll(u64::MAX);
-                    self.air.insert((at, ticket), (from, to, letter.clone()));
-                }
-            }
-        }
+    fn deref(&self) -> &net::Net<Node> {
+        &self.net
     }
+}
 
-    fn deliver(&mut self) {
-        while let Some((&(at, ticket), _)) = self.air.first_key_value() {
-            if at > self.now {
-                return;
-            }
-            let Some((from, to, letter)) = self.air.remove(&(at, ticket)) else { return };
-            let is_cut = self.cut.contains(&(from.min(to), from.max(to)));
-            let Some(node) = self.nodes.get(&to).filter(|_| !is_cut) else { continue };
-            let answers = node.router.hear(&letter.bytes, self.now).unwrap();
-            answers.iter().for_each(|answer| self.send(to, answer));
-        }
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut net::Net<Node> {
+        &mut self.net
     }
+}
 
-    fn step(&mut self) {
-        self.now = self.now + STEP;
-        self.deliver();
-        let ids: Vec<u64> = self.nodes.keys().copied().collect();
-        for id in ids {
-            let letters = self.nodes.get_mut(&id).map(|node| node.step(self.now)).unwrap_or_default();
-            letters.iter().for_each(|letter| self.send(id, letter));
-        }
-    }
-
-    fn steps(&mut self, steps: usize) {
-        (0..steps).for_each(|_| self.step());
+impl World {
+    fn new(seed: u64, nodes: u64) -> World {
+        let mut net = net::Net::new(seed);
+        net.nodes = (1..=nodes).map(|id| (id, Node::new(id))).collect();
+        World { net, engine: Engine::new() }
     }
 
     /// The engine works, and its reporter posts; each post goes to one of the routers that a balancer chooses.
     fn work(&mut self, times: u8, balancer: Balancer) {
         for _ in 0..times {
-            let dice = self.roll(u64::MAX);
+            let dice = self.net.roll(u64::MAX);
             self.engine.work(dice);
         }
         self.post(balancer);
     }
 
     fn post(&mut self, balancer: Balancer) {
-        let ids: Vec<u64> = self.nodes.keys().copied().collect();
+        let ids: Vec<u64> = self.net.nodes.keys().copied().collect();
         if ids.is_empty() {
             return;
         }
-        let mut turn = self.roll(u64::MAX);
+        let mut turn = self.net.roll(u64::MAX);
         let whom = || match balancer {
             Balancer::First => ids[0],
             Balancer::RoundRobin => {
@@ -416,7 +371,7 @@ impl Net {
                 ids[turn as usize % ids.len()]
             }
         };
-        self.engine.post(&mut self.nodes, whom, self.now);
+        self.engine.post(&mut self.net.nodes, whom, self.net.now);
     }
 
     fn disagreement(&self) -> Option<String> {
@@ -428,7 +383,7 @@ impl Net {
                 format!("{id} believes {view:?} ({belief}) where there is {truth:?}: {:?}", node.stream)
             })
         };
-        self.nodes.iter().find_map(wrong)
+        self.net.nodes.iter().find_map(wrong)
     }
 }
 
@@ -468,8 +423,8 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-fn play(seed: u64, script: &[Act]) -> Net {
-    let mut net = Net::new(seed, 2);
+fn play(seed: u64, script: &[Act]) -> World {
+    let mut net = World::new(seed, 2);
     let mut generation = 10;
     for act in script {
         let ids: Vec<u64> = net.nodes.keys().copied().collect();
@@ -485,14 +440,13 @@ fn play(seed: u64, script: &[Act]) -> Net {
             Act::Heal => net.cut.clear(),
             Act::Lose(percent) => net.lost = percent,
             Act::Repeat(percent) => net.repeated = percent,
-            Act::Delay(ms) => net.delay_max = Micros::from_millis(ms),
+            Act::Delay(ms) => net.set_delay_ms(0..=ms),
             Act::Work(times, balancer) => net.work(times, balancer),
             Act::Restart => net.engine.restart(),
             Act::Wait(steps) => net.steps(steps.into()),
         }
     }
-    net.cut.clear();
-    (net.lost, net.repeated, net.delay_max) = (0, 0, Micros::from_millis(10));
+    net.heal();
     net
 }
 
@@ -517,8 +471,8 @@ proptest! {
 }
 
 /// Three routers that know each other.
-fn three() -> Net {
-    let mut net = Net::new(7, 3);
+fn three() -> World {
+    let mut net = World::new(7, 3);
     net.steps(4);
     net
 }

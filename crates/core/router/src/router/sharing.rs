@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use parking_lot::RwLockReadGuard;
 use warmroute_fleet::{Booking, Work, Worker};
 use warmroute_index::{RootKey, Span};
-use warmroute_peers::{BadMessage, Booked, Config, Effect, Health, Letter, Message, Over, Peers, Prompt};
+use warmroute_peers::{
+    BadMessage, Booked, Config, Effect, Health, Ledger, Letter, Message, Over, Peers, Prompt,
+};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
 
@@ -22,6 +25,9 @@ const EXAMINED_EVERY: Micros = Micros::from_millis(200);
 /// A worker that a peer finds failing is passed over for so long, and again while the peer says so.
 const PASSED_OVER_FOR: Micros = Micros::from_millis(500);
 
+/// So many things are taken in at a time.
+const EFFECTS_AT_ONCE: usize = 16;
+
 /// No router cuts prompts into larger pieces.
 const CHUNK_BYTES_MAX: u32 = 1 << 16;
 
@@ -38,36 +44,30 @@ impl<P: Policy> Router<P> {
     /// What is to be said to the others now. To be asked every few milliseconds.
     pub fn speak(&self, now: Micros) -> Vec<Letter> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
-        let _pools = self.pools.read();
         let mut effects = Vec::new();
+        sharing.heard().peers.expire(now, &mut effects);
+        self.take_in(sharing, &effects, now);
+        self.look_around(sharing, now);
         let mut heard = sharing.heard();
-        heard.peers.expire(now, &mut effects);
-        self.take_in(sharing, &mut heard, &effects, now);
         sharing.set_place(heard.peers.place());
-        if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
-            heard.examined = Some(now);
-            self.examine(sharing, &heard, now);
-        }
-        drop(heard);
-        sharing.with(|heard, own| heard.peers.speak(own, now))
+        heard.peers.speak(sharing.take_news(), now)
     }
 
-    /// A request was routed: what is to be said of it at once.
+    /// A request was routed: what is to be said of it at once. For whoever carries messages, not for the request: messages that are
+    /// being read keep this waiting.
     pub fn speak_up(&self, now: Micros) -> Vec<Letter> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
-        sharing.with(|heard, own| heard.peers.speak_up(own, now))
+        let mut heard = sharing.heard();
+        if heard.peers.is_quiet(now) { heard.peers.speak(sharing.take_news(), now) } else { Vec::new() }
     }
 
     /// Takes in what another router said; what is to be answered.
     pub fn hear(&self, bytes: &[u8], now: Micros) -> Result<Vec<Letter>, BadMessage> {
         let Some(sharing) = self.sharing.get() else { return Ok(Vec::new()) };
-        // Nobody's seat changes meanwhile.
-        let pools = self.pools.read();
         let mut effects = Vec::new();
-        let answers = sharing.with(|heard, own| heard.peers.hear(bytes, own, now, &mut effects))?;
-        self.take_in(sharing, &mut sharing.heard(), &effects, now);
-        drop(pools);
-        effects.iter().for_each(|effect| self.take_in_view(sharing, effect, now));
+        let answers = sharing.heard().peers.hear(bytes, now, &mut effects)?;
+        self.take_in(sharing, &effects, now);
+        effects.iter().for_each(|effect| self.take_in_at_length(sharing, effect, now));
         Ok(answers)
     }
 
@@ -85,8 +85,30 @@ impl<P: Policy> Router<P> {
         self.sharing.get().map(|sharing| sharing.view(now))
     }
 
+    /// Looks at what may have changed here since the last time.
+    fn look_around(&self, sharing: &Sharing, now: Micros) {
+        let _pools = self.pools.read();
+        let mut heard = sharing.heard();
+        self.seat_waiting(sharing, &mut heard, now);
+        if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
+            heard.examined = Some(now);
+            self.examine(sharing, &mut heard, now);
+        }
+    }
+
+    /// Books what others have sent to workers that have joined here since.
+    fn seat_waiting(&self, sharing: &Sharing, heard: &mut Heard, now: Micros) {
+        for (key, waiting) in heard.unseated.take(|worker| sharing.worker(worker).is_some()) {
+            let Some(mut one) = self.mirror(sharing, &waiting.booked, now) else { continue };
+            if waiting.is_computed {
+                self.computed(&mut one, now);
+            }
+            heard.trips.insert(key, one);
+        }
+    }
+
     /// Tells the others who is failing, and heeds what they tell.
-    fn examine(&self, sharing: &Sharing, heard: &Heard, now: Micros) {
+    fn examine(&self, sharing: &Sharing, heard: &mut Heard, now: Micros) {
         let members = self.fleet.members();
         let found = |state| match state {
             WorkerState::Unhealthy | WorkerState::Recovering => Health::Failing,
@@ -94,7 +116,9 @@ impl<P: Policy> Router<P> {
         };
         let found = members.iter().map(|view| (view.worker.identity, found(view.desk.state))).collect();
         sharing.examine(&found);
-        for identity in heard.peers.failing(&found.into_keys().collect()) {
+        let members = found.into_keys().collect();
+        heard.peers.compare(&members, now);
+        for identity in heard.peers.failing(&members) {
             let worker = sharing.worker(identity);
             let serves = |age: Micros| age <= OWN_EVIDENCE;
             let doubted = worker.filter(|worker| !sharing.answered_for(worker.id, now).is_some_and(serves));
@@ -102,40 +126,51 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    fn take_in(&self, sharing: &Sharing, heard: &mut Heard, effects: &[Effect], now: Micros) {
-        for effect in effects {
-            match effect {
-                Effect::Booked { router, trip, booked } => {
-                    let mirrored = self.mirror(sharing, booked, now);
-                    mirrored.into_iter().for_each(|one| _ = heard.trips.insert((*router, *trip), one));
-                }
-                Effect::Computed { router, trip } => {
-                    let one = heard.trips.get_mut(&(*router, *trip));
-                    one.into_iter().for_each(|one| self.computed(one, now));
-                }
-                Effect::Over { router, trip, over } => {
-                    let one = heard.trips.remove(&(*router, *trip));
-                    one.into_iter().for_each(|one| self.over(one, *over, now));
-                }
-                Effect::Emptied { worker } => {
-                    let worker = sharing.worker(*worker);
-                    let presumed =
-                        worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed);
-                    presumed.into_iter().for_each(|worker| self.index.clear_presumed(worker.id));
-                }
-                // Those take long, and a lock of their own.
-                Effect::ViewAsked { .. } | Effect::View { .. } => {}
-                Effect::Reported { .. }
-                | Effect::Reached { .. }
-                | Effect::ReplayAsked { .. }
-                | Effect::Replayed { .. } => heard.leave(effect.clone()),
-            }
+    /// A few at a time: nobody's seat changes meanwhile, and whoever wants one to must not wait, for requests wait with it.
+    fn take_in(&self, sharing: &Sharing, effects: &[Effect], now: Micros) {
+        for some in effects.chunks(EFFECTS_AT_ONCE) {
+            let _pools = self.pools.read();
+            let mut heard = sharing.heard();
+            some.iter().for_each(|effect| self.take_in_one(sharing, &mut heard, effect, now));
         }
     }
 
-    /// Tells, or takes in, all that is presumed: somebody has just come.
-    fn take_in_view(&self, sharing: &Sharing, effect: &Effect, now: Micros) {
+    fn take_in_one(&self, sharing: &Sharing, heard: &mut Heard, effect: &Effect, now: Micros) {
         match effect {
+            Effect::Booked { router, trip, booked } => match self.mirror(sharing, booked, now) {
+                Some(one) => _ = heard.trips.insert((*router, *trip), one),
+                None => heard.unseated.add((*router, *trip), booked.clone()),
+            },
+            Effect::Computed { router, trip } => match heard.trips.get_mut(&(*router, *trip)) {
+                Some(one) => self.computed(one, now),
+                None => heard.unseated.computed((*router, *trip)),
+            },
+            Effect::Over { router, trip, over } => match heard.trips.remove(&(*router, *trip)) {
+                Some(one) => self.over(one, *over, now),
+                None => _ = heard.unseated.remove((*router, *trip)),
+            },
+            Effect::Emptied { worker } => {
+                let worker = sharing.worker(*worker);
+                let presumed =
+                    worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed);
+                presumed.into_iter().for_each(|worker| self.index.clear_presumed(worker.id));
+            }
+            // Those take long, and locks of their own.
+            Effect::StateAsked { .. } | Effect::ViewAsked { .. } | Effect::View { .. } => {}
+            Effect::Reported { .. }
+            | Effect::Reached { .. }
+            | Effect::ReplayAsked { .. }
+            | Effect::Replayed { .. } => heard.leave(effect.clone()),
+        }
+    }
+
+    /// Tells all that is open; tells, or takes in, all that is presumed: somebody has just come.
+    fn take_in_at_length(&self, sharing: &Sharing, effect: &Effect, now: Micros) {
+        match effect {
+            Effect::StateAsked { router, up_to, open_from } => {
+                let state = Ledger { open_from: *open_from, ..sharing.state() };
+                sharing.heard().peers.tell_state(*router, *up_to, state);
+            }
             Effect::ViewAsked { router } => {
                 // The time of day is of no use to one who reads it at once.
                 let bytes = self.remember(now, 0).encode();
@@ -149,17 +184,22 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// What is presumed of workers elsewhere, and known of them here by nothing better.
+    /// What is presumed of workers elsewhere, and known of them here by nothing better. Between two prompts seats may change.
     fn learn_view(&self, sharing: &Sharing, memory: &Memory, now: Micros) {
-        let _pools = self.pools.read();
+        let mut pools = self.pools.read();
         for known in &memory.workers {
-            let worker = sharing.worker(Worker::identity_of(&known.address));
-            let presumed =
-                worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed);
-            if let Some(worker) = presumed {
-                // Where the index is full, what is left out costs a hit later.
-                _ = self.index.learn(&memory.snapshot, WorkerId(known.seat), worker.id, now);
-            }
+            let identity = Worker::identity_of(&known.address);
+            let presumed = || {
+                let worker = sharing.worker(identity);
+                worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed)
+            };
+            let Some(worker) = presumed() else { continue };
+            let is_there = || {
+                RwLockReadGuard::bump(&mut pools);
+                presumed().is_some_and(|now| Arc::ptr_eq(&now, &worker))
+            };
+            // Where the index is full, what is left out costs a hit later.
+            _ = self.index.learn(&memory.snapshot, WorkerId(known.seat), worker.id, now, is_there);
         }
     }
 

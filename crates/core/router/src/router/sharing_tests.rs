@@ -227,6 +227,78 @@ fn a_worker_that_fails_elsewhere_is_passed_over_unless_it_serves_here() {
 }
 
 #[test]
+fn what_another_says_is_read_while_a_request_writes() {
+    let routers = routers(2, 2);
+    let _open: Vec<Decision> = (0..50).map(|n| route(&routers[0], &digests(n, 2_048), SECOND)).collect();
+    let letters = routers[0].speak(Micros(SECOND));
+    let requests = routers[1].sharing.get().unwrap().hold_own();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            letters.iter().for_each(|one| _ = routers[1].hear(&one.bytes, Micros(SECOND)).unwrap());
+            tell.send(in_flight(&routers[1])).unwrap();
+        });
+        let heard = told.recv_timeout(std::time::Duration::from_secs(60));
+        drop(requests);
+        let sum = heard.expect("it waits for no request").iter().map(|(_, load)| load).sum::<u32>();
+        assert_eq!(sum, 50);
+    });
+}
+
+#[test]
+fn what_was_sent_to_a_worker_that_joins_here_a_moment_later_is_booked_then() {
+    let routers = routers(2, 2);
+    let address = Address::new("http://late");
+    let join = |router: &Router<Standard>| {
+        let (address, models) = (address.clone(), Models::Any);
+        router.apply(Change::Join { address: address.clone(), models }).unwrap();
+        let worker = router.workers().into_iter().find(|view| view.worker.address == address).unwrap().worker;
+        router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(SECOND) }).unwrap();
+    };
+    join(&routers[0]);
+    let prompt = digests(1, 40);
+    let mut decisions: Vec<Decision> =
+        (0..9).map(|n| route(&routers[0], &digests(n, 40), SECOND + n)).collect();
+    let late: Vec<usize> = (0..9).filter(|&n| decisions[n].worker.address == address && n != 1).collect();
+    assert!(late.len() > 1, "some went there");
+    routers[0].observe(&mut decisions[late[0]], Outcome::FirstToken { at: Micros(SECOND) });
+    let _over = decisions.swap_remove(*late.last().unwrap());
+    talk(&routers, SECOND + 20);
+    drop(_over);
+    talk(&routers, SECOND + 40);
+    join(&routers[1]);
+    talk(&routers, SECOND + 60);
+    assert_eq!(in_flight(&routers[1]), in_flight(&routers[0]), "but for the one that was over before");
+    let prefill = |router: &Router<Standard>| -> u64 {
+        router.workers().iter().map(|view| view.desk.prefill_tokens).sum()
+    };
+    assert_eq!(prefill(&routers[1]), prefill(&routers[0]));
+    drop((decisions, prompt));
+    talk(&routers, SECOND + 80);
+    assert!(in_flight(&routers[1]).iter().all(|(_, load)| *load == 0));
+}
+
+#[test]
+fn workers_that_another_names_otherwise_are_counted_and_those_that_are_late_are_not() {
+    let routers = routers(2, 2);
+    let other = Address::new("http://127.0.0.1:8000");
+    routers[0].apply(Change::Join { address: other.clone(), models: Models::Any }).unwrap();
+    let worker = routers[0].workers().into_iter().find(|view| view.worker.address == other).unwrap().worker;
+    let probed = Change::Probed { worker, result: ProbeResult::Answered, at: Micros(SECOND) };
+    routers[0].apply(probed).unwrap();
+    let unknown = |at| {
+        talk(&routers, at);
+        routers[1].sharing(Micros(at)).unwrap().peers[0].unknown_workers
+    };
+    let _decisions: Vec<Decision> = (0..9).map(|n| route(&routers[0], &digests(n, 4), SECOND)).collect();
+    assert_eq!(unknown(SECOND), 0, "it may be late");
+    let later: Vec<usize> = (1..=40).map(|step| unknown(SECOND + step * 200_000)).collect();
+    assert_eq!((later[20], later.last()), (0, Some(&1)));
+    routers[1].apply(Change::Join { address: other, models: Models::Any }).unwrap();
+    assert_eq!(unknown(10 * SECOND), 0);
+}
+
+#[test]
 fn nobody_speaks_for_another() {
     let routers = routers(3, 2);
     let _decision = route(&routers[0], &digests(1, 10), SECOND);

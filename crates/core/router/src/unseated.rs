@@ -1,0 +1,118 @@
+//! Other routers' requests at workers that are not here: a moment later they may be.
+//!
+//! Where a worker joins, some routers know it before others do, and send to it at once. What they have sent is booked when it is known here,
+//! too, as far as it is not over by then. Everything is bounded; without its prompt a booking still tells how busy a worker is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warmroute_peers::Booked;
+use warmroute_types::RouterId;
+
+/// Requests that wait, in all; more are not booked.
+const TRIPS_MAX: usize = 1 << 16;
+
+/// Bytes of their prompts; more are booked without.
+const PROMPTS_MAX: usize = 4 << 20;
+
+/// Requests that are booked at a time: nobody's seat changes meanwhile.
+const AT_ONCE: usize = 64;
+
+/// A request, by its router and that one's number for it.
+pub(crate) type Key = (RouterId, u64);
+
+/// Requests that wait for their workers.
+#[derive(Debug, Default)]
+pub(crate) struct Unseated {
+    trips: BTreeMap<Key, Waiting>,
+    by_worker: BTreeMap<u64, BTreeSet<Key>>,
+    prompt_bytes: usize,
+}
+
+/// One of them.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub booked: Booked,
+    pub is_computed: bool,
+}
+
+impl Waiting {
+    fn prompt_bytes(&self) -> usize {
+        self.booked.prompt.as_ref().map_or(0, |prompt| size_of_val(&*prompt.digests))
+    }
+}
+
+impl Unseated {
+    /// It has begun.
+    pub fn add(&mut self, key: Key, booked: Booked) {
+        if self.trips.len() >= TRIPS_MAX {
+            return;
+        }
+        let mut waiting = Waiting { booked, is_computed: false };
+        if self.prompt_bytes + waiting.prompt_bytes() > PROMPTS_MAX {
+            waiting.booked.prompt = None;
+        }
+        self.prompt_bytes += waiting.prompt_bytes();
+        self.by_worker.entry(waiting.booked.worker).or_default().insert(key);
+        self.trips.insert(key, waiting);
+    }
+
+    /// Its prompt has been computed.
+    pub fn computed(&mut self, key: Key) {
+        self.trips.get_mut(&key).into_iter().for_each(|waiting| waiting.is_computed = true);
+    }
+
+    /// It is over, or waits no more.
+    pub fn remove(&mut self, key: Key) -> Option<Waiting> {
+        let waiting = self.trips.remove(&key)?;
+        self.prompt_bytes -= waiting.prompt_bytes();
+        if let Some(keys) = self.by_worker.get_mut(&waiting.booked.worker) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_worker.remove(&waiting.booked.worker);
+            }
+        }
+        Some(waiting)
+    }
+
+    /// Some of those whose workers have come.
+    pub fn take(&mut self, is_here: impl Fn(u64) -> bool) -> Vec<(Key, Waiting)> {
+        let come = self.by_worker.iter().filter(|(worker, _)| is_here(**worker));
+        let keys: Vec<Key> = come.flat_map(|(_, keys)| keys.iter().copied()).take(AT_ONCE).collect();
+        keys.into_iter().filter_map(|key| self.remove(key).map(|waiting| (key, waiting))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmroute_peers::Prompt;
+    use warmroute_types::Delivery;
+
+    fn booked(worker: u64, chunks: usize) -> Booked {
+        let digests = vec![7; chunks].into();
+        Booked {
+            worker,
+            prompt_tokens: 9,
+            cached_tokens: 0,
+            restorable_tokens: 0,
+            delivery: Delivery::Streamed,
+            prompt: Some(Prompt { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests }),
+        }
+    }
+
+    #[test]
+    fn what_is_not_over_is_taken_when_its_worker_has_come() {
+        let mut unseated = Unseated::default();
+        let key = |trip| (RouterId(1), trip);
+        (0..300).for_each(|trip| unseated.add(key(trip), booked(trip % 3, 2_048)));
+        assert!(unseated.prompt_bytes <= PROMPTS_MAX);
+        unseated.computed(key(3));
+        assert!(unseated.remove(key(0)).is_some() && unseated.remove(key(0)).is_none());
+        let first = unseated.take(|worker| worker == 0);
+        assert_eq!((first.len(), first[0].0, first[0].1.is_computed), (AT_ONCE, key(3), true));
+        assert!(first[0].1.booked.prompt.is_some(), "the first ones have their prompts");
+        assert_eq!(unseated.take(|worker| worker == 0).len(), 99 - AT_ONCE);
+        (0..10).for_each(|_| _ = unseated.take(|_| true));
+        assert_eq!((unseated.trips.len(), unseated.by_worker.len(), unseated.prompt_bytes), (0, 0, 0));
+    }
+}

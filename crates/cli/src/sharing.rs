@@ -1,16 +1,22 @@
 //! This router among others: carries what the router has to say to them, and what they say to it.
 
+mod unknown;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tokio::task::block_in_place;
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
-use warmroute_peers::{Config, Letter};
-use warmroute_share::{Inbox, Leave, Link, Outbox, Status, Trouble, draw_router, mesh, mesh_on, redis};
+use warmroute_peers::{BadMessage, Config, Letter, Message};
+use warmroute_share::{
+    Inbox, Incoming, Leave, Link, Outbox, Status, Trouble, draw_router, mesh, mesh_on, redis,
+};
 
 use crate::plan::{SharePlan, Transport};
+use unknown::Unknown;
 
 /// A transport, as operators see it.
 struct Shown {
@@ -68,6 +74,7 @@ async fn converse(
 ) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut unknown = Unknown::new(Instant::now());
     loop {
         let letters = tokio::select! {
             // First: whoever is flooded with news must not fall silent.
@@ -76,12 +83,27 @@ async fn converse(
             () = signals.news.notified() => gateway.router().speak_up(gateway.now()),
             message = incoming.recv() => {
                 // What cannot be read is counted, and is nobody's fault who could mend it now.
-                gateway.router().hear_from(message.from, &message.bytes, gateway.now()).unwrap_or_default()
+                hear(&gateway, &message).unwrap_or_default()
             }
         };
         letters.into_iter().for_each(|letter| post(&outgoing, letter));
         signals.said.notify_one();
+        warn_of(&mut unknown, &gateway);
     }
+}
+
+/// What may take long, as when somebody has just come, is done beside the runtime's threads: those are for requests.
+fn hear(gateway: &Gateway, message: &Incoming) -> Result<Vec<Letter>, BadMessage> {
+    let hear = || gateway.router().hear_from(message.from, &message.bytes, gateway.now());
+    if Message::may_take_long(&message.bytes) { block_in_place(hear) } else { hear() }
+}
+
+/// Workers that others name and nobody here does.
+fn warn_of(unknown: &mut Unknown, gateway: &Gateway) {
+    let now = Instant::now();
+    let sharing = unknown.is_due(now).then(|| gateway.router().sharing(gateway.now())).flatten();
+    let warnings = sharing.map(|sharing| unknown.warnings(&sharing.peers, now));
+    warnings.into_iter().flatten().for_each(|warning| tracing::warn!("{warning}"));
 }
 
 fn post(outgoing: &Outbox, Letter { to, bytes }: Letter) {

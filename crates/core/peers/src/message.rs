@@ -22,6 +22,9 @@ const NEEDED: u8 = 1;
 /// No message is longer than this; whoever carries them may refuse longer ones.
 pub const MESSAGE_MAX: usize = 1 << 20;
 
+/// A few milliseconds' work.
+const LARGE_BYTES: usize = 32 << 10;
+
 const BATCH: u8 = 1;
 const STATE: u8 = 2;
 const ASK: u8 = 3;
@@ -124,6 +127,11 @@ impl Message {
         bytes.get(1).copied().unwrap_or(0)
     }
 
+    /// Whether taking it in may take long: it is large, asks for much, or may be the last part of much.
+    pub fn may_take_long(bytes: &[u8]) -> bool {
+        bytes.len() > LARGE_BYTES || matches!(bytes.get(2), Some(&(ASK | ANSWER)))
+    }
+
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -220,17 +228,23 @@ impl Message {
             ANSWER => {
                 let part = Part::read(&mut head)?;
                 let mut bytes = Vec::new();
-                each(&mut records, |body| Ok(bytes = body.rest().to_vec()))?;
+                while let Some(mut body) = next_one(&mut records)? {
+                    bytes = body.rest().to_vec();
+                }
                 Message::Answer { from, part, bytes }
             }
             RELAY => {
                 let mut reports = Vec::new();
-                each(&mut records, |body| Ok(reports.extend(Report::read(body)?)))?;
+                while let Some(mut body) = next_one(&mut records)? {
+                    reports.extend(Report::read(&mut body)?);
+                }
                 Message::Relay { from, reports }
             }
             REACH => {
                 let mut reaches = Vec::new();
-                each(&mut records, |body| Ok(reaches.push(Reach::read(body)?)))?;
+                while let Some(mut body) = next_one(&mut records)? {
+                    reaches.push(Reach::read(&mut body)?);
+                }
                 Message::Reach { from, reaches }
             }
             _ => return Ok(None),
@@ -238,17 +252,14 @@ impl Message {
     }
 }
 
-/// Reads every record of the one kind that is known.
-fn each<'a>(
-    records: &mut Reader<'a>,
-    mut read: impl FnMut(&mut Reader<'a>) -> Result<(), BadMessage>,
-) -> Result<(), BadMessage> {
-    while let Some((kind, mut body)) = records.record()? {
+/// The next record of the one kind that is known.
+fn next_one<'a>(records: &mut Reader<'a>) -> Result<Option<Reader<'a>>, BadMessage> {
+    while let Some((kind, body)) = records.record()? {
         if kind == ONE {
-            read(&mut body)?;
+            return Ok(Some(body));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn read_batch(reader: &mut Reader<'_>) -> Result<u64, BadMessage> {

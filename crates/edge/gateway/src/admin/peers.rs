@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use warmroute_peers::{PeerView, Relayed};
+use warmroute_types::Micros;
 
 use crate::carrier::{Carried, Ways};
 use crate::gateway::Gateway;
@@ -51,6 +52,9 @@ fn peer_json(peer: &PeerView, carried: &Carried) -> Value {
         "missing_for_s": peer.missing_for.as_secs_f64(),
         "open_requests": peer.open,
         "failing_workers": peer.failing,
+        "unknown_workers": peer.unknown_workers,
+        "round_trip_ms": peer.round_trip.map(Micros::as_millis_f64),
+        "language": peer.language,
     })
 }
 

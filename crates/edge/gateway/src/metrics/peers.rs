@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use warmroute_peers::PeerView;
 use warmroute_policy::Standard;
 use warmroute_router::{Router, SharingView};
+use warmroute_types::Micros;
 
 use crate::carrier::{Carried, Carrier, Ways};
 
@@ -31,7 +32,7 @@ impl std::fmt::Debug for Peers {
 /// One metric of every peer: its name and help, and how it is read.
 type Reading = (&'static str, &'static str, fn(&PeerView) -> f64);
 
-const READINGS: [Reading; 5] = [
+const READINGS: [Reading; 7] = [
     ("peer_silence_seconds", "Since the router was last heard", |peer| peer.silent_for.as_secs_f64()),
     ("peer_missing_batches", "Batches of news that it has sent and that have not come", |peer| {
         peer.missing as f64
@@ -41,6 +42,14 @@ const READINGS: [Reading; 5] = [
     }),
     ("peer_requests_active", "Its requests in flight, as far as known here", |peer| peer.open as f64),
     ("peer_failing_workers", "Workers that it finds failing", |peer| peer.failing as f64),
+    (
+        "peer_unknown_workers",
+        "Workers that it sends to and that are not known here under that name",
+        |peer| peer.unknown_workers as f64,
+    ),
+    ("peer_round_trip_seconds", "How long it takes to answer a question; 0: it was never asked", |peer| {
+        peer.round_trip.map_or(0.0, Micros::as_secs_f64)
+    }),
 ];
 
 /// One count of the conversation.

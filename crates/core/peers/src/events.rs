@@ -233,6 +233,37 @@ mod tests {
         }
     }
 
+    /// As the messages that carry it: routers of this version write and read it so.
+    #[test]
+    fn the_form_is_what_it_was() {
+        let stored = StoredBlocks {
+            names: vec![1],
+            parent: Some(2),
+            cut: Some(Cut { root: 3, spans: vec![(4, 5)] }),
+            block_tokens: 16,
+            text_blocks: 1,
+            lora: Some("a".into()),
+            medium: Medium::Host,
+            group: Group { index: 1, attention: Attention::Other },
+            ..StoredBlocks::default()
+        };
+        let removed = RemovedBlocks { names: vec![1], medium: Medium::Disk, group: 1 };
+        let known = Restored { bytes: [9].into(), group: Some(0), floor_seq: 300 };
+        let events = vec![
+            CacheEvent::Stored(stored),
+            CacheEvent::Removed(removed),
+            CacheEvent::Cleared,
+            CacheEvent::Restored(known),
+        ];
+        let batch = EventBatch { at_unix_s: 1.0, events, rank: Some(1), unreadable: 2, print: 7 };
+        let said: String = pack(&batch).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(said, FROZEN);
+    }
+
+    const FROZEN: &str = "000000000000f03f07000000000000000202042e00010100000000000000010200000000000000010300\
+        0000000000000104000000000000000510010101610101010c0101010000000000000002010102060301\
+        ac020109";
+
     #[test]
     fn an_event_of_a_later_version_is_unreadable_and_the_others_are_read() {
         let of = |events| EventBatch { events, print: 7, ..EventBatch::default() };

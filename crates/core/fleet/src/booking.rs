@@ -56,6 +56,11 @@ impl Booking {
         Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending, trial: None }
     }
 
+    /// What its prompt was, and still is, expected to take.
+    pub fn expected_ms(&self) -> f32 {
+        self.fleet.prefill_ms(self.worker, &self.work.effort)
+    }
+
     /// Whose desk it is on.
     pub fn worker(&self) -> WorkerId {
         self.worker

@@ -49,6 +49,9 @@ pub(crate) struct Peer {
     pub asked: Option<u64>,
     /// How long it takes to answer.
     pub trip: RoundTrip,
+    /// How long it takes to answer nothing: the way there and back; and when that was last tried.
+    pub way: RoundTrip,
+    pub greeted: Option<Micros>,
     /// Workers that it sends to.
     pub named: Named,
     /// The latest version of the language that it speaks.
@@ -92,6 +95,8 @@ impl Peer {
             missing_since: None,
             asked: None,
             trip: RoundTrip::default(),
+            way: RoundTrip::default(),
+            greeted: None,
             named: Named::default(),
             language: 0,
         }
@@ -209,7 +214,7 @@ impl Peer {
             open: self.trips.values().filter(|known| known.is_open()).count(),
             failing: self.advice.values().filter(|advice| advice.health == Health::Failing).count(),
             unknown_workers: self.named.unknown(now),
-            round_trip: self.trip.usual(),
+            round_trip: self.way.usual(),
             language: self.language,
         }
     }

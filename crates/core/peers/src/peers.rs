@@ -30,6 +30,12 @@ const ASKED_ANEW_AFTER: Micros = Micros::from_secs(5);
 /// Peers that are listened to.
 const PEERS_MAX: usize = 256;
 
+/// Answers are counted from 1 on. This is to whoever asked for nothing.
+const NO_ANSWER: u64 = 0;
+
+/// So often it is tried how far away a peer is.
+const GREETED_EVERY: Micros = Micros::from_secs(1);
+
 /// When to speak, and when to stop waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -130,6 +136,7 @@ impl Peers {
         letters.extend(self.relay.speak(self.me, now));
         letters.extend(self.answers.take_ready());
         letters.extend(self.ask(now));
+        letters.extend(self.greet(now));
         letters
     }
 
@@ -226,6 +233,19 @@ impl Peers {
         asked.into_iter().map(letter).collect()
     }
 
+    /// Asks everybody for nothing, now and then: so it is known how long what they tell is under way. If it is lost the next one will do.
+    fn greet(&mut self, now: Micros) -> Vec<Letter> {
+        let is_due = |greeted: Option<Micros>| greeted.is_none_or(|at| now.since(at) >= GREETED_EVERY);
+        let question = Question { ticket: 0, asked_at_us: now.0, want: Want::Nothing, parts: vec![0] };
+        let greeting = Message::Ask { from: self.me, question };
+        let due = self.peers.iter_mut().filter(|(_, peer)| is_due(peer.greeted));
+        due.map(|(&id, peer)| {
+            peer.greeted = Some(now);
+            Letter::to_one(id, &greeting)
+        })
+        .collect()
+    }
+
     /// Asks those of whom something has been missing for too long.
     fn ask_batches(&mut self, now: Micros) {
         let patience = self.config.patience;
@@ -308,6 +328,10 @@ impl Peers {
         effects: &mut Vec<Effect>,
     ) -> Vec<Letter> {
         let (ticket, want) = (question.ticket, question.want.clone());
+        if want == Want::Nothing {
+            let part = Part { ticket, asked_at_us: question.asked_at_us, answer: NO_ANSWER, at: 0, of: 1 };
+            return vec![Letter::to_one(by, &Message::Answer { from: self.me, part, bytes: Vec::new() })];
+        }
         if let Some(parts) = self.answers.asked(by, question, now) {
             return parts;
         }
@@ -315,6 +339,7 @@ impl Peers {
             Want::Batches(missing) => self.answer_batches(by, ticket, &missing, effects),
             Want::View => effects.push(Effect::ViewAsked { router: by }),
             Want::Stream(wanted) => effects.push(Effect::ReplayAsked { router: by, wanted }),
+            Want::Nothing => {}
         }
         self.answers.take_ready()
     }
@@ -345,8 +370,10 @@ impl Peers {
         effects: &mut Vec<Effect>,
     ) {
         let asked_at = Micros(part.asked_at_us);
-        let trip = self.peers.get_mut(&from).filter(|_| asked_at <= now).map(|peer| &mut peer.trip);
-        trip.into_iter().for_each(|trip| trip.note(now.since(asked_at)));
+        if let Some(peer) = self.peers.get_mut(&from).filter(|_| asked_at <= now) {
+            let trip = if part.answer == NO_ANSWER { &mut peer.way } else { &mut peer.trip };
+            trip.note(now.since(asked_at));
+        }
         match self.questions.take(from, part, bytes, now) {
             Some((Want::Batches(_), bytes)) => self.take_batches(from, &bytes, effects),
             Some((Want::View, bytes)) => {
@@ -356,7 +383,7 @@ impl Peers {
                 let reports = self.relay.fetches.take(worker, &bytes, &mut self.questions);
                 effects.extend(reports.map(|reports| Effect::Replayed { worker, reports }));
             }
-            None => {}
+            Some((Want::Nothing, _)) | None => {}
         }
     }
 
@@ -408,6 +435,12 @@ impl Peers {
     pub fn views(&self, now: Micros) -> Vec<PeerView> {
         let now = self.clock.read(now);
         self.peers.values().map(|peer| peer.view(now)).collect()
+    }
+
+    /// How long what others tell is under way, as far as that is known.
+    pub fn lag(&self) -> Micros {
+        let trips: Vec<u64> = self.peers.values().filter_map(|peer| Some(peer.way.usual()?.0)).collect();
+        Micros(trips.iter().sum::<u64>() / 2 / trips.len().max(1) as u64)
     }
 
     /// How many of those who are there have a lower number.

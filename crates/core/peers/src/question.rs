@@ -15,6 +15,7 @@ const BATCHES: u8 = 1;
 const VIEW: u8 = 2;
 const STREAM: u8 = 3;
 const PART: u8 = 4;
+const NOTHING: u8 = 5;
 
 /// One question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,13 +39,15 @@ pub enum Want {
     View,
     /// A stream from some batch on.
     Stream(Wanted),
+    /// Nothing: how long an answer takes is what is wanted.
+    Nothing,
 }
 
 impl Want {
     /// What is needed first is lower: what others do now, then what engines hold, then what may be.
     pub(crate) fn rank(&self) -> u8 {
         match self {
-            Want::Batches(_) => 0,
+            Want::Batches(_) | Want::Nothing => 0,
             Want::Stream(_) => 1,
             Want::View => 2,
         }
@@ -83,6 +86,7 @@ impl Question {
                 writer.hash(wanted.source);
                 writer.number(wanted.from_seq);
             }),
+            Want::Nothing => writer.record(NOTHING, |_| {}),
         }
         for &part in &self.parts {
             writer.record(PART, |writer| writer.number(part.into()));
@@ -100,6 +104,7 @@ impl Question {
             match kind {
                 BATCHES => want = Some(Want::Batches(read_holes(&mut body)?)),
                 VIEW => want = Some(Want::View),
+                NOTHING => want = Some(Want::Nothing),
                 STREAM => {
                     let (worker, source) = (body.hash()?, body.hash()?);
                     want = Some(Want::Stream(Wanted { worker, source, from_seq: body.number()? }));

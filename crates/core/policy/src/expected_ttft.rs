@@ -18,7 +18,8 @@
 //!
 //! Whoever is about as good as the best is as good. Of those a short conversation's home takes it; where it has none, the one that
 //! has waited longest, which spreads cold prompts as evenly as turns would. Where there are several routers, each takes the one at
-//! its own place in that order: all would take the same one otherwise, before they hear of each other.
+//! its own place in that order: all would take the same one otherwise, before they hear of each other. The more work they may have
+//! sent that has not been heard of, the less is a better one sure to be better, and the more count as equals.
 
 use std::cmp::Reverse;
 
@@ -70,10 +71,10 @@ impl ExpectedTtft {
     }
 
     /// What is still as good as the best.
-    fn limit_ms(&self, least_ms: f32) -> f32 {
+    fn limit_ms(&self, least_ms: f32, unheard: Micros) -> f32 {
         match self.without {
             Some(Part::Ties) => least_ms,
-            _ => least_ms * (1.0 + TIE_RATIO) + TIE_MS,
+            _ => least_ms * (1.0 + TIE_RATIO) + TIE_MS + unheard.0 as f32 / 1e3,
         }
     }
 }
@@ -85,7 +86,7 @@ impl Policy for ExpectedTtft {
 
     fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
         let least_ms = candidates.iter().map(|c| self.cost_ms(c)).fold(f32::INFINITY, f32::min);
-        let limit_ms = self.limit_ms(least_ms);
+        let limit_ms = self.limit_ms(least_ms, ask.unheard);
         let has_home = has_home(ask, candidates);
         let home_tokens = |index: usize| if has_home { candidates[index].overlap_tokens } else { 0 };
         let as_good = (0..candidates.len()).filter(|&index| self.cost_ms(&candidates[index]) <= limit_ms);
@@ -217,6 +218,25 @@ mod tests {
             ExpectedTtft::default().choose(&ask, &candidates).index
         };
         assert_eq!([0, 1, 2, 3, 4].map(choice), [1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn where_much_is_unheard_a_better_one_may_be_taken_already() {
+        let candidates: Vec<Candidate> = [50.0, 120.0, 400.0]
+            .map(|prefill_ms| Estimate { prefill_ms, ..Estimate::default() })
+            .into_iter()
+            .map(|estimate| Candidate { estimate, ..candidate(0, 0) })
+            .collect();
+        let choices = |unheard_ms| {
+            let ask = |place| Ask { place, unheard: Micros::from_millis(unheard_ms), ..thousand(1) };
+            let mut choices =
+                [0, 1, 2].map(|place| ExpectedTtft::default().choose(&ask(place), &candidates).index);
+            choices.sort_unstable();
+            choices
+        };
+        assert_eq!((choices(0), choices(50)), ([0, 0, 0], [0, 0, 0]));
+        assert!(choices(100).contains(&1) && !choices(100).contains(&2));
+        assert_eq!(choices(500), [0, 1, 2]);
     }
 
     #[test]

@@ -178,7 +178,7 @@ mod tests {
             loads in prop::collection::vec(0_u32..1_000, 1..100),
         ) {
             let candidates = with_in_flight(&loads);
-            let ask = Ask { prompt_tokens: 10, session_key, prefix_key, random, turn, place: 0 };
+            let ask = Ask { prompt_tokens: 10, session_key, prefix_key, random, turn, ..Ask::default() };
             for name in Standard::NAMES {
                 let policy: Standard = name.parse().unwrap();
                 let choice = policy.choose(&ask, &candidates);

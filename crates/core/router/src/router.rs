@@ -247,6 +247,7 @@ impl<P: Policy> Router<P> {
             random,
             turn: 0,
             place: self.sharing.get().map_or(0, |sharing| sharing.place()),
+            unheard: self.sharing.get().map_or(Micros::ZERO, |sharing| sharing.unheard()),
         };
         let report_age_max = self.config.report_age_max;
         let in_flight_max = self.in_flight_max.load(Relaxed);

@@ -21,6 +21,7 @@ use crate::pool::{PRESUMED_CHUNKS_MAX, Placed};
 use crate::presumed::Presumed;
 use crate::scratch::Scratch;
 use crate::streams::Streams;
+use crate::unheard::Unheard;
 use crate::unseated::Unseated;
 
 /// A router's part in the conversation.
@@ -35,6 +36,8 @@ pub(crate) struct Sharing {
     answered_at: Box<[AtomicU64]>,
     /// How many routers come before this one.
     place: AtomicU32,
+    /// Work of others that is not known of here yet, in microseconds.
+    unheard_us: AtomicU64,
 }
 
 /// What others have said.
@@ -44,6 +47,8 @@ pub(crate) struct Heard {
     pub trips: BTreeMap<(RouterId, u64), Mirrored>,
     /// Those at workers that are not here.
     pub unseated: Unseated,
+    /// What others send.
+    pub unheard: Unheard,
     /// When the workers' health was last looked at.
     pub examined: Option<Micros>,
     /// What concerns engines' streams: for whoever drives their feeds.
@@ -105,12 +110,14 @@ impl Sharing {
                 peers,
                 trips: BTreeMap::new(),
                 unseated: Unseated::default(),
+                unheard: Unheard::default(),
                 examined: None,
                 streams: Streams::default(),
             }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
             place: AtomicU32::new(0),
+            unheard_us: AtomicU64::new(0),
         };
         sharing.seat(members);
         sharing
@@ -186,6 +193,15 @@ impl Sharing {
     /// Routers that come before this one, in the order of their numbers.
     pub fn place(&self) -> u32 {
         self.place.load(Relaxed)
+    }
+
+    /// Work that others have probably sent, and that nobody here has heard of.
+    pub fn unheard(&self) -> Micros {
+        Micros(self.unheard_us.load(Relaxed))
+    }
+
+    pub fn set_unheard(&self, work: Micros) {
+        self.unheard_us.store(work.0, Relaxed);
     }
 
     pub fn set_place(&self, place: usize) {

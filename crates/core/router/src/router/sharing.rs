@@ -50,6 +50,7 @@ impl<P: Policy> Router<P> {
         self.look_around(sharing, now);
         let mut heard = sharing.heard();
         sharing.set_place(heard.peers.place());
+        sharing.set_unheard(heard.unheard.expected(heard.peers.lag(), now));
         heard.peers.speak(sharing.take_news(), now)
     }
 
@@ -138,7 +139,10 @@ impl<P: Policy> Router<P> {
     fn take_in_one(&self, sharing: &Sharing, heard: &mut Heard, effect: &Effect, now: Micros) {
         match effect {
             Effect::Booked { router, trip, booked } => match self.mirror(sharing, booked, now) {
-                Some(one) => _ = heard.trips.insert((*router, *trip), one),
+                Some(one) => {
+                    heard.unheard.note(one.booking.expected_ms(), now);
+                    heard.trips.insert((*router, *trip), one);
+                }
                 None => heard.unseated.add((*router, *trip), booked.clone()),
             },
             Effect::Computed { router, trip } => match heard.trips.get_mut(&(*router, *trip)) {

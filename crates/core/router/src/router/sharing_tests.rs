@@ -1,5 +1,7 @@
 //! Several routers before the same workers.
 
+use std::collections::VecDeque;
+
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_peers::{Config as PeersConfig, Letter};
@@ -310,4 +312,38 @@ fn nobody_speaks_for_another() {
     assert_eq!((sum(), bad()), (0, 1));
     hear(1);
     assert_eq!((sum(), bad()), (1, 1));
+}
+
+/// How much of what one router sends another takes for unheard, after a minute in which every message was under way for so long.
+fn unheard(delay_ms: u64) -> f64 {
+    let routers = routers(2, 4);
+    let mut under_way: VecDeque<(u64, Letter)> = VecDeque::new();
+    for ms in (0..60_000).step_by(10) {
+        let now = Micros::from_millis(SECOND / 1_000 + ms);
+        while under_way.front().is_some_and(|(due, _)| *due <= ms)
+            && let Some((_, Letter { to, bytes })) = under_way.pop_front()
+        {
+            let is_for = |number: usize| to == To::Everyone || to == To::One(RouterId(number as u64 + 1));
+            let hearers = routers.iter().enumerate().filter(|(number, _)| is_for(*number));
+            let answers = hearers.flat_map(|(_, router)| router.hear(&bytes, now).unwrap());
+            let answers: Vec<Letter> = answers.collect();
+            under_way.extend(answers.into_iter().map(|letter| (ms + delay_ms, letter)));
+        }
+        if ms.is_multiple_of(100) {
+            drop(route(&routers[0], &digests(ms, 40), now.0));
+        }
+        for router in &routers {
+            under_way.extend(router.speak(now).into_iter().map(|letter| (ms + delay_ms, letter)));
+        }
+    }
+    routers[1].sharing.get().unwrap().unheard().0 as f64
+}
+
+#[test]
+fn what_is_unheard_grows_with_the_time_that_news_takes() {
+    let [little, some, more] = [20, 100, 400].map(unheard);
+    assert!(little > 0.0);
+    for (ratio, usual) in [(some / little, 5.0), (more / some, 4.0)] {
+        assert!((ratio / usual - 1.0).abs() < 0.3, "{little}, {some}, {more}");
+    }
 }

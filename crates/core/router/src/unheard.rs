@@ -1,0 +1,53 @@
+//! Work that other routers have sent, and that nobody here has heard of yet.
+//!
+//! It lies on some worker's desk and on none of ours. How much it is follows from what they send and from how long their news is under
+//! way; where it lies does not. So it makes no worker worse than another, but a choice less sure: whoever is better by less than this
+//! may be taken already.
+
+use warmroute_types::Micros;
+
+/// What was sent longer ago says little about now.
+const MEMORY: Micros = Micros::from_secs(10);
+
+/// How much others send.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unheard {
+    /// Work of late, the older the less.
+    work_ms: f64,
+    at: Micros,
+}
+
+impl Unheard {
+    /// Another router has sent a prompt that takes so long.
+    pub fn note(&mut self, work_ms: f32, now: Micros) {
+        *self = Unheard { work_ms: self.lately_ms(now) + f64::from(work_ms.max(0.0)), at: now };
+    }
+
+    /// What is on its way, where news takes so long.
+    pub fn expected(&self, lag: Micros, now: Micros) -> Micros {
+        let share = lag.0 as f64 / MEMORY.0 as f64;
+        Micros((self.lately_ms(now) * share * 1e3) as u64)
+    }
+
+    fn lately_ms(&self, now: Micros) -> f64 {
+        self.work_ms * (-(now.since(self.at).0 as f64) / MEMORY.0 as f64).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_what_is_sent_in_the_time_that_news_takes_and_passes_when_nothing_is() {
+        let mut unheard = Unheard::default();
+        let ms = Micros::from_millis;
+        assert_eq!(unheard.expected(ms(50), ms(1)), Micros::ZERO);
+        // Three seconds of work in each second, for a minute.
+        (0..600).for_each(|tenth| unheard.note(300.0, ms(100 * tenth)));
+        let expected = |lag, at| unheard.expected(ms(lag), ms(at)).0 / 1_000;
+        assert!((140..=160).contains(&expected(50, 60_000)), "{}", expected(50, 60_000));
+        assert!((280..=320).contains(&expected(100, 60_000)));
+        assert_eq!((expected(0, 60_000), expected(50, 160_000)), (0, 0));
+    }
+}

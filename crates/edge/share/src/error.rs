@@ -23,7 +23,7 @@ pub enum BadShare {
     #[error("not a Redis URL: {0}; expected redis://HOST:PORT or rediss://HOST:PORT")]
     BadUrl(&'static str),
     /// Not a place to reach a router at.
-    #[error("`{0}`: expected HOST:PORT")]
+    #[error("`{0}`: expected HOST:PORT of one machine")]
     BadPeer(String),
     /// Certificates that cannot be used.
     #[error(transparent)]

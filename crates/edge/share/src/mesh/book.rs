@@ -93,6 +93,7 @@ impl Book {
         if let Some(known) = self.entry(place, now) {
             known.member = Some(router);
             known.remembered_until = None;
+            known.is_left = false;
         }
     }
 
@@ -308,6 +309,13 @@ mod tests {
         assert_eq!(book.outcome("a:1", Outcome::Failed, later, 0), Tell::Trouble, "who is that?");
         book.outcome("a:1", Outcome::Answered(RouterId(3)), later, 0);
         assert_eq!(book.outcome("a:1", Outcome::Absent, later, 0), Tell::Trouble, "that one did not say so");
+        book.goodbye(RouterId(3), later);
+        book.joined(RouterId(4), place("a:1"), later);
+        assert_eq!(
+            book.outcome("a:1", Outcome::Absent, later, 0),
+            Tell::Trouble,
+            "nor did one that dialed us"
+        );
     }
 
     #[test]

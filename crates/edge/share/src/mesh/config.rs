@@ -1,6 +1,6 @@
 //! What an operator says of a mesh.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -137,7 +137,11 @@ pub(crate) fn parse_place(place: &str) -> Result<(&str, u16), BadShare> {
     {
         return Err(bad());
     }
-    Ok((bare.unwrap_or(host), port.parse().map_err(|_| bad())?))
+    let host = bare.unwrap_or(host);
+    // "Every address of this machine" is nothing to dial.
+    let is_nowhere = host.parse().is_ok_and(|address: IpAddr| address.is_unspecified());
+    let port = port.parse().ok().filter(|_| !is_nowhere);
+    Ok((host, port.ok_or_else(bad)?))
 }
 
 /// DNS allows no longer names.
@@ -155,7 +159,7 @@ mod tests {
         {
             assert_eq!(parse_place(place).unwrap(), expected);
         }
-        for bad in ["", "a", ":1", "a:b", "::1:7", "http://a:1", "a:70000"] {
+        for bad in ["", "a", ":1", "a:b", "::1:7", "http://a:1", "a:70000", "0.0.0.0:7946", "[::]:7946"] {
             assert!(parse_place(bad).is_err(), "{bad}");
         }
     }

@@ -6,17 +6,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
-use tokio::task::block_in_place;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{block_in_place, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
 use warmroute_peers::{BadMessage, Config, Letter, Message};
+use warmroute_router::{Errand, Taken};
 use warmroute_share::{
     Inbox, Incoming, Leave, Link, Outbox, Status, Trouble, draw_router, mesh, mesh_on, redis,
 };
 
 use crate::plan::{SharePlan, Transport};
 use unknown::Unknown;
+
+/// Errands that wait. Those who ask meanwhile are told the same, so there are few.
+const ERRANDS_MAX: usize = 16;
 
 /// A transport, as operators see it.
 struct Shown {
@@ -75,6 +80,7 @@ async fn converse(
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut unknown = Unknown::new(Instant::now());
+    let errands = run_errands(Arc::clone(&gateway));
     loop {
         let letters = tokio::select! {
             // First: whoever is flooded with news must not fall silent.
@@ -83,7 +89,9 @@ async fn converse(
             () = signals.news.notified() => gateway.router().speak_up(gateway.now()),
             message = incoming.recv() => {
                 // What cannot be read is counted, and is nobody's fault who could mend it now.
-                hear(&gateway, &message).unwrap_or_default()
+                let Taken { answers, errands: left } = hear(&gateway, &message).unwrap_or_default();
+                left.into_iter().for_each(|errand| leave(&errands, &gateway, errand));
+                answers
             }
         };
         letters.into_iter().for_each(|letter| post(&outgoing, letter));
@@ -93,9 +101,32 @@ async fn converse(
 }
 
 /// What may take long, as when somebody has just come, is done beside the runtime's threads: those are for requests.
-fn hear(gateway: &Gateway, message: &Incoming) -> Result<Vec<Letter>, BadMessage> {
+fn hear(gateway: &Gateway, message: &Incoming) -> Result<Taken, BadMessage> {
     let hear = || gateway.router().hear_from(message.from, &message.bytes, gateway.now());
     if Message::may_take_long(&message.bytes) { block_in_place(hear) } else { hear() }
+}
+
+/// What takes seconds is done one by one beside this router's speaking: the others give up who is silent for so long. It ends with
+/// whoever leaves errands.
+fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<Errand> {
+    let (errands, mut left) = mpsc::channel(ERRANDS_MAX);
+    tokio::spawn(async move {
+        while let Some(errand) = left.recv().await {
+            let gateway = Arc::clone(&gateway);
+            let run = spawn_blocking(move || gateway.router().run(errand, gateway.now()));
+            if run.await.is_err() {
+                tracing::error!("what others presume was not taken in, or not told");
+            }
+        }
+    });
+    errands
+}
+
+/// One for which there is no room is done here and now: nothing may be lost.
+fn leave(errands: &mpsc::Sender<Errand>, gateway: &Gateway, errand: Errand) {
+    if let Err(TrySendError::Full(errand) | TrySendError::Closed(errand)) = errands.try_send(errand) {
+        block_in_place(|| gateway.router().run(errand, gateway.now()));
+    }
 }
 
 /// Workers that others name and nobody here does.

@@ -21,7 +21,7 @@ use crate::presumed::{Past, Work};
 use crate::reported::Export;
 use crate::root::{RootKey, Source};
 use crate::seats::Seats;
-use crate::snapshot::{Snapshot, Taking};
+use crate::snapshot::{Newest, Snapshot, Taking};
 use crate::span::{NamedSpan, Span};
 use crate::stats::Stats;
 use crate::walk::Ground;
@@ -76,7 +76,6 @@ pub struct Presumption(u64);
 #[derive(Debug)]
 pub struct Recalled {
     snapshot: Snapshot,
-    first: u64,
     now: Micros,
     away: Micros,
 }
@@ -346,7 +345,12 @@ impl Index {
 
     /// All that is presumed and answered, to be brought into another index with the same digester.
     pub fn snapshot(&self, now: Micros) -> Snapshot {
-        let (mut taking, mut from) = (Taking::default(), Some(0));
+        self.newest(now, usize::MAX).snapshot
+    }
+
+    /// What was used last of it, as far as it takes about so many bytes to write down.
+    pub fn newest(&self, now: Micros, bytes_max: usize) -> Newest {
+        let (mut taking, mut from) = (Taking::new(bytes_max), Some(u64::MAX));
         while let Some(id) = from {
             let writer = self.writer.lock();
             from = writer.presumed.save_some(&writer.tree, id, now, NODES_A_HOLD, &mut taking);
@@ -354,58 +358,43 @@ impl Index {
         taking.finish(|seat| self.seats.worker(seat).0)
     }
 
-    /// Makes room among the requests for those of a snapshot, which was taken so long before `now`. Its workers are brought back one
-    /// by one by [`Index::restore`].
+    /// Takes a snapshot, which was taken so long before `now`. Its workers are brought back one by one by [`Index::restore`].
     pub fn recall(&self, snapshot: Snapshot, now: Micros, away: Micros) -> Recalled {
-        let first = self.writer.lock().presumed.reserve(snapshot.uses() as u64);
-        Recalled { snapshot, first, now, away }
+        Recalled { snapshot, now, away }
     }
 
-    /// A worker holds what `of` held when a snapshot was taken, as far as it is not too old and fits. Nothing else must be presumed
-    /// of it yet. Its capacity is to be told before. In pieces.
+    /// A worker holds what `of` held when a snapshot was taken. Its capacity is to be told before.
     pub fn restore(&self, recalled: &Recalled, of: WorkerId, worker: WorkerId) -> Result<(), IndexError> {
-        let (mut digests, mut sizes) = (Vec::new(), Vec::new());
-        let mut writer = self.writer.lock();
-        let seat = self.seat(worker)?;
-        for (place, one) in recalled.snapshot.uses_of(of.0) {
-            let age = Micros(one.age.0.saturating_add(recalled.away.0));
-            if age >= writer.ttl() {
-                continue;
-            }
-            let root = recalled.snapshot.chain(one, &mut digests, &mut sizes);
-            let id = recalled.first + u64::from(place);
-            let past = Past { worker: seat, root, id, at: Micros(recalled.now.0.saturating_sub(age.0)) };
-            writer.recall(past, Links { digests: &digests, sizes: &sizes });
-            MutexGuard::bump(&mut writer);
-        }
-        Ok(())
+        self.learn(recalled, of, worker, || true)
     }
 
-    /// A worker holds, beside what is presumed of it, what `of` held when a snapshot was taken: as if the requests that left it there
-    /// were answered now, the oldest first. What does not fit is left out. `goes_on` is asked before each of them: whether it is still
-    /// that worker.
+    /// A worker holds, beside what is presumed of it, what `of` held when a snapshot was taken, as far as it is not too old and fits: each
+    /// use at its own time, so that what is known here is neither older nor younger afterwards, and nothing lives longer because it is
+    /// told. `goes_on` is asked before each of them: whether it is still that worker.
     pub fn learn(
         &self,
-        snapshot: &Snapshot,
+        recalled: &Recalled,
         of: WorkerId,
         worker: WorkerId,
-        now: Micros,
         mut goes_on: impl FnMut() -> bool,
     ) -> Result<(), IndexError> {
-        let (mut digests, mut sizes, mut spans) = (Vec::new(), Vec::new(), Vec::new());
-        for (_, one) in snapshot.uses_of(of.0) {
+        let Recalled { snapshot, now, away } = recalled;
+        let (mut digests, mut sizes, mut after) = (Vec::new(), Vec::new(), 0);
+        let (seat, ttl) = {
+            let writer = self.writer.lock();
+            (self.seat(worker)?, writer.ttl())
+        };
+        for one in snapshot.uses_of(of.0) {
+            let age = Micros(one.age.0.saturating_add(away.0));
+            if age >= ttl {
+                continue;
+            }
             if !goes_on() {
                 break;
             }
-            let root = RootKey::presumed_from_bits(snapshot.chain(one, &mut digests, &mut sizes));
-            let span = |(&digest, size): (&u64, &crate::span::Size)| Span {
-                digest,
-                bytes: size.bytes(),
-                tokens: size.tokens(),
-            };
-            spans.clear();
-            spans.extend(digests.iter().zip(&sizes).map(span));
-            self.confirm(self.presume(worker, root, &spans, now)?);
+            let root = snapshot.chain(one, &mut digests, &mut sizes);
+            let past = Past { worker: seat, root, at: Micros(now.0.saturating_sub(age.0)), after };
+            after = self.writer.lock().recall(past, Links { digests: &digests, sizes: &sizes });
         }
         Ok(())
     }

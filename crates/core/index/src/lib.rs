@@ -76,6 +76,6 @@ pub use index::{Index, Parent, Presumption, Prompt, Recalled, Removed, Stored};
 pub use overlap::{Overlap, Overlaps};
 pub use root::{Namespace, RootKey, Source};
 pub use seats::SEATS_MAX;
-pub use snapshot::{BadSnapshot, Snapshot};
+pub use snapshot::{BadSnapshot, Before, Newest, Snapshot, Used};
 pub use span::{NamedSpan, Reach, Span};
 pub use stats::{Bytes, Stats};

@@ -39,8 +39,9 @@ struct Use {
 pub(crate) struct Past {
     pub worker: u16,
     pub root: u64,
-    pub id: UseId,
     pub at: Micros,
+    /// It came after this one.
+    pub after: UseId,
 }
 
 /// All that is presumed.
@@ -50,6 +51,7 @@ pub(crate) struct Presumed {
     waiting: BTreeMap<UseId, Use>,
     /// Answered ones that are still somebody's last use, in the order of their answers.
     answered: BTreeMap<UseId, Use>,
+    /// Even, as all of our own.
     next_use: UseId,
     /// The latest time that anybody said.
     now: Micros,
@@ -82,7 +84,7 @@ impl Presumed {
             accounts: Vec::new(),
             waiting: BTreeMap::new(),
             answered: BTreeMap::new(),
-            next_use: 1,
+            next_use: 2,
             now: Micros::ZERO,
             capacity_tokens,
             untidy: Vec::new(),
@@ -145,8 +147,25 @@ impl Presumed {
 
     /// A number for a request, where nothing is presumed about it.
     pub fn next_id(&mut self) -> UseId {
-        self.next_use += 1;
-        self.next_use - 1
+        let id = self.next_use.max(first_id(self.now));
+        self.next_use = id + 2;
+        id
+    }
+
+    /// A number for a use of which others tell, among those of its time. Those are odd, and our own are even.
+    fn past_id(&mut self, at: Micros, after: UseId) -> UseId {
+        let mut id = first_id(at).max(after + 1) | 1;
+        while self.answered.contains_key(&id) {
+            id += 2;
+        }
+        // Whatever is ours from now on comes later.
+        self.next_use = self.next_use.max(id + 1);
+        id
+    }
+
+    /// When the longest unused was used.
+    pub fn oldest(&self) -> Option<Micros> {
+        self.answered.first_key_value().map(|(_, oldest)| oldest.at)
     }
 
     /// Changes what is known of a worker's share of a node, and with it who holds what in the tree.
@@ -193,7 +212,8 @@ impl Presumed {
         self.fit(tree, worker, steps_max);
     }
 
-    /// Adds so many answered uses to what is being taken, from this one on; `None` when there are no more, else where to go on.
+    /// Adds so many answered uses to what is being taken, from this one on and back in time; `None` when there are no more or it has
+    /// enough, else where to go on.
     pub fn save_some(
         &self,
         tree: &Tree,
@@ -202,8 +222,11 @@ impl Presumed {
         uses_max: usize,
         taking: &mut Taking,
     ) -> Option<UseId> {
-        let mut uses = self.answered.range(from..);
+        let mut uses = self.answered.range(..=from).rev();
         for (&id, one) in uses.by_ref().take(uses_max) {
+            if !taking.has_room() {
+                return None;
+            }
             if let Some((worker, leaf, spans)) = self.last_used(tree, id) {
                 taking.add(tree, worker, leaf, spans.end, now.since(one.at));
             }
@@ -211,19 +234,13 @@ impl Presumed {
         uses.next().map(|(&id, _)| id)
     }
 
-    /// Numbers for so many uses that are older than whatever comes from now on.
-    pub fn reserve(&mut self, uses: u64) -> UseId {
-        let first = self.next_use;
-        self.next_use += uses;
-        first
-    }
-
-    /// A worker of which nothing else is presumed yet was answered before this index was there; its uses come oldest first.
-    pub fn recall(&mut self, tree: &mut Tree, past: Past, links: Links<'_>, steps_max: usize) {
-        let Past { worker, root, id, at } = past;
+    /// A worker was answered then, as others tell: what was used since, and known here, stays as it is. Returns the use's number.
+    pub fn recall(&mut self, tree: &mut Tree, past: Past, links: Links<'_>, steps_max: usize) -> UseId {
+        let Past { worker, root, at, after } = past;
+        let id = self.past_id(at, after);
         let links = links.first(fitting(links, self.account(worker).capacity_tokens));
         if links.len() == 0 {
-            return;
+            return id;
         }
         let mut point = Point { node: tree.root_or_new(root), at: 0 };
         let mut laid = 0;
@@ -235,9 +252,14 @@ impl Presumed {
                 self.drop_if_displaced(other, stretch.node.id);
             }
         }
-        self.answered.insert(id, Use { worker, leaf: point.node.id, at });
-        self.account(worker).order.insert(id);
-        self.fit(tree, worker, steps_max);
+        // Who is nobody's last use in its leaf is so nowhere.
+        let is_last = |record: &Record| record.used_last_by(id).is_some();
+        if self.record(worker, point.node.id).is_some_and(is_last) {
+            self.answered.insert(id, Use { worker, leaf: point.node.id, at });
+            self.account(worker).order.insert(id);
+            self.fit(tree, worker, steps_max);
+        }
+        id
     }
 
     /// A use that is displaced in its leaf is displaced everywhere: who passes the leaf has passed all before it.
@@ -450,6 +472,11 @@ impl Presumed {
         account.weighed = after;
         self.account_bytes = self.account_bytes + after - before;
     }
+}
+
+/// The first number of a time. Far more than are ever answered in a microsecond follow before the next.
+fn first_id(at: Micros) -> UseId {
+    at.0.min(1 << 54) << 8
 }
 
 /// The first of these, if it is `ttl` old.

@@ -4,7 +4,7 @@
 //! span was last used by some request, and a request that uses a span uses everything before it, so the last uses of a
 //! node are a short list of (end, use) with newer uses first: no span has a stamp of its own.
 
-/// The number of a use: one request on one worker. Of answered ones, in the order of their answers.
+/// The number of a use: one request on one worker. Of answered ones, in the order of their answers, those among them of which others tell.
 pub(crate) type UseId = u64;
 
 /// A use and how many of the node's spans it reaches.
@@ -70,12 +70,17 @@ impl Record {
         self.waiting.iter().any(|mark| mark.by == by)
     }
 
-    /// Notes that an answered request used the first spans. Returns the uses that are no longer anybody's last here.
+    /// Notes that an answered request used the first spans: as the last one, or long ago, where only what nobody has used since is its.
+    /// Returns the uses that are no longer anybody's last here.
     pub fn touch(&mut self, mark: Mark) -> Vec<UseId> {
-        let covered = self.last.iter().take_while(|old| old.end <= mark.end).count();
-        let displaced = self.last.drain(..covered).map(|old| old.by).collect();
+        let later = self.last.iter().take_while(|other| other.by > mark.by).count();
+        if self.last[..later].last().is_some_and(|other| other.end >= mark.end) {
+            return Vec::new();
+        }
+        let covered = self.last[later..].iter().take_while(|old| old.end <= mark.end).count();
+        let displaced = self.last.drain(later..later + covered).map(|old| old.by).collect();
         self.last.reserve_exact(1);
-        self.last.insert(0, mark);
+        self.last.insert(later, mark);
         displaced
     }
 
@@ -126,6 +131,17 @@ mod tests {
         let mut record = record(&[(10, 5), (30, 4), (64, 1)]);
         assert_eq!(record.touch(Mark { end: 30, by: 9 }), [5, 4]);
         assert_eq!((record.used_last_by(9), record.used_last_by(1)), (Some(0..30), Some(30..64)));
+    }
+
+    #[test]
+    fn a_use_of_long_ago_displaces_nothing_that_was_used_since() {
+        let mut record = record(&[(10, 50), (30, 40), (64, 10)]);
+        assert_eq!(record.touch(Mark { end: 30, by: 20 }), [], "all of it was used since");
+        assert_eq!((record.used_last_by(20), record.used_last_by(10)), (None, Some(30..64)));
+        assert_eq!(record.touch(Mark { end: 40, by: 20 }), []);
+        assert_eq!((record.used_last_by(20), record.used_last_by(10)), (Some(30..40), Some(40..64)));
+        assert_eq!(record.touch(Mark { end: 64, by: 30 }), [20, 10]);
+        assert_eq!((record.used_last_by(40), record.used_last_by(30)), (Some(10..30), Some(30..64)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use warmroute_types::{Micros, Packed};
 
 use crate::body::SPANS_MAX;
 use crate::node::{NodeRef, Serial};
-use crate::span::Size;
+use crate::span::{Size, Span};
 use crate::tree::Tree;
 
 /// A chain of more spans than this is nobody's prompt. It bounds what one use can cost.
@@ -20,15 +20,27 @@ const CHAIN_SPANS_MAX: u32 = 1 << 16;
 const SEGMENT_BYTES_MIN: usize = 20;
 const USE_BYTES: usize = 15;
 
+/// Bytes that a use takes, and a segment beside its spans, however it is written down.
+const WRITTEN_BYTES: usize = 24;
+
 /// What is presumed, apart from its index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     segments: Vec<Segment>,
     digests: Vec<u64>,
     sizes: Vec<Size>,
-    uses: Vec<SavedUse>,
+    uses: Vec<Used>,
     /// Which uses are a worker's, in order.
     by_worker: BTreeMap<u16, Vec<u32>>,
+}
+
+/// What was used last, apart from its index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// It.
+    pub snapshot: Snapshot,
+    /// Whether there was more.
+    pub is_cut: bool,
 }
 
 /// Up to 64 spans that continue a root or another segment.
@@ -42,8 +54,10 @@ struct Segment {
     depth: u32,
 }
 
+/// What a segment continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
+pub enum Before {
+    /// Nothing: it begins a prompt in the namespace with this key.
     Root(u64),
     /// The first so many spans of an earlier segment.
     Segment(u32, u8),
@@ -51,10 +65,14 @@ enum Before {
 
 /// One answered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SavedUse {
+pub struct Used {
+    /// The worker's number.
     pub worker: u16,
-    segment: u32,
-    end: u8,
+    /// It used the first so many spans of this segment, and all before it.
+    pub segment: u32,
+    /// How many.
+    pub end: u8,
+    /// How long before the snapshot was taken.
     pub age: Micros,
 }
 
@@ -63,15 +81,27 @@ pub(crate) struct SavedUse {
 #[error("what caches hold is not written as it should be")]
 pub struct BadSnapshot;
 
-/// One that is being taken.
-#[derive(Default)]
+/// One that is being taken, the last use first.
 pub(crate) struct Taking {
     snapshot: Snapshot,
+    /// Bytes that it may still take to write down.
+    room: usize,
+    is_cut: bool,
     /// The segment that each node has become.
     known: BTreeMap<Serial, u32>,
 }
 
 impl Taking {
+    pub fn new(bytes_max: usize) -> Taking {
+        Taking { snapshot: Snapshot::default(), room: bytes_max, is_cut: false, known: BTreeMap::new() }
+    }
+
+    /// Whether another use may be added; one that may not is left out.
+    pub fn has_room(&mut self) -> bool {
+        self.is_cut |= self.room == 0;
+        self.room > 0
+    }
+
     /// Adds a use that ends in a node after so many of its spans.
     pub fn add(&mut self, tree: &Tree, worker: u16, leaf: NodeRef, end: usize, age: Micros) {
         let mut path = vec![(leaf, end)];
@@ -86,7 +116,8 @@ impl Taking {
             before = Before::Segment(self.segment(before, node, end), end as u8);
         }
         if let Before::Segment(segment, end) = before {
-            self.snapshot.uses.push(SavedUse { worker, segment, end, age });
+            self.snapshot.uses.push(Used { worker, segment, end, age });
+            self.room = self.room.saturating_sub(WRITTEN_BYTES);
         }
     }
 
@@ -103,16 +134,19 @@ impl Taking {
         }
         let sizes = body.sizes(digests.len());
         let sizes: Vec<Size> = (0..digests.len()).map(|at| sizes.at(at)).collect();
+        let span_bytes = if are_even(&sizes) { 8 } else { 16 };
+        self.room = self.room.saturating_sub(WRITTEN_BYTES + span_bytes * sizes.len());
         let number = self.snapshot.push(before, digests, &sizes);
         self.known.insert(node.serial, number);
         number
     }
 
     /// All of it. Workers inside the index are seats; outside they have numbers.
-    pub fn finish(mut self, number_of: impl Fn(u16) -> u16) -> Snapshot {
+    pub fn finish(mut self, number_of: impl Fn(u16) -> u16) -> Newest {
         self.snapshot.uses.iter_mut().for_each(|one| one.worker = number_of(one.worker));
+        self.snapshot.uses.reverse();
         self.snapshot.sort();
-        self.snapshot
+        Newest { snapshot: self.snapshot, is_cut: self.is_cut }
     }
 }
 
@@ -127,14 +161,48 @@ impl Snapshot {
         self.digests.len()
     }
 
-    /// A worker's uses, oldest first, each with its place among all.
-    pub(crate) fn uses_of(&self, worker: u16) -> impl Iterator<Item = (u32, SavedUse)> {
+    /// All segments, each after those that it continues.
+    pub fn segments(&self) -> impl Iterator<Item = (Before, Vec<Span>)> {
+        self.segments.iter().map(|&segment| {
+            let spans = self.digests_of(segment).iter().zip(self.sizes_of(segment));
+            let span = |(&digest, size): (&u64, &Size)| Span::of(digest, *size);
+            (segment.before, spans.map(span).collect())
+        })
+    }
+
+    /// All uses, oldest first.
+    pub fn used(&self) -> &[Used] {
+        &self.uses
+    }
+
+    /// Adds a segment that continues nothing or an earlier one.
+    pub fn add_segment(&mut self, before: Before, spans: &[Span]) -> Result<(), BadSnapshot> {
+        if let Before::Segment(number, end) = before {
+            self.expect(number, end).ok_or(BadSnapshot)?;
+        }
+        let sizes: Option<Vec<Size>> = spans.iter().map(Span::size).collect();
+        let is_sane = (1..=SPANS_MAX).contains(&spans.len());
+        let sizes = sizes.filter(|_| is_sane).ok_or(BadSnapshot)?;
+        let digests: Vec<u64> = spans.iter().map(|span| span.digest).collect();
+        self.push_bounded(before, &digests, &sizes).ok_or(BadSnapshot)
+    }
+
+    /// Adds a use, after those that are older.
+    pub fn add_use(&mut self, one: Used) -> Result<(), BadSnapshot> {
+        self.expect(one.segment, one.end).ok_or(BadSnapshot)?;
+        self.by_worker.entry(one.worker).or_default().push(self.uses.len() as u32);
+        self.uses.push(one);
+        Ok(())
+    }
+
+    /// A worker's uses, oldest first.
+    pub(crate) fn uses_of(&self, worker: u16) -> impl Iterator<Item = Used> {
         let places = self.by_worker.get(&worker).map_or(&[][..], Vec::as_slice);
-        places.iter().map(|&place| (place, self.uses[place as usize]))
+        places.iter().map(|&place| self.uses[place as usize])
     }
 
     /// A use's chain, from its root on; returns the root's key.
-    pub(crate) fn chain(&self, one: SavedUse, digests: &mut Vec<u64>, sizes: &mut Vec<Size>) -> u64 {
+    pub(crate) fn chain(&self, one: Used, digests: &mut Vec<u64>, sizes: &mut Vec<Size>) -> u64 {
         let (mut parts, mut before) = (Vec::new(), Before::Segment(one.segment, one.end));
         while let Before::Segment(number, end) = before {
             let segment = self.segments[number as usize];
@@ -171,6 +239,13 @@ impl Snapshot {
         self.sizes.extend_from_slice(sizes);
         self.segments.push(Segment { before, first, len, depth });
         self.segments.len() as u32 - 1
+    }
+
+    /// Nothing where the chain would be longer than any prompt.
+    fn push_bounded(&mut self, before: Before, digests: &[u64], sizes: &[Size]) -> Option<()> {
+        let number = self.push(before, digests, sizes);
+        let depth = self.segments[number as usize].depth;
+        (depth + digests.len() as u32 <= CHAIN_SPANS_MAX).then_some(())
     }
 
     fn sort(&mut self) {
@@ -223,19 +298,13 @@ impl Snapshot {
         for _ in 0..bytes.count(SEGMENT_BYTES_MIN)? {
             let before = snapshot.read_before(bytes)?;
             read_spans(bytes, &mut digests, &mut sizes)?;
-            let number = snapshot.push(before, &digests, &sizes);
-            let depth = snapshot.segments[number as usize].depth;
-            if depth + digests.len() as u32 > CHAIN_SPANS_MAX {
-                return None;
-            }
+            snapshot.push_bounded(before, &digests, &sizes)?;
         }
         for _ in 0..bytes.count(USE_BYTES)? {
             let (worker, segment, end) = (bytes.u16()?, bytes.u32()?, bytes.u8()?);
             let age = Micros(bytes.u64()?);
-            snapshot.expect(segment, end)?;
-            snapshot.uses.push(SavedUse { worker, segment, end, age });
+            snapshot.add_use(Used { worker, segment, end, age }).ok()?;
         }
-        snapshot.sort();
         Some(snapshot)
     }
 

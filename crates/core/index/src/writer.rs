@@ -281,16 +281,18 @@ impl Writer {
         id
     }
 
-    /// A use that another index has seen, unless there is no room for it.
-    pub fn recall(&mut self, past: Past, links: Links<'_>) {
-        if self.is_full() {
+    /// A use that another index has seen, unless there is no room for it, or only in the place of what was used since. Returns its number.
+    pub fn recall(&mut self, past: Past, links: Links<'_>) -> UseId {
+        let was_full = self.is_full();
+        if was_full {
             self.make_room(0);
         }
-        if self.is_full() {
+        let is_older = || self.presumed.oldest().is_some_and(|oldest| past.at < oldest);
+        if self.is_full() || (was_full && is_older()) {
             self.unpresumed += 1;
-        } else {
-            self.presumed.recall(&mut self.tree, past, links, NODES_A_HOLD);
+            return past.after;
         }
+        self.presumed.recall(&mut self.tree, past, links, NODES_A_HOLD)
     }
 
     /// How long what is presumed is believed.

@@ -171,3 +171,91 @@ fn whatever_the_bytes_are_they_are_read_or_refused() {
         }
     }
 }
+
+/// How many of its spans the first worker holds.
+fn held(index: &Index, chain: &[u64]) -> u32 {
+    let mut out = Overlaps::new();
+    index.lookup(root("a", Source::Presumed), Prompt::Chunks(chain), &mut out);
+    out.as_slice().iter().map(|overlap| overlap.reach.spans).max().unwrap_or(0)
+}
+
+fn answer(index: &Index, chain: &[u64], now: u64) {
+    let spans: Vec<Span> = chain.iter().map(|&digest| span(digest)).collect();
+    let asked = index.presume(WorkerId(0), root("a", Source::Presumed), &spans, Micros(now)).unwrap();
+    index.confirm(asked);
+}
+
+fn learn(by: &Index, of: &Index, now: u64) {
+    let recalled = by.recall(of.snapshot(Micros(now)), Micros(now), Micros(0));
+    by.learn(&recalled, WorkerId(0), WorkerId(0), || true).unwrap();
+}
+
+#[test]
+fn what_is_heard_keeps_its_age_and_leaves_ours_as_it_is() {
+    let (ours, theirs) = (Index::new(&config()), Index::new(&config()));
+    let chain: Vec<u64> = (1..=200).collect();
+    let other: Vec<u64> = (1_001..=1_100).collect();
+    answer(&theirs, &chain, 1_000_000);
+    answer(&theirs, &other, 1_001_000);
+    answer(&ours, &chain[..100], 1_002_000);
+    answer(&theirs, &chain[..50], 1_003_000);
+    learn(&ours, &theirs, 1_003_500);
+    let known = |now| {
+        ours.expire(Micros(now));
+        (held(&ours, &chain), held(&ours, &other))
+    };
+    assert_eq!(known(1_003_999), (200, 100));
+    assert_eq!(known(1_000_000 + TTL), (100, 100), "it is as old as it was there");
+    assert_eq!(known(1_001_000 + TTL), (100, 0));
+    assert_eq!(
+        known(1_002_000 + TTL),
+        (50, 0),
+        "what we knew is as old as before, and what was used since is younger"
+    );
+    assert_eq!(known(1_003_000 + TTL), (0, 0));
+}
+
+#[test]
+fn nothing_outlives_its_time_because_two_tell_each_other() {
+    let pair = [Index::new(&config()), Index::new(&config())];
+    let chain: Vec<u64> = (1..=200).collect();
+    answer(&pair[0], &chain, 1_000_000);
+    for now in (1_000_000..1_000_000 + TTL).step_by(100) {
+        learn(&pair[1], &pair[0], now);
+        learn(&pair[0], &pair[1], now);
+        assert_eq!([0, 1].map(|at| held(&pair[at], &chain)), [200, 200]);
+    }
+    pair.iter().for_each(|index| index.expire(Micros(1_000_000 + TTL)));
+    assert_eq!([0, 1].map(|at| held(&pair[at], &chain)), [0, 0]);
+    assert_eq!(pair[0].stats().uses, 0, "and nothing is left of it");
+}
+
+#[test]
+fn of_too_much_the_newest_is_taken() {
+    let index = Index::new(&config());
+    index.set_capacity(WorkerId(0), 1_000_000).unwrap();
+    let chain = |at: u64| (1_000 * at..1_000 * at + 60).collect::<Vec<u64>>();
+    (0..100).for_each(|at| answer(&index, &chain(at), 1_000_000 + at));
+    let newest = index.newest(Micros(1_000_100), 10_000);
+    assert!(newest.is_cut && !index.newest(Micros(1_000_100), 1 << 20).is_cut);
+    let mut bytes = Vec::new();
+    newest.snapshot.encode(&mut bytes);
+    assert!((6_000..10_500).contains(&bytes.len()), "{}", bytes.len());
+    let other = Index::new(&config());
+    let kept = newest.snapshot.uses() as u64;
+    let recalled = other.recall(newest.snapshot, Micros(1_000_100), Micros(0));
+    other.learn(&recalled, WorkerId(0), WorkerId(0), || true).unwrap();
+    let known: Vec<u64> = (0..100).filter(|&at| held(&other, &chain(at)) > 0).collect();
+    assert_eq!(known, (100 - kept..100).collect::<Vec<u64>>());
+}
+
+#[test]
+fn what_was_only_heard_is_forgotten_with_all_else() {
+    let (ours, theirs) = (Index::new(&config()), Index::new(&config()));
+    let chain: Vec<u64> = (1..=200).collect();
+    answer(&theirs, &chain, 1_000_000);
+    learn(&ours, &theirs, 1_000_100);
+    assert_eq!(held(&ours, &chain), 200);
+    ours.clear_presumed(WorkerId(0));
+    assert_eq!((held(&ours, &chain), ours.stats().uses), (0, 0));
+}

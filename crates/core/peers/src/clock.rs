@@ -37,7 +37,12 @@ impl Clock {
         self.passed
     }
 
-    /// The same, for those who only read.
+    /// The time when it was last looked at.
+    pub fn passed(&self) -> Micros {
+        self.passed
+    }
+
+    /// The time now, for those who only read.
     pub fn read(&self, now: Micros) -> Micros {
         let since = self.last.map_or(Micros::ZERO, |last| now.since(last));
         self.passed + since.min(self.most)

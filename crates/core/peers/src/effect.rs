@@ -1,6 +1,6 @@
 //! What hearing a peer changes here.
 
-use warmroute_types::RouterId;
+use warmroute_types::{Micros, RouterId};
 
 use crate::{Booked, Over, Reach, Report, Wanted};
 
@@ -42,15 +42,14 @@ pub enum Effect {
         /// Every trip below this number was over by then.
         open_from: u64,
     },
-    /// A peer wants to know what is presumed here of all caches: to be told by [`Peers::tell_view`](crate::Peers::tell_view).
-    ViewAsked {
-        /// Who.
-        router: RouterId,
-    },
+    /// Some peer wants to know what is presumed here of all caches: to be told by [`Peers::tell_view`](crate::Peers::tell_view).
+    ViewAsked,
     /// What a peer presumes of all caches, as it was written there.
     View {
         /// All of it.
         bytes: Vec<u8>,
+        /// How old it is at most.
+        age: Micros,
     },
     /// A peer has found a worker's cache empty.
     Emptied {

@@ -40,6 +40,13 @@ pub enum Health {
 }
 
 impl Ledger {
+    /// The same without what is presumed by it, which is most of its bytes.
+    pub(crate) fn without_prompts(mut self) -> Ledger {
+        let booked = self.trips.values_mut().filter_map(|trip| trip.booked.as_mut());
+        booked.for_each(|booked| booked.prompt = None);
+        self
+    }
+
     /// Takes in another part, or the same again. Trips that are over are kept: whether anybody still needs them is not for this
     /// to say.
     pub fn merge(&mut self, other: Ledger) {

@@ -42,6 +42,7 @@ mod relay;
 mod report;
 mod round_trip;
 mod trip;
+mod view;
 mod views;
 
 pub use codec::BadMessage;
@@ -57,3 +58,4 @@ pub use question::{Question, Want, Wanted};
 pub use relay::Relayed;
 pub use report::{Reach, Report, ReportKind};
 pub use trip::{Booked, Over, Prompt, Trip};
+pub use view::{After, Presumed, Sizes, VIEW_BYTES_MAX, ViewReader, ViewWriter};

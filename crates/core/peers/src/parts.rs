@@ -83,7 +83,8 @@ impl Parts {
         if self.come.len() < self.of as usize {
             return Progress::Some;
         }
-        Progress::Whole(std::mem::take(&mut self.come).into_values().flatten().collect())
+        let come: Vec<Vec<u8>> = std::mem::take(&mut self.come).into_values().collect();
+        Progress::Whole(come.concat())
     }
 
     /// Whether it may have this part.

@@ -39,6 +39,8 @@ impl Known {
 pub(crate) struct Peer {
     id: RouterId,
     pub batches: Batches,
+    /// Whether one has come, or how many there are.
+    pub has_told: bool,
     trips: BTreeMap<u64, Known>,
     advice: BTreeMap<u64, Advice>,
     pub met: Micros,
@@ -47,6 +49,8 @@ pub(crate) struct Peer {
     pub missing_since: Option<Micros>,
     /// The question by which it was asked for that.
     pub asked: Option<u64>,
+    /// When the answer was that nothing can be told.
+    pub told_nothing: Option<Micros>,
     /// How long it takes to answer.
     pub trip: RoundTrip,
     /// How long it takes to answer nothing: the way there and back; and when that was last tried.
@@ -88,12 +92,14 @@ impl Peer {
         Peer {
             id,
             batches: Batches::default(),
+            has_told: false,
             trips: BTreeMap::new(),
             advice: BTreeMap::new(),
             met: now,
             heard: now,
             missing_since: None,
             asked: None,
+            told_nothing: None,
             trip: RoundTrip::default(),
             way: RoundTrip::default(),
             greeted: None,

@@ -14,6 +14,7 @@ use crate::answers::Answers;
 use crate::clock::Clock;
 use crate::fetches::Around;
 use crate::history::{HOLES_MAX, History, Lost};
+use crate::parts::ANSWER_BYTES_MAX;
 use crate::peer::Peer;
 use crate::questions::Questions;
 use crate::relay::Relay;
@@ -91,6 +92,8 @@ pub struct Peers {
     pub asked: u64,
     /// Peers that fell silent.
     pub lost_peers: u64,
+    /// Answers of which some was left out: there was more than can be told.
+    pub cut_answers: u64,
 }
 
 impl Peers {
@@ -111,6 +114,7 @@ impl Peers {
             bad_messages: 0,
             asked: 0,
             lost_peers: 0,
+            cut_answers: 0,
         }
     }
 
@@ -146,19 +150,23 @@ impl Peers {
         self.spoken.is_none_or(|spoken| passed.since(spoken) >= self.config.batch_interval)
     }
 
-    /// Tells a peer who asked for it all that is presumed.
-    pub fn tell_view(&mut self, to: RouterId, bytes: &[u8]) {
-        let waiting = self.answers.waiting(to).into_iter().filter(|(_, want)| *want == Want::View);
-        waiting.for_each(|(ticket, _)| self.answers.tell(to, ticket, bytes.to_vec()));
+    /// Tells all that is presumed to those who have asked for it. Nothing: they are to ask others.
+    pub fn tell_view(&mut self, bytes: Arc<[u8]>) {
+        self.answers.tell_view(bytes, self.clock.passed());
     }
 
     /// Tells a peer who asked for what is not kept any more all that is open.
     pub fn tell_state(&mut self, to: RouterId, up_to: u64, state: Ledger) {
-        let state = Message::State { from: self.me, up_to, state };
+        let (now, from) = (self.clock.passed(), self.me);
         for (ticket, want) in self.answers.waiting(to) {
-            if let Want::Batches(missing) = want {
-                self.answers.tell(to, ticket, self.history.write(&missing, Some(&state)));
+            let Want::Batches(missing) = want else { continue };
+            let write = |state| self.history.write(&missing, Some(&Message::State { from, up_to, state }));
+            let mut answer = write(state.clone());
+            if answer.len() > ANSWER_BYTES_MAX {
+                self.cut_answers += 1;
+                answer = write(state.clone().without_prompts());
             }
+            self.answers.tell(to, ticket, answer, now);
         }
     }
 
@@ -196,10 +204,11 @@ impl Peers {
 
     /// Tells a peer what it wants of a worker's stream. Nothing: it is to ask another.
     pub fn tell_replay(&mut self, to: RouterId, worker: u64, reports: &[Report]) {
+        let now = self.clock.passed();
         self.relay.counted.given += u64::from(!reports.is_empty());
         let is_it = |want: &Want| matches!(want, Want::Stream(wanted) if wanted.worker == worker);
         let waiting = self.answers.waiting(to).into_iter().filter(|(_, want)| is_it(want));
-        waiting.for_each(|(ticket, _)| self.answers.tell(to, ticket, Report::write_all(reports)));
+        waiting.for_each(|(ticket, _)| self.answers.tell(to, ticket, Report::write_all(reports), now));
     }
 
     /// What was passed on, in numbers.
@@ -252,7 +261,9 @@ impl Peers {
         for (&id, peer) in &mut self.peers {
             let is_late = peer.missing_since.is_some_and(|since| now.since(since) >= patience);
             let is_quiet = |ticket| self.questions.is_quiet(ticket, ASKED_ANEW_AFTER, now);
-            if is_late && peer.asked.is_none_or(is_quiet) {
+            // Who could not tell it just now cannot at the next tick.
+            let is_in_vain = peer.told_nothing.is_some_and(|at| now.since(at) < ASKED_ANEW_AFTER);
+            if is_late && !is_in_vain && peer.asked.is_none_or(is_quiet) {
                 peer.asked.take().into_iter().for_each(|ticket| self.questions.drop(ticket));
                 let missing: Vec<_> = peer.batches.holes().take(HOLES_MAX).collect();
                 self.asked += missing.len() as u64;
@@ -280,11 +291,12 @@ impl Peers {
         }
         let peer = self.peers.entry(from).or_insert_with(|| Peer::new(from, now));
         (peer.heard, peer.language) = (now, Message::spoken(bytes));
-        if let (true, Message::Batch { number, .. }) = (is_new, &message)
+        if let Message::Batch { number, .. } = &message
+            && !std::mem::replace(&mut peer.has_told, true)
             && *number > 1
         {
             // It has a past that was not heard here.
-            self.coming.want(from, now);
+            self.coming.want(from, *number, now);
         }
         let answers = match message {
             Message::Ask { question, .. } => self.answer(from, question, now, effects),
@@ -336,8 +348,8 @@ impl Peers {
             return parts;
         }
         match want {
-            Want::Batches(missing) => self.answer_batches(by, ticket, &missing, effects),
-            Want::View => effects.push(Effect::ViewAsked { router: by }),
+            Want::Batches(missing) => self.answer_batches(by, ticket, &missing, now, effects),
+            Want::View => effects.push(Effect::ViewAsked),
             Want::Stream(wanted) => effects.push(Effect::ReplayAsked { router: by, wanted }),
             Want::Nothing => {}
         }
@@ -350,13 +362,14 @@ impl Peers {
         by: RouterId,
         ticket: u64,
         missing: &[RangeInclusive<u64>],
+        now: Micros,
         effects: &mut Vec<Effect>,
     ) {
         match self.history.lost(missing) {
             Some(Lost { up_to, open_from }) => {
                 effects.push(Effect::StateAsked { router: by, up_to, open_from });
             }
-            None => self.answers.tell(by, ticket, self.history.write(missing, None)),
+            None => self.answers.tell(by, ticket, self.history.write(missing, None), now),
         }
     }
 
@@ -375,9 +388,10 @@ impl Peers {
             trip.note(now.since(asked_at));
         }
         match self.questions.take(from, part, bytes, now) {
-            Some((Want::Batches(_), bytes)) => self.take_batches(from, &bytes, effects),
+            Some((Want::Batches(_), bytes)) => self.take_batches(from, &bytes, now, effects),
             Some((Want::View, bytes)) => {
-                effects.extend(self.coming.take(bytes).map(|bytes| Effect::View { bytes }));
+                let view = self.coming.take(bytes, now);
+                effects.extend(view.map(|(bytes, age)| Effect::View { bytes, age }));
             }
             Some((Want::Stream(Wanted { worker, .. }), bytes)) => {
                 let reports = self.relay.fetches.take(worker, &bytes, &mut self.questions);
@@ -388,13 +402,14 @@ impl Peers {
     }
 
     /// What was missed, of its own router.
-    fn take_batches(&mut self, from: RouterId, bytes: &[u8], effects: &mut Vec<Effect>) {
+    fn take_batches(&mut self, from: RouterId, bytes: &[u8], now: Micros, effects: &mut Vec<Effect>) {
         let messages = History::read(bytes).inspect_err(|_| self.bad_messages += 1).unwrap_or_default();
+        let told_nothing = messages.is_empty().then_some(now);
         for message in messages.into_iter().filter(|message| message.from() == from) {
             self.take_news(from, message, effects);
         }
         // What is missing still is asked for anew.
-        self.peers.entry(from).and_modify(|peer| peer.asked = None);
+        self.peers.entry(from).and_modify(|peer| (peer.asked, peer.told_nothing) = (None, told_nothing));
     }
 
     /// Gives up those who have been silent for too long, and what nobody has answered.

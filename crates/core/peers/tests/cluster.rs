@@ -8,11 +8,13 @@
 mod net;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use net::{Net, mix};
 use proptest::prelude::*;
 use warmroute_peers::{
-    Booked, Config, Effect, Health, Ledger, Letter, Message, Over, OwnLedger, Peers, Prompt, Question, Want,
+    Booked, Config, Effect, Health, Ledger, Letter, Message, Over, OwnLedger, Part, Peers, Prompt, Question,
+    Want,
 };
 use warmroute_types::{Delivery, Micros, RouterId};
 
@@ -61,8 +63,10 @@ struct Node {
     /// How those of others ended, as last heard.
     heard: BTreeMap<(RouterId, u64), Ended>,
     /// What it presumes, and what it was told that others do.
-    view: Vec<u8>,
+    view: Arc<[u8]>,
     views: Vec<Vec<u8>>,
+    /// How often it has put together what it presumes.
+    composed: usize,
 }
 
 fn booked(prompt: Option<Prompt>) -> Booked {
@@ -95,8 +99,9 @@ impl Node {
             own_computed: BTreeSet::new(),
             ended: BTreeMap::new(),
             heard: BTreeMap::new(),
-            view: vec![7],
+            view: [7].into(),
             views: Vec::new(),
+            composed: 0,
         }
     }
 
@@ -119,8 +124,11 @@ impl Node {
                     let state = OwnLedger::state(|number| self.own.open_after(number));
                     self.peers.tell_state(router, up_to, Ledger { open_from, ..state });
                 }
-                Effect::ViewAsked { router } => self.peers.tell_view(router, &self.view),
-                Effect::View { bytes } => self.views.push(bytes),
+                Effect::ViewAsked => {
+                    self.composed += 1;
+                    self.peers.tell_view(Arc::clone(&self.view));
+                }
+                Effect::View { bytes, .. } => self.views.push(bytes),
                 // How streams are passed on is tried with real feeds, in the router's tests.
                 _ => {}
             }
@@ -322,7 +330,7 @@ fn with_a_past() -> Node {
     let mut node = Node::new(1);
     node.open.push(node.own.begin(booked(None)));
     (0..2_000).for_each(|worker| node.own.found(worker, Health::Failing));
-    let digests: std::sync::Arc<[u64]> = (0..2_048).collect();
+    let digests: Arc<[u64]> = (0..2_048).collect();
     for at in 0..60 {
         for _ in 0..20 {
             let digests = digests.clone();
@@ -375,7 +383,7 @@ fn cost_of_joining(delay_ms: u64, width: usize) -> f64 {
             break;
         }
     }
-    assert!(is_told(&net) && net.nodes[&2].views[0] == view, "{delay_ms} ms");
+    assert!(is_told(&net) && net.nodes[&2].views[0] == *view, "{delay_ms} ms");
     net.steps(80);
     assert_eq!((net.disagreement(), net.dropped), (None, 0), "{delay_ms} ms: no news was pushed out");
     assert!(net.nodes[&2].peers.asked <= 2, "{}", net.nodes[&2].peers.asked);
@@ -389,6 +397,80 @@ fn a_big_view_is_pulled_as_fast_as_it_goes_and_pushes_no_news_out() {
         let cost = cost_of_joining(delay_ms, width);
         assert!(cost < 1.5, "{cost:.2} bytes for each that is wanted at {delay_ms} ms");
     }
+}
+
+#[test]
+fn a_state_that_is_too_large_to_be_told_is_told_without_prompts() {
+    let mut net = Net::<Node>::new(7);
+    let mut teller = with_a_past();
+    let digests: Arc<[u64]> = (0..2_048).collect();
+    for at in 0..4_500 {
+        let prompt = Prompt { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests: Arc::clone(&digests) };
+        teller.open.push(teller.own.begin(booked(Some(prompt))));
+        if at % 10 == 0 {
+            teller.peers.speak(teller.own.take(), Micros::from_secs(2) + Micros::from_millis(at));
+        }
+    }
+    net.nodes.extend([(1, teller), (2, Node::new(2))]);
+    net.steps(200);
+    assert_eq!((net.disagreement(), net.nodes[&1].peers.cut_answers), (None, 1));
+}
+
+#[test]
+fn whoever_has_a_past_is_asked_for_it_whatever_it_says_first() {
+    let mut node = Node::new(2);
+    let reach = Message::Reach { from: RouterId(1), reaches: Vec::new() }.encode();
+    let batch = Message::Batch { from: RouterId(1), number: 9, news: Ledger::default() }.encode();
+    for said in [reach, batch] {
+        node.peers.hear(&said, Micros(1), &mut Vec::new()).unwrap();
+    }
+    let letters = node.peers.speak(node.own.take(), Micros(2));
+    let is_asked = |letter: &Letter| match Message::decode(&letter.bytes) {
+        Ok(Some(Message::Ask { question, .. })) => question.want == Want::View,
+        _ => false,
+    };
+    assert!(letters.iter().any(is_asked));
+}
+
+#[test]
+fn who_can_tell_nothing_is_not_asked_at_every_tick() {
+    let (mut node, mut asked) = (Node::new(2), 0);
+    let batch = Message::Batch { from: RouterId(1), number: 9, news: Ledger::default() }.encode();
+    for step in 1..=500 {
+        let now = Micros(step * net::STEP.0);
+        let mut letters = node.peers.speak(node.own.take(), now);
+        letters.extend(node.peers.hear(&batch, now, &mut Vec::new()).unwrap());
+        for letter in letters {
+            let Ok(Some(Message::Ask { question, .. })) = Message::decode(&letter.bytes) else { continue };
+            if let Want::View = question.want {
+                continue;
+            }
+            asked += 1;
+            let (ticket, asked_at_us) = (question.ticket, question.asked_at_us);
+            let part = Part { ticket, asked_at_us, answer: step, at: 0, of: 1 };
+            let nothing = Message::Answer { from: RouterId(1), part, bytes: Vec::new() }.encode();
+            node.peers.hear(&nothing, now, &mut Vec::new()).unwrap();
+        }
+    }
+    assert!((2..=4).contains(&asked), "{asked} times");
+}
+
+#[test]
+fn four_who_come_at_once_are_told_by_one_who_puts_it_together_once() {
+    let mut net = Net::<Node>::new(11);
+    net.set_delay_ms(100..=100);
+    let mut teller = with_a_past();
+    teller.view = (0..24 << 20).map(|at: u32| mix(at.into()) as u8).collect();
+    let view = Arc::clone(&teller.view);
+    net.nodes.extend([(1, teller)].into_iter().chain((2..=5).map(|id| (id, Node::new(id)))));
+    let is_told = |node: &Node| node.views.last().is_some_and(|last| **last == *view);
+    let left = (0..2_000).find(|_| {
+        (1..=5).for_each(|id| net.work(id));
+        net.step();
+        net.nodes.range(2..).all(|(_, node)| is_told(node))
+    });
+    assert!(left.is_some(), "somebody is never told");
+    assert_eq!(net.nodes[&1].composed, 1);
 }
 
 #[test]

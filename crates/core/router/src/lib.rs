@@ -45,6 +45,7 @@ mod trust;
 mod unheard;
 mod unproven;
 mod unseated;
+mod view;
 
 pub use change::{Change, Outcome};
 pub use considered::{CONSIDERED_MAX, Considered, Preview};
@@ -57,4 +58,4 @@ pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};
 pub use router::{Config, Decision, NoRoute, Request, Router, StreamNews};
 pub use scratch::Scratch;
-pub use sharing::SharingView;
+pub use sharing::{Errand, SharingView, Taken};

@@ -79,11 +79,6 @@ impl Memory {
         self.seed
     }
 
-    /// Whether its digests mean the same to a router like this.
-    pub(crate) fn is_of(&self, config: &warmroute_index::Config) -> bool {
-        self.seed == config.seed && self.hash == config.hash
-    }
-
     /// How many requests and how many spans are remembered, of how many workers.
     pub fn extent(&self) -> (usize, usize, usize) {
         (self.snapshot.uses(), self.snapshot.spans(), self.workers.len())

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
 use warmroute_peers::{
-    Booked, Effect, Health, Ledger, News, Over, OwnLedger, PeerView, Peers, Prompt, Relayed,
+    Booked, Effect, Health, Ledger, Letter, News, Over, OwnLedger, PeerView, Peers, Prompt, Relayed,
 };
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, RouterId, WorkerId};
 
@@ -79,6 +79,42 @@ pub(crate) struct Mirrored {
     pub prompt: Option<Prompt>,
 }
 
+/// What came of a message.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// To be sent.
+    pub answers: Vec<Letter>,
+    /// To be done by [`Router::run`](crate::Router::run), in this order, beside what is said and heard meanwhile: who is silent for as long
+    /// as they take is given up by the others.
+    pub errands: Vec<Errand>,
+}
+
+/// Something that takes long.
+#[derive(Debug)]
+pub enum Errand {
+    /// All that is presumed is asked for.
+    Tell,
+    /// All that another presumes has come.
+    Learn {
+        /// As it was written there.
+        bytes: Vec<u8>,
+        /// How old it was then at most.
+        age: Micros,
+        /// When.
+        heard: Micros,
+    },
+}
+
+impl Errand {
+    pub(crate) fn of(effect: Effect, now: Micros) -> Option<Errand> {
+        match effect {
+            Effect::ViewAsked => Some(Errand::Tell),
+            Effect::View { bytes, age } => Some(Errand::Learn { bytes, age, heard: now }),
+            _ => None,
+        }
+    }
+}
+
 /// The conversation in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharingView {
@@ -96,6 +132,8 @@ pub struct SharingView {
     pub asked: u64,
     /// Peers that fell silent.
     pub lost_peers: u64,
+    /// Answers of which some was left out: there was more than can be told.
+    pub cut_answers: u64,
     /// Engines' events that were passed on.
     pub relayed: Relayed,
     /// What others passed on and nobody here took in time.
@@ -232,6 +270,7 @@ impl Sharing {
             bad_messages: heard.peers.bad_messages,
             asked: heard.peers.asked,
             lost_peers: heard.peers.lost_peers,
+            cut_answers: heard.peers.cut_answers,
             relayed: heard.peers.relayed(),
             overrun: heard.streams.dropped,
         }

@@ -1,23 +1,24 @@
 //! Hearing other routers, and being heard.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLockReadGuard;
-use warmroute_fleet::{Booking, Work, Worker};
-use warmroute_index::{RootKey, Span};
+use warmroute_fleet::{Booking, Work};
+use warmroute_index::{Newest, RootKey, Span};
 use warmroute_peers::{
-    BadMessage, Booked, Config, Effect, Health, Ledger, Letter, Message, Over, Peers, Prompt,
+    BadMessage, Booked, Config, Effect, Health, Ledger, Letter, Message, Over, Peers, Prompt, VIEW_BYTES_MAX,
 };
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
 
 use super::Router;
 use crate::PromptChunks;
-use crate::memory::Memory;
 use crate::pool::PRESUMED_CHUNKS_MAX;
 use crate::presumed::Presumed;
 use crate::prospect::{self, Found};
-use crate::sharing::{Heard, Mirrored, Sharing, SharingView};
+use crate::sharing::{Errand, Heard, Mirrored, Sharing, SharingView, Taken};
+use crate::view::{self, View};
 
 /// The workers' health is looked at this often.
 const EXAMINED_EVERY: Micros = Micros::from_millis(200);
@@ -64,21 +65,41 @@ impl<P: Policy> Router<P> {
 
     /// Takes in what another router said; what is to be answered.
     pub fn hear(&self, bytes: &[u8], now: Micros) -> Result<Vec<Letter>, BadMessage> {
-        let Some(sharing) = self.sharing.get() else { return Ok(Vec::new()) };
-        let mut effects = Vec::new();
-        let answers = sharing.heard().peers.hear(bytes, now, &mut effects)?;
-        self.take_in(sharing, &effects, now);
-        effects.iter().for_each(|effect| self.take_in_at_length(sharing, effect, now));
+        let Taken { answers, errands } = self.hear_briefly(bytes, now)?;
+        errands.into_iter().for_each(|errand| self.run(errand, now));
         Ok(answers)
     }
 
-    /// The same from one whom the transport knows: nobody speaks for another.
-    pub fn hear_from(&self, from: RouterId, bytes: &[u8], now: Micros) -> Result<Vec<Letter>, BadMessage> {
+    /// The same from one whom the transport knows: nobody speaks for another. What takes long is left to be done.
+    pub fn hear_from(&self, from: RouterId, bytes: &[u8], now: Micros) -> Result<Taken, BadMessage> {
         if Message::sender(bytes).is_some_and(|claimed| claimed != from) {
             self.sharing.get().into_iter().for_each(|sharing| sharing.heard().peers.bad_messages += 1);
-            return Ok(Vec::new());
+            return Ok(Taken::default());
         }
-        self.hear(bytes, now)
+        self.hear_briefly(bytes, now)
+    }
+
+    fn hear_briefly(&self, bytes: &[u8], now: Micros) -> Result<Taken, BadMessage> {
+        let Some(sharing) = self.sharing.get() else { return Ok(Taken::default()) };
+        let mut effects = Vec::new();
+        let answers = sharing.heard().peers.hear(bytes, now, &mut effects)?;
+        self.take_in(sharing, &effects, now);
+        let states = effects.iter().filter(|effect| matches!(effect, Effect::StateAsked { .. }));
+        states.for_each(|effect| self.tell_state(sharing, effect));
+        let errands = effects.into_iter().filter_map(|effect| Errand::of(effect, now)).collect();
+        Ok(Taken { answers, errands })
+    }
+
+    /// Tells, or takes in, all that is presumed: somebody has just come. It may take seconds, and may be done beside all else.
+    pub fn run(&self, errand: Errand, now: Micros) {
+        let Some(sharing) = self.sharing.get() else { return };
+        match errand {
+            Errand::Tell => self.tell_view(sharing, now),
+            Errand::Learn { bytes, age, heard } => match view::read(&bytes, self.index.digester()) {
+                Ok(view) => self.learn_view(sharing, view, heard, age),
+                Err(_) => sharing.heard().peers.bad_messages += 1,
+            },
+        }
     }
 
     /// The conversation in numbers; `None` for a router on its own.
@@ -160,7 +181,7 @@ impl<P: Policy> Router<P> {
                 presumed.into_iter().for_each(|worker| self.index.clear_presumed(worker.id));
             }
             // Those take long, and locks of their own.
-            Effect::StateAsked { .. } | Effect::ViewAsked { .. } | Effect::View { .. } => {}
+            Effect::StateAsked { .. } | Effect::ViewAsked | Effect::View { .. } => {}
             Effect::Reported { .. }
             | Effect::Reached { .. }
             | Effect::ReplayAsked { .. }
@@ -168,31 +189,33 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Tells all that is open; tells, or takes in, all that is presumed: somebody has just come.
-    fn take_in_at_length(&self, sharing: &Sharing, effect: &Effect, now: Micros) {
-        match effect {
-            Effect::StateAsked { router, up_to, open_from } => {
-                let state = Ledger { open_from: *open_from, ..sharing.state() };
-                sharing.heard().peers.tell_state(*router, *up_to, state);
-            }
-            Effect::ViewAsked { router } => {
-                // The time of day is of no use to one who reads it at once.
-                let bytes = self.remember(now, 0).encode();
-                sharing.heard().peers.tell_view(*router, &bytes);
-            }
-            Effect::View { bytes } => match Memory::decode(bytes) {
-                Ok(memory) if memory.is_of(&self.config.index) => self.learn_view(sharing, &memory, now),
-                _ => sharing.heard().peers.bad_messages += 1,
-            },
-            _ => {}
+    /// Tells all that is open: somebody has just come, or missed much.
+    fn tell_state(&self, sharing: &Sharing, asked: &Effect) {
+        if let Effect::StateAsked { router, up_to, open_from } = asked {
+            let state = Ledger { open_from: *open_from, ..sharing.state() };
+            sharing.heard().peers.tell_state(*router, *up_to, state);
         }
     }
 
+    /// Tells what was used last of all that is presumed, as much as can be told.
+    fn tell_view(&self, sharing: &Sharing, now: Micros) {
+        let Newest { snapshot, is_cut } = self.index.newest(now, VIEW_BYTES_MAX);
+        let members = self.fleet.members();
+        let identities: BTreeMap<u16, u64> =
+            members.iter().map(|view| (view.worker.id.0, view.worker.identity)).collect();
+        let identity_of = |seat| identities.get(&seat).copied();
+        let bytes = view::write(&snapshot, self.index.digester(), identity_of).into();
+        let mut heard = sharing.heard();
+        heard.peers.cut_answers += u64::from(is_cut);
+        heard.peers.tell_view(bytes);
+    }
+
     /// What is presumed of workers elsewhere, and known of them here by nothing better. Between two prompts seats may change.
-    fn learn_view(&self, sharing: &Sharing, memory: &Memory, now: Micros) {
+    fn learn_view(&self, sharing: &Sharing, view: View, heard: Micros, age: Micros) {
+        let View { workers, snapshot } = view;
+        let recalled = self.index.recall(snapshot, heard, age);
         let mut pools = self.pools.read();
-        for known in &memory.workers {
-            let identity = Worker::identity_of(&known.address);
+        for (place, identity) in (0..).zip(workers) {
             let presumed = || {
                 let worker = sharing.worker(identity);
                 worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed)
@@ -203,7 +226,7 @@ impl<P: Policy> Router<P> {
                 presumed().is_some_and(|now| Arc::ptr_eq(&now, &worker))
             };
             // Where the index is full, what is left out costs a hit later.
-            _ = self.index.learn(&memory.snapshot, WorkerId(known.seat), worker.id, now, is_there);
+            _ = self.index.learn(&recalled, WorkerId(place), worker.id, is_there);
         }
     }
 

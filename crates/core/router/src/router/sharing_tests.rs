@@ -10,7 +10,7 @@ use warmroute_types::{Address, RouterId, To, Usage};
 
 use super::*;
 use crate::feedback::{Answered, Content, Silence};
-use crate::{Change, PromptChunks};
+use crate::{Change, Errand, PromptChunks};
 
 const CHUNK: u32 = 256;
 const SECOND: u64 = 1_000_000;
@@ -132,6 +132,55 @@ fn a_late_joiner_finds_what_was_sent_before_it_came() {
     assert!(known(&routers[0]).iter().all(|tokens| tokens.is_some_and(|tokens| tokens > 2_000)));
     assert_eq!(known(&routers[2]), known(&routers[0]));
     assert_eq!(routers[2].sharing(Micros(4 * SECOND)).unwrap().bad_messages, 0);
+}
+
+/// Two routers talk for two seconds, as one process each does; all that they have said, and what was left to be done of it.
+fn talk_at_length(routers: &[Router<Standard>; 2], from: u64) -> (Vec<u8>, Vec<Errand>) {
+    let (mut said, mut errands) = (Vec::new(), Vec::new());
+    for now in (0..100).map(|step| Micros(from + step * 20_000)) {
+        let mut letters: Vec<(usize, Letter)> = Vec::new();
+        for (number, router) in routers.iter().enumerate() {
+            letters.extend(router.speak(now).into_iter().map(|letter| (number, letter)));
+        }
+        while let Some((number, letter)) = letters.pop() {
+            said.extend_from_slice(&letter.bytes);
+            let other = 1 - number;
+            let by = RouterId(number as u64 + 1);
+            let taken = routers[other].hear_from(by, &letter.bytes, now).unwrap();
+            letters.extend(taken.answers.into_iter().map(|letter| (other, letter)));
+            errands.extend(taken.errands);
+        }
+    }
+    (said, errands)
+}
+
+#[test]
+fn what_takes_long_is_left_to_be_done_beside_the_conversation_and_tells_no_names() {
+    let mut both = routers(2, 4).into_iter();
+    let routers = [both.next().unwrap(), both.next().unwrap()];
+    let long = digests(99, 2_048);
+    for n in 0..300 {
+        let mut decision = route(&routers[0], &long, SECOND + n);
+        routers[0].observe(&mut decision, Outcome::Ended);
+        drop(decision);
+        routers[0].speak(Micros(SECOND + n));
+    }
+    let mut decision = route(&routers[0], &digests(7, 40), 2 * SECOND);
+    routers[0].observe(&mut decision, Outcome::Ended);
+    let identity = decision.worker.identity;
+    drop(decision);
+    routers[0].speak(Micros(2 * SECOND));
+    let (_, mut errands) = talk_at_length(&routers, 3 * SECOND);
+    assert!(matches!(errands[..], [Errand::Tell]), "{}", errands.len());
+    routers[0].run(errands.remove(0), Micros(5 * SECOND));
+    let (said, mut errands) = talk_at_length(&routers, 5 * SECOND);
+    assert!(matches!(errands[..], [Errand::Learn { .. }]), "{}", errands.len());
+    let known = || route(&routers[1], &long, 7 * SECOND).cached_tokens;
+    routers[1].run(errands.remove(0), Micros(7 * SECOND));
+    assert!(known().is_some_and(|tokens| tokens > 100_000), "{:?}", known());
+    let is_said = |bytes: &[u8]| said.windows(bytes.len()).any(|some| some == bytes);
+    assert!(!is_said(b"http") && !is_said(b"engine-"), "no worker's address");
+    assert!(is_said(&identity.to_le_bytes()));
 }
 
 #[test]
@@ -306,7 +355,7 @@ fn nobody_speaks_for_another() {
     let _decision = route(&routers[0], &digests(1, 10), SECOND);
     let letter = routers[0].speak(Micros(SECOND)).remove(0);
     let hear = |from: u64| routers[1].hear_from(RouterId(from), &letter.bytes, Micros(SECOND)).unwrap();
-    assert_eq!(hear(3), []);
+    assert_eq!(hear(3).answers, []);
     let sum = || in_flight(&routers[1]).iter().map(|(_, load)| load).sum::<u32>();
     let bad = || routers[1].sharing(Micros(SECOND)).unwrap().bad_messages;
     assert_eq!((sum(), bad()), (0, 1));

@@ -22,6 +22,7 @@ pub fn list(gateway: &Gateway) -> Value {
         "bad_messages": sharing.bad_messages,
         "asked_again": sharing.asked,
         "lost_peers": sharing.lost_peers,
+        "cut_answers": sharing.cut_answers,
         "relayed": relayed(sharing.relayed, sharing.overrun),
         "transport": transport(&carried),
     })

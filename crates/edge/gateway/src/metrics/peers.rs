@@ -55,7 +55,7 @@ const READINGS: [Reading; 7] = [
 /// One count of the conversation.
 type Count = (&'static str, &'static str, fn(&SharingView, &Carried) -> u64);
 
-const COUNTS: [Count; 13] = [
+const COUNTS: [Count; 14] = [
     ("sharing_lost_peers", "Routers that fell silent and were given up", |sharing, _| sharing.lost_peers),
     ("sharing_asked_again", "Holes in the news of others that were asked for", |sharing, _| sharing.asked),
     (
@@ -64,6 +64,11 @@ const COUNTS: [Count; 13] = [
         |sharing, _| sharing.dropped_prompts,
     ),
     ("sharing_bad_messages", "Messages that could not be read", |sharing, _| sharing.bad_messages),
+    (
+        "sharing_cut_answers",
+        "Answers to late joiners of which the oldest was left out because there was too much",
+        |sharing, _| sharing.cut_answers,
+    ),
     ("relayed_told", "Batches of engines' events that were passed on to others", |sharing, _| {
         sharing.relayed.told
     }),

@@ -1,0 +1,147 @@
+//! What is presumed of caches, between the index and the language of routers.
+//!
+//! Nothing of a worker but its identity is told, and of prompts only digests: the seed, addresses and paces stay here.
+
+use std::collections::BTreeMap;
+
+use warmroute_index::{Before, Digester, Snapshot, Span, Used};
+use warmroute_peers::{After, BadMessage, Presumed, Sizes, ViewReader, ViewWriter};
+use warmroute_types::MAX_WORKERS;
+
+/// Who digests this alike digests prompts alike.
+const KNOWN_TEXT: &[u8] = b"warmroute: do we digest alike?";
+
+/// What another presumes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    /// Identities of workers, which have these places as numbers in the snapshot.
+    pub workers: Vec<u64>,
+    pub snapshot: Snapshot,
+}
+
+/// As it is told; nothing where nothing is presumed. Workers that have no identity any more are left out.
+pub(crate) fn write(
+    snapshot: &Snapshot,
+    digester: &Digester,
+    identity_of: impl Fn(u16) -> Option<u64>,
+) -> Vec<u8> {
+    let mut writer = ViewWriter::new(digester.digest(KNOWN_TEXT));
+    let mut places = BTreeMap::<u16, u32>::new();
+    for used in snapshot.used() {
+        let place = places.len() as u32;
+        if !places.contains_key(&used.worker)
+            && let Some(identity) = identity_of(used.worker)
+        {
+            places.insert(used.worker, place);
+            writer.push(&Presumed::Worker(identity));
+        }
+    }
+    if places.is_empty() {
+        return Vec::new();
+    }
+    snapshot.segments().for_each(|(before, spans)| writer.push(&stretch(before, &spans)));
+    for &Used { worker, segment, end, age } in snapshot.used() {
+        let record = |&worker: &u32| Presumed::Use { worker, stretch: segment, spans: end.into(), age };
+        places.get(&worker).map(record).into_iter().for_each(|record| writer.push(&record));
+    }
+    writer.finish()
+}
+
+fn stretch(before: Before, spans: &[Span]) -> Presumed {
+    let after = match before {
+        Before::Root(key) => After::Root(key),
+        Before::Segment(number, spans) => After::Stretch { number, spans: spans.into() },
+    };
+    let alike = spans.chunk_by(|a, b| (a.bytes, a.tokens) == (b.bytes, b.tokens));
+    let sizes = alike.map(|spans| Sizes {
+        count: spans.len() as u32,
+        bytes: spans[0].bytes,
+        tokens: spans[0].tokens,
+    });
+    let digests = spans.iter().map(|span| span.digest).collect();
+    Presumed::Stretch { after, sizes: sizes.collect(), digests }
+}
+
+/// What another has told, unless it makes no sense or means other prompts.
+pub(crate) fn read(bytes: &[u8], digester: &Digester) -> Result<View, BadMessage> {
+    let mut reader = ViewReader::new(bytes)?;
+    if reader.record()? != Some(Presumed::Key(digester.digest(KNOWN_TEXT))) {
+        return Err(BadMessage::Garbled);
+    }
+    let mut view = View { workers: Vec::new(), snapshot: Snapshot::default() };
+    while let Some(record) = reader.record()? {
+        view.take(record).ok_or(BadMessage::Garbled)?;
+    }
+    Ok(view)
+}
+
+impl View {
+    fn take(&mut self, record: Presumed) -> Option<()> {
+        match record {
+            Presumed::Key(_) => None,
+            Presumed::Worker(identity) => {
+                self.workers.push(identity);
+                (self.workers.len() <= MAX_WORKERS).then_some(())
+            }
+            Presumed::Stretch { after, sizes, digests } => {
+                let before = match after {
+                    After::Root(key) => Before::Root(key),
+                    After::Stretch { number, spans } => Before::Segment(number, u8::try_from(spans).ok()?),
+                };
+                self.snapshot.add_segment(before, &spans(&sizes, &digests)).ok()
+            }
+            Presumed::Use { worker, stretch, spans, age } => {
+                let worker = u16::try_from(worker).ok()?;
+                self.workers.get(usize::from(worker))?;
+                let end = u8::try_from(spans).ok()?;
+                self.snapshot.add_use(Used { worker, segment: stretch, end, age }).ok()
+            }
+        }
+    }
+}
+
+fn spans(sizes: &[Sizes], digests: &[u64]) -> Vec<Span> {
+    let each = sizes.iter().flat_map(|sizes| std::iter::repeat_n(sizes, sizes.count as usize));
+    let span = |(&digest, sizes): (&u64, &Sizes)| Span { digest, bytes: sizes.bytes, tokens: sizes.tokens };
+    digests.iter().zip(each).map(span).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmroute_index::{Config, Index, Namespace, RootKey, Source};
+    use warmroute_types::{Micros, WorkerId};
+
+    fn index(seed: u64) -> Index {
+        Index::new(&Config { seed, ..Config::default() })
+    }
+
+    #[test]
+    fn what_is_told_is_read_as_it_was_but_for_workers_that_are_gone() {
+        let index = index(5);
+        let namespace = Namespace { model: "m", lora: None, salt: None, cut: 256, source: Source::Presumed };
+        for at in 0..300_u64 {
+            let bytes = if at % 3 == 0 { 7 } else { 256 };
+            let spans: Vec<Span> =
+                (0..at).map(|digest| Span { digest: digest.max(at / 2), bytes, tokens: 64 }).collect();
+            let worker = WorkerId(10 + (at % 3) as u16);
+            let asked = index.presume(worker, RootKey::of(&namespace), &spans, Micros(at)).unwrap();
+            index.confirm(asked);
+        }
+        let snapshot = index.snapshot(Micros(1_000));
+        let identity = |worker: u16| (worker != 11).then_some(u64::from(worker) << 40);
+        let bytes = write(&snapshot, index.digester(), identity);
+        let view = read(&bytes, index.digester()).unwrap();
+        let number =
+            |used: &Used| Used { worker: (view.workers[usize::from(used.worker)] >> 40) as u16, ..*used };
+        let told: Vec<Used> = view.snapshot.used().iter().map(number).collect();
+        let known: Vec<Used> = snapshot.used().iter().filter(|used| used.worker != 11).copied().collect();
+        assert!(told.len() > 10 && told == known);
+        assert!(view.snapshot.segments().eq(snapshot.segments()));
+        assert_eq!(write(&snapshot, index.digester(), |_| None), [0_u8; 0], "nothing is told as nothing");
+        assert!(read(&bytes, self::index(6).digester()).is_err(), "it means other prompts");
+        for end in 0..bytes.len().min(4_000) {
+            _ = read(&bytes[..end], index.digester());
+        }
+    }
+}

@@ -202,8 +202,14 @@ mod tests {
 
     #[test]
     fn a_program_is_told_all_that_a_policy_sees() {
-        let ask =
-            Ask { prompt_tokens: 900, session_key: Some(7), prefix_key: None, random: 5, turn: 1, place: 0 };
+        let ask = Ask {
+            prompt_tokens: 900,
+            session_key: Some(7),
+            prefix_key: None,
+            random: 5,
+            turn: 1,
+            ..Ask::default()
+        };
         let candidate = candidate(4);
         // Taken apart whole: a number that policies get one day must be told here, too.
         let Candidate {

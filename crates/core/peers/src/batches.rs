@@ -21,9 +21,39 @@ pub(crate) struct Batches {
     ahead: BTreeMap<u64, u64>,
     /// The highest that is known to exist.
     last: u64,
+    past: Past,
+}
+
+/// What was before the first batch that was heard. Nobody asks for those batches: they would be taken for what happens now. All that is
+/// open still stands for them, under the number 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Past {
+    /// None was heard.
+    #[default]
+    Unmet,
+    Missing,
+    Known,
 }
 
 impl Batches {
+    /// The first batch that is heard is the next one after this.
+    pub fn meet(&mut self, before: u64) {
+        if self.past == Past::Unmet {
+            (self.whole, self.last) = (before, before);
+            self.past = if before == 0 { Past::Known } else { Past::Missing };
+        }
+    }
+
+    /// Whether there is a past, of which nothing is known.
+    pub fn lack_past(&self) -> bool {
+        self.past == Past::Missing
+    }
+
+    /// Whether some up to this one were not heard, but for the past.
+    pub fn lack_any_of(&self, up_to: u64) -> bool {
+        self.holes().any(|hole| *hole.end() > 0 && *hole.start() <= up_to)
+    }
+
     /// Takes a number down, and what the batch says is over; false if it had been.
     pub fn note(&mut self, number: u64, open_from: u64) -> bool {
         self.last = self.last.max(number);
@@ -61,6 +91,7 @@ impl Batches {
     }
 
     fn give_up_before(&mut self, number: u64) {
+        self.past = Past::Known;
         self.whole = self.whole.max(number.saturating_sub(1));
         let ahead = self.ahead.split_off(&number);
         let before = std::mem::replace(&mut self.ahead, ahead);
@@ -69,7 +100,9 @@ impl Batches {
     }
 
     fn close_up(&mut self) {
-        while let Some(next) = self.ahead.first_entry().filter(|next| *next.key() == self.whole + 1) {
+        while self.past != Past::Missing
+            && let Some(next) = self.ahead.first_entry().filter(|next| *next.key() == self.whole + 1)
+        {
             self.open_from = self.open_from.max(next.remove());
             self.whole += 1;
         }
@@ -77,18 +110,20 @@ impl Batches {
 
     /// How many are missing.
     pub fn missing(&self) -> u64 {
-        self.last - self.whole - self.ahead.len() as u64
+        self.last - self.whole - self.ahead.len() as u64 + u64::from(self.lack_past())
     }
 
     /// The holes, first ones first.
     pub fn holes(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
         let ends = self.ahead.keys().copied().chain((self.missing() > 0).then_some(self.last + 1));
         let mut from = self.whole + 1;
-        ends.filter_map(move |heard| {
+        let past = self.lack_past().then_some(0..=0);
+        let holes = ends.filter_map(move |heard| {
             let hole = (from < heard).then(|| from..=heard - 1);
             from = heard + 1;
             hole
-        })
+        });
+        past.into_iter().chain(holes)
     }
 }
 
@@ -112,6 +147,18 @@ mod tests {
         assert!(!batches.note(5, 7), "it was given up");
         batches.exist_up_to(6, 9);
         assert_eq!(batches.open_from(), 9);
+    }
+
+    #[test]
+    fn what_was_before_the_first_one_is_one_hole_and_says_what_is_over() {
+        let mut batches = Batches::default();
+        batches.meet(6);
+        assert!(batches.note(7, 5) && batches.note(9, 8) && !batches.note(3, 1), "that is the past");
+        batches.meet(1);
+        assert_eq!(batches.holes().collect::<Vec<_>>(), [0..=0, 8..=8]);
+        assert_eq!((batches.missing(), batches.open_from()), (2, 0));
+        batches.settle(4, 2);
+        assert_eq!((batches.holes().collect::<Vec<_>>(), batches.open_from()), (vec![8..=8], 5));
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 
 use warmroute_types::{Micros, RouterId};
 
-use crate::{Booked, Over, Reach, Report, Wanted};
+use crate::{Booked, Over, Prompt, Reach, Report, Wanted};
 
 /// To be done by whoever keeps the desks and the index, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,8 @@ pub enum Effect {
         /// Which.
         trip: u64,
     },
-    /// It is over. Every `Booked` is followed by exactly one of these, if only because its router has fallen silent.
+    /// It is over. Every `Booked` is followed by exactly one of these, if only because its router has fallen silent. Should that one speak
+    /// again, what it has open is booked again.
     Over {
         /// Whose.
         router: RouterId,
@@ -31,6 +32,8 @@ pub enum Effect {
         trip: u64,
         /// How.
         over: Over,
+        /// What was sent, where its engine was found to lack some of it and that may be taken for what it lacks now.
+        prompt: Option<Prompt>,
     },
     /// A peer lacks news that is not kept any more: all that is open is to be told by
     /// [`Peers::tell_state`](crate::Peers::tell_state).

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use crate::Message;
 use crate::codec::{Reader, Writer};
-use crate::{BadMessage, Message};
 
 /// Bytes of batches that are kept.
 const HISTORY_BYTES: usize = 4 << 20;
@@ -70,14 +70,18 @@ impl History {
         writer.bytes
     }
 
-    /// What [`History::write`] wrote.
-    pub fn read(bytes: &[u8]) -> Result<Vec<Message>, BadMessage> {
-        let mut reader = Reader::new(bytes);
-        let mut messages = Vec::new();
+    /// What [`History::write`] wrote, and how many messages of it cannot be read: one may need a later version of the language, and is no
+    /// reason to miss the others.
+    pub fn read(bytes: &[u8]) -> (Vec<Message>, u64) {
+        let (mut reader, mut messages, mut bad) = (Reader::new(bytes), Vec::new(), 0);
         while !reader.is_at_end() {
-            messages.extend(Message::decode(reader.text()?)?);
+            let Ok(text) = reader.text() else { return (messages, bad + 1) };
+            match Message::decode(text) {
+                Ok(message) => messages.extend(message),
+                Err(_) => bad += 1,
+            }
         }
-        Ok(messages)
+        (messages, bad)
     }
 }
 

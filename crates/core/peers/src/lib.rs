@@ -42,6 +42,7 @@ mod relay;
 mod report;
 mod round_trip;
 mod trip;
+mod trips;
 mod view;
 mod views;
 

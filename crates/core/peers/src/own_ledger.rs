@@ -306,7 +306,7 @@ mod tests {
         assert_eq!((news.len(), news[&1].health), (1, Health::Well), "once, and of nobody who is there");
         assert!(news[&1].version > first.version);
         (10..10 + ADVICE_MAX as u64).for_each(|worker| own.found(worker, Health::Failing));
-        assert_eq!(own.advice.len(), ADVICE_MAX);
+        assert!((ADVICE_MAX / 2..=ADVICE_MAX).contains(&own.advice.len()));
         own.found(1, Health::Failing);
         assert!(own.take().next().unwrap().advice[&1].version > news[&1].version, "though it was forgotten");
     }

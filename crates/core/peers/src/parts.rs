@@ -13,6 +13,9 @@ pub(crate) const PART_BYTES: usize = 128 << 10;
 /// More than this is no answer.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
+/// So is more than so many parts: each would be asked for, and they may be empty.
+const PARTS_MAX: u32 = 4_096;
+
 /// Which part of which answer to which question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -68,6 +71,9 @@ pub(crate) struct Parts {
 impl Parts {
     /// A part has come.
     pub fn take(&mut self, part: Part, bytes: Vec<u8>) -> Progress {
+        if part.of > PARTS_MAX {
+            return Progress::TooLarge;
+        }
         if part.answer > self.answer || self.of == 0 {
             *self = Parts { answer: part.answer, of: part.of, ..Parts::default() };
         }
@@ -119,5 +125,6 @@ mod tests {
         assert_eq!(parts.missing().collect::<Vec<_>>(), [0]);
         assert_eq!(parts.take(part(2, 0, 2), vec![2]), Progress::Whole(vec![2, 22]));
         assert_eq!(parts.take(part(3, 0, 1), vec![0; ANSWER_BYTES_MAX + 1]), Progress::TooLarge);
+        assert_eq!(parts.take(part(4, 0, PARTS_MAX + 1), Vec::new()), Progress::TooLarge);
     }
 }

@@ -7,41 +7,18 @@ use warmroute_types::{Micros, RouterId};
 use crate::batches::Batches;
 use crate::named::Named;
 use crate::round_trip::RoundTrip;
-use crate::{Advice, Effect, Health, Ledger, Over, Trip};
-
-/// Trips of one peer that are remembered; beyond, the oldest are taken for over.
-const TRIPS_MAX: usize = 1 << 16;
+use crate::trips::{Told, Trips, Word};
+use crate::{Advice, Effect, Health, Ledger};
 
 /// Workers of one peer of which its advice is remembered; beyond, the oldest is forgotten.
 const ADVICE_MAX: usize = 4_096;
-
-/// What is known of a peer's trip here. Its booking is passed on at once, so only its number stays.
-#[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    is_booked: bool,
-    is_computed: bool,
-    over: Option<Over>,
-}
-
-impl Known {
-    /// Everything has been passed on.
-    fn is_closed(self) -> bool {
-        self.is_booked && self.over.is_some()
-    }
-
-    fn is_open(self) -> bool {
-        self.is_booked && self.over.is_none()
-    }
-}
 
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
     id: RouterId,
     pub batches: Batches,
-    /// Whether one has come, or how many there are.
-    pub has_told: bool,
-    trips: BTreeMap<u64, Known>,
+    pub trips: Trips,
     advice: BTreeMap<u64, Advice>,
     pub met: Micros,
     pub heard: Micros,
@@ -49,8 +26,6 @@ pub(crate) struct Peer {
     pub missing_since: Option<Micros>,
     /// The question by which it was asked for that.
     pub asked: Option<u64>,
-    /// When the answer was that nothing can be told.
-    pub told_nothing: Option<Micros>,
     /// How long it takes to answer.
     pub trip: RoundTrip,
     /// How long it takes to answer nothing: the way there and back; and when that was last tried.
@@ -92,14 +67,12 @@ impl Peer {
         Peer {
             id,
             batches: Batches::default(),
-            has_told: false,
-            trips: BTreeMap::new(),
+            trips: Trips::new(id),
             advice: BTreeMap::new(),
             met: now,
             heard: now,
             missing_since: None,
             asked: None,
-            told_nothing: None,
             trip: RoundTrip::default(),
             way: RoundTrip::default(),
             greeted: None,
@@ -109,75 +82,55 @@ impl Peer {
     }
 
     /// Takes in one of its batches, in any order and however often; what that changes here. One without news is of any number.
-    pub fn take_batch(&mut self, number: u64, news: Ledger, effects: &mut Vec<Effect>) {
+    pub fn take_batch(&mut self, number: u64, news: Ledger, told: Told, effects: &mut Vec<Effect>) {
         if news.is_empty() {
+            self.batches.meet(number);
             self.batches.exist_up_to(number, news.open_from);
-        } else if !self.batches.note(number, news.open_from) {
-            return;
+        } else {
+            self.batches.meet(number.saturating_sub(1));
+            if !self.batches.note(number, news.open_from) {
+                return;
+            }
         }
-        self.merge(news, effects);
+        self.merge(news, number, told, effects);
     }
 
     /// Takes in what stands for all of its batches up to one.
     pub fn take_state(&mut self, up_to: u64, state: Ledger, effects: &mut Vec<Effect>) {
-        self.batches.settle(up_to, state.open_from);
-        self.merge(state, effects);
+        self.trips.close_but(&state, up_to, effects);
+        let open_from = state.open_from;
+        // Nobody says when it found what it has found, so where it has just been met that is no news.
+        self.merge(state, up_to, Told::Late, effects);
+        self.batches.settle(up_to, open_from);
+        self.trips.close_below(self.batches.open_from(), effects);
     }
 
-    fn merge(&mut self, news: Ledger, effects: &mut Vec<Effect>) {
+    /// Nothing more can be heard of its batches up to this one.
+    pub fn give_up(&mut self, up_to: u64, effects: &mut Vec<Effect>) {
+        self.batches.settle(up_to, 0);
+        self.trips.close_below(self.batches.open_from(), effects);
+    }
+
+    fn merge(&mut self, news: Ledger, batch: u64, told: Told, effects: &mut Vec<Effect>) {
+        let word = Word { told, batch, open_from: self.batches.open_from() };
         for (number, trip) in news.trips {
-            self.hear(number, trip, effects);
+            trip.booked.iter().for_each(|booked| self.named.note(booked.worker, self.heard));
+            self.trips.hear(number, trip, word, effects);
         }
-        self.close_below(self.batches.open_from(), effects);
-        if self.trips.len() > TRIPS_MAX
-            && let Some((&number, _)) = self.trips.iter().nth(self.trips.len() - TRIPS_MAX)
-        {
-            self.close_below(number, effects);
-        }
+        self.trips.close_below(self.batches.open_from(), effects);
         news.advice.into_iter().for_each(|(worker, advice)| self.heed(worker, advice, effects));
+        Ledger::forget_oldest(&mut self.advice, ADVICE_MAX);
     }
 
-    fn hear(&mut self, number: u64, trip: Trip, effects: &mut Vec<Effect>) {
-        // One that is over by now and was never heard of is passed on whole all the same: its prompt lies in a cache.
-        let closed = (number < self.batches.open_from()).then_some(Over::Left);
-        let entry = self.trips.entry(number).or_insert(Known { over: closed, ..Known::default() });
-        let was = *entry;
-        entry.is_booked |= trip.booked.is_some();
-        entry.is_computed |= trip.is_computed;
-        entry.over = entry.over.max(trip.over);
-        let (router, is) = (self.id, *entry);
-        if let Some(booked) = trip.booked.filter(|_| !was.is_booked) {
-            self.named.note(booked.worker, self.heard);
-            effects.push(Effect::Booked { router, trip: number, booked });
-        }
-        // What was known before its booking was is told with it.
-        let is_told =
-            |is_known: bool, was_known: bool| is.is_booked && is_known && !(was.is_booked && was_known);
-        if is_told(is.is_computed, was.is_computed) && !was.is_closed() {
-            effects.push(Effect::Computed { router, trip: number });
-        }
-        if let Some(over) = is.over.filter(|_| is_told(true, was.over.is_some())) {
-            effects.push(Effect::Over { router, trip: number, over });
-        }
+    /// It is silent, and taken for dead.
+    pub fn part(&mut self, effects: &mut Vec<Effect>) {
+        self.missing_since = None;
+        self.trips.suspend(effects);
     }
 
-    /// Whatever is open below this number is over, though nobody said how.
-    fn close_below(&mut self, number: u64, effects: &mut Vec<Effect>) {
-        let open = self.trips.split_off(&number);
-        let closed = std::mem::replace(&mut self.trips, open);
-        self.leave(closed, effects);
-    }
-
-    /// It is gone: nothing of it is open any more.
-    pub fn close(&mut self, effects: &mut Vec<Effect>) {
-        let all = std::mem::take(&mut self.trips);
-        self.leave(all, effects);
-    }
-
-    fn leave(&self, trips: BTreeMap<u64, Known>, effects: &mut Vec<Effect>) {
-        let (router, over) = (self.id, Over::Left);
-        let left = trips.into_iter().filter(|(_, known)| known.is_open());
-        effects.extend(left.map(|(trip, _)| Effect::Over { router, trip, over }));
+    /// It was not.
+    pub fn rejoin(&mut self, effects: &mut Vec<Effect>) {
+        self.trips.resume(effects);
     }
 
     /// Remembers since when something has been missing. Where nothing is any more: the question for it, which is not open any more.
@@ -191,15 +144,16 @@ impl Peer {
     }
 
     fn heed(&mut self, worker: u64, advice: Advice, effects: &mut Vec<Effect>) {
+        // What it found before it was met counts from here on.
+        let is_first = self.batches.lack_past() && !self.advice.contains_key(&worker);
         let known = self.advice.entry(worker).or_default();
         if advice.version <= known.version {
             return;
         }
-        if advice.emptied > known.emptied {
+        if advice.emptied > known.emptied && !is_first {
             effects.push(Effect::Emptied { worker });
         }
         *known = advice;
-        Ledger::forget_oldest(&mut self.advice, ADVICE_MAX);
     }
 
     /// Members of the fleet that it finds failing. One that finds most of them failing is cut off itself, and is not listened to.
@@ -217,7 +171,7 @@ impl Peer {
             silent_for: now.since(self.heard),
             missing: self.batches.missing(),
             missing_for: self.missing_since.map_or(Micros::ZERO, |since| now.since(since)),
-            open: self.trips.values().filter(|known| known.is_open()).count(),
+            open: self.trips.open(),
             failing: self.advice.values().filter(|advice| advice.health == Health::Failing).count(),
             unknown_workers: self.named.unknown(now),
             round_trip: self.way.usual(),
@@ -229,7 +183,7 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Booked, OwnLedger};
+    use crate::{Booked, Over, OwnLedger, Trip};
     use proptest::prelude::*;
     use warmroute_types::Delivery;
 
@@ -254,9 +208,16 @@ mod tests {
         take(peer, number, ledger)
     }
 
+    /// One that has been there from its first batch on.
+    fn met() -> Peer {
+        let mut peer = Peer::new(RouterId(9), Micros::ZERO);
+        peer.batches.meet(0);
+        peer
+    }
+
     fn take(peer: &mut Peer, number: u64, ledger: Ledger) -> Vec<Effect> {
         let mut effects = Vec::new();
-        peer.take_batch(number, ledger, &mut effects);
+        peer.take_batch(number, ledger, Told::Live, &mut effects);
         effects
     }
 
@@ -265,7 +226,7 @@ mod tests {
 
     /// What a router's batches come to, taken in this order. Every trip is booked once, and ends once at most.
     fn outcomes(batches: &[(u64, Ledger)]) -> BTreeMap<u64, Outcome> {
-        let mut peer = Peer::new(RouterId(9), Micros::ZERO);
+        let mut peer = met();
         let mut trips = BTreeMap::<u64, Outcome>::new();
         for effect in batches.iter().flat_map(|(number, news)| take(&mut peer, *number, news.clone())) {
             match effect {
@@ -336,47 +297,50 @@ mod tests {
     #[test]
     fn a_lost_batch_that_comes_late_does_not_change_how_its_trip_ended() {
         let router = RouterId(9);
-        let mut peer = Peer::new(router, Micros::ZERO);
+        let mut peer = met();
         let over = Trip { over: Some(Over::Answered), ..Trip::default() };
         assert_eq!(take(&mut peer, 2, news(1, &[(1, over)])), [], "nobody knows what");
         let other = Trip::begun(booked(6));
         assert_eq!(take(&mut peer, 3, news(2, &[(2, other)])).len(), 1, "it says that the first one is over");
         let late = take(&mut peer, 1, news(1, &[(1, Trip::begun(booked(5)))]));
-        let closed = Effect::Over { router, trip: 1, over: Over::Answered };
+        let closed = Effect::Over { router, trip: 1, over: Over::Answered, prompt: None };
         assert_eq!(late, [Effect::Booked { router, trip: 1, booked: booked(5) }, closed]);
     }
 
     #[test]
-    fn whoever_is_gone_has_nothing_open() {
-        let mut peer = Peer::new(RouterId(9), Micros::ZERO);
+    fn whoever_is_gone_has_nothing_open_until_it_is_back() {
+        let mut peer = met();
         let trips = [1, u64::MAX].map(|number| (number, Trip::begun(booked(5))));
         merge(&mut peer, news(1, &trips));
         let mut effects = Vec::new();
-        peer.close(&mut effects);
-        assert_eq!((effects.len(), peer.trips.len()), (2, 0));
+        peer.part(&mut effects);
+        assert_eq!(effects.len(), 2);
+        let mut again = Vec::new();
+        peer.rejoin(&mut again);
+        assert_eq!((again.len(), peer.trips.open()), (2, 2), "it was only cut off");
     }
 
     #[test]
     fn reports_in_the_wrong_order_come_out_right() {
         let router = RouterId(9);
-        let mut peer = Peer::new(router, Micros::ZERO);
+        let mut peer = met();
         let over = Trip { over: Some(Over::Answered), ..Trip::default() };
         assert_eq!(merge(&mut peer, news(1, &[(1, over)])), [], "nobody knows what");
         let begun = Trip::begun(booked(5));
         let effects = merge(&mut peer, news(1, &[(1, begun.clone())]));
-        let closed = Effect::Over { router, trip: 1, over: Over::Answered };
+        let closed = Effect::Over { router, trip: 1, over: Over::Answered, prompt: None };
         assert_eq!(effects, [Effect::Booked { router, trip: 1, booked: booked(5) }, closed]);
         assert_eq!(merge(&mut peer, news(1, &[(1, begun.clone())])), [], "again");
         assert_eq!(
             merge(&mut peer, news(3, &[(2, begun)])).last(),
-            Some(&Effect::Over { router, trip: 2, over: Over::Left })
+            Some(&Effect::Over { router, trip: 2, over: Over::Left, prompt: None })
         );
-        assert!(peer.trips.is_empty());
+        assert_eq!(peer.trips.open(), 0);
     }
 
     #[test]
     fn a_router_that_finds_everybody_failing_is_not_believed() {
-        let mut peer = Peer::new(RouterId(9), Micros::ZERO);
+        let mut peer = met();
         let failing = |version| Advice { version, health: Health::Failing, emptied: 0 };
         let advice = |workers: std::ops::Range<u64>| Ledger {
             advice: workers.map(|worker| (worker, failing(1))).collect(),
@@ -393,12 +357,12 @@ mod tests {
 
     #[test]
     fn a_peer_that_has_met_many_workers_is_still_heeded() {
-        let mut peer = Peer::new(RouterId(9), Micros::ZERO);
+        let mut peer = met();
         let count = ADVICE_MAX as u64 + 9;
         let found = |worker| Advice { version: worker, health: Health::Failing, emptied: 0 };
         let advice = (1..=count).map(|worker| (worker, found(worker))).collect();
         merge(&mut peer, Ledger { advice, ..Ledger::default() });
-        assert_eq!(peer.advice.len(), ADVICE_MAX);
+        assert!(peer.advice.len() <= ADVICE_MAX);
         assert_eq!(peer.failing(&(count..count + 4).collect()).count(), 1, "the last one was heard");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Everybody tells everybody what is new, a few times in a tenth of a second, in numbered batches. Who misses one asks for it; what
 //! the teller has no longer it makes good by telling all that is open. Who is not heard for a while is taken for dead, and its
-//! requests with it; should it speak again, it is asked for everything like a newcomer.
+//! requests with it; should it speak again within minutes, it is asked for what was missed, and what it had open is open again. One that
+//! is met for the first time is asked for what it has open, and somebody for what is presumed of caches; never for what is past.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -19,6 +20,7 @@ use crate::peer::Peer;
 use crate::questions::Questions;
 use crate::relay::Relay;
 use crate::round_trip::RoundTrip;
+use crate::trips::Told;
 use crate::views::Coming;
 use crate::{
     BadMessage, Effect, Ledger, Message, News, Part, PeerView, Question, Reach, Relayed, Report, ReportKind,
@@ -27,6 +29,11 @@ use crate::{
 
 /// A question for batches of which no answer comes for so long is put anew: others may be missing by now.
 const ASKED_ANEW_AFTER: Micros = Micros::from_secs(5);
+
+/// What was heard of one that fell silent is kept for so long, and of no more than these. Less than presumptions live: what is told after a
+/// silence is taken for news.
+const AWAY_FOR: Micros = Micros::from_secs(300);
+const AWAY_MAX: usize = 64;
 
 /// Peers that are listened to.
 const PEERS_MAX: usize = 256;
@@ -79,6 +86,8 @@ pub struct Peers {
     history: History,
     spoken: Option<Micros>,
     peers: BTreeMap<RouterId, Peer>,
+    /// Those that fell silent a while ago.
+    away: BTreeMap<RouterId, Peer>,
     /// What is asked of others, and what they ask.
     questions: Questions,
     answers: Answers,
@@ -94,6 +103,8 @@ pub struct Peers {
     pub lost_peers: u64,
     /// Answers of which some was left out: there was more than can be told.
     pub cut_answers: u64,
+    /// Prompts of others' open requests that were forgotten for want of room.
+    pub forgotten_prompts: u64,
 }
 
 impl Peers {
@@ -107,6 +118,7 @@ impl Peers {
             history: History::default(),
             spoken: None,
             peers: BTreeMap::new(),
+            away: BTreeMap::new(),
             questions: Questions::default(),
             answers: Answers::new(me),
             coming: Coming::default(),
@@ -115,6 +127,7 @@ impl Peers {
             asked: 0,
             lost_peers: 0,
             cut_answers: 0,
+            forgotten_prompts: 0,
         }
     }
 
@@ -261,9 +274,7 @@ impl Peers {
         for (&id, peer) in &mut self.peers {
             let is_late = peer.missing_since.is_some_and(|since| now.since(since) >= patience);
             let is_quiet = |ticket| self.questions.is_quiet(ticket, ASKED_ANEW_AFTER, now);
-            // Who could not tell it just now cannot at the next tick.
-            let is_in_vain = peer.told_nothing.is_some_and(|at| now.since(at) < ASKED_ANEW_AFTER);
-            if is_late && !is_in_vain && peer.asked.is_none_or(is_quiet) {
+            if is_late && peer.asked.is_none_or(is_quiet) {
                 peer.asked.take().into_iter().for_each(|ticket| self.questions.drop(ticket));
                 let missing: Vec<_> = peer.batches.holes().take(HOLES_MAX).collect();
                 self.asked += missing.len() as u64;
@@ -285,19 +296,8 @@ impl Peers {
             return Ok(Vec::new());
         };
         let from = message.from();
-        let is_new = !self.peers.contains_key(&from);
-        if is_new && self.peers.len() >= PEERS_MAX {
-            return Ok(Vec::new());
-        }
-        let peer = self.peers.entry(from).or_insert_with(|| Peer::new(from, now));
+        let Some(peer) = self.meet(from, now, effects) else { return Ok(Vec::new()) };
         (peer.heard, peer.language) = (now, Message::spoken(bytes));
-        if let Message::Batch { number, .. } = &message
-            && !std::mem::replace(&mut peer.has_told, true)
-            && *number > 1
-        {
-            // It has a past that was not heard here.
-            self.coming.want(from, *number, now);
-        }
         let answers = match message {
             Message::Ask { question, .. } => self.answer(from, question, now, effects),
             Message::Answer { part, bytes, .. } => {
@@ -305,7 +305,7 @@ impl Peers {
                 Vec::new()
             }
             message => {
-                self.take_news(from, message, effects);
+                self.take_news(from, message, Told::Live, now, effects);
                 Vec::new()
             }
         };
@@ -314,12 +314,50 @@ impl Peers {
         Ok(answers)
     }
 
+    /// The one who speaks: known, back, or new. Nothing where there are too many.
+    fn meet(&mut self, from: RouterId, now: Micros, effects: &mut Vec<Effect>) -> Option<&mut Peer> {
+        if !self.peers.contains_key(&from) && self.peers.len() >= PEERS_MAX {
+            return None;
+        }
+        let away = &mut self.away;
+        Some(self.peers.entry(from).or_insert_with(|| match away.remove(&from) {
+            Some(mut peer) => {
+                peer.heard = now;
+                peer.rejoin(effects);
+                peer
+            }
+            None => Peer::new(from, now),
+        }))
+    }
+
     /// Takes in what somebody says unasked, or says again.
-    fn take_news(&mut self, from: RouterId, message: Message, effects: &mut Vec<Effect>) {
+    fn take_news(
+        &mut self,
+        from: RouterId,
+        message: Message,
+        told: Told,
+        now: Micros,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         match message {
-            Message::Batch { number, news, .. } => peer.take_batch(number, news, effects),
-            Message::State { up_to, state, .. } => peer.take_state(up_to, state, effects),
+            Message::Batch { number, news, .. } => {
+                let lacked_past = peer.batches.lack_past();
+                peer.take_batch(number, news, told, effects);
+                if peer.batches.lack_past() && !lacked_past {
+                    // It has a past that was not heard here.
+                    self.coming.want(from, number, now);
+                }
+                self.forgotten_prompts += std::mem::take(&mut peer.trips.forgotten);
+            }
+            Message::State { up_to, state, .. } => {
+                if peer.batches.lack_any_of(up_to) {
+                    // What was presumed by those batches is told by nobody else.
+                    self.coming.want(from, up_to, now);
+                }
+                peer.take_state(up_to, state, effects);
+                self.forgotten_prompts += std::mem::take(&mut peer.trips.forgotten);
+            }
             Message::Relay { reports, .. } => {
                 self.relay.heard(&reports);
                 effects.extend(reports.into_iter().map(|report| Effect::Reported { router: from, report }));
@@ -388,7 +426,9 @@ impl Peers {
             trip.note(now.since(asked_at));
         }
         match self.questions.take(from, part, bytes, now) {
-            Some((Want::Batches(_), bytes)) => self.take_batches(from, &bytes, now, effects),
+            Some((Want::Batches(missing), bytes)) => {
+                self.take_batches(from, &missing, &bytes, now, effects);
+            }
             Some((Want::View, bytes)) => {
                 let view = self.coming.take(bytes, now);
                 effects.extend(view.map(|(bytes, age)| Effect::View { bytes, age }));
@@ -402,30 +442,41 @@ impl Peers {
     }
 
     /// What was missed, of its own router.
-    fn take_batches(&mut self, from: RouterId, bytes: &[u8], now: Micros, effects: &mut Vec<Effect>) {
-        let messages = History::read(bytes).inspect_err(|_| self.bad_messages += 1).unwrap_or_default();
-        let told_nothing = messages.is_empty().then_some(now);
+    fn take_batches(
+        &mut self,
+        from: RouterId,
+        missing: &[RangeInclusive<u64>],
+        bytes: &[u8],
+        now: Micros,
+        effects: &mut Vec<Effect>,
+    ) {
+        let (messages, bad) = History::read(bytes);
+        self.bad_messages += bad;
         for message in messages.into_iter().filter(|message| message.from() == from) {
-            self.take_news(from, message, effects);
+            self.take_news(from, message, Told::Late, now, effects);
         }
-        // What is missing still is asked for anew.
-        self.peers.entry(from).and_modify(|peer| (peer.asked, peer.told_nothing) = (None, told_nothing));
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.asked = None;
+        // That is all that its router has of them, read or not: asked again it would say the same.
+        peer.give_up(missing.last().map_or(0, |last| *last.end()), effects);
     }
 
     /// Gives up those who have been silent for too long, and what nobody has answered.
     pub fn expire(&mut self, now: Micros, effects: &mut Vec<Effect>) {
         let now = self.clock.look(now);
         let silence_max = self.config.silence_max;
-        let before = self.peers.len();
-        self.peers.retain(|_, peer| {
-            let is_here = now.since(peer.heard) <= silence_max;
-            if !is_here {
-                peer.close(effects);
-                peer.asked.into_iter().for_each(|ticket| self.questions.drop(ticket));
-            }
-            is_here
-        });
-        self.lost_peers += (before - self.peers.len()) as u64;
+        for (id, mut peer) in self.peers.extract_if(.., |_, peer| now.since(peer.heard) > silence_max) {
+            peer.part(effects);
+            peer.asked.take().into_iter().for_each(|ticket| self.questions.drop(ticket));
+            self.away.insert(id, peer);
+            self.lost_peers += 1;
+        }
+        self.away.retain(|_, peer| now.since(peer.heard) < AWAY_FOR);
+        while self.away.len() > AWAY_MAX
+            && let Some(longest) = self.away.iter().min_by_key(|(_, peer)| peer.heard).map(|(&id, _)| id)
+        {
+            self.away.remove(&longest);
+        }
         let others = self.trips();
         self.answers.expire(|router| others.contains_key(&router), now);
         let around = Around { others: &others, now };
@@ -466,5 +517,64 @@ impl Peers {
     /// This router's own number.
     pub fn me(&self) -> RouterId {
         self.me
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Writer;
+    use crate::{Advice, Health};
+
+    const OTHER: RouterId = RouterId(2);
+
+    fn batch(number: u64, worker: u64) -> Vec<u8> {
+        let advice = Advice { version: number, health: Health::Failing, emptied: 0 };
+        let news = Ledger { advice: [(worker, advice)].into(), ..Ledger::default() };
+        Message::Batch { from: OTHER, number, news }.encode()
+    }
+
+    /// The questions that are asked in so long.
+    fn asked(peers: &mut Peers, from: Micros, long: Micros) -> Vec<Question> {
+        let mut questions = Vec::new();
+        for step in 0..long.0 / 20_000 {
+            let now = Micros(from.0 + step * 20_000);
+            peers.hear(&batch(1, 1), now, &mut Vec::new()).unwrap();
+            for letter in peers.speak(News::default(), now) {
+                if let Ok(Some(Message::Ask { question, .. })) = Message::decode(&letter.bytes) {
+                    questions.push(question);
+                }
+            }
+        }
+        questions
+    }
+
+    fn answer(peers: &mut Peers, question: &Question, of: u32, bytes: Vec<u8>, now: Micros) {
+        let (ticket, asked_at_us) = (question.ticket, question.asked_at_us);
+        let part = Part { ticket, asked_at_us, answer: 1, at: 0, of };
+        let message = Message::Answer { from: OTHER, part, bytes };
+        peers.hear(&message.encode(), now, &mut Vec::new()).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_missed_once_and_what_can_is_taken() {
+        let second = Micros::from_secs;
+        // One that needs a later version, and one of a thousand million parts.
+        let mut later = batch(2, 2);
+        later[0] = 9;
+        let mut writer = Writer::default();
+        [&later, &batch(3, 3)].into_iter().for_each(|bytes| writer.text(bytes));
+        for (of, bytes, failing) in [(1, writer.bytes, 3), (1 << 30, Vec::new(), 2), (1, vec![200], 2)] {
+            let mut peers = Peers::new(RouterId(1), Config::default());
+            for number in [1, 4] {
+                peers.hear(&batch(number, number), second(1), &mut Vec::new()).unwrap();
+            }
+            let question = asked(&mut peers, second(1), Micros::from_millis(400)).remove(0);
+            assert_eq!(question.want, Want::Batches(vec![2..=3]));
+            answer(&mut peers, &question, of, bytes, second(2));
+            assert_eq!(asked(&mut peers, second(2), second(10)), [], "it would be the same again");
+            let view = peers.views(second(12))[0];
+            assert_eq!((view.missing, view.failing), (0, failing));
+        }
     }
 }

@@ -89,7 +89,8 @@ impl Questions {
         let progress = open.take(part, bytes, now);
         match progress {
             Progress::Some => None,
-            Progress::TooLarge => self.open.remove(&part.ticket).and(None),
+            // Too much is none, and asked again it would be the same.
+            Progress::TooLarge => self.open.remove(&part.ticket).map(|open| (open.want, Vec::new())),
             Progress::Whole(bytes) => self.open.remove(&part.ticket).map(|open| (open.want, bytes)),
         }
     }

@@ -99,7 +99,7 @@ impl Relay {
             self.kept.iter().filter(is_of).filter(|report| report.seq >= from_seq).cloned().collect();
         reports.sort_by_key(|report| report.seq);
         reports.dedup_by_key(|report| report.seq);
-        let is_whole = (from_seq..).zip(&reports).all(|(seq, report)| report.seq == seq);
+        let is_whole = (0..).zip(&reports).all(|(at, report)| report.seq - from_seq == at);
         (is_whole && !reports.is_empty()).then_some(reports)
     }
 
@@ -193,6 +193,9 @@ mod tests {
         let seqs =
             |from| relay.kept_from(1, 2, from).map(|all| all.iter().map(|one| one.seq).collect::<Vec<_>>());
         assert_eq!((seqs(9), seqs(8), seqs(5)), (Some(vec![9]), None, None));
+        assert_eq!(relay.kept_from(1, 2, u64::MAX), None, "whatever is asked for");
+        relay.keep(report(u64::MAX, 1));
+        assert!(relay.kept_from(1, 2, u64::MAX).is_some());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! How long a request is kept waiting by what another router says: a newcomer hears all that is presumed elsewhere, and the last megabytes
-//! of news, while another thread of it routes and answers requests without a pause. Beside it the same where the other thread hears nothing
+//! How long a request is kept waiting by what another router says: a newcomer hears all that is presumed elsewhere while another thread of
+//! it routes and answers requests without a pause. Beside it the same where the other thread hears nothing
 //! and is only busy.
 //!
 //! `cargo run --release -p warmroute-router --example hearing_cost`

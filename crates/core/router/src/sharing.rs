@@ -28,7 +28,7 @@ use crate::unseated::Unseated;
 pub(crate) struct Sharing {
     /// Every request writes to it. So whoever else takes it takes something out or copies a little, and does the work afterwards.
     own: Mutex<OwnLedger>,
-    /// No request takes it: it is held while messages are read and written.
+    /// No request takes it: it is held while messages are read and written. Nobody takes it who holds the pools.
     heard: Mutex<Heard>,
     /// By identity, who is in the fleet.
     workers: RwLock<BTreeMap<u64, Arc<Worker>>>,
@@ -76,7 +76,6 @@ pub(crate) struct Mirrored {
     pub made: Micros,
     /// How many bookings its worker had had by then.
     pub bookings: u32,
-    pub prompt: Option<Prompt>,
 }
 
 /// What came of a message.
@@ -126,6 +125,8 @@ pub struct SharingView {
     pub open: usize,
     /// Prompts that were not told because there was too much to tell.
     pub dropped_prompts: u64,
+    /// Prompts of others' open requests that were forgotten for want of room.
+    pub forgotten_prompts: u64,
     /// Messages that could not be read.
     pub bad_messages: u64,
     /// Holes that were asked for.
@@ -267,6 +268,7 @@ impl Sharing {
             peers: heard.peers.views(now),
             open,
             dropped_prompts,
+            forgotten_prompts: heard.peers.forgotten_prompts,
             bad_messages: heard.peers.bad_messages,
             asked: heard.peers.asked,
             lost_peers: heard.peers.lost_peers,

@@ -3,7 +3,7 @@
 //! Where nobody does (no events are followed here) nothing is kept, and who asks is told at once to ask another. Where somebody is too
 //! slow, the oldest goes and is counted: what was told is asked for again, and an answer that went is none.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use warmroute_peers::{Effect, Report};
 
@@ -23,12 +23,17 @@ pub(crate) struct Streams {
     pub is_followed: bool,
     news: VecDeque<Effect>,
     bytes: usize,
+    /// Workers whose answers were dropped. Their feeds wait for one, whatever it is.
+    unanswered: BTreeSet<u64>,
     /// News that nobody came for in time.
     pub dropped: u64,
 }
 
 impl Streams {
     pub fn push(&mut self, news: Effect) {
+        if let Effect::Replayed { worker, .. } = news {
+            self.unanswered.remove(&worker);
+        }
         self.bytes += weight(&news);
         self.news.push_back(news);
         while (self.bytes > BYTES_MAX || self.news.len() > NEWS_MAX) && self.news.len() > 1 {
@@ -40,17 +45,17 @@ impl Streams {
         let Some(oldest) = self.news.pop_front() else { return };
         self.bytes -= weight(&oldest);
         self.dropped += 1;
-        if let Effect::Replayed { worker, reports } = oldest
-            && !reports.is_empty()
-        {
-            // Its feed waits for an answer, whatever it is.
-            self.push(Effect::Replayed { worker, reports: Vec::new() });
+        if let Effect::Replayed { worker, .. } = oldest {
+            self.unanswered.insert(worker);
         }
     }
 
     pub fn take(&mut self) -> VecDeque<Effect> {
         self.bytes = 0;
-        std::mem::take(&mut self.news)
+        let unanswered = std::mem::take(&mut self.unanswered).into_iter();
+        let mut news = std::mem::take(&mut self.news);
+        news.extend(unanswered.map(|worker| Effect::Replayed { worker, reports: Vec::new() }));
+        news
     }
 }
 
@@ -88,5 +93,16 @@ mod tests {
         assert_eq!((streams.bytes, streams.take().len()), (0, 0));
         streams.push(Effect::Replayed { worker: 1, reports: vec![report(0, 2 * BYTES_MAX)] });
         assert_eq!(streams.take().len(), 1, "one alone is taken, however large");
+        streams.push(Effect::Replayed { worker: 1, reports: Vec::new() });
+        (1..=2 * NEWS_MAX as u64)
+            .for_each(|seq| streams.push(Effect::Reported { router: RouterId(3), report: report(seq, 0) }));
+        let news = streams.take();
+        assert!(
+            news.contains(&Effect::Replayed { worker: 1, reports: Vec::new() }),
+            "nothing is an answer, too"
+        );
+        (0..2 * NEWS_MAX as u64)
+            .for_each(|worker| streams.push(Effect::Replayed { worker, reports: Vec::new() }));
+        assert_eq!(streams.take().len(), 2 * NEWS_MAX, "as many as ask");
     }
 }

@@ -113,13 +113,18 @@ impl<P: Policy> Router<P> {
     }
 
     /// What others have said of streams since the last time, for whoever drives their feeds. That of workers who are not here means
-    /// nothing.
+    /// nothing; who asks for it is told at once to ask another.
     pub fn take_streams(&self) -> Vec<(Arc<Worker>, StreamNews)> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
-        let news = sharing.heard().streams.take();
+        let mut heard = sharing.heard();
+        let news = heard.streams.take();
         let of = |news: Effect| {
-            let (worker, news) = stream_news(news)?;
-            Some((sharing.worker(worker)?, news))
+            let (identity, news) = stream_news(news)?;
+            let worker = sharing.worker(identity);
+            if let (None, StreamNews::Asked(router, _)) = (&worker, &news) {
+                heard.peers.tell_replay(*router, identity, &[]);
+            }
+            Some((worker?, news))
         };
         news.into_iter().filter_map(of).collect()
     }

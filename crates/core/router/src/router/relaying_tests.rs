@@ -557,11 +557,9 @@ fn what_is_lost_on_the_way_is_asked_for_and_not_all_of_it() {
     assert!(net.nodes[&3].stream.feed.counters().floor_seq == Some(0));
 }
 
-#[test]
-fn a_router_that_follows_no_events_keeps_none_and_lets_nobody_wait() {
+/// One that has no worker is asked for a worker's stream.
+fn asked_in_vain(deaf: &Router<Standard>) {
     let teller = Node::new(1);
-    let deaf = Router::new(Standard::StickyLeastLoaded(StickyLeastLoaded::default()), Config::default());
-    deaf.share(RouterId(2), PeersConfig::default());
     let now = |ms: u64| Micros::from_millis(1_000 + ms);
     let numbered = Numbered { source: 1, seq: 0, arrival: Arrival::Begins };
     teller.router.relay(&teller.worker, numbered, [7].into());
@@ -574,4 +572,22 @@ fn a_router_that_follows_no_events_keeps_none_and_lets_nobody_wait() {
     let is_answer = |one: &&Letter| matches!(Message::decode(&one.bytes), Ok(Some(Message::Answer { .. })));
     assert_eq!(nothing.iter().filter(is_answer).count(), 1, "it says at once that it has nothing");
     assert_eq!(deaf.sharing(now(203)).unwrap().relayed.given, 0);
+}
+
+fn without_workers() -> Router<Standard> {
+    let router = Router::new(Standard::StickyLeastLoaded(StickyLeastLoaded::default()), Config::default());
+    router.share(RouterId(2), PeersConfig::default());
+    router
+}
+
+#[test]
+fn a_router_that_follows_no_events_keeps_none_and_lets_nobody_wait() {
+    asked_in_vain(&without_workers());
+}
+
+#[test]
+fn a_router_that_does_not_know_a_worker_lets_nobody_wait_for_its_events() {
+    let router = without_workers();
+    router.follow_streams();
+    asked_in_vain(&router);
 }

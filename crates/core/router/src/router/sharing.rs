@@ -1,4 +1,8 @@
 //! Hearing other routers, and being heard.
+//!
+//! Of the locks, what was heard is taken first and the pools after it, for a moment: so whoever changes the fleet, and the requests that
+//! wait behind that, never wait for messages that are being read. What follows from a message is taken in before the next one is
+//! read, whoever drives: order is what effects mean.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,11 +49,10 @@ impl<P: Policy> Router<P> {
     /// What is to be said to the others now. To be asked every few milliseconds.
     pub fn speak(&self, now: Micros) -> Vec<Letter> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
-        let mut effects = Vec::new();
-        sharing.heard().peers.expire(now, &mut effects);
-        self.take_in(sharing, &effects, now);
-        self.look_around(sharing, now);
-        let mut heard = sharing.heard();
+        let (mut heard, mut effects) = (sharing.heard(), Vec::new());
+        heard.peers.expire(now, &mut effects);
+        self.take_in(sharing, &mut heard, &effects, now);
+        self.look_around(sharing, &mut heard, now);
         sharing.set_place(heard.peers.place());
         sharing.set_unheard(heard.unheard.expected(heard.peers.lag(), now));
         heard.peers.speak(sharing.take_news(), now)
@@ -81,9 +84,10 @@ impl<P: Policy> Router<P> {
 
     fn hear_briefly(&self, bytes: &[u8], now: Micros) -> Result<Taken, BadMessage> {
         let Some(sharing) = self.sharing.get() else { return Ok(Taken::default()) };
-        let mut effects = Vec::new();
-        let answers = sharing.heard().peers.hear(bytes, now, &mut effects)?;
-        self.take_in(sharing, &effects, now);
+        let (mut heard, mut effects) = (sharing.heard(), Vec::new());
+        let answers = heard.peers.hear(bytes, now, &mut effects)?;
+        self.take_in(sharing, &mut heard, &effects, now);
+        drop(heard);
         let states = effects.iter().filter(|effect| matches!(effect, Effect::StateAsked { .. }));
         states.for_each(|effect| self.tell_state(sharing, effect));
         let errands = effects.into_iter().filter_map(|effect| Errand::of(effect, now)).collect();
@@ -108,13 +112,12 @@ impl<P: Policy> Router<P> {
     }
 
     /// Looks at what may have changed here since the last time.
-    fn look_around(&self, sharing: &Sharing, now: Micros) {
+    fn look_around(&self, sharing: &Sharing, heard: &mut Heard, now: Micros) {
         let _pools = self.pools.read();
-        let mut heard = sharing.heard();
-        self.seat_waiting(sharing, &mut heard, now);
+        self.seat_waiting(sharing, heard, now);
         if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
             heard.examined = Some(now);
-            self.examine(sharing, &mut heard, now);
+            self.examine(sharing, heard, now);
         }
     }
 
@@ -149,11 +152,10 @@ impl<P: Policy> Router<P> {
     }
 
     /// A few at a time: nobody's seat changes meanwhile, and whoever wants one to must not wait, for requests wait with it.
-    fn take_in(&self, sharing: &Sharing, effects: &[Effect], now: Micros) {
+    fn take_in(&self, sharing: &Sharing, heard: &mut Heard, effects: &[Effect], now: Micros) {
         for some in effects.chunks(EFFECTS_AT_ONCE) {
             let _pools = self.pools.read();
-            let mut heard = sharing.heard();
-            some.iter().for_each(|effect| self.take_in_one(sharing, &mut heard, effect, now));
+            some.iter().for_each(|effect| self.take_in_one(sharing, heard, effect, now));
         }
     }
 
@@ -170,8 +172,8 @@ impl<P: Policy> Router<P> {
                 Some(one) => self.computed(one, now),
                 None => heard.unseated.computed((*router, *trip)),
             },
-            Effect::Over { router, trip, over } => match heard.trips.remove(&(*router, *trip)) {
-                Some(one) => self.over(one, *over, now),
+            Effect::Over { router, trip, over, prompt } => match heard.trips.remove(&(*router, *trip)) {
+                Some(one) => self.over(one, *over, prompt.as_ref(), now),
                 None => _ = heard.unseated.remove((*router, *trip)),
             },
             Effect::Emptied { worker } => {
@@ -233,7 +235,7 @@ impl<P: Policy> Router<P> {
     /// Books and presumes what another router has sent to a worker; nothing where the worker is not known here.
     fn mirror(&self, sharing: &Sharing, booked: &Booked, now: Micros) -> Option<Mirrored> {
         let Booked { prompt_tokens, cached_tokens, restorable_tokens, .. } = *booked;
-        let prompt = booked.prompt.clone().filter(is_sane);
+        let prompt = booked.prompt.as_ref().filter(|prompt| is_sane(prompt));
         let worker = sharing.worker(booked.worker)?;
         let (desk, outlook) = (self.fleet.desk_view(worker.id), self.fleet.outlook(worker.id, now));
         let found = Found { prompt_tokens, overlap_tokens: cached_tokens, restorable_tokens };
@@ -245,11 +247,11 @@ impl<P: Policy> Router<P> {
         };
         let booking = Booking::elsewhere(&self.fleet, worker.id, work, now);
         let bookings = self.fleet.bookings(worker.id);
-        let presumed = prompt.as_ref().and_then(|prompt| {
+        let presumed = prompt.and_then(|prompt| {
             let root = RootKey::presumed_from_bits(prompt.root);
             Presumed::make(&self.index, worker.id, root, &spans(prompt), now)
         });
-        Some(Mirrored { worker, booking, presumed, view: desk.view, made: now, bookings, prompt })
+        Some(Mirrored { worker, booking, presumed, view: desk.view, made: now, bookings })
     }
 
     /// As [`Router::observe`] does with a first token.
@@ -264,11 +266,11 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    fn over(&self, mut mirrored: Mirrored, over: Over, now: Micros) {
+    fn over(&self, mut mirrored: Mirrored, over: Over, prompt: Option<&Prompt>, now: Micros) {
         if over > Over::Left {
             self.computed(&mut mirrored, now);
         }
-        if let (Over::Found { chunks }, Some(prompt)) = (over, &mirrored.prompt) {
+        if let (Over::Found { chunks }, Some(prompt)) = (over, prompt.filter(|prompt| is_sane(prompt))) {
             let prompt = PromptChunks {
                 root: RootKey::presumed_from_bits(prompt.root),
                 digests: &prompt.digests,

@@ -217,6 +217,62 @@ fn what_an_engine_had_no_longer_is_forgotten_by_all() {
     assert_eq!(of(&routers[1]), of(&routers[0]));
 }
 
+/// Each of two hears nobody for three seconds, and then the other again.
+fn part_and_meet(routers: &[Router<Standard>], between: impl FnOnce()) {
+    for step in 0..150 {
+        talk(&routers[..1], 2 * SECOND + step * 20_000);
+        talk(&routers[1..], 2 * SECOND + step * 20_000);
+    }
+    assert_eq!(routers[1].sharing(Micros(5 * SECOND)).unwrap().lost_peers, 1);
+    between();
+    (0..50).for_each(|step| talk(routers, 5 * SECOND + step * 20_000));
+    assert_eq!(routers[1].sharing(Micros(6 * SECOND)).unwrap().peers[0].missing, 0);
+}
+
+#[test]
+fn a_cache_that_was_found_empty_once_stays_known_through_a_silence() {
+    let routers = routers(2, 1);
+    let worker = routers[0].workers()[0].worker.clone();
+    routers[0].sharing.get().unwrap().emptied(&worker);
+    talk(&routers, SECOND);
+    let prompt = digests(1, 40);
+    let mut decision = route(&routers[1], &prompt, SECOND);
+    routers[1].observe(&mut decision, Outcome::Ended);
+    drop(decision);
+    talk(&routers, SECOND + 1);
+    part_and_meet(&routers, || {});
+    let known = |router| route(router, &prompt, 6 * SECOND).cached_tokens;
+    assert_eq!(
+        [known(&routers[0]), known(&routers[1])],
+        [Some(40 * CHUNK / 4 - 1); 2],
+        "all but the last token"
+    );
+}
+
+#[test]
+fn what_an_engine_lacked_before_a_silence_ends_cuts_nothing_that_was_sent_meanwhile() {
+    let routers = routers(2, 1);
+    let prompt = digests(1, 80);
+    let mut first = route(&routers[0], &prompt, SECOND);
+    routers[0].observe(&mut first, Outcome::Ended);
+    drop(first);
+    let mut second = route(&routers[0], &prompt, SECOND);
+    talk(&routers, SECOND + 1);
+    let branch = [digests(1, 40), digests(9, 10)].concat();
+    part_and_meet(&routers, || {
+        let mut meanwhile = route(&routers[1], &branch, 5 * SECOND);
+        routers[1].observe(&mut meanwhile, Outcome::Ended);
+        routers[0].observe(&mut second, Outcome::Ended);
+        let usage = Usage { prompt_tokens: 80 * 64, output_tokens: 1, cached_tokens: Some(64) };
+        let (silence, content, prompt) = (Silence::MeansZero, Content::Text, Some(chunks(&prompt)));
+        let asked = Answered { model: None, prompt, texts: &[], usage, silence, content };
+        assert!(routers[0].feedback(&mut second, asked, Micros(5 * SECOND)).stale > 0);
+        drop(second);
+    });
+    assert_eq!(route(&routers[1], &branch, 6 * SECOND).cached_tokens, Some(50 * CHUNK / 4 - 1));
+    assert!(in_flight(&routers[1]).iter().all(|(_, load)| *load == 0));
+}
+
 #[test]
 fn the_bookings_of_a_router_that_died_expire() {
     let mut routers = routers(2, 4);

@@ -19,6 +19,7 @@ pub fn list(gateway: &Gateway) -> Value {
         "open_requests": sharing.open,
         "peers": sharing.peers.iter().map(|peer| peer_json(peer, &carried)).collect::<Vec<_>>(),
         "dropped_prompts": sharing.dropped_prompts,
+        "forgotten_prompts": sharing.forgotten_prompts,
         "bad_messages": sharing.bad_messages,
         "asked_again": sharing.asked,
         "lost_peers": sharing.lost_peers,

@@ -63,6 +63,11 @@ const COUNTS: [Count; 14] = [
         "Prompts that were not told because there was too much to tell",
         |sharing, _| sharing.dropped_prompts,
     ),
+    (
+        "sharing_forgotten_prompts",
+        "Prompts of others' open requests that were forgotten for want of room",
+        |sharing, _| sharing.forgotten_prompts,
+    ),
     ("sharing_bad_messages", "Messages that could not be read", |sharing, _| sharing.bad_messages),
     (
         "sharing_cut_answers",

@@ -30,8 +30,8 @@ use crate::{
 /// A question for batches of which no answer comes for so long is put anew: others may be missing by now.
 const ASKED_ANEW_AFTER: Micros = Micros::from_secs(5);
 
-/// What was heard of one that fell silent is kept for so long, and of no more than these. Less than presumptions live: what is told after a
-/// silence is taken for news.
+/// What was heard of one that fell silent is kept for so long, and of no more than these. Less than presumptions usually live: what is told
+/// after a silence is taken for news.
 const AWAY_FOR: Micros = Micros::from_secs(300);
 const AWAY_MAX: usize = 64;
 
@@ -534,14 +534,16 @@ mod tests {
         Message::Batch { from: OTHER, number, news }.encode()
     }
 
-    /// The questions that are asked in so long.
+    /// What is asked for in so long.
     fn asked(peers: &mut Peers, from: Micros, long: Micros) -> Vec<Question> {
         let mut questions = Vec::new();
         for step in 0..long.0 / 20_000 {
             let now = Micros(from.0 + step * 20_000);
             peers.hear(&batch(1, 1), now, &mut Vec::new()).unwrap();
             for letter in peers.speak(News::default(), now) {
-                if let Ok(Some(Message::Ask { question, .. })) = Message::decode(&letter.bytes) {
+                if let Ok(Some(Message::Ask { question, .. })) = Message::decode(&letter.bytes)
+                    && question.want != Want::Nothing
+                {
                     questions.push(question);
                 }
             }
@@ -576,5 +578,42 @@ mod tests {
             let view = peers.views(second(12))[0];
             assert_eq!((view.missing, view.failing), (0, failing));
         }
+    }
+
+    /// What is asked of one that has told two batches and then, so long after them, a fifth.
+    fn asked_after(silence: Micros) -> Vec<RangeInclusive<u64>> {
+        let (mut peers, mut now) = (Peers::new(RouterId(1), Config::default()), Micros::from_secs(1));
+        let hear = |peers: &mut Peers, number, now| {
+            peers.hear(&batch(number, 7), now, &mut Vec::new()).unwrap();
+        };
+        [1, 2].into_iter().for_each(|number| hear(&mut peers, number, now));
+        while now < Micros::from_secs(1) + silence {
+            now = now + Micros::from_millis(20);
+            peers.speak(News::default(), now);
+            peers.expire(now, &mut Vec::new());
+        }
+        hear(&mut peers, 5, now);
+        assert_eq!(peers.lost_peers, 1);
+        peers.peers[&OTHER].batches.holes().collect()
+    }
+
+    #[test]
+    fn one_that_was_silent_for_minutes_is_another() {
+        assert_eq!(asked_after(Micros::from_secs(10)), [3..=4]);
+        assert_eq!(asked_after(AWAY_FOR + Micros::from_secs(1)), [0..=0]);
+    }
+
+    #[test]
+    fn of_those_that_were_silent_for_longest_nothing_is_kept() {
+        let mut peers = Peers::new(RouterId(1), Config::default());
+        for step in 0..400 {
+            let now = Micros::from_millis(1_000 + 20 * step);
+            let beat = Message::Batch { from: RouterId(2 + step), number: 1, news: Ledger::default() };
+            peers.hear(&beat.encode(), now, &mut Vec::new()).unwrap();
+            peers.speak(News::default(), now);
+            peers.expire(now, &mut Vec::new());
+        }
+        assert_eq!(peers.away.len(), AWAY_MAX);
+        assert_eq!(peers.away.last_key_value().unwrap().0.0 + 1, peers.peers.first_key_value().unwrap().0.0);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It lies on some worker's desk and on none of ours. How much it is follows from what they send and from how long their news is under
 //! way; where it lies does not. So it makes no worker worse than another, but a choice less sure: whoever is better by less than this
-//! may be taken already.
+//! may be taken already. By one prompt, that is: the next one goes elsewhere.
 
 use warmroute_types::Micros;
 
@@ -12,7 +12,8 @@ const MEMORY: Micros = Micros::from_secs(10);
 /// How much others send.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unheard {
-    /// Work of late, the older the less.
+    /// Prompts and their work of late, the older the less.
+    prompts: f64,
     work_ms: f64,
     at: Micros,
 }
@@ -20,17 +21,20 @@ pub(crate) struct Unheard {
 impl Unheard {
     /// Another router has sent a prompt that takes so long.
     pub fn note(&mut self, work_ms: f32, now: Micros) {
-        *self = Unheard { work_ms: self.lately_ms(now) + f64::from(work_ms.max(0.0)), at: now };
+        let left = self.left(now);
+        let work_ms = left * self.work_ms + f64::from(work_ms.max(0.0));
+        *self = Unheard { prompts: left * self.prompts + 1.0, work_ms, at: now };
     }
 
-    /// What is on its way, where news takes so long.
+    /// What is on its way, where news takes so long; no more than a usual prompt.
     pub fn expected(&self, lag: Micros, now: Micros) -> Micros {
-        let share = lag.0 as f64 / MEMORY.0 as f64;
-        Micros((self.lately_ms(now) * share * 1e3) as u64)
+        let share = self.left(now) * lag.0 as f64 / MEMORY.0 as f64;
+        let usual_ms = self.work_ms / self.prompts.max(f64::MIN_POSITIVE);
+        Micros(((self.work_ms * share).min(usual_ms) * 1e3) as u64)
     }
 
-    fn lately_ms(&self, now: Micros) -> f64 {
-        self.work_ms * (-(now.since(self.at).0 as f64) / MEMORY.0 as f64).exp()
+    fn left(&self, now: Micros) -> f64 {
+        (-(now.since(self.at).0 as f64) / MEMORY.0 as f64).exp()
     }
 }
 
@@ -48,6 +52,7 @@ mod tests {
         let expected = |lag, at| unheard.expected(ms(lag), ms(at)).0 / 1_000;
         assert!((140..=160).contains(&expected(50, 60_000)), "{}", expected(50, 60_000));
         assert!((280..=320).contains(&expected(100, 60_000)));
+        assert!((299..=301).contains(&expected(500, 60_000)), "not more than one of them");
         assert_eq!((expected(0, 60_000), expected(50, 160_000)), (0, 0));
     }
 }

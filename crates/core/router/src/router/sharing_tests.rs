@@ -446,9 +446,7 @@ fn unheard(delay_ms: u64) -> f64 {
 
 #[test]
 fn what_is_unheard_grows_with_the_time_that_news_takes() {
-    let [little, some, more] = [20, 100, 400].map(unheard);
-    assert!(little > 0.0);
-    for (ratio, usual) in [(some / little, 5.0), (more / some, 4.0)] {
-        assert!((ratio / usual - 1.0).abs() < 0.3, "{little}, {some}, {more}");
-    }
+    let [little, some, more] = [20, 80, 400].map(unheard);
+    assert!(little > 0.0 && (3.0..5.0).contains(&(some / little)), "{little}, {some}");
+    assert!((1.0..1.6).contains(&(more / some)), "{some}, {more}: no more than one prompt");
 }

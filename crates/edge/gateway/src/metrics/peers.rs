@@ -55,8 +55,8 @@ const READINGS: [Reading; 7] = [
 /// One count of the conversation.
 type Count = (&'static str, &'static str, fn(&SharingView, &Carried) -> u64);
 
-const COUNTS: [Count; 14] = [
-    ("sharing_lost_peers", "Routers that fell silent and were given up", |sharing, _| sharing.lost_peers),
+const COUNTS: [Count; 15] = [
+    ("sharing_lost_peers", "Routers that are heard no more", |sharing, _| sharing.lost_peers),
     ("sharing_asked_again", "Holes in the news of others that were asked for", |sharing, _| sharing.asked),
     (
         "sharing_dropped_prompts",

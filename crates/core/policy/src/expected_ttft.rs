@@ -85,11 +85,18 @@ impl Policy for ExpectedTtft {
     }
 
     fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        let least_ms = candidates.iter().map(|c| self.cost_ms(c)).fold(f32::INFINITY, f32::min);
-        let limit_ms = self.limit_ms(least_ms, ask.unheard);
+        let costs = candidates.iter().map(|c| (self.cost_ms(c), c.overlap_tokens));
+        let (least_ms, warmth) =
+            costs.fold((f32::INFINITY, 0), |best, one| if one.0 < best.0 { one } else { best });
+        let limit_ms = |c: &Candidate| {
+            // Work that is not heard of can take an idle worker's advantage away, not a warm one's.
+            let unheard = if c.overlap_tokens >= warmth { ask.unheard } else { Micros::ZERO };
+            self.limit_ms(least_ms, unheard)
+        };
         let has_home = has_home(ask, candidates);
         let home_tokens = |index: usize| if has_home { candidates[index].overlap_tokens } else { 0 };
-        let as_good = (0..candidates.len()).filter(|&index| self.cost_ms(&candidates[index]) <= limit_ms);
+        let is_as_good = |index: &usize| self.cost_ms(&candidates[*index]) <= limit_ms(&candidates[*index]);
+        let as_good = (0..candidates.len()).filter(is_as_good);
         let most = as_good.clone().map(home_tokens).max().unwrap_or(0);
         let equals = as_good.filter(|&index| home_tokens(index) == most);
         let merit = |index: usize| -> (Reverse<Micros>, u64) {

@@ -9,6 +9,12 @@ use warmroute_types::Micros;
 /// What was sent longer ago says little about now.
 const MEMORY: Micros = Micros::from_secs(10);
 
+/// So likely it is that another one has chosen the worker that is best here: in the lab, where each choice is the other's surprise.
+const CHANCE: f64 = 0.25;
+
+/// With fewer others there is more to lose than to win: in the lab, two routers do best when each takes what is best.
+const OTHERS_MIN: usize = 3;
+
 /// How much others send.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unheard {
@@ -26,11 +32,14 @@ impl Unheard {
         *self = Unheard { prompts: left * self.prompts + 1.0, work_ms, at: now };
     }
 
-    /// What is on its way, where news takes so long; no more than a usual prompt.
-    pub fn expected(&self, lag: Micros, now: Micros) -> Micros {
+    /// What is on its way to the worker that is best here, where news takes so long: a part of it all, and of a usual prompt at most.
+    pub fn expected(&self, others: usize, lag: Micros, now: Micros) -> Micros {
+        if others < OTHERS_MIN {
+            return Micros::ZERO;
+        }
         let share = self.left(now) * lag.0 as f64 / MEMORY.0 as f64;
         let usual_ms = self.work_ms / self.prompts.max(f64::MIN_POSITIVE);
-        Micros(((self.work_ms * share).min(usual_ms) * 1e3) as u64)
+        Micros(((self.work_ms * share).min(usual_ms) * CHANCE * 1e3) as u64)
     }
 
     fn left(&self, now: Micros) -> f64 {
@@ -46,13 +55,14 @@ mod tests {
     fn it_is_what_is_sent_in_the_time_that_news_takes_and_passes_when_nothing_is() {
         let mut unheard = Unheard::default();
         let ms = Micros::from_millis;
-        assert_eq!(unheard.expected(ms(50), ms(1)), Micros::ZERO);
+        assert_eq!(unheard.expected(7, ms(50), ms(1)), Micros::ZERO);
         // Three seconds of work in each second, for a minute.
         (0..600).for_each(|tenth| unheard.note(300.0, ms(100 * tenth)));
-        let expected = |lag, at| unheard.expected(ms(lag), ms(at)).0 / 1_000;
-        assert!((140..=160).contains(&expected(50, 60_000)), "{}", expected(50, 60_000));
-        assert!((280..=320).contains(&expected(100, 60_000)));
-        assert!((299..=301).contains(&expected(500, 60_000)), "not more than one of them");
+        let expected = |lag, at| unheard.expected(7, ms(lag), ms(at)).0 / 1_000;
+        assert!((35..=40).contains(&expected(50, 60_000)), "{}", expected(50, 60_000));
+        assert!((70..=75).contains(&expected(100, 60_000)));
+        assert!((74..=75).contains(&expected(500, 60_000)), "not more than one of them");
+        assert_eq!(unheard.expected(1, ms(50), ms(60_000)), Micros::ZERO, "of one other");
         assert_eq!((expected(0, 60_000), expected(50, 160_000)), (0, 0));
     }
 }

@@ -54,7 +54,8 @@ impl<P: Policy> Router<P> {
         self.take_in(sharing, &mut heard, &effects, now);
         self.look_around(sharing, &mut heard, now);
         sharing.set_place(heard.peers.place());
-        sharing.set_unheard(heard.unheard.expected(heard.peers.lag(), now));
+        let others = heard.peers.others().count();
+        sharing.set_unheard(heard.unheard.expected(others, heard.peers.lag(), now));
         heard.peers.speak(sharing.take_news(), now)
     }
 

@@ -421,7 +421,7 @@ fn nobody_speaks_for_another() {
 
 /// How much of what one router sends another takes for unheard, after a minute in which every message was under way for so long.
 fn unheard(delay_ms: u64) -> f64 {
-    let routers = routers(2, 4);
+    let routers = routers(4, 4);
     let mut under_way: VecDeque<(u64, Letter)> = VecDeque::new();
     for ms in (0..60_000).step_by(10) {
         let now = Micros::from_millis(SECOND / 1_000 + ms);

@@ -9,7 +9,7 @@ use warmroute_types::Micros;
 /// What was sent longer ago says little about now.
 const MEMORY: Micros = Micros::from_secs(10);
 
-/// So likely it is that another one has chosen the worker that is best here: in the lab, where each choice is the other's surprise.
+/// So likely it is that another one has chosen the worker that is best here, as far as the lab can tell.
 const CHANCE: f64 = 0.25;
 
 /// With fewer others there is more to lose than to win: in the lab, two routers do best when each takes what is best.

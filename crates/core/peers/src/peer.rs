@@ -56,7 +56,7 @@ pub struct PeerView {
     pub failing: usize,
     /// Workers that it sends to and that are not known here.
     pub unknown_workers: usize,
-    /// How long it takes to answer; `None` where it was never asked.
+    /// How long the way there and back takes; `None` before that has been tried.
     pub round_trip: Option<Micros>,
     /// The latest version of the language that it speaks.
     pub language: u8,

@@ -19,7 +19,7 @@
 //! Whoever is about as good as the best is as good. Of those a short conversation's home takes it; where it has none, the one that
 //! has waited longest, which spreads cold prompts as evenly as turns would. Where there are several routers, each takes the one at
 //! its own place in that order: all would take the same one otherwise, before they hear of each other. The more work they may have
-//! sent that has not been heard of, the less is a better one sure to be better, and the more count as equals.
+//! sent that has not been heard of, the less is an idler one sure to be idle, and the more of those that are as warm count as equals.
 
 use std::cmp::Reverse;
 

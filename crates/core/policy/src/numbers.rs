@@ -18,7 +18,7 @@ pub struct Ask {
     /// Routers before the same workers that come before this one, in an order that all agree on. What they have just decided is
     /// not known yet: whoever would take the first of several equals leaves it to them.
     pub place: u32,
-    /// Work that those routers have probably sent, nobody knows where to: news of it is under way.
+    /// Work that other routers may have sent to the worker that seems best: news of it is under way.
     pub unheard: Micros,
 }
 

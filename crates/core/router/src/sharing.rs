@@ -36,7 +36,7 @@ pub(crate) struct Sharing {
     answered_at: Box<[AtomicU64]>,
     /// How many routers come before this one.
     place: AtomicU32,
-    /// Work of others that is not known of here yet, in microseconds.
+    /// Work that others may have sent to the worker that seems best here, and that is not known of yet, in microseconds.
     unheard_us: AtomicU64,
 }
 
@@ -234,7 +234,7 @@ impl Sharing {
         self.place.load(Relaxed)
     }
 
-    /// Work that others have probably sent, and that nobody here has heard of.
+    /// Work that others may have sent to the worker that seems best, and that nobody here has heard of.
     pub fn unheard(&self) -> Micros {
         Micros(self.unheard_us.load(Relaxed))
     }

@@ -12,7 +12,7 @@ const MEMORY: Micros = Micros::from_secs(10);
 /// So likely it is that another one has chosen the worker that is best here, as far as the lab can tell.
 const CHANCE: f64 = 0.25;
 
-/// With fewer others there is more to lose than to win: in the lab, two routers do best when each takes what is best.
+/// With fewer others most of what is sent is our own, and whoever steps aside does so in vain too often.
 const OTHERS_MIN: usize = 3;
 
 /// How much others send.

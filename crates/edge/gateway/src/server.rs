@@ -159,7 +159,7 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     let path = request.uri().path();
     let (api, shape) = (Api::of_path(path), Shape::of_path(path));
     let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
-    // It takes 12 KB, which every connection would hold, and copy from hand to hand, as a part of its own state.
+    // It takes kilobytes, which every connection would hold, and copy from hand to hand, as a part of its own state.
     let answering = Box::pin(answer(gateway, api, request, &request_id));
     let answered = drain.unless_over(answering).await;
     let mut response = match answered.unwrap_or(Err(Refusal::Stopping)) {

@@ -47,7 +47,7 @@ const READINGS: [Reading; 7] = [
         "Workers that it sends to and that are not known here under that name",
         |peer| peer.unknown_workers as f64,
     ),
-    ("peer_round_trip_seconds", "How long it takes to answer a question; 0: it was never asked", |peer| {
+    ("peer_round_trip_seconds", "How long the way there and back takes; 0: not known yet", |peer| {
         peer.round_trip.map_or(0.0, Micros::as_secs_f64)
     }),
 ];

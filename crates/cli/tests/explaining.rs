@@ -196,8 +196,8 @@ fn predictions_are_held_against_first_tokens() {
 
     let worker = gateway.workers().remove(0);
     assert_eq!(worker["expected_queue_ms"], 0.0, "nothing waits: {worker}");
-    for key in ["ms_per_1k_tokens", "ms_before_first", "slowness"] {
-        assert!(worker["pace"][key].as_f64().is_some_and(|value| value >= 0.0), "{key}: {worker}");
+    for key in ["ms_per_1k_tokens", "ms_before_first", "relative"] {
+        assert!(worker["latency"][key].as_f64().is_some_and(|value| value >= 0.0), "{key}: {worker}");
     }
 }
 

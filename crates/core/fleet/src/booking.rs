@@ -6,8 +6,8 @@ use std::sync::Arc;
 use warmroute_types::{Delivery, Micros, WorkerId};
 
 use crate::desk::Trial;
-use crate::pace::Turn;
-use crate::{Effort, Fleet};
+use crate::prefill_queue::Ticket;
+use crate::{Fleet, ObservedPrompt, PrefillFeatures};
 
 /// What one request costs its worker, as far as is known when it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,8 +16,8 @@ pub struct Work {
     pub prefill_tokens: u32,
     /// Prompt tokens in all: the context that every decode step will read.
     pub context_tokens: u32,
-    /// What its prompt's time is expected from.
-    pub effort: Effort,
+    /// What its prefill time is predicted from.
+    pub features: PrefillFeatures,
     /// How its answer will come.
     pub delivery: Delivery,
 }
@@ -28,8 +28,10 @@ pub struct Booking {
     fleet: Arc<Fleet>,
     worker: WorkerId,
     work: Work,
-    turn: Turn,
+    ticket: Ticket,
     prefill: Prefill,
+    /// Whether what the engine reported about the prompt has been learned from.
+    report: Report,
     /// Where it finds out whether its worker has recovered.
     trial: Option<Trial>,
 }
@@ -38,6 +40,12 @@ pub struct Booking {
 enum Prefill {
     Pending,
     Done,
+}
+
+#[derive(PartialEq)]
+enum Report {
+    Pending,
+    Made,
 }
 
 impl Booking {
@@ -51,14 +59,15 @@ impl Booking {
     /// The same for work that another router has sent there. It tries nobody.
     pub fn elsewhere(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
         fleet.desk(worker).book(work);
-        let expected_ms = fleet.prefill_ms(worker, &work.effort);
-        let turn = fleet.pace(worker).book(work.effort, work.delivery, expected_ms, now);
-        Booking { fleet: Arc::clone(fleet), worker, work, turn, prefill: Prefill::Pending, trial: None }
+        let expected_ms = fleet.prefill_ms(worker, &work.features, now);
+        let ticket = fleet.queue(worker).book(work.features, work.delivery, expected_ms, now);
+        let (prefill, report) = (Prefill::Pending, Report::Pending);
+        Booking { fleet: Arc::clone(fleet), worker, work, ticket, prefill, report, trial: None }
     }
 
-    /// What its prompt was, and still is, expected to take.
-    pub fn expected_ms(&self) -> f32 {
-        self.fleet.prefill_ms(self.worker, &self.work.effort)
+    /// The expected prefill time of its prompt.
+    pub fn expected_ms(&self, now: Micros) -> f32 {
+        self.fleet.prefill_ms(self.worker, &self.work.features, now)
     }
 
     /// Whose desk it is on.
@@ -71,19 +80,26 @@ impl Booking {
         self.trial.is_some_and(|trial| self.fleet.desk(self.worker).is_tried_by(trial))
     }
 
-    /// The first token came: the prompt has been computed, and its worker's pace is learned from it. Saying it twice changes
-    /// nothing.
+    /// The first token came: the prompt is computed. Further calls change nothing.
     pub fn first_token(&mut self, now: Micros) {
         if self.release_prefill() {
-            let batch = self.fleet.pace(self.worker).first_token(self.turn, now);
-            batch.iter().for_each(|batch| self.fleet.learn_pace(self.worker, batch));
+            self.fleet.first_token(self.worker, self.ticket, now);
+        }
+    }
+
+    /// The engine reported how much of the prompt it found in its cache: the latency model learns what the rest took. Further calls
+    /// change nothing.
+    pub fn reported(&mut self, prompt: ObservedPrompt, now: Micros) {
+        if self.report == Report::Pending {
+            self.report = Report::Made;
+            self.fleet.reported(self.worker, self.ticket, prompt, now);
         }
     }
 
     /// Another router has heard the first token: when that was is not known well enough to learn from.
     pub fn computed_elsewhere(&mut self, now: Micros) {
         if self.release_prefill() {
-            self.fleet.pace(self.worker).done_elsewhere(self.turn, now);
+            self.fleet.queue(self.worker).done_elsewhere(self.ticket, now);
         }
     }
 
@@ -101,7 +117,10 @@ impl Booking {
 impl Drop for Booking {
     fn drop(&mut self) {
         if self.release_prefill() {
-            self.fleet.pace(self.worker).release(self.turn);
+            self.fleet.queue(self.worker).release(self.ticket);
+        }
+        if self.report == Report::Pending {
+            self.fleet.queue(self.worker).abandon(self.ticket);
         }
         if let Some(trial) = self.trial {
             self.fleet.desk(self.worker).end_trial(trial);

@@ -7,23 +7,22 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_types::{Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, WorkerId, WorkerState};
 
 use crate::desk::Desk;
-use crate::fit::{Fit, SharedSpeed, Speed};
+use crate::engine_kinds::EngineKinds;
 use crate::outlier::Outliers;
-use crate::pace::{Batch, Pace, PaceView};
+use crate::prefill_queue::{PrefillQueue, Ticket};
 use crate::suspicion::{Proof, ROW_MIN, Suspicions, Tally};
 use crate::{
-    Answer, Belief, Booking, DeskView, Effort, Health, HealthConfig, Models, Outlook, ProbeResult, Worker,
-    WorkerView,
+    Answer, Belief, Booking, DeskView, Health, HealthConfig, LatencyView, Models, ObservedPrompt,
+    PrefillCost, PrefillFeatures, ProbeResult, QueueForecast, Worker, WorkerView,
 };
 
 /// All workers. Seats change rarely and are locked; desks are read by every decision and are not.
 pub struct Fleet {
     seats: RwLock<Vec<Seat>>,
     desks: Box<[Desk]>,
-    paces: Box<[Pace]>,
-    /// What all workers together have shown, and what follows from it for every decision.
-    fit: Mutex<Fit>,
-    speed: SharedSpeed,
+    queues: Box<[PrefillQueue]>,
+    /// The latency models, one for each model that workers serve.
+    kinds: EngineKinds,
     outliers: Mutex<Outliers>,
     suspicions: Mutex<Suspicions>,
     /// By seat.
@@ -78,14 +77,13 @@ impl Fleet {
     /// An empty fleet.
     pub fn new(health: HealthConfig) -> Fleet {
         let desks = (0..MAX_WORKERS).map(|_| Desk::default()).collect();
-        let paces = (0..MAX_WORKERS).map(|_| Pace::default()).collect();
+        let queues = (0..MAX_WORKERS).map(|_| PrefillQueue::default()).collect();
         let (outliers, suspicions) = Default::default();
         Fleet {
             seats: RwLock::new(Vec::new()),
             desks,
-            paces,
-            fit: Mutex::new(Fit::new()),
-            speed: SharedSpeed::default(),
+            queues,
+            kinds: EngineKinds::default(),
             outliers,
             suspicions,
             tallies: (0..MAX_WORKERS).map(|_| Counts::default()).collect(),
@@ -99,7 +97,9 @@ impl Fleet {
         let mut seats = self.seats.write();
         if let Some(seat) = seats.iter_mut().find(|seat| seat.worker.address == address) {
             seat.welcome_back(models, &self.desks);
-            return Ok(Arc::clone(&seat.worker));
+            let (worker, models) = (Arc::clone(&seat.worker), seat.models.clone());
+            self.queue(worker.id).set_kind(self.kind_of(&models, &seats));
+            return Ok(worker);
         }
         let free = seats.iter().position(|seat| seat.is_free(&self.desks)).unwrap_or(seats.len());
         if free == MAX_WORKERS {
@@ -115,7 +115,7 @@ impl Fleet {
             prefix_cache: None,
         };
         self.desks[free].wipe();
-        self.paces[free].forget();
+        self.queues[free].forget(self.kind_of(&seat.models, &seats));
         self.outliers.lock().forget(worker.id);
         self.suspicions.lock().forget(worker.id);
         if free == seats.len() {
@@ -249,7 +249,17 @@ impl Fleet {
         let Some(seat) = seat.filter(|seat| seat.models_from == ModelsFrom::Engine) else { return false };
         let news = seat.models != models;
         seat.models = models;
+        if news {
+            let models = seat.models.clone();
+            self.queue(worker.id).set_kind(self.kind_of(&models, &seats));
+        }
         news
+    }
+
+    /// Which latency model workers with these models have.
+    fn kind_of(&self, models: &Models, seats: &[Seat]) -> u8 {
+        let is_used = |kind| seats.iter().any(|seat| self.queue(seat.worker.id).kind() == kind);
+        self.kinds.of(models, is_used)
     }
 
     /// What a worker's answer means about cached tokens: `None` is unknown, until it has once given a number.
@@ -326,76 +336,91 @@ impl Fleet {
         let is_restarted = counted(report.prefix_cache) < counted(seat.prefix_cache);
         seat.prefix_cache = report.prefix_cache;
         self.desk(worker.id).report(report);
-        self.pace(worker.id).report_waiting(report.waiting);
+        self.queue(worker.id).report_waiting(report.waiting);
         if is_restarted {
-            self.pace(worker.id).doubt();
+            self.queue(worker.id).doubt();
         }
         is_restarted
     }
 
-    /// What lies before a prompt that would be sent to this worker now.
-    pub fn outlook(&self, worker: WorkerId, now: Micros) -> Outlook {
-        self.pace(worker).outlook(now)
+    /// What is ahead of a prompt that would be sent to this worker now.
+    pub fn forecast(&self, worker: WorkerId, now: Micros) -> QueueForecast {
+        self.queue(worker).forecast(now)
     }
 
-    /// What prompts take, on the fleet's machines; one worker takes so many times as long as its [`Outlook`] says.
-    pub fn speed(&self) -> Speed {
-        self.speed.get()
+    /// The learned prefill cost of one kind of engine: see [`QueueForecast::kind`]. One worker takes
+    /// [`QueueForecast::relative_latency`] times as long.
+    pub fn prefill_cost(&self, kind: u8) -> PrefillCost {
+        self.kinds.get(kind).cost()
     }
 
-    /// Milliseconds that a prompt is expected to take on this worker, once it is its turn.
-    pub fn prefill_ms(&self, worker: WorkerId, effort: &Effort) -> f32 {
-        self.pace(worker).slowness() * self.speed.get().prefill_ms(effort)
+    /// Milliseconds from the start of a prefill on this worker to its first token.
+    pub fn prefill_ms(&self, worker: WorkerId, features: &PrefillFeatures, now: Micros) -> f32 {
+        let queue = self.queue(worker);
+        queue.relative_latency(now) * self.kinds.get(queue.kind()).cost().prefill_ms(features)
     }
 
-    /// How fast a worker has shown to be.
-    pub fn pace_view(&self, worker: WorkerId, now: Micros) -> PaceView {
-        let of = |miss_tokens| self.prefill_ms(worker, &Effort { miss_tokens, ..Effort::default() });
-        PaceView {
+    /// A worker's learned latency, for people.
+    pub fn latency_view(&self, worker: WorkerId, now: Micros) -> LatencyView {
+        let of = |miss_tokens| {
+            self.prefill_ms(worker, &PrefillFeatures { miss_tokens, ..PrefillFeatures::default() }, now)
+        };
+        LatencyView {
             ms_per_1k_tokens: of(1_000) - of(0),
             ms_before_first: of(0),
-            slowness: self.pace(worker).slowness(),
-            queue_ms: self.outlook(worker, now).queue_ms,
+            relative_latency: self.queue(worker).relative_latency(now),
+            queue_ms: self.forecast(worker, now).queue_ms,
         }
     }
 
-    /// A worker has said how large its cache is.
+    /// A worker has reported the size of its KV cache.
     pub fn set_kv_tokens(&self, worker: WorkerId, tokens: u64) {
-        self.pace(worker).set_kv_tokens(tokens);
+        self.queue(worker).set_kv_tokens(tokens);
     }
 
-    /// What prompts take, as numbers, for [`Fleet::recall_speed`] of another fleet.
-    pub fn speed_numbers(&self) -> Vec<f64> {
-        self.fit.lock().numbers()
+    /// The latency models as numbers, by the hashes of the models' names, for [`Fleet::restore_latency`] of another fleet.
+    pub fn latency_numbers(&self) -> Vec<(u64, Vec<f64>)> {
+        self.kinds.numbers()
     }
 
-    /// Another fleet had learned this. Numbers of something else change nothing.
-    pub fn recall_speed(&self, numbers: &[f64]) {
-        if let Some(recalled) = Fit::of_numbers(numbers) {
-            let mut fit = self.fit.lock();
-            *fit = recalled;
-            self.speed.set(fit.speed());
-        }
+    /// Restores a latency model. Corrupt numbers change nothing.
+    pub fn restore_latency(&self, model: u64, numbers: &[f64]) {
+        self.kinds.restore(model, numbers);
     }
 
-    /// How slow a worker has shown to be, as numbers, for [`Fleet::recall_worker`] of another fleet.
-    pub fn slowness_numbers(&self, worker: WorkerId) -> [f64; 2] {
-        self.pace(worker).numbers()
+    /// A worker's relative latency as numbers, for [`Fleet::recall_worker`] of another fleet.
+    pub fn relative_latency_numbers(&self, worker: WorkerId) -> [f64; 2] {
+        self.queue(worker).numbers()
     }
 
     /// Another fleet knew this of the worker. Should its counters turn out to be lower, it has been restarted since.
-    pub fn recall_worker(&self, worker: &Worker, slowness: [f64; 2], prefix_cache: Option<PrefixCache>) {
+    pub fn recall_worker(
+        &self,
+        worker: &Worker,
+        relative_latency: [f64; 2],
+        prefix_cache: Option<PrefixCache>,
+    ) {
         let mut seats = self.seats.write();
         if let Some(seat) = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker) {
             seat.prefix_cache = prefix_cache;
-            self.pace(worker.id).recall(slowness);
+            self.queue(worker.id).restore(relative_latency);
         }
     }
 
-    pub(crate) fn learn_pace(&self, worker: WorkerId, batch: &Batch) {
-        let mut fit = self.fit.lock();
-        self.pace(worker).learn(batch, &mut fit);
-        self.speed.set(fit.speed());
+    pub(crate) fn first_token(&self, worker: WorkerId, ticket: Ticket, now: Micros) {
+        let queue = self.queue(worker);
+        let kind = self.kinds.get(queue.kind());
+        if queue.first_token(ticket, kind.model(), now) {
+            kind.publish();
+        }
+    }
+
+    pub(crate) fn reported(&self, worker: WorkerId, ticket: Ticket, prompt: ObservedPrompt, now: Micros) {
+        let queue = self.queue(worker);
+        let kind = self.kinds.get(queue.kind());
+        if queue.report(ticket, prompt, kind.model(), now) {
+            kind.publish();
+        }
     }
 
     /// The numbers on a worker's desk.
@@ -420,8 +445,8 @@ impl Fleet {
         members.map(|seat| seat.view(&self.desks, &outliers)).collect()
     }
 
-    pub(crate) fn pace(&self, worker: WorkerId) -> &Pace {
-        &self.paces[worker.index()]
+    pub(crate) fn queue(&self, worker: WorkerId) -> &PrefillQueue {
+        &self.queues[worker.index()]
     }
 
     pub(crate) fn desk(&self, worker: WorkerId) -> &Desk {
@@ -477,15 +502,15 @@ mod tests {
     }
 
     const WORK: Work =
-        Work { prefill_tokens: 70, context_tokens: 100, effort: NO_EFFORT, delivery: Delivery::Streamed };
-    const NO_EFFORT: Effort = Effort {
+        Work { prefill_tokens: 70, context_tokens: 100, features: FEATURES, delivery: Delivery::Streamed };
+    const FEATURES: PrefillFeatures = PrefillFeatures {
         miss_tokens: 70,
         cached_tokens: 30,
         restored_tokens: 0,
         decoding: 0,
         context_tokens: 0,
         crowded_tokens: 0,
-        place: crate::Place::First,
+        position: crate::QueuePosition::Head,
     };
 
     #[test]

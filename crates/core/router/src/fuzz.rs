@@ -51,9 +51,10 @@ fn one_can_begin_with_it(memory: Memory) {
         assert!(bytes <= BUDGET_BYTES + OVER_BYTES_MAX, "{bytes} bytes are held");
     }
     for view in router.workers() {
-        let pace = router.pace(view.worker.id, NOW);
-        let numbers = [pace.slowness, pace.ms_per_1k_tokens, pace.ms_before_first, pace.queue_ms];
-        assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{pace:?}");
+        let latency = router.latency(view.worker.id, NOW);
+        let numbers =
+            [latency.relative_latency, latency.ms_per_1k_tokens, latency.ms_before_first, latency.queue_ms];
+        assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{latency:?}");
         _ = router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: NOW });
     }
     a_request_is_expected_to_take_some_time(&router);

@@ -42,6 +42,7 @@ mod speculation;
 mod streams;
 mod token_rate;
 mod trust;
+mod underpromise;
 mod unheard;
 mod unproven;
 mod unseated;

@@ -1,7 +1,7 @@
 //! What a router knows that is worth taking to the next process: what it presumes of caches, and what it has learned of workers.
 //!
 //! ```text
-//! "WARMROUT" version | seed hash chunk_bytes saved_at | speed | token rates | workers | snapshot | checksum
+//! "WARMROUT" version | seed hash chunk_bytes saved_at | latency models | token rates | workers | snapshot | checksum
 //! ```
 //!
 //! What engines report is not in it: they tell it again. Neither is any text: prompts are keyed digests, models are hashes. The seed of the
@@ -13,7 +13,7 @@ use warmroute_types::{Address, MAX_WORKERS, Packed, PrefixCache};
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 8] = b"WARMROUT";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const CHECKSUM_BYTES: usize = 8;
 /// A clock may be a little behind the one that wrote.
 const FUTURE_MAX_S: u64 = 60;
@@ -26,7 +26,8 @@ pub struct Memory {
     pub(crate) seed: u64,
     pub(crate) hash: Hash,
     pub(crate) saved_at_s: u64,
-    pub(crate) speed: Vec<f64>,
+    /// By the hash of a model's name: the numbers of its latency model.
+    pub(crate) latency_models: Vec<(u64, Vec<f64>)>,
     /// By the hash of a model's name: tokens per byte.
     pub(crate) token_rates: Vec<(u64, f64)>,
     pub(crate) workers: Vec<Remembered>,
@@ -40,7 +41,7 @@ pub(crate) struct Remembered {
     /// Its number then.
     pub seat: u16,
     pub capacity_tokens: u64,
-    pub slowness: [f64; 2],
+    pub relative_latency: [f64; 2],
     pub prefix_cache: Option<PrefixCache>,
 }
 
@@ -106,8 +107,12 @@ impl Memory {
         out.push(self.hash as u8);
         out.extend_from_slice(&(CHUNK_BYTES as u32).to_le_bytes());
         out.extend_from_slice(&self.saved_at_s.to_le_bytes());
-        out.extend_from_slice(&(self.speed.len() as u32).to_le_bytes());
-        self.speed.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+        out.extend_from_slice(&(self.latency_models.len() as u32).to_le_bytes());
+        for (model, numbers) in &self.latency_models {
+            out.extend_from_slice(&model.to_le_bytes());
+            out.extend_from_slice(&(numbers.len() as u32).to_le_bytes());
+            numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+        }
         out.extend_from_slice(&(self.token_rates.len() as u32).to_le_bytes());
         for (model, rate) in &self.token_rates {
             out.extend_from_slice(&model.to_le_bytes());
@@ -146,12 +151,12 @@ impl Memory {
             return Err(BadMemory::OtherChunks(chunk_bytes));
         }
         let learned = read_learned(&mut packed).ok_or(BadMemory::Nonsense)?;
-        let (speed, token_rates, workers) = learned;
+        let (latency_models, token_rates, workers) = learned;
         let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadMemory::Nonsense)?;
         if !packed.0.is_empty() {
             return Err(BadMemory::Nonsense);
         }
-        Ok(Memory { seed, hash, saved_at_s, speed, token_rates, workers, snapshot })
+        Ok(Memory { seed, hash, saved_at_s, latency_models, token_rates, workers, snapshot })
     }
 }
 
@@ -161,15 +166,23 @@ fn read_head(packed: &mut Packed<'_>) -> Option<(u64, Hash, u32, u64)> {
     Some((seed, hash, packed.u32()?, packed.u64()?))
 }
 
-type Learned = (Vec<f64>, Vec<(u64, f64)>, Vec<Remembered>);
+type Learned = (Vec<(u64, Vec<f64>)>, Vec<(u64, f64)>, Vec<Remembered>);
 
 fn read_learned(packed: &mut Packed<'_>) -> Option<Learned> {
-    let speed = (0..packed.count(8)?).map(|_| packed.amount()).collect::<Option<_>>()?;
+    let latency_models = packed.count(12).filter(|&models| models <= MODELS_MAX)?;
+    let latency_models = (0..latency_models).map(|_| latency_model(packed)).collect::<Option<_>>()?;
     let models = packed.count(16).filter(|&models| models <= MODELS_MAX)?;
     let rates = (0..models).map(|_| Some((packed.u64()?, packed.amount()?))).collect::<Option<_>>()?;
     let workers = packed.count(32).filter(|&workers| workers <= MAX_WORKERS)?;
     let workers = (0..workers).map(|_| Remembered::read(packed)).collect::<Option<_>>()?;
-    Some((speed, rates, workers))
+    Some((latency_models, rates, workers))
+}
+
+/// A model's hash and the numbers of its latency model.
+fn latency_model(packed: &mut Packed<'_>) -> Option<(u64, Vec<f64>)> {
+    let model = packed.u64()?;
+    let numbers = (0..packed.count(8)?).map(|_| packed.amount()).collect::<Option<_>>()?;
+    Some((model, numbers))
 }
 
 /// How a model is called in a memory.
@@ -186,7 +199,7 @@ impl Remembered {
         out.extend_from_slice(&self.address.rank.unwrap_or(0).to_le_bytes());
         out.extend_from_slice(&self.seat.to_le_bytes());
         out.extend_from_slice(&self.capacity_tokens.to_le_bytes());
-        self.slowness.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+        self.relative_latency.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
         out.push(u8::from(self.prefix_cache.is_some()));
         let PrefixCache { queries, hits } = self.prefix_cache.unwrap_or_default();
         [queries, hits].iter().for_each(|count| out.extend_from_slice(&count.to_le_bytes()));
@@ -197,11 +210,17 @@ impl Remembered {
         let url = std::str::from_utf8(packed.bytes(length)?).ok()?.to_owned();
         let rank = told(packed.u8()?, packed.u16()?)?;
         let (seat, capacity_tokens) = (packed.u16()?, packed.u64()?);
-        let slowness = [packed.amount()?, packed.amount()?];
+        let relative_latency = [packed.amount()?, packed.amount()?];
         let has_counters = packed.u8()?;
         let counters = PrefixCache { queries: packed.u64()?, hits: packed.u64()? };
         let prefix_cache = told(has_counters, counters)?;
-        Some(Remembered { address: Address { url, rank }, seat, capacity_tokens, slowness, prefix_cache })
+        Some(Remembered {
+            address: Address { url, rank },
+            seat,
+            capacity_tokens,
+            relative_latency,
+            prefix_cache,
+        })
     }
 }
 

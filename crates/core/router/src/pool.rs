@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use warmroute_fleet::{Booking, DeskView, Effort, Fleet, Work, Worker};
+use warmroute_fleet::{Booking, DeskView, Fleet, PrefillFeatures, Work, Worker};
 use warmroute_index::{Index, Reach};
 use warmroute_policy::{Ask, Candidate, Choice, ExpectedTtft, Policy};
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, WorkerId};
@@ -22,6 +22,7 @@ use crate::prospect::{Found, Moment, Prospect};
 use crate::reported::Unit;
 use crate::scratch::Scratch;
 use crate::token_rate::TokenRate;
+use crate::underpromise::Underpromise;
 use crate::unproven::Unproven;
 
 /// One model's workers.
@@ -34,6 +35,8 @@ pub(crate) struct Pool {
     pub(crate) tokens: TokenRate,
     /// How often its answers are found again by prompts that repeat them.
     pub(crate) unproven: Unproven,
+    /// How many tokens more than presumed its engines find.
+    pub(crate) underpromise: Underpromise,
 }
 
 /// Versions of what is presumed, by the first chunk of a prompt: prompts that share nothing hardly ever share one.
@@ -61,8 +64,8 @@ struct Section {
     seats: Vec<usize>,
     /// For each candidate, what is known of its cache.
     expectations: Vec<Expectation>,
-    /// For each candidate, what its time is expected from.
-    efforts: Vec<Effort>,
+    /// For each candidate, what its prefill time is predicted from.
+    features: Vec<PrefillFeatures>,
     /// Which candidates are best by the rule that counts in milliseconds.
     next_best: NextBest,
     /// Prompt tokens that the best of them is believed to hold.
@@ -103,6 +106,8 @@ pub(crate) struct Terms<'a> {
     pub texts: &'a [PromptText<'a>],
     /// How often what was stored while decoding is found again.
     pub unproven: f32,
+    /// How many tokens more than presumed engines find.
+    pub underpromised: u32,
     pub avoid: &'a [WorkerId],
     /// By seat, how many tokens of the prompt are known to be held, where somebody knows for certain.
     pub known_tokens: Option<&'a [u32]>,
@@ -152,7 +157,7 @@ impl Pool {
         section.candidates = Vec::with_capacity(members.len());
         section.seats = Vec::with_capacity(members.len());
         section.expectations = Vec::with_capacity(members.len());
-        section.efforts = Vec::with_capacity(members.len());
+        section.features = Vec::with_capacity(members.len());
         section.overlap_bytes.resize(MAX_WORKERS, 0);
         section.members = members.into_iter().map(Member::from).collect();
     }
@@ -209,7 +214,7 @@ impl Pool {
         let work = Work {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
             context_tokens: prompt_tokens,
-            effort: section.efforts[chosen],
+            features: section.features[chosen],
             delivery: terms.delivery,
         };
         let booking = Booking::make(fleet, worker.id, work, terms.now);
@@ -314,9 +319,10 @@ impl Section {
         self.candidates.clear();
         self.seats.clear();
         self.expectations.clear();
-        self.efforts.clear();
+        self.features.clear();
         self.longest_match = 0;
-        let speed = fleet.speed();
+        // Neighbours in the list mostly serve the same model: its cost is read once for all of them.
+        let (mut kind, mut cost) = (0, fleet.prefill_cost(0));
         let moment = Moment { now: terms.now, report_age_max: terms.report_age_max };
         for (seat, member) in self.members.iter().enumerate() {
             let desk = fleet.desk_view(member.id);
@@ -337,11 +343,15 @@ impl Section {
                 prompt_tokens: terms.ask.prompt_tokens,
                 overlap_tokens: terms.known_tokens.map_or(believed, |known| known[member.id.index()]),
                 restorable_tokens: reported.saturating_sub(believed),
+                underpromised_tokens: terms.underpromised(promise.is_none(), believed, usable),
             };
-            let outlook = fleet.outlook(member.id, terms.now);
-            let Prospect { effort, estimate } = Prospect::of(&desk, &outlook, &speed, found, moment);
+            let forecast = fleet.forecast(member.id, terms.now);
+            if forecast.kind != kind {
+                (kind, cost) = (forecast.kind, fleet.prefill_cost(forecast.kind));
+            }
+            let Prospect { features, estimate } = Prospect::of(&desk, &forecast, &cost, found, moment);
             self.longest_match = self.longest_match.max(found.overlap_tokens);
-            self.efforts.push(effort);
+            self.features.push(features);
             self.candidates.push(Candidate {
                 worker: member.id,
                 identity: member.identity,
@@ -355,23 +365,23 @@ impl Section {
             });
         }
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = 0);
-        self.spare(fleet);
+        self.spare(fleet, terms.now);
         self.compare();
     }
 
     /// Sets apart what a worker would compute only because it is the one that lacks what the others have.
-    fn spare(&mut self, fleet: &Fleet) {
+    fn spare(&mut self, fleet: &Fleet, now: Micros) {
         let common_tokens = common(self.candidates.iter().map(|candidate| candidate.overlap_tokens));
-        for (candidate, effort) in self.candidates.iter_mut().zip(&self.efforts) {
+        for (candidate, features) in self.candidates.iter_mut().zip(&self.features) {
             let found_tokens = candidate.overlap_tokens + candidate.restorable_tokens;
-            let lacking_tokens = common_tokens.saturating_sub(found_tokens).min(effort.miss_tokens);
+            let lacking_tokens = common_tokens.saturating_sub(found_tokens).min(features.miss_tokens);
             if lacking_tokens > 0 {
-                let like_others = Effort {
-                    miss_tokens: effort.miss_tokens - lacking_tokens,
-                    cached_tokens: effort.cached_tokens + lacking_tokens,
-                    ..*effort
+                let like_others = PrefillFeatures {
+                    miss_tokens: features.miss_tokens - lacking_tokens,
+                    cached_tokens: features.cached_tokens + lacking_tokens,
+                    ..*features
                 };
-                let like_others_ms = fleet.prefill_ms(candidate.worker, &like_others);
+                let like_others_ms = fleet.prefill_ms(candidate.worker, &like_others, now);
                 candidate.estimate.lacking_ms = (candidate.estimate.prefill_ms - like_others_ms).max(0.0);
             }
         }
@@ -404,6 +414,12 @@ fn whole_blocks(tokens: u32, desk: &DeskView) -> u32 {
 }
 
 impl Terms<'_> {
+    /// What a worker without events probably holds beyond what is presumed. Of a prompt that it does not hold, nothing.
+    fn underpromised(&self, is_presumed: bool, presumed: u32, usable: u32) -> u32 {
+        let applies = is_presumed && presumed > 0 && self.known_tokens.is_none();
+        if applies { self.underpromised.min((usable - presumed.min(usable)) / 2) } else { 0 }
+    }
+
     /// What a worker's events promise of the prompt; `None` for one without them.
     fn promise(&self, desk: &DeskView, held: impl FnOnce() -> Held) -> Option<Promise> {
         let first = self.texts.first().filter(|_| desk.view != CacheView::Presumed)?;

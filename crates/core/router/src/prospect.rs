@@ -3,15 +3,15 @@
 //! What this router has booked is the main signal; what engines report is a correction, for the prompts that came to them by
 //! another way, and only while it is fresh.
 
-use warmroute_fleet::{DeskView, Effort, Outlook, Speed};
+use warmroute_fleet::{DeskView, PrefillCost, PrefillFeatures, QueueForecast};
 use warmroute_policy::Estimate;
 use warmroute_types::Micros;
 
 /// A request as one worker would meet it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Prospect {
-    /// To be booked, and learned from when the first token comes.
-    pub effort: Effort,
+    /// Booked with the request, and compared with what the engine reports.
+    pub features: PrefillFeatures,
     pub estimate: Estimate,
 }
 
@@ -21,6 +21,8 @@ pub(crate) struct Found {
     pub prompt_tokens: u32,
     pub overlap_tokens: u32,
     pub restorable_tokens: u32,
+    /// What the engine probably finds beyond the overlap: see `underpromise.rs`.
+    pub underpromised_tokens: u32,
 }
 
 /// The time at which it is asked, and how old reports may be.
@@ -33,49 +35,49 @@ pub(crate) struct Moment {
 impl Prospect {
     pub(crate) fn of(
         desk: &DeskView,
-        outlook: &Outlook,
-        speed: &Speed,
+        forecast: &QueueForecast,
+        cost: &PrefillCost,
         found: Found,
         at: Moment,
     ) -> Prospect {
-        let effort = effort(desk, outlook, found);
-        let prefill_ms = outlook.slowness * speed.prefill_ms(&effort);
+        let features = features(desk, forecast, found);
+        let prefill_ms = forecast.relative_latency * cost.prefill_ms(&features);
         let estimate = Estimate {
-            queue_ms: outlook.queue_ms + strangers_ms(desk, outlook, at, prefill_ms),
+            queue_ms: forecast.queue_ms + external_ms(desk, forecast, at, prefill_ms),
             prefill_ms,
             lacking_ms: 0.0,
             anywhere_ms: 0.0,
-            step_ms: outlook.slowness * speed.step_ms(&effort),
-            prompts_ahead: outlook.prompts,
-            idle: outlook.idle,
+            step_ms: forecast.relative_latency * cost.step_ms(&features),
+            prompts_ahead: forecast.prompts,
+            idle: forecast.idle,
         };
-        Prospect { effort, estimate }
+        Prospect { features, estimate }
     }
 }
 
-/// What a prompt's time there is expected from.
-pub(crate) fn effort(desk: &DeskView, outlook: &Outlook, found: Found) -> Effort {
-    let Found { prompt_tokens, overlap_tokens, restorable_tokens } = found;
-    let cached_tokens = overlap_tokens.saturating_add(restorable_tokens);
+/// What the prefill time on a worker is predicted from.
+pub(crate) fn features(desk: &DeskView, forecast: &QueueForecast, found: Found) -> PrefillFeatures {
+    let Found { prompt_tokens, overlap_tokens, restorable_tokens, underpromised_tokens } = found;
+    let cached_tokens = overlap_tokens.saturating_add(restorable_tokens).saturating_add(underpromised_tokens);
     let wanted_tokens = desk.decode_tokens + u64::from(prompt_tokens);
-    let is_crowded = outlook.kv_tokens.is_some_and(|kv_tokens| wanted_tokens > kv_tokens);
-    Effort {
+    let is_crowded = forecast.kv_tokens.is_some_and(|kv_tokens| wanted_tokens > kv_tokens);
+    PrefillFeatures {
         miss_tokens: prompt_tokens.saturating_sub(cached_tokens),
         cached_tokens,
         restored_tokens: restorable_tokens,
-        decoding: desk.in_flight.saturating_sub(outlook.prompts),
+        decoding: desk.in_flight.saturating_sub(forecast.prompts),
         context_tokens: desk.decode_tokens,
         crowded_tokens: if is_crowded { prompt_tokens } else { 0 },
-        place: outlook.place,
+        position: forecast.position,
     }
 }
 
-/// For prompts that wait in the engine and did not come from here. Nothing is known of them: each is taken for one like ours.
-fn strangers_ms(desk: &DeskView, outlook: &Outlook, at: Moment, prefill_ms: f32) -> f32 {
+/// Milliseconds for prompts of other clients that wait in the engine. Nothing is known of them: each counts as one like ours.
+fn external_ms(desk: &DeskView, forecast: &QueueForecast, at: Moment, prefill_ms: f32) -> f32 {
     let is_fresh = desk.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
-    let strangers = if is_fresh { outlook.strangers } else { 0 };
-    let ours_ms = outlook.queue_ms / outlook.prompts.max(1) as f32;
-    strangers as f32 * ours_ms.max(prefill_ms)
+    let external = if is_fresh { forecast.external_waiting } else { 0 };
+    let ours_ms = forecast.queue_ms / forecast.prompts.max(1) as f32;
+    external as f32 * ours_ms.max(prefill_ms)
 }
 
 #[cfg(test)]
@@ -85,7 +87,8 @@ mod tests {
     use warmroute_fleet::{Booking, Fleet, HealthConfig, Models, Work};
     use warmroute_types::{Address, LoadReport};
 
-    const FOUND: Found = Found { prompt_tokens: 4_000, overlap_tokens: 0, restorable_tokens: 0 };
+    const FOUND: Found =
+        Found { prompt_tokens: 4_000, overlap_tokens: 0, restorable_tokens: 0, underpromised_tokens: 0 };
 
     #[test]
     fn prompts_that_came_another_way_count_while_the_report_is_fresh() {
@@ -93,8 +96,8 @@ mod tests {
         let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
         let queue_ms = |now_s| {
             let at = Moment { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
-            let (desk, outlook) = (fleet.desk_view(worker.id), fleet.outlook(worker.id, at.now));
-            Prospect::of(&desk, &outlook, &fleet.speed(), FOUND, at).estimate.queue_ms
+            let (desk, forecast) = (fleet.desk_view(worker.id), fleet.forecast(worker.id, at.now));
+            Prospect::of(&desk, &forecast, &fleet.prefill_cost(forecast.kind), FOUND, at).estimate.queue_ms
         };
         let report = |waiting, at_s| {
             fleet.report(

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
-use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, PaceView, Worker, WorkerView};
+use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, LatencyView, Worker, WorkerView};
 use warmroute_index::{Digester, Index, RootKey};
 use warmroute_policy::{Ask, Policy};
 use warmroute_types::{CacheView, Delivery, Micros, WorkerId, WorkerState};
@@ -251,13 +251,14 @@ impl<P: Policy> Router<P> {
         };
         let report_age_max = self.config.report_age_max;
         let in_flight_max = self.in_flight_max.load(Relaxed);
-        let unproven = pool.unproven.weight();
+        let (unproven, underpromised) = (pool.unproven.weight(), pool.underpromise.tokens());
         let Request { prompt, texts, avoid, known_tokens, delivery, .. } = *request;
         Terms {
             ask,
             prompt,
             texts,
             unproven,
+            underpromised,
             avoid,
             known_tokens,
             delivery,
@@ -367,9 +368,9 @@ impl<P: Policy> Router<P> {
         self.fleet.models_are_given(worker)
     }
 
-    /// How fast a worker has shown to be, and what it has in hand.
-    pub fn pace(&self, worker: WorkerId, now: Micros) -> PaceView {
-        self.fleet.pace_view(worker, now)
+    /// A worker's learned latency and its queue.
+    pub fn latency(&self, worker: WorkerId, now: Micros) -> LatencyView {
+        self.fleet.latency_view(worker, now)
     }
 
     /// The policy in use.

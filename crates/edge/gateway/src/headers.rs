@@ -143,6 +143,10 @@ pub(crate) fn describe(headers: &mut HeaderMap, decision: &Decision) {
     // A policy that does not look at caches predicts nothing, which is not the same as none.
     let cached = decision.cached_tokens.map_or(HeaderValue::from_static("unknown"), HeaderValue::from);
     headers.insert("x-warmroute-cached-tokens", cached);
+    headers.insert(
+        "x-warmroute-expected-ttft-ms",
+        HeaderValue::from(decision.expected_ttft_ms().round() as u64),
+    );
 }
 
 #[cfg(test)]

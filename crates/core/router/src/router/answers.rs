@@ -1,6 +1,6 @@
 //! What answers teach: how much of a prompt was found, against what was expected.
 
-use warmroute_fleet::{Belief, Worker};
+use warmroute_fleet::{Belief, ObservedPrompt, Worker};
 use warmroute_index::{Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, Micros, Usage, WorkerId};
@@ -39,6 +39,10 @@ impl<P: Policy> Router<P> {
         let cached = usage.cached_tokens.or(decision.cached_tokens).unwrap_or(0);
         if usage.prompt_tokens.saturating_sub(cached) >= 2 * block_tokens {
             self.fleet.filled(decision.worker.id);
+        }
+        if let Some(cached_tokens) = usage.cached_tokens {
+            let observed = ObservedPrompt { prompt_tokens: usage.prompt_tokens, cached_tokens };
+            decision.booking.reported(observed, now);
         }
         let prompt = asked.prompt.filter(|_| asked.content == Content::Text);
         prompt.into_iter().for_each(|prompt| self.learn(asked.model, prompt, usage));
@@ -86,6 +90,9 @@ impl<P: Policy> Router<P> {
             self.fleet.promise_kept(decision.worker.id);
             self.sharing.get().into_iter().for_each(|sharing| sharing.emptied(&decision.worker));
             return feedback;
+        }
+        if let (Some(found), CacheView::Presumed) = (feedback.cached, decision.view) {
+            self.learn_underpromise(asked.model, found, decision.cached_tokens.unwrap_or(0));
         }
         if feedback.stale > 0 {
             let kept = found_chunks(prompt, usage);
@@ -241,6 +248,13 @@ impl<P: Policy> Router<P> {
                 false
             }
             _ => false,
+        }
+    }
+
+    /// Learns how much more than presumed engines find.
+    fn learn_underpromise(&self, model: Option<&str>, found: u32, presumed: u32) {
+        if let Ok(pool) = self.pools.read().serving(model) {
+            pool.underpromise.learn(found, presumed);
         }
     }
 

@@ -16,7 +16,7 @@ impl<P: Policy> Router<P> {
         let remembered = |view: WorkerView| Remembered {
             seat: view.worker.id.0,
             capacity_tokens: self.index.capacity_tokens(view.worker.id),
-            slowness: self.fleet.slowness_numbers(view.worker.id),
+            relative_latency: self.fleet.relative_latency_numbers(view.worker.id),
             prefix_cache: view.prefix_cache,
             address: view.worker.address.clone(),
         };
@@ -27,7 +27,7 @@ impl<P: Policy> Router<P> {
             seed: self.config.index.seed,
             hash: self.config.index.hash,
             saved_at_s: unix_s,
-            speed: self.fleet.speed_numbers(),
+            latency_models: self.fleet.latency_numbers(),
             token_rates,
             workers: self.fleet.members().into_iter().map(remembered).collect(),
             snapshot: self.index.snapshot(now),
@@ -37,7 +37,9 @@ impl<P: Policy> Router<P> {
     /// Begins with what another process knew `away` ago: each worker gets its part when it comes. To be called before any does, on a
     /// router with that memory's seed.
     pub fn recall(&self, memory: Memory, now: Micros, away: Micros) {
-        self.fleet.recall_speed(&memory.speed);
+        for (model, numbers) in &memory.latency_models {
+            self.fleet.restore_latency(*model, numbers);
+        }
         let recalled = Arc::new(self.index.recall(memory.snapshot, now, away));
         let Memory { workers, token_rates, .. } = memory;
         self.recollections.set(Pending { since: now, recalled, workers, token_rates });
@@ -46,7 +48,7 @@ impl<P: Policy> Router<P> {
     /// A worker has come of which something may be known.
     pub(super) fn recollect(&self, worker: &Worker) {
         let Some((recalled, known)) = self.recollections.take(&worker.address) else { return };
-        self.fleet.recall_worker(worker, known.slowness, known.prefix_cache);
+        self.fleet.recall_worker(worker, known.relative_latency, known.prefix_cache);
         self.set_capacity(worker.id, known.capacity_tokens);
         let restored = self.index.restore(&recalled, WorkerId(known.seat), worker.id);
         restored.expect("a worker's seat is below the most there are");

@@ -102,13 +102,16 @@ fn what_was_learned_of_workers_comes_back_with_them() {
     let worker = old.workers()[1].worker.clone();
     old.fleet.recall_worker(&worker, [2.5, 50.0], None);
     (0..30).for_each(|_| old.pools.read().serving(Some("m")).unwrap().tokens.learn(1_000, 400));
-    let (before, rate) = (old.pace(worker.id, NOW), old.pools.read().token_rates().next().unwrap().1);
+    let (before, rate) = (old.latency(worker.id, NOW), old.pools.read().token_rates().next().unwrap().1);
     let new = router(7);
     new.recall(reread(&old.remember(NOW, UNIX_S)), NOW, Micros(0));
     join(&new, &[1, 0]);
-    let after = new.pace(WorkerId(0), NOW);
-    assert_eq!((after.slowness, after.ms_per_1k_tokens), (before.slowness, before.ms_per_1k_tokens));
-    assert!(after.slowness > 2.0);
+    let after = new.latency(WorkerId(0), NOW);
+    assert_eq!(
+        (after.relative_latency, after.ms_per_1k_tokens),
+        (before.relative_latency, before.ms_per_1k_tokens)
+    );
+    assert!(after.relative_latency > 2.0);
     assert_eq!(new.pools.read().token_rates().next().unwrap().1, rate);
 }
 

@@ -164,7 +164,7 @@ impl<P: Policy> Router<P> {
         match effect {
             Effect::Booked { router, trip, booked } => match self.mirror(sharing, booked, now) {
                 Some(one) => {
-                    heard.unheard.note(one.booking.expected_ms(), now);
+                    heard.unheard.note(one.booking.expected_ms(now), now);
                     heard.trips.insert((*router, *trip), one);
                 }
                 None => heard.unseated.add((*router, *trip), booked.clone()),
@@ -238,12 +238,17 @@ impl<P: Policy> Router<P> {
         let Booked { prompt_tokens, cached_tokens, restorable_tokens, .. } = *booked;
         let prompt = booked.prompt.as_ref().filter(|prompt| is_sane(prompt));
         let worker = sharing.worker(booked.worker)?;
-        let (desk, outlook) = (self.fleet.desk_view(worker.id), self.fleet.outlook(worker.id, now));
-        let found = Found { prompt_tokens, overlap_tokens: cached_tokens, restorable_tokens };
+        let (desk, forecast) = (self.fleet.desk_view(worker.id), self.fleet.forecast(worker.id, now));
+        let found = Found {
+            prompt_tokens,
+            overlap_tokens: cached_tokens,
+            restorable_tokens,
+            underpromised_tokens: 0,
+        };
         let work = Work {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens),
             context_tokens: prompt_tokens,
-            effort: prospect::effort(&desk, &outlook, found),
+            features: prospect::features(&desk, &forecast, found),
             delivery: booked.delivery,
         };
         let booking = Booking::elsewhere(&self.fleet, worker.id, work, now);

@@ -42,7 +42,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         })
     });
     let feed = gateway.router.feed_report(view.worker.id);
-    let pace = gateway.router.pace(view.worker.id, gateway.now());
+    let latency = gateway.router.latency(view.worker.id, gateway.now());
     json!({
         "url": view.worker.address.url,
         "rank": view.worker.address.rank,
@@ -63,10 +63,10 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "prefill_tokens": view.desk.prefill_tokens,
         "decode_tokens": view.desk.decode_tokens,
         "report": report,
-        "expected_queue_ms": pace.queue_ms,
-        "pace": {
-            "ms_per_1k_tokens": pace.ms_per_1k_tokens, "ms_before_first": pace.ms_before_first,
-            "slowness": pace.slowness,
+        "expected_queue_ms": latency.queue_ms,
+        "latency": {
+            "ms_per_1k_tokens": latency.ms_per_1k_tokens, "ms_before_first": latency.ms_before_first,
+            "relative": latency.relative_latency,
         },
     })
 }

@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Policies over real sockets: the same conversations through `warmroute serve` and simulated engines, one JSON line a run.
+
+    bench/sockets/run.py --warmroute target/release/warmroute expected_ttft expected_ttft+events round_robin
+
+Each run starts a new router. `POLICY+events` follows the engines' KV events, `POLICY` alone presumes what they hold. With
+`--history reset` the engines have served other traffic and were told to empty their caches just before the router starts: their event
+streams still hold the old blocks, and announce the reset only with the next step, as vLLM does. With `--history fresh` the engines
+are new processes.
+
+Python's standard library only. Times are seconds of this machine's clock: run nothing beside it.
+"""
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+# Three letters and a space: two tokens of the simulated engines.
+WORDS = ["".join(chr(97 + (i * 7 + j * 5 + i // 26 * 3) % 26) for j in range(3)) for i in range(700)]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("policies", nargs="+", help="POLICY or POLICY+events")
+    add("--warmroute", default="target/release/warmroute", help="the binary")
+    add("--history", choices=["fresh", "reset"], default="reset", help="what the engines did before")
+    add("--engines", type=int, default=4)
+    add("--speed", type=float, default=0.25, help="engine seconds per second")
+    add("--kv-tokens", type=int, default=96_000, help="tokens of each engine's cache")
+    add("--tenants", type=int, default=24, help="different system prompts")
+    add("--system", type=int, default=3_000, help="words of a system prompt")
+    add("--question", type=int, default=200, help="words of a question")
+    add("--turns", type=int, default=4, help="questions of a conversation")
+    add("--answer", type=int, default=32, help="tokens of an answer")
+    add("--rate", type=float, default=3.0, help="conversations a second")
+    add("--secs", type=float, default=25.0, help="for how long conversations begin")
+    add("--think", type=float, default=2.0, help="mean seconds between an answer and the next question")
+    add("--seed", type=int, default=5)
+    add("--no-details", action="store_true", help="engines do not say how many tokens were cached")
+    add("--answers", help="write one JSON line for each answer to this file")
+    add("--logs", help="folder for the routers' logs")
+    return parser.parse_args()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def post(url):
+    urllib.request.urlopen(urllib.request.Request(url, data=b"", method="POST"), timeout=10).read()
+
+
+def wait_for(url, seconds=20):
+    until = time.time() + seconds
+    while time.time() < until:
+        try:
+            return get(url)
+        except OSError:
+            time.sleep(0.05)
+    sys.exit(f"nothing answers at {url}")
+
+
+class Fleet:
+    """Simulated engines, with KV events and replay."""
+
+    def __init__(self, o, folder):
+        self.ports = [[free_port() for _ in range(3)] for _ in range(o.engines)]
+        self.model_path = os.path.join(folder, "model")
+        self.processes = []
+        for port, events, replay in self.ports:
+            command = [o.warmroute, "engine", "--port", port, "--speed", o.speed, "--kv-tokens", o.kv_tokens, "--model", "m",
+                       "--events", f"tcp://127.0.0.1:{events}", "--replay", f"tcp://127.0.0.1:{replay}", "--write-model", self.model_path]
+            if o.no_details:
+                command += ["--prompt-tokens-details", "off"]
+            process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.processes.append(process)
+        for port, _, _ in self.ports:
+            wait_for(f"http://127.0.0.1:{port}/health")
+
+    def reset(self):
+        for port, _, _ in self.ports:
+            post(f"http://127.0.0.1:{port}/reset_prefix_cache")
+
+    def counters(self):
+        hits = queries = 0.0
+        for port, _, _ in self.ports:
+            text = get(f"http://127.0.0.1:{port}/metrics")
+            hits += sum(float(x) for x in re.findall(r"^vllm:prefix_cache_hits_total\S* (\S+)$", text, re.M))
+            queries += sum(float(x) for x in re.findall(r"^vllm:prefix_cache_queries_total\S* (\S+)$", text, re.M))
+        return hits, queries
+
+    def stop(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+class Router:
+    """`warmroute serve` before a fleet."""
+
+    def __init__(self, o, fleet, name, folder):
+        self.port, self.admin = free_port(), free_port()
+        policy, _, events = name.partition("+")
+        config = os.path.join(folder, "router.toml")
+        with open(config, "w") as file:
+            for port, stream, replay in fleet.ports:
+                file.write(f'[[workers]]\nurl = "http://127.0.0.1:{port}"\n')
+                if events:
+                    endpoint = f'endpoint = "tcp://127.0.0.1:{stream}", replay = "tcp://127.0.0.1:{replay}", topic = ""'
+                    file.write(f"kv-events = {{ {endpoint} }}\n")
+        flags = ["--model-path", fleet.model_path] if events else ["--kv-events", "off"]
+        command = [o.warmroute, "serve", "--config", config, "--host", "127.0.0.1", "--port", str(self.port),
+                   "--admin-port", str(self.admin), "--policy", policy, "--decision-headers", *flags]
+        log = open(os.path.join(o.logs, f"{name}.log"), "w") if o.logs else subprocess.DEVNULL
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+        wait_for(f"http://127.0.0.1:{self.admin}/readyz")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+
+
+def text(r, words):
+    return " ".join(r.choice(WORDS) for _ in range(words))
+
+
+class Load:
+    """Multi-turn conversations with shared system prompts, open loop."""
+
+    def __init__(self, o, port):
+        self.o, self.port, self.answers, self.errors = o, port, [], []
+        self.systems = [text(random.Random(9_000 + i), o.system) for i in range(o.tenants)]
+
+    def run(self):
+        asyncio.run(self.main())
+
+    async def main(self):
+        o, r, began, jobs = self.o, random.Random(self.o.seed), time.perf_counter(), []
+        while time.perf_counter() - began < o.secs:
+            jobs.append(asyncio.create_task(self.conversation(len(jobs))))
+            await asyncio.sleep(r.expovariate(o.rate))
+        await asyncio.gather(*jobs)
+
+    async def conversation(self, number):
+        o, r = self.o, random.Random(self.o.seed * 100_003 + number)
+        messages = [{"role": "system", "content": self.systems[int(r.random() ** 1.6 * o.tenants)]}]
+        for _ in range(o.turns):
+            messages.append({"role": "user", "content": text(r, o.question)})
+            answer = await self.ask(messages)
+            if answer is None:
+                return
+            messages.append({"role": "assistant", "content": answer})
+            await asyncio.sleep(r.expovariate(1 / o.think))
+
+    async def ask(self, messages):
+        body = json.dumps({"model": "m", "messages": messages, "max_tokens": self.o.answer, "ignore_eos": True, "stream": True,
+                           "temperature": 0, "stream_options": {"include_usage": True}}).encode()
+        head = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n").encode()
+        began, first, usage, out = time.perf_counter(), None, {}, []
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 22)
+            writer.write(head + body)
+            status = await reader.readline()
+            headers = {}
+            while (line := await reader.readline()).strip():
+                name, _, value = line.decode().partition(":")
+                headers[name.lower()] = value.strip()
+            async for line in reader:
+                if not line.startswith(b"data: {"):
+                    continue
+                data = json.loads(line[6:])
+                usage = data.get("usage") or usage
+                delta = data["choices"][0]["delta"].get("content") if data.get("choices") else None
+                if delta:
+                    first = first or time.perf_counter() - began
+                    out.append(delta)
+            writer.close()
+            if b" 200 " not in status or first is None:
+                self.errors.append(status.decode().strip())
+                return None
+        except OSError as error:
+            self.errors.append(repr(error))
+            return None
+        number = lambda name: float(headers[name]) if headers.get(name, "").replace(".", "", 1).isdigit() else None
+        self.answers.append({
+            "at_s": round(began, 4), "ttft_ms": round(1e3 * first, 2), "worker": headers.get("x-warmroute-worker"),
+            "reason": headers.get("x-warmroute-reason"), "expected_ms": number("x-warmroute-expected-ttft-ms"),
+            "predicted": number("x-warmroute-cached-tokens"), "prompt": usage.get("prompt_tokens", 0),
+            "cached": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0})
+        return "".join(out)
+
+
+def summary(name, o, load, before, after):
+    times = sorted(answer["ttft_ms"] for answer in load.answers)
+    at = lambda share: round(times[min(len(times) - 1, int(share * len(times)))], 1)
+    judged = [answer for answer in load.answers if answer["predicted"] is not None]
+    # How right the estimate is once it has seen some answers: observed over expected.
+    later = sorted(load.answers, key=lambda answer: answer["at_s"])[50:]
+    ratios = sorted(answer["ttft_ms"] / answer["expected_ms"] for answer in later if answer["expected_ms"])
+    row = {"policy": name, "history": o.history, "system": o.system, "rate": o.rate, "seed": o.seed, "requests": len(times),
+           "errors": len(load.errors), "mean_ms": round(statistics.mean(times), 1), "p50_ms": at(.5), "p95_ms": at(.95), "p99_ms": at(.99),
+           "hit": round((after[0] - before[0]) / max(1, after[1] - before[1]), 4),
+           "predicted_equal": sum(answer["predicted"] == answer["cached"] for answer in judged), "judged": len(judged)}
+    if ratios:
+        row["observed_over_expected_median"] = round(statistics.median(ratios), 3)
+        row["within_0.67_1.5"] = round(sum(0.67 <= ratio <= 1.5 for ratio in ratios) / len(ratios), 3)
+    return row
+
+
+def measure(o, fleet, name, folder):
+    router = Router(o, fleet, name, folder)
+    try:
+        before = fleet.counters()
+        load = Load(o, router.port)
+        load.run()
+        print(json.dumps(summary(name, o, load, before, fleet.counters())), flush=True)
+        for error in load.errors[:3]:
+            print(error, file=sys.stderr)
+        if o.answers:
+            with open(o.answers, "a") as file:
+                file.writelines(json.dumps({"policy": name, **answer}) + "\n" for answer in load.answers)
+    finally:
+        router.stop()
+
+
+def make_history(o, fleet, folder):
+    """Other traffic through round robin, so that every engine's stream tells of much that a reset takes away."""
+    router = Router(o, fleet, "round_robin", folder)
+    try:
+        past = argparse.Namespace(**{**vars(o), "secs": min(o.secs, 8.0), "rate": 3.0})
+        Load(past, router.port).run()
+    finally:
+        router.stop()
+    fleet.reset()
+
+
+def main():
+    o = arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        fleet = None
+        try:
+            for name in o.policies:
+                if fleet is None or o.history == "fresh":
+                    if fleet:
+                        fleet.stop()
+                    fleet = Fleet(o, folder)
+                    if o.history == "reset":
+                        make_history(o, fleet, folder)
+                else:
+                    fleet.reset()
+                measure(o, fleet, name, folder)
+        finally:
+            if fleet:
+                fleet.stop()
+
+
+if __name__ == "__main__":
+    main()

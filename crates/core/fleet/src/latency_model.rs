@@ -1,0 +1,416 @@
+//! The latency model: how many milliseconds a prefill takes, learned from the prefills that were observed.
+//!
+//! ```text
+//! prefill_ms = coefficients · features(tokens to compute, context, running answers, ...)
+//! ```
+//!
+//! The coefficients are a robust least-squares fit over a window of recent observations. No feature can make a prefill
+//! cheaper, so every coefficient is at least zero. Four rules keep a few bad observations from spoiling the fit:
+//!
+//! * An observation counts by its relative error, so short and long prefills count alike.
+//! * An observation far from the fit is pulled towards it and weighs less. Both are computed anew at every fit, so an
+//!   observation that was an outlier to a wrong fit counts in full once the fit is right.
+//! * When most of the latest observations are off by the same factor, the engine's speed has changed, or the prior was wrong: the
+//!   whole model is multiplied by that factor at once and older observations are dropped.
+//! * Features that the observations do not tell apart (all prompts alike) keep the proportions of the prior.
+//!
+//! The model is fed with the cached tokens that the engine reported for a request, not with the prediction for it: a
+//! prefill that was predicted to be cached and was not takes a hundred times as long, and says nothing about the engine's speed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::ratios::{log_ratio, median};
+
+/// Number of features of a prefill.
+pub(crate) const FEATURES: usize = 8;
+
+/// The features of a prefill, or the sum over several that were computed in one step.
+pub(crate) type FeatureVector = [f64; FEATURES];
+
+/// What the duration of a prefill depends on: predicted when the request is routed, observed when its answer has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PrefillFeatures {
+    /// Prompt tokens to compute.
+    pub miss_tokens: u32,
+    /// Prompt tokens before those, which attention reads.
+    pub cached_tokens: u32,
+    /// The part of the cached tokens that must be fetched from a slower tier first.
+    pub restored_tokens: u32,
+    /// Answers that the engine decodes meanwhile.
+    pub decoding: u32,
+    /// Context tokens of those answers, read at each step.
+    pub context_tokens: u64,
+    /// The whole prompt's tokens if the KV cache must evict running requests to fit it; else 0.
+    pub crowded_tokens: u32,
+    /// Where in the engine's prefill queue the prompt was.
+    pub position: QueuePosition,
+}
+
+/// Where a prompt is in its engine's prefill queue when it starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueuePosition {
+    /// The queue is empty: the prompt has to be sent, and to wait for the current step to end.
+    #[default]
+    Head,
+    /// Another prompt is computed first: this one is in the engine already when that ends.
+    Behind,
+}
+
+/// What an engine reported about one prompt after it had computed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObservedPrompt {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// How many of them the engine found in its cache.
+    pub cached_tokens: u32,
+}
+
+impl PrefillFeatures {
+    pub(crate) fn vector(&self) -> FeatureVector {
+        let miss = f64::from(self.miss_tokens);
+        let (head, behind) = match self.position {
+            QueuePosition::Head => (1.0, 0.0),
+            QueuePosition::Behind => (0.0, 1.0),
+        };
+        [
+            head,
+            behind,
+            miss / 1e3,
+            miss * (f64::from(self.cached_tokens) + miss / 2.0) / 1e6,
+            f64::from(self.restored_tokens) / 1e3,
+            f64::from(self.decoding) / 10.0,
+            self.context_tokens as f64 / 1e5,
+            f64::from(self.crowded_tokens) / 1e3,
+        ]
+    }
+
+    /// The same prefill with the cached tokens that the engine reported. Engines count restored tokens as cached.
+    pub(crate) fn observed(&self, prompt: ObservedPrompt) -> PrefillFeatures {
+        let cached_tokens = prompt.cached_tokens.min(prompt.prompt_tokens);
+        let on_gpu = self.cached_tokens.saturating_sub(self.restored_tokens);
+        PrefillFeatures {
+            miss_tokens: prompt.prompt_tokens - cached_tokens,
+            cached_tokens,
+            restored_tokens: self.restored_tokens.min(cached_tokens.saturating_sub(on_gpu)),
+            ..*self
+        }
+    }
+
+    /// The same prefill if nothing of the prompt was cached.
+    pub(crate) fn cold(&self) -> PrefillFeatures {
+        PrefillFeatures {
+            miss_tokens: self.miss_tokens.saturating_add(self.cached_tokens),
+            cached_tokens: 0,
+            restored_tokens: 0,
+            ..*self
+        }
+    }
+}
+
+/// The learned cost of a prefill: milliseconds for each feature.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrefillCost {
+    pub(crate) ms: [f32; FEATURES],
+    /// The cost of a typical prefill, as a multiple of the prior's. Known well even while single coefficients are not.
+    pub(crate) scale: f32,
+}
+
+/// What one more answer adds to a decode step of the prior's machine.
+const STEP_SEQUENCE_MS: f32 = 0.01;
+/// What one more token of context adds to it.
+const STEP_CONTEXT_MS: f32 = 2.9e-5;
+
+impl PrefillCost {
+    /// The prior: roughly an 8-billion-parameter model on one large GPU. Decisions compare workers, so a prior that is wrong
+    /// by the same factor for all of them does little harm, and three answers correct that factor.
+    pub(crate) const PRIOR: PrefillCost =
+        PrefillCost { ms: [6.0, 1.0, 25.0, 0.7, 5.0, 0.1, 3.0, 0.0], scale: 1.0 };
+
+    /// Milliseconds from the start of a prefill to its first token.
+    pub fn prefill_ms(&self, features: &PrefillFeatures) -> f32 {
+        let terms = self.ms.iter().zip(features.vector());
+        terms.map(|(ms, feature)| ms * feature as f32).sum()
+    }
+
+    /// Milliseconds that a request adds to one decode step, summed over all running answers and its own. Times to first tokens
+    /// tell too little about decode steps to learn this from, so it is the prior's, scaled.
+    pub fn step_ms(&self, features: &PrefillFeatures) -> f32 {
+        let decoding = features.decoding as f32;
+        let prompt_tokens = (features.miss_tokens + features.cached_tokens) as f32;
+        let context_tokens = features.context_tokens as f32 + decoding * prompt_tokens;
+        self.scale * (2.0 * STEP_SEQUENCE_MS * decoding + STEP_CONTEXT_MS * context_tokens)
+    }
+}
+
+/// A [`PrefillCost`] that decisions read without a lock while it is learned. Readers may see coefficients of two successive
+/// fits mixed; both are valid estimates.
+#[derive(Debug)]
+pub(crate) struct SharedCost {
+    ms: [AtomicU32; FEATURES],
+    scale: AtomicU32,
+}
+
+impl Default for SharedCost {
+    fn default() -> SharedCost {
+        let shared = SharedCost { ms: Default::default(), scale: AtomicU32::new(0) };
+        shared.set(PrefillCost::PRIOR);
+        shared
+    }
+}
+
+impl SharedCost {
+    pub(crate) fn get(&self) -> PrefillCost {
+        let read = |cell: &AtomicU32| f32::from_bits(cell.load(Relaxed));
+        PrefillCost { ms: std::array::from_fn(|at| read(&self.ms[at])), scale: read(&self.scale) }
+    }
+
+    pub(crate) fn set(&self, cost: PrefillCost) {
+        self.ms.iter().zip(cost.ms).for_each(|(cell, ms)| cell.store(ms.to_bits(), Relaxed));
+        self.scale.store(cost.scale.to_bits(), Relaxed);
+    }
+}
+
+/// Observations that the fit looks at.
+const WINDOW: usize = 96;
+/// Each observation keeps this share of its weight with each one after it.
+const FADING: f64 = 0.985;
+/// The latest observations, which show whether the speed has changed.
+const LATEST: usize = 12;
+/// The fewest that can show it.
+const LATEST_MIN: usize = 3;
+/// The speed has changed if two thirds of the latest observations are off by more than this factor in the same direction,
+const OFF_FACTOR: f64 = 1.15;
+/// and their median by more than this one.
+const CHANGED_FACTOR: f64 = 1.35;
+/// One change multiplies the model by no more than this.
+const CHANGE_FACTOR_MAX: f64 = 16.0;
+/// Up to this factor from the fit, an observation counts in full.
+const FITTING_FACTOR: f64 = 1.5;
+/// An observation is pulled in to this factor from the fit.
+const PULL_FACTOR: f64 = 4.0;
+/// The anchor counts as this many observations.
+const ANCHOR_WEIGHT: f64 = 1.0;
+/// An observation whose cached tokens are not known counts as this much of one whose are.
+const UNVERIFIED_WEIGHT: f64 = 0.25;
+/// Rounds of reweighting for each fit, and of coordinate descent in each.
+const REWEIGHTING_ROUNDS: usize = 2;
+const DESCENT_ROUNDS: usize = 6;
+/// From this many observations on, the fit is renewed only with every [`FIT_EVERY`]th.
+const FIT_ALWAYS_UNTIL: u64 = 64;
+const FIT_EVERY: u64 = 8;
+/// Bounds of restored coefficients; larger ones are corrupt.
+const RESTORED_MAX: f64 = 1e6;
+
+/// One engine kind's latency model.
+#[derive(Clone, Debug)]
+pub(crate) struct LatencyModel {
+    window: VecDeque<Observation>,
+    coefficients: FeatureVector,
+    /// Where coefficients stay that the observations do not determine: the prior, or what was restored, scaled with every
+    /// change of speed.
+    anchor: FeatureVector,
+    observations: u64,
+    /// Log ratios of observed to expected at first tokens, before any answer has told its cached tokens.
+    early: VecDeque<f64>,
+}
+
+/// One step's prefills: their features in sum, and what they took.
+#[derive(Clone, Copy, Debug)]
+struct Observation {
+    features: FeatureVector,
+    took_ms: f64,
+    weight: f64,
+}
+
+/// Whether the cached tokens of an observation are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verified {
+    /// The engine reported them for every prompt of the step.
+    Yes,
+    /// They are predictions.
+    No,
+}
+
+impl LatencyModel {
+    /// A model that has observed nothing.
+    pub(crate) fn new() -> LatencyModel {
+        let prior = PrefillCost::PRIOR.ms.map(f64::from);
+        LatencyModel {
+            window: VecDeque::with_capacity(WINDOW),
+            coefficients: prior,
+            anchor: prior,
+            observations: 0,
+            early: VecDeque::with_capacity(LATEST),
+        }
+    }
+
+    /// Learns from one step's prefills.
+    pub(crate) fn learn(&mut self, features: &FeatureVector, took_ms: f64, verified: Verified) {
+        if !took_ms.is_finite() || took_ms < 0.0 {
+            return;
+        }
+        let weight = if verified == Verified::Yes { 1.0 } else { UNVERIFIED_WEIGHT };
+        if self.window.len() == WINDOW {
+            self.window.pop_front();
+        }
+        self.window.push_back(Observation { features: *features, took_ms, weight });
+        self.observations += 1;
+        if let Some(factor) = self.changed_factor() {
+            self.scale_by(factor);
+            self.fit();
+        } else if self.observations <= FIT_ALWAYS_UNTIL || self.observations.is_multiple_of(FIT_EVERY) {
+            self.fit();
+        }
+    }
+
+    /// A first token came whose cached tokens are not known yet. Only used until the first answers have told theirs: answers may
+    /// take minutes, and a prior that is wrong by a factor of ten should not stand for that long.
+    pub(crate) fn first_token(&mut self, features: &FeatureVector, took_ms: f64) {
+        if !self.is_started() {
+            if self.early.len() == LATEST {
+                self.early.pop_front();
+            }
+            self.early.push_back(log_ratio(took_ms, dot(features, &self.coefficients)));
+        }
+    }
+
+    /// By which factor most of the latest observations are off, if that is a change of speed.
+    fn changed_factor(&self) -> Option<f64> {
+        let mut logs = [0.0; LATEST];
+        let latest = self.window.iter().rev().take(LATEST);
+        let count = latest.len();
+        for (log, seen) in logs.iter_mut().zip(latest) {
+            *log = log_ratio(seen.took_ms, self.expected_ms(&seen.features));
+        }
+        let logs = &mut logs[..count];
+        let needed = LATEST_MIN.max((2 * count).div_ceil(3));
+        let off = OFF_FACTOR.ln();
+        let is_shifted = logs.iter().filter(|log| **log > off).count() >= needed
+            || logs.iter().filter(|log| **log < -off).count() >= needed;
+        let median = median(logs)?.clamp(-CHANGE_FACTOR_MAX.ln(), CHANGE_FACTOR_MAX.ln());
+        (is_shifted && median.abs() > CHANGED_FACTOR.ln()).then(|| median.exp())
+    }
+
+    /// The engine is so many times slower: older observations are of another speed.
+    fn scale_by(&mut self, factor: f64) {
+        let older = self.window.len().saturating_sub(LATEST);
+        self.window.drain(..older);
+        for coefficient in self.coefficients.iter_mut().chain(&mut self.anchor) {
+            *coefficient = (*coefficient * factor).min(RESTORED_MAX);
+        }
+    }
+
+    /// Renews the coefficients from the window, starting from the present ones.
+    fn fit(&mut self) {
+        for _ in 0..REWEIGHTING_ROUNDS {
+            let sums = Sums::of(&self.window, &self.coefficients);
+            sums.descend(&mut self.coefficients, &self.anchor);
+        }
+    }
+
+    /// Whether answers have told enough to know the scale.
+    pub(crate) fn is_started(&self) -> bool {
+        self.window.len() >= LATEST_MIN
+    }
+
+    /// Whether enough was observed to compare single workers with the model.
+    pub(crate) fn is_known(&self) -> bool {
+        self.window.len() >= LATEST
+    }
+
+    /// Milliseconds that the model expects of these features.
+    pub(crate) fn expected_ms(&self, features: &FeatureVector) -> f64 {
+        dot(features, &self.coefficients)
+    }
+
+    /// The model as decisions use it.
+    pub(crate) fn cost(&self) -> PrefillCost {
+        let early = self.early_factor();
+        let prior = PrefillCost::PRIOR.ms.map(f64::from);
+        let typical = PrefillFeatures { miss_tokens: 1_000, ..PrefillFeatures::default() }.vector();
+        let scale = early * self.expected_ms(&typical) / dot(&typical, &prior);
+        PrefillCost { ms: self.coefficients.map(|ms| (early * ms) as f32), scale: scale as f32 }
+    }
+
+    /// By which factor first tokens were off so far; 1 once answers have told their cached tokens.
+    fn early_factor(&self) -> f64 {
+        if self.is_started() || self.early.len() < LATEST_MIN {
+            return 1.0;
+        }
+        let mut logs = [0.0; LATEST];
+        logs.iter_mut().zip(&self.early).for_each(|(to, from)| *to = *from);
+        let median = median(&mut logs[..self.early.len()]).unwrap_or(0.0);
+        median.exp().clamp(1.0 / CHANGE_FACTOR_MAX, CHANGE_FACTOR_MAX)
+    }
+
+    /// The model as numbers, for a saved state.
+    pub(crate) fn numbers(&self) -> Vec<f64> {
+        let early = self.early_factor();
+        self.coefficients.map(|ms| early * ms).to_vec()
+    }
+
+    /// The model that [`LatencyModel::numbers`] wrote; `None` for numbers that are not one.
+    pub(crate) fn of_numbers(numbers: &[f64]) -> Option<LatencyModel> {
+        let coefficients = FeatureVector::try_from(numbers).ok()?;
+        let is_sane = coefficients.iter().all(|number| (0.0..=RESTORED_MAX).contains(number));
+        is_sane.then(|| LatencyModel { coefficients, anchor: coefficients, ..LatencyModel::new() })
+    }
+}
+
+/// Weighted sums over the window: the normal equations of the fit.
+struct Sums {
+    products: [FeatureVector; FEATURES],
+    moments: FeatureVector,
+    weight: f64,
+}
+
+impl Sums {
+    fn of(window: &VecDeque<Observation>, coefficients: &FeatureVector) -> Sums {
+        let mut sums = Sums { products: [[0.0; FEATURES]; FEATURES], moments: [0.0; FEATURES], weight: 0.0 };
+        let mut fading = 1.0;
+        for seen in window.iter().rev() {
+            let expected_ms = dot(&seen.features, coefficients);
+            let log = log_ratio(seen.took_ms, expected_ms);
+            let pulled = log.clamp(-PULL_FACTOR.ln(), PULL_FACTOR.ln()).exp();
+            let took_ms = (pulled * (expected_ms + RESOLUTION_MS) - RESOLUTION_MS).max(0.0);
+            let fitting = (FITTING_FACTOR.ln() / log.abs().max(1e-9)).min(1.0);
+            let weight = seen.weight * fading * fitting;
+            sums.add(&seen.features, took_ms, weight, weight / (expected_ms + RESOLUTION_MS).powi(2));
+            fading *= FADING;
+        }
+        sums
+    }
+
+    fn add(&mut self, features: &FeatureVector, took_ms: f64, weight: f64, relative: f64) {
+        self.weight += weight;
+        for row in 0..FEATURES {
+            let weighted = relative * features[row];
+            for (sum, feature) in self.products[row].iter_mut().zip(features) {
+                *sum += weighted * feature;
+            }
+            self.moments[row] += weighted * took_ms;
+        }
+    }
+
+    /// Sets one coefficient after another to its optimum while the others stay.
+    fn descend(&self, coefficients: &mut FeatureVector, anchor: &FeatureVector) {
+        for at in (0..DESCENT_ROUNDS).flat_map(|_| 0..FEATURES) {
+            let product = self.products[at][at];
+            let others = dot(&self.products[at], coefficients) - product * coefficients[at];
+            let held = ANCHOR_WEIGHT * product.max(1e-9) / self.weight.max(1.0);
+            let moment = self.moments[at] - others + held * anchor[at];
+            coefficients[at] = (moment / (product + held)).clamp(0.0, RESTORED_MAX);
+        }
+    }
+}
+
+/// Times below this are all alike: the network, the end of a step, the clock.
+pub(crate) const RESOLUTION_MS: f64 = 4.0;
+
+fn dot(a: &FeatureVector, b: &FeatureVector) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests;

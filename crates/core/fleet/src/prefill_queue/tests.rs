@@ -1,0 +1,339 @@
+//! The queue against what an engine does.
+
+use super::*;
+
+/// A first token comes, and all answers up to it end without a word about cached tokens. The step before it, if it can be learned
+/// from.
+fn first_token(queue: &PrefillQueue, ticket: Ticket, now: Micros) -> Option<ObservedStep> {
+    queue.first_token(ticket, &Mutex::new(LatencyModel::new()), now);
+    let mut state = queue.state.lock();
+    (0..=ticket.number).for_each(|number| state.steps.report(number, None));
+    // Not the step that this first token belongs to: others may join it.
+    state.steps.take_complete(Micros::ZERO)
+}
+
+/// Books a prompt of so many tokens, at a millisecond for 40.
+fn book(queue: &PrefillQueue, miss_tokens: u32, now: Micros) -> Ticket {
+    book_one(queue, miss_tokens, Delivery::Streamed, now)
+}
+
+fn book_one(queue: &PrefillQueue, miss_tokens: u32, delivery: Delivery, now: Micros) -> Ticket {
+    let features = PrefillFeatures { miss_tokens, ..PrefillFeatures::default() };
+    queue.book(features, delivery, miss_tokens as f32 / 40.0, now)
+}
+
+#[test]
+fn what_is_booked_lies_ahead_until_it_is_computed() {
+    let queue = PrefillQueue::default();
+    assert_eq!(queue.forecast(Micros(0)).queue_ms, 0.0);
+    let long = book(&queue, 10_000, Micros(1_000));
+    let alone = queue.forecast(Micros(1_000));
+    assert_eq!(alone.queue_ms, 250.0);
+    assert_eq!((alone.position, alone.prompts), (QueuePosition::Behind, 1));
+    let later = queue.forecast(Micros(101_000));
+    assert!((alone.queue_ms - later.queue_ms - 100.0).abs() < 1.0, "time has passed: {later:?}");
+    book(&queue, 1_000, Micros(101_000));
+    let overdue = queue.forecast(Micros(2_000_000)).queue_ms;
+    assert!((25.0..40.0).contains(&overdue), "the second one has not begun: {overdue}");
+    first_token(&queue, long, Micros(9_000_000));
+    assert_eq!(queue.forecast(Micros(9_000_000)).prompts, 1);
+}
+
+#[test]
+fn a_first_token_shows_that_all_before_it_are_done() {
+    let queue = PrefillQueue::default();
+    let unheard = book(&queue, 5_000, Micros(0));
+    let heard = book(&queue, 100, Micros(0));
+    first_token(&queue, heard, Micros(200_000));
+    assert_eq!(
+        queue.forecast(Micros(200_000)),
+        QueueForecast { idle: Micros(200_000), relative_latency: 1.0, ..QueueForecast::default() }
+    );
+    let next = book(&queue, 100, Micros(300_000));
+    let batch = first_token(&queue, next, Micros(310_000)).unwrap();
+    assert_eq!(
+        (batch.features[2], batch.took_ms),
+        (5.1, 200.0),
+        "the unheard one's tokens took their part of it"
+    );
+    queue.release(unheard);
+    assert_eq!(queue.forecast(Micros(200_000)).queue_ms, 0.0, "released once");
+}
+
+#[test]
+fn prompts_of_one_step_are_learned_from_together() {
+    let queue = PrefillQueue::default();
+    let tickets = [1_000, 2_000, 3_000].map(|tokens| book(&queue, tokens, Micros(0)));
+    assert!(first_token(&queue, tickets[0], Micros(150_000)).is_none(), "it may not be complete");
+    assert!(first_token(&queue, tickets[1], Micros(150_100)).is_none());
+    let batch = first_token(&queue, tickets[2], Micros(300_000)).unwrap();
+    assert_eq!(batch.took_ms, 150.0);
+    assert_eq!(batch.features[2], 3.0, "three thousand tokens in sum");
+}
+
+#[test]
+fn a_first_token_that_was_overtaken_says_nothing() {
+    let queue = PrefillQueue::default();
+    let (slow, fast) = (book(&queue, 5_000, Micros(0)), book(&queue, 100, Micros(0)));
+    first_token(&queue, fast, Micros(100_000));
+    let next = book(&queue, 1_000, Micros(100_000));
+    let before = queue.forecast(Micros(110_000));
+    assert!(first_token(&queue, slow, Micros(110_000)).is_none());
+    assert_eq!(queue.forecast(Micros(110_000)), before, "whoever is computed now was not begun anew");
+    let batch = first_token(&queue, next, Micros(125_000)).unwrap();
+    assert_eq!((batch.features[2], batch.took_ms), (5.1, 100.0), "the two are learned from once");
+}
+
+#[test]
+fn nothing_is_learned_from_the_time_of_a_prompt_that_was_given_up() {
+    let queue = PrefillQueue::default();
+    let (gone, next) = (book(&queue, 9_000, Micros(0)), book(&queue, 100, Micros(0)));
+    queue.release(gone);
+    assert!(first_token(&queue, next, Micros(100_000)).is_none());
+    let last = book(&queue, 100, Micros(200_000));
+    assert!(first_token(&queue, last, Micros(210_000)).is_none(), "the one before it is not told");
+}
+
+#[test]
+fn whoever_stood_behind_one_that_was_given_up_has_not_had_its_time() {
+    let queue = PrefillQueue::default();
+    let (gone, next) = (book(&queue, 40_000, Micros(0)), book(&queue, 4_000, Micros(0)));
+    queue.release(gone);
+    assert_eq!(queue.forecast(Micros(900_000)).queue_ms, 100.0, "all of it lies ahead");
+    first_token(&queue, next, Micros(1_000_000));
+    book(&queue, 4_000, Micros(1_000_000));
+    assert_eq!(queue.forecast(Micros(1_040_000)).queue_ms, 60.0);
+}
+
+/// A prompt of so many tokens, nothing of it cached, alone on its worker; its first token comes after so long.
+fn work(queue: &PrefillQueue, model: &Mutex<LatencyModel>, tokens: u32, at: Micros, took: Micros) {
+    let ticket = book(queue, tokens, at);
+    queue.first_token(ticket, model, at + took);
+    let prompt = ObservedPrompt { prompt_tokens: tokens, cached_tokens: 0 };
+    queue.report(ticket, prompt, model, at + took + Micros(1_000));
+}
+
+#[test]
+fn equal_workers_are_equally_fast_however_wrong_the_prior_is() {
+    let (model, queues) = (Mutex::new(LatencyModel::new()), [(); 8].map(|()| PrefillQueue::default()));
+    for n in 0..400_u32 {
+        let (at, tokens) = (Micros(u64::from(n) * 10_000_000), 200 + n * 97 % 3_000);
+        // Twenty times as slow as the prior.
+        let took = Micros(200_000 + u64::from(tokens) * 500);
+        work(&queues[n as usize % 8], &model, tokens, at, took);
+    }
+    let ratios = queues.map(|queue| queue.relative_latency(Micros(4_000_000_000)));
+    assert!(ratios.iter().all(|ratio| (0.9..1.1).contains(ratio)), "{ratios:?}");
+}
+
+#[test]
+fn the_model_learns_from_what_was_cached_and_not_from_what_was_predicted() {
+    let (queue, model) = (PrefillQueue::default(), Mutex::new(LatencyModel::new()));
+    // The cache was reset and the router does not know it: all but 416 tokens are predicted to be there.
+    for n in 0..40_u64 {
+        let features = PrefillFeatures { miss_tokens: 416, cached_tokens: 12_000, ..Default::default() };
+        let at = Micros(n * 10_000_000);
+        let ticket = queue.book(features, Delivery::Streamed, 12.0, at);
+        queue.first_token(ticket, &model, at + Micros(330_000));
+        let cached_tokens = if n < 5 { 0 } else { 12_000 };
+        let took_ms = if n < 5 { 330 } else { 14 };
+        let heard = at + Micros::from_millis(took_ms);
+        queue.report(ticket, ObservedPrompt { prompt_tokens: 12_416, cached_tokens }, &model, heard);
+        if n >= 5 {
+            continue;
+        }
+        let cost = model.lock().cost();
+        assert!(cost.ms[0] < 30.0, "answer {n}: {cost:?}");
+    }
+}
+
+#[test]
+fn without_reported_cached_tokens_a_step_that_took_as_long_as_a_cold_one_was_cold() {
+    let (queue, model) = (PrefillQueue::default(), Mutex::new(LatencyModel::new()));
+    let taught = |tokens: u32, cached: u32, took_ms: u64, n: u64| {
+        let features =
+            PrefillFeatures { miss_tokens: tokens - cached, cached_tokens: cached, ..Default::default() };
+        let at = Micros(n * 10_000_000);
+        let ticket = queue.book(features, Delivery::Streamed, 12.0, at);
+        queue.first_token(ticket, &model, at + Micros::from_millis(took_ms));
+        queue.abandon(ticket);
+        let mut state = queue.state.lock();
+        let step = state.steps.take_complete(at + Micros(9_000_000)).unwrap();
+        learn(&step, &mut state.relative_latency, &mut model.lock());
+    };
+    (0..30).for_each(|n| taught(4_000, 0, 110, n));
+    (30..60).for_each(|n| taught(12_400, 12_000, 340, n));
+    let warm = PrefillFeatures { miss_tokens: 400, cached_tokens: 12_000, ..Default::default() };
+    let warm_ms = model.lock().cost().prefill_ms(&warm);
+    assert!(warm_ms < 60.0, "the prediction was wrong, not the engine slow: {warm_ms}");
+}
+
+#[test]
+fn a_worker_that_looks_slow_is_tried_again_after_a_while() {
+    let (queue, others) = (PrefillQueue::default(), PrefillQueue::default());
+    let model = Mutex::new(LatencyModel::new());
+    let at = |n: u64| Micros(n * 1_000_000);
+    (0..100).for_each(|n| work(&others, &model, 1_000, at(n), Micros(30_000)));
+    (100..112).for_each(|n| work(&queue, &model, 1_000, at(n), Micros(120_000)));
+    let ratio = |n| queue.relative_latency(at(n));
+    assert!(ratio(112) > 3.0, "{}", ratio(112));
+    assert!(ratio(142) < 2.7 && ratio(142) > 1.5, "half of it after half a minute: {}", ratio(142));
+    assert!(ratio(400) < 1.05, "{}", ratio(400));
+}
+
+#[test]
+fn an_engine_that_stalls_is_not_taken_for_idle() {
+    let queue = PrefillQueue::default();
+    book(&queue, 400, Micros(0));
+    assert_eq!(queue.forecast(Micros(100_000)).queue_ms, 0.0, "some are late");
+    assert_eq!(queue.forecast(Micros(500_000)).queue_ms, 300.0, "not that late");
+    assert_eq!(queue.forecast(Micros(90_000_000)).queue_ms, 2_000.0, "up to a limit");
+    let silent = PrefillQueue::default();
+    book_one(&silent, 400, Delivery::Whole, Micros(0));
+    assert_eq!(silent.forecast(Micros(90_000_000)).queue_ms, 0.0, "nobody expected a word");
+}
+
+#[test]
+fn after_a_restart_a_few_answers_tell_how_fast_it_is() {
+    let (model, queue, others) =
+        (Mutex::new(LatencyModel::new()), PrefillQueue::default(), PrefillQueue::default());
+    let work = |queue: &PrefillQueue, n: u64, factor: u64| {
+        let (at, tokens) = (Micros(n * 1_000_000), 500 + (n * 97 % 3_000) as u32);
+        work(queue, &model, tokens, at, Micros(factor * (8_000 + u64::from(tokens) * 25)));
+    };
+    // Most requests go to the others: the model is theirs.
+    (0..300).for_each(|n| work(&others, n, 1));
+    for n in 300..600 {
+        work(if n % 10 == 0 { &queue } else { &others }, n, if n % 10 == 0 { 4 } else { 1 });
+    }
+    let ratio = || queue.relative_latency(Micros(600_000_000));
+    assert!(ratio() > 2.8, "{}", ratio());
+    queue.doubt();
+    assert!(ratio() > 2.8, "it is a guess, but the best there is");
+    for n in 600..750 {
+        work(if n % 10 == 0 { &queue } else { &others }, n, 1);
+    }
+    assert!(ratio() < 1.5, "{}", ratio());
+}
+
+#[test]
+fn what_another_router_heard_lies_ahead_no_more_and_is_learned_from_here() {
+    let queue = PrefillQueue::default();
+    let (theirs, ours) = (book(&queue, 4_000, Micros(0)), book(&queue, 1_000, Micros(0)));
+    queue.done_elsewhere(theirs, Micros(90_000));
+    let forecast = queue.forecast(Micros(90_000));
+    assert_eq!((forecast.queue_ms, forecast.prompts), (25.0, 1));
+    assert_eq!(queue.forecast(Micros(100_000)).queue_ms, 15.0, "ours has begun");
+    assert!(first_token(&queue, ours, Micros(125_000)).is_none(), "it may not be complete");
+    let alone = book(&queue, 2_000, Micros(200_000));
+    queue.done_elsewhere(alone, Micros(260_000));
+    let next = book(&queue, 1_000, Micros(300_000));
+    let both = first_token(&queue, next, Micros(330_000)).unwrap();
+    assert_eq!((both.features[2], both.took_ms), (5.0, 125.0), "theirs and ours, since both were booked");
+    let last = book(&queue, 1_000, Micros(400_000));
+    let one = first_token(&queue, last, Micros(420_000)).unwrap();
+    assert_eq!(
+        (one.features[2], one.took_ms),
+        (1.0, 30.0),
+        "what was done before it was booked is not its own"
+    );
+}
+
+#[test]
+fn a_prompt_whose_answer_comes_whole_is_done_when_its_time_has_passed() {
+    let queue = PrefillQueue::default();
+    let whole = [(); 3].map(|()| book_one(&queue, 4_000, Delivery::Whole, Micros(0)));
+    let heard = book(&queue, 4_000, Micros(0));
+    book(&queue, 4_000, Micros(0));
+    let ahead = |at_ms: u64| {
+        let forecast = queue.forecast(Micros(at_ms * 1_000));
+        (forecast.queue_ms, forecast.prompts)
+    };
+    assert_eq!(ahead(0), (500.0, 5));
+    assert_eq!(ahead(250), (250.0, 5), "those at the head are passing by");
+    assert_eq!(ahead(350), (150.0, 2), "they have passed");
+    assert_eq!(ahead(1_300), (100.0, 2), "but whoever will be heard is not done before");
+    book_one(&queue, 4_000, Delivery::Whole, Micros(1_300_000));
+    assert_eq!(ahead(1_300), (200.0, 3));
+    whole.into_iter().for_each(|ticket| queue.release(ticket));
+    assert_eq!(ahead(1_300), (200.0, 3), "their answers change nothing");
+    assert!(first_token(&queue, heard, Micros(9_000_000)).is_none());
+    let last = book(&queue, 40, Micros(9_000_000));
+    let batch = first_token(&queue, last, Micros(9_500_000)).unwrap();
+    assert_eq!((batch.features[2], batch.took_ms), (16.0, 9_000.0), "all four are learned from together");
+}
+
+#[test]
+fn whole_answers_that_end_early_late_or_never_stop_no_clock() {
+    let queue = PrefillQueue::default();
+    let [early, gone, next, last] = [(); 4].map(|()| book_one(&queue, 4_000, Delivery::Whole, Micros(0)));
+    let queue_ms = |at_ms: u64| queue.forecast(Micros(at_ms * 1_000)).queue_ms;
+    queue.release(early);
+    assert_eq!((queue_ms(50), queue_ms(150)), (300.0, 250.0), "the next one begins when it was expected to");
+    queue.release(gone);
+    queue.release(next);
+    assert_eq!((queue_ms(350), queue_ms(900)), (50.0, 0.0));
+    let streamed = book(&queue, 4_000, Micros(900_000));
+    let behind = book_one(&queue, 4_000, Delivery::Whole, Micros(900_000));
+    queue.release(streamed);
+    assert_eq!(queue_ms(1_000), 100.0, "given up: the next one begins when somebody looks");
+    assert_eq!(queue_ms(1_060), 40.0);
+    [last, behind].into_iter().for_each(|ticket| queue.release(ticket));
+    assert_eq!((queue_ms(1_060), queue.forecast(Micros(1_060_000)).prompts), (0.0, 0));
+}
+
+#[test]
+fn an_engine_that_hangs_is_late_though_its_clients_give_up() {
+    let queue = PrefillQueue::default();
+    let tickets = [(); 3].map(|()| book(&queue, 400, Micros(0)));
+    queue.release(tickets[0]);
+    let forecast = queue.forecast(Micros(1_000_000));
+    assert_eq!(forecast.queue_ms, 800.0 + 20.0, "late, and two before it");
+    first_token(&queue, tickets[1], Micros(1_000_000));
+    assert_eq!(queue.forecast(Micros(1_010_000)).queue_ms, 0.0, "it has spoken");
+}
+
+#[test]
+fn the_next_of_a_disturbed_step_is_not_learned_from_alone() {
+    let queue = PrefillQueue::default();
+    let [gone, one, two] = [4_000; 3].map(|tokens| book(&queue, tokens, Micros(0)));
+    queue.release(gone);
+    assert!(first_token(&queue, one, Micros(300_000)).is_none());
+    assert!(first_token(&queue, two, Micros(300_100)).is_none());
+    let later = book(&queue, 40, Micros(400_000));
+    assert!(first_token(&queue, later, Micros(401_000)).is_none(), "both are of that step");
+    let last = book(&queue, 40, Micros(500_000));
+    assert_eq!(first_token(&queue, last, Micros(501_000)).unwrap().took_ms, 1.0);
+}
+
+#[test]
+fn where_nobody_is_ever_heard_the_row_stays_short() {
+    let queue = PrefillQueue::default();
+    (0..1_000_u64).for_each(|n| {
+        book_one(&queue, 4_000, Delivery::Whole, Micros(n * 99_000));
+    });
+    assert!(queue.state.lock().prompts.len() <= DONE_MAX + 12, "{}", queue.state.lock().prompts.len());
+    let forecast = queue.forecast(Micros(1_000 * 99_000));
+    assert!((900.0..1_200.0).contains(&forecast.queue_ms), "a hundredth more than it can do: {forecast:?}");
+}
+
+#[test]
+fn those_that_were_done_before_it_was_booked_took_their_time_before_it() {
+    let queue = PrefillQueue::default();
+    let theirs = [2_000, 2_000].map(|tokens| book(&queue, tokens, Micros(0)));
+    queue.done_elsewhere(theirs[0], Micros(50_000));
+    let ours = book(&queue, 2_000, Micros(60_000));
+    queue.done_elsewhere(theirs[1], Micros(100_000));
+    assert!(first_token(&queue, ours, Micros(150_000)).is_none(), "it may not be complete");
+    let last = book(&queue, 40, Micros(200_000));
+    let all = first_token(&queue, last, Micros(210_000)).unwrap();
+    assert_eq!((all.features[2], all.took_ms), (6.0, 150.0));
+}
+
+#[test]
+fn what_never_had_a_first_token_leaves_nothing_behind() {
+    let queue = PrefillQueue::default();
+    let tickets: Vec<Ticket> = (1..50).map(|tokens| book(&queue, tokens * 100, Micros(0))).collect();
+    tickets.into_iter().for_each(|ticket| queue.release(ticket));
+    assert_eq!((queue.forecast(Micros(1)).queue_ms, queue.forecast(Micros(1)).prompts), (0.0, 0));
+}

@@ -1,0 +1,197 @@
+//! Steps that have been observed and wait for what their answers tell.
+//!
+//! A first token shows how long a step of prefills took. How many of its prompt tokens were cached the engine reports only at the
+//! end of the answer, seconds later. The latency model is taught then, with the cached tokens as they were.
+
+use std::collections::VecDeque;
+
+use warmroute_types::Micros;
+
+use crate::latency_model::{FeatureVector, ObservedPrompt, PrefillFeatures, Verified};
+
+/// First tokens this close to each other are of one step.
+pub(crate) const SAME_STEP: Micros = Micros(500);
+
+/// The most prompts that wait; beyond, the oldest is given up.
+const WAITING_MAX: usize = 1_024;
+
+/// Prompts whose first tokens came together: one step has computed them, and its duration is theirs in sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ObservedStep {
+    /// With the cached tokens that engines have reported, and predicted ones for prompts of which nothing was reported.
+    pub features: FeatureVector,
+    /// The same, if nothing was cached of the prompts of which nothing was reported.
+    pub features_if_cold: FeatureVector,
+    pub took_ms: f64,
+    pub verified: Verified,
+}
+
+/// One worker's steps, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct PendingSteps {
+    steps: VecDeque<PendingStep>,
+    /// Prompts of those steps whose answers have not ended, in the order of their tickets.
+    prompts: VecDeque<PendingPrompt>,
+    next_step: u64,
+    /// Memory for the prompts of the step at hand, kept between steps.
+    pub(crate) computed: Vec<ComputedPrompt>,
+}
+
+/// A prompt of the step at hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ComputedPrompt {
+    pub ticket: u64,
+    pub features: PrefillFeatures,
+    /// Whether something will still be reported of it.
+    pub report: ReportExpected,
+}
+
+/// Whether something will be reported of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReportExpected {
+    /// Its answer has not ended.
+    Yes,
+    /// A peer sent it, or its answer was not streamed and may have ended.
+    No,
+}
+
+#[derive(Debug)]
+struct PendingStep {
+    number: u64,
+    observed: ObservedStep,
+    /// When the last of its first tokens came.
+    first_token_at: Micros,
+    /// Something else took a part of its time: nothing is learned from it.
+    is_disturbed: bool,
+    /// Its prompts that have not been reported.
+    open: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PendingPrompt {
+    ticket: u64,
+    step: u64,
+    features: PrefillFeatures,
+}
+
+impl PendingSteps {
+    /// First tokens have come. `took` is since the step began, and `position` the part of the features that belongs to the step as
+    /// a whole. Prompts are in the order of their tickets.
+    pub(crate) fn observe(
+        &mut self,
+        prompts: &[ComputedPrompt],
+        position: FeatureVector,
+        took: Micros,
+        now: Micros,
+        is_disturbed: bool,
+    ) {
+        let joins = self.steps.back().is_some_and(|step| now.since(step.first_token_at) <= SAME_STEP);
+        if !joins {
+            let observed = ObservedStep {
+                features: FeatureVector::default(),
+                features_if_cold: FeatureVector::default(),
+                took_ms: took.0 as f64 / 1e3,
+                verified: Verified::Yes,
+            };
+            let (number, open) = (self.next_step, 0);
+            self.next_step += 1;
+            self.steps.push_back(PendingStep { number, observed, first_token_at: now, is_disturbed, open });
+        }
+        let Some(step) = self.steps.back_mut() else { return };
+        step.first_token_at = now;
+        step.observed.add(&position, &position);
+        for &ComputedPrompt { ticket, features, report } in prompts {
+            match report {
+                ReportExpected::Yes => {
+                    step.open += 1;
+                    self.prompts.push_back(PendingPrompt { ticket, step: step.number, features });
+                }
+                ReportExpected::No => step.observed.add_unverified(&features),
+            }
+        }
+    }
+
+    /// The features of the newest step as predicted, and what it took, if it is the first to be looked at.
+    pub(crate) fn newest_predicted(&self) -> Option<(FeatureVector, f64)> {
+        let step = self.steps.back().filter(|step| !step.is_disturbed)?;
+        let mut features = step.observed.features;
+        for prompt in self.prompts.iter().rev().take_while(|prompt| prompt.step == step.number) {
+            add(&mut features, &without_position(&prompt.features));
+        }
+        Some((features, step.observed.took_ms))
+    }
+
+    /// An answer has ended; what its engine reported of its prompt, if it did.
+    pub(crate) fn report(&mut self, ticket: u64, prompt: Option<ObservedPrompt>) {
+        let Ok(at) = self.prompts.binary_search_by_key(&ticket, |prompt| prompt.ticket) else { return };
+        let Some(PendingPrompt { step, features, .. }) = self.prompts.remove(at) else { return };
+        let Ok(at) = self.steps.binary_search_by_key(&step, |step| step.number) else { return };
+        let step = &mut self.steps[at];
+        step.open -= 1;
+        match prompt {
+            Some(prompt) => {
+                let seen = without_position(&features.observed(prompt));
+                step.observed.add(&seen, &seen);
+            }
+            None => step.observed.add_unverified(&features),
+        }
+    }
+
+    /// A step all of whose answers have ended and that no further first token can join; disturbed ones are dropped on the way.
+    pub(crate) fn take_complete(&mut self, now: Micros) -> Option<ObservedStep> {
+        while self.prompts.len() > WAITING_MAX {
+            let oldest = self.prompts[0].ticket;
+            self.report(oldest, None);
+        }
+        let mut at = 0;
+        while at < self.steps.len() {
+            let step = &self.steps[at];
+            let is_closed = at + 1 < self.steps.len() || now.since(step.first_token_at) > SAME_STEP;
+            if step.open > 0 || !is_closed {
+                at += 1;
+                continue;
+            }
+            let step = self.steps.remove(at)?;
+            if !step.is_disturbed {
+                return Some(step.observed);
+            }
+        }
+        None
+    }
+
+    /// Allocates what this many prompts need, so that requests do not.
+    pub(crate) fn reserve(&mut self, prompts: usize) {
+        self.steps.reserve(prompts);
+        self.prompts.reserve(prompts);
+        self.computed.reserve(prompts);
+    }
+
+    /// Forgets all steps: another engine process runs at this address.
+    pub(crate) fn clear(&mut self) {
+        self.steps.clear();
+        self.prompts.clear();
+    }
+}
+
+impl ObservedStep {
+    fn add(&mut self, features: &FeatureVector, if_cold: &FeatureVector) {
+        add(&mut self.features, features);
+        add(&mut self.features_if_cold, if_cold);
+    }
+
+    fn add_unverified(&mut self, features: &PrefillFeatures) {
+        self.verified = Verified::No;
+        self.add(&without_position(features), &without_position(&features.cold()));
+    }
+}
+
+/// The position in the queue is the step's, not the single prompt's.
+fn without_position(features: &PrefillFeatures) -> FeatureVector {
+    let mut vector = features.vector();
+    (vector[0], vector[1]) = (0.0, 0.0);
+    vector
+}
+
+fn add(sum: &mut FeatureVector, features: &FeatureVector) {
+    sum.iter_mut().zip(features).for_each(|(sum, feature)| *sum += feature);
+}

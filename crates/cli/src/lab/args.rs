@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use http::Uri;
 use warmroute_engine::Profile;
-use warmroute_sim::{Balancer, Cut, Incident, Passages, Slo, View, Workload};
+use warmroute_sim::{Balancer, Cut, EvictionNews, History, Incident, Passages, Slo, View, Workload};
 
 /// `warmroute lab simulate`.
 #[derive(Args)]
@@ -103,7 +103,7 @@ pub struct TrafficArgs {
     /// Recorded traffic: what serve --record wrote, Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix or MTRAG, plain or .zst
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Traffic by name: b2b, codegen, reasoning, agentic, sharegpt, rag-before, rag-after, batch, short, unique, one-hot-prefix,
+    /// Traffic by name: b2b, codegen, reasoning, agentic, tenants, sharegpt, rag-before, rag-after, batch, short, unique, one-hot-prefix,
     /// burst or azure
     #[arg(long, value_name = "NAME")]
     pub workload: Option<Workload>,
@@ -204,7 +204,14 @@ pub struct SceneArgs {
     /// One way between router and engine
     #[arg(long, default_value_t = 0.2)]
     pub network_ms: f64,
-    /// What happens to engines: fail:3@120 (worker 3, second 120), recover, leave, join; may be repeated
+    /// What the engines did before the routers start: fresh (nothing), warm (they served the same traffic) or reset (the same, and their
+    /// caches were reset just before)
+    #[arg(long, default_value = "fresh")]
+    pub history: History,
+    /// Whether engines publish the blocks that they evict: told or untold; reported view
+    #[arg(long, default_value = "told")]
+    pub evictions: EvictionNews,
+    /// What happens to engines: fail:3@120 (worker 3, second 120), recover, leave, join, reset; may be repeated
     #[arg(long, value_name = "WHAT:WORKER@SECOND")]
     pub incident: Vec<Incident>,
 }

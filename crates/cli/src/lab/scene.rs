@@ -54,6 +54,8 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
         view: args.view,
         news,
         tier_news: TierNews::Told,
+        eviction_news: args.evictions,
+        history: args.history,
         replay_batches: args.event_replay,
         routers: args.routers,
         talk: args.share_delay_ms.map(|delay_ms| Talk {

@@ -1,15 +1,17 @@
-//! A prompt as digests of fixed chunks.
+//! A prompt as digests of chunks.
 //!
 //! The canonical bytes are written once, in one pass over the body, into memory that is kept for the next prompt, and digested
 //! from there. (Digesting them as they are written was tried: the chunk borders cost more than the copy saves.) Two prompts
 //! that share their first bytes share the digests of exactly the whole chunks in them.
 
 use crate::canonical::MEDIA;
-use crate::{Body, write_prompt};
+use crate::{Body, ChunkSizes, write_prompt};
 
-/// Bytes of a chunk: about four engine blocks of 16 tokens. Smaller ones cost more memory for each prompt, larger ones
-/// forget more of a prompt's end.
+/// Bytes of a prompt's first chunks: about four engine blocks of 16 tokens. Smaller ones cost more memory for each prompt, larger
+/// ones forget more of a prompt's end. Later chunks are longer: see [`ChunkSizes`].
 pub const CHUNK_BYTES: usize = 256;
+
+const SIZES: ChunkSizes = ChunkSizes::of_unit(CHUNK_BYTES as u32);
 
 /// The chunks of one prompt. Kept and filled again, it allocates nothing.
 #[derive(Clone, Debug, Default)]
@@ -24,12 +26,12 @@ impl Chunks {
         self.canonical.clear();
         write_prompt(body, &mut self.canonical);
         self.digests.clear();
-        self.digests.extend(self.canonical.chunks_exact(CHUNK_BYTES).map(digest));
+        self.digests.extend(SIZES.cut(&self.canonical).map(digest));
     }
 
     /// The same for a prompt that was written in another way.
     pub fn cut_text(text: &[u8], digest: impl FnMut(&[u8]) -> u64) -> Vec<u64> {
-        text.chunks_exact(CHUNK_BYTES).map(digest).collect()
+        SIZES.cut(text).map(digest).collect()
     }
 
     /// Digests of the whole chunks, in order.
@@ -78,7 +80,7 @@ mod tests {
             let mut canonical = Vec::new();
             write_prompt(&Body::read(text.as_bytes()).unwrap(), &mut canonical);
             let chunks = chunks_of(&text);
-            let truth: Vec<u64> = canonical.chunks_exact(CHUNK_BYTES).map(xxh3_64).collect();
+            let truth: Vec<u64> = SIZES.cut(&canonical).map(xxh3_64).collect();
             prop_assert_eq!(chunks.digests(), truth);
             prop_assert_eq!(chunks.bytes(), canonical.len());
         }

@@ -15,6 +15,7 @@ mod align;
 mod api;
 mod body;
 mod canonical;
+mod chunk_sizes;
 mod chunks;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -28,6 +29,7 @@ pub use align::{
 pub use api::Api;
 pub use body::{Body, SessionField};
 pub use canonical::{MESSAGE, Sink, write_prompt, write_system};
+pub use chunk_sizes::ChunkSizes;
 pub use chunks::{CHUNK_BYTES, Chunks};
 pub use json::{BadJson, RawStr};
 pub use prefix::{PrefixHash, PrefixRule, PrefixSpan, UnknownPrefixSetting};

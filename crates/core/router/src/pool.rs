@@ -95,10 +95,6 @@ pub(crate) struct Expectation {
     pub promise: Option<Promise>,
 }
 
-/// No more of a prompt than this is presumed: half a megabyte, the longest contexts of today. A larger one is most likely
-/// refused, and would push everything else out of the worker's view.
-pub(crate) const PRESUMED_CHUNKS_MAX: usize = 2_048;
-
 /// What a decision needs besides the policy.
 pub(crate) struct Terms<'a> {
     pub ask: Ask,

@@ -5,7 +5,6 @@ use warmroute_types::{MAX_WORKERS, WorkerId};
 
 use crate::held::Held;
 use crate::plane::Plane;
-use crate::pool::PRESUMED_CHUNKS_MAX;
 use crate::prompt::{PromptChunks, PromptText};
 use crate::token_rate::TokenRate;
 
@@ -32,10 +31,8 @@ impl Scratch {
 
     /// The prompt as spans, with the tokens that its chunks are believed to have.
     pub(crate) fn cut(&mut self, prompt: PromptChunks<'_>, rate: &TokenRate) {
-        let tokens = rate.tokens_in(prompt.chunk_bytes).clamp(1, Span::TOKENS_MAX);
-        let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
         self.spans.clear();
-        self.spans.extend(prompt.digests.iter().take(PRESUMED_CHUNKS_MAX).map(span));
+        self.spans.extend(prompt.spans(|bytes| rate.tokens_in(bytes)));
     }
 
     /// Looks up what is reported of each writing of the prompt.

@@ -17,8 +17,9 @@ use warmroute_peers::{
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, RouterId, WorkerId};
 
 use crate::PromptChunks;
-use crate::pool::{PRESUMED_CHUNKS_MAX, Placed};
+use crate::pool::Placed;
 use crate::presumed::Presumed;
+use crate::prompt::PRESUMED_CHUNKS_MAX;
 use crate::scratch::Scratch;
 use crate::streams::Streams;
 use crate::unheard::Unheard;

@@ -19,7 +19,8 @@ pub(crate) struct TokenRate {
 }
 
 impl TokenRate {
-    fn rate(&self) -> f32 {
+    /// Tokens per byte.
+    pub(crate) fn rate(&self) -> f32 {
         let mean = f32::from_bits(self.mean.load(Relaxed));
         if mean > 0.0 { mean } else { TOKENS_PER_BYTE }
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use warmroute_index::{Digester, Namespace, RootKey, Source};
 use warmroute_policy::Standard;
-use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
+use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks};
 use warmroute_record::Sketch;
 use warmroute_router::{Content, PromptChunks, PromptText, Request, Silence, Unit};
 use warmroute_types::{Delivery, WorkerId};
@@ -122,7 +122,7 @@ impl Cut {
             // An adapter is served under a model name of its own.
             lora: None,
             salt: salt.as_deref(),
-            cut: CHUNK_BYTES as u32,
+            cut: ChunkSizes::of_unit(CHUNK_BYTES as u32).identity(),
             source: Source::Presumed,
         });
         let digester = gateway.router.digester();

@@ -24,6 +24,10 @@ pub struct Config {
     pub news: NewsPath,
     /// Whether those news speak of slower memories. Only for the reported view.
     pub tier_news: TierNews,
+    /// Whether engines publish what they evict. Only for the reported view.
+    pub eviction_news: EvictionNews,
+    /// What the engines did before the routers started.
+    pub history: History,
     /// Batches of events that an engine remembers for routers that missed some; 0: nobody can ask it.
     pub replay_batches: usize,
     /// Routers side by side.
@@ -60,6 +64,27 @@ pub enum TierNews {
     Told,
     /// Nothing.
     Untold,
+}
+
+/// Whether engines publish their evictions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionNews {
+    /// Every evicted block is published.
+    Told,
+    /// None is, as with publishers that drop messages under load: routers believe in blocks that are gone.
+    Untold,
+}
+
+/// What the engines did before the routers started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// Nothing: the engines start with the routers.
+    Fresh,
+    /// They served other traffic, and their caches are full of it: the routers were restarted.
+    Warm,
+    /// The same, and their caches were reset just before the routers start. As vLLM does, an idle engine publishes a reset only with
+    /// its next step, so routers that replay its events first believe in blocks that are gone.
+    Reset,
 }
 
 /// How news of caches reach those who look.
@@ -132,6 +157,8 @@ impl Config {
             view: View::Presumed,
             news: NewsPath::DIRECT,
             tier_news: TierNews::Told,
+            eviction_news: EvictionNews::Told,
+            history: History::Fresh,
             replay_batches: REPLAY_BATCHES,
             routers: 1,
             talk: None,
@@ -200,6 +227,54 @@ impl View {
 impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+impl History {
+    const ALL: [History; 3] = [History::Fresh, History::Warm, History::Reset];
+
+    /// The word in flags and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            History::Fresh => "fresh",
+            History::Warm => "warm",
+            History::Reset => "reset",
+        }
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that a flag does not take.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown value `{word}`; known: {known}")]
+pub struct UnknownWord {
+    word: String,
+    known: &'static str,
+}
+
+impl FromStr for History {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<History, UnknownWord> {
+        let found = History::ALL.into_iter().find(|history| history.as_str() == word);
+        found.ok_or_else(|| UnknownWord { word: word.to_owned(), known: "fresh, warm, reset" })
+    }
+}
+
+impl FromStr for EvictionNews {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<EvictionNews, UnknownWord> {
+        match word {
+            "told" => Ok(EvictionNews::Told),
+            "untold" => Ok(EvictionNews::Untold),
+            _ => Err(UnknownWord { word: word.to_owned(), known: "told, untold" }),
+        }
     }
 }
 

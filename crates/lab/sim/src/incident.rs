@@ -1,4 +1,4 @@
-//! Things that happen to a fleet: engines fail, come back, join and leave.
+//! Things that happen to a fleet: engines fail, come back, join, leave and are reset.
 
 use std::str::FromStr;
 
@@ -27,12 +27,15 @@ pub enum IncidentKind {
     Leave,
     /// It is put into the fleet. One that joins was not there before.
     Join,
+    /// Its prefix cache is reset, as trainers do after an update of weights. Running requests finish first. Routers are told with the
+    /// engine's next step.
+    Reset,
 }
 
 /// Words that are no incident.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{0}` is no incident: expected fail, recover, leave or join, as in fail:3@120 (worker 3, second 120)"
+    "`{0}` is no incident: expected fail, recover, leave, join or reset, as in fail:3@120 (worker 3, second 120)"
 )]
 pub struct BadIncident(String);
 
@@ -52,6 +55,7 @@ fn parse(text: &str) -> Option<Incident> {
         "recover" => IncidentKind::Recover,
         "leave" => IncidentKind::Leave,
         "join" => IncidentKind::Join,
+        "reset" => IncidentKind::Reset,
         _ => return None,
     };
     let at_s: f64 = at_s.parse().ok().filter(|at_s: &f64| at_s.is_finite() && *at_s >= 0.0)?;

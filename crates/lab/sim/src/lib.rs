@@ -35,7 +35,9 @@ mod workload;
 mod world;
 
 pub use bounds::{Bounds, bounds};
-pub use config::{BadConfig, Config, NewsPath, TierNews, UnknownView, View};
+pub use config::{
+    BadConfig, Config, EvictionNews, History, NewsPath, TierNews, UnknownView, UnknownWord, View,
+};
 pub use incident::{BadIncident, Incident, IncidentKind};
 pub use load::LoadSeries;
 pub use node::Totals;

@@ -1,7 +1,7 @@
 //! An engine in the lab: the model, who of ours is in it, and what it did.
 
 use warmroute_engine::{
-    BlockName, Config as EngineConfig, Engine, Happened, Pool, Rejected, Request, SequenceId,
+    BlockName, Config as EngineConfig, Engine, Happened, Pool, Rejected, Request, SequenceId, Stats,
 };
 use warmroute_types::Micros;
 
@@ -17,6 +17,10 @@ pub struct Node {
     /// Requests sent to it that have not ended, in transit included.
     pub in_flight: u32,
     pub totals: Totals,
+    /// The engine's counters when the run began.
+    before: Stats,
+    /// Its cache is to be reset as soon as no request runs.
+    wants_reset: bool,
 }
 
 /// Whether an engine answers.
@@ -58,7 +62,19 @@ impl Node {
             state: NodeState::Up,
             in_flight: 0,
             totals: Totals::default(),
+            before: Stats::default(),
+            wants_reset: false,
         }
+    }
+
+    /// Counts from nothing: what was before belongs to the history of the run.
+    pub fn begin_run(&mut self) {
+        (self.totals, self.before) = (Totals::default(), self.engine.stats());
+    }
+
+    /// Resets the cache, now or as soon as no request runs.
+    pub fn reset(&mut self) {
+        self.wants_reset = self.engine.clear_cache().is_err();
     }
 
     /// Takes a request in.
@@ -79,6 +95,9 @@ impl Node {
     pub fn finish(&mut self, happened: &mut Vec<Happened>) {
         self.engine.finish_step(happened);
         self.due = None;
+        if self.wants_reset {
+            self.reset();
+        }
     }
 
     /// Goes on; says when the engine is due, if that is news.
@@ -93,6 +112,7 @@ impl Node {
     pub fn die(&mut self) {
         self.count();
         self.engine.restart();
+        (self.before, self.wants_reset) = (Stats::default(), false);
         self.state = NodeState::Down;
         self.stamp = self.stamp.wrapping_add(1);
         self.due = None;
@@ -100,11 +120,11 @@ impl Node {
 
     /// Adds the engine's own counters, which die with it, to the totals.
     pub fn count(&mut self) {
-        let stats = self.engine.stats();
-        self.totals.computed_tokens += stats.computed_tokens;
-        self.totals.host_tokens += stats.host_hits_tokens;
-        self.totals.pool_tokens += stats.pool_hits_tokens;
-        self.totals.preemptions += stats.preemptions;
+        let (stats, before) = (self.engine.stats(), &self.before);
+        self.totals.computed_tokens += stats.computed_tokens - before.computed_tokens;
+        self.totals.host_tokens += stats.host_hits_tokens - before.host_hits_tokens;
+        self.totals.pool_tokens += stats.pool_hits_tokens - before.pool_hits_tokens;
+        self.totals.preemptions += stats.preemptions - before.preemptions;
     }
 
     /// Tokens of a prompt that its cache holds.

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use warmroute_engine::BlockName;
+use warmroute_prompt::ChunkSizes;
 
 use crate::random::mix;
 
@@ -65,11 +66,12 @@ pub fn block_names(prompt: &[Piece], answer: &[Piece], block_tokens: u32) -> Vec
 /// Names that an engine keeps together.
 const PAGE: u64 = 16;
 
-/// Digests of all whole chunks of a prompt, into memory that is used again. A chunk's digest does not depend on what
+/// Digests of all whole chunks of a prompt, of so many tokens at first and more later, into memory that is used again. A chunk's digest does not depend on what
 /// stands before it, as that of a chunk of bytes does not.
 pub fn chunk_digests(prompt: &[Piece], chunk_tokens: u32, digests: &mut Vec<u64>) {
     digests.clear();
-    for_each_cell(prompt.iter().copied(), chunk_tokens, |cell| digests.push(cell));
+    let sizes = ChunkSizes::of_unit(chunk_tokens);
+    for_each_cell(prompt.iter().copied(), |chunk| sizes.bytes_of(chunk), |cell| digests.push(cell));
 }
 
 /// Appends token ids: those from the `from`-th to before the `to`-th token of a prompt and its answer.
@@ -136,8 +138,12 @@ pub fn head_key(prompt: &[Piece], tokens: u32) -> u64 {
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Cuts pieces into cells of `size` tokens and gives each whole one's digest.
-fn for_each_cell(pieces: impl Iterator<Item = Piece>, size: u32, mut each: impl FnMut(u64)) {
-    let (mut filled, mut cell) = (0, 0);
+fn for_each_cell(
+    pieces: impl Iterator<Item = Piece>,
+    size_of: impl Fn(usize) -> u32,
+    mut each: impl FnMut(u64),
+) {
+    let (mut filled, mut cell, mut number, mut size) = (0, 0, 0, size_of(0));
     for piece in pieces {
         let mut at = 0;
         while at < piece.tokens {
@@ -147,7 +153,8 @@ fn for_each_cell(pieces: impl Iterator<Item = Piece>, size: u32, mut each: impl 
             at += taken;
             if filled == size {
                 each(cell);
-                (filled, cell) = (0, 0);
+                number += 1;
+                (filled, cell, size) = (0, 0, size_of(number));
             }
         }
     }

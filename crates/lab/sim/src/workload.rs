@@ -9,6 +9,7 @@ mod chat;
 mod codegen;
 mod rag;
 mod single;
+mod tenants;
 
 use std::str::FromStr;
 
@@ -30,6 +31,8 @@ pub enum Workload {
     Reasoning,
     /// Agents by published statistics: contexts of hundreds of thousands of tokens, many turns, sub-agents.
     Agentic,
+    /// Tenants with system prompts of 6,000 tokens, the traffic of the GPU study.
+    Tenants,
     /// Chats like ShareGPT's: short turns, no system prompt.
     Sharegpt,
     /// Questions over retrieved passages that stand before the history, where they break its reuse.
@@ -74,11 +77,12 @@ pub struct UnknownWorkload(pub String);
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Workload; 13] = [
+    pub const ALL: [Workload; 14] = [
         Workload::B2b,
         Workload::Codegen,
         Workload::Reasoning,
         Workload::Agentic,
+        Workload::Tenants,
         Workload::Sharegpt,
         Workload::RagBefore,
         Workload::RagAfter,
@@ -97,6 +101,7 @@ impl Workload {
             Workload::Codegen => "codegen",
             Workload::Reasoning => "reasoning",
             Workload::Agentic => "agentic",
+            Workload::Tenants => "tenants",
             Workload::Sharegpt => "sharegpt",
             Workload::RagBefore => "rag-before",
             Workload::RagAfter => "rag-after",
@@ -116,6 +121,7 @@ impl Workload {
             Workload::Codegen => codegen::sessions(scale),
             Workload::Reasoning => single::sessions(scale, single::REASONING),
             Workload::Agentic => agentic::sessions(scale),
+            Workload::Tenants => tenants::sessions(scale),
             Workload::Sharegpt => chat::sessions(scale, chat::SHAREGPT),
             Workload::RagBefore => rag::sessions(scale, rag::Passages::BeforeHistory),
             Workload::RagAfter => rag::sessions(scale, rag::Passages::AfterHistory),

@@ -14,7 +14,7 @@ use std::iter::Peekable;
 use warmroute_engine::{BlockName, Happened, Pool, Request};
 use warmroute_types::{Micros, Usage, WorkerId};
 
-use crate::config::{BadConfig, Config, NewsPath, View};
+use crate::config::{BadConfig, Config, History, NewsPath, View};
 use crate::directory::Directory;
 use crate::gate::{Asked, Gate, Routed};
 use crate::incident::IncidentKind;
@@ -61,6 +61,9 @@ pub struct Outcome {
     pub told_bytes: u64,
 }
 
+/// Requests of the traffic that engines with a history have served before.
+const HISTORY_REQUESTS: usize = 300;
+
 /// Runs sessions, given in the order of their start, through a fleet.
 pub fn run(
     config: &Config,
@@ -68,8 +71,31 @@ pub fn run(
     sessions: impl Iterator<Item = Session>,
 ) -> Result<Outcome, BadConfig> {
     config.validate()?;
-    let mut world = World::new(config, rule, sessions.peekable());
+    if config.history == History::Fresh {
+        let mut world = World::new(config, rule, sessions.peekable());
+        world.open();
+        world.schedule_incidents();
+        while world.step() {}
+        return Ok(world.close());
+    }
+    // The same traffic has been there before, spread over all engines, so that much of what routers replay is asked for again.
+    let sessions: Vec<Session> = sessions.collect();
+    let mut requests = 0;
+    let past: Vec<Session> = sessions
+        .iter()
+        .take_while(|session| {
+            requests += session.turns.len();
+            requests <= HISTORY_REQUESTS
+        })
+        .cloned()
+        .collect();
+    let round_robin = Rule::parse("round_robin").expect("it is a policy");
+    let mut world = World::new(config, &round_robin, past.into_iter().peekable());
+    world.publishes_unheard = true;
     world.open();
+    while world.step() {}
+    let mut world = world.succeeded_by(rule, sessions.into_iter());
+    world.schedule_incidents();
     while world.step() {}
     Ok(world.close())
 }
@@ -93,7 +119,11 @@ struct Job {
 struct World<'a, S: Iterator<Item = Session>> {
     config: &'a Config,
     needs_overlap: bool,
+    /// Engines publish their events even though the present rule reads none: routers that come later replay them.
+    publishes_unheard: bool,
     now: Micros,
+    /// When the run began: what was before is its history.
+    began: Micros,
     queue: Queue,
     sessions: Peekable<S>,
     asks: usize,
@@ -126,7 +156,9 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         World {
             config,
             needs_overlap: rule.needs().overlap,
+            publishes_unheard: false,
             now: Micros::ZERO,
+            began: Micros::ZERO,
             queue: Queue::default(),
             sessions,
             asks: 0,
@@ -151,11 +183,41 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         }
     }
 
+    /// New routers with another rule before engines that have a history, and sessions that start now.
+    fn succeeded_by<T: Iterator<Item = Session>>(
+        self,
+        rule: &Rule,
+        sessions: T,
+    ) -> World<'a, impl Iterator<Item = Session>> {
+        let now = self.now;
+        let later = move |session: Session| Session { starts: session.starts + now, ..session };
+        let mut world = World::new(self.config, rule, sessions.map(later).peekable());
+        (world.now, world.began) = (now, now);
+        (world.nodes, world.streams) = (self.nodes, self.streams);
+        (world.directory, world.post) = (self.directory, self.post);
+        world.nodes.iter_mut().for_each(Node::begin_run);
+        if self.config.history == History::Reset {
+            world.nodes.iter_mut().for_each(Node::reset);
+        }
+        for node in 0..world.nodes.len() {
+            let engine = &world.config.fleet[node];
+            world.gates.iter_mut().for_each(|gate| gate.join(node, engine, now));
+            world.connect(node);
+        }
+        let ticks = now.0 / world.tick_interval().0 + 1;
+        world.queue.push(Micros(ticks * world.tick_interval().0), Event::Tick);
+        world.open_talk();
+        world
+    }
+
+    fn schedule_incidents(&mut self) {
+        for (index, incident) in self.config.incidents.iter().enumerate() {
+            self.queue.push(self.began + incident.at, Event::Incident { index: index as u32 });
+        }
+    }
+
     /// Seats the fleet. An engine whose first incident is that it joins is not there yet.
     fn open(&mut self) {
-        for (index, incident) in self.config.incidents.iter().enumerate() {
-            self.queue.push(incident.at, Event::Incident { index: index as u32 });
-        }
         for node in 0..self.nodes.len() {
             let mut own = self.config.incidents.iter().filter(|incident| incident.worker == node);
             let first = own.clone().map(|incident| incident.at).min();
@@ -195,7 +257,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     }
 
     fn move_to(&mut self, at: Micros) {
-        while self.load.due() < at {
+        while self.load.due() < at.since(self.began) {
             self.load.take(self.nodes.iter().map(|node| node.in_flight));
         }
         self.now = self.now.max(at);
@@ -415,7 +477,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         };
         let first_token = job.first_token.unwrap_or(self.now);
         self.records.push(Record {
-            asked_us: job.asked.0,
+            asked_us: job.asked.since(self.began).0,
             ttft_us: first_token.since(job.asked).0,
             e2e_us: self.now.since(job.asked).0,
             worker: node as u32,
@@ -497,6 +559,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
                 self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node], self.now));
                 self.connect(node);
             }
+            IncidentKind::Reset => self.nodes[node].reset(),
         }
     }
 

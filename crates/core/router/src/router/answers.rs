@@ -9,8 +9,9 @@ use super::{Decision, Router};
 use crate::feedback::{Answered, Content, Expected, Silence};
 use crate::held::Promise;
 use crate::plane::Plane;
-use crate::pool::{Expectation, PRESUMED_CHUNKS_MAX};
+use crate::pool::Expectation;
 use crate::presumed::Presumed;
+use crate::token_rate::TokenRate;
 use crate::trust::{self, Promised};
 use crate::{Feedback, PromptChunks, PromptText, Unit};
 
@@ -83,7 +84,10 @@ impl<P: Policy> Router<P> {
             tokens: presumed.max(promised),
             counted_otherwise: decision.cached_tokens.unwrap_or(0).min(usable),
         };
-        let margin = tokens(prompt.chunk_bytes) + block_tokens + expected.tokens / DENSITY_MARGIN;
+        let chunk_bytes = prompt.chunk_bytes_at(decision.expectation.presumed_bytes);
+        let margin = [block_tokens, expected.tokens / DENSITY_MARGIN]
+            .into_iter()
+            .fold(tokens(chunk_bytes), u32::saturating_add);
         let feedback = Feedback::of(usage, Some(expected), margin);
         if self.is_lost(decision, &feedback) {
             self.index.clear_presumed(decision.worker.id);
@@ -97,7 +101,8 @@ impl<P: Policy> Router<P> {
         if feedback.stale > 0 {
             let kept = found_chunks(prompt, usage);
             decision.notice.iter_mut().for_each(|notice| notice.found(kept));
-            self.correct(&decision.worker, decision.bookings, prompt, kept, now);
+            let rate = self.token_rate(asked.model);
+            self.correct(&decision.worker, decision.bookings, (prompt, rate), kept, now);
         }
         feedback
     }
@@ -223,7 +228,7 @@ impl<P: Policy> Router<P> {
         &self,
         worker: &Worker,
         bookings: u32,
-        prompt: PromptChunks<'_>,
+        (prompt, tokens_per_byte): (PromptChunks<'_>, f32),
         kept: u32,
         now: Micros,
     ) {
@@ -231,9 +236,7 @@ impl<P: Policy> Router<P> {
             return;
         }
         self.cut_presumed(worker, bookings, prompt, kept);
-        let tokens = (prompt.chunk_bytes / 4).max(1);
-        let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
-        let spans: Vec<Span> = prompt.digests.iter().take(PRESUMED_CHUNKS_MAX).map(span).collect();
+        let spans: Vec<Span> = prompt.spans(|bytes| (bytes as f32 * tokens_per_byte) as u32).collect();
         let presumed = Presumed::make(&self.index, worker.id, prompt.root, &spans, now);
         presumed.into_iter().for_each(|mut presumed| presumed.confirm());
     }
@@ -258,6 +261,11 @@ impl<P: Policy> Router<P> {
         }
     }
 
+    /// How many tokens the model makes of a byte.
+    fn token_rate(&self, model: Option<&str>) -> f32 {
+        self.pools.read().serving(model).map_or(TokenRate::default().rate(), |pool| pool.tokens.rate())
+    }
+
     /// Learns how many tokens the model makes of a byte.
     fn learn(&self, model: Option<&str>, prompt: PromptChunks<'_>, usage: Usage) {
         if let Ok(pool) = self.pools.read().serving(model) {
@@ -270,5 +278,5 @@ impl<P: Policy> Router<P> {
 fn found_chunks(prompt: PromptChunks<'_>, usage: Usage) -> u32 {
     let found = f64::from(usage.cached_tokens.unwrap_or(0));
     let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
-    ((found / scale) as u32).div_ceil(prompt.chunk_bytes)
+    prompt.chunks_in((found / scale) as u32)
 }

@@ -14,12 +14,13 @@ use warmroute_peers::{
     BadMessage, Booked, Config, Effect, Health, Ledger, Letter, Message, Over, Peers, Prompt, VIEW_BYTES_MAX,
 };
 use warmroute_policy::Policy;
+use warmroute_prompt::ChunkSizes;
 use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
 
 use super::Router;
 use crate::PromptChunks;
-use crate::pool::PRESUMED_CHUNKS_MAX;
 use crate::presumed::Presumed;
+use crate::prompt::PRESUMED_CHUNKS_MAX;
 use crate::prospect::{self, Found};
 use crate::sharing::{Errand, Heard, Mirrored, Sharing, SharingView, Taken};
 use crate::view::{self, View};
@@ -277,15 +278,11 @@ impl<P: Policy> Router<P> {
             self.computed(&mut mirrored, now);
         }
         if let (Over::Found { chunks }, Some(prompt)) = (over, prompt.filter(|prompt| is_sane(prompt))) {
-            let prompt = PromptChunks {
-                root: RootKey::presumed_from_bits(prompt.root),
-                digests: &prompt.digests,
-                chunk_bytes: prompt.chunk_bytes,
-                bytes: prompt.chunk_bytes.saturating_mul(prompt.digests.len() as u32),
-            };
+            let rate = prompt.chunk_tokens as f32 / prompt.chunk_bytes as f32;
+            let prompt = as_chunks(prompt);
             match mirrored.view {
                 CacheView::Reported => self.cut_presumed(&mirrored.worker, mirrored.bookings, prompt, chunks),
-                _ => self.correct(&mirrored.worker, mirrored.bookings, prompt, chunks, now),
+                _ => self.correct(&mirrored.worker, mirrored.bookings, (prompt, rate), chunks, now),
             }
         }
     }
@@ -297,7 +294,16 @@ fn is_sane(prompt: &Prompt) -> bool {
 }
 
 fn spans(prompt: &Prompt) -> Vec<Span> {
-    let tokens = prompt.chunk_tokens.clamp(1, Span::TOKENS_MAX);
-    let span = |&digest: &u64| Span { digest, bytes: prompt.chunk_bytes, tokens };
-    prompt.digests.iter().map(span).collect()
+    let units = |bytes: u32| bytes / prompt.chunk_bytes.max(1);
+    as_chunks(prompt).spans(|bytes| prompt.chunk_tokens.saturating_mul(units(bytes))).collect()
+}
+
+fn as_chunks(prompt: &Prompt) -> PromptChunks<'_> {
+    let bytes = ChunkSizes::of_unit(prompt.chunk_bytes).bytes_before(prompt.digests.len());
+    PromptChunks {
+        root: RootKey::presumed_from_bits(prompt.root),
+        digests: &prompt.digests,
+        chunk_bytes: prompt.chunk_bytes,
+        bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+    }
 }

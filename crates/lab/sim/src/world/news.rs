@@ -13,7 +13,7 @@ use warmroute_engine::Happened;
 use warmroute_types::Micros;
 
 use super::World;
-use crate::config::{TierNews, View};
+use crate::config::{EvictionNews, TierNews, View};
 use crate::directory::News;
 use crate::follower::{Ask, Reply};
 use crate::node::NodeState;
@@ -29,12 +29,12 @@ const PULSE: Micros = Micros::from_millis(500);
 impl<S: Iterator<Item = Session>> World<'_, S> {
     /// Whether routers follow the engines' streams.
     fn has_feeds(&self) -> bool {
-        self.config.view == View::Reported && self.needs_overlap
+        self.config.view == View::Reported && (self.needs_overlap || self.publishes_unheard)
     }
 
     /// Sends what happened to a cache on its way, where somebody listens.
     pub(super) fn post_news(&mut self, index: usize, happened: &[Happened]) {
-        if !self.config.needs_news() || !self.needs_overlap {
+        if !self.config.needs_news() || !(self.needs_overlap || self.publishes_unheard) {
             return;
         }
         let (nodes, jobs, block_tokens) = (&self.nodes, &self.jobs, self.config.fleet[0].block_size);
@@ -51,6 +51,7 @@ impl<S: Iterator<Item = Session>> World<'_, S> {
         };
         let is_told = |one: &Happened| match one {
             Happened::Kept { .. } | Happened::Dropped { .. } => self.config.tier_news == TierNews::Told,
+            Happened::Removed { .. } => self.config.eviction_news == EvictionNews::Told,
             _ => true,
         };
         let happened: Vec<Happened> = happened.iter().copied().filter(is_told).collect();

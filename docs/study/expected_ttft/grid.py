@@ -37,6 +37,14 @@ AXES = {
     "workers-128": (["--workers", "128"], 16),
     "stale-1s": (["--refresh-s", "1"], 1),
     "presumed": (["--view", "presumed"], 1),
+    # Routers that join engines with a history, engines that are reset, and evictions that are not published.
+    "reset": (["--view", "reported", "--history", "reset"], 1),
+    "warm-presumed": (["--view", "presumed", "--history", "warm"], 1),
+    "resets": (["--view", "reported"] + [word for worker in range(8) for at in (20, 90) for word in ("--incident", f"reset:{worker}@{at + worker}")], 1),
+    "evictions-untold": (["--view", "reported", "--evictions", "untold"], 1),
+    # A prior of the latency model that is wrong by a factor of four, either way.
+    "slow": (["--view", "reported", "--history", "reset", "--speed-percent", "25"], 1),
+    "fast": (["--view", "reported", "--history", "reset", "--speed-percent", "400"], 1),
     "cache-quarter": (["--kv-tokens", "211500"], 1),
     "cache-fourfold": (["--kv-tokens", "3384000"], 1),
 }

@@ -303,8 +303,9 @@ impl Fleet {
         (seat.stay == Stay::Member).then(|| self.desk(worker.id).believed.revise(change))
     }
 
-    /// Nothing is known any more of the cache of whoever sits here.
+    /// Nothing is known any more of the worker's cache.
     pub fn forget_cache(&self, worker: WorkerId) {
+        self.queue(worker).forget_answers();
         self.desk(worker).believed.revise(Belief::reborn);
     }
 

@@ -98,7 +98,7 @@ impl PrefillFeatures {
     }
 
     /// The same prefill if nothing of the prompt was cached.
-    pub(crate) fn cold(&self) -> PrefillFeatures {
+    pub fn cold(&self) -> PrefillFeatures {
         PrefillFeatures {
             miss_tokens: self.miss_tokens.saturating_add(self.cached_tokens),
             cached_tokens: 0,
@@ -179,6 +179,8 @@ const FADING: f64 = 0.985;
 const LATEST: usize = 12;
 /// The fewest that can show it.
 const LATEST_MIN: usize = 3;
+/// The fewest first tokens that correct the scale before any answer has ended.
+const EARLY_MIN: usize = 2;
 /// The speed has changed if two thirds of the latest observations are off by more than this factor in the same direction,
 const OFF_FACTOR: f64 = 1.15;
 /// and their median by more than this one.
@@ -266,12 +268,16 @@ impl LatencyModel {
 
     /// A first token came whose cached tokens are not known yet. Only used until the first answers have told theirs: answers may
     /// take minutes, and a prior that is wrong by a factor of ten should not stand for that long.
-    pub(crate) fn first_token(&mut self, features: &FeatureVector, took_ms: f64) {
+    ///
+    /// Either the predicted cached tokens are right or nothing was cached: the explanation that is nearer to the observed time counts.
+    pub(crate) fn first_token(&mut self, predicted: &FeatureVector, cold: &FeatureVector, took_ms: f64) {
         if !self.is_started() {
             if self.early.len() == LATEST {
                 self.early.pop_front();
             }
-            self.early.push_back(log_ratio(took_ms, dot(features, &self.coefficients)));
+            let log = |features| log_ratio(took_ms, dot(features, &self.coefficients));
+            let (predicted, cold) = (log(predicted), log(cold));
+            self.early.push_back(if cold.abs() < predicted.abs() { cold } else { predicted });
         }
     }
 
@@ -335,7 +341,7 @@ impl LatencyModel {
 
     /// By which factor first tokens were off so far; 1 once answers have told their cached tokens.
     fn early_factor(&self) -> f64 {
-        if self.is_started() || self.early.len() < LATEST_MIN {
+        if self.is_started() || self.early.len() < EARLY_MIN {
             return 1.0;
         }
         let mut logs = [0.0; LATEST];

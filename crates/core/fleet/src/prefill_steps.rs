@@ -111,14 +111,14 @@ impl PendingSteps {
         }
     }
 
-    /// The features of the newest step as predicted, and what it took, if it is the first to be looked at.
-    pub(crate) fn newest_predicted(&self) -> Option<(FeatureVector, f64)> {
+    /// The newest step, with predicted cached tokens for all prompts of which nothing was reported yet.
+    pub(crate) fn newest_predicted(&self) -> Option<ObservedStep> {
         let step = self.steps.back().filter(|step| !step.is_disturbed)?;
-        let mut features = step.observed.features;
+        let mut observed = step.observed;
         for prompt in self.prompts.iter().rev().take_while(|prompt| prompt.step == step.number) {
-            add(&mut features, &without_position(&prompt.features));
+            observed.add_unverified(&prompt.features);
         }
-        Some((features, step.observed.took_ms))
+        Some(observed)
     }
 
     /// An answer has ended; what its engine reported of its prompt, if it did.

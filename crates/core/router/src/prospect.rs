@@ -5,7 +5,7 @@
 
 use warmroute_fleet::{DeskView, PrefillCost, PrefillFeatures, QueueForecast};
 use warmroute_policy::Estimate;
-use warmroute_types::Micros;
+use warmroute_types::{CacheView, Micros};
 
 /// A request as one worker would meet it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +41,7 @@ impl Prospect {
         at: Moment,
     ) -> Prospect {
         let features = features(desk, forecast, found);
-        let prefill_ms = forecast.relative_latency * cost.prefill_ms(&features);
+        let prefill_ms = forecast.relative_latency * expected_ms(cost, &features, desk, forecast);
         let estimate = Estimate {
             queue_ms: forecast.queue_ms + external_ms(desk, forecast, at, prefill_ms),
             prefill_ms,
@@ -52,6 +52,24 @@ impl Prospect {
             idle: forecast.idle,
         };
         Prospect { features, estimate }
+    }
+}
+
+/// How likely what an engine's replayed events say is no longer true, before its next step has confirmed them. Any share serves to prefer
+/// what is confirmed among workers that hold about the same.
+const STALE_REPLAY: f32 = 0.25;
+
+/// The prefill time, where what the worker reports may be out of date.
+fn expected_ms(
+    cost: &PrefillCost,
+    features: &PrefillFeatures,
+    desk: &DeskView,
+    forecast: &QueueForecast,
+) -> f32 {
+    let reported_ms = cost.prefill_ms(features);
+    match desk.view == CacheView::Presumed || forecast.has_answered || features.cached_tokens == 0 {
+        true => reported_ms,
+        false => reported_ms + STALE_REPLAY * (cost.prefill_ms(&features.cold()) - reported_ms),
     }
 }
 

@@ -74,7 +74,6 @@ pub fn run(
     if config.history == History::Fresh {
         let mut world = World::new(config, rule, sessions.peekable());
         world.open();
-        world.schedule_incidents();
         while world.step() {}
         return Ok(world.close());
     }
@@ -90,12 +89,12 @@ pub fn run(
         .cloned()
         .collect();
     let round_robin = Rule::parse("round_robin").expect("it is a policy");
-    let mut world = World::new(config, &round_robin, past.into_iter().peekable());
+    let quiet = Config { incidents: Vec::new(), ..config.clone() };
+    let mut world = World::new(&quiet, &round_robin, past.into_iter().peekable());
     world.publishes_unheard = true;
     world.open();
     while world.step() {}
-    let mut world = world.succeeded_by(rule, sessions.into_iter());
-    world.schedule_incidents();
+    let mut world = world.succeeded_by(config, rule, sessions.into_iter());
     while world.step() {}
     Ok(world.close())
 }
@@ -184,29 +183,31 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     }
 
     /// New routers with another rule before engines that have a history, and sessions that start now.
-    fn succeeded_by<T: Iterator<Item = Session>>(
+    fn succeeded_by<'b, T: Iterator<Item = Session>>(
         self,
+        config: &'b Config,
         rule: &Rule,
         sessions: T,
-    ) -> World<'a, impl Iterator<Item = Session>> {
+    ) -> World<'b, impl Iterator<Item = Session> + use<'b, T, S>> {
         let now = self.now;
         let later = move |session: Session| Session { starts: session.starts + now, ..session };
-        let mut world = World::new(self.config, rule, sessions.map(later).peekable());
+        let mut world = World::new(config, rule, sessions.map(later).peekable());
         (world.now, world.began) = (now, now);
         (world.nodes, world.streams) = (self.nodes, self.streams);
         (world.directory, world.post) = (self.directory, self.post);
         world.nodes.iter_mut().for_each(Node::begin_run);
-        if self.config.history == History::Reset {
+        if config.history == History::Reset {
             world.nodes.iter_mut().for_each(Node::reset);
         }
         for node in 0..world.nodes.len() {
-            let engine = &world.config.fleet[node];
+            let engine = &config.fleet[node];
             world.gates.iter_mut().for_each(|gate| gate.join(node, engine, now));
             world.connect(node);
         }
         let ticks = now.0 / world.tick_interval().0 + 1;
         world.queue.push(Micros(ticks * world.tick_interval().0), Event::Tick);
         world.open_talk();
+        world.schedule_incidents();
         world
     }
 
@@ -218,6 +219,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
 
     /// Seats the fleet. An engine whose first incident is that it joins is not there yet.
     fn open(&mut self) {
+        self.schedule_incidents();
         for node in 0..self.nodes.len() {
             let mut own = self.config.incidents.iter().filter(|incident| incident.worker == node);
             let first = own.clone().map(|incident| incident.at).min();

@@ -47,7 +47,12 @@ fn a_first_token_shows_that_all_before_it_are_done() {
     first_token(&queue, heard, Micros(200_000));
     assert_eq!(
         queue.forecast(Micros(200_000)),
-        QueueForecast { idle: Micros(200_000), relative_latency: 1.0, ..QueueForecast::default() }
+        QueueForecast {
+            idle: Micros(200_000),
+            relative_latency: 1.0,
+            has_answered: true,
+            ..QueueForecast::default()
+        }
     );
     let next = book(&queue, 100, Micros(300_000));
     let batch = first_token(&queue, next, Micros(310_000)).unwrap();

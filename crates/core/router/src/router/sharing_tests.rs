@@ -6,6 +6,7 @@ use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_peers::{Config as PeersConfig, Letter};
 use warmroute_policy::{Standard, StickyLeastLoaded};
+use warmroute_prompt::ChunkSizes;
 use warmroute_types::{Address, RouterId, To, Usage};
 
 use super::*;
@@ -21,7 +22,7 @@ fn digests(conversation: u64, chunks: u64) -> Vec<u64> {
 
 fn chunks(digests: &[u64]) -> PromptChunks<'_> {
     let namespace = Namespace { model: "m", lora: None, salt: None, cut: CHUNK, source: Source::Presumed };
-    let bytes = digests.len() as u32 * CHUNK;
+    let bytes = ChunkSizes::of_unit(CHUNK).bytes_before(digests.len()) as u32;
     PromptChunks { root: RootKey::of(&namespace), digests, chunk_bytes: CHUNK, bytes }
 }
 
@@ -113,10 +114,10 @@ fn a_conversation_is_found_again_whoever_is_asked() {
 #[test]
 fn a_late_joiner_finds_what_was_sent_before_it_came() {
     let mut routers = routers(2, 4);
-    let long = digests(99, 2_048);
+    let long = digests(99, 1_000);
     let prompts: Vec<Vec<u64>> = (0..20).map(|n| digests(n, 40)).collect();
     // Far more is told after them than is kept for those who missed it.
-    let told = prompts.iter().chain(std::iter::repeat_n(&long, 300));
+    let told = prompts.iter().chain(std::iter::repeat_n(&long, 650));
     for (n, prompt) in told.enumerate() {
         let router = &routers[n % 2];
         let mut decision = route(router, prompt, SECOND + n as u64);
@@ -158,7 +159,7 @@ fn talk_at_length(routers: &[Router<Standard>; 2], from: u64) -> (Vec<u8>, Vec<E
 fn what_takes_long_is_left_to_be_done_beside_the_conversation_and_tells_no_names() {
     let mut both = routers(2, 4).into_iter();
     let routers = [both.next().unwrap(), both.next().unwrap()];
-    let long = digests(99, 2_048);
+    let long = digests(99, 1_000);
     for n in 0..300 {
         let mut decision = route(&routers[0], &long, SECOND + n);
         routers[0].observe(&mut decision, Outcome::Ended);

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{block_in_place, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
-use warmroute_peers::{BadMessage, Config, Letter, Message};
+use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
 use warmroute_router::{Errand, Taken};
 use warmroute_share::{
     Inbox, Incoming, Leave, Link, Outbox, Status, Trouble, draw_router, mesh, mesh_on, redis,
@@ -103,7 +103,7 @@ async fn converse(
 /// What may take long, as when somebody has just come, is done beside the runtime's threads: those are for requests.
 fn hear(gateway: &Gateway, message: &Incoming) -> Result<Taken, BadMessage> {
     let hear = || gateway.router().hear_from(message.from, &message.bytes, gateway.now());
-    if Message::may_take_long(&message.bytes) { block_in_place(hear) } else { hear() }
+    if PeerMessage::is_expensive(&message.bytes) { block_in_place(hear) } else { hear() }
 }
 
 /// What takes seconds is done one by one beside this router's speaking: the others give up who is silent for so long. It ends with
@@ -137,7 +137,7 @@ fn warn_of(unknown: &mut Unknown, gateway: &Gateway) {
     warnings.into_iter().flatten().for_each(|warning| tracing::warn!("{warning}"));
 }
 
-fn post(outgoing: &Outbox, Letter { to, bytes }: Letter) {
+fn post(outgoing: &Outbox, Envelope { to, bytes }: Envelope) {
     // Letters are far below what a transport carries.
     _ = outgoing.send(to, bytes);
 }

@@ -1,4 +1,4 @@
-//! A batch of an engine's events, as routers pass it on: names and keyed digests, never a token.
+//! Encoding of a batch of engine events for relaying: block names and keyed digests, never tokens.
 
 use std::sync::Arc;
 
@@ -13,33 +13,33 @@ const REMOVED: u8 = 1;
 const CLEARED: u8 = 2;
 const RESTORED: u8 = 3;
 
-/// The longest name of an adapter.
+/// Longest name of a LoRA adapter.
 const LORA_BYTES_MAX: usize = 1_024;
 
-/// As bytes. What blocks hold is only in it where it has been digested; tokens and salts never are.
-pub fn pack(batch: &EventBatch) -> Arc<[u8]> {
+/// Encodes a batch. It contains block contents only as digests, never tokens or salts.
+pub fn pack_events(batch: &EventBatch) -> Arc<[u8]> {
     let mut writer = Writer::default();
     writer.hash(batch.at_unix_s.to_bits());
     writer.hash(batch.print);
     writer.optional(batch.rank.map(u64::from));
-    writer.number(batch.unreadable.into());
-    writer.number(batch.events.len() as u64);
+    writer.varint(batch.unreadable.into());
+    writer.varint(batch.events.len() as u64);
     batch.events.iter().for_each(|event| writer.block(|writer| write_event(writer, event)));
     writer.bytes.into()
 }
 
-/// What [`pack`] wrote. Events that only a later version knows are unreadable ones.
-pub fn unpack(bytes: &[u8]) -> Result<EventBatch, BadMessage> {
+/// Decodes the output of [`pack_events`]. Events of a later version count as unreadable.
+pub fn unpack_events(bytes: &[u8]) -> Result<EventBatch, BadMessage> {
     let reader = &mut Reader::new(bytes);
     let at_unix_s = Some(f64::from_bits(reader.hash()?)).filter(|at| at.is_finite());
     let mut batch = EventBatch {
-        at_unix_s: at_unix_s.ok_or(BadMessage::Garbled)?,
+        at_unix_s: at_unix_s.ok_or(BadMessage::Malformed)?,
         print: reader.hash()?,
         rank: reader.optional()?.map(short).transpose()?,
-        unreadable: reader.small()?,
+        unreadable: reader.varint_u32()?,
         events: Vec::new(),
     };
-    for _ in 0..reader.number()? {
+    for _ in 0..reader.varint()? {
         match read_event(&mut reader.block()?)? {
             Some(event) => batch.events.push(event),
             None => batch.unreadable = batch.unreadable.saturating_add(1),
@@ -49,7 +49,7 @@ pub fn unpack(bytes: &[u8]) -> Result<EventBatch, BadMessage> {
 }
 
 fn short(number: u64) -> Result<u16, BadMessage> {
-    u16::try_from(number).map_err(|_| BadMessage::Garbled)
+    u16::try_from(number).map_err(|_| BadMessage::Malformed)
 }
 
 fn write_event(writer: &mut Writer, event: &CacheEvent) {
@@ -59,14 +59,14 @@ fn write_event(writer: &mut Writer, event: &CacheEvent) {
             writer.byte(REMOVED);
             writer.hashes(&removed.names);
             writer.byte(removed.medium as u8);
-            writer.number(removed.group.into());
+            writer.varint(removed.group.into());
         }
         CacheEvent::Cleared => writer.byte(CLEARED),
         CacheEvent::Restored(known) => {
             writer.byte(RESTORED);
             writer.optional(known.group.map(u64::from));
-            writer.number(known.floor_seq);
-            writer.text(&known.bytes);
+            writer.varint(known.floor_seq);
+            writer.sized_bytes(&known.bytes);
         }
     }
 }
@@ -79,18 +79,18 @@ fn write_stored(writer: &mut Writer, stored: &StoredBlocks) {
     writer.byte(stored.cut.is_some().into());
     if let Some(cut) = &stored.cut {
         writer.hash(cut.root);
-        writer.number(cut.spans.len() as u64);
+        writer.varint(cut.spans.len() as u64);
         for &(digest, bytes) in &cut.spans {
             writer.hash(digest);
-            writer.number(bytes.into());
+            writer.varint(bytes.into());
         }
     }
-    writer.number(stored.block_tokens.into());
-    writer.number(stored.text_blocks.into());
+    writer.varint(stored.block_tokens.into());
+    writer.varint(stored.text_blocks.into());
     writer.byte(stored.lora.is_some().into());
-    stored.lora.iter().for_each(|lora| writer.text(lora.as_bytes()));
+    stored.lora.iter().for_each(|lora| writer.sized_bytes(lora.as_bytes()));
     writer.byte(stored.medium as u8);
-    writer.number(stored.group.index.into());
+    writer.varint(stored.group.index.into());
     writer.byte((stored.group.attention == Attention::Other).into());
 }
 
@@ -100,14 +100,14 @@ fn read_event(reader: &mut Reader<'_>) -> Result<Option<CacheEvent>, BadMessage>
         REMOVED => {
             let names = reader.hashes()?.to_vec();
             let medium = read_medium(reader)?;
-            let group = short(reader.number()?)?;
+            let group = short(reader.varint()?)?;
             medium.map(|medium| CacheEvent::Removed(RemovedBlocks { names, medium, group }))
         }
         CLEARED => Some(CacheEvent::Cleared),
         RESTORED => Some(CacheEvent::Restored(Restored {
             group: reader.optional()?.map(short).transpose()?,
-            floor_seq: reader.number()?,
-            bytes: reader.text()?.into(),
+            floor_seq: reader.varint()?,
+            bytes: reader.sized_bytes()?.into(),
         })),
         _ => None,
     })
@@ -115,13 +115,13 @@ fn read_event(reader: &mut Reader<'_>) -> Result<Option<CacheEvent>, BadMessage>
 
 fn read_stored(reader: &mut Reader<'_>) -> Result<Option<StoredBlocks>, BadMessage> {
     let names = reader.hashes()?.to_vec();
-    let parent = if reader.is_there()? { Some(reader.hash()?) } else { None };
-    let cut = if reader.is_there()? { Some(read_cut(reader, names.len())?) } else { None };
-    let (block_tokens, text_blocks) = (reader.small()?, reader.small()?);
-    let lora = if reader.is_there()? { Some(read_lora(reader)?) } else { None };
+    let parent = if reader.presence()? { Some(reader.hash()?) } else { None };
+    let cut = if reader.presence()? { Some(read_cut(reader, names.len())?) } else { None };
+    let (block_tokens, text_blocks) = (reader.varint_u32()?, reader.varint_u32()?);
+    let lora = if reader.presence()? { Some(read_lora(reader)?) } else { None };
     let medium = read_medium(reader)?;
-    let index = short(reader.number()?)?;
-    let attention = if reader.is_there()? { Attention::Other } else { Attention::Full };
+    let index = short(reader.varint()?)?;
+    let attention = if reader.presence()? { Attention::Other } else { Attention::Full };
     let group = Group { index, attention };
     let (tokens, salt) = (Vec::new(), None);
     let stored = |medium| StoredBlocks {
@@ -139,26 +139,26 @@ fn read_stored(reader: &mut Reader<'_>) -> Result<Option<StoredBlocks>, BadMessa
     Ok(medium.map(stored))
 }
 
-/// There is a span for every block.
+/// Reads one span per block.
 fn read_cut(reader: &mut Reader<'_>, blocks: usize) -> Result<Cut, BadMessage> {
     let root = reader.hash()?;
-    if reader.number()? != blocks as u64 {
-        return Err(BadMessage::Garbled);
+    if reader.varint()? != blocks as u64 {
+        return Err(BadMessage::Malformed);
     }
     let mut spans = Vec::with_capacity(blocks);
     for _ in 0..blocks {
-        spans.push((reader.hash()?, reader.small()?));
+        spans.push((reader.hash()?, reader.varint_u32()?));
     }
     Ok(Cut { root, spans })
 }
 
 fn read_lora(reader: &mut Reader<'_>) -> Result<Box<str>, BadMessage> {
-    let text = Some(reader.text()?).filter(|text| text.len() <= LORA_BYTES_MAX);
+    let text = Some(reader.sized_bytes()?).filter(|text| text.len() <= LORA_BYTES_MAX);
     let text = text.and_then(|text| std::str::from_utf8(text).ok());
-    text.map(Into::into).ok_or(BadMessage::Garbled)
+    text.map(Into::into).ok_or(BadMessage::Malformed)
 }
 
-/// Nothing where it is none that is known here.
+/// `None` for a medium that this version does not know.
 fn read_medium(reader: &mut Reader<'_>) -> Result<Option<Medium>, BadMessage> {
     Ok(match reader.byte()? {
         0 => Some(Medium::Gpu),
@@ -217,25 +217,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_comes_out(
+        fn batches_survive_encoding(
             events in proptest::collection::vec(event(), 0..6), print: u64, unreadable: u32,
             rank in proptest::option::of(any::<u16>()), at_unix_s in 0.0..4e9_f64, part in 0.0..1.0_f64,
         ) {
             let batch = EventBatch { at_unix_s, events, rank, unreadable, print };
-            let bytes = pack(&batch);
-            prop_assert_eq!(unpack(&bytes), Ok(batch));
-            prop_assert!(unpack(&bytes[..(bytes.len() as f64 * part) as usize]).is_err());
+            let bytes = pack_events(&batch);
+            prop_assert_eq!(unpack_events(&bytes), Ok(batch));
+            prop_assert!(unpack_events(&bytes[..(bytes.len() as f64 * part) as usize]).is_err());
         }
 
         #[test]
-        fn garbage_is_unpacked_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            _ = unpack(&bytes);
+        fn garbage_never_panics_when_unpacked(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            _ = unpack_events(&bytes);
         }
     }
 
-    /// As the messages that carry it: routers of this version write and read it so.
+    /// The encoding is frozen, like the messages that carry it.
     #[test]
-    fn the_form_is_what_it_was() {
+    fn the_event_encoding_is_frozen() {
         let stored = StoredBlocks {
             names: vec![1],
             parent: Some(2),
@@ -256,8 +256,8 @@ mod tests {
             CacheEvent::Restored(known),
         ];
         let batch = EventBatch { at_unix_s: 1.0, events, rank: Some(1), unreadable: 2, print: 7 };
-        let said: String = pack(&batch).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(said, FROZEN);
+        let encoded: String = pack_events(&batch).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(encoded, FROZEN);
     }
 
     const FROZEN: &str = "000000000000f03f07000000000000000202042e00010100000000000000010200000000000000010300\
@@ -265,20 +265,20 @@ mod tests {
         ac020109";
 
     #[test]
-    fn an_event_of_a_later_version_is_unreadable_and_the_others_are_read() {
+    fn an_unknown_event_is_counted_and_the_others_are_read() {
         let of = |events| EventBatch { events, print: 7, ..EventBatch::default() };
-        let known = pack(&of(vec![CacheEvent::Cleared]));
-        let mut bytes = pack(&of(vec![CacheEvent::Cleared, CacheEvent::Cleared])).to_vec();
-        // The first of the two is longer now, and of a kind that nobody knows.
+        let known = pack_events(&of(vec![CacheEvent::Cleared]));
+        let mut bytes = pack_events(&of(vec![CacheEvent::Cleared, CacheEvent::Cleared])).to_vec();
+        // Makes the first event longer and gives it an unknown kind.
         let at = known.len() - 2;
         bytes.splice(at..at + 2, [4, 77, 1, 2, 3]);
         bytes.extend_from_slice(b"and more at the end");
         let batch = EventBatch { unreadable: 1, ..of(vec![CacheEvent::Cleared]) };
-        assert_eq!(unpack(&bytes), Ok(batch));
+        assert_eq!(unpack_events(&bytes), Ok(batch));
     }
 
     #[test]
-    fn no_token_and_no_salt_is_passed_on() {
+    fn tokens_and_salts_are_never_relayed() {
         let secret = StoredBlocks {
             names: vec![1],
             tokens: vec![0x7071_7273; 16],
@@ -286,7 +286,7 @@ mod tests {
             ..StoredBlocks::default()
         };
         let batch = EventBatch { events: vec![CacheEvent::Stored(secret)], ..EventBatch::default() };
-        let bytes = pack(&batch);
+        let bytes = pack_events(&batch);
         assert!(!bytes.windows(4).any(|four| four == b"hush" || four == b"srqp"));
     }
 }

@@ -14,7 +14,8 @@ use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
 use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
 use warmroute_router::{Errand, Taken};
 use warmroute_share::{
-    Inbox, Incoming, Leave, Link, Outbox, Status, Trouble, draw_router, mesh, mesh_on, redis,
+    Inbox, Incoming, LeaveHandle, Link, Outbox, Problem, TransportStatus, mesh, mesh_on, random_router_id,
+    redis,
 };
 
 use crate::plan::{SharePlan, Transport};
@@ -26,7 +27,7 @@ const ERRANDS_MAX: usize = 16;
 /// A transport, as operators see it.
 struct Shown {
     transport: &'static str,
-    status: Arc<Status>,
+    status: Arc<TransportStatus>,
     news: Arc<Notify>,
 }
 
@@ -36,8 +37,8 @@ pub fn begin(
     gateway: Arc<Gateway>,
     bound: Option<TcpListener>,
     said: Arc<Notify>,
-) -> anyhow::Result<(impl Future<Output = ()>, Leave)> {
-    let me = draw_router();
+) -> anyhow::Result<(impl Future<Output = ()>, LeaveHandle)> {
+    let me = random_router_id();
     for file in &plan.exposed {
         tracing::warn!("everybody on this machine may read {}: chmod o-r", file.display());
     }
@@ -159,11 +160,11 @@ impl Carrier for Shown {
             dropped: Ways { inward: traffic.dropped_in, outward: traffic.dropped_out },
             refused: traffic.refused,
             reconnects: traffic.reconnects,
-            troubles: self.status.troubles().into_iter().map(aged).collect(),
+            troubles: self.status.problems().into_iter().map(aged).collect(),
         }
     }
 }
 
-fn aged(trouble: Trouble) -> (String, f64) {
+fn aged(trouble: Problem) -> (String, f64) {
     (trouble.text, Instant::now().duration_since(trouble.at).as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! Routers on this machine, and a network between them that can be spoiled.
+//! Routers on this machine, and a network between them with faults.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -12,28 +12,33 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use warmroute_share::{Incoming, Link, MeshConfig, MeshPace, Secret, Status, mesh};
+use warmroute_share::{Incoming, Link, MeshConfig, MeshTimings, Secret, TransportStatus, mesh};
 use warmroute_types::{RouterId, To};
 
-/// A test that takes longer has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// A test that takes longer fails.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn secret() -> Secret {
     Secret::new("what only these routers know")
 }
 
-/// Whoever is silent for half a second is dead. For tests of that only: on a busy machine the living are silent, too.
-pub fn impatient() -> MeshPace {
-    MeshPace { dead_after: Duration::from_millis(500), handshake: Duration::from_secs(2), ..quick() }
+/// A router that is silent for half a second counts as dead. Only for tests of that, because on a busy
+/// machine live routers are silent, too.
+pub fn short_timeouts() -> MeshTimings {
+    MeshTimings {
+        dead_after: Duration::from_millis(500),
+        handshake: Duration::from_secs(2),
+        ..fast_timings()
+    }
 }
 
-/// Faster than in production, so that tests are, but nobody is given up.
-pub fn quick() -> MeshPace {
-    MeshPace {
+/// Shorter intervals than in production, but timeouts that never expire.
+pub fn fast_timings() -> MeshTimings {
+    MeshTimings {
         alive_every: Duration::from_millis(50),
-        dead_after: PATIENCE,
+        dead_after: TEST_TIMEOUT,
         connect: Duration::from_secs(5),
-        handshake: PATIENCE,
+        handshake: TEST_TIMEOUT,
         redial: Duration::from_millis(100),
         refused: Duration::from_secs(600),
         resolve_every: Duration::from_millis(200),
@@ -46,7 +51,7 @@ pub fn quick() -> MeshPace {
 
 pub fn config(peers: &[&str]) -> MeshConfig {
     let peers = peers.iter().map(|peer| (*peer).to_owned()).collect();
-    MeshConfig { pace: quick(), ..MeshConfig::new("127.0.0.1:0".parse().unwrap(), peers, secret()) }
+    MeshConfig { timings: fast_timings(), ..MeshConfig::new("127.0.0.1:0".parse().unwrap(), peers, secret()) }
 }
 
 pub fn start(me: u64, peers: &[&str]) -> Link {
@@ -57,30 +62,35 @@ pub fn address(link: &Link) -> String {
     link.status.listening().unwrap().to_string()
 }
 
-pub fn told(status: &Status, words: &str) -> bool {
-    status.troubles().iter().any(|trouble| trouble.text.contains(words))
+pub fn reported(status: &TransportStatus, words: &str) -> bool {
+    status.problems().iter().any(|problem| problem.text.contains(words))
 }
 
-/// The next message.
+/// Waits for the next message.
 pub async fn next(link: &mut Link) -> Incoming {
-    let waiting = tokio::time::timeout(PATIENCE, link.incoming.recv());
-    waiting.await.unwrap_or_else(|_| panic!("nothing came: {:?}", link.status))
+    let waiting = tokio::time::timeout(TEST_TIMEOUT, link.incoming.recv());
+    waiting.await.unwrap_or_else(|_| panic!("no message arrived: {:?}", link.status))
 }
 
-/// Until it is so.
-pub async fn until(status: &Status, so: impl Fn(&Status) -> bool) {
+/// Waits for a condition.
+pub async fn wait_until(status: &TransportStatus, condition: impl Fn(&TransportStatus) -> bool) {
     let waiting = async {
-        while !so(status) {
+        while !condition(status) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
-        panic!("never so: {:?} {:?} {:?}", status.peers(), status.traffic(), status.trouble());
+    if tokio::time::timeout(TEST_TIMEOUT, waiting).await.is_err() {
+        panic!(
+            "the condition was never met: {:?} {:?} {:?}",
+            status.peers(),
+            status.traffic(),
+            status.problem()
+        );
     }
 }
 
-pub async fn until_ready<T>(attempt: impl Fn() -> Option<T>) -> T {
-    for _ in 0..PATIENCE.as_millis() / 5 {
+pub async fn wait_until_ready<T>(attempt: impl Fn() -> Option<T>) -> T {
+    for _ in 0..TEST_TIMEOUT.as_millis() / 5 {
         if let Some(ready) = attempt() {
             return ready;
         }
@@ -89,12 +99,13 @@ pub async fn until_ready<T>(attempt: impl Fn() -> Option<T>) -> T {
     panic!("never ready");
 }
 
-pub async fn everybody_knows(links: &[Link]) {
+pub async fn wait_until_connected(links: &[Link]) {
     let all: Vec<RouterId> = links.iter().map(|link| link.status.me()).collect();
     for link in links {
         let others: Vec<RouterId> =
             all.iter().copied().filter(|router| *router != link.status.me()).collect();
-        until(&link.status, |status| others.iter().all(|other| status.peers().contains_key(other))).await;
+        wait_until(&link.status, |status| others.iter().all(|other| status.peers().contains_key(other)))
+            .await;
     }
 }
 
@@ -102,52 +113,53 @@ pub async fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
-/// A place where nobody answers.
-pub async fn nobody() -> String {
+/// An address where no router listens.
+pub async fn unused_address() -> String {
     free_port().await.to_string()
 }
 
-/// A router on a thread of its own, which can be made to stand still.
-pub struct Stoppable {
-    stop: tokio::sync::mpsc::UnboundedSender<()>,
-    go_on: std::sync::mpsc::Sender<()>,
+/// A router on its own thread that can be paused.
+pub struct PausableRouter {
+    pause: tokio::sync::mpsc::UnboundedSender<()>,
+    resume: std::sync::mpsc::Sender<()>,
 }
 
-impl Stoppable {
-    pub fn start(me: u64, peer: String) -> Stoppable {
-        let (stop, mut stopped) = tokio::sync::mpsc::unbounded_channel();
-        let (go_on, goes_on) = std::sync::mpsc::channel();
+impl PausableRouter {
+    pub fn start(me: u64, peer: String) -> PausableRouter {
+        let (pause, mut paused) = tokio::sync::mpsc::unbounded_channel();
+        let (resume, resumed) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let _link =
-                    mesh(MeshConfig { pace: impatient(), ..config(&[peer.as_str()]) }, RouterId(me)).unwrap();
-                while stopped.recv().await.is_some() {
-                    // Blocks the whole runtime, on purpose.
-                    _ = goes_on.recv();
+                    mesh(MeshConfig { timings: short_timeouts(), ..config(&[peer.as_str()]) }, RouterId(me))
+                        .unwrap();
+                while paused.recv().await.is_some() {
+                    // Blocks the whole runtime on purpose.
+                    _ = resumed.recv();
                 }
             });
         });
-        Stoppable { stop, go_on }
+        PausableRouter { pause, resume }
     }
 
-    pub fn stop(&self) {
-        self.stop.send(()).unwrap();
+    pub fn pause(&self) {
+        self.pause.send(()).unwrap();
     }
 
-    pub fn go_on(&self) {
-        self.go_on.send(()).unwrap();
+    pub fn resume(&self) {
+        self.resume.send(()).unwrap();
     }
 }
 
-/// A place where everybody is hung up on, and counted: time, as one who dials sees it.
-pub struct Counter {
+/// A listener that closes and counts every connection. Tests use it as a clock of dial attempts.
+pub struct DialCounter {
     pub address: String,
     dials: watch::Receiver<u32>,
 }
 
-impl Counter {
-    pub async fn start() -> Counter {
+impl DialCounter {
+    pub async fn start() -> DialCounter {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (count, dials) = watch::channel(0);
@@ -156,47 +168,47 @@ impl Counter {
                 count.send_modify(|count| *count += 1);
             }
         });
-        Counter { address, dials }
+        DialCounter { address, dials }
     }
 
-    /// Until it has been dialed so often from now on.
-    pub async fn more(&self, dials: u32) {
+    /// Waits for this many further dials.
+    pub async fn wait_for_dials(&self, dials: u32) {
         let mut seen = self.dials.clone();
-        let until = *seen.borrow() + dials;
-        let waiting = seen.wait_for(|count| *count >= until);
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
+        let wait_until = *seen.borrow() + dials;
+        let waiting = seen.wait_for(|count| *count >= wait_until);
+        tokio::time::timeout(TEST_TIMEOUT, waiting).await.unwrap().unwrap();
     }
 }
 
-/// Says it until it is heard: a message may be lost while a router is not known yet.
-pub async fn hears(from: &Link, to: &mut Link, words: &str) {
-    let saying = async {
+/// Sends until it is received: a message may be lost before the routers are connected.
+pub async fn wait_until_received(from: &Link, to: &mut Link, words: &str) {
+    let sending = async {
         loop {
             from.outgoing.send(To::Everyone, words.as_bytes()).unwrap();
-            let heard = tokio::time::timeout(Duration::from_millis(100), to.incoming.recv()).await;
-            if heard.is_ok_and(|message| message.bytes == words.as_bytes()) {
+            let received = tokio::time::timeout(Duration::from_millis(100), to.incoming.recv()).await;
+            if received.is_ok_and(|message| message.bytes == words.as_bytes()) {
                 return;
             }
         }
     };
-    tokio::time::timeout(PATIENCE, saying).await.unwrap_or_else(|_| panic!("{words} was never heard"));
+    tokio::time::timeout(TEST_TIMEOUT, sending).await.unwrap_or_else(|_| panic!("{words} never arrived"));
 }
 
-/// What is wrong with the network.
+/// Faults of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Nothing goes through any more, and nothing is closed; new connections hang as well.
+    /// Nothing is forwarded or closed; new connections stall, too.
     Hang,
-    /// What goes towards the server goes twice.
+    /// Data towards the server is sent twice.
     Repeat,
-    /// Something of its own goes towards the server.
+    /// Additional data is sent towards the server.
     Invent,
-    /// A frame's length that no frame has goes towards the server.
+    /// An impossible frame length is sent towards the server.
     Oversize,
 }
 
-/// A network between whoever connects and one server.
+/// A proxy in front of one server.
 pub struct Proxy {
     address: SocketAddr,
     fault: watch::Sender<Fault>,
@@ -210,8 +222,8 @@ impl Proxy {
         let (fault, faults) = watch::channel(Fault::None);
         let task = tokio::spawn(async move {
             loop {
-                let (near, _) = listener.accept().await.unwrap();
-                tokio::spawn(carry(near, server, faults.clone()));
+                let (client, _) = listener.accept().await.unwrap();
+                tokio::spawn(forward(client, server, faults.clone()));
             }
         });
         Proxy { address, fault, task }
@@ -232,21 +244,21 @@ impl Drop for Proxy {
     }
 }
 
-/// A connection that hangs once hangs for good, as in a network that forgot about it.
-async fn carry(mut near: TcpStream, server: SocketAddr, mut faults: watch::Receiver<Fault>) {
+/// A stalled connection stays stalled, like one that the network has forgotten.
+async fn forward(mut client: TcpStream, server: SocketAddr, mut faults: watch::Receiver<Fault>) {
     if *faults.borrow() == Fault::Hang {
         return std::future::pending().await;
     }
-    let Ok(mut far) = TcpStream::connect(server).await else { return };
+    let Ok(mut upstream) = TcpStream::connect(server).await else { return };
     let (mut up, mut down) = (vec![0; 16 << 10], vec![0; 16 << 10]);
     loop {
         tokio::select! {
             changed = faults.changed() => {
                 let fault = *faults.borrow_and_update();
                 if changed.is_err() { return };
-                if fault == Fault::Hang { return hang(near, far).await };
+                if fault == Fault::Hang { return hang(client, upstream).await };
             }
-            read = near.read(&mut up) => {
+            read = client.read(&mut up) => {
                 let Ok(bytes @ 1..) = read else { return };
                 let fault = *faults.borrow();
                 let sent = match fault {
@@ -255,23 +267,23 @@ async fn carry(mut near: TcpStream, server: SocketAddr, mut faults: watch::Recei
                     Fault::Oversize => [0xff_u8; 4].to_vec(),
                     Fault::None | Fault::Hang => up[..bytes].to_vec(),
                 };
-                if far.write_all(&sent).await.is_err() { return };
+                if upstream.write_all(&sent).await.is_err() { return };
             }
-            read = far.read(&mut down) => {
+            read = upstream.read(&mut down) => {
                 let Ok(bytes @ 1..) = read else { return };
-                if near.write_all(&down[..bytes]).await.is_err() { return };
+                if client.write_all(&down[..bytes]).await.is_err() { return };
             }
         }
     }
 }
 
-/// Holds both ends without reading either.
-async fn hang(near: TcpStream, far: TcpStream) {
-    let _held = (near, far);
+/// Holds both sides open without reading.
+async fn hang(client: TcpStream, upstream: TcpStream) {
+    let _held = (client, upstream);
     std::future::pending().await
 }
 
-/// An authority, its certificate as `ca.pem` in the folder.
+/// A certificate authority; its certificate is `ca.pem` in the folder.
 pub fn authority(folder: &Path) -> rcgen::CertifiedIssuer<'static, rcgen::KeyPair> {
     let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

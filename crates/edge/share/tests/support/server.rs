@@ -1,20 +1,20 @@
-//! A real `redis-server` of the test's own: a free port, nothing on disk, gone with the test.
+//! A real `redis-server` for one test: a free port, nothing on disk, stopped with the test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use warmroute_share::{Link, RedisConfig, RedisPace, redis};
+use warmroute_share::{Link, RedisConfig, RedisTimings, redis};
 use warmroute_types::RouterId;
 
-use super::{PATIENCE, free_port, secret, until_ready};
+use super::{TEST_TIMEOUT, free_port, secret, wait_until_ready};
 
-/// Says why and ends the test where there is no server to run.
+/// Skips the test with a message if redis-server is not installed.
 #[macro_export]
-macro_rules! needs_redis {
+macro_rules! require_redis {
     () => {
-        if !$crate::near::server::is_installed() {
+        if !$crate::support::server::is_installed() {
             eprintln!(
                 "skipped: redis-server is not installed (Debian and Ubuntu: apt-get install redis-server)"
             );
@@ -35,10 +35,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// With these options beside those that every test needs.
+    /// Starts a server with these additional options.
     pub async fn start(options: &[&str]) -> Server {
         let options = options.iter().map(|option| (*option).to_owned()).collect();
-        // Another process may take a port that was free a moment ago; then the server ends at once.
+        // Another process may take the free port; then the server ends at once.
         loop {
             let server = Server::launch(free_port().await.port(), Vec::clone(&options));
             if let Some(server) = server.ready().await {
@@ -80,7 +80,7 @@ impl Server {
 
     pub async fn restart(&mut self) {
         self.child = command(self.port, &self.folder, &self.options).spawn().unwrap();
-        until_ready(|| std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()).await;
+        wait_until_ready(|| std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()).await;
     }
 
     /// `STOP` or `CONT`.
@@ -89,7 +89,7 @@ impl Server {
         assert!(sent.unwrap().success());
     }
 
-    /// Somebody who can do everything with the server, and does not know the secret.
+    /// A client that may do everything on the server, but does not know the secret.
     pub async fn intruder(&self) -> ::redis::aio::MultiplexedConnection {
         let client = ::redis::Client::open(self.url()).unwrap();
         client.get_multiplexed_async_connection().await.unwrap()
@@ -116,22 +116,22 @@ impl Drop for Server {
     }
 }
 
-/// Nobody is given up, however busy the machine is.
+/// Timeouts that never expire, even on a busy machine.
 pub fn config(url: impl Into<String>) -> RedisConfig {
-    let pace = RedisPace {
-        here_every: Duration::from_millis(50),
-        gone_after: PATIENCE,
-        answer: PATIENCE,
+    let timings = RedisTimings {
+        announce_interval: Duration::from_millis(50),
+        gone_after: TEST_TIMEOUT,
+        answer: TEST_TIMEOUT,
         redial: Duration::from_millis(100),
     };
-    RedisConfig { pace, ..RedisConfig::new(url, secret()) }
+    RedisConfig { timings, ..RedisConfig::new(url, secret()) }
 }
 
-/// Whoever is silent is given up soon. For tests of that only.
-pub fn impatient(url: impl Into<String>) -> RedisConfig {
+/// Silent routers are given up soon. Only for tests of that.
+pub fn short_timeouts(url: impl Into<String>) -> RedisConfig {
     let config = config(url);
     let (gone_after, answer) = (Duration::from_millis(600), Duration::from_millis(400));
-    RedisConfig { pace: RedisPace { gone_after, answer, ..config.pace }, ..config }
+    RedisConfig { timings: RedisTimings { gone_after, answer, ..config.timings }, ..config }
 }
 
 pub fn join(me: u64, config: RedisConfig) -> Link {

@@ -14,8 +14,8 @@ use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
 use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
 use warmroute_router::{Errand, Taken};
 use warmroute_share::{
-    Inbox, Incoming, LeaveHandle, Link, Outbox, Problem, TransportStatus, mesh, mesh_on, random_router_id,
-    redis,
+    LeaveHandle, Link, MessageInbox, MessageOutbox, Problem, ReceivedMessage, TransportStatus, mesh, mesh_on,
+    random_router_id, redis,
 };
 
 use crate::plan::{SharePlan, Transport};
@@ -74,8 +74,8 @@ struct Signals {
 async fn converse(
     gateway: Arc<Gateway>,
     signals: Signals,
-    outgoing: Outbox,
-    mut incoming: Inbox,
+    outgoing: MessageOutbox,
+    mut incoming: MessageInbox,
     every: Duration,
 ) {
     let mut ticks = interval(every);
@@ -102,7 +102,7 @@ async fn converse(
 }
 
 /// What may take long, as when somebody has just come, is done beside the runtime's threads: those are for requests.
-fn hear(gateway: &Gateway, message: &Incoming) -> Result<Taken, BadMessage> {
+fn hear(gateway: &Gateway, message: &ReceivedMessage) -> Result<Taken, BadMessage> {
     let hear = || gateway.router().hear_from(message.from, &message.bytes, gateway.now());
     if PeerMessage::is_expensive(&message.bytes) { block_in_place(hear) } else { hear() }
 }
@@ -138,7 +138,7 @@ fn warn_of(unknown: &mut Unknown, gateway: &Gateway) {
     warnings.into_iter().flatten().for_each(|warning| tracing::warn!("{warning}"));
 }
 
-fn post(outgoing: &Outbox, Envelope { to, bytes }: Envelope) {
+fn post(outgoing: &MessageOutbox, Envelope { to, bytes }: Envelope) {
     // Letters are far below what a transport carries.
     _ = outgoing.send(to, bytes);
 }

@@ -238,23 +238,26 @@ impl PeerMessage {
                 }
                 PeerMessage::Answer { from, part, bytes }
             }
-            RELAY => {
-                let mut batches = Vec::new();
-                while let Some(mut body) = next_record(&mut records)? {
-                    batches.extend(RelayedBatch::read(&mut body)?);
-                }
-                PeerMessage::Relay { from, batches }
-            }
+            RELAY => PeerMessage::Relay { from, batches: read_payloads(&mut records, RelayedBatch::read)? },
             POSITIONS => {
-                let mut positions = Vec::new();
-                while let Some(mut body) = next_record(&mut records)? {
-                    positions.push(StreamPosition::read(&mut body)?);
-                }
-                PeerMessage::Positions { from, positions }
+                let read = |body: &mut Reader<'_>| StreamPosition::read(body).map(Some);
+                PeerMessage::Positions { from, positions: read_payloads(&mut records, read)? }
             }
             _ => return Ok(None),
         }))
     }
+}
+
+/// Reads all records of the only known kind, without those that this version does not know.
+fn read_payloads<T>(
+    records: &mut Reader<'_>,
+    read: impl Fn(&mut Reader<'_>) -> Result<Option<T>, BadMessage>,
+) -> Result<Vec<T>, BadMessage> {
+    let mut payloads = Vec::new();
+    while let Some(mut body) = next_record(records)? {
+        payloads.extend(read(&mut body)?);
+    }
+    Ok(payloads)
 }
 
 /// The next record of the only known kind.

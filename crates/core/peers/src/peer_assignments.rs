@@ -46,6 +46,14 @@ struct Stage {
 }
 
 impl Stage {
+    fn merged(self, report: &Assignment) -> Stage {
+        Stage {
+            is_booked: self.is_booked || report.booking.is_some(),
+            is_prefilled: self.is_prefilled || report.is_prefilled,
+            end: self.end.max(report.end),
+        }
+    }
+
     /// Whether all effects of this assignment have been pushed.
     fn is_finished(self) -> bool {
         self.is_booked && self.end.is_some()
@@ -115,12 +123,8 @@ impl PeerAssignments {
             || KnownAssignment { stage: Stage { end, ..Stage::default() }, ..KnownAssignment::default() };
         let known = self.known.entry(number).or_insert_with(unknown);
         let was = known.stage;
+        let is = was.merged(&assignment);
         let booking = assignment.booking.filter(|_| !was.is_booked);
-        let is = Stage {
-            is_booked: was.is_booked || booking.is_some(),
-            is_prefilled: was.is_prefilled || assignment.is_prefilled,
-            end: was.end.max(assignment.end),
-        };
         known.stage = is;
         if let Some(booking) = booking {
             (known.booking, known.context) = (Some(booking.clone()), context);

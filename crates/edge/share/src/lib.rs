@@ -27,7 +27,10 @@ mod status;
 mod version;
 
 pub use error::BadShare;
-pub use link::{Inbox, Incoming, LeaveHandle, Link, MAX_MESSAGE_BYTES, MessageTooLarge, Outbox, Outgoing};
+pub use link::{
+    LeaveHandle, Link, MAX_MESSAGE_BYTES, MessageInbox, MessageOutbox, MessageTooLarge, OutgoingMessage,
+    ReceivedMessage,
+};
 pub use mesh::{
     MeshConfig, MeshFailure, MeshProbe, MeshTimings, MeshTls, ProbedRouter, mesh, mesh_on, probe_mesh,
 };

@@ -23,7 +23,7 @@ pub(crate) const QUEUE_LIMITS: QueueLimits = QueueLimits { items: 4_096, bytes: 
 
 /// A message to peers.
 #[derive(Clone, Debug)]
-pub struct Outgoing {
+pub struct OutgoingMessage {
     /// One peer, or all of them.
     pub to: To,
     /// The opaque content.
@@ -32,32 +32,32 @@ pub struct Outgoing {
 
 /// A message from an authenticated peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incoming {
+pub struct ReceivedMessage {
     /// The sender.
     pub from: RouterId,
     /// The content as it was sent.
     pub bytes: Vec<u8>,
 }
 
-impl ByteSize for Outgoing {
+impl ByteSize for OutgoingMessage {
     fn bytes(&self) -> usize {
         self.bytes.len()
     }
 }
 
-impl ByteSize for Incoming {
+impl ByteSize for ReceivedMessage {
     fn bytes(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// A running transport. It ends when its [`Inbox`] is dropped.
+/// A running transport. It ends when its [`MessageInbox`] is dropped.
 #[derive(Debug)]
 pub struct Link {
     /// Messages to peers.
-    pub outgoing: Outbox,
+    pub outgoing: MessageOutbox,
     /// Messages from peers.
-    pub incoming: Inbox,
+    pub incoming: MessageInbox,
     /// Connected peers, traffic and problems.
     pub status: Arc<TransportStatus>,
     /// Leaves the other routers.
@@ -70,15 +70,15 @@ pub struct LeaveHandle(Departure);
 
 /// Accepts messages without waiting. Clones refer to the same outbox.
 #[derive(Clone, Debug)]
-pub struct Outbox {
-    queue: Arc<Queue<Outgoing>>,
+pub struct MessageOutbox {
+    queue: Arc<Queue<OutgoingMessage>>,
     status: Arc<TransportStatus>,
 }
 
 /// Received messages.
 #[derive(Debug)]
-pub struct Inbox {
-    queue: Arc<Queue<Incoming>>,
+pub struct MessageInbox {
+    queue: Arc<Queue<ReceivedMessage>>,
     task: AbortHandle,
 }
 
@@ -93,8 +93,8 @@ pub struct MessageTooLarge {
 /// The transport's side of a [`Link`].
 #[derive(Clone, Debug)]
 pub(crate) struct TransportEnd {
-    pub outgoing: Arc<Queue<Outgoing>>,
-    incoming: Arc<Queue<Incoming>>,
+    pub outgoing: Arc<Queue<OutgoingMessage>>,
+    incoming: Arc<Queue<ReceivedMessage>>,
     pub status: Arc<TransportStatus>,
     pub departure: Departure,
 }
@@ -107,7 +107,7 @@ impl LeaveHandle {
     }
 }
 
-impl Outbox {
+impl MessageOutbox {
     /// Queues a message. If the queue is full, the oldest message is dropped and counted.
     pub fn send(&self, to: To, bytes: impl Into<Arc<[u8]>>) -> Result<(), MessageTooLarge> {
         let bytes: Arc<[u8]> = bytes.into();
@@ -115,25 +115,25 @@ impl Outbox {
             self.status.count(|counters| &counters.refused, 1);
             return Err(MessageTooLarge { bytes: bytes.len() });
         }
-        let dropped = self.queue.push(Outgoing { to, bytes });
+        let dropped = self.queue.push(OutgoingMessage { to, bytes });
         self.status.count(|counters| &counters.dropped_out, dropped);
         Ok(())
     }
 }
 
-impl Inbox {
+impl MessageInbox {
     /// Waits for the next message. Cancelling the wait loses nothing, so it may stand in a `select!`.
-    pub async fn recv(&mut self) -> Incoming {
+    pub async fn recv(&mut self) -> ReceivedMessage {
         self.queue.pop().await
     }
 
     /// The next message, if one has arrived.
-    pub fn try_recv(&mut self) -> Option<Incoming> {
+    pub fn try_recv(&mut self) -> Option<ReceivedMessage> {
         self.queue.try_pop()
     }
 }
 
-impl Drop for Inbox {
+impl Drop for MessageInbox {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -149,13 +149,13 @@ impl TransportEnd {
     /// The sharing router's side. All tasks of the transport must end with this one.
     pub(crate) fn link(&self, task: AbortHandle) -> Link {
         let status = Arc::clone(&self.status);
-        let outgoing = Outbox { queue: Arc::clone(&self.outgoing), status: Arc::clone(&status) };
-        let incoming = Inbox { queue: Arc::clone(&self.incoming), task };
+        let outgoing = MessageOutbox { queue: Arc::clone(&self.outgoing), status: Arc::clone(&status) };
+        let incoming = MessageInbox { queue: Arc::clone(&self.incoming), task };
         Link { outgoing, incoming, status, leave: LeaveHandle(self.departure.clone()) }
     }
 
     /// Delivers a message from an authenticated peer.
-    pub(crate) fn deliver(&self, message: Incoming) {
+    pub(crate) fn deliver(&self, message: ReceivedMessage) {
         self.status.count(|counters| &counters.messages_in, 1);
         let dropped = self.incoming.push(message);
         self.status.count(|counters| &counters.dropped_in, dropped);

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use warmroute_types::{RouterId, To};
 use warmroute_wire::{Acceptor, Dialer, Stream};
 
-use crate::link::{GOODBYE_TIMEOUT, Outgoing, TransportEnd};
+use crate::link::{GOODBYE_TIMEOUT, OutgoingMessage, TransportEnd};
 use crate::mesh::acceptor::MeshAcceptor;
 use crate::mesh::config::MeshConfig;
 use crate::mesh::dial_schedule::{DialOutcome, DialSchedule, Severity};
@@ -314,7 +314,7 @@ impl Coordinator {
         self.execute(actions, now);
     }
 
-    fn send(&mut self, message: &Outgoing) {
+    fn send(&mut self, message: &OutgoingMessage) {
         let (count, to) =
             (|by| self.transport.status.count(|counters| &counters.dropped_out, by), message.to);
         match to {
@@ -358,7 +358,7 @@ impl Coordinator {
 
 impl PeerConnection {
     /// Queues a message; returns how many older ones were dropped.
-    fn push(&self, message: &Outgoing) -> u64 {
+    fn push(&self, message: &OutgoingMessage) -> u64 {
         self.queues.messages.push(Arc::clone(&message.bytes))
     }
 }

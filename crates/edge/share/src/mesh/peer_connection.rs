@@ -13,7 +13,7 @@ use warmroute_types::RouterId;
 use warmroute_wire::Stream;
 
 use crate::frame::{FrameReader, FrameWriter, Kind};
-use crate::link::{Incoming, QUEUE_LIMITS, TransportEnd};
+use crate::link::{QUEUE_LIMITS, ReceivedMessage, TransportEnd};
 use crate::mesh::config::MeshTimings;
 use crate::mesh::election::ExistingConnection;
 use crate::mesh::event::{CloseReason, Event};
@@ -171,7 +171,7 @@ async fn read(
 fn handle_frame(kind: Kind, body: &[u8], from: RouterId, context: &ConnectionContext) {
     match kind {
         Kind::Alive | Kind::Goodbye => {}
-        Kind::Payload => context.transport.deliver(Incoming { from, bytes: body.to_vec() }),
+        Kind::Payload => context.transport.deliver(ReceivedMessage { from, bytes: body.to_vec() }),
         // If the coordinator is behind, gossip is lost, like a datagram.
         Kind::Gossip => _ = context.events.try_send(Event::Gossip(body.to_vec())),
     }

@@ -11,7 +11,7 @@ use warmroute_types::RouterId;
 
 use crate::redis::envelope::{self, Challenge, EnvelopeHeader, EnvelopeKind, Salt};
 use crate::seal::Opener;
-use crate::{Incoming, MAX_MESSAGE_BYTES, Versions};
+use crate::{MAX_MESSAGE_BYTES, ReceivedMessage, Versions};
 
 /// Routers that were challenged and have not responded; the oldest challenge is dropped first.
 const CHALLENGED_MAX: usize = 256;
@@ -24,7 +24,7 @@ const PRESENT_MAX: usize = 256;
 pub(crate) enum PeerEvent {
     /// Our own envelope came back, so the server works.
     Echo,
-    Message(Incoming),
+    Message(ReceivedMessage),
     Challenge(RouterId, Challenge),
     Respond(RouterId, Challenge),
     Joined(RouterId, u8),
@@ -112,7 +112,7 @@ impl PeerTable {
         (present.number, present.last_received) = (header.number, now);
         match header.kind {
             EnvelopeKind::Message if self.local.supports(header.version) => {
-                vec![PeerEvent::Message(Incoming { from: header.from, bytes: body })]
+                vec![PeerEvent::Message(ReceivedMessage { from: header.from, bytes: body })]
             }
             EnvelopeKind::Message => vec![PeerEvent::Refused],
             EnvelopeKind::Challenge => respond(header.from, &body).into_iter().collect(),
@@ -311,7 +311,8 @@ mod tests {
         peers.clear();
         join(&mut peers, &mut writer, now);
         let message = writer.write(EnvelopeKind::Message, 1, None, &[b"hello"]);
-        let last_received = PeerEvent::Message(Incoming { from: RouterId(2), bytes: b"hello".to_vec() });
+        let last_received =
+            PeerEvent::Message(ReceivedMessage { from: RouterId(2), bytes: b"hello".to_vec() });
         assert_eq!(peers.read(&message, now, [0; 16]), [last_received]);
         assert_eq!(peers.read(&message, now, [0; 16]), [PeerEvent::Refused], "a repeated envelope");
         assert_eq!(peers.read(&early, now, [0; 16]), [PeerEvent::Refused], "an older envelope");

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use warmroute_types::{RouterId, To};
 use warmroute_wire::Dialer;
 
-use crate::link::{GOODBYE_TIMEOUT, Outgoing, TransportEnd};
+use crate::link::{GOODBYE_TIMEOUT, OutgoingMessage, TransportEnd};
 use crate::queue::{ByteSize, Queue, QueueLimits};
 use crate::redis::config::{RedisConfig, RedisTimings, Server};
 use crate::redis::envelope::{Challenge, EnvelopeKind, EnvelopeWriter};
@@ -300,7 +300,7 @@ impl RedisPublisher {
     async fn publish_with(
         &self,
         publish: &mut MultiplexedConnection,
-        first: Outgoing,
+        first: OutgoingMessage,
     ) -> Result<(), RedisFailure> {
         let mut envelopes = Vec::new();
         let (mut bytes, mut next) = (0, Some(first));
@@ -320,7 +320,7 @@ impl RedisPublisher {
 
     /// The channel and the sealed envelope; `None` if no receiver is present. That counts as a drop only for
     /// a message to one router.
-    fn seal(&self, message: &Outgoing) -> Option<(String, Vec<u8>)> {
+    fn seal(&self, message: &OutgoingMessage) -> Option<(String, Vec<u8>)> {
         let to = match message.to {
             To::Everyone => None,
             To::One(router) => Some(router),

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use warmroute_share::{Incoming, Link, MeshConfig, MeshTimings, Secret, TransportStatus, mesh};
+use warmroute_share::{Link, MeshConfig, MeshTimings, ReceivedMessage, Secret, TransportStatus, mesh};
 use warmroute_types::{RouterId, To};
 
 /// A test that takes longer fails.
@@ -67,7 +67,7 @@ pub fn reported(status: &TransportStatus, words: &str) -> bool {
 }
 
 /// Waits for the next message.
-pub async fn next(link: &mut Link) -> Incoming {
+pub async fn next(link: &mut Link) -> ReceivedMessage {
     let waiting = tokio::time::timeout(TEST_TIMEOUT, link.incoming.recv());
     waiting.await.unwrap_or_else(|_| panic!("no message arrived: {:?}", link.status))
 }

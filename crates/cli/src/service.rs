@@ -20,7 +20,7 @@ use warmroute_gateway::{Admin, Configuration, Drain, Drained, Farewell, Gateway,
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
 use warmroute_router::Router;
-use warmroute_share::Leave;
+use warmroute_share::LeaveHandle;
 use warmroute_types::WorkerState;
 
 use crate::control::{Control, InForce, Origin};
@@ -83,7 +83,7 @@ pub struct Service {
     /// Follows engines' events and talks to other routers, which only one process does.
     sole: Vec<AbortHandle>,
     /// How other routers are told that this one leaves.
-    goodbye: Option<Leave>,
+    goodbye: Option<LeaveHandle>,
     /// Ends with the service.
     _background: JoinSet<()>,
 }
@@ -129,7 +129,7 @@ impl Service {
         let clock = Arc::clone(&gateway);
         background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
         keep_house(&gateway, plan.eviction_interval, &mut background);
-        let (mut sole, mut goodbye): (Vec<AbortHandle>, Option<Leave>) = (Vec::new(), None);
+        let (mut sole, mut goodbye): (Vec<AbortHandle>, Option<LeaveHandle>) = (Vec::new(), None);
         // What others say may be meant for feeds.
         let said = plan.sharing.is_some().then(Arc::<Notify>::default);
         if let (Some(plan), Some(said)) = (plan.sharing, said.clone()) {
@@ -276,7 +276,7 @@ impl Service {
         };
         // Last: until then the others are told what is still under way.
         if let Some(goodbye) = self.goodbye {
-            goodbye.say_goodbye().await;
+            goodbye.leave().await;
         }
         drained
     }

@@ -11,10 +11,11 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{block_in_place, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
-use warmroute_peers::{BadMessage, Config, Letter, Message};
+use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
 use warmroute_router::{Errand, Taken};
 use warmroute_share::{
-    Inbox, Incoming, Leave, Link, Outbox, Status, Trouble, draw_router, mesh, mesh_on, redis,
+    LeaveHandle, Link, MessageInbox, MessageOutbox, Problem, ReceivedMessage, TransportStatus, mesh, mesh_on,
+    random_router_id, redis,
 };
 
 use crate::plan::{SharePlan, Transport};
@@ -26,7 +27,7 @@ const ERRANDS_MAX: usize = 16;
 /// A transport, as operators see it.
 struct Shown {
     transport: &'static str,
-    status: Arc<Status>,
+    status: Arc<TransportStatus>,
     news: Arc<Notify>,
 }
 
@@ -36,8 +37,8 @@ pub fn begin(
     gateway: Arc<Gateway>,
     bound: Option<TcpListener>,
     said: Arc<Notify>,
-) -> anyhow::Result<(impl Future<Output = ()>, Leave)> {
-    let me = draw_router();
+) -> anyhow::Result<(impl Future<Output = ()>, LeaveHandle)> {
+    let me = random_router_id();
     for file in &plan.exposed {
         tracing::warn!("everybody on this machine may read {}: chmod o-r", file.display());
     }
@@ -73,8 +74,8 @@ struct Signals {
 async fn converse(
     gateway: Arc<Gateway>,
     signals: Signals,
-    outgoing: Outbox,
-    mut incoming: Inbox,
+    outgoing: MessageOutbox,
+    mut incoming: MessageInbox,
     every: Duration,
 ) {
     let mut ticks = interval(every);
@@ -101,9 +102,9 @@ async fn converse(
 }
 
 /// What may take long, as when somebody has just come, is done beside the runtime's threads: those are for requests.
-fn hear(gateway: &Gateway, message: &Incoming) -> Result<Taken, BadMessage> {
+fn hear(gateway: &Gateway, message: &ReceivedMessage) -> Result<Taken, BadMessage> {
     let hear = || gateway.router().hear_from(message.from, &message.bytes, gateway.now());
-    if Message::may_take_long(&message.bytes) { block_in_place(hear) } else { hear() }
+    if PeerMessage::is_expensive(&message.bytes) { block_in_place(hear) } else { hear() }
 }
 
 /// What takes seconds is done one by one beside this router's speaking: the others give up who is silent for so long. It ends with
@@ -137,7 +138,7 @@ fn warn_of(unknown: &mut Unknown, gateway: &Gateway) {
     warnings.into_iter().flatten().for_each(|warning| tracing::warn!("{warning}"));
 }
 
-fn post(outgoing: &Outbox, Letter { to, bytes }: Letter) {
+fn post(outgoing: &MessageOutbox, Envelope { to, bytes }: Envelope) {
     // Letters are far below what a transport carries.
     _ = outgoing.send(to, bytes);
 }
@@ -159,11 +160,11 @@ impl Carrier for Shown {
             dropped: Ways { inward: traffic.dropped_in, outward: traffic.dropped_out },
             refused: traffic.refused,
             reconnects: traffic.reconnects,
-            troubles: self.status.troubles().into_iter().map(aged).collect(),
+            troubles: self.status.problems().into_iter().map(aged).collect(),
         }
     }
 }
 
-fn aged(trouble: Trouble) -> (String, f64) {
+fn aged(trouble: Problem) -> (String, f64) {
     (trouble.text, Instant::now().duration_since(trouble.at).as_secs_f64())
 }

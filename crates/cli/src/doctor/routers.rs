@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use warmroute_share::{
-    MeshConfig, MeshFailure, MeshVisit, Overheard, RedisConfig, RedisFailure, Versions, visit_mesh,
-    visit_redis,
+    AnnouncedRouters, MeshConfig, MeshFailure, MeshProbe, RedisConfig, RedisFailure, Versions, probe_mesh,
+    probe_redis,
 };
 
 use super::finding::Finding;
@@ -35,7 +35,7 @@ async fn mesh(config: &MeshConfig) -> Vec<Finding> {
             "--mesh-peers HOST:PORT…, unless all others name this one",
         ));
     }
-    let visits = match visit_mesh(config).await {
+    let visits = match probe_mesh(config).await {
         Ok(visits) => visits,
         Err(bad) => return vec![Finding::trouble(bad.to_string(), "docs/many-routers.md")],
     };
@@ -60,7 +60,7 @@ fn advertised(config: &MeshConfig) -> Option<Finding> {
 }
 
 /// One that answers is enough: it tells of the others.
-fn met(visit: &MeshVisit, is_joined: bool) -> Finding {
+fn met(visit: &MeshProbe, is_joined: bool) -> Finding {
     let at = match &visit.address {
         Some(address) if *address != visit.listed => format!("{} ({address})", visit.listed),
         _ => visit.listed.clone(),
@@ -70,7 +70,7 @@ fn met(visit: &MeshVisit, is_joined: bool) -> Finding {
             "{at}: router {} has our secret and speaks version {}",
             met.router, met.version
         )),
-        Err(failed) if failed.is_absence() && is_joined => {
+        Err(failed) if failed.is_unreachable() && is_joined => {
             Finding::note(format!("{at}: {failed}"), "no harm: one that answers tells of the others")
         }
         Err(failed) => Finding::trouble(format!("{at}: {failed}"), mesh_remedy(failed)),
@@ -82,31 +82,31 @@ fn mesh_remedy(failed: &MeshFailure) -> String {
         MeshFailure::Unresolved(_) => {
             "is the name right? In Kubernetes it is that of a headless service, with publishNotReadyAddresses"
         }
-        MeshFailure::Nobody(_) | MeshFailure::Late(_) => {
+        MeshFailure::Unreachable(_) | MeshFailure::TimedOut(_) => {
             return format!(
                 "is a router with --share mesh started there, is that its --mesh-listen port, and may this machine connect? {FIRST}"
             );
         }
-        MeshFailure::HungUp => "the log of whoever is there may say why",
+        MeshFailure::Closed => "the log of whoever is there may say why",
         MeshFailure::Io(_) => {
             "each router shows a certificate of --mesh-tls-ca, for the host that it is dialed by or for --mesh-tls-name"
         }
         MeshFailure::Tls => "give this router certificates of the same authority as the others have",
-        MeshFailure::Plain => {
+        MeshFailure::NotTls => {
             "give that router certificates of the same authority, or take them from this one"
         }
-        MeshFailure::NoRouter => {
+        MeshFailure::NotARouter => {
             "is it the port of --mesh-listen, and not the one for clients or for operators?"
         }
-        MeshFailure::Secret => "give all routers the same --share-secret-file",
-        MeshFailure::Versions { .. } => "upgrade the older one",
-        MeshFailure::Ourselves | MeshFailure::Connected(_) => "no harm",
+        MeshFailure::WrongSecret => "give all routers the same --share-secret-file",
+        MeshFailure::IncompatibleVersions { .. } => "upgrade the older one",
+        MeshFailure::SelfDial | MeshFailure::AlreadyConnected(_) => "no harm",
     };
     remedy.to_owned()
 }
 
 async fn redis(config: &RedisConfig) -> Vec<Finding> {
-    let visits = match visit_redis(config).await {
+    let visits = match probe_redis(config).await {
         Ok(visits) => visits,
         Err(bad) => return vec![Finding::trouble(bad.to_string(), "docs/many-routers.md")],
     };
@@ -124,14 +124,14 @@ async fn redis(config: &RedisConfig) -> Vec<Finding> {
     findings.collect()
 }
 
-fn served(server: &str, overheard: &Overheard, config: &RedisConfig) -> Vec<Finding> {
+fn served(server: &str, overheard: &AnnouncedRouters, config: &RedisConfig) -> Vec<Finding> {
     let prefix = &config.prefix;
     let mut findings = vec![Finding::good(format!("{server}: what is published on {prefix}:* comes back"))];
     findings.push(match overheard.routers.len() {
         0 => Finding::note(format!("{server}: no other router was heard"), FIRST),
         count => Finding::good(format!("{server}: {count} other router(s) with our secret")),
     });
-    for (router, theirs) in &overheard.strangers {
+    for (router, theirs) in &overheard.incompatible {
         let ours = Versions::OURS;
         findings.push(Finding::trouble(
             format!("router {router} speaks version {theirs}, this one would speak {ours}"),
@@ -158,10 +158,12 @@ fn redis_remedy(lost: &RedisFailure, config: &RedisConfig) -> String {
         RedisFailure::Io(error) if error.kind() == ErrorKind::InvalidData => {
             "--share-redis-tls-ca names who vouches for it, and the URL must have a name that is in its certificate"
         }
-        RedisFailure::Login | RedisFailure::NoLogin => "redis-cli -u URL --askpass PING tries the same",
-        RedisFailure::Tls | RedisFailure::Plain => "change the URL in --share on every router",
+        RedisFailure::WrongPassword | RedisFailure::NoPassword => {
+            "redis-cli -u URL --askpass PING tries the same"
+        }
+        RedisFailure::Tls | RedisFailure::NotTls => "change the URL in --share on every router",
         RedisFailure::Replica => "name the main server, too: --share redis://A,redis://B",
-        RedisFailure::Deaf(_) => {
+        RedisFailure::NoEcho(_) => {
             "what is published there does not come back: is a proxy between, or are these several servers?"
         }
         _ => "is it running, is the address right, and may this machine connect to it?",

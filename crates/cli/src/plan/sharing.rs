@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use sha2::{Digest, Sha256};
 use warmroute_share::{
-    BadShare, MeshConfig, MeshPace, MeshTls, RedisConfig, RedisPace, Secret, Secrets, Versions,
+    BadShare, MeshConfig, MeshTimings, MeshTls, RedisConfig, RedisTimings, Secret, Secrets, Versions,
 };
 use warmroute_types::masked;
 use warmroute_wire::WorkerTls;
@@ -55,7 +55,7 @@ pub fn plan(options: &Sharing) -> anyhow::Result<Option<SharePlan>> {
     let file =
         file.context("share-secret-file: routers that share must share a secret, of 16 bytes or more")?;
     let secrets = Secrets::from_file(file).map_err(|bad| named(bad, options))?;
-    let seed = secrets.spoken().map_or(0, |spoken| seed(spoken.reveal()));
+    let seed = secrets.primary().map_or(0, |primary| seed(primary.reveal()));
     let transport = match by.as_slice() {
         ["mesh"] => Transport::Mesh(Box::new(mesh(options, secrets)?)),
         urls => Transport::Redis(Box::new(redis(options, urls, secrets)?)),
@@ -140,7 +140,7 @@ fn mesh(options: &Sharing, secrets: Secrets) -> anyhow::Result<MeshConfig> {
         secret: Some(secrets),
         tls,
         versions: Versions::OURS,
-        pace: MeshPace::default(),
+        timings: MeshTimings::default(),
     };
     config.validate().and_then(|()| config.read_certificates()).map_err(|bad| named(bad, options))?;
     Ok(config)
@@ -181,7 +181,7 @@ fn redis(options: &Sharing, urls: &[&str], secret: Secrets) -> anyhow::Result<Re
                 .context("share-redis-tls")?,
         },
         versions: Versions::OURS,
-        pace: RedisPace::default(),
+        timings: RedisTimings::default(),
     };
     config.validate().and_then(|()| config.read_certificates()).map_err(|bad| named(bad, options))?;
     Ok(config)

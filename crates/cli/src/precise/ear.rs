@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use warmroute_events::{Desk, Listener, Numbered, Others, Step, View};
 use warmroute_fleet::Worker;
 use warmroute_gateway::Gateway;
-use warmroute_peers::{Reach, Report, Wanted};
+use warmroute_peers::{RelayedBatch, StreamPosition, StreamRange};
 use warmroute_router::{Change, Ingested, StreamNews};
 use warmroute_types::{Address, EventBatch, Micros, RouterId, WorkerId};
 
@@ -96,12 +96,12 @@ impl Ear {
     }
 
     /// Tells them how far streams were heard here.
-    pub fn set_reaches(&self, reaches: Vec<Reach>) {
+    pub fn set_reaches(&self, reaches: Vec<StreamPosition>) {
         self.gateway.router().set_reaches(reaches);
     }
 
     /// The batches that another router wants, where they are still there.
-    pub fn kept(&self, wanted: Wanted) -> Option<Vec<Report>> {
+    pub fn kept(&self, wanted: StreamRange) -> Option<Vec<RelayedBatch>> {
         self.gateway.router().kept(wanted)
     }
 
@@ -111,7 +111,7 @@ impl Ear {
     }
 
     /// Answers another router.
-    pub fn tell_replay(&self, to: RouterId, worker: &Worker, reports: &[Report]) {
+    pub fn tell_replay(&self, to: RouterId, worker: &Worker, reports: &[RelayedBatch]) {
         self.gateway.router().tell_replay(to, worker, reports);
     }
 

@@ -12,7 +12,9 @@ use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_events::{Arrival, Desk, Inbox, Known, Numbered, Reached, Told};
 use warmroute_fleet::Worker;
-use warmroute_peers::{BadMessage, Reach, Report, ReportKind, Wanted, pack, unpack};
+use warmroute_peers::{
+    BadMessage, RelayedBatch, RelayedBatchKind, StreamPosition, StreamRange, pack_events, unpack_events,
+};
 use warmroute_router::StreamNews;
 use warmroute_types::RouterId;
 
@@ -68,11 +70,11 @@ impl Siblings {
             StreamNews::Reported(router, report) => {
                 self.ear.told_by(&worker.address, router);
                 // What cannot be read leaves a gap, and that is asked for.
-                if let Ok(batch) = unpack(&report.bytes) {
+                if let Ok(batch) = unpack_events(&report.bytes) {
                     desk.relayed(numbered(&report), batch);
                 }
             }
-            StreamNews::Reached(router, Reach { source, next, at_unix_ms, .. }) => {
+            StreamNews::Reached(router, StreamPosition { source, next, at_unix_ms, .. }) => {
                 self.ear.told_by(&worker.address, router);
                 desk.reached(Reached { source, next, at_unix_ms });
             }
@@ -90,12 +92,18 @@ impl Siblings {
         }
     }
 
-    fn answer(&self, worker: &Worker, desk: &Desk, router: RouterId, wanted: Wanted) {
+    fn answer(&self, worker: &Worker, desk: &Desk, router: RouterId, wanted: StreamRange) {
         let known = || {
             let cache = || self.ear.known(worker.id);
             let Known { source, seq, batch } = desk.known(wanted.source, wanted.from_seq, cache)?;
-            let bytes = pack(&batch);
-            Some(vec![Report { worker: worker.identity, source, seq, kind: ReportKind::Known, bytes }])
+            let bytes = pack_events(&batch);
+            Some(vec![RelayedBatch {
+                worker: worker.identity,
+                source,
+                seq,
+                kind: RelayedBatchKind::Snapshot,
+                bytes,
+            }])
         };
         let reports = self.ear.kept(wanted).or_else(known).unwrap_or_default();
         self.ear.tell_replay(router, worker, &reports);
@@ -110,28 +118,28 @@ impl Siblings {
         }
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<StreamPosition> {
         let reach = |worker: Arc<Worker>| {
             let desk = self.ear.desk_of(&worker.address).or_else(|| self.inbox.desk_of(&worker.address))?;
             let Reached { source, next, at_unix_ms } = desk.reach()?;
-            Some(Reach { worker: worker.identity, source, next, at_unix_ms })
+            Some(StreamPosition { worker: worker.identity, source, next, at_unix_ms })
         };
         self.ear.workers().into_iter().filter_map(reach).collect()
     }
 }
 
-fn numbered(report: &Report) -> Numbered {
+fn numbered(report: &RelayedBatch) -> Numbered {
     let arrival = match report.kind {
-        ReportKind::Begins => Arrival::Begins,
-        ReportKind::Next | ReportKind::Known => Arrival::Next,
+        RelayedBatchKind::Restart => Arrival::Begins,
+        RelayedBatchKind::Next | RelayedBatchKind::Snapshot => Arrival::Next,
     };
     Numbered { source: report.source, seq: report.seq, arrival }
 }
 
-fn told(report: &Report) -> Result<Told, BadMessage> {
-    let batch = unpack(&report.bytes)?;
+fn told(report: &RelayedBatch) -> Result<Told, BadMessage> {
+    let batch = unpack_events(&report.bytes)?;
     Ok(match report.kind {
-        ReportKind::Known => Told::Known(Known { source: report.source, seq: report.seq, batch }),
-        ReportKind::Next | ReportKind::Begins => Told::Batch(numbered(report), batch),
+        RelayedBatchKind::Snapshot => Told::Known(Known { source: report.source, seq: report.seq, batch }),
+        RelayedBatchKind::Next | RelayedBatchKind::Restart => Told::Batch(numbered(report), batch),
     })
 }

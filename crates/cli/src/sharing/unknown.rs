@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use warmroute_peers::PeerView;
+use warmroute_peers::PeerStatus;
 use warmroute_types::RouterId;
 
 /// It is looked at this often,
@@ -34,16 +34,16 @@ impl Unknown {
     }
 
     /// What is to be said now.
-    pub fn warnings(&mut self, peers: &[PeerView], now: Instant) -> Vec<String> {
+    pub fn warnings(&mut self, peers: &[PeerStatus], now: Instant) -> Vec<String> {
         self.said.retain(|_, said| now.duration_since(*said) < SAID_AGAIN_AFTER);
         let unknown = peers.iter().filter(|peer| peer.unknown_workers > 0);
-        let fresh: Vec<&PeerView> = unknown.filter(|peer| !self.said.contains_key(&peer.id)).collect();
+        let fresh: Vec<&PeerStatus> = unknown.filter(|peer| !self.said.contains_key(&peer.id)).collect();
         self.said.extend(fresh.iter().map(|peer| (peer.id, now)));
         fresh.into_iter().map(warning).collect()
     }
 }
 
-fn warning(peer: &PeerView) -> String {
+fn warning(peer: &PeerStatus) -> String {
     let workers = match peer.unknown_workers {
         1 => "1 worker that is".to_owned(),
         count => format!("{count} workers that are"),
@@ -60,8 +60,8 @@ mod tests {
     use super::*;
     use warmroute_types::Micros;
 
-    fn peer(id: u64, unknown_workers: usize) -> PeerView {
-        PeerView {
+    fn peer(id: u64, unknown_workers: usize) -> PeerStatus {
+        PeerStatus {
             id: RouterId(id),
             known_for: Micros::ZERO,
             silent_for: Micros::ZERO,
@@ -71,7 +71,7 @@ mod tests {
             failing: 0,
             unknown_workers,
             round_trip: None,
-            language: 1,
+            protocol_version: 1,
         }
     }
 

@@ -1,51 +1,52 @@
-//! How much time has passed, whatever the clock says.
+//! A clock that survives steps of the system clock.
 //!
-//! Nobody's clock is compared with another's, but one that steps, stands still or runs backwards would make its own router wait for
-//! ever, or take everybody for dead. So only what passes between two looks counts, and no more of it than a router that is well
-//! lets pass; a look at the usual time counts as the usual time where the clock has not moved.
+//! Routers never compare clocks, but a clock that steps, stops or runs backwards could make its own router
+//! wait forever or suspend all peers. So only the time between two readings counts, limited to `step_max`. If
+//! the clock has not advanced at a regular tick, the tick counts as one interval.
 
 use warmroute_types::Micros;
 
-/// Time that has passed since the first look.
+/// Time elapsed since the first reading.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     last: Option<Micros>,
-    ticked: Option<Micros>,
-    passed: Micros,
-    usual: Micros,
-    most: Micros,
+    last_tick: Option<Micros>,
+    elapsed: Micros,
+    interval: Micros,
+    step_max: Micros,
 }
 
 impl Clock {
-    /// It is looked at every `usual`; more than `most` at once is a step.
-    pub fn new(usual: Micros, most: Micros) -> Clock {
-        Clock { last: None, ticked: None, passed: Micros::ZERO, usual, most }
+    /// `interval` is the usual time between two ticks; a larger change than `step_max` is a step of the
+    /// clock.
+    pub fn new(interval: Micros, step_max: Micros) -> Clock {
+        Clock { last: None, last_tick: None, elapsed: Micros::ZERO, interval, step_max }
     }
 
-    /// The time now, at a moment that comes once in the usual time.
+    /// Advances at a regular tick and returns the elapsed time.
     pub fn tick(&mut self, now: Micros) -> Micros {
-        if self.ticked.replace(now).is_some_and(|ticked| now <= ticked) {
-            self.passed = self.passed + self.usual;
+        if self.last_tick.replace(now).is_some_and(|last| now <= last) {
+            self.elapsed = self.elapsed + self.interval;
         }
-        self.look(now)
+        self.advance(now)
     }
 
-    /// The time now.
-    pub fn look(&mut self, now: Micros) -> Micros {
-        self.passed = self.read(now);
+    /// Advances and returns the elapsed time.
+    pub fn advance(&mut self, now: Micros) -> Micros {
+        self.elapsed = self.read(now);
         self.last = Some(now);
-        self.passed
+        self.elapsed
     }
 
-    /// The time when it was last looked at.
-    pub fn passed(&self) -> Micros {
-        self.passed
+    /// The elapsed time at the last reading.
+    pub fn elapsed(&self) -> Micros {
+        self.elapsed
     }
 
-    /// The time now, for those who only read.
+    /// The elapsed time without advancing.
     pub fn read(&self, now: Micros) -> Micros {
         let since = self.last.map_or(Micros::ZERO, |last| now.since(last));
-        self.passed + since.min(self.most)
+        self.elapsed + since.min(self.step_max)
     }
 }
 
@@ -54,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_do_not_count_and_standing_still_does() {
+    fn clock_steps_are_ignored_and_a_stopped_clock_advances_by_ticks() {
         let mut clock = Clock::new(Micros(20), Micros(100));
         assert_eq!(clock.tick(Micros(1_000_000)), Micros::ZERO);
         assert_eq!(clock.tick(Micros(1_000_030)), Micros(30));
         assert_eq!(clock.tick(Micros(9_000_000)), Micros(130), "ahead");
         assert_eq!(clock.tick(Micros(5)), Micros(150), "back");
-        assert_eq!((clock.tick(Micros(4)), clock.look(Micros(3))), (Micros(170), Micros(170)));
+        assert_eq!((clock.tick(Micros(4)), clock.advance(Micros(3))), (Micros(170), Micros(170)));
         assert_eq!((clock.tick(Micros(3)), clock.read(Micros(13))), (Micros(190), Micros(200)));
-        assert_eq!((clock.look(Micros(23)), clock.tick(Micros(23))), (Micros(210), Micros(210)), "once");
+        assert_eq!((clock.advance(Micros(23)), clock.tick(Micros(23))), (Micros(210), Micros(210)), "once");
     }
 }

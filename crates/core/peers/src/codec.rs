@@ -1,21 +1,22 @@
-//! Numbers as bytes: small ones are short. Whatever comes is read without a panic, and nothing is allocated that is not there.
+//! Byte encoding with variable-length integers. Reading never panics, and never allocates more than the input
+//! holds.
 //!
-//! What may grow is written with its length: whoever knows only its beginning reads that and goes on behind its end. So a later version
-//! appends to blocks and adds kinds of records, and changes nothing that is there.
+//! Structures that may grow are written with their length. A reader that knows only the beginning skips the
+//! rest, so a later version may append fields and add kinds of records without changing what exists.
 
 use std::sync::Arc;
 
-/// Bytes that are no message.
+/// Why bytes could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMessage {
-    /// It ends too early.
+    /// The input is shorter than its lengths say.
     #[error("the message ends too early")]
     Truncated,
-    /// A number is out of bounds, or a word is unknown.
-    #[error("the message is garbled")]
-    Garbled,
-    /// It needs a later version of this program.
-    #[error("the message needs version {0} of the language to be understood")]
+    /// A number is out of range, or a required value is unknown.
+    #[error("the message is malformed: a value is out of range")]
+    Malformed,
+    /// The sender requires a later protocol version.
+    #[error("the message needs protocol version {0}: upgrade this router")]
     Version(u8),
 }
 
@@ -29,8 +30,8 @@ impl Writer {
         self.bytes.push(byte);
     }
 
-    /// Seven bits a byte, the lowest first.
-    pub fn number(&mut self, mut number: u64) {
+    /// Variable-length integer: seven bits per byte, lowest bits first.
+    pub fn varint(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.bytes.push(number as u8 | 0x80);
             number >>= 7;
@@ -38,28 +39,28 @@ impl Writer {
         self.bytes.push(number as u8);
     }
 
-    /// A hash: none of its bits is likely to be zero.
+    /// A hash, as eight fixed bytes: hashes are rarely small.
     pub fn hash(&mut self, hash: u64) {
         self.bytes.extend_from_slice(&hash.to_le_bytes());
     }
 
     pub fn hashes(&mut self, hashes: &[u64]) {
-        self.number(hashes.len() as u64);
+        self.varint(hashes.len() as u64);
         hashes.iter().for_each(|&hash| self.hash(hash));
     }
 
-    /// A number that may be missing, and is small where it is not.
+    /// An optional number: zero for `None`, otherwise the number plus one.
     pub fn optional(&mut self, number: Option<u64>) {
-        self.number(number.map_or(0, |number| number.saturating_add(1)));
+        self.varint(number.map_or(0, |number| number.saturating_add(1)));
     }
 
-    /// Bytes, and how many.
-    pub fn text(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
+    /// Bytes, preceded by their number.
+    pub fn sized_bytes(&mut self, bytes: &[u8]) {
+        self.varint(bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Something that may grow, with its length before it.
+    /// A structure that may grow, preceded by its length.
     pub fn block(&mut self, write: impl FnOnce(&mut Writer)) {
         let start = self.bytes.len();
         self.byte(0);
@@ -69,12 +70,12 @@ impl Writer {
             self.bytes[start] = length as u8;
         } else {
             let mut prefix = Writer::default();
-            prefix.number(length as u64);
+            prefix.varint(length as u64);
             self.bytes.splice(start..=start, prefix.bytes);
         }
     }
 
-    /// One of several things, in any number, of which a reader may not know some.
+    /// A record: kind, length and body. A reader skips unknown kinds.
     pub fn record(&mut self, kind: u8, write: impl FnOnce(&mut Writer)) {
         self.byte(kind);
         self.block(write);
@@ -97,24 +98,24 @@ impl<'a> Reader<'a> {
         Ok(byte)
     }
 
-    pub fn number(&mut self) -> Result<u64, BadMessage> {
+    pub fn varint(&mut self) -> Result<u64, BadMessage> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if bits << shift >> shift != bits {
-                return Err(BadMessage::Garbled);
+                return Err(BadMessage::Malformed);
             }
             number |= bits << shift;
             if byte < 0x80 {
                 return Ok(number);
             }
         }
-        Err(BadMessage::Garbled)
+        Err(BadMessage::Malformed)
     }
 
-    pub fn small(&mut self) -> Result<u32, BadMessage> {
-        u32::try_from(self.number()?).map_err(|_| BadMessage::Garbled)
+    pub fn varint_u32(&mut self) -> Result<u32, BadMessage> {
+        u32::try_from(self.varint()?).map_err(|_| BadMessage::Malformed)
     }
 
     pub fn hash(&mut self) -> Result<u64, BadMessage> {
@@ -124,7 +125,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn hashes(&mut self) -> Result<Arc<[u64]>, BadMessage> {
-        let count = self.number()? as usize;
+        let count = self.varint()? as usize;
         let length = count.checked_mul(8).filter(|&length| length <= self.rest.len());
         let (hashes, rest) = self.rest.split_at(length.ok_or(BadMessage::Truncated)?);
         self.rest = rest;
@@ -132,43 +133,43 @@ impl<'a> Reader<'a> {
     }
 
     pub fn optional(&mut self) -> Result<Option<u64>, BadMessage> {
-        Ok(self.number()?.checked_sub(1))
+        Ok(self.varint()?.checked_sub(1))
     }
 
-    /// Whether something follows that may be missing.
-    pub fn is_there(&mut self) -> Result<bool, BadMessage> {
+    /// Reads the byte that says whether an optional value follows.
+    pub fn presence(&mut self) -> Result<bool, BadMessage> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(BadMessage::Garbled),
+            _ => Err(BadMessage::Malformed),
         }
     }
 
-    pub fn text(&mut self) -> Result<&'a [u8], BadMessage> {
-        let length = usize::try_from(self.number()?).map_err(|_| BadMessage::Garbled)?;
+    pub fn sized_bytes(&mut self) -> Result<&'a [u8], BadMessage> {
+        let length = usize::try_from(self.varint()?).map_err(|_| BadMessage::Malformed)?;
         let (text, rest) = self.rest.split_at_checked(length).ok_or(BadMessage::Truncated)?;
         self.rest = rest;
         Ok(text)
     }
 
     pub fn block(&mut self) -> Result<Reader<'a>, BadMessage> {
-        self.text().map(Reader::new)
+        self.sized_bytes().map(Reader::new)
     }
 
-    /// The next one, and its kind, where there is one.
+    /// The next record and its kind; `None` at the end.
     pub fn record(&mut self) -> Result<Option<(u8, Reader<'a>)>, BadMessage> {
-        if self.is_at_end() {
+        if self.is_empty() {
             return Ok(None);
         }
         Ok(Some((self.byte()?, self.block()?)))
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 
-    pub fn is_at_end(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 }
@@ -178,14 +179,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_of_any_length_come_out_and_what_follows_them_too() {
+    fn blocks_of_any_length_survive_encoding() {
         for length in [0, 1, 127, 128, 129, 16_383, 16_384, 100_000] {
             let mut writer = Writer::default();
             writer.record(7, |writer| writer.bytes.extend(std::iter::repeat_n(9, length)));
-            writer.number(5);
+            writer.varint(5);
             let mut reader = Reader::new(&writer.bytes);
             let (kind, mut body) = reader.record().unwrap().unwrap();
-            assert_eq!((kind, body.rest().len(), reader.number()), (7, length, Ok(5)));
+            assert_eq!((kind, body.rest().len(), reader.varint()), (7, length, Ok(5)));
             assert!(reader.record().unwrap().is_none());
         }
     }

@@ -1,90 +1,91 @@
-//! What hearing a peer changes here.
+//! Changes that a peer's message causes in this router.
 
 use warmroute_types::{Micros, RouterId};
 
-use crate::{Booked, Over, Prompt, Reach, Report, Wanted};
+use crate::{AssignmentEnd, BookingRecord, PromptDigests, RelayedBatch, StreamPosition, StreamRange};
 
-/// To be done by whoever keeps the desks and the index, in this order.
+/// A change to apply to worker loads, the index and the feeds. The driver applies effects in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A peer has sent a request to a worker.
+    /// A peer sent a request to a worker.
     Booked {
-        /// Who.
+        /// The peer.
         router: RouterId,
-        /// Its number for it.
-        trip: u64,
-        /// What.
-        booked: Booked,
+        /// The peer's number for this assignment.
+        assignment: u64,
+        /// Worker, token counts and prompt digests.
+        booking: BookingRecord,
     },
-    /// Its prompt has been computed.
-    Computed {
-        /// Whose.
+    /// The worker computed the prompt of a booked assignment, so its cache holds it.
+    Prefilled {
+        /// The peer.
         router: RouterId,
-        /// Which.
-        trip: u64,
+        /// The peer's number for this assignment.
+        assignment: u64,
     },
-    /// It is over. Every `Booked` is followed by exactly one of these, if only because its router has fallen silent. Should that one speak
-    /// again, what it has open is booked again.
-    Over {
-        /// Whose.
+    /// An assignment ended. Exactly one `Ended` follows each `Booked`, at the latest when the peer falls silent. A peer that
+    /// speaks again books its open assignments again.
+    Ended {
+        /// The peer.
         router: RouterId,
-        /// Which.
-        trip: u64,
-        /// How.
-        over: Over,
-        /// What was sent, where its engine was found to lack some of it and that may be taken for what it lacks now.
-        prompt: Option<Prompt>,
+        /// The peer's number for this assignment.
+        assignment: u64,
+        /// How it ended.
+        end: AssignmentEnd,
+        /// The prompt, set only for a stale prediction that still describes the worker's cache.
+        prompt: Option<PromptDigests>,
     },
-    /// A peer lacks news that is not kept any more: all that is open is to be told by
-    /// [`Peers::tell_state`](crate::Peers::tell_state).
-    StateAsked {
-        /// Who.
+    /// A peer misses batches that are no longer retained. Answer with all open assignments:
+    /// [`Peers::answer_ledger`](crate::Peers::answer_ledger).
+    LedgerRequested {
+        /// The peer.
         router: RouterId,
-        /// It will stand for all batches up to this one.
+        /// The answer replaces all batches up to this number.
         up_to: u64,
-        /// Every trip below this number was over by then.
-        open_from: u64,
+        /// Every assignment below this number had ended by then.
+        low_water: u64,
     },
-    /// Some peer wants to know what is presumed here of all caches: to be told by [`Peers::tell_view`](crate::Peers::tell_view).
-    ViewAsked,
-    /// What a peer presumes of all caches, as it was written there.
-    View {
-        /// All of it.
+    /// A peer requests the presumed contents of all caches. Answer with
+    /// [`Peers::answer_snapshot`](crate::Peers::answer_snapshot).
+    SnapshotRequested,
+    /// A peer's presumed contents of all caches arrived.
+    SnapshotReceived {
+        /// As [`SnapshotWriter`](crate::SnapshotWriter) wrote them.
         bytes: Vec<u8>,
-        /// How old it is at most.
+        /// Upper bound of their age.
         age: Micros,
     },
-    /// A peer has found a worker's cache empty.
-    Emptied {
-        /// Its identity.
+    /// A peer found a worker's cache empty.
+    CacheCleared {
+        /// The worker's identity.
         worker: u64,
     },
-    /// A peer has heard something of an engine.
-    Reported {
-        /// Who.
+    /// A peer relays a batch of an engine's events.
+    BatchRelayed {
+        /// The peer.
         router: RouterId,
-        /// What.
-        report: Report,
+        /// The events.
+        batch: RelayedBatch,
     },
-    /// How far a peer has heard a stream.
-    Reached {
-        /// Who.
+    /// A peer states how far it received an event stream.
+    PositionReported {
+        /// The peer.
         router: RouterId,
-        /// Which, and how far.
-        reach: Reach,
+        /// The stream and the next expected sequence number.
+        position: StreamPosition,
     },
-    /// A peer lacks something: to be told by [`Peers::tell_replay`](crate::Peers::tell_replay).
-    ReplayAsked {
-        /// Who.
+    /// A peer misses part of an event stream. Answer with [`Peers::answer_replay`](crate::Peers::answer_replay).
+    ReplayRequested {
+        /// The peer.
         router: RouterId,
-        /// What.
-        wanted: Wanted,
+        /// The missing part.
+        range: StreamRange,
     },
-    /// What was wanted of a stream has come.
-    Replayed {
-        /// Whose.
+    /// A requested part of an event stream arrived, or no peer had it.
+    ReplayReceived {
+        /// The worker's identity.
         worker: u64,
-        /// Nothing: nobody had it.
-        reports: Vec<Report>,
+        /// Empty if no peer had it.
+        batches: Vec<RelayedBatch>,
     },
 }

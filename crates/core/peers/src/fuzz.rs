@@ -1,40 +1,41 @@
-//! Fuzz target: whatever another router says, it is passed over, refused, or means the same when it is said again; and whoever hears it
-//! goes on.
+//! Fuzz target: any input is ignored, rejected, or decoded to a message that survives encoding; the receiver
+//! keeps working.
 
 use warmroute_types::{Micros, RouterId};
 
-use crate::{Config, MESSAGE_MAX, Message, OwnLedger, Peers};
+use crate::{Config, MESSAGE_MAX, OwnLedger, PeerMessage, Peers};
 
 const NOW: Micros = Micros::from_secs(1_000);
 
-/// A message.
+/// Decodes the input, encodes the message again and lets a router receive it.
 pub fn message(input: &[u8]) {
-    if let Ok(Some(message)) = Message::decode(input) {
-        let said = message.encode();
-        assert_eq!(Message::decode(&said), Ok(Some(message)));
-        assert!(said.len() <= input.len(), "{} bytes of {}", said.len(), input.len());
+    if let Ok(Some(message)) = PeerMessage::decode(input) {
+        let encoded = message.encode();
+        assert_eq!(PeerMessage::decode(&encoded), Ok(Some(message)));
+        assert!(encoded.len() <= input.len(), "{} bytes of {}", encoded.len(), input.len());
     }
-    it_is_heard_without_harm(input);
+    receive_input(input);
 }
 
-/// Twice, because a message may be, and after it what is asked for and answered.
-fn it_is_heard_without_harm(input: &[u8]) {
+/// Receives the input twice, because messages may be repeated, and checks the answers and queries that
+/// follow.
+fn receive_input(input: &[u8]) {
     let (mut peers, mut own) = (Peers::new(RouterId(1), Config::default()), OwnLedger::default());
-    let mut letters = Vec::new();
+    let mut envelopes = Vec::new();
     for at in [NOW, NOW + Micros::from_millis(1)] {
-        letters.extend(peers.hear(input, at, &mut Vec::new()).unwrap_or_default());
+        envelopes.extend(peers.receive(input, at, &mut Vec::new()).unwrap_or_default());
     }
-    letters.extend(peers.speak(own.take(), NOW + Micros::from_secs(1)));
-    for letter in letters {
-        assert!(matches!(Message::decode(&letter.bytes), Ok(Some(_))), "what is said can be read");
-        assert!(letter.bytes.len() <= MESSAGE_MAX);
+    envelopes.extend(peers.compose(own.take_updates(), NOW + Micros::from_secs(1)));
+    for envelope in envelopes {
+        assert!(matches!(PeerMessage::decode(&envelope.bytes), Ok(Some(_))), "sent messages can be decoded");
+        assert!(envelope.bytes.len() <= MESSAGE_MAX);
     }
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn messages_mean_the_same_when_they_are_said_again() {
+    fn decoded_messages_survive_encoding() {
         warmroute_fuzz::try_out("message", super::message);
     }
 }

@@ -1,91 +1,91 @@
-//! What one router says of itself: its trips, and how it finds the workers.
+//! What a router reports about itself: its assignments and its findings about workers.
 //!
-//! A ledger has one writer. Merging is taking the later of everything: commutative, associative, idempotent. A batch of news is a
-//! small ledger, and so is the whole of what is open; there is nothing else to send.
+//! Each ledger has one writer. Merging takes the later value of every field, so it is commutative,
+//! associative and idempotent. A batch is a small ledger, and so is the set of all open assignments; no other
+//! state is sent.
 
 use std::collections::BTreeMap;
 
-use crate::Trip;
+use crate::Assignment;
 
 /// A router's ledger, or any part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Every trip with a lower number is over.
-    pub open_from: u64,
-    /// Trips by number.
-    pub trips: BTreeMap<u64, Trip>,
-    /// How it finds workers, by their identity.
-    pub advice: BTreeMap<u64, Advice>,
+    /// Low-water mark: every assignment below this number has ended.
+    pub low_water: u64,
+    /// Assignments by number.
+    pub assignments: BTreeMap<u64, Assignment>,
+    /// Findings by worker identity.
+    pub findings: BTreeMap<u64, WorkerFinding>,
 }
 
-/// How a router finds a worker.
+/// What a router found out about a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Advice {
-    /// Counts this router's findings: of two about a worker the later one is true.
+pub struct WorkerFinding {
+    /// Position among this router's findings. Of two findings about a worker the later one counts.
     pub version: u64,
-    /// What it found.
-    pub health: Health,
-    /// Greater whenever it found the worker's cache empty again.
-    pub emptied: u32,
+    /// Whether the worker serves requests.
+    pub health: WorkerHealth,
+    /// Increases each time the router finds the worker's cache empty.
+    pub clears: u32,
 }
 
-/// Whether a worker serves.
+/// Whether a worker serves requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Health {
-    /// As far as is known.
+pub enum WorkerHealth {
+    /// No failure is known.
     #[default]
-    Well,
-    /// It fails requests, or cannot be reached.
+    Healthy,
+    /// It fails requests, or is unreachable.
     Failing,
 }
 
 impl Ledger {
-    /// The same without what is presumed by it, which is most of its bytes.
+    /// Removes all prompts, which make up most of the bytes.
     pub(crate) fn without_prompts(mut self) -> Ledger {
-        let booked = self.trips.values_mut().filter_map(|trip| trip.booked.as_mut());
-        booked.for_each(|booked| booked.prompt = None);
+        let booking = self.assignments.values_mut().filter_map(|assignment| assignment.booking.as_mut());
+        booking.for_each(|booking| booking.prompt = None);
         self
     }
 
-    /// Takes in another part, or the same again. Trips that are over are kept: whether anybody still needs them is not for this
-    /// to say.
+    /// Merges another part. Ended assignments stay; the caller decides when to drop them.
     pub fn merge(&mut self, other: Ledger) {
-        self.open_from = self.open_from.max(other.open_from);
-        for (number, trip) in other.trips {
-            self.trips.entry(number).or_default().merge(trip);
+        self.low_water = self.low_water.max(other.low_water);
+        for (number, assignment) in other.assignments {
+            self.assignments.entry(number).or_default().merge(assignment);
         }
-        for (worker, advice) in other.advice {
-            let known = self.advice.entry(worker).or_default();
-            *known = advice.max(*known);
+        for (worker, finding) in other.findings {
+            let known = self.findings.entry(worker).or_default();
+            *known = finding.max(*known);
         }
     }
 
-    /// Forgets the oldest findings where there are more than that: some more, so that it is seldom done.
-    pub(crate) fn forget_oldest(advice: &mut BTreeMap<u64, Advice>, advice_max: usize) {
-        if advice.len() > advice_max {
-            let mut versions: Vec<u64> = advice.values().map(|advice| advice.version).collect();
-            let excess = versions.len() - (advice_max - advice_max / 8);
+    /// Drops the oldest findings above the limit, and an eighth more so that it rarely happens.
+    pub(crate) fn drop_oldest_findings(findings: &mut BTreeMap<u64, WorkerFinding>, findings_max: usize) {
+        if findings.len() > findings_max {
+            let mut versions: Vec<u64> = findings.values().map(|finding| finding.version).collect();
+            let excess = versions.len() - (findings_max - findings_max / 8);
             let (_, &mut oldest, _) = versions.select_nth_unstable(excess - 1);
-            advice.retain(|_, advice| advice.version > oldest);
+            findings.retain(|_, finding| finding.version > oldest);
         }
     }
 
-    /// Whether it says nothing.
+    /// Whether it reports nothing apart from the low-water mark.
     pub fn is_empty(&self) -> bool {
-        self.trips.is_empty() && self.advice.is_empty()
+        self.assignments.is_empty() && self.findings.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Booked, Over};
+    use crate::{AssignmentEnd, BookingRecord};
     use proptest::prelude::*;
     use warmroute_types::Delivery;
 
-    /// Any part of what the one writer could have said of trip `number`.
-    fn trip(number: u64) -> impl Strategy<Value = Trip> {
-        let booked = Booked {
+    /// Any part of what a router can report about assignment `number`.
+    fn assignment(number: u64) -> impl Strategy<Value = Assignment> {
+        let booking = BookingRecord {
             worker: number % 3,
             prompt_tokens: number as u32,
             cached_tokens: 0,
@@ -93,32 +93,32 @@ mod tests {
             delivery: Delivery::Streamed,
             prompt: None,
         };
-        let over = prop_oneof![
+        let end = prop_oneof![
             Just(None),
-            Just(Some(Over::Left)),
-            Just(Some(Over::Answered)),
-            Just(Some(Over::Found { chunks: 3 }))
+            Just(Some(AssignmentEnd::Abandoned)),
+            Just(Some(AssignmentEnd::Answered)),
+            Just(Some(AssignmentEnd::Stale { found_chunks: 3 }))
         ];
-        (any::<bool>(), any::<bool>(), over).prop_map(move |(told, is_computed, over)| Trip {
-            booked: told.then(|| booked.clone()),
-            is_computed,
-            over,
+        (any::<bool>(), any::<bool>(), end).prop_map(move |(has_booking, is_prefilled, end)| Assignment {
+            booking: has_booking.then(|| booking.clone()),
+            is_prefilled,
+            end,
         })
     }
 
     fn ledger() -> impl Strategy<Value = Ledger> {
-        let trips = proptest::collection::btree_set(0_u64..12, 0..6).prop_flat_map(|numbers| {
-            numbers.into_iter().map(|number| (Just(number), trip(number))).collect::<Vec<_>>()
+        let assignments = proptest::collection::btree_set(0_u64..12, 0..6).prop_flat_map(|numbers| {
+            numbers.into_iter().map(|number| (Just(number), assignment(number))).collect::<Vec<_>>()
         });
-        let advice = (0_u64..4, 0_u64..5).prop_map(|(worker, version)| {
-            let health = if version % 2 == 0 { Health::Well } else { Health::Failing };
-            (worker, Advice { version, health, emptied: version as u32 / 2 })
+        let finding = (0_u64..4, 0_u64..5).prop_map(|(worker, version)| {
+            let health = if version % 2 == 0 { WorkerHealth::Healthy } else { WorkerHealth::Failing };
+            (worker, WorkerFinding { version, health, clears: version as u32 / 2 })
         });
-        let advice = proptest::collection::vec(advice, 0..4);
-        (0_u64..12, trips, advice).prop_map(|(open_from, trips, advice)| Ledger {
-            open_from,
-            trips: trips.into_iter().collect(),
-            advice: advice.into_iter().collect(),
+        let findings = proptest::collection::vec(finding, 0..4);
+        (0_u64..12, assignments, findings).prop_map(|(low_water, assignments, findings)| Ledger {
+            low_water,
+            assignments: assignments.into_iter().collect(),
+            findings: findings.into_iter().collect(),
         })
     }
 
@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_has_no_order(a in ledger(), b in ledger(), c in ledger()) {
+        fn merging_is_commutative_and_associative(a in ledger(), b in ledger(), c in ledger()) {
             prop_assert_eq!(merged(&[&a, &b]), merged(&[&b, &a]));
             let (ab, bc) = (merged(&[&a, &b]), merged(&[&b, &c]));
             prop_assert_eq!(merged(&[&ab, &c]), merged(&[&a, &bc]));
@@ -139,7 +139,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_heard_twice_is_heard_once(a in ledger(), b in ledger()) {
+        fn merging_is_idempotent(a in ledger(), b in ledger()) {
             let both = merged(&[&a, &b]);
             prop_assert_eq!(merged(&[&both, &a]), both.clone());
             prop_assert_eq!(merged(&[&both, &both]), both);

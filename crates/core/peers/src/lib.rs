@@ -1,62 +1,65 @@
-//! What routers tell each other, so that several act as one.
+//! Protocol by which several routers act as one.
 //!
-//! Every router keeps a [`Ledger`] of its own requests: which worker has which of them, how far each has come. It alone writes
-//! it; the others only merge what they hear of it. So there is nothing to agree on: whatever is lost, repeated or late, merging
-//! it again gives the same ledger in the end, and until then everybody goes on with what they know.
+//! Each router keeps a [`Ledger`] of its own assignments: which worker serves which request, and how far each has come. Only
+//! its owner writes a ledger; peers merge the parts that they receive. Merging is idempotent and has no order, so lost,
+//! repeated and late messages lead to the same ledger in the end.
 //!
 //! ```text
-//! a decision ──▶ OwnLedger ─▶ Batch 17 ──▶  (lost, repeated, late)  ──▶ Peer: 17 is new ──▶ Effects ──▶ the same booking,
-//!                  │                                                   │ 16 is missing                there too
-//!                  └── history, open trips ◀───────── Ask 16 ──────────┘
+//! decision ──▶ OwnLedger ─▶ Batch 17 ──▶  (lost, repeated, late)  ──▶ Peer: 17 is new ──▶ Effects ──▶ the same booking
+//!                │                                                  │ 16 is missing               on the peer
+//!                └── sent batches, open assignments ◀── Query 16 ───┘
 //! ```
 //!
-//! Whatever may be long (what was missed, all that is presumed, all that is known of an engine) is asked for and pulled in parts
-//! ([`Question`]).
+//! Routers pull long answers in parts ([`Query`]): missing batches, the presumed cache contents, and the events of an engine.
 //!
-//! Engines' events that only one router hears are passed on with the engines' own numbers ([`Report`]): what is missing of those is
-//! asked for of whoever has heard more.
+//! Events of engines that connect to one router only are relayed with the engine's own sequence numbers ([`RelayedBatch`]). A
+//! router that misses some asks a peer that has them.
 //!
-//! Pure: messages are bytes, `now` is an argument, and nobody's clock is ever compared with another's. How the bytes travel is
-//! the driver's affair, Redis, a mesh or the lab's virtual network.
+//! This crate is pure: messages are bytes, `now` is an argument, and clocks of two routers are never compared. The driver
+//! carries the bytes: Redis, a mesh, or the lab's virtual network.
 
-mod answers;
-mod batches;
+mod answer_cache;
+mod answer_parts;
+mod assignment;
 mod clock;
 mod codec;
 mod effect;
-mod events;
-mod fetches;
+mod envelope;
+mod event_codec;
+mod event_relay;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod history;
 mod ledger;
 mod message;
-mod named;
 mod own_ledger;
-mod parts;
 mod peer;
+mod peer_assignments;
+mod peer_workers;
 mod peers;
-mod question;
-mod questions;
-mod relay;
-mod report;
+mod pending_queries;
+mod presumed_snapshot;
+mod query;
+mod received_batches;
+mod relayed_batch;
 mod round_trip;
-mod trip;
-mod trips;
-mod view;
-mod views;
+mod sent_batches;
+mod snapshot_fetch;
+mod stream_fetches;
 
+pub use answer_parts::AnswerPart;
+pub use assignment::{Assignment, AssignmentEnd, BookingRecord, PromptDigests};
 pub use codec::BadMessage;
 pub use effect::Effect;
-pub use events::{pack, unpack};
-pub use ledger::{Advice, Health, Ledger};
-pub use message::{MESSAGE_MAX, Message};
-pub use own_ledger::{News, OwnLedger};
-pub use parts::Part;
-pub use peer::PeerView;
-pub use peers::{Config, Letter, Peers};
-pub use question::{Question, Want, Wanted};
-pub use relay::Relayed;
-pub use report::{Reach, Report, ReportKind};
-pub use trip::{Booked, Over, Prompt, Trip};
-pub use view::{After, Presumed, Sizes, VIEW_BYTES_MAX, ViewReader, ViewWriter};
+pub use envelope::Envelope;
+pub use event_codec::{pack_events, unpack_events};
+pub use event_relay::RelayCounts;
+pub use ledger::{Ledger, WorkerFinding, WorkerHealth};
+pub use message::{MESSAGE_MAX, PeerMessage};
+pub use own_ledger::{LedgerUpdates, OwnLedger};
+pub use peer::PeerStatus;
+pub use peers::{Config, Peers};
+pub use presumed_snapshot::{
+    PresumedRecord, RunParent, SNAPSHOT_BYTES_MAX, SnapshotReader, SnapshotWriter, SpanSizes,
+};
+pub use query::{Query, QueryKind, StreamRange};
+pub use relayed_batch::{RelayedBatch, RelayedBatchKind, StreamPosition};

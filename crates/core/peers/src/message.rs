@@ -1,142 +1,147 @@
-//! What routers say to each other, as bytes.
+//! Messages between routers, and their encoding.
 //!
 //! ```text
-//! needs speaks kind from length | head: length, its fields | record: kind, length, its fields | …
+//! needed version, own version, kind, from, length | head: length, fields | record: kind, length, fields | …
 //! ```
 //!
-//! This form never changes. A message says which version of the language it needs to be understood, and which its router speaks. A
-//! later version may append fields to the head and to records, and add kinds of records and of messages: who does not know them passes
-//! over them, and needs no later version for it. Only what would be misunderstood needs one, and is said to a router that has it.
+//! This layout never changes. A message states the protocol version that is needed to understand it, and the newest version
+//! that its sender supports. A later version may append fields to heads and records, and add kinds of records and messages;
+//! older routers skip them. Only a change that older routers would misunderstand raises the needed version.
 
 use warmroute_types::{Delivery, RouterId};
 
 use crate::codec::{BadMessage, Reader, Writer};
-use crate::{Advice, Booked, Health, Ledger, Over, Part, Prompt, Question, Reach, Report, Trip};
+use crate::{
+    AnswerPart, Assignment, AssignmentEnd, BookingRecord, Ledger, PromptDigests, Query, RelayedBatch,
+    StreamPosition, WorkerFinding, WorkerHealth,
+};
 
-/// The language spoken here.
-const SPOKEN: u8 = 1;
+/// The newest protocol version that this build supports.
+const VERSION_OURS: u8 = 1;
 
-/// What is needed to understand all that is said here.
-const NEEDED: u8 = 1;
+/// The version that is needed to understand this build's messages.
+const VERSION_NEEDED: u8 = 1;
 
-/// No message is longer than this; whoever carries them may refuse longer ones.
+/// Longest message in bytes. Transports may reject longer ones.
 pub const MESSAGE_MAX: usize = 1 << 20;
 
-/// A few milliseconds' work.
+/// Larger messages take milliseconds to apply.
 const LARGE_BYTES: usize = 32 << 10;
 
 const BATCH: u8 = 1;
 const STATE: u8 = 2;
-const ASK: u8 = 3;
+const QUERY: u8 = 3;
 const ANSWER: u8 = 4;
 const RELAY: u8 = 5;
-const REACH: u8 = 6;
+const POSITIONS: u8 = 6;
 
-/// Records of a ledger.
-const TRIP: u8 = 1;
-const ADVICE: u8 = 2;
+/// Kinds of records in a ledger.
+const ASSIGNMENT: u8 = 1;
+const FINDING: u8 = 2;
 
-/// The only known record of the others.
-const ONE: u8 = 1;
+/// The only kind of record in other messages.
+const PAYLOAD: u8 = 1;
 
-/// Batches are counted from 1 on, some fifty a second: a number beyond this was never reached, and the next ones would be none.
+/// Batches count from 1, about fifty per second, so a larger number is not genuine and could overflow.
 const BATCH_MAX: u64 = 1 << 62;
 
-/// Bits that say what is told of a trip.
-const TOLD_BOOKED: u8 = 1;
-const TOLD_PROMPT: u8 = 2;
-const TOLD_COMPUTED: u8 = 4;
-const OVER_SHIFT: u8 = 3;
-const OVER_MASK: u8 = 3;
-const TOLD_WHOLE: u8 = 128;
+/// Bits that state which parts of an assignment follow.
+const FLAG_BOOKING: u8 = 1;
+const FLAG_PROMPT: u8 = 2;
+const FLAG_PREFILLED: u8 = 4;
+const END_SHIFT: u8 = 3;
+const END_MASK: u8 = 3;
+const FLAG_WHOLE: u8 = 128;
 
-/// One message.
+/// A message between routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// News. They are counted from 1 on; one without a number only says up to which there are, and who is open still.
+pub enum PeerMessage {
+    /// Changes of the sender's ledger. Batches count from 1; an empty one is a heartbeat with the number of
+    /// the last batch.
     Batch {
-        /// Whose.
+        /// The sender.
         from: RouterId,
-        /// Which batch, or the last one.
+        /// Number of this batch; in a heartbeat, of the last one.
         number: u64,
-        /// What has happened. Empty: nothing since.
-        news: Ledger,
+        /// The changes; empty in a heartbeat.
+        updates: Ledger,
     },
-    /// Everything that is open. Only within an answer: it may be large.
+    /// All open assignments. Sent only inside an answer, because it may be large.
     State {
-        /// Whose.
+        /// The sender.
         from: RouterId,
-        /// It stands for all batches up to this one.
+        /// It replaces all batches up to this one.
         up_to: u64,
-        /// So it is.
+        /// Open assignments and findings.
         state: Ledger,
     },
-    /// Something is wanted.
-    Ask {
-        /// By whom.
+    /// A query to one peer.
+    Query {
+        /// The sender.
         from: RouterId,
-        /// What.
-        question: Question,
+        /// The requested state and parts.
+        query: Query,
     },
-    /// A part of that.
+    /// One part of an answer.
     Answer {
-        /// Who tells.
+        /// The sender.
         from: RouterId,
-        /// Which part.
-        part: Part,
-        /// It means nothing here.
+        /// Which part of which answer.
+        part: AnswerPart,
+        /// The bytes of this part.
         bytes: Vec<u8>,
     },
-    /// Engines' events that others may not have heard.
+    /// Relayed engine events.
     Relay {
-        /// Who has heard them.
+        /// The sender.
         from: RouterId,
-        /// In this order.
-        reports: Vec<Report>,
+        /// Batches in the order of arrival.
+        batches: Vec<RelayedBatch>,
     },
-    /// How far streams were heard.
-    Reach {
-        /// By whom.
+    /// How far the sender received event streams.
+    Positions {
+        /// The sender.
         from: RouterId,
-        /// Some of them.
-        reaches: Vec<Reach>,
+        /// Some of its streams.
+        positions: Vec<StreamPosition>,
     },
 }
 
-impl Message {
-    /// Who says it.
+impl PeerMessage {
+    /// The sender.
     pub fn from(&self) -> RouterId {
         match self {
-            Message::Batch { from, .. }
-            | Message::State { from, .. }
-            | Message::Ask { from, .. }
-            | Message::Answer { from, .. }
-            | Message::Relay { from, .. }
-            | Message::Reach { from, .. } => *from,
+            PeerMessage::Batch { from, .. }
+            | PeerMessage::State { from, .. }
+            | PeerMessage::Query { from, .. }
+            | PeerMessage::Answer { from, .. }
+            | PeerMessage::Relay { from, .. }
+            | PeerMessage::Positions { from, .. } => *from,
         }
     }
 
-    /// Who says so of itself, whatever it says.
-    pub fn sender(bytes: &[u8]) -> Option<RouterId> {
+    /// The sender that the header names, without checking the rest.
+    pub fn claimed_sender(bytes: &[u8]) -> Option<RouterId> {
         let mut reader = Reader::new(bytes.get(3..)?);
         reader.hash().ok().map(RouterId)
     }
 
-    /// The latest version of the language that its router speaks.
-    pub fn spoken(bytes: &[u8]) -> u8 {
+    /// The newest protocol version that the sender supports.
+    pub fn protocol_version(bytes: &[u8]) -> u8 {
         bytes.get(1).copied().unwrap_or(0)
     }
 
-    /// Whether taking it in may take long: it is large, asks for much, or may be the last part of much.
-    pub fn may_take_long(bytes: &[u8]) -> bool {
-        bytes.len() > LARGE_BYTES || matches!(bytes.get(2), Some(&(ASK | ANSWER)))
+    /// Whether applying the message may take milliseconds: it is large, is a query, or may complete a large
+    /// answer.
+    pub fn is_expensive(bytes: &[u8]) -> bool {
+        bytes.len() > LARGE_BYTES || matches!(bytes.get(2), Some(&(QUERY | ANSWER)))
     }
 
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.byte(NEEDED);
-        writer.byte(SPOKEN);
+        writer.byte(VERSION_NEEDED);
+        writer.byte(VERSION_OURS);
         writer.byte(self.kind());
         writer.hash(self.from().0);
         writer.block(|writer| {
@@ -148,62 +153,62 @@ impl Message {
 
     fn kind(&self) -> u8 {
         match self {
-            Message::Batch { .. } => BATCH,
-            Message::State { .. } => STATE,
-            Message::Ask { .. } => ASK,
-            Message::Answer { .. } => ANSWER,
-            Message::Relay { .. } => RELAY,
-            Message::Reach { .. } => REACH,
+            PeerMessage::Batch { .. } => BATCH,
+            PeerMessage::State { .. } => STATE,
+            PeerMessage::Query { .. } => QUERY,
+            PeerMessage::Answer { .. } => ANSWER,
+            PeerMessage::Relay { .. } => RELAY,
+            PeerMessage::Positions { .. } => POSITIONS,
         }
     }
 
     fn write_head(&self, writer: &mut Writer) {
         match self {
-            Message::Batch { number, news: ledger, .. }
-            | Message::State { up_to: number, state: ledger, .. } => {
-                writer.number(*number);
-                writer.number(ledger.open_from);
+            PeerMessage::Batch { number, updates: ledger, .. }
+            | PeerMessage::State { up_to: number, state: ledger, .. } => {
+                writer.varint(*number);
+                writer.varint(ledger.low_water);
             }
-            Message::Ask { question, .. } => question.write_head(writer),
-            Message::Answer { part, .. } => part.write(writer),
-            Message::Relay { .. } | Message::Reach { .. } => {}
+            PeerMessage::Query { query, .. } => query.write_head(writer),
+            PeerMessage::Answer { part, .. } => part.write(writer),
+            PeerMessage::Relay { .. } | PeerMessage::Positions { .. } => {}
         }
     }
 
     fn write_records(&self, writer: &mut Writer) {
         match self {
-            Message::Batch { news: ledger, .. } | Message::State { state: ledger, .. } => {
+            PeerMessage::Batch { updates: ledger, .. } | PeerMessage::State { state: ledger, .. } => {
                 write_ledger(writer, ledger);
             }
-            Message::Ask { question, .. } => question.write_records(writer),
-            Message::Answer { bytes, .. } if bytes.is_empty() => {}
-            Message::Answer { bytes, .. } => {
-                writer.record(ONE, |writer| writer.bytes.extend_from_slice(bytes));
+            PeerMessage::Query { query, .. } => query.write_records(writer),
+            PeerMessage::Answer { bytes, .. } if bytes.is_empty() => {}
+            PeerMessage::Answer { bytes, .. } => {
+                writer.record(PAYLOAD, |writer| writer.bytes.extend_from_slice(bytes));
             }
-            Message::Relay { reports, .. } => {
-                reports.iter().for_each(|one| writer.record(ONE, |writer| one.write(writer)));
+            PeerMessage::Relay { batches, .. } => {
+                batches.iter().for_each(|one| writer.record(PAYLOAD, |writer| one.write(writer)));
             }
-            Message::Reach { reaches, .. } => {
-                reaches.iter().for_each(|one| writer.record(ONE, |writer| one.write(writer)));
+            PeerMessage::Positions { positions, .. } => {
+                positions.iter().for_each(|one| writer.record(PAYLOAD, |writer| one.write(writer)));
             }
         }
     }
 
-    /// From bytes; `None`: of a kind that is not known here.
-    pub fn decode(bytes: &[u8]) -> Result<Option<Message>, BadMessage> {
+    /// Decodes a message; `None` for a kind that this version does not know.
+    pub fn decode(bytes: &[u8]) -> Result<Option<PeerMessage>, BadMessage> {
         let mut reader = Reader::new(bytes);
         let needed = reader.byte()?;
-        if needed > SPOKEN {
+        if needed > VERSION_OURS {
             return Err(BadMessage::Version(needed));
         }
-        let _spoken = reader.byte()?;
+        let _sender_version = reader.byte()?;
         let (kind, from) = (reader.byte()?, RouterId(reader.hash()?));
         let mut records = reader.block()?;
-        if !reader.is_at_end() {
-            return Err(BadMessage::Garbled);
+        if !reader.is_empty() {
+            return Err(BadMessage::Malformed);
         }
         let head = records.block()?;
-        Message::read(kind, from, head, records)
+        PeerMessage::read(kind, from, head, records)
     }
 
     fn read(
@@ -211,51 +216,54 @@ impl Message {
         from: RouterId,
         mut head: Reader<'_>,
         mut records: Reader<'_>,
-    ) -> Result<Option<Message>, BadMessage> {
+    ) -> Result<Option<PeerMessage>, BadMessage> {
         Ok(Some(match kind {
             BATCH => {
                 let number = read_batch(&mut head)?;
-                Message::Batch { from, number, news: read_ledger(head.number()?, &mut records)? }
+                PeerMessage::Batch { from, number, updates: read_ledger(head.varint()?, &mut records)? }
             }
             STATE => {
                 let up_to = read_batch(&mut head)?;
-                Message::State { from, up_to, state: read_ledger(head.number()?, &mut records)? }
+                PeerMessage::State { from, up_to, state: read_ledger(head.varint()?, &mut records)? }
             }
-            ASK => {
-                let question = Question::read(&mut head, &mut records)?;
-                return Ok(question.map(|question| Message::Ask { from, question }));
+            QUERY => {
+                let query = Query::read(&mut head, &mut records)?;
+                return Ok(query.map(|query| PeerMessage::Query { from, query }));
             }
             ANSWER => {
-                let part = Part::read(&mut head)?;
+                let part = AnswerPart::read(&mut head)?;
                 let mut bytes = Vec::new();
-                while let Some(mut body) = next_one(&mut records)? {
+                while let Some(mut body) = next_record(&mut records)? {
                     bytes = body.rest().to_vec();
                 }
-                Message::Answer { from, part, bytes }
+                PeerMessage::Answer { from, part, bytes }
             }
-            RELAY => {
-                let mut reports = Vec::new();
-                while let Some(mut body) = next_one(&mut records)? {
-                    reports.extend(Report::read(&mut body)?);
-                }
-                Message::Relay { from, reports }
-            }
-            REACH => {
-                let mut reaches = Vec::new();
-                while let Some(mut body) = next_one(&mut records)? {
-                    reaches.push(Reach::read(&mut body)?);
-                }
-                Message::Reach { from, reaches }
+            RELAY => PeerMessage::Relay { from, batches: read_payloads(&mut records, RelayedBatch::read)? },
+            POSITIONS => {
+                let read = |body: &mut Reader<'_>| StreamPosition::read(body).map(Some);
+                PeerMessage::Positions { from, positions: read_payloads(&mut records, read)? }
             }
             _ => return Ok(None),
         }))
     }
 }
 
-/// The next record of the one kind that is known.
-fn next_one<'a>(records: &mut Reader<'a>) -> Result<Option<Reader<'a>>, BadMessage> {
+/// Reads all records of the only known kind, without those that this version does not know.
+fn read_payloads<T>(
+    records: &mut Reader<'_>,
+    read: impl Fn(&mut Reader<'_>) -> Result<Option<T>, BadMessage>,
+) -> Result<Vec<T>, BadMessage> {
+    let mut payloads = Vec::new();
+    while let Some(mut body) = next_record(records)? {
+        payloads.extend(read(&mut body)?);
+    }
+    Ok(payloads)
+}
+
+/// The next record of the only known kind.
+fn next_record<'a>(records: &mut Reader<'a>) -> Result<Option<Reader<'a>>, BadMessage> {
     while let Some((kind, body)) = records.record()? {
-        if kind == ONE {
+        if kind == PAYLOAD {
             return Ok(Some(body));
         }
     }
@@ -263,40 +271,40 @@ fn next_one<'a>(records: &mut Reader<'a>) -> Result<Option<Reader<'a>>, BadMessa
 }
 
 fn read_batch(reader: &mut Reader<'_>) -> Result<u64, BadMessage> {
-    Some(reader.number()?).filter(|&number| number <= BATCH_MAX).ok_or(BadMessage::Garbled)
+    Some(reader.varint()?).filter(|&number| number <= BATCH_MAX).ok_or(BadMessage::Malformed)
 }
 
 fn write_ledger(writer: &mut Writer, ledger: &Ledger) {
     let mut before = 0;
-    for (&number, trip) in &ledger.trips {
-        writer.record(TRIP, |writer| {
-            writer.number(number - before);
-            write_trip(writer, trip);
+    for (&number, assignment) in &ledger.assignments {
+        writer.record(ASSIGNMENT, |writer| {
+            writer.varint(number - before);
+            write_trip(writer, assignment);
         });
         before = number;
     }
-    for (&worker, advice) in &ledger.advice {
-        writer.record(ADVICE, |writer| {
+    for (&worker, finding) in &ledger.findings {
+        writer.record(FINDING, |writer| {
             writer.hash(worker);
-            writer.number(advice.version);
-            writer.byte(advice.health as u8);
-            writer.number(advice.emptied.into());
+            writer.varint(finding.version);
+            writer.byte(finding.health as u8);
+            writer.varint(finding.clears.into());
         });
     }
 }
 
-fn read_ledger(open_from: u64, records: &mut Reader<'_>) -> Result<Ledger, BadMessage> {
-    let mut ledger = Ledger { open_from, ..Ledger::default() };
+fn read_ledger(low_water: u64, records: &mut Reader<'_>) -> Result<Ledger, BadMessage> {
+    let mut ledger = Ledger { low_water, ..Ledger::default() };
     let mut number = 0_u64;
     while let Some((kind, mut body)) = records.record()? {
         match kind {
-            TRIP => {
-                number = number.checked_add(body.number()?).ok_or(BadMessage::Garbled)?;
-                ledger.trips.insert(number, read_trip(&mut body)?);
+            ASSIGNMENT => {
+                number = number.checked_add(body.varint()?).ok_or(BadMessage::Malformed)?;
+                ledger.assignments.insert(number, read_trip(&mut body)?);
             }
-            ADVICE => {
+            FINDING => {
                 let worker = body.hash()?;
-                ledger.advice.extend(read_advice(&mut body)?.map(|advice| (worker, advice)));
+                ledger.findings.extend(read_finding(&mut body)?.map(|finding| (worker, finding)));
             }
             _ => {}
         }
@@ -304,100 +312,100 @@ fn read_ledger(open_from: u64, records: &mut Reader<'_>) -> Result<Ledger, BadMe
     Ok(ledger)
 }
 
-/// Nothing where what was found has no name here.
-fn read_advice(reader: &mut Reader<'_>) -> Result<Option<Advice>, BadMessage> {
-    let version = reader.number()?;
+/// `None` for a health value that this version does not know.
+fn read_finding(reader: &mut Reader<'_>) -> Result<Option<WorkerFinding>, BadMessage> {
+    let version = reader.varint()?;
     let health = match reader.byte()? {
-        0 => Some(Health::Well),
-        1 => Some(Health::Failing),
+        0 => Some(WorkerHealth::Healthy),
+        1 => Some(WorkerHealth::Failing),
         _ => None,
     };
-    let emptied = reader.small()?;
-    Ok(health.map(|health| Advice { version, health, emptied }))
+    let clears = reader.varint_u32()?;
+    Ok(health.map(|health| WorkerFinding { version, health, clears }))
 }
 
-fn write_trip(writer: &mut Writer, trip: &Trip) {
-    let prompt = trip.booked.as_ref().and_then(|booked| booked.prompt.as_ref());
-    let over = match trip.over {
+fn write_trip(writer: &mut Writer, assignment: &Assignment) {
+    let prompt = assignment.booking.as_ref().and_then(|booking| booking.prompt.as_ref());
+    let end = match assignment.end {
         None => 0,
-        Some(Over::Left) => 1,
-        Some(Over::Answered) => 2,
-        Some(Over::Found { .. }) => 3,
+        Some(AssignmentEnd::Abandoned) => 1,
+        Some(AssignmentEnd::Answered) => 2,
+        Some(AssignmentEnd::Stale { .. }) => 3,
     };
-    let is_whole = trip.booked.as_ref().is_some_and(|booked| booked.delivery == Delivery::Whole);
-    let told = |is_told: bool, bit: u8| if is_told { bit } else { 0 };
+    let is_whole = assignment.booking.as_ref().is_some_and(|booking| booking.delivery == Delivery::Whole);
+    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     writer.byte(
-        told(trip.booked.is_some(), TOLD_BOOKED)
-            | told(prompt.is_some(), TOLD_PROMPT)
-            | told(trip.is_computed, TOLD_COMPUTED)
-            | told(is_whole, TOLD_WHOLE)
-            | over << OVER_SHIFT,
+        flag(assignment.booking.is_some(), FLAG_BOOKING)
+            | flag(prompt.is_some(), FLAG_PROMPT)
+            | flag(assignment.is_prefilled, FLAG_PREFILLED)
+            | flag(is_whole, FLAG_WHOLE)
+            | end << END_SHIFT,
     );
-    if let Some(booked) = &trip.booked {
-        writer.hash(booked.worker);
-        writer.number(booked.prompt_tokens.into());
-        writer.number(booked.cached_tokens.into());
-        writer.number(booked.restorable_tokens.into());
+    if let Some(booking) = &assignment.booking {
+        writer.hash(booking.worker);
+        writer.varint(booking.prompt_tokens.into());
+        writer.varint(booking.cached_tokens.into());
+        writer.varint(booking.restorable_tokens.into());
     }
     if let Some(prompt) = prompt {
         writer.hash(prompt.root);
-        writer.number(prompt.chunk_bytes.into());
-        writer.number(prompt.chunk_tokens.into());
+        writer.varint(prompt.chunk_bytes.into());
+        writer.varint(prompt.chunk_tokens.into());
         writer.hashes(&prompt.digests);
     }
-    if let Some(Over::Found { chunks }) = trip.over {
-        writer.number(chunks.into());
+    if let Some(AssignmentEnd::Stale { found_chunks }) = assignment.end {
+        writer.varint(found_chunks.into());
     }
 }
 
-fn read_trip(reader: &mut Reader<'_>) -> Result<Trip, BadMessage> {
-    let told = reader.byte()?;
-    let mut trip = Trip { is_computed: told & TOLD_COMPUTED != 0, ..Trip::default() };
-    if told & TOLD_BOOKED != 0 {
-        let mut booked = Booked {
+fn read_trip(reader: &mut Reader<'_>) -> Result<Assignment, BadMessage> {
+    let flags = reader.byte()?;
+    let mut assignment = Assignment { is_prefilled: flags & FLAG_PREFILLED != 0, ..Assignment::default() };
+    if flags & FLAG_BOOKING != 0 {
+        let mut booking = BookingRecord {
             worker: reader.hash()?,
-            prompt_tokens: reader.small()?,
-            cached_tokens: reader.small()?,
-            restorable_tokens: reader.small()?,
-            delivery: if told & TOLD_WHOLE != 0 { Delivery::Whole } else { Delivery::Streamed },
+            prompt_tokens: reader.varint_u32()?,
+            cached_tokens: reader.varint_u32()?,
+            restorable_tokens: reader.varint_u32()?,
+            delivery: if flags & FLAG_WHOLE != 0 { Delivery::Whole } else { Delivery::Streamed },
             prompt: None,
         };
-        if told & TOLD_PROMPT != 0 {
-            booked.prompt = Some(Prompt {
+        if flags & FLAG_PROMPT != 0 {
+            booking.prompt = Some(PromptDigests {
                 root: reader.hash()?,
-                chunk_bytes: reader.small()?,
-                chunk_tokens: reader.small()?,
+                chunk_bytes: reader.varint_u32()?,
+                chunk_tokens: reader.varint_u32()?,
                 digests: reader.hashes()?,
             });
         }
-        trip.booked = Some(booked);
+        assignment.booking = Some(booking);
     }
-    trip.over = match (told >> OVER_SHIFT) & OVER_MASK {
+    assignment.end = match (flags >> END_SHIFT) & END_MASK {
         0 => None,
-        1 => Some(Over::Left),
-        2 => Some(Over::Answered),
-        _ => Some(Over::Found { chunks: reader.small()? }),
+        1 => Some(AssignmentEnd::Abandoned),
+        2 => Some(AssignmentEnd::Answered),
+        _ => Some(AssignmentEnd::Stale { found_chunks: reader.varint_u32()? }),
     };
-    Ok(trip)
+    Ok(assignment)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ReportKind, Want, Wanted};
+    use crate::{QueryKind, RelayedBatchKind, StreamRange};
     use proptest::prelude::*;
 
-    fn trip() -> impl Strategy<Value = Trip> {
+    fn assignment() -> impl Strategy<Value = Assignment> {
         let prompt =
             (any::<u64>(), any::<u32>(), any::<u32>(), proptest::collection::vec(any::<u64>(), 0..9))
-                .prop_map(|(root, chunk_bytes, chunk_tokens, digests)| Prompt {
+                .prop_map(|(root, chunk_bytes, chunk_tokens, digests)| PromptDigests {
                     root,
                     chunk_bytes,
                     chunk_tokens,
                     digests: digests.into(),
                 });
-        let booked = (any::<u64>(), any::<u32>(), any::<u32>(), proptest::option::of(prompt)).prop_map(
-            |(worker, prompt_tokens, cached_tokens, prompt)| Booked {
+        let booking = (any::<u64>(), any::<u32>(), any::<u32>(), proptest::option::of(prompt)).prop_map(
+            |(worker, prompt_tokens, cached_tokens, prompt)| BookingRecord {
                 worker,
                 prompt_tokens,
                 cached_tokens,
@@ -406,109 +414,132 @@ mod tests {
                 prompt,
             },
         );
-        let over = prop_oneof![
+        let end = prop_oneof![
             Just(None),
-            Just(Some(Over::Left)),
-            Just(Some(Over::Answered)),
-            any::<u32>().prop_map(|chunks| Some(Over::Found { chunks }))
+            Just(Some(AssignmentEnd::Abandoned)),
+            Just(Some(AssignmentEnd::Answered)),
+            any::<u32>().prop_map(|found_chunks| Some(AssignmentEnd::Stale { found_chunks }))
         ];
-        (proptest::option::of(booked), any::<bool>(), over).prop_map(|(booked, is_computed, over)| Trip {
-            booked,
-            is_computed,
-            over,
-        })
+        (proptest::option::of(booking), any::<bool>(), end)
+            .prop_map(|(booking, is_prefilled, end)| Assignment { booking, is_prefilled, end })
     }
 
     fn ledger() -> impl Strategy<Value = Ledger> {
-        let advice = (any::<u64>(), any::<bool>(), any::<u32>()).prop_map(|(version, failing, emptied)| {
-            Advice { version, health: if failing { Health::Failing } else { Health::Well }, emptied }
+        let finding = (any::<u64>(), any::<bool>(), any::<u32>()).prop_map(|(version, failing, clears)| {
+            WorkerFinding {
+                version,
+                health: if failing { WorkerHealth::Failing } else { WorkerHealth::Healthy },
+                clears,
+            }
         });
         (
             any::<u64>(),
-            proptest::collection::btree_map(any::<u64>(), trip(), 0..6),
-            proptest::collection::btree_map(any::<u64>(), advice, 0..3),
+            proptest::collection::btree_map(any::<u64>(), assignment(), 0..6),
+            proptest::collection::btree_map(any::<u64>(), finding, 0..3),
         )
-            .prop_map(|(open_from, trips, advice)| Ledger { open_from, trips, advice })
+            .prop_map(|(low_water, assignments, findings)| Ledger {
+                low_water,
+                assignments,
+                findings,
+            })
     }
 
-    fn report() -> impl Strategy<Value = Report> {
-        let kind = prop_oneof![Just(ReportKind::Next), Just(ReportKind::Begins), Just(ReportKind::Known)];
+    fn batch() -> impl Strategy<Value = RelayedBatch> {
+        let kind = prop_oneof![
+            Just(RelayedBatchKind::Next),
+            Just(RelayedBatchKind::Restart),
+            Just(RelayedBatchKind::Snapshot)
+        ];
         let bytes = proptest::collection::vec(any::<u8>(), 0..40);
         (any::<u64>(), any::<u64>(), any::<u64>(), kind, bytes).prop_map(
-            |(worker, source, seq, kind, bytes)| Report { worker, source, seq, kind, bytes: bytes.into() },
+            |(worker, source, seq, kind, bytes)| RelayedBatch {
+                worker,
+                source,
+                seq,
+                kind,
+                bytes: bytes.into(),
+            },
         )
     }
 
-    fn reach() -> impl Strategy<Value = Reach> {
-        (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>())
-            .prop_map(|(worker, source, next, at_unix_ms)| Reach { worker, source, next, at_unix_ms })
+    fn position() -> impl Strategy<Value = StreamPosition> {
+        (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
+            |(worker, source, next, at_unix_ms)| StreamPosition { worker, source, next, at_unix_ms },
+        )
     }
 
-    fn part() -> impl Strategy<Value = Part> {
+    fn part() -> impl Strategy<Value = AnswerPart> {
         let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
         (numbers, 0..=u32::MAX - 1)
             .prop_flat_map(|(numbers, at)| (Just(numbers), Just(at), at + 1..=u32::MAX))
-            .prop_map(|((ticket, asked_at_us, answer), at, of)| Part { ticket, asked_at_us, answer, at, of })
+            .prop_map(|((query_id, asked_at_us, answer_id), index, count)| AnswerPart {
+                query_id,
+                asked_at_us,
+                answer_id,
+                index,
+                count,
+            })
     }
 
-    fn question() -> impl Strategy<Value = Question> {
-        let hole = (any::<u32>(), any::<u32>())
+    fn query() -> impl Strategy<Value = Query> {
+        let gap = (any::<u32>(), any::<u32>())
             .prop_map(|(start, more)| u64::from(start)..=u64::from(start) + u64::from(more));
-        let stream = (any::<u64>(), any::<u64>(), any::<u64>())
-            .prop_map(|(worker, source, from_seq)| Want::Stream(Wanted { worker, source, from_seq }));
-        let want = prop_oneof![
-            proptest::collection::vec(hole, 0..5).prop_map(Want::Batches),
-            Just(Want::View),
-            stream
+        let replay = (any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(worker, source, from_seq)| {
+            QueryKind::Replay(StreamRange { worker, source, from_seq })
+        });
+        let kind = prop_oneof![
+            proptest::collection::vec(gap, 0..5).prop_map(QueryKind::Batches),
+            Just(QueryKind::Snapshot),
+            replay
         ];
-        (any::<u64>(), any::<u64>(), want, proptest::collection::vec(any::<u32>(), 0..5))
-            .prop_map(|(ticket, asked_at_us, want, parts)| Question { ticket, asked_at_us, want, parts })
+        (any::<u64>(), any::<u64>(), kind, proptest::collection::vec(any::<u32>(), 0..5))
+            .prop_map(|(query_id, asked_at_us, kind, parts)| Query { id: query_id, asked_at_us, kind, parts })
     }
 
-    fn message() -> impl Strategy<Value = Message> {
+    fn message() -> impl Strategy<Value = PeerMessage> {
         let from = any::<u64>().prop_map(RouterId);
         prop_oneof![
-            (from.clone(), 0..=BATCH_MAX, ledger()).prop_map(|(from, number, news)| Message::Batch {
+            (from.clone(), 0..=BATCH_MAX, ledger()).prop_map(|(from, number, updates)| PeerMessage::Batch {
                 from,
                 number,
-                news
+                updates
             }),
-            (from.clone(), 0..=BATCH_MAX, ledger()).prop_map(|(from, up_to, state)| Message::State {
+            (from.clone(), 0..=BATCH_MAX, ledger()).prop_map(|(from, up_to, state)| PeerMessage::State {
                 from,
                 up_to,
                 state
             }),
-            (from.clone(), question()).prop_map(|(from, question)| Message::Ask { from, question }),
+            (from.clone(), query()).prop_map(|(from, query)| PeerMessage::Query { from, query }),
             (from.clone(), part(), proptest::collection::vec(any::<u8>(), 0..40))
-                .prop_map(|(from, part, bytes)| Message::Answer { from, part, bytes }),
-            (from.clone(), proptest::collection::vec(report(), 0..4))
-                .prop_map(|(from, reports)| Message::Relay { from, reports }),
-            (from, proptest::collection::vec(reach(), 0..4))
-                .prop_map(|(from, reaches)| Message::Reach { from, reaches }),
+                .prop_map(|(from, part, bytes)| PeerMessage::Answer { from, part, bytes }),
+            (from.clone(), proptest::collection::vec(batch(), 0..4))
+                .prop_map(|(from, batches)| PeerMessage::Relay { from, batches }),
+            (from, proptest::collection::vec(position(), 0..4))
+                .prop_map(|(from, positions)| PeerMessage::Positions { from, positions }),
         ]
     }
 
-    /// The same message as a later version may say it: more at the end of its head and of every record, and records that nobody knows.
-    fn of_tomorrow(bytes: &[u8]) -> Vec<u8> {
+    /// The message as a later version could send it: with longer heads and records, and with unknown records.
+    fn from_later_version(bytes: &[u8]) -> Vec<u8> {
         let (front, mut reader) = (&bytes[2..11], Reader::new(&bytes[11..]));
         let mut body = reader.block().unwrap();
-        let mut writer = Writer { bytes: vec![NEEDED, SPOKEN + 1] };
+        let mut writer = Writer { bytes: vec![VERSION_NEEDED, VERSION_OURS + 1] };
         writer.bytes.extend_from_slice(front);
         writer.block(|writer| {
-            let grown = |writer: &mut Writer, mut old: Reader<'_>| {
+            let extend = |writer: &mut Writer, mut old: Reader<'_>| {
                 writer.block(|writer| {
                     writer.bytes.extend_from_slice(old.rest());
                     writer.bytes.extend_from_slice(b"more");
                 });
             };
-            grown(writer, body.block().unwrap());
-            writer.record(200, |writer| writer.text(b"what nobody knows"));
+            extend(writer, body.block().unwrap());
+            writer.record(200, |writer| writer.sized_bytes(b"unknown record"));
             while let Some((kind, mut old)) = body.record().unwrap() {
                 writer.byte(kind);
                 match bytes[2] {
-                    // Its one record is what it carries.
-                    ANSWER => writer.text(old.rest()),
-                    _ => grown(writer, old),
+                    // The only record of an answer is its payload.
+                    ANSWER => writer.sized_bytes(old.rest()),
+                    _ => extend(writer, old),
                 }
                 writer.record(201, |_| {});
             }
@@ -518,49 +549,49 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_what_is_heard(message in message()) {
-            prop_assert_eq!(Message::sender(&message.encode()), Some(message.from()));
-            prop_assert_eq!(Message::decode(&message.encode()), Ok(Some(message)));
+        fn messages_survive_encoding(message in message()) {
+            prop_assert_eq!(PeerMessage::claimed_sender(&message.encode()), Some(message.from()));
+            prop_assert_eq!(PeerMessage::decode(&message.encode()), Ok(Some(message)));
         }
 
         #[test]
-        fn what_a_later_version_says_is_understood_but_for_what_is_new(message in message()) {
-            let bytes = of_tomorrow(&message.encode());
-            prop_assert_eq!((Message::spoken(&bytes), Message::sender(&bytes)), (2, Some(message.from())));
-            prop_assert_eq!(Message::decode(&bytes), Ok(Some(message)));
+        fn additions_of_a_later_version_are_skipped(message in message()) {
+            let bytes = from_later_version(&message.encode());
+            prop_assert_eq!((PeerMessage::protocol_version(&bytes), PeerMessage::claimed_sender(&bytes)), (2, Some(message.from())));
+            prop_assert_eq!(PeerMessage::decode(&bytes), Ok(Some(message)));
         }
 
         #[test]
-        fn half_a_message_is_none(message in message(), part in 0.0..1.0_f64) {
+        fn a_truncated_message_is_rejected(message in message(), part in 0.0..1.0_f64) {
             let bytes = message.encode();
             let part = &bytes[..(bytes.len() as f64 * part) as usize];
-            prop_assert!(Message::decode(part).is_err());
+            prop_assert!(PeerMessage::decode(part).is_err());
         }
 
         #[test]
-        fn garbage_is_read_without_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 1_u8..8) {
-            _ = Message::decode(&bytes);
+        fn garbage_never_panics_when_decoded(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 1_u8..8) {
+            _ = PeerMessage::decode(&bytes);
             if bytes.len() > 12 {
-                (bytes[0], bytes[2]) = (NEEDED, kind);
-                // As long as it is, where that is a byte.
+                (bytes[0], bytes[2]) = (VERSION_NEEDED, kind);
+                // Makes the length field match the input, as far as it fits into one byte.
                 bytes[11] = (bytes.len() - 12) as u8 & 0x7f;
             }
-            _ = Message::decode(&bytes);
+            _ = PeerMessage::decode(&bytes);
         }
     }
 
     #[test]
-    fn a_message_of_another_kind_is_passed_over_and_what_needs_a_later_version_refused() {
-        let ask = |want| Question { ticket: 1, asked_at_us: 2, want, parts: vec![0] };
-        let bytes = Message::Ask { from: RouterId(7), question: ask(Want::View) }.encode();
+    fn an_unknown_kind_is_skipped_and_a_needed_later_version_rejected() {
+        let query = |kind| Query { id: 1, asked_at_us: 2, kind, parts: vec![0] };
+        let bytes = PeerMessage::Query { from: RouterId(7), query: query(QueryKind::Snapshot) }.encode();
         let with = |at: usize, byte| {
             let mut bytes = bytes.clone();
             bytes[at] = byte;
-            Message::decode(&bytes)
+            PeerMessage::decode(&bytes)
         };
-        assert!(matches!(with(1, 9), Ok(Some(_))), "it speaks a later version, and this does not need it");
-        assert_eq!(with(2, 99), Ok(None), "a message of another kind");
-        assert_eq!(with(15, 99), Ok(None), "a question for something else");
+        assert!(matches!(with(1, 9), Ok(Some(_))), "a later version that is not needed");
+        assert_eq!(with(2, 99), Ok(None), "an unknown kind of message");
+        assert_eq!(with(15, 99), Ok(None), "an unknown kind of query");
         assert_eq!(with(0, 2), Err(BadMessage::Version(2)));
     }
 
@@ -568,12 +599,12 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// These bytes are frozen: routers of this version say and understand them, whatever later ones do.
+    /// These bytes are frozen: routers of protocol version 1 send and understand them.
     #[test]
-    fn the_language_is_what_it_was() {
+    fn the_message_encoding_is_frozen() {
         let from = RouterId(0x0102_0304_0506_0708);
-        let prompt = Prompt { root: 3, chunk_bytes: 256, chunk_tokens: 64, digests: [5, 6].into() };
-        let booked = Booked {
+        let prompt = PromptDigests { root: 3, chunk_bytes: 256, chunk_tokens: 64, digests: [5, 6].into() };
+        let booking = BookingRecord {
             worker: 9,
             prompt_tokens: 300,
             cached_tokens: 64,
@@ -581,41 +612,54 @@ mod tests {
             delivery: Delivery::Whole,
             prompt: Some(prompt),
         };
-        let over = Trip { is_computed: true, over: Some(Over::Found { chunks: 1 }), ..Trip::default() };
-        let advice = Advice { version: 4, health: Health::Failing, emptied: 2 };
-        let ledger = Ledger {
-            open_from: 17,
-            trips: [(18, Trip::begun(booked)), (20, over)].into(),
-            advice: [(9, advice)].into(),
+        let end = Assignment {
+            is_prefilled: true,
+            end: Some(AssignmentEnd::Stale { found_chunks: 1 }),
+            ..Assignment::default()
         };
-        let report = Report { worker: 9, source: 8, seq: 7, kind: ReportKind::Begins, bytes: [1, 2].into() };
-        let reach = Reach { worker: 9, source: 8, next: 200, at_unix_ms: 1_000 };
-        let stream = Want::Stream(Wanted { worker: 9, source: 8, from_seq: 7 });
-        let question = |want| Question { ticket: 5, asked_at_us: 300, want, parts: vec![0, 129] };
-        let part = Part { ticket: 5, asked_at_us: 300, answer: 2, at: 1, of: 3 };
+        let finding = WorkerFinding { version: 4, health: WorkerHealth::Failing, clears: 2 };
+        let ledger = Ledger {
+            low_water: 17,
+            assignments: [(18, Assignment::new(booking)), (20, end)].into(),
+            findings: [(9, finding)].into(),
+        };
+        let batch = RelayedBatch {
+            worker: 9,
+            source: 8,
+            seq: 7,
+            kind: RelayedBatchKind::Restart,
+            bytes: [1, 2].into(),
+        };
+        let position = StreamPosition { worker: 9, source: 8, next: 200, at_unix_ms: 1_000 };
+        let replay = QueryKind::Replay(StreamRange { worker: 9, source: 8, from_seq: 7 });
+        let query = |kind| Query { id: 5, asked_at_us: 300, kind, parts: vec![0, 129] };
+        let part = AnswerPart { query_id: 5, asked_at_us: 300, answer_id: 2, index: 1, count: 3 };
         let frozen = [
-            (Message::Batch { from, number: 130, news: ledger.clone() }, BATCH_BYTES),
-            (Message::State { from, up_to: 130, state: ledger }, STATE_BYTES),
-            (Message::Ask { from, question: question(Want::Batches(vec![3..=5, 9..=9])) }, ASK_BATCHES_BYTES),
-            (Message::Ask { from, question: question(Want::View) }, ASK_VIEW_BYTES),
-            (Message::Ask { from, question: question(stream) }, ASK_STREAM_BYTES),
-            (Message::Answer { from, part, bytes: vec![1, 2, 3] }, ANSWER_BYTES),
-            (Message::Relay { from, reports: vec![report] }, RELAY_BYTES),
-            (Message::Reach { from, reaches: vec![reach] }, REACH_BYTES),
+            (PeerMessage::Batch { from, number: 130, updates: ledger.clone() }, BATCH_BYTES),
+            (PeerMessage::State { from, up_to: 130, state: ledger }, STATE_BYTES),
+            (
+                PeerMessage::Query { from, query: query(QueryKind::Batches(vec![3..=5, 9..=9])) },
+                QUERY_BATCHES_BYTES,
+            ),
+            (PeerMessage::Query { from, query: query(QueryKind::Snapshot) }, QUERY_SNAPSHOT_BYTES),
+            (PeerMessage::Query { from, query: query(replay) }, QUERY_REPLAY_BYTES),
+            (PeerMessage::Answer { from, part, bytes: vec![1, 2, 3] }, ANSWER_BYTES),
+            (PeerMessage::Relay { from, batches: vec![batch] }, RELAY_BYTES),
+            (PeerMessage::Positions { from, positions: vec![position] }, POSITIONS_BYTES),
         ];
-        let said: Vec<String> = frozen.iter().map(|(message, _)| hex(&message.encode())).collect();
-        assert_eq!(said, frozen.map(|(_, bytes)| bytes.to_owned()));
+        let encoded: Vec<String> = frozen.iter().map(|(message, _)| hex(&message.encode())).collect();
+        assert_eq!(encoded, frozen.map(|(_, bytes)| bytes.to_owned()));
     }
 
     const BATCH_BYTES: &str = "01010108070605040302014203820111012a12830900000000000000ac02400103000000000000008002\
         4002050000000000000006000000000000000103021c01020b0900000000000000040102";
     const STATE_BYTES: &str = "01010208070605040302014203820111012a12830900000000000000ac02400103000000000000008002\
         4002050000000000000006000000000000000103021c01020b0900000000000000040102";
-    const ASK_BATCHES_BYTES: &str = "0101030807060504030201120305ac020105020302090004010004028101";
-    const ASK_VIEW_BYTES: &str = "01010308070605040302010d0305ac02020004010004028101";
-    const ASK_STREAM_BYTES: &str =
+    const QUERY_BATCHES_BYTES: &str = "0101030807060504030201120305ac020105020302090004010004028101";
+    const QUERY_SNAPSHOT_BYTES: &str = "01010308070605040302010d0305ac02020004010004028101";
+    const QUERY_REPLAY_BYTES: &str =
         "01010308070605040302011e0305ac020311090000000000000008000000000000000704010004028101";
     const ANSWER_BYTES: &str = "01010408070605040302010c0605ac020201030103010203";
     const RELAY_BYTES: &str = "010105080706050403020118000115090000000000000008000000000000000701020102";
-    const REACH_BYTES: &str = "01010608070605040302011700011409000000000000000800000000000000c801e807";
+    const POSITIONS_BYTES: &str = "01010608070605040302011700011409000000000000000800000000000000c801e807";
 }

@@ -1,47 +1,48 @@
-//! What this router has to say: written by its requests, emptied every few milliseconds.
+//! This router's own ledger: requests write to it, and the driver takes the changes every few milliseconds.
 //!
-//! Whatever is here is bounded. When nobody takes it away fast enough, the oldest prompts are given up first: a booking without its
-//! prompt still tells how busy a worker is, and a prompt that nobody heard of costs a hit later.
+//! Memory is bounded. If changes are not taken fast enough, the oldest prompts are dropped first: a booking
+//! without its prompt still counts as load, and a missing prompt only costs a cache hit later.
 //!
-//! Requests write to it, so nobody may keep it for long: what is to be told is taken out as it is, and all that is open in portions.
+//! Every request locks this ledger, so it must never be held for long. Changes are moved out in one step, and
+//! open assignments are copied in portions.
 
 use std::collections::BTreeMap;
 
-use crate::{Advice, Booked, Health, Ledger, Over, Trip};
+use crate::{Assignment, AssignmentEnd, BookingRecord, Ledger, WorkerFinding, WorkerHealth};
 
-/// Bytes of prompts that wait to be told.
-const PROMPTS_MAX: usize = 4 << 20;
+/// Bytes of prompts that wait to be sent.
+const PROMPT_BYTES_MAX: usize = 4 << 20;
 
-/// About so many bytes make a message; the last trip may exceed it by its prompt.
+/// Approximate size of a message; the last assignment may exceed it by its prompt.
 const MESSAGE_BYTES: usize = 256 << 10;
 
-/// Workers of which something was found; beyond, the oldest finding is forgotten.
-const ADVICE_MAX: usize = 4_096;
+/// Findings that are kept; above this the oldest are dropped.
+const FINDINGS_MAX: usize = 4_096;
 
-/// Trips that are open are copied so many at a time.
-const PORTION: usize = 256;
+/// Open assignments are copied in portions of this size.
+const PORTION_MAX: usize = 256;
 
-/// Bytes of a trip without its prompt, at most.
-const TRIP_BYTES: usize = 48;
+/// Upper bound for the bytes of an assignment without its prompt.
+const ASSIGNMENT_BYTES: usize = 48;
 
 /// This router's own ledger.
 #[derive(Debug)]
 pub struct OwnLedger {
     next: u64,
-    /// Trips that are not over.
-    open: BTreeMap<u64, Trip>,
-    /// How this router finds workers.
-    advice: BTreeMap<u64, Advice>,
-    /// Findings so far, of all workers: one that is forgotten and comes back is told under a number that nobody has heard.
-    findings: u64,
-    emptied: u32,
-    /// What has not been told.
-    news: Ledger,
+    /// Open assignments.
+    open: BTreeMap<u64, Assignment>,
+    /// Findings about workers.
+    findings: BTreeMap<u64, WorkerFinding>,
+    /// Findings so far, about all workers. A finding that was dropped and comes back so gets a new version.
+    finding_count: u64,
+    clears: u32,
+    /// Changes that have not been sent.
+    pending: Ledger,
     prompt_bytes: usize,
-    /// Below which number news has no prompts any more.
-    shed_below: u64,
-    /// Prompts that were given up.
-    pub dropped: u64,
+    /// No pending assignment below this number has a prompt any more.
+    prompts_dropped_below: u64,
+    /// Prompts that were dropped before they were sent.
+    pub dropped_prompts: u64,
 }
 
 impl Default for OwnLedger {
@@ -49,174 +50,179 @@ impl Default for OwnLedger {
         OwnLedger {
             next: 1,
             open: BTreeMap::new(),
-            advice: BTreeMap::new(),
-            findings: 0,
-            emptied: 0,
-            news: Ledger::default(),
+            findings: BTreeMap::new(),
+            finding_count: 0,
+            clears: 0,
+            pending: Ledger::default(),
             prompt_bytes: 0,
-            shed_below: 0,
-            dropped: 0,
+            prompts_dropped_below: 0,
+            dropped_prompts: 0,
         }
     }
 }
 
 impl OwnLedger {
-    /// A request has been booked; its number.
-    pub fn begin(&mut self, booked: Booked) -> u64 {
+    /// Adds an assignment and returns its number.
+    pub fn begin(&mut self, booking: BookingRecord) -> u64 {
         let number = self.next;
         self.next += 1;
-        let trip = Trip::begun(booked);
-        self.prompt_bytes += trip.prompt_bytes();
-        // Once it is told its prompt is nobody's concern, but for one who missed it and asks.
-        self.open.insert(number, trip.clone());
-        self.news.trips.insert(number, trip);
-        self.shed();
+        let assignment = Assignment::new(booking);
+        self.prompt_bytes += assignment.prompt_bytes();
+        // The copy serves peers that miss the batch.
+        self.open.insert(number, assignment.clone());
+        self.pending.assignments.insert(number, assignment);
+        self.drop_oldest_prompts();
         number
     }
 
-    /// Its prompt has been computed.
-    pub fn computed(&mut self, number: u64) {
-        if let Some(trip) = self.open.get_mut(&number) {
-            trip.is_computed = true;
-            self.tell(number, Trip { is_computed: true, ..Trip::default() });
+    /// The worker computed the prompt.
+    pub fn mark_prefilled(&mut self, number: u64) {
+        if let Some(assignment) = self.open.get_mut(&number) {
+            assignment.is_prefilled = true;
+            self.add_update(number, Assignment { is_prefilled: true, ..Assignment::default() });
         }
     }
 
-    /// It is over.
-    pub fn over(&mut self, number: u64, over: Over) {
-        if let Some(Trip { is_computed, .. }) = self.open.remove(&number) {
-            // The last word says all: whoever hears it first is told no more of this trip but its booking.
-            self.tell(number, Trip { is_computed, over: Some(over), ..Trip::default() });
+    /// The assignment ended; a second end is ignored.
+    pub fn end(&mut self, number: u64, end: AssignmentEnd) {
+        if let Some(Assignment { is_prefilled, .. }) = self.open.remove(&number) {
+            // The final report repeats that the prompt is prefilled, so it is complete without the earlier
+            // ones.
+            self.add_update(number, Assignment { is_prefilled, end: Some(end), ..Assignment::default() });
         }
     }
 
-    /// This router finds a worker well or failing; only what is new is told.
-    pub fn found(&mut self, worker: u64, health: Health) {
-        let known = self.advice.get(&worker).map_or(Health::Well, |advice| advice.health);
+    /// Records a worker's health; only a change is sent.
+    pub fn report_health(&mut self, worker: u64, health: WorkerHealth) {
+        let known = self.findings.get(&worker).map_or(WorkerHealth::Healthy, |finding| finding.health);
         if known != health {
-            self.advise(worker, |advice| advice.health = health);
+            self.change_finding(worker, |finding| finding.health = health);
         }
     }
 
-    /// This router has found a worker's cache empty.
-    pub fn emptied(&mut self, worker: u64) {
-        self.emptied = self.emptied.saturating_add(1);
-        let emptied = self.emptied;
-        self.advise(worker, |advice| advice.emptied = emptied);
+    /// Records that a worker's cache is empty.
+    pub fn report_cache_cleared(&mut self, worker: u64) {
+        self.clears = self.clears.saturating_add(1);
+        let clears = self.clears;
+        self.change_finding(worker, |finding| finding.clears = clears);
     }
 
-    /// Takes back what was found of workers that have left: nobody will find them well again.
-    pub fn take_back(&mut self, is_member: impl Fn(u64) -> bool) {
-        let is_failing = |(_, advice): &(&u64, &Advice)| advice.health == Health::Failing;
-        let failing = self.advice.iter().filter(is_failing).map(|(&worker, _)| worker);
+    /// Reports workers that left the fleet as healthy, because no later finding would.
+    pub fn retract_departed(&mut self, is_member: impl Fn(u64) -> bool) {
+        let is_failing = |(_, finding): &(&u64, &WorkerFinding)| finding.health == WorkerHealth::Failing;
+        let failing = self.findings.iter().filter(is_failing).map(|(&worker, _)| worker);
         let left: Vec<u64> = failing.filter(|&worker| !is_member(worker)).collect();
-        left.into_iter().for_each(|worker| self.found(worker, Health::Well));
+        left.into_iter().for_each(|worker| self.report_health(worker, WorkerHealth::Healthy));
     }
 
-    fn advise(&mut self, worker: u64, change: impl FnOnce(&mut Advice)) {
-        self.findings += 1;
-        let advice = self.advice.entry(worker).or_default();
-        advice.version = self.findings;
-        change(advice);
-        self.news.advice.insert(worker, *advice);
-        Ledger::forget_oldest(&mut self.advice, ADVICE_MAX);
+    fn change_finding(&mut self, worker: u64, change: impl FnOnce(&mut WorkerFinding)) {
+        self.finding_count += 1;
+        let finding = self.findings.entry(worker).or_default();
+        finding.version = self.finding_count;
+        change(finding);
+        self.pending.findings.insert(worker, *finding);
+        Ledger::drop_oldest_findings(&mut self.findings, FINDINGS_MAX);
     }
 
-    fn tell(&mut self, number: u64, trip: Trip) {
-        self.news.trips.entry(number).or_default().merge(trip);
+    fn add_update(&mut self, number: u64, assignment: Assignment) {
+        self.pending.assignments.entry(number).or_default().merge(assignment);
     }
 
-    /// Gives up the oldest prompts until there is room.
-    fn shed(&mut self) {
-        let mut trips = self.news.trips.range_mut(self.shed_below..);
-        while self.prompt_bytes > PROMPTS_MAX
-            && let Some((&number, trip)) = trips.next()
+    /// Drops the oldest prompts until the rest fits into the limit.
+    fn drop_oldest_prompts(&mut self) {
+        let mut assignments = self.pending.assignments.range_mut(self.prompts_dropped_below..);
+        while self.prompt_bytes > PROMPT_BYTES_MAX
+            && let Some((&number, assignment)) = assignments.next()
         {
-            self.shed_below = number + 1;
-            self.prompt_bytes -= trip.prompt_bytes();
-            if trip.forget_prompt() {
-                self.dropped += 1;
-                self.open.get_mut(&number).map(Trip::forget_prompt);
+            self.prompts_dropped_below = number + 1;
+            self.prompt_bytes -= assignment.prompt_bytes();
+            if assignment.drop_prompt() {
+                self.dropped_prompts += 1;
+                self.open.get_mut(&number).map(Assignment::drop_prompt);
             }
         }
     }
 
-    /// Every trip below this number is over.
-    fn open_from(&self) -> u64 {
+    /// Every assignment below this number has ended.
+    fn low_water(&self) -> u64 {
         self.open.first_key_value().map_or(self.next, |(&number, _)| number)
     }
 
-    /// All that has not been told.
-    pub fn take(&mut self) -> News {
+    /// Takes all changes that have not been sent.
+    pub fn take_updates(&mut self) -> LedgerUpdates {
         self.prompt_bytes = 0;
-        News { open_from: self.open_from(), ledger: std::mem::take(&mut self.news) }
+        LedgerUpdates { low_water: self.low_water(), ledger: std::mem::take(&mut self.pending) }
     }
 
-    /// Some of what is open, from the first trip after this number on; and before all others how this router finds workers. Nothing
-    /// where there is no more.
+    /// A portion of the open assignments, after this number. The first portion (`None`) also holds the
+    /// findings. Returns `None` at the end.
     pub fn open_after(&self, number: Option<u64>) -> Option<Ledger> {
         let after = number.map_or(0, |number| number.saturating_add(1));
-        let trips = self.open.range(after..).take(PORTION).map(|(&number, trip)| (number, trip.clone()));
-        let portion = Ledger { trips: trips.collect(), ..Ledger::default() };
+        let assignments = self
+            .open
+            .range(after..)
+            .take(PORTION_MAX)
+            .map(|(&number, assignment)| (number, assignment.clone()));
+        let portion = Ledger { assignments: assignments.collect(), ..Ledger::default() };
         match number {
-            None => Some(Ledger { advice: self.advice.clone(), ..portion }),
+            None => Some(Ledger { findings: self.findings.clone(), ..portion }),
             Some(_) => Some(portion).filter(|portion| !portion.is_empty()),
         }
     }
 
-    /// All that is open, by portions of [`OwnLedger::open_after`], between which others may write: what they write is news, and is told
-    /// as such.
-    pub fn state(mut open_after: impl FnMut(Option<u64>) -> Option<Ledger>) -> Ledger {
+    /// Collects all open assignments from portions of [`OwnLedger::open_after`]. Requests may write between
+    /// two portions; those changes are sent as usual.
+    pub fn collect_open(mut open_after: impl FnMut(Option<u64>) -> Option<Ledger>) -> Ledger {
         let mut state = Ledger::default();
         let mut last = None;
         while let Some(mut portion) = open_after(last) {
-            last = portion.trips.last_key_value().map(|(&number, _)| number).or(last).or(Some(0));
-            state.trips.append(&mut portion.trips);
-            state.advice.append(&mut portion.advice);
+            last = portion.assignments.last_key_value().map(|(&number, _)| number).or(last).or(Some(0));
+            state.assignments.append(&mut portion.assignments);
+            state.findings.append(&mut portion.findings);
         }
         state
     }
 
-    /// How many requests are open.
-    pub fn open(&self) -> usize {
+    /// Number of open assignments.
+    pub fn open_count(&self) -> usize {
         self.open.len()
     }
 }
 
-/// News, taken out of a ledger.
+/// Changes that were taken out of a ledger, to be sent in batches.
 #[derive(Debug, Default)]
-pub struct News {
-    /// Every trip below this number was over by then.
-    open_from: u64,
+pub struct LedgerUpdates {
+    /// Every assignment below this number had ended when the changes were taken.
+    low_water: u64,
     ledger: Ledger,
 }
 
-impl News {
-    /// A message's worth; nothing when there are none.
-    pub(crate) fn next(&mut self) -> Option<Ledger> {
+impl LedgerUpdates {
+    /// The next batch of about one message; `None` when all changes are sent.
+    pub(crate) fn next_batch(&mut self) -> Option<Ledger> {
         if self.ledger.is_empty() {
             return None;
         }
-        let mut news = Ledger { advice: std::mem::take(&mut self.ledger.advice), ..Ledger::default() };
-        fill(&mut news, std::iter::from_fn(|| self.ledger.trips.pop_first()));
-        // What is still to be told must not be taken for over before it is.
-        let untold = self.ledger.trips.first_key_value().map_or(u64::MAX, |(&number, _)| number);
-        news.open_from = self.open_from.min(untold);
-        Some(news)
+        let mut updates = Ledger { findings: std::mem::take(&mut self.ledger.findings), ..Ledger::default() };
+        fill(&mut updates, std::iter::from_fn(|| self.ledger.assignments.pop_first()));
+        // Assignments that are still to be sent must not count as ended.
+        let unsent = self.ledger.assignments.first_key_value().map_or(u64::MAX, |(&number, _)| number);
+        updates.low_water = self.low_water.min(unsent);
+        Some(updates)
     }
 
-    /// Nothing new, and up to where everything is over.
-    pub(crate) fn nothing(&self) -> Ledger {
-        Ledger { open_from: self.open_from, ..Ledger::default() }
+    /// A batch without changes, with the low-water mark.
+    pub(crate) fn empty_batch(&self) -> Ledger {
+        Ledger { low_water: self.low_water, ..Ledger::default() }
     }
 }
 
-/// Takes trips until they make a message.
-fn fill(ledger: &mut Ledger, trips: impl Iterator<Item = (u64, Trip)>) {
+/// Moves assignments into a batch until it is as large as a message.
+fn fill(ledger: &mut Ledger, assignments: impl Iterator<Item = (u64, Assignment)>) {
     let mut bytes = 0;
-    for (number, trip) in trips {
-        bytes += TRIP_BYTES + trip.prompt_bytes();
-        ledger.trips.insert(number, trip);
+    for (number, assignment) in assignments {
+        bytes += ASSIGNMENT_BYTES + assignment.prompt_bytes();
+        ledger.assignments.insert(number, assignment);
         if bytes >= MESSAGE_BYTES {
             break;
         }
@@ -226,12 +232,13 @@ fn fill(ledger: &mut Ledger, trips: impl Iterator<Item = (u64, Trip)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Prompt;
+    use crate::PromptDigests;
     use warmroute_types::Delivery;
 
-    fn booked(chunks: usize) -> Booked {
-        let prompt = Prompt { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests: vec![7; chunks].into() };
-        Booked {
+    fn booking(chunks: usize) -> BookingRecord {
+        let prompt =
+            PromptDigests { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests: vec![7; chunks].into() };
+        BookingRecord {
             worker: 1,
             prompt_tokens: 64 * chunks as u32,
             cached_tokens: 0,
@@ -242,72 +249,92 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_between_two_batches_is_told_in_one() {
+    fn changes_between_two_batches_are_merged_into_one() {
         let mut own = OwnLedger::default();
-        let (short, long) = (own.begin(booked(1)), own.begin(booked(2)));
-        own.computed(short);
-        own.over(short, Over::Answered);
-        let news = own.take().next().unwrap();
-        assert_eq!(news.open_from, long, "the short one is over");
-        let told = &news.trips[&short];
-        assert!(told.booked.is_some() && told.is_computed && told.over == Some(Over::Answered));
-        assert_eq!(own.take().next(), None);
-        own.over(long, Over::Left);
-        own.over(long, Over::Answered);
-        let news = own.take().next().unwrap();
-        assert_eq!((news.open_from, news.trips[&long].over), (long + 1, Some(Over::Left)), "it ends once");
-        assert_eq!(own.open(), 0);
+        let (short, long) = (own.begin(booking(1)), own.begin(booking(2)));
+        own.mark_prefilled(short);
+        own.end(short, AssignmentEnd::Answered);
+        let updates = own.take_updates().next_batch().unwrap();
+        assert_eq!(updates.low_water, long, "the short assignment has ended");
+        let sent = &updates.assignments[&short];
+        assert!(sent.booking.is_some() && sent.is_prefilled && sent.end == Some(AssignmentEnd::Answered));
+        assert_eq!(own.take_updates().next_batch(), None);
+        own.end(long, AssignmentEnd::Abandoned);
+        own.end(long, AssignmentEnd::Answered);
+        let updates = own.take_updates().next_batch().unwrap();
+        assert_eq!(
+            (updates.low_water, updates.assignments[&long].end),
+            (long + 1, Some(AssignmentEnd::Abandoned)),
+            "it ends once"
+        );
+        assert_eq!(own.open_count(), 0);
     }
 
     #[test]
-    fn a_full_ledger_gives_up_the_oldest_prompts_and_no_booking() {
+    fn a_full_ledger_drops_the_oldest_prompts_but_no_booking() {
         let mut own = OwnLedger::default();
-        let many = PROMPTS_MAX / (8 * 2_048) + 100;
-        (0..many).for_each(|_| _ = own.begin(booked(2_048)));
-        assert_eq!(own.dropped, 100);
-        let mut told = Ledger::default();
+        let many = PROMPT_BYTES_MAX / (8 * 2_048) + 100;
+        (0..many).for_each(|_| _ = own.begin(booking(2_048)));
+        assert_eq!(own.dropped_prompts, 100);
+        let mut sent = Ledger::default();
         let mut messages = 0;
-        let mut all = own.take();
-        while let Some(news) = all.next() {
-            assert!(news.trips.values().map(Trip::prompt_bytes).sum::<usize>() < MESSAGE_BYTES + 8 * 2_049);
-            assert!(news.open_from <= *news.trips.first_key_value().unwrap().0, "nothing untold is over");
-            told.merge(news);
+        let mut all = own.take_updates();
+        while let Some(updates) = all.next_batch() {
+            assert!(
+                updates.assignments.values().map(Assignment::prompt_bytes).sum::<usize>()
+                    < MESSAGE_BYTES + 8 * 2_049
+            );
+            assert!(
+                updates.low_water <= *updates.assignments.first_key_value().unwrap().0,
+                "no unsent assignment counts as ended"
+            );
+            sent.merge(updates);
             messages += 1;
         }
         assert!(messages > 10, "{messages}");
-        let with_prompt = |trip: &&Trip| trip.prompt_bytes() > 0;
-        let prompts = told.trips.values().filter(with_prompt).count();
-        assert_eq!((told.trips.len(), prompts), (many, many - 100));
-        assert!(told.trips.values().take(100).all(|trip| trip.prompt_bytes() == 0), "the oldest ones");
+        let with_prompt = |assignment: &&Assignment| assignment.prompt_bytes() > 0;
+        let prompts = sent.assignments.values().filter(with_prompt).count();
+        assert_eq!((sent.assignments.len(), prompts), (many, many - 100));
+        assert!(
+            sent.assignments.values().take(100).all(|assignment| assignment.prompt_bytes() == 0),
+            "the oldest ones"
+        );
         assert_eq!(own.prompt_bytes, 0);
     }
 
     #[test]
-    fn only_what_is_new_about_a_worker_is_told() {
+    fn only_changed_findings_are_sent() {
         let mut own = OwnLedger::default();
-        own.found(1, Health::Well);
-        assert_eq!(own.take().next(), None);
-        own.found(1, Health::Failing);
-        own.found(1, Health::Failing);
-        own.emptied(1);
-        let advice = own.take().next().unwrap().advice[&1];
-        assert_eq!(advice, Advice { version: 2, health: Health::Failing, emptied: 1 });
+        own.report_health(1, WorkerHealth::Healthy);
+        assert_eq!(own.take_updates().next_batch(), None);
+        own.report_health(1, WorkerHealth::Failing);
+        own.report_health(1, WorkerHealth::Failing);
+        own.report_cache_cleared(1);
+        let finding = own.take_updates().next_batch().unwrap().findings[&1];
+        assert_eq!(finding, WorkerFinding { version: 2, health: WorkerHealth::Failing, clears: 1 });
     }
 
     #[test]
-    fn what_was_found_of_a_worker_that_leaves_is_taken_back_and_found_anew_when_it_returns() {
+    fn findings_about_a_departed_worker_are_retracted_and_made_again_when_it_returns() {
         let mut own = OwnLedger::default();
-        own.found(1, Health::Failing);
-        own.found(2, Health::Failing);
-        let first = own.take().next().unwrap().advice[&1];
-        own.take_back(|worker| worker == 2);
-        own.take_back(|worker| worker == 2);
-        let news = own.take().next().unwrap().advice;
-        assert_eq!((news.len(), news[&1].health), (1, Health::Well), "once, and of nobody who is there");
-        assert!(news[&1].version > first.version);
-        (10..10 + ADVICE_MAX as u64).for_each(|worker| own.found(worker, Health::Failing));
-        assert!((ADVICE_MAX / 2..=ADVICE_MAX).contains(&own.advice.len()));
-        own.found(1, Health::Failing);
-        assert!(own.take().next().unwrap().advice[&1].version > news[&1].version, "though it was forgotten");
+        own.report_health(1, WorkerHealth::Failing);
+        own.report_health(2, WorkerHealth::Failing);
+        let first = own.take_updates().next_batch().unwrap().findings[&1];
+        own.retract_departed(|worker| worker == 2);
+        own.retract_departed(|worker| worker == 2);
+        let updates = own.take_updates().next_batch().unwrap().findings;
+        assert_eq!(
+            (updates.len(), updates[&1].health),
+            (1, WorkerHealth::Healthy),
+            "once, and only for the departed worker"
+        );
+        assert!(updates[&1].version > first.version);
+        (10..10 + FINDINGS_MAX as u64).for_each(|worker| own.report_health(worker, WorkerHealth::Failing));
+        assert!((FINDINGS_MAX / 2..=FINDINGS_MAX).contains(&own.findings.len()));
+        own.report_health(1, WorkerHealth::Failing);
+        assert!(
+            own.take_updates().next_batch().unwrap().findings[&1].version > updates[&1].version,
+            "although the finding was dropped"
+        );
     }
 }

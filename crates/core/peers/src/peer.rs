@@ -1,181 +1,196 @@
-//! Another router, as far as it has been heard.
+//! The state of one peer, built from its messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute_types::{Micros, RouterId};
 
-use crate::batches::Batches;
-use crate::named::Named;
-use crate::round_trip::RoundTrip;
-use crate::trips::{Told, Trips, Word};
-use crate::{Advice, Effect, Health, Ledger};
+use crate::peer_assignments::{BatchContext, PeerAssignments, Timeliness};
+use crate::peer_workers::PeerWorkers;
+use crate::received_batches::ReceivedBatches;
+use crate::round_trip::RoundTripEstimate;
+use crate::{Effect, Ledger, WorkerFinding, WorkerHealth};
 
-/// Workers of one peer of which its advice is remembered; beyond, the oldest is forgotten.
-const ADVICE_MAX: usize = 4_096;
+/// Findings that are kept of one peer; above this the oldest are dropped.
+const FINDINGS_MAX: usize = 4_096;
 
-/// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
     id: RouterId,
-    pub batches: Batches,
-    pub trips: Trips,
-    advice: BTreeMap<u64, Advice>,
-    pub met: Micros,
-    pub heard: Micros,
-    /// Since when something has been missing.
+    pub batches: ReceivedBatches,
+    pub assignments: PeerAssignments,
+    findings: BTreeMap<u64, WorkerFinding>,
+    pub first_received: Micros,
+    pub last_received: Micros,
+    /// When the first of the missing batches was noticed.
     pub missing_since: Option<Micros>,
-    /// The question by which it was asked for that.
-    pub asked: Option<u64>,
-    /// How long it takes to answer.
-    pub trip: RoundTrip,
-    /// How long it takes to answer nothing: the way there and back; and when that was last tried.
-    pub way: RoundTrip,
-    pub greeted: Option<Micros>,
-    /// Workers that it sends to.
-    pub named: Named,
-    /// The latest version of the language that it speaks.
-    pub language: u8,
+    /// The open query for the missing batches.
+    pub batch_query: Option<u64>,
+    /// Time that the peer takes to answer a query.
+    pub answer_time: RoundTripEstimate,
+    /// Time that the peer takes to answer a ping, and when the last ping was sent.
+    pub ping_time: RoundTripEstimate,
+    pub last_ping: Option<Micros>,
+    /// Workers to which the peer sends requests.
+    pub workers: PeerWorkers,
+    /// The newest message version that the peer supports.
+    pub protocol_version: u8,
 }
 
-/// A peer in numbers, for lists and metrics.
+/// Status of one peer, for lists and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerView {
-    /// Who.
+pub struct PeerStatus {
+    /// The peer's id.
     pub id: RouterId,
-    /// Since it was first heard.
+    /// Time since its first message.
     pub known_for: Micros,
-    /// Since it was last heard.
+    /// Time since its last message.
     pub silent_for: Micros,
-    /// Batches that it has sent and that have not come.
+    /// Batches that it sent and that have not arrived.
     pub missing: u64,
-    /// Since when some have been missing; zero when none is.
+    /// Time since batches have been missing; zero when none is.
     pub missing_for: Micros,
-    /// Its requests that are open, as far as known here.
+    /// Its open assignments, as far as known.
     pub open: usize,
-    /// Workers that it finds failing.
+    /// Workers that it reports as failing.
     pub failing: usize,
-    /// Workers that it sends to and that are not known here.
+    /// Workers that it uses and that are not in the local fleet.
     pub unknown_workers: usize,
-    /// How long the way there and back takes; `None` before that has been tried.
+    /// Smoothed round trip of a ping; `None` before the first answer.
     pub round_trip: Option<Micros>,
-    /// The latest version of the language that it speaks.
-    pub language: u8,
+    /// The newest message version that it supports.
+    pub protocol_version: u8,
 }
 
 impl Peer {
     pub fn new(id: RouterId, now: Micros) -> Peer {
         Peer {
             id,
-            batches: Batches::default(),
-            trips: Trips::new(id),
-            advice: BTreeMap::new(),
-            met: now,
-            heard: now,
+            batches: ReceivedBatches::default(),
+            assignments: PeerAssignments::new(id),
+            findings: BTreeMap::new(),
+            first_received: now,
+            last_received: now,
             missing_since: None,
-            asked: None,
-            trip: RoundTrip::default(),
-            way: RoundTrip::default(),
-            greeted: None,
-            named: Named::default(),
-            language: 0,
+            batch_query: None,
+            answer_time: RoundTripEstimate::default(),
+            ping_time: RoundTripEstimate::default(),
+            last_ping: None,
+            workers: PeerWorkers::default(),
+            protocol_version: 0,
         }
     }
 
-    /// Takes in one of its batches, in any order and however often; what that changes here. One without news is of any number.
-    pub fn take_batch(&mut self, number: u64, news: Ledger, told: Told, effects: &mut Vec<Effect>) {
-        if news.is_empty() {
-            self.batches.meet(number);
-            self.batches.exist_up_to(number, news.open_from);
+    /// Merges one batch; order and repetition do not matter. An empty batch is a heartbeat with the number of
+    /// the last batch.
+    pub fn apply_batch(
+        &mut self,
+        number: u64,
+        updates: Ledger,
+        timeliness: Timeliness,
+        effects: &mut Vec<Effect>,
+    ) {
+        if updates.is_empty() {
+            self.batches.start_after(number);
+            self.batches.note_existing(number, updates.low_water);
         } else {
-            self.batches.meet(number.saturating_sub(1));
-            if !self.batches.note(number, news.open_from) {
+            self.batches.start_after(number.saturating_sub(1));
+            if !self.batches.record(number, updates.low_water) {
                 return;
             }
         }
-        self.merge(news, number, told, effects);
+        self.merge(updates, number, timeliness, effects);
     }
 
-    /// Takes in what stands for all of its batches up to one.
-    pub fn take_state(&mut self, up_to: u64, state: Ledger, effects: &mut Vec<Effect>) {
-        self.trips.close_but(&state, up_to, effects);
-        let open_from = state.open_from;
-        // Nobody says when it found what it has found, so where it has just been met that is no news.
-        self.merge(state, up_to, Told::Late, effects);
-        self.batches.settle(up_to, open_from);
-        self.trips.close_below(self.batches.open_from(), effects);
+    /// Applies a state that replaces all batches up to `up_to`.
+    pub fn apply_state(&mut self, up_to: u64, state: Ledger, effects: &mut Vec<Effect>) {
+        self.assignments.end_all_except(&state, up_to, effects);
+        let low_water = state.low_water;
+        // The state does not say when a finding was made, so from a new peer it does not count as an event.
+        self.merge(state, up_to, Timeliness::Late, effects);
+        self.batches.settle(up_to, low_water);
+        self.assignments.end_below(self.batches.low_water(), effects);
     }
 
-    /// Nothing more can be heard of its batches up to this one.
-    pub fn give_up(&mut self, up_to: u64, effects: &mut Vec<Effect>) {
+    /// Stops waiting for batches up to this number.
+    pub fn give_up_missing(&mut self, up_to: u64, effects: &mut Vec<Effect>) {
         self.batches.settle(up_to, 0);
-        self.trips.close_below(self.batches.open_from(), effects);
+        self.assignments.end_below(self.batches.low_water(), effects);
     }
 
-    fn merge(&mut self, news: Ledger, batch: u64, told: Told, effects: &mut Vec<Effect>) {
-        let word = Word { told, batch, open_from: self.batches.open_from() };
-        for (number, trip) in news.trips {
-            trip.booked.iter().for_each(|booked| self.named.note(booked.worker, self.heard));
-            self.trips.hear(number, trip, word, effects);
+    fn merge(&mut self, updates: Ledger, batch: u64, timeliness: Timeliness, effects: &mut Vec<Effect>) {
+        let context = BatchContext { timeliness, batch, low_water: self.batches.low_water() };
+        for (number, assignment) in updates.assignments {
+            assignment
+                .booking
+                .iter()
+                .for_each(|booking| self.workers.record(booking.worker, self.last_received));
+            self.assignments.merge(number, assignment, context, effects);
         }
-        self.trips.close_below(self.batches.open_from(), effects);
-        news.advice.into_iter().for_each(|(worker, advice)| self.heed(worker, advice, effects));
-        Ledger::forget_oldest(&mut self.advice, ADVICE_MAX);
+        self.assignments.end_below(self.batches.low_water(), effects);
+        updates
+            .findings
+            .into_iter()
+            .for_each(|(worker, finding)| self.apply_finding(worker, finding, effects));
+        Ledger::drop_oldest_findings(&mut self.findings, FINDINGS_MAX);
     }
 
-    /// It is silent, and taken for dead.
-    pub fn part(&mut self, effects: &mut Vec<Effect>) {
+    /// Ends all assignments, because the peer is silent.
+    pub fn suspend(&mut self, effects: &mut Vec<Effect>) {
         self.missing_since = None;
-        self.trips.suspend(effects);
+        self.assignments.suspend(effects);
     }
 
-    /// It was not.
-    pub fn rejoin(&mut self, effects: &mut Vec<Effect>) {
-        self.trips.resume(effects);
+    /// Books the open assignments again, because the peer speaks again.
+    pub fn resume(&mut self, effects: &mut Vec<Effect>) {
+        self.assignments.resume(effects);
     }
 
-    /// Remembers since when something has been missing. Where nothing is any more: the question for it, which is not open any more.
-    pub fn mind_holes(&mut self, now: Micros) -> Option<u64> {
+    /// Remembers since when batches have been missing. Returns the batch query to cancel when none is
+    /// missing.
+    pub fn track_gaps(&mut self, now: Micros) -> Option<u64> {
         if self.batches.missing() > 0 {
             self.missing_since.get_or_insert(now);
             return None;
         }
         self.missing_since = None;
-        self.asked.take()
+        self.batch_query.take()
     }
 
-    fn heed(&mut self, worker: u64, advice: Advice, effects: &mut Vec<Effect>) {
-        // What it found before it was met counts from here on.
-        let is_first = self.batches.lack_past() && !self.advice.contains_key(&worker);
-        let known = self.advice.entry(worker).or_default();
-        if advice.version <= known.version {
+    fn apply_finding(&mut self, worker: u64, finding: WorkerFinding, effects: &mut Vec<Effect>) {
+        // A finding from before the two met does not clear a cache now.
+        let is_first = self.batches.lacks_history() && !self.findings.contains_key(&worker);
+        let known = self.findings.entry(worker).or_default();
+        if finding.version <= known.version {
             return;
         }
-        if advice.emptied > known.emptied && !is_first {
-            effects.push(Effect::Emptied { worker });
+        if finding.clears > known.clears && !is_first {
+            effects.push(Effect::CacheCleared { worker });
         }
-        *known = advice;
+        *known = finding;
     }
 
-    /// Members of the fleet that it finds failing. One that finds most of them failing is cut off itself, and is not listened to.
-    pub fn failing<'a>(&'a self, members: &'a BTreeSet<u64>) -> impl Iterator<Item = u64> + 'a {
-        let is_failing =
-            |(worker, advice): &(&u64, &Advice)| advice.health == Health::Failing && members.contains(worker);
-        let is_heeded = 2 * self.advice.iter().filter(is_failing).count() <= members.len();
-        self.advice.iter().filter(move |one| is_heeded && is_failing(one)).map(|(&worker, _)| worker)
+    /// Members of the fleet that the peer reports as failing. A peer that reports more than half of them is
+    /// probably cut off itself, so its reports are ignored.
+    pub fn failing_workers<'a>(&'a self, members: &'a BTreeSet<u64>) -> impl Iterator<Item = u64> + 'a {
+        let is_failing = |(worker, finding): &(&u64, &WorkerFinding)| {
+            finding.health == WorkerHealth::Failing && members.contains(worker)
+        };
+        let is_trusted = 2 * self.findings.iter().filter(is_failing).count() <= members.len();
+        self.findings.iter().filter(move |one| is_trusted && is_failing(one)).map(|(&worker, _)| worker)
     }
 
-    pub fn view(&self, now: Micros) -> PeerView {
-        PeerView {
+    pub fn status(&self, now: Micros) -> PeerStatus {
+        PeerStatus {
             id: self.id,
-            known_for: now.since(self.met),
-            silent_for: now.since(self.heard),
+            known_for: now.since(self.first_received),
+            silent_for: now.since(self.last_received),
             missing: self.batches.missing(),
             missing_for: self.missing_since.map_or(Micros::ZERO, |since| now.since(since)),
-            open: self.trips.open(),
-            failing: self.advice.values().filter(|advice| advice.health == Health::Failing).count(),
-            unknown_workers: self.named.unknown(now),
-            round_trip: self.way.usual(),
-            language: self.language,
+            open: self.assignments.open_count(),
+            failing: self.findings.values().filter(|finding| finding.health == WorkerHealth::Failing).count(),
+            unknown_workers: self.workers.count_unknown(now),
+            round_trip: self.ping_time.smoothed(),
+            protocol_version: self.protocol_version,
         }
     }
 }
@@ -183,12 +198,12 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Booked, Over, OwnLedger, Trip};
+    use crate::{Assignment, AssignmentEnd, BookingRecord, OwnLedger};
     use proptest::prelude::*;
     use warmroute_types::Delivery;
 
-    fn booked(worker: u64) -> Booked {
-        Booked {
+    fn booking(worker: u64) -> BookingRecord {
+        BookingRecord {
             worker,
             prompt_tokens: 10,
             cached_tokens: 0,
@@ -198,171 +213,187 @@ mod tests {
         }
     }
 
-    fn news(open_from: u64, trips: &[(u64, Trip)]) -> Ledger {
-        Ledger { open_from, trips: trips.iter().cloned().collect(), ..Ledger::default() }
+    fn updates(low_water: u64, assignments: &[(u64, Assignment)]) -> Ledger {
+        Ledger { low_water, assignments: assignments.iter().cloned().collect(), ..Ledger::default() }
     }
 
-    /// Takes in the next batch.
+    /// Applies the next batch.
     fn merge(peer: &mut Peer, ledger: Ledger) -> Vec<Effect> {
-        let number = (1..).find(|&number| peer.batches.clone().note(number, 0)).unwrap();
-        take(peer, number, ledger)
+        let number = (1..).find(|&number| peer.batches.clone().record(number, 0)).unwrap();
+        apply(peer, number, ledger)
     }
 
-    /// One that has been there from its first batch on.
-    fn met() -> Peer {
+    /// A peer that was followed from its first batch.
+    fn new_peer() -> Peer {
         let mut peer = Peer::new(RouterId(9), Micros::ZERO);
-        peer.batches.meet(0);
+        peer.batches.start_after(0);
         peer
     }
 
-    fn take(peer: &mut Peer, number: u64, ledger: Ledger) -> Vec<Effect> {
+    fn apply(peer: &mut Peer, number: u64, ledger: Ledger) -> Vec<Effect> {
         let mut effects = Vec::new();
-        peer.take_batch(number, ledger, Told::Live, &mut effects);
+        peer.apply_batch(number, ledger, Timeliness::Live, &mut effects);
         effects
     }
 
-    /// What became of a trip: on which worker it was, whether its prompt is known to be computed, how it ended.
-    type Outcome = (u64, bool, Option<Over>);
+    /// The outcome of an assignment: worker, whether it was prefilled, how it ended.
+    type Outcome = (u64, bool, Option<AssignmentEnd>);
 
-    /// What a router's batches come to, taken in this order. Every trip is booked once, and ends once at most.
+    /// Outcomes after these batches in this order. Each assignment is booked once and ends at most once.
     fn outcomes(batches: &[(u64, Ledger)]) -> BTreeMap<u64, Outcome> {
-        let mut peer = met();
-        let mut trips = BTreeMap::<u64, Outcome>::new();
-        for effect in batches.iter().flat_map(|(number, news)| take(&mut peer, *number, news.clone())) {
+        let mut peer = new_peer();
+        let mut assignments = BTreeMap::<u64, Outcome>::new();
+        for effect in batches.iter().flat_map(|(number, updates)| apply(&mut peer, *number, updates.clone()))
+        {
             match effect {
-                Effect::Booked { trip, booked, .. } => {
-                    assert!(trips.insert(trip, (booked.worker, false, None)).is_none(), "booked twice");
+                Effect::Booked { assignment, booking, .. } => {
+                    assert!(
+                        assignments.insert(assignment, (booking.worker, false, None)).is_none(),
+                        "booked twice"
+                    );
                 }
-                Effect::Computed { trip, .. } => {
-                    let one = trips.get_mut(&trip).unwrap();
-                    assert!(!std::mem::replace(&mut one.1, true) && one.2.is_none(), "computed before");
+                Effect::Prefilled { assignment, .. } => {
+                    let one = assignments.get_mut(&assignment).unwrap();
+                    assert!(!std::mem::replace(&mut one.1, true) && one.2.is_none(), "prefilled twice");
                 }
-                Effect::Over { trip, over, .. } => {
-                    assert_eq!(trips.get_mut(&trip).unwrap().2.replace(over), None, "over before");
+                Effect::Ended { assignment, end, .. } => {
+                    assert_eq!(assignments.get_mut(&assignment).unwrap().2.replace(end), None, "ended twice");
                 }
                 _ => {}
             }
         }
-        trips
+        assignments
     }
 
-    /// All that a router could say of itself: numbered batches, and what it says when there is nothing new.
+    /// Batches and heartbeats that a router could send.
     fn batches() -> impl Strategy<Value = Vec<(u64, Ledger)>> {
-        proptest::collection::vec((0_u8..8, any::<usize>()), 1..80).prop_map(|acts| {
-            let (mut own, mut open, mut told) = (OwnLedger::default(), Vec::new(), Vec::new());
+        proptest::collection::vec((0_u8..8, any::<usize>()), 1..80).prop_map(|steps| {
+            let (mut own, mut open, mut sent) = (OwnLedger::default(), Vec::new(), Vec::new());
             let mut number = 0;
-            for (act, pick) in acts.into_iter().chain([(7, 0)]) {
-                match act {
-                    0..=2 => open.push(own.begin(booked(pick as u64 % 5))),
-                    3 if !open.is_empty() => own.computed(open[pick % open.len()]),
+            for (step, pick) in steps.into_iter().chain([(7, 0)]) {
+                match step {
+                    0..=2 => open.push(own.begin(booking(pick as u64 % 5))),
+                    3 if !open.is_empty() => own.mark_prefilled(open[pick % open.len()]),
                     4 | 5 if !open.is_empty() => {
-                        let over = [Over::Left, Over::Answered, Over::Found { chunks: 2 }][pick % 3];
-                        own.over(open.swap_remove(pick % open.len()), over);
+                        let end = [
+                            AssignmentEnd::Abandoned,
+                            AssignmentEnd::Answered,
+                            AssignmentEnd::Stale { found_chunks: 2 },
+                        ][pick % 3];
+                        own.end(open.swap_remove(pick % open.len()), end);
                     }
                     6 | 7 => {
-                        let mut news = own.take();
-                        told.extend(std::iter::from_fn(|| news.next()).map(|news| {
+                        let mut updates = own.take_updates();
+                        sent.extend(std::iter::from_fn(|| updates.next_batch()).map(|updates| {
                             number += 1;
-                            (number, news)
+                            (number, updates)
                         }));
-                        told.push((number, news.nothing()));
+                        sent.push((number, updates.empty_batch()));
                     }
                     _ => {}
                 }
             }
-            told
+            sent
         })
     }
 
     proptest! {
-        /// Taking in is a fold over what came, so that its order and its grouping do not matter is one law.
+        /// Applying batches is a fold, so independence of order also covers independence of grouping.
         #[test]
-        fn what_becomes_of_trips_does_not_depend_on_the_order_of_batches(
-            (told, shuffled) in batches().prop_flat_map(|told| (Just(told.clone()), Just(told).prop_shuffle())),
+        fn outcomes_do_not_depend_on_the_order_of_batches(
+            (sent, shuffled) in batches().prop_flat_map(|sent| (Just(sent.clone()), Just(sent).prop_shuffle())),
         ) {
-            prop_assert_eq!(outcomes(&shuffled), outcomes(&told));
+            prop_assert_eq!(outcomes(&shuffled), outcomes(&sent));
         }
 
         #[test]
-        fn what_becomes_of_trips_does_not_depend_on_what_came_twice(
-            (told, twice) in batches().prop_flat_map(|told| {
-                let twice = [told.clone(), told.clone()].concat();
-                (Just(told), Just(twice).prop_shuffle())
+        fn outcomes_do_not_depend_on_repeated_batches(
+            (sent, twice) in batches().prop_flat_map(|sent| {
+                let twice = [sent.clone(), sent.clone()].concat();
+                (Just(sent), Just(twice).prop_shuffle())
             }),
         ) {
-            prop_assert_eq!(outcomes(&twice), outcomes(&told));
+            prop_assert_eq!(outcomes(&twice), outcomes(&sent));
         }
     }
 
     #[test]
-    fn a_lost_batch_that_comes_late_does_not_change_how_its_trip_ended() {
+    fn a_late_batch_does_not_change_how_an_assignment_ended() {
         let router = RouterId(9);
-        let mut peer = met();
-        let over = Trip { over: Some(Over::Answered), ..Trip::default() };
-        assert_eq!(take(&mut peer, 2, news(1, &[(1, over)])), [], "nobody knows what");
-        let other = Trip::begun(booked(6));
-        assert_eq!(take(&mut peer, 3, news(2, &[(2, other)])).len(), 1, "it says that the first one is over");
-        let late = take(&mut peer, 1, news(1, &[(1, Trip::begun(booked(5)))]));
-        let closed = Effect::Over { router, trip: 1, over: Over::Answered, prompt: None };
-        assert_eq!(late, [Effect::Booked { router, trip: 1, booked: booked(5) }, closed]);
+        let mut peer = new_peer();
+        let end = Assignment { end: Some(AssignmentEnd::Answered), ..Assignment::default() };
+        assert_eq!(apply(&mut peer, 2, updates(1, &[(1, end)])), [], "its booking has not arrived");
+        let other = Assignment::new(booking(6));
+        assert_eq!(
+            apply(&mut peer, 3, updates(2, &[(2, other)])).len(),
+            1,
+            "its low-water mark ends the first assignment"
+        );
+        let late = apply(&mut peer, 1, updates(1, &[(1, Assignment::new(booking(5)))]));
+        let closed = Effect::Ended { router, assignment: 1, end: AssignmentEnd::Answered, prompt: None };
+        assert_eq!(late, [Effect::Booked { router, assignment: 1, booking: booking(5) }, closed]);
     }
 
     #[test]
-    fn whoever_is_gone_has_nothing_open_until_it_is_back() {
-        let mut peer = met();
-        let trips = [1, u64::MAX].map(|number| (number, Trip::begun(booked(5))));
-        merge(&mut peer, news(1, &trips));
+    fn a_suspended_peer_has_no_bookings_until_it_resumes() {
+        let mut peer = new_peer();
+        let assignments = [1, u64::MAX].map(|number| (number, Assignment::new(booking(5))));
+        merge(&mut peer, updates(1, &assignments));
         let mut effects = Vec::new();
-        peer.part(&mut effects);
+        peer.suspend(&mut effects);
         assert_eq!(effects.len(), 2);
         let mut again = Vec::new();
-        peer.rejoin(&mut again);
-        assert_eq!((again.len(), peer.trips.open()), (2, 2), "it was only cut off");
+        peer.resume(&mut again);
+        assert_eq!((again.len(), peer.assignments.open_count()), (2, 2), "it was only cut off");
     }
 
     #[test]
-    fn reports_in_the_wrong_order_come_out_right() {
+    fn effects_are_in_order_although_reports_are_not() {
         let router = RouterId(9);
-        let mut peer = met();
-        let over = Trip { over: Some(Over::Answered), ..Trip::default() };
-        assert_eq!(merge(&mut peer, news(1, &[(1, over)])), [], "nobody knows what");
-        let begun = Trip::begun(booked(5));
-        let effects = merge(&mut peer, news(1, &[(1, begun.clone())]));
-        let closed = Effect::Over { router, trip: 1, over: Over::Answered, prompt: None };
-        assert_eq!(effects, [Effect::Booked { router, trip: 1, booked: booked(5) }, closed]);
-        assert_eq!(merge(&mut peer, news(1, &[(1, begun.clone())])), [], "again");
+        let mut peer = new_peer();
+        let end = Assignment { end: Some(AssignmentEnd::Answered), ..Assignment::default() };
+        assert_eq!(merge(&mut peer, updates(1, &[(1, end)])), [], "its booking has not arrived");
+        let begun = Assignment::new(booking(5));
+        let effects = merge(&mut peer, updates(1, &[(1, begun.clone())]));
+        let closed = Effect::Ended { router, assignment: 1, end: AssignmentEnd::Answered, prompt: None };
+        assert_eq!(effects, [Effect::Booked { router, assignment: 1, booking: booking(5) }, closed]);
+        assert_eq!(merge(&mut peer, updates(1, &[(1, begun.clone())])), [], "again");
         assert_eq!(
-            merge(&mut peer, news(3, &[(2, begun)])).last(),
-            Some(&Effect::Over { router, trip: 2, over: Over::Left, prompt: None })
+            merge(&mut peer, updates(3, &[(2, begun)])).last(),
+            Some(&Effect::Ended { router, assignment: 2, end: AssignmentEnd::Abandoned, prompt: None })
         );
-        assert_eq!(peer.trips.open(), 0);
+        assert_eq!(peer.assignments.open_count(), 0);
     }
 
     #[test]
-    fn a_router_that_finds_everybody_failing_is_not_believed() {
-        let mut peer = met();
-        let failing = |version| Advice { version, health: Health::Failing, emptied: 0 };
-        let advice = |workers: std::ops::Range<u64>| Ledger {
-            advice: workers.map(|worker| (worker, failing(1))).collect(),
+    fn a_peer_that_reports_most_workers_as_failing_is_ignored() {
+        let mut peer = new_peer();
+        let failing = |version| WorkerFinding { version, health: WorkerHealth::Failing, clears: 0 };
+        let findings = |workers: std::ops::Range<u64>| Ledger {
+            findings: workers.map(|worker| (worker, failing(1))).collect(),
             ..Ledger::default()
         };
         let members: BTreeSet<u64> = (0..8).collect();
-        merge(&mut peer, advice(0..2));
-        assert_eq!(peer.failing(&members).count(), 2);
-        merge(&mut peer, advice(100..200));
-        assert_eq!(peer.failing(&members).count(), 2, "workers that are not here do not count");
-        merge(&mut peer, advice(0..6));
-        assert_eq!(peer.failing(&members).count(), 0);
+        merge(&mut peer, findings(0..2));
+        assert_eq!(peer.failing_workers(&members).count(), 2);
+        merge(&mut peer, findings(100..200));
+        assert_eq!(peer.failing_workers(&members).count(), 2, "workers outside the fleet do not count");
+        merge(&mut peer, findings(0..6));
+        assert_eq!(peer.failing_workers(&members).count(), 0);
     }
 
     #[test]
-    fn a_peer_that_has_met_many_workers_is_still_heeded() {
-        let mut peer = met();
-        let count = ADVICE_MAX as u64 + 9;
-        let found = |worker| Advice { version: worker, health: Health::Failing, emptied: 0 };
-        let advice = (1..=count).map(|worker| (worker, found(worker))).collect();
-        merge(&mut peer, Ledger { advice, ..Ledger::default() });
-        assert!(peer.advice.len() <= ADVICE_MAX);
-        assert_eq!(peer.failing(&(count..count + 4).collect()).count(), 1, "the last one was heard");
+    fn a_peer_with_many_findings_is_still_used() {
+        let mut peer = new_peer();
+        let count = FINDINGS_MAX as u64 + 9;
+        let found = |worker| WorkerFinding { version: worker, health: WorkerHealth::Failing, clears: 0 };
+        let findings = (1..=count).map(|worker| (worker, found(worker))).collect();
+        merge(&mut peer, Ledger { findings, ..Ledger::default() });
+        assert!(peer.findings.len() <= FINDINGS_MAX);
+        assert_eq!(
+            peer.failing_workers(&(count..count + 4).collect()).count(),
+            1,
+            "the newest finding is kept"
+        );
     }
 }

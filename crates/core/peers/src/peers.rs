@@ -1,9 +1,11 @@
-//! The conversation of routers: what to say when, and what to make of what is heard.
+//! The exchange between routers: which messages to send when, and which changes a received message causes.
 //!
-//! Everybody tells everybody what is new, a few times in a tenth of a second, in numbered batches. Who misses one asks for it; what
-//! the teller has no longer it makes good by telling all that is open. Who is not heard for a while is taken for dead, and its
-//! requests with it; should it speak again within minutes, it is asked for what was missed, and what it had open is open again. One that
-//! is met for the first time is asked for what it has open, and somebody for what is presumed of caches; never for what is past.
+//! Each router sends its changes to all peers in numbered batches, every 20 ms. A router that misses a batch
+//! asks for it; if the sender no longer retains it, it answers with all open assignments. A peer that is
+//! silent for too long is suspended and its assignments end. If it speaks again within minutes, the missed
+//! batches are fetched and its open assignments are booked again. From a new peer the router fetches the open
+//! assignments, and from one peer the presumed cache contents. It never fetches events that were ended twice
+//! the two met.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -11,438 +13,454 @@ use std::sync::Arc;
 
 use warmroute_types::{Micros, RouterId, To};
 
-use crate::answers::Answers;
+use crate::answer_cache::AnswerCache;
+use crate::answer_parts::ANSWER_BYTES_MAX;
 use crate::clock::Clock;
-use crate::fetches::Around;
-use crate::history::{HOLES_MAX, History, Lost};
-use crate::parts::ANSWER_BYTES_MAX;
+use crate::event_relay::EventRelay;
 use crate::peer::Peer;
-use crate::questions::Questions;
-use crate::relay::Relay;
-use crate::round_trip::RoundTrip;
-use crate::trips::Told;
-use crate::views::Coming;
+use crate::peer_assignments::Timeliness;
+use crate::pending_queries::PendingQueries;
+use crate::round_trip::RoundTripEstimate;
+use crate::sent_batches::{Evicted, GAPS_MAX, SentBatches};
+use crate::snapshot_fetch::SnapshotFetch;
+use crate::stream_fetches::PeersNow;
 use crate::{
-    BadMessage, Effect, Ledger, Message, News, Part, PeerView, Question, Reach, Relayed, Report, ReportKind,
-    Want, Wanted,
+    AnswerPart, BadMessage, Effect, Envelope, Ledger, LedgerUpdates, PeerMessage, PeerStatus, Query,
+    QueryKind, RelayCounts, RelayedBatch, RelayedBatchKind, StreamPosition, StreamRange,
 };
 
-/// A question for batches of which no answer comes for so long is put anew: others may be missing by now.
-const ASKED_ANEW_AFTER: Micros = Micros::from_secs(5);
+/// A batch query without any answer for this long is replaced by a new one, which names all batches that are
+/// missing by then.
+const BATCH_QUERY_TIMEOUT: Micros = Micros::from_secs(5);
 
-/// What was heard of one that fell silent is kept for so long, and of no more than these. Less than presumptions usually live: what is told
-/// after a silence is taken for news.
-const AWAY_FOR: Micros = Micros::from_secs(300);
-const AWAY_MAX: usize = 64;
+/// The state of a silent peer is kept this long, for at most `SUSPENDED_MAX` peers. The time is shorter than
+/// presumed entries usually live, because missed batches are applied as if they were current.
+const SUSPENDED_FOR: Micros = Micros::from_secs(300);
+const SUSPENDED_MAX: usize = 64;
 
-/// Peers that are listened to.
+/// Messages of further peers are ignored.
 const PEERS_MAX: usize = 256;
 
-/// Answers are counted from 1 on. This is to whoever asked for nothing.
-const NO_ANSWER: u64 = 0;
+/// Answer id of a ping. Other answers count from 1.
+const PING_ANSWER_ID: u64 = 0;
 
-/// So often it is tried how far away a peer is.
-const GREETED_EVERY: Micros = Micros::from_secs(1);
+/// Interval at which the round trip to a peer is measured.
+const PING_INTERVAL: Micros = Micros::from_secs(1);
 
-/// When to speak, and when to stop waiting.
+/// Intervals and timeouts of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// News are told this often.
+    /// Changes are sent at this interval.
     pub batch_interval: Micros,
-    /// Where there are none, that is told this often.
-    pub beat_interval: Micros,
-    /// A batch that has not come so long after a later one is asked for.
-    pub patience: Micros,
-    /// A router that is not heard for so long is taken for dead.
-    pub silence_max: Micros,
+    /// Without changes, an empty batch is sent at this interval.
+    pub heartbeat_interval: Micros,
+    /// A batch that is still missing this long after a later one arrived is requested.
+    pub gap_timeout: Micros,
+    /// A peer that is silent for this long is suspended.
+    pub silence_timeout: Micros,
 }
 
 impl Default for Config {
     fn default() -> Config {
         Config {
             batch_interval: Micros::from_millis(20),
-            beat_interval: Micros::from_millis(200),
-            patience: Micros::from_millis(100),
-            silence_max: Micros::from_millis(1_500),
+            heartbeat_interval: Micros::from_millis(200),
+            gap_timeout: Micros::from_millis(100),
+            silence_timeout: Micros::from_millis(1_500),
         }
     }
 }
 
-/// A message, addressed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Letter {
-    /// To whom.
-    pub to: To,
-    /// What.
-    pub bytes: Arc<[u8]>,
-}
-
-/// One router among its peers.
+/// The peers of this router, and the state of the exchange with each.
 #[derive(Debug)]
 pub struct Peers {
     me: RouterId,
     config: Config,
     clock: Clock,
-    history: History,
-    spoken: Option<Micros>,
+    sent_batches: SentBatches,
+    last_sent: Option<Micros>,
     peers: BTreeMap<RouterId, Peer>,
-    /// Those that fell silent a while ago.
-    away: BTreeMap<RouterId, Peer>,
-    /// What is asked of others, and what they ask.
-    questions: Questions,
-    answers: Answers,
-    /// What is being heard of all caches.
-    coming: Coming,
-    /// Engines' events that are passed on.
-    relay: Relay,
-    /// Messages that could not be read.
+    /// Peers that fell silent, up to `SUSPENDED_FOR` ago.
+    suspended: BTreeMap<RouterId, Peer>,
+    /// Queries to peers that wait for an answer; below, the answers to their queries.
+    queries: PendingQueries,
+    answers: AnswerCache,
+    /// The search for a peer that answers with its presumed cache contents.
+    snapshot_fetch: SnapshotFetch,
+    /// Engine events that are relayed between routers.
+    relay: EventRelay,
+    /// Messages that could not be decoded.
     pub bad_messages: u64,
-    /// Batches that were asked for.
-    pub asked: u64,
+    /// Gaps in peers' batches that were queried.
+    pub batches_requested: u64,
     /// Peers that fell silent.
     pub lost_peers: u64,
-    /// Answers of which some was left out: there was more than can be told.
-    pub cut_answers: u64,
-    /// Prompts of others' open requests that were forgotten for want of room.
-    pub forgotten_prompts: u64,
+    /// Answers that were shortened to fit the size limit.
+    pub truncated_answers: u64,
+    /// Prompts of peers' open assignments that were dropped to save memory.
+    pub dropped_prompts: u64,
 }
 
 impl Peers {
-    /// A router that has heard nobody yet.
+    /// A router without peers.
     pub fn new(me: RouterId, config: Config) -> Peers {
         Peers {
             me,
             config,
-            // Whoever did not look for so long was stopped, and the others were not.
-            clock: Clock::new(config.batch_interval, Micros(config.silence_max.0 / 2)),
-            history: History::default(),
-            spoken: None,
+            // A longer step means that this process was stopped, not that its peers were silent.
+            clock: Clock::new(config.batch_interval, Micros(config.silence_timeout.0 / 2)),
+            sent_batches: SentBatches::default(),
+            last_sent: None,
             peers: BTreeMap::new(),
-            away: BTreeMap::new(),
-            questions: Questions::default(),
-            answers: Answers::new(me),
-            coming: Coming::default(),
-            relay: Relay::default(),
+            suspended: BTreeMap::new(),
+            queries: PendingQueries::default(),
+            answers: AnswerCache::new(me),
+            snapshot_fetch: SnapshotFetch::default(),
+            relay: EventRelay::default(),
             bad_messages: 0,
-            asked: 0,
+            batches_requested: 0,
             lost_peers: 0,
-            cut_answers: 0,
-            forgotten_prompts: 0,
+            truncated_answers: 0,
+            dropped_prompts: 0,
         }
     }
 
-    /// What is to be said now, with what is new here. To be asked every [`Config::batch_interval`].
-    pub fn speak(&mut self, mut news: News, now: Micros) -> Vec<Letter> {
+    /// Messages to send now, including the given changes. Call it every [`Config::batch_interval`].
+    pub fn compose(&mut self, mut updates: LedgerUpdates, now: Micros) -> Vec<Envelope> {
         let now = self.clock.tick(now);
-        let mut letters = Vec::new();
-        while let Some(some) = news.next() {
-            self.history.told += 1;
-            let (number, open_from) = (self.history.told, some.open_from);
-            let bytes = self.batch(number, some);
-            self.history.keep(number, open_from, Arc::clone(&bytes));
-            letters.push(Letter { to: To::Everyone, bytes });
+        let mut envelopes = Vec::new();
+        while let Some(batch) = updates.next_batch() {
+            self.sent_batches.count += 1;
+            let (number, low_water) = (self.sent_batches.count, batch.low_water);
+            let bytes = self.encode_batch(number, batch);
+            self.sent_batches.push(number, low_water, Arc::clone(&bytes));
+            envelopes.push(Envelope { to: To::Everyone, bytes });
         }
-        let is_due = self.spoken.is_none_or(|spoken| now.since(spoken) >= self.config.beat_interval);
-        if letters.is_empty() && is_due {
-            // Nobody has to have heard it: it says only how far everything is.
-            letters.push(Letter { to: To::Everyone, bytes: self.batch(self.history.told, news.nothing()) });
+        let is_due = self.last_sent.is_none_or(|sent| now.since(sent) >= self.config.heartbeat_interval);
+        if envelopes.is_empty() && is_due {
+            // A heartbeat repeats the number of the last batch; it may be lost.
+            envelopes.push(Envelope {
+                to: To::Everyone,
+                bytes: self.encode_batch(self.sent_batches.count, updates.empty_batch()),
+            });
         }
-        if !letters.is_empty() {
-            self.spoken = Some(now);
+        if !envelopes.is_empty() {
+            self.last_sent = Some(now);
         }
-        letters.extend(self.relay.speak(self.me, now));
-        letters.extend(self.answers.take_ready());
-        letters.extend(self.ask(now));
-        letters.extend(self.greet(now));
-        letters
+        envelopes.extend(self.relay.compose(self.me, now));
+        envelopes.extend(self.answers.take_ready());
+        envelopes.extend(self.compose_queries(now));
+        envelopes.extend(self.compose_pings(now));
+        envelopes
     }
 
-    /// Whether nothing was said for a while: something new is said at once then, and else with what follows it.
-    pub fn is_quiet(&self, now: Micros) -> bool {
-        let passed = self.clock.read(now);
-        self.spoken.is_none_or(|spoken| passed.since(spoken) >= self.config.batch_interval)
+    /// Whether a change may be sent at once, because nothing was sent for a batch interval. Otherwise it
+    /// waits for the next batch.
+    pub fn may_send_now(&self, now: Micros) -> bool {
+        let elapsed = self.clock.read(now);
+        self.last_sent.is_none_or(|sent| elapsed.since(sent) >= self.config.batch_interval)
     }
 
-    /// Tells all that is presumed to those who have asked for it. Nothing: they are to ask others.
-    pub fn tell_view(&mut self, bytes: Arc<[u8]>) {
-        self.answers.tell_view(bytes, self.clock.passed());
+    /// Answers all waiting peers with the presumed cache contents. Empty bytes make them ask another router.
+    pub fn answer_snapshot(&mut self, bytes: Arc<[u8]>) {
+        self.answers.store_snapshot(bytes, self.clock.elapsed());
     }
 
-    /// Tells a peer who asked for what is not kept any more all that is open.
-    pub fn tell_state(&mut self, to: RouterId, up_to: u64, state: Ledger) {
-        let (now, from) = (self.clock.passed(), self.me);
-        for (ticket, want) in self.answers.waiting(to) {
-            let Want::Batches(missing) = want else { continue };
-            let write = |state| self.history.write(&missing, Some(&Message::State { from, up_to, state }));
+    /// Answers a peer whose missing batches are no longer retained with all open assignments. An answer above
+    /// the size limit leaves out the prompts.
+    pub fn answer_ledger(&mut self, to: RouterId, up_to: u64, state: Ledger) {
+        let (now, from) = (self.clock.elapsed(), self.me);
+        for (query_id, kind) in self.answers.unanswered(to) {
+            let QueryKind::Batches(missing) = kind else { continue };
+            let write =
+                |state| self.sent_batches.encode(&missing, Some(&PeerMessage::State { from, up_to, state }));
             let mut answer = write(state.clone());
             if answer.len() > ANSWER_BYTES_MAX {
-                self.cut_answers += 1;
+                self.truncated_answers += 1;
                 answer = write(state.clone().without_prompts());
             }
-            self.answers.tell(to, ticket, answer, now);
+            self.answers.store(to, query_id, answer, now);
         }
     }
 
-    /// Passes on what was heard of an engine.
-    pub fn relay(&mut self, report: Report) {
-        self.relay.tell(report);
+    /// Relays a batch of an engine's events to all peers.
+    pub fn relay(&mut self, batch: RelayedBatch) {
+        self.relay.enqueue(batch);
     }
 
-    /// How far streams that are passed on were heard here without a hole: all of them.
-    pub fn set_reaches(&mut self, reaches: Vec<Reach>) {
-        self.relay.set_reaches(reaches);
+    /// Sets how far this router received each relayed stream without a gap. The list replaces the previous
+    /// one.
+    pub fn set_positions(&mut self, positions: Vec<StreamPosition>) {
+        self.relay.set_positions(positions);
     }
 
-    /// Something of a stream is missing, and that peer may have it. False where there is nobody to ask.
-    pub fn want(&mut self, wanted: Wanted, of: Option<RouterId>, now: Micros) -> bool {
-        let now = self.clock.look(now);
+    /// Requests a missing part of a stream, first from the given peer. Returns false if there is no peer.
+    pub fn request_replay(&mut self, range: StreamRange, from: Option<RouterId>, now: Micros) -> bool {
+        let now = self.clock.advance(now);
         if !self.peers.is_empty() {
-            // It may only be late.
-            self.relay.fetches.want(wanted, of, now + self.config.patience, &mut self.questions);
+            // The missing events may only be late, so the first query waits.
+            self.relay.fetches.start(range, from, now + self.config.gap_timeout, &mut self.queries);
         }
         !self.peers.is_empty()
     }
 
-    /// It has come.
-    pub fn call_off(&mut self, worker: u64) {
-        self.relay.fetches.call_off(worker, &mut self.questions);
+    /// Cancels the request for a worker's stream, because the events arrived.
+    pub fn cancel_replay(&mut self, worker: u64) {
+        self.relay.fetches.cancel(worker, &mut self.queries);
     }
 
-    /// The reports that a peer wants, where all are still there.
-    pub fn kept(&self, wanted: Wanted) -> Option<Vec<Report>> {
-        let is_exact = wanted.source != 0 && wanted.from_seq > 0;
-        let kept = self.relay.kept_from(wanted.worker, wanted.source, wanted.from_seq);
-        kept.filter(|reports| is_exact && reports.iter().all(|report| report.kind != ReportKind::Known))
+    /// The retained batches that a peer requests; `None` unless all of them are still retained.
+    pub fn retained(&self, range: StreamRange) -> Option<Vec<RelayedBatch>> {
+        let is_exact = range.source != 0 && range.from_seq > 0;
+        let batches = self.relay.retained_from(range.worker, range.source, range.from_seq);
+        batches.filter(|batches| {
+            is_exact && batches.iter().all(|batch| batch.kind != RelayedBatchKind::Snapshot)
+        })
     }
 
-    /// Tells a peer what it wants of a worker's stream. Nothing: it is to ask another.
-    pub fn tell_replay(&mut self, to: RouterId, worker: u64, reports: &[Report]) {
-        let now = self.clock.passed();
-        self.relay.counted.given += u64::from(!reports.is_empty());
-        let is_it = |want: &Want| matches!(want, Want::Stream(wanted) if wanted.worker == worker);
-        let waiting = self.answers.waiting(to).into_iter().filter(|(_, want)| is_it(want));
-        waiting.for_each(|(ticket, _)| self.answers.tell(to, ticket, Report::write_all(reports), now));
+    /// Answers a peer's request for a worker's stream. An empty answer makes it ask another router.
+    pub fn answer_replay(&mut self, to: RouterId, worker: u64, batches: &[RelayedBatch]) {
+        let now = self.clock.elapsed();
+        self.relay.counts.replays_answered += u64::from(!batches.is_empty());
+        let is_same_worker =
+            |kind: &QueryKind| matches!(kind, QueryKind::Replay(range) if range.worker == worker);
+        let waiting = self.answers.unanswered(to).into_iter().filter(|(_, kind)| is_same_worker(kind));
+        waiting.for_each(|(query_id, _)| {
+            self.answers.store(to, query_id, RelayedBatch::write_all(batches), now)
+        });
     }
 
-    /// What was passed on, in numbers.
-    pub fn relayed(&self) -> Relayed {
-        self.relay.counted
+    /// Counters of relayed events.
+    pub fn relay_counts(&self) -> RelayCounts {
+        self.relay.counts
     }
 
-    /// Who is there.
-    pub fn others(&self) -> impl Iterator<Item = RouterId> {
+    /// Ids of the connected peers.
+    pub fn ids(&self) -> impl Iterator<Item = RouterId> {
         self.peers.keys().copied()
     }
 
-    fn batch(&self, number: u64, news: Ledger) -> Arc<[u8]> {
-        Message::Batch { from: self.me, number, news }.encode().into()
+    fn encode_batch(&self, number: u64, updates: Ledger) -> Arc<[u8]> {
+        PeerMessage::Batch { from: self.me, number, updates }.encode().into()
     }
 
-    fn trips(&self) -> BTreeMap<RouterId, RoundTrip> {
-        self.peers.iter().map(|(&id, peer)| (id, peer.trip)).collect()
+    fn answer_times(&self) -> BTreeMap<RouterId, RoundTripEstimate> {
+        self.peers.iter().map(|(&id, peer)| (id, peer.answer_time)).collect()
     }
 
-    /// Asks for all that is missing, as far as it is time to.
-    fn ask(&mut self, now: Micros) -> Vec<Letter> {
-        self.ask_batches(now);
-        let others = self.trips();
-        let around = Around { others: &others, now };
-        self.relay.counted.asked += self.relay.fetches.ask(&around, &mut self.questions);
-        self.coming.ask(|router| others.contains_key(&router), now, &mut self.questions);
-        let trip_to = |of: RouterId| others.get(&of).copied().unwrap_or_default();
-        let asked = self.questions.ask(trip_to, now);
-        let letter = |(to, question)| Letter::to_one(to, &Message::Ask { from: self.me, question });
-        asked.into_iter().map(letter).collect()
+    /// Queries that are due: missing batches, stream parts and the presumed cache contents.
+    fn compose_queries(&mut self, now: Micros) -> Vec<Envelope> {
+        self.query_missing_batches(now);
+        let answer_times = self.answer_times();
+        let peers_now = PeersNow { answer_times: &answer_times, now };
+        self.relay.counts.replays_requested += self.relay.fetches.query_due(&peers_now, &mut self.queries);
+        self.snapshot_fetch.query_next(|router| answer_times.contains_key(&router), now, &mut self.queries);
+        let answer_time_of = |of: RouterId| answer_times.get(&of).copied().unwrap_or_default();
+        let queries = self.queries.compose(answer_time_of, now);
+        let envelope = |(to, query)| Envelope::to_one(to, &PeerMessage::Query { from: self.me, query });
+        queries.into_iter().map(envelope).collect()
     }
 
-    /// Asks everybody for nothing, now and then: so it is known how long what they tell is under way. If it is lost the next one will do.
-    fn greet(&mut self, now: Micros) -> Vec<Letter> {
-        let is_due = |greeted: Option<Micros>| greeted.is_none_or(|at| now.since(at) >= GREETED_EVERY);
-        let question = Question { ticket: 0, asked_at_us: now.0, want: Want::Nothing, parts: vec![0] };
-        let greeting = Message::Ask { from: self.me, question };
-        let due = self.peers.iter_mut().filter(|(_, peer)| is_due(peer.greeted));
+    /// Pings that are due. A lost ping is not repeated; the next one replaces it.
+    fn compose_pings(&mut self, now: Micros) -> Vec<Envelope> {
+        let is_due = |last_ping: Option<Micros>| last_ping.is_none_or(|at| now.since(at) >= PING_INTERVAL);
+        let query = Query { id: 0, asked_at_us: now.0, kind: QueryKind::Ping, parts: vec![0] };
+        let ping = PeerMessage::Query { from: self.me, query };
+        let due = self.peers.iter_mut().filter(|(_, peer)| is_due(peer.last_ping));
         due.map(|(&id, peer)| {
-            peer.greeted = Some(now);
-            Letter::to_one(id, &greeting)
+            peer.last_ping = Some(now);
+            Envelope::to_one(id, &ping)
         })
         .collect()
     }
 
-    /// Asks those of whom something has been missing for too long.
-    fn ask_batches(&mut self, now: Micros) {
-        let patience = self.config.patience;
+    /// Opens a query to each peer whose batches have been missing for too long.
+    fn query_missing_batches(&mut self, now: Micros) {
+        let gap_timeout = self.config.gap_timeout;
         for (&id, peer) in &mut self.peers {
-            let is_late = peer.missing_since.is_some_and(|since| now.since(since) >= patience);
-            let is_quiet = |ticket| self.questions.is_quiet(ticket, ASKED_ANEW_AFTER, now);
-            if is_late && peer.asked.is_none_or(is_quiet) {
-                peer.asked.take().into_iter().for_each(|ticket| self.questions.drop(ticket));
-                let missing: Vec<_> = peer.batches.holes().take(HOLES_MAX).collect();
-                self.asked += missing.len() as u64;
-                peer.asked = Some(self.questions.put(id, Want::Batches(missing), now));
+            let is_late = peer.missing_since.is_some_and(|since| now.since(since) >= gap_timeout);
+            let is_stalled = |query_id| self.queries.is_stalled(query_id, BATCH_QUERY_TIMEOUT, now);
+            if is_late && peer.batch_query.is_none_or(is_stalled) {
+                peer.batch_query.take().into_iter().for_each(|query_id| self.queries.cancel(query_id));
+                let missing: Vec<_> = peer.batches.gaps().take(GAPS_MAX).collect();
+                self.batches_requested += missing.len() as u64;
+                peer.batch_query = Some(self.queries.open(id, QueryKind::Batches(missing), now));
             }
         }
     }
 
-    /// Takes in a message: what it changes here, and what is to be answered.
-    pub fn hear(
+    /// Applies a received message: pushes its effects and returns the messages to send in response.
+    pub fn receive(
         &mut self,
         bytes: &[u8],
         now: Micros,
         effects: &mut Vec<Effect>,
-    ) -> Result<Vec<Letter>, BadMessage> {
-        let now = self.clock.look(now);
-        let message = Message::decode(bytes).inspect_err(|_| self.bad_messages += 1)?;
+    ) -> Result<Vec<Envelope>, BadMessage> {
+        let now = self.clock.advance(now);
+        let message = PeerMessage::decode(bytes).inspect_err(|_| self.bad_messages += 1)?;
         let Some(message) = message.filter(|message| message.from() != self.me) else {
             return Ok(Vec::new());
         };
         let from = message.from();
-        let Some(peer) = self.meet(from, now, effects) else { return Ok(Vec::new()) };
-        (peer.heard, peer.language) = (now, Message::spoken(bytes));
+        let Some(peer) = self.peer_entry(from, now, effects) else { return Ok(Vec::new()) };
+        (peer.last_received, peer.protocol_version) = (now, PeerMessage::protocol_version(bytes));
         let answers = match message {
-            Message::Ask { question, .. } => self.answer(from, question, now, effects),
-            Message::Answer { part, bytes, .. } => {
-                self.take_part(from, part, bytes, now, effects);
+            PeerMessage::Query { query, .. } => self.answer_query(from, query, now, effects),
+            PeerMessage::Answer { part, bytes, .. } => {
+                self.accept_part(from, part, bytes, now, effects);
                 Vec::new()
             }
             message => {
-                self.take_news(from, message, Told::Live, now, effects);
+                self.apply(from, message, Timeliness::Live, now, effects);
                 Vec::new()
             }
         };
-        let told = self.peers.get_mut(&from).and_then(|peer| peer.mind_holes(now));
-        told.into_iter().for_each(|ticket| self.questions.drop(ticket));
+        let answered = self.peers.get_mut(&from).and_then(|peer| peer.track_gaps(now));
+        answered.into_iter().for_each(|query_id| self.queries.cancel(query_id));
         Ok(answers)
     }
 
-    /// The one who speaks: known, back, or new. Nothing where there are too many.
-    fn meet(&mut self, from: RouterId, now: Micros, effects: &mut Vec<Effect>) -> Option<&mut Peer> {
+    /// The state of the sender: connected, resumed or new. `None` if there are too many peers.
+    fn peer_entry(&mut self, from: RouterId, now: Micros, effects: &mut Vec<Effect>) -> Option<&mut Peer> {
         if !self.peers.contains_key(&from) && self.peers.len() >= PEERS_MAX {
             return None;
         }
-        let away = &mut self.away;
-        Some(self.peers.entry(from).or_insert_with(|| match away.remove(&from) {
+        let suspended = &mut self.suspended;
+        Some(self.peers.entry(from).or_insert_with(|| match suspended.remove(&from) {
             Some(mut peer) => {
-                peer.heard = now;
-                peer.rejoin(effects);
+                peer.last_received = now;
+                peer.resume(effects);
                 peer
             }
             None => Peer::new(from, now),
         }))
     }
 
-    /// Takes in what somebody says unasked, or says again.
-    fn take_news(
+    /// Applies a message that carries state, received live or as part of an answer.
+    fn apply(
         &mut self,
         from: RouterId,
-        message: Message,
-        told: Told,
+        message: PeerMessage,
+        timeliness: Timeliness,
         now: Micros,
         effects: &mut Vec<Effect>,
     ) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         match message {
-            Message::Batch { number, news, .. } => {
-                let lacked_past = peer.batches.lack_past();
-                peer.take_batch(number, news, told, effects);
-                if peer.batches.lack_past() && !lacked_past {
-                    // It has a past that was not heard here.
-                    self.coming.want(from, number, now);
+            PeerMessage::Batch { number, updates, .. } => {
+                let lacked_history = peer.batches.lacks_history();
+                peer.apply_batch(number, updates, timeliness, effects);
+                if peer.batches.lacks_history() && !lacked_history {
+                    // The peer sent batches before this router met it.
+                    self.snapshot_fetch.add_source(from, number, now);
                 }
-                self.forgotten_prompts += std::mem::take(&mut peer.trips.forgotten);
+                self.dropped_prompts += std::mem::take(&mut peer.assignments.dropped_prompts);
             }
-            Message::State { up_to, state, .. } => {
-                if peer.batches.lack_any_of(up_to) {
-                    // What was presumed by those batches is told by nobody else.
-                    self.coming.want(from, up_to, now);
+            PeerMessage::State { up_to, state, .. } => {
+                if peer.batches.lacks_any_up_to(up_to) {
+                    // Only the presumed cache contents can replace the prompts of those batches.
+                    self.snapshot_fetch.add_source(from, up_to, now);
                 }
-                peer.take_state(up_to, state, effects);
-                self.forgotten_prompts += std::mem::take(&mut peer.trips.forgotten);
+                peer.apply_state(up_to, state, effects);
+                self.dropped_prompts += std::mem::take(&mut peer.assignments.dropped_prompts);
             }
-            Message::Relay { reports, .. } => {
-                self.relay.heard(&reports);
-                effects.extend(reports.into_iter().map(|report| Effect::Reported { router: from, report }));
+            PeerMessage::Relay { batches, .. } => {
+                self.relay.receive(&batches);
+                effects.extend(batches.into_iter().map(|batch| Effect::BatchRelayed { router: from, batch }));
             }
-            Message::Reach { reaches, .. } => {
-                effects.extend(reaches.into_iter().map(|reach| Effect::Reached { router: from, reach }));
+            PeerMessage::Positions { positions, .. } => {
+                effects.extend(
+                    positions.into_iter().map(|position| Effect::PositionReported { router: from, position }),
+                );
             }
-            Message::Ask { .. } | Message::Answer { .. } => {}
+            PeerMessage::Query { .. } | PeerMessage::Answer { .. } => {}
         }
     }
 
-    /// Tells what is asked for, or lets it be put together.
-    fn answer(
+    /// Parts that answer a query. If the answer is not composed yet, pushes the effect that requests it.
+    fn answer_query(
         &mut self,
         by: RouterId,
-        question: Question,
+        query: Query,
         now: Micros,
         effects: &mut Vec<Effect>,
-    ) -> Vec<Letter> {
-        let (ticket, want) = (question.ticket, question.want.clone());
-        if want == Want::Nothing {
-            let part = Part { ticket, asked_at_us: question.asked_at_us, answer: NO_ANSWER, at: 0, of: 1 };
-            return vec![Letter::to_one(by, &Message::Answer { from: self.me, part, bytes: Vec::new() })];
+    ) -> Vec<Envelope> {
+        let (query_id, kind) = (query.id, query.kind.clone());
+        if kind == QueryKind::Ping {
+            let part = AnswerPart {
+                query_id,
+                asked_at_us: query.asked_at_us,
+                answer_id: PING_ANSWER_ID,
+                index: 0,
+                count: 1,
+            };
+            return vec![Envelope::to_one(
+                by,
+                &PeerMessage::Answer { from: self.me, part, bytes: Vec::new() },
+            )];
         }
-        if let Some(parts) = self.answers.asked(by, question, now) {
+        if let Some(parts) = self.answers.parts_for(by, query, now) {
             return parts;
         }
-        match want {
-            Want::Batches(missing) => self.answer_batches(by, ticket, &missing, now, effects),
-            Want::View => effects.push(Effect::ViewAsked),
-            Want::Stream(wanted) => effects.push(Effect::ReplayAsked { router: by, wanted }),
-            Want::Nothing => {}
+        match kind {
+            QueryKind::Batches(missing) => self.answer_batches(by, query_id, &missing, now, effects),
+            QueryKind::Snapshot => effects.push(Effect::SnapshotRequested),
+            QueryKind::Replay(range) => effects.push(Effect::ReplayRequested { router: by, range }),
+            QueryKind::Ping => {}
         }
         self.answers.take_ready()
     }
 
-    /// What was missed, if it is still there; everything that is open, where some of it is not.
+    /// Answers with the retained batches, or requests all open assignments if some are no longer retained.
     fn answer_batches(
         &mut self,
         by: RouterId,
-        ticket: u64,
+        query_id: u64,
         missing: &[RangeInclusive<u64>],
         now: Micros,
         effects: &mut Vec<Effect>,
     ) {
-        match self.history.lost(missing) {
-            Some(Lost { up_to, open_from }) => {
-                effects.push(Effect::StateAsked { router: by, up_to, open_from });
+        match self.sent_batches.evicted(missing) {
+            Some(Evicted { up_to, low_water }) => {
+                effects.push(Effect::LedgerRequested { router: by, up_to, low_water });
             }
-            None => self.answers.tell(by, ticket, self.history.write(missing, None), now),
+            None => self.answers.store(by, query_id, self.sent_batches.encode(missing, None), now),
         }
     }
 
-    /// A part of an answer: what follows, where it was the last one.
-    fn take_part(
+    /// Accepts one part of an answer, and applies the answer when it is complete.
+    fn accept_part(
         &mut self,
         from: RouterId,
-        part: Part,
+        part: AnswerPart,
         bytes: Vec<u8>,
         now: Micros,
         effects: &mut Vec<Effect>,
     ) {
         let asked_at = Micros(part.asked_at_us);
         if let Some(peer) = self.peers.get_mut(&from).filter(|_| asked_at <= now) {
-            let trip = if part.answer == NO_ANSWER { &mut peer.way } else { &mut peer.trip };
-            trip.note(now.since(asked_at));
+            let estimate =
+                if part.answer_id == PING_ANSWER_ID { &mut peer.ping_time } else { &mut peer.answer_time };
+            estimate.record(now.since(asked_at));
         }
-        match self.questions.take(from, part, bytes, now) {
-            Some((Want::Batches(missing), bytes)) => {
-                self.take_batches(from, &missing, &bytes, now, effects);
+        match self.queries.accept_part(from, part, bytes, now) {
+            Some((QueryKind::Batches(missing), bytes)) => {
+                self.apply_missing_batches(from, &missing, &bytes, now, effects);
             }
-            Some((Want::View, bytes)) => {
-                let view = self.coming.take(bytes, now);
-                effects.extend(view.map(|(bytes, age)| Effect::View { bytes, age }));
+            Some((QueryKind::Snapshot, bytes)) => {
+                let view = self.snapshot_fetch.accept(bytes, now);
+                effects.extend(view.map(|(bytes, age)| Effect::SnapshotReceived { bytes, age }));
             }
-            Some((Want::Stream(Wanted { worker, .. }), bytes)) => {
-                let reports = self.relay.fetches.take(worker, &bytes, &mut self.questions);
-                effects.extend(reports.map(|reports| Effect::Replayed { worker, reports }));
+            Some((QueryKind::Replay(StreamRange { worker, .. }), bytes)) => {
+                let batches = self.relay.fetches.accept(worker, &bytes, &mut self.queries);
+                effects.extend(batches.map(|batches| Effect::ReplayReceived { worker, batches }));
             }
-            Some((Want::Nothing, _)) | None => {}
+            Some((QueryKind::Ping, _)) | None => {}
         }
     }
 
-    /// What was missed, of its own router.
-    fn take_batches(
+    /// Applies the answer to a batch query.
+    fn apply_missing_batches(
         &mut self,
         from: RouterId,
         missing: &[RangeInclusive<u64>],
@@ -450,72 +468,77 @@ impl Peers {
         now: Micros,
         effects: &mut Vec<Effect>,
     ) {
-        let (messages, bad) = History::read(bytes);
+        let (messages, bad) = SentBatches::decode(bytes);
         self.bad_messages += bad;
         for message in messages.into_iter().filter(|message| message.from() == from) {
-            self.take_news(from, message, Told::Late, now, effects);
+            self.apply(from, message, Timeliness::Late, now, effects);
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.asked = None;
-        // That is all that its router has of them, read or not: asked again it would say the same.
-        peer.give_up(missing.last().map_or(0, |last| *last.end()), effects);
+        peer.batch_query = None;
+        // The sender has no more of these batches. A batch that could not be read would come back unchanged,
+        // so the rest is given up.
+        peer.give_up_missing(missing.last().map_or(0, |last| *last.end()), effects);
     }
 
-    /// Gives up those who have been silent for too long, and what nobody has answered.
+    /// Suspends silent peers, and expires answers and stream requests.
     pub fn expire(&mut self, now: Micros, effects: &mut Vec<Effect>) {
-        let now = self.clock.look(now);
-        let silence_max = self.config.silence_max;
-        for (id, mut peer) in self.peers.extract_if(.., |_, peer| now.since(peer.heard) > silence_max) {
-            peer.part(effects);
-            peer.asked.take().into_iter().for_each(|ticket| self.questions.drop(ticket));
-            self.away.insert(id, peer);
+        let now = self.clock.advance(now);
+        let silence_timeout = self.config.silence_timeout;
+        for (id, mut peer) in
+            self.peers.extract_if(.., |_, peer| now.since(peer.last_received) > silence_timeout)
+        {
+            peer.suspend(effects);
+            peer.batch_query.take().into_iter().for_each(|query_id| self.queries.cancel(query_id));
+            self.suspended.insert(id, peer);
             self.lost_peers += 1;
         }
-        self.away.retain(|_, peer| now.since(peer.heard) < AWAY_FOR);
-        while self.away.len() > AWAY_MAX
-            && let Some(longest) = self.away.iter().min_by_key(|(_, peer)| peer.heard).map(|(&id, _)| id)
+        self.suspended.retain(|_, peer| now.since(peer.last_received) < SUSPENDED_FOR);
+        while self.suspended.len() > SUSPENDED_MAX
+            && let Some(longest) =
+                self.suspended.iter().min_by_key(|(_, peer)| peer.last_received).map(|(&id, _)| id)
         {
-            self.away.remove(&longest);
+            self.suspended.remove(&longest);
         }
-        let others = self.trips();
-        self.answers.expire(|router| others.contains_key(&router), now);
-        let around = Around { others: &others, now };
-        for worker in self.relay.fetches.give_up(&around, &mut self.questions) {
-            self.relay.counted.unanswered += 1;
-            effects.push(Effect::Replayed { worker, reports: Vec::new() });
+        let answer_times = self.answer_times();
+        self.answers.expire(|router| answer_times.contains_key(&router), now);
+        let peers_now = PeersNow { answer_times: &answer_times, now };
+        for worker in self.relay.fetches.take_failed(&peers_now, &mut self.queries) {
+            self.relay.counts.replays_failed += 1;
+            effects.push(Effect::ReplayReceived { worker, batches: Vec::new() });
         }
     }
 
-    /// These workers are here: peers may send to others.
-    pub fn compare(&mut self, members: &BTreeSet<u64>, now: Micros) {
+    /// Compares the workers that peers use with the members of the local fleet.
+    pub fn compare_workers(&mut self, members: &BTreeSet<u64>, now: Micros) {
         let now = self.clock.read(now);
-        self.peers.values_mut().for_each(|peer| peer.named.compare(members, now));
+        self.peers.values_mut().for_each(|peer| peer.workers.compare(members, now));
     }
 
-    /// Members of the fleet that peers find failing.
-    pub fn failing<'a>(&'a self, members: &'a BTreeSet<u64>) -> impl Iterator<Item = u64> + 'a {
-        self.peers.values().flat_map(move |peer| peer.failing(members))
+    /// Members of the fleet that peers report as failing.
+    pub fn failing_workers<'a>(&'a self, members: &'a BTreeSet<u64>) -> impl Iterator<Item = u64> + 'a {
+        self.peers.values().flat_map(move |peer| peer.failing_workers(members))
     }
 
-    /// Who is there.
-    pub fn views(&self, now: Micros) -> Vec<PeerView> {
+    /// Status of each connected peer.
+    pub fn statuses(&self, now: Micros) -> Vec<PeerStatus> {
         let now = self.clock.read(now);
-        self.peers.values().map(|peer| peer.view(now)).collect()
+        self.peers.values().map(|peer| peer.status(now)).collect()
     }
 
-    /// How long what others tell is under way, as far as that is known.
-    pub fn lag(&self) -> Micros {
-        let trips: Vec<u64> = self.peers.values().filter_map(|peer| Some(peer.way.usual()?.0)).collect();
-        Micros(trips.iter().sum::<u64>() / 2 / trips.len().max(1) as u64)
+    /// Mean one-way delay of messages: half of the measured round trips. Zero before the first measurement.
+    pub fn one_way_delay(&self) -> Micros {
+        let estimates: Vec<u64> =
+            self.peers.values().filter_map(|peer| Some(peer.ping_time.smoothed()?.0)).collect();
+        Micros(estimates.iter().sum::<u64>() / 2 / estimates.len().max(1) as u64)
     }
 
-    /// How many of those who are there have a lower number.
-    pub fn place(&self) -> usize {
+    /// Number of connected peers with a lower id. Rank 0 does what only one router may do.
+    pub fn rank(&self) -> usize {
         self.peers.range(..self.me).count()
     }
 
-    /// This router's own number.
-    pub fn me(&self) -> RouterId {
+    /// This router's id.
+    pub fn own_id(&self) -> RouterId {
         self.me
     }
 }
@@ -524,96 +547,103 @@ impl Peers {
 mod tests {
     use super::*;
     use crate::codec::Writer;
-    use crate::{Advice, Health};
+    use crate::{WorkerFinding, WorkerHealth};
 
     const OTHER: RouterId = RouterId(2);
 
     fn batch(number: u64, worker: u64) -> Vec<u8> {
-        let advice = Advice { version: number, health: Health::Failing, emptied: 0 };
-        let news = Ledger { advice: [(worker, advice)].into(), ..Ledger::default() };
-        Message::Batch { from: OTHER, number, news }.encode()
+        let finding = WorkerFinding { version: number, health: WorkerHealth::Failing, clears: 0 };
+        let updates = Ledger { findings: [(worker, finding)].into(), ..Ledger::default() };
+        PeerMessage::Batch { from: OTHER, number, updates }.encode()
     }
 
-    /// What is asked for in so long.
-    fn asked(peers: &mut Peers, from: Micros, long: Micros) -> Vec<Question> {
-        let mut questions = Vec::new();
-        for step in 0..long.0 / 20_000 {
+    /// Queries that are sent within this time.
+    fn queries_within(peers: &mut Peers, from: Micros, duration: Micros) -> Vec<Query> {
+        let mut queries = Vec::new();
+        for step in 0..duration.0 / 20_000 {
             let now = Micros(from.0 + step * 20_000);
-            peers.hear(&batch(1, 1), now, &mut Vec::new()).unwrap();
-            for letter in peers.speak(News::default(), now) {
-                if let Ok(Some(Message::Ask { question, .. })) = Message::decode(&letter.bytes)
-                    && question.want != Want::Nothing
+            peers.receive(&batch(1, 1), now, &mut Vec::new()).unwrap();
+            for envelope in peers.compose(LedgerUpdates::default(), now) {
+                if let Ok(Some(PeerMessage::Query { query, .. })) = PeerMessage::decode(&envelope.bytes)
+                    && query.kind != QueryKind::Ping
                 {
-                    questions.push(question);
+                    queries.push(query);
                 }
             }
         }
-        questions
+        queries
     }
 
-    fn answer(peers: &mut Peers, question: &Question, of: u32, bytes: Vec<u8>, now: Micros) {
-        let (ticket, asked_at_us) = (question.ticket, question.asked_at_us);
-        let part = Part { ticket, asked_at_us, answer: 1, at: 0, of };
-        let message = Message::Answer { from: OTHER, part, bytes };
-        peers.hear(&message.encode(), now, &mut Vec::new()).unwrap();
+    fn answer(peers: &mut Peers, query: &Query, count: u32, bytes: Vec<u8>, now: Micros) {
+        let (query_id, asked_at_us) = (query.id, query.asked_at_us);
+        let part = AnswerPart { query_id, asked_at_us, answer_id: 1, index: 0, count };
+        let message = PeerMessage::Answer { from: OTHER, part, bytes };
+        peers.receive(&message.encode(), now, &mut Vec::new()).unwrap();
     }
 
     #[test]
-    fn what_cannot_be_read_is_missed_once_and_what_can_is_taken() {
+    fn unreadable_batches_are_given_up_and_readable_ones_applied() {
         let second = Micros::from_secs;
-        // One that needs a later version, and one of a thousand million parts.
+        // One answer holds a batch that needs a later version; another claims 2^30 parts.
         let mut later = batch(2, 2);
         later[0] = 9;
         let mut writer = Writer::default();
-        [&later, &batch(3, 3)].into_iter().for_each(|bytes| writer.text(bytes));
-        for (of, bytes, failing) in [(1, writer.bytes, 3), (1 << 30, Vec::new(), 2), (1, vec![200], 2)] {
+        [&later, &batch(3, 3)].into_iter().for_each(|bytes| writer.sized_bytes(bytes));
+        for (count, bytes, failing) in [(1, writer.bytes, 3), (1 << 30, Vec::new(), 2), (1, vec![200], 2)] {
             let mut peers = Peers::new(RouterId(1), Config::default());
             for number in [1, 4] {
-                peers.hear(&batch(number, number), second(1), &mut Vec::new()).unwrap();
+                peers.receive(&batch(number, number), second(1), &mut Vec::new()).unwrap();
             }
-            let question = asked(&mut peers, second(1), Micros::from_millis(400)).remove(0);
-            assert_eq!(question.want, Want::Batches(vec![2..=3]));
-            answer(&mut peers, &question, of, bytes, second(2));
-            assert_eq!(asked(&mut peers, second(2), second(10)), [], "it would be the same again");
-            let view = peers.views(second(12))[0];
+            let query = queries_within(&mut peers, second(1), Micros::from_millis(400)).remove(0);
+            assert_eq!(query.kind, QueryKind::Batches(vec![2..=3]));
+            answer(&mut peers, &query, count, bytes, second(2));
+            assert_eq!(
+                queries_within(&mut peers, second(2), second(10)),
+                [],
+                "a repeated query would get the same answer"
+            );
+            let view = peers.statuses(second(12))[0];
             assert_eq!((view.missing, view.failing), (0, failing));
         }
     }
 
-    /// What is asked of one that has told two batches and then, so long after them, a fifth.
-    fn asked_after(silence: Micros) -> Vec<RangeInclusive<u64>> {
+    /// Gaps in a peer that sends batches 1 and 2 and, after this silence, batch 5.
+    fn gaps_after(silence: Micros) -> Vec<RangeInclusive<u64>> {
         let (mut peers, mut now) = (Peers::new(RouterId(1), Config::default()), Micros::from_secs(1));
-        let hear = |peers: &mut Peers, number, now| {
-            peers.hear(&batch(number, 7), now, &mut Vec::new()).unwrap();
+        let receive = |peers: &mut Peers, number, now| {
+            peers.receive(&batch(number, 7), now, &mut Vec::new()).unwrap();
         };
-        [1, 2].into_iter().for_each(|number| hear(&mut peers, number, now));
+        [1, 2].into_iter().for_each(|number| receive(&mut peers, number, now));
         while now < Micros::from_secs(1) + silence {
             now = now + Micros::from_millis(20);
-            peers.speak(News::default(), now);
+            peers.compose(LedgerUpdates::default(), now);
             peers.expire(now, &mut Vec::new());
         }
-        hear(&mut peers, 5, now);
+        receive(&mut peers, 5, now);
         assert_eq!(peers.lost_peers, 1);
-        peers.peers[&OTHER].batches.holes().collect()
+        peers.peers[&OTHER].batches.gaps().collect()
     }
 
     #[test]
-    fn one_that_was_silent_for_minutes_is_another() {
-        assert_eq!(asked_after(Micros::from_secs(10)), [3..=4]);
-        assert_eq!(asked_after(AWAY_FOR + Micros::from_secs(1)), [0..=0]);
+    fn a_peer_that_returns_after_minutes_counts_as_new() {
+        assert_eq!(gaps_after(Micros::from_secs(10)), [3..=4]);
+        assert_eq!(gaps_after(SUSPENDED_FOR + Micros::from_secs(1)), [0..=0]);
     }
 
     #[test]
-    fn of_those_that_were_silent_for_longest_nothing_is_kept() {
+    fn the_longest_silent_peers_are_forgotten_above_the_limit() {
         let mut peers = Peers::new(RouterId(1), Config::default());
         for step in 0..400 {
             let now = Micros::from_millis(1_000 + 20 * step);
-            let beat = Message::Batch { from: RouterId(2 + step), number: 1, news: Ledger::default() };
-            peers.hear(&beat.encode(), now, &mut Vec::new()).unwrap();
-            peers.speak(News::default(), now);
+            let beat = PeerMessage::Batch { from: RouterId(2 + step), number: 1, updates: Ledger::default() };
+            peers.receive(&beat.encode(), now, &mut Vec::new()).unwrap();
+            peers.compose(LedgerUpdates::default(), now);
             peers.expire(now, &mut Vec::new());
         }
-        assert_eq!(peers.away.len(), AWAY_MAX);
-        assert_eq!(peers.away.last_key_value().unwrap().0.0 + 1, peers.peers.first_key_value().unwrap().0.0);
+        assert_eq!(peers.suspended.len(), SUSPENDED_MAX);
+        assert_eq!(
+            peers.suspended.last_key_value().unwrap().0.0 + 1,
+            peers.peers.first_key_value().unwrap().0.0
+        );
     }
 }

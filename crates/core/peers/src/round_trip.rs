@@ -1,45 +1,45 @@
-//! How long a peer takes to answer, as far as it has answered.
+//! Estimate of the time that a peer takes to answer.
 //!
-//! Questions carry the asker's own time and answers repeat it, so every answer tells, whichever of several questions it is to, and nobody's
-//! clock is compared with another's.
+//! A query carries the sender's time and the answer repeats it. So every answer is a measurement, also of a
+//! repeated query, and clocks of two routers are never compared.
 
 use warmroute_types::Micros;
 
-/// Nobody is asked again sooner.
-const PATIENCE_MIN: Micros = Micros::from_millis(100);
+/// Shortest time before a query is repeated.
+const RETRY_MIN: Micros = Micros::from_millis(100);
 
-/// Nor is anybody given longer than this before, or what was lost would not be made good in two seconds.
-const PATIENCE_MAX: Micros = Micros::from_millis(1_500);
+/// Longest time before a query is repeated. Above it, losses could not be repaired within two seconds.
+const RETRY_MAX: Micros = Micros::from_millis(1_500);
 
-/// The usual time between a question and its answer.
+/// Smoothed time between a query and its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RoundTrip {
-    /// Smoothed, and how far it swings: as TCP does it (RFC 6298).
-    usual: Option<Micros>,
-    swing: Micros,
+pub(crate) struct RoundTripEstimate {
+    /// Smoothed time and its variation, as in TCP (RFC 6298).
+    smoothed: Option<Micros>,
+    variation: Micros,
 }
 
-impl RoundTrip {
-    /// An answer has come so long after its question.
-    pub fn note(&mut self, took: Micros) {
-        let took = took.min(PATIENCE_MAX);
-        let Some(usual) = self.usual else {
-            (self.usual, self.swing) = (Some(took), Micros(took.0 / 2));
+impl RoundTripEstimate {
+    /// Adds a measurement.
+    pub fn record(&mut self, took: Micros) {
+        let took = took.min(RETRY_MAX);
+        let Some(smoothed) = self.smoothed else {
+            (self.smoothed, self.variation) = (Some(took), Micros(took.0 / 2));
             return;
         };
-        self.swing = Micros((3 * self.swing.0 + usual.0.abs_diff(took.0)) / 4);
-        self.usual = Some(Micros((7 * usual.0 + took.0) / 8));
+        self.variation = Micros((3 * self.variation.0 + smoothed.0.abs_diff(took.0)) / 4);
+        self.smoothed = Some(Micros((7 * smoothed.0 + took.0) / 8));
     }
 
-    /// Nothing before the first answer.
-    pub fn usual(&self) -> Option<Micros> {
-        self.usual
+    /// `None` before the first measurement.
+    pub fn smoothed(&self) -> Option<Micros> {
+        self.smoothed
     }
 
-    /// How long to wait before asking again, after so many times in vain.
-    pub fn patience(&self, in_vain: u32) -> Micros {
-        let once = self.usual.map_or(PATIENCE_MIN, |usual| usual + Micros(4 * self.swing.0));
-        Micros(once.max(PATIENCE_MIN).0 << in_vain.min(8)).min(PATIENCE_MAX)
+    /// Time to wait before a query is repeated, after this many failures.
+    pub fn retry_after(&self, failures: u32) -> Micros {
+        let once = self.smoothed.map_or(RETRY_MIN, |smoothed| smoothed + Micros(4 * self.variation.0));
+        Micros(once.max(RETRY_MIN).0 << failures.min(8)).min(RETRY_MAX)
     }
 }
 
@@ -48,16 +48,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_follows_the_answers_and_doubles_without_one() {
-        let mut trip = RoundTrip::default();
-        let in_vain = [0, 1, 2, 3, 4, 60].map(|times| trip.patience(times).0 / 1_000);
-        assert_eq!(in_vain, [100, 200, 400, 800, 1_500, 1_500]);
-        (0..40).for_each(|_| trip.note(Micros::from_millis(300)));
-        assert_eq!(trip.usual(), Some(Micros::from_millis(300)));
-        assert!((300..320).contains(&(trip.patience(0).0 / 1_000)), "it is always the same");
-        trip.note(Micros::from_millis(600));
-        assert!(trip.patience(0) > Micros::from_millis(600), "it swings");
-        (0..60).for_each(|_| trip.note(Micros::from_millis(1)));
-        assert_eq!(trip.patience(0), PATIENCE_MIN);
+    fn retry_time_follows_the_measurements_and_doubles_after_failures() {
+        let mut estimate = RoundTripEstimate::default();
+        let failures = [0, 1, 2, 3, 4, 60].map(|times| estimate.retry_after(times).0 / 1_000);
+        assert_eq!(failures, [100, 200, 400, 800, 1_500, 1_500]);
+        (0..40).for_each(|_| estimate.record(Micros::from_millis(300)));
+        assert_eq!(estimate.smoothed(), Some(Micros::from_millis(300)));
+        assert!((300..320).contains(&(estimate.retry_after(0).0 / 1_000)), "no variation");
+        estimate.record(Micros::from_millis(600));
+        assert!(estimate.retry_after(0) > Micros::from_millis(600), "variation");
+        (0..60).for_each(|_| estimate.record(Micros::from_millis(1)));
+        assert_eq!(estimate.retry_after(0), RETRY_MIN);
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
-use warmroute_peers::{Config as PeersConfig, Letter};
+use warmroute_peers::{Config as PeersConfig, Envelope};
 use warmroute_policy::{Standard, StickyLeastLoaded};
 use warmroute_router::{Change, Config, Outcome, PromptChunks, Request, Router, Scratch};
 use warmroute_types::{Address, Micros, RouterId};
@@ -74,8 +74,8 @@ fn talk(known: &Router<Standard>, newcomer: &Router<Standard>) -> usize {
     let (mut sent, mut now) = (0, BEGIN);
     for _ in 0..400 {
         now = now + TICK;
-        let mut to_known: VecDeque<Letter> = newcomer.speak(now).into();
-        let mut to_newcomer: VecDeque<Letter> = known.speak(now).into();
+        let mut to_known: VecDeque<Envelope> = newcomer.speak(now).into();
+        let mut to_newcomer: VecDeque<Envelope> = known.speak(now).into();
         while let Some(letter) = to_known.pop_front() {
             to_newcomer.extend(known.hear(&letter.bytes, now).unwrap());
         }

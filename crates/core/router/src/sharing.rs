@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
 use warmroute_peers::{
-    Booked, Effect, Health, Ledger, Letter, News, Over, OwnLedger, PeerView, Peers, Prompt, Relayed,
+    AssignmentEnd, BookingRecord, Effect, Envelope, Ledger, LedgerUpdates, OwnLedger, PeerStatus, Peers,
+    PromptDigests, RelayCounts, WorkerHealth,
 };
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, RouterId, WorkerId};
 
@@ -61,7 +62,9 @@ impl Heard {
     pub fn leave(&mut self, news: Effect) {
         match news {
             news if self.streams.is_followed => self.streams.push(news),
-            Effect::ReplayAsked { router, wanted } => self.peers.tell_replay(router, wanted.worker, &[]),
+            Effect::ReplayRequested { router, range: wanted } => {
+                self.peers.answer_replay(router, wanted.worker, &[])
+            }
             _ => {}
         }
     }
@@ -83,7 +86,7 @@ pub(crate) struct Mirrored {
 #[derive(Debug, Default)]
 pub struct Taken {
     /// To be sent.
-    pub answers: Vec<Letter>,
+    pub answers: Vec<Envelope>,
     /// To be done by [`Router::run`](crate::Router::run), in this order, beside what is said and heard meanwhile: who is silent for as long
     /// as they take is given up by the others.
     pub errands: Vec<Errand>,
@@ -108,8 +111,8 @@ pub enum Errand {
 impl Errand {
     pub(crate) fn of(effect: Effect, now: Micros) -> Option<Errand> {
         match effect {
-            Effect::ViewAsked => Some(Errand::Tell),
-            Effect::View { bytes, age } => Some(Errand::Learn { bytes, age, heard: now }),
+            Effect::SnapshotRequested => Some(Errand::Tell),
+            Effect::SnapshotReceived { bytes, age } => Some(Errand::Learn { bytes, age, heard: now }),
             _ => None,
         }
     }
@@ -121,7 +124,7 @@ pub struct SharingView {
     /// This router's number.
     pub me: RouterId,
     /// Who else is there.
-    pub peers: Vec<PeerView>,
+    pub peers: Vec<PeerStatus>,
     /// Own requests that are open.
     pub open: usize,
     /// Prompts that were not told because there was too much to tell.
@@ -137,7 +140,7 @@ pub struct SharingView {
     /// Answers of which some was left out: there was more than can be told.
     pub cut_answers: u64,
     /// Engines' events that were passed on.
-    pub relayed: Relayed,
+    pub relayed: RelayCounts,
     /// What others passed on and nobody here took in time.
     pub overrun: u64,
 }
@@ -179,13 +182,13 @@ impl Sharing {
     ) -> Notice {
         let numbers = placed.considered[0].as_ref().map(|chosen| chosen.numbers);
         let chunk_tokens = scratch.spans.first().map_or(1, |span| span.tokens);
-        let chunks = |prompt: PromptChunks<'_>| Prompt {
+        let chunks = |prompt: PromptChunks<'_>| PromptDigests {
             root: prompt.root.to_bits(),
             chunk_bytes: prompt.chunk_bytes,
             chunk_tokens,
             digests: prompt.digests[..prompt.digests.len().min(PRESUMED_CHUNKS_MAX)].into(),
         };
-        let booked = Booked {
+        let booked = BookingRecord {
             worker: placed.worker.identity,
             prompt_tokens: placed.prompt_tokens,
             cached_tokens: numbers.map_or(0, |numbers| numbers.overlap_tokens),
@@ -194,30 +197,30 @@ impl Sharing {
             prompt: prompt.filter(|prompt| !prompt.digests.is_empty()).map(chunks),
         };
         let trip = self.own.lock().begin(booked);
-        Notice { sharing: Arc::clone(self), trip, over: Over::Left }
+        Notice { sharing: Arc::clone(self), trip, over: AssignmentEnd::Abandoned }
     }
 
     /// A worker's cache has turned out to be empty.
     pub fn emptied(&self, worker: &Worker) {
-        self.own.lock().emptied(worker.identity);
+        self.own.lock().report_cache_cleared(worker.identity);
     }
 
     /// What was found of the health of all members, for the others to hear of.
-    pub fn examine(&self, members: &BTreeMap<u64, Health>) {
+    pub fn examine(&self, members: &BTreeMap<u64, WorkerHealth>) {
         for (&worker, &health) in members {
-            self.own.lock().found(worker, health);
+            self.own.lock().report_health(worker, health);
         }
-        self.own.lock().take_back(|worker| members.contains_key(&worker));
+        self.own.lock().retract_departed(|worker| members.contains_key(&worker));
     }
 
     /// What has not been told to the others.
-    pub fn take_news(&self) -> News {
-        self.own.lock().take()
+    pub fn take_news(&self) -> LedgerUpdates {
+        self.own.lock().take_updates()
     }
 
     /// All that is open, a little at a time: requests go on in between.
     pub fn state(&self) -> Ledger {
-        OwnLedger::state(|number| self.own.lock().open_after(number))
+        OwnLedger::collect_open(|number| self.own.lock().open_after(number))
     }
 
     pub fn worker(&self, identity: u64) -> Option<Arc<Worker>> {
@@ -261,20 +264,20 @@ impl Sharing {
     pub fn view(&self, now: Micros) -> SharingView {
         let (open, dropped_prompts) = {
             let own = self.own.lock();
-            (own.open(), own.dropped)
+            (own.open_count(), own.dropped_prompts)
         };
         let heard = self.heard();
         SharingView {
-            me: heard.peers.me(),
-            peers: heard.peers.views(now),
+            me: heard.peers.own_id(),
+            peers: heard.peers.statuses(now),
             open,
             dropped_prompts,
-            forgotten_prompts: heard.peers.forgotten_prompts,
+            forgotten_prompts: heard.peers.dropped_prompts,
             bad_messages: heard.peers.bad_messages,
-            asked: heard.peers.asked,
+            asked: heard.peers.batches_requested,
             lost_peers: heard.peers.lost_peers,
-            cut_answers: heard.peers.cut_answers,
-            relayed: heard.peers.relayed(),
+            cut_answers: heard.peers.truncated_answers,
+            relayed: heard.peers.relay_counts(),
             overrun: heard.streams.dropped,
         }
     }
@@ -284,30 +287,30 @@ impl Sharing {
 pub(crate) struct Notice {
     sharing: Arc<Sharing>,
     trip: u64,
-    over: Over,
+    over: AssignmentEnd,
 }
 
 impl Notice {
     /// The first token has come.
     pub fn computed(&self, worker: WorkerId, at: Micros) {
         self.sharing.answered_at[worker.index()].store(at.0, Relaxed);
-        self.sharing.own.lock().computed(self.trip);
+        self.sharing.own.lock().mark_prefilled(self.trip);
     }
 
     /// It was answered to the end.
     pub fn answered(&mut self) {
-        self.over = self.over.max(Over::Answered);
+        self.over = self.over.max(AssignmentEnd::Answered);
     }
 
     /// The engine had only so many chunks of what it was believed to hold.
     pub fn found(&mut self, chunks: u32) {
-        self.over = Over::Found { chunks };
+        self.over = AssignmentEnd::Stale { found_chunks: chunks };
     }
 }
 
 impl Drop for Notice {
     fn drop(&mut self) {
-        self.sharing.own.lock().over(self.trip, self.over);
+        self.sharing.own.lock().end(self.trip, self.over);
     }
 }
 

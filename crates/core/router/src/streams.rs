@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use warmroute_peers::{Effect, Report};
+use warmroute_peers::{Effect, RelayedBatch};
 
 /// News that wait, at most,
 const NEWS_MAX: usize = 1 << 14;
@@ -31,7 +31,7 @@ pub(crate) struct Streams {
 
 impl Streams {
     pub fn push(&mut self, news: Effect) {
-        if let Effect::Replayed { worker, .. } = news {
+        if let Effect::ReplayReceived { worker, .. } = news {
             self.unanswered.remove(&worker);
         }
         self.bytes += weight(&news);
@@ -45,7 +45,7 @@ impl Streams {
         let Some(oldest) = self.news.pop_front() else { return };
         self.bytes -= weight(&oldest);
         self.dropped += 1;
-        if let Effect::Replayed { worker, .. } = oldest {
+        if let Effect::ReplayReceived { worker, .. } = oldest {
             self.unanswered.insert(worker);
         }
     }
@@ -54,17 +54,17 @@ impl Streams {
         self.bytes = 0;
         let unanswered = std::mem::take(&mut self.unanswered).into_iter();
         let mut news = std::mem::take(&mut self.news);
-        news.extend(unanswered.map(|worker| Effect::Replayed { worker, reports: Vec::new() }));
+        news.extend(unanswered.map(|worker| Effect::ReplayReceived { worker, batches: Vec::new() }));
         news
     }
 }
 
 fn weight(news: &Effect) -> usize {
-    let bytes = |report: &Report| report.bytes.len() + NEWS_BYTES;
+    let bytes = |report: &RelayedBatch| report.bytes.len() + NEWS_BYTES;
     NEWS_BYTES
         + match news {
-            Effect::Reported { report, .. } => bytes(report),
-            Effect::Replayed { reports, .. } => reports.iter().map(bytes).sum(),
+            Effect::BatchRelayed { batch: report, .. } => bytes(report),
+            Effect::ReplayReceived { batches: reports, .. } => reports.iter().map(bytes).sum(),
             _ => 0,
         }
 }
@@ -72,37 +72,38 @@ fn weight(news: &Effect) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warmroute_peers::ReportKind;
+    use warmroute_peers::RelayedBatchKind;
     use warmroute_types::RouterId;
 
-    fn report(seq: u64, bytes: usize) -> Report {
-        Report { worker: 1, source: 2, seq, kind: ReportKind::Next, bytes: vec![0; bytes].into() }
+    fn report(seq: u64, bytes: usize) -> RelayedBatch {
+        RelayedBatch { worker: 1, source: 2, seq, kind: RelayedBatchKind::Next, bytes: vec![0; bytes].into() }
     }
 
     #[test]
     fn too_much_drops_the_oldest_and_counts_it_and_no_answer_is_left_out() {
         let mut streams = Streams::default();
-        streams.push(Effect::Replayed { worker: 1, reports: vec![report(0, BYTES_MAX / 2)] });
-        let reported = |seq| Effect::Reported { router: RouterId(3), report: report(seq, BYTES_MAX / 8) };
+        streams.push(Effect::ReplayReceived { worker: 1, batches: vec![report(0, BYTES_MAX / 2)] });
+        let reported = |seq| Effect::BatchRelayed { router: RouterId(3), batch: report(seq, BYTES_MAX / 8) };
         (1..=6).for_each(|seq| streams.push(reported(seq)));
         assert!(streams.bytes <= BYTES_MAX);
         assert_eq!(streams.dropped, 1);
         let news = streams.take();
         assert_eq!(news.len(), 7);
-        assert!(news.contains(&Effect::Replayed { worker: 1, reports: Vec::new() }));
+        assert!(news.contains(&Effect::ReplayReceived { worker: 1, batches: Vec::new() }));
         assert_eq!((streams.bytes, streams.take().len()), (0, 0));
-        streams.push(Effect::Replayed { worker: 1, reports: vec![report(0, 2 * BYTES_MAX)] });
+        streams.push(Effect::ReplayReceived { worker: 1, batches: vec![report(0, 2 * BYTES_MAX)] });
         assert_eq!(streams.take().len(), 1, "one alone is taken, however large");
-        streams.push(Effect::Replayed { worker: 1, reports: Vec::new() });
-        (1..=2 * NEWS_MAX as u64)
-            .for_each(|seq| streams.push(Effect::Reported { router: RouterId(3), report: report(seq, 0) }));
+        streams.push(Effect::ReplayReceived { worker: 1, batches: Vec::new() });
+        (1..=2 * NEWS_MAX as u64).for_each(|seq| {
+            streams.push(Effect::BatchRelayed { router: RouterId(3), batch: report(seq, 0) })
+        });
         let news = streams.take();
         assert!(
-            news.contains(&Effect::Replayed { worker: 1, reports: Vec::new() }),
+            news.contains(&Effect::ReplayReceived { worker: 1, batches: Vec::new() }),
             "nothing is an answer, too"
         );
         (0..2 * NEWS_MAX as u64)
-            .for_each(|worker| streams.push(Effect::Replayed { worker, reports: Vec::new() }));
+            .for_each(|worker| streams.push(Effect::ReplayReceived { worker, batches: Vec::new() }));
         assert_eq!(streams.take().len(), 2 * NEWS_MAX, "as many as ask");
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warmroute_peers::Booked;
+use warmroute_peers::BookingRecord;
 use warmroute_types::RouterId;
 
 /// Requests that wait, in all; more are not booked.
@@ -31,7 +31,7 @@ pub(crate) struct Unseated {
 /// One of them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    pub booked: Booked,
+    pub booked: BookingRecord,
     pub is_computed: bool,
 }
 
@@ -43,7 +43,7 @@ impl Waiting {
 
 impl Unseated {
     /// It has begun.
-    pub fn add(&mut self, key: Key, booked: Booked) {
+    pub fn add(&mut self, key: Key, booked: BookingRecord) {
         if self.trips.len() >= TRIPS_MAX {
             return;
         }
@@ -85,18 +85,18 @@ impl Unseated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warmroute_peers::Prompt;
+    use warmroute_peers::PromptDigests;
     use warmroute_types::Delivery;
 
-    fn booked(worker: u64, chunks: usize) -> Booked {
+    fn booked(worker: u64, chunks: usize) -> BookingRecord {
         let digests = vec![7; chunks].into();
-        Booked {
+        BookingRecord {
             worker,
             prompt_tokens: 9,
             cached_tokens: 0,
             restorable_tokens: 0,
             delivery: Delivery::Streamed,
-            prompt: Some(Prompt { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests }),
+            prompt: Some(PromptDigests { root: 1, chunk_bytes: 256, chunk_tokens: 64, digests }),
         }
     }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use warmroute_index::{Before, Digester, Snapshot, Span, Used};
-use warmroute_peers::{After, BadMessage, Presumed, Sizes, ViewReader, ViewWriter};
+use warmroute_peers::{BadMessage, PresumedRecord, RunParent, SnapshotReader, SnapshotWriter, SpanSizes};
 use warmroute_types::MAX_WORKERS;
 
 /// Who digests this alike digests prompts alike.
@@ -25,7 +25,7 @@ pub(crate) fn write(
     digester: &Digester,
     identity_of: impl Fn(u16) -> Option<u64>,
 ) -> Vec<u8> {
-    let mut writer = ViewWriter::new(digester.digest(KNOWN_TEXT));
+    let mut writer = SnapshotWriter::new(digester.digest(KNOWN_TEXT));
     let mut places = BTreeMap::<u16, u32>::new();
     for used in snapshot.used() {
         let place = places.len() as u32;
@@ -33,7 +33,7 @@ pub(crate) fn write(
             && let Some(identity) = identity_of(used.worker)
         {
             places.insert(used.worker, place);
-            writer.push(&Presumed::Worker(identity));
+            writer.push(&PresumedRecord::Worker(identity));
         }
     }
     if places.is_empty() {
@@ -41,56 +41,56 @@ pub(crate) fn write(
     }
     snapshot.segments().for_each(|(before, spans)| writer.push(&stretch(before, &spans)));
     for &Used { worker, segment, end, age } in snapshot.used() {
-        let record = |&worker: &u32| Presumed::Use { worker, stretch: segment, spans: end.into(), age };
+        let record = |&worker: &u32| PresumedRecord::Use { worker, run: segment, spans: end.into(), age };
         places.get(&worker).map(record).into_iter().for_each(|record| writer.push(&record));
     }
     writer.finish()
 }
 
-fn stretch(before: Before, spans: &[Span]) -> Presumed {
+fn stretch(before: Before, spans: &[Span]) -> PresumedRecord {
     let after = match before {
-        Before::Root(key) => After::Root(key),
-        Before::Segment(number, spans) => After::Stretch { number, spans: spans.into() },
+        Before::Root(key) => RunParent::Root(key),
+        Before::Segment(number, spans) => RunParent::Run { number, spans: spans.into() },
     };
     let alike = spans.chunk_by(|a, b| (a.bytes, a.tokens) == (b.bytes, b.tokens));
-    let sizes = alike.map(|spans| Sizes {
+    let sizes = alike.map(|spans| SpanSizes {
         count: spans.len() as u32,
         bytes: spans[0].bytes,
         tokens: spans[0].tokens,
     });
     let digests = spans.iter().map(|span| span.digest).collect();
-    Presumed::Stretch { after, sizes: sizes.collect(), digests }
+    PresumedRecord::Run { parent: after, sizes: sizes.collect(), digests }
 }
 
 /// What another has told, unless it makes no sense or means other prompts.
 pub(crate) fn read(bytes: &[u8], digester: &Digester) -> Result<View, BadMessage> {
-    let mut reader = ViewReader::new(bytes)?;
-    if reader.record()? != Some(Presumed::Key(digester.digest(KNOWN_TEXT))) {
-        return Err(BadMessage::Garbled);
+    let mut reader = SnapshotReader::new(bytes)?;
+    if reader.record()? != Some(PresumedRecord::Key(digester.digest(KNOWN_TEXT))) {
+        return Err(BadMessage::Malformed);
     }
     let mut view = View { workers: Vec::new(), snapshot: Snapshot::default() };
     while let Some(record) = reader.record()? {
-        view.take(record).ok_or(BadMessage::Garbled)?;
+        view.take(record).ok_or(BadMessage::Malformed)?;
     }
     Ok(view)
 }
 
 impl View {
-    fn take(&mut self, record: Presumed) -> Option<()> {
+    fn take(&mut self, record: PresumedRecord) -> Option<()> {
         match record {
-            Presumed::Key(_) => None,
-            Presumed::Worker(identity) => {
+            PresumedRecord::Key(_) => None,
+            PresumedRecord::Worker(identity) => {
                 self.workers.push(identity);
                 (self.workers.len() <= MAX_WORKERS).then_some(())
             }
-            Presumed::Stretch { after, sizes, digests } => {
+            PresumedRecord::Run { parent: after, sizes, digests } => {
                 let before = match after {
-                    After::Root(key) => Before::Root(key),
-                    After::Stretch { number, spans } => Before::Segment(number, u8::try_from(spans).ok()?),
+                    RunParent::Root(key) => Before::Root(key),
+                    RunParent::Run { number, spans } => Before::Segment(number, u8::try_from(spans).ok()?),
                 };
                 self.snapshot.add_segment(before, &spans(&sizes, &digests)).ok()
             }
-            Presumed::Use { worker, stretch, spans, age } => {
+            PresumedRecord::Use { worker, run: stretch, spans, age } => {
                 let worker = u16::try_from(worker).ok()?;
                 self.workers.get(usize::from(worker))?;
                 let end = u8::try_from(spans).ok()?;
@@ -100,9 +100,10 @@ impl View {
     }
 }
 
-fn spans(sizes: &[Sizes], digests: &[u64]) -> Vec<Span> {
+fn spans(sizes: &[SpanSizes], digests: &[u64]) -> Vec<Span> {
     let each = sizes.iter().flat_map(|sizes| std::iter::repeat_n(sizes, sizes.count as usize));
-    let span = |(&digest, sizes): (&u64, &Sizes)| Span { digest, bytes: sizes.bytes, tokens: sizes.tokens };
+    let span =
+        |(&digest, sizes): (&u64, &SpanSizes)| Span { digest, bytes: sizes.bytes, tokens: sizes.tokens };
     digests.iter().zip(each).map(span).collect()
 }
 

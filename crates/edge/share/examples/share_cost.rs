@@ -1,10 +1,10 @@
-//! What a message costs a router: CPU and bytes, by mesh and by Redis.
+//! Cost of a message: CPU time and bytes, by mesh and by Redis.
 //!
 //!     cargo run --release -p warmroute-share --example share_cost [MESSAGES [BYTES]]
 //!
-//! Routers of one process on this machine. One of them tells all others a message, and the next when all have heard it: so every message pays for
-//! being woken up, as it does when routers send one every 20 to 50 ms. CPU is the whole process's, sending and receiving together, divided by the messages
-//! that were heard; a redis-server's own, beside it, is for each that was sent.
+//! All routers run in one process. The first sends a message to all others, and the next one when all have received it, so every
+//! message pays for waking its receivers, as in production with one message every 20 to 50 ms. CPU time is that of the whole
+//! process, divided by the received messages; that of the redis-server is divided by the sent ones.
 
 #![allow(clippy::unwrap_used, reason = "an example ends with its error")]
 
@@ -20,7 +20,7 @@ async fn main() {
     let mut numbers = std::env::args().skip(1).map(|number| number.parse().unwrap());
     let messages = numbers.next().unwrap_or(5_000);
     let sizes = numbers.next().map_or(vec![200, 4_096, 65_536], |bytes| vec![bytes]);
-    let titles = ["routers", "bytes", "CPU µs/heard", "median µs", "wire bytes/sent", "server µs/sent"];
+    let titles = ["routers", "bytes", "CPU µs/received", "median µs", "wire bytes/sent", "server µs/sent"];
     println!("{:<6}{}", "by", titles.map(|title| format!("{title:>16}")).concat());
     for bytes in sizes {
         for routers in [2, 4, 8] {
@@ -46,7 +46,7 @@ fn meshed(count: u64) -> Vec<Link> {
     std::iter::once(seed).chain(others).collect()
 }
 
-/// The first tells all others; what it costs them all is divided by what they heard.
+/// Sends from the first router to all others, and prints the cost per message.
 async fn report(by: &str, mut links: Vec<Link>, server: Option<&Server>, messages: usize, bytes: usize) {
     let others = links.len() - 1;
     for link in &links {
@@ -76,7 +76,7 @@ async fn report(by: &str, mut links: Vec<Link>, server: Option<&Server>, message
     println!("{by:<6}{:>16}{bytes:>16}{cpu:>16.1}{median:>16}{wire:>16.0}{server_cpu:>16}", others + 1);
 }
 
-/// Microseconds of CPU that a process has used, all threads that are there.
+/// CPU time of a process in microseconds, over all current threads.
 fn cpu_of(process: &str) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let used = threads.map(|thread| {

@@ -1,21 +1,21 @@
-//! How long to wait before the next try.
+//! Pauses between attempts.
 
 use std::time::Duration;
 
-/// The first pause.
+/// Pause after the first failure.
 const FIRST: Duration = Duration::from_millis(50);
 
-/// After so many failures in a row, somewhere between half of the pause and all of it: routers that lost the same server at the
-/// same moment must not all come back at the same moment.
-pub(crate) fn pause(failures: u32, longest: Duration, chance: u64) -> Duration {
-    let full = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
-    jittered(full, chance)
+/// The pause doubles with each failure up to `max_pause`, with jitter, so that routers that lost the same
+/// server do not all return at once.
+pub(crate) fn pause(failures: u32, max_pause: Duration, random: u64) -> Duration {
+    let full = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(max_pause);
+    jittered(full, random)
 }
 
-/// Between half of it and all of it.
-pub(crate) fn jittered(full: Duration, chance: u64) -> Duration {
+/// A random time between half of `full` and `full`.
+pub(crate) fn jittered(full: Duration, random: u64) -> Duration {
     let half = full / 2;
-    half + half.mul_f64((chance % 1_024) as f64 / 1_023.0)
+    half + half.mul_f64((random % 1_024) as f64 / 1_023.0)
 }
 
 #[cfg(test)]
@@ -23,11 +23,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_up_to_the_longest_and_are_never_the_same_for_all() {
-        let longest = Duration::from_secs(1);
-        assert_eq!(pause(1, longest, 1_023), FIRST);
-        assert_eq!(pause(3, longest, 1_023), FIRST * 4);
-        assert_eq!(pause(40, longest, 1_023), longest);
-        assert_eq!(pause(40, longest, 0), longest / 2);
+    fn pauses_grow_up_to_a_limit_with_jitter() {
+        let max_pause = Duration::from_secs(1);
+        assert_eq!(pause(1, max_pause, 1_023), FIRST);
+        assert_eq!(pause(3, max_pause, 1_023), FIRST * 4);
+        assert_eq!(pause(40, max_pause, 1_023), max_pause);
+        assert_eq!(pause(40, max_pause, 0), max_pause / 2);
     }
 }

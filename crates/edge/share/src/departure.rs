@@ -1,45 +1,44 @@
-//! How a router leaves: it is asked to, says goodbye, and whoever asked is told that it has.
+//! How a router leaves: the owner requests it, the transport says goodbye, and the owner is notified.
 
 use tokio::sync::watch;
 
-/// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    Here,
+    Present,
     Leaving,
     Gone,
 }
 
-/// Both ends of it. Clones are the same departure.
+/// Shared by the owner and the transport. Clones refer to the same departure.
 #[derive(Clone, Debug)]
 pub(crate) struct Departure(watch::Sender<Stage>);
 
 impl Departure {
     pub(crate) fn new() -> Departure {
-        Departure(watch::Sender::new(Stage::Here))
+        Departure(watch::Sender::new(Stage::Present))
     }
 
-    /// Begins it; returns when it is done.
+    /// Requests the departure and waits until it is finished.
     pub(crate) async fn leave(&self) {
-        self.reach(Stage::Leaving);
-        self.is(Stage::Gone).await;
+        self.advance_to(Stage::Leaving);
+        self.wait_for(Stage::Gone).await;
     }
 
-    /// Returns when somebody wants to leave.
-    pub(crate) async fn asked(&self) {
-        self.is(Stage::Leaving).await;
+    /// Waits until the departure is requested.
+    pub(crate) async fn requested(&self) {
+        self.wait_for(Stage::Leaving).await;
     }
 
-    pub(crate) fn done(&self) {
-        self.reach(Stage::Gone);
+    pub(crate) fn finish(&self) {
+        self.advance_to(Stage::Gone);
     }
 
-    fn reach(&self, stage: Stage) {
+    fn advance_to(&self, stage: Stage) {
         self.0.send_if_modified(|now| std::mem::replace(now, stage.max(*now)) < stage);
     }
 
-    async fn is(&self, stage: Stage) {
-        // It cannot fail: we hold the sender.
+    async fn wait_for(&self, stage: Stage) {
+        // Waiting cannot fail, because this value holds the sender.
         _ = self.0.subscribe().wait_for(|now| *now >= stage).await;
     }
 }

@@ -1,39 +1,42 @@
-//! Settings that cannot work.
+//! Settings that sharing rejects.
 
 use std::io;
 use std::path::PathBuf;
 
 use warmroute_wire::BadTls;
 
-/// Why routers cannot be joined as the settings say. No secret is in any of them.
+/// Shortest secret in bytes. A shorter one could be guessed from a recorded handshake.
+pub(crate) const SECRET_BYTES_MIN: usize = 16;
+
+/// Why sharing cannot start with these settings. The texts never contain a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum BadShare {
-    /// Anybody could join.
-    #[error("routers need a shared secret of at least {} bytes (`openssl rand -hex 32` makes one){}", crate::secret::BYTES_MIN, .0)]
+    /// No secret, or one that can be guessed.
+    #[error("routers need a shared secret of at least {} bytes (create one with `openssl rand -hex 32`){}", SECRET_BYTES_MIN, .0)]
     NoSecret(&'static str),
-    /// A file with a secret that cannot be read.
+    /// The secret file cannot be read.
     #[error("cannot read {}: {error}", file.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// Not a URL of a Redis server. The URL is not repeated: it may hold a password.
+    /// Not a URL of a Redis server. The text does not repeat the URL, because it may contain a password.
     #[error("not a Redis URL: {0}; expected redis://HOST:PORT or rediss://HOST:PORT")]
     BadUrl(&'static str),
-    /// Not a place to reach a router at.
-    #[error("`{0}`: expected HOST:PORT of one machine")]
+    /// Not an address of a router.
+    #[error("invalid address `{0}`: expected HOST:PORT of one machine")]
     BadPeer(String),
     /// Certificates that cannot be used.
     #[error(transparent)]
     BadTls(#[from] BadTls),
-    /// The port is taken, or not ours to take.
+    /// The listening port cannot be opened.
     #[error("cannot listen on {address}: {error}")]
     CannotListen {
-        /// Where.
+        /// The address.
         address: String,
-        /// Why.
+        /// The error of the operating system.
         error: io::Error,
     },
 }

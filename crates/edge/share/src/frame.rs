@@ -1,13 +1,13 @@
-//! Frames on a connection of the mesh: a length, a kind, a body; sealed, where TLS does not do that already.
+//! Frames on a mesh connection: length, kind and body, sealed unless TLS protects the connection.
 //!
 //! ```text
 //! ┌────────────┬────────────────────────────┐
-//! │ length u32 │ kind u8 │ body │ tag 16    │   the length counts what follows it; kind and body are sealed under it
+//! │ length u32 │ kind u8 │ body │ tag 16    │   the length counts what follows it; kind and body are sealed together with it
 //! └────────────┴────────────────────────────┘
 //! ```
 //!
-//! Frames are numbered by their order alone. One that was repeated, left out or taken from another connection does not open, and
-//! ends the connection. Pure: bytes in, frames out.
+//! Frames are numbered by their order alone. A frame that was repeated, omitted or taken from another connection does not open,
+//! and ends the connection. Pure: bytes in, frames out.
 
 use bytes::{Buf, BytesMut};
 
@@ -16,38 +16,38 @@ use crate::seal::{Opener, Sealer, TAG_BYTES};
 
 const LENGTH_BYTES: usize = 4;
 
-/// Kind, body, tag.
+/// Kind, body and tag.
 const BODY_BYTES_MAX: usize = 1 + MAX_MESSAGE_BYTES + TAG_BYTES;
 
-/// What a frame is for.
+/// Purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Still there.
+    /// Heartbeat.
     Alive = 0,
-    /// Membership.
+    /// Membership gossip.
     Gossip = 1,
-    /// A message of whoever shares.
+    /// A message of the sharing router.
     Payload = 2,
-    /// Its sender leaves, and is not to be missed. Nothing comes after it.
+    /// The last frame of a router that leaves.
     Goodbye = 3,
 }
 
-/// What ends a connection.
+/// Errors that end a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadFrame {
     #[error("it sent a frame of {0} bytes, which is too large")]
     TooLarge(usize),
     #[error("it sent a frame that was forged, repeated or damaged")]
     Forged,
-    #[error("it sent a frame that is none")]
+    #[error("it sent a frame of an unknown kind")]
     Malformed,
 }
 
-/// Writes frames of one direction.
+/// Writes the frames of one direction.
 #[derive(Debug)]
 pub(crate) struct FrameWriter(pub Option<Sealer>);
 
-/// Reads frames of one direction.
+/// Reads the frames of one direction.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     opener: Option<Opener>,
@@ -61,7 +61,7 @@ impl Kind {
 }
 
 impl FrameWriter {
-    /// Appends a frame to what is to be written.
+    /// Appends a frame to the buffer.
     pub(crate) fn write(&mut self, kind: Kind, body: &[u8], buffer: &mut Vec<u8>) {
         let tag = if self.0.is_some() { TAG_BYTES } else { 0 };
         let length = (1 + body.len() + tag) as u32;
@@ -80,7 +80,8 @@ impl FrameReader {
         FrameReader { opener, next: 0 }
     }
 
-    /// Takes the next frame out of what was read; `None` while it is not all there. After an error there is nothing more to read.
+    /// Takes the next frame out of the buffer; `None` while it is incomplete. After an error the connection
+    /// cannot be read any more.
     pub(crate) fn read(&mut self, buffer: &mut BytesMut) -> Result<Option<(Kind, BytesMut)>, BadFrame> {
         let Some(length) = buffer.first_chunk::<LENGTH_BYTES>().copied() else { return Ok(None) };
         let bytes = u32::from_be_bytes(length) as usize;
@@ -129,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_as_they_went_in_however_they_are_cut(frames in frames(), cut in 1..64_usize, sealed: bool) {
+        fn frames_survive_any_cut_of_the_stream(frames in frames(), cut in 1..64_usize, sealed: bool) {
             let (mut writer, mut reader) = pair(sealed);
             let mut wire = Vec::new();
             frames.iter().for_each(|(kind, body)| writer.write(*kind, body, &mut wire));
@@ -144,15 +145,15 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_and_never_panics(garbage in prop::collection::vec(any::<u8>(), 0..400), sealed: bool) {
+        fn garbage_is_rejected_and_never_panics(garbage in prop::collection::vec(any::<u8>(), 0..400), sealed: bool) {
             let (_, mut reader) = pair(sealed);
             let read = all(&mut reader, &mut BytesMut::from(&garbage[..]));
             prop_assert!(!sealed || read.is_err() || read == Ok(Vec::new()));
         }
 
-        /// Left out, repeated, swapped, or one bit turned: what comes before is read, nothing after it is.
+        /// After a frame that is omitted, repeated or changed, no later frame is read.
         #[test]
-        fn no_frame_can_be_left_out_repeated_or_changed(frames in frames(), place in any::<usize>(), how in 0..3_u8) {
+        fn no_frame_can_be_omitted_repeated_or_changed(frames in frames(), place in any::<usize>(), how in 0..3_u8) {
             let (mut writer, mut reader) = pair(true);
             let mut wires: Vec<Vec<u8>> = Vec::new();
             for (kind, body) in &frames {
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_too_large_is_refused_by_its_length_alone() {
+    fn an_oversized_frame_is_rejected_by_its_length() {
         let (_, mut reader) = pair(false);
         let length = (BODY_BYTES_MAX + 1) as u32;
         let read = reader.read(&mut BytesMut::from(&length.to_be_bytes()[..]));
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_message_goes_through() {
+    fn the_largest_message_fits_into_a_frame() {
         let (mut writer, mut reader) = pair(true);
         let mut wire = Vec::new();
         writer.write(Kind::Payload, &vec![7; MAX_MESSAGE_BYTES], &mut wire);

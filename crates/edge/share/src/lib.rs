@@ -1,14 +1,15 @@
-//! How routers reach one another: by Redis, or by themselves as a mesh.
+//! Transports between routers: a Redis server, or a mesh of direct connections.
 //!
 //! ```text
-//!              Outbox ──▶ ┌──────────────┐ ══▶ other routers       mesh/   TCP between every two, membership by SWIM
-//! whoever shares          │  mesh, redis │                         redis/  PUBLISH and SUBSCRIBE on one server
-//!               Inbox ◀── └──────────────┘ ◀══
+//!                Outbox ──▶ ┌──────────────┐ ══▶ peers       mesh/   TCP between every two routers, membership by SWIM
+//! sharing router            │  mesh, redis │                 redis/  PUBLISH and SUBSCRIBE on one server
+//!                 Inbox ◀── └──────────────┘ ◀══
 //! ```
 //!
-//! This crate knows nothing of what is shared: it carries opaque messages, which may be lost, repeated, late or out of order, as
-//! datagrams may. What it promises instead: sending never waits, a router that is dead or hangs costs nobody else anything,
-//! memory is bounded, full buffers drop their oldest and count it, and nobody without the secret or a certificate is heard.
+//! This crate does not know what is shared: it carries opaque messages, which may be lost, repeated, late or out of order, like
+//! datagrams. It guarantees that sending never waits, that a dead or stalled router does not affect the others, that memory is
+//! bounded (full buffers drop the oldest message and count it), and that messages come only from routers with the secret or a
+//! certificate.
 
 mod backoff;
 mod departure;
@@ -26,16 +27,21 @@ mod status;
 mod version;
 
 pub use error::BadShare;
-pub use link::{Inbox, Incoming, Leave, Link, MAX_MESSAGE_BYTES, Outbox, Outgoing, TooLarge};
-pub use mesh::{MeshConfig, MeshFailure, MeshPace, MeshTls, MeshVisit, Met, mesh, mesh_on, visit_mesh};
-pub use redis::{Overheard, RedisConfig, RedisFailure, RedisPace, RedisVisit, redis, visit_redis};
+pub use link::{
+    LeaveHandle, Link, MAX_MESSAGE_BYTES, MessageInbox, MessageOutbox, MessageTooLarge, OutgoingMessage,
+    ReceivedMessage,
+};
+pub use mesh::{
+    MeshConfig, MeshFailure, MeshProbe, MeshTimings, MeshTls, ProbedRouter, mesh, mesh_on, probe_mesh,
+};
+pub use redis::{AnnouncedRouters, RedisConfig, RedisFailure, RedisProbe, RedisTimings, probe_redis, redis};
 pub use secret::{Secret, Secrets};
-pub use status::{Peer, Status, Traffic, Trouble};
+pub use status::{ConnectedPeer, Problem, Traffic, TransportStatus};
 pub use version::Versions;
 
 use warmroute_types::RouterId;
 
-/// A number for a router that starts. Never zero, which stands for "everyone" on the wire.
-pub fn draw_router() -> RouterId {
+/// A random id for a router that starts. Never zero, which means "everyone" on the wire.
+pub fn random_router_id() -> RouterId {
     RouterId(u64::from_le_bytes(seal::random()).max(1))
 }

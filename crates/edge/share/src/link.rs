@@ -1,4 +1,4 @@
-//! What whoever shares holds of a transport: a way out, a way in, and how it goes.
+//! The interface of a transport: outbox, inbox and status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,156 +6,158 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use warmroute_types::{RouterId, To};
 
-use crate::Status;
+use crate::TransportStatus;
 use crate::departure::Departure;
-use crate::queue::{Queue, Room, Weigh};
+use crate::queue::{ByteSize, Queue, QueueLimits};
 
-/// The largest message. Larger ones are refused where they are sent and where they come in: whoever shares splits them.
+/// Largest message in bytes. Larger ones are rejected when they are sent and when they arrive; the sharing
+/// router splits its messages.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 20;
 
-/// Who leaves waits no longer than this for the others to hear it.
-pub(crate) const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
+/// Longest time that a leaving router waits for its peers.
+pub(crate) const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What may wait to go out, and to be taken in. Two of the largest messages, or a second of a busy router's small ones.
-pub(crate) const ROOM: Room = Room { items: 4_096, bytes: 2 * MAX_MESSAGE_BYTES };
+/// Limits of the outbox and the inbox: two of the largest messages, or about a second of a busy router's
+/// small ones.
+pub(crate) const QUEUE_LIMITS: QueueLimits = QueueLimits { items: 4_096, bytes: 2 * MAX_MESSAGE_BYTES };
 
-/// A message to others.
+/// A message to peers.
 #[derive(Clone, Debug)]
-pub struct Outgoing {
-    /// For whom.
+pub struct OutgoingMessage {
+    /// One peer, or all of them.
     pub to: To,
-    /// What, of no meaning here.
+    /// The opaque content.
     pub bytes: Arc<[u8]>,
 }
 
-/// A message of another router, which has proved to be one of ours.
+/// A message from an authenticated peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incoming {
-    /// Whose.
+pub struct ReceivedMessage {
+    /// The sender.
     pub from: RouterId,
-    /// What, as it was sent.
+    /// The content as it was sent.
     pub bytes: Vec<u8>,
 }
 
-impl Weigh for Outgoing {
+impl ByteSize for OutgoingMessage {
     fn bytes(&self) -> usize {
         self.bytes.len()
     }
 }
 
-impl Weigh for Incoming {
+impl ByteSize for ReceivedMessage {
     fn bytes(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// A transport at work. It ends when its [`Inbox`] is dropped.
+/// A running transport. It ends when its [`MessageInbox`] is dropped.
 #[derive(Debug)]
 pub struct Link {
-    /// The way out.
-    pub outgoing: Outbox,
-    /// The way in.
-    pub incoming: Inbox,
-    /// How it goes.
-    pub status: Arc<Status>,
-    /// How to go.
-    pub leave: Leave,
+    /// Messages to peers.
+    pub outgoing: MessageOutbox,
+    /// Messages from peers.
+    pub incoming: MessageInbox,
+    /// Connected peers, traffic and problems.
+    pub status: Arc<TransportStatus>,
+    /// Leaves the other routers.
+    pub leave: LeaveHandle,
 }
 
-/// By which a router leaves the others, instead of being missed by them.
+/// Announces the departure of this router, so that peers do not report it as lost.
 #[derive(Clone, Debug)]
-pub struct Leave(Departure);
+pub struct LeaveHandle(Departure);
 
-/// Takes messages without ever waiting. Clones are the same outbox.
+/// Accepts messages without waiting. Clones refer to the same outbox.
 #[derive(Clone, Debug)]
-pub struct Outbox {
-    queue: Arc<Queue<Outgoing>>,
-    status: Arc<Status>,
+pub struct MessageOutbox {
+    queue: Arc<Queue<OutgoingMessage>>,
+    status: Arc<TransportStatus>,
 }
 
-/// Gives the messages that came.
+/// Received messages.
 #[derive(Debug)]
-pub struct Inbox {
-    queue: Arc<Queue<Incoming>>,
+pub struct MessageInbox {
+    queue: Arc<Queue<ReceivedMessage>>,
     task: AbortHandle,
 }
 
-/// A message that no transport carries.
+/// The message exceeds the size limit of all transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message of {bytes} bytes; at most {MAX_MESSAGE_BYTES} go at once")]
-pub struct TooLarge {
-    /// Its size.
+#[error("the message has {bytes} bytes, more than the limit of {MAX_MESSAGE_BYTES}")]
+pub struct MessageTooLarge {
+    /// Size of the message.
     pub bytes: usize,
 }
 
-/// What a transport holds of it.
+/// The transport's side of a [`Link`].
 #[derive(Clone, Debug)]
-pub(crate) struct Ends {
-    pub outgoing: Arc<Queue<Outgoing>>,
-    incoming: Arc<Queue<Incoming>>,
-    pub status: Arc<Status>,
+pub(crate) struct TransportEnd {
+    pub outgoing: Arc<Queue<OutgoingMessage>>,
+    incoming: Arc<Queue<ReceivedMessage>>,
+    pub status: Arc<TransportStatus>,
     pub departure: Departure,
 }
 
-impl Leave {
-    /// Says goodbye to everybody who is connected, for a moment at most. Nothing is shared from then on.
-    pub async fn say_goodbye(&self) {
-        // Longer than any transport takes for it.
-        _ = tokio::time::timeout(2 * GOODBYE_WITHIN, self.0.leave()).await;
+impl LeaveHandle {
+    /// Says goodbye to all connected routers, within a second. Nothing is shared afterwards.
+    pub async fn leave(&self) {
+        // Longer than each transport's own limit.
+        _ = tokio::time::timeout(2 * GOODBYE_TIMEOUT, self.0.leave()).await;
     }
 }
 
-impl Outbox {
-    /// On its way, as far as that can be said. Where too much waits already, the oldest is dropped and counted.
-    pub fn send(&self, to: To, bytes: impl Into<Arc<[u8]>>) -> Result<(), TooLarge> {
+impl MessageOutbox {
+    /// Queues a message. If the queue is full, the oldest message is dropped and counted.
+    pub fn send(&self, to: To, bytes: impl Into<Arc<[u8]>>) -> Result<(), MessageTooLarge> {
         let bytes: Arc<[u8]> = bytes.into();
         if bytes.len() > MAX_MESSAGE_BYTES {
-            self.status.count(|counts| &counts.refused, 1);
-            return Err(TooLarge { bytes: bytes.len() });
+            self.status.count(|counters| &counters.refused, 1);
+            return Err(MessageTooLarge { bytes: bytes.len() });
         }
-        let dropped = self.queue.push(Outgoing { to, bytes });
-        self.status.count(|counts| &counts.dropped_out, dropped);
+        let dropped = self.queue.push(OutgoingMessage { to, bytes });
+        self.status.count(|counters| &counters.dropped_out, dropped);
         Ok(())
     }
 }
 
-impl Inbox {
-    /// The next message. It may be awaited in a `select!`: giving up loses nothing.
-    pub async fn recv(&mut self) -> Incoming {
+impl MessageInbox {
+    /// Waits for the next message. Cancelling the wait loses nothing, so it may stand in a `select!`.
+    pub async fn recv(&mut self) -> ReceivedMessage {
         self.queue.pop().await
     }
 
-    /// The next message, if one is there.
-    pub fn try_recv(&mut self) -> Option<Incoming> {
+    /// The next message, if one has arrived.
+    pub fn try_recv(&mut self) -> Option<ReceivedMessage> {
         self.queue.try_pop()
     }
 }
 
-impl Drop for Inbox {
+impl Drop for MessageInbox {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Ends {
-    pub(crate) fn new(status: Status) -> Ends {
+impl TransportEnd {
+    pub(crate) fn new(status: TransportStatus) -> TransportEnd {
         let status = Arc::new(status);
-        let (outgoing, incoming) = (Arc::new(Queue::new(ROOM)), Arc::new(Queue::new(ROOM)));
-        Ends { outgoing, incoming, status, departure: Departure::new() }
+        let (outgoing, incoming) = (Arc::new(Queue::new(QUEUE_LIMITS)), Arc::new(Queue::new(QUEUE_LIMITS)));
+        TransportEnd { outgoing, incoming, status, departure: Departure::new() }
     }
 
-    /// The other half, for whoever shares. All that the transport does must be below this task.
+    /// The sharing router's side. All tasks of the transport must end with this one.
     pub(crate) fn link(&self, task: AbortHandle) -> Link {
         let status = Arc::clone(&self.status);
-        let outgoing = Outbox { queue: Arc::clone(&self.outgoing), status: Arc::clone(&status) };
-        let incoming = Inbox { queue: Arc::clone(&self.incoming), task };
-        Link { outgoing, incoming, status, leave: Leave(self.departure.clone()) }
+        let outgoing = MessageOutbox { queue: Arc::clone(&self.outgoing), status: Arc::clone(&status) };
+        let incoming = MessageInbox { queue: Arc::clone(&self.incoming), task };
+        Link { outgoing, incoming, status, leave: LeaveHandle(self.departure.clone()) }
     }
 
-    /// A message has come, and is known to be of one of ours.
-    pub(crate) fn arrived(&self, message: Incoming) {
-        self.status.count(|counts| &counts.messages_in, 1);
+    /// Delivers a message from an authenticated peer.
+    pub(crate) fn deliver(&self, message: ReceivedMessage) {
+        self.status.count(|counters| &counters.messages_in, 1);
         let dropped = self.incoming.push(message);
-        self.status.count(|counts| &counts.dropped_in, dropped);
+        self.status.count(|counters| &counters.dropped_in, dropped);
     }
 }

@@ -1,79 +1,80 @@
-//! A queue that never makes its writers wait: when it is full, its oldest go.
+//! A queue whose writers never wait: when it is full, it drops its oldest items.
 //!
-//! The oldest, because whoever shares numbers its messages and asks for what it missed: what comes last is what is still true.
+//! It drops the oldest, because peers number their messages and request missing ones, and the newest state
+//! matters most.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// How much a queue holds at most.
+/// Limits of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct QueueLimits {
     pub items: usize,
     pub bytes: usize,
 }
 
-/// What has a size.
-pub(crate) trait Weigh {
+/// An item with a size in bytes.
+pub(crate) trait ByteSize {
     fn bytes(&self) -> usize;
 }
 
-/// Many write, one reads.
+/// A queue with many writers and one reader.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    held: Mutex<Held<T>>,
-    filled: Notify,
-    room: Room,
+    state: Mutex<QueueState<T>>,
+    pushed: Notify,
+    limits: QueueLimits,
 }
 
 #[derive(Debug)]
-struct Held<T> {
+struct QueueState<T> {
     items: VecDeque<T>,
     bytes: usize,
 }
 
-impl<T: Weigh> Queue<T> {
-    pub(crate) fn new(room: Room) -> Queue<T> {
-        let held = Mutex::new(Held { items: VecDeque::new(), bytes: 0 });
-        Queue { held, filled: Notify::new(), room }
+impl<T: ByteSize> Queue<T> {
+    pub(crate) fn new(limits: QueueLimits) -> Queue<T> {
+        let state = Mutex::new(QueueState { items: VecDeque::new(), bytes: 0 });
+        Queue { state, pushed: Notify::new(), limits }
     }
 
-    /// Puts one at the end; how many others had to go for it.
+    /// Appends an item; returns how many older items were dropped.
     pub(crate) fn push(&self, item: T) -> u64 {
-        let dropped = self.held.lock().push(item, self.room);
-        self.filled.notify_one();
+        let dropped = self.state.lock().push(item, self.limits);
+        self.pushed.notify_one();
         dropped
     }
 
-    /// The oldest, if there is one.
+    /// The oldest item, if there is one.
     pub(crate) fn try_pop(&self) -> Option<T> {
-        let mut held = self.held.lock();
-        let item = held.items.pop_front()?;
-        held.bytes -= item.bytes();
+        let mut state = self.state.lock();
+        let item = state.items.pop_front()?;
+        state.bytes -= item.bytes();
         Some(item)
     }
 
-    /// How many wait.
+    /// Number of queued items.
     pub(crate) fn len(&self) -> usize {
-        self.held.lock().items.len()
+        self.state.lock().items.len()
     }
 
-    /// The oldest, as soon as there is one. For one reader; may be given up at any time without losing anything.
+    /// Waits for the oldest item. Only one reader may wait; cancelling loses nothing.
     pub(crate) async fn pop(&self) -> T {
         loop {
             if let Some(item) = self.try_pop() {
                 return item;
             }
-            self.filled.notified().await;
+            self.pushed.notified().await;
         }
     }
 }
 
-impl<T: Weigh> Held<T> {
-    fn push(&mut self, item: T, room: Room) -> u64 {
+impl<T: ByteSize> QueueState<T> {
+    fn push(&mut self, item: T, limits: QueueLimits) -> u64 {
         let mut dropped = 0;
-        while self.items.len() >= room.items || self.bytes + item.bytes() > room.bytes {
+        while self.items.len() >= limits.items || self.bytes + item.bytes() > limits.bytes {
             let Some(oldest) = self.items.pop_front() else { break };
             self.bytes -= oldest.bytes();
             dropped += 1;
@@ -89,15 +90,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    impl Weigh for Vec<u8> {
+    impl ByteSize for Vec<u8> {
         fn bytes(&self) -> usize {
             self.len()
         }
     }
 
     #[tokio::test]
-    async fn a_reader_that_came_first_is_woken() {
-        let queue = std::sync::Arc::new(Queue::new(Room { items: 4, bytes: 64 }));
+    async fn a_waiting_reader_is_woken() {
+        let queue = std::sync::Arc::new(Queue::new(QueueLimits { items: 4, bytes: 64 }));
         let reader = tokio::spawn({
             let queue = std::sync::Arc::clone(&queue);
             async move { queue.pop().await }
@@ -108,11 +109,11 @@ mod tests {
     }
 
     proptest! {
-        /// What is left is the newest, in order, as much as there is room for.
+        /// The remaining items are the newest that fit, in order.
         #[test]
-        fn the_oldest_go_first(sizes in prop::collection::vec(0..12_usize, 0..40)) {
-            let room = Room { items: 5, bytes: 20 };
-            let queue = Queue::new(room);
+        fn a_full_queue_drops_the_oldest(sizes in prop::collection::vec(0..12_usize, 0..40)) {
+            let limits = QueueLimits { items: 5, bytes: 20 };
+            let queue = Queue::new(limits);
             let mut dropped = 0;
             for (number, size) in sizes.iter().enumerate() {
                 dropped += queue.push(vec![number as u8; *size]);
@@ -121,7 +122,7 @@ mod tests {
             prop_assert_eq!(left.len() as u64 + dropped, sizes.len() as u64);
             let expected: Vec<usize> = sizes[sizes.len() - left.len()..].to_vec();
             prop_assert_eq!(left.iter().map(Vec::len).collect::<Vec<_>>(), expected);
-            prop_assert!(left.len() <= room.items && left.iter().map(Vec::len).sum::<usize>() <= room.bytes);
+            prop_assert!(left.len() <= limits.items && left.iter().map(Vec::len).sum::<usize>() <= limits.bytes);
         }
     }
 }

@@ -1,24 +1,21 @@
-//! Secrets that no log, error or page shows.
+//! Secrets that never appear in logs, errors or pages.
 
 use std::fmt;
 use std::path::Path;
 
-use crate::BadShare;
+use crate::error::{BadShare, SECRET_BYTES_MIN};
 
-/// Below this, a recorded handshake could be guessed at.
-pub(crate) const BYTES_MIN: usize = 16;
-
-/// A secret or a password. Printing it prints a row of dots.
+/// A secret or password. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// As it is.
+    /// Wraps a secret.
     pub fn new(text: impl Into<String>) -> Secret {
         Secret(text.into())
     }
 
-    /// The secret itself, for whoever makes keys of it.
+    /// The secret itself, to derive keys from it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -30,13 +27,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What routers know and nobody else: one secret that is spoken, and others that are understood too, so that one can replace another
-/// without a moment in which routers are strangers.
+/// The secrets that all routers share. The first one is used, all are accepted, so that a secret can be
+/// replaced without separating the routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Secrets(Vec<Secret>);
 
 impl Secrets {
-    /// One a line: the first is spoken, all are understood. From a file, so that they are in no list of processes.
+    /// Reads one secret per line: the first is used, all are accepted. A file keeps them out of the process
+    /// list.
     pub fn from_file(file: &Path) -> Result<Secrets, BadShare> {
         let unreadable = |error| BadShare::Unreadable { file: file.to_owned(), error };
         let text = std::fs::read_to_string(file).map_err(unreadable)?;
@@ -44,21 +42,21 @@ impl Secrets {
         Ok(Secrets(lines.map(Secret::new).collect()))
     }
 
-    /// The one that we prove to know, and that all others must understand.
-    pub fn spoken(&self) -> Option<&Secret> {
+    /// The secret that this router uses, and that all others must accept.
+    pub fn primary(&self) -> Option<&Secret> {
         self.0.first()
     }
 
-    /// Good enough to keep strangers out, each of them.
-    pub(crate) fn keep_out(&self) -> Result<(), BadShare> {
+    /// Checks that there is a secret and that none is too short.
+    pub(crate) fn validate(&self) -> Result<(), BadShare> {
         if self.0.is_empty() {
-            return Err(BadShare::NoSecret("; there is none"));
+            return Err(BadShare::NoSecret("; the file contains none"));
         }
-        let is_short = self.0.iter().any(|secret| secret.reveal().len() < BYTES_MIN);
-        if is_short { Err(BadShare::NoSecret("; this one is too short")) } else { Ok(()) }
+        let is_short = self.0.iter().any(|secret| secret.reveal().len() < SECRET_BYTES_MIN);
+        if is_short { Err(BadShare::NoSecret("; a line of the file is too short")) } else { Ok(()) }
     }
 
-    /// What keys are made of, the spoken one first.
+    /// The secrets as bytes, the used one first.
     pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
         self.0.iter().map(|secret| secret.reveal().as_bytes().to_vec()).collect()
     }
@@ -81,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_never_printed_and_never_short() {
+    fn a_secret_is_never_printed_and_short_ones_are_rejected() {
         let secret = Secret::new("a secret of some length");
         assert_eq!(format!("{secret:?}"), "…");
-        assert!(Secrets::from(secret.clone()).keep_out().is_ok());
-        assert!(Secrets::from([secret, Secret::new("short")]).keep_out().is_err());
-        assert!(Secrets::from([]).keep_out().is_err());
+        assert!(Secrets::from(secret.clone()).validate().is_ok());
+        assert!(Secrets::from([secret, Secret::new("short")]).validate().is_err());
+        assert!(Secrets::from([]).validate().is_err());
     }
 }

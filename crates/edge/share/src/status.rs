@@ -1,4 +1,4 @@
-//! How a transport goes: who is there, what went through, what was wrong last.
+//! Status of a transport: connected peers, traffic and recent problems.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -10,49 +10,50 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use warmroute_types::RouterId;
 
-/// Another router that is there now.
+/// A connected router.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Where it says that it can be reached; by Redis, that server.
+pub struct ConnectedPeer {
+    /// The address that it advertises; by Redis, the server's.
     pub address: String,
-    /// Since when it has been heard without a break.
+    /// Since when it has been connected without a break.
     pub since: Instant,
-    /// The version of the wire that it is spoken to in.
+    /// The transport version that both sides use.
     pub version: u8,
 }
 
-/// What went wrong last.
+/// A problem of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// In plain words.
+pub struct Problem {
+    /// What happened, why, and what to do.
     pub text: String,
-    /// When it was last so.
+    /// When it last occurred.
     pub at: Instant,
 }
 
-/// What went through since the start.
+/// Traffic since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Messages handed on to whoever shares.
+    /// Messages delivered to the sharing router.
     pub messages_in: u64,
-    /// Messages sent, counted once for each router (mesh) or once for all (Redis).
+    /// Messages sent, counted once per router (mesh) or once for all (Redis).
     pub messages_out: u64,
-    /// Bytes read, with all that the transport adds, without TLS.
+    /// Bytes read, including the transport's overhead but not TLS.
     pub bytes_in: u64,
-    /// Bytes written.
+    /// Bytes written, counted in the same way.
     pub bytes_out: u64,
-    /// Messages that came and were dropped, the oldest first, because nobody took them.
+    /// Received messages that were dropped, oldest first, because the inbox was full.
     pub dropped_in: u64,
-    /// Messages that were to go out and were dropped: buffers were full, the oldest first, or their router was not there.
+    /// Outgoing messages that were dropped: the queue was full (oldest first), or the receiver was not
+    /// connected.
     pub dropped_out: u64,
-    /// Connections and messages of strangers, forgeries, repetitions, and what was too large.
+    /// Rejected connections and messages: unauthenticated, forged, repeated or too large.
     pub refused: u64,
-    /// Connections that were made again after they had been lost.
+    /// Connections that were restored after a loss.
     pub reconnects: u64,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct TrafficCounters {
     pub messages_in: AtomicU64,
     pub messages_out: AtomicU64,
     pub bytes_in: AtomicU64,
@@ -63,56 +64,62 @@ pub(crate) struct Counts {
     pub reconnects: AtomicU64,
 }
 
-/// How a transport goes. Reading it costs the transport nothing.
+/// Status of a transport. Reading it does not block the transport.
 #[derive(Debug)]
-pub struct Status {
+pub struct TransportStatus {
     me: RouterId,
     listening: Option<SocketAddr>,
-    counts: Counts,
-    peers: watch::Sender<Arc<BTreeMap<RouterId, Peer>>>,
-    troubles: Mutex<VecDeque<Told>>,
+    counts: TrafficCounters,
+    peers: watch::Sender<Arc<BTreeMap<RouterId, ConnectedPeer>>>,
+    problems: Mutex<VecDeque<LoggedProblem>>,
 }
 
-/// A trouble, and when it was logged.
+/// A problem and when it was last logged.
 #[derive(Debug)]
-struct Told {
-    trouble: Trouble,
+struct LoggedProblem {
+    problem: Problem,
     logged_at: Instant,
 }
 
-/// So many are told apart; others are logged as if they were new.
-const TROUBLES_MAX: usize = 32;
+/// Problems that are remembered; a forgotten one is logged again.
+const PROBLEMS_MAX: usize = 32;
 
-/// The same trouble is logged so often.
-const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// The same problem is logged again after this time.
+const LOG_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-impl Status {
-    pub(crate) fn new(me: RouterId, listening: Option<SocketAddr>) -> Status {
+impl TransportStatus {
+    pub(crate) fn new(me: RouterId, listening: Option<SocketAddr>) -> TransportStatus {
         let peers = watch::Sender::new(Arc::default());
-        Status { me, listening, counts: Counts::default(), peers, troubles: Mutex::default() }
+        TransportStatus {
+            me,
+            listening,
+            counts: TrafficCounters::default(),
+            peers,
+            problems: Mutex::default(),
+        }
     }
 
-    /// Our own number.
+    /// This router's id.
     pub fn me(&self) -> RouterId {
         self.me
     }
 
-    /// Where we listen, for a mesh.
+    /// The listening address of a mesh.
     pub fn listening(&self) -> Option<SocketAddr> {
         self.listening
     }
 
-    /// Who is there now.
-    pub fn peers(&self) -> Arc<BTreeMap<RouterId, Peer>> {
+    /// The connected peers.
+    pub fn peers(&self) -> Arc<BTreeMap<RouterId, ConnectedPeer>> {
         Arc::clone(&self.peers.borrow())
     }
 
-    /// The same, and to be told when it changes.
-    pub fn watch_peers(&self) -> watch::Receiver<Arc<BTreeMap<RouterId, Peer>>> {
+    /// The connected peers, with notification of changes.
+    pub fn watch_peers(&self) -> watch::Receiver<Arc<BTreeMap<RouterId, ConnectedPeer>>> {
         self.peers.subscribe()
     }
 
-    /// What went through.
+    /// Traffic counters.
     pub fn traffic(&self) -> Traffic {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let counts = &self.counts;
@@ -128,48 +135,52 @@ impl Status {
         }
     }
 
-    /// What was wrong last, be it over or not.
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.troubles.lock().back().map(|told| told.trouble.clone())
+    /// The last problem, whether or not it persists.
+    pub fn problem(&self) -> Option<Problem> {
+        self.problems.lock().back().map(|logged| logged.problem.clone())
     }
 
-    /// What was wrong lately, each once, the last at the end; a few dozen at most.
-    pub fn troubles(&self) -> Vec<Trouble> {
-        self.troubles.lock().iter().map(|told| told.trouble.clone()).collect()
+    /// Recent problems, each once, the last at the end; at most a few dozen.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.problems.lock().iter().map(|logged| logged.problem.clone()).collect()
     }
 
-    pub(crate) fn count(&self, which: impl Fn(&Counts) -> &AtomicU64, by: u64) {
+    pub(crate) fn count(&self, which: impl Fn(&TrafficCounters) -> &AtomicU64, by: u64) {
         if by > 0 {
             which(&self.counts).fetch_add(by, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn present(&self, router: RouterId, peer: Peer) {
-        tracing::info!(%router, address = peer.address, version = peer.version, "a router is there");
+    pub(crate) fn add_peer(&self, router: RouterId, peer: ConnectedPeer) {
+        tracing::info!(%router, address = peer.address, version = peer.version, "router connected");
         self.peers.send_modify(|peers| _ = Arc::make_mut(peers).insert(router, peer));
     }
 
-    pub(crate) fn gone(&self, router: RouterId, why: &str) {
-        let removed =
-            |peers: &mut Arc<BTreeMap<RouterId, Peer>>| Arc::make_mut(peers).remove(&router).is_some();
+    pub(crate) fn remove_peer(&self, router: RouterId, why: &str) {
+        let removed = |peers: &mut Arc<BTreeMap<RouterId, ConnectedPeer>>| {
+            Arc::make_mut(peers).remove(&router).is_some()
+        };
         if self.peers.send_if_modified(removed) {
-            tracing::info!(%router, why, "a router is gone");
+            tracing::info!(%router, why, "router disconnected");
         }
     }
 
-    /// Remembered as the last one, and logged when it is new, not each time that a try fails the same way.
-    pub(crate) fn troubled(&self, text: String) {
+    /// Records a problem. It is logged when it is new, not at each attempt that fails in the same way.
+    pub(crate) fn report_problem(&self, text: String) {
         let now = Instant::now();
-        let mut troubles = self.troubles.lock();
-        let known = troubles.iter().position(|told| told.trouble.text == text);
-        let logged_at = known.and_then(|place| troubles.remove(place)).map(|told| told.logged_at);
-        let logged_at = logged_at.filter(|at| now.duration_since(*at) < TELL_AGAIN_AFTER);
+        let mut problems = self.problems.lock();
+        let known = problems.iter().position(|logged| logged.problem.text == text);
+        let logged_at = known.and_then(|place| problems.remove(place)).map(|logged| logged.logged_at);
+        let logged_at = logged_at.filter(|at| now.duration_since(*at) < LOG_AGAIN_AFTER);
         if logged_at.is_none() {
             tracing::warn!(trouble = text, "sharing with other routers");
         }
-        troubles.push_back(Told { trouble: Trouble { text, at: now }, logged_at: logged_at.unwrap_or(now) });
-        if troubles.len() > TROUBLES_MAX {
-            troubles.pop_front();
+        problems.push_back(LoggedProblem {
+            problem: Problem { text, at: now },
+            logged_at: logged_at.unwrap_or(now),
+        });
+        if problems.len() > PROBLEMS_MAX {
+            problems.pop_front();
         }
     }
 }
@@ -179,13 +190,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_trouble_is_told_and_many_do_not_pile_up() {
-        let status = Status::new(RouterId(1), None);
-        for number in 0..TROUBLES_MAX * 3 {
-            status.troubled(format!("trouble {number}"));
+    fn the_last_problem_is_shown_and_memory_is_bounded() {
+        let status = TransportStatus::new(RouterId(1), None);
+        for number in 0..PROBLEMS_MAX * 3 {
+            status.report_problem(format!("trouble {number}"));
         }
-        status.troubled("trouble 90".to_owned());
-        assert_eq!(status.trouble().unwrap().text, "trouble 90");
-        assert_eq!(status.troubles.lock().len(), TROUBLES_MAX);
+        status.report_problem("trouble 90".to_owned());
+        assert_eq!(status.problem().unwrap().text, "trouble 90");
+        assert_eq!(status.problems.lock().len(), PROBLEMS_MAX);
     }
 }

@@ -1,27 +1,27 @@
-//! Which versions of the wire a router speaks, so that routers can be upgraded one after another.
+//! Transport versions, so that routers can be upgraded one after another.
 //!
-//! Every router says its oldest and its newest, in a form that never changes. Two of them speak the newest that both know; where
-//! there is none they say so in plain words, and leave one another alone.
+//! Every router states its oldest and newest version, in a form that never changes. Two routers use the
+//! newest common version; without one they report it and do not connect.
 
 use std::fmt;
 
-/// From the oldest to the newest version that a router speaks.
+/// The range of versions that a router supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The oldest that is still understood.
+    /// The oldest supported version.
     pub oldest: u8,
-    /// The newest.
+    /// The newest supported version.
     pub newest: u8,
 }
 
-/// From this one on, [`crate::frame::Kind::Goodbye`] is understood.
+/// The first version with [`crate::frame::Kind::Goodbye`].
 pub(crate) const GOODBYE: u8 = 2;
 
 impl Versions {
-    /// What this build speaks. 2: whoever leaves a mesh says goodbye.
+    /// Versions of this build. Version 2 adds the goodbye of a router that leaves a mesh.
     pub const OURS: Versions = Versions { oldest: 1, newest: 2 };
 
-    /// What the two have in common at best.
+    /// The newest common version.
     pub(crate) fn agree(self, other: Versions) -> Option<u8> {
         let best = self.newest.min(other.newest);
         (best >= self.oldest.max(other.oldest)).then_some(best)
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_agree_on_the_newest_that_both_know() {
+    fn two_routers_agree_on_the_newest_common_version() {
         let versions = |oldest, newest| Versions { oldest, newest };
         for (ours, theirs, agreed) in [
             (versions(1, 1), versions(1, 1), Some(1)),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use warmroute_engine::Config as EngineConfig;
 use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_index::{Namespace, RootKey, Source};
-use warmroute_peers::Letter;
+use warmroute_peers::Envelope;
 use warmroute_policy::Policy;
 use warmroute_prompt::CHUNK_BYTES;
 use warmroute_router::{
@@ -263,17 +263,17 @@ impl Gate {
     }
 
     /// What the router has to say to others.
-    pub fn speak(&self, now: Micros) -> Vec<Letter> {
+    pub fn speak(&self, now: Micros) -> Vec<Envelope> {
         self.router.speak(now)
     }
 
     /// What it says at once when it has routed something.
-    pub fn speak_up(&self, now: Micros) -> Vec<Letter> {
+    pub fn speak_up(&self, now: Micros) -> Vec<Envelope> {
         self.router.speak_up(now)
     }
 
     /// Another router said something; what is to be answered.
-    pub fn hear_router(&self, bytes: &[u8], now: Micros) -> Vec<Letter> {
+    pub fn hear_router(&self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
         self.router.hear(bytes, now).expect("they speak one language")
     }
 

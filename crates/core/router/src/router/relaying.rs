@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use warmroute_feed::{Arrival, Numbered};
 use warmroute_fleet::Worker;
-use warmroute_peers::{Effect, Reach, Report, ReportKind, Wanted, pack};
+use warmroute_peers::{Effect, RelayedBatch, RelayedBatchKind, StreamPosition, StreamRange, pack_events};
 use warmroute_policy::Policy;
 use warmroute_types::{EventBatch, Micros, RouterId, WorkerId};
 
@@ -17,13 +17,13 @@ use super::Router;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamNews {
     /// It has heard this.
-    Reported(RouterId, Report),
+    Reported(RouterId, RelayedBatch),
     /// It has heard all up to there.
-    Reached(RouterId, Reach),
+    Reached(RouterId, StreamPosition),
     /// It lacks this.
-    Asked(RouterId, Wanted),
+    Asked(RouterId, StreamRange),
     /// What was asked for; nothing where nobody had it.
-    Replayed(Vec<Report>),
+    Replayed(Vec<RelayedBatch>),
 }
 
 impl<P: Policy> Router<P> {
@@ -34,7 +34,7 @@ impl<P: Policy> Router<P> {
 
     /// Whether other routers are heard.
     pub fn has_peers(&self) -> bool {
-        self.sharing.get().is_some_and(|sharing| sharing.heard().peers.others().next().is_some())
+        self.sharing.get().is_some_and(|sharing| sharing.heard().peers.ids().next().is_some())
     }
 
     /// Whether this router comes before all others. Only one of them should do what only one can.
@@ -46,26 +46,26 @@ impl<P: Policy> Router<P> {
     pub fn digest(&self, worker: WorkerId, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
         self.sharing.get()?;
         let is_read = self.reported.digest(self.index.digester(), worker, batch);
-        is_read.then(|| pack(batch))
+        is_read.then(|| pack_events(batch))
     }
 
     /// Passes a worker's batch on to the others.
     pub fn relay(&self, worker: &Worker, numbered: Numbered, bytes: Arc<[u8]>) {
         let Numbered { source, seq, arrival } = numbered;
         let kind = match arrival {
-            Arrival::Next => ReportKind::Next,
-            Arrival::Begins => ReportKind::Begins,
+            Arrival::Next => RelayedBatchKind::Next,
+            Arrival::Begins => RelayedBatchKind::Restart,
         };
-        let report = Report { worker: worker.identity, source, seq, kind, bytes };
+        let report = RelayedBatch { worker: worker.identity, source, seq, kind, bytes };
         if let Some(sharing) = self.sharing.get() {
             sharing.heard().peers.relay(report);
         }
     }
 
     /// How far streams were heard here without a hole: all that are passed on.
-    pub fn set_reaches(&self, reaches: Vec<Reach>) {
+    pub fn set_reaches(&self, reaches: Vec<StreamPosition>) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.set_reaches(reaches);
+            sharing.heard().peers.set_positions(reaches);
         }
     }
 
@@ -77,20 +77,20 @@ impl<P: Policy> Router<P> {
         of: Option<RouterId>,
         now: Micros,
     ) -> bool {
-        let wanted = Wanted { worker: worker.identity, source, from_seq };
-        self.sharing.get().is_some_and(|sharing| sharing.heard().peers.want(wanted, of, now))
+        let wanted = StreamRange { worker: worker.identity, source, from_seq };
+        self.sharing.get().is_some_and(|sharing| sharing.heard().peers.request_replay(wanted, of, now))
     }
 
     /// It has come by another way.
     pub fn call_off(&self, worker: &Worker) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.call_off(worker.identity);
+            sharing.heard().peers.cancel_replay(worker.identity);
         }
     }
 
     /// The batches that another router wants, where they are still there.
-    pub fn kept(&self, wanted: Wanted) -> Option<Vec<Report>> {
-        self.sharing.get()?.heard().peers.kept(wanted)
+    pub fn kept(&self, wanted: StreamRange) -> Option<Vec<RelayedBatch>> {
+        self.sharing.get()?.heard().peers.retained(wanted)
     }
 
     /// All that is known of a worker's cache by its events.
@@ -99,9 +99,9 @@ impl<P: Policy> Router<P> {
     }
 
     /// Tells another router what it wants; nothing: it is to ask somebody else.
-    pub fn tell_replay(&self, to: RouterId, worker: &Worker, reports: &[Report]) {
+    pub fn tell_replay(&self, to: RouterId, worker: &Worker, reports: &[RelayedBatch]) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.tell_replay(to, worker.identity, reports);
+            sharing.heard().peers.answer_replay(to, worker.identity, reports);
         }
     }
 
@@ -122,7 +122,7 @@ impl<P: Policy> Router<P> {
             let (identity, news) = stream_news(news)?;
             let worker = sharing.worker(identity);
             if let (None, StreamNews::Asked(router, _)) = (&worker, &news) {
-                heard.peers.tell_replay(*router, identity, &[]);
+                heard.peers.answer_replay(*router, identity, &[]);
             }
             Some((worker?, news))
         };
@@ -132,10 +132,16 @@ impl<P: Policy> Router<P> {
 
 fn stream_news(news: Effect) -> Option<(u64, StreamNews)> {
     Some(match news {
-        Effect::Reported { router, report } => (report.worker, StreamNews::Reported(router, report)),
-        Effect::Reached { router, reach } => (reach.worker, StreamNews::Reached(router, reach)),
-        Effect::ReplayAsked { router, wanted } => (wanted.worker, StreamNews::Asked(router, wanted)),
-        Effect::Replayed { worker, reports } => (worker, StreamNews::Replayed(reports)),
+        Effect::BatchRelayed { router, batch: report } => {
+            (report.worker, StreamNews::Reported(router, report))
+        }
+        Effect::PositionReported { router, position: reach } => {
+            (reach.worker, StreamNews::Reached(router, reach))
+        }
+        Effect::ReplayRequested { router, range: wanted } => {
+            (wanted.worker, StreamNews::Asked(router, wanted))
+        }
+        Effect::ReplayReceived { worker, batches: reports } => (worker, StreamNews::Replayed(reports)),
         _ => return None,
     })
 }

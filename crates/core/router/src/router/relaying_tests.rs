@@ -11,7 +11,10 @@ use proptest::prelude::*;
 use warmroute_feed::{Arrival, Config as FeedConfig, Moment, Numbered, Others, ReplayEnd, Step, Stream};
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Overlaps, Prompt};
-use warmroute_peers::{Config as PeersConfig, Letter, Message, Reach, Report, ReportKind, pack, unpack};
+use warmroute_peers::{
+    Config as PeersConfig, Envelope, PeerMessage, RelayedBatch, RelayedBatchKind, StreamPosition,
+    pack_events, unpack_events,
+};
 use warmroute_policy::{Standard, StickyLeastLoaded};
 use warmroute_prompt::Vocabulary;
 use warmroute_types::{
@@ -236,12 +239,12 @@ impl Node {
         match news {
             StreamNews::Reported(router, report) => {
                 self.teller = Some(router);
-                let batch = unpack(&report.bytes).unwrap();
+                let batch = unpack_events(&report.bytes).unwrap();
                 self.tell(now, |stream, at, steps| stream.relayed(numbered(&report), batch, at, steps));
             }
             StreamNews::Reached(router, reach) => {
                 self.teller = Some(router);
-                let Reach { source, next, at_unix_ms, .. } = reach;
+                let StreamPosition { source, next, at_unix_ms, .. } = reach;
                 self.tell(now, |stream, at, steps| stream.reached(source, next, at_unix_ms, at.now, steps));
             }
             StreamNews::Asked(router, wanted) => {
@@ -252,38 +255,40 @@ impl Node {
         }
     }
 
-    fn replayed(&mut self, reports: &[Report], now: Micros) {
+    fn replayed(&mut self, reports: &[RelayedBatch], now: Micros) {
         self.tell(now, |stream, at, steps| {
             for report in reports {
-                let batch = unpack(&report.bytes).unwrap();
+                let batch = unpack_events(&report.bytes).unwrap();
                 match report.kind {
-                    ReportKind::Known => stream.restored(report.source, report.seq, batch, at.now, steps),
+                    RelayedBatchKind::Snapshot => {
+                        stream.restored(report.source, report.seq, batch, at.now, steps)
+                    }
                     _ => stream.replayed(numbered(report), batch, at, steps),
                 }
             }
             let end = if reports.is_empty() { ReplayEnd::Failed } else { ReplayEnd::Complete };
-            if !reports.iter().any(|report| report.kind == ReportKind::Known) {
+            if !reports.iter().any(|report| report.kind == RelayedBatchKind::Snapshot) {
                 stream.feed.replay_ended(end, at.now, steps);
             }
         });
     }
 
-    fn known(&self, wanted: u64) -> Option<Vec<Report>> {
+    fn known(&self, wanted: u64) -> Option<Vec<RelayedBatch>> {
         let (source, extent) = self.stream.extent().filter(|(source, _)| wanted == 0 || *source == wanted)?;
         let bytes = self.router.known(self.worker.id)?;
         let known = Restored { bytes, group: extent.group, floor_seq: extent.floor_seq };
         let events = vec![CacheEvent::Restored(known)];
         let (at_unix_s, print) = (extent.at_unix_s, extent.print);
         let batch = EventBatch { at_unix_s, print, events, ..EventBatch::default() };
-        let (worker, kind) = (self.worker.identity, ReportKind::Known);
-        Some(vec![Report { worker, source, seq: extent.seq, kind, bytes: pack(&batch) }])
+        let (worker, kind) = (self.worker.identity, RelayedBatchKind::Snapshot);
+        Some(vec![RelayedBatch { worker, source, seq: extent.seq, kind, bytes: pack_events(&batch) }])
     }
 
-    fn turn(&mut self, now: Micros) -> Vec<Letter> {
+    fn turn(&mut self, now: Micros) -> Vec<Envelope> {
         for (_, news) in self.router.take_streams() {
             self.hear(news, now);
         }
-        let reach = self.stream.extent().map(|(source, extent)| Reach {
+        let reach = self.stream.extent().map(|(source, extent)| StreamPosition {
             worker: self.worker.identity,
             source,
             next: extent.seq + 1,
@@ -306,18 +311,18 @@ impl Node {
     }
 }
 
-fn numbered(report: &Report) -> Numbered {
-    let begins = report.kind == ReportKind::Begins;
+fn numbered(report: &RelayedBatch) -> Numbered {
+    let begins = report.kind == RelayedBatchKind::Restart;
     let arrival = if begins { Arrival::Begins } else { Arrival::Next };
     Numbered { source: report.source, seq: report.seq, arrival }
 }
 
 impl net::Node for Node {
-    fn hear(&mut self, bytes: &[u8], now: Micros) -> Vec<Letter> {
+    fn receive(&mut self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
         self.router.hear(bytes, now).unwrap()
     }
 
-    fn step(&mut self, now: Micros) -> Vec<Letter> {
+    fn step(&mut self, now: Micros) -> Vec<Envelope> {
         self.turn(now)
     }
 }
@@ -352,7 +357,7 @@ impl World {
     /// The engine works, and its reporter posts; each post goes to one of the routers that a balancer chooses.
     fn work(&mut self, times: u8, balancer: Balancer) {
         for _ in 0..times {
-            let dice = self.net.roll(u64::MAX);
+            let dice = self.net.random_below(u64::MAX);
             self.engine.work(dice);
         }
         self.post(balancer);
@@ -363,7 +368,7 @@ impl World {
         if ids.is_empty() {
             return;
         }
-        let mut turn = self.net.roll(u64::MAX);
+        let mut turn = self.net.random_below(u64::MAX);
         let whom = || match balancer {
             Balancer::First => ids[0],
             Balancer::RoundRobin => {
@@ -487,8 +492,8 @@ fn what_one_router_hears_all_know_at_once() {
     }
     assert!(net.engine.truth().iter().sum::<u32>() > 0 && net.engine.snapshots == 0);
     let relayed = |id: u64| net.nodes[&id].router.sharing(net.now).unwrap().relayed;
-    assert_eq!((relayed(1).told, relayed(1).heard), (120, 0));
-    assert_eq!((relayed(2).heard, relayed(3).heard, relayed(3).asked), (120, 120, 0));
+    assert_eq!((relayed(1).sent, relayed(1).received), (120, 0));
+    assert_eq!((relayed(2).received, relayed(3).received, relayed(3).replays_requested), (120, 120, 0));
 }
 
 #[test]
@@ -552,7 +557,8 @@ fn what_is_lost_on_the_way_is_asked_for_and_not_all_of_it() {
     net.lost = 0;
     net.steps(60);
     assert_eq!(net.disagreement(), None, "though the engine said nothing more");
-    let given: u64 = net.nodes.values().map(|node| node.router.sharing(net.now).unwrap().relayed.given).sum();
+    let given: u64 =
+        net.nodes.values().map(|node| node.router.sharing(net.now).unwrap().relayed.replays_answered).sum();
     assert!(given >= 2 && net.engine.snapshots == 0, "{given}");
     assert!(net.nodes[&3].stream.feed.counters().floor_seq == Some(0));
 }
@@ -567,11 +573,12 @@ fn asked_in_vain(deaf: &Router<Standard>) {
     assert!(teller.router.want(&teller.worker, (1, 0), None, now(2)));
     let told = [now(2), now(200)].map(|at| teller.router.speak(at)).concat();
     told.iter().for_each(|one| _ = deaf.hear(&one.bytes, now(201)).unwrap());
-    assert!(deaf.take_streams().is_empty() && deaf.sharing(now(202)).unwrap().relayed.heard == 1);
+    assert!(deaf.take_streams().is_empty() && deaf.sharing(now(202)).unwrap().relayed.received == 1);
     let nothing = deaf.speak(now(202));
-    let is_answer = |one: &&Letter| matches!(Message::decode(&one.bytes), Ok(Some(Message::Answer { .. })));
+    let is_answer =
+        |one: &&Envelope| matches!(PeerMessage::decode(&one.bytes), Ok(Some(PeerMessage::Answer { .. })));
     assert_eq!(nothing.iter().filter(is_answer).count(), 1, "it says at once that it has nothing");
-    assert_eq!(deaf.sharing(now(203)).unwrap().relayed.given, 0);
+    assert_eq!(deaf.sharing(now(203)).unwrap().relayed.replays_answered, 0);
 }
 
 fn without_workers() -> Router<Standard> {

@@ -11,7 +11,8 @@ use parking_lot::RwLockReadGuard;
 use warmroute_fleet::{Booking, Work};
 use warmroute_index::{Newest, RootKey, Span};
 use warmroute_peers::{
-    BadMessage, Booked, Config, Effect, Health, Ledger, Letter, Message, Over, Peers, Prompt, VIEW_BYTES_MAX,
+    AssignmentEnd, BadMessage, BookingRecord, Config, Effect, Envelope, Ledger, PeerMessage, Peers,
+    PromptDigests, SNAPSHOT_BYTES_MAX, WorkerHealth,
 };
 use warmroute_policy::Policy;
 use warmroute_prompt::ChunkSizes;
@@ -48,28 +49,28 @@ impl<P: Policy> Router<P> {
     }
 
     /// What is to be said to the others now. To be asked every few milliseconds.
-    pub fn speak(&self, now: Micros) -> Vec<Letter> {
+    pub fn speak(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
         let (mut heard, mut effects) = (sharing.heard(), Vec::new());
         heard.peers.expire(now, &mut effects);
         self.take_in(sharing, &mut heard, &effects, now);
         self.look_around(sharing, &mut heard, now);
-        sharing.set_place(heard.peers.place());
-        let others = heard.peers.others().count();
-        sharing.set_unheard(heard.unheard.expected(others, heard.peers.lag(), now));
-        heard.peers.speak(sharing.take_news(), now)
+        sharing.set_place(heard.peers.rank());
+        let others = heard.peers.ids().count();
+        sharing.set_unheard(heard.unheard.expected(others, heard.peers.one_way_delay(), now));
+        heard.peers.compose(sharing.take_news(), now)
     }
 
     /// A request was routed: what is to be said of it at once. For whoever carries messages, not for the request: messages that are
     /// being read keep this waiting.
-    pub fn speak_up(&self, now: Micros) -> Vec<Letter> {
+    pub fn speak_up(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
         let mut heard = sharing.heard();
-        if heard.peers.is_quiet(now) { heard.peers.speak(sharing.take_news(), now) } else { Vec::new() }
+        if heard.peers.may_send_now(now) { heard.peers.compose(sharing.take_news(), now) } else { Vec::new() }
     }
 
     /// Takes in what another router said; what is to be answered.
-    pub fn hear(&self, bytes: &[u8], now: Micros) -> Result<Vec<Letter>, BadMessage> {
+    pub fn hear(&self, bytes: &[u8], now: Micros) -> Result<Vec<Envelope>, BadMessage> {
         let Taken { answers, errands } = self.hear_briefly(bytes, now)?;
         errands.into_iter().for_each(|errand| self.run(errand, now));
         Ok(answers)
@@ -77,7 +78,7 @@ impl<P: Policy> Router<P> {
 
     /// The same from one whom the transport knows: nobody speaks for another. What takes long is left to be done.
     pub fn hear_from(&self, from: RouterId, bytes: &[u8], now: Micros) -> Result<Taken, BadMessage> {
-        if Message::sender(bytes).is_some_and(|claimed| claimed != from) {
+        if PeerMessage::claimed_sender(bytes).is_some_and(|claimed| claimed != from) {
             self.sharing.get().into_iter().for_each(|sharing| sharing.heard().peers.bad_messages += 1);
             return Ok(Taken::default());
         }
@@ -87,10 +88,10 @@ impl<P: Policy> Router<P> {
     fn hear_briefly(&self, bytes: &[u8], now: Micros) -> Result<Taken, BadMessage> {
         let Some(sharing) = self.sharing.get() else { return Ok(Taken::default()) };
         let (mut heard, mut effects) = (sharing.heard(), Vec::new());
-        let answers = heard.peers.hear(bytes, now, &mut effects)?;
+        let answers = heard.peers.receive(bytes, now, &mut effects)?;
         self.take_in(sharing, &mut heard, &effects, now);
         drop(heard);
-        let states = effects.iter().filter(|effect| matches!(effect, Effect::StateAsked { .. }));
+        let states = effects.iter().filter(|effect| matches!(effect, Effect::LedgerRequested { .. }));
         states.for_each(|effect| self.tell_state(sharing, effect));
         let errands = effects.into_iter().filter_map(|effect| Errand::of(effect, now)).collect();
         Ok(Taken { answers, errands })
@@ -138,14 +139,14 @@ impl<P: Policy> Router<P> {
     fn examine(&self, sharing: &Sharing, heard: &mut Heard, now: Micros) {
         let members = self.fleet.members();
         let found = |state| match state {
-            WorkerState::Unhealthy | WorkerState::Recovering => Health::Failing,
-            WorkerState::Starting | WorkerState::Ready | WorkerState::Draining => Health::Well,
+            WorkerState::Unhealthy | WorkerState::Recovering => WorkerHealth::Failing,
+            WorkerState::Starting | WorkerState::Ready | WorkerState::Draining => WorkerHealth::Healthy,
         };
         let found = members.iter().map(|view| (view.worker.identity, found(view.desk.state))).collect();
         sharing.examine(&found);
         let members = found.into_keys().collect();
-        heard.peers.compare(&members, now);
-        for identity in heard.peers.failing(&members) {
+        heard.peers.compare_workers(&members, now);
+        for identity in heard.peers.failing_workers(&members) {
             let worker = sharing.worker(identity);
             let serves = |age: Micros| age <= OWN_EVIDENCE;
             let doubted = worker.filter(|worker| !sharing.answered_for(worker.id, now).is_some_and(serves));
@@ -163,55 +164,59 @@ impl<P: Policy> Router<P> {
 
     fn take_in_one(&self, sharing: &Sharing, heard: &mut Heard, effect: &Effect, now: Micros) {
         match effect {
-            Effect::Booked { router, trip, booked } => match self.mirror(sharing, booked, now) {
-                Some(one) => {
-                    heard.unheard.note(one.booking.expected_ms(now), now);
-                    heard.trips.insert((*router, *trip), one);
+            Effect::Booked { router, assignment: trip, booking: booked } => {
+                match self.mirror(sharing, booked, now) {
+                    Some(one) => {
+                        heard.unheard.note(one.booking.expected_ms(now), now);
+                        heard.trips.insert((*router, *trip), one);
+                    }
+                    None => heard.unseated.add((*router, *trip), booked.clone()),
                 }
-                None => heard.unseated.add((*router, *trip), booked.clone()),
-            },
-            Effect::Computed { router, trip } => match heard.trips.get_mut(&(*router, *trip)) {
+            }
+            Effect::Prefilled { router, assignment: trip } => match heard.trips.get_mut(&(*router, *trip)) {
                 Some(one) => self.computed(one, now),
                 None => heard.unseated.computed((*router, *trip)),
             },
-            Effect::Over { router, trip, over, prompt } => match heard.trips.remove(&(*router, *trip)) {
-                Some(one) => self.over(one, *over, prompt.as_ref(), now),
-                None => _ = heard.unseated.remove((*router, *trip)),
-            },
-            Effect::Emptied { worker } => {
+            Effect::Ended { router, assignment: trip, end: over, prompt } => {
+                match heard.trips.remove(&(*router, *trip)) {
+                    Some(one) => self.over(one, *over, prompt.as_ref(), now),
+                    None => _ = heard.unseated.remove((*router, *trip)),
+                }
+            }
+            Effect::CacheCleared { worker } => {
                 let worker = sharing.worker(*worker);
                 let presumed =
                     worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed);
                 presumed.into_iter().for_each(|worker| self.index.clear_presumed(worker.id));
             }
             // Those take long, and locks of their own.
-            Effect::StateAsked { .. } | Effect::ViewAsked | Effect::View { .. } => {}
-            Effect::Reported { .. }
-            | Effect::Reached { .. }
-            | Effect::ReplayAsked { .. }
-            | Effect::Replayed { .. } => heard.leave(effect.clone()),
+            Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
+            Effect::BatchRelayed { .. }
+            | Effect::PositionReported { .. }
+            | Effect::ReplayRequested { .. }
+            | Effect::ReplayReceived { .. } => heard.leave(effect.clone()),
         }
     }
 
     /// Tells all that is open: somebody has just come, or missed much.
     fn tell_state(&self, sharing: &Sharing, asked: &Effect) {
-        if let Effect::StateAsked { router, up_to, open_from } = asked {
-            let state = Ledger { open_from: *open_from, ..sharing.state() };
-            sharing.heard().peers.tell_state(*router, *up_to, state);
+        if let Effect::LedgerRequested { router, up_to, low_water } = asked {
+            let state = Ledger { low_water: *low_water, ..sharing.state() };
+            sharing.heard().peers.answer_ledger(*router, *up_to, state);
         }
     }
 
     /// Tells what was used last of all that is presumed, as much as can be told.
     fn tell_view(&self, sharing: &Sharing, now: Micros) {
-        let Newest { snapshot, is_cut } = self.index.newest(now, VIEW_BYTES_MAX);
+        let Newest { snapshot, is_cut } = self.index.newest(now, SNAPSHOT_BYTES_MAX);
         let members = self.fleet.members();
         let identities: BTreeMap<u16, u64> =
             members.iter().map(|view| (view.worker.id.0, view.worker.identity)).collect();
         let identity_of = |seat| identities.get(&seat).copied();
         let bytes = view::write(&snapshot, self.index.digester(), identity_of).into();
         let mut heard = sharing.heard();
-        heard.peers.cut_answers += u64::from(is_cut);
-        heard.peers.tell_view(bytes);
+        heard.peers.truncated_answers += u64::from(is_cut);
+        heard.peers.answer_snapshot(bytes);
     }
 
     /// What is presumed of workers elsewhere, and known of them here by nothing better. Between two prompts seats may change.
@@ -235,8 +240,8 @@ impl<P: Policy> Router<P> {
     }
 
     /// Books and presumes what another router has sent to a worker; nothing where the worker is not known here.
-    fn mirror(&self, sharing: &Sharing, booked: &Booked, now: Micros) -> Option<Mirrored> {
-        let Booked { prompt_tokens, cached_tokens, restorable_tokens, .. } = *booked;
+    fn mirror(&self, sharing: &Sharing, booked: &BookingRecord, now: Micros) -> Option<Mirrored> {
+        let BookingRecord { prompt_tokens, cached_tokens, restorable_tokens, .. } = *booked;
         let prompt = booked.prompt.as_ref().filter(|prompt| is_sane(prompt));
         let worker = sharing.worker(booked.worker)?;
         let (desk, forecast) = (self.fleet.desk_view(worker.id), self.fleet.forecast(worker.id, now));
@@ -273,11 +278,13 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    fn over(&self, mut mirrored: Mirrored, over: Over, prompt: Option<&Prompt>, now: Micros) {
-        if over > Over::Left {
+    fn over(&self, mut mirrored: Mirrored, over: AssignmentEnd, prompt: Option<&PromptDigests>, now: Micros) {
+        if over > AssignmentEnd::Abandoned {
             self.computed(&mut mirrored, now);
         }
-        if let (Over::Found { chunks }, Some(prompt)) = (over, prompt.filter(|prompt| is_sane(prompt))) {
+        if let (AssignmentEnd::Stale { found_chunks: chunks }, Some(prompt)) =
+            (over, prompt.filter(|prompt| is_sane(prompt)))
+        {
             let rate = prompt.chunk_tokens as f32 / prompt.chunk_bytes as f32;
             let prompt = as_chunks(prompt);
             match mirrored.view {
@@ -289,16 +296,16 @@ impl<P: Policy> Router<P> {
 }
 
 /// Whether it can be a prompt of a router like this one.
-fn is_sane(prompt: &Prompt) -> bool {
+fn is_sane(prompt: &PromptDigests) -> bool {
     (1..=CHUNK_BYTES_MAX).contains(&prompt.chunk_bytes) && prompt.digests.len() <= PRESUMED_CHUNKS_MAX
 }
 
-fn spans(prompt: &Prompt) -> Vec<Span> {
+fn spans(prompt: &PromptDigests) -> Vec<Span> {
     let units = |bytes: u32| bytes / prompt.chunk_bytes.max(1);
     as_chunks(prompt).spans(|bytes| prompt.chunk_tokens.saturating_mul(units(bytes))).collect()
 }
 
-fn as_chunks(prompt: &Prompt) -> PromptChunks<'_> {
+fn as_chunks(prompt: &PromptDigests) -> PromptChunks<'_> {
     let bytes = ChunkSizes::of_unit(prompt.chunk_bytes).bytes_before(prompt.digests.len());
     PromptChunks {
         root: RootKey::presumed_from_bits(prompt.root),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
-use warmroute_peers::{Config as PeersConfig, Letter};
+use warmroute_peers::{Config as PeersConfig, Envelope};
 use warmroute_policy::{Standard, StickyLeastLoaded};
 use warmroute_prompt::ChunkSizes;
 use warmroute_types::{Address, RouterId, To, Usage};
@@ -47,7 +47,7 @@ fn routers(count: usize, workers: usize) -> Vec<Router<Standard>> {
 
 /// Everybody says what they have to say, and hears it, until there is nothing left to say.
 fn talk(routers: &[Router<Standard>], now: u64) {
-    let mut letters: Vec<Letter> = routers.iter().flat_map(|router| router.speak(Micros(now))).collect();
+    let mut letters: Vec<Envelope> = routers.iter().flat_map(|router| router.speak(Micros(now))).collect();
     while let Some(letter) = letters.pop() {
         for (number, router) in routers.iter().enumerate() {
             if letter.to == To::Everyone || letter.to == To::One(RouterId(number as u64 + 1)) {
@@ -139,7 +139,7 @@ fn a_late_joiner_finds_what_was_sent_before_it_came() {
 fn talk_at_length(routers: &[Router<Standard>; 2], from: u64) -> (Vec<u8>, Vec<Errand>) {
     let (mut said, mut errands) = (Vec::new(), Vec::new());
     for now in (0..100).map(|step| Micros(from + step * 20_000)) {
-        let mut letters: Vec<(usize, Letter)> = Vec::new();
+        let mut letters: Vec<(usize, Envelope)> = Vec::new();
         for (number, router) in routers.iter().enumerate() {
             letters.extend(router.speak(now).into_iter().map(|letter| (number, letter)));
         }
@@ -423,16 +423,16 @@ fn nobody_speaks_for_another() {
 /// How much of what one router sends another takes for unheard, after a minute in which every message was under way for so long.
 fn unheard(delay_ms: u64) -> f64 {
     let routers = routers(4, 4);
-    let mut under_way: VecDeque<(u64, Letter)> = VecDeque::new();
+    let mut under_way: VecDeque<(u64, Envelope)> = VecDeque::new();
     for ms in (0..60_000).step_by(10) {
         let now = Micros::from_millis(SECOND / 1_000 + ms);
         while under_way.front().is_some_and(|(due, _)| *due <= ms)
-            && let Some((_, Letter { to, bytes })) = under_way.pop_front()
+            && let Some((_, Envelope { to, bytes })) = under_way.pop_front()
         {
             let is_for = |number: usize| to == To::Everyone || to == To::One(RouterId(number as u64 + 1));
             let hearers = routers.iter().enumerate().filter(|(number, _)| is_for(*number));
             let answers = hearers.flat_map(|(_, router)| router.hear(&bytes, now).unwrap());
-            let answers: Vec<Letter> = answers.collect();
+            let answers: Vec<Envelope> = answers.collect();
             under_way.extend(answers.into_iter().map(|letter| (ms + delay_ms, letter)));
         }
         if ms.is_multiple_of(100) {

@@ -1,7 +1,7 @@
 //! `GET /peers`: the other routers, and how the conversation goes.
 
 use serde_json::{Value, json};
-use warmroute_peers::{PeerView, Relayed};
+use warmroute_peers::{PeerStatus, RelayCounts};
 use warmroute_types::Micros;
 
 use crate::carrier::{Carried, Ways};
@@ -30,20 +30,20 @@ pub fn list(gateway: &Gateway) -> Value {
 }
 
 /// Engines' events that only one router hears.
-fn relayed(counted: Relayed, overrun: u64) -> Value {
+fn relayed(counted: RelayCounts, overrun: u64) -> Value {
     json!({
         "streams": counted.streams,
-        "told": counted.told,
-        "heard": counted.heard,
+        "told": counted.sent,
+        "heard": counted.received,
         "dropped": counted.dropped,
         "overrun": overrun,
-        "asked": counted.asked,
-        "unanswered": counted.unanswered,
-        "given": counted.given,
+        "asked": counted.replays_requested,
+        "unanswered": counted.replays_failed,
+        "given": counted.replays_answered,
     })
 }
 
-fn peer_json(peer: &PeerView, carried: &Carried) -> Value {
+fn peer_json(peer: &PeerStatus, carried: &Carried) -> Value {
     let place = carried.neighbours.iter().find(|(id, _)| *id == peer.id);
     json!({
         "router": peer.id.to_string(),
@@ -56,7 +56,7 @@ fn peer_json(peer: &PeerView, carried: &Carried) -> Value {
         "failing_workers": peer.failing,
         "unknown_workers": peer.unknown_workers,
         "round_trip_ms": peer.round_trip.map(Micros::as_millis_f64),
-        "language": peer.language,
+        "language": peer.protocol_version,
     })
 }
 

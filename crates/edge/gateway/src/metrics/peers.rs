@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use warmroute_peers::PeerView;
+use warmroute_peers::PeerStatus;
 use warmroute_policy::Standard;
 use warmroute_router::{Router, SharingView};
 use warmroute_types::Micros;
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Peers {
 }
 
 /// One metric of every peer: its name and help, and how it is read.
-type Reading = (&'static str, &'static str, fn(&PeerView) -> f64);
+type Reading = (&'static str, &'static str, fn(&PeerStatus) -> f64);
 
 const READINGS: [Reading; 7] = [
     ("peer_silence_seconds", "Since the router was last heard", |peer| peer.silent_for.as_secs_f64()),
@@ -75,10 +75,10 @@ const COUNTS: [Count; 15] = [
         |sharing, _| sharing.cut_answers,
     ),
     ("relayed_told", "Batches of engines' events that were passed on to others", |sharing, _| {
-        sharing.relayed.told
+        sharing.relayed.sent
     }),
     ("relayed_heard", "Batches of engines' events that others have passed on", |sharing, _| {
-        sharing.relayed.heard
+        sharing.relayed.received
     }),
     ("relayed_dropped", "Batches that were too large or too many to be passed on", |sharing, _| {
         sharing.relayed.dropped
@@ -88,9 +88,13 @@ const COUNTS: [Count; 15] = [
         "News of streams that others passed on and that were dropped because nobody took them in time",
         |sharing, _| sharing.overrun,
     ),
-    ("relayed_asked", "Times that another router was asked for a stream", |sharing, _| sharing.relayed.asked),
-    ("relayed_unanswered", "Times that no other router had it", |sharing, _| sharing.relayed.unanswered),
-    ("relayed_given", "Times that another router was told a stream", |sharing, _| sharing.relayed.given),
+    ("relayed_asked", "Times that another router was asked for a stream", |sharing, _| {
+        sharing.relayed.replays_requested
+    }),
+    ("relayed_unanswered", "Times that no other router had it", |sharing, _| sharing.relayed.replays_failed),
+    ("relayed_given", "Times that another router was told a stream", |sharing, _| {
+        sharing.relayed.replays_answered
+    }),
     ("sharing_refused", "Strangers, forgeries, repetitions, and what was too large", |_, carried| {
         carried.refused
     }),

@@ -1,33 +1,39 @@
-//! Two routers that dial each other at the same moment have two connections, and need one. Pure.
+//! Chooses one of two connections between the same two routers. Pure.
 //!
-//! Both ends see the same two connections, in whatever order, and must keep the same one without asking each other.
+//! Two routers that dial each other at the same moment have two connections. Both see the same two, in any
+//! order, and must keep the same one without asking each other.
 
 use std::time::Duration;
 
 use warmroute_types::RouterId;
 
-/// A connection that is there already.
+/// The connection that exists already.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct ExistingConnection {
     pub dialed_by: RouterId,
-    /// How long nothing was heard on it.
-    pub quiet: Duration,
+    /// Time since something was received on it.
+    pub silence: Duration,
 }
 
-/// Which of the two stays.
+/// The connection that stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
-    Old,
+pub(crate) enum Kept {
+    Existing,
     New,
 }
 
-/// The one that the smaller number dialed. Two exceptions: a router that dials a second time has lost the first, and so has the one whose
-/// connection has been quiet for longer than a living one ever is; then the new one stays.
-pub(crate) fn keep(old: Standing, new_dialed_by: RouterId, quiet_max: Duration) -> Keep {
-    if old.dialed_by == new_dialed_by || old.quiet > quiet_max || new_dialed_by < old.dialed_by {
-        Keep::New
+/// Keeps the connection that the router with the smaller id dialed. The new connection stays in two other
+/// cases: the same router dialed again, so it lost the first one; or the existing connection has been silent
+/// for longer than a live one can be.
+pub(crate) fn choose_connection(
+    old: ExistingConnection,
+    new_dialed_by: RouterId,
+    silence_max: Duration,
+) -> Kept {
+    if old.dialed_by == new_dialed_by || old.silence > silence_max || new_dialed_by < old.dialed_by {
+        Kept::New
     } else {
-        Keep::Old
+        Kept::Existing
     }
 }
 
@@ -35,21 +41,21 @@ pub(crate) fn keep(old: Standing, new_dialed_by: RouterId, quiet_max: Duration) 
 mod tests {
     use super::*;
 
-    const QUIET_MAX: Duration = Duration::from_secs(1);
+    const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-    fn standing(dialed_by: u64, quiet_ms: u64) -> Standing {
-        Standing { dialed_by: RouterId(dialed_by), quiet: Duration::from_millis(quiet_ms) }
+    fn existing(dialed_by: u64, quiet_ms: u64) -> ExistingConnection {
+        ExistingConnection { dialed_by: RouterId(dialed_by), silence: Duration::from_millis(quiet_ms) }
     }
 
     #[test]
-    fn both_ends_keep_the_same_one_in_whatever_order_they_see_them() {
-        assert_eq!(keep(standing(1, 0), RouterId(2), QUIET_MAX), Keep::Old);
-        assert_eq!(keep(standing(2, 0), RouterId(1), QUIET_MAX), Keep::New);
+    fn both_sides_keep_the_same_connection_in_any_order() {
+        assert_eq!(choose_connection(existing(1, 0), RouterId(2), SILENCE_MAX), Kept::Existing);
+        assert_eq!(choose_connection(existing(2, 0), RouterId(1), SILENCE_MAX), Kept::New);
     }
 
     #[test]
-    fn a_router_that_dials_again_has_lost_what_it_had() {
-        assert_eq!(keep(standing(2, 0), RouterId(2), QUIET_MAX), Keep::New);
-        assert_eq!(keep(standing(1, 1_500), RouterId(2), QUIET_MAX), Keep::New);
+    fn a_second_dial_replaces_the_connection() {
+        assert_eq!(choose_connection(existing(2, 0), RouterId(2), SILENCE_MAX), Kept::New);
+        assert_eq!(choose_connection(existing(1, 1_500), RouterId(2), SILENCE_MAX), Kept::New);
     }
 }

@@ -1,4 +1,4 @@
-//! Two routers prove to each other that they belong together, over a fresh connection.
+//! Mutual authentication of two routers on a new connection.
 
 use std::io;
 use std::time::Duration;
@@ -10,232 +10,243 @@ use warmroute_wire::is_plain;
 
 use crate::Versions;
 use crate::frame::{FrameReader, FrameWriter};
-use crate::mesh::hello::{Errand, HEAD_BYTES, Hello, MESSAGE_BYTES_MAX, Message, PROOF_BYTES, Refusal};
+use crate::mesh::handshake_message::{
+    HEAD_BYTES, HandshakeMessage, Hello, MESSAGE_BYTES_MAX, PROOF_BYTES, Purpose, Refusal,
+};
 use crate::seal::{self, Opener, Sealer};
 
-/// Who we are, for all handshakes.
+/// This router's identity in all handshakes.
 #[derive(Clone, Debug)]
-pub(crate) struct Card {
+pub(crate) struct LocalIdentity {
     pub me: RouterId,
     pub address: String,
     pub versions: Versions,
-    /// The first is spoken, all are understood. Where certificates alone decide, one that is empty.
+    /// The first is used, all are accepted. With certificates alone, a single empty one.
     pub secrets: Vec<Vec<u8>>,
-    pub errand: Errand,
+    pub purpose: Purpose,
 }
 
-/// Who keeps what is said from being changed.
+/// What protects frames from being changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Guard {
-    /// We seal each frame.
-    Seal,
-    /// TLS does.
+pub(crate) enum FrameProtection {
+    /// Each frame is sealed.
+    Sealed,
+    /// TLS protects the connection.
     Tls,
 }
 
-/// Which end of the connection we are.
+/// The side of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Dials,
-    Accepts,
+enum Side {
+    Dialer,
+    Acceptor,
 }
 
-/// What came of it.
+/// An authenticated connection.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub peer: RouterId,
     pub address: String,
     pub version: u8,
     pub dialed_by: RouterId,
-    /// What the other came for.
-    pub errand: Errand,
+    /// Why the other router connected.
+    pub purpose: Purpose,
     pub writer: FrameWriter,
     pub reader: FrameReader,
 }
 
-/// Why nothing came of dialing a router, or of one that dialed.
+/// Why a connection to a router failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
-    /// No such name.
-    #[error("its name cannot be resolved: {0}")]
+pub enum MeshFailure {
+    /// The name does not resolve.
+    #[error("the name does not resolve: {0}")]
     Unresolved(io::Error),
-    /// There is no connection to be had.
-    #[error("nobody answers there: {0}")]
-    Nobody(io::Error),
-    /// Nothing in time.
+    /// The connection could not be opened.
+    #[error("unreachable: {0}")]
+    Unreachable(io::Error),
+    /// A timeout expired.
     #[error("it did not answer within {} ms", .0.as_millis())]
-    Late(Duration),
-    /// Somebody, but not for long.
+    TimedOut(Duration),
+    /// The connection closed during the handshake.
     #[error(
-        "it closed the connection before it had said who it is: is it a router, and has it certificates (mesh-tls-cert) as this one has them, or \
-         neither?"
+        "it closed the connection during the handshake: check that it is a router and that both or neither have \
+         certificates (mesh-tls-cert)"
     )]
-    HungUp,
-    /// A certificate, mostly.
+    Closed,
+    /// Another I/O error, usually a certificate.
     #[error("{0}")]
     Io(io::Error),
-    /// Certificates at the other end only.
+    /// Only the other side uses TLS.
     #[error(
-        "it speaks TLS and this router does not: give all routers of a mesh mesh-tls-cert, mesh-tls-key and mesh-tls-ca, or none"
+        "it uses TLS and this router does not: set mesh-tls-cert, mesh-tls-key and mesh-tls-ca on all routers or on none"
     )]
     Tls,
-    /// Certificates at this end only.
+    /// Only this side uses TLS.
     #[error(
-        "it does not speak TLS and this router does: give all routers of a mesh mesh-tls-cert, mesh-tls-key and mesh-tls-ca, or none"
+        "it does not use TLS and this router does: set mesh-tls-cert, mesh-tls-key and mesh-tls-ca on all routers or on none"
     )]
-    Plain,
-    /// Something else.
-    #[error("what is there is no router")]
-    NoRouter,
-    /// As it happens where a name stands for all.
-    #[error("that is this router itself")]
-    Ourselves,
-    /// By another connection.
-    #[error("it is connected already")]
-    Connected(RouterId),
-    /// Not one of ours.
-    #[error("it has another secret")]
-    Secret,
-    /// One of ours, but too old or too new.
-    #[error("it speaks version {theirs}, this router {ours}: upgrade one of them")]
-    Versions {
-        /// This router's.
+    NotTls,
+    /// Another service answered.
+    #[error("another service answers at this address: use the mesh-listen port of a router")]
+    NotARouter,
+    /// The dialed address is this router's own, as happens with a name that resolves to all routers.
+    #[error("the address is this router's own")]
+    SelfDial,
+    /// Another connection to the router exists.
+    #[error("it is already connected")]
+    AlreadyConnected(RouterId),
+    /// The secrets differ.
+    #[error("its secret differs: use the same share-secret-file on all routers")]
+    WrongSecret,
+    /// No common version.
+    #[error("it supports version {theirs}, this router {ours}: upgrade the older one")]
+    IncompatibleVersions {
+        /// This router's versions.
         ours: Versions,
-        /// The other's.
+        /// The other router's versions.
         theirs: Versions,
     },
 }
 
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Failed {
+impl From<io::Error> for MeshFailure {
+    fn from(error: io::Error) -> MeshFailure {
         use io::ErrorKind as Kind;
         match error.kind() {
-            _ if is_plain(&error) => Failed::Plain,
+            _ if is_plain(&error) => MeshFailure::NotTls,
             Kind::UnexpectedEof | Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe => {
-                Failed::HungUp
+                MeshFailure::Closed
             }
             Kind::ConnectionRefused | Kind::TimedOut | Kind::HostUnreachable | Kind::NetworkUnreachable => {
-                Failed::Nobody(error)
+                MeshFailure::Unreachable(error)
             }
-            _ => Failed::Io(error),
+            _ => MeshFailure::Io(error),
         }
     }
 }
 
-impl Failed {
-    /// Whether trying again soon would not help.
+impl MeshFailure {
+    /// Whether another attempt soon would fail in the same way.
     pub(crate) fn is_final(&self) -> bool {
         matches!(
             self,
-            Failed::Secret | Failed::Versions { .. } | Failed::Ourselves | Failed::Tls | Failed::Plain
+            MeshFailure::WrongSecret
+                | MeshFailure::IncompatibleVersions { .. }
+                | MeshFailure::SelfDial
+                | MeshFailure::Tls
+                | MeshFailure::NotTls
         )
     }
 
-    /// Whether a router that is not there, or not yet, looks like this.
-    pub fn is_absence(&self) -> bool {
-        matches!(self, Failed::Nobody(_) | Failed::Late(_) | Failed::Unresolved(_))
+    /// Whether the router may just not be running, or not yet.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, MeshFailure::Unreachable(_) | MeshFailure::TimedOut(_) | MeshFailure::Unresolved(_))
     }
 }
 
-/// As the one who has dialed. One that is connected already is left before anything is proved, so that no connection of its is disturbed.
+/// The dialing side. It stops before the proof if the router is already connected, so that the existing
+/// connection is not disturbed.
 pub(crate) async fn dial(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    card: &Card,
-    guard: Guard,
+    identity: &LocalIdentity,
+    protection: FrameProtection,
     connected: impl Fn(RouterId) -> bool,
-) -> Result<Session, Failed> {
-    let ours = say(stream, &Message::Hello(card.hello())).await?;
-    let (message, heard) = hear(stream).await?;
+) -> Result<Session, MeshFailure> {
+    let ours = send(stream, &HandshakeMessage::Hello(identity.hello())).await?;
+    let (message, received) = receive(stream).await?;
     let theirs = match message {
-        Message::Hello(theirs) => theirs,
-        Message::Refusal(refusal) => return Err(card.refused(refusal)),
-        Message::Proof(_) => return Err(Failed::NoRouter),
+        HandshakeMessage::Hello(theirs) => theirs,
+        HandshakeMessage::Refusal(refusal) => return Err(identity.failure_of(refusal)),
+        HandshakeMessage::Proof(_) => return Err(MeshFailure::NotARouter),
     };
-    let version = card.suits(&theirs)?;
+    let version = identity.negotiate(&theirs)?;
     if connected(theirs.router) {
-        return Err(Failed::Connected(theirs.router));
+        return Err(MeshFailure::AlreadyConnected(theirs.router));
     }
-    let (transcript, secret) = (Transcript::of(&ours, &heard), card.spoken());
-    say(stream, &Message::Proof(transcript.proof(secret, End::Dials))).await?;
-    match hear(stream).await?.0 {
-        Message::Proof(proof) if transcript.is_proved(secret, End::Accepts, &proof) => {}
-        Message::Proof(_) => return Err(Failed::Secret),
-        Message::Refusal(refusal) => return Err(card.refused(refusal)),
-        Message::Hello(_) => return Err(Failed::NoRouter),
+    let (transcript, secret) = (Transcript::of(&ours, &received), identity.primary_secret());
+    send(stream, &HandshakeMessage::Proof(transcript.proof(secret, Side::Dialer))).await?;
+    match receive(stream).await?.0 {
+        HandshakeMessage::Proof(proof) if transcript.verify(secret, Side::Acceptor, &proof) => {}
+        HandshakeMessage::Proof(_) => return Err(MeshFailure::WrongSecret),
+        HandshakeMessage::Refusal(refusal) => return Err(identity.failure_of(refusal)),
+        HandshakeMessage::Hello(_) => return Err(MeshFailure::NotARouter),
     }
-    Ok(transcript.session(card, theirs, End::Dials, version, seals(guard, secret)))
+    Ok(transcript.session(identity, theirs, Side::Dialer, version, sealing_secret(protection, secret)))
 }
 
-/// As the one who was dialed. Whoever is turned away is told why.
+/// The accepting side. A rejected router is told the reason.
 pub(crate) async fn accept(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    card: &Card,
-    guard: Guard,
-) -> Result<Session, Failed> {
-    let accepted = try_accept(stream, card, guard).await;
+    identity: &LocalIdentity,
+    protection: FrameProtection,
+) -> Result<Session, MeshFailure> {
+    let accepted = try_accept(stream, identity, protection).await;
     let refusal = match &accepted {
-        Err(Failed::Secret) => Refusal::Secret,
-        Err(Failed::Ourselves) => Refusal::Ourselves,
-        Err(Failed::Versions { .. }) => Refusal::Versions(card.versions),
-        // Whoever speaks TLS does not understand this, which tells it all that it needs to know.
-        Err(Failed::Tls) => Refusal::Secret,
+        Err(MeshFailure::WrongSecret) => Refusal::WrongSecret,
+        Err(MeshFailure::SelfDial) => Refusal::SelfDial,
+        Err(MeshFailure::IncompatibleVersions { .. }) => Refusal::IncompatibleVersions(identity.versions),
+        // A TLS client cannot read the refusal, which is enough for it to report the mismatch.
+        Err(MeshFailure::Tls) => Refusal::WrongSecret,
         _ => return accepted,
     };
-    _ = say(stream, &Message::Refusal(refusal)).await;
+    _ = send(stream, &HandshakeMessage::Refusal(refusal)).await;
     accepted
 }
 
 async fn try_accept(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    card: &Card,
-    guard: Guard,
-) -> Result<Session, Failed> {
-    let (Message::Hello(theirs), heard) = hear(stream).await? else { return Err(Failed::NoRouter) };
-    let version = card.suits(&theirs)?;
-    let ours = say(stream, &Message::Hello(card.hello())).await?;
-    let transcript = Transcript::of(&heard, &ours);
-    let proof = match hear(stream).await?.0 {
-        Message::Proof(proof) => proof,
-        Message::Refusal(refusal) => return Err(card.refused(refusal)),
-        Message::Hello(_) => return Err(Failed::NoRouter),
+    identity: &LocalIdentity,
+    protection: FrameProtection,
+) -> Result<Session, MeshFailure> {
+    let (HandshakeMessage::Hello(theirs), received) = receive(stream).await? else {
+        return Err(MeshFailure::NotARouter);
     };
-    // In the secret that the other speaks: it may be the older or the newer one of two that we understand.
-    let is_spoken = |secret: &&Vec<u8>| transcript.is_proved(secret, End::Dials, &proof);
-    let secret = card.secrets.iter().find(is_spoken).ok_or(Failed::Secret)?;
-    say(stream, &Message::Proof(transcript.proof(secret, End::Accepts))).await?;
-    Ok(transcript.session(card, theirs, End::Accepts, version, seals(guard, secret)))
+    let version = identity.negotiate(&theirs)?;
+    let ours = send(stream, &HandshakeMessage::Hello(identity.hello())).await?;
+    let transcript = Transcript::of(&received, &ours);
+    let proof = match receive(stream).await?.0 {
+        HandshakeMessage::Proof(proof) => proof,
+        HandshakeMessage::Refusal(refusal) => return Err(identity.failure_of(refusal)),
+        HandshakeMessage::Hello(_) => return Err(MeshFailure::NotARouter),
+    };
+    // The other router may use any of the accepted secrets, while one replaces another.
+    let proves_secret = |secret: &&Vec<u8>| transcript.verify(secret, Side::Dialer, &proof);
+    let secret = identity.secrets.iter().find(proves_secret).ok_or(MeshFailure::WrongSecret)?;
+    send(stream, &HandshakeMessage::Proof(transcript.proof(secret, Side::Acceptor))).await?;
+    Ok(transcript.session(identity, theirs, Side::Acceptor, version, sealing_secret(protection, secret)))
 }
 
-impl Card {
+impl LocalIdentity {
     fn hello(&self) -> Hello {
         let nonce = seal::random();
-        let (address, errand) = (self.address.clone(), self.errand);
-        Hello { versions: self.versions, router: self.me, nonce, address, errand }
+        let (address, purpose) = (self.address.clone(), self.purpose);
+        Hello { versions: self.versions, router: self.me, nonce, address, purpose }
     }
 
-    fn spoken(&self) -> &[u8] {
+    fn primary_secret(&self) -> &[u8] {
         self.secrets.first().map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The version to speak with whoever says this.
-    fn suits(&self, theirs: &Hello) -> Result<u8, Failed> {
+    /// The version to use with the sender of this hello.
+    fn negotiate(&self, theirs: &Hello) -> Result<u8, MeshFailure> {
         if theirs.router == self.me {
-            return Err(Failed::Ourselves);
+            return Err(MeshFailure::SelfDial);
         }
         let version = self.versions.agree(theirs.versions);
-        version.ok_or(Failed::Versions { ours: self.versions, theirs: theirs.versions })
+        version.ok_or(MeshFailure::IncompatibleVersions { ours: self.versions, theirs: theirs.versions })
     }
 
-    fn refused(&self, refusal: Refusal) -> Failed {
+    fn failure_of(&self, refusal: Refusal) -> MeshFailure {
         match refusal {
-            Refusal::Secret => Failed::Secret,
-            Refusal::Ourselves => Failed::Ourselves,
-            Refusal::Versions(theirs) => Failed::Versions { ours: self.versions, theirs },
+            Refusal::WrongSecret => MeshFailure::WrongSecret,
+            Refusal::SelfDial => MeshFailure::SelfDial,
+            Refusal::IncompatibleVersions(theirs) => {
+                MeshFailure::IncompatibleVersions { ours: self.versions, theirs }
+            }
         }
     }
 }
 
-/// Both hellos, the dialer's first, byte for byte: a later version may have said more than this one understands.
+/// Both hellos as sent, the dialer's first. Raw bytes, because a later version may append fields.
 struct Transcript(Vec<u8>);
 
 impl Transcript {
@@ -243,73 +254,80 @@ impl Transcript {
         Transcript([dialer, acceptor].concat())
     }
 
-    fn signed(&self, end: End) -> Vec<u8> {
-        let who: &[u8] = if end == End::Dials { b"warmroute dials" } else { b"warmroute accepts" };
+    fn signed_bytes(&self, side: Side) -> Vec<u8> {
+        let who: &[u8] = if side == Side::Dialer { b"warmroute dials" } else { b"warmroute accepts" };
         [who, &self.0].concat()
     }
 
-    fn proof(&self, secret: &[u8], end: End) -> [u8; PROOF_BYTES] {
-        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), &self.signed(end));
+    fn proof(&self, secret: &[u8], side: Side) -> [u8; PROOF_BYTES] {
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), &self.signed_bytes(side));
         tag.as_ref().try_into().expect("HMAC-SHA-256 has 32 bytes")
     }
 
-    /// Takes as long whatever is right of it.
-    fn is_proved(&self, secret: &[u8], end: End, proof: &[u8]) -> bool {
+    /// Takes constant time.
+    fn verify(&self, secret: &[u8], side: Side, proof: &[u8]) -> bool {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
-        hmac::verify(&key, &self.signed(end), proof).is_ok()
+        hmac::verify(&key, &self.signed_bytes(side), proof).is_ok()
     }
 
-    /// `seals`: with this secret, or not at all.
-    fn session(self, card: &Card, theirs: Hello, end: End, version: u8, seals: Option<&[u8]>) -> Session {
-        let (ours, other): (&[u8], &[u8]) = match end {
-            End::Dials => (b"frames of the dialer", b"frames of the acceptor"),
-            End::Accepts => (b"frames of the acceptor", b"frames of the dialer"),
+    /// `sealing_secret` is `None` if TLS protects the connection.
+    fn session(
+        self,
+        identity: &LocalIdentity,
+        theirs: Hello,
+        side: Side,
+        version: u8,
+        sealing_secret: Option<&[u8]>,
+    ) -> Session {
+        let (ours, other): (&[u8], &[u8]) = match side {
+            Side::Dialer => (b"frames of the dialer", b"frames of the acceptor"),
+            Side::Acceptor => (b"frames of the acceptor", b"frames of the dialer"),
         };
-        let sealer = seals.map(|secret| Sealer::new(secret, &self.0, &[ours]));
-        let opener = seals.map(|secret| Opener::new(secret, &self.0, &[other]));
+        let sealer = sealing_secret.map(|secret| Sealer::new(secret, &self.0, &[ours]));
+        let opener = sealing_secret.map(|secret| Opener::new(secret, &self.0, &[other]));
         Session {
             peer: theirs.router,
             address: theirs.address,
             version,
-            dialed_by: if end == End::Dials { card.me } else { theirs.router },
-            errand: theirs.errand,
+            dialed_by: if side == Side::Dialer { identity.me } else { theirs.router },
+            purpose: theirs.purpose,
             writer: FrameWriter(sealer),
             reader: FrameReader::new(opener),
         }
     }
 }
 
-fn seals(guard: Guard, secret: &[u8]) -> Option<&[u8]> {
-    (guard == Guard::Seal).then_some(secret)
+fn sealing_secret(protection: FrameProtection, secret: &[u8]) -> Option<&[u8]> {
+    (protection == FrameProtection::Sealed).then_some(secret)
 }
 
-/// A record of TLS begins with its kind, a handshake's or an alert's, and with the version's upper half.
+/// A TLS record starts with its type, handshake or alert, and the major version.
 fn is_tls(head: &[u8]) -> bool {
     matches!(head, [0x15 | 0x16, 0x03, ..])
 }
 
-/// As it went over the wire.
-async fn say(stream: &mut (impl AsyncWrite + Unpin), message: &Message) -> io::Result<Vec<u8>> {
+/// Sends a message; returns its bytes.
+async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &HandshakeMessage) -> io::Result<Vec<u8>> {
     let bytes = message.encode();
     stream.write_all(&bytes).await?;
     stream.flush().await?;
     Ok(bytes)
 }
 
-/// What was said, and as it came.
-async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Message, Vec<u8>), Failed> {
+/// Receives a message; returns it with its bytes.
+async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> Result<(HandshakeMessage, Vec<u8>), MeshFailure> {
     let mut bytes = vec![0; HEAD_BYTES];
     stream.read_exact(&mut bytes).await?;
     if is_tls(&bytes) {
-        return Err(Failed::Tls);
+        return Err(MeshFailure::Tls);
     }
     let length = usize::from(u16::from_be_bytes([bytes[1], bytes[2]]));
     if HEAD_BYTES + length > MESSAGE_BYTES_MAX {
-        return Err(Failed::NoRouter);
+        return Err(MeshFailure::NotARouter);
     }
     bytes.resize(HEAD_BYTES + length, 0);
     stream.read_exact(&mut bytes[HEAD_BYTES..]).await?;
-    let message = Message::decode(bytes[0], &bytes[HEAD_BYTES..]).ok_or(Failed::NoRouter)?;
+    let message = HandshakeMessage::decode(bytes[0], &bytes[HEAD_BYTES..]).ok_or(MeshFailure::NotARouter)?;
     Ok((message, bytes))
 }
 
@@ -320,112 +338,134 @@ mod tests {
     use bytes::BytesMut;
     use tokio::io::duplex;
 
-    fn card(me: u64, secret: &str) -> Card {
+    fn identity(me: u64, secret: &str) -> LocalIdentity {
         let address = format!("host-{me}:1");
         let secrets = secret.split(' ').map(|secret| secret.as_bytes().to_vec()).collect();
-        Card { me: RouterId(me), address, versions: Versions::OURS, secrets, errand: Errand::Join }
+        LocalIdentity { me: RouterId(me), address, versions: Versions::OURS, secrets, purpose: Purpose::Join }
     }
 
-    async fn meet(dials: &Card, accepts: &Card) -> (Result<Session, Failed>, Result<Session, Failed>) {
-        let (mut near, mut far) = duplex(4_096);
-        tokio::join!(dial(&mut near, dials, Guard::Seal, |_| false), accept(&mut far, accepts, Guard::Seal))
+    async fn handshake(
+        dialing: &LocalIdentity,
+        accepting: &LocalIdentity,
+    ) -> (Result<Session, MeshFailure>, Result<Session, MeshFailure>) {
+        let (mut dialer, mut acceptor) = duplex(4_096);
+        tokio::join!(
+            dial(&mut dialer, dialing, FrameProtection::Sealed, |_| false),
+            accept(&mut acceptor, accepting, FrameProtection::Sealed)
+        )
     }
 
     #[tokio::test]
-    async fn two_of_ours_know_each_other_and_read_each_other() {
-        let (near, far) = meet(&card(1, "secret"), &card(2, "secret")).await;
-        let (mut near, mut far) = (near.unwrap(), far.unwrap());
-        assert_eq!((near.peer, near.address.as_str()), (RouterId(2), "host-2:1"));
-        assert_eq!((far.peer, far.dialed_by, near.dialed_by), (RouterId(1), RouterId(1), RouterId(1)));
+    async fn two_routers_authenticate_and_read_each_others_frames() {
+        let (dialer, acceptor) = handshake(&identity(1, "secret"), &identity(2, "secret")).await;
+        let (mut dialer, mut acceptor) = (dialer.unwrap(), acceptor.unwrap());
+        assert_eq!((dialer.peer, dialer.address.as_str()), (RouterId(2), "host-2:1"));
+        assert_eq!(
+            (acceptor.peer, acceptor.dialed_by, dialer.dialed_by),
+            (RouterId(1), RouterId(1), RouterId(1))
+        );
         let mut wire = Vec::new();
-        near.writer.write(Kind::Payload, b"there", &mut wire);
-        let sent = far.reader.read(&mut BytesMut::from(&wire[..])).unwrap().unwrap();
+        dialer.writer.write(Kind::Payload, b"there", &mut wire);
+        let sent = acceptor.reader.read(&mut BytesMut::from(&wire[..])).unwrap().unwrap();
         assert_eq!((sent.0, &sent.1[..]), (Kind::Payload, &b"there"[..]));
-        assert!(near.reader.read(&mut BytesMut::from(&wire[..])).is_err(), "what was said comes back unread");
+        assert!(
+            dialer.reader.read(&mut BytesMut::from(&wire[..])).is_err(),
+            "a reflected frame does not open"
+        );
     }
 
     #[tokio::test]
-    async fn another_secret_is_told_at_both_ends() {
-        let (near, far) = meet(&card(1, "secret"), &card(2, "another")).await;
-        assert!(matches!((near, far), (Err(Failed::Secret), Err(Failed::Secret))));
+    async fn a_wrong_secret_is_reported_on_both_sides() {
+        let (dialer, acceptor) = handshake(&identity(1, "secret"), &identity(2, "another")).await;
+        assert!(matches!((dialer, acceptor), (Err(MeshFailure::WrongSecret), Err(MeshFailure::WrongSecret))));
     }
 
     #[tokio::test]
-    async fn while_one_secret_replaces_another_nobody_is_a_stranger() {
-        // The three steps of docs/many-routers.md: in each, some have taken it and some have not.
+    async fn routers_stay_connected_while_a_secret_is_replaced() {
+        // The three steps of docs/many-routers.md; in each, some routers have the new file and some the old
+        // one.
         for (before, after) in [("old", "old new"), ("old new", "new old"), ("new old", "new")] {
-            for (dials, accepts) in [(before, after), (after, before)] {
-                let (near, far) = meet(&card(1, dials), &card(2, accepts)).await;
-                let (mut near, mut far, mut wire) = (near.unwrap(), far.unwrap(), Vec::new());
-                near.writer.write(Kind::Payload, b"there", &mut wire);
-                assert!(far.reader.read(&mut BytesMut::from(&wire[..])).unwrap().is_some());
+            for (dialing, accepting) in [(before, after), (after, before)] {
+                let (dialer, acceptor) = handshake(&identity(1, dialing), &identity(2, accepting)).await;
+                let (mut dialer, mut acceptor, mut wire) = (dialer.unwrap(), acceptor.unwrap(), Vec::new());
+                dialer.writer.write(Kind::Payload, b"there", &mut wire);
+                assert!(acceptor.reader.read(&mut BytesMut::from(&wire[..])).unwrap().is_some());
             }
         }
-        let (near, far) = meet(&card(1, "old"), &card(2, "new")).await;
-        assert!(near.is_err() && far.is_err());
+        let (dialer, acceptor) = handshake(&identity(1, "old"), &identity(2, "new")).await;
+        assert!(dialer.is_err() && acceptor.is_err());
     }
 
     #[tokio::test]
-    async fn tls_is_told_from_silence_and_from_nonsense() {
-        let (mut near, mut far) = duplex(4_096);
-        near.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00]).await.unwrap();
-        let accepted = accept(&mut far, &card(1, "secret"), Guard::Seal).await;
-        assert!(matches!(accepted, Err(Failed::Tls)));
-        let (mut near, mut far) = duplex(4_096);
-        far.write_all(&[0x15, 0x03, 0x03, 0x00, 0x02]).await.unwrap();
-        let dialed = dial(&mut near, &card(1, "secret"), Guard::Seal, |_| false).await;
-        assert!(matches!(dialed, Err(Failed::Tls)));
+    async fn a_tls_peer_is_recognized() {
+        let (mut dialer, mut acceptor) = duplex(4_096);
+        dialer.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00]).await.unwrap();
+        let accepted = accept(&mut acceptor, &identity(1, "secret"), FrameProtection::Sealed).await;
+        assert!(matches!(accepted, Err(MeshFailure::Tls)));
+        let (mut dialer, mut acceptor) = duplex(4_096);
+        acceptor.write_all(&[0x15, 0x03, 0x03, 0x00, 0x02]).await.unwrap();
+        let dialed = dial(&mut dialer, &identity(1, "secret"), FrameProtection::Sealed, |_| false).await;
+        assert!(matches!(dialed, Err(MeshFailure::Tls)));
     }
 
     #[tokio::test]
-    async fn whoever_does_not_know_the_secret_accepts_nobody() {
-        let (mut near, mut far) = duplex(4_096);
-        let ours = card(1, "secret");
+    async fn an_acceptor_without_the_secret_is_rejected() {
+        let (mut dialer, mut acceptor) = duplex(4_096);
+        let ours = identity(1, "secret");
         let impostor = async {
-            hear(&mut far).await.unwrap();
-            say(&mut far, &Message::Hello(card(2, "").hello())).await.unwrap();
-            let Message::Proof(proof) = hear(&mut far).await.unwrap().0 else { panic!("no proof") };
-            // The only proof that it has is the one that it was just given.
-            say(&mut far, &Message::Proof(proof)).await.unwrap();
+            receive(&mut acceptor).await.unwrap();
+            send(&mut acceptor, &HandshakeMessage::Hello(identity(2, "").hello())).await.unwrap();
+            let HandshakeMessage::Proof(proof) = receive(&mut acceptor).await.unwrap().0 else {
+                panic!("no proof")
+            };
+            // The impostor can only send back the proof that it received.
+            send(&mut acceptor, &HandshakeMessage::Proof(proof)).await.unwrap();
         };
-        let (dialed, ()) = tokio::join!(dial(&mut near, &ours, Guard::Seal, |_| false), impostor);
-        assert!(matches!(dialed, Err(Failed::Secret)));
+        let (dialed, ()) =
+            tokio::join!(dial(&mut dialer, &ours, FrameProtection::Sealed, |_| false), impostor);
+        assert!(matches!(dialed, Err(MeshFailure::WrongSecret)));
     }
 
     #[tokio::test]
-    async fn a_router_that_reaches_itself_notices() {
-        let (near, far) = meet(&card(1, "secret"), &card(1, "secret")).await;
-        assert!(matches!((near, far), (Err(Failed::Ourselves), Err(Failed::Ourselves))));
+    async fn a_router_notices_that_it_dialed_itself() {
+        let (dialer, acceptor) = handshake(&identity(1, "secret"), &identity(1, "secret")).await;
+        assert!(matches!((dialer, acceptor), (Err(MeshFailure::SelfDial), Err(MeshFailure::SelfDial))));
     }
 
     #[tokio::test]
-    async fn a_later_version_may_say_more_in_its_hello() {
-        let (mut near, mut far) = duplex(4_096);
+    async fn unknown_bytes_at_the_end_of_a_hello_are_accepted() {
+        let (mut dialer, mut acceptor) = duplex(4_096);
         let later = async {
-            let mut ours = Message::Hello(card(1, "secret").hello()).encode();
+            let mut ours = HandshakeMessage::Hello(identity(1, "secret").hello()).encode();
             ours.extend_from_slice(b"something new");
             ours[2] += b"something new".len() as u8;
-            near.write_all(&ours).await.unwrap();
-            let (_, theirs) = hear(&mut near).await.unwrap();
+            dialer.write_all(&ours).await.unwrap();
+            let (_, theirs) = receive(&mut dialer).await.unwrap();
             let transcript = Transcript::of(&ours, &theirs);
-            say(&mut near, &Message::Proof(transcript.proof(b"secret", End::Dials))).await.unwrap();
-            let Message::Proof(proof) = hear(&mut near).await.unwrap().0 else { panic!("refused") };
-            transcript.is_proved(b"secret", End::Accepts, &proof)
+            send(&mut dialer, &HandshakeMessage::Proof(transcript.proof(b"secret", Side::Dialer)))
+                .await
+                .unwrap();
+            let HandshakeMessage::Proof(proof) = receive(&mut dialer).await.unwrap().0 else {
+                panic!("refused")
+            };
+            transcript.verify(b"secret", Side::Acceptor, &proof)
         };
-        let ours = card(2, "secret");
-        let (proved, accepted) = tokio::join!(later, accept(&mut far, &ours, Guard::Seal));
+        let ours = identity(2, "secret");
+        let (proved, accepted) = tokio::join!(later, accept(&mut acceptor, &ours, FrameProtection::Sealed));
         assert!(proved && accepted.is_ok());
     }
 
     #[tokio::test]
-    async fn versions_that_overlap_agree_and_others_say_so_in_plain_words() {
-        let speaks =
-            |me, oldest, newest| Card { versions: Versions { oldest, newest }, ..card(me, "secret") };
-        let (near, far) = meet(&speaks(1, 1, 2), &speaks(2, 2, 3)).await;
-        assert_eq!((near.unwrap().version, far.unwrap().version), (2, 2));
-        let (near, far) = meet(&speaks(1, 1, 1), &speaks(2, 2, 3)).await;
-        let text = near.unwrap_err().to_string();
-        assert_eq!(text, "it speaks version 2 to 3, this router 1: upgrade one of them");
-        assert!(far.unwrap_err().is_final());
+    async fn overlapping_versions_agree_and_others_are_reported() {
+        let with_versions = |me, oldest, newest| LocalIdentity {
+            versions: Versions { oldest, newest },
+            ..identity(me, "secret")
+        };
+        let (dialer, acceptor) = handshake(&with_versions(1, 1, 2), &with_versions(2, 2, 3)).await;
+        assert_eq!((dialer.unwrap().version, acceptor.unwrap().version), (2, 2));
+        let (dialer, acceptor) = handshake(&with_versions(1, 1, 1), &with_versions(2, 2, 3)).await;
+        let text = dialer.unwrap_err().to_string();
+        assert_eq!(text, "it supports version 2 to 3, this router 1: upgrade the older one");
+        assert!(acceptor.unwrap_err().is_final());
     }
 }

@@ -1,30 +1,33 @@
-//! Routers that reach one another without any other service.
+//! Routers that connect to each other directly.
 //!
 //! ```text
-//! door ──accepted──▶ ┌─────┐ ──▶ lane  one connection to one router: a task, two queues
-//! dials ──dialed───▶ │ hub │ ──▶ lane
-//! names ──resolved─▶ └─────┘       ▲ book: whom to dial, and when      members: SWIM, who is there      election: one of two
+//! acceptor ──accepted──▶ ┌─────────────┐ ──▶ peer connection   one connection to one router: a task, two queues
+//! dialers ───dialed────▶ │ coordinator │ ──▶ peer connection
+//! resolvers ─resolved──▶ └─────────────┘
 //! ```
 //!
-//! Every two routers have one connection, whoever dialed; messages and gossip are frames on it. The hub is one task and owns all that is
-//! decided; what it decides by is pure (`book`, `members`, `election`, `twins`, `hello`, and the frames).
-//! Messages are not passed on for others: two routers that cannot reach each other share nothing until they can.
+//! Every two routers share one connection, which either may have dialed; messages and gossip are frames on it. The coordinator
+//! is one task and makes all decisions. The rules are pure: `dial_schedule` (whom to dial when), `membership` (SWIM),
+//! `election` (which of two connections stays), `duplicate_addresses`, `handshake_message` and the frames. Messages are not
+//! forwarded: two routers that cannot reach each other share nothing until they can.
 
-mod book;
+mod acceptor;
 mod config;
-mod dial;
-mod door;
+mod coordinator;
+mod dial_schedule;
+mod duplicate_addresses;
 mod election;
+mod event;
 mod handshake;
-pub(crate) mod hello;
-mod hub;
-mod lane;
-mod members;
-mod places;
-mod twins;
-mod visit;
+pub(crate) mod handshake_message;
+mod membership;
+mod peer_address;
+mod peer_connection;
+mod peer_dialer;
+mod probe;
+mod resolver;
 
-pub use config::{MeshConfig, MeshPace, MeshTls};
-pub use handshake::Failed as MeshFailure;
-pub use hub::{mesh, mesh_on};
-pub use visit::{MeshVisit, Met, visit_mesh};
+pub use config::{MeshConfig, MeshTimings, MeshTls};
+pub use coordinator::{mesh, mesh_on};
+pub use handshake::MeshFailure;
+pub use probe::{MeshProbe, ProbedRouter, probe_mesh};

@@ -1,4 +1,4 @@
-//! What an operator says of the Redis server.
+//! Settings for sharing through Redis.
 
 use std::time::Duration;
 
@@ -7,43 +7,46 @@ use warmroute_wire::{Dialer, Speech, Target, WorkerTls};
 
 use crate::{BadShare, Secret, Secrets, Versions};
 
-/// How this router shares by Redis or Valkey.
+/// Settings for sharing through Redis or Valkey.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
-    /// `redis://[USER:PASSWORD@]HOST:PORT[/DB]`, or `rediss://` for TLS (`--share redis://a,redis://b`). Several are tried in turn, and one
-    /// that says it is a replica is passed over: name all servers of a set, and a failover is followed.
+    /// `redis://[USER:PASSWORD@]HOST:PORT[/DB]`, or `rediss://` for TLS (`--share redis://a,redis://b`).
+    /// Servers are tried in turn, and replicas are skipped: name all servers of a replication set to follow a
+    /// failover.
     pub urls: Vec<Secret>,
-    /// The password, where it is in no URL (`--share-redis-password-file`).
+    /// The password, if no URL contains it (`--share-redis-password-file`).
     pub password: Option<Secret>,
-    /// What all routers know and nobody else, the server least of all (`--share-secret-file`).
+    /// The secrets that all routers share; the server must not know them (`--share-secret-file`).
     pub secret: Secrets,
-    /// Channels are `PREFIX:all` and `PREFIX:NUMBER` (`--share-redis-prefix`): fleets that share a server must not share this.
+    /// Channels are `PREFIX:all` and `PREFIX:ROUTER` (`--share-redis-prefix`). Fleets that share a server
+    /// need different prefixes.
     pub prefix: String,
     /// Certificates for `rediss://` (`--share-redis-tls-ca`, `-cert`, `-key`).
     pub tls: WorkerTls,
-    /// What this build speaks.
+    /// Transport versions of this build.
     pub versions: Versions,
-    /// How patient it is. Not for operators.
-    pub pace: RedisPace,
+    /// Intervals and timeouts. Not configurable.
+    pub timings: RedisTimings,
 }
 
-/// Times of sharing by Redis.
+/// Intervals and timeouts of sharing through Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RedisPace {
-    /// Every router says this often that it is there, and the server is asked whether it still is what it was.
-    pub here_every: Duration,
-    /// A router that said nothing for so long is gone; a server that brings us nothing of our own for so long is dead.
+pub struct RedisTimings {
+    /// Each router announces itself at this interval and checks that the server is not a replica.
+    pub announce_interval: Duration,
+    /// A router that sends nothing for this long is gone; a server that returns none of our own messages for
+    /// this long is dead.
     pub gone_after: Duration,
-    /// Connecting, or an answer of the server, may take so long.
+    /// Timeout for connecting and for replies of the server.
     pub answer: Duration,
-    /// The longest pause before the next try.
+    /// Longest pause before the next attempt.
     pub redial: Duration,
 }
 
-impl Default for RedisPace {
-    fn default() -> RedisPace {
-        RedisPace {
-            here_every: Duration::from_secs(1),
+impl Default for RedisTimings {
+    fn default() -> RedisTimings {
+        RedisTimings {
+            announce_interval: Duration::from_secs(1),
             gone_after: Duration::from_secs(5),
             answer: Duration::from_secs(2),
             redial: Duration::from_secs(1),
@@ -51,7 +54,7 @@ impl Default for RedisPace {
     }
 }
 
-/// A server, taken apart.
+/// A parsed server URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub target: Target,
@@ -59,7 +62,7 @@ pub(crate) struct Server {
 }
 
 impl RedisConfig {
-    /// One server, no TLS settings of its own.
+    /// Settings for one server, without certificates.
     pub fn new(url: impl Into<String>, secret: impl Into<Secrets>) -> RedisConfig {
         RedisConfig {
             urls: vec![Secret::new(url)],
@@ -68,17 +71,17 @@ impl RedisConfig {
             prefix: "warmroute".to_owned(),
             tls: WorkerTls::default(),
             versions: Versions::OURS,
-            pace: RedisPace::default(),
+            timings: RedisTimings::default(),
         }
     }
 
-    /// Whether it can work, without opening anything.
+    /// Checks the settings without opening files or sockets.
     pub fn validate(&self) -> Result<(), BadShare> {
-        self.secret.keep_out()?;
+        self.secret.validate()?;
         self.servers().map(|_| ())
     }
 
-    /// Whether the certificates can be used, where there are any.
+    /// Checks the certificates, if there are any.
     pub fn read_certificates(&self) -> Result<(), BadShare> {
         self.dialer().map(|_| ())
     }
@@ -89,14 +92,14 @@ impl RedisConfig {
 
     pub(crate) fn servers(&self) -> Result<Vec<Server>, BadShare> {
         if self.urls.is_empty() {
-            return Err(BadShare::BadUrl("there is none"));
+            return Err(BadShare::BadUrl("the list is empty"));
         }
         self.urls.iter().map(|url| self.server(url.reveal())).collect()
     }
 
     fn server(&self, url: &str) -> Result<Server, BadShare> {
         let (scheme, plain) = speech(url)?;
-        let info = plain.into_connection_info().map_err(|_| BadShare::BadUrl("it cannot be read"))?;
+        let info = plain.into_connection_info().map_err(|_| BadShare::BadUrl("it is malformed"))?;
         let ConnectionAddr::Tcp(host, port) = info.addr() else {
             return Err(BadShare::BadUrl("it names no host"));
         };
@@ -112,22 +115,22 @@ impl RedisConfig {
     }
 }
 
-/// Plain or with TLS, and the URL without that: the client is given connections that are encrypted already, by the same code as all
-/// others, and would refuse the letter.
+/// Splits the URL into the scheme to dial with and a plain URL. The client receives streams that are already
+/// encrypted, so it must not see the `s`.
 fn speech(url: &str) -> Result<(&'static str, String), BadShare> {
     if url.contains('#') {
-        return Err(BadShare::BadUrl("what stands behind # is not supported"));
+        return Err(BadShare::BadUrl("fragments (#) are not supported"));
     }
     let (scheme, rest) = url.split_once("://").ok_or(BadShare::BadUrl("it has no scheme"))?;
     match scheme {
         "redis" | "valkey" => Ok(("http", format!("redis://{rest}"))),
         "rediss" | "valkeys" => Ok(("https", format!("redis://{rest}"))),
-        _ => Err(BadShare::BadUrl("another scheme")),
+        _ => Err(BadShare::BadUrl("unknown scheme")),
     }
 }
 
 impl Server {
-    /// Without user and password.
+    /// `HOST:PORT`, without user and password.
     pub(crate) fn name(&self) -> String {
         format!("{}:{}", self.target.host, self.target.port)
     }
@@ -142,17 +145,17 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_taken_apart_and_the_file_s_password_counts() {
+    fn urls_are_parsed_and_the_password_file_wins() {
         let mut config = config("rediss://me:word@cache.example:6380/3");
         let server = config.servers().unwrap().remove(0);
         assert_eq!((server.name().as_str(), server.login.db()), ("cache.example:6380", 3));
         assert_eq!((server.login.username(), server.login.password()), (Some("me"), Some("word")));
-        config.password = Some(Secret::new("of the file"));
-        assert_eq!(config.servers().unwrap()[0].login.password(), Some("of the file"));
+        config.password = Some(Secret::new("from the file"));
+        assert_eq!(config.servers().unwrap()[0].login.password(), Some("from the file"));
     }
 
     #[test]
-    fn bad_urls_are_refused_without_being_repeated() {
+    fn invalid_urls_are_rejected_without_repeating_them() {
         for url in ["", "http://a", "redis://", "unix:///tmp/x", "rediss://u:hush@a/#insecure"] {
             let error = config(url).validate().unwrap_err().to_string();
             assert!(error.starts_with("not a Redis URL") && !error.contains("hush"), "{error}");

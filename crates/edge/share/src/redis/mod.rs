@@ -1,23 +1,24 @@
-//! Routers that reach one another by a Redis or Valkey server, which keeps nothing of ours.
+//! Routers that exchange messages through a Redis or Valkey server, which stores nothing.
 //!
 //! ```text
-//! Outbox ──▶ post ──PUBLISH──▶ ┌────────┐ PREFIX:all, PREFIX:NUMBER      letter: what a message looks like, sealed
-//! Inbox  ◀── roster ◀─────SUBSCRIBE── │ server │                                roster: who has proved to be there
-//!                              └────────┘                                leash: how much may come at once
+//! Outbox ──▶ publisher ──PUBLISH────▶ ┌────────┐   channels PREFIX:all and PREFIX:ROUTER
+//!                                     │ server │   envelope: layout of a sealed message
+//! Inbox ◀── peer table ◀──SUBSCRIBE── └────────┘   read_limit: bytes that may arrive unprocessed
 //! ```
 //!
-//! The server is not trusted: whoever can write to it must not be able to steer routers. So every letter is sealed with the routers' secret,
-//! and a router is heard only after it has answered a question that was asked just now: letters that somebody recorded are worth nothing.
+//! The server is not trusted: a client that can write to it must not be able to influence routers. So every envelope is sealed
+//! with the shared secret, and a router's messages count only after it has answered a fresh challenge. Recorded envelopes are
+//! therefore useless.
 
 mod config;
-mod leash;
-pub(crate) mod letter;
-mod lost;
-mod post;
-mod roster;
-mod visit;
+pub(crate) mod envelope;
+mod failure;
+mod peer_table;
+mod probe;
+mod publisher;
+mod read_limit;
 
-pub use config::{RedisConfig, RedisPace};
-pub use lost::Lost as RedisFailure;
-pub use post::redis;
-pub use visit::{Overheard, RedisVisit, visit_redis};
+pub use config::{RedisConfig, RedisTimings};
+pub use failure::RedisFailure;
+pub use probe::{AnnouncedRouters, RedisProbe, probe_redis};
+pub use publisher::redis;

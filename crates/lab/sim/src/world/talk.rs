@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warmroute_peers::{Config, Letter};
+use warmroute_peers::{Config, Envelope};
 use warmroute_types::{Micros, RouterId, To};
 
 use super::World;
@@ -48,7 +48,7 @@ impl<S: Iterator<Item = Session>> World<'_, S> {
         letters.iter().for_each(|letter| self.tell(gate, letter));
     }
 
-    fn tell(&mut self, from: usize, letter: &Letter) {
+    fn tell(&mut self, from: usize, letter: &Envelope) {
         let Some(talk) = &self.config.talk else { return };
         for to in 0..self.gates.len() {
             let is_meant = letter.to == To::Everyone || letter.to == To::One(name(to));

@@ -1,0 +1,127 @@
+//! Queries to other routers.
+//!
+//! Answers may be long, so they are pulled in parts. A query names the parts that it requests, and is sent
+//! again for the next parts or for lost ones. It keeps its id, so the answering router composes the answer
+//! only once.
+
+use std::ops::RangeInclusive;
+
+use crate::codec::{BadMessage, Reader, Writer};
+
+/// Parts that one query may name, and that may be in flight to one peer. Together one megabyte, far below
+/// what transports buffer.
+pub(crate) const PARTS_IN_FLIGHT_MAX: usize = 8;
+
+const BATCHES: u8 = 1;
+const SNAPSHOT: u8 = 2;
+const REPLAY: u8 = 3;
+const PART: u8 = 4;
+const PING: u8 = 5;
+
+/// A query to another router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// The sender's id for this query.
+    pub id: u64,
+    /// The sender's time, which the answer repeats.
+    pub asked_at_us: u64,
+    /// The requested state.
+    pub kind: QueryKind,
+    /// Indices of the requested parts.
+    pub parts: Vec<u32>,
+}
+
+/// The state that a query requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueryKind {
+    /// Missing batches of the receiver.
+    Batches(Vec<RangeInclusive<u64>>),
+    /// The presumed cache contents. Requested by a router that missed the batches.
+    Snapshot,
+    /// A part of an engine's event stream.
+    Replay(StreamRange),
+    /// Nothing. Measures the round trip.
+    Ping,
+}
+
+impl QueryKind {
+    /// Order of urgency, lowest first: peers' load, then reported caches, then presumed caches.
+    pub(crate) fn rank(&self) -> u8 {
+        match self {
+            QueryKind::Batches(_) | QueryKind::Ping => 0,
+            QueryKind::Replay(_) => 1,
+            QueryKind::Snapshot => 2,
+        }
+    }
+}
+
+/// A part of an event stream, open at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamRange {
+    /// Identity of the worker.
+    pub worker: u64,
+    /// The engine process; 0 for any.
+    pub source: u64,
+    /// The first missing sequence number; 0 for everything that is known. If `source` is 0, the first number
+    /// that is already known.
+    pub from_seq: u64,
+}
+
+impl Query {
+    pub(crate) fn write_head(&self, writer: &mut Writer) {
+        writer.varint(self.id);
+        writer.varint(self.asked_at_us);
+    }
+
+    pub(crate) fn write_records(&self, writer: &mut Writer) {
+        match &self.kind {
+            QueryKind::Batches(missing) => writer.record(BATCHES, |writer| {
+                writer.varint(missing.len() as u64);
+                for gap in missing {
+                    writer.varint(*gap.start());
+                    writer.varint(gap.end() - gap.start());
+                }
+            }),
+            QueryKind::Snapshot => writer.record(SNAPSHOT, |_| {}),
+            QueryKind::Replay(range) => writer.record(REPLAY, |writer| {
+                writer.hash(range.worker);
+                writer.hash(range.source);
+                writer.varint(range.from_seq);
+            }),
+            QueryKind::Ping => writer.record(PING, |_| {}),
+        }
+        for &part in &self.parts {
+            writer.record(PART, |writer| writer.varint(part.into()));
+        }
+    }
+
+    /// `None` for a kind of query that this version does not know.
+    pub(crate) fn read(head: &mut Reader<'_>, records: &mut Reader<'_>) -> Result<Option<Query>, BadMessage> {
+        let (id, asked_at_us) = (head.varint()?, head.varint()?);
+        let (mut asked_for, mut parts) = (None, Vec::new());
+        while let Some((kind, mut body)) = records.record()? {
+            match kind {
+                BATCHES => asked_for = Some(QueryKind::Batches(read_gaps(&mut body)?)),
+                SNAPSHOT => asked_for = Some(QueryKind::Snapshot),
+                PING => asked_for = Some(QueryKind::Ping),
+                REPLAY => {
+                    let (worker, source) = (body.hash()?, body.hash()?);
+                    asked_for =
+                        Some(QueryKind::Replay(StreamRange { worker, source, from_seq: body.varint()? }));
+                }
+                PART => parts.push(body.varint_u32()?),
+                _ => {}
+            }
+        }
+        Ok(asked_for.map(|kind| Query { id, asked_at_us, kind, parts }))
+    }
+}
+
+fn read_gaps(reader: &mut Reader<'_>) -> Result<Vec<RangeInclusive<u64>>, BadMessage> {
+    let mut gaps = Vec::new();
+    for _ in 0..reader.varint()? {
+        let (start, more) = (reader.varint()?, reader.varint()?);
+        gaps.push(start..=start.checked_add(more).ok_or(BadMessage::Malformed)?);
+    }
+    Ok(gaps)
+}

@@ -14,7 +14,7 @@ use warmroute_admission::{Class, Limits};
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_gateway::{
-    ClientCredentials, DecisionHeaders, DoorConfig, Forwarded, Keys, SessionKey, Timeouts, Token,
+    AdmissionConfig, ClientCredentials, DecisionHeaders, Forwarded, Keys, SessionKey, Timeouts, Token,
     UsageInjection, WorkerChoice, WorkerLimit,
 };
 use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
@@ -341,7 +341,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         },
         retries_max: filled(requests.retry_max_retries),
         timeouts: timeouts(&options.timeouts),
-        door: door(&options.admission)?,
+        admission: admission_config(&options.admission)?,
         forwarded: match filled(options.security.forwarded_headers) {
             ForwardedHeaders::Drop => Forwarded::Drop,
             ForwardedHeaders::Pass => Forwarded::Pass,
@@ -372,14 +372,14 @@ fn timeouts(options: &options::Timeouts) -> Timeouts {
     }
 }
 
-fn door(options: &options::Admission) -> anyhow::Result<DoorConfig> {
+fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionConfig> {
     let header = |name: &str, none: &str| -> anyhow::Result<Option<HeaderName>> {
         let name = Some(name).filter(|name| *name != none).map(str::parse::<HeaderName>);
         name.transpose().with_context(|| format!("a header, or `{none}`"))
     };
     let (priority, tenant) =
         (filled(options.priority_header.as_ref()), filled(options.tenant_header.as_ref()));
-    Ok(DoorConfig {
+    Ok(AdmissionConfig {
         running_max: filled(options.max_concurrent_requests),
         worker_limit: match filled(options.max_concurrent_per_worker) {
             0 => WorkerLimit::Off,

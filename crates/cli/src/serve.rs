@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use warmroute_gateway::{Drain, Farewell};
+use warmroute_gateway::{Drain, DrainMode};
 
 use crate::args::ServeArgs;
 use crate::control::Origin;
@@ -94,7 +94,7 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
 }
 
 /// Each signal takes the draining a step further; returns after the last.
-async fn hurry(stop: &mut Stop, clients: &Drain, steps: &[Farewell]) {
+async fn hurry(stop: &mut Stop, clients: &Drain, steps: &[DrainMode]) {
     for step in steps {
         stop.asked().await;
         tracing::info!(?step, "draining: asked to hurry");
@@ -146,10 +146,10 @@ enum Ending {
 impl Ending {
     /// What the next signals bring. One that was succeeded has had none: the first asks it to drain as any other does, and only the
     /// second ends what is under way.
-    fn steps(&self) -> &'static [Farewell] {
+    fn steps(&self) -> &'static [DrainMode] {
         match self {
-            Ending::Stopped => &[Farewell::Over],
-            Ending::Succeeded(_) => &[Farewell::Short, Farewell::Over],
+            Ending::Stopped => &[DrainMode::Abort],
+            Ending::Succeeded(_) => &[DrainMode::CloseIdle, DrainMode::Abort],
         }
     }
 }
@@ -182,19 +182,19 @@ async fn run_on(
 }
 
 async fn end(mut service: Service, ending: Ending, drain_timeout: Duration) -> anyhow::Result<()> {
-    let farewell = match ending {
+    let mode = match ending {
         Ending::Stopped => {
             tracing::info!("draining: no new requests; a second signal ends at once");
-            Farewell::Short
+            DrainMode::CloseIdle
         }
         Ending::Succeeded(successor) => {
             tracing::info!("draining: another process accepts in our place");
             service.make_way().await;
             successor.accede().await;
-            Farewell::Long
+            DrainMode::KeepIdle
         }
     };
-    service.drain(farewell, drain_timeout).await
+    service.drain(mode, drain_timeout).await
 }
 
 /// The first line on stdout, for whoever started us: where we listen, ports of 0 filled in.

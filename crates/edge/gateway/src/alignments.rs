@@ -2,7 +2,7 @@
 //!
 //! An engine is aligned when its model's files were found and it was seen to agree with them. Engines of one name need not
 //! agree with each other: another folder, template or way of reading makes another family, and a request is written once for
-//! each family that serves its model, because each is to be compared with its own writing. Until then, and for requests
+//! each family that serves its model, because each is to be compared with its own format. Until then, and for requests
 //! that cannot be followed, prompts are canonical and caches presumed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,11 +17,11 @@ use crate::matching::ModelMatching;
 const FAMILIES_MAX: usize = 4;
 
 /// An engine's model as its files describe it.
-pub struct Writing {
+pub struct PromptFormat {
     /// The names under which it is asked for, its own first, then its adapters'.
     pub names: Vec<String>,
     /// The same for two engines exactly if their files and the way of reading them are the same.
-    pub print: u64,
+    pub fingerprint: u64,
     /// How its prompts are compared.
     pub matching: ModelMatching,
 }
@@ -36,9 +36,9 @@ pub struct TooManyFamilies {
     model: String,
 }
 
-/// One way of writing a model's prompts.
+/// One way of format a model's prompts.
 #[derive(Clone)]
-pub(crate) struct Writer {
+pub(crate) struct FamilyMatching {
     pub family: Family,
     pub matching: ModelMatching,
 }
@@ -46,33 +46,33 @@ pub(crate) struct Writer {
 /// All engines that are aligned.
 #[derive(Default)]
 pub(crate) struct Alignments {
-    groups: RwLock<Groups>,
+    groups: RwLock<Families>,
 }
 
 #[derive(Default)]
-struct Groups {
+struct Families {
     /// Families that had to be numbered.
     begun: u64,
-    groups: Vec<Group>,
+    groups: Vec<FamilyGroup>,
     /// What requests read.
-    by_model: BTreeMap<String, Arc<[Writer]>>,
+    by_model: BTreeMap<String, Arc<[FamilyMatching]>>,
 }
 
 /// Engines that write alike.
-struct Group {
-    writer: Writer,
-    print: u64,
+struct FamilyGroup {
+    format: FamilyMatching,
+    fingerprint: u64,
     /// With the names of each.
     engines: BTreeMap<String, Vec<String>>,
 }
 
 impl Alignments {
     /// An engine joins the family that writes as it does, or begins one.
-    pub(crate) fn join(&self, engine: &str, writing: Writing) -> Result<Matching, TooManyFamilies> {
+    pub(crate) fn join(&self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
         let mut groups = self.groups.write();
         groups.leave(engine);
-        let joined = groups.join(engine, writing);
-        groups.list();
+        let joined = groups.join(engine, format);
+        groups.rebuild_by_model();
         joined
     }
 
@@ -80,40 +80,41 @@ impl Alignments {
     pub(crate) fn leave(&self, engine: &str) {
         let mut groups = self.groups.write();
         groups.leave(engine);
-        groups.list();
+        groups.rebuild_by_model();
     }
 
     /// How a model's prompts are written; `None` for one that is not aligned.
-    pub(crate) fn of(&self, model: &str) -> Option<Arc<[Writer]>> {
+    pub(crate) fn for_model(&self, model: &str) -> Option<Arc<[FamilyMatching]>> {
         self.groups.read().by_model.get(model).cloned()
     }
 }
 
-impl Groups {
-    fn join(&mut self, engine: &str, writing: Writing) -> Result<Matching, TooManyFamilies> {
-        let Writing { names, print, matching } = writing;
-        let alike = self.groups.iter_mut().find(|group| group.print == print && group.serves_any(&names));
+impl Families {
+    fn join(&mut self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
+        let PromptFormat { names, fingerprint, matching } = format;
+        let alike =
+            self.groups.iter_mut().find(|group| group.fingerprint == fingerprint && group.serves_any(&names));
         if let Some(group) = alike {
             group.engines.insert(engine.to_owned(), names);
-            return Ok(group.writer.matching.of_family(&group.writer.family));
+            return Ok(group.format.matching.of_family(&group.format.family));
         }
         let is_full =
-            |name: &&String| self.by_model.get(*name).is_some_and(|writers| writers.len() >= FAMILIES_MAX);
+            |name: &&String| self.by_model.get(*name).is_some_and(|formats| formats.len() >= FAMILIES_MAX);
         if let Some(model) = names.iter().find(is_full).cloned() {
             return Err(TooManyFamilies { model });
         }
-        let family = self.name(names.first().map_or("", String::as_str), print);
+        let family = self.name(names.first().map_or("", String::as_str), fingerprint);
         let joined = matching.of_family(&family);
         let engines = BTreeMap::from([(engine.to_owned(), names)]);
-        self.groups.push(Group { writer: Writer { family, matching }, print, engines });
+        self.groups.push(FamilyGroup { format: FamilyMatching { family, matching }, fingerprint, engines });
         Ok(joined)
     }
 
     /// By what its engines write, so that routers which tell each other what engines hold mean the same. One that still stands under that
     /// name, though it serves other models by now, is another.
-    fn name(&mut self, first: &str, print: u64) -> Family {
-        let family = Family::new(&format!("{first}#{print:016x}"));
-        if !self.groups.iter().any(|group| group.writer.family == family) {
+    fn name(&mut self, first: &str, fingerprint: u64) -> Family {
+        let family = Family::new(&format!("{first}#{fingerprint:016x}"));
+        if !self.groups.iter().any(|group| group.format.family == family) {
             return family;
         }
         self.begun += 1;
@@ -126,19 +127,19 @@ impl Groups {
     }
 
     /// Writes down for readers who writes what.
-    fn list(&mut self) {
-        let mut by_model: BTreeMap<String, Vec<Writer>> = BTreeMap::new();
+    fn rebuild_by_model(&mut self) {
+        let mut by_model: BTreeMap<String, Vec<FamilyMatching>> = BTreeMap::new();
         for group in &self.groups {
             let names: BTreeSet<&String> = group.engines.values().flatten().collect();
             for name in names {
-                by_model.entry(name.clone()).or_default().push(group.writer.clone());
+                by_model.entry(name.clone()).or_default().push(group.format.clone());
             }
         }
-        self.by_model = by_model.into_iter().map(|(name, writers)| (name, writers.into())).collect();
+        self.by_model = by_model.into_iter().map(|(name, formats)| (name, formats.into())).collect();
     }
 }
 
-impl Group {
+impl FamilyGroup {
     fn serves_any(&self, names: &[String]) -> bool {
         self.engines.values().flatten().any(|name| names.contains(name))
     }
@@ -149,18 +150,24 @@ mod tests {
     use super::*;
     use crate::matching::tests::byte_level;
 
-    fn writing(names: &[&str], print: u64) -> Writing {
-        Writing { names: names.iter().map(ToString::to_string).collect(), print, matching: byte_level() }
+    fn format(names: &[&str], fingerprint: u64) -> PromptFormat {
+        PromptFormat {
+            names: names.iter().map(ToString::to_string).collect(),
+            fingerprint,
+            matching: byte_level(),
+        }
     }
 
     fn families(alignments: &Alignments, model: &str) -> usize {
-        alignments.of(model).map_or(0, |writers| writers.len())
+        alignments.for_model(model).map_or(0, |formats| formats.len())
     }
 
     #[test]
     fn engines_that_agree_are_one_family_and_others_do_not_displace_it() {
         let alignments = Alignments::default();
-        let join = |engine, names: &[&str], print| alignments.join(engine, writing(names, print)).unwrap();
+        let join = |engine, names: &[&str], fingerprint| {
+            alignments.join(engine, format(names, fingerprint)).unwrap()
+        };
         let first = join("a", &["m", "adapter"], 1);
         assert_eq!(join("b", &["host-b", "m"], 1).family(), first.family());
         assert_ne!(join("c", &["m"], 2).family(), first.family(), "another template");
@@ -181,19 +188,19 @@ mod tests {
     #[test]
     fn an_engine_that_changed_its_files_leaves_its_old_family() {
         let alignments = Alignments::default();
-        alignments.join("a", writing(&["m"], 1)).unwrap();
-        alignments.join("a", writing(&["m"], 2)).unwrap();
+        alignments.join("a", format(&["m"], 1)).unwrap();
+        alignments.join("a", format(&["m"], 2)).unwrap();
         assert_eq!(families(&alignments, "m"), 1);
     }
 
     #[test]
     fn families_are_bounded() {
         let alignments = Alignments::default();
-        for print in 0..FAMILIES_MAX as u64 {
-            alignments.join(&format!("e{print}"), writing(&["m"], print)).unwrap();
+        for fingerprint in 0..FAMILIES_MAX as u64 {
+            alignments.join(&format!("e{fingerprint}"), format(&["m"], fingerprint)).unwrap();
         }
-        let refused = alignments.join("one more", writing(&["m"], 99)).unwrap_err().to_string();
+        let refused = alignments.join("one more", format(&["m"], 99)).unwrap_err().to_string();
         assert!(refused.contains("model `m`"), "{refused}");
-        alignments.join("like the first", writing(&["m"], 0)).unwrap();
+        alignments.join("like the first", format(&["m"], 0)).unwrap();
     }
 }

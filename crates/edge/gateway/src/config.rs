@@ -9,7 +9,7 @@ use http::HeaderName;
 use warmroute_prompt::{PrefixRule, SessionField};
 use warmroute_wire::Dialer;
 
-use crate::door::DoorConfig;
+use crate::admission_gate::AdmissionConfig;
 
 /// How requests are read and sent on.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct Config {
     /// How long clients and workers are waited for.
     pub timeouts: Timeouts,
     /// How many requests are taken, from whom.
-    pub door: DoorConfig,
+    pub admission: AdmissionConfig,
     /// Whether workers get to see what clients show to come in.
     pub client_credentials: ClientCredentials,
     /// Whether `Forwarded` and its like are passed to workers.
@@ -63,7 +63,7 @@ impl Default for Config {
             usage_injection: UsageInjection::On,
             retries_max: 2,
             timeouts: Timeouts::default(),
-            door: DoorConfig::default(),
+            admission: AdmissionConfig::default(),
             client_credentials: ClientCredentials::default(),
             forwarded: Forwarded::default(),
             worker_choice: WorkerChoice::default(),

@@ -10,16 +10,16 @@ use warmroute_record::Recorder;
 use warmroute_router::{Matching, Router};
 use warmroute_types::{Address, Micros};
 
-use crate::alignments::{Alignments, TooManyFamilies, Writing};
-use crate::carrier::{Carried, Carrier};
+use crate::admission_gate::AdmissionGate;
+use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::current::Current;
-use crate::door::Door;
 use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::metrics::{Metrics, Reload};
-use crate::reasons::Reasons;
+use crate::peer_transport::{PeerTransport, TransportStats};
 use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
+use crate::view_reasons::ViewReasons;
 use crate::{Config, ConfigError};
 
 /// What time it is at the start. What is remembered from before happened earlier, and times are not below zero.
@@ -35,12 +35,12 @@ pub struct Gateway {
     pub(crate) metrics: Metrics,
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
-    pub(crate) reasons: Reasons,
+    pub(crate) view_reasons: ViewReasons,
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
-    pub(crate) door: Arc<Door>,
+    pub(crate) admission_gate: Arc<AdmissionGate>,
     /// What carries messages to other routers, where there are any.
-    carrier: Arc<OnceLock<Arc<dyn Carrier>>>,
+    transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
     start: Instant,
 }
 
@@ -55,13 +55,13 @@ impl Gateway {
         config.validate()?;
         let recorder = recorder.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
-        let door = Arc::new(Door::new(&config.door));
+        let admission_gate = Arc::new(AdmissionGate::new(&config.admission));
         let keys = Arc::new(Current::new(None));
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
-        metrics.watch(&door, &keys);
-        let (alignments, reasons, history, retries, carrier) = Default::default();
+        metrics.watch_admission(&admission_gate, &keys);
+        let (alignments, view_reasons, history, retries, transport) = Default::default();
         let start = Instant::now();
-        metrics.watch_peers(&router, &carrier, start);
+        metrics.watch_peers(&router, &transport, start);
         Ok(Arc::new(Gateway {
             router,
             config: Current::new(config),
@@ -70,11 +70,11 @@ impl Gateway {
             metrics,
             alignments,
             recorder,
-            reasons,
+            view_reasons,
             history,
             retries,
-            door,
-            carrier,
+            admission_gate,
+            transport,
             start,
         }))
     }
@@ -92,10 +92,10 @@ impl Gateway {
     /// Other settings, from the next request on. Those under way keep what they began with.
     pub fn set_config(&self, config: Config) -> Result<(), ConfigError> {
         config.validate()?;
-        self.door.set_config(&config.door);
+        self.admission_gate.set_config(&config.admission);
         self.config.set(config);
         // There may be room now for those who wait.
-        (0..self.door.waiting()).for_each(|_| self.let_in());
+        (0..self.admission_gate.waiting()).for_each(|_| self.admit_next());
         Ok(())
     }
 
@@ -103,37 +103,37 @@ impl Gateway {
     pub fn set_keys(&self, keys: Option<Keys>) {
         let before = self.keys.load();
         self.keys.set(keys.map(|keys| match &*before {
-            Some(before) => keys.inherit(before),
+            Some(before) => keys.with_counts_of(before),
             None => keys,
         }));
     }
 
     /// Counts an attempt to put other settings in force.
     pub fn count_reload(&self, outcome: Reload) {
-        self.metrics.reloaded(outcome);
+        self.metrics.count_reload(outcome);
     }
 
     /// Whose request this is; `None` where nobody is asked for a key.
-    pub(crate) fn owner(&self, headers: &HeaderMap) -> Result<Option<Arc<Tenant>>, Refusal> {
+    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<Tenant>>, Refusal> {
         let keys = self.keys.load();
         let Some(keys) = &*keys else { return Ok(None) };
-        let tenant = keys.owner(headers).ok_or(Refusal::Unauthorized)?;
+        let tenant = keys.tenant_of(headers).ok_or(Refusal::Unauthorized)?;
         tenant.requests.inc();
         Ok(Some(Arc::clone(tenant)))
     }
 
     /// Shows what carries messages to other routers. Once.
-    pub fn set_carrier(&self, carrier: Arc<dyn Carrier>) {
-        _ = self.carrier.set(carrier);
+    pub fn set_peer_transport(&self, transport: Arc<dyn PeerTransport>) {
+        _ = self.transport.set(transport);
     }
 
     /// Something was sent to a worker, or computed by it: the other routers should know soon.
-    pub(crate) fn has_news(&self) {
-        self.carrier.get().into_iter().for_each(|carrier| carrier.has_news());
+    pub(crate) fn notify_peers(&self) {
+        self.transport.get().into_iter().for_each(|transport| transport.notify());
     }
 
-    pub(crate) fn carried(&self) -> Option<Carried> {
-        self.carrier.get().map(|carrier| carrier.carried())
+    pub(crate) fn transport_stats(&self) -> Option<TransportStats> {
+        self.transport.get().map(|transport| transport.stats())
     }
 
     /// How many requests that fail may still be sent again, beyond those that always may: for [`Gateway::inherit_retries`].
@@ -157,8 +157,8 @@ impl Gateway {
     }
 
     /// From now on prompts for this engine's models are written as it writes them, too; how its events are to be read.
-    pub fn align(&self, engine: &str, writing: Writing) -> Result<Matching, TooManyFamilies> {
-        self.alignments.join(engine, writing)
+    pub fn align(&self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
+        self.alignments.join(engine, format)
     }
 
     /// They are not any more, unless other engines write alike.
@@ -167,14 +167,14 @@ impl Gateway {
     }
 
     /// Why a worker's cache is known no better than it is, for `GET /workers`; `None`: there is nothing to say.
-    pub fn explain(&self, worker: &Address, why: Option<String>) {
-        self.reasons.set(worker, why);
+    pub fn set_view_reason(&self, worker: &Address, why: Option<String>) {
+        self.view_reasons.set(worker, why);
     }
 
     /// Lets the next request in that waits, should there be room for it. Those that end do that too; call it now and then for
     /// workers that have come or recovered.
-    pub fn let_in(&self) {
-        self.door.let_in(self);
+    pub fn admit_next(&self) {
+        self.admission_gate.admit_next(self);
     }
 
     /// Lets go of connections that nobody used for a while. Call it every few seconds.

@@ -53,7 +53,7 @@ fn strip_spoofable(headers: &mut HeaderMap, forwarded: Forwarded) {
 }
 
 /// The worker that a client asks for, where it may.
-pub(crate) fn chosen_worker(headers: &HeaderMap, choice: WorkerChoice) -> Option<String> {
+pub(crate) fn requested_worker(headers: &HeaderMap, choice: WorkerChoice) -> Option<String> {
     let chosen = headers.get(WORKER).filter(|_| choice == WorkerChoice::Clients)?;
     Some(String::from_utf8_lossy(chosen.as_bytes()).into_owned())
 }
@@ -104,7 +104,7 @@ pub(crate) fn towards_worker(
 
 /// Leaves a worker only the credentials that are its business. A key that let a client in here must not be one of them by accident:
 /// whoever runs a worker could use it.
-pub(crate) fn show_credentials(headers: &mut HeaderMap, config: &Config, tenant: Option<&Tenant>) {
+pub(crate) fn set_credentials(headers: &mut HeaderMap, config: &Config, tenant: Option<&Tenant>) {
     let ours = config.dialer.authorization();
     let is_passed = match config.client_credentials {
         ClientCredentials::Auto => tenant.is_none() && ours.is_none(),
@@ -129,12 +129,12 @@ pub(crate) fn address_to(headers: &mut HeaderMap, host: &HeaderValue, rank: Opti
 }
 
 /// What they take, as they were sent.
-pub(crate) fn bytes(headers: &HeaderMap) -> usize {
+pub(crate) fn size_bytes(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len()).sum()
 }
 
 /// Says how the request was routed.
-pub(crate) fn describe(headers: &mut HeaderMap, decision: &Decision) {
+pub(crate) fn add_decision(headers: &mut HeaderMap, decision: &Decision) {
     let worker = HeaderValue::from_str(&decision.worker.label);
     let worker = worker.unwrap_or_else(|_| HeaderValue::from_static("unprintable"));
     headers.insert(WORKER, worker);

@@ -68,7 +68,7 @@ impl Keys {
         let mut count = 0;
         for (index, line) in text.lines().enumerate() {
             let line_is = |why| BadKeys::Line { line: index + 1, why };
-            let Some(line) = Line::read(line).map_err(line_is)? else { continue };
+            let Some(line) = KeyLine::read(line).map_err(line_is)? else { continue };
             count += 1;
             keys.add(line).map_err(line_is)?;
             if count > KEYS_MAX || keys.tenants.len() > NAMES_MAX {
@@ -78,11 +78,11 @@ impl Keys {
         if count == 0 { Err(BadKeys::Empty) } else { Ok(keys) }
     }
 
-    fn add(&mut self, line: Line) -> Result<(), &'static str> {
+    fn add(&mut self, line: KeyLine) -> Result<(), &'static str> {
         if self.find(&line.digest).is_some() {
             return Err("the key is there already");
         }
-        let Line { digest, name, limits, class_max } = line;
+        let KeyLine { digest, name, limits, class_max } = line;
         let new = || Arc::new(Tenant { name: name.clone(), limits, class_max, requests: Counter::default() });
         let tenant = Arc::clone(self.tenants.entry(name.clone()).or_insert_with(new));
         if tenant.limits != limits || tenant.class_max != class_max {
@@ -93,16 +93,16 @@ impl Keys {
     }
 
     /// What was counted for a tenant goes on being counted.
-    pub(crate) fn inherit(mut self, before: &Keys) -> Keys {
+    pub(crate) fn with_counts_of(mut self, before: &Keys) -> Keys {
         let known: HashMap<&str, &Counter> =
             before.tenants.values().map(|tenant| (tenant.name.as_str(), &tenant.requests)).collect();
-        let heir = |tenant: &Tenant| {
+        let with_count = |tenant: &Tenant| {
             let requests =
                 known.get(tenant.name.as_str()).map_or_else(Counter::default, |&count| count.clone());
             let Tenant { limits, class_max, .. } = *tenant;
             Arc::new(Tenant { name: tenant.name.clone(), limits, class_max, requests })
         };
-        self.tenants = self.tenants.iter().map(|(name, tenant)| (name.clone(), heir(tenant))).collect();
+        self.tenants = self.tenants.iter().map(|(name, tenant)| (name.clone(), with_count(tenant))).collect();
         for (_, tenant) in self.keys.values_mut().flatten() {
             *tenant = Arc::clone(&self.tenants[&tenant.name]);
         }
@@ -110,7 +110,7 @@ impl Keys {
     }
 
     /// Whose request this is; `None` where it shows no key of ours.
-    pub(crate) fn owner(&self, headers: &HeaderMap) -> Option<&Arc<Tenant>> {
+    pub(crate) fn tenant_of(&self, headers: &HeaderMap) -> Option<&Arc<Tenant>> {
         let shown = bearer(headers).or_else(|| headers.get(API_KEY).map(HeaderValue::as_bytes))?;
         self.find(&digest(shown))
     }
@@ -139,16 +139,16 @@ fn head(digest: &Digest) -> u64 {
 }
 
 /// One line, taken apart.
-struct Line {
+struct KeyLine {
     digest: Digest,
     name: String,
     limits: Limits,
     class_max: Option<Class>,
 }
 
-impl Line {
+impl KeyLine {
     /// `None`: there is nothing in it.
-    fn read(line: &str) -> Result<Option<Line>, &'static str> {
+    fn read(line: &str) -> Result<Option<KeyLine>, &'static str> {
         let mut words = line.split_whitespace();
         let Some(key) = words.next().filter(|word| !word.starts_with('#')) else { return Ok(None) };
         let digest = match key.strip_prefix("sha256:") {
@@ -157,7 +157,7 @@ impl Line {
         };
         let name = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (name, limits) = (format!("key-{name}"), Limits::default());
-        let mut line = Line { digest, name, limits, class_max: None };
+        let mut line = KeyLine { digest, name, limits, class_max: None };
         words.try_for_each(|word| line.take(word))?;
         Ok(Some(line))
     }
@@ -203,7 +203,7 @@ mod tests {
     fn owner(keys: &Keys, name: &'static str, value: &'static str) -> Option<String> {
         let headers: HeaderMap =
             [(HeaderName::from_static(name), HeaderValue::from_static(value))].into_iter().collect();
-        keys.owner(&headers).map(|tenant| tenant.name.clone())
+        keys.tenant_of(&headers).map(|tenant| tenant.name.clone())
     }
 
     #[test]
@@ -252,10 +252,10 @@ mod tests {
     fn counts_outlive_the_reading_of_a_file() {
         let before = Keys::read("sk-1 name=a").unwrap();
         before.tenants().for_each(|tenant| _ = tenant.requests.inc_by(3));
-        let after = Keys::read("sk-2 name=a\nsk-3 name=b").unwrap().inherit(&before);
+        let after = Keys::read("sk-2 name=a\nsk-3 name=b").unwrap().with_counts_of(&before);
         assert_eq!(after.tenants().map(|tenant| tenant.requests.get()).collect::<Vec<_>>(), [3, 0]);
         let headers: HeaderMap = [(API_KEY, HeaderValue::from_static("sk-2"))].into_iter().collect();
-        assert_eq!(after.owner(&headers).unwrap().requests.get(), 3);
+        assert_eq!(after.tenant_of(&headers).unwrap().requests.get(), 3);
         assert!(!format!("{after:?}").contains("sk-"));
     }
 }

@@ -13,58 +13,58 @@
 //! closes the other. There is no other clean-up code.
 
 mod admin;
+mod admission_gate;
 mod alignments;
-mod allowance;
-mod asked;
-mod carrier;
+mod attempt;
+mod body_budget;
 mod config;
 mod current;
-mod door;
+mod dispatch;
 mod drain;
-mod exchange;
+mod fallback_response;
+mod first_byte_wait;
 mod first_token;
-mod foresight;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod gateway;
 mod headers;
-mod held;
 mod history;
+mod idle_timeout;
 mod intake;
 mod keys;
-mod last_word;
+mod listener_limits;
 mod matching;
 mod metrics;
 mod models;
-mod outgoing;
-mod patience;
+mod parsed_request;
+mod peer_transport;
 mod percent;
 mod random;
-mod reasons;
 mod refusal;
 mod relay;
-mod reply;
+mod response_body;
 mod server;
+mod status_class;
 mod token;
-mod trip;
-mod unread;
+mod ttft_accuracy;
 mod upstream;
+mod upstream_body;
 mod usage;
-mod verdict;
-mod wait;
+mod view_reasons;
+mod write_stall;
 
-pub use admin::{Admin, Configuration, Reach, Readiness, Reports, ReportsRefused};
-pub use alignments::{TooManyFamilies, Writing};
-pub use carrier::{Carried, Carrier, Ways};
+pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink};
+pub use admission_gate::{AdmissionConfig, WorkerLimit};
+pub use alignments::{PromptFormat, TooManyFamilies};
 pub use config::{
     ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, SessionKey, Timeouts, UsageInjection,
     WorkerChoice,
 };
-pub use door::{DoorConfig, WorkerLimit};
-pub use drain::{Drain, Drained, Farewell};
+pub use drain::{Drain, DrainMode, Drained};
 pub use gateway::Gateway;
 pub use keys::{BadKeys, Keys};
 pub use matching::ModelMatching;
 pub use metrics::Reload;
+pub use peer_transport::{PeerTransport, TrafficCounts, TransportStats};
 pub use server::serve;
 pub use token::Token;

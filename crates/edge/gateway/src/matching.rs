@@ -32,7 +32,7 @@ impl fmt::Display for ModelMatching {
 }
 
 /// A prompt as its engine writes it.
-pub(crate) struct Written {
+pub(crate) struct RenderedPrompt {
     /// What can be compared with reports.
     pub reported: Vec<u8>,
     /// The whole text, from which chunks are cut; `None` where it is the same.
@@ -43,7 +43,7 @@ pub(crate) struct Written {
 }
 
 /// Why a prompt was not written.
-pub(crate) struct Unwritten(pub &'static str);
+pub(crate) struct RenderError(pub &'static str);
 
 impl ModelMatching {
     /// The same for the router, which reads the events of a family.
@@ -57,46 +57,46 @@ impl ModelMatching {
     }
 
     /// Writes a request's prompt as its engine would.
-    pub(crate) async fn write(&self, body: &Body<'_>, api: Api) -> Result<Written, Unwritten> {
+    pub(crate) async fn render(&self, body: &Body<'_>, api: Api) -> Result<RenderedPrompt, RenderError> {
         match self {
-            ModelMatching::Bytes(alignment) => in_bytes(alignment, body, api),
-            ModelMatching::Tokens { renderer, pool } => in_tokens(renderer, pool, body, api).await,
+            ModelMatching::Bytes(alignment) => render_bytes(alignment, body, api),
+            ModelMatching::Tokens { renderer, pool } => render_tokens(renderer, pool, body, api).await,
         }
     }
 }
 
-fn in_bytes(alignment: &Alignment, body: &Body<'_>, api: Api) -> Result<Written, Unwritten> {
+fn render_bytes(alignment: &Alignment, body: &Body<'_>, api: Api) -> Result<RenderedPrompt, RenderError> {
     let mut text = Vec::new();
     let written = alignment.write_prompt(body, api, unix_s(), &mut text);
-    let reported_bytes = written.map_err(|why| Unwritten(why.label()))?.reported_bytes;
+    let reported_bytes = written.map_err(|why| RenderError(why.label()))?.reported_bytes;
     let unit = Unit::Byte;
     if reported_bytes == text.len() {
-        return Ok(Written { reported: text, text: None, unit, has_media: false });
+        return Ok(RenderedPrompt { reported: text, text: None, unit, has_media: false });
     }
     let reported = text[..reported_bytes].to_vec();
-    Ok(Written { reported, text: Some(text), unit, has_media: true })
+    Ok(RenderedPrompt { reported, text: Some(text), unit, has_media: true })
 }
 
-async fn in_tokens(
+async fn render_tokens(
     renderer: &Renderer,
     pool: &EncoderPool,
     body: &Body<'_>,
     api: Api,
-) -> Result<Written, Unwritten> {
+) -> Result<RenderedPrompt, RenderError> {
     let mut text = String::new();
     let rendered = renderer.render(body, api, unix_s(), &mut text);
-    let (ids, media) = match rendered.map_err(|why| Unwritten(why.label()))? {
+    let (ids, media) = match rendered.map_err(|why| RenderError(why.label()))? {
         Rendered::Ids(ids) => (ids, Media::None),
         Rendered::Text { around, media } => {
-            let encoding = pool.encode(text.clone(), around).map_err(|_| Unwritten("busy"))?;
-            (encoding.await.map_err(|_| Unwritten("tokenizer_failed"))?, media)
+            let encoding = pool.encode(text.clone(), around).map_err(|_| RenderError("busy"))?;
+            (encoding.await.map_err(|_| RenderError("tokenizer_failed"))?, media)
         }
     };
     // Where an image's tokens go, only the engine knows.
     let has_media = media != Media::None;
     let mut reported = Vec::new();
     write_chain(if has_media { &[] } else { &ids }, &mut reported);
-    Ok(Written { reported, text: Some(text.into_bytes()), unit: Unit::Token, has_media })
+    Ok(RenderedPrompt { reported, text: Some(text.into_bytes()), unit: Unit::Token, has_media })
 }
 
 /// For templates that print the date.

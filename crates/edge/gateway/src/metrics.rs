@@ -22,24 +22,24 @@ use warmroute_record::Recorder;
 use warmroute_router::{Feedback, Router};
 use warmroute_types::{Micros, PrefixCache, WorkerState};
 
-use crate::carrier::Carrier;
+use crate::admission_gate::AdmissionGate;
 use crate::current::Current;
-use crate::door::Door;
 use crate::keys::Keys;
+use crate::peer_transport::PeerTransport;
 use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
 
-mod door;
+mod admission;
 mod feeds;
-mod foresight;
 mod peers;
 mod record;
 mod shadows;
 mod tenants;
+mod ttft;
 
 /// How a request that reached a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum AttemptOutcome {
     /// The worker answered with success.
     Ok,
     /// The worker said that the client was wrong.
@@ -51,47 +51,47 @@ pub(crate) enum Ending {
     /// The client left.
     Cancelled,
     /// We ended it, whoever's fault that is: its own time was over, or the gateway's.
-    Cut,
+    EndedByGateway,
 }
 
-impl Ending {
-    pub(crate) const ALL: [Ending; 6] = [
-        Ending::Ok,
-        Ending::ClientError,
-        Ending::ServerError,
-        Ending::Failed,
-        Ending::Cancelled,
-        Ending::Cut,
+impl AttemptOutcome {
+    pub(crate) const ALL: [AttemptOutcome; 6] = [
+        AttemptOutcome::Ok,
+        AttemptOutcome::ClientError,
+        AttemptOutcome::ServerError,
+        AttemptOutcome::Failed,
+        AttemptOutcome::Cancelled,
+        AttemptOutcome::EndedByGateway,
     ];
 
-    pub(crate) fn of(status: StatusCode) -> Ending {
+    pub(crate) fn of(status: StatusCode) -> AttemptOutcome {
         match status.as_u16() {
-            429 | 500.. => Ending::ServerError,
-            400..500 => Ending::ClientError,
-            _ => Ending::Ok,
+            429 | 500.. => AttemptOutcome::ServerError,
+            400..500 => AttemptOutcome::ClientError,
+            _ => AttemptOutcome::Ok,
         }
     }
 
     fn as_str(self) -> &'static str {
         match self {
-            Ending::Ok => "ok",
-            Ending::ClientError => "client_error",
-            Ending::ServerError => "server_error",
-            Ending::Failed => "failed",
-            Ending::Cancelled => "cancelled",
-            Ending::Cut => "cut",
+            AttemptOutcome::Ok => "ok",
+            AttemptOutcome::ClientError => "client_error",
+            AttemptOutcome::ServerError => "server_error",
+            AttemptOutcome::Failed => "failed",
+            AttemptOutcome::Cancelled => "cancelled",
+            AttemptOutcome::EndedByGateway => "cut",
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reasoned {
+struct DecisionLabels {
     policy: &'static str,
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refused {
+struct ReasonLabel {
     reason: &'static str,
 }
 
@@ -105,17 +105,17 @@ pub enum Reload {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reloaded {
+struct OutcomeLabel {
     outcome: &'static str,
 }
 
 /// Everything that is counted for the gateway as a whole.
 pub(crate) struct Metrics {
     registry: Registry,
-    decisions: Family<Reasoned, Counter>,
-    refusals: Family<Refused, Counter>,
-    unrendered: Family<Refused, Counter>,
-    reloads: Family<Reloaded, Counter>,
+    decisions: Family<DecisionLabels, Counter>,
+    refusals: Family<ReasonLabel, Counter>,
+    unrendered: Family<ReasonLabel, Counter>,
+    reloads: Family<OutcomeLabel, Counter>,
     retries: Counter,
     retries_denied: Counter,
     pub(crate) client_connections: Gauge,
@@ -153,10 +153,10 @@ impl Metrics {
         recorder: Option<Arc<Recorder>>,
     ) -> Metrics {
         let mut registry = Registry::with_prefix("warmroute");
-        registry.register_collector(Box::new(Workers { router, upstreams }));
+        registry.register_collector(Box::new(WorkerCollector { router, upstreams }));
         recorder
             .into_iter()
-            .for_each(|recorder| registry.register_collector(Box::new(record::Lines(recorder))));
+            .for_each(|recorder| registry.register_collector(Box::new(record::RecordCollector(recorder))));
         let mut metrics = Metrics {
             registry: Registry::default(),
             decisions: Family::default(),
@@ -170,31 +170,31 @@ impl Metrics {
             first_token_seconds: Histogram::new(SECONDS),
             request_seconds: Histogram::new(SECONDS),
         };
-        begin_at_zero(&metrics.refusals, &Refusal::CODES);
-        begin_at_zero(&metrics.unrendered, &UNRENDERED);
+        start_at_zero(&metrics.refusals, &Refusal::CODES);
+        start_at_zero(&metrics.unrendered, &UNRENDERED);
         [Reload::Applied, Reload::Refused]
             .iter()
-            .for_each(|outcome| _ = metrics.reloads_of(*outcome).inc_by(0));
+            .for_each(|outcome| _ = metrics.reload_counter(*outcome).inc_by(0));
         metrics.register(&mut registry);
         metrics.registry = registry;
         metrics
     }
 
-    /// Shows who waits at the door, and whose requests came in, too.
-    pub(crate) fn watch(&mut self, door: &Arc<Door>, keys: &Arc<Current<Option<Keys>>>) {
-        self.registry.register_collector(Box::new(tenants::Tenants(Arc::clone(keys))));
-        self.registry.register_collector(Box::new(door::Waiting(Arc::clone(door))));
+    /// Shows who waits at the gate, and whose requests came in, too.
+    pub(crate) fn watch_admission(&mut self, gate: &Arc<AdmissionGate>, keys: &Arc<Current<Option<Keys>>>) {
+        self.registry.register_collector(Box::new(tenants::TenantCollector(Arc::clone(keys))));
+        self.registry.register_collector(Box::new(admission::AdmissionCollector(Arc::clone(gate))));
     }
 
     /// Shows other routers, where there are any.
     pub(crate) fn watch_peers(
         &mut self,
         router: &Arc<Router<Standard>>,
-        carrier: &Arc<OnceLock<Arc<dyn Carrier>>>,
+        transport: &Arc<OnceLock<Arc<dyn PeerTransport>>>,
         start: Instant,
     ) {
-        let (router, carrier) = (Arc::clone(router), Arc::clone(carrier));
-        self.registry.register_collector(Box::new(peers::Peers { router, carrier, start }));
+        let (router, transport) = (Arc::clone(router), Arc::clone(transport));
+        self.registry.register_collector(Box::new(peers::PeerCollector { router, transport, start }));
     }
 
     fn register(&self, registry: &mut Registry) {
@@ -230,43 +230,43 @@ impl Metrics {
         );
     }
 
-    pub(crate) fn decided(&self, policy: &'static str, reason: &'static str) {
-        self.decisions.get_or_create(&Reasoned { policy, reason }).inc();
+    pub(crate) fn count_decision(&self, policy: &'static str, reason: &'static str) {
+        self.decisions.get_or_create(&DecisionLabels { policy, reason }).inc();
     }
 
-    pub(crate) fn refused(&self, reason: &'static str) {
-        self.refusals.get_or_create(&Refused { reason }).inc();
+    pub(crate) fn count_refusal(&self, reason: &'static str) {
+        self.refusals.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    pub(crate) fn unrendered(&self, reason: &'static str) {
-        self.unrendered.get_or_create(&Refused { reason }).inc();
+    pub(crate) fn count_unrendered(&self, reason: &'static str) {
+        self.unrendered.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    fn reloads_of(&self, outcome: Reload) -> Counter {
+    fn reload_counter(&self, outcome: Reload) -> Counter {
         let outcome = match outcome {
             Reload::Applied => "applied",
             Reload::Refused => "refused",
         };
-        self.reloads.get_or_create_owned(&Reloaded { outcome })
+        self.reloads.get_or_create_owned(&OutcomeLabel { outcome })
     }
 
-    pub(crate) fn reloaded(&self, outcome: Reload) {
-        self.reloads_of(outcome).inc();
+    pub(crate) fn count_reload(&self, outcome: Reload) {
+        self.reload_counter(outcome).inc();
     }
 
-    pub(crate) fn retried(&self) {
+    pub(crate) fn count_retry(&self) {
         self.retries.inc();
     }
 
-    pub(crate) fn retry_denied(&self) {
+    pub(crate) fn count_denied_retry(&self) {
         self.retries_denied.inc();
     }
 
-    pub(crate) fn first_token(&self, after: Micros) {
+    pub(crate) fn observe_first_token(&self, after: Micros) {
         self.first_token_seconds.observe(after.as_secs_f64());
     }
 
-    pub(crate) fn ended(&self, lasted: Micros) {
+    pub(crate) fn observe_request_end(&self, lasted: Micros) {
         self.request_seconds.observe(lasted.as_secs_f64());
     }
 
@@ -279,8 +279,8 @@ impl Metrics {
 }
 
 /// A series that begins with its first event hides that event from `rate`.
-fn begin_at_zero(family: &Family<Refused, Counter>, reasons: &[&'static str]) {
-    reasons.iter().for_each(|&reason| _ = family.get_or_create(&Refused { reason }).inc_by(0));
+fn start_at_zero(family: &Family<ReasonLabel, Counter>, reasons: &[&'static str]) {
+    reasons.iter().for_each(|&reason| _ = family.get_or_create(&ReasonLabel { reason }).inc_by(0));
 }
 
 /// One count of what caches gave: its name and help, and what one answer adds to it.
@@ -306,14 +306,14 @@ pub(crate) const CACHE_COUNTS: [CacheCount; 10] = [
 ];
 
 /// The workers' own series, written when somebody asks.
-struct Workers {
+struct WorkerCollector {
     router: Arc<Router<Standard>>,
     upstreams: Arc<Upstreams>,
 }
 
-impl std::fmt::Debug for Workers {
+impl std::fmt::Debug for WorkerCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Workers")
+        f.write_str("WorkerCollector")
     }
 }
 
@@ -367,7 +367,7 @@ const FAULT_COUNTS: [FaultCount; 3] = [
     ),
 ];
 
-impl Collector for Workers {
+impl Collector for WorkerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let views = self.router.workers();
         for (name, help, read) in READINGS {
@@ -394,23 +394,23 @@ impl Collector for Workers {
         let kind = MetricType::Counter;
         let mut family = encoder.encode_descriptor("requests", help, None, kind)?;
         for view in &views {
-            let counts = self.upstreams.counts(&view.worker);
-            for (ending, count) in Ending::ALL.into_iter().zip(counts) {
-                let labels = [("worker", &*view.worker.label), ("outcome", ending.as_str())];
+            let counts = self.upstreams.outcome_counts(&view.worker);
+            for (outcome, count) in AttemptOutcome::ALL.into_iter().zip(counts) {
+                let labels = [("worker", &*view.worker.label), ("outcome", outcome.as_str())];
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
         self.encode_caches(&mut encoder, &views)?;
-        let foresights: Vec<_> =
-            views.iter().map(|view| (&view.worker, self.upstreams.foresight(&view.worker))).collect();
-        foresight::encode(&mut encoder, &foresights)?;
+        let accuracies: Vec<_> =
+            views.iter().map(|view| (&view.worker, self.upstreams.ttft_accuracy(&view.worker))).collect();
+        ttft::encode(&mut encoder, &accuracies)?;
         shadows::encode(&mut encoder, &self.router.tallies())?;
         feeds::encode(&mut encoder, &self.router, &views)?;
         encode_index(&mut encoder, self.router.index_stats())
     }
 }
 
-impl Workers {
+impl WorkerCollector {
     fn encode_faults(
         &self,
         encoder: &mut DescriptorEncoder<'_>,

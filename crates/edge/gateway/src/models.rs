@@ -10,16 +10,16 @@ use warmroute_types::WorkerState;
 
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
-use crate::reply::Reply;
+use crate::response_body::ResponseBody;
 
 /// All models, with aliases under their own names.
-pub(crate) fn list(gateway: &Gateway) -> Response<Reply> {
+pub(crate) fn list(gateway: &Gateway) -> Response<ResponseBody> {
     let cards: Vec<Value> = catalogue(gateway).iter().map(|(id, root)| card(id, root)).collect();
     answer(&json!({"object": "list", "data": cards}))
 }
 
 /// One model.
-pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<Reply>, Refusal> {
+pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<ResponseBody>, Refusal> {
     let unknown = || Refusal::UnknownModel(id.to_owned());
     let catalogue = catalogue(gateway);
     let root = catalogue.get(id).ok_or_else(unknown)?;
@@ -47,8 +47,8 @@ fn card(id: &str, root: &str) -> Value {
     json!({"id": id, "object": "model", "created": 0, "owned_by": "warmroute", "root": root})
 }
 
-fn answer(value: &Value) -> Response<Reply> {
-    let mut response = Response::new(Reply::whole(Bytes::from(value.to_string())));
+fn answer(value: &Value) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::whole(Bytes::from(value.to_string())));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -1,4 +1,4 @@
-//! Every way in which the gateway itself says no, in the shape that the client's SDK understands.
+//! Every way in which the gateway itself says no, in the format that the client's SDK understands.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -7,8 +7,8 @@ use warmroute_admission::{Exceeded, Limit};
 use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
 
-use crate::reply::Reply;
-use crate::upstream::Fault;
+use crate::response_body::ResponseBody;
+use crate::upstream::UpstreamError;
 
 /// Seconds after which a client may try again when no worker is ready, or there is no memory for its body: health checks run about
 /// this often, and bodies are forgotten as soon as their answers begin.
@@ -78,14 +78,14 @@ fn of(limit: Limit) -> &'static str {
 
 /// Whose error objects the client understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ErrorFormat {
     OpenAi,
     Anthropic,
 }
 
-impl Shape {
-    pub(crate) fn of_path(path: &str) -> Shape {
-        if path.starts_with("/v1/messages") { Shape::Anthropic } else { Shape::OpenAi }
+impl ErrorFormat {
+    pub(crate) fn of_path(path: &str) -> ErrorFormat {
+        if path.starts_with("/v1/messages") { ErrorFormat::Anthropic } else { ErrorFormat::OpenAi }
     }
 }
 
@@ -96,21 +96,21 @@ impl Refusal {
     }
 
     /// A worker failed before its first byte.
-    pub(crate) fn failed(fault: &Fault) -> Refusal {
-        match fault {
-            Fault::Overdue => Refusal::TimeOver,
-            Fault::Stopping => Refusal::Stopping,
-            fault if fault.is_timeout() => Refusal::WorkerTimeout(fault.to_string()),
-            fault => Refusal::WorkerFailed(fault.to_string()),
+    pub(crate) fn failed(error: &UpstreamError) -> Refusal {
+        match error {
+            UpstreamError::RequestTimeout => Refusal::TimeOver,
+            UpstreamError::ShuttingDown => Refusal::Stopping,
+            error if error.is_timeout() => Refusal::WorkerTimeout(error.to_string()),
+            error => Refusal::WorkerFailed(error.to_string()),
         }
     }
 
     /// A worker failed after it.
-    pub(crate) fn broke_off(fault: &Fault) -> Refusal {
-        match fault {
-            Fault::Overdue => Refusal::TimeOver,
-            Fault::Stopping => Refusal::Stopping,
-            fault if fault.is_timeout() => Refusal::FellSilent,
+    pub(crate) fn broke_off(error: &UpstreamError) -> Refusal {
+        match error {
+            UpstreamError::RequestTimeout => Refusal::TimeOver,
+            UpstreamError::ShuttingDown => Refusal::Stopping,
+            error if error.is_timeout() => Refusal::FellSilent,
             _ => Refusal::BrokeOff,
         }
     }
@@ -237,14 +237,14 @@ impl Refusal {
     }
 
     /// The error object as JSON.
-    pub(crate) fn to_json(&self, shape: Shape) -> String {
+    pub(crate) fn to_json(&self, format: ErrorFormat) -> String {
         let message = self.to_string();
-        match shape {
-            Shape::Anthropic => {
+        match format {
+            ErrorFormat::Anthropic => {
                 json!({"type": "error", "error": {"type": self.anthropic_type(), "message": message}})
                     .to_string()
             }
-            Shape::OpenAi => json!({"error": {
+            ErrorFormat::OpenAi => json!({"error": {
                 "message": message, "type": self.openai_type(), "param": null, "code": self.code(),
             }})
             .to_string(),
@@ -252,8 +252,8 @@ impl Refusal {
     }
 
     /// The whole response.
-    pub(crate) fn respond(&self, shape: Shape) -> Response<Reply> {
-        let mut response = Response::new(Reply::whole(Bytes::from(self.to_json(shape))));
+    pub(crate) fn respond(&self, format: ErrorFormat) -> Response<ResponseBody> {
+        let mut response = Response::new(ResponseBody::whole(Bytes::from(self.to_json(format))));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -14,14 +14,14 @@ use tokio::sync::mpsc;
 use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
-use crate::allowance::{Allowance, Times};
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
+use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::percent::percent_decoded;
-use crate::refusal::{Refusal, Shape};
-use crate::reply::Reply;
-use crate::unread::{Due, Unread};
-use crate::{exchange, headers, intake, models};
+use crate::refusal::{ErrorFormat, Refusal};
+use crate::response_body::ResponseBody;
+use crate::write_stall::{ResponseDeadline, WriteStall};
+use crate::{dispatch, headers, intake, models};
 
 /// Larger heads are refused. What is far larger, or has more than 100 headers, hyper refuses itself, with an empty body.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -40,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 const ENGINE_PATHS: [&str; 6] = ["/tokenize", "/detokenize", "/score", "/rerank", "/pooling", "/classify"];
 
 /// Paths under `/v1` that steer an engine too.
-const STEERING_PATHS: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
+const ENGINE_CONTROL_PATHS: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
 
 /// Serves clients until told to drain; returns when the last connection has ended.
 pub async fn serve(
@@ -50,26 +50,26 @@ pub async fn serve(
     drain: Drain,
 ) -> Drained {
     let settings = Arc::clone(&gateway);
-    let times = move || {
+    let timeouts = move || {
         let timeouts = settings.config().timeouts;
-        Times { head: timeouts.head, unread: timeouts.idle }
+        ClientTimeouts { head: timeouts.head, write_stall: timeouts.idle }
     };
-    let allowed = Allowance {
+    let limits = ListenerLimits {
         open: gateway.metrics.client_connections.clone(),
-        ..Allowance::new(gateway.config().connections_max, acceptor, times)
+        ..ListenerLimits::new(gateway.config().connections_max, acceptor, timeouts)
     };
     let service = move |request| {
         let gateway = Arc::clone(&gateway);
         async move { Ok(handle(&gateway, request).await) }
     };
-    accept(listener, drain, allowed, service).await
+    accept(listener, drain, limits, service).await
 }
 
 /// The accept loop, for clients and for the admin listener alike.
 pub(crate) async fn accept<S, F, B>(
     listener: TcpListener,
     drain: Drain,
-    allowed: Allowance,
+    limits: ListenerLimits,
     service: S,
 ) -> Drained
 where
@@ -82,19 +82,19 @@ where
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = drain.begun() => break,
+            () = drain.wait_begun() => break,
         };
         match accepted {
             Ok((stream, _)) => {
                 // Counted once it is there: a free place is no connection. And one that is there is served, drain or not.
-                let place = allowed.place().await;
-                let times = (allowed.times)();
+                let slot = limits.acquire_slot().await;
+                let timeouts = (limits.timeouts)();
                 let connection =
-                    connection(stream, allowed.acceptor.clone(), drain.clone(), times, service.clone());
+                    connection(stream, limits.acceptor.clone(), drain.clone(), timeouts, service.clone());
                 let open = open.clone();
                 tokio::spawn(async move {
                     connection.await;
-                    drop((place, open));
+                    drop((slot, open));
                 });
             }
             Err(error) => {
@@ -108,43 +108,48 @@ where
     Drained
 }
 
-async fn connection<S, F, B>(stream: TcpStream, acceptor: Acceptor, drain: Drain, times: Times, service: S)
-where
+async fn connection<S, F, B>(
+    stream: TcpStream,
+    acceptor: Acceptor,
+    drain: Drain,
+    timeouts: ClientTimeouts,
+    service: S,
+) where
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + 'static,
 {
-    let stream = match tokio::time::timeout(times.head, acceptor.accept(stream)).await {
+    let stream = match tokio::time::timeout(timeouts.head, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "no handshake"),
         Err(_) => return tracing::debug!("no handshake in time"),
     };
-    let leaving = drain.clone();
-    let due = Due::default();
-    let stream = Unread::new(stream, times.unread, due.clone());
+    let draining = drain.clone();
+    let deadline = ResponseDeadline::default();
+    let stream = WriteStall::new(stream, timeouts.write_stall, deadline.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
-        due.set(None);
-        request.extensions_mut().insert(due.clone());
-        request.extensions_mut().insert(leaving.clone());
-        let (answering, leaving) = (service(request), leaving.clone());
+        deadline.set(None);
+        request.extensions_mut().insert(deadline.clone());
+        request.extensions_mut().insert(draining.clone());
+        let (answering, draining) = (service(request), draining.clone());
         async move {
             let mut response = answering.await?;
-            leaving.say_goodbye(response.headers_mut());
+            draining.add_close_header(response.headers_mut());
             Ok::<_, Infallible>(response)
         }
     });
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(times.head)
+        .header_read_timeout(timeouts.head)
         .serve_connection(TokioIo::new(stream), service);
     let mut http = std::pin::pin!(http);
     let served = tokio::select! {
         served = http.as_mut() => served,
-        () = drain.runs_short() => {
+        () = drain.wait_close_idle() => {
             http.as_mut().graceful_shutdown();
             tokio::select! {
                 served = http.as_mut() => served,
-                () = drain.ends() => http.await,
+                () = drain.wait_abort() => http.await,
             }
         }
     };
@@ -154,21 +159,21 @@ where
     }
 }
 
-async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<Reply> {
+async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<ResponseBody> {
     let request_id = headers::request_id(request.headers());
     let path = request.uri().path();
-    let (api, shape) = (Api::of_path(path), Shape::of_path(path));
+    let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
     // It takes kilobytes, which every connection would hold, and copy from hand to hand, as a part of its own state.
     let answering = Box::pin(answer(gateway, api, request, &request_id));
-    let answered = drain.unless_over(answering).await;
+    let answered = drain.unless_aborted(answering).await;
     let mut response = match answered.unwrap_or(Err(Refusal::Stopping)) {
         Ok(response) => response,
         Err(refusal) => {
-            gateway.metrics.refused(refusal.code());
+            gateway.metrics.count_refusal(refusal.code());
             // What the client wrote is in it: debug format, so that it cannot write log lines of its own.
             tracing::debug!(refusal = ?refusal.to_string(), "refused");
-            refusal.respond(shape)
+            refusal.respond(format)
         }
     };
     response.headers_mut().insert(headers::REQUEST_ID, request_id);
@@ -180,8 +185,8 @@ async fn answer(
     api: Api,
     request: Request<Incoming>,
     request_id: &http::HeaderValue,
-) -> Result<Response<Reply>, Refusal> {
-    if headers::bytes(request.headers()) > HEAD_BYTES_MAX {
+) -> Result<Response<ResponseBody>, Refusal> {
+    if headers::size_bytes(request.headers()) > HEAD_BYTES_MAX {
         return Err(Refusal::HeadTooLarge { limit: HEAD_BYTES_MAX });
     }
     if target_bytes(request.uri()) > TARGET_BYTES_MAX {
@@ -197,10 +202,10 @@ async fn answer(
         only(Method::GET, "GET, HEAD")?;
         return Ok(health(gateway));
     }
-    let tenant = match gateway.owner(request.headers()) {
+    let tenant = match gateway.authenticate(request.headers()) {
         Ok(tenant) => tenant,
         Err(refusal) => {
-            intake::disregard(request, gateway.config().timeouts.body).await;
+            intake::drain_refused_body(request, gateway.config().timeouts.body).await;
             return Err(refusal);
         }
     };
@@ -215,30 +220,30 @@ async fn answer(
     } else if !is_for_clients(path) {
         return Err(Refusal::NoSuchPath(path.to_owned()));
     }
-    exchange::forward(gateway, api, request, tenant.as_deref(), request_id).await
+    dispatch::forward(gateway, api, request, tenant.as_deref(), request_id).await
 }
 
 /// Whether a client may ask a worker for this path. One with dots in it may mean another path to the worker than to us.
 pub(crate) fn is_for_clients(path: &str) -> bool {
-    let Some(plain) = decoded_out(path) else { return false };
+    let Some(plain) = fully_decoded(path) else { return false };
     let has_dots = plain.split(['/', '\\']).any(|segment| segment == "." || segment == "..");
     // Whoever stands before the worker may merge slashes.
     let is_odd = plain.contains("//") || plain.contains(char::is_control);
     let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
     let plain = plain.trim_end_matches('/');
     // Written otherwise, it would be served by a worker without having been read here: unrouted, and past all limits.
-    let is_disguised = has_own_handling(plain) && !has_own_handling(path);
-    is_offered && !has_dots && !is_odd && !is_disguised && !STEERING_PATHS.contains(&plain)
+    let is_disguised = is_handled_here(plain) && !is_handled_here(path);
+    is_offered && !has_dots && !is_odd && !is_disguised && !ENGINE_CONTROL_PATHS.contains(&plain)
 }
 
 /// Whether more is done here with what is sent to this path than to pass it on.
-fn has_own_handling(path: &str) -> bool {
+fn is_handled_here(path: &str) -> bool {
     Api::of_path(path) != Api::Other || path == "/v1/models" || path.starts_with("/v1/models/")
 }
 
 /// The path as the most eager reader on its way would have it: decoded until nothing is encoded any more. `None` of one that was
 /// encoded more often than anybody means: each time costs its whole length, and it could be as many times as it has letters.
-fn decoded_out(path: &str) -> Option<String> {
+fn fully_decoded(path: &str) -> Option<String> {
     let mut plain = path.to_owned();
     for _ in 0..=DECODINGS_MAX {
         match percent_decoded(&plain) {
@@ -256,9 +261,9 @@ fn target_bytes(uri: &http::Uri) -> usize {
 }
 
 /// For load balancers in front of us: can a request be served?
-fn health(gateway: &Gateway) -> Response<Reply> {
+fn health(gateway: &Gateway) -> Response<ResponseBody> {
     let is_ready = gateway.router.workers().iter().any(|view| view.desk.state.takes_requests());
-    let mut response = Response::new(Reply::whole(bytes::Bytes::new()));
+    let mut response = Response::new(ResponseBody::whole(bytes::Bytes::new()));
     if !is_ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }

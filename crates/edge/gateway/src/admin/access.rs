@@ -11,7 +11,7 @@
 
 use http::{HeaderMap, Method, StatusCode, header};
 
-use super::Problem;
+use super::AdminError;
 use crate::Token;
 
 /// From where the listener can be reached.
@@ -24,28 +24,28 @@ pub enum Reach {
 }
 
 pub(super) const UNAUTHORIZED: &str = "expected Authorization: Bearer TOKEN";
-const NOT_FROM_AFAR: &str =
+const REFUSED_FROM_NETWORK: &str =
     "without an admin-token nothing is changed over an admin listener that other machines can reach";
-const NOT_BY_A_PAGE: &str = "without an admin-token nothing is changed by a page in a browser";
+const REFUSED_FROM_BROWSER: &str = "without an admin-token nothing is changed by a page in a browser";
 
 /// Whether a request may have an answer.
-pub(super) fn admit(
+pub(super) fn authorize(
     token: Option<&Token>,
     reach: Reach,
     method: &Method,
     path: &str,
     headers: &HeaderMap,
-) -> Result<(), Problem> {
-    let forbidden = |why: &str| Err(Problem(StatusCode::FORBIDDEN, why.to_owned()));
+) -> Result<(), AdminError> {
+    let forbidden = |why: &str| Err(AdminError(StatusCode::FORBIDDEN, why.to_owned()));
     // Reporters have a token of their own.
     let is_open = matches!(path, "/healthz" | "/readyz" | "/events");
     match token {
         _ if is_open => Ok(()),
         Some(token) if token.is_shown(headers) => Ok(()),
-        Some(_) => Err(Problem(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
+        Some(_) => Err(AdminError(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
         None if matches!(*method, Method::GET | Method::HEAD) => Ok(()),
-        None if reach == Reach::Network => forbidden(NOT_FROM_AFAR),
-        None if headers.contains_key(header::ORIGIN) => forbidden(NOT_BY_A_PAGE),
+        None if reach == Reach::Network => forbidden(REFUSED_FROM_NETWORK),
+        None if headers.contains_key(header::ORIGIN) => forbidden(REFUSED_FROM_BROWSER),
         None => Ok(()),
     }
 }
@@ -62,9 +62,9 @@ mod tests {
             headers.insert(name, HeaderValue::from_str(value).unwrap());
         }
         let token = token.map(Token::new);
-        match admit(token.as_ref(), reach, &ask.0, ask.1, &headers) {
+        match authorize(token.as_ref(), reach, &ask.0, ask.1, &headers) {
             Ok(()) => 200,
-            Err(Problem(status, _)) => status.as_u16(),
+            Err(AdminError(status, _)) => status.as_u16(),
         }
     }
 

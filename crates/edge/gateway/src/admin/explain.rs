@@ -11,25 +11,25 @@ use warmroute_prompt::Api;
 use warmroute_router::{Considered, Preview, Scratch};
 
 use super::workers::parameter;
-use super::{Answer, Problem, as_json};
+use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
-use crate::history::{Past, REMEMBERED};
+use crate::history::{HISTORY_LEN, PastDecision};
 use crate::intake;
 use crate::random::random;
-use crate::refusal::{Refusal, Shape};
+use crate::refusal::{ErrorFormat, Refusal};
 use crate::server::is_for_clients;
 
 /// So many decisions are told where nobody says how many.
-const TOLD: usize = 20;
+const DEFAULT_COUNT: usize = 20;
 
 /// Whose request it is taken for where nobody says.
-const PATH: &str = "/v1/chat/completions";
+const DEFAULT_PATH: &str = "/v1/chat/completions";
 
 /// `GET /explain[?n=…]`: the last decisions, the newest first. `last`, as the command's flag is called, is the same.
-pub(super) fn last(gateway: &Gateway, query: &str) -> Answer {
+pub(super) fn last(gateway: &Gateway, query: &str) -> AdminResult {
     let wanted = parameter(query, "n").or_else(|| parameter(query, "last"));
-    let wanted = wanted.map_or(Ok(TOLD), |n| n.parse());
-    let bad = |_| Problem(StatusCode::BAD_REQUEST, format!("n must be a number, up to {REMEMBERED}"));
+    let wanted = wanted.map_or(Ok(DEFAULT_COUNT), |n| n.parse());
+    let bad = |_| AdminError(StatusCode::BAD_REQUEST, format!("n must be a number, up to {HISTORY_LEN}"));
     let (wanted, now) = (wanted.map_err(bad)?, SystemTime::now());
     let decisions = gateway.history.last(wanted);
     Ok(as_json(&decisions.iter().map(|past| describe_past(gateway, past, now)).collect()))
@@ -42,18 +42,18 @@ pub(super) async fn preview(
     query: &str,
     body: Incoming,
 ) -> Response<Full<Bytes>> {
-    let path = parameter(query, "path").unwrap_or_else(|| PATH.to_owned());
-    match look(gateway, parts, &path, body).await {
+    let path = parameter(query, "path").unwrap_or_else(|| DEFAULT_PATH.to_owned());
+    match compute_preview(gateway, parts, &path, body).await {
         Ok(answer) => as_json(&answer),
         Err(refusal) => {
-            let mut response = Response::new(Full::from(refusal.to_json(Shape::of_path(&path))));
+            let mut response = Response::new(Full::from(refusal.to_json(ErrorFormat::of_path(&path))));
             *response.status_mut() = refusal.status();
             response
         }
     }
 }
 
-async fn look(
+async fn compute_preview(
     gateway: &Gateway,
     parts: &request::Parts,
     path: &str,
@@ -63,16 +63,16 @@ async fn look(
     if api == Api::Other && !is_for_clients(path) {
         return Err(Refusal::NoSuchPath(path.to_owned()));
     }
-    let asked =
-        intake::receive(&Method::POST, api, &parts.headers, body, gateway, &gateway.config()).await?.asked;
-    let texts = asked.texts();
-    let request = asked.request(&texts, &[]);
+    let parsed =
+        intake::receive(&Method::POST, api, &parts.headers, body, gateway, &gateway.config()).await?.request;
+    let texts = parsed.texts();
+    let request = parsed.routing_request(&texts, &[]);
     let preview = gateway.router.preview(&request, &mut Scratch::default(), gateway.now(), random());
     let preview = preview.map_err(|why| Refusal::no_route(&why, request.model))?;
     Ok(describe_preview(gateway, &preview, request.model))
 }
 
-fn describe_past(gateway: &Gateway, past: &Past, now: SystemTime) -> Value {
+fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemTime) -> Value {
     let candidates = past.considered.iter().flatten().enumerate();
     let candidates: Value =
         candidates.map(|(index, candidate)| describe(gateway, candidate, Role::of(index == 0))).collect();
@@ -84,7 +84,7 @@ fn describe_past(gateway: &Gateway, past: &Past, now: SystemTime) -> Value {
         "policy": past.policy,
         "reason": past.reason,
         "prompt_tokens": past.prompt_tokens,
-        "observed_ttft_ms": past.observed().map(|after| rounded(after.as_millis_f64())),
+        "observed_ttft_ms": past.ttft().map(|after| rounded(after.as_millis_f64())),
         "candidates": candidates,
     })
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use warmroute_types::Address;
 
 use super::workers::parameter;
-use super::{Answer, Problem, UNAUTHORIZED, as_json};
+use super::{AdminError, AdminResult, UNAUTHORIZED, as_json};
 use crate::Token;
 use crate::gateway::Gateway;
 
@@ -20,17 +20,17 @@ pub(super) const BODY_BYTES_MAX: usize = 32 << 20;
 /// A post up to this size is read where it arrives.
 const READ_AT_ONCE_BYTES_MAX: usize = 1 << 20;
 
-pub(super) const NOT_TAKEN: &str = "events are not taken: start the gateway with --events-token";
+pub(super) const EVENTS_DISABLED: &str = "events are not taken: start the gateway with --events-token";
 
 /// Takes reporters' posts.
-pub trait Reports: Send + Sync {
+pub trait ReportSink: Send + Sync {
     /// A post for a worker of the fleet; what to answer.
-    fn post(&self, worker: &Address, content_type: &str, body: &[u8]) -> Result<Value, ReportsRefused>;
+    fn post(&self, worker: &Address, content_type: &str, body: &[u8]) -> Result<Value, ReportError>;
 }
 
 /// A post that was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReportsRefused {
+pub struct ReportError {
     /// The HTTP status it deserves.
     pub status: u16,
     /// Why.
@@ -40,25 +40,31 @@ pub struct ReportsRefused {
 }
 
 /// Where posts are taken from those who may.
-pub(super) struct Desk {
-    reports: Arc<dyn Reports>,
+pub(super) struct ReportReceiver {
+    reports: Arc<dyn ReportSink>,
     token: Token,
 }
 
-impl Desk {
-    pub fn new(reports: Arc<dyn Reports>, token: Token) -> Desk {
-        Desk { reports, token }
+impl ReportReceiver {
+    pub fn new(reports: Arc<dyn ReportSink>, token: Token) -> ReportReceiver {
+        ReportReceiver { reports, token }
     }
 
-    pub fn admit(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    pub fn authorize(&self, headers: &HeaderMap) -> Result<(), AdminError> {
         match self.token.is_shown(headers) {
             true => Ok(()),
-            false => Err(Problem(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
+            false => Err(AdminError(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
         }
     }
 
-    pub async fn take(&self, gateway: &Gateway, headers: &HeaderMap, query: &str, body: Bytes) -> Answer {
-        let worker = addressee(gateway, query)?;
+    pub async fn receive(
+        &self,
+        gateway: &Gateway,
+        headers: &HeaderMap,
+        query: &str,
+        body: Bytes,
+    ) -> AdminResult {
+        let worker = worker_parameter(gateway, query)?;
         let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         match self.post(worker, kind, body).await {
             Ok(accepted) => Ok(as_json(&accepted)),
@@ -73,24 +79,24 @@ impl Desk {
     }
 
     /// Reading a snapshot of megabytes takes longer than a thread that serves sockets can be spared.
-    async fn post(&self, worker: Address, kind: &str, body: Bytes) -> Result<Value, ReportsRefused> {
+    async fn post(&self, worker: Address, kind: &str, body: Bytes) -> Result<Value, ReportError> {
         if body.len() <= READ_AT_ONCE_BYTES_MAX {
             return self.reports.post(&worker, kind, &body);
         }
         let (reports, kind) = (Arc::clone(&self.reports), kind.to_owned());
         let read = tokio::task::spawn_blocking(move || reports.post(&worker, &kind, &body)).await;
-        read.unwrap_or_else(|lost| Err(ReportsRefused { status: 500, why: lost.to_string(), expected: None }))
+        read.unwrap_or_else(|lost| Err(ReportError { status: 500, why: lost.to_string(), expected: None }))
     }
 }
 
 /// The worker that a post is about: one of the fleet.
-fn addressee(gateway: &Gateway, query: &str) -> Result<Address, Problem> {
-    let bad = |why: &str| Problem(StatusCode::BAD_REQUEST, why.to_owned());
+fn worker_parameter(gateway: &Gateway, query: &str) -> Result<Address, AdminError> {
+    let bad = |why: &str| AdminError(StatusCode::BAD_REQUEST, why.to_owned());
     let url = parameter(query, "worker").ok_or_else(|| bad("say whose: POST /events?worker=URL"))?;
     let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>()).transpose();
     let rank = rank.map_err(|_| bad("rank must be a number"))?;
     let address = Address { url: url.trim_end_matches('/').to_owned(), rank };
     let is_known = gateway.router.workers().iter().any(|view| view.worker.address == address);
-    let unknown = || Problem(StatusCode::NOT_FOUND, format!("no such worker: {address}"));
+    let unknown = || AdminError(StatusCode::NOT_FOUND, format!("no such worker: {address}"));
     if is_known { Ok(address) } else { Err(unknown()) }
 }

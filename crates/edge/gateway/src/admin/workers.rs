@@ -7,14 +7,14 @@ use warmroute_fleet::{Models, WorkerView};
 use warmroute_router::{Change, FeedReport};
 use warmroute_types::{Address, CacheView, masked, valueless};
 
-use super::{Answer, Problem, as_json};
+use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
 
 /// `POST /workers`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Newcomer {
+struct WorkerSpec {
     url: String,
     /// Data-parallel ranks behind the URL; each becomes a worker.
     ranks: Option<u16>,
@@ -54,7 +54,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "rests_ms": view.desk.rests_until.since(gateway.now()).as_millis_f64().round(),
         "view": view.desk.view.as_str(),
         "matching": feed.map_or("none", |feed| feed.unit.as_str()),
-        "why": gateway.reasons.of(&view.worker.address, view.desk.view),
+        "why": gateway.view_reasons.for_worker(&view.worker.address, view.desk.view),
         // There is nothing to trust or not where nothing is reported.
         "trust": (view.desk.view != CacheView::Presumed).then(|| rounded(view.desk.trust)),
         "events": feed.map(|report| describe_feed(&report)),
@@ -94,16 +94,16 @@ fn describe_feed(report: &FeedReport) -> Value {
     })
 }
 
-pub(super) fn add(gateway: &Gateway, body: &[u8]) -> Answer {
-    let bad = |message: String| Problem(StatusCode::BAD_REQUEST, message);
-    let newcomer: Newcomer =
+pub(super) fn add(gateway: &Gateway, body: &[u8]) -> AdminResult {
+    let bad = |message: String| AdminError(StatusCode::BAD_REQUEST, message);
+    let spec: WorkerSpec =
         serde_json::from_slice(body).map_err(|error| bad(valueless(&error.to_string())))?;
-    let addresses = Address::parse(&newcomer.url, newcomer.ranks).map_err(|error| bad(error.to_string()))?;
-    let models = newcomer.models.map_or(Models::Unknown, |names| Models::named(&names));
+    let addresses = Address::parse(&spec.url, spec.ranks).map_err(|error| bad(error.to_string()))?;
+    let models = spec.models.map_or(Models::Unknown, |names| Models::named(&names));
     for address in addresses {
         tracing::info!(worker = %address, "worker added by the admin side");
         let change = Change::Join { address, models: models.clone() };
-        gateway.router.apply(change).map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
+        gateway.router.apply(change).map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
     }
     let mut response = as_json(&list(gateway));
     *response.status_mut() = StatusCode::ACCEPTED;
@@ -111,13 +111,13 @@ pub(super) fn add(gateway: &Gateway, body: &[u8]) -> Answer {
 }
 
 /// `DELETE /workers?url=…[&rank=…]`: all ranks of the URL, or one. They finish what they have.
-pub(super) fn remove(gateway: &Gateway, query: &str) -> Answer {
-    let missing = || Problem(StatusCode::BAD_REQUEST, "say which: DELETE /workers?url=URL".to_owned());
+pub(super) fn remove(gateway: &Gateway, query: &str) -> AdminResult {
+    let missing = || AdminError(StatusCode::BAD_REQUEST, "say which: DELETE /workers?url=URL".to_owned());
     let url = parameter(query, "url").ok_or_else(missing)?;
     let url = url.trim_end_matches('/');
     let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>());
     let rank =
-        rank.transpose().map_err(|error| Problem(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;
+        rank.transpose().map_err(|error| AdminError(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;
     let leaving: Vec<Address> = gateway
         .router
         .workers()
@@ -126,12 +126,12 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> Answer {
         .filter(|address| address.url == url && (rank.is_none() || address.rank == rank))
         .collect();
     if leaving.is_empty() {
-        return Err(Problem(StatusCode::NOT_FOUND, format!("no such worker: {}", masked(url))));
+        return Err(AdminError(StatusCode::NOT_FOUND, format!("no such worker: {}", masked(url))));
     }
     for address in leaving {
         tracing::info!(worker = %address, "worker removed by the admin side: draining");
         let left = gateway.router.apply(Change::Leave { address });
-        left.map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
+        left.map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
     }
     Ok(as_json(&list(gateway)))
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use warmroute_prompt::{Api, Body, Chunks, SessionField, write_prompt};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::asked::{Asked, asks_for_our_usage};
+use crate::parsed_request::{ParsedRequest, should_inject_usage};
 use crate::{Config, UsageInjection};
 
 /// A name that has to be escaped wherever it is spliced in.
@@ -22,10 +22,12 @@ pub fn body(input: &[u8]) {
     prompts_are_written_alike(&read);
     let config = Config { aliases: [("m".to_owned(), MODEL.to_owned())].into(), ..Config::default() };
     for api in [Api::Chat, Api::Messages] {
-        let asked =
-            Asked { usage_is_ours: asks_for_our_usage(&read, api, UsageInjection::On), ..Asked::default() };
+        let parsed = ParsedRequest {
+            usage_injected: should_inject_usage(&read, api, UsageInjection::On),
+            ..ParsedRequest::default()
+        };
         let bytes = Bytes::copy_from_slice(input);
-        let sent = asked.outgoing(&bytes, &read, &config).concat();
+        let sent = parsed.outgoing_body(&bytes, &read, &config).concat();
         match &meant {
             Some(meant) => the_meaning_is_as_meant(meant, api, &read, input, &sent),
             None => _ = Body::read(&sent).expect("what we could read we can still read"),

@@ -6,10 +6,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use warmroute_prompt::Api;
 use warmroute_wire::{Dialer, WorkerTls};
 
-use crate::headers::{self, request_id, show_credentials, towards_client, towards_worker};
+use crate::headers::{self, request_id, set_credentials, towards_client, towards_worker};
 use crate::percent::percent_decoded;
 use crate::server::{DECODINGS_MAX, is_for_clients};
-use crate::verdict::Verdict;
+use crate::status_class::StatusClass;
 use crate::{ClientCredentials, Config, Forwarded};
 
 /// The head of a request or of an answer.
@@ -22,7 +22,7 @@ pub fn head(input: &[u8]) {
     worker_sees_no_credentials_but_ours(&headers);
     client_sees_one_framing(&headers);
     for status in [200, 400, 429, 500, 503] {
-        Verdict::of(http::StatusCode::from_u16(status).expect("a status"), &headers);
+        StatusClass::of(http::StatusCode::from_u16(status).expect("a status"), &headers);
     }
 }
 
@@ -92,7 +92,7 @@ fn worker_sees_no_credentials_but_ours(sent: &HeaderMap) {
     for client_credentials in [ClientCredentials::Auto, ClientCredentials::Drop] {
         let config = Config { dialer: dialer.clone(), client_credentials, ..Config::default() };
         let mut seen = sent.clone();
-        show_credentials(&mut seen, &config, None);
+        set_credentials(&mut seen, &config, None);
         assert!(seen.get_all(header::AUTHORIZATION).iter().eq([&ours]) && !seen.contains_key("x-api-key"));
     }
 }

@@ -32,7 +32,8 @@ fn is_let_in(keys: &Keys, key: &str) -> bool {
     let by_api_key = HeaderValue::from_bytes(key.as_bytes()).ok();
     let by_api_key =
         by_api_key.map(|key| HeaderMap::from_iter([(header::HeaderName::from_static("x-api-key"), key)]));
-    let lets_in = |headers: Option<HeaderMap>| headers.is_some_and(|headers| keys.owner(&headers).is_some());
+    let lets_in =
+        |headers: Option<HeaderMap>| headers.is_some_and(|headers| keys.tenant_of(&headers).is_some());
     let (bearer, api_key) = (lets_in(shown(key)), lets_in(by_api_key));
     assert_eq!(bearer, api_key, "both headers are the same key");
     bearer

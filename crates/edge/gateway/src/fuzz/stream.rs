@@ -5,7 +5,7 @@ use warmroute_fuzz::{Dice, cuttings};
 use warmroute_types::Usage;
 
 use crate::first_token::FirstToken;
-use crate::usage::{UsageEvents, UsageWatch};
+use crate::usage::{UsageFilter, UsageWatch};
 
 /// What became of a stream.
 #[derive(Debug, PartialEq)]
@@ -35,13 +35,13 @@ fn long_events_are_cut_alike(input: &[u8]) {
 
 impl Seen {
     fn of(pieces: &[&[u8]]) -> Seen {
-        let (mut watch, mut events) = (UsageWatch::default(), UsageEvents::default());
+        let (mut watch, mut events) = (UsageWatch::default(), UsageFilter::default());
         let mut passed = Vec::new();
         for piece in pieces {
-            watch.see(piece);
+            watch.observe(piece);
             passed.extend_from_slice(&events.strip(Bytes::copy_from_slice(piece)));
         }
-        passed.extend_from_slice(&events.rest().unwrap_or_default());
+        passed.extend_from_slice(&events.take_rest().unwrap_or_default());
         Seen { usage: watch.read(), passed }
     }
 }

@@ -13,19 +13,19 @@ use warmroute_policy::Standard;
 use warmroute_router::{Router, SharingView};
 use warmroute_types::Micros;
 
-use crate::carrier::{Carried, Carrier, Ways};
+use crate::peer_transport::{PeerTransport, TrafficCounts, TransportStats};
 
 /// The conversation, and what carries it.
-pub(super) struct Peers {
+pub(super) struct PeerCollector {
     pub router: Arc<Router<Standard>>,
-    pub carrier: Arc<OnceLock<Arc<dyn Carrier>>>,
+    pub transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
     /// When the router's time began.
     pub start: Instant,
 }
 
-impl std::fmt::Debug for Peers {
+impl std::fmt::Debug for PeerCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Peers")
+        f.write_str("PeerCollector")
     }
 }
 
@@ -53,7 +53,7 @@ const READINGS: [Reading; 7] = [
 ];
 
 /// One count of the conversation.
-type Count = (&'static str, &'static str, fn(&SharingView, &Carried) -> u64);
+type Count = (&'static str, &'static str, fn(&SharingView, &TransportStats) -> u64);
 
 const COUNTS: [Count; 15] = [
     ("sharing_lost_peers", "Routers that are heard no more", |sharing, _| sharing.lost_peers),
@@ -91,28 +91,28 @@ const COUNTS: [Count; 15] = [
     ("relayed_asked", "Times that another router was asked for a stream", |sharing, _| sharing.relayed.asked),
     ("relayed_unanswered", "Times that no other router had it", |sharing, _| sharing.relayed.unanswered),
     ("relayed_given", "Times that another router was told a stream", |sharing, _| sharing.relayed.given),
-    ("sharing_refused", "Strangers, forgeries, repetitions, and what was too large", |_, carried| {
-        carried.refused
+    ("sharing_refused", "Strangers, forgeries, repetitions, and what was too large", |_, stats| {
+        stats.refused
     }),
-    ("sharing_reconnects", "Connections that were made again", |_, carried| carried.reconnects),
+    ("sharing_reconnects", "Connections that were made again", |_, stats| stats.reconnects),
 ];
 
 /// One count of both ways.
-type Flow = (&'static str, &'static str, fn(&Carried) -> Ways);
+type Flow = (&'static str, &'static str, fn(&TransportStats) -> TrafficCounts);
 
 const FLOWS: [Flow; 3] = [
-    ("sharing_messages", "Messages between routers", |carried| carried.messages),
-    ("sharing_bytes", "Bytes between routers, with all that the transport adds", |carried| carried.bytes),
-    ("sharing_dropped", "Messages dropped for want of room, or of a receiver", |carried| carried.dropped),
+    ("sharing_messages", "Messages between routers", |stats| stats.messages),
+    ("sharing_bytes", "Bytes between routers, with all that the transport adds", |stats| stats.bytes),
+    ("sharing_dropped", "Messages dropped for want of room, or of a receiver", |stats| stats.dropped),
 ];
 
-impl Collector for Peers {
+impl Collector for PeerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let now = self.start.elapsed().into();
-        let (Some(sharing), Some(carrier)) = (self.router.sharing(now), self.carrier.get()) else {
+        let (Some(sharing), Some(transport)) = (self.router.sharing(now), self.transport.get()) else {
             return Ok(());
         };
-        let carried = carrier.carried();
+        let stats = transport.stats();
         let family =
             encoder.encode_descriptor("peers", "Other routers that are heard", None, MetricType::Gauge)?;
         ConstGauge::new(sharing.peers.len() as i64).encode(family)?;
@@ -128,11 +128,11 @@ impl Collector for Peers {
         }
         for (name, help, read) in COUNTS {
             let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            ConstCounter::new(read(&sharing, &carried)).encode(family)?;
+            ConstCounter::new(read(&sharing, &stats)).encode(family)?;
         }
         for (name, help, read) in FLOWS {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            let Ways { inward, outward } = read(&carried);
+            let TrafficCounts { inward, outward } = read(&stats);
             for (direction, count) in [("in", inward), ("out", outward)] {
                 ConstCounter::new(count).encode(family.encode_family(&[("direction", direction)])?)?;
             }

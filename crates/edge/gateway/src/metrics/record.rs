@@ -10,9 +10,9 @@ use warmroute_record::Recorder;
 
 /// The record's own count.
 #[derive(Debug)]
-pub(super) struct Lines(pub Arc<Recorder>);
+pub(super) struct RecordCollector(pub Arc<Recorder>);
 
-impl Collector for Lines {
+impl Collector for RecordCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let counts = self.0.counts();
         let help = "Requests for the record, by what became of their line";

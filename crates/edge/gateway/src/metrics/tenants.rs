@@ -10,15 +10,15 @@ use crate::current::Current;
 use crate::keys::Keys;
 
 /// The tenants' own series.
-pub(super) struct Tenants(pub Arc<Current<Option<Keys>>>);
+pub(super) struct TenantCollector(pub Arc<Current<Option<Keys>>>);
 
-impl std::fmt::Debug for Tenants {
+impl std::fmt::Debug for TenantCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tenants")
+        f.write_str("TenantCollector")
     }
 }
 
-impl Collector for Tenants {
+impl Collector for TenantCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let help = "Requests that came with a key of this name";
         let mut family = encoder.encode_descriptor("tenant_requests", help, None, MetricType::Counter)?;

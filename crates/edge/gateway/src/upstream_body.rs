@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// What a worker is sent. Cloning shares the bytes: a retry costs nothing.
 #[derive(Clone, Default)]
-pub(crate) struct Buffered {
+pub(crate) struct BufferedBody {
     /// In order. Empty pieces are allowed.
     pieces: [Bytes; 5],
 }
@@ -22,9 +22,9 @@ pub(crate) struct Buffered {
 /// Bytes to replace, and by what.
 type Splice = (Range<usize>, Bytes);
 
-impl Buffered {
+impl BufferedBody {
     /// The body with up to two splices, in the order in which they stand. Nothing is copied but the replacements.
-    pub(crate) fn spliced(body: &Bytes, splices: [Option<Splice>; 2]) -> Buffered {
+    pub(crate) fn spliced(body: &Bytes, splices: [Option<Splice>; 2]) -> BufferedBody {
         let mut pieces: [Bytes; 5] = Default::default();
         let (mut next, mut at) = (0, 0);
         for (range, replacement) in splices.into_iter().flatten() {
@@ -33,7 +33,7 @@ impl Buffered {
             (next, at) = (next + 2, range.end);
         }
         pieces[next] = body.slice(at..);
-        Buffered { pieces }
+        BufferedBody { pieces }
     }
 
     fn len(&self) -> usize {
@@ -47,7 +47,7 @@ impl Buffered {
     }
 }
 
-impl Buffered {
+impl BufferedBody {
     /// A number that is the same for the same bytes.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = Xxh3::new();
@@ -61,25 +61,25 @@ pub(crate) struct Upload {
     /// Read to find out what is asked for; sent first.
     head: Option<Bytes>,
     rest: Incoming,
-    sender: Arc<Sender>,
+    status: Arc<UploadStatus>,
 }
 
 /// What became of the client's side of an upload. When the body breaks off there, the exchange with the worker fails
 /// too, and the worker must not be blamed.
 #[derive(Debug, Default)]
-pub(crate) struct Sender {
-    broke: AtomicBool,
+pub(crate) struct UploadStatus {
+    client_failed: AtomicBool,
 }
 
-impl Sender {
-    pub(crate) fn broke(&self) -> bool {
-        self.broke.load(Ordering::Relaxed)
+impl UploadStatus {
+    pub(crate) fn client_failed(&self) -> bool {
+        self.client_failed.load(Ordering::Relaxed)
     }
 }
 
 impl Upload {
-    pub(crate) fn new(head: Option<Bytes>, rest: Incoming, sender: Arc<Sender>) -> Upload {
-        Upload { head, rest, sender }
+    pub(crate) fn new(head: Option<Bytes>, rest: Incoming, status: Arc<UploadStatus>) -> Upload {
+        Upload { head, rest, status }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
@@ -88,7 +88,7 @@ impl Upload {
         }
         let frame = ready!(Pin::new(&mut self.rest).poll_frame(cx));
         if matches!(frame, Some(Err(_))) {
-            self.sender.broke.store(true, Ordering::Relaxed);
+            self.status.client_failed.store(true, Ordering::Relaxed);
         }
         Poll::Ready(frame)
     }
@@ -104,21 +104,21 @@ impl Upload {
 }
 
 /// A body on its way to a worker.
-pub(crate) enum Outgoing {
+pub(crate) enum UpstreamBody {
     /// At hand: it can be sent again.
-    Buffered(Buffered),
+    Buffered(BufferedBody),
     /// Streamed from the client.
     Upload(Upload),
 }
 
-impl fmt::Debug for Outgoing {
+impl fmt::Debug for UpstreamBody {
     /// Prompts stay out of logs, whoever prints this.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Outgoing(..)")
     }
 }
 
-impl Body for Outgoing {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -127,8 +127,8 @@ impl Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut *self {
-            Outgoing::Upload(upload) => upload.poll_frame(cx),
-            Outgoing::Buffered(body) => {
+            UpstreamBody::Upload(upload) => upload.poll_frame(cx),
+            UpstreamBody::Buffered(body) => {
                 let piece = body.pieces.iter_mut().find(|piece| !piece.is_empty()).map(std::mem::take);
                 Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
             }
@@ -137,15 +137,15 @@ impl Body for Outgoing {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Outgoing::Upload(upload) => upload.head.is_none() && upload.rest.is_end_stream(),
-            Outgoing::Buffered(body) => body.len() == 0,
+            UpstreamBody::Upload(upload) => upload.head.is_none() && upload.rest.is_end_stream(),
+            UpstreamBody::Buffered(body) => body.len() == 0,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Outgoing::Upload(upload) => upload.size_hint(),
-            Outgoing::Buffered(body) => SizeHint::with_exact(body.len() as u64),
+            UpstreamBody::Upload(upload) => upload.size_hint(),
+            UpstreamBody::Buffered(body) => SizeHint::with_exact(body.len() as u64),
         }
     }
 }
@@ -155,8 +155,8 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
 
-    fn sent(body: Buffered) -> (u64, Vec<u8>) {
-        let outgoing = Outgoing::Buffered(body);
+    fn sent(body: BufferedBody) -> (u64, Vec<u8>) {
+        let outgoing = UpstreamBody::Buffered(body);
         let length = outgoing.size_hint().exact().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         (length, runtime.block_on(outgoing.collect()).unwrap().to_bytes().to_vec())
@@ -165,15 +165,15 @@ mod tests {
     #[test]
     fn splices_change_their_ranges_and_nothing_else() {
         let body = Bytes::from_static(b"{\"model\":\"alias\",\"x\":1}");
-        assert_eq!(sent(Buffered::spliced(&body, [None, None])), (23, body.to_vec()));
+        assert_eq!(sent(BufferedBody::spliced(&body, [None, None])), (23, body.to_vec()));
         let rename = || Some((9..16, Bytes::from_static(b"\"m\"")));
         let insert = Some((1..1, Bytes::from_static(b"\"y\":2,")));
         assert_eq!(
-            sent(Buffered::spliced(&body, [None, rename()])),
+            sent(BufferedBody::spliced(&body, [None, rename()])),
             (19, b"{\"model\":\"m\",\"x\":1}".to_vec())
         );
-        let both = Buffered::spliced(&body, [insert, rename()]);
+        let both = BufferedBody::spliced(&body, [insert, rename()]);
         assert_eq!(sent(both), (25, b"{\"y\":2,\"model\":\"m\",\"x\":1}".to_vec()));
-        assert_eq!(sent(Buffered::default()), (0, vec![]));
+        assert_eq!(sent(BufferedBody::default()), (0, vec![]));
     }
 }

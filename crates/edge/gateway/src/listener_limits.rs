@@ -9,49 +9,49 @@ use warmroute_wire::Acceptor;
 
 /// What a listener allows.
 #[derive(Clone)]
-pub(crate) struct Allowance {
-    pub(crate) places: Arc<Semaphore>,
+pub(crate) struct ListenerLimits {
+    pub(crate) slots: Arc<Semaphore>,
     /// How many are open.
     pub(crate) open: Gauge,
     /// How long a client that has just connected may take.
-    pub(crate) times: Arc<dyn Fn() -> Times + Send + Sync>,
+    pub(crate) timeouts: Arc<dyn Fn() -> ClientTimeouts + Send + Sync>,
     pub(crate) acceptor: Acceptor,
 }
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+pub(crate) struct ClientTimeouts {
     /// To send its request's head, or to begin with its next one.
     pub(crate) head: Duration,
     /// To take any of what it is sent.
-    pub(crate) unread: Duration,
+    pub(crate) write_stall: Duration,
 }
 
-impl Allowance {
+impl ListenerLimits {
     pub(crate) fn new(
         connections_max: usize,
         acceptor: Acceptor,
-        times: impl Fn() -> Times + Send + Sync + 'static,
-    ) -> Allowance {
-        let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
-        Allowance { places, open: Gauge::default(), times: Arc::new(times), acceptor }
+        timeouts: impl Fn() -> ClientTimeouts + Send + Sync + 'static,
+    ) -> ListenerLimits {
+        let slots = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
+        ListenerLimits { slots, open: Gauge::default(), timeouts: Arc::new(timeouts), acceptor }
     }
 
     /// Waits until another connection may be accepted. Those that are not wait in the kernel's queue, which costs us nothing.
-    pub(crate) async fn place(&self) -> Place {
-        let permit = Arc::clone(&self.places).acquire_owned().await;
+    pub(crate) async fn acquire_slot(&self) -> ConnectionSlot {
+        let permit = Arc::clone(&self.slots).acquire_owned().await;
         self.open.inc();
-        Place { _permit: permit.expect("the semaphore is never closed"), open: self.open.clone() }
+        ConnectionSlot { _permit: permit.expect("the semaphore is never closed"), open: self.open.clone() }
     }
 }
 
 /// One connection's place; given back when dropped.
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     _permit: OwnedSemaphorePermit,
     open: Gauge,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.open.dec();
     }

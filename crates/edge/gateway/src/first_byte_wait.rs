@@ -12,16 +12,16 @@ use tokio::time::Instant;
 use warmroute_router::Vacancy;
 use warmroute_types::WorkerId;
 
-use crate::asked::Asked;
 use crate::gateway::Gateway;
-use crate::upstream::Fault;
+use crate::parsed_request::ParsedRequest;
+use crate::upstream::UpstreamError;
 
 /// How often somebody who waits looks whether the worker is still well.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One request's wait for one worker.
-pub(crate) struct Wait {
-    asked: Arc<Asked>,
+pub(crate) struct FirstByteWait {
+    request: Arc<ParsedRequest>,
     worker: WorkerId,
     /// `None`: the body is still on its way from the client, for as long as that takes.
     until: Option<Instant>,
@@ -29,36 +29,36 @@ pub(crate) struct Wait {
     avoid: Option<Vec<WorkerId>>,
 }
 
-impl Wait {
+impl FirstByteWait {
     pub(crate) fn new(
-        asked: Arc<Asked>,
+        request: Arc<ParsedRequest>,
         worker: WorkerId,
         first_byte: Option<Duration>,
         avoid: Option<Vec<WorkerId>>,
-    ) -> Wait {
-        Wait { asked, worker, until: first_byte.map(|limit| Instant::now() + limit), avoid }
+    ) -> FirstByteWait {
+        FirstByteWait { request, worker, until: first_byte.map(|limit| Instant::now() + limit), avoid }
     }
 
-    pub(crate) fn next_look(&self) -> Instant {
-        let look = Instant::now() + LOOK_EVERY;
-        self.until.map_or(look, |until| until.min(look))
+    pub(crate) fn next_check(&self) -> Instant {
+        let check = Instant::now() + CHECK_INTERVAL;
+        self.until.map_or(check, |until| until.min(check))
     }
 
     /// Whether to wait on.
-    pub(crate) fn look(&self, gateway: &Gateway) -> Result<(), Fault> {
+    pub(crate) fn check(&self, gateway: &Gateway) -> Result<(), UpstreamError> {
         if self.until.is_some_and(|until| Instant::now() >= until) {
-            return Err(Fault::NoFirstByte);
+            return Err(UpstreamError::FirstByteTimeout);
         }
-        if gateway.router.is_unreachable(self.worker) && self.has_other(gateway) {
-            return Err(Fault::Forsaken);
+        if gateway.router.is_unreachable(self.worker) && self.has_alternative(gateway) {
+            return Err(UpstreamError::Unhealthy);
         }
         Ok(())
     }
 
-    fn has_other(&self, gateway: &Gateway) -> bool {
-        let is_other = |avoid: &Vec<WorkerId>| {
-            gateway.router.vacancy(self.asked.model.as_deref(), avoid) == Vacancy::Free
+    fn has_alternative(&self, gateway: &Gateway) -> bool {
+        let is_free = |avoid: &Vec<WorkerId>| {
+            gateway.router.vacancy(self.request.model.as_deref(), avoid) == Vacancy::Free
         };
-        self.avoid.as_ref().is_some_and(is_other) && gateway.retries.has_room(gateway.now())
+        self.avoid.as_ref().is_some_and(is_free) && gateway.retries.has_room(gateway.now())
     }
 }

@@ -8,39 +8,39 @@ use prometheus_client::metrics::counter::ConstCounter;
 use warmroute_fleet::Worker;
 use warmroute_types::Micros;
 
-use crate::foresight::Foresight;
+use crate::ttft_accuracy::TtftAccuracy;
 
 /// A sum of times: its name and help, and how it is read.
-type Sum = (&'static str, &'static str, fn(&Foresight) -> Micros);
+type Sum = (&'static str, &'static str, fn(&TtftAccuracy) -> Micros);
 
 const SUMS: [Sum; 2] = [
     (
         "predicted_ttft_seconds",
         "Of streamed answers: times to first token that were predicted when they were routed, in sum",
-        Foresight::predicted,
+        TtftAccuracy::predicted,
     ),
     (
         "observed_ttft_seconds",
         "Of the same answers: times from the decision to the first token, in sum",
-        Foresight::observed,
+        TtftAccuracy::observed,
     ),
 ];
 
 pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
-    workers: &[(&Arc<Worker>, Foresight)],
+    workers: &[(&Arc<Worker>, TtftAccuracy)],
 ) -> Result<(), std::fmt::Error> {
     for (name, help, read) in SUMS {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (worker, foresight) in workers {
+        for (worker, accuracy) in workers {
             let labels = [("worker", &*worker.label)];
-            ConstCounter::new(read(foresight).as_secs_f64()).encode(family.encode_family(&labels)?)?;
+            ConstCounter::new(read(accuracy).as_secs_f64()).encode(family.encode_family(&labels)?)?;
         }
     }
     let help = "Of streamed answers: observed over predicted time to first token";
     let mut family = encoder.encode_descriptor("ttft_prediction_ratio", help, None, MetricType::Histogram)?;
-    for (worker, foresight) in workers {
-        foresight.ratio.encode(family.encode_family(&[("worker", &*worker.label)])?)?;
+    for (worker, accuracy) in workers {
+        accuracy.ratio.encode(family.encode_family(&[("worker", &*worker.label)])?)?;
     }
     Ok(())
 }

@@ -9,16 +9,16 @@ use parking_lot::RwLock;
 use warmroute_types::{Address, CacheView};
 
 /// Nobody has looked yet.
-const UNASKED: &str =
+const NOT_QUERIED: &str =
     "its engine has not been asked for KV events: kv-events is off, or the worker is not ready yet";
 
 /// The last word on each worker.
 #[derive(Default)]
-pub(crate) struct Reasons {
+pub(crate) struct ViewReasons {
     by_worker: RwLock<BTreeMap<Address, String>>,
 }
 
-impl Reasons {
+impl ViewReasons {
     /// `None`: there is nothing to say.
     pub(crate) fn set(&self, worker: &Address, why: Option<String>) {
         let mut by_worker = self.by_worker.write();
@@ -29,8 +29,8 @@ impl Reasons {
     }
 
     /// Nothing where all is well.
-    pub(crate) fn of(&self, worker: &Address, view: CacheView) -> Option<String> {
+    pub(crate) fn for_worker(&self, worker: &Address, view: CacheView) -> Option<String> {
         let said = self.by_worker.read().get(worker).cloned();
-        said.or_else(|| (view == CacheView::Presumed).then(|| UNASKED.to_owned()))
+        said.or_else(|| (view == CacheView::Presumed).then(|| NOT_QUERIED.to_owned()))
     }
 }

@@ -14,7 +14,7 @@ const RATIOS: [f64; 11] = [0.25, 0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0, 8
 
 /// One worker's predictions against what came of them. A clone shares the counts.
 #[derive(Clone)]
-pub(crate) struct Foresight {
+pub(crate) struct TtftAccuracy {
     sums: Arc<Sums>,
     pub(crate) ratio: Histogram,
 }
@@ -25,13 +25,13 @@ struct Sums {
     observed_us: AtomicU64,
 }
 
-impl Default for Foresight {
-    fn default() -> Foresight {
-        Foresight { sums: Arc::default(), ratio: Histogram::new(RATIOS) }
+impl Default for TtftAccuracy {
+    fn default() -> TtftAccuracy {
+        TtftAccuracy { sums: Arc::default(), ratio: Histogram::new(RATIOS) }
     }
 }
 
-impl Foresight {
+impl TtftAccuracy {
     pub(crate) fn count(&self, predicted_ms: f32, observed: Micros) {
         // At least a microsecond: a ratio to nothing would spoil the histogram's sum for good.
         let predicted_us = (f64::from(predicted_ms) * 1e3).max(1.0);
@@ -55,9 +55,9 @@ mod tests {
 
     #[test]
     fn predictions_are_summed_and_nothing_predicted_divides_by_nothing() {
-        let foresight = Foresight::default();
-        foresight.count(2.0, Micros(3_000));
-        foresight.count(0.0, Micros(5));
-        assert_eq!((foresight.predicted(), foresight.observed()), (Micros(2_001), Micros(3_005)));
+        let accuracy = TtftAccuracy::default();
+        accuracy.count(2.0, Micros(3_000));
+        accuracy.count(0.0, Micros(5));
+        assert_eq!((accuracy.predicted(), accuracy.observed()), (Micros(2_001), Micros(3_005)));
     }
 }

@@ -8,18 +8,18 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use warmroute_admission::Class;
 
-use crate::door::Door;
+use crate::admission_gate::AdmissionGate;
 
 /// The door's own series.
-pub(super) struct Waiting(pub Arc<Door>);
+pub(super) struct AdmissionCollector(pub Arc<AdmissionGate>);
 
-impl std::fmt::Debug for Waiting {
+impl std::fmt::Debug for AdmissionCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Waiting")
+        f.write_str("AdmissionCollector")
     }
 }
 
-impl Collector for Waiting {
+impl Collector for AdmissionCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let (running, waiting) = self.0.counts();
         let help = "Requests that were let in and have not ended";
@@ -32,6 +32,6 @@ impl Collector for Waiting {
         }
         let help = "How long requests waited that were not let in at once, whatever became of them";
         let family = encoder.encode_descriptor("queue_wait_seconds", help, None, MetricType::Histogram)?;
-        self.0.waits_s.encode(family)
+        self.0.queue_waits_s.encode(family)
     }
 }

@@ -14,60 +14,60 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::patience::sooner;
+use crate::idle_timeout::earlier;
 
 /// A connection whose writes fail when the other side has taken nothing for too long.
-pub(crate) struct Unread<S> {
+pub(crate) struct WriteStall<S> {
     stream: S,
     /// How long a write may be held up.
     timeout: Duration,
-    due: Due,
-    held_up: Option<HeldUp>,
+    deadline: ResponseDeadline,
+    stalled: Option<StalledWrite>,
 }
 
 /// When the answer under way must be over, if ever. The connection and whoever answers share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Due(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct ResponseDeadline(Arc<Mutex<Option<Instant>>>);
 
-struct HeldUp {
+struct StalledWrite {
     since: Instant,
-    alarm: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
 }
 
-impl Due {
+impl ResponseDeadline {
     pub(crate) fn set(&self, deadline: Option<Instant>) {
         *self.0.lock() = deadline;
     }
 }
 
-impl<S> Unread<S> {
-    pub(crate) fn new(stream: S, timeout: Duration, due: Due) -> Unread<S> {
-        Unread { stream, timeout, due, held_up: None }
+impl<S> WriteStall<S> {
+    pub(crate) fn new(stream: S, timeout: Duration, deadline: ResponseDeadline) -> WriteStall<S> {
+        WriteStall { stream, timeout, deadline, stalled: None }
     }
 
     /// What became of a write, unless it is held up for too long.
-    fn judge<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn check_stall<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
-            self.held_up = None;
+            self.stalled = None;
             return polled;
         }
-        let held_up = self.held_up.get_or_insert_with(HeldUp::begin);
-        let end = sooner(held_up.since + self.timeout, *self.due.0.lock());
-        if held_up.alarm.deadline() != end {
-            held_up.alarm.as_mut().reset(end);
+        let stalled = self.stalled.get_or_insert_with(StalledWrite::start);
+        let end = earlier(stalled.since + self.timeout, *self.deadline.0.lock());
+        if stalled.timer.deadline() != end {
+            stalled.timer.as_mut().reset(end);
         }
-        held_up.alarm.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        stalled.timer.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl HeldUp {
-    fn begin() -> HeldUp {
+impl StalledWrite {
+    fn start() -> StalledWrite {
         let since = Instant::now();
-        HeldUp { since, alarm: Box::pin(sleep_until(since)) }
+        StalledWrite { since, timer: Box::pin(sleep_until(since)) }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Unread<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteStall<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -77,20 +77,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for Unread<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Unread<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteStall<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.judge(cx, polled)
+        self.check_stall(cx, polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(cx);
-        self.judge(cx, polled)
+        self.check_stall(cx, polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.judge(cx, polled)
+        self.check_stall(cx, polled)
     }
 
     fn poll_write_vectored(
@@ -99,7 +99,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unread<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.judge(cx, polled)
+        self.check_stall(cx, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -118,17 +118,17 @@ mod tests {
     #[tokio::test]
     async fn a_write_fails_when_nothing_is_taken_for_too_long_and_not_while_something_is() {
         let (here, mut there) = tokio::io::duplex(8);
-        let mut unread = Unread::new(here, SHORT, Due::default());
+        let mut stream = WriteStall::new(here, SHORT, ResponseDeadline::default());
         let reading = async {
             for _ in 0..6 {
                 tokio::time::sleep(SHORT / 4).await;
                 there.read_exact(&mut [0; 8]).await.unwrap();
             }
         };
-        let (written, ()) = tokio::join!(unread.write_all(&[0; 56]), reading);
+        let (written, ()) = tokio::join!(stream.write_all(&[0; 56]), reading);
         written.unwrap();
         let begun = Instant::now();
-        let failed = unread.write_all(&[0]).await.unwrap_err();
+        let failed = stream.write_all(&[0]).await.unwrap_err();
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
         assert!(begun.elapsed() >= SHORT, "{:?}", begun.elapsed());
     }
@@ -136,10 +136,10 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_must_be_over_is_over_though_nobody_reads_it() {
         let (here, _there) = tokio::io::duplex(8);
-        let due = Due::default();
-        let mut unread = Unread::new(here, LONG, due.clone());
-        due.set(Some(Instant::now() + SHORT));
-        let failed = unread.write_all(&[0; 9]).await.unwrap_err();
+        let deadline = ResponseDeadline::default();
+        let mut stream = WriteStall::new(here, LONG, deadline.clone());
+        deadline.set(Some(Instant::now() + SHORT));
+        let failed = stream.write_all(&[0; 9]).await.unwrap_err();
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -8,39 +8,39 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use warmroute_types::Micros;
 
 /// No worker is left alone for longer, whatever it asks for: it may be well again, and it will say so once more if not.
-const REST_MAX: Micros = Micros::from_secs(10);
+const PAUSE_MAX: Micros = Micros::from_secs(10);
 
 /// Where the time is written as a date: clocks differ, and a second is soon enough to ask again.
-const REST_FOR_DATE: Micros = Micros::from_secs(1);
+const PAUSE_FOR_DATE: Micros = Micros::from_secs(1);
 
 /// What is to be thought of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum StatusClass {
     /// The client's, whatever it says.
-    Answer,
+    Answered,
     /// The worker has enough to do, and wants to be left alone for this long.
-    Busy { rest: Micros },
+    Backpressure { pause: Micros },
     /// The client's, because another worker would most likely say the same; but one that says it to everybody is not well.
-    Error,
+    ServerError,
     /// The worker has failed.
-    Fault,
+    WorkerFailure,
 }
 
-impl Verdict {
-    pub(crate) fn of(status: StatusCode, headers: &HeaderMap) -> Verdict {
-        let rest = headers.get(header::RETRY_AFTER).map(rest);
-        match (status.as_u16(), rest) {
-            (429 | 503, Some(rest)) => Verdict::Busy { rest },
-            (500, _) => Verdict::Error,
-            (502..=504, _) => Verdict::Fault,
-            _ => Verdict::Answer,
+impl StatusClass {
+    pub(crate) fn of(status: StatusCode, headers: &HeaderMap) -> StatusClass {
+        let pause = headers.get(header::RETRY_AFTER).map(pause);
+        match (status.as_u16(), pause) {
+            (429 | 503, Some(pause)) => StatusClass::Backpressure { pause },
+            (500, _) => StatusClass::ServerError,
+            (502..=504, _) => StatusClass::WorkerFailure,
+            _ => StatusClass::Answered,
         }
     }
 }
 
-fn rest(retry_after: &HeaderValue) -> Micros {
+fn pause(retry_after: &HeaderValue) -> Micros {
     let seconds = retry_after.to_str().ok().and_then(|text| text.trim().parse().ok());
-    seconds.map_or(REST_FOR_DATE, |seconds: u32| Micros::from_secs(seconds.into()).min(REST_MAX))
+    seconds.map_or(PAUSE_FOR_DATE, |seconds: u32| Micros::from_secs(seconds.into()).min(PAUSE_MAX))
 }
 
 #[cfg(test)]
@@ -49,25 +49,25 @@ mod tests {
 
     #[test]
     fn backpressure_with_a_time_is_no_fault_and_a_client_error_is_an_answer() {
-        let busy = |rest| Verdict::Busy { rest };
-        for (status, retry_after, verdict) in [
-            (200, None, Verdict::Answer),
-            (400, None, Verdict::Answer),
-            (404, Some("3"), Verdict::Answer),
-            (429, None, Verdict::Answer),
+        let busy = |pause| StatusClass::Backpressure { pause };
+        for (status, retry_after, class) in [
+            (200, None, StatusClass::Answered),
+            (400, None, StatusClass::Answered),
+            (404, Some("3"), StatusClass::Answered),
+            (429, None, StatusClass::Answered),
             (429, Some("2"), busy(Micros::from_secs(2))),
-            (429, Some("86400"), busy(REST_MAX)),
-            (429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), busy(REST_FOR_DATE)),
-            (500, None, Verdict::Error),
-            (502, Some("2"), Verdict::Fault),
+            (429, Some("86400"), busy(PAUSE_MAX)),
+            (429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), busy(PAUSE_FOR_DATE)),
+            (500, None, StatusClass::ServerError),
+            (502, Some("2"), StatusClass::WorkerFailure),
             (503, Some("1"), busy(Micros::from_secs(1))),
-            (503, None, Verdict::Fault),
-            (504, None, Verdict::Fault),
+            (503, None, StatusClass::WorkerFailure),
+            (504, None, StatusClass::WorkerFailure),
         ] {
             let mut headers = HeaderMap::new();
             retry_after.map(|text| headers.insert(header::RETRY_AFTER, HeaderValue::from_static(text)));
             let status = StatusCode::from_u16(status).unwrap();
-            assert_eq!(Verdict::of(status, &headers), verdict, "{status} {retry_after:?}");
+            assert_eq!(StatusClass::of(status, &headers), class, "{status} {retry_after:?}");
         }
     }
 }

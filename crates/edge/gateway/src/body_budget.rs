@@ -9,28 +9,28 @@ use prometheus_client::metrics::gauge::Gauge;
 use crate::refusal::Refusal;
 
 /// What one body takes. Dropped, it is given back.
-pub(crate) struct Held {
+pub(crate) struct BodyBudget {
     /// Of all bodies.
     all: Gauge,
     all_bytes_max: usize,
     bytes: usize,
 }
 
-impl Held {
+impl BodyBudget {
     /// Nothing yet.
-    pub(crate) fn new(all: &Gauge, all_bytes_max: usize) -> Held {
-        Held { all: all.clone(), all_bytes_max, bytes: 0 }
+    pub(crate) fn new(all: &Gauge, all_bytes_max: usize) -> BodyBudget {
+        BodyBudget { all: all.clone(), all_bytes_max, bytes: 0 }
     }
 
     /// So many bytes more.
-    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.bytes += bytes;
         let before = self.all.inc_by(bytes as i64) as usize;
         if before + bytes > self.all_bytes_max { Err(Refusal::MemoryFull) } else { Ok(()) }
     }
 }
 
-impl Drop for Held {
+impl Drop for BodyBudget {
     fn drop(&mut self) {
         self.all.dec_by(self.bytes as i64);
     }
@@ -43,11 +43,11 @@ mod tests {
     #[test]
     fn what_was_taken_is_given_back_also_where_it_was_too_much() {
         let all = Gauge::default();
-        let [mut first, mut second] = [0; 2].map(|_| Held::new(&all, 10));
-        assert!(first.grow(4).is_ok() && second.grow(6).is_ok());
-        assert!(matches!(first.grow(1), Err(Refusal::MemoryFull)));
+        let [mut first, mut second] = [0; 2].map(|_| BodyBudget::new(&all, 10));
+        assert!(first.reserve(4).is_ok() && second.reserve(6).is_ok());
+        assert!(matches!(first.reserve(1), Err(Refusal::MemoryFull)));
         drop(first);
-        assert!(second.grow(4).is_ok());
+        assert!(second.reserve(4).is_ok());
         drop(second);
         assert_eq!(all.get(), 0);
     }

@@ -1,9 +1,9 @@
-//! The door: where requests wait until it is their turn, and what is counted while they are in.
+//! The admission gate: request limits, rate limits and the queue in front of routing.
 //!
-//! [`warmroute_admission`] decides; this parks, wakes and keeps the clock. Without limits the door is open and nothing is
-//! asked. One that waits has not been routed. It is woken when another one ends, and when it has been routed itself it wakes
-//! the next, if there is still room: so a worker that comes or recovers is filled as fast as requests can be routed, and
-//! nobody is woken in vain.
+//! [`warmroute_admission`] decides who is next; this module parks and wakes requests and supplies the clock. Without
+//! limits the gate does nothing. A waiting request has not been routed. It is woken when another request ends; once
+//! routed, it wakes the next one if there is still room. A worker that joins or recovers thus fills as fast as requests
+//! can be routed, and no request is woken without room for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,39 +23,40 @@ use crate::parsed_request::ParsedRequest;
 use crate::random::random;
 use crate::refusal::Refusal;
 
-/// How many requests are taken, from whom.
+/// Limits on concurrent requests, on waiting requests and on each tenant's rate.
 #[derive(Clone, Debug)]
 pub struct AdmissionConfig {
-    /// Requests under way at once; 0: as many as come.
+    /// Concurrent requests; 0: no limit.
     pub running_max: u32,
-    /// Whether the router takes no more than so many for a worker: then requests wait for workers too.
+    /// Whether workers have a concurrency limit. If so, requests also wait for a worker with room.
     pub worker_limit: WorkerLimit,
-    /// Requests that may wait.
+    /// Waiting requests. Beyond this, requests get 429.
     pub waiting_max: usize,
-    /// How long one may wait.
+    /// Longest wait. After it, a request gets 429.
     pub wait_max: Duration,
-    /// What one tenant may ask for.
+    /// Default rate limits of one tenant.
     pub limits: Limits,
-    /// The header that says whose a request is; without one, its API key does.
+    /// Header that names the tenant; `None`: the API key does.
     pub tenant_header: Option<HeaderName>,
-    /// The header that says how urgent a request is; `None`: all are alike.
+    /// Header that sets the priority; `None`: all requests have the same priority.
     pub priority_header: Option<HeaderName>,
-    /// The highest class that it may name where the key says nothing about that. Whoever may wake himself urgent will.
+    /// Highest priority that a client may request, unless its key says otherwise. Without a cap every client would
+    /// choose the highest.
     pub class_max: Class,
 }
 
-/// Whether a worker can be full.
+/// Whether workers have a concurrency limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkerLimit {
-    /// No.
+    /// Workers have none.
     #[default]
     Off,
-    /// Yes: see `warmroute_router::Config::in_flight_max`.
+    /// The limit is `warmroute_router::Config::in_flight_max`.
     On,
 }
 
 impl AdmissionConfig {
-    /// Whether anybody may have to wait.
+    /// Whether a request may have to wait.
     fn is_limited(&self) -> bool {
         self.running_max > 0 || self.worker_limit == WorkerLimit::On
     }
@@ -84,44 +85,44 @@ impl Default for AdmissionConfig {
     }
 }
 
-/// Wait times, from a millisecond to minutes.
+/// Histogram buckets of queue waits, in seconds.
 const WAIT_BUCKETS_S: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
 
-/// One door for all requests.
+/// The admission state that all requests share.
 pub(crate) struct AdmissionGate {
     admission: Mutex<Admission<Waiter>>,
     rates: Mutex<Rates>,
-    /// Keys are hashed with it: nobody can choose whose bucket he empties.
+    /// Seed for hashing tenant names, so that a client cannot choose a name that collides with another tenant's.
     seed: u64,
     pub(crate) queue_waits_s: Histogram,
 }
 
-/// Somebody who waits: for which model, and how to wake him.
+/// A waiting request.
 struct Waiter {
     request: Arc<ParsedRequest>,
-    /// Workers that are of no use to him, free or not.
+    /// Workers that the request cannot use, even if they have room.
     avoid: Vec<WorkerId>,
     wake: oneshot::Sender<()>,
 }
 
-/// A request that is in. Dropped, it has ended, and another one may come.
+/// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
 pub(crate) struct Permit {
     gateway: Arc<Gateway>,
     ask: Ask,
-    /// How many answers it wants.
+    /// Number of answers the request asks for (`n`).
     answers: u32,
-    /// What was set aside for it; `None` where rates are not limited.
+    /// Tokens reserved from the tenant's rate limit; `None` without rate limits.
     reserved: Option<Reserved>,
-    /// What it has taken so far, in tokens: that is what it is charged when it ends, however it does.
+    /// Tokens used so far. When the request ends, for whatever reason, its tenant is charged this number.
     charged_tokens: u32,
-    /// `None` where only rates are limited.
+    /// `None` if only rates are limited.
     admitted: Option<Admitted>,
 }
 
 #[derive(Clone, Copy)]
 struct Admitted {
     place: Place,
-    /// Until when it may wait, should it have to again.
+    /// Latest time until which the request may wait, also if it has to queue again.
     deadline: Micros,
 }
 
@@ -136,23 +137,23 @@ impl AdmissionGate {
         }
     }
 
-    /// Other limits from now on. Requests that came while nothing was limited are not counted as under way.
+    /// Replaces the limits. Requests that arrived while nothing was limited are not counted as running.
     pub(crate) fn set_config(&self, config: &AdmissionConfig) {
         self.admission.lock().set_config(config.for_admission());
     }
 
-    /// Requests under way, and those of each class that wait.
+    /// Running requests, and waiting requests of each class.
     pub(crate) fn counts(&self) -> (u32, [usize; 3]) {
         let admission = self.admission.lock();
         (admission.running(), Class::ALL.map(|class| admission.waiting(class)))
     }
 
-    /// How many wait.
+    /// Number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.counts().1.iter().sum()
     }
 
-    /// A key that let somebody in says whose he is; whatever else he claims to be does not count then.
+    /// Describes a request to the admission queue. An API key determines the tenant; without keys, a header does.
     fn admission_request(
         &self,
         config: &AdmissionConfig,
@@ -177,7 +178,7 @@ impl AdmissionGate {
         }
     }
 
-    /// Lets the next one in for whom there is room.
+    /// Admits the next waiting request for which there is room.
     pub(crate) fn admit_next(&self, gateway: &Gateway) {
         let has_room = |waiter: &Waiter| vacancy(gateway, &waiter.request, &waiter.avoid) != Vacancy::Full;
         loop {
@@ -185,7 +186,7 @@ impl AdmissionGate {
             if next.is_none_or(|waiter| waiter.wake.send(()).is_ok()) {
                 return;
             }
-            // He has just left, and will not hear it: his place is the next one's.
+            // The waiter has just been dropped and cannot be woken, so its place goes to the next one.
             self.admission.lock().end(gateway.now());
         }
     }
@@ -195,7 +196,7 @@ fn vacancy(gateway: &Gateway, request: &ParsedRequest, avoid: &[WorkerId]) -> Va
     gateway.router.vacancy(request.model.as_deref(), avoid)
 }
 
-/// Takes a request in, as soon as it is its turn. `None`: nothing is limited, and nothing was asked.
+/// Admits a request, after waiting in the queue if necessary. Returns `None` if nothing is limited.
 pub(crate) async fn admit(
     gateway: &Arc<Gateway>,
     config: &AdmissionConfig,
@@ -222,7 +223,7 @@ pub(crate) async fn admit(
         let expected = Expected { prompt, answers, answer_max };
         let reserved =
             gateway.admission_gate.rates.lock().reserve(ask.tenant, limits, expected, gateway.now());
-        permit.reserved = Some(reserved.map_err(Refusal::TooMany)?);
+        permit.reserved = Some(reserved.map_err(Refusal::RateLimited)?);
     }
     if config.is_limited() {
         permit.admitted = Some(enter_or_queue(gateway, config, ask, request).await?);
@@ -247,12 +248,12 @@ async fn enter_or_queue(
     let place = gate.admission.lock().wait(ask, waiter, now);
     let place = place.map_err(|refused| Refusal::QueueFull { retry_after_s: refused.retry_after_s })?;
     let admitted = Admitted { place, deadline };
-    // There may be room for this one and not for those before it.
+    // There may be room for this request but not for those before it, which may need other workers.
     gate.admit_next(gateway);
     wait_for_turn(gateway, admitted, woken).await
 }
 
-/// Waits to be woken.
+/// Waits in the queue until woken or until the deadline.
 async fn wait_for_turn(
     gateway: &Arc<Gateway>,
     admitted: Admitted,
@@ -261,29 +262,31 @@ async fn wait_for_turn(
     let since = gateway.now();
     let mut guard = QueueGuard { gateway, place: Some(admitted.place), woken };
     let outcome = tokio::time::timeout(admitted.deadline.since(since).into(), &mut guard.woken).await;
-    gateway.admission_gate.queue_waits_s.observe(gateway.now().since(since).as_secs_f64());
+    let waited = gateway.now().since(since);
+    gateway.admission_gate.queue_waits_s.observe(waited.as_secs_f64());
     match outcome {
         Ok(Ok(())) => {
             guard.disarm();
             Ok(admitted)
         }
-        // Taken out of the queue because its time was over: there is nothing to give back.
+        // The queue dropped the waiter at its deadline, so there is no place to give back.
         Ok(Err(_)) => {
             guard.disarm();
-            Err(queue_timeout(gateway))
+            Err(queue_timeout(gateway, waited))
         }
-        Err(_) => Err(queue_timeout(gateway)),
+        Err(_) => Err(queue_timeout(gateway, waited)),
     }
 }
 
-fn queue_timeout(gateway: &Gateway) -> Refusal {
+fn queue_timeout(gateway: &Gateway, waited: Micros) -> Refusal {
     Refusal::QueueTimeout {
+        waited,
         retry_after_s: gateway.admission_gate.admission.lock().retry_after_s(gateway.now()),
     }
 }
 
-/// Takes somebody out of the queue who waits no more: because his time is over, or because his client has left, which drops
-/// whatever waits for it.
+/// Takes a request out of the queue when it stops waiting: on timeout, or when its client disconnects and the waiting
+/// future is dropped.
 struct QueueGuard<'a> {
     gateway: &'a Arc<Gateway>,
     place: Option<Place>,
@@ -302,8 +305,9 @@ impl Drop for QueueGuard<'_> {
         if self.gateway.admission_gate.admission.lock().leave(place).is_some() {
             return;
         }
-        // He is out of the queue: let in, or dropped because his time was over, and only the first has a place to give back. Who has
-        // not woken him yet finds the line closed, and gives it to another.
+        // The request is no longer queued: it was either admitted, or dropped at its deadline. Only an admitted
+        // request has a place to give back. A waker that has not sent yet finds the channel closed and admits another
+        // request.
         self.woken.close();
         if self.woken.try_recv().is_ok() {
             self.gateway.admission_gate.admission.lock().end(self.gateway.now());
@@ -313,14 +317,14 @@ impl Drop for QueueGuard<'_> {
 }
 
 impl Permit {
-    /// The request has a worker, which will compute its prompt; and if there is room for another one, it may come.
+    /// Notes that a worker was chosen and will compute the prompt, and admits the next request if there is room.
     pub(crate) fn mark_routed(&mut self) {
         self.charged_tokens = self.ask.cost;
         self.gateway.admit_next();
     }
 
-    /// There was no room after all: another router's view, another model's request on the same worker, or a worker that failed while
-    /// the others are full. It waits again, where it stood, for room at any worker but these.
+    /// Queues the request again because no worker had room after all: another router or another model took the room, or
+    /// the chosen worker failed while the others were full. It keeps its place and waits for any worker not in `avoid`.
     pub(crate) async fn requeue(
         &mut self,
         request: &Arc<ParsedRequest>,
@@ -331,14 +335,13 @@ impl Permit {
         let (wake, woken) = oneshot::channel();
         let waiter = Waiter { request: Arc::clone(request), avoid, wake };
         gateway.admission_gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
-        // It counts as under way no more, and a worker may have become free meanwhile: for it, or for another one.
+        // The request no longer counts as running, so a worker may have room for it or for another one.
         gateway.admit_next();
         self.admitted = Some(wait_for_turn(&gateway, admitted, woken).await?);
         Ok(())
     }
 
-    /// So many tokens of its answer have come, or about. They were computed, so they count, should it end without a word about that
-    /// because its client leaves or its worker fails.
+    /// Charges the output tokens streamed so far, so that a request that ends early is charged for what was computed.
     pub(crate) fn charge_streamed(&mut self, output_tokens: u32) {
         self.charged_tokens = self.ask.cost.saturating_add(output_tokens);
         let charged_tokens = self.charged_tokens;
@@ -348,12 +351,12 @@ impl Permit {
         }
     }
 
-    /// It is known now how many tokens it charged_tokens.
+    /// Charges the usage that the engine reported.
     pub(crate) fn charge_usage(&mut self, usage: Usage) {
         self.charged_tokens = usage.prompt_tokens.saturating_add(usage.output_tokens);
     }
 
-    /// The same at the end of a whole answer, of which something can be learned for the next.
+    /// Charges a complete answer, and learns its length for later reservations.
     pub(crate) fn charge_answer(&mut self, usage: Usage) {
         self.charge_usage(usage);
         let limited = self.reserved.as_ref().filter(|reserved| reserved.is_limited());
@@ -362,7 +365,7 @@ impl Permit {
         }
     }
 
-    /// Nobody served it.
+    /// Charges nothing, because no worker served the request.
     pub(crate) fn refund(&mut self) {
         self.charged_tokens = 0;
     }
@@ -396,7 +399,7 @@ mod tests {
 
     use crate::Config;
 
-    /// A gateway that takes one request at a time.
+    /// A gateway that runs one request at a time.
     fn gateway() -> Arc<Gateway> {
         let policy: Standard = "random".parse().unwrap();
         let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
@@ -408,26 +411,26 @@ mod tests {
         admit(gateway, &gateway.config().admission, &HeaderMap::new(), None, &Arc::default()).await
     }
 
-    /// How many are in, and how many wait.
+    /// Running and waiting requests.
     fn counts(gateway: &Gateway) -> (u32, usize) {
         (gateway.admission_gate.counts().0, gateway.admission_gate.waiting())
     }
 
     #[tokio::test]
-    async fn one_who_was_called_and_leaves_without_hearing_it_gives_his_place_back() {
+    async fn a_woken_request_that_disconnects_before_running_gives_its_place_back() {
         let gateway = gateway();
         let first = enter(&gateway).await.unwrap();
         {
             let mut second = pin!(enter(&gateway));
             assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
             drop(first);
-            assert_eq!(counts(&gateway), (1, 0), "the second one has been woken");
+            assert_eq!(counts(&gateway), (1, 0), "the second request has been admitted");
         }
         assert_eq!(counts(&gateway), (0, 0));
     }
 
     #[tokio::test]
-    async fn one_whose_time_is_over_and_who_leaves_has_no_place_to_give_back() {
+    async fn a_request_that_timed_out_in_the_queue_has_no_place_to_give_back() {
         let gateway = gateway();
         let _first = enter(&gateway).await.unwrap();
         {
@@ -439,21 +442,24 @@ mod tests {
                 waiting_max: 9,
                 wait_max: Micros(0),
             });
-            assert!(admission.next(Micros(u64::MAX), |_| true).is_none(), "he is dropped, late");
+            assert!(
+                admission.next(Micros(u64::MAX), |_| true).is_none(),
+                "the second request is dropped at its deadline"
+            );
         }
-        assert_eq!(counts(&gateway), (1, 0), "the first one is still in");
+        assert_eq!(counts(&gateway), (1, 0), "the first request is still running");
     }
 
     #[tokio::test]
-    async fn one_who_waits_again_leaves_his_place_to_whoever_has_room() {
+    async fn a_request_that_queues_again_frees_its_place_for_the_next() {
         let gateway = gateway();
         let mut first = enter(&gateway).await.unwrap().unwrap();
         let mut second = pin!(enter(&gateway));
         assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
-        // Nobody serves anything here, which is not full: whoever is asked for first is let in.
+        // A fleet without workers is not full, so the first request in the queue is admitted.
         let request = Arc::default();
         let mut again = pin!(first.requeue(&request, Vec::new()));
         _ = poll_fn(|cx| Poll::Ready(again.as_mut().poll(cx).is_pending())).await;
-        assert_eq!(counts(&gateway), (1, 1), "one of them is in, and the place is not left empty");
+        assert_eq!(counts(&gateway), (1, 1), "one of them runs, so the place is not left empty");
     }
 }

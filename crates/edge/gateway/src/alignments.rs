@@ -1,9 +1,9 @@
-//! How engines write their prompts, by the families whose files agree.
+//! The prompt formats of engines, grouped into families with identical formats.
 //!
-//! An engine is aligned when its model's files were found and it was seen to agree with them. Engines of one name need not
-//! agree with each other: another folder, template or way of reading makes another family, and a request is written once for
-//! each family that serves its model, because each is to be compared with its own format. Until then, and for requests
-//! that cannot be followed, prompts are canonical and caches presumed.
+//! An engine is aligned when its model's files were found and its tokenizer agrees with them. Engines that serve one
+//! model may differ in folder, template or tokenizer; each variant is a family. A request is rendered once for each
+//! family of its model, because a family's KV events can only be compared with its own format. Without alignment,
+//! prompts are canonical and caches are presumed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use warmroute_router::{Family, Matching};
 
 use crate::matching::ModelMatching;
 
-/// Families of one model: each costs every request for it another rendering and another walk.
+/// Families per model. Each one costs every request another rendering and another index lookup.
 const FAMILIES_MAX: usize = 4;
 
-/// An engine's model as its files describe it.
+/// The prompt format of one engine's model.
 pub struct PromptFormat {
-    /// The names under which it is asked for, its own first, then its adapters'.
+    /// The model names: its own first, then its adapters'.
     pub names: Vec<String>,
-    /// The same for two engines exactly if their files and the way of reading them are the same.
+    /// Equal for two engines exactly if their files and the way of reading them are equal.
     pub fingerprint: u64,
-    /// How its prompts are compared.
+    /// How prompts are compared with KV events.
     pub matching: ModelMatching,
 }
 
-/// Too many engines under one name that agree with nobody.
+/// Too many different formats for one model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "engines of model `{model}` write prompts in more than {FAMILIES_MAX} ways: give them the same tokenizer and chat template, \
-     or another model name"
+    "the engines of model `{model}` have more than {FAMILIES_MAX} prompt formats: give them the same tokenizer and chat \
+     template, or another model name"
 )]
 pub struct TooManyFamilies {
     model: String,
 }
 
-/// One way of format a model's prompts.
+/// The prompt format of one family.
 #[derive(Clone)]
 pub(crate) struct FamilyMatching {
     pub family: Family,
     pub matching: ModelMatching,
 }
 
-/// All engines that are aligned.
+/// The prompt formats of all aligned engines.
 #[derive(Default)]
 pub(crate) struct Alignments {
     groups: RwLock<Families>,
@@ -51,23 +51,23 @@ pub(crate) struct Alignments {
 
 #[derive(Default)]
 struct Families {
-    /// Families that had to be numbered.
+    /// Number of families whose names needed a suffix.
     begun: u64,
     groups: Vec<FamilyGroup>,
-    /// What requests read.
+    /// The formats of each model, for requests.
     by_model: BTreeMap<String, Arc<[FamilyMatching]>>,
 }
 
-/// Engines that write alike.
+/// Engines with identical formats.
 struct FamilyGroup {
     format: FamilyMatching,
     fingerprint: u64,
-    /// With the names of each.
+    /// The engines and the model names of each.
     engines: BTreeMap<String, Vec<String>>,
 }
 
 impl Alignments {
-    /// An engine joins the family that writes as it does, or begins one.
+    /// Adds an engine to the family with its format, or starts one.
     pub(crate) fn join(&self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
         let mut groups = self.groups.write();
         groups.leave(engine);
@@ -76,14 +76,14 @@ impl Alignments {
         joined
     }
 
-    /// An engine is not aligned any more. A family without engines is gone.
+    /// Removes an engine. A family without engines is removed too.
     pub(crate) fn leave(&self, engine: &str) {
         let mut groups = self.groups.write();
         groups.leave(engine);
         groups.rebuild_by_model();
     }
 
-    /// How a model's prompts are written; `None` for one that is not aligned.
+    /// The formats of a model's prompts; `None` if no engine is aligned.
     pub(crate) fn for_model(&self, model: &str) -> Option<Arc<[FamilyMatching]>> {
         self.groups.read().by_model.get(model).cloned()
     }
@@ -110,8 +110,8 @@ impl Families {
         Ok(joined)
     }
 
-    /// By what its engines write, so that routers which tell each other what engines hold mean the same. One that still stands under that
-    /// name, though it serves other models by now, is another.
+    /// A family's name. It derives from the format, so that all routers use the same name. A suffix distinguishes it
+    /// from a family of the same name that serves other models by now.
     fn name(&mut self, first: &str, fingerprint: u64) -> Family {
         let family = Family::new(&format!("{first}#{fingerprint:016x}"));
         if !self.groups.iter().any(|group| group.format.family == family) {
@@ -126,7 +126,7 @@ impl Families {
         self.groups.retain(|group| !group.engines.is_empty());
     }
 
-    /// Writes down for readers who writes what.
+    /// Rebuilds the table that requests read.
     fn rebuild_by_model(&mut self) {
         let mut by_model: BTreeMap<String, Vec<FamilyMatching>> = BTreeMap::new();
         for group in &self.groups {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_that_agree_are_one_family_and_others_do_not_displace_it() {
+    fn engines_with_the_same_format_form_a_family_beside_others() {
         let alignments = Alignments::default();
         let join = |engine, names: &[&str], fingerprint| {
             alignments.join(engine, format(names, fingerprint)).unwrap()
@@ -182,11 +182,11 @@ mod tests {
         assert_eq!(families(&alignments, "m"), 1);
         ["a", "b"].into_iter().for_each(|engine| alignments.leave(engine));
         assert_eq!((families(&alignments, "m"), families(&alignments, "n")), (0, 1));
-        assert_eq!(join("a", &["m"], 1).family(), first.family(), "as every router names it");
+        assert_eq!(join("a", &["m"], 1).family(), first.family(), "the name derives from the format");
     }
 
     #[test]
-    fn an_engine_that_changed_its_files_leaves_its_old_family() {
+    fn an_engine_with_changed_files_leaves_its_old_family() {
         let alignments = Alignments::default();
         alignments.join("a", format(&["m"], 1)).unwrap();
         alignments.join("a", format(&["m"], 2)).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_bounded() {
+    fn the_number_of_families_is_bounded() {
         let alignments = Alignments::default();
         for fingerprint in 0..FAMILIES_MAX as u64 {
             alignments.join(&format!("e{fingerprint}"), format(&["m"], fingerprint)).unwrap();

@@ -1,8 +1,8 @@
-//! A request's stay with one worker, from the decision to whatever ends it.
+//! One attempt: a request at one worker, from the routing decision to its end.
 //!
-//! A attempt that is dropped before anybody said how it ended was cancelled by the client: that is true wherever in the code
-//! hyper lets go of it, before the worker answered or in the middle of a stream. Only a drain whose time is over lets go of it, too,
-//! and that is no client's doing. The booking inside is released at the same moment.
+//! An attempt that is dropped without a recorded outcome was cancelled by the client: hyper drops it wherever the
+//! request stands, before the worker responds or in the middle of a stream. The one exception is a drain that aborts.
+//! The booking in the decision is released at the same moment.
 
 use std::sync::Arc;
 
@@ -16,32 +16,33 @@ use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::history::PastDecision;
 use crate::metrics::AttemptOutcome;
-use crate::parsed_request::{ParsedRequest, PromptKeys};
+use crate::parsed_request::ParsedRequest;
+use crate::prompt_keys::PromptKeys;
 use crate::status_class::StatusClass;
 use crate::upstream::UpstreamError;
 
-/// One stay. A retry is another.
+/// A request at one worker. A retry is another attempt.
 pub(crate) struct Attempt {
     gateway: Arc<Gateway>,
     request: Arc<ParsedRequest>,
     pub(crate) decision: Decision,
-    /// When the request came, not when this stay began: that is what the client waits for.
+    /// When the request arrived, not when the attempt started: the client waits from then on.
     received: Micros,
-    /// How the decision is remembered.
+    /// The decision's entry in the history.
     past_decision: Arc<PastDecision>,
     outcome: AttemptOutcome,
-    /// Whether the request goes on elsewhere after this stay.
+    /// Whether the request continues after this attempt.
     fate: RequestFate,
-    /// What the engine said it used.
+    /// Token counts that the engine reported.
     usage: Option<Usage>,
-    /// Tells whether everything is ended.
+    /// Tells whether a shutdown aborts requests.
     drain: Drain,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum RequestFate {
     Over,
-    /// Another worker is tried, or what became of it is told otherwise.
+    /// Another attempt follows, or the error response is accounted for elsewhere.
     Continues,
 }
 
@@ -70,13 +71,13 @@ impl Attempt {
         }
     }
 
-    /// The first token was seen.
+    /// Reports the first token to the router, the metrics and the history.
     pub(crate) fn mark_first_token(&mut self) {
         let at = self.gateway.now();
         self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
         self.gateway.notify_peers();
         self.gateway.metrics.observe_first_token(at.since(self.received));
-        // What was predicted is the time from the decision: reading the body, or failing elsewhere, is not its fault.
+        // Predictions start at the decision, so time for reading the body or for failed attempts does not count.
         let observed = at.since(self.decision.made);
         self.gateway.upstreams.count_first_token(
             &self.decision.worker,
@@ -86,11 +87,11 @@ impl Attempt {
         self.past_decision.set_ttft(observed);
         if let Some(until) = self.gateway.router.compare_first_token(&self.decision, at) {
             let (worker, for_s) = (&self.decision.worker.label, until.since(at).as_secs_f64());
-            tracing::warn!(%worker, for_s, "worker is far slower than predicted: left alone for a while");
+            tracing::warn!(%worker, for_s, "worker is far slower than predicted and is avoided for a while");
         }
     }
 
-    /// The worker answered to the end. Only a success has computed the prompt.
+    /// Ends the attempt after a complete response. Only a successful one has computed the prompt.
     pub(crate) fn end(mut self, outcome: AttemptOutcome, class: StatusClass) {
         self.outcome = outcome;
         if !matches!(class, StatusClass::ServerError | StatusClass::WorkerFailure) {
@@ -99,13 +100,13 @@ impl Attempt {
         }
     }
 
-    /// The worker would not have the request, and another is tried.
+    /// Ends the attempt after a response that sends the request to another worker.
     pub(crate) fn reject(mut self, class: StatusClass) {
         self.fate = RequestFate::Continues;
         self.end(AttemptOutcome::ServerError, class);
     }
 
-    /// The worker wants to be left alone for a while.
+    /// Stops routing to the worker for the time it asked for.
     pub(crate) fn back_off(&self, pause: Micros) {
         let (worker, until) = (Arc::clone(&self.decision.worker), self.gateway.now() + pause);
         self.gateway.upstreams.count_backpressure(&worker);
@@ -113,7 +114,7 @@ impl Attempt {
         self.gateway.router.apply(change).expect("only a join can find the fleet full");
     }
 
-    /// The engine said what it used.
+    /// Compares the reported usage with the prediction.
     pub(crate) fn report_usage(&mut self, usage: Usage) {
         if !self.request.is_single {
             return;
@@ -132,7 +133,7 @@ impl Attempt {
         self.usage = Some(Usage { cached_tokens: feedback.cached, ..usage });
     }
 
-    /// Leaves a line in the record, where there is one.
+    /// Writes a line to the trace, if one is recorded.
     fn record_trace(&self) {
         let (Some(recorder), Some(trace_fields)) = (&self.gateway.recorder, &self.request.trace_fields)
         else {
@@ -150,7 +151,7 @@ impl Attempt {
         });
     }
 
-    /// The worker failed, or we stopped waiting for it. Whether it is to be blamed is another question: see [`blame_worker`].
+    /// Ends the attempt with an error. Whether the worker is blamed is decided elsewhere, see [`blame_worker`].
     pub(crate) fn fail(mut self, error: &UpstreamError) {
         self.outcome =
             if error.is_worker_fault() { AttemptOutcome::Failed } else { AttemptOutcome::EndedByGateway };
@@ -188,8 +189,8 @@ pub(crate) fn blame_worker(gateway: &Gateway, worker: &Arc<Worker>, error: &Upst
     apply_and_log(gateway, worker, change);
 }
 
-/// A worker took a request and broke off. That may have been the request's fault, so it counts against the worker only beside others;
-/// of a body that was streamed through, it cannot be told whether it is another.
+/// Notes that a worker failed on this request. The request may be the cause, so the worker is only blamed once it
+/// fails on different requests. Streamed uploads have no fingerprint to tell them apart and are not counted.
 pub(crate) fn suspect_worker(gateway: &Gateway, worker: &Arc<Worker>, fingerprint: Option<u64>) {
     if let Some(request) = fingerprint {
         apply_and_log(
@@ -200,13 +201,13 @@ pub(crate) fn suspect_worker(gateway: &Gateway, worker: &Arc<Worker>, fingerprin
     }
 }
 
-/// Tells the router of a worker's failure, and the operator where that changes something.
+/// Applies a failure and logs the change of state that it causes.
 fn apply_and_log(gateway: &Gateway, worker: &Worker, change: Change) {
     let before = gateway.router.worker_state(worker.id);
     gateway.router.apply(change).expect("only a join can find the fleet full");
     let after = gateway.router.worker_state(worker.id);
     if before != after {
-        tracing::warn!(worker = %worker.label, state = %after, "worker changed state: its requests failed");
+        tracing::warn!(worker = %worker.label, state = %after, "worker changed state after failed requests");
     }
 }
 
@@ -221,7 +222,7 @@ mod tests {
     use crate::Config;
     use crate::drain::DrainMode;
 
-    /// How one attempt is counted that is made and ended so.
+    /// The outcomes counted for one attempt that `end` ends.
     fn counted_outcomes(end: impl FnOnce(Attempt, &Drain)) -> Vec<AttemptOutcome> {
         let policy: Standard = "random".parse().unwrap();
         let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_end_is_neither_the_workers_failure_nor_the_clients_leaving() {
+    fn an_attempt_ended_by_the_gateway_counts_neither_as_failed_nor_as_cancelled() {
         assert_eq!(
             counted_outcomes(|attempt, _| attempt.fail(&UpstreamError::Closed)),
             [AttemptOutcome::Failed]

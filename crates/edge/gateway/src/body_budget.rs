@@ -1,38 +1,43 @@
-//! Bodies in memory: how many bytes of them there are, of all requests together.
+//! The memory budget for request bodies, over all requests.
 //!
-//! A body is read before it is known whether its request may come in, so neither the door nor a tenant's rates bound what bodies take.
-//! They are counted as they come, not as they are announced: a length is only a claim, and room that is kept for claims is room that
-//! anybody can take. Nobody waits for room, because those who wait would hold what they have got so far.
+//! Bodies are read before admission, so neither request limits nor rate limits bound them. The budget counts bytes as
+//! they arrive, not declared lengths, because a client could reserve memory by declaring a length. A request never
+//! waits for memory: waiting requests would keep what they have read.
 
 use prometheus_client::metrics::gauge::Gauge;
 
 use crate::refusal::Refusal;
 
-/// What one body takes. Dropped, it is given back.
+/// The share of one body. Dropping it gives the bytes back.
 pub(crate) struct BodyBudget {
-    /// Of all bodies.
+    /// Bytes of all bodies.
     all: Gauge,
     all_bytes_max: usize,
     bytes: usize,
 }
 
 impl BodyBudget {
-    /// Nothing yet.
+    /// An empty share.
     pub(crate) fn new(all: &Gauge, all_bytes_max: usize) -> BodyBudget {
         BodyBudget { all: all.clone(), all_bytes_max, bytes: 0 }
     }
 
-    /// So many bytes more.
+    /// Adds bytes to the share; fails if the budget is exceeded.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.bytes += bytes;
         let before = self.all.inc_by(bytes as i64) as usize;
         if before + bytes > self.all_bytes_max { Err(Refusal::MemoryFull) } else { Ok(()) }
     }
+
+    /// Gives the reserved bytes back.
+    pub(crate) fn release(&mut self) {
+        self.all.dec_by(std::mem::take(&mut self.bytes) as i64);
+    }
 }
 
 impl Drop for BodyBudget {
     fn drop(&mut self) {
-        self.all.dec_by(self.bytes as i64);
+        self.release();
     }
 }
 
@@ -41,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_taken_is_given_back_also_where_it_was_too_much() {
+    fn reserved_bytes_are_given_back_even_after_the_budget_was_exceeded() {
         let all = Gauge::default();
         let [mut first, mut second] = [0; 2].map(|_| BodyBudget::new(&all, 10));
         assert!(first.reserve(4).is_ok() && second.reserve(6).is_ok());

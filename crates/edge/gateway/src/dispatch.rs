@@ -1,4 +1,4 @@
-//! The middle phases: route, send, and try another worker while nothing has reached the client.
+//! Routing, sending and retrying: everything until a worker's response starts to reach the client.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -33,18 +33,18 @@ use crate::upstream_body::UpstreamBody;
 use crate::write_stall::ResponseDeadline;
 use crate::{Config, DecisionHeaders, headers};
 
-/// A kept connection that breaks this soon, without a word, had been closed by the worker before the request reached it:
-/// the request may go to the same worker again. After this long the worker may have started to work, and it may not.
+/// If a reused connection fails this soon without a response, the worker had closed it before the request arrived, so
+/// the request may go to the same worker again. Later, the worker may already be computing.
 const STALE_WITHIN: Duration = Duration::from_millis(20);
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// One request on its way to a worker.
+/// One request on its way to a worker, across all its attempts.
 struct Dispatch {
     gateway: Arc<Gateway>,
-    /// As it was when the request came.
+    /// The settings in force when the request arrived.
     config: Arc<Config>,
     api: Api,
     method: Method,
@@ -52,32 +52,32 @@ struct Dispatch {
     headers: HeaderMap,
     intake: Intake,
     received: Micros,
-    /// When it must be over, if ever.
+    /// Time by which the response must have ended, if limited.
     deadline: Option<Instant>,
-    /// Tells whether everything is ended.
+    /// Tells whether a shutdown aborts requests.
     drain: Drain,
-    /// The worker that the client wants, where it may say so.
+    /// The worker that the client requests by header, if clients may.
     requested_worker: Option<String>,
     failed_workers: Vec<WorkerId>,
-    /// How many of them it may have reached.
+    /// Failed attempts whose request may have reached the worker. Retries after these draw on the retry budget.
     workers_reached: u32,
-    /// Workers that took the request and broke off. They are blamed once another one has shown that it can be served: a
-    /// request that breaks every worker must not take the fleet out of service. Rows of such requests are looked at elsewhere.
+    /// Workers that accepted the request and then failed. They are blamed only when another worker serves the
+    /// request: a request that crashes every worker must not take the whole fleet out of service.
     suspects: Vec<Arc<Worker>>,
-    /// What to say should nobody else be left.
+    /// The response if no other worker can be tried.
     fallback: Option<FallbackResponse>,
-    /// What lets it be here, where that is limited. Last, so that whoever is let in next finds everything else given back.
+    /// Present while requests are limited. Released last, see [`Dispatch::drop`].
     permit: Option<Permit>,
 }
 
-/// A worker's answer, up to its first chunk.
+/// A worker's response up to its first body chunk.
 struct StartedResponse {
     head: Response<()>,
     answer: UpstreamResponse,
     first: Option<bytes::Bytes>,
 }
 
-/// Takes a request all the way: reads it, sends it to a worker, returns the worker's answer.
+/// Handles a request from body to response: reads it, waits for admission, sends it to a worker.
 pub(crate) async fn forward(
     gateway: &Arc<Gateway>,
     api: Api,
@@ -144,7 +144,7 @@ impl Dispatch {
                         return Ok(response);
                     }
                 }
-                // Dropping the attempt counts it as cancelled, which it was.
+                // The dropped attempt counts as cancelled by the client.
                 Err(_) if self.intake.body.client_failed() => return Err(Refusal::BrokenBody),
                 Err(error) => self.record_failure(attempt, &error),
             }
@@ -154,7 +154,7 @@ impl Dispatch {
         }
     }
 
-    /// It was let in, and found every worker full that it may go to.
+    /// Waits for a worker with room, after all usable workers turned out to be full.
     async fn requeue(&mut self) -> Result<(), Refusal> {
         let (request, avoid) = (Arc::clone(&self.intake.request), self.excluded_workers()?);
         match &mut self.permit {
@@ -163,14 +163,14 @@ impl Dispatch {
         }
     }
 
-    /// Whether the request may be sent to another worker after this one.
+    /// Whether the request may be sent to another worker after the failed ones.
     fn has_attempts_left(&self) -> bool {
         let is_in_time = self.deadline.is_none_or(|deadline| Instant::now() < deadline);
         let has_attempts = self.failed_workers.len() <= self.config.retries_max as usize;
         has_attempts && is_in_time && self.intake.body.can_resend()
     }
 
-    /// The same before the worker at hand is counted, and as far as the budget goes.
+    /// Whether the request may be retried if the current worker rejects it, and the retry budget allows that.
     fn may_retry(&self) -> bool {
         let has_attempts = self.failed_workers.len() < self.config.retries_max as usize;
         let is_possible = has_attempts && self.intake.body.can_resend();
@@ -181,8 +181,8 @@ impl Dispatch {
         is_allowed
     }
 
-    /// The first try is free; another one must be within the budget that all requests share. So is one after a connection that
-    /// could not be made: nothing was sent, so nothing is sent again.
+    /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
+    /// connects: nothing was sent, so nothing is sent twice.
     fn check_retry_budget(&self, decision: Decision) -> Result<Decision, Refusal> {
         if self.workers_reached > 0 && self.gateway.retries.spend(self.gateway.now()).is_err() {
             self.gateway.metrics.count_denied_retry();
@@ -194,16 +194,16 @@ impl Dispatch {
         Ok(decision)
     }
 
-    /// No worker is left to try: what the last one said is what there is to say, if there was one.
+    /// Ends the request without a further attempt. The client gets the best response of the earlier attempts, if any.
     fn give_up(mut self, refusal: Refusal) -> Result<Response<ResponseBody>, Refusal> {
         self.permit.iter_mut().for_each(Permit::refund);
-        // Refused before any worker saw it, a request has taken no time worth a histogram; failed, it has.
-        let Some(fallback) = self.fallback else { return Err(refusal) };
+        // Only requests that reached a worker count in the duration histogram.
+        let Some(fallback) = self.fallback.take() else { return Err(refusal) };
         self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
         fallback.into_result()
     }
 
-    /// Passes an answer on; `None` where it says that another worker should be asked.
+    /// Passes a response on. Returns `None` if the request should be retried on another worker.
     async fn accept_or_retry(
         &mut self,
         attempt: Attempt,
@@ -214,7 +214,7 @@ impl Dispatch {
         if let StatusClass::Backpressure { pause } = class {
             attempt.back_off(pause);
         }
-        if matches!(class, StatusClass::Answered | StatusClass::ServerError) || !self.may_retry() {
+        if matches!(class, StatusClass::Normal | StatusClass::ServerError) || !self.may_retry() {
             return Some(self.respond(attempt, upstream, started, class));
         }
         let body = match read_rejection(&mut started.answer, started.first).await {
@@ -227,7 +227,7 @@ impl Dispatch {
         let worker = Arc::clone(&attempt.decision.worker);
         let head = self.client_head(started.head, &attempt.decision);
         self.set_fallback(FallbackResponse::Rejection(Response::from_parts(head, body)));
-        tracing::debug!(worker = %worker.label, ?class, "turned away; another worker is started");
+        tracing::debug!(worker = %worker.label, ?class, "worker rejected the request; trying another");
         attempt.reject(class);
         started.answer.reclaim_connection().into_iter().for_each(|connection| upstream.keep(connection));
         self.failed_workers.push(worker.id);
@@ -264,7 +264,7 @@ impl Dispatch {
         Ok(decision)
     }
 
-    /// Whoever failed, and where one was requested_worker, everybody else.
+    /// Workers that failed; if the client requests a worker, also all other workers.
     fn excluded_workers(&self) -> Result<Vec<WorkerId>, Refusal> {
         let Some(requested_worker) = &self.requested_worker else { return Ok(self.failed_workers.clone()) };
         let workers = self.gateway.router.workers();
@@ -277,7 +277,7 @@ impl Dispatch {
         Ok(others.into_iter().chain(self.failed_workers.iter().copied()).collect())
     }
 
-    /// One try at one worker, up to the first chunk of its answer, for as long as that may take.
+    /// Sends the request to one worker and waits for the first chunk of its response, within all time limits.
     async fn try_worker(
         &mut self,
         upstream: &Upstream,
@@ -285,7 +285,7 @@ impl Dispatch {
     ) -> Result<StartedResponse, UpstreamError> {
         let gateway = Arc::clone(&self.gateway);
         let (deadline, wait) = (self.deadline, self.first_byte_wait(worker));
-        // Kilobytes of it, which would be copied as a part of all that waits for it.
+        // The future takes kilobytes. Boxed, it is not copied into the futures that await it.
         let mut sending = Box::pin(self.send_once(upstream));
         loop {
             let until = earlier(wait.next_check(), deadline);
@@ -310,7 +310,7 @@ impl Dispatch {
     async fn send_once(&mut self, upstream: &Upstream) -> Result<StartedResponse, UpstreamError> {
         let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
         let mut request = self.request(upstream, body);
-        // An upload cannot be taken back once it is under way, so it is not risked on a kept connection.
+        // An upload can be sent only once, so it does not risk a reused connection that the worker may have closed.
         let kept = if self.intake.body.is_upload() { None } else { upstream.reuse() };
         if let Some(kept) = kept {
             let sent = Instant::now();
@@ -332,18 +332,20 @@ impl Dispatch {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = upstream.target.uri_for(&self.uri);
-        // The last try could take the headers instead of cloning them, but which try is the last is known too late.
+        // Only the last attempt could move the headers, and which attempt is the last is not known yet.
         *request.headers_mut() = self.headers.clone();
         headers::address_to(request.headers_mut(), &upstream.target.host_header, upstream.rank());
         request
     }
 
-    /// Counts a failure.
+    /// Records a failed attempt.
     fn record_failure(&mut self, attempt: Attempt, error: &UpstreamError) {
         let worker = Arc::clone(&attempt.decision.worker);
         match error.is_worker_fault() {
-            true => tracing::warn!(worker = %worker.label, %error, "worker failed before its first byte"),
-            false => tracing::info!(worker = %worker.label, why = %error, "ended before its first byte"),
+            true => tracing::warn!(worker = %worker.label, %error, "worker failed before the first byte"),
+            false => {
+                tracing::info!(worker = %worker.label, why = %error, "request ended before the first byte")
+            }
         }
         attempt.fail(error);
         self.failed_workers.push(worker.id);
@@ -353,10 +355,11 @@ impl Dispatch {
         } else if error.is_worker_fault() {
             self.suspect(worker);
         }
-        self.set_fallback(FallbackResponse::Failure(Refusal::failed(error)));
+        self.set_fallback(FallbackResponse::Failure(Refusal::before_first_byte(error)));
     }
 
-    /// It may have been the request's fault: that is known when another worker serves it, or when this one breaks others, too.
+    /// Notes that a worker failed on this request. Either may be at fault: the worker is blamed if another worker
+    /// serves the request, or if it fails on other requests too.
     fn suspect(&mut self, worker: Arc<Worker>) {
         suspect_worker(&self.gateway, &worker, self.intake.body.fingerprint());
         self.suspects.push(worker);
@@ -380,7 +383,7 @@ impl Dispatch {
         class: StatusClass,
     ) -> Response<ResponseBody> {
         match class {
-            StatusClass::Answered => {
+            StatusClass::Normal => {
                 self.suspects
                     .iter()
                     .for_each(|worker| blame_worker(&self.gateway, worker, &UpstreamError::Closed));
@@ -420,7 +423,17 @@ impl Dispatch {
     }
 }
 
-/// Waits for the first chunk: some servers send their head before they begin to work.
+impl Drop for Dispatch {
+    /// Releases the body's memory, then the permit. The permit admits the next request, which must find everything else
+    /// released. The current attempt is a local of [`Dispatch::run`] and ends before `self`; a response that has
+    /// started owns its attempt and the permit, see `relay`.
+    fn drop(&mut self) {
+        self.intake.release_body();
+        drop(self.permit.take());
+    }
+}
+
+/// Waits for the first body chunk. Some servers send the response head before they start to compute.
 async fn read_first_chunk(
     (head, mut answer): (Response<()>, UpstreamResponse),
 ) -> Result<StartedResponse, UpstreamError> {

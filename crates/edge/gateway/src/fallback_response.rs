@@ -1,4 +1,4 @@
-//! What the client is told when no other worker is left to try.
+//! The response for a client when no other worker can be tried.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use crate::refusal::Refusal;
 use crate::response_body::ResponseBody;
 use crate::upstream::{UpstreamError, UpstreamResponse};
 
-/// An answer longer than this is not kept while others are tried: no engine says so much to say no.
+/// Longer rejections are not kept while other workers are tried. No engine sends such long ones.
 const BYTES_MAX: usize = 64 << 10;
 
-/// The best that there is to say so far.
+/// The best response so far.
 pub(crate) enum FallbackResponse {
-    /// A worker turned the request away; its answer, as it came.
+    /// A worker's rejection, unchanged.
     Rejection(Response<Bytes>),
-    /// A worker failed.
+    /// A worker failed without a response.
     Failure(Refusal),
 }
 
 impl FallbackResponse {
-    /// What a worker said is worth more than that another one failed: it names its reason, and when to come back.
+    /// Replaces the response, but never a rejection by a failure: a rejection tells the reason and when to retry.
     pub(crate) fn update(&mut self, newer: FallbackResponse) {
         if !matches!((&*self, &newer), (FallbackResponse::Rejection(_), FallbackResponse::Failure(_))) {
             *self = newer;
@@ -36,10 +36,10 @@ impl FallbackResponse {
     }
 }
 
-/// An answer that turns a request away comes in one piece, nearly always.
+/// Rejections nearly always arrive in one piece.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The rest of an answer that turns a request away, its first chunk before it.
+/// Reads a rejection to its end, starting with its first chunk.
 pub(crate) async fn read_rejection(
     answer: &mut UpstreamResponse,
     first: Option<Bytes>,

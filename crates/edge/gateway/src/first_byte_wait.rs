@@ -1,9 +1,9 @@
-//! The wait for an answer's first byte, and when to end it.
+//! The wait for a response's first byte.
 //!
-//! A worker that hangs looks like one that computes a long prompt, so the limit must be minutes. But probes find out in
-//! seconds that nobody is at home: a request that waits for such a worker is sent to another one, where there is one and
-//! retries are left. Otherwise it waits on: the worker may only be slow to answer probes. One whose other requests failed is
-//! waited for too, as long as it answers probes.
+//! A worker that hangs looks like one that computes a long prompt, so the time limit is minutes. Probes, however,
+//! find an unreachable worker within seconds: its waiting requests are retried on another worker, if there is one and
+//! the retry budget allows it. Otherwise they keep waiting, because the worker may only be slow to answer probes. A
+//! worker that failed on other requests is waited for as long as it answers probes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::gateway::Gateway;
 use crate::parsed_request::ParsedRequest;
 use crate::upstream::UpstreamError;
 
-/// How often somebody who waits looks whether the worker is still well.
+/// How often a waiting request checks its worker.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One request's wait for one worker.
 pub(crate) struct FirstByteWait {
     request: Arc<ParsedRequest>,
     worker: WorkerId,
-    /// `None`: the body is still on its way from the client, for as long as that takes.
+    /// `None`: the client is still uploading the body, so there is no limit.
     until: Option<Instant>,
-    /// Workers that failed before this one, which another try would avoid; `None` where there can be no other.
+    /// Workers that a retry would avoid; `None` if the request cannot be retried.
     avoid: Option<Vec<WorkerId>>,
 }
 
@@ -44,7 +44,7 @@ impl FirstByteWait {
         self.until.map_or(check, |until| until.min(check))
     }
 
-    /// Whether to wait on.
+    /// Fails if the wait is over.
     pub(crate) fn check(&self, gateway: &Gateway) -> Result<(), UpstreamError> {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             return Err(UpstreamError::FirstByteTimeout);

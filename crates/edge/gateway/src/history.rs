@@ -1,7 +1,7 @@
-//! The last decisions, for whoever asks why a request went where it went.
+//! The last routing decisions, for `GET /explain`.
 //!
-//! A ring of slots, each with a lock of its own: a request takes the next number and writes its slot, so requests do not wait
-//! for each other, nor for an operator who reads. What is kept is numbers and names, never a prompt.
+//! A ring of slots with a lock each: a request takes the next number and writes its slot, so requests wait neither for
+//! each other nor for readers. Entries contain numbers and names, never prompts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use warmroute_router::{CONSIDERED_MAX, Considered, Decision};
 use warmroute_types::Micros;
 
-/// So many decisions are remembered.
+/// Number of decisions kept.
 pub(crate) const HISTORY_LEN: usize = 256;
 
-/// Of a model's name, so many bytes: where any name is served, clients may write anything there.
+/// Bytes kept of a model name. A fleet that serves any model accepts names of any length.
 const MODEL_BYTES_MAX: usize = 128;
 
 /// The last decisions.
@@ -24,7 +24,7 @@ pub(crate) struct History {
     written: AtomicUsize,
 }
 
-/// A decision, as it is remembered.
+/// A past decision.
 pub(crate) struct PastDecision {
     pub at: SystemTime,
     pub request_id: Option<HeaderValue>,
@@ -32,9 +32,9 @@ pub(crate) struct PastDecision {
     pub policy: &'static str,
     pub reason: &'static str,
     pub prompt_tokens: u32,
-    /// The chosen one first.
+    /// The chosen candidate first.
     pub considered: [Option<Considered>; CONSIDERED_MAX],
-    /// From the decision to the first token, in microseconds; 0 until it has come.
+    /// Time from the decision to the first token, in microseconds; 0 until it arrives.
     ttft_us: AtomicU64,
 }
 
@@ -46,7 +46,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Remembers a decision; the oldest one is forgotten.
+    /// Adds a decision and drops the oldest one.
     pub(crate) fn record(
         &self,
         decision: &Decision,
@@ -69,7 +69,7 @@ impl History {
         past
     }
 
-    /// The last `n`, the newest first.
+    /// The last `n` decisions, newest first.
     pub(crate) fn last(&self, n: usize) -> Vec<Arc<PastDecision>> {
         let written = self.written.load(Relaxed);
         let newest_first = (0..n.min(HISTORY_LEN)).map(|ago| written.wrapping_sub(ago + 1) % HISTORY_LEN);
@@ -78,12 +78,12 @@ impl History {
 }
 
 impl PastDecision {
-    /// Its first token came.
+    /// Sets the time from the decision to the first token.
     pub(crate) fn set_ttft(&self, after: Micros) {
         self.ttft_us.store(after.0.max(1), Relaxed);
     }
 
-    /// How long its first token took, once it has come.
+    /// The time from the decision to the first token, if it has arrived.
     pub(crate) fn ttft(&self) -> Option<Micros> {
         Some(Micros(self.ttft_us.load(Relaxed))).filter(|&after| after > Micros::ZERO)
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_come_first_and_the_oldest_go() {
+    fn decisions_are_listed_newest_first_and_the_oldest_are_dropped() {
         let (history, decision) = (History::default(), decision());
         assert!(history.last(10).is_empty());
         for n in 0..HISTORY_LEN + 3 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_as_long_as_a_client_likes_is_cut() {
+    fn long_model_names_are_truncated() {
         let history = History::default();
         let past = history.record(&decision(), Some(&"é".repeat(1_000)), None);
         assert_eq!(past.model.as_ref().unwrap().len(), MODEL_BYTES_MAX);

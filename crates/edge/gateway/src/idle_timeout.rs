@@ -1,7 +1,7 @@
-//! How long a worker's answer is waited for: from one chunk to the next, and in all.
+//! Time limits of a response: between two chunks, and in total.
 //!
-//! A stream has hundreds of chunks and one timer. It is set once and looked at when it rings: if chunks have come waiting_since, it is
-//! set anew. So a chunk costs a look at the clock, and only where the next one is not there yet.
+//! A stream has hundreds of chunks but only one timer. The timer is set once; if chunks arrived when it fires, it is
+//! set again. A chunk thus costs one read of the clock, and only if it was waited for.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,12 +11,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::Timeouts;
 use crate::upstream::UpstreamError;
 
-/// One answer's timeout.
+/// The time limits of one response.
 pub(crate) struct IdleTimeout {
     timeouts: Timeouts,
-    /// When the answer must be over.
+    /// Time by which the whole response must have ended.
     deadline: Option<Instant>,
-    /// Since when the next chunk is waited for.
+    /// When waiting for the next chunk began.
     waiting_since: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
@@ -27,17 +27,17 @@ impl IdleTimeout {
         IdleTimeout { timeouts, deadline, waiting_since: None, timer }
     }
 
-    /// Something came.
+    /// Restarts the idle limit after a chunk.
     pub(crate) fn reset(&mut self) {
         self.waiting_since = None;
     }
 
-    /// Whether it must be over, though there may be more.
+    /// Whether the deadline has passed. A response with chunks at hand must check this itself.
     pub(crate) fn deadline_passed(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Nothing has come; is that too long?
+    /// Ready if no chunk arrived within the idle limit, or the deadline passed.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<UpstreamError> {
         let waiting_since = *self.waiting_since.get_or_insert_with(Instant::now);
         let end = earlier(waiting_since + self.timeouts.idle, self.deadline);
@@ -56,7 +56,7 @@ impl IdleTimeout {
     }
 }
 
-/// The earlier of a time and a deadline, if there is one.
+/// The earlier of a time and an optional deadline.
 pub(crate) fn earlier(at: Instant, deadline: Option<Instant>) -> Instant {
     deadline.map_or(at, |deadline| deadline.min(at))
 }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_is_counted_from_the_last_chunk() {
+    async fn the_idle_limit_starts_at_the_last_chunk() {
         let (mut timeout, begun) = (timeout(None), Instant::now());
         tokio::time::sleep(Duration::from_millis(15)).await;
         timeout.reset();
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_deadline_comes_before_silence() {
+    async fn a_deadline_comes_before_the_idle_limit() {
         let mut timeout = timeout(Some(Duration::from_millis(1)));
         assert!(matches!(poll_fn(|cx| timeout.poll_expired(cx)).await, UpstreamError::RequestTimeout));
     }

@@ -1,4 +1,4 @@
-//! The first phase: read the body within its limit, and find out what is asked for.
+//! The first phase: reads the body within its limits and parses the request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use crate::parsed_request::{ParsedRequest, session_key};
 use crate::refusal::Refusal;
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
 
-/// A body that is too large is read on this far and thrown away, so that the client, still sending, gets to see the 413
-/// instead of a reset connection.
+/// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
+/// connection instead of the 413.
 const DISCARD_BYTES_MAX: usize = 16 << 20;
 
-/// And for no longer than this, however fast it comes: who is refused, with or without a key, keeps no place.
+/// How long a refused body is read at most, so that refused clients do not occupy connections.
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A client whose body comes more slowly than this, over and above its time to begin with, keeps a place for nothing.
+/// Slowest accepted upload rate, beyond the initial body timeout.
 const BYTES_PER_S_MIN: usize = 1 << 10;
 
-/// How long a body is waited for: the longer, the more of it has come.
+/// The deadline for reading a body. It moves on as bytes arrive.
 pub(crate) struct BodyDeadline {
     at: Instant,
 }
@@ -42,18 +42,26 @@ impl BodyDeadline {
     }
 }
 
-/// What a request asks for, and its body.
+/// A parsed request and its body.
 pub(crate) struct Intake {
     pub request: Arc<ParsedRequest>,
     pub body: RequestBody,
-    /// What the body takes, for as long as it may be sent again.
-    _budget: BodyBudget,
+    /// The body's share of the memory budget, held while the body may be sent again.
+    budget: BodyBudget,
 }
 
-/// A request's body, ready to go on.
+impl Intake {
+    /// Frees the body and its share of the memory budget.
+    pub(crate) fn release_body(&mut self) {
+        self.body = RequestBody::Buffered(BufferedBody::default());
+        self.budget.release();
+    }
+}
+
+/// A request body, ready to be forwarded.
 pub(crate) enum RequestBody {
     Buffered(BufferedBody),
-    /// Streamed through. The upload is `None` once it is on its way.
+    /// A body that is streamed through. `upload` is `None` once it was sent.
     Upload {
         upload: Option<Upload>,
         status: Arc<UploadStatus>,
@@ -61,7 +69,7 @@ pub(crate) enum RequestBody {
 }
 
 impl RequestBody {
-    /// A number that is the same for the same body; `None` of one that is not at hand.
+    /// Equal for equal bodies; `None` for a streamed body.
     pub(crate) fn fingerprint(&self) -> Option<u64> {
         match self {
             RequestBody::Buffered(body) => Some(body.fingerprint()),
@@ -69,7 +77,7 @@ impl RequestBody {
         }
     }
 
-    /// The body for one try; `None` when it can only be sent once and was.
+    /// The body for one attempt; `None` if a streamed body was sent already.
     pub(crate) fn take(&mut self) -> Option<UpstreamBody> {
         match self {
             RequestBody::Buffered(body) => Some(UpstreamBody::Buffered(body.clone())),
@@ -77,7 +85,7 @@ impl RequestBody {
         }
     }
 
-    /// Whether another try is possible.
+    /// Whether the body can be sent (again).
     pub(crate) fn can_resend(&self) -> bool {
         matches!(self, RequestBody::Buffered(_) | RequestBody::Upload { upload: Some(_), .. })
     }
@@ -86,13 +94,13 @@ impl RequestBody {
         matches!(self, RequestBody::Upload { .. })
     }
 
-    /// Whether the client's own side broke off while its body was sent on.
+    /// Whether the client failed to send its body to the end.
     pub(crate) fn client_failed(&self) -> bool {
         matches!(self, RequestBody::Upload { status, .. } if status.client_failed())
     }
 }
 
-/// Reads a request.
+/// Reads and parses a request.
 pub(crate) async fn receive(
     method: &Method,
     api: Api,
@@ -108,12 +116,12 @@ pub(crate) async fn receive(
     let deadline = BodyDeadline::new(config.timeouts.body);
     let bytes = buffer(body, headers, config.body_bytes_max, deadline, &mut budget).await?;
     if api == Api::Other {
-        // An API that we do not know may send what we cannot read: it goes on all the same.
+        // Requests of unknown APIs are forwarded even if they are not valid JSON.
         let body = Body::read(&bytes).unwrap_or_default();
         return Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await);
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
-        return Err(Refusal::Encoded(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
+        return Err(Refusal::UnsupportedEncoding(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
     }
     let body = Body::read(&bytes).map_err(|bad| Refusal::bad_json(bad, &bytes))?;
     Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await)
@@ -130,10 +138,10 @@ async fn build_intake(
 ) -> Intake {
     let request = ParsedRequest::parse(body, api, headers, gateway, config).await;
     let body = RequestBody::Buffered(request.outgoing_body(bytes, body, config));
-    Intake { request: Arc::new(request), body, _budget: budget }
+    Intake { request: Arc::new(request), body, budget }
 }
 
-/// Anything that is not JSON is streamed on. Of a form the beginning is read, because it may name the model.
+/// Streams a body that is not JSON. The beginning of a form is read, because it may name the model.
 async fn pass_through(
     headers: &HeaderMap,
     mut body: Incoming,
@@ -146,7 +154,7 @@ async fn pass_through(
     };
     let model = head.as_ref().and_then(|head| model_in_form(head));
     let body = if head.is_none() && body.is_end_stream() {
-        // Nothing to send can be sent again.
+        // An empty body can always be sent again.
         RequestBody::Buffered(BufferedBody::default())
     } else {
         let status = Arc::new(UploadStatus::default());
@@ -157,7 +165,7 @@ async fn pass_through(
     Ok(Intake {
         request: Arc::new(ParsedRequest { model, session_key, ..ParsedRequest::default() }),
         body,
-        _budget: budget,
+        budget,
     })
 }
 
@@ -166,7 +174,7 @@ fn is_form(headers: &HeaderMap) -> bool {
     kind.to_ascii_lowercase().starts_with(b"multipart/form-data")
 }
 
-/// The field `model` of a form, if it is in this first part of it, as clients write it: before the file.
+/// The `model` field of a form, if it is in this first part. Clients send it before the file.
 fn model_in_form(head: &[u8]) -> Option<String> {
     let field = memchr::memmem::find(head, b"name=\"model\"")?;
     let value = field + memchr::memmem::find(&head[field..], b"\r\n\r\n")? + 4;
@@ -174,8 +182,8 @@ fn model_in_form(head: &[u8]) -> Option<String> {
     std::str::from_utf8(&head[value..end]).ok().map(str::to_owned)
 }
 
-/// The known APIs are JSON whatever their content type says; so is every other POST that does not claim to be a file or a
-/// form with files. (curl calls everything a form.)
+/// Whether the body is parsed as JSON. Known APIs always send JSON; other POSTs do unless they declare an upload. (curl
+/// declares every body to be a form.)
 fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     const UPLOADS: [&str; 5] = ["multipart/", "application/octet-stream", "audio/", "image/", "video/"];
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -183,7 +191,7 @@ fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     method == Method::POST && (api != Api::Other || !UPLOADS.iter().any(|upload| kind.starts_with(upload)))
 }
 
-/// A body of at most so many bytes, while there is memory for it.
+/// Reads a body of at most `limit` bytes within the memory budget.
 pub(crate) async fn buffer(
     mut body: Incoming,
     headers: &HeaderMap,
@@ -193,8 +201,7 @@ pub(crate) async fn buffer(
 ) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().lower() as usize;
     if announced > limit {
-        // A client that waits for our go-ahead has sent nothing, and need not; one that sends far too much will not be
-        // listened to either.
+        // A client that waits for `100 Continue` has sent nothing. A far larger body is not worth reading.
         if !headers.contains_key(header::EXPECT) && announced <= limit + DISCARD_BYTES_MAX {
             discard(body, deadline).await;
         }
@@ -224,7 +231,7 @@ async fn read_within(
     if body.is_end_stream() {
         return Ok(first);
     }
-    // The announced length is only a claim, so memory is taken for a large one as it fills.
+    // The declared length may be false, so memory grows with the bytes that arrive.
     let mut whole = BytesMut::with_capacity(announced.min(1 << 20).max(first.len()));
     whole.extend_from_slice(&first);
     while let Some(chunk) = next_chunk(body, deadline).await? {
@@ -247,11 +254,11 @@ async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<
     Ok(None)
 }
 
-/// Lets a client that is refused finish what it is sending, or it would see a reset connection instead of the reason. One that waits
-/// for our go-ahead sends nothing.
+/// Reads the rest of a refused request, so that its client sees the refusal instead of a reset connection. A client
+/// that waits for `100 Continue` sends nothing.
 pub(crate) async fn drain_refused_body(request: http::Request<Incoming>, timeout: Duration) {
-    let is_asking = request.headers().contains_key(header::EXPECT);
-    if !is_asking && !request.body().is_end_stream() {
+    let waits_for_continue = request.headers().contains_key(header::EXPECT);
+    if !waits_for_continue && !request.body().is_end_stream() {
         discard(request.into_body(), BodyDeadline::new(timeout)).await;
     }
 }
@@ -272,7 +279,7 @@ mod tests {
     use super::model_in_form;
 
     #[test]
-    fn a_forms_model_is_found_where_clients_write_it() {
+    fn the_model_is_read_from_the_start_of_a_form() {
         let form =
             b"--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper-1\r\n--x\r\nContent-";
         assert_eq!(model_in_form(form).as_deref(), Some("whisper-1"));

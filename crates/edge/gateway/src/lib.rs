@@ -1,16 +1,18 @@
-//! HTTP in, HTTP out: one request's way through the gateway, file by file.
+//! The HTTP gateway. Files follow the phases of a request:
 //!
 //! ```text
-//! server ──▶ intake ──▶ door ──▶ exchange ──▶ upstream ──▶ relay ──▶ client
-//! accept     body,     limits   route,       connection   bytes through,
-//! drain      limits,   queue    book,        to a worker  each chunk flushed,
-//!            ask                retry                     booking released
+//! server ──▶ intake ──▶ admission_gate ──▶ dispatch ──▶ upstream ──▶ relay ──▶ client
+//! accept,    read the    limits,            route,       connection   stream the response,
+//! drain      body,       queue              book,        to a worker  release the booking
+//!            parse                          retry
 //! ```
 //!
-//! The body goes on as it came. The upstream's head is held back until its first body chunk: until then nothing has been
-//! promised to the client, and another worker may be tried. Everything a request holds (its booking, its upstream
-//! connection) lives inside its response; when the client goes away hyper drops that, which releases the one and
-//! closes the other. There is no other clean-up code.
+//! The gateway forwards request bodies unchanged, except for spliced fields (see `parsed_request`). It withholds a
+//! worker's response head until the first body chunk arrives: until then the client has received nothing and the
+//! request can be retried on another worker.
+//!
+//! A response owns everything its request still holds: the booking, the upstream connection and the admission permit.
+//! When a client disconnects, hyper drops the response, and `Drop` releases all three. No other clean-up code exists.
 
 mod admin;
 mod admission_gate;
@@ -39,9 +41,12 @@ mod models;
 mod parsed_request;
 mod peer_transport;
 mod percent;
+mod prompt_keys;
 mod random;
 mod refusal;
 mod relay;
+#[cfg(test)]
+mod release_tests;
 mod response_body;
 mod server;
 mod status_class;

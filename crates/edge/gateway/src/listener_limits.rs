@@ -1,4 +1,4 @@
-//! What a listener allows: so many connections, and so much time for a head and for taking the answer.
+//! Limits of a listener: connections, and the time that clients may take.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use warmroute_wire::Acceptor;
 
-/// What a listener allows.
+/// The limits of a listener.
 #[derive(Clone)]
 pub(crate) struct ListenerLimits {
     pub(crate) slots: Arc<Semaphore>,
-    /// How many are open.
+    /// Open connections.
     pub(crate) open: Gauge,
-    /// How long a client that has just connected may take.
+    /// The timeouts for a new connection. A function, because a reload may change them.
     pub(crate) timeouts: Arc<dyn Fn() -> ClientTimeouts + Send + Sync>,
     pub(crate) acceptor: Acceptor,
 }
@@ -21,9 +21,9 @@ pub(crate) struct ListenerLimits {
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientTimeouts {
-    /// To send its request's head, or to begin with its next one.
+    /// To send a request head, or to start its next request.
     pub(crate) head: Duration,
-    /// To take any of what it is sent.
+    /// To read any part of its response.
     pub(crate) write_stall: Duration,
 }
 
@@ -37,7 +37,7 @@ impl ListenerLimits {
         ListenerLimits { slots, open: Gauge::default(), timeouts: Arc::new(timeouts), acceptor }
     }
 
-    /// Waits until another connection may be accepted. Those that are not wait in the kernel's queue, which costs us nothing.
+    /// Waits for a free slot. Until then, further connections wait in the kernel's accept queue at no cost.
     pub(crate) async fn acquire_slot(&self) -> ConnectionSlot {
         let permit = Arc::clone(&self.slots).acquire_owned().await;
         self.open.inc();
@@ -45,7 +45,7 @@ impl ListenerLimits {
     }
 }
 
-/// One connection's place; given back when dropped.
+/// One connection's slot. Dropping it frees the slot.
 pub(crate) struct ConnectionSlot {
     _permit: OwnedSemaphorePermit,
     open: Gauge,

@@ -1,4 +1,4 @@
-//! `GET /v1/models`: what the fleet serves, as one list.
+//! `GET /v1/models`: all models of the fleet.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::gateway::Gateway;
 use crate::refusal::Refusal;
 use crate::response_body::ResponseBody;
 
-/// All models, with aliases under their own names.
+/// All models, including aliases.
 pub(crate) fn list(gateway: &Gateway) -> Response<ResponseBody> {
     let cards: Vec<Value> = catalogue(gateway).iter().map(|(id, root)| card(id, root)).collect();
     answer(&json!({"object": "list", "data": cards}))
@@ -26,8 +26,8 @@ pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<ResponseBody>,
     Ok(answer(&card(id, root)))
 }
 
-/// Name asked for, and the model that answers. Models of workers that are only unwell for now are listed too: a list
-/// that shrinks and grows with health checks would help nobody.
+/// Model names and the models that serve them. Models of unhealthy workers are listed too, so that the list does not
+/// change with every health check.
 fn catalogue(gateway: &Gateway) -> BTreeMap<String, String> {
     let mut catalogue = BTreeMap::new();
     for view in gateway.router.workers() {

@@ -1,67 +1,56 @@
-//! What a request requests for, as far as routing and feedback need to know.
-
-use std::cell::RefCell;
+//! A parsed request: the facts that routing, admission and feedback need.
 
 use bytes::Bytes;
 use http::HeaderMap;
-use warmroute_index::{Digester, Namespace, RootKey, Source};
 use warmroute_policy::Standard;
-use warmroute_prompt::{Api, Body, CHUNK_BYTES, Chunks};
+use warmroute_prompt::{Api, Body};
 use warmroute_record::Sketch;
-use warmroute_router::{Content, PromptChunks, PromptText, Request, Silence, Unit};
+use warmroute_router::{PromptText, Request, Silence};
 use warmroute_types::{Delivery, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::alignments::FamilyMatching;
 use crate::gateway::Gateway;
-use crate::matching::{RenderError, RenderedPrompt};
+use crate::prompt_keys::PromptKeys;
 use crate::upstream_body::BufferedBody;
 use crate::{Config, SessionKey, UsageInjection};
 
-/// What the router adds to a stream's request, so that its last event says what was used.
+/// Spliced into streaming requests, so that the last event reports usage.
 const INJECTED_FIELD: &[u8] = b"\"stream_options\":{\"include_usage\":true},";
 
-/// The same where the client wrote `null`.
+/// The same, if the client sent `"stream_options": null`.
 const INJECTED_VALUE: &[u8] = b"{\"include_usage\":true}";
 
-/// A thread's memory for cutting prompts is given back after a prompt larger than this.
-const CHUNKS_BYTES_MAX: usize = 1 << 20;
-
-thread_local! {
-    static CHUNKS: RefCell<Chunks> = RefCell::default();
-}
-
-/// What is asked for.
+/// What the gateway knows about a request.
 pub(crate) struct ParsedRequest {
     pub model: Option<String>,
     pub prompt_tokens: u32,
-    /// How many answers it wants, and how long each may be, if it says so.
+    /// Number of answers (`n`), and the longest each may be, if limited.
     pub answers: u32,
     pub answer_tokens_max: Option<u32>,
     pub session_key: Option<u64>,
     pub prefix_key: Option<u64>,
-    /// The prompt in chunks, where the policy looks at caches.
+    /// The prompt's keys, if the policy looks at caches.
     pub prompt: Option<PromptKeys>,
-    /// One prompt with one answer: only of these can it be said how much was cached.
+    /// One prompt with one answer. Only then do the reported cached tokens belong to the prompt.
     pub is_single: bool,
-    /// What it means when the answer says nothing about cached tokens.
+    /// Meaning of a response without cached tokens.
     pub silence: Silence,
-    /// How its answer will come.
+    /// Streamed, or as one document.
     pub delivery: Delivery,
-    /// The stream's usage was asked for by us, not by the client, who must not see it.
+    /// The gateway requested the stream's usage. The client did not and must not see it.
     pub usage_injected: bool,
-    /// What is to be recorded of it, where anything is.
+    /// Fields for the trace, if one is recorded.
     pub trace_fields: Option<TraceFields>,
 }
 
-/// What a record holds of a request that routing may not need.
+/// What a trace contains beyond the routing fields.
 pub(crate) struct TraceFields {
     pub session: Option<u64>,
     pub sketch: Sketch,
 }
 
 impl Default for ParsedRequest {
-    /// Nothing is known.
+    /// A request about which nothing is known.
     fn default() -> ParsedRequest {
         ParsedRequest {
             model: None,
@@ -80,100 +69,8 @@ impl Default for ParsedRequest {
     }
 }
 
-/// A prompt as the router takes it.
-pub(crate) struct PromptKeys {
-    root: RootKey,
-    digests: Box<[u64]>,
-    bytes: u32,
-    pub content: Content,
-    /// One for each family of workers that serves the model.
-    texts: Vec<EngineText>,
-}
-
-/// A prompt as engines write it, as far as it can be compared with what they report.
-struct EngineText {
-    root: RootKey,
-    bytes: Box<[u8]>,
-    unit: Unit,
-}
-
-impl EngineText {
-    fn as_prompt(&self) -> PromptText<'_> {
-        PromptText { root: self.root, bytes: &self.bytes, unit: self.unit }
-    }
-}
-
-impl PromptKeys {
-    pub(crate) fn chunks(&self) -> PromptChunks<'_> {
-        let chunk_bytes = CHUNK_BYTES as u32;
-        PromptChunks { root: self.root, digests: &self.digests, chunk_bytes, bytes: self.bytes }
-    }
-
-    pub(crate) fn texts(&self) -> Vec<PromptText<'_>> {
-        self.texts.iter().map(EngineText::as_prompt).collect()
-    }
-
-    /// One string for one request: as the engine writes it where that is known, canonical otherwise.
-    async fn compute(body: &Body<'_>, api: Api, model: &str, gateway: &Gateway) -> PromptKeys {
-        let salt = body.salt();
-        let salt = salt.as_deref().map(String::from_utf8_lossy);
-        let root = RootKey::of(&Namespace {
-            model,
-            // An adapter is served under a model name of its own.
-            lora: None,
-            salt: salt.as_deref(),
-            cut: CHUNK_BYTES as u32,
-            source: Source::Presumed,
-        });
-        let digester = gateway.router.digester();
-        let formats = gateway.alignments.for_model(model);
-        let mut keys: Option<PromptKeys> = None;
-        for FamilyMatching { family, matching } in formats.iter().flat_map(|formats| formats.iter()) {
-            match matching.render(body, api).await {
-                Ok(rendered) => {
-                    let keys =
-                        keys.get_or_insert_with(|| PromptKeys::from_rendered(&rendered, root, digester));
-                    let root = gateway.router.text_root(family, Some(model), salt.as_deref(), rendered.unit);
-                    keys.texts.push(EngineText {
-                        root,
-                        bytes: rendered.reported.into(),
-                        unit: rendered.unit,
-                    });
-                }
-                Err(RenderError(why)) => gateway.metrics.count_unrendered(why),
-            }
-        }
-        keys.unwrap_or_else(|| PromptKeys::from_canonical(body, root, digester))
-    }
-
-    fn from_rendered(rendered: &RenderedPrompt, root: RootKey, digester: &Digester) -> PromptKeys {
-        let text = rendered.text.as_deref().unwrap_or(&rendered.reported);
-        PromptKeys {
-            root,
-            digests: Chunks::cut_text(text, |bytes| digester.digest(bytes)).into(),
-            bytes: u32::try_from(text.len()).unwrap_or(u32::MAX),
-            content: if rendered.has_media { Content::Media } else { Content::Text },
-            texts: Vec::new(),
-        }
-    }
-
-    fn from_canonical(body: &Body<'_>, root: RootKey, digester: &Digester) -> PromptKeys {
-        CHUNKS.with_borrow_mut(|chunks| {
-            chunks.cut(body, |bytes| digester.digest(bytes));
-            let bytes = u32::try_from(chunks.bytes()).unwrap_or(u32::MAX);
-            let content = if chunks.has_media() { Content::Media } else { Content::Text };
-            let keys =
-                PromptKeys { root, digests: chunks.digests().into(), bytes, content, texts: Vec::new() };
-            if chunks.bytes() > CHUNKS_BYTES_MAX {
-                *chunks = Chunks::default();
-            }
-            keys
-        })
-    }
-}
-
 impl ParsedRequest {
-    /// Reads it from a body.
+    /// Parses a request from its body and headers.
     pub(crate) async fn parse(
         body: &Body<'_>,
         api: Api,
@@ -184,7 +81,7 @@ impl ParsedRequest {
         let needs = |what: fn(&Standard) -> bool| gateway.router.needs(what);
         let named = body.model();
         let model = named.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
-        // A prompt that stands elsewhere in part, or several of them, cannot be looked up.
+        // A prompt that continues a stored one, or several prompts, cannot be looked up.
         let is_one_prompt = body.has_one_prompt() && !body.continues_another();
         let needs_overlap = needs(Standard::needs_overlap) && api != Api::Other;
         let is_looked_up = needs_overlap && is_one_prompt;
@@ -201,7 +98,7 @@ impl ParsedRequest {
         let answer_tokens_max = body.answer_tokens_max(api);
         ParsedRequest {
             prompt_tokens: body.prompt_tokens(),
-            // Of other endpoints most answer with no text: embeddings, scores.
+            // Most other endpoints (embeddings, scores) generate no text.
             answers: match api {
                 Api::Other => answer_tokens_max.map_or(0, |_| body.answers()),
                 _ => body.answers(),
@@ -220,7 +117,7 @@ impl ParsedRequest {
             prompt,
             is_single,
             silence: match api {
-                // Usage that comes with every event, unasked for at the end, leaves details out whatever they are.
+                // Usage that engines add to every event unasked omits the details, so their absence says nothing.
                 Api::Chat | Api::Completions
                     if !body.is_stream() || injects || client_requests_usage(body) =>
                 {
@@ -238,12 +135,12 @@ impl ParsedRequest {
         }
     }
 
-    /// The prompt as each family of engines writes it.
+    /// The prompt as each engine family formats it.
     pub(crate) fn texts(&self) -> Vec<PromptText<'_>> {
         self.prompt.as_ref().map(PromptKeys::texts).unwrap_or_default()
     }
 
-    /// What the router is asked.
+    /// The request as the router takes it.
     pub(crate) fn routing_request<'a>(
         &'a self,
         texts: &'a [PromptText<'a>],
@@ -262,7 +159,7 @@ impl ParsedRequest {
         }
     }
 
-    /// The body as it goes on: as it came, but for the name of an aliased model and for the usage that we ask for.
+    /// The body to forward: unchanged, except for an aliased model name and injected usage options.
     pub(crate) fn outgoing_body(&self, bytes: &Bytes, body: &Body<'_>, config: &Config) -> BufferedBody {
         let alias_of = body.model().and_then(|name| config.aliases.get(&*name));
         let rename = alias_of.zip(body.model_range()).map(|(model, range)| {
@@ -272,7 +169,7 @@ impl ParsedRequest {
         let ask = self.usage_injected.then(|| match body.stream_options_range() {
             Some(null) => (null, Bytes::from_static(INJECTED_VALUE)),
             None => {
-                // Right after the opening brace: the object is not empty, it says that it wants a stream.
+                // The object contains `stream`, so a field with a trailing comma fits after the opening brace.
                 let brace = bytes.iter().position(|&byte| byte == b'{').map_or(0, |at| at + 1);
                 (brace..brace, Bytes::from_static(INJECTED_FIELD))
             }
@@ -285,7 +182,7 @@ impl ParsedRequest {
     }
 }
 
-/// Whether the usage of this answer's stream is ours to ask for: the client has said nothing about it.
+/// Whether to request usage for this stream: it is a stream, and the client did not set stream options.
 pub(crate) fn should_inject_usage(body: &Body<'_>, api: Api, injection: UsageInjection) -> bool {
     let is_stream = body.is_stream() && matches!(api, Api::Chat | Api::Completions);
     injection == UsageInjection::On && is_stream && body.stream_options().is_none()
@@ -296,7 +193,7 @@ fn sketch(body: &Body<'_>, gateway: &Gateway) -> Sketch {
     Sketch::of(body, |bytes| digester.digest(bytes))
 }
 
-/// Of a prompt that cannot be looked up, where it would have been rendered otherwise.
+/// Counts a prompt that cannot be looked up, if its model has a known prompt format.
 fn count_unrendered_prompt(body: &Body<'_>, model: Option<&str>, gateway: &Gateway) {
     let why = if body.has_one_prompt() { "api" } else { "several_prompts" };
     if model.and_then(|model| gateway.alignments.for_model(model)).is_some() {
@@ -304,7 +201,7 @@ fn count_unrendered_prompt(body: &Body<'_>, model: Option<&str>, gateway: &Gatew
     }
 }
 
-/// Whether the client asked for usage at the end of its stream.
+/// Whether the client requested usage at the end of its stream.
 fn client_requests_usage(body: &Body<'_>) -> bool {
     #[derive(serde::Deserialize)]
     struct Options {
@@ -315,7 +212,7 @@ fn client_requests_usage(body: &Body<'_>) -> bool {
     options.is_some_and(|options| options.include_usage)
 }
 
-/// The first session that the request names.
+/// The hash of the first session name that the request carries.
 pub(crate) fn session_key(config: &Config, headers: &HeaderMap, body: &Body<'_>) -> Option<u64> {
     config.session_keys.iter().find_map(|key| match key {
         SessionKey::Header(name) => {

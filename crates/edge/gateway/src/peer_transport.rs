@@ -1,44 +1,44 @@
-//! What carries messages between routers, as far as the gateway has to do with it.
+//! The transport between peer routers, as the gateway sees it.
 
 use warmroute_types::RouterId;
 
-/// A transport between routers. The gateway tells about it, and says when there is something to carry.
+/// A transport between routers.
 pub trait PeerTransport: Send + Sync {
-    /// There is something that the others should know soon. Costs next to nothing: it is said with every request.
+    /// Asks the transport to send soon. It is called for every request, so it must be cheap.
     fn notify(&self);
 
-    /// How it goes now.
+    /// Current statistics.
     fn stats(&self) -> TransportStats;
 }
 
-/// A transport in numbers.
+/// Statistics of a transport.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TransportStats {
     /// `mesh` or `redis`.
     pub transport: &'static str,
-    /// Where others reach us, for a mesh.
+    /// The address at which peers reach this router (mesh only).
     pub listening: Option<String>,
-    /// Who is connected, and where.
+    /// Connected peers and their addresses.
     pub connected: Vec<(RouterId, String)>,
-    /// Messages of others, and to others.
+    /// Messages.
     pub messages: TrafficCounts,
-    /// The same in bytes, with all that the transport adds.
+    /// Bytes, including the transport's overhead.
     pub bytes: TrafficCounts,
-    /// Messages that were dropped because there was no room, or nobody to take them.
+    /// Messages dropped because a queue was full or no peer was connected.
     pub dropped: TrafficCounts,
-    /// Strangers, forgeries, repetitions, and what was too large.
+    /// Rejected connections and messages: unknown senders, forgeries, duplicates, oversized messages.
     pub refused: u64,
-    /// Connections that were made again.
+    /// Reconnects.
     pub reconnects: u64,
-    /// What was wrong, and how many seconds ago; the last one last.
+    /// Recent problems and their age in seconds, the latest last.
     pub troubles: Vec<(String, f64)>,
 }
 
-/// A count of both ways.
+/// A count for each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficCounts {
-    /// To us.
+    /// Received.
     pub inward: u64,
-    /// From us.
+    /// Sent.
     pub outward: u64,
 }

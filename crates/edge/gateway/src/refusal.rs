@@ -1,4 +1,4 @@
-//! Every way in which the gateway itself says no, in the format that the client's SDK understands.
+//! Errors that the gateway itself returns to clients, in the format that their SDK expects.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -6,77 +6,81 @@ use serde_json::json;
 use warmroute_admission::{Exceeded, Limit};
 use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
+use warmroute_types::Micros;
 
 use crate::response_body::ResponseBody;
 use crate::upstream::UpstreamError;
 
-/// Seconds after which a client may try again when no worker is ready, or there is no memory for its body: health checks run about
-/// this often, and bodies are forgotten as soon as their answers begin.
+/// `Retry-After` when no worker is ready or body memory is full. Health checks run about this often, and bodies are
+/// freed when their responses start.
 const RETRY_AFTER_S: u32 = 2;
 
-/// Why a request got no answer from a worker.
+/// Why the gateway answers a request with an error. The text is the error message that the client sees.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("no valid API key came with the request: send it as Authorization: Bearer KEY, or as x-api-key")]
+    #[error("Missing or invalid API key: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`")]
     Unauthorized,
-    #[error("the body is not valid JSON: expected {} at line {line}, column {column}", bad.expected)]
+    #[error("The request body is not valid JSON: expected {} at line {line}, column {column}", bad.expected)]
     BadJson { bad: BadJson, line: usize, column: usize },
-    #[error("the body is larger than {limit} bytes")]
+    #[error("The request body is larger than the limit of {limit} bytes")]
     TooLarge { limit: usize },
-    #[error("the bodies of other requests take all the memory that there is for them")]
+    #[error("The gateway's memory for request bodies is full; try again in {RETRY_AFTER_S} s")]
     MemoryFull,
-    #[error("the body broke off, or is not framed as HTTP wants it")]
+    #[error("The request body ended early or has invalid HTTP framing")]
     BrokenBody,
-    #[error("the body did not come in time")]
+    #[error("Timed out reading the request body")]
     SlowBody,
-    #[error("bodies with content-encoding `{0}` are not accepted; send them plain")]
-    Encoded(String),
-    #[error("the model `{0}` does not exist")]
+    #[error("Request bodies with content-encoding `{0}` are not supported; send them uncompressed")]
+    UnsupportedEncoding(String),
+    #[error("The model `{0}` does not exist")]
     UnknownModel(String),
-    #[error("there is no worker `{0}`")]
+    #[error("The worker `{0}` named in x-warmroute-worker is not in the fleet")]
     UnknownWorker(String),
-    #[error("the request's head is larger than {limit} bytes")]
+    #[error("The request's headers are larger than the limit of {limit} bytes")]
     HeadTooLarge { limit: usize },
-    #[error("the request's target is longer than {limit} bytes")]
+    #[error("The request's path and query are longer than the limit of {limit} bytes")]
     TargetTooLong { limit: usize },
-    #[error("no worker is ready to take the request")]
+    #[error("No worker is ready; try again in {RETRY_AFTER_S} s")]
     NotReady,
-    #[error("every worker has as many requests as it may")]
+    #[error("All workers are at their concurrency limit; try again in {RETRY_AFTER_S} s")]
     WorkersFull,
-    #[error("too many requests wait already; try again in {retry_after_s} s")]
+    #[error("The admission queue is full; try again in {retry_after_s} s")]
     QueueFull { retry_after_s: u32 },
-    #[error("it was not this request's turn in time; try again in {retry_after_s} s")]
-    QueueTimeout { retry_after_s: u32 },
-    #[error("too many {} a minute; try again in {} s", of(.0.limit), .0.retry_after_s)]
-    TooMany(Exceeded),
-    #[error("there is no such endpoint: {0}")]
-    NoSuchPath(String),
-    #[error("{method} is not allowed here; {allowed} is")]
+    #[error("Timed out in the admission queue after {} s; try again in {retry_after_s} s", seconds(*waited))]
+    QueueTimeout { waited: Micros, retry_after_s: u32 },
+    #[error("Rate limit reached: too many {} per minute; try again in {} s", unit_of(.0.limit), .0.retry_after_s)]
+    RateLimited(Exceeded),
+    #[error("No such endpoint: {0}")]
+    UnknownPath(String),
+    #[error("{method} is not allowed for this endpoint; use {allowed}")]
     MethodNotAllowed { method: http::Method, allowed: &'static str },
-    #[error("the worker failed before it answered: {0}")]
+    #[error("The worker failed before it responded: {0}")]
     WorkerFailed(String),
-    #[error("the worker did not answer: {0}")]
+    #[error("The worker did not respond: {0}")]
     WorkerTimeout(String),
-    #[error("the worker's answer did not go on in time")]
-    FellSilent,
-    #[error("the worker broke off in the middle of its answer")]
-    BrokeOff,
-    #[error(
-        "the request was ended: it reached the limit that is set for a whole request (request-timeout-secs)"
-    )]
-    TimeOver,
-    #[error("the gateway was stopped before the answer had ended; send the request again")]
-    Stopping,
+    #[error("The worker stopped sending its response")]
+    WorkerStalled,
+    #[error("The worker failed in the middle of its response")]
+    WorkerBrokeOff,
+    #[error("The request exceeded the time limit for a whole request (request-timeout-secs)")]
+    RequestTimeout,
+    #[error("The gateway is shutting down; send the request again")]
+    ShuttingDown,
 }
 
-fn of(limit: Limit) -> &'static str {
+/// Seconds with at most one digit after the point.
+fn seconds(time: Micros) -> f64 {
+    (time.as_secs_f64() * 10.0).round() / 10.0
+}
+
+fn unit_of(limit: Limit) -> &'static str {
     match limit {
         Limit::Requests => "requests",
         Limit::Tokens => "tokens",
     }
 }
 
-/// Whose error objects the client understands.
+/// The client's format of error objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorFormat {
     OpenAi,
@@ -95,23 +99,23 @@ impl Refusal {
         Refusal::BadJson { bad, line, column }
     }
 
-    /// A worker failed before its first byte.
-    pub(crate) fn failed(error: &UpstreamError) -> Refusal {
+    /// The error for a worker that failed before its first byte.
+    pub(crate) fn before_first_byte(error: &UpstreamError) -> Refusal {
         match error {
-            UpstreamError::RequestTimeout => Refusal::TimeOver,
-            UpstreamError::ShuttingDown => Refusal::Stopping,
+            UpstreamError::RequestTimeout => Refusal::RequestTimeout,
+            UpstreamError::ShuttingDown => Refusal::ShuttingDown,
             error if error.is_timeout() => Refusal::WorkerTimeout(error.to_string()),
             error => Refusal::WorkerFailed(error.to_string()),
         }
     }
 
-    /// A worker failed after it.
-    pub(crate) fn broke_off(error: &UpstreamError) -> Refusal {
+    /// The error for a worker that failed after its first byte.
+    pub(crate) fn after_first_byte(error: &UpstreamError) -> Refusal {
         match error {
-            UpstreamError::RequestTimeout => Refusal::TimeOver,
-            UpstreamError::ShuttingDown => Refusal::Stopping,
-            error if error.is_timeout() => Refusal::FellSilent,
-            _ => Refusal::BrokeOff,
+            UpstreamError::RequestTimeout => Refusal::RequestTimeout,
+            UpstreamError::ShuttingDown => Refusal::ShuttingDown,
+            error if error.is_timeout() => Refusal::WorkerStalled,
+            _ => Refusal::WorkerBrokeOff,
         }
     }
 
@@ -123,7 +127,7 @@ impl Refusal {
         }
     }
 
-    /// Every code that there is.
+    /// All error codes.
     pub(crate) const CODES: [&str; 22] = [
         "broken_body",
         "invalid_api_key",
@@ -149,7 +153,7 @@ impl Refusal {
         "worker_timeout",
     ];
 
-    /// A short name for metrics and OpenAI's `code`.
+    /// The `code` of OpenAI error objects and of the `refusals` metric.
     pub(crate) fn code(&self) -> &'static str {
         match self {
             Refusal::Unauthorized => "invalid_api_key",
@@ -158,7 +162,7 @@ impl Refusal {
             Refusal::MemoryFull => "memory_full",
             Refusal::BrokenBody => "broken_body",
             Refusal::SlowBody => "slow_body",
-            Refusal::Encoded(_) => "unsupported_encoding",
+            Refusal::UnsupportedEncoding(_) => "unsupported_encoding",
             Refusal::UnknownModel(_) => "model_not_found",
             Refusal::UnknownWorker(_) => "unknown_worker",
             Refusal::HeadTooLarge { .. } => "head_too_large",
@@ -166,14 +170,14 @@ impl Refusal {
             Refusal::NotReady | Refusal::WorkersFull => "no_worker_ready",
             Refusal::QueueFull { .. } => "queue_full",
             Refusal::QueueTimeout { .. } => "queue_timeout",
-            Refusal::TooMany(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
-            Refusal::TooMany(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
-            Refusal::NoSuchPath(_) => "unknown_url",
+            Refusal::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
+            Refusal::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
+            Refusal::UnknownPath(_) => "unknown_url",
             Refusal::MethodNotAllowed { .. } => "method_not_allowed",
-            Refusal::WorkerFailed(_) | Refusal::BrokeOff => "worker_failed",
-            Refusal::WorkerTimeout(_) | Refusal::FellSilent => "worker_timeout",
-            Refusal::TimeOver => "request_timeout",
-            Refusal::Stopping => "shutting_down",
+            Refusal::WorkerFailed(_) | Refusal::WorkerBrokeOff => "worker_failed",
+            Refusal::WorkerTimeout(_) | Refusal::WorkerStalled => "worker_timeout",
+            Refusal::RequestTimeout => "request_timeout",
+            Refusal::ShuttingDown => "shutting_down",
         }
     }
 
@@ -182,34 +186,34 @@ impl Refusal {
             Refusal::Unauthorized => StatusCode::UNAUTHORIZED,
             Refusal::BadJson { .. } | Refusal::BrokenBody => StatusCode::BAD_REQUEST,
             Refusal::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Refusal::Encoded(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Refusal::UnknownModel(_) | Refusal::UnknownWorker(_) | Refusal::NoSuchPath(_) => {
+            Refusal::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Refusal::UnknownModel(_) | Refusal::UnknownWorker(_) | Refusal::UnknownPath(_) => {
                 StatusCode::NOT_FOUND
             }
             Refusal::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Refusal::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Refusal::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
             Refusal::SlowBody => StatusCode::REQUEST_TIMEOUT,
-            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull | Refusal::Stopping => {
+            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull | Refusal::ShuttingDown => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Refusal::QueueFull { .. } | Refusal::QueueTimeout { .. } | Refusal::TooMany(_) => {
+            Refusal::QueueFull { .. } | Refusal::QueueTimeout { .. } | Refusal::RateLimited(_) => {
                 StatusCode::TOO_MANY_REQUESTS
             }
-            Refusal::WorkerFailed(_) | Refusal::BrokeOff => StatusCode::BAD_GATEWAY,
-            Refusal::WorkerTimeout(_) | Refusal::FellSilent | Refusal::TimeOver => {
+            Refusal::WorkerFailed(_) | Refusal::WorkerBrokeOff => StatusCode::BAD_GATEWAY,
+            Refusal::WorkerTimeout(_) | Refusal::WorkerStalled | Refusal::RequestTimeout => {
                 StatusCode::GATEWAY_TIMEOUT
             }
         }
     }
 
-    /// When to come back, where that is the answer.
+    /// The `Retry-After` header, if a retry may help.
     fn retry_after_s(&self) -> Option<u32> {
         match self {
             Refusal::QueueFull { retry_after_s }
-            | Refusal::QueueTimeout { retry_after_s }
-            | Refusal::TooMany(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
-            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull | Refusal::Stopping => {
+            | Refusal::QueueTimeout { retry_after_s, .. }
+            | Refusal::RateLimited(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
+            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull | Refusal::ShuttingDown => {
                 Some(RETRY_AFTER_S)
             }
             _ => None,
@@ -251,7 +255,7 @@ impl Refusal {
         }
     }
 
-    /// The whole response.
+    /// The complete response.
     pub(crate) fn respond(&self, format: ErrorFormat) -> Response<ResponseBody> {
         let mut response = Response::new(ResponseBody::whole(Bytes::from(self.to_json(format))));
         *response.status_mut() = self.status();

@@ -1,7 +1,7 @@
-//! The last phase: a worker's bytes to the client, each chunk as it comes.
+//! The response phase: passes a worker's response to the client, chunk by chunk.
 //!
-//! The relay holds everything the request still owns: its attempt and its upstream connection. At the end the connection goes
-//! back to the pool; when the client leaves, hyper drops the relay and both are gone.
+//! The relay owns everything the request still holds: the attempt, the upstream connection and the permit. See
+//! [`OpenResponse::release`] for the order in which they are released.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -24,38 +24,38 @@ use crate::status_class::StatusClass;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::usage::{UsageFilter, UsageWatch};
 
-/// The worker failed in the middle of an answer whose length was promised: the connection must be cut, or the client
-/// would take half an answer for a whole one.
+/// A worker failed in the middle of a response with a declared length. The client connection must be cut, or the client
+/// would take the part for the whole.
 #[derive(Debug, thiserror::Error)]
-#[error("the worker failed in the middle of its answer")]
+#[error("the worker failed in the middle of its response")]
 pub(crate) struct TruncatedResponse;
 
-/// How an answer is framed; that decides how its failure can be told.
+/// Framing of a response. It decides how a failure can be reported to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// Server-sent events: an error event can follow whatever came before.
+    /// Server-sent events: an error event can follow.
     Events,
-    /// One document.
+    /// A single document, which can only be cut off.
     Document,
 }
 
-/// What tells that an answer is whole.
+/// What marks the end of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndMarker {
-    /// Its length, or its last chunk.
+    /// The declared length, or the last chunk.
     Framed,
-    /// The end of the connection, which looks the same when the worker has died. Of a stream of a known API, its last event does.
+    /// The end of the connection, which looks the same if the worker dies. Streams of known APIs have a final event.
     Closed,
 }
 
-/// A worker's answer on its way.
+/// A response on its way from a worker to the client.
 pub(crate) struct Relay {
     gateway: Arc<Gateway>,
     upstream: Arc<Upstream>,
     params: RelayParams,
-    /// Read before the head was released; sent first.
+    /// The first chunk, read before the head was sent. It is sent first.
     first: Option<Bytes>,
-    /// `None` once it is over.
+    /// `None` once the response is complete or has failed.
     open: Option<OpenResponse>,
 }
 
@@ -63,38 +63,38 @@ struct OpenResponse {
     answer: UpstreamResponse,
     idle_timeout: IdleTimeout,
     attempt: Attempt,
-    /// Watches for the first token; `None` once it was seen, or where none will come.
+    /// Looks for the first token; `None` once seen, or if the response is not a stream.
     first_token: Option<FirstToken>,
     usage: UsageWatch,
-    /// Takes out the usage that the client did not ask for.
+    /// Removes injected usage events.
     usage_filter: Option<UsageFilter>,
-    /// Last, so that whoever is let in next finds the worker free.
+    /// Present while requests are limited.
     permit: Option<Permit>,
 }
 
-/// What is known of an answer when its head is released.
+/// What is known about a response when its head is sent.
 pub(crate) struct RelayParams {
     pub api: Api,
     pub framing: Framing,
     pub end_marker: EndMarker,
-    /// How the request has ended, should the answer come to its end.
+    /// Outcome if the response completes.
     pub outcome: AttemptOutcome,
-    /// And what that says about the worker.
+    /// What the status says about the worker.
     pub class: StatusClass,
-    /// The stream carries usage that the client did not ask for.
+    /// Whether the stream carries usage that the client did not request.
     pub usage_injected: bool,
-    /// Tells the request from others, should it break its worker.
+    /// Identifies the request body, to tell apart requests on which a worker fails.
     pub fingerprint: Option<u64>,
-    /// When it must be over, if ever.
+    /// Time by which the response must have ended, if limited.
     pub deadline: Option<Instant>,
-    /// How long its chunks are waited for.
+    /// Time limits between chunks.
     pub timeouts: Timeouts,
-    /// Tells whether everything is ended.
+    /// Tells whether a shutdown aborts requests.
     pub drain: Drain,
 }
 
 impl RelayParams {
-    /// Whether the answer is half an answer, should it end without a last event.
+    /// Whether the response is incomplete unless a final event was seen.
     fn needs_final_event(&self) -> bool {
         let is_stream = self.framing == Framing::Events && self.outcome == AttemptOutcome::Ok;
         is_stream && self.end_marker == EndMarker::Closed && self.api != Api::Other
@@ -135,7 +135,7 @@ impl Relay {
         self.open.is_none() && self.first.is_none()
     }
 
-    /// The bytes at hand, if they are all there is.
+    /// The whole response body, if it is complete already.
     pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
         if self.open.is_some() { None } else { Some(self.first.take().unwrap_or_default()) }
     }
@@ -150,7 +150,7 @@ impl Relay {
         loop {
             let Some(open) = &mut self.open else { return Poll::Ready(None) };
             let polled = match open.answer.poll_chunk(cx) {
-                // There is always more where the client is slower than the worker.
+                // A client slower than the worker always finds a chunk, so the deadline is checked here too.
                 Poll::Ready(Some(Ok(_))) if open.idle_timeout.deadline_passed() => {
                     Some(Err(UpstreamError::RequestTimeout))
                 }
@@ -175,14 +175,14 @@ impl Relay {
                 }
             };
             self.finish_if_over();
-            // Nothing of it may be left for the client.
+            // The filter may have removed the whole chunk.
             if !chunk.is_empty() {
                 return Poll::Ready(Some(Ok(chunk)));
             }
         }
     }
 
-    /// When the last chunk is known to be the last, the worker is free now, not when the client has read it.
+    /// Releases the worker with the last chunk, not when the client has read it.
     fn finish_if_over(&mut self) {
         if self.open.as_ref().is_some_and(|open| open.answer.is_over()) {
             self.finish();
@@ -190,55 +190,73 @@ impl Relay {
     }
 
     fn finish(&mut self) {
-        let Some(OpenResponse { answer, mut attempt, usage, mut permit, .. }) = self.open.take() else {
-            return;
-        };
-        match (self.params.outcome, usage.read()) {
+        let Some(mut open) = self.open.take() else { return };
+        let (outcome, class) = (self.params.outcome, self.params.class);
+        match (outcome, open.usage.read()) {
             (AttemptOutcome::Ok, Some(usage)) => {
-                permit.iter_mut().for_each(|permit| permit.charge_answer(usage));
-                attempt.report_usage(usage);
+                open.permit.iter_mut().for_each(|permit| permit.charge_answer(usage));
+                open.attempt.report_usage(usage);
             }
-            _ if self.params.class != StatusClass::Answered => permit.iter_mut().for_each(Permit::refund),
+            _ if class != StatusClass::Normal => open.permit.iter_mut().for_each(Permit::refund),
             _ => {}
         }
-        attempt.end(self.params.outcome, self.params.class);
-        if let Some(connection) = answer.reclaim_connection() {
-            self.upstream.keep(connection);
-        }
+        open.release(|attempt| attempt.end(outcome, class), Some(&self.upstream));
     }
 
-    /// After the first byte nothing is tried again. A stream is told what happened and ends cleanly; a document is cut. Whether it was
-    /// the worker or the request that broke it, no other worker's answer will tell.
+    /// Ends a response that failed after its first byte; retries are no longer possible. A stream ends with an error
+    /// event, a document is cut off. No other worker's response will show whether the worker or the request is at
+    /// fault.
     fn fail(&mut self, error: &UpstreamError) -> Result<Bytes, TruncatedResponse> {
         if let Some(mut open) = self.open.take() {
             open.charge_partial_answer();
-            let attempt = open.attempt;
-            let worker = Arc::clone(&attempt.decision.worker);
-            attempt.fail(error);
-            if error.is_worker_fault() {
-                tracing::warn!(worker = %worker.label, %error, "worker failed in the middle of an answer");
-                suspect_worker(&self.gateway, &worker, self.params.fingerprint);
-            } else {
-                tracing::info!(worker = %worker.label, why = %error, "ended in the middle of an answer");
-            }
+            open.release(|attempt| self.end_failed(attempt, error), None);
         }
         match self.params.framing {
             Framing::Document => Err(TruncatedResponse),
             Framing::Events => Ok(error_event(self.params.api, error)),
         }
     }
+
+    fn end_failed(&self, attempt: Attempt, error: &UpstreamError) {
+        let worker = Arc::clone(&attempt.decision.worker);
+        attempt.fail(error);
+        if error.is_worker_fault() {
+            tracing::warn!(worker = %worker.label, %error, "worker failed in the middle of a response");
+            suspect_worker(&self.gateway, &worker, self.params.fingerprint);
+        } else {
+            tracing::info!(worker = %worker.label, why = %error, "response ended early");
+        }
+    }
 }
 
 impl Drop for Relay {
-    /// The client has left, if the answer is not over.
+    /// Dropping a relay that is not complete means that the client disconnected.
     fn drop(&mut self) {
-        self.open.iter_mut().for_each(OpenResponse::charge_partial_answer);
+        if let Some(mut open) = self.open.take() {
+            open.charge_partial_answer();
+            open.release(drop, None);
+        }
     }
 }
 
 impl OpenResponse {
-    /// It will not be finished. What came of it has been counted, or whoever hangs up before the last event would have it for nothing;
-    /// but the engine may have said what the prompt was.
+    /// Releases what the request holds, in this order:
+    ///
+    /// 1. the attempt, whose booking frees the worker in the router's view;
+    /// 2. the connection, which goes back to `pool` if it is reusable, and is closed otherwise;
+    /// 3. the permit, which admits the next request. That request must find the worker free.
+    fn release(self, end_attempt: impl FnOnce(Attempt), pool: Option<&Upstream>) {
+        let OpenResponse { answer, attempt, permit, .. } = self;
+        end_attempt(attempt);
+        match pool {
+            Some(pool) => answer.reclaim_connection().into_iter().for_each(|reusable| pool.keep(reusable)),
+            None => drop(answer),
+        }
+        drop(permit);
+    }
+
+    /// Charges a response that ends early. Streamed tokens are charged already; the engine may have reported the
+    /// prompt's.
     fn charge_partial_answer(&mut self) {
         let Some(permit) = &mut self.permit else { return };
         if let Some(usage) = self.usage.read() {
@@ -247,7 +265,7 @@ impl OpenResponse {
         }
     }
 
-    /// Sees a chunk on its way; what the client is to see of it.
+    /// Inspects a chunk. Returns what the client gets of it.
     fn inspect(&mut self, chunk: Bytes) -> Bytes {
         self.watch_first_token(&chunk);
         self.usage.observe(&chunk);
@@ -264,12 +282,12 @@ impl OpenResponse {
         }
     }
 
-    /// The beginning of an event that was never ended, when the stream is.
+    /// The withheld beginning of an unfinished event, when the stream ends.
     fn take_withheld(&mut self) -> Option<Bytes> {
         self.usage_filter.as_mut().and_then(UsageFilter::take_rest)
     }
 
-    /// Only streams have a first token that can be seen: of a document, everything comes at the end.
+    /// Only streams show a first token. A document arrives when everything has been computed.
     fn watch_first_token(&mut self, chunk: &[u8]) {
         if self.first_token.as_mut().is_some_and(|first_token| first_token.is_in(chunk)) {
             self.first_token = None;
@@ -278,10 +296,11 @@ impl OpenResponse {
     }
 }
 
-/// The event that ends a stream which broke. A blank line first, should the worker have stopped within an event.
+/// The error event at the end of a failed stream. It starts with a blank line in case the worker stopped within an
+/// event.
 fn error_event(api: Api, error: &UpstreamError) -> Bytes {
     let format = if api == Api::Messages { ErrorFormat::Anthropic } else { ErrorFormat::OpenAi };
-    let error = Refusal::broke_off(error).to_json(format);
+    let error = Refusal::after_first_byte(error).to_json(format);
     Bytes::from(match api {
         Api::Messages | Api::Responses => format!("\n\nevent: error\ndata: {error}\n\n"),
         _ => format!("\n\ndata: {error}\n\n"),

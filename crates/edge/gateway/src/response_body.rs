@@ -1,4 +1,4 @@
-//! The body of a response: nothing, some bytes, or a worker's stream.
+//! The body of a response to a client.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,11 +8,11 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::relay::{Relay, TruncatedResponse};
 
-/// What the client is sent.
+/// A response body.
 pub(crate) enum ResponseBody {
-    /// Bytes at hand, or none (left).
+    /// Bytes in memory; `None` if empty or sent.
     Whole(Option<Bytes>),
-    /// A worker's answer, as it comes.
+    /// A worker's response, streamed.
     Relay(Box<Relay>),
 }
 

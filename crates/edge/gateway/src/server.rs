@@ -1,4 +1,4 @@
-//! Accepting connections, and letting them go.
+//! Listeners: accepting connections, serving HTTP on them, closing them on drain.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use crate::response_body::ResponseBody;
 use crate::write_stall::{ResponseDeadline, WriteStall};
 use crate::{dispatch, headers, intake, models};
 
-/// Larger heads are refused. What is far larger, or has more than 100 headers, hyper refuses itself, with an empty body.
+/// Requests with larger heads get 431. Beyond about 400 KB or 100 headers hyper itself answers, with an empty body.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Longer targets are refused: what paths and queries of these APIs need is a fraction of this.
+/// Requests with longer targets get 414. Paths and queries of the supported APIs are far shorter.
 const TARGET_BYTES_MAX: usize = 8 << 10;
 
-/// A path that is still encoded when it has been decoded so many times is refused.
+/// Paths that are still percent-encoded after this many decodings get 404.
 pub(crate) const DECODINGS_MAX: usize = 4;
 
-/// After a failed accept (usually: no file descriptors left) the listener rests this long.
+/// Pause after a failed accept, which usually means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
-/// Engine endpoints outside `/v1` that a client may use. Those that steer an engine (sleep, reset, load an adapter) are
-/// not among them.
+/// Engine endpoints outside `/v1` that clients may use. Endpoints that control an engine (sleep, reset, load an
+/// adapter) are deliberately absent.
 const ENGINE_PATHS: [&str; 6] = ["/tokenize", "/detokenize", "/score", "/rerank", "/pooling", "/classify"];
 
-/// Paths under `/v1` that steer an engine too.
+/// Endpoints under `/v1` that control an engine. Clients may not use them.
 const ENGINE_CONTROL_PATHS: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
 
-/// Serves clients until told to drain; returns when the last connection has ended.
+/// Serves clients until a drain begins; returns when the last connection has closed.
 pub async fn serve(
     gateway: Arc<Gateway>,
     listener: TcpListener,
@@ -65,7 +65,7 @@ pub async fn serve(
     accept(listener, drain, limits, service).await
 }
 
-/// The accept loop, for clients and for the admin listener alike.
+/// The accept loop of the client listener and of the admin listener.
 pub(crate) async fn accept<S, F, B>(
     listener: TcpListener,
     drain: Drain,
@@ -77,7 +77,7 @@ where
     F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
     B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Send + 'static,
 {
-    // Every connection holds a sender; when all are gone, so are all connections.
+    // Each connection holds a sender, so the channel closes when the last connection ends.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
     loop {
         let accepted = tokio::select! {
@@ -86,7 +86,8 @@ where
         };
         match accepted {
             Ok((stream, _)) => {
-                // Counted once it is there: a free place is no connection. And one that is there is served, drain or not.
+                // The slot is taken after the accept, so that the gauge counts connections only.
+                // An accepted connection is served even if a drain begins meanwhile.
                 let slot = limits.acquire_slot().await;
                 let timeouts = (limits.timeouts)();
                 let connection =
@@ -121,8 +122,8 @@ async fn connection<S, F, B>(
 {
     let stream = match tokio::time::timeout(timeouts.head, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "no handshake"),
-        Err(_) => return tracing::debug!("no handshake in time"),
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
     let draining = drain.clone();
     let deadline = ResponseDeadline::default();
@@ -154,8 +155,8 @@ async fn connection<S, F, B>(
         }
     };
     if let Err(error) = served {
-        // Clients that leave in the middle, or send no HTTP: their business, not the operator's.
-        tracing::debug!(%error, "connection ended with an error");
+        // Clients disconnect or send invalid HTTP all the time, so this is not worth a warning.
+        tracing::debug!(%error, "client connection ended with an error");
     }
 }
 
@@ -164,15 +165,15 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     let path = request.uri().path();
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
-    // It takes kilobytes, which every connection would hold, and copy from hand to hand, as a part of its own state.
+    // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let answering = Box::pin(answer(gateway, api, request, &request_id));
     let answered = drain.unless_aborted(answering).await;
-    let mut response = match answered.unwrap_or(Err(Refusal::Stopping)) {
+    let mut response = match answered.unwrap_or(Err(Refusal::ShuttingDown)) {
         Ok(response) => response,
         Err(refusal) => {
             gateway.metrics.count_refusal(refusal.code());
-            // What the client wrote is in it: debug format, so that it cannot write log lines of its own.
-            tracing::debug!(refusal = ?refusal.to_string(), "refused");
+            // The text may contain client input. Debug formatting keeps it from forging log lines.
+            tracing::debug!(refusal = ?refusal.to_string(), "request refused");
             refusal.respond(format)
         }
     };
@@ -198,7 +199,7 @@ async fn answer(
         method => Err(Refusal::MethodNotAllowed { method: method.clone(), allowed: header }),
     };
     if path == "/health" {
-        // For load balancers, who have no key.
+        // Load balancers check this endpoint without a key.
         only(Method::GET, "GET, HEAD")?;
         return Ok(health(gateway));
     }
@@ -217,32 +218,32 @@ async fn answer(
     } else if let Some(id) = path.strip_prefix("/v1/models/") {
         only(Method::GET, "GET, HEAD")?;
         return models::one(gateway, &percent_decoded(id));
-    } else if !is_for_clients(path) {
-        return Err(Refusal::NoSuchPath(path.to_owned()));
+    } else if !is_client_path(path) {
+        return Err(Refusal::UnknownPath(path.to_owned()));
     }
     dispatch::forward(gateway, api, request, tenant.as_deref(), request_id).await
 }
 
-/// Whether a client may ask a worker for this path. One with dots in it may mean another path to the worker than to us.
-pub(crate) fn is_for_clients(path: &str) -> bool {
+/// Whether clients may request this path from a worker. A path with dot segments could mean another path to the worker.
+pub(crate) fn is_client_path(path: &str) -> bool {
     let Some(plain) = fully_decoded(path) else { return false };
     let has_dots = plain.split(['/', '\\']).any(|segment| segment == "." || segment == "..");
-    // Whoever stands before the worker may merge slashes.
+    // A proxy in front of the worker may merge slashes.
     let is_odd = plain.contains("//") || plain.contains(char::is_control);
     let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
     let plain = plain.trim_end_matches('/');
-    // Written otherwise, it would be served by a worker without having been read here: unrouted, and past all limits.
+    // An encoded spelling of a known path would reach a worker unparsed, bypassing routing and limits.
     let is_disguised = is_handled_here(plain) && !is_handled_here(path);
     is_offered && !has_dots && !is_odd && !is_disguised && !ENGINE_CONTROL_PATHS.contains(&plain)
 }
 
-/// Whether more is done here with what is sent to this path than to pass it on.
+/// Whether the gateway parses or answers requests for this path instead of only passing them on.
 fn is_handled_here(path: &str) -> bool {
     Api::of_path(path) != Api::Other || path == "/v1/models" || path.starts_with("/v1/models/")
 }
 
-/// The path as the most eager reader on its way would have it: decoded until nothing is encoded any more. `None` of one that was
-/// encoded more often than anybody means: each time costs its whole length, and it could be as many times as it has letters.
+/// Decodes a path until no escapes are left, as the most eager proxy would. `None` after [`DECODINGS_MAX`] rounds:
+/// each round costs the whole length, so their number must not grow with the path.
 fn fully_decoded(path: &str) -> Option<String> {
     let mut plain = path.to_owned();
     for _ in 0..=DECODINGS_MAX {
@@ -254,13 +255,13 @@ fn fully_decoded(path: &str) -> Option<String> {
     None
 }
 
-/// How long a request's target is, in whichever form it came.
+/// Length of the request target, in bytes.
 fn target_bytes(uri: &http::Uri) -> usize {
     let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
     authority + uri.path_and_query().map_or(0, |path| path.as_str().len())
 }
 
-/// For load balancers in front of us: can a request be served?
+/// `GET /health` for load balancers: 200 if any worker takes requests, else 503.
 fn health(gateway: &Gateway) -> Response<ResponseBody> {
     let is_ready = gateway.router.workers().iter().any(|view| view.desk.state.takes_requests());
     let mut response = Response::new(ResponseBody::whole(bytes::Bytes::new()));
@@ -272,10 +273,10 @@ fn health(gateway: &Gateway) -> Response<ResponseBody> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_for_clients;
+    use super::is_client_path;
 
     #[test]
-    fn clients_reach_apis_and_not_what_steers_an_engine() {
+    fn clients_reach_apis_but_not_engine_control() {
         for path in [
             "/v1/embeddings",
             "/v1/new/thing",
@@ -288,7 +289,7 @@ mod tests {
             "/v1/models/a%2Fb",
             "/v1/messages/count%5Ftokens",
         ] {
-            assert!(is_for_clients(path), "{path}");
+            assert!(is_client_path(path), "{path}");
         }
         for path in [
             "/",
@@ -322,7 +323,7 @@ mod tests {
             "",
             "*",
         ] {
-            assert!(!is_for_clients(path), "{path}");
+            assert!(!is_client_path(path), "{path}");
         }
     }
 }

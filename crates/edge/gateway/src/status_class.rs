@@ -1,26 +1,28 @@
-//! What an answer's status says about the worker that gave it.
+//! What a response's status says about the worker.
 //!
-//! A worker that says "not now" and names a time is well: it is left alone for that time. One that says that something
-//! behind it is broken, or "not now" and no time, has failed. One that says 500 may have met a request that nobody can
-//! serve: that is passed on, and looked at beside what it says to others. Everything else, a client's error among it, is an answer.
+//! A worker that answers 429 or 503 with `Retry-After` is well; it is left alone for that time. A worker that answers
+//! 502-504, or 503 without `Retry-After`, has failed. A 500 may be caused by a request that no worker can serve, so
+//! it is passed on and counts against the worker only together with others. Everything else, including client errors,
+//! is a normal response.
 
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use warmroute_types::Micros;
 
-/// No worker is left alone for longer, whatever it asks for: it may be well again, and it will say so once more if not.
+/// Longest pause after backpressure, whatever the worker asks for. If it is still busy it will say so again.
 const PAUSE_MAX: Micros = Micros::from_secs(10);
 
-/// Where the time is written as a date: clocks differ, and a second is soon enough to ask again.
+/// Pause for a `Retry-After` given as a date. Clocks differ, and a second is a fair time to try again.
 const PAUSE_FOR_DATE: Micros = Micros::from_secs(1);
 
-/// What is to be thought of an answer.
+/// The class of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusClass {
-    /// The client's, whatever it says.
-    Answered,
-    /// The worker has enough to do, and wants to be left alone for this long.
+    /// A normal response: passed to the client.
+    Normal,
+    /// The worker is busy and asks for a pause.
     Backpressure { pause: Micros },
-    /// The client's, because another worker would most likely say the same; but one that says it to everybody is not well.
+    /// Passed to the client, because other workers would most likely answer the same. A worker that answers so to many
+    /// requests is not well.
     ServerError,
     /// The worker has failed.
     WorkerFailure,
@@ -28,17 +30,17 @@ pub(crate) enum StatusClass {
 
 impl StatusClass {
     pub(crate) fn of(status: StatusCode, headers: &HeaderMap) -> StatusClass {
-        let pause = headers.get(header::RETRY_AFTER).map(pause);
+        let pause = headers.get(header::RETRY_AFTER).map(pause_from);
         match (status.as_u16(), pause) {
             (429 | 503, Some(pause)) => StatusClass::Backpressure { pause },
             (500, _) => StatusClass::ServerError,
             (502..=504, _) => StatusClass::WorkerFailure,
-            _ => StatusClass::Answered,
+            _ => StatusClass::Normal,
         }
     }
 }
 
-fn pause(retry_after: &HeaderValue) -> Micros {
+fn pause_from(retry_after: &HeaderValue) -> Micros {
     let seconds = retry_after.to_str().ok().and_then(|text| text.trim().parse().ok());
     seconds.map_or(PAUSE_FOR_DATE, |seconds: u32| Micros::from_secs(seconds.into()).min(PAUSE_MAX))
 }
@@ -48,13 +50,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backpressure_with_a_time_is_no_fault_and_a_client_error_is_an_answer() {
+    fn backpressure_with_a_time_is_no_failure_and_client_errors_are_normal_responses() {
         let busy = |pause| StatusClass::Backpressure { pause };
         for (status, retry_after, class) in [
-            (200, None, StatusClass::Answered),
-            (400, None, StatusClass::Answered),
-            (404, Some("3"), StatusClass::Answered),
-            (429, None, StatusClass::Answered),
+            (200, None, StatusClass::Normal),
+            (400, None, StatusClass::Normal),
+            (404, Some("3"), StatusClass::Normal),
+            (429, None, StatusClass::Normal),
             (429, Some("2"), busy(Micros::from_secs(2))),
             (429, Some("86400"), busy(PAUSE_MAX)),
             (429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), busy(PAUSE_FOR_DATE)),

@@ -1,4 +1,4 @@
-//! The body sent to a worker: the client's, untouched, with a few bytes spliced in, or streamed through.
+//! The body sent to a worker: the client's body with a few bytes spliced in, or streamed through.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,18 +12,18 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use xxhash_rust::xxh3::Xxh3;
 
-/// What a worker is sent. Cloning shares the bytes: a retry costs nothing.
+/// A body in memory. Clones share the bytes, so a retry costs nothing.
 #[derive(Clone, Default)]
 pub(crate) struct BufferedBody {
-    /// In order. Empty pieces are allowed.
+    /// The pieces in order. Some may be empty.
     pieces: [Bytes; 5],
 }
 
-/// Bytes to replace, and by what.
+/// A range to replace, and the replacement.
 type Splice = (Range<usize>, Bytes);
 
 impl BufferedBody {
-    /// The body with up to two splices, in the order in which they stand. Nothing is copied but the replacements.
+    /// Applies up to two splices, given in order of position. Only the replacements are copied.
     pub(crate) fn spliced(body: &Bytes, splices: [Option<Splice>; 2]) -> BufferedBody {
         let mut pieces: [Bytes; 5] = Default::default();
         let (mut next, mut at) = (0, 0);
@@ -40,7 +40,7 @@ impl BufferedBody {
         self.pieces.iter().map(Bytes::len).sum()
     }
 
-    /// All of it in one piece.
+    /// The body as one piece.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn concat(&self) -> Vec<u8> {
         self.pieces.concat()
@@ -48,7 +48,7 @@ impl BufferedBody {
 }
 
 impl BufferedBody {
-    /// A number that is the same for the same bytes.
+    /// A hash of the body.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = Xxh3::new();
         self.pieces.iter().for_each(|piece| hasher.update(piece));
@@ -56,16 +56,16 @@ impl BufferedBody {
     }
 }
 
-/// A client's upload, streamed through. It can be sent once.
+/// A client's upload that is streamed through. It can be sent once.
 pub(crate) struct Upload {
-    /// Read to find out what is asked for; sent first.
+    /// The part that was read to find the model. It is sent first.
     head: Option<Bytes>,
     rest: Incoming,
     status: Arc<UploadStatus>,
 }
 
-/// What became of the client's side of an upload. When the body breaks off there, the exchange with the worker fails
-/// too, and the worker must not be blamed.
+/// Whether the client's side of an upload failed. If so, the request to the worker fails too, and the worker must not
+/// be blamed.
 #[derive(Debug, Default)]
 pub(crate) struct UploadStatus {
     client_failed: AtomicBool,
@@ -105,14 +105,14 @@ impl Upload {
 
 /// A body on its way to a worker.
 pub(crate) enum UpstreamBody {
-    /// At hand: it can be sent again.
+    /// In memory: it can be sent again.
     Buffered(BufferedBody),
     /// Streamed from the client.
     Upload(Upload),
 }
 
 impl fmt::Debug for UpstreamBody {
-    /// Prompts stay out of logs, whoever prints this.
+    /// Prints no content: prompts must not reach logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Outgoing(..)")
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn splices_change_their_ranges_and_nothing_else() {
+    fn splices_replace_their_ranges_only() {
         let body = Bytes::from_static(b"{\"model\":\"alias\",\"x\":1}");
         assert_eq!(sent(BufferedBody::spliced(&body, [None, None])), (23, body.to_vec()));
         let rename = || Some((9..16, Bytes::from_static(b"\"m\"")));

@@ -1,8 +1,8 @@
-//! Clients that do not read: how long what is sent to one may wait to be taken.
+//! A time limit for clients that do not read their response.
 //!
-//! While a client takes nothing, hyper asks for no more of the answer, so nothing that an answer itself waits for can end it: its place,
-//! its worker and its connection would be kept for as long as the client likes. So the clock is where the bytes wait, at the socket. It
-//! runs only while a write is held up, which for a client that reads is never.
+//! While a client reads nothing, hyper polls no response body, so no timeout in a response can fire, and the client
+//! would occupy its connection, worker and permit forever. The limit is therefore at the socket. Its timer runs only
+//! while a write is stalled, which never happens for a client that reads.
 
 use std::io;
 use std::pin::Pin;
@@ -16,16 +16,16 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::idle_timeout::earlier;
 
-/// A connection whose writes fail when the other side has taken nothing for too long.
+/// A stream whose writes fail if the other side has read nothing for too long.
 pub(crate) struct WriteStall<S> {
     stream: S,
-    /// How long a write may be held up.
+    /// How long a write may stall.
     timeout: Duration,
     deadline: ResponseDeadline,
     stalled: Option<StalledWrite>,
 }
 
-/// When the answer under way must be over, if ever. The connection and whoever answers share it.
+/// The deadline of the current response, if any. The connection and the request handler share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResponseDeadline(Arc<Mutex<Option<Instant>>>);
 
@@ -45,7 +45,7 @@ impl<S> WriteStall<S> {
         WriteStall { stream, timeout, deadline, stalled: None }
     }
 
-    /// What became of a write, unless it is held up for too long.
+    /// Passes a finished write on; fails a write that has stalled for too long.
     fn check_stall<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.stalled = None;
@@ -116,7 +116,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(200);
 
     #[tokio::test]
-    async fn a_write_fails_when_nothing_is_taken_for_too_long_and_not_while_something_is() {
+    async fn a_write_fails_only_if_nothing_is_read_for_too_long() {
         let (here, mut there) = tokio::io::duplex(8);
         let mut stream = WriteStall::new(here, SHORT, ResponseDeadline::default());
         let reading = async {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_must_be_over_is_over_though_nobody_reads_it() {
+    async fn a_response_that_is_not_read_ends_at_its_deadline() {
         let (here, _there) = tokio::io::duplex(8);
         let deadline = ResponseDeadline::default();
         let mut stream = WriteStall::new(here, LONG, deadline.clone());

@@ -1,13 +1,13 @@
-//! Who may use the admin listener.
+//! Access to the admin listener.
 //!
-//! | | no token is set | a token is set |
+//! | | without `admin-token` | with `admin-token` |
 //! |---|---|---|
-//! | `/healthz`, `/readyz` | everybody | everybody |
-//! | `POST /events` | who shows the events' token | the same |
-//! | reading: `GET` | everybody | who shows it |
-//! | changing, and asking about prompts | who is on this machine | who shows it |
+//! | `/healthz`, `/readyz` | all | all |
+//! | `POST /events` | with `events-token` | with `events-token` |
+//! | other `GET` | all | with the token |
+//! | everything else | only from this machine | with the token |
 //!
-//! A page in a browser on this machine could send changes here too; browsers say so by `Origin`.
+//! A web page in a browser on this machine could send requests here too. Browsers mark these with `Origin`.
 
 use http::{HeaderMap, Method, StatusCode, header};
 
@@ -17,18 +17,18 @@ use crate::Token;
 /// From where the listener can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// From this machine.
+    /// From this machine only.
     Loopback,
-    /// From others.
+    /// From other machines.
     Network,
 }
 
-pub(super) const UNAUTHORIZED: &str = "expected Authorization: Bearer TOKEN";
+pub(super) const UNAUTHORIZED: &str = "missing or wrong token: send Authorization: Bearer TOKEN";
 const REFUSED_FROM_NETWORK: &str =
-    "without an admin-token nothing is changed over an admin listener that other machines can reach";
-const REFUSED_FROM_BROWSER: &str = "without an admin-token nothing is changed by a page in a browser";
+    "changes over an admin listener that other machines can reach need an admin-token";
+const REFUSED_FROM_BROWSER: &str = "changes from a web page need an admin-token";
 
-/// Whether a request may have an answer.
+/// Checks whether a request is allowed.
 pub(super) fn authorize(
     token: Option<&Token>,
     reach: Reach,
@@ -37,11 +37,11 @@ pub(super) fn authorize(
     headers: &HeaderMap,
 ) -> Result<(), AdminError> {
     let forbidden = |why: &str| Err(AdminError(StatusCode::FORBIDDEN, why.to_owned()));
-    // Reporters have a token of their own.
+    // `/events` has a token of its own.
     let is_open = matches!(path, "/healthz" | "/readyz" | "/events");
     match token {
         _ if is_open => Ok(()),
-        Some(token) if token.is_shown(headers) => Ok(()),
+        Some(token) if token.matches(headers) => Ok(()),
         Some(_) => Err(AdminError(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
         None if matches!(*method, Method::GET | Method::HEAD) => Ok(()),
         None if reach == Reach::Network => forbidden(REFUSED_FROM_NETWORK),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_do_what() {
+    fn admin_access_follows_the_table() {
         use Reach::{Loopback, Network};
         let shown = Some(("authorization", "Bearer t"));
         for (token, reach, method, path, header, expected) in [

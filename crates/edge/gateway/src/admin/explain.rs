@@ -1,4 +1,4 @@
-//! `/explain`: why requests went where they went, and where this one would go.
+//! `/explain`: why requests went where they went, and where a given request would go.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,15 +17,15 @@ use crate::history::{HISTORY_LEN, PastDecision};
 use crate::intake;
 use crate::random::random;
 use crate::refusal::{ErrorFormat, Refusal};
-use crate::server::is_for_clients;
+use crate::server::is_client_path;
 
-/// So many decisions are told where nobody says how many.
+/// Number of decisions shown by default.
 const DEFAULT_COUNT: usize = 20;
 
-/// Whose request it is taken for where nobody says.
+/// The endpoint for which a previewed request is taken by default.
 const DEFAULT_PATH: &str = "/v1/chat/completions";
 
-/// `GET /explain[?n=…]`: the last decisions, the newest first. `last`, as the command's flag is called, is the same.
+/// `GET /explain[?n=…]`: the last decisions, newest first. `last` is another name for `n`.
 pub(super) fn last(gateway: &Gateway, query: &str) -> AdminResult {
     let wanted = parameter(query, "n").or_else(|| parameter(query, "last"));
     let wanted = wanted.map_or(Ok(DEFAULT_COUNT), |n| n.parse());
@@ -35,7 +35,7 @@ pub(super) fn last(gateway: &Gateway, query: &str) -> AdminResult {
     Ok(as_json(&decisions.iter().map(|past| describe_past(gateway, past, now)).collect()))
 }
 
-/// `POST /explain[?path=…]` with a request as a client would send it: where it would go now. It is neither sent nor booked.
+/// `POST /explain[?path=…]`: where the request in the body would go now. It is neither sent nor booked.
 pub(super) async fn preview(
     gateway: &Gateway,
     parts: &request::Parts,
@@ -60,8 +60,8 @@ async fn compute_preview(
     body: Incoming,
 ) -> Result<Value, Refusal> {
     let api = Api::of_path(path);
-    if api == Api::Other && !is_for_clients(path) {
-        return Err(Refusal::NoSuchPath(path.to_owned()));
+    if api == Api::Other && !is_client_path(path) {
+        return Err(Refusal::UnknownPath(path.to_owned()));
     }
     let parsed =
         intake::receive(&Method::POST, api, &parts.headers, body, gateway, &gateway.config()).await?.request;
@@ -103,7 +103,7 @@ fn describe_preview(gateway: &Gateway, preview: &Preview, model: Option<&str>) -
     })
 }
 
-/// What became of a candidate.
+/// A candidate's role in the decision.
 #[derive(PartialEq)]
 enum Role {
     Chosen,
@@ -138,7 +138,7 @@ fn describe(gateway: &Gateway, candidate: &Considered, role: Role) -> Value {
     })
 }
 
-/// Microseconds are more than anybody knows.
+/// Rounds to microseconds: more digits would be noise.
 fn rounded(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }

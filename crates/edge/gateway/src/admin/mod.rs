@@ -1,4 +1,4 @@
-//! The operator's side, on a listener of its own: health, metrics, workers, configuration.
+//! The admin listener: health, metrics, workers, configuration.
 
 mod access;
 mod configuration;
@@ -33,10 +33,10 @@ use access::UNAUTHORIZED;
 pub use configuration::Configuration;
 pub use reports::{ReportError, ReportSink};
 
-/// Admin bodies are small; larger ones are refused.
+/// Largest body of most admin requests.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// How long one is waited for, and how many operators may be connected.
+/// Limits of the admin listener.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECTIONS_MAX: usize = 1_024;
@@ -44,31 +44,31 @@ const CONNECTIONS_MAX: usize = 1_024;
 /// Whether the gateway wants traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Some worker is ready, and we are not draining.
+    /// A worker is ready, and the gateway is not draining.
     Ready,
     /// No worker is ready.
     NoWorker,
-    /// We are about to leave.
+    /// The gateway is draining.
     Draining,
 }
 
-/// The admin side of a gateway.
+/// The admin listener of a gateway.
 pub struct Admin {
     gateway: Arc<Gateway>,
     configuration: Arc<dyn Configuration>,
     reach: Reach,
-    /// Tells that the gateway's client listener is draining.
+    /// The drain of the client listener.
     clients: Drain,
     reports: Option<reports::ReportReceiver>,
 }
 
-/// A refusal, with its status.
+/// An error response.
 struct AdminError(StatusCode, String);
 
 type AdminResult = Result<Response<Full<Bytes>>, AdminError>;
 
 impl Admin {
-    /// `clients` is the drain of the client listener: when it begins, we are not ready.
+    /// `clients` is the drain of the client listener: once it begins, the gateway is not ready.
     pub fn new(
         gateway: Arc<Gateway>,
         configuration: Arc<dyn Configuration>,
@@ -78,12 +78,12 @@ impl Admin {
         Admin { gateway, configuration, reach, clients, reports: None }
     }
 
-    /// Takes `POST /events` from whoever knows the token.
+    /// Accepts `POST /events` with this token.
     pub fn with_reports(self, reports: Arc<dyn ReportSink>, token: Token) -> Admin {
         Admin { reports: Some(reports::ReportReceiver::new(reports, token)), ..self }
     }
 
-    /// Serves until told to drain.
+    /// Serves until a drain begins.
     pub async fn serve(self, listener: TcpListener, acceptor: Acceptor, drain: Drain) -> Drained {
         let admin = Arc::new(self);
         let service = move |request| {
@@ -95,7 +95,7 @@ impl Admin {
         accept(listener, drain, limits, service).await
     }
 
-    /// Whether requests should be sent here.
+    /// Whether load balancers should send requests here.
     pub fn readiness(&self) -> Readiness {
         if self.clients.has_begun() {
             return Readiness::Draining;
@@ -148,12 +148,12 @@ impl Admin {
                 | "/explain",
             ) => Err(AdminError(
                 StatusCode::METHOD_NOT_ALLOWED,
-                format!("{} is not allowed here", parts.method),
+                format!("{} is not allowed for this page", parts.method),
             )),
             (_, path) => Err(AdminError(
                 StatusCode::NOT_FOUND,
                 format!(
-                    "no such page: {path}; there are /healthz /readyz /metrics /workers /peers /config /events /explain"
+                    "no such page: {path}; available: /healthz /readyz /metrics /workers /peers /config /events /explain"
                 ),
             )),
         }
@@ -189,7 +189,7 @@ impl Admin {
 }
 
 async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, AdminError> {
-    // Its own limits bound what operators send.
+    // Admin bodies have their own limits and do not count against the clients' memory budget.
     let mut budget = BodyBudget::new(&Gauge::default(), usize::MAX);
     let body = buffer(body, headers, bytes_max, BodyDeadline::new(BODY_TIMEOUT), &mut budget).await;
     body.map_err(|refusal| AdminError(refusal.status(), refusal.to_string()))

@@ -1,4 +1,4 @@
-//! `GET /peers`: the other routers, and how the conversation goes.
+//! `GET /peers`: the peer routers and the state of sharing.
 
 use serde_json::{Value, json};
 use warmroute_peers::{PeerView, Relayed};
@@ -29,7 +29,7 @@ pub fn list(gateway: &Gateway) -> Value {
     })
 }
 
-/// Engines' events that only one router hears.
+/// Counters of KV events that reach only one router and are relayed to the others.
 fn relayed(counted: Relayed, overrun: u64) -> Value {
     json!({
         "streams": counted.streams,

@@ -1,6 +1,6 @@
-//! `POST /events`: what reporters tell of engines that publish no events themselves.
+//! `POST /events`: KV events posted by reporters, for engines that do not publish them.
 //!
-//! What is in a post is none of the gateway's business: it checks who posts and for whom, and hands it on.
+//! The gateway checks the sender and the worker. It does not read the body.
 
 use std::sync::Arc;
 
@@ -14,32 +14,32 @@ use super::{AdminError, AdminResult, UNAUTHORIZED, as_json};
 use crate::Token;
 use crate::gateway::Gateway;
 
-/// Posts are batches of 100 ms, snapshots are larger.
+/// Posts are batches of 100 ms; snapshots are larger.
 pub(super) const BODY_BYTES_MAX: usize = 32 << 20;
 
-/// A post up to this size is read where it arrives.
+/// Larger posts are read on a blocking thread.
 const READ_AT_ONCE_BYTES_MAX: usize = 1 << 20;
 
-pub(super) const EVENTS_DISABLED: &str = "events are not taken: start the gateway with --events-token";
+pub(super) const EVENTS_DISABLED: &str = "POST /events is disabled: start the gateway with --events-token";
 
-/// Takes reporters' posts.
+/// Receives reporters' posts.
 pub trait ReportSink: Send + Sync {
-    /// A post for a worker of the fleet; what to answer.
+    /// Handles a post for a worker of the fleet. Returns the response body.
     fn post(&self, worker: &Address, content_type: &str, body: &[u8]) -> Result<Value, ReportError>;
 }
 
-/// A post that was not taken.
+/// A rejected post.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportError {
-    /// The HTTP status it deserves.
+    /// The HTTP status.
     pub status: u16,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// For a post that came too early: the number that is expected.
+    /// The expected sequence number, if the post came too early.
     pub expected: Option<u64>,
 }
 
-/// Where posts are taken from those who may.
+/// Checks posts and hands them on.
 pub(super) struct ReportReceiver {
     reports: Arc<dyn ReportSink>,
     token: Token,
@@ -51,7 +51,7 @@ impl ReportReceiver {
     }
 
     pub fn authorize(&self, headers: &HeaderMap) -> Result<(), AdminError> {
-        match self.token.is_shown(headers) {
+        match self.token.matches(headers) {
             true => Ok(()),
             false => Err(AdminError(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
         }
@@ -78,7 +78,7 @@ impl ReportReceiver {
         }
     }
 
-    /// Reading a snapshot of megabytes takes longer than a thread that serves sockets can be spared.
+    /// Large snapshots take too long for a thread that serves sockets.
     async fn post(&self, worker: Address, kind: &str, body: Bytes) -> Result<Value, ReportError> {
         if body.len() <= READ_AT_ONCE_BYTES_MAX {
             return self.reports.post(&worker, kind, &body);
@@ -89,10 +89,10 @@ impl ReportReceiver {
     }
 }
 
-/// The worker that a post is about: one of the fleet.
+/// The worker that a post is about. It must belong to the fleet.
 fn worker_parameter(gateway: &Gateway, query: &str) -> Result<Address, AdminError> {
     let bad = |why: &str| AdminError(StatusCode::BAD_REQUEST, why.to_owned());
-    let url = parameter(query, "worker").ok_or_else(|| bad("say whose: POST /events?worker=URL"))?;
+    let url = parameter(query, "worker").ok_or_else(|| bad("missing parameter: POST /events?worker=URL"))?;
     let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>()).transpose();
     let rank = rank.map_err(|_| bad("rank must be a number"))?;
     let address = Address { url: url.trim_end_matches('/').to_owned(), rank };

@@ -1,4 +1,4 @@
-//! Predicted and observed times to first tokens, as Prometheus reads them.
+//! Metrics of predicted and observed times to first token.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use warmroute_types::Micros;
 
 use crate::ttft_accuracy::TtftAccuracy;
 
-/// A sum of times: its name and help, and how it is read.
+/// A sum of times: name, help, and how to read it.
 type Sum = (&'static str, &'static str, fn(&TtftAccuracy) -> Micros);
 
 const SUMS: [Sum; 2] = [
     (
         "predicted_ttft_seconds",
-        "Of streamed answers: times to first token that were predicted when they were routed, in sum",
+        "Streamed responses: sum of the predicted times to first token",
         TtftAccuracy::predicted,
     ),
     (
         "observed_ttft_seconds",
-        "Of the same answers: times from the decision to the first token, in sum",
+        "The same responses: sum of the times from the decision to the first token",
         TtftAccuracy::observed,
     ),
 ];
@@ -37,7 +37,7 @@ pub(super) fn encode(
             ConstCounter::new(read(accuracy).as_secs_f64()).encode(family.encode_family(&labels)?)?;
         }
     }
-    let help = "Of streamed answers: observed over predicted time to first token";
+    let help = "Streamed responses: observed over predicted time to first token";
     let mut family = encoder.encode_descriptor("ttft_prediction_ratio", help, None, MetricType::Histogram)?;
     for (worker, accuracy) in workers {
         accuracy.ratio.encode(family.encode_family(&[("worker", &*worker.label)])?)?;

@@ -1,4 +1,4 @@
-//! Connections to workers.
+//! Connection pools and counters, one for each worker.
 
 mod connection;
 
@@ -19,7 +19,7 @@ use crate::Config;
 use crate::metrics::{AttemptOutcome, CACHE_COUNTS};
 use crate::ttft_accuracy::TtftAccuracy;
 
-/// One [`Upstream`] per worker, by seat.
+/// The [`Upstream`] of each worker, by worker index.
 pub(crate) struct Upstreams {
     by_worker: RwLock<Vec<Option<Arc<Upstream>>>>,
     idle_timeout: Duration,
@@ -27,21 +27,21 @@ pub(crate) struct Upstreams {
     dialer: Dialer,
 }
 
-/// A worker, and the unused connections to it.
+/// One worker's idle connections and counters.
 pub(crate) struct Upstream {
     worker: Arc<Worker>,
     pub(crate) target: Target,
     idle: Mutex<Vec<Idle>>,
-    /// Requests by how they ended.
+    /// Requests by outcome.
     outcomes: [AtomicU64; AttemptOutcome::ALL.len()],
-    /// What was predicted and found of prompts, in the order of [`CACHE_COUNTS`].
+    /// Predicted and found cache contents, in the order of [`CACHE_COUNTS`].
     cache: [AtomicU64; CACHE_COUNTS.len()],
-    /// What is to be added to it once the engine has said a number: until then it is not known whether answers that say
-    /// nothing mean zero.
+    /// Counts to add once the engine has reported cached tokens. Before that, it is unknown whether a missing number
+    /// means zero.
     unreported: [AtomicU64; CACHE_COUNTS.len()],
-    /// Answers that said "not now", and when.
+    /// Responses that asked for a pause.
     backpressure: AtomicU64,
-    /// Predicted times to first tokens against observed ones.
+    /// Predicted and observed times to first token.
     ttft_accuracy: TtftAccuracy,
     idle_max: usize,
     idle_timeout: Duration,
@@ -63,7 +63,7 @@ impl Upstreams {
         }
     }
 
-    /// The worker's upstream. A seat may have gone to another worker since, so who sits there is checked.
+    /// The worker's upstream. The index may have been reused for another worker, so the worker is compared.
     pub(crate) fn get_or_create(&self, worker: &Arc<Worker>) -> Result<Arc<Upstream>, BadUrl> {
         if let Some(upstream) = self.get(worker) {
             return Ok(upstream);
@@ -93,25 +93,25 @@ impl Upstreams {
         })
     }
 
-    /// Counts the end of a request.
+    /// Counts an attempt's outcome.
     pub(crate) fn count_outcome(&self, worker: &Arc<Worker>, outcome: AttemptOutcome) {
         if let Some(upstream) = self.get(worker) {
             upstream.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts an answer that said "not now".
+    /// Counts a response that asked for a pause.
     pub(crate) fn count_backpressure(&self, worker: &Arc<Worker>) {
         let upstream = self.get(worker);
         upstream.iter().for_each(|upstream| _ = upstream.backpressure.fetch_add(1, Ordering::Relaxed));
     }
 
-    /// How many answers said "not now".
+    /// Number of responses that asked for a pause.
     pub(crate) fn backpressure(&self, worker: &Arc<Worker>) -> u64 {
         self.get(worker).map_or(0, |upstream| upstream.backpressure.load(Ordering::Relaxed))
     }
 
-    /// Counts what an engine found in its cache against what was expected.
+    /// Counts found cache contents against the prediction.
     pub(crate) fn count_feedback(&self, worker: &Arc<Worker>, feedback: &Feedback, silence: Silence) {
         let Some(upstream) = self.get(worker) else { return };
         upstream.count(&upstream.cache, |read| read(feedback));
@@ -123,24 +123,24 @@ impl Upstreams {
         }
     }
 
-    /// Holds a first token's time against what was predicted of it.
+    /// Counts a time to first token against its prediction.
     pub(crate) fn count_first_token(&self, worker: &Arc<Worker>, predicted_ms: f32, observed: Micros) {
         self.get(worker).iter().for_each(|upstream| upstream.ttft_accuracy.count(predicted_ms, observed));
     }
 
-    /// How good predictions of first tokens were.
+    /// Accuracy of the predicted times to first token.
     pub(crate) fn ttft_accuracy(&self, worker: &Arc<Worker>) -> TtftAccuracy {
         self.get(worker).map(|upstream| upstream.ttft_accuracy.clone()).unwrap_or_default()
     }
 
-    /// What was predicted and found, in the order of [`CACHE_COUNTS`].
+    /// Cache counts, in the order of [`CACHE_COUNTS`].
     pub(crate) fn cache_counts(&self, worker: &Arc<Worker>) -> [u64; CACHE_COUNTS.len()] {
         let count =
             |upstream: Arc<Upstream>| std::array::from_fn(|i| upstream.cache[i].load(Ordering::Relaxed));
         self.get(worker).map(count).unwrap_or_default()
     }
 
-    /// Requests by how they ended, in the order of [`AttemptOutcome::ALL`].
+    /// Requests by outcome, in the order of [`AttemptOutcome::ALL`].
     pub(crate) fn outcome_counts(&self, worker: &Arc<Worker>) -> [u64; AttemptOutcome::ALL.len()] {
         let count = |upstream: Arc<Upstream>| {
             std::array::from_fn(|outcome| upstream.outcomes[outcome].load(Ordering::Relaxed))
@@ -165,7 +165,7 @@ impl Upstream {
         }
     }
 
-    /// The engine says how much was cached: where it said nothing before, that was zero.
+    /// Counts earlier responses without a number as zero, now that the engine is known to report cached tokens.
     fn confirm_unreported(&self) {
         for (count, unreported) in self.cache.iter().zip(&self.unreported) {
             if unreported.load(Ordering::Relaxed) > 0 {
@@ -174,12 +174,12 @@ impl Upstream {
         }
     }
 
-    /// The data-parallel rank to ask for.
+    /// The data-parallel rank, if any.
     pub(crate) fn rank(&self) -> Option<u16> {
         self.worker.address.rank
     }
 
-    /// A connection that was used before and seems alive: the most recent one, so that those not needed grow old.
+    /// An idle connection that seems alive. The most recent one, so that surplus connections age and close.
     pub(crate) fn reuse(&self) -> Option<UpstreamConnection> {
         loop {
             let Idle { mut connection, since } = self.idle.lock().pop()?;
@@ -189,7 +189,7 @@ impl Upstream {
         }
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub(crate) async fn connect(&self, timeout: Duration) -> Result<UpstreamConnection, UpstreamError> {
         let connecting = UpstreamConnection::open(&self.dialer, &self.target);
         match tokio::time::timeout(timeout, connecting).await {
@@ -198,7 +198,7 @@ impl Upstream {
         }
     }
 
-    /// Keeps a connection for the next request, if there is room.
+    /// Keeps a connection for another request, if the pool has room.
     pub(crate) fn keep(&self, connection: UpstreamConnection) {
         let mut idle = self.idle.lock();
         if idle.len() < self.idle_max {

@@ -10,7 +10,7 @@ use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use warmroute_wire::passing;
+use warmroute_wire::socket_passing;
 
 use super::process::Process;
 use super::{Estate, GREETING, Listeners, Opener, Purpose, READY, REFUSED, TAKEN, YOURS, check_owner};
@@ -37,7 +37,7 @@ impl Predecessor {
             check_owner(&stream)?;
             let old = Process::behind(&stream);
             tracing::info!(%old, ?patience, "a gateway runs here: its listeners are waited for");
-            let received = wait_for(old, until, passing::receive(&stream)).await;
+            let received = wait_for(old, until, socket_passing::receive(&stream)).await;
             let Some(received) = received else {
                 anyhow::bail!(
                     "the gateway that runs here has not given us its listeners within {patience:?}: {old}. \

@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use warmroute_wire::passing;
+use warmroute_wire::socket_passing;
 
 use super::process::Process;
 use super::{Estate, GREETING, Listeners, READY, REFUSED, TAKEN, YOURS, check_owner};
@@ -170,7 +170,7 @@ impl Desk {
         let estate = Estate { activated: self.listeners.activated(), ..estate };
         let (retries_left, names) = (estate.retries_left, self.listeners.names().join(" "));
         let line = format!("{GREETING} {retries_left} {names}{estate}\n");
-        passing::send(stream, &line, &self.listeners.sockets()).await.context("our listeners")
+        socket_passing::send(stream, &line, &self.listeners.sockets()).await.context("our listeners")
     }
 }
 

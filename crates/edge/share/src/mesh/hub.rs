@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use warmroute_types::{RouterId, To};
-use warmroute_wire::{Acceptor, Dialer, Speech, Stream, WorkerTls};
+use warmroute_wire::{Acceptor, AppProtocol, Dialer, Stream, WorkerTls};
 
 use crate::link::{Ends, GOODBYE_WITHIN, Outgoing};
 use crate::mesh::book::{Book, Outcome, Place, Tell};
@@ -68,8 +68,8 @@ pub fn mesh_on(listener: TcpListener, config: MeshConfig, me: RouterId) -> Resul
 pub(crate) fn encryption(config: &MeshConfig) -> Result<(Dialer, Acceptor), BadShare> {
     let Some(tls) = &config.tls else { return Ok((Dialer::default(), Acceptor::default())) };
     let shown = WorkerTls { ca: Some(tls.ca.clone()), identity: Some(tls.identity.clone()) };
-    let dialer = Dialer::speaking(Speech::Mesh, shown)?;
-    Ok((dialer, Acceptor::speaking(Speech::Mesh, &tls.identity, Some(&tls.ca))?))
+    let dialer = Dialer::with_protocol(AppProtocol::Mesh, shown)?;
+    Ok((dialer, Acceptor::with_protocol(AppProtocol::Mesh, &tls.identity, Some(&tls.ca))?))
 }
 
 /// How others are dialed, and told who we are.

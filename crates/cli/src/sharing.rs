@@ -39,7 +39,7 @@ pub fn begin(
 ) -> anyhow::Result<(impl Future<Output = ()>, Leave)> {
     let me = draw_router();
     for file in &plan.exposed {
-        tracing::warn!("everybody on this machine may read {}: chmod o-r", file.display());
+        tracing::warn!("all users of this machine can read {}: run chmod o-r", file.display());
     }
     let (transport, link) = match plan.transport {
         Transport::Mesh(config) => match bound {
@@ -50,8 +50,8 @@ pub fn begin(
     };
     let Link { outgoing, incoming, status, leave } = link;
     match status.listening() {
-        Some(address) => tracing::info!(router = %me, %address, "shares by {transport}"),
-        None => tracing::info!(router = %me, "shares by {transport}"),
+        Some(address) => tracing::info!(router = %me, %address, "sharing state by {transport}"),
+        None => tracing::info!(router = %me, "sharing state by {transport}"),
     }
     let config = Config::default();
     gateway.router().share(me, config);
@@ -115,7 +115,7 @@ fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<Errand> {
             let gateway = Arc::clone(&gateway);
             let run = spawn_blocking(move || gateway.router().run(errand, gateway.now()));
             if run.await.is_err() {
-                tracing::error!("what others presume was not taken in, or not told");
+                tracing::error!("a state exchange with a peer failed");
             }
         }
     });

@@ -157,7 +157,7 @@ fn when_the_new_one_dies_before_it_is_ready_the_old_one_goes_on() {
         assert_eq!(post(old.url(), CHATS, &chat(MODEL)).status, 200, "it goes on meanwhile");
         new.kill().unwrap();
         new.wait().unwrap();
-        said("nobody took our place: we go on", turn);
+        said("handover failed; this process continues", turn);
         assert_eq!(post(old.url(), CHATS, &chat(MODEL)).status, 200);
         assert_eq!(get(old.admin(), "/readyz").status, 200);
     }
@@ -217,14 +217,14 @@ fn of_two_that_want_the_place_one_has_it_and_the_other_ends() {
     let to = std::fs::File::create(&told).unwrap();
     let mut late = would_be(&["--handover", &path, "--worker-urls", stopped.url()], to.into());
     eventually("it has asked", || {
-        std::fs::read_to_string(&log).unwrap().contains("wants to take our place").then_some(())
+        std::fs::read_to_string(&log).unwrap().contains("handing over to a new process").then_some(())
     });
     let new = Gateway::start(&[ours.url()], &["--handover", &path]);
     assert!(old.process.wait().success());
     stopped.signal("-CONT");
     let status = eventually("it ends", || late.try_wait().unwrap());
     let said = std::fs::read_to_string(&told).unwrap();
-    assert!(status.code() == Some(1) && said.contains("another process was sooner"), "{said}");
+    assert!(status.code() == Some(1) && said.contains("another process has already taken over"), "{said}");
     assert_eq!(post(new.url(), CHATS, &chat(MODEL)).status, 200);
     let next = Gateway::start(&[ours.url()], &["--handover", &path]);
     assert!(new.process.wait().success(), "whoever comes finds the one that serves");
@@ -287,7 +287,7 @@ fn a_socket_that_nobody_listens_at_any_more_stops_nobody_and_other_files_are_lef
     let output = refused.wait_with_output().unwrap();
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("something else is there"), "{said}");
+    assert!(said.contains("exists and"), "{said}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
 }
 
@@ -331,7 +331,7 @@ fn a_socket_from_systemd_that_says_not_what_it_is_for_is_refused_by_name() {
             "FileDescriptorName= of its unit must be one of clients, admin, events, mesh",
         ),
         ("clients", "FileDescriptorName= of its unit must be one of"),
-        ("clients:clients", "another one has this FileDescriptorName="),
+        ("clients:clients", "another socket has this FileDescriptorName="),
         ("clients:mesh", "share is not mesh"),
     ] {
         let mut command = activated([&sockets[0], &sockets[1]], names, "http://127.0.0.1:1");

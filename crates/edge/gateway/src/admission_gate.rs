@@ -119,6 +119,7 @@ pub(crate) struct Permit {
     admitted: Option<Admitted>,
 }
 
+/// A place among the running requests.
 #[derive(Clone, Copy)]
 struct Admitted {
     place: Place,

@@ -73,7 +73,7 @@ struct Dispatch {
 /// A worker's response up to its first body chunk.
 struct StartedResponse {
     head: Response<()>,
-    answer: UpstreamResponse,
+    response: UpstreamResponse,
     first: Option<bytes::Bytes>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn forward(
     gateway.retries.earn(received);
     headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
     headers::set_credentials(&mut parts.headers, &config, tenant);
-    let exchange = Dispatch {
+    let dispatch = Dispatch {
         gateway: Arc::clone(gateway),
         config,
         api,
@@ -118,13 +118,13 @@ pub(crate) async fn forward(
         fallback: None,
         permit,
     };
-    exchange.run().await
+    dispatch.run().await
 }
 
 impl Dispatch {
     async fn run(mut self) -> Result<Response<ResponseBody>, Refusal> {
         loop {
-            let decision = match self.route().and_then(|decision| self.check_retry_budget(decision)) {
+            let decision = match self.route().and_then(|decision| self.spend_retry(decision)) {
                 Ok(decision) => decision,
                 Err(Refusal::WorkersFull) if self.permit.is_some() => match self.requeue().await {
                     Ok(()) => continue,
@@ -183,7 +183,7 @@ impl Dispatch {
 
     /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
     /// connects: nothing was sent, so nothing is sent twice.
-    fn check_retry_budget(&self, decision: Decision) -> Result<Decision, Refusal> {
+    fn spend_retry(&self, decision: Decision) -> Result<Decision, Refusal> {
         if self.workers_reached > 0 && self.gateway.retries.spend(self.gateway.now()).is_err() {
             self.gateway.metrics.count_denied_retry();
             return Err(Refusal::NotReady);
@@ -217,7 +217,7 @@ impl Dispatch {
         if matches!(class, StatusClass::Normal | StatusClass::ServerError) || !self.may_retry() {
             return Some(self.respond(attempt, upstream, started, class));
         }
-        let body = match read_rejection(&mut started.answer, started.first).await {
+        let body = match read_rejection(&mut started.response, started.first).await {
             Ok(body) => body,
             Err(error) => {
                 self.record_failure(attempt, &error);
@@ -229,7 +229,7 @@ impl Dispatch {
         self.set_fallback(FallbackResponse::Rejection(Response::from_parts(head, body)));
         tracing::debug!(worker = %worker.label, ?class, "worker rejected the request; trying another");
         attempt.reject(class);
-        started.answer.reclaim_connection().into_iter().for_each(|connection| upstream.keep(connection));
+        started.response.reclaim_connection().into_iter().for_each(|connection| upstream.keep(connection));
         self.failed_workers.push(worker.id);
         self.workers_reached += 1;
         if class == StatusClass::WorkerFailure {
@@ -248,11 +248,11 @@ impl Dispatch {
     fn route(&self) -> Result<Decision, Refusal> {
         let texts = self.intake.request.texts();
         let avoid = self.excluded_workers()?;
-        let ask = self.intake.request.routing_request(&texts, &avoid);
+        let request = self.intake.request.routing_request(&texts, &avoid);
         let (now, random) = (self.gateway.now(), random());
         let decision =
-            SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&ask, scratch, now, random));
-        let decision = decision.map_err(|why| Refusal::no_route(&why, ask.model))?;
+            SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&request, scratch, now, random));
+        let decision = decision.map_err(|why| Refusal::no_route(&why, request.model))?;
         self.gateway.notify_peers();
         self.gateway.metrics.count_decision(decision.policy, decision.reason);
         tracing::debug!(
@@ -311,11 +311,11 @@ impl Dispatch {
         let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
         let mut request = self.request(upstream, body);
         // An upload can be sent only once, so it does not risk a reused connection that the worker may have closed.
-        let kept = if self.intake.body.is_upload() { None } else { upstream.reuse() };
-        if let Some(kept) = kept {
+        let reused = if self.intake.body.is_upload() { None } else { upstream.reuse() };
+        if let Some(reused) = reused {
             let sent = Instant::now();
-            request = match kept.send(request).await {
-                Ok(answer) => return read_first_chunk(answer).await,
+            request = match reused.send(request).await {
+                Ok(response) => return read_first_chunk(response).await,
                 Err(UpstreamError::NotSent(request)) => *request,
                 Err(_) if sent.elapsed() < STALE_WITHIN => {
                     let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
@@ -411,7 +411,7 @@ impl Dispatch {
             Arc::clone(&self.gateway),
             upstream,
             attempt,
-            started.answer,
+            started.response,
             started.first,
             params,
             self.permit.take(),
@@ -435,13 +435,13 @@ impl Drop for Dispatch {
 
 /// Waits for the first body chunk. Some servers send the response head before they start to compute.
 async fn read_first_chunk(
-    (head, mut answer): (Response<()>, UpstreamResponse),
+    (head, mut response): (Response<()>, UpstreamResponse),
 ) -> Result<StartedResponse, UpstreamError> {
     if head.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(UpstreamError::Upgrade);
     }
-    let first = answer.next_chunk().await.transpose()?;
-    Ok(StartedResponse { head, answer, first })
+    let first = response.next_chunk().await.transpose()?;
+    Ok(StartedResponse { head, response, first })
 }
 
 fn framing_of(headers: &HeaderMap) -> Framing {

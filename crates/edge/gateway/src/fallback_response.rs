@@ -30,7 +30,7 @@ impl FallbackResponse {
 
     pub(crate) fn into_result(self) -> Result<Response<ResponseBody>, Refusal> {
         match self {
-            FallbackResponse::Rejection(answer) => Ok(answer.map(ResponseBody::whole)),
+            FallbackResponse::Rejection(response) => Ok(response.map(ResponseBody::whole)),
             FallbackResponse::Failure(refusal) => Err(refusal),
         }
     }
@@ -41,20 +41,20 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads a rejection to its end, starting with its first chunk.
 pub(crate) async fn read_rejection(
-    answer: &mut UpstreamResponse,
+    response: &mut UpstreamResponse,
     first: Option<Bytes>,
 ) -> Result<Bytes, UpstreamError> {
-    let reading = tokio::time::timeout(TIMEOUT, read_to_end(answer, first));
+    let reading = tokio::time::timeout(TIMEOUT, read_to_end(response, first));
     reading.await.unwrap_or(Err(UpstreamError::IdleTimeout))
 }
 
-async fn read_to_end(answer: &mut UpstreamResponse, first: Option<Bytes>) -> Result<Bytes, UpstreamError> {
+async fn read_to_end(response: &mut UpstreamResponse, first: Option<Bytes>) -> Result<Bytes, UpstreamError> {
     let first = first.unwrap_or_default();
-    if answer.is_over() {
+    if response.is_over() {
         return Ok(first);
     }
     let mut whole = BytesMut::from(&first[..]);
-    while let Some(chunk) = answer.next_chunk().await.transpose()? {
+    while let Some(chunk) = response.next_chunk().await.transpose()? {
         if whole.len() + chunk.len() > BYTES_MAX {
             return Err(UpstreamError::Closed);
         }

@@ -60,7 +60,7 @@ pub(crate) struct Relay {
 }
 
 struct OpenResponse {
-    answer: UpstreamResponse,
+    response: UpstreamResponse,
     idle_timeout: IdleTimeout,
     attempt: Attempt,
     /// Looks for the first token; `None` once seen, or if the response is not a stream.
@@ -106,7 +106,7 @@ impl Relay {
         gateway: Arc<Gateway>,
         upstream: Arc<Upstream>,
         attempt: Attempt,
-        answer: UpstreamResponse,
+        response: UpstreamResponse,
         first: Option<Bytes>,
         params: RelayParams,
         permit: Option<Permit>,
@@ -117,7 +117,7 @@ impl Relay {
             (params.usage_injected && params.framing == Framing::Events).then(UsageFilter::default);
         let idle_timeout = IdleTimeout::new(params.timeouts, params.deadline);
         let mut open = OpenResponse {
-            answer,
+            response,
             idle_timeout,
             attempt,
             first_token,
@@ -149,12 +149,12 @@ impl Relay {
         }
         loop {
             let Some(open) = &mut self.open else { return Poll::Ready(None) };
-            let polled = match open.answer.poll_chunk(cx) {
+            let polled = match open.response.poll_chunk(cx) {
                 // A client slower than the worker always finds a chunk, so the deadline is checked here too.
                 Poll::Ready(Some(Ok(_))) if open.idle_timeout.deadline_passed() => {
                     Some(Err(UpstreamError::RequestTimeout))
                 }
-                Poll::Ready(Some(Ok(_))) if self.params.drain.is_aborted() && !open.answer.is_over() => {
+                Poll::Ready(Some(Ok(_))) if self.params.drain.is_aborted() && !open.response.is_over() => {
                     Some(Err(UpstreamError::ShuttingDown))
                 }
                 Poll::Pending if self.params.drain.is_aborted() => Some(Err(UpstreamError::ShuttingDown)),
@@ -184,7 +184,7 @@ impl Relay {
 
     /// Releases the worker with the last chunk, not when the client has read it.
     fn finish_if_over(&mut self) {
-        if self.open.as_ref().is_some_and(|open| open.answer.is_over()) {
+        if self.open.as_ref().is_some_and(|open| open.response.is_over()) {
             self.finish();
         }
     }
@@ -246,11 +246,11 @@ impl OpenResponse {
     /// 2. the connection, which goes back to `pool` if it is reusable, and is closed otherwise;
     /// 3. the permit, which admits the next request. That request must find the worker free.
     fn release(self, end_attempt: impl FnOnce(Attempt), pool: Option<&Upstream>) {
-        let OpenResponse { answer, attempt, permit, .. } = self;
+        let OpenResponse { response, attempt, permit, .. } = self;
         end_attempt(attempt);
         match pool {
-            Some(pool) => answer.reclaim_connection().into_iter().for_each(|reusable| pool.keep(reusable)),
-            None => drop(answer),
+            Some(pool) => response.reclaim_connection().into_iter().for_each(|reusable| pool.keep(reusable)),
+            None => drop(response),
         }
         drop(permit);
     }
@@ -276,7 +276,7 @@ impl OpenResponse {
             Some(usage_filter) => usage_filter.strip(chunk),
             None => return chunk,
         };
-        match self.answer.is_over().then(|| self.take_withheld()).flatten() {
+        match self.response.is_over().then(|| self.take_withheld()).flatten() {
             Some(rest) => Bytes::from([seen, rest].concat()),
             None => seen,
         }

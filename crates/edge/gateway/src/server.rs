@@ -132,9 +132,9 @@ async fn connection<S, F, B>(
         deadline.set(None);
         request.extensions_mut().insert(deadline.clone());
         request.extensions_mut().insert(draining.clone());
-        let (answering, draining) = (service(request), draining.clone());
+        let (responding, draining) = (service(request), draining.clone());
         async move {
-            let mut response = answering.await?;
+            let mut response = responding.await?;
             draining.add_close_header(response.headers_mut());
             Ok::<_, Infallible>(response)
         }
@@ -166,9 +166,9 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
-    let answering = Box::pin(answer(gateway, api, request, &request_id));
-    let answered = drain.unless_aborted(answering).await;
-    let mut response = match answered.unwrap_or(Err(Refusal::ShuttingDown)) {
+    let responding = Box::pin(respond(gateway, api, request, &request_id));
+    let result = drain.unless_aborted(responding).await;
+    let mut response = match result.unwrap_or(Err(Refusal::ShuttingDown)) {
         Ok(response) => response,
         Err(refusal) => {
             gateway.metrics.count_refusal(refusal.code());
@@ -181,7 +181,7 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     response
 }
 
-async fn answer(
+async fn respond(
     gateway: &Arc<Gateway>,
     api: Api,
     request: Request<Incoming>,

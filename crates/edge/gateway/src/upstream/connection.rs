@@ -95,20 +95,20 @@ impl UpstreamConnection {
         mut self,
         request: Request<UpstreamBody>,
     ) -> Result<(Response<()>, UpstreamResponse), UpstreamError> {
-        let mut answered = pin!(self.sender.try_send_request(request));
+        let mut pending = pin!(self.sender.try_send_request(request));
         let driver = &mut self.driver;
         let send_error = |mut error: TrySendError<Request<UpstreamBody>>| match error.take_message() {
             Some(request) => UpstreamError::NotSent(Box::new(request)),
             None => UpstreamError::Http(error.into_error()),
         };
         let response = poll_fn(|cx| {
-            if let Poll::Ready(answer) = answered.as_mut().poll(cx) {
-                return Poll::Ready(answer.map_err(send_error));
+            if let Poll::Ready(response) = pending.as_mut().poll(cx) {
+                return Poll::Ready(response.map_err(send_error));
             }
             let closed = Pin::new(&mut *driver).poll(cx);
             // Polling the connection may have produced the response, so check that before reporting it closed.
-            match (answered.as_mut().poll(cx), closed) {
-                (Poll::Ready(answer), _) => Poll::Ready(answer.map_err(send_error)),
+            match (pending.as_mut().poll(cx), closed) {
+                (Poll::Ready(response), _) => Poll::Ready(response.map_err(send_error)),
                 (Poll::Pending, Poll::Ready(_)) => Poll::Ready(Err(UpstreamError::Closed)),
                 (Poll::Pending, Poll::Pending) => Poll::Pending,
             }

@@ -153,7 +153,7 @@ fn when_the_new_one_dies_before_it_is_ready_the_old_one_goes_on() {
         // Its engine never answers, so it never becomes ready.
         let silent = format!("http://{}", nobody.local_addr().unwrap());
         let mut new = would_be(&["--handover", &path, "--worker-urls", &silent], Stdio::null());
-        said("a process wants to take our place", turn);
+        said("handing over to a new process", turn);
         assert_eq!(post(old.url(), CHATS, &chat(MODEL)).status, 200, "it goes on meanwhile");
         new.kill().unwrap();
         new.wait().unwrap();
@@ -179,7 +179,11 @@ fn who_waits_for_a_stopped_process_says_so_and_gives_up_in_time() {
     let new = would_be(&args, Stdio::piped()).wait_with_output().unwrap();
     let (said, pid) = (String::from_utf8_lossy(&new.stderr).into_owned(), old.process.id());
     assert_eq!(new.status.code(), Some(1), "{said}");
-    for words in ["a gateway runs here", "It keeps its place", &format!("process {pid}, which is stopped")] {
+    for words in [
+        "taking over from the running gateway",
+        "it continues, and nothing was changed",
+        &format!("process {pid}, which is stopped"),
+    ] {
         assert!(said.contains(words), "{words}: {said}");
     }
     old.process.signal("-CONT");
@@ -326,11 +330,8 @@ fn a_socket_from_systemd_that_says_not_what_it_is_for_is_refused_by_name() {
     let sockets = ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap());
     let second = sockets[1].local_addr().unwrap();
     for (names, why) in [
-        (
-            "clients:warmroute.socket",
-            "FileDescriptorName= of its unit must be one of clients, admin, events, mesh",
-        ),
-        ("clients", "FileDescriptorName= of its unit must be one of"),
+        ("clients:warmroute.socket", "FileDescriptorName= must be one of clients, admin, events, mesh"),
+        ("clients", "FileDescriptorName= must be one of"),
         ("clients:clients", "another socket has this FileDescriptorName="),
         ("clients:mesh", "share is not mesh"),
     ] {
@@ -338,7 +339,7 @@ fn a_socket_from_systemd_that_says_not_what_it_is_for_is_refused_by_name() {
         let mut refused = command.env("LOG", &log).stdout(Stdio::null()).spawn().unwrap();
         let status = eventually("it ends", || refused.try_wait().unwrap());
         let said = std::fs::read_to_string(&log).unwrap();
-        let socket = format!("socket 4 from systemd listens at {second}");
+        let socket = format!("socket 4 from systemd at {second}");
         assert!(!status.success() && said.contains(why) && said.contains(&socket), "{names}: {said}");
     }
 }

@@ -71,7 +71,7 @@ mod tests {
             let why = judged(&["clients", unnamed]).unwrap_err();
             assert!(why.contains("must be one of clients, admin, events, mesh"), "{why}");
         }
-        assert!(judged(&["clients", "clients"]).unwrap_err().contains("another one has this"));
+        assert!(judged(&["clients", "clients"]).unwrap_err().contains("another socket has this"));
         assert!(judged(&["events"]).unwrap_err().contains("kv-events-bind"), "nobody would accept there");
     }
 }

@@ -18,10 +18,10 @@ use warmroute_types::{Micros, Usage, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::gateway::Gateway;
+use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
 use crate::parsed_request::ParsedRequest;
 use crate::random::random;
-use crate::refusal::Refusal;
 
 /// Limits on concurrent requests, on waiting requests and on each tenant's rate.
 #[derive(Clone, Debug)]
@@ -204,7 +204,7 @@ pub(crate) async fn admit(
     headers: &HeaderMap,
     tenant: Option<&Tenant>,
     request: &Arc<ParsedRequest>,
-) -> Result<Option<Permit>, Refusal> {
+) -> Result<Option<Permit>, GatewayError> {
     let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
     let has_rates = limits != Limits::default();
     if !has_rates && !config.is_limited() {
@@ -224,7 +224,7 @@ pub(crate) async fn admit(
         let expected = Expected { prompt, answers, answer_max };
         let reserved =
             gateway.admission_gate.rates.lock().reserve(ask.tenant, limits, expected, gateway.now());
-        permit.reserved = Some(reserved.map_err(Refusal::RateLimited)?);
+        permit.reserved = Some(reserved.map_err(GatewayError::RateLimited)?);
     }
     if config.is_limited() {
         permit.admitted = Some(enter_or_queue(gateway, config, ask, request).await?);
@@ -237,7 +237,7 @@ async fn enter_or_queue(
     config: &AdmissionConfig,
     ask: Ask,
     request: &Arc<ParsedRequest>,
-) -> Result<Admitted, Refusal> {
+) -> Result<Admitted, GatewayError> {
     let (gate, now) = (&gateway.admission_gate, gateway.now());
     let deadline = now + config.wait_max.into();
     if let Some(place) = gate.admission.lock().enter(ask, || vacancy(gateway, request, &[]) != Vacancy::Full)
@@ -247,7 +247,7 @@ async fn enter_or_queue(
     let (wake, woken) = oneshot::channel();
     let waiter = Waiter { request: Arc::clone(request), avoid: Vec::new(), wake };
     let place = gate.admission.lock().wait(ask, waiter, now);
-    let place = place.map_err(|refused| Refusal::QueueFull { retry_after_s: refused.retry_after_s })?;
+    let place = place.map_err(|refused| GatewayError::QueueFull { retry_after_s: refused.retry_after_s })?;
     let admitted = Admitted { place, deadline };
     // There may be room for this request but not for those before it, which may need other workers.
     gate.admit_next(gateway);
@@ -259,7 +259,7 @@ async fn wait_for_turn(
     gateway: &Arc<Gateway>,
     admitted: Admitted,
     woken: oneshot::Receiver<()>,
-) -> Result<Admitted, Refusal> {
+) -> Result<Admitted, GatewayError> {
     let since = gateway.now();
     let mut guard = QueueGuard { gateway, place: Some(admitted.place), woken };
     let outcome = tokio::time::timeout(admitted.deadline.since(since).into(), &mut guard.woken).await;
@@ -279,8 +279,8 @@ async fn wait_for_turn(
     }
 }
 
-fn queue_timeout(gateway: &Gateway, waited: Micros) -> Refusal {
-    Refusal::QueueTimeout {
+fn queue_timeout(gateway: &Gateway, waited: Micros) -> GatewayError {
+    GatewayError::QueueTimeout {
         waited,
         retry_after_s: gateway.admission_gate.admission.lock().retry_after_s(gateway.now()),
     }
@@ -330,9 +330,9 @@ impl Permit {
         &mut self,
         request: &Arc<ParsedRequest>,
         avoid: Vec<WorkerId>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), GatewayError> {
         let gateway = Arc::clone(&self.gateway);
-        let admitted = self.admitted.take().ok_or(Refusal::NotReady)?;
+        let admitted = self.admitted.take().ok_or(GatewayError::NotReady)?;
         let (wake, woken) = oneshot::channel();
         let waiter = Waiter { request: Arc::clone(request), avoid, wake };
         gateway.admission_gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
@@ -408,7 +408,7 @@ mod tests {
         Gateway::new(router, Config { admission, ..Config::default() }, None).unwrap()
     }
 
-    async fn enter(gateway: &Arc<Gateway>) -> Result<Option<Permit>, Refusal> {
+    async fn enter(gateway: &Arc<Gateway>) -> Result<Option<Permit>, GatewayError> {
         admit(gateway, &gateway.config().admission, &HeaderMap::new(), None, &Arc::default()).await
     }
 

@@ -6,7 +6,7 @@
 
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::refusal::Refusal;
+use crate::gateway_error::GatewayError;
 
 /// The share of one body. Dropping it gives the bytes back.
 pub(crate) struct BodyBudget {
@@ -23,10 +23,10 @@ impl BodyBudget {
     }
 
     /// Adds bytes to the share; fails if the budget is exceeded.
-    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), Refusal> {
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), GatewayError> {
         self.bytes += bytes;
         let before = self.all.inc_by(bytes as i64) as usize;
-        if before + bytes > self.all_bytes_max { Err(Refusal::MemoryFull) } else { Ok(()) }
+        if before + bytes > self.all_bytes_max { Err(GatewayError::MemoryFull) } else { Ok(()) }
     }
 
     /// Gives the reserved bytes back.
@@ -50,7 +50,7 @@ mod tests {
         let all = Gauge::default();
         let [mut first, mut second] = [0; 2].map(|_| BodyBudget::new(&all, 10));
         assert!(first.reserve(4).is_ok() && second.reserve(6).is_ok());
-        assert!(matches!(first.reserve(1), Err(Refusal::MemoryFull)));
+        assert!(matches!(first.reserve(1), Err(GatewayError::MemoryFull)));
         drop(first);
         assert!(second.reserve(4).is_ok());
         drop(second);

@@ -19,12 +19,12 @@ use crate::drain::Drain;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
 use crate::gateway::Gateway;
+use crate::gateway_error::GatewayError;
 use crate::idle_timeout::earlier;
 use crate::intake::{self, Intake};
 use crate::keys::Tenant;
 use crate::metrics::AttemptOutcome;
 use crate::random::random;
-use crate::refusal::Refusal;
 use crate::relay::{EndMarker, Framing, Relay, RelayParams};
 use crate::response_body::ResponseBody;
 use crate::status_class::StatusClass;
@@ -84,7 +84,7 @@ pub(crate) async fn forward(
     request: Request<Incoming>,
     tenant: Option<&Tenant>,
     request_id: &HeaderValue,
-) -> Result<Response<ResponseBody>, Refusal> {
+) -> Result<Response<ResponseBody>, GatewayError> {
     let received = gateway.now();
     let config = gateway.config();
     let deadline = config.timeouts.total.map(|total| Instant::now() + total);
@@ -122,11 +122,11 @@ pub(crate) async fn forward(
 }
 
 impl Dispatch {
-    async fn run(mut self) -> Result<Response<ResponseBody>, Refusal> {
+    async fn run(mut self) -> Result<Response<ResponseBody>, GatewayError> {
         loop {
             let decision = match self.route().and_then(|decision| self.spend_retry(decision)) {
                 Ok(decision) => decision,
-                Err(Refusal::WorkersFull) if self.permit.is_some() => match self.requeue().await {
+                Err(GatewayError::WorkersFull) if self.permit.is_some() => match self.requeue().await {
                     Ok(()) => continue,
                     Err(refusal) => return self.give_up(refusal),
                 },
@@ -137,7 +137,7 @@ impl Dispatch {
             let (request, drain) = (&self.intake.request, &self.drain);
             let attempt = Attempt::new(&self.gateway, request, decision, self.received, request_id, drain);
             let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
-            let upstream = upstream.map_err(|bad| Refusal::WorkerFailed(bad.to_string()))?;
+            let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
             match self.try_worker(&upstream, &attempt.decision.worker).await {
                 Ok(started) => {
                     if let Some(response) = self.accept_or_retry(attempt, upstream, started).await {
@@ -145,17 +145,17 @@ impl Dispatch {
                     }
                 }
                 // The dropped attempt counts as cancelled by the client.
-                Err(_) if self.intake.body.client_failed() => return Err(Refusal::BrokenBody),
+                Err(_) if self.intake.body.client_failed() => return Err(GatewayError::BrokenBody),
                 Err(error) => self.record_failure(attempt, &error),
             }
             if !self.has_attempts_left() {
-                return self.give_up(Refusal::NotReady);
+                return self.give_up(GatewayError::NotReady);
             }
         }
     }
 
     /// Waits for a worker with room, after all usable workers turned out to be full.
-    async fn requeue(&mut self) -> Result<(), Refusal> {
+    async fn requeue(&mut self) -> Result<(), GatewayError> {
         let (request, avoid) = (Arc::clone(&self.intake.request), self.excluded_workers()?);
         match &mut self.permit {
             Some(permit) => permit.requeue(&request, avoid).await,
@@ -183,10 +183,10 @@ impl Dispatch {
 
     /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
     /// connects: nothing was sent, so nothing is sent twice.
-    fn spend_retry(&self, decision: Decision) -> Result<Decision, Refusal> {
+    fn spend_retry(&self, decision: Decision) -> Result<Decision, GatewayError> {
         if self.workers_reached > 0 && self.gateway.retries.spend(self.gateway.now()).is_err() {
             self.gateway.metrics.count_denied_retry();
-            return Err(Refusal::NotReady);
+            return Err(GatewayError::NotReady);
         }
         if !self.failed_workers.is_empty() {
             self.gateway.metrics.count_retry();
@@ -195,7 +195,7 @@ impl Dispatch {
     }
 
     /// Ends the request without a further attempt. The client gets the best response of the earlier attempts, if any.
-    fn give_up(mut self, refusal: Refusal) -> Result<Response<ResponseBody>, Refusal> {
+    fn give_up(mut self, refusal: GatewayError) -> Result<Response<ResponseBody>, GatewayError> {
         self.permit.iter_mut().for_each(Permit::refund);
         // Only requests that reached a worker count in the duration histogram.
         let Some(fallback) = self.fallback.take() else { return Err(refusal) };
@@ -245,14 +245,14 @@ impl Dispatch {
         }
     }
 
-    fn route(&self) -> Result<Decision, Refusal> {
+    fn route(&self) -> Result<Decision, GatewayError> {
         let texts = self.intake.request.texts();
         let avoid = self.excluded_workers()?;
         let request = self.intake.request.routing_request(&texts, &avoid);
         let (now, random) = (self.gateway.now(), random());
         let decision =
             SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&request, scratch, now, random));
-        let decision = decision.map_err(|why| Refusal::no_route(&why, request.model))?;
+        let decision = decision.map_err(|why| GatewayError::no_route(&why, request.model))?;
         self.gateway.notify_peers();
         self.gateway.metrics.count_decision(decision.policy, decision.reason);
         tracing::debug!(
@@ -265,14 +265,14 @@ impl Dispatch {
     }
 
     /// Workers that failed; if the client requests a worker, also all other workers.
-    fn excluded_workers(&self) -> Result<Vec<WorkerId>, Refusal> {
+    fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
         let Some(requested_worker) = &self.requested_worker else { return Ok(self.failed_workers.clone()) };
         let workers = self.gateway.router.workers();
         let others =
             workers.iter().filter(|view| *view.worker.label != **requested_worker).map(|view| view.worker.id);
         let others: Vec<WorkerId> = others.collect();
         if others.len() == workers.len() {
-            return Err(Refusal::UnknownWorker(requested_worker.clone()));
+            return Err(GatewayError::UnknownWorker(requested_worker.clone()));
         }
         Ok(others.into_iter().chain(self.failed_workers.iter().copied()).collect())
     }
@@ -355,7 +355,7 @@ impl Dispatch {
         } else if error.is_worker_fault() {
             self.suspect(worker);
         }
-        self.set_fallback(FallbackResponse::Failure(Refusal::before_first_byte(error)));
+        self.set_fallback(FallbackResponse::Failure(GatewayError::before_first_byte(error)));
     }
 
     /// Notes that a worker failed on this request. Either may be at fault: the worker is blamed if another worker

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::Response;
 
-use crate::refusal::Refusal;
+use crate::gateway_error::GatewayError;
 use crate::response_body::ResponseBody;
 use crate::upstream::{UpstreamError, UpstreamResponse};
 
@@ -17,7 +17,7 @@ pub(crate) enum FallbackResponse {
     /// A worker's rejection, unchanged.
     Rejection(Response<Bytes>),
     /// A worker failed without a response.
-    Failure(Refusal),
+    Failure(GatewayError),
 }
 
 impl FallbackResponse {
@@ -28,7 +28,7 @@ impl FallbackResponse {
         }
     }
 
-    pub(crate) fn into_result(self) -> Result<Response<ResponseBody>, Refusal> {
+    pub(crate) fn into_result(self) -> Result<Response<ResponseBody>, GatewayError> {
         match self {
             FallbackResponse::Rejection(response) => Ok(response.map(ResponseBody::whole)),
             FallbackResponse::Failure(refusal) => Err(refusal),

@@ -13,11 +13,11 @@ use warmroute_types::{Address, Micros};
 use crate::admission_gate::AdmissionGate;
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::current::Current;
+use crate::gateway_error::GatewayError;
 use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
-use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
 use crate::view_reasons::ViewReasons;
 use crate::{Config, ConfigError};
@@ -114,10 +114,10 @@ impl Gateway {
     }
 
     /// The tenant whose API key the request carries; `None` if no key is required.
-    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<Tenant>>, Refusal> {
+    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<Tenant>>, GatewayError> {
         let keys = self.keys.load();
         let Some(keys) = &*keys else { return Ok(None) };
-        let tenant = keys.tenant_of(headers).ok_or(Refusal::Unauthorized)?;
+        let tenant = keys.tenant_of(headers).ok_or(GatewayError::Unauthorized)?;
         tenant.requests.inc();
         Ok(Some(Arc::clone(tenant)))
     }

@@ -13,8 +13,8 @@ use warmroute_prompt::{Api, Body};
 use crate::Config;
 use crate::body_budget::BodyBudget;
 use crate::gateway::Gateway;
+use crate::gateway_error::GatewayError;
 use crate::parsed_request::{ParsedRequest, session_key};
-use crate::refusal::Refusal;
 use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
 
 /// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
@@ -108,7 +108,7 @@ pub(crate) async fn receive(
     body: Incoming,
     gateway: &Gateway,
     config: &Config,
-) -> Result<Intake, Refusal> {
+) -> Result<Intake, GatewayError> {
     let mut budget = BodyBudget::new(&gateway.metrics.body_bytes, config.bodies_bytes_max);
     if !is_json(method, api, headers) {
         return pass_through(headers, body, config, budget).await;
@@ -121,9 +121,11 @@ pub(crate) async fn receive(
         return Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await);
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
-        return Err(Refusal::UnsupportedEncoding(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
+        return Err(GatewayError::UnsupportedEncoding(
+            String::from_utf8_lossy(encoding.as_bytes()).into_owned(),
+        ));
     }
-    let body = Body::read(&bytes).map_err(|bad| Refusal::bad_json(bad, &bytes))?;
+    let body = Body::read(&bytes).map_err(|bad| GatewayError::bad_json(bad, &bytes))?;
     Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await)
 }
 
@@ -147,7 +149,7 @@ async fn pass_through(
     mut body: Incoming,
     config: &Config,
     budget: BodyBudget,
-) -> Result<Intake, Refusal> {
+) -> Result<Intake, GatewayError> {
     let head = match is_form(headers) {
         true => next_chunk(&mut body, &mut BodyDeadline::new(config.timeouts.body)).await?,
         false => None,
@@ -198,17 +200,17 @@ pub(crate) async fn buffer(
     limit: usize,
     mut deadline: BodyDeadline,
     budget: &mut BodyBudget,
-) -> Result<Bytes, Refusal> {
+) -> Result<Bytes, GatewayError> {
     let announced = body.size_hint().lower() as usize;
     if announced > limit {
         // A client that waits for `100 Continue` has sent nothing. A far larger body is not worth reading.
         if !headers.contains_key(header::EXPECT) && announced <= limit + DISCARD_BYTES_MAX {
             discard(body, deadline).await;
         }
-        return Err(Refusal::TooLarge { limit });
+        return Err(GatewayError::TooLarge { limit });
     }
     match read_within(&mut body, announced, limit, &mut deadline, budget).await {
-        Err(refusal @ (Refusal::TooLarge { .. } | Refusal::MemoryFull)) => {
+        Err(refusal @ (GatewayError::TooLarge { .. } | GatewayError::MemoryFull)) => {
             discard(body, deadline).await;
             Err(refusal)
         }
@@ -222,10 +224,10 @@ async fn read_within(
     limit: usize,
     deadline: &mut BodyDeadline,
     budget: &mut BodyBudget,
-) -> Result<Bytes, Refusal> {
+) -> Result<Bytes, GatewayError> {
     let first = next_chunk(body, deadline).await?.unwrap_or_default();
     if first.len() > limit {
-        return Err(Refusal::TooLarge { limit });
+        return Err(GatewayError::TooLarge { limit });
     }
     budget.reserve(first.len())?;
     if body.is_end_stream() {
@@ -236,7 +238,7 @@ async fn read_within(
     whole.extend_from_slice(&first);
     while let Some(chunk) = next_chunk(body, deadline).await? {
         if whole.len() + chunk.len() > limit {
-            return Err(Refusal::TooLarge { limit });
+            return Err(GatewayError::TooLarge { limit });
         }
         budget.reserve(chunk.len())?;
         whole.extend_from_slice(&chunk);
@@ -244,9 +246,9 @@ async fn read_within(
     Ok(whole.freeze())
 }
 
-async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<Option<Bytes>, Refusal> {
-    while let Some(frame) = timeout_at(deadline.at, body.frame()).await.map_err(|_| Refusal::SlowBody)? {
-        if let Ok(chunk) = frame.map_err(|_| Refusal::BrokenBody)?.into_data() {
+async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<Option<Bytes>, GatewayError> {
+    while let Some(frame) = timeout_at(deadline.at, body.frame()).await.map_err(|_| GatewayError::SlowBody)? {
+        if let Ok(chunk) = frame.map_err(|_| GatewayError::BrokenBody)?.into_data() {
             deadline.extend(chunk.len());
             return Ok(Some(chunk));
         }

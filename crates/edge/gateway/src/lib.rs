@@ -29,6 +29,7 @@ mod first_token;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod gateway;
+mod gateway_error;
 mod headers;
 mod history;
 mod idle_timeout;
@@ -43,7 +44,6 @@ mod peer_transport;
 mod percent;
 mod prompt_keys;
 mod random;
-mod refusal;
 mod relay;
 #[cfg(test)]
 mod release_tests;

@@ -24,9 +24,9 @@ use warmroute_types::{Micros, PrefixCache, WorkerState};
 
 use crate::admission_gate::AdmissionGate;
 use crate::current::Current;
+use crate::gateway_error::GatewayError;
 use crate::keys::Keys;
 use crate::peer_transport::PeerTransport;
-use crate::refusal::Refusal;
 use crate::upstream::Upstreams;
 
 mod admission;
@@ -170,7 +170,7 @@ impl Metrics {
             first_token_seconds: Histogram::new(SECONDS),
             request_seconds: Histogram::new(SECONDS),
         };
-        start_at_zero(&metrics.refusals, &Refusal::CODES);
+        start_at_zero(&metrics.refusals, &GatewayError::CODES);
         start_at_zero(&metrics.unrendered, &UNRENDERED);
         [Reload::Applied, Reload::Refused]
             .iter()
@@ -318,9 +318,9 @@ impl std::fmt::Debug for WorkerCollector {
 }
 
 /// A gauge of each worker: name, help, and how to read it.
-type Reading = (&'static str, &'static str, fn(&WorkerView) -> Option<f64>);
+type WorkerGauge = (&'static str, &'static str, fn(&WorkerView) -> Option<f64>);
 
-const READINGS: [Reading; 5] = [
+const WORKER_GAUGES: [WorkerGauge; 5] = [
     ("worker_requests_active", "Requests in flight, as booked by this router", |view| {
         Some(view.desk.in_flight.into())
     }),
@@ -368,7 +368,7 @@ const FAULT_COUNTS: [FaultCount; 3] = [
 impl Collector for WorkerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let views = self.router.workers();
-        for (name, help, read) in READINGS {
+        for (name, help, read) in WORKER_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for view in &views {
                 if let Some(value) = read(view) {

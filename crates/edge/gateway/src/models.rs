@@ -9,7 +9,7 @@ use warmroute_fleet::Models;
 use warmroute_types::WorkerState;
 
 use crate::gateway::Gateway;
-use crate::refusal::Refusal;
+use crate::gateway_error::GatewayError;
 use crate::response_body::ResponseBody;
 
 /// All models, including aliases.
@@ -19,8 +19,8 @@ pub(crate) fn list(gateway: &Gateway) -> Response<ResponseBody> {
 }
 
 /// One model.
-pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<ResponseBody>, Refusal> {
-    let unknown = || Refusal::UnknownModel(id.to_owned());
+pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<ResponseBody>, GatewayError> {
+    let unknown = || GatewayError::UnknownModel(id.to_owned());
     let catalogue = catalogue(gateway);
     let root = catalogue.get(id).ok_or_else(unknown)?;
     Ok(answer(&card(id, root)))

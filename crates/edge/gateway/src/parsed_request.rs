@@ -204,11 +204,12 @@ fn count_unrendered_prompt(body: &Body<'_>, model: Option<&str>, gateway: &Gatew
 /// Whether the client requested usage at the end of its stream.
 fn client_requests_usage(body: &Body<'_>) -> bool {
     #[derive(serde::Deserialize)]
-    struct Options {
+    struct StreamOptions {
         #[serde(default)]
         include_usage: bool,
     }
-    let options = body.stream_options().and_then(|options| serde_json::from_slice::<Options>(options).ok());
+    let options =
+        body.stream_options().and_then(|options| serde_json::from_slice::<StreamOptions>(options).ok());
     options.is_some_and(|options| options.include_usage)
 }
 

@@ -17,9 +17,9 @@ use crate::attempt::{Attempt, suspect_worker};
 use crate::drain::Drain;
 use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
+use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::idle_timeout::IdleTimeout;
 use crate::metrics::AttemptOutcome;
-use crate::refusal::{ErrorFormat, Refusal};
 use crate::status_class::StatusClass;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::usage::{UsageFilter, UsageWatch};
@@ -300,7 +300,7 @@ impl OpenResponse {
 /// event.
 fn error_event(api: Api, error: &UpstreamError) -> Bytes {
     let format = if api == Api::Messages { ErrorFormat::Anthropic } else { ErrorFormat::OpenAi };
-    let error = Refusal::after_first_byte(error).to_json(format);
+    let error = GatewayError::after_first_byte(error).to_json(format);
     Bytes::from(match api {
         Api::Messages | Api::Responses => format!("\n\nevent: error\ndata: {error}\n\n"),
         _ => format!("\n\ndata: {error}\n\n"),

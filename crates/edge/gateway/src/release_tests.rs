@@ -22,7 +22,7 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How the first request ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum End {
+enum FirstRequest {
     Completes,
     WorkerFails,
     ClientLeavesDuringResponse,
@@ -31,7 +31,7 @@ enum End {
 
 /// A worker that answers its first request as `end` says, and all later ones at once.
 struct Worker {
-    end: End,
+    end: FirstRequest,
     requests: AtomicUsize,
     /// Lets the first response end.
     finish: Notify,
@@ -57,17 +57,17 @@ impl Worker {
 
     /// Whether the connection stays open.
     async fn first_response(&self, stream: &mut TcpStream) -> std::io::Result<bool> {
-        if self.end != End::ClientLeavesBeforeResponse {
+        if self.end != FirstRequest::ClientLeavesBeforeResponse {
             let head =
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
             stream.write_all(head).await?;
             stream.write_all(b"a\r\ndata: {}\n\n\r\n").await?;
         }
         self.finish.notified().await;
-        if self.end == End::Completes {
+        if self.end == FirstRequest::Completes {
             stream.write_all(b"0\r\n\r\n").await?;
         }
-        Ok(self.end == End::Completes)
+        Ok(self.end == FirstRequest::Completes)
     }
 }
 
@@ -114,7 +114,7 @@ async fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-async fn next_request_is_served_after(end: End) {
+async fn next_request_is_served_after(end: FirstRequest) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let worker = Arc::new(Worker { end, requests: AtomicUsize::new(0), finish: Notify::new() });
@@ -126,12 +126,12 @@ async fn next_request_is_served_after(end: End) {
     let mut second = send_request(&address).await;
     wait_until(|| gateway.admission_gate.waiting() == 1).await;
 
-    if end != End::ClientLeavesBeforeResponse {
+    if end != FirstRequest::ClientLeavesBeforeResponse {
         assert!(read_until(&mut first, b"data: {}\n\n\r\n").await.unwrap());
     }
     match end {
-        End::Completes | End::WorkerFails => worker.finish.notify_one(),
-        End::ClientLeavesDuringResponse | End::ClientLeavesBeforeResponse => drop(first),
+        FirstRequest::Completes | FirstRequest::WorkerFails => worker.finish.notify_one(),
+        FirstRequest::ClientLeavesDuringResponse | FirstRequest::ClientLeavesBeforeResponse => drop(first),
     }
     assert!(read_until(&mut second, b"{}").await.unwrap(), "{end:?}");
     assert_eq!(gateway.admission_gate.counts().0, 0, "{end:?}: no permit is left");
@@ -139,9 +139,12 @@ async fn next_request_is_served_after(end: End) {
 
 #[tokio::test]
 async fn a_request_frees_its_worker_before_it_admits_the_next_one() {
-    for end in
-        [End::Completes, End::WorkerFails, End::ClientLeavesDuringResponse, End::ClientLeavesBeforeResponse]
-    {
+    for end in [
+        FirstRequest::Completes,
+        FirstRequest::WorkerFails,
+        FirstRequest::ClientLeavesDuringResponse,
+        FirstRequest::ClientLeavesBeforeResponse,
+    ] {
         let served = tokio::time::timeout(TIME_MAX, next_request_is_served_after(end)).await;
         assert!(served.is_ok(), "{end:?}: the next request was not admitted");
     }

@@ -16,9 +16,9 @@ use warmroute_wire::Acceptor;
 
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
+use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::percent::percent_decoded;
-use crate::refusal::{ErrorFormat, Refusal};
 use crate::response_body::ResponseBody;
 use crate::write_stall::{ResponseDeadline, WriteStall};
 use crate::{dispatch, headers, intake, models};
@@ -168,7 +168,7 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let responding = Box::pin(respond(gateway, api, request, &request_id));
     let result = drain.unless_aborted(responding).await;
-    let mut response = match result.unwrap_or(Err(Refusal::ShuttingDown)) {
+    let mut response = match result.unwrap_or(Err(GatewayError::ShuttingDown)) {
         Ok(response) => response,
         Err(refusal) => {
             gateway.metrics.count_refusal(refusal.code());
@@ -186,17 +186,17 @@ async fn respond(
     api: Api,
     request: Request<Incoming>,
     request_id: &http::HeaderValue,
-) -> Result<Response<ResponseBody>, Refusal> {
+) -> Result<Response<ResponseBody>, GatewayError> {
     if headers::size_bytes(request.headers()) > HEAD_BYTES_MAX {
-        return Err(Refusal::HeadTooLarge { limit: HEAD_BYTES_MAX });
+        return Err(GatewayError::HeadTooLarge { limit: HEAD_BYTES_MAX });
     }
     if target_bytes(request.uri()) > TARGET_BYTES_MAX {
-        return Err(Refusal::TargetTooLong { limit: TARGET_BYTES_MAX });
+        return Err(GatewayError::TargetTooLong { limit: TARGET_BYTES_MAX });
     }
     let path = request.uri().path();
     let only = |allowed: Method, header: &'static str| match request.method() {
         method if *method == allowed || (allowed == Method::GET && *method == Method::HEAD) => Ok(()),
-        method => Err(Refusal::MethodNotAllowed { method: method.clone(), allowed: header }),
+        method => Err(GatewayError::MethodNotAllowed { method: method.clone(), allowed: header }),
     };
     if path == "/health" {
         // Load balancers check this endpoint without a key.
@@ -219,7 +219,7 @@ async fn respond(
         only(Method::GET, "GET, HEAD")?;
         return models::one(gateway, &percent_decoded(id));
     } else if !is_client_path(path) {
-        return Err(Refusal::UnknownPath(path.to_owned()));
+        return Err(GatewayError::UnknownPath(path.to_owned()));
     }
     dispatch::forward(gateway, api, request, tenant.as_deref(), request_id).await
 }

@@ -3,12 +3,12 @@
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct List {
-    data: Vec<Card>,
+struct ModelList {
+    data: Vec<ModelCard>,
 }
 
 #[derive(Deserialize)]
-struct Card {
+struct ModelCard {
     id: String,
 }
 
@@ -17,7 +17,7 @@ const MODELS_MAX: usize = 1_024;
 
 /// The model names in a response to `GET /v1/models`; `None` if it is not a list of models.
 pub(crate) fn read_models(body: &[u8]) -> Option<Vec<String>> {
-    let list: List = serde_json::from_slice(body).ok()?;
+    let list: ModelList = serde_json::from_slice(body).ok()?;
     Some(list.data.into_iter().take(MODELS_MAX).map(|card| card.id).collect())
 }
 

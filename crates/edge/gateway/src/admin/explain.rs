@@ -13,10 +13,10 @@ use warmroute_router::{Considered, Preview, Scratch};
 use super::workers::parameter;
 use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
+use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::history::{HISTORY_LEN, PastDecision};
 use crate::intake;
 use crate::random::random;
-use crate::refusal::{ErrorFormat, Refusal};
 use crate::server::is_client_path;
 
 /// Number of decisions shown by default.
@@ -58,24 +58,25 @@ async fn compute_preview(
     parts: &request::Parts,
     path: &str,
     body: Incoming,
-) -> Result<Value, Refusal> {
+) -> Result<Value, GatewayError> {
     let api = Api::of_path(path);
     if api == Api::Other && !is_client_path(path) {
-        return Err(Refusal::UnknownPath(path.to_owned()));
+        return Err(GatewayError::UnknownPath(path.to_owned()));
     }
     let parsed =
         intake::receive(&Method::POST, api, &parts.headers, body, gateway, &gateway.config()).await?.request;
     let texts = parsed.texts();
     let request = parsed.routing_request(&texts, &[]);
     let preview = gateway.router.preview(&request, &mut Scratch::default(), gateway.now(), random());
-    let preview = preview.map_err(|why| Refusal::no_route(&why, request.model))?;
+    let preview = preview.map_err(|why| GatewayError::no_route(&why, request.model))?;
     Ok(describe_preview(gateway, &preview, request.model))
 }
 
 fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemTime) -> Value {
     let candidates = past.considered.iter().flatten().enumerate();
-    let candidates: Value =
-        candidates.map(|(index, candidate)| describe(gateway, candidate, Role::of(index == 0))).collect();
+    let candidates: Value = candidates
+        .map(|(index, candidate)| describe(gateway, candidate, CandidateRole::of(index == 0)))
+        .collect();
     json!({
         "at_unix_ms": past.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
         "age_ms": now.duration_since(past.at).unwrap_or_default().as_millis() as u64,
@@ -92,7 +93,7 @@ fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemTime) -> Val
 fn describe_preview(gateway: &Gateway, preview: &Preview, model: Option<&str>) -> Value {
     let candidates = preview.candidates.iter().enumerate();
     let candidates: Value = candidates
-        .map(|(index, candidate)| describe(gateway, candidate, Role::of(index == preview.chosen)))
+        .map(|(index, candidate)| describe(gateway, candidate, CandidateRole::of(index == preview.chosen)))
         .collect();
     json!({
         "model": model,
@@ -105,24 +106,24 @@ fn describe_preview(gateway: &Gateway, preview: &Preview, model: Option<&str>) -
 
 /// A candidate's role in the decision.
 #[derive(PartialEq)]
-enum Role {
+enum CandidateRole {
     Chosen,
     Other,
 }
 
-impl Role {
-    fn of(is_chosen: bool) -> Role {
-        if is_chosen { Role::Chosen } else { Role::Other }
+impl CandidateRole {
+    fn of(is_chosen: bool) -> CandidateRole {
+        if is_chosen { CandidateRole::Chosen } else { CandidateRole::Other }
     }
 }
 
-fn describe(gateway: &Gateway, candidate: &Considered, role: Role) -> Value {
+fn describe(gateway: &Gateway, candidate: &Considered, role: CandidateRole) -> Value {
     let Considered { worker, view, numbers } = candidate;
     let estimate = &numbers.estimate;
     json!({
         "worker": worker.address.url,
         "rank": worker.address.rank,
-        "chosen": role == Role::Chosen,
+        "chosen": role == CandidateRole::Chosen,
         "view": view.as_str(),
         "overlap_tokens": numbers.overlap_tokens,
         "restorable_tokens": numbers.restorable_tokens,

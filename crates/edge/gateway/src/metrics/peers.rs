@@ -30,9 +30,9 @@ impl std::fmt::Debug for PeerCollector {
 }
 
 /// A gauge of each peer: name, help, and how to read it.
-type Reading = (&'static str, &'static str, fn(&PeerView) -> f64);
+type PeerGauge = (&'static str, &'static str, fn(&PeerView) -> f64);
 
-const READINGS: [Reading; 7] = [
+const PEER_GAUGES: [PeerGauge; 7] = [
     ("peer_silence_seconds", "Time since the peer's last message", |peer| peer.silent_for.as_secs_f64()),
     ("peer_missing_batches", "Batches that the peer sent and that have not arrived", |peer| {
         peer.missing as f64
@@ -49,9 +49,9 @@ const READINGS: [Reading; 7] = [
 ];
 
 /// A counter of sharing: name, help, and how to read it.
-type Count = (&'static str, &'static str, fn(&SharingView, &TransportStats) -> u64);
+type SharingCount = (&'static str, &'static str, fn(&SharingView, &TransportStats) -> u64);
 
-const COUNTS: [Count; 15] = [
+const SHARING_COUNTS: [SharingCount; 15] = [
     ("sharing_lost_peers", "Peers lost because they fell silent", |sharing, _| sharing.lost_peers),
     ("sharing_asked_again", "Requests for missing batches", |sharing, _| sharing.asked),
     ("sharing_dropped_prompts", "Prompts not shared because the queue was full", |sharing, _| {
@@ -114,14 +114,14 @@ impl Collector for PeerCollector {
         let help = "Workers whose relayed events are known without a gap";
         let family = encoder.encode_descriptor("relayed_streams", help, None, MetricType::Gauge)?;
         ConstGauge::new(sharing.relayed.streams as i64).encode(family)?;
-        for (name, help, read) in READINGS {
+        for (name, help, read) in PEER_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for peer in &sharing.peers {
                 let labels = [("peer", peer.id.to_string())];
                 ConstGauge::new(read(peer)).encode(family.encode_family(&labels)?)?;
             }
         }
-        for (name, help, read) in COUNTS {
+        for (name, help, read) in SHARING_COUNTS {
             let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(read(&sharing, &stats)).encode(family)?;
         }

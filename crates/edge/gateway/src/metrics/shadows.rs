@@ -6,9 +6,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use warmroute_router::Tallied;
 
 /// A counter of a policy: name, help, and how to read it.
-type Count = (&'static str, &'static str, fn(&Tallied) -> f64);
+type ShadowCount = (&'static str, &'static str, fn(&Tallied) -> f64);
 
-const COUNTS: [Count; 5] = [
+const COUNTS: [ShadowCount; 5] = [
     ("shadow_decisions", "Decisions that the policy evaluated", |t| t.decisions as f64),
     ("shadow_agreed", "Decisions in which the policy chose the worker that the request went to", |t| {
         t.agreed as f64

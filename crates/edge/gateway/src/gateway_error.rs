@@ -17,7 +17,7 @@ const RETRY_AFTER_S: u32 = 2;
 
 /// Why the gateway answers a request with an error. The text is the error message that the client sees.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum GatewayError {
     #[error("Missing or invalid API key: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`")]
     Unauthorized,
     #[error("The request body is not valid JSON: expected {} at line {line}, column {column}", bad.expected)]
@@ -93,37 +93,37 @@ impl ErrorFormat {
     }
 }
 
-impl Refusal {
-    pub(crate) fn bad_json(bad: BadJson, body: &[u8]) -> Refusal {
+impl GatewayError {
+    pub(crate) fn bad_json(bad: BadJson, body: &[u8]) -> GatewayError {
         let (line, column) = bad.line_and_column(body);
-        Refusal::BadJson { bad, line, column }
+        GatewayError::BadJson { bad, line, column }
     }
 
     /// The error for a worker that failed before its first byte.
-    pub(crate) fn before_first_byte(error: &UpstreamError) -> Refusal {
+    pub(crate) fn before_first_byte(error: &UpstreamError) -> GatewayError {
         match error {
-            UpstreamError::RequestTimeout => Refusal::RequestTimeout,
-            UpstreamError::ShuttingDown => Refusal::ShuttingDown,
-            error if error.is_timeout() => Refusal::WorkerTimeout(error.to_string()),
-            error => Refusal::WorkerFailed(error.to_string()),
+            UpstreamError::RequestTimeout => GatewayError::RequestTimeout,
+            UpstreamError::ShuttingDown => GatewayError::ShuttingDown,
+            error if error.is_timeout() => GatewayError::WorkerTimeout(error.to_string()),
+            error => GatewayError::WorkerFailed(error.to_string()),
         }
     }
 
     /// The error for a worker that failed after its first byte.
-    pub(crate) fn after_first_byte(error: &UpstreamError) -> Refusal {
+    pub(crate) fn after_first_byte(error: &UpstreamError) -> GatewayError {
         match error {
-            UpstreamError::RequestTimeout => Refusal::RequestTimeout,
-            UpstreamError::ShuttingDown => Refusal::ShuttingDown,
-            error if error.is_timeout() => Refusal::WorkerStalled,
-            _ => Refusal::WorkerBrokeOff,
+            UpstreamError::RequestTimeout => GatewayError::RequestTimeout,
+            UpstreamError::ShuttingDown => GatewayError::ShuttingDown,
+            error if error.is_timeout() => GatewayError::WorkerStalled,
+            _ => GatewayError::WorkerBrokeOff,
         }
     }
 
-    pub(crate) fn no_route(why: &NoRoute, model: Option<&str>) -> Refusal {
+    pub(crate) fn no_route(why: &NoRoute, model: Option<&str>) -> GatewayError {
         match why {
-            NoRoute::UnknownModel => Refusal::UnknownModel(model.unwrap_or_default().to_owned()),
-            NoRoute::NotReady | NoRoute::NoWorkers => Refusal::NotReady,
-            NoRoute::Full => Refusal::WorkersFull,
+            NoRoute::UnknownModel => GatewayError::UnknownModel(model.unwrap_or_default().to_owned()),
+            NoRoute::NotReady | NoRoute::NoWorkers => GatewayError::NotReady,
+            NoRoute::Full => GatewayError::WorkersFull,
         }
     }
 
@@ -156,52 +156,53 @@ impl Refusal {
     /// The `code` of OpenAI error objects and of the `refusals` metric.
     pub(crate) fn code(&self) -> &'static str {
         match self {
-            Refusal::Unauthorized => "invalid_api_key",
-            Refusal::BadJson { .. } => "invalid_json",
-            Refusal::TooLarge { .. } => "request_too_large",
-            Refusal::MemoryFull => "memory_full",
-            Refusal::BrokenBody => "broken_body",
-            Refusal::SlowBody => "slow_body",
-            Refusal::UnsupportedEncoding(_) => "unsupported_encoding",
-            Refusal::UnknownModel(_) => "model_not_found",
-            Refusal::UnknownWorker(_) => "unknown_worker",
-            Refusal::HeadTooLarge { .. } => "head_too_large",
-            Refusal::TargetTooLong { .. } => "target_too_long",
-            Refusal::NotReady | Refusal::WorkersFull => "no_worker_ready",
-            Refusal::QueueFull { .. } => "queue_full",
-            Refusal::QueueTimeout { .. } => "queue_timeout",
-            Refusal::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
-            Refusal::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
-            Refusal::UnknownPath(_) => "unknown_url",
-            Refusal::MethodNotAllowed { .. } => "method_not_allowed",
-            Refusal::WorkerFailed(_) | Refusal::WorkerBrokeOff => "worker_failed",
-            Refusal::WorkerTimeout(_) | Refusal::WorkerStalled => "worker_timeout",
-            Refusal::RequestTimeout => "request_timeout",
-            Refusal::ShuttingDown => "shutting_down",
+            GatewayError::Unauthorized => "invalid_api_key",
+            GatewayError::BadJson { .. } => "invalid_json",
+            GatewayError::TooLarge { .. } => "request_too_large",
+            GatewayError::MemoryFull => "memory_full",
+            GatewayError::BrokenBody => "broken_body",
+            GatewayError::SlowBody => "slow_body",
+            GatewayError::UnsupportedEncoding(_) => "unsupported_encoding",
+            GatewayError::UnknownModel(_) => "model_not_found",
+            GatewayError::UnknownWorker(_) => "unknown_worker",
+            GatewayError::HeadTooLarge { .. } => "head_too_large",
+            GatewayError::TargetTooLong { .. } => "target_too_long",
+            GatewayError::NotReady | GatewayError::WorkersFull => "no_worker_ready",
+            GatewayError::QueueFull { .. } => "queue_full",
+            GatewayError::QueueTimeout { .. } => "queue_timeout",
+            GatewayError::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
+            GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
+            GatewayError::UnknownPath(_) => "unknown_url",
+            GatewayError::MethodNotAllowed { .. } => "method_not_allowed",
+            GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => "worker_failed",
+            GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled => "worker_timeout",
+            GatewayError::RequestTimeout => "request_timeout",
+            GatewayError::ShuttingDown => "shutting_down",
         }
     }
 
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Refusal::Unauthorized => StatusCode::UNAUTHORIZED,
-            Refusal::BadJson { .. } | Refusal::BrokenBody => StatusCode::BAD_REQUEST,
-            Refusal::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Refusal::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Refusal::UnknownModel(_) | Refusal::UnknownWorker(_) | Refusal::UnknownPath(_) => {
+            GatewayError::Unauthorized => StatusCode::UNAUTHORIZED,
+            GatewayError::BadJson { .. } | GatewayError::BrokenBody => StatusCode::BAD_REQUEST,
+            GatewayError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            GatewayError::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            GatewayError::UnknownModel(_) | GatewayError::UnknownWorker(_) | GatewayError::UnknownPath(_) => {
                 StatusCode::NOT_FOUND
             }
-            Refusal::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Refusal::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Refusal::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
-            Refusal::SlowBody => StatusCode::REQUEST_TIMEOUT,
-            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull | Refusal::ShuttingDown => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Refusal::QueueFull { .. } | Refusal::QueueTimeout { .. } | Refusal::RateLimited(_) => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
-            Refusal::WorkerFailed(_) | Refusal::WorkerBrokeOff => StatusCode::BAD_GATEWAY,
-            Refusal::WorkerTimeout(_) | Refusal::WorkerStalled | Refusal::RequestTimeout => {
+            GatewayError::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            GatewayError::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            GatewayError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
+            GatewayError::SlowBody => StatusCode::REQUEST_TIMEOUT,
+            GatewayError::NotReady
+            | GatewayError::WorkersFull
+            | GatewayError::MemoryFull
+            | GatewayError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+            GatewayError::QueueFull { .. }
+            | GatewayError::QueueTimeout { .. }
+            | GatewayError::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
+            GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => StatusCode::BAD_GATEWAY,
+            GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled | GatewayError::RequestTimeout => {
                 StatusCode::GATEWAY_TIMEOUT
             }
         }
@@ -210,12 +211,13 @@ impl Refusal {
     /// The `Retry-After` header, if a retry may help.
     fn retry_after_s(&self) -> Option<u32> {
         match self {
-            Refusal::QueueFull { retry_after_s }
-            | Refusal::QueueTimeout { retry_after_s, .. }
-            | Refusal::RateLimited(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
-            Refusal::NotReady | Refusal::WorkersFull | Refusal::MemoryFull | Refusal::ShuttingDown => {
-                Some(RETRY_AFTER_S)
-            }
+            GatewayError::QueueFull { retry_after_s }
+            | GatewayError::QueueTimeout { retry_after_s, .. }
+            | GatewayError::RateLimited(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
+            GatewayError::NotReady
+            | GatewayError::WorkersFull
+            | GatewayError::MemoryFull
+            | GatewayError::ShuttingDown => Some(RETRY_AFTER_S),
             _ => None,
         }
     }
@@ -264,12 +266,34 @@ impl Refusal {
         if let Some(seconds) = self.retry_after_s() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if matches!(self, Refusal::Unauthorized) {
+        if matches!(self, GatewayError::Unauthorized) {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Refusal::MethodNotAllowed { allowed, .. } = self {
+        if let GatewayError::MethodNotAllowed { allowed, .. } = self {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_tell_what_happened_and_when_to_retry() {
+        let timeout = |ms: u64| GatewayError::QueueTimeout { waited: Micros(ms * 1_000), retry_after_s: 3 };
+        for (error, message) in [
+            (timeout(2_003), "Timed out in the admission queue after 2 s; try again in 3 s"),
+            (timeout(260), "Timed out in the admission queue after 0.3 s; try again in 3 s"),
+            (GatewayError::WorkersFull, "All workers are at their concurrency limit; try again in 2 s"),
+            (
+                GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, retry_after_s: 7 }),
+                "Rate limit reached: too many tokens per minute; try again in 7 s",
+            ),
+        ] {
+            assert_eq!(error.to_string(), message);
+            assert!(GatewayError::CODES.contains(&error.code()));
+        }
     }
 }

@@ -165,11 +165,14 @@ impl Control {
     fn tell(&self, changed: anyhow::Result<Vec<String>>) -> anyhow::Result<Vec<String>> {
         match &changed {
             Ok(changed) => {
-                tracing::info!(?changed, "settings in force");
+                tracing::info!(?changed, "configuration applied");
                 self.gateway.count_reload(Reload::Applied);
             }
             Err(why) => {
-                tracing::error!(why = format!("{why:#}"), "settings refused; the old ones stay in force");
+                tracing::error!(
+                    why = format!("{why:#}"),
+                    "configuration refused; the old one stays in force"
+                );
                 self.gateway.count_reload(Reload::Refused);
             }
         }
@@ -185,15 +188,15 @@ impl Control {
                 let options = over_what_stays(put.options.clone(), in_force.clone()).over(flags);
                 anyhow::ensure!(
                     put.says_workers || has_workers(&options) || !has_workers(&in_force),
-                    "it names no workers, and a configuration that is put replaces the whole file, so all would go: name those that \
-                     stay, or write `workers = []`"
+                    "the configuration lists no workers, and it replaces the whole file, so all workers would be removed: list \
+                     those to keep, or write `workers = []`"
                 );
                 Ok(options)
             }
             (Said::File, Some(file)) => {
                 let options = read_file(file)?;
                 let is_empty = options == Options::default();
-                anyhow::ensure!(!is_empty, "{} says nothing: is it being written?", file.display());
+                anyhow::ensure!(!is_empty, "{} is empty; it may be being written", file.display());
                 Ok(flags.over(options))
             }
             (Said::File, None) => Ok(flags),
@@ -206,11 +209,7 @@ impl Control {
         let plan = Plan::new(options)?;
         let mut changed = differences(&self.state.lock().options, &plan.options)?;
         let fixed: Vec<&str> = changed.iter().map(String::as_str).filter(|key| is_fixed(key)).collect();
-        anyhow::ensure!(
-            fixed.is_empty(),
-            "cannot change while it runs, only by a restart: {}",
-            fixed.join(", ")
-        );
+        anyhow::ensure!(fixed.is_empty(), "these options need a restart: {}", fixed.join(", "));
         let touches = |table: &str| changed.iter().any(|key| key.starts_with(table));
         let config = warmroute_gateway::Config { dialer: self.dialer.clone(), ..plan.gateway.clone() };
         self.gateway.set_config(config)?;
@@ -222,7 +221,7 @@ impl Control {
             self.gateway.router().set_policies(plan.policy, plan.shadows);
         }
         if touches("discovery.") || touches("workers") {
-            self.sources.send(plan.sources).context("nobody looks for workers any more")?;
+            self.sources.send(plan.sources).context("worker discovery has stopped")?;
         }
         let mut state = self.state.lock();
         let rotated = seen.rotated_since(&state.in_force, &plan.options);
@@ -283,12 +282,12 @@ fn has_workers(options: &Options) -> bool {
 
 /// A configuration as it is sent: JSON as `GET /config` shows it, or TOML as in the file.
 pub fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Put> {
-    let text = std::str::from_utf8(body).context("it is not UTF-8")?;
-    anyhow::ensure!(!text.trim().is_empty(), "it is empty");
+    let text = std::str::from_utf8(body).context("the configuration is not UTF-8")?;
+    anyhow::ensure!(!text.trim().is_empty(), "the configuration is empty");
     match content_type.contains("json") {
         true => {
             let bad = |error: serde_json::Error| {
-                anyhow!("it is no configuration: {}", valueless(&error.to_string()))
+                anyhow!("invalid configuration: {}", valueless(&error.to_string()))
             };
             let tables: Map<String, Value> = serde_json::from_str(text).map_err(bad)?;
             let options = serde_json::from_str(text).map_err(bad)?;

@@ -62,8 +62,12 @@ fn secrets(options: &Options) -> Vec<String> {
 fn times_can_be_added_up(plan: &Plan) {
     let times = &plan.gateway.timeouts;
     let probes = [plan.probe.health_interval, plan.probe.load_interval, plan.probe.timeout];
-    let others =
-        [plan.drain_timeout, plan.eviction_interval, plan.sources.dns_refresh, plan.gateway.door.wait_max];
+    let others = [
+        plan.drain_timeout,
+        plan.eviction_interval,
+        plan.sources.dns_refresh,
+        plan.gateway.admission.wait_max,
+    ];
     let requests = [
         times.head,
         times.body,

@@ -1,4 +1,4 @@
-//! Log lines, on stderr: stdout belongs to what programs read.
+//! Log lines on stderr. Stdout is reserved for output that programs read.
 
 use std::io::IsTerminal;
 
@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use crate::options::Options;
 use crate::options::groups::LogFormat;
 
-/// What to log. A single word must be a level: the filter would take any other for the name of a module, and log nothing.
+/// Parses a log level or filter. A single word must be a level: the filter would take it for a module and log nothing.
 pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let is_level = ["off", "error", "warn", "info", "debug", "trace"].contains(&level);
     anyhow::ensure!(
@@ -18,7 +18,7 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     EnvFilter::try_new(level).with_context(|| format!("log-level `{level}`"))
 }
 
-/// Starts logging as the options say.
+/// Starts logging.
 pub fn start(options: &Options) -> anyhow::Result<()> {
     let defaults = Options::defaults().server;
     let server = options.server.clone().over(defaults);

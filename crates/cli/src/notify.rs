@@ -59,8 +59,8 @@ impl Notify {
     /// Another process is it, and says everything else.
     pub fn hand_over(&mut self, to: Process) {
         match to.id {
-            Some(id) => self.say(&format!("MAINPID={id}\nSTATUS=process {id} serves; this one ends")),
-            None => tracing::debug!("systemd is told by whoever took our place"),
+            Some(id) => self.say(&format!("MAINPID={id}\nSTATUS=process {id} serves; this one is draining")),
+            None => tracing::debug!("the new process notifies systemd"),
         }
         *self = Notify::default();
     }
@@ -74,12 +74,12 @@ impl Notify {
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let monotonic_us = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
-        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={monotonic_us}\nSTATUS=reading settings"));
+        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={monotonic_us}\nSTATUS=reloading the configuration"));
     }
 
     /// Nothing new is taken.
     pub fn stopping(&self) {
-        self.say("STOPPING=1\nSTATUS=draining: requests under way end");
+        self.say("STOPPING=1\nSTATUS=draining");
     }
 
     /// Says that we are alive, again and again, as long as this is polled: a runtime that hangs says nothing.
@@ -97,7 +97,7 @@ impl Notify {
         if let Some((socket, to)) = &self.to
             && let Err(error) = socket.send_to_addr(what.as_bytes(), to)
         {
-            tracing::warn!(%error, "systemd cannot be told");
+            tracing::warn!(%error, "cannot notify systemd");
         }
     }
 }
@@ -109,7 +109,7 @@ fn open(name: &str) -> Option<(UnixDatagram, SocketAddr)> {
         None => SocketAddr::from_pathname(name),
     };
     let opened = address.and_then(|address| Ok((UnixDatagram::unbound()?, address)));
-    opened.inspect_err(|error| tracing::warn!(%error, "systemd cannot be told")).ok()
+    opened.inspect_err(|error| tracing::warn!(%error, "cannot notify systemd")).ok()
 }
 
 /// After how long a silence we would be taken for dead.

@@ -22,12 +22,12 @@ fn check(path: &Path, is_right: fn(&FileType) -> bool) -> anyhow::Result<()> {
     let shown = path.display();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let there =
-        metadata(folder).with_context(|| format!("{shown} cannot be: no folder {}", folder.display()))?;
-    anyhow::ensure!(there.is_dir(), "{shown} cannot be: {} is no folder", folder.display());
+        metadata(folder).with_context(|| format!("cannot create {shown}: no folder {}", folder.display()))?;
+    anyhow::ensure!(there.is_dir(), "cannot create {shown}: {} is not a folder", folder.display());
     match metadata(path) {
-        Ok(there) => anyhow::ensure!(is_right(&there.file_type()), "{shown}: something else is there"),
+        Ok(there) => anyhow::ensure!(is_right(&there.file_type()), "{shown} exists and has another type"),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| format!("cannot look at {shown}")),
+        Err(error) => return Err(error).with_context(|| format!("cannot access {shown}")),
     }
     Ok(())
 }
@@ -48,9 +48,9 @@ mod tests {
         assert_eq!(state(Path::new("warmroute-no-such-file")), Ok(()), "here");
         for (path, why) in [
             (folder.join("none/x"), "no folder"),
-            (file.join("x"), "is no folder"),
-            (folder.clone(), "something else is there"),
-            ("/dev/null".into(), "something else"),
+            (file.join("x"), "is not a folder"),
+            (folder.clone(), "has another type"),
+            ("/dev/null".into(), "has another type"),
         ] {
             let error = state(&path).unwrap_err();
             assert!(error.contains(why), "{error}");

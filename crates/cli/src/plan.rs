@@ -1,4 +1,4 @@
-//! From options to what each part is told.
+//! Turns options into the settings of each part.
 
 mod events;
 mod sharing;
@@ -14,7 +14,7 @@ use warmroute_admission::{Class, Limits};
 use warmroute_discovery::{DnsName, Listed, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_gateway::{
-    ClientCredentials, DecisionHeaders, DoorConfig, Forwarded, Keys, SessionKey, Timeouts, Token,
+    AdmissionConfig, ClientCredentials, DecisionHeaders, Forwarded, Keys, SessionKey, Timeouts, Token,
     UsageInjection, WorkerChoice, WorkerLimit,
 };
 use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
@@ -28,91 +28,91 @@ use crate::options::groups::{
     BalanceRule, Credentials, Following, ForwardedHeaders, Injection, PrefixKey, Preset, RecordedModels,
     Signal,
 };
-use crate::options::{self, Cache, Options, likest};
+use crate::options::{self, Cache, Options, most_similar};
 use crate::precise::{Configured, ModelPaths};
 use crate::security::{self, Acceptors};
 
 pub use sharing::{SharePlan, Transport};
 
-/// Everything `serve` needs, checked.
+/// Everything that `serve` needs, validated.
 pub struct Plan {
-    /// Where clients come in.
+    /// Address of the client listener.
     pub listen: SocketAddr,
-    /// Where operators come in.
+    /// Address of the admin listener.
     pub admin: SocketAddr,
-    /// Where a process waits that we take over from, and we wait for the next; `None`: nobody takes over.
+    /// Unix socket for handovers; `None`: no handover.
     pub handover: Option<PathBuf>,
-    /// How long whoever runs there is waited for.
+    /// How long to wait for the running process to hand over.
     pub handover_timeout: Duration,
-    /// Where what is remembered is kept; `None`: nowhere.
+    /// File for saved state; `None`: state is not saved.
     pub state: Option<PathBuf>,
-    /// How long draining may take.
+    /// How long requests may take to finish on shutdown.
     pub drain_timeout: Duration,
-    /// The policy, with its parameters.
+    /// The active policy with its parameters.
     pub policy: Standard,
-    /// Policies that are only asked.
+    /// Policies that are evaluated without acting.
     pub shadows: Vec<Standard>,
-    /// For the routing core.
+    /// Settings of the routing core.
     pub router: warmroute_router::Config,
-    /// For the gateway.
+    /// Settings of the gateway.
     pub gateway: warmroute_gateway::Config,
-    /// For the probes.
+    /// Settings of the probes.
     pub probe: warmroute_probe::Config,
-    /// How often old presumptions are looked for.
+    /// How often expired entries of the index are evicted.
     pub eviction_interval: Duration,
     /// Where workers come from.
     pub sources: Sources,
-    /// How engines' events are followed; `None`: not at all.
+    /// How KV events are followed; `None`: not at all.
     pub precise: Option<crate::precise::Settings>,
-    /// What is recorded where; `None`: nothing.
+    /// Recording of traces; `None`: nothing is recorded.
     pub record: Option<warmroute_record::Config>,
-    /// How other routers are spoken to; `None`: there are none.
+    /// Sharing with peer routers; `None`: a single router.
     pub sharing: Option<SharePlan>,
-    /// What reporters must show.
+    /// Token for `POST /events`.
     pub events_token: Option<Token>,
-    /// How clients and operators are spoken to.
+    /// Plain or TLS for clients and operators.
     pub acceptors: Acceptors,
-    /// What operators must show.
+    /// Token for the admin listener.
     pub admin_token: Option<Token>,
-    /// Who is let in; `None`: whoever comes.
+    /// API keys; `None`: no authentication.
     pub keys: Option<Keys>,
-    /// The options in force, for `GET /config`.
+    /// The resulting options, for `GET /config`.
     pub options: Options,
 }
 
 /// Where workers come from.
 pub struct Sources {
-    /// Written down.
+    /// Workers in the configuration.
     pub listed: Vec<Listed>,
-    /// A file to watch.
+    /// A file of workers to watch.
     pub file: Option<PathBuf>,
-    /// Names to look up.
+    /// Host names to resolve.
     pub dns: Vec<DnsName>,
-    /// How often.
+    /// How often they are resolved.
     pub dns_refresh: Duration,
 }
 
-/// Memory that a span of the index takes, about.
+/// Approximate memory of a span in the index, in bytes.
 const BYTES_PER_SPAN: usize = 32;
 
-/// Ten years: whoever writes a longer time has slipped, and a deadline made of it would be beyond what clocks count.
+/// Ten years. A longer time is a mistake, and its deadline would overflow the clock.
 const SECS_MAX: u64 = 10 * 365 * 86_400;
 
-/// More threads than any machine has cores.
+/// More than any machine has cores.
 const THREADS_MAX: usize = 1_024;
 
-/// An option that the defaults fill.
-fn filled<T>(option: Option<T>) -> T {
+/// The value of an option that has a default.
+fn value_of<T>(option: Option<T>) -> T {
     option.expect("the defaults fill every option that is read this way")
 }
 
 impl Plan {
-    /// Checks the options, with defaults where they say nothing.
+    /// Validates the options, with defaults for those not set.
     pub fn new(options: Options) -> anyhow::Result<Plan> {
         let mut options = options.over(Options::defaults());
         let thresholds = cache_aware(&options.cache)?;
         check_weights(&options.cache)?;
-        // What a preset stands for is in force too, and is shown.
+        // The preset's values are shown in `GET /config` too.
         options.cache.cache_threshold = Some(thresholds.cache_threshold);
         options.cache.balance_abs_threshold = Some(thresholds.balance_abs);
         options.cache.balance_rel_threshold = Some(thresholds.balance_rel);
@@ -121,44 +121,44 @@ impl Plan {
         let dialer = security::dialer(&options.security)?;
         let gateway = warmroute_gateway::Config { dialer: dialer.clone(), ..gateway_config(&options)? };
         gateway.validate()?;
-        crate::logging::filter(filled(server.log_level.as_deref()))?;
-        anyhow::ensure!(filled(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
-        for (name, value) in positive(&options) {
+        crate::logging::filter(value_of(server.log_level.as_deref()))?;
+        anyhow::ensure!(value_of(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
+        for (name, value) in positive_options(&options) {
             anyhow::ensure!(value > 0, "{name} must be at least 1");
         }
-        for (name, value) in times(&options) {
+        for (name, value) in time_options(&options) {
             anyhow::ensure!(value <= SECS_MAX, "{name} must be at most {SECS_MAX}");
         }
         anyhow::ensure!(
-            filled(health.health_check_endpoint.as_ref()).starts_with('/'),
+            value_of(health.health_check_endpoint.as_ref()).starts_with('/'),
             "health-check-endpoint must begin with /"
         );
         let sharing = sharing::plan(&options.sharing)?;
         Ok(Plan {
-            listen: SocketAddr::new(filled(server.host), filled(server.port)),
-            admin: SocketAddr::new(filled(server.admin_host), filled(server.admin_port)),
+            listen: SocketAddr::new(value_of(server.host), value_of(server.port)),
+            admin: SocketAddr::new(value_of(server.admin_host), value_of(server.admin_port)),
             handover: server.handover.clone(),
-            handover_timeout: secs(filled(server.handover_timeout_secs)),
+            handover_timeout: secs(value_of(server.handover_timeout_secs)),
             state: server.state.clone(),
-            drain_timeout: secs(filled(server.drain_timeout_secs)),
-            policy: policy(&options, filled(options.routing.policy.as_deref()))?,
+            drain_timeout: secs(value_of(server.drain_timeout_secs)),
+            policy: policy(&options, value_of(options.routing.policy.as_deref()))?,
             shadows: shadows(&options)?,
             router: warmroute_router::Config {
-                health: HealthConfig { failures_max: filled(health.health_failure_threshold) },
+                health: HealthConfig { failures_max: value_of(health.health_failure_threshold) },
                 in_flight_max: in_flight_max(&options),
                 index: index_config(&options, sharing.as_ref())?,
                 ..warmroute_router::Config::default()
             },
             gateway,
             probe: warmroute_probe::Config {
-                health_path: filled(health.health_check_endpoint.clone()),
-                health_interval: secs(filled(health.health_check_interval_secs)),
-                load_interval: Duration::from_millis(filled(health.load_interval_ms)),
-                timeout: secs(filled(health.health_check_timeout_secs)),
+                health_path: value_of(health.health_check_endpoint.clone()),
+                health_interval: secs(value_of(health.health_check_interval_secs)),
+                load_interval: Duration::from_millis(value_of(health.load_interval_ms)),
+                timeout: secs(value_of(health.health_check_timeout_secs)),
                 dialer: dialer.clone(),
                 ..warmroute_probe::Config::default()
             },
-            eviction_interval: secs(filled(options.cache.eviction_interval_secs)),
+            eviction_interval: secs(value_of(options.cache.eviction_interval_secs)),
             sources: sources(&options)?,
             precise: precise(&options, dialer),
             record: record(&options)?,
@@ -173,7 +173,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Where each listener is wanted, where one is.
+    /// The address of each listener that is used.
     pub fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 4] {
         let bind = self.precise.as_ref().and_then(|precise| precise.bind.as_deref());
         [
@@ -185,88 +185,91 @@ impl Plan {
     }
 }
 
-/// What one worker may have in flight; 0 is as much as comes.
+/// Concurrent requests per worker; 0 means unlimited.
 fn in_flight_max(options: &Options) -> u32 {
     options.admission.max_concurrent_per_worker.filter(|&max| max > 0).unwrap_or(u32::MAX)
 }
 
-/// Numbers for which zero makes no sense.
-fn positive(options: &Options) -> [(&'static str, u64); 15] {
+/// Options that must not be zero.
+fn positive_options(options: &Options) -> [(&'static str, u64); 15] {
     let (health, routing, timeouts) = (&options.health, &options.routing, &options.timeouts);
     [
-        ("health-failure-threshold", filled(health.health_failure_threshold).into()),
-        ("health-check-interval-secs", filled(health.health_check_interval_secs)),
-        ("health-check-timeout-secs", filled(health.health_check_timeout_secs)),
-        ("load-interval-ms", filled(health.load_interval_ms)),
-        ("max-client-connections", filled(options.server.max_client_connections) as u64),
-        ("handover-timeout-secs", filled(options.server.handover_timeout_secs)),
-        ("client-head-timeout-secs", filled(timeouts.client_head_timeout_secs)),
-        ("client-body-timeout-secs", filled(timeouts.client_body_timeout_secs)),
-        ("connect-timeout-secs", filled(timeouts.connect_timeout_secs)),
-        ("first-byte-timeout-secs", filled(timeouts.first_byte_timeout_secs)),
-        ("idle-timeout-secs", filled(timeouts.idle_timeout_secs)),
-        ("dns-refresh-secs", filled(options.discovery.dns_refresh_secs)),
-        ("eviction-interval-secs", filled(options.cache.eviction_interval_secs)),
-        ("worker-kv-tokens", filled(options.cache.worker_kv_tokens)),
-        ("prefix-token-count", filled(routing.prefix_token_count).into()),
+        ("health-failure-threshold", value_of(health.health_failure_threshold).into()),
+        ("health-check-interval-secs", value_of(health.health_check_interval_secs)),
+        ("health-check-timeout-secs", value_of(health.health_check_timeout_secs)),
+        ("load-interval-ms", value_of(health.load_interval_ms)),
+        ("max-client-connections", value_of(options.server.max_client_connections) as u64),
+        ("handover-timeout-secs", value_of(options.server.handover_timeout_secs)),
+        ("client-head-timeout-secs", value_of(timeouts.client_head_timeout_secs)),
+        ("client-body-timeout-secs", value_of(timeouts.client_body_timeout_secs)),
+        ("connect-timeout-secs", value_of(timeouts.connect_timeout_secs)),
+        ("first-byte-timeout-secs", value_of(timeouts.first_byte_timeout_secs)),
+        ("idle-timeout-secs", value_of(timeouts.idle_timeout_secs)),
+        ("dns-refresh-secs", value_of(options.discovery.dns_refresh_secs)),
+        ("eviction-interval-secs", value_of(options.cache.eviction_interval_secs)),
+        ("worker-kv-tokens", value_of(options.cache.worker_kv_tokens)),
+        ("prefix-token-count", value_of(routing.prefix_token_count).into()),
     ]
 }
 
-/// Times, of which those that may be zero are not among the positive.
-fn times(options: &Options) -> impl Iterator<Item = (&'static str, u64)> {
+/// Options that are times. Some of them may be zero.
+fn time_options(options: &Options) -> impl Iterator<Item = (&'static str, u64)> {
     let is_time = |(name, _): &(&str, u64)| name.ends_with("-secs") || name.ends_with("-ms");
-    positive(options).into_iter().filter(is_time).chain([
-        ("drain-timeout-secs", filled(options.server.drain_timeout_secs)),
-        ("queue-timeout-secs", filled(options.admission.queue_timeout_secs)),
-        ("request-timeout-secs", filled(options.timeouts.request_timeout_secs)),
-        ("presumed-ttl-secs", filled(options.cache.presumed_ttl_secs)),
+    positive_options(options).into_iter().filter(is_time).chain([
+        ("drain-timeout-secs", value_of(options.server.drain_timeout_secs)),
+        ("queue-timeout-secs", value_of(options.admission.queue_timeout_secs)),
+        ("request-timeout-secs", value_of(options.timeouts.request_timeout_secs)),
+        ("presumed-ttl-secs", value_of(options.cache.presumed_ttl_secs)),
     ])
 }
 
-/// A policy by its name, with its defaults.
+/// A policy by name, with default parameters.
 pub fn parse_policy(name: &str) -> anyhow::Result<Standard> {
-    name.parse().map_err(|unknown| match likest(name, Standard::NAMES) {
-        Some(likest) => anyhow::anyhow!("{unknown}; did you mean `{likest}`?"),
+    name.parse().map_err(|unknown| match most_similar(name, Standard::NAMES) {
+        Some(most_similar) => anyhow::anyhow!("{unknown}; did you mean `{most_similar}`?"),
         None => anyhow::Error::new(unknown),
     })
 }
 
-/// The shadows: policies that differ from the one in force and from each other.
+/// The shadow policies. They must differ from the active one and from each other.
 fn shadows(options: &Options) -> anyhow::Result<Vec<Standard>> {
-    let mut taken = vec![parse_policy(filled(options.routing.policy.as_deref()))?.name()];
+    let mut taken = vec![parse_policy(value_of(options.routing.policy.as_deref()))?.name()];
     let mut shadows = Vec::new();
-    for name in filled(options.routing.shadow.as_ref()) {
+    for name in value_of(options.routing.shadow.as_ref()) {
         let shadow = policy(options, name).context("shadow")?;
-        anyhow::ensure!(!taken.contains(&shadow.name()), "shadow: `{name}` is there already");
+        anyhow::ensure!(
+            !taken.contains(&shadow.name()),
+            "shadow: `{name}` is listed twice or is the active policy; remove it"
+        );
         taken.push(shadow.name());
         shadows.push(shadow);
     }
     Ok(shadows)
 }
 
-/// A policy by its name, with the parameters that the options give it.
+/// A policy by name, with parameters from the options.
 fn policy(options: &Options, name: &str) -> anyhow::Result<Standard> {
     let mut policy = parse_policy(name)?;
     match &mut policy {
         Standard::LeastLoaded(rule) => {
-            rule.signal = match filled(options.routing.load_signal) {
+            rule.signal = match value_of(options.routing.load_signal) {
                 Signal::InFlight => LoadSignal::InFlight,
                 Signal::Waiting => LoadSignal::Waiting,
             };
         }
         Standard::CacheAware(rule) => *rule = cache_aware(&options.cache)?,
         Standard::WeightedScore(rule) => {
-            rule.affinity_weight = filled(options.cache.affinity_weight);
-            rule.queue_weight = filled(options.cache.queue_weight);
+            rule.affinity_weight = value_of(options.cache.affinity_weight);
+            rule.queue_weight = value_of(options.cache.queue_weight);
         }
         _ => {}
     }
     Ok(policy)
 }
 
-/// The preset's thresholds, but for those given one by one.
+/// The preset's thresholds, with overrides.
 fn cache_aware(cache: &Cache) -> anyhow::Result<CacheAware> {
-    let preset = match filled(cache.cache_preset) {
+    let preset = match value_of(cache.cache_preset) {
         Preset::HighAffinity => CacheAware::HIGH_AFFINITY,
         Preset::Balanced => CacheAware::BALANCED,
         Preset::LoadFocused => CacheAware::LOAD_FOCUSED,
@@ -275,7 +278,7 @@ fn cache_aware(cache: &Cache) -> anyhow::Result<CacheAware> {
         cache_threshold: cache.cache_threshold.unwrap_or(preset.cache_threshold),
         balance_abs: cache.balance_abs_threshold.unwrap_or(preset.balance_abs),
         balance_rel: cache.balance_rel_threshold.unwrap_or(preset.balance_rel),
-        balance: match filled(cache.balance) {
+        balance: match value_of(cache.balance) {
             BalanceRule::Both => Balance::Both,
             BalanceRule::Either => Balance::Either,
             BalanceRule::Dynamic => Balance::Dynamic,
@@ -287,7 +290,7 @@ fn cache_aware(cache: &Cache) -> anyhow::Result<CacheAware> {
     Ok(rule)
 }
 
-/// Whether or not the policy reads them: a mistake should not wait for a change of policy.
+/// Checks the weights whether or not the policy uses them, so that a later change of policy finds no mistake.
 fn check_weights(cache: &Cache) -> anyhow::Result<()> {
     for weight in [cache.affinity_weight, cache.queue_weight].into_iter().flatten() {
         let is_weight = weight.is_finite() && weight >= 0.0;
@@ -296,19 +299,19 @@ fn check_weights(cache: &Cache) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bounds of the index. Its digests are keyed anew in every process, unless it must understand those of others.
+/// Bounds of the index. Digests have a random key, unless routers share them.
 fn index_config(options: &Options, sharing: Option<&SharePlan>) -> anyhow::Result<warmroute_index::Config> {
     let cache = &options.cache;
     let config = warmroute_index::Config {
-        budget_bytes: filled(cache.max_tree_size).saturating_mul(BYTES_PER_SPAN),
-        presumed_ttl: Micros::from_secs(filled(cache.presumed_ttl_secs)),
-        presumed_tokens: filled(cache.worker_kv_tokens),
-        hash: filled(cache.block_hash.as_ref()).parse().context("block-hash")?,
+        budget_bytes: value_of(cache.max_tree_size).saturating_mul(BYTES_PER_SPAN),
+        presumed_ttl: Micros::from_secs(value_of(cache.presumed_ttl_secs)),
+        presumed_tokens: value_of(cache.worker_kv_tokens),
+        hash: value_of(cache.block_hash.as_ref()).parse().context("block-hash")?,
         seed: sharing.map_or_else(|| RandomState::new().hash_one(0_u8), |sharing| sharing.seed),
         ..warmroute_index::Config::default()
     };
     let spans_min = warmroute_index::BUDGET_BYTES_MIN / BYTES_PER_SPAN;
-    let spans = filled(cache.max_tree_size);
+    let spans = value_of(cache.max_tree_size);
     anyhow::ensure!(spans >= spans_min, "max-tree-size must be at least {spans_min}");
     config.validate().context("[cache]")?;
     Ok(config)
@@ -316,42 +319,42 @@ fn index_config(options: &Options, sharing: Option<&SharePlan>) -> anyhow::Resul
 
 fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config> {
     let (routing, requests) = (&options.routing, &options.requests);
-    let session_keys = filled(routing.session_keys.as_ref()).iter().map(|key| key.parse::<SessionKey>());
+    let session_keys = value_of(routing.session_keys.as_ref()).iter().map(|key| key.parse::<SessionKey>());
     let session_keys: Result<Vec<_>, _> = session_keys.collect();
     Ok(warmroute_gateway::Config {
-        body_bytes_max: filled(requests.max_payload_size),
-        bodies_bytes_max: filled(requests.max_buffered_bytes),
+        body_bytes_max: value_of(requests.max_payload_size),
+        bodies_bytes_max: value_of(requests.max_buffered_bytes),
         aliases: options.aliases.clone().into_iter().collect(),
         session_keys: session_keys.map_err(anyhow::Error::msg).context("session-keys")?,
         prefix: PrefixRule {
-            span: match filled(routing.prefix_key) {
-                PrefixKey::Tokens => PrefixSpan::Tokens(filled(routing.prefix_token_count)),
+            span: match value_of(routing.prefix_key) {
+                PrefixKey::Tokens => PrefixSpan::Tokens(value_of(routing.prefix_token_count)),
                 PrefixKey::System => PrefixSpan::System,
                 PrefixKey::Windows => PrefixSpan::Windows,
             },
-            hash: filled(routing.prefix_hash.as_ref()).parse().context("prefix-hash")?,
+            hash: value_of(routing.prefix_hash.as_ref()).parse().context("prefix-hash")?,
         },
-        decision_headers: match filled(routing.decision_headers) {
+        decision_headers: match value_of(routing.decision_headers) {
             true => DecisionHeaders::On,
             false => DecisionHeaders::Off,
         },
-        usage_injection: match filled(options.cache.usage_injection) {
+        usage_injection: match value_of(options.cache.usage_injection) {
             Injection::On => UsageInjection::On,
             Injection::Off => UsageInjection::Off,
         },
-        retries_max: filled(requests.retry_max_retries),
+        retries_max: value_of(requests.retry_max_retries),
         timeouts: timeouts(&options.timeouts),
-        door: door(&options.admission)?,
-        forwarded: match filled(options.security.forwarded_headers) {
+        admission: admission_config(&options.admission)?,
+        forwarded: match value_of(options.security.forwarded_headers) {
             ForwardedHeaders::Drop => Forwarded::Drop,
             ForwardedHeaders::Pass => Forwarded::Pass,
         },
-        worker_choice: match filled(options.security.allow_worker_choice) {
+        worker_choice: match value_of(options.security.allow_worker_choice) {
             true => WorkerChoice::Clients,
             false => WorkerChoice::Ours,
         },
-        connections_max: filled(options.server.max_client_connections),
-        client_credentials: match filled(options.security.client_credentials) {
+        connections_max: value_of(options.server.max_client_connections),
+        client_credentials: match value_of(options.security.client_credentials) {
             Credentials::Auto => ClientCredentials::Auto,
             Credentials::Pass => ClientCredentials::Pass,
             Credentials::Drop => ClientCredentials::Drop,
@@ -361,7 +364,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
 }
 
 fn timeouts(options: &options::Timeouts) -> Timeouts {
-    let secs = |option| Duration::from_secs(filled(option));
+    let secs = |option| Duration::from_secs(value_of(option));
     Timeouts {
         head: secs(options.client_head_timeout_secs),
         body: secs(options.client_body_timeout_secs),
@@ -372,27 +375,27 @@ fn timeouts(options: &options::Timeouts) -> Timeouts {
     }
 }
 
-fn door(options: &options::Admission) -> anyhow::Result<DoorConfig> {
+fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionConfig> {
     let header = |name: &str, none: &str| -> anyhow::Result<Option<HeaderName>> {
         let name = Some(name).filter(|name| *name != none).map(str::parse::<HeaderName>);
-        name.transpose().with_context(|| format!("a header, or `{none}`"))
+        name.transpose().with_context(|| format!("expected a header name or `{none}`"))
     };
     let (priority, tenant) =
-        (filled(options.priority_header.as_ref()), filled(options.tenant_header.as_ref()));
-    Ok(DoorConfig {
-        running_max: filled(options.max_concurrent_requests),
-        worker_limit: match filled(options.max_concurrent_per_worker) {
+        (value_of(options.priority_header.as_ref()), value_of(options.tenant_header.as_ref()));
+    Ok(AdmissionConfig {
+        running_max: value_of(options.max_concurrent_requests),
+        worker_limit: match value_of(options.max_concurrent_per_worker) {
             0 => WorkerLimit::Off,
             _ => WorkerLimit::On,
         },
-        waiting_max: filled(options.queue_size),
-        wait_max: Duration::from_secs(filled(options.queue_timeout_secs)),
+        waiting_max: value_of(options.queue_size),
+        wait_max: Duration::from_secs(value_of(options.queue_timeout_secs)),
         limits: Limits {
-            requests_per_minute: filled(options.rate_limit_requests_per_minute),
-            tokens_per_minute: filled(options.rate_limit_tokens_per_minute),
+            requests_per_minute: value_of(options.rate_limit_requests_per_minute),
+            tokens_per_minute: value_of(options.rate_limit_tokens_per_minute),
         },
         priority_header: header(priority, "off").context("priority-header")?,
-        class_max: match filled(options.allow_high_priority) {
+        class_max: match value_of(options.allow_high_priority) {
             true => Class::High,
             false => Class::Normal,
         },
@@ -402,9 +405,9 @@ fn door(options: &options::Admission) -> anyhow::Result<DoorConfig> {
 
 fn precise(options: &Options, dialer: Dialer) -> Option<crate::precise::Settings> {
     let events = &options.events;
-    (filled(events.kv_events) == Following::Auto).then(|| crate::precise::Settings {
+    (value_of(events.kv_events) == Following::Auto).then(|| crate::precise::Settings {
         paths: ModelPaths::new(events.model_path.as_deref().unwrap_or_default()),
-        matching: filled(events.matching),
+        matching: value_of(events.matching),
         bind: events.kv_events_bind.clone(),
         takes_posts: events.events_token.is_some(),
         configured: Configured::default(),
@@ -417,8 +420,8 @@ fn record(options: &Options) -> anyhow::Result<Option<warmroute_record::Config>>
     let Some(file) = recording.record.clone() else { return Ok(None) };
     let config = warmroute_record::Config {
         file,
-        bytes_max: filled(recording.record_max_bytes),
-        names: match filled(recording.record_models) {
+        bytes_max: value_of(recording.record_max_bytes),
+        names: match value_of(recording.record_models) {
             RecordedModels::Hashed => ModelNames::Hashed,
             RecordedModels::Named => ModelNames::Named,
         },
@@ -432,7 +435,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let from_flag = discovery.worker_urls.iter().flatten();
     let from_flag = from_flag.map(|url| WorkerEntry::new(url.clone(), discovery.dp_size));
     let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
-    // Before anything else repeats a URL, it must be one that may be shown.
+    // Validates URLs first: later errors repeat them, and a URL may contain a password.
     let listed = entries.iter().map(WorkerEntry::listed).collect::<Result<Vec<_>, _>>()?;
     events::check(&entries, options.events.kv_events_bind.as_deref())?;
     let events_token = options.events.events_token.as_ref();
@@ -442,7 +445,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
         listed: listed.concat(),
         file: discovery.worker_file.clone(),
         dns: dns.collect::<Result<_, _>>()?,
-        dns_refresh: Duration::from_secs(filled(discovery.dns_refresh_secs)),
+        dns_refresh: Duration::from_secs(value_of(discovery.dns_refresh_secs)),
     })
 }
 
@@ -455,14 +458,14 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_a_plan() {
+    fn the_defaults_are_valid() {
         let plan = plan("").unwrap();
         assert_eq!(plan.listen.to_string(), "0.0.0.0:30000");
         assert!(plan.admin.ip().is_loopback());
     }
 
     #[test]
-    fn a_preset_gives_way_to_what_is_said_beside_it() {
+    fn single_thresholds_override_the_preset() {
         let rule = |text: &str| match plan(&format!("{text}\n[routing]\npolicy = \"cache_aware\""))
             .unwrap()
             .policy
@@ -477,13 +480,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_its_reason() {
+    fn invalid_settings_are_refused_with_a_reason() {
         for (text, reason) in [
             ("[routing]\npolicy = \"best\"", "unknown policy `best`"),
             ("[routing]\npolicy = \"prefix_affnity\"", "did you mean `prefix_affinity`?"),
             ("[routing]\nshadow = [\"round_robn\"]", "did you mean `round_robin`?"),
-            ("[routing]\nshadow = [\"random\", \"random\"]", "`random` is there already"),
-            ("[routing]\npolicy = \"product\"\nshadow = [\"lmetric\"]", "`lmetric` is there already"),
+            ("[routing]\nshadow = [\"random\", \"random\"]", "`random` is listed twice"),
+            ("[routing]\npolicy = \"product\"\nshadow = [\"lmetric\"]", "`lmetric` is listed twice"),
             ("[server]\nlog-level = \"verbose\"", "log-level `verbose`"),
             ("[server]\nthreads = 999999999", "threads"),
             ("[routing]\nprefix-hash = \"md5\"", "unknown hash `md5`"),
@@ -521,43 +524,53 @@ mod tests {
                 "[events]\nkv-events-bind = \"tcp://*:5557\"\n\
                  [[workers]]\nurl = \"http://a\"\nkv-events = { endpoint = \"bind\", topic = \"t\" }\n\
                  [[workers]]\nurl = \"http://b\"\nkv-events = { endpoint = \"bind\", topic = \"t\" }",
-                "topic `t` is another engine's too",
+                "topic `t` is used by another engine",
             ),
             (
                 "[[workers]]\nurl = \"http://a:1\"\nkv-events = { endpoint = \"tcp://*:5557\" }\n\
                  [[workers]]\nurl = \"http://a:2\"\nkv-events = { endpoint = \"tcp://*:5557\" }",
-                "tcp://a:5557 is taken already",
+                "tcp://a:5557 is already used",
             ),
             (
                 "[[workers]]\nurl = \"http://a\"\nranks = 2\n\
                  kv-events = { endpoint = \"tcp://*:5557\", replay = \"tcp://*:5558\" }",
-                "tcp://a:5558 is taken already",
+                "tcp://a:5558 is already used",
             ),
-            ("[events]\nevents-token = \"\"", "events-token: it is empty"),
-            ("[security]\nadmin-token = \"\"", "admin-token: it is empty"),
-            ("[security]\nadmin-token = \"a\"\nadmin-token-file = \"b\"", "a file for it too"),
-            ("[security]\nworker-api-key = \"a\\nb\"", "worker-api-key: it has control characters"),
-            ("[security]\nadmin-token = \"a\\u0000b\"", "admin-token: it has control characters"),
-            ("[events]\nevents-token = \"a\\tb\"", "events-token: it has control characters"),
+            ("[events]\nevents-token = \"\"", "events-token: the secret is empty"),
+            ("[security]\nadmin-token = \"\"", "admin-token: the secret is empty"),
+            (
+                "[security]\nadmin-token = \"a\"\nadmin-token-file = \"b\"",
+                "admin-token: set either the value or the file",
+            ),
+            (
+                "[security]\nworker-api-key = \"a\\nb\"",
+                "worker-api-key: the secret contains control characters",
+            ),
+            (
+                "[security]\nadmin-token = \"a\\u0000b\"",
+                "admin-token: the secret contains control characters",
+            ),
+            ("[events]\nevents-token = \"a\\tb\"", "events-token: the secret contains control characters"),
             ("[security]\napi-keys-file = \"/nowhere\"", "cannot read /nowhere"),
-            ("[security]\ntls-cert = \"/nowhere\"", "tls: a certificate needs its key"),
-            ("[security]\nadmin-tls-client-ca = \"/nowhere\"", "admin-tls: authorities for clients"),
+            ("[security]\ntls-cert = \"/nowhere\"", "tls: set both the certificate and its key"),
+            ("[security]\nadmin-tls-client-ca = \"/nowhere\"", "admin-tls: a CA bundle for clients requires"),
             ("[security]\ntls-cert = \"/nowhere\"\ntls-key = \"/nowhere\"", "cannot read /nowhere"),
             ("[security]\nworker-tls-ca = \"/nowhere\"", "worker-tls: cannot read /nowhere"),
             ("[aliases]\na = \"b\"\nb = \"c\"", "alias"),
             ("[sharing]\nshare = [\"mesh\"]", "share-secret-file"),
+            ("[sharing]\nshare = \"foo\"", "share: `foo`: expected mesh, redis://HOST:PORT"),
             ("[sharing]\nshare = \"mesh\"", "share-secret-file"),
-            ("[sharing]\nmesh-listen = \"127.0.0.1:7\"", "mesh-listen means nothing without share"),
+            ("[sharing]\nmesh-listen = \"127.0.0.1:7\"", "mesh-listen has no effect without share"),
             (
                 "[sharing]\nshare = \"mesh\"\nshare-redis-prefix = \"b\"",
-                "share-redis-prefix is for sharing by Redis, and share says mesh",
+                "share-redis-prefix applies to Redis, but share is mesh",
             ),
             (
                 "[sharing]\nshare = \"redis://a:1\"\nmesh-peers = \"b:1,c:1\"",
-                "mesh-peers is for sharing by mesh, and share names a Redis server",
+                "mesh-peers applies to the mesh, but share is a Redis URL",
             ),
-            ("[sharing]\nshare-secret-file = \"/nowhere\"", "share-secret-file means nothing without share"),
-            ("[sharing]\nmesh-peers = [\"a:1\"]", "mesh-peers means nothing without share"),
+            ("[sharing]\nshare-secret-file = \"/nowhere\"", "share-secret-file has no effect without share"),
+            ("[sharing]\nmesh-peers = [\"a:1\"]", "mesh-peers has no effect without share"),
             ("[sharing]\nshare = [\"mesh\"]\nshare-secret-file = \"/nowhere\"", "cannot read /nowhere"),
         ] {
             let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();

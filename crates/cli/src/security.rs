@@ -1,5 +1,5 @@
-//! From options to keys, tokens and certificates. Whatever they name is read here, so that a mistake is told before anything is in
-//! force; no error shows what a file of secrets holds.
+//! Turns options into keys, tokens and certificates. All named files are read here, so that mistakes surface before a
+//! configuration takes effect. Errors never show the content of secret files.
 
 use std::path::{Path, PathBuf};
 
@@ -10,33 +10,33 @@ use warmroute_wire::{Acceptor, Dialer, Identity, WorkerTls};
 
 use crate::options::{Secret, Security};
 
-/// How those who come are spoken to, plain or with TLS.
+/// Plain or TLS, for each listener.
 #[derive(Clone)]
 pub struct Acceptors {
-    /// Clients.
+    /// The client listener.
     pub clients: Acceptor,
-    /// Operators.
+    /// The admin listener.
     pub operators: Acceptor,
 }
 
 impl Acceptors {
-    /// From the next connection on, as these others.
+    /// Uses the others' settings for new connections.
     pub fn follow(&self, others: &Acceptors) {
         self.clients.follow(&others.clients);
         self.operators.follow(&others.operators);
     }
 }
 
-/// What operators must show.
+/// The token of the admin listener.
 pub fn admin_token(security: &Security) -> anyhow::Result<Option<Token>> {
     let token = secret(&security.admin_token, &security.admin_token_file).context("admin-token")?;
     Ok(token.map(|token| Token::new(&token)))
 }
 
-/// A secret that is given, or the file in which it is.
+/// A secret given directly or in a file.
 fn secret(given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Option<String>> {
     let secret = match (given, file) {
-        (Some(_), Some(_)) => anyhow::bail!("it is given, and a file for it too"),
+        (Some(_), Some(_)) => anyhow::bail!("set either the value or the file, not both"),
         (Some(given), None) => given.reveal().to_owned(),
         (None, Some(file)) => read(file)?.trim().to_owned(),
         (None, None) => return Ok(None),
@@ -45,10 +45,13 @@ fn secret(given: &Option<Secret>, file: &Option<PathBuf>) -> anyhow::Result<Opti
     Ok(Some(secret))
 }
 
-/// Nobody could show one that no header can hold.
+/// Checks that a header can carry the secret.
 pub fn check_secret(secret: &str) -> anyhow::Result<()> {
-    anyhow::ensure!(!secret.is_empty(), "it is empty");
-    anyhow::ensure!(!secret.contains(char::is_control), "it has control characters, such as a line break");
+    anyhow::ensure!(!secret.is_empty(), "the secret is empty");
+    anyhow::ensure!(
+        !secret.contains(char::is_control),
+        "the secret contains control characters, such as a line break"
+    );
     Ok(())
 }
 
@@ -56,19 +59,21 @@ fn read(file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// Who is let in.
+/// The API keys.
 pub fn keys(security: &Security) -> anyhow::Result<Option<Keys>> {
     let Some(file) = &security.api_keys_file else { return Ok(None) };
     let keys = Keys::read(&read(file)?).with_context(|| format!("in {}", file.display()));
     keys.map(Some).context("api-keys-file")
 }
 
-/// How workers are reached.
+/// How to connect to workers.
 pub fn dialer(security: &Security) -> anyhow::Result<Dialer> {
     let key = secret(&security.worker_api_key, &security.worker_api_key_file).context("worker-api-key")?;
     let header = key.map(|key| HeaderValue::try_from(format!("Bearer {key}")));
-    // The error would show what it is about.
-    let header = header.transpose().map_err(|_| anyhow::anyhow!("worker-api-key has odd characters"))?;
+    // The original error would show the key.
+    let header = header.transpose().map_err(|_| {
+        anyhow::anyhow!("worker-api-key contains characters that an HTTP header cannot carry")
+    })?;
     let identity = identity(&security.worker_tls_cert, &security.worker_tls_key).context("worker-tls")?;
     Dialer::new(header, WorkerTls { ca: security.worker_tls_ca.clone(), identity }).context("worker-tls")
 }
@@ -78,11 +83,11 @@ pub fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> anyhow::Result
     match (cert.clone(), key.clone()) {
         (Some(certificates), Some(key)) => Ok(Some(Identity { certificates, key })),
         (None, None) => Ok(None),
-        _ => anyhow::bail!("a certificate needs its key, and a key its certificate"),
+        _ => anyhow::bail!("set both the certificate and its key"),
     }
 }
 
-/// How those who come are spoken to.
+/// Plain or TLS, for each listener.
 pub fn acceptors(security: &Security) -> anyhow::Result<Acceptors> {
     let s = security;
     Ok(Acceptors {
@@ -99,7 +104,7 @@ fn acceptor(
     match identity? {
         Some(identity) => Ok(Acceptor::tls(&identity, client_ca.as_ref())?),
         None if client_ca.is_some() => {
-            anyhow::bail!("authorities for clients, and no certificate of our own")
+            anyhow::bail!("a CA bundle for clients requires a certificate and a key of the listener")
         }
         None => Ok(Acceptor::default()),
     }

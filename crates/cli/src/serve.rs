@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use warmroute_gateway::{Drain, Farewell};
+use warmroute_gateway::{Drain, DrainMode};
 
 use crate::args::ServeArgs;
 use crate::control::Origin;
@@ -47,12 +47,13 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let mut notify = Notify::from_env();
     let (drain_timeout, state, handover) = (plan.drain_timeout, plan.state.clone(), plan.handover.clone());
-    let post =
-        handover.map(|path| Post::bind(&path).with_context(|| format!("cannot wait at {}", path.display())));
+    let post = handover.map(|path| {
+        Post::bind(&path).with_context(|| format!("handover: cannot listen at {}", path.display()))
+    });
     let post = post.transpose()?;
     let mut service = tokio::select! {
         service = begin(plan, origin, &mut notify) => service?,
-        () = stop.asked() => anyhow::bail!("stopped before it had begun"),
+        () = stop.asked() => anyhow::bail!("interrupted during startup"),
     };
     let keeper = service.keeper(state);
     let (before, gateway) = (keeper.clone(), Arc::clone(&service.gateway));
@@ -94,10 +95,10 @@ async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
 }
 
 /// Each signal takes the draining a step further; returns after the last.
-async fn hurry(stop: &mut Stop, clients: &Drain, steps: &[Farewell]) {
+async fn hurry(stop: &mut Stop, clients: &Drain, steps: &[DrainMode]) {
     for step in steps {
         stop.asked().await;
-        tracing::info!(?step, "draining: asked to hurry");
+        tracing::info!(?step, "second signal: draining faster");
         clients.begin(*step);
     }
 }
@@ -126,7 +127,7 @@ async fn begin(plan: Plan, origin: Origin, notify: &mut Notify) -> anyhow::Resul
     let service = Service::start(plan, origin, inherited).await?;
     match predecessor {
         Some(predecessor) => {
-            service.fit_to_serve().await.context("the gateway that is here goes on")?;
+            service.fit_to_serve().await.context("startup failed; the running gateway continues")?;
             service.gateway.inherit_retries(predecessor.estate.retries_left);
             notify.take_over(predecessor.release().await?);
         }
@@ -146,10 +147,10 @@ enum Ending {
 impl Ending {
     /// What the next signals bring. One that was succeeded has had none: the first asks it to drain as any other does, and only the
     /// second ends what is under way.
-    fn steps(&self) -> &'static [Farewell] {
+    fn steps(&self) -> &'static [DrainMode] {
         match self {
-            Ending::Stopped => &[Farewell::Over],
-            Ending::Succeeded(_) => &[Farewell::Short, Farewell::Over],
+            Ending::Stopped => &[DrainMode::Abort],
+            Ending::Succeeded(_) => &[DrainMode::CloseIdle, DrainMode::Abort],
         }
     }
 }
@@ -182,19 +183,19 @@ async fn run_on(
 }
 
 async fn end(mut service: Service, ending: Ending, drain_timeout: Duration) -> anyhow::Result<()> {
-    let farewell = match ending {
+    let mode = match ending {
         Ending::Stopped => {
-            tracing::info!("draining: no new requests; a second signal ends at once");
-            Farewell::Short
+            tracing::info!("draining: accepting no new requests; a second signal aborts the rest");
+            DrainMode::CloseIdle
         }
         Ending::Succeeded(successor) => {
-            tracing::info!("draining: another process accepts in our place");
+            tracing::info!("draining: the new process accepts requests now");
             service.make_way().await;
             successor.accede().await;
-            Farewell::Long
+            DrainMode::KeepIdle
         }
     };
-    service.drain(farewell, drain_timeout).await
+    service.drain(mode, drain_timeout).await
 }
 
 /// The first line on stdout, for whoever started us: where we listen, ports of 0 filled in.

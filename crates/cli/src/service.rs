@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
-use warmroute_gateway::{Admin, Configuration, Drain, Drained, Farewell, Gateway, Reach, serve};
+use warmroute_gateway::{Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, serve};
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
 use warmroute_router::Router;
@@ -241,8 +241,8 @@ impl Service {
     /// Leaves everything that only one process can have to a successor: whoever connects, operators, engines' events,
     /// other routers.
     pub async fn make_way(&mut self) {
-        self.clients_drain.begin(Farewell::Long);
-        self.operators_drain.begin(Farewell::Long);
+        self.clients_drain.begin(DrainMode::KeepIdle);
+        self.operators_drain.begin(DrainMode::KeepIdle);
         self.sole.iter().for_each(AbortHandle::abort);
         while !self.sole.iter().all(AbortHandle::is_finished) {
             sleep(READY_CHECK_EVERY).await;
@@ -262,14 +262,14 @@ impl Service {
     }
 
     /// Takes nothing new, and waits until everything under way has ended, or for as long as is allowed. What has not ended then is told.
-    pub async fn drain(mut self, farewell: Farewell, timeout: Duration) -> anyhow::Result<()> {
+    pub async fn drain(mut self, mode: DrainMode, timeout: Duration) -> anyhow::Result<()> {
         // Nobody shall connect to what nobody accepts from.
         drop(self.listeners);
-        self.clients_drain.begin(farewell);
+        self.clients_drain.begin(mode);
         let drained = match tokio::time::timeout(timeout, &mut self.clients).await {
             Ok(drained) => drained.map(|Drained| ()).context("the gateway panicked"),
             Err(_) => {
-                self.clients_drain.begin(Farewell::Over);
+                self.clients_drain.begin(DrainMode::Abort);
                 _ = tokio::time::timeout(TOLD_WITHIN, self.clients).await;
                 Err(anyhow::anyhow!("requests were still under way after {timeout:?}, and were ended"))
             }
@@ -318,7 +318,7 @@ fn keep_house(gateway: &Arc<Gateway>, eviction_interval: Duration, background: &
     background.spawn(every(eviction_interval, Arc::clone(gateway), forget));
     background.spawn(every(SETTLE_EVERY, Arc::clone(gateway), |gateway| {
         gateway.router().settle(gateway.now());
-        gateway.let_in();
+        gateway.admit_next();
     }));
 }
 

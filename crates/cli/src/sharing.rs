@@ -10,7 +10,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{block_in_place, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
-use warmroute_gateway::{Carried, Carrier, Gateway, Ways};
+use warmroute_gateway::{Gateway, PeerTransport, TrafficCounts, TransportStats};
 use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
 use warmroute_router::{Errand, Taken};
 use warmroute_share::{
@@ -40,7 +40,7 @@ pub fn begin(
 ) -> anyhow::Result<(impl Future<Output = ()>, LeaveHandle)> {
     let me = random_router_id();
     for file in &plan.exposed {
-        tracing::warn!("everybody on this machine may read {}: chmod o-r", file.display());
+        tracing::warn!("all users of this machine can read {}: run chmod o-r", file.display());
     }
     let (transport, link) = match plan.transport {
         Transport::Mesh(config) => match bound {
@@ -51,13 +51,13 @@ pub fn begin(
     };
     let Link { outgoing, incoming, status, leave } = link;
     match status.listening() {
-        Some(address) => tracing::info!(router = %me, %address, "shares by {transport}"),
-        None => tracing::info!(router = %me, "shares by {transport}"),
+        Some(address) => tracing::info!(router = %me, %address, "sharing state by {transport}"),
+        None => tracing::info!(router = %me, "sharing state by {transport}"),
     }
     let config = Config::default();
     gateway.router().share(me, config);
     let news = Arc::new(Notify::new());
-    gateway.set_carrier(Arc::new(Shown { transport, status, news: Arc::clone(&news) }));
+    gateway.set_peer_transport(Arc::new(Shown { transport, status, news: Arc::clone(&news) }));
     let every = Duration::from_micros(config.batch_interval.0);
     Ok((converse(gateway, Signals { news, said }, outgoing, incoming, every), leave))
 }
@@ -116,7 +116,7 @@ fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<Errand> {
             let gateway = Arc::clone(&gateway);
             let run = spawn_blocking(move || gateway.router().run(errand, gateway.now()));
             if run.await.is_err() {
-                tracing::error!("what others presume was not taken in, or not told");
+                tracing::error!("a state exchange with a peer failed");
             }
         }
     });
@@ -143,21 +143,21 @@ fn post(outgoing: &MessageOutbox, Envelope { to, bytes }: Envelope) {
     _ = outgoing.send(to, bytes);
 }
 
-impl Carrier for Shown {
-    fn has_news(&self) {
+impl PeerTransport for Shown {
+    fn notify(&self) {
         self.news.notify_one();
     }
 
-    fn carried(&self) -> Carried {
+    fn stats(&self) -> TransportStats {
         let traffic = self.status.traffic();
-        let neighbours = self.status.peers().iter().map(|(id, peer)| (*id, peer.address.clone())).collect();
-        Carried {
+        let connected = self.status.peers().iter().map(|(id, peer)| (*id, peer.address.clone())).collect();
+        TransportStats {
             transport: self.transport,
             listening: self.status.listening().map(|address| address.to_string()),
-            neighbours,
-            messages: Ways { inward: traffic.messages_in, outward: traffic.messages_out },
-            bytes: Ways { inward: traffic.bytes_in, outward: traffic.bytes_out },
-            dropped: Ways { inward: traffic.dropped_in, outward: traffic.dropped_out },
+            connected,
+            messages: TrafficCounts { inward: traffic.messages_in, outward: traffic.messages_out },
+            bytes: TrafficCounts { inward: traffic.bytes_in, outward: traffic.bytes_out },
+            dropped: TrafficCounts { inward: traffic.dropped_in, outward: traffic.dropped_out },
             refused: traffic.refused,
             reconnects: traffic.reconnects,
             troubles: self.status.problems().into_iter().map(aged).collect(),

@@ -60,9 +60,7 @@ pub fn follow_sources(
     background: &mut JoinSet<()>,
 ) -> Followed {
     if sources.listed.is_empty() && sources.file.is_none() && sources.dns.is_empty() {
-        tracing::warn!(
-            "there are no workers, and nowhere to find any: give --worker-urls, a file or a DNS name"
-        );
+        tracing::warn!("no workers configured: set --worker-urls, --worker-file or --worker-dns");
     }
     let (sender, changed) = mpsc::unbounded_channel();
     let (listings, all_heard) = watch::channel(Listings::Complete);
@@ -129,7 +127,7 @@ impl Desk {
                     self.join(listed);
                 }
                 RosterChange::Left(address) => {
-                    tracing::info!(worker = %address, "worker no longer listed");
+                    tracing::info!(worker = %address, "worker removed from its source");
                     self.leavers.add(address, Instant::now());
                 }
             }
@@ -142,7 +140,7 @@ impl Desk {
     }
 
     fn join(&self, listed: Listed) {
-        tracing::info!(worker = %listed.address, "worker listed");
+        tracing::info!(worker = %listed.address, "worker added");
         if let Some(events) = listed.kv_events {
             self.configured.write().insert(listed.address.url.clone(), events);
         }
@@ -156,14 +154,14 @@ impl Desk {
             return;
         }
         for address in self.leavers.let_go(&self.router.workers(), self.listings(), Instant::now()) {
-            tracing::info!(worker = %address, "worker can be spared: draining");
+            tracing::info!(worker = %address, "draining worker");
             self.apply(Change::Leave { address });
         }
     }
 
     fn apply(&self, change: Change) {
         if let Err(full) = self.router.apply(change) {
-            tracing::error!(%full, "worker ignored");
+            tracing::error!(%full, "worker ignored: the fleet is full");
         }
     }
 }

@@ -35,12 +35,12 @@ pub fn read(path: &Path, config: &warmroute_index::Config, seed: Option<u64>) ->
             Some(kept)
         }
         Ok(None) => {
-            tracing::info!("no state at {} yet", path.display());
+            tracing::info!("no saved state at {} yet", path.display());
             None
         }
         Err(why) => {
             let why = format!("{why:#}");
-            tracing::warn!(why, "the state in {} is of no use: it begins cold", path.display());
+            tracing::warn!(why, "cannot use the saved state in {}; starting cold", path.display());
             None
         }
     }
@@ -53,22 +53,22 @@ fn try_read(
 ) -> anyhow::Result<Option<Kept>> {
     // One that is no file may never end, or not even begin.
     let is_file = metadata(path).map_or(true, |there| there.is_file());
-    anyhow::ensure!(is_file, "it is no file");
+    anyhow::ensure!(is_file, "not a regular file");
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        file => file.context("it cannot be opened")?,
+        file => file.context("cannot open the file")?,
     };
     // What does not fit the index is not worth reading.
     let bytes_max = config.budget_bytes as u64;
     let mut bytes = Vec::new();
-    file.take(bytes_max + 1).read_to_end(&mut bytes).context("it cannot be read")?;
+    file.take(bytes_max + 1).read_to_end(&mut bytes).context("cannot read the file")?;
     anyhow::ensure!(
         bytes.len() as u64 <= bytes_max,
-        "it is larger than the index may become (max-tree-size)"
+        "the file is larger than the index limit (max-tree-size)"
     );
     let memory = Memory::decode(&bytes)?;
     let is_readable = seed.is_none_or(|seed| seed == memory.seed());
-    anyhow::ensure!(is_readable, "it was written with another secret (share-secret-file)");
+    anyhow::ensure!(is_readable, "the file was written with another secret (share-secret-file)");
     let age_s = memory.age_s(config, unix_s())?;
     Ok(Some(Kept { memory, away: Micros::from_secs(age_s) }))
 }

@@ -216,9 +216,12 @@ fn workers_are_reached_over_tls_and_shown_a_certificate() {
         let args = [&args[..], &["--worker-urls", worker.url(), "--worker-tls-ca", trusted]].concat();
         let gateway = Process::start_with_log(&args, &[], std::fs::File::create(&log).unwrap().into());
         let text = || std::fs::read_to_string(&log).unwrap();
-        eventually("its probe fails", || text().contains("not well").then_some(()));
+        eventually("its probe fails", || text().contains("probe failed").then_some(()));
         eventually(&format!("because of a certificate: {}", text()), || {
-            text().lines().any(|line| line.contains("not well") && line.contains("ertificate")).then_some(())
+            text()
+                .lines()
+                .any(|line| line.contains("probe failed") && line.contains("ertificate"))
+                .then_some(())
         });
         assert_eq!(get(gateway.admin(), "/readyz").status, 503);
         assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 503);

@@ -162,11 +162,11 @@ fn the_command_fails_in_words() {
     let broken = file("broken.json", "{\"model\":");
     let broken = broken.to_str().unwrap();
     for (args, words) in [
-        (vec!["explain", broken, "--admin", gateway.admin()], "the body is not valid JSON: expected"),
+        (vec!["explain", broken, "--admin", gateway.admin()], "The request body is not valid JSON: expected"),
         (vec!["explain", "/no/such/file", "--admin", gateway.admin()], "cannot read /no/such/file"),
         (vec!["explain", "--admin", &format!("http://{nobody}")], "no gateway answers at http://"),
         (vec!["explain", "--admin", "gateway:1"], "expected http://HOST:PORT"),
-        (vec!["explain", "--admin", gateway.url()], "there is no such endpoint: /explain (404 Not Found)"),
+        (vec!["explain", "--admin", gateway.url()], "No such endpoint: /explain (404 Not Found)"),
     ] {
         let output = run(&args);
         let said = text(&output.stderr);

@@ -153,11 +153,11 @@ fn when_the_new_one_dies_before_it_is_ready_the_old_one_goes_on() {
         // Its engine never answers, so it never becomes ready.
         let silent = format!("http://{}", nobody.local_addr().unwrap());
         let mut new = would_be(&["--handover", &path, "--worker-urls", &silent], Stdio::null());
-        said("a process wants to take our place", turn);
+        said("handing over to a new process", turn);
         assert_eq!(post(old.url(), CHATS, &chat(MODEL)).status, 200, "it goes on meanwhile");
         new.kill().unwrap();
         new.wait().unwrap();
-        said("nobody took our place: we go on", turn);
+        said("handover failed; this process continues", turn);
         assert_eq!(post(old.url(), CHATS, &chat(MODEL)).status, 200);
         assert_eq!(get(old.admin(), "/readyz").status, 200);
     }
@@ -179,7 +179,11 @@ fn who_waits_for_a_stopped_process_says_so_and_gives_up_in_time() {
     let new = would_be(&args, Stdio::piped()).wait_with_output().unwrap();
     let (said, pid) = (String::from_utf8_lossy(&new.stderr).into_owned(), old.process.id());
     assert_eq!(new.status.code(), Some(1), "{said}");
-    for words in ["a gateway runs here", "It keeps its place", &format!("process {pid}, which is stopped")] {
+    for words in [
+        "taking over from the running gateway",
+        "it continues, and nothing was changed",
+        &format!("process {pid}, which is stopped"),
+    ] {
         assert!(said.contains(words), "{words}: {said}");
     }
     old.process.signal("-CONT");
@@ -217,14 +221,14 @@ fn of_two_that_want_the_place_one_has_it_and_the_other_ends() {
     let to = std::fs::File::create(&told).unwrap();
     let mut late = would_be(&["--handover", &path, "--worker-urls", stopped.url()], to.into());
     eventually("it has asked", || {
-        std::fs::read_to_string(&log).unwrap().contains("wants to take our place").then_some(())
+        std::fs::read_to_string(&log).unwrap().contains("handing over to a new process").then_some(())
     });
     let new = Gateway::start(&[ours.url()], &["--handover", &path]);
     assert!(old.process.wait().success());
     stopped.signal("-CONT");
     let status = eventually("it ends", || late.try_wait().unwrap());
     let said = std::fs::read_to_string(&told).unwrap();
-    assert!(status.code() == Some(1) && said.contains("another process was sooner"), "{said}");
+    assert!(status.code() == Some(1) && said.contains("another process has already taken over"), "{said}");
     assert_eq!(post(new.url(), CHATS, &chat(MODEL)).status, 200);
     let next = Gateway::start(&[ours.url()], &["--handover", &path]);
     assert!(new.process.wait().success(), "whoever comes finds the one that serves");
@@ -287,7 +291,7 @@ fn a_socket_that_nobody_listens_at_any_more_stops_nobody_and_other_files_are_lef
     let output = refused.wait_with_output().unwrap();
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("something else is there"), "{said}");
+    assert!(said.contains("exists and"), "{said}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
 }
 
@@ -326,19 +330,16 @@ fn a_socket_from_systemd_that_says_not_what_it_is_for_is_refused_by_name() {
     let sockets = ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap());
     let second = sockets[1].local_addr().unwrap();
     for (names, why) in [
-        (
-            "clients:warmroute.socket",
-            "FileDescriptorName= of its unit must be one of clients, admin, events, mesh",
-        ),
-        ("clients", "FileDescriptorName= of its unit must be one of"),
-        ("clients:clients", "another one has this FileDescriptorName="),
+        ("clients:warmroute.socket", "FileDescriptorName= must be one of clients, admin, events, mesh"),
+        ("clients", "FileDescriptorName= must be one of"),
+        ("clients:clients", "another socket has this FileDescriptorName="),
         ("clients:mesh", "share is not mesh"),
     ] {
         let mut command = activated([&sockets[0], &sockets[1]], names, "http://127.0.0.1:1");
         let mut refused = command.env("LOG", &log).stdout(Stdio::null()).spawn().unwrap();
         let status = eventually("it ends", || refused.try_wait().unwrap());
         let said = std::fs::read_to_string(&log).unwrap();
-        let socket = format!("socket 4 from systemd listens at {second}");
+        let socket = format!("socket 4 from systemd at {second}");
         assert!(!status.success() && said.contains(why) && said.contains(&socket), "{names}: {said}");
     }
 }

@@ -130,7 +130,7 @@ fn a_state_that_is_of_no_use_costs_a_line_in_the_log_and_nothing_else() {
         (good[..good.len() / 2].to_vec(), "its checksum is wrong"),
         (newer, "it is of version 99"),
         (b"what is this?".to_vec(), "it is no saved state"),
-        (vec![0; 70_000_000], "it is larger than the index may become"),
+        (vec![0; 70_000_000], "larger than the index limit"),
         (good.clone(), "state read from"),
     ];
     for (bytes, said) in cases {

@@ -335,9 +335,15 @@ fn check_says_what_is_good_and_what_is_not() {
     let error = String::from_utf8_lossy(&bad.stderr).into_owned();
     assert!(error.contains("line 2") && error.contains("did you mean `routing.policy`?"), "{error}");
     for (text, why) in [
-        ("[server]\nstate = \"/no/such/folder/state\"", "state: /no/such/folder/state cannot be: no folder"),
-        ("[server]\nhandover = \"/no/such/folder/x\"", "handover: /no/such/folder/x cannot be: no folder"),
-        ("[server]\nstate = \"/dev/null\"", "state: /dev/null: something else is there"),
+        (
+            "[server]\nstate = \"/no/such/folder/state\"",
+            "state: cannot create /no/such/folder/state: no folder",
+        ),
+        (
+            "[server]\nhandover = \"/no/such/folder/x\"",
+            "handover: cannot create /no/such/folder/x: no folder",
+        ),
+        ("[server]\nstate = \"/dev/null\"", "state: /dev/null exists and has another type"),
         ("[[workers]]\nurl = \"http://user:hush@h:1\"", "http://***@h:1"),
     ] {
         let checked = check(text);

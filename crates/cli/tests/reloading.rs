@@ -92,7 +92,7 @@ fn a_configuration_that_is_put_is_in_force_as_a_whole_or_not_at_all() {
         ("[cache]\nblock-hash = \"sha256\"", "cache.block-hash"),
         ("[security]\napi-keys-file = \"/nowhere\"", "cannot read /nowhere"),
         ("[rooting]\n", "did you mean `routing`?"),
-        ("", "it is empty"),
+        ("", "the configuration is empty"),
     ] {
         let answer = put(&gateway, bad);
         let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use warmroute_engine::Profile;
-use warmroute_gateway::Farewell;
+use warmroute_gateway::DrainMode;
 use warmroute_replica::{Config, Replica, Stats, serve};
 use warmroute_types::WorkerState;
 
@@ -65,7 +65,7 @@ impl Fleet {
 
     /// Ends everything in order.
     pub async fn stop(self) -> anyhow::Result<()> {
-        self.service.drain(Farewell::Short, Duration::from_secs(5)).await
+        self.service.drain(DrainMode::CloseIdle, Duration::from_secs(5)).await
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{Direction, Endpoint, Source};
 use warmroute_probe::read_capacity;
-use warmroute_wire::{Dialer, Scheme, Target, spoken};
+use warmroute_wire::{Dialer, Scheme, Target, detect_scheme};
 
 use super::finding::Finding;
 use crate::args::Switch;
@@ -77,7 +77,7 @@ impl Patient {
     async fn misunderstanding(&self) -> Option<Finding> {
         let target: Target = self.engine.url.parse().ok()?;
         let (_, rest) = self.engine.url.split_once("://")?;
-        match (target.scheme, spoken(&target).await?) {
+        match (target.scheme, detect_scheme(&target).await?) {
             (Scheme::Https, Scheme::Http) => Some(Finding::trouble(
                 "its URL says https, but plain HTTP is spoken at this port",
                 format!(

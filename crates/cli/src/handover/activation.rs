@@ -25,12 +25,12 @@ pub fn activated(wanted: &[(Purpose, Option<SocketAddr>)]) -> anyhow::Result<Lis
         let socket = FIRST_SOCKET + at;
         let listener = given.take_tcp_listener(at).ok().flatten();
         let listener = listener
-            .with_context(|| format!("socket {socket} from systemd, `{name}`, is no TCP listener"))?;
+            .with_context(|| format!("socket {socket} from systemd (`{name}`) is not a TCP listener"))?;
         let address = listener.local_addr()?;
         let purpose = judge(name, &mut free)
-            .with_context(|| format!("socket {socket} from systemd listens at {address} as `{name}`"))?;
+            .with_context(|| format!("socket {socket} from systemd at {address} has the name `{name}`"))?;
         listener.set_nonblocking(true)?;
-        tracing::info!(listener = purpose.name(), %address, "opened by systemd");
+        tracing::info!(listener = purpose.name(), %address, "using the listener from systemd");
         listeners.add(purpose, listener, Opener::Systemd);
     }
     Ok(listeners)
@@ -39,13 +39,15 @@ pub fn activated(wanted: &[(Purpose, Option<SocketAddr>)]) -> anyhow::Result<Lis
 /// What a socket of this name is for, if there is anything left that it could be.
 fn judge(name: &str, free: &mut Vec<Purpose>) -> anyhow::Result<Purpose> {
     let names = Purpose::ALL.map(Purpose::name).join(", ");
-    let purpose = Purpose::named(name)
-        .with_context(|| format!("FileDescriptorName= of its unit must be one of {names}"))?;
+    let purpose =
+        Purpose::named(name).with_context(|| format!("FileDescriptorName= must be one of {names}"))?;
     let at = free.iter().position(|free| *free == purpose);
     let at = at.with_context(|| match purpose {
-        Purpose::Events => "another one has this FileDescriptorName=, or kv-events-bind names no address",
-        Purpose::Mesh => "another one has this FileDescriptorName=, or share is not mesh",
-        _ => "another one has this FileDescriptorName=; one unit may have one ListenStream=",
+        Purpose::Events => {
+            "another socket has this FileDescriptorName=, or kv-events-bind is not set to an address"
+        }
+        Purpose::Mesh => "another socket has this FileDescriptorName=, or share is not mesh",
+        _ => "another socket has this FileDescriptorName=; a unit may have only one ListenStream=",
     })?;
     Ok(free.swap_remove(at))
 }
@@ -69,7 +71,7 @@ mod tests {
             let why = judged(&["clients", unnamed]).unwrap_err();
             assert!(why.contains("must be one of clients, admin, events, mesh"), "{why}");
         }
-        assert!(judged(&["clients", "clients"]).unwrap_err().contains("another one has this"));
+        assert!(judged(&["clients", "clients"]).unwrap_err().contains("another socket has this"));
         assert!(judged(&["events"]).unwrap_err().contains("kv-events-bind"), "nobody would accept there");
     }
 }

@@ -73,7 +73,10 @@ impl Listeners {
             Some(is_there || *opener == Opener::Systemd)
         };
         if self.0.get(&purpose).is_some_and(|listener| fits(listener) != Some(true)) {
-            tracing::info!(listener = purpose.name(), "is wanted at another address: opened anew");
+            tracing::info!(
+                listener = purpose.name(),
+                "the configured address changed; opening a new listener"
+            );
             self.0.remove(&purpose);
         }
     }

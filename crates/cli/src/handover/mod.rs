@@ -45,7 +45,7 @@ const REFUSED: &[u8] = b"refused\n";
 
 fn check_owner(peer: &UnixStream) -> anyhow::Result<()> {
     let (theirs, ours) = (peer.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
-    anyhow::ensure!(is_trusted(theirs, ours), "it belongs to user {theirs}, and we are {ours}");
+    anyhow::ensure!(is_trusted(theirs, ours), "the other process runs as user {theirs}, this one as {ours}");
     Ok(())
 }
 

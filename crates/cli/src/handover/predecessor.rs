@@ -10,7 +10,7 @@ use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use warmroute_wire::passing;
+use warmroute_wire::socket_passing;
 
 use super::process::Process;
 use super::{Estate, GREETING, Listeners, Opener, Purpose, READY, REFUSED, TAKEN, YOURS, check_owner};
@@ -36,12 +36,12 @@ impl Predecessor {
             let Some(stream) = connect(path, until).await? else { return Ok(None) };
             check_owner(&stream)?;
             let old = Process::behind(&stream);
-            tracing::info!(%old, ?patience, "a gateway runs here: its listeners are waited for");
-            let received = wait_for(old, until, passing::receive(&stream)).await;
+            tracing::info!(%old, ?patience, "taking over from the running gateway");
+            let received = wait_for(old, until, socket_passing::receive(&stream)).await;
             let Some(received) = received else {
                 anyhow::bail!(
-                    "the gateway that runs here has not given us its listeners within {patience:?}: {old}. \
-                     It keeps its place, and nothing was changed"
+                    "the running gateway ({old}) did not hand over its listeners within {patience:?}; it continues, and \
+                     nothing was changed"
                 );
             };
             if let Some((line, sockets)) = unless_gone(received)? {
@@ -49,7 +49,10 @@ impl Predecessor {
                 return Ok(Some((Predecessor { stream, estate }, listeners)));
             }
             // It is leaving: somebody else, or nobody, waits there in a moment.
-            anyhow::ensure!(Instant::now() < until, "the gateway that runs here, {old}, gives us nothing");
+            anyhow::ensure!(
+                Instant::now() < until,
+                "the running gateway ({old}) did not hand over its listeners"
+            );
             sleep(RETRY_EVERY).await;
         }
     }
@@ -63,13 +66,13 @@ impl Predecessor {
             self.stream.read_exact(&mut said).await.map(|_| said)
         };
         match timeout(LEAVES_WITHIN, leaving).await {
-            Ok(Ok(said)) if said == TAKEN => anyhow::bail!("another process was sooner, and has its place"),
-            Ok(Ok(_)) => tracing::info!("the gateway that was here leaves; its place is ours"),
+            Ok(Ok(said)) if said == TAKEN => anyhow::bail!("another process has already taken over"),
+            Ok(Ok(_)) => tracing::info!("took over; the old gateway is draining"),
             // Then it is gone, or will go on for a while; either way its sockets are ours as well.
-            Ok(Err(error)) => tracing::warn!(%error, "the gateway that was here is gone"),
+            Ok(Err(error)) => tracing::warn!(%error, "the old gateway exited during the handover"),
             Err(_) => {
                 let old = Process::behind(&self.stream);
-                tracing::warn!(%old, "the gateway that was here does not answer; we serve beside it");
+                tracing::warn!(%old, "the old gateway does not respond; both serve");
             }
         }
         Ok(self.estate)
@@ -86,7 +89,7 @@ async fn wait_for<T>(old: Process, until: Instant, work: impl Future<Output = T>
             Err(_) if look == until => return None,
             Err(_) => {
                 let for_more = until - Instant::now();
-                tracing::warn!(%old, ?for_more, "the gateway that runs here does not answer yet: waiting");
+                tracing::warn!(%old, ?for_more, "waiting for the running gateway to respond");
             }
         }
     }
@@ -121,10 +124,13 @@ fn unless_gone(received: io::Result<Given>) -> io::Result<Option<Given>> {
 }
 
 fn understood(line: &str, sockets: Vec<TcpListener>) -> anyhow::Result<(Estate, Listeners)> {
-    anyhow::ensure!(line.as_bytes() != REFUSED, "it belongs to another user, and gives us nothing");
+    anyhow::ensure!(
+        line.as_bytes() != REFUSED,
+        "the running gateway belongs to another user and refuses to hand over"
+    );
     let mut words = line.split_whitespace();
-    anyhow::ensure!(words.next() == Some(GREETING), "it speaks another version of this");
-    let retries_left = words.next().and_then(|word| word.parse().ok()).context("it says something else")?;
+    anyhow::ensure!(words.next() == Some(GREETING), "the running gateway uses another handover version");
+    let retries_left = words.next().and_then(|word| word.parse().ok()).context("invalid handover message")?;
     // The sockets first: where they end, the next word is not a name any more, and stays.
     let named: Vec<(TcpListener, &str)> = sockets.into_iter().zip(words.by_ref()).collect();
     let estate = Estate::read(retries_left, words);

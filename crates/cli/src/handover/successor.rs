@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use warmroute_wire::passing;
+use warmroute_wire::socket_passing;
 
 use super::process::Process;
 use super::{Estate, GREETING, Listeners, READY, REFUSED, TAKEN, YOURS, check_owner};
@@ -53,7 +53,7 @@ impl Post {
     /// Private before anybody can find it.
     pub fn bind(path: &Path) -> anyhow::Result<Post> {
         if let Ok(there) = symlink_metadata(path) {
-            anyhow::ensure!(there.file_type().is_socket(), "something else is there");
+            anyhow::ensure!(there.file_type().is_socket(), "the path exists and is not a socket");
         }
         let mut unseen = path.to_owned().into_os_string();
         unseen.push(format!(".{}", std::process::id()));
@@ -68,7 +68,7 @@ impl Post {
     /// In one step in the place of a predecessor's, whose successors come to us from now on.
     pub fn await_successors(self, listeners: Listeners, prepare: Prepare) -> Successors {
         if let Err(error) = rename(&self.unseen, &self.path) {
-            tracing::error!(%error, "nobody will find us to take our place");
+            tracing::error!(%error, "cannot move the handover socket into place; handovers will not work");
         }
         let (tell, ready) = mpsc::channel(1);
         let mut waiting = JoinSet::new();
@@ -105,7 +105,7 @@ impl Successor {
     /// Tells it that we accept nobody any more.
     pub async fn accede(mut self) {
         if let Err(error) = self.stream.write_all(YOURS).await {
-            tracing::warn!(%error, "our successor is gone");
+            tracing::warn!(%error, "the new process exited during the handover");
         }
     }
 }
@@ -125,7 +125,7 @@ async fn serve(post: Post, desk: Desk, tell: mpsc::Sender<Successor>) {
             },
             Some(attended) = attended.join_next() => match attended.map_err(anyhow::Error::from).flatten() {
                 Ok(successor) => break successor,
-                Err(why) => tracing::warn!(why = format!("{why:#}"), "nobody took our place: we go on"),
+                Err(why) => tracing::warn!(why = format!("{why:#}"), "handover failed; this process continues"),
             },
         }
     };
@@ -147,13 +147,13 @@ impl Desk {
     ) -> anyhow::Result<Successor> {
         tokio::select! {
             offered = self.offer(&mut stream) => offered?,
-            () = taken(&mut is_taken) => anyhow::bail!("another one was sooner"),
+            () = taken(&mut is_taken) => anyhow::bail!("another process has already taken over"),
         }
         tokio::select! {
-            ready = timeout(READY_WITHIN, hear_ready(&mut stream)) => ready.context("it does not become ready")??,
+            ready = timeout(READY_WITHIN, hear_ready(&mut stream)) => ready.context("the new process did not become ready in time")??,
             () = taken(&mut is_taken) => {
                 Successor { stream }.refuse().await;
-                anyhow::bail!("another one was sooner");
+                anyhow::bail!("another process has already taken over");
             }
         }
         Ok(Successor { stream })
@@ -162,15 +162,18 @@ impl Desk {
     async fn offer(&self, stream: &mut UnixStream) -> anyhow::Result<()> {
         if let Err(why) = check_owner(stream) {
             _ = stream.write_all(REFUSED).await;
-            return Err(why).context("a process asked for our listeners");
+            return Err(why).context("refused a handover");
         }
-        tracing::info!(new = %Process::behind(stream), "a process wants to take our place");
+        tracing::info!(new = %Process::behind(stream), "handing over to a new process");
         let prepare = Arc::clone(&self.prepare);
-        let estate = tokio::task::spawn_blocking(move || prepare()).await.context("what it needs")?;
+        let estate =
+            tokio::task::spawn_blocking(move || prepare()).await.context("cannot prepare the handover")?;
         let estate = Estate { activated: self.listeners.activated(), ..estate };
         let (retries_left, names) = (estate.retries_left, self.listeners.names().join(" "));
         let line = format!("{GREETING} {retries_left} {names}{estate}\n");
-        passing::send(stream, &line, &self.listeners.sockets()).await.context("our listeners")
+        socket_passing::send(stream, &line, &self.listeners.sockets())
+            .await
+            .context("cannot pass the listeners")
     }
 }
 
@@ -181,7 +184,7 @@ async fn taken(is_taken: &mut watch::Receiver<bool>) {
 
 async fn hear_ready(stream: &mut UnixStream) -> anyhow::Result<()> {
     let mut said = [0; READY.len()];
-    stream.read_exact(&mut said).await.context("it is gone")?;
-    anyhow::ensure!(said == READY, "it says something else than that it is ready");
+    stream.read_exact(&mut said).await.context("the new process exited")?;
+    anyhow::ensure!(said == READY, "invalid handover message");
     Ok(())
 }

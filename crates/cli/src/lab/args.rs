@@ -15,11 +15,11 @@ Examples:
   warmroute lab simulate --trace conversation_trace.jsonl.zst --rate-scale 4 --json -
   warmroute lab simulate --workload sharegpt --policy exec:./mine.py
 
-Policies are those of serve, and rules of other routers for comparison: preble_e2, dynamo_cost, llmd_weights, llmd_sticky, lbgr, \
+Policies are those of serve, and baselines from other routers: preble_e2, dynamo_cost, llmd_weights, llmd_sticky, lbgr, \
 mooncake_conductor, chwbl, aibrix.
-A policy may have parameters: expected_ttft:without=queue (or behind, step, lacking, ties), weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
-exec:PROGRAM gets one JSON object a line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) and \
-answers with {\"index\": N}.")]
+Policies can have parameters: expected_ttft:without=queue (or behind, step, lacking, ties), weighted_score:affinity=3:queue=1, cache_aware:preset=high_affinity, prefix_affinity:factor=2.
+exec:PROGRAM reads one JSON object per line for each decision (prompt_tokens, session_key, prefix_key, random, turn, candidates) \
+and writes {\"index\": N}.")]
 pub struct SimulateArgs {
     #[command(flatten)]
     pub scene: SceneArgs,
@@ -27,7 +27,7 @@ pub struct SimulateArgs {
     pub contest: ContestArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Write one row for each request (CSV)
+    /// Write one row per request (CSV)
     #[arg(long, value_name = "FILE")]
     pub requests_out: Option<PathBuf>,
 }
@@ -35,8 +35,8 @@ pub struct SimulateArgs {
 /// `warmroute lab sweep`.
 #[derive(Args)]
 #[command(after_help = "\
-Parameters: rate (times the recorded rate), workers, kv-tokens, host-kv-tokens, pool-kv-tokens, pool-gbps, staleness (seconds between refreshes of an exact directory), \
-lag (milliseconds of event lag, in the exact and reported views), loss (share of events that are lost, in the same), routers, share-delay (milliseconds between routers), affinity and queue (weights of weighted_score), threshold (of cache_aware).
+Parameters: rate (multiple of the recorded rate), workers, kv-tokens, host-kv-tokens, pool-kv-tokens, pool-gbps, staleness (seconds between refreshes of an exact directory), \
+lag (milliseconds of event lag, in the exact and reported views), loss (share of lost events, in the same views), routers, share-delay (milliseconds between routers), affinity and queue (weights of weighted_score), threshold (of cache_aware).
 
 Examples:
   warmroute lab sweep --trace conversation_trace.jsonl.zst --over rate=1,2,4,6 --html load.html
@@ -48,7 +48,7 @@ pub struct SweepArgs {
     pub contest: ContestArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// What to vary: NAME=VALUE,VALUE,…; twice for a surface
+    /// Parameter to vary: NAME=VALUE,VALUE,…; give it twice for a surface
     #[arg(long, required = true, num_args = 1, value_name = "NAME=VALUES")]
     pub over: Vec<String>,
 }
@@ -58,7 +58,7 @@ pub struct SweepArgs {
 pub struct BoundsArgs {
     #[command(flatten)]
     pub scene: SceneArgs,
-    /// Write JSON here; `-` is stdout, and nothing else is printed there
+    /// Write JSON to this file; `-` is stdout, and nothing else is printed there
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
 }
@@ -66,199 +66,200 @@ pub struct BoundsArgs {
 /// `warmroute lab drive`.
 #[derive(Args)]
 #[command(after_help = "\
-Prompts are made-up words of four bytes a token, as simulated engines count them (two with --events or --write-model: --token-bytes 2), \
-and go to /v1/completions as streams. Start the engines with the same --speed.
+Prompts are made-up words of four bytes per token, as simulated engines count them (two with --events or --write-model: use \
+--token-bytes 2), sent to /v1/completions as streams. Start the engines with the same --speed.
 
 Example:
   warmroute lab drive --url http://127.0.0.1:8080 --workload b2b --requests 400 --json -")]
 pub struct DriveArgs {
-    /// Where to ask: a router or an engine, with or without /v1
+    /// URL of the router or engine, with or without /v1
     #[arg(long, value_name = "URL")]
     pub url: Uri,
-    /// What to call it in the results [default: the URL]
+    /// Name in the results [default: the URL]
     #[arg(long)]
     pub name: Option<String>,
-    /// The model to ask for
+    /// Model to request
     #[arg(long, default_value = "llama-3.1-8b")]
     pub model: String,
-    /// Engine seconds per second: arrivals and pauses come as much faster, and times are told in engine time
+    /// Engine seconds per second: traffic runs that much faster, and results are in engine time
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
-    /// Bytes that the engines make one token of
+    /// Bytes per token, as the engines count them
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=16))]
     pub token_bytes: u8,
     #[command(flatten)]
     pub traffic: TrafficArgs,
     #[command(flatten)]
     pub slo: SloArgs,
-    /// Write JSON here; `-` is stdout, and nothing else is printed there
+    /// Write JSON to this file; `-` is stdout, and nothing else is printed there
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
 }
 
-/// What is asked.
+/// The traffic.
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("source").args(["trace", "workload"]).required(true)))]
 pub struct TrafficArgs {
-    /// Recorded traffic: what serve --record wrote, Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix or MTRAG, plain or .zst
+    /// Trace file: from serve --record, or Mooncake or Bailian JSONL, Azure CSV, ShareGPT, LMBenchmark, AIBrix or
+    /// MTRAG; plain or .zst
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Traffic by name: b2b, codegen, reasoning, agentic, tenants, sharegpt, rag-before, rag-after, batch, short, unique, one-hot-prefix,
-    /// burst or azure
+    /// Workload: b2b, codegen, reasoning, agentic, tenants, sharegpt, rag-before, rag-after, batch, short, unique,
+    /// one-hot-prefix, burst or azure
     #[arg(long, value_name = "NAME")]
     pub workload: Option<Workload>,
-    /// Times the traffic's own rate (or number of clients)
+    /// Multiplies the traffic's rate, or its number of clients
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub rate_scale: f64,
-    /// So many copies of the trace at once, with nothing in common
+    /// Number of independent copies of the trace to run at once
     #[arg(long, default_value_t = 1)]
     pub copies: u32,
-    /// No more requests than this, about: sessions are not cut
+    /// Approximate maximum number of requests; sessions are kept whole
     #[arg(long)]
     pub requests: Option<u64>,
-    /// Sessions a second, for texts without times
+    /// Sessions per second, for traces without times
     #[arg(long, default_value_t = 4.0)]
     pub sessions_per_s: f64,
-    /// Mean seconds between an answer and the next question, for texts
+    /// Mean seconds between an answer and the next question, for traces without times
     #[arg(long, default_value_t = 10.0)]
     pub think_s: f64,
-    /// Where retrieved passages stand, for texts that have any
+    /// Position of retrieved passages, for traces that have them
     #[arg(long, value_enum, default_value = "after")]
     pub passages: Place,
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// The traffic and the world it meets.
+/// The traffic, the engines and the network.
 #[derive(Args, Clone)]
 pub struct SceneArgs {
     #[command(flatten)]
     pub traffic: TrafficArgs,
 
-    /// Simulated engines
+    /// Number of simulated engines
     #[arg(long, default_value_t = 8)]
     pub workers: usize,
-    /// Engines of unequal kind instead: COUNT, then :kv-tokens=N and :speed-percent=N where they differ; may be repeated
+    /// Engines of different kinds: COUNT, then :kv-tokens=N and :speed-percent=N where they differ; repeatable
     #[arg(long, value_name = "GROUP")]
     pub worker_group: Vec<String>,
-    /// Whose timing to imitate: llama-3.1-8b or llama-3.2-3b on one NVIDIA H200
+    /// Timing to simulate: llama-3.1-8b or llama-3.2-3b on one NVIDIA H200
     #[arg(long, default_value = "llama-3.1-8b")]
     pub profile: Profile,
-    /// Tokens of each engine's KV cache [default: 846000 for 8B, 1050000 for 3B]
+    /// Tokens in each engine's KV cache [default: 846000 for 8B, 1050000 for 3B]
     #[arg(long)]
     pub kv_tokens: Option<u64>,
     /// Tokens per KV block
     #[arg(long, default_value_t = 16)]
     pub block_size: u32,
-    /// Tokens of each engine's host memory, to which evicted blocks go; 0 is none
+    /// Tokens of each engine's host memory, for evicted blocks; 0 is none
     #[arg(long, default_value_t = 0)]
     pub host_kv_tokens: u64,
-    /// Gigabytes a second from host memory to the GPU
+    /// Gigabytes per second from host memory to the GPU
     #[arg(long, default_value_t = 25.0)]
     pub host_gbps: f64,
-    /// Tokens of a pool that all engines share, to which go what host memories, or without them GPUs, have no room for; 0 is none
+    /// Tokens of a pool shared by all engines, for blocks evicted from host memory or, without it, from GPUs; 0 is none
     #[arg(long, default_value_t = 0)]
     pub pool_kv_tokens: u64,
-    /// Gigabytes a second from the pool to each GPU
+    /// Gigabytes per second from the pool to each GPU
     #[arg(long, default_value_t = 5.0)]
     pub pool_gbps: f64,
-    /// Milliseconds until the pool's first byte comes
+    /// Latency of the pool in milliseconds
     #[arg(long, default_value_t = 1.0)]
     pub pool_latency_ms: f64,
-    /// The engines' speed in percent of the profile's GPU
+    /// Engine speed in percent of the profile's GPU
     #[arg(long, default_value_t = 100)]
     pub speed_percent: u32,
 
-    /// How routers know what engines hold: exact (from the engines themselves, or from a directory of a given age), reported (from
-    /// the engines' events, as production reads them) or presumed (from their own routing and the engines' feedback)
+    /// How routers know the engines' caches: exact (read from the engines, or from a directory of a given age),
+    /// reported (from KV events, as in production) or presumed (from their own routing and the engines' feedback)
     #[arg(long, default_value = "presumed")]
     pub view: View,
-    /// How much later news of a cache arrive; exact and reported views
+    /// Delay of cache events in milliseconds; exact and reported views
     #[arg(long, default_value_t = 0.0)]
     pub event_lag_ms: f64,
-    /// News of caches arrive only every so many seconds; exact and reported views
+    /// Seconds between deliveries of cache events; 0 delivers at once; exact and reported views
     #[arg(long, default_value_t = 0.0)]
     pub refresh_s: f64,
-    /// Share of news that are lost on the way, a whole batch each time; exact and reported views
+    /// Share of cache events that are lost, in whole batches; exact and reported views
     #[arg(long, default_value_t = 0.0)]
     pub event_loss: f64,
-    /// Batches of events that each engine remembers for routers that missed some; 0: it has no replay endpoint; reported view
+    /// Batches that each engine keeps for replay; 0 is no replay endpoint; reported view
     #[arg(long, value_name = "BATCHES", default_value_t = 10_000)]
     pub event_replay: usize,
-    /// Routers side by side, each with a view of its own, or as one with --share-delay-ms
+    /// Number of routers, each with its own view, or sharing state with --share-delay-ms
     #[arg(long, default_value_t = 1)]
     pub routers: usize,
-    /// Routers tell each other what they do, and it takes so long to arrive
+    /// Routers share state, with this delay in milliseconds
     #[arg(long, value_name = "MS")]
     pub share_delay_ms: Option<f64>,
-    /// Share of what they tell that is lost on the way
+    /// Share of messages between routers that are lost
     #[arg(long, default_value_t = 0.0, requires = "share_delay_ms")]
     pub share_loss: f64,
-    /// Half of the routers cannot reach the other half in these seconds, as in 60..90; may be repeated
+    /// Seconds in which half of the routers cannot reach the other half, such as 60..90; repeatable
     #[arg(long, value_name = "FROM..UNTIL", requires = "share_delay_ms")]
     pub share_cut: Vec<Cut>,
-    /// Which router a request meets: they take turns, or each session has its own
+    /// How requests are assigned to routers
     #[arg(long, value_enum, default_value = "turns")]
     pub balancer: BalancerWord,
-    /// One way between router and engine
+    /// One-way network delay between router and engine in milliseconds
     #[arg(long, default_value_t = 0.2)]
     pub network_ms: f64,
-    /// What the engines did before the routers start: fresh (nothing), warm (they served the same traffic) or reset (the same, and their
-    /// caches were reset just before)
+    /// What the engines did before the routers start: fresh (nothing), warm (they served the same traffic) or reset
+    /// (the same, and their caches were reset just before)
     #[arg(long, default_value = "fresh")]
     pub history: History,
     /// Whether engines publish the blocks that they evict: told or untold; reported view
     #[arg(long, default_value = "told")]
     pub evictions: EvictionNews,
-    /// What happens to engines: fail:3@120 (worker 3, second 120), recover, leave, join, reset; may be repeated
+    /// Events in the fleet: fail:3@120 (worker 3, second 120), recover, leave, join, reset; repeatable
     #[arg(long, value_name = "WHAT:WORKER@SECOND")]
     pub incident: Vec<Incident>,
 }
 
-/// Who is compared, and how.
+/// The policies, and how they are compared.
 #[derive(Args, Clone)]
 pub struct ContestArgs {
-    /// Policies to compare, the first being the baseline
+    /// Policies to compare; the first is the baseline
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub policies: Vec<String>,
-    /// One more policy, or exec:PROGRAM; may be repeated
+    /// One more policy, or exec:PROGRAM; repeatable
     #[arg(long, value_name = "NAME")]
     pub policy: Vec<String>,
-    /// Seeds to run, for confidence
+    /// Number of seeds, for confidence intervals
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     pub seeds: u64,
     #[command(flatten)]
     pub slo: SloArgs,
-    /// Whether to compute what no router could do better
+    /// Compute bounds that no router can beat
     #[arg(long, value_enum, default_value = "on")]
     pub bounds: Toggle,
-    /// Runs at a time [default: one for each core]
+    /// Concurrent runs [default: one per core]
     #[arg(long)]
     pub threads: Option<usize>,
 }
 
-/// What clients were promised.
+/// Service-level objectives.
 #[derive(Args, Clone, Copy)]
 pub struct SloArgs {
-    /// Longest time to first token that counts as good
+    /// Longest time to first token that meets the objective
     #[arg(long, default_value_t = 2_000.0)]
     pub slo_ttft_ms: f64,
-    /// Longest time per token that counts as good
+    /// Longest time per output token that meets the objective
     #[arg(long, default_value_t = 50.0)]
     pub slo_tpot_ms: f64,
 }
 
-/// What comes out.
+/// Output files.
 #[derive(Args, Clone)]
 pub struct OutputArgs {
-    /// Write JSON here; `-` is stdout, and nothing else is printed there
+    /// Write JSON to this file; `-` is stdout, and nothing else is printed there
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
-    /// Write one self-contained page here; `-` is stdout
+    /// Write one self-contained HTML page to this file; `-` is stdout
     #[arg(long, value_name = "OUT")]
     pub html: Option<PathBuf>,
-    /// Write Markdown here; `-` is stdout
+    /// Write Markdown to this file; `-` is stdout
     #[arg(long, value_name = "OUT")]
     pub markdown: Option<PathBuf>,
 }
@@ -266,18 +267,18 @@ pub struct OutputArgs {
 /// On or off.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Toggle {
-    /// Yes.
+    /// Enabled
     On,
-    /// No.
+    /// Disabled
     Off,
 }
 
-/// Who is before the routers.
+/// How requests are assigned to routers.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BalancerWord {
-    /// Routers take turns.
+    /// In turn
     Turns,
-    /// All requests of a session meet the same router.
+    /// All requests of a session to the same router
     Session,
 }
 
@@ -290,14 +291,14 @@ impl From<BalancerWord> for Balancer {
     }
 }
 
-/// Where passages stand.
+/// Position of retrieved passages.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Place {
-    /// Before the history.
+    /// Before the conversation
     Before,
-    /// In the last question.
+    /// In the last question
     After,
-    /// Nowhere.
+    /// Left out
     None,
 }
 

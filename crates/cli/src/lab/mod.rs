@@ -1,4 +1,4 @@
-//! `warmroute lab`: what would another policy, fleet or cache have done?
+//! `warmroute lab`: compares policies, fleets and caches in simulation.
 //!
 //! ```text
 //!   trace, workload ─┐
@@ -6,8 +6,8 @@
 //!   policies        ─┘
 //! ```
 //!
-//! The router is production's and the engines are the model of `warmroute engine`, in virtual time. The figures depend on the
-//! flags and seeds alone, never on the machine. `drive` alone is in real time: the same traffic against any router, ours or not.
+//! The router is production code, and the engines are the model of `warmroute engine`, in virtual time. Results depend
+//! only on flags and seeds, not on the machine. Only `drive` runs in real time: it sends the same traffic to any router.
 
 mod args;
 mod bounds;
@@ -28,7 +28,7 @@ use clap::{Args, Subcommand};
 /// `warmroute lab`.
 #[derive(Args)]
 pub struct LabArgs {
-    /// What to find out.
+    /// The subcommand.
     #[command(subcommand)]
     command: LabCommand,
 }
@@ -37,15 +37,15 @@ pub struct LabArgs {
 enum LabCommand {
     /// Run policies against a trace or a workload and compare them
     Simulate(Box<args::SimulateArgs>),
-    /// The same over a range of one parameter, or of two
+    /// Repeat a simulation over a range of one or two parameters
     Sweep(Box<args::SweepArgs>),
-    /// What no router could do better on a trace or a workload
+    /// Compute bounds that no router can beat on a trace or workload
     Bounds(Box<args::BoundsArgs>),
     /// Send a trace or a workload to a router in real time, and measure what its clients see
     Drive(Box<args::DriveArgs>),
 }
 
-/// Runs one of them.
+/// Runs a subcommand.
 pub fn run(args: LabArgs) -> anyhow::Result<()> {
     match args.command {
         LabCommand::Simulate(args) => simulate::run(&args),

@@ -1,4 +1,4 @@
-//! Reading the configuration file, and saying what is wrong with it.
+//! Reads the configuration file and explains its errors.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use warmroute_types::valueless;
 use super::Options;
 use super::groups::KEYS;
 
-/// A key this far from any valid one is not taken for a slip of the finger.
-const LIKENESS_MIN: f64 = 0.66;
+/// Least similarity of an unknown key to a valid one for a suggestion.
+const SIMILARITY_MIN: f64 = 0.66;
 
 /// Reads options from a TOML file.
 pub fn read_file(path: &Path) -> anyhow::Result<Options> {
@@ -18,20 +18,20 @@ pub fn read_file(path: &Path) -> anyhow::Result<Options> {
     parse(&text).with_context(|| format!("in {}", path.display()))
 }
 
-/// Reads options from the text of one.
+/// Parses options from TOML text.
 pub fn parse(text: &str) -> anyhow::Result<Options> {
     toml::from_str(text).map_err(|error| {
-        let told = tell(text, &error);
+        let described = describe(text, &error);
         match unknown_key(error.message()).and_then(nearest) {
-            Some(nearest) => anyhow!("{told}help: did you mean `{nearest}`?"),
-            None => anyhow!("{told}"),
+            Some(nearest) => anyhow!("{described}help: did you mean `{nearest}`?"),
+            None => anyhow!("{described}"),
         }
     })
 }
 
-/// What is wrong, in which line, of which key. No value is repeated, of whatever key: errors are logged and sent to whoever put the
-/// configuration there, and a secret stands in a wrong place as soon as its key is mistyped.
-fn tell(text: &str, error: &toml::de::Error) -> String {
+/// The error with its line and key. Values are never repeated: errors are logged and returned to the sender of a
+/// configuration, and with a mistyped key any value may be a secret.
+fn describe(text: &str, error: &toml::de::Error) -> String {
     let (line, message) = (line_of(text, error), valueless(error.message()));
     match text.lines().nth(line - 1).and_then(key_in) {
         Some(key) => format!("line {line}, {key}: {message}\n"),
@@ -39,25 +39,25 @@ fn tell(text: &str, error: &toml::de::Error) -> String {
     }
 }
 
-/// The key that is set in a line, if it is one of ours: what looks like one may be a part of a value.
+/// The key set in a line, if it is valid. A line that looks like one may be part of a value.
 fn key_in(line: &str) -> Option<String> {
     let written = line.split_once('=')?.0.trim().replace('_', "-");
     valid_keys().into_iter().find(|(key, _)| *key == written).map(|(_, shown)| shown)
 }
 
-/// The key that serde did not know. Its message begins with "unknown field `KEY`".
+/// The key in serde's message "unknown field `KEY`".
 fn unknown_key(message: &str) -> Option<&str> {
     message.strip_prefix("unknown field `")?.split('`').next()
 }
 
-/// The valid key most like this one, with its table: a key in the wrong table is found too.
+/// The most similar valid key with its table. A key in the wrong table is found too.
 fn nearest(key: &str) -> Option<String> {
     let valid = valid_keys();
-    let found = likest(&key.replace('_', "-"), valid.iter().map(|(name, _)| name.as_str()))?;
+    let found = most_similar(&key.replace('_', "-"), valid.iter().map(|(name, _)| name.as_str()))?;
     valid.iter().find(|(name, _)| name == found).map(|(_, shown)| shown.clone())
 }
 
-/// Every table and key, and how it is shown.
+/// Every table and key, and how it is printed.
 fn valid_keys() -> Vec<(String, String)> {
     let mut valid: Vec<(String, String)> =
         ["aliases", "workers"].map(|name| (name.to_owned(), name.to_owned())).into();
@@ -71,13 +71,13 @@ fn valid_keys() -> Vec<(String, String)> {
     valid
 }
 
-/// The name most like `word`, if any is like it at all.
-pub fn likest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let likeness = |name: &&str| {
+/// The name most similar to `word`, if any is similar enough.
+pub fn most_similar<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let similarity = |name: &&str| {
         strsim::jaro_winkler(name, word).max(strsim::normalized_damerau_levenshtein(name, word))
     };
-    let likest = names.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    (likeness(&likest) >= LIKENESS_MIN).then_some(likest)
+    let most_similar = names.into_iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)))?;
+    (similarity(&most_similar) >= SIMILARITY_MIN).then_some(most_similar)
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_keys_are_errors_that_name_the_nearest_valid_one() {
+    fn unknown_keys_are_errors_with_a_suggestion() {
         for (text, place, hint) in [
             ("[server]\nprot = 1", "line 2", "`server.port`"),
             ("[sever]\nport = 1", "line 1", "`server`"),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_the_wrong_kind_are_named() {
+    fn values_of_the_wrong_type_are_reported_with_their_key() {
         let error = format!("{:#}", parse("[server]\nport = \"many\"").unwrap_err());
         assert!(error.contains("line 2, server.port: invalid type, expected u16"), "{error}");
         let error = format!("{:#}", parse("[sharing]\nshare = 3").unwrap_err());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_show_no_secrets() {
+    fn errors_contain_no_secrets() {
         for text in [
             "[security]\nadmin-token = \"hush",
             "[security]\nadmin-token = \"hush\" x",

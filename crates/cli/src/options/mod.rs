@@ -1,7 +1,7 @@
-//! Every option, once: as a flag, as an environment variable and as a key of the configuration file.
+//! All options: each is a flag, an environment variable and a key of the configuration file.
 //!
-//! Each group below is a heading in `--help` and a table in the file, and one definition serves both. An option that nobody
-//! gave is `None`; layers are laid over each other until the defaults have filled every gap.
+//! A group is a heading in `--help` and a table in the file; one definition serves both. An option that is not set is
+//! `None`. Layers combine until the defaults fill every gap.
 
 mod environment;
 mod file;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use warmroute_discovery::WorkerEntry;
 
 pub use environment::check_environment;
-pub use file::{likest, parse, read_file};
+pub use file::{most_similar, parse, read_file};
 pub use groups::{
     Admission, Cache, Discovery, Events, Health, Recording, Requests, Routing, Security, Server, Sharing,
     Timeouts,
@@ -35,43 +35,43 @@ pub struct Options {
     /// How workers are chosen.
     #[command(flatten)]
     pub routing: Routing,
-    /// What is remembered about caches.
+    /// The cache index, and parameters of cache-aware policies.
     #[command(flatten)]
     pub cache: Cache,
-    /// What engines tell of their caches.
+    /// KV events of engines.
     #[command(flatten)]
     pub events: Events,
-    /// How requests are read and sent on.
+    /// How requests are read and forwarded.
     #[command(flatten)]
     pub requests: Requests,
-    /// How long workers are waited for.
+    /// Time limits for clients and workers.
     #[command(flatten)]
     pub timeouts: Timeouts,
-    /// How many requests are taken, from whom.
+    /// Limits on concurrent requests and on rates.
     #[command(flatten)]
     pub admission: Admission,
-    /// Who may come in, and what workers are shown.
+    /// Authentication, TLS, and what workers see of clients.
     #[command(flatten)]
     pub security: Security,
-    /// How workers are watched.
+    /// Probes of workers.
     #[command(flatten)]
     pub health: Health,
-    /// What is written down for the lab.
+    /// Recording of traces for the lab.
     #[command(flatten)]
     pub recording: Recording,
-    /// Several routers that act as one.
+    /// Sharing state between routers.
     #[command(flatten)]
     pub sharing: Sharing,
-    /// Names under which clients may ask for a model (file only).
+    /// Model aliases (file only).
     #[arg(skip)]
     pub aliases: BTreeMap<String, String>,
-    /// Workers with more to say than their URL (file only).
+    /// Workers with settings of their own (file only).
     #[arg(skip)]
     pub workers: Vec<WorkerEntry>,
 }
 
 impl Options {
-    /// These options, and where they say nothing, the other's.
+    /// These options, with gaps filled from `below`.
     pub fn over(self, below: Options) -> Options {
         Options {
             server: self.server.over(below.server),
@@ -91,7 +91,7 @@ impl Options {
         }
     }
 
-    /// What is in force where nobody says anything.
+    /// The default of every option.
     pub fn defaults() -> Options {
         Options {
             server: Server::defaults(),
@@ -116,9 +116,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_option_has_a_default_or_may_be_left_out() {
-        // What is None in the defaults is left out of the printed configuration: only lists of workers may be, the
-        // thresholds that a preset stands for, and what has no sensible default.
+    fn every_option_has_a_default_or_is_optional() {
+        // Options without a default are missing in the printed configuration: lists of workers, thresholds that a
+        // preset sets, and options without a sensible default.
         let printed = toml::Value::try_from(Options::defaults()).unwrap();
         let tables = [
             ("server", 2),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_waits_for_longer_than_draining_may_take_and_writing_the_state() {
+    fn the_systemd_unit_waits_longer_than_the_drain_timeout() {
         let unit = include_str!("../../../../deploy/warmroute.service");
         let stop_s = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
         let stop_s: u64 = stop_s.parse().unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_the_file_and_the_file_over_defaults() {
+    fn flags_override_the_file_and_the_file_overrides_defaults() {
         let file: Options =
             toml::from_str("[server]\nport = 1\nhost = \"::1\"\n[aliases]\na = \"b\"").unwrap();
         let flags = Options { server: Server { port: Some(2), ..Server::default() }, ..Options::default() };

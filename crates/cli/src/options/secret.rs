@@ -1,8 +1,8 @@
-//! A string that is never shown.
+//! A string that is never printed.
 
 use serde::Deserialize;
 
-/// A token or a key. Neither printed nor serialized; whoever needs it says so.
+/// A token or a key. It is neither printed nor serialized; [`Secret::reveal`] returns it.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);

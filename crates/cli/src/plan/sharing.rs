@@ -1,4 +1,4 @@
-//! How this router shares what it knows with others.
+//! Turns options into the settings for sharing between routers.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -12,22 +12,22 @@ use warmroute_share::{
 use warmroute_types::masked;
 use warmroute_wire::WorkerTls;
 
-use super::filled;
+use super::value_of;
 use crate::options::Sharing;
 use crate::security::identity;
 
-/// Checked, and not begun.
+/// Validated settings, not yet in use.
 pub struct SharePlan {
-    /// By what.
+    /// The transport.
     pub transport: Transport,
-    /// Of the digests of prompts: routers with the same secret have the same.
+    /// Key of prompt digests. Routers with the same secret have the same key.
     pub seed: u64,
-    /// Files with secrets that everybody on this machine may read.
+    /// Secret files that all users of this machine can read.
     pub exposed: Vec<PathBuf>,
 }
 
 impl SharePlan {
-    /// Where other routers reach us, if they do.
+    /// Address of the mesh listener, if any.
     pub fn listen(&self) -> Option<SocketAddr> {
         match &self.transport {
             Transport::Mesh(config) => Some(config.listen),
@@ -36,25 +36,29 @@ impl SharePlan {
     }
 }
 
-/// What carries messages.
+/// The transport between routers.
 pub enum Transport {
-    /// The routers themselves.
+    /// Direct connections between routers.
     Mesh(Box<MeshConfig>),
     /// A Redis or Valkey server.
     Redis(Box<RedisConfig>),
 }
 
-/// The plan; `None` for a router on its own.
+/// The settings; `None` for a single router.
 pub fn plan(options: &Sharing) -> anyhow::Result<Option<SharePlan>> {
     let by: Vec<&str> = options.share.iter().flatten().map(String::as_str).collect();
-    refuse_idle(options, &by)?;
+    refuse_unused(options, &by)?;
     if by.is_empty() {
         return Ok(None);
     }
+    if by != ["mesh"] {
+        check_redis_urls(&by)?;
+    }
     let file = options.share_secret_file.as_deref();
-    let file =
-        file.context("share-secret-file: routers that share must share a secret, of 16 bytes or more")?;
-    let secrets = Secrets::from_file(file).map_err(|bad| named(bad, options))?;
+    let file = file.context(
+        "share-secret-file is missing: routers that share state need a common secret of at least 16 bytes",
+    )?;
+    let secrets = Secrets::from_file(file).map_err(|bad| with_key(bad, options))?;
     let seed = secrets.primary().map_or(0, |primary| seed(primary.reveal()));
     let transport = match by.as_slice() {
         ["mesh"] => Transport::Mesh(Box::new(mesh(options, secrets)?)),
@@ -65,20 +69,20 @@ pub fn plan(options: &Sharing) -> anyhow::Result<Option<SharePlan>> {
     Ok(Some(SharePlan { transport, seed, exposed }))
 }
 
-/// An option that has no effect is a mistake of somebody who believes that it has.
-fn refuse_idle(options: &Sharing, by: &[&str]) -> anyhow::Result<()> {
-    let (idle, why) = match by {
-        [] => ("", "means nothing without share: write share = \"mesh\", or the URL of a Redis server"),
-        ["mesh"] => ("share-redis-", "is for sharing by Redis, and share says mesh: leave one of them out"),
-        _ => ("mesh-", "is for sharing by mesh, and share names a Redis server: leave one of them out"),
+/// Refuses options without effect, because the user expects one.
+fn refuse_unused(options: &Sharing, by: &[&str]) -> anyhow::Result<()> {
+    let (prefix, why) = match by {
+        [] => ("", "has no effect without share: set share = \"mesh\" or a Redis URL"),
+        ["mesh"] => ("share-redis-", "applies to Redis, but share is mesh: remove one of them"),
+        _ => ("mesh-", "applies to the mesh, but share is a Redis URL: remove one of them"),
     };
-    match given(options).into_iter().find(|key| key.starts_with(idle)) {
+    match given(options).into_iter().find(|key| key.starts_with(prefix)) {
         Some(key) => Err(anyhow!("{key} {why}")),
         None => Ok(()),
     }
 }
 
-/// The keys beside `share` whose values are not what they are by themselves.
+/// Keys other than `share` that differ from their defaults.
 fn given(options: &Sharing) -> Vec<String> {
     let table = |options: &Sharing| toml::Table::try_from(options).unwrap_or_default();
     let defaults = table(&Sharing::defaults());
@@ -86,8 +90,8 @@ fn given(options: &Sharing) -> Vec<String> {
     table(options).into_iter().filter(differs).map(|(key, _)| key).collect()
 }
 
-/// With the key that has to be mended.
-fn named(bad: BadShare, options: &Sharing) -> anyhow::Error {
+/// Adds the key that must be corrected.
+fn with_key(bad: BadShare, options: &Sharing) -> anyhow::Error {
     let is_mesh = options.share.iter().flatten().any(|by| by == "mesh");
     let key = match &bad {
         BadShare::NoSecret(_) | BadShare::Unreadable { .. } => "share-secret-file",
@@ -101,12 +105,12 @@ fn named(bad: BadShare, options: &Sharing) -> anyhow::Error {
     anyhow::Error::new(bad).context(key)
 }
 
-/// Whether everybody on this machine may read it.
+/// Whether all users of this machine can read the file.
 fn is_exposed(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|there| there.permissions().mode() & 0o004 != 0)
 }
 
-/// Digests are keyed by what only the routers know, in another way than messages are.
+/// The key of prompt digests, derived from the secret separately from the keys of messages.
 fn seed(secret: &str) -> u64 {
     let hash = Sha256::new().chain_update(b"warmroute prompts\0").chain_update(secret).finalize();
     hash.iter().take(8).fold(0, |seed, &byte| seed << 8 | u64::from(byte))
@@ -124,17 +128,15 @@ fn mesh(options: &Sharing, secrets: Secrets) -> anyhow::Result<MeshConfig> {
             Some(MeshTls { identity, ca: ca.clone(), server_name: options.mesh_tls_name.clone() })
         }
         (None, None) => None,
-        _ => anyhow::bail!(
-            "mesh-tls: a certificate, its key and the routers' authority (mesh-tls-ca) go together"
-        ),
+        _ => anyhow::bail!("mesh-tls: set mesh-tls-cert, mesh-tls-key and mesh-tls-ca together"),
     };
     let is_named = tls.is_some() || options.mesh_tls_name.is_none();
     anyhow::ensure!(
         is_named,
-        "mesh-tls-name means nothing without mesh-tls-cert, mesh-tls-key and mesh-tls-ca"
+        "mesh-tls-name has no effect without mesh-tls-cert, mesh-tls-key and mesh-tls-ca"
     );
     let config = MeshConfig {
-        listen: filled(options.mesh_listen),
+        listen: value_of(options.mesh_listen),
         advertise: options.mesh_advertise.clone(),
         peers: options.mesh_peers.clone().unwrap_or_default(),
         secret: Some(secrets),
@@ -142,17 +144,17 @@ fn mesh(options: &Sharing, secrets: Secrets) -> anyhow::Result<MeshConfig> {
         versions: Versions::OURS,
         timings: MeshTimings::default(),
     };
-    config.validate().and_then(|()| config.read_certificates()).map_err(|bad| named(bad, options))?;
+    config.validate().and_then(|()| config.read_certificates()).map_err(|bad| with_key(bad, options))?;
     Ok(config)
 }
 
-fn redis(options: &Sharing, urls: &[&str], secret: Secrets) -> anyhow::Result<RedisConfig> {
-    anyhow::ensure!(!urls.contains(&"mesh"), "share: mesh or the URLs of Redis servers, not both");
+fn check_redis_urls(urls: &[&str]) -> anyhow::Result<()> {
+    anyhow::ensure!(!urls.contains(&"mesh"), "share: set mesh or Redis URLs, not both");
     for url in urls {
         let is_redis = url.starts_with("redis://") || url.starts_with("rediss://");
         anyhow::ensure!(
             is_redis,
-            "share: `{}` is neither mesh nor redis://HOST:PORT nor rediss://HOST:PORT",
+            "share: `{}`: expected mesh, redis://HOST:PORT or rediss://HOST:PORT",
             masked(url)
         );
         let rest = url.split("//").nth(1).unwrap_or_default();
@@ -160,21 +162,25 @@ fn redis(options: &Sharing, urls: &[&str], secret: Secrets) -> anyhow::Result<Re
         let shows_password = login.is_some_and(|(login, _)| login.contains(':'));
         anyhow::ensure!(
             !shows_password,
-            "share: a password in a URL is seen by whoever sees the process; put it into share-redis-password-file"
+            "share: other users of this machine can see a password in a URL; use share-redis-password-file"
         );
         let is_bare = !rest.contains('?') && rest.split_once('/').is_none_or(|(_, path)| path.is_empty());
         anyhow::ensure!(
             is_bare,
-            "share: a Redis URL ends with its port: there is no database to choose, for nothing is stored, and \
-             a password belongs into share-redis-password-file"
+            "share: a Redis URL must end with its port; nothing is stored, so there is no database to choose, \
+             and a password belongs in share-redis-password-file"
         );
     }
+    Ok(())
+}
+
+fn redis(options: &Sharing, urls: &[&str], secret: Secrets) -> anyhow::Result<RedisConfig> {
     let password = options.share_redis_password_file.as_deref().map(read).transpose();
     let config = RedisConfig {
         urls: urls.iter().map(|url| Secret::new(*url)).collect(),
         password: password.context("share-redis-password-file")?.map(Secret::new),
         secret,
-        prefix: filled(options.share_redis_prefix.clone()),
+        prefix: value_of(options.share_redis_prefix.clone()),
         tls: WorkerTls {
             ca: options.share_redis_tls_ca.clone(),
             identity: identity(&options.share_redis_tls_cert, &options.share_redis_tls_key)
@@ -183,6 +189,6 @@ fn redis(options: &Sharing, urls: &[&str], secret: Secrets) -> anyhow::Result<Re
         versions: Versions::OURS,
         timings: RedisTimings::default(),
     };
-    config.validate().and_then(|()| config.read_certificates()).map_err(|bad| named(bad, options))?;
+    config.validate().and_then(|()| config.read_certificates()).map_err(|bad| with_key(bad, options))?;
     Ok(config)
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{Desk, Direction, Hub, Listener, Poller, Source, Subscriber, subscribe};
 use warmroute_fleet::Worker;
-use warmroute_gateway::{Gateway, Writing};
+use warmroute_gateway::{Gateway, PromptFormat};
 use warmroute_router::Change;
 use warmroute_types::CacheCapacity;
 use warmroute_wire::Dialer;
@@ -44,7 +44,7 @@ pub struct Means {
 /// What was found out about an engine's events.
 pub struct Finding {
     engine: Engine,
-    writing: Writing,
+    writing: PromptFormat,
     way: Way,
 }
 
@@ -145,7 +145,11 @@ pub async fn find(
     let adapters = cards.iter().filter(|card| card.parent.is_some());
     adapters.for_each(|adapter| means.gateway.router().know_lora(&adapter.id));
     let Aligned { matching, print } = align(&engine, card, &means.paths, means.matching).await?;
-    let writing = Writing { names: cards.iter().map(|card| card.id.clone()).collect(), print, matching };
+    let writing = PromptFormat {
+        names: cards.iter().map(|card| card.id.clone()).collect(),
+        fingerprint: print,
+        matching,
+    };
     Ok(Finding { engine, writing, way })
 }
 

@@ -25,7 +25,7 @@ impl Notices {
         if self.said.get(&worker.address) == why.as_ref() {
             return;
         }
-        self.gateway.explain(&worker.address, why.as_ref().map(Why::to_string));
+        self.gateway.set_view_reason(&worker.address, why.as_ref().map(Why::to_string));
         let Some(why) = why else {
             self.said.remove(&worker.address);
             return;
@@ -41,6 +41,6 @@ impl Notices {
     /// A worker has left.
     pub fn forget(&mut self, worker: &Address) {
         self.said.remove(worker);
-        self.gateway.explain(worker, None);
+        self.gateway.set_view_reason(worker, None);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use warmroute_events::{Inbox, Refused};
-use warmroute_gateway::{Reports, ReportsRefused};
+use warmroute_gateway::{ReportError, ReportSink};
 use warmroute_types::Address;
 
 use super::ear::{Ear, Spoken};
@@ -15,9 +15,9 @@ pub struct Posts {
     pub ear: Arc<Ear>,
 }
 
-impl Reports for Posts {
-    fn post(&self, worker: &Address, content_type: &str, body: &[u8]) -> Result<Value, ReportsRefused> {
-        let refused = |status, why: &str| Err(ReportsRefused { status, why: why.to_owned(), expected: None });
+impl ReportSink for Posts {
+    fn post(&self, worker: &Address, content_type: &str, body: &[u8]) -> Result<Value, ReportError> {
+        let refused = |status, why: &str| Err(ReportError { status, why: why.to_owned(), expected: None });
         match self.ear.spoken(worker) {
             Spoken::ByReporter => {}
             Spoken::NotUnderstood => return refused(503, "this worker's prompts cannot be compared yet"),
@@ -35,7 +35,7 @@ impl Reports for Posts {
                     Refused::Gap { expected } => Some(expected),
                     _ => None,
                 };
-                Err(ReportsRefused { status: refused.status(), why: refused.to_string(), expected })
+                Err(ReportError { status: refused.status(), why: refused.to_string(), expected })
             }
         }
     }

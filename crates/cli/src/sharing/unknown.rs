@@ -49,8 +49,8 @@ fn warning(peer: &PeerStatus) -> String {
         count => format!("{count} workers that are"),
     };
     format!(
-        "router {} sends to {workers} not known here under that name: what it tells of them counts for nothing here. \
-         Let all routers have the same workers, and write their URLs alike",
+        "router {} uses {workers} unknown here, so its updates about them are ignored. \
+         Configure the same worker URLs, spelled alike, on all routers",
         peer.id
     )
 }
@@ -83,9 +83,9 @@ mod tests {
         assert!(!unknown.is_due(now + LOOKED_AT_EVERY), "it was looked at");
         let said = unknown.warnings(&[peer(1, 0), peer(2, 3), peer(3, 1)], now);
         assert_eq!(said.len(), 2);
-        let begin = "router 0000000000000002 sends to 3 workers that are not known here under that name: ";
+        let begin = "router 0000000000000002 uses 3 workers that are unknown here, ";
         assert!(said[0].starts_with(begin), "{}", said[0]);
-        assert!(said[1].contains("1 worker that is not known"), "{}", said[1]);
+        assert!(said[1].contains("1 worker that is unknown"), "{}", said[1]);
         assert_eq!(unknown.warnings(&[peer(2, 4)], now + SAID_AGAIN_AFTER / 2).len(), 0);
         assert_eq!(unknown.warnings(&[peer(2, 4)], now + SAID_AGAIN_AFTER).len(), 1);
     }

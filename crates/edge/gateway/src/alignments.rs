@@ -1,9 +1,9 @@
-//! How engines write their prompts, by the families whose files agree.
+//! The prompt formats of engines, grouped into families with identical formats.
 //!
-//! An engine is aligned when its model's files were found and it was seen to agree with them. Engines of one name need not
-//! agree with each other: another folder, template or way of reading makes another family, and a request is written once for
-//! each family that serves its model, because each is to be compared with its own writing. Until then, and for requests
-//! that cannot be followed, prompts are canonical and caches presumed.
+//! An engine is aligned when its model's files were found and its tokenizer agrees with them. Engines that serve one
+//! model may differ in folder, template or tokenizer; each variant is a family. A request is rendered once for each
+//! family of its model, because a family's KV events can only be compared with its own format. Without alignment,
+//! prompts are canonical and caches are presumed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,107 +13,108 @@ use warmroute_router::{Family, Matching};
 
 use crate::matching::ModelMatching;
 
-/// Families of one model: each costs every request for it another rendering and another walk.
+/// Families per model. Each one costs every request another rendering and another index lookup.
 const FAMILIES_MAX: usize = 4;
 
-/// An engine's model as its files describe it.
-pub struct Writing {
-    /// The names under which it is asked for, its own first, then its adapters'.
+/// The prompt format of one engine's model.
+pub struct PromptFormat {
+    /// The model names: its own first, then its adapters'.
     pub names: Vec<String>,
-    /// The same for two engines exactly if their files and the way of reading them are the same.
-    pub print: u64,
-    /// How its prompts are compared.
+    /// Equal for two engines exactly if their files and the way of reading them are equal.
+    pub fingerprint: u64,
+    /// How prompts are compared with KV events.
     pub matching: ModelMatching,
 }
 
-/// Too many engines under one name that agree with nobody.
+/// Too many different formats for one model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "engines of model `{model}` write prompts in more than {FAMILIES_MAX} ways: give them the same tokenizer and chat template, \
-     or another model name"
+    "the engines of model `{model}` have more than {FAMILIES_MAX} prompt formats: give them the same tokenizer and chat \
+     template, or another model name"
 )]
 pub struct TooManyFamilies {
     model: String,
 }
 
-/// One way of writing a model's prompts.
+/// The prompt format of one family.
 #[derive(Clone)]
-pub(crate) struct Writer {
+pub(crate) struct FamilyMatching {
     pub family: Family,
     pub matching: ModelMatching,
 }
 
-/// All engines that are aligned.
+/// The prompt formats of all aligned engines.
 #[derive(Default)]
 pub(crate) struct Alignments {
-    groups: RwLock<Groups>,
+    groups: RwLock<Families>,
 }
 
 #[derive(Default)]
-struct Groups {
-    /// Families that had to be numbered.
+struct Families {
+    /// Number of families whose names needed a suffix.
     begun: u64,
-    groups: Vec<Group>,
-    /// What requests read.
-    by_model: BTreeMap<String, Arc<[Writer]>>,
+    groups: Vec<FamilyGroup>,
+    /// The formats of each model, for requests.
+    by_model: BTreeMap<String, Arc<[FamilyMatching]>>,
 }
 
-/// Engines that write alike.
-struct Group {
-    writer: Writer,
-    print: u64,
-    /// With the names of each.
+/// Engines with identical formats.
+struct FamilyGroup {
+    format: FamilyMatching,
+    fingerprint: u64,
+    /// The engines and the model names of each.
     engines: BTreeMap<String, Vec<String>>,
 }
 
 impl Alignments {
-    /// An engine joins the family that writes as it does, or begins one.
-    pub(crate) fn join(&self, engine: &str, writing: Writing) -> Result<Matching, TooManyFamilies> {
+    /// Adds an engine to the family with its format, or starts one.
+    pub(crate) fn join(&self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
         let mut groups = self.groups.write();
         groups.leave(engine);
-        let joined = groups.join(engine, writing);
-        groups.list();
+        let joined = groups.join(engine, format);
+        groups.rebuild_by_model();
         joined
     }
 
-    /// An engine is not aligned any more. A family without engines is gone.
+    /// Removes an engine. A family without engines is removed too.
     pub(crate) fn leave(&self, engine: &str) {
         let mut groups = self.groups.write();
         groups.leave(engine);
-        groups.list();
+        groups.rebuild_by_model();
     }
 
-    /// How a model's prompts are written; `None` for one that is not aligned.
-    pub(crate) fn of(&self, model: &str) -> Option<Arc<[Writer]>> {
+    /// The formats of a model's prompts; `None` if no engine is aligned.
+    pub(crate) fn for_model(&self, model: &str) -> Option<Arc<[FamilyMatching]>> {
         self.groups.read().by_model.get(model).cloned()
     }
 }
 
-impl Groups {
-    fn join(&mut self, engine: &str, writing: Writing) -> Result<Matching, TooManyFamilies> {
-        let Writing { names, print, matching } = writing;
-        let alike = self.groups.iter_mut().find(|group| group.print == print && group.serves_any(&names));
+impl Families {
+    fn join(&mut self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
+        let PromptFormat { names, fingerprint, matching } = format;
+        let alike =
+            self.groups.iter_mut().find(|group| group.fingerprint == fingerprint && group.serves_any(&names));
         if let Some(group) = alike {
             group.engines.insert(engine.to_owned(), names);
-            return Ok(group.writer.matching.of_family(&group.writer.family));
+            return Ok(group.format.matching.of_family(&group.format.family));
         }
         let is_full =
-            |name: &&String| self.by_model.get(*name).is_some_and(|writers| writers.len() >= FAMILIES_MAX);
+            |name: &&String| self.by_model.get(*name).is_some_and(|formats| formats.len() >= FAMILIES_MAX);
         if let Some(model) = names.iter().find(is_full).cloned() {
             return Err(TooManyFamilies { model });
         }
-        let family = self.name(names.first().map_or("", String::as_str), print);
+        let family = self.name(names.first().map_or("", String::as_str), fingerprint);
         let joined = matching.of_family(&family);
         let engines = BTreeMap::from([(engine.to_owned(), names)]);
-        self.groups.push(Group { writer: Writer { family, matching }, print, engines });
+        self.groups.push(FamilyGroup { format: FamilyMatching { family, matching }, fingerprint, engines });
         Ok(joined)
     }
 
-    /// By what its engines write, so that routers which tell each other what engines hold mean the same. One that still stands under that
-    /// name, though it serves other models by now, is another.
-    fn name(&mut self, first: &str, print: u64) -> Family {
-        let family = Family::new(&format!("{first}#{print:016x}"));
-        if !self.groups.iter().any(|group| group.writer.family == family) {
+    /// A family's name. It derives from the format, so that all routers use the same name. A suffix distinguishes it
+    /// from a family of the same name that serves other models by now.
+    fn name(&mut self, first: &str, fingerprint: u64) -> Family {
+        let family = Family::new(&format!("{first}#{fingerprint:016x}"));
+        if !self.groups.iter().any(|group| group.format.family == family) {
             return family;
         }
         self.begun += 1;
@@ -125,20 +126,20 @@ impl Groups {
         self.groups.retain(|group| !group.engines.is_empty());
     }
 
-    /// Writes down for readers who writes what.
-    fn list(&mut self) {
-        let mut by_model: BTreeMap<String, Vec<Writer>> = BTreeMap::new();
+    /// Rebuilds the table that requests read.
+    fn rebuild_by_model(&mut self) {
+        let mut by_model: BTreeMap<String, Vec<FamilyMatching>> = BTreeMap::new();
         for group in &self.groups {
             let names: BTreeSet<&String> = group.engines.values().flatten().collect();
             for name in names {
-                by_model.entry(name.clone()).or_default().push(group.writer.clone());
+                by_model.entry(name.clone()).or_default().push(group.format.clone());
             }
         }
-        self.by_model = by_model.into_iter().map(|(name, writers)| (name, writers.into())).collect();
+        self.by_model = by_model.into_iter().map(|(name, formats)| (name, formats.into())).collect();
     }
 }
 
-impl Group {
+impl FamilyGroup {
     fn serves_any(&self, names: &[String]) -> bool {
         self.engines.values().flatten().any(|name| names.contains(name))
     }
@@ -149,18 +150,24 @@ mod tests {
     use super::*;
     use crate::matching::tests::byte_level;
 
-    fn writing(names: &[&str], print: u64) -> Writing {
-        Writing { names: names.iter().map(ToString::to_string).collect(), print, matching: byte_level() }
+    fn format(names: &[&str], fingerprint: u64) -> PromptFormat {
+        PromptFormat {
+            names: names.iter().map(ToString::to_string).collect(),
+            fingerprint,
+            matching: byte_level(),
+        }
     }
 
     fn families(alignments: &Alignments, model: &str) -> usize {
-        alignments.of(model).map_or(0, |writers| writers.len())
+        alignments.for_model(model).map_or(0, |formats| formats.len())
     }
 
     #[test]
-    fn engines_that_agree_are_one_family_and_others_do_not_displace_it() {
+    fn engines_with_the_same_format_form_a_family_beside_others() {
         let alignments = Alignments::default();
-        let join = |engine, names: &[&str], print| alignments.join(engine, writing(names, print)).unwrap();
+        let join = |engine, names: &[&str], fingerprint| {
+            alignments.join(engine, format(names, fingerprint)).unwrap()
+        };
         let first = join("a", &["m", "adapter"], 1);
         assert_eq!(join("b", &["host-b", "m"], 1).family(), first.family());
         assert_ne!(join("c", &["m"], 2).family(), first.family(), "another template");
@@ -175,25 +182,25 @@ mod tests {
         assert_eq!(families(&alignments, "m"), 1);
         ["a", "b"].into_iter().for_each(|engine| alignments.leave(engine));
         assert_eq!((families(&alignments, "m"), families(&alignments, "n")), (0, 1));
-        assert_eq!(join("a", &["m"], 1).family(), first.family(), "as every router names it");
+        assert_eq!(join("a", &["m"], 1).family(), first.family(), "the name derives from the format");
     }
 
     #[test]
-    fn an_engine_that_changed_its_files_leaves_its_old_family() {
+    fn an_engine_with_changed_files_leaves_its_old_family() {
         let alignments = Alignments::default();
-        alignments.join("a", writing(&["m"], 1)).unwrap();
-        alignments.join("a", writing(&["m"], 2)).unwrap();
+        alignments.join("a", format(&["m"], 1)).unwrap();
+        alignments.join("a", format(&["m"], 2)).unwrap();
         assert_eq!(families(&alignments, "m"), 1);
     }
 
     #[test]
-    fn families_are_bounded() {
+    fn the_number_of_families_is_bounded() {
         let alignments = Alignments::default();
-        for print in 0..FAMILIES_MAX as u64 {
-            alignments.join(&format!("e{print}"), writing(&["m"], print)).unwrap();
+        for fingerprint in 0..FAMILIES_MAX as u64 {
+            alignments.join(&format!("e{fingerprint}"), format(&["m"], fingerprint)).unwrap();
         }
-        let refused = alignments.join("one more", writing(&["m"], 99)).unwrap_err().to_string();
+        let refused = alignments.join("one more", format(&["m"], 99)).unwrap_err().to_string();
         assert!(refused.contains("model `m`"), "{refused}");
-        alignments.join("like the first", writing(&["m"], 0)).unwrap();
+        alignments.join("like the first", format(&["m"], 0)).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The gateway's own settings.
+//! The gateway's settings.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,45 +9,45 @@ use http::HeaderName;
 use warmroute_prompt::{PrefixRule, SessionField};
 use warmroute_wire::Dialer;
 
-use crate::door::DoorConfig;
+use crate::admission_gate::AdmissionConfig;
 
-/// How requests are read and sent on.
+/// How requests are read and forwarded.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Larger JSON bodies are refused with 413.
+    /// Largest JSON body. Larger ones get 413.
     pub body_bytes_max: usize,
-    /// What the JSON bodies of all requests may take together; beyond it they are refused with 503.
+    /// Largest sum of all JSON bodies in memory. Beyond it, requests get 503.
     pub bodies_bytes_max: usize,
-    /// Names under which clients may ask for a model: alias to model.
+    /// Model aliases: alias to model.
     pub aliases: HashMap<String, String>,
-    /// Where a session's name is looked for, in this order.
+    /// Where to look for a session name, in this order.
     pub session_keys: Vec<SessionKey>,
-    /// What of a prompt makes its prefix key.
+    /// Which part of a prompt makes its prefix key.
     pub prefix: PrefixRule,
-    /// Whether responses say how they were routed.
+    /// Whether responses carry the routing decision.
     pub decision_headers: DecisionHeaders,
-    /// Whether streams are asked for their usage where the client did not.
+    /// Whether to request usage for streams if the client did not.
     pub usage_injection: UsageInjection,
-    /// How often a request that failed before its first byte is sent to another worker.
+    /// Retries on other workers after a failure before the first byte.
     pub retries_max: u32,
-    /// How long clients and workers are waited for.
+    /// Time limits for clients and workers.
     pub timeouts: Timeouts,
-    /// How many requests are taken, from whom.
-    pub door: DoorConfig,
-    /// Whether workers get to see what clients show to come in.
+    /// Limits on concurrent requests and on tenants' rates.
+    pub admission: AdmissionConfig,
+    /// Whether clients' credentials are passed to workers.
     pub client_credentials: ClientCredentials,
-    /// Whether `Forwarded` and its like are passed to workers.
+    /// Whether `Forwarded` and similar headers are passed to workers.
     pub forwarded: Forwarded,
-    /// Whether a client may say which worker it wants.
+    /// Whether a client may choose its worker.
     pub worker_choice: WorkerChoice,
-    /// Clients that may be connected at once; more wait to be accepted.
+    /// Concurrent client connections. Further clients wait to be accepted.
     pub connections_max: usize,
-    /// How workers are reached, and what they are shown. The dialer that a gateway begins with is the one it keeps; it may be told
-    /// to follow another.
+    /// How workers are connected to and authenticated with. A gateway keeps its first dialer; a reload makes that
+    /// dialer follow a new one.
     pub dialer: Dialer,
-    /// How long an unused connection to a worker is kept. Engines close theirs after 5 s; ours go first.
+    /// How long an idle upstream connection is kept. Engines close theirs after 5 s, so ours must close earlier.
     pub idle_timeout: Duration,
-    /// Unused connections kept per worker.
+    /// Idle connections kept per worker.
     pub idle_connections_max: usize,
 }
 
@@ -63,7 +63,7 @@ impl Default for Config {
             usage_injection: UsageInjection::On,
             retries_max: 2,
             timeouts: Timeouts::default(),
-            door: DoorConfig::default(),
+            admission: AdmissionConfig::default(),
             client_credentials: ClientCredentials::default(),
             forwarded: Forwarded::default(),
             worker_choice: WorkerChoice::default(),
@@ -75,21 +75,21 @@ impl Default for Config {
     }
 }
 
-/// How long others are waited for.
+/// Time limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// A client's head, or its next request.
+    /// For a client to send a request head, or to start its next request.
     pub head: Duration,
-    /// A client's body, and a second more for every KiB of it that has come.
+    /// For a client to send its body, plus one second for every KiB received.
     pub body: Duration,
-    /// Connecting.
+    /// For connecting to a worker.
     pub connect: Duration,
-    /// From the request to the first byte of the answer's body. Long prompts of reasoning models take minutes to compute, and
-    /// without streaming the first byte comes after the last token.
+    /// From sending the request to the first byte of the response body. Long prompts take minutes to compute, and
+    /// without streaming the first byte follows the last token.
     pub first_byte: Duration,
-    /// Between two chunks of an answer.
+    /// Between two chunks of a response.
     pub idle: Duration,
-    /// From the request's arrival to the end of its answer; `None`: as long as it takes.
+    /// From the request's arrival to the end of its response; `None`: unlimited.
     pub total: Option<Duration>,
 }
 
@@ -107,22 +107,22 @@ impl Default for Timeouts {
     }
 }
 
-/// A setting that cannot work.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// No request would fit.
+    /// No request would be accepted.
     #[error("max-payload-size must be at least 1 byte")]
     NoBody,
-    /// The largest request that may come would never fit.
+    /// A request of the allowed size would never fit.
     #[error("max-buffered-bytes must be at least max-payload-size, {0} bytes")]
     NoRoomForOne(usize),
-    /// An alias of an alias would need a second look-up, and could go round in circles.
-    #[error("alias `{0}` points to `{1}`, which is an alias itself")]
+    /// Aliases are resolved once. Chains could be cyclic.
+    #[error("alias `{0}` points to `{1}`, which is itself an alias; point it to a model")]
     AliasOfAlias(String, String),
 }
 
 impl Config {
-    /// Checks what the types cannot.
+    /// Checks constraints that the types do not express.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.body_bytes_max == 0 {
             return Err(ConfigError::NoBody);
@@ -140,56 +140,56 @@ impl Config {
 /// Whether a client's `Authorization` and `X-API-Key` are passed to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientCredentials {
-    /// Where nobody reads them here, they are meant for the worker; a key that let somebody in here is no worker's business.
+    /// Passed unless the gateway checks API keys or has worker credentials of its own.
     #[default]
     Auto,
-    /// Always: workers know the same keys.
+    /// Always passed: workers accept the same keys.
     Pass,
-    /// Never.
+    /// Never passed.
     Drop,
 }
 
-/// Whether workers are told what a client, or whoever is before us, says of the client's address.
+/// Whether `Forwarded` and similar headers of requests are passed to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forwarded {
-    /// No: anybody can write anything there.
+    /// Dropped: any client can set them.
     #[default]
     Drop,
-    /// Yes: a proxy that we trust is before us and writes it.
+    /// Passed: a trusted proxy in front of the gateway sets them.
     Pass,
 }
 
-/// Whether `x-warmroute-worker` in a request is obeyed.
+/// Whether the request header `x-warmroute-worker` is obeyed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkerChoice {
-    /// No: it is dropped.
+    /// The header is dropped.
     #[default]
     Ours,
-    /// Yes: for tests and for those who look for a fault.
+    /// The header is obeyed, for tests and debugging.
     Clients,
 }
 
 /// Whether responses carry `x-warmroute-*` headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DecisionHeaders {
-    /// The fleet stays private.
+    /// No headers: clients learn nothing about the fleet.
     #[default]
     Off,
     /// Worker, policy, reason and predicted cached tokens.
     On,
 }
 
-/// Whether the gateway asks streams for their usage, and keeps it from clients who did not.
+/// Whether the gateway requests usage for streams, and removes it from the response if the client did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UsageInjection {
-    /// Yes: without it, nobody learns what a stream found in the cache.
+    /// Requested: otherwise the cached tokens of streams are unknown.
     #[default]
     On,
-    /// Requests go on untouched.
+    /// Requests are not changed.
     Off,
 }
 
-/// A place where a session's name may stand.
+/// A source of session names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionKey {
     /// A request header.
@@ -199,7 +199,7 @@ pub enum SessionKey {
 }
 
 impl SessionKey {
-    /// The order that other routers use: headers first, from the narrowest to the widest, then the body.
+    /// The order that other routers use: headers from the narrowest to the widest, then body fields.
     pub fn default_order() -> Vec<SessionKey> {
         let headers = ["x-session-id", "x-user-id", "x-tenant-id", "x-correlation-id"];
         let headers = headers.map(|name| SessionKey::Header(HeaderName::from_static(name)));
@@ -210,7 +210,7 @@ impl SessionKey {
 impl FromStr for SessionKey {
     type Err = String;
 
-    /// `header:NAME` or `body:FIELD`.
+    /// Parses `header:NAME` or `body:FIELD`.
     fn from_str(text: &str) -> Result<SessionKey, String> {
         let wrong =
             || format!("`{text}`: expected header:NAME or body:session_id, body:user, body:prompt_cache_key");
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn session_keys_are_written_as_they_are_read() {
+    fn session_keys_print_as_they_parse() {
         for key in SessionKey::default_order() {
             assert_eq!(key.to_string().parse(), Ok(key));
         }

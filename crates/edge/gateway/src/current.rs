@@ -1,13 +1,13 @@
-//! A value that every request reads and an operator now and then replaces.
+//! A value that requests read and operators replace, such as the settings.
 //!
-//! A request takes the value once, when it begins, and keeps it: nothing changes under it half-way. A lock for as long as a
-//! pointer takes to copy is not seen beside a request, so there is no need for anything cleverer.
+//! A request loads the value once, when it arrives, and keeps it, so nothing changes in the middle of a request. The
+//! lock is held only while a pointer is copied, which costs nothing next to a request.
 
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-/// The value in force.
+/// A replaceable value.
 pub(crate) struct Current<T>(RwLock<Arc<T>>);
 
 impl<T> Current<T> {

@@ -1,12 +1,12 @@
-//! Leaving without anybody noticing.
+//! Draining a listener without failed requests.
 //!
-//! A listener that drains accepts nobody, and answers what it is asked on the connections it has, each with `connection: close`: so
-//! clients connect anew, to whoever accepts then. What is left is connections on which nobody asks. To close one is a race that
-//! only the client can lose: its next request may be on the way. Where another process accepts in our place there is no hurry, and
-//! no connection is closed before it would have been anyway, when its client has not asked for too long. Where nobody does, clients
-//! notice as it is, and connections get a moment to be used once more: those that are in steady use are.
+//! A draining listener accepts no connections. It adds `connection: close` to every response, so that clients connect
+//! again, to a listener that still accepts. Idle connections remain. Closing one is a race: the client's next request
+//! may be on its way. If another process accepts in our place, idle connections stay open until their normal timeout.
+//! If not, they get a short grace time for one more request, then close.
 //!
-//! What has not ended when the time for that is over is ended, and told so: streams by an error event, requests that wait by a 503.
+//! When the drain timeout expires, the remaining requests are aborted: streams get an error event, waiting requests
+//! 503.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,96 +17,96 @@ use std::time::Duration;
 use http::header::{self, HeaderMap, HeaderValue};
 use tokio::sync::watch;
 
-/// How long an unused connection may still be used when nobody takes our place.
-const LAST_CHANCE: Duration = Duration::from_secs(1);
+/// How long idle connections stay usable if no other process accepts in our place.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
 
-/// Tells listeners to stop accepting and to finish what they have.
+/// Tells listeners to stop accepting and to finish their requests. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Drain {
-    farewell: watch::Sender<Option<Farewell>>,
-    /// The same of the last step alone, which is looked at for every chunk.
-    is_over: Arc<AtomicBool>,
+    mode: watch::Sender<Option<DrainMode>>,
+    /// Whether the mode is `Abort`. An atomic, because it is read for every chunk.
+    is_aborted: Arc<AtomicBool>,
 }
 
-/// What becomes of connections, from one step to the next.
+/// How a drain treats connections. Later modes are stricter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Farewell {
-    /// Those on which nobody asks anything may stay as long as ever: others accept in our place.
-    Long,
-    /// They are closed in a moment.
-    Short,
-    /// All are: what is under way is ended.
-    Over,
+pub enum DrainMode {
+    /// Idle connections stay open until their normal timeout, because another process accepts in our place.
+    KeepIdle,
+    /// Idle connections close after a short grace time.
+    CloseIdle,
+    /// All connections close; requests in flight are aborted.
+    Abort,
 }
 
 impl Default for Drain {
     fn default() -> Drain {
-        Drain { farewell: watch::Sender::new(None), is_over: Arc::default() }
+        Drain { mode: watch::Sender::new(None), is_aborted: Arc::default() }
     }
 }
 
 impl Drain {
-    /// Begins the draining. A long farewell can be cut short, and a short one ended; nothing goes back a step.
-    pub fn begin(&self, farewell: Farewell) {
-        // Before anybody is woken who looks at it.
-        self.is_over.fetch_or(farewell == Farewell::Over, Ordering::SeqCst);
-        self.farewell.send_if_modified(|step| {
-            let goes_on = *step < Some(farewell);
-            *step = (*step).max(Some(farewell));
-            goes_on
+    /// Begins the drain, or moves it to a stricter mode. Modes never become less strict.
+    pub fn begin(&self, mode: DrainMode) {
+        // Set before anything that reads it is woken.
+        self.is_aborted.fetch_or(mode == DrainMode::Abort, Ordering::SeqCst);
+        self.mode.send_if_modified(|reached| {
+            let advances = *reached < Some(mode);
+            *reached = (*reached).max(Some(mode));
+            advances
         });
     }
 
-    /// Whether it has begun.
+    /// Whether a drain has begun.
     pub fn has_begun(&self) -> bool {
-        self.farewell.borrow().is_some()
+        self.mode.borrow().is_some()
     }
 
     // The sender lives as long as `self`, so waiting cannot fail.
 
-    pub(crate) async fn begun(&self) {
-        self.comes_to(Farewell::Long).await;
+    pub(crate) async fn wait_begun(&self) {
+        self.wait_for_mode(DrainMode::KeepIdle).await;
     }
 
-    /// Returns when unused connections are to be closed.
-    pub(crate) async fn runs_short(&self) {
-        self.comes_to(Farewell::Short).await;
-        _ = tokio::time::timeout(LAST_CHANCE, self.ends()).await;
+    /// Returns when idle connections are to be closed.
+    pub(crate) async fn wait_close_idle(&self) {
+        self.wait_for_mode(DrainMode::CloseIdle).await;
+        _ = tokio::time::timeout(IDLE_GRACE, self.wait_abort()).await;
     }
 
-    /// Returns when nothing is waited for any more. Whoever serves a connection waits for this, and then drives it once more: what is
-    /// under way on it finds [`Drain::is_over`] without having waited for anything itself.
-    pub(crate) async fn ends(&self) {
-        self.comes_to(Farewell::Over).await;
+    /// Returns when requests are to be aborted. A connection waits for this and then polls its request once more, which
+    /// finds [`Drain::is_aborted`] without waiting for the drain itself.
+    pub(crate) async fn wait_abort(&self) {
+        self.wait_for_mode(DrainMode::Abort).await;
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.is_aborted.load(Ordering::SeqCst)
     }
 
-    /// What comes of this, if it comes before everything is ended.
-    pub(crate) async fn unless_over<F: Future>(&self, work: F) -> Option<F::Output> {
+    /// The result of `work`, or `None` if requests are aborted first.
+    pub(crate) async fn unless_aborted<F: Future>(&self, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
         std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
-            Poll::Pending if self.is_over() => Poll::Ready(None),
+            Poll::Pending if self.is_aborted() => Poll::Ready(None),
             polled => polled.map(Some),
         })
         .await
     }
 
-    async fn comes_to(&self, step: Farewell) {
-        _ = self.farewell.subscribe().wait_for(|farewell| *farewell >= Some(step)).await;
+    async fn wait_for_mode(&self, mode: DrainMode) {
+        _ = self.mode.subscribe().wait_for(|reached| *reached >= Some(mode)).await;
     }
 
-    /// Lets a client know that this was the last answer here.
-    pub(crate) fn say_goodbye(&self, headers: &mut HeaderMap) {
+    /// Tells the client that this is the last response on its connection.
+    pub(crate) fn add_close_header(&self, headers: &mut HeaderMap) {
         if self.has_begun() {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
 }
 
-/// Every connection has ended.
+/// Proof that all connections have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained;
 
@@ -115,14 +115,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_farewell_is_cut_short_and_never_prolonged() {
+    fn a_drain_becomes_stricter_and_never_less_strict() {
         let drain = Drain::default();
         let mut seen = Vec::new();
-        for step in [Farewell::Long, Farewell::Short, Farewell::Long, Farewell::Over, Farewell::Short] {
-            drain.begin(step);
-            seen.extend(*drain.farewell.borrow());
+        for mode in [
+            DrainMode::KeepIdle,
+            DrainMode::CloseIdle,
+            DrainMode::KeepIdle,
+            DrainMode::Abort,
+            DrainMode::CloseIdle,
+        ] {
+            drain.begin(mode);
+            seen.extend(*drain.mode.borrow());
         }
-        assert_eq!(seen, [Farewell::Long, Farewell::Short, Farewell::Short, Farewell::Over, Farewell::Over]);
-        assert!(drain.is_over());
+        assert_eq!(
+            seen,
+            [
+                DrainMode::KeepIdle,
+                DrainMode::CloseIdle,
+                DrainMode::CloseIdle,
+                DrainMode::Abort,
+                DrainMode::Abort
+            ]
+        );
+        assert!(drain.is_aborted());
     }
 }

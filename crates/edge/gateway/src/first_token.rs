@@ -1,26 +1,26 @@
-//! Finds the first token in a stream of events.
+//! Finds the first token in a stream of server-sent events.
 //!
-//! The first token is the first event that carries text or a tool call, not the first byte: comments keep connections alive
-//! before it, and two APIs announce a response before anything was computed. Events may be split anywhere between reads.
+//! The first token is the first event with text or a tool call, not the first byte: comments keep connections alive
+//! before it, and two APIs announce a response before anything is computed. Reads may split events anywhere.
 
-/// Events that come before any token.
+/// Events that precede the first token.
 const ANNOUNCEMENTS: [&[u8]; 5] =
     [b"response.created", b"response.in_progress", b"response.queued", b"message_start", b"ping"];
 
-/// Enough of a line to tell what it is.
+/// Bytes of a line that are kept: enough to recognize it.
 const LINE_BYTES_MAX: usize = 64;
 
-/// Watches a stream until its first token.
+/// Looks for the first token of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct FirstToken {
-    /// The beginning of the line that is under way.
+    /// The beginning of the current line.
     line: Vec<u8>,
-    /// The event under way is an announcement.
+    /// Whether the current event is an announcement.
     is_announcement: bool,
 }
 
 impl FirstToken {
-    /// Whether the first token is in these bytes.
+    /// Whether these bytes contain the first token.
     pub(crate) fn is_in(&mut self, chunk: &[u8]) -> bool {
         let mut rest = chunk;
         loop {
@@ -52,7 +52,7 @@ impl FirstToken {
 mod tests {
     use super::*;
 
-    /// In which of these reads the first token comes.
+    /// The read that contains the first token.
     fn seen_in(reads: &[&str]) -> Option<usize> {
         let mut first_token = FirstToken::default();
         reads.iter().position(|read| first_token.is_in(read.as_bytes()))

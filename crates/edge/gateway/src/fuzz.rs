@@ -1,7 +1,7 @@
-//! Fuzz targets: what must hold of anything that clients and workers may send.
+//! Fuzz targets: properties that hold for any input from clients and workers.
 //!
-//! Each is a function of bytes that panics when a promise is broken. `cargo test` tries them with the corpus in `fuzz/` and inputs
-//! like it; `fuzz/run` searches for others.
+//! Each target is a function of bytes that panics if a property is violated. `cargo test` runs them on the corpus in
+//! `fuzz/` and on similar inputs; `fuzz/run` searches for others.
 
 mod body;
 mod head;
@@ -18,22 +18,22 @@ mod tests {
     use warmroute_fuzz::try_out;
 
     #[test]
-    fn bodies_go_on_with_their_meaning() {
+    fn forwarded_bodies_keep_their_meaning() {
         try_out("body", super::body);
     }
 
     #[test]
-    fn heads_are_stripped_of_what_is_not_theirs_to_say() {
+    fn forgeable_headers_are_removed() {
         try_out("head", super::head);
     }
 
     #[test]
-    fn key_files_let_in_whom_they_name() {
+    fn only_keys_in_the_file_are_accepted() {
         try_out("keys", super::keys);
     }
 
     #[test]
-    fn streams_are_read_alike_however_they_are_cut() {
+    fn streams_are_read_alike_wherever_reads_split_them() {
         try_out("stream", super::stream);
     }
 }

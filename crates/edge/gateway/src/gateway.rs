@@ -1,4 +1,4 @@
-//! What all requests share.
+//! State shared by all requests.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -10,43 +10,43 @@ use warmroute_record::Recorder;
 use warmroute_router::{Matching, Router};
 use warmroute_types::{Address, Micros};
 
-use crate::alignments::{Alignments, TooManyFamilies, Writing};
-use crate::carrier::{Carried, Carrier};
+use crate::admission_gate::AdmissionGate;
+use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::current::Current;
-use crate::door::Door;
+use crate::gateway_error::GatewayError;
 use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::metrics::{Metrics, Reload};
-use crate::reasons::Reasons;
-use crate::refusal::Refusal;
+use crate::peer_transport::{PeerTransport, TransportStats};
 use crate::upstream::Upstreams;
+use crate::view_reasons::ViewReasons;
 use crate::{Config, ConfigError};
 
-/// What time it is at the start. What is remembered from before happened earlier, and times are not below zero.
+/// The router's time at process start. It is far above zero because restored state carries earlier times.
 const EPOCH: Micros = Micros::from_secs(365 * 86_400);
 
-/// The gateway: a router, connections to its workers, and counters.
+/// The gateway: a router, connections to its workers, settings and metrics.
 pub struct Gateway {
     pub(crate) router: Arc<Router<Standard>>,
     config: Current<Config>,
-    /// `None`: whoever comes may come in.
+    /// `None`: requests need no API key.
     keys: Arc<Current<Option<Keys>>>,
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) metrics: Metrics,
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
-    pub(crate) reasons: Reasons,
+    pub(crate) view_reasons: ViewReasons,
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
-    pub(crate) door: Arc<Door>,
-    /// What carries messages to other routers, where there are any.
-    carrier: Arc<OnceLock<Arc<dyn Carrier>>>,
+    pub(crate) admission_gate: Arc<AdmissionGate>,
+    /// The transport to peer routers, if state is shared.
+    transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
     start: Instant,
 }
 
 impl Gateway {
-    /// A gateway over a router whose workers come and go by [`Router::apply`]. What it serves is recorded where there is a
-    /// recorder.
+    /// Creates a gateway over a router. Workers join and leave through [`Router::apply`]. `recorder` writes a trace of
+    /// the requests that are served.
     pub fn new(
         router: Arc<Router<Standard>>,
         config: Config,
@@ -55,13 +55,13 @@ impl Gateway {
         config.validate()?;
         let recorder = recorder.map(Arc::new);
         let upstreams = Arc::new(Upstreams::new(&config));
-        let door = Arc::new(Door::new(&config.door));
+        let admission_gate = Arc::new(AdmissionGate::new(&config.admission));
         let keys = Arc::new(Current::new(None));
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
-        metrics.watch(&door, &keys);
-        let (alignments, reasons, history, retries, carrier) = Default::default();
+        metrics.watch_admission(&admission_gate, &keys);
+        let (alignments, view_reasons, history, retries, transport) = Default::default();
         let start = Instant::now();
-        metrics.watch_peers(&router, &carrier, start);
+        metrics.watch_peers(&router, &transport, start);
         Ok(Arc::new(Gateway {
             router,
             config: Current::new(config),
@@ -70,11 +70,11 @@ impl Gateway {
             metrics,
             alignments,
             recorder,
-            reasons,
+            view_reasons,
             history,
             retries,
-            door,
-            carrier,
+            admission_gate,
+            transport,
             start,
         }))
     }
@@ -84,100 +84,101 @@ impl Gateway {
         &self.router
     }
 
-    /// The settings in force. A request takes them once.
+    /// The current settings. A request reads them once, when it arrives.
     pub(crate) fn config(&self) -> Arc<Config> {
         self.config.load()
     }
 
-    /// Other settings, from the next request on. Those under way keep what they began with.
+    /// Replaces the settings for new requests. Requests in flight keep the settings they started with.
     pub fn set_config(&self, config: Config) -> Result<(), ConfigError> {
         config.validate()?;
-        self.door.set_config(&config.door);
+        self.admission_gate.set_config(&config.admission);
         self.config.set(config);
-        // There may be room now for those who wait.
-        (0..self.door.waiting()).for_each(|_| self.let_in());
+        // Higher limits may make room for waiting requests.
+        (0..self.admission_gate.waiting()).for_each(|_| self.admit_next());
         Ok(())
     }
 
-    /// From now on only these keys let somebody in; `None`: whoever comes may. Those who are in stay.
+    /// Replaces the accepted API keys; `None` disables authentication. Requests in flight are not affected.
     pub fn set_keys(&self, keys: Option<Keys>) {
         let before = self.keys.load();
         self.keys.set(keys.map(|keys| match &*before {
-            Some(before) => keys.inherit(before),
+            Some(before) => keys.with_counts_of(before),
             None => keys,
         }));
     }
 
-    /// Counts an attempt to put other settings in force.
+    /// Counts a configuration reload.
     pub fn count_reload(&self, outcome: Reload) {
-        self.metrics.reloaded(outcome);
+        self.metrics.count_reload(outcome);
     }
 
-    /// Whose request this is; `None` where nobody is asked for a key.
-    pub(crate) fn owner(&self, headers: &HeaderMap) -> Result<Option<Arc<Tenant>>, Refusal> {
+    /// The tenant whose API key the request carries; `None` if no key is required.
+    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<Tenant>>, GatewayError> {
         let keys = self.keys.load();
         let Some(keys) = &*keys else { return Ok(None) };
-        let tenant = keys.owner(headers).ok_or(Refusal::Unauthorized)?;
+        let tenant = keys.tenant_of(headers).ok_or(GatewayError::Unauthorized)?;
         tenant.requests.inc();
         Ok(Some(Arc::clone(tenant)))
     }
 
-    /// Shows what carries messages to other routers. Once.
-    pub fn set_carrier(&self, carrier: Arc<dyn Carrier>) {
-        _ = self.carrier.set(carrier);
+    /// Sets the transport to peer routers. Later calls have no effect.
+    pub fn set_peer_transport(&self, transport: Arc<dyn PeerTransport>) {
+        _ = self.transport.set(transport);
     }
 
-    /// Something was sent to a worker, or computed by it: the other routers should know soon.
-    pub(crate) fn has_news(&self) {
-        self.carrier.get().into_iter().for_each(|carrier| carrier.has_news());
+    /// Tells the transport that a routing event should reach peer routers soon.
+    pub(crate) fn notify_peers(&self) {
+        self.transport.get().into_iter().for_each(|transport| transport.notify());
     }
 
-    pub(crate) fn carried(&self) -> Option<Carried> {
-        self.carrier.get().map(|carrier| carrier.carried())
+    pub(crate) fn transport_stats(&self) -> Option<TransportStats> {
+        self.transport.get().map(|transport| transport.stats())
     }
 
-    /// How many requests that fail may still be sent again, beyond those that always may: for [`Gateway::inherit_retries`].
+    /// Retries left in the shared budget. A handover passes the number to [`Gateway::inherit_retries`].
     pub fn retries_left(&self) -> u64 {
         self.retries.left(self.now())
     }
 
-    /// Another process's clients come here from now on, and it had so many left.
+    /// Takes over the retry budget of the process whose clients this process now serves.
     pub fn inherit_retries(&self, left: u64) {
         self.retries.inherit(self.now(), left);
     }
 
-    /// How long after the start that was.
+    /// Time from process start to `at`.
     pub(crate) fn since_start(&self, at: Micros) -> Micros {
         at.since(EPOCH)
     }
 
-    /// The time that the router is told.
+    /// The router's clock.
     pub fn now(&self) -> Micros {
         EPOCH + self.start.elapsed().into()
     }
 
-    /// From now on prompts for this engine's models are written as it writes them, too; how its events are to be read.
-    pub fn align(&self, engine: &str, writing: Writing) -> Result<Matching, TooManyFamilies> {
-        self.alignments.join(engine, writing)
+    /// Registers how an engine formats prompts, so that requests for its models can be compared with its KV events.
+    /// Returns how the engine's events are to be read.
+    pub fn align(&self, engine: &str, format: PromptFormat) -> Result<Matching, TooManyFamilies> {
+        self.alignments.join(engine, format)
     }
 
-    /// They are not any more, unless other engines write alike.
+    /// Removes an engine's prompt format.
     pub fn unalign(&self, engine: &str) {
         self.alignments.leave(engine);
     }
 
-    /// Why a worker's cache is known no better than it is, for `GET /workers`; `None`: there is nothing to say.
-    pub fn explain(&self, worker: &Address, why: Option<String>) {
-        self.reasons.set(worker, why);
+    /// Sets the text that `GET /workers` shows to explain a worker's cache view; `None` clears it.
+    pub fn set_view_reason(&self, worker: &Address, why: Option<String>) {
+        self.view_reasons.set(worker, why);
     }
 
-    /// Lets the next request in that waits, should there be room for it. Those that end do that too; call it now and then for
-    /// workers that have come or recovered.
-    pub fn let_in(&self) {
-        self.door.let_in(self);
+    /// Admits the next waiting request if there is room. Every request that ends does the same. Call it periodically to
+    /// use workers that joined or recovered.
+    pub fn admit_next(&self) {
+        self.admission_gate.admit_next(self);
     }
 
-    /// Lets go of connections that nobody used for a while. Call it every few seconds.
+    /// Closes upstream connections that have been idle for too long. Call it every few seconds.
     pub fn prune_connections(&self) {
         self.upstreams.prune();
     }

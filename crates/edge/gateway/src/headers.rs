@@ -1,4 +1,4 @@
-//! Headers on their way through: what is stripped, set and created.
+//! Headers of forwarded requests and responses: which are removed, set and added.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use warmroute_prompt::Api;
@@ -11,10 +11,10 @@ use crate::{ClientCredentials, Config, Forwarded, WorkerChoice};
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const WORKER: HeaderName = HeaderName::from_static("x-warmroute-worker");
 const DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
-/// Longer request ids than this are replaced: they go into logs and response headers.
+/// Longer request ids are replaced, because request ids go into logs and response headers.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Headers that speak about one connection and must not be passed to the next (RFC 9110, 7.6.1).
+/// Hop-by-hop headers, which apply to one connection and must not be forwarded (RFC 9110, 7.6.1).
 const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
@@ -27,10 +27,10 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Removes what belongs to the connection, also what its `Connection` header names.
+/// Removes hop-by-hop headers, including those named in `Connection`.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(header::CONNECTION) {
-        // As bytes: one odd byte in such a list must not save what else it names.
+        // Split as bytes: one invalid byte in the list must not protect the other names.
         let values = headers.get_all(header::CONNECTION).into_iter().map(HeaderValue::as_bytes);
         let names = values.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
         let names: Vec<HeaderName> = names.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
@@ -39,7 +39,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     HOP_BY_HOP.iter().for_each(|name| _ = headers.remove(name));
 }
 
-/// Removes what a client could say in somebody else's name: ours, or a proxy's before us.
+/// Removes headers that a client could forge: our own, and those of a proxy in front of us.
 fn strip_spoofable(headers: &mut HeaderMap, forwarded: Forwarded) {
     let is_forwarded = |name: &str| {
         name.starts_with("x-forwarded-") || matches!(name, "forwarded" | "x-real-ip" | "true-client-ip")
@@ -52,22 +52,22 @@ fn strip_spoofable(headers: &mut HeaderMap, forwarded: Forwarded) {
     spoofable.iter().for_each(|name| _ = headers.remove(name));
 }
 
-/// The worker that a client asks for, where it may.
-pub(crate) fn chosen_worker(headers: &HeaderMap, choice: WorkerChoice) -> Option<String> {
+/// The worker that the client requests, if clients may.
+pub(crate) fn requested_worker(headers: &HeaderMap, choice: WorkerChoice) -> Option<String> {
     let chosen = headers.get(WORKER).filter(|_| choice == WorkerChoice::Clients)?;
     Some(String::from_utf8_lossy(chosen.as_bytes()).into_owned())
 }
 
-/// Makes a worker's headers fit for the client.
+/// Prepares a worker's headers for the client.
 pub(crate) fn towards_client(headers: &mut HeaderMap) {
-    // Of two framings the chunks are the true one; a length beside them would cut the answer short.
+    // If both are present, the chunked framing is the true one. A wrong length would truncate the response.
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
     }
     strip_hop_by_hop(headers);
 }
 
-/// The client's request id if it is a sane one, else a new one.
+/// The client's request id if valid, else a new one.
 pub(crate) fn request_id(headers: &HeaderMap) -> HeaderValue {
     let is_sane = |id: &&HeaderValue| {
         (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -82,7 +82,7 @@ fn new_request_id() -> HeaderValue {
     HeaderValue::from_bytes(&digits).expect("hex digits are a valid header value")
 }
 
-/// Makes a client's headers fit for a worker. The rank is ours to say: a client cannot choose a worker.
+/// Prepares a client's headers for a worker. Only the gateway sets the rank: clients cannot choose a worker with it.
 pub(crate) fn towards_worker(
     headers: &mut HeaderMap,
     api: Api,
@@ -92,19 +92,19 @@ pub(crate) fn towards_worker(
     strip_hop_by_hop(headers);
     strip_spoofable(headers, forwarded);
     if api != Api::Other {
-        // These answers are read on their way, and an error may have to be added to them.
+        // The gateway reads these responses and may have to append an error, so they must not be compressed.
         headers.remove(header::ACCEPT_ENCODING);
     }
-    // The body's length is what we send: hyper writes it.
+    // hyper sets the length of the body that is actually sent.
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::EXPECT);
     headers.remove(DATA_PARALLEL_RANK);
     headers.insert(REQUEST_ID, request_id.clone());
 }
 
-/// Leaves a worker only the credentials that are its business. A key that let a client in here must not be one of them by accident:
-/// whoever runs a worker could use it.
-pub(crate) fn show_credentials(headers: &mut HeaderMap, config: &Config, tenant: Option<&Tenant>) {
+/// Sets the credentials that a worker sees. A client's gateway key must not reach workers by default, because a
+/// worker's operator could use it.
+pub(crate) fn set_credentials(headers: &mut HeaderMap, config: &Config, tenant: Option<&Tenant>) {
     let ours = config.dialer.authorization();
     let is_passed = match config.client_credentials {
         ClientCredentials::Auto => tenant.is_none() && ours.is_none(),
@@ -120,7 +120,7 @@ pub(crate) fn show_credentials(headers: &mut HeaderMap, config: &Config, tenant:
     }
 }
 
-/// Addresses the request to one worker.
+/// Sets the headers that address one worker.
 pub(crate) fn address_to(headers: &mut HeaderMap, host: &HeaderValue, rank: Option<u16>) {
     headers.insert(header::HOST, host.clone());
     if let Some(rank) = rank {
@@ -128,19 +128,19 @@ pub(crate) fn address_to(headers: &mut HeaderMap, host: &HeaderValue, rank: Opti
     }
 }
 
-/// What they take, as they were sent.
-pub(crate) fn bytes(headers: &HeaderMap) -> usize {
+/// Size of the headers as sent, in bytes.
+pub(crate) fn size_bytes(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len()).sum()
 }
 
-/// Says how the request was routed.
-pub(crate) fn describe(headers: &mut HeaderMap, decision: &Decision) {
+/// Adds the routing decision to a response.
+pub(crate) fn add_decision(headers: &mut HeaderMap, decision: &Decision) {
     let worker = HeaderValue::from_str(&decision.worker.label);
     let worker = worker.unwrap_or_else(|_| HeaderValue::from_static("unprintable"));
     headers.insert(WORKER, worker);
     headers.insert("x-warmroute-policy", HeaderValue::from_static(decision.policy));
     headers.insert("x-warmroute-reason", HeaderValue::from_static(decision.reason));
-    // A policy that does not look at caches predicts nothing, which is not the same as none.
+    // A policy that ignores caches predicts nothing, which is not the same as zero.
     let cached = decision.cached_tokens.map_or(HeaderValue::from_static("unknown"), HeaderValue::from);
     headers.insert("x-warmroute-cached-tokens", cached);
     headers.insert(
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_the_connection_stays_there() {
+    fn hop_by_hop_and_forgeable_headers_are_not_forwarded() {
         let mut headers = map(&[
             ("connection", "close, x-secret-hop"),
             ("connection", "x-other-hop"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_byte_saves_nothing_that_the_connection_names() {
+    fn an_invalid_byte_in_the_connection_header_protects_no_name() {
         let mut headers = map(&[("x-secret-hop", "1"), ("x-other", "1")]);
         let odd = HeaderValue::from_bytes(b"\xff, X-Secret-Hop").unwrap();
         headers.insert(header::CONNECTION, odd);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sane_request_id_is_kept_and_others_are_replaced() {
+    fn a_valid_request_id_is_kept_and_others_are_replaced() {
         assert_eq!(request_id(&map(&[("x-request-id", "abc-1")])), "abc-1");
         for bad in ["", "with space", &"x".repeat(129)] {
             let id = request_id(&map(&[("x-request-id", bad)]));

@@ -1,7 +1,7 @@
-//! The last decisions, for whoever asks why a request went where it went.
+//! The last routing decisions, for `GET /explain`.
 //!
-//! A ring of slots, each with a lock of its own: a request takes the next number and writes its slot, so requests do not wait
-//! for each other, nor for an operator who reads. What is kept is numbers and names, never a prompt.
+//! A ring of slots with a lock each: a request takes the next number and writes its slot, so requests wait neither for
+//! each other nor for readers. Entries contain numbers and names, never prompts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -12,48 +12,48 @@ use parking_lot::Mutex;
 use warmroute_router::{CONSIDERED_MAX, Considered, Decision};
 use warmroute_types::Micros;
 
-/// So many decisions are remembered.
-pub(crate) const REMEMBERED: usize = 256;
+/// Number of decisions kept.
+pub(crate) const HISTORY_LEN: usize = 256;
 
-/// Of a model's name, so many bytes: where any name is served, clients may write anything there.
+/// Bytes kept of a model name. A fleet that serves any model accepts names of any length.
 const MODEL_BYTES_MAX: usize = 128;
 
 /// The last decisions.
 pub(crate) struct History {
-    slots: Box<[Mutex<Option<Arc<Past>>>]>,
+    slots: Box<[Mutex<Option<Arc<PastDecision>>>]>,
     written: AtomicUsize,
 }
 
-/// A decision, as it is remembered.
-pub(crate) struct Past {
+/// A past decision.
+pub(crate) struct PastDecision {
     pub at: SystemTime,
     pub request_id: Option<HeaderValue>,
     pub model: Option<Box<str>>,
     pub policy: &'static str,
     pub reason: &'static str,
     pub prompt_tokens: u32,
-    /// The chosen one first.
+    /// The chosen candidate first.
     pub considered: [Option<Considered>; CONSIDERED_MAX],
-    /// From the decision to the first token, in microseconds; 0 until it has come.
-    observed_us: AtomicU64,
+    /// Time from the decision to the first token, in microseconds; 0 until it arrives.
+    ttft_us: AtomicU64,
 }
 
 impl Default for History {
     fn default() -> History {
-        let slots = (0..REMEMBERED).map(|_| Mutex::default()).collect();
+        let slots = (0..HISTORY_LEN).map(|_| Mutex::default()).collect();
         History { slots, written: AtomicUsize::new(0) }
     }
 }
 
 impl History {
-    /// Remembers a decision; the oldest one is forgotten.
-    pub(crate) fn remember(
+    /// Adds a decision and drops the oldest one.
+    pub(crate) fn record(
         &self,
         decision: &Decision,
         model: Option<&str>,
         request_id: Option<&HeaderValue>,
-    ) -> Arc<Past> {
-        let past = Arc::new(Past {
+    ) -> Arc<PastDecision> {
+        let past = Arc::new(PastDecision {
             at: SystemTime::now(),
             request_id: request_id.cloned(),
             model: model.map(|name| name[..name.floor_char_boundary(MODEL_BYTES_MAX)].into()),
@@ -61,31 +61,31 @@ impl History {
             reason: decision.reason,
             prompt_tokens: decision.prompt_tokens,
             considered: decision.considered.clone(),
-            observed_us: AtomicU64::new(0),
+            ttft_us: AtomicU64::new(0),
         });
-        let slot = self.written.fetch_add(1, Relaxed) % REMEMBERED;
+        let slot = self.written.fetch_add(1, Relaxed) % HISTORY_LEN;
         let oldest = self.slots[slot].lock().replace(Arc::clone(&past));
         drop(oldest);
         past
     }
 
-    /// The last `n`, the newest first.
-    pub(crate) fn last(&self, n: usize) -> Vec<Arc<Past>> {
+    /// The last `n` decisions, newest first.
+    pub(crate) fn last(&self, n: usize) -> Vec<Arc<PastDecision>> {
         let written = self.written.load(Relaxed);
-        let newest_first = (0..n.min(REMEMBERED)).map(|ago| written.wrapping_sub(ago + 1) % REMEMBERED);
+        let newest_first = (0..n.min(HISTORY_LEN)).map(|ago| written.wrapping_sub(ago + 1) % HISTORY_LEN);
         newest_first.filter_map(|slot| self.slots[slot].lock().clone()).collect()
     }
 }
 
-impl Past {
-    /// Its first token came.
-    pub(crate) fn saw_first_token(&self, after: Micros) {
-        self.observed_us.store(after.0.max(1), Relaxed);
+impl PastDecision {
+    /// Sets the time from the decision to the first token.
+    pub(crate) fn set_ttft(&self, after: Micros) {
+        self.ttft_us.store(after.0.max(1), Relaxed);
     }
 
-    /// How long its first token took, once it has come.
-    pub(crate) fn observed(&self) -> Option<Micros> {
-        Some(Micros(self.observed_us.load(Relaxed))).filter(|&after| after > Micros::ZERO)
+    /// The time from the decision to the first token, if it has arrived.
+    pub(crate) fn ttft(&self) -> Option<Micros> {
+        Some(Micros(self.ttft_us.load(Relaxed))).filter(|&after| after > Micros::ZERO)
     }
 }
 
@@ -106,27 +106,27 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_come_first_and_the_oldest_go() {
+    fn decisions_are_listed_newest_first_and_the_oldest_are_dropped() {
         let (history, decision) = (History::default(), decision());
         assert!(history.last(10).is_empty());
-        for n in 0..REMEMBERED + 3 {
-            history.remember(&decision, Some(&format!("{n}")), None);
+        for n in 0..HISTORY_LEN + 3 {
+            history.record(&decision, Some(&format!("{n}")), None);
         }
         let models = |n| -> Vec<String> {
             history.last(n).iter().map(|past| past.model.clone().unwrap().into_string()).collect()
         };
         assert_eq!(models(2), ["258", "257"]);
         let all = models(usize::MAX);
-        assert_eq!((all.len(), all[REMEMBERED - 1].as_str()), (REMEMBERED, "3"));
+        assert_eq!((all.len(), all[HISTORY_LEN - 1].as_str()), (HISTORY_LEN, "3"));
     }
 
     #[test]
-    fn a_name_as_long_as_a_client_likes_is_cut() {
+    fn long_model_names_are_truncated() {
         let history = History::default();
-        let past = history.remember(&decision(), Some(&"é".repeat(1_000)), None);
+        let past = history.record(&decision(), Some(&"é".repeat(1_000)), None);
         assert_eq!(past.model.as_ref().unwrap().len(), MODEL_BYTES_MAX);
-        assert_eq!(past.observed(), None);
-        past.saw_first_token(Micros(7));
-        assert_eq!(past.observed(), Some(Micros(7)));
+        assert_eq!(past.ttft(), None);
+        past.set_ttft(Micros(7));
+        assert_eq!(past.ttft(), Some(Micros(7)));
     }
 }

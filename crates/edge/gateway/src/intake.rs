@@ -1,4 +1,4 @@
-//! The first phase: read the body within its limit, and find out what is asked for.
+//! The first phase: reads the body within its limits and parses the request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,88 +11,96 @@ use tokio::time::{Instant, timeout_at};
 use warmroute_prompt::{Api, Body};
 
 use crate::Config;
-use crate::asked::{Asked, session_key};
+use crate::body_budget::BodyBudget;
 use crate::gateway::Gateway;
-use crate::held::Held;
-use crate::outgoing::{Buffered, Outgoing, Sender, Upload};
-use crate::refusal::Refusal;
+use crate::gateway_error::GatewayError;
+use crate::parsed_request::{ParsedRequest, session_key};
+use crate::upstream_body::{BufferedBody, Upload, UploadStatus, UpstreamBody};
 
-/// A body that is too large is read on this far and thrown away, so that the client, still sending, gets to see the 413
-/// instead of a reset connection.
+/// How much of an oversized body is read and discarded. A client that is still sending would otherwise see a reset
+/// connection instead of the 413.
 const DISCARD_BYTES_MAX: usize = 16 << 20;
 
-/// And for no longer than this, however fast it comes: who is refused, with or without a key, keeps no place.
+/// How long a refused body is read at most, so that refused clients do not occupy connections.
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A client whose body comes more slowly than this, over and above its time to begin with, keeps a place for nothing.
+/// Slowest accepted upload rate, beyond the initial body timeout.
 const BYTES_PER_S_MIN: usize = 1 << 10;
 
-/// How long a body is waited for: the longer, the more of it has come.
-pub(crate) struct Patience {
-    deadline: Instant,
+/// The deadline for reading a body. It moves on as bytes arrive.
+pub(crate) struct BodyDeadline {
+    at: Instant,
 }
 
-impl Patience {
-    pub(crate) fn new(timeout: Duration) -> Patience {
-        Patience { deadline: Instant::now() + timeout }
+impl BodyDeadline {
+    pub(crate) fn new(timeout: Duration) -> BodyDeadline {
+        BodyDeadline { at: Instant::now() + timeout }
     }
 
-    fn saw(&mut self, bytes: usize) {
-        self.deadline += Duration::from_secs_f64(bytes as f64 / BYTES_PER_S_MIN as f64);
+    fn extend(&mut self, bytes: usize) {
+        self.at += Duration::from_secs_f64(bytes as f64 / BYTES_PER_S_MIN as f64);
     }
 }
 
-/// What a request asks for, and its body.
+/// A parsed request and its body.
 pub(crate) struct Intake {
-    pub asked: Arc<Asked>,
-    pub body: Load,
-    /// What the body takes, for as long as it may be sent again.
-    _held: Held,
+    pub request: Arc<ParsedRequest>,
+    pub body: RequestBody,
+    /// The body's share of the memory budget, held while the body may be sent again.
+    budget: BodyBudget,
 }
 
-/// A request's body, ready to go on.
-pub(crate) enum Load {
-    Buffered(Buffered),
-    /// Streamed through. The upload is `None` once it is on its way.
+impl Intake {
+    /// Frees the body and its share of the memory budget.
+    pub(crate) fn release_body(&mut self) {
+        self.body = RequestBody::Buffered(BufferedBody::default());
+        self.budget.release();
+    }
+}
+
+/// A request body, ready to be forwarded.
+pub(crate) enum RequestBody {
+    Buffered(BufferedBody),
+    /// A body that is streamed through. `upload` is `None` once it was sent.
     Upload {
         upload: Option<Upload>,
-        sender: Arc<Sender>,
+        status: Arc<UploadStatus>,
     },
 }
 
-impl Load {
-    /// A number that is the same for the same body; `None` of one that is not at hand.
+impl RequestBody {
+    /// Equal for equal bodies; `None` for a streamed body.
     pub(crate) fn fingerprint(&self) -> Option<u64> {
         match self {
-            Load::Buffered(body) => Some(body.fingerprint()),
-            Load::Upload { .. } => None,
+            RequestBody::Buffered(body) => Some(body.fingerprint()),
+            RequestBody::Upload { .. } => None,
         }
     }
 
-    /// The body for one try; `None` when it can only be sent once and was.
-    pub(crate) fn take(&mut self) -> Option<Outgoing> {
+    /// The body for one attempt; `None` if a streamed body was sent already.
+    pub(crate) fn take(&mut self) -> Option<UpstreamBody> {
         match self {
-            Load::Buffered(body) => Some(Outgoing::Buffered(body.clone())),
-            Load::Upload { upload, .. } => upload.take().map(Outgoing::Upload),
+            RequestBody::Buffered(body) => Some(UpstreamBody::Buffered(body.clone())),
+            RequestBody::Upload { upload, .. } => upload.take().map(UpstreamBody::Upload),
         }
     }
 
-    /// Whether another try is possible.
-    pub(crate) fn is_left(&self) -> bool {
-        matches!(self, Load::Buffered(_) | Load::Upload { upload: Some(_), .. })
+    /// Whether the body can be sent (again).
+    pub(crate) fn can_resend(&self) -> bool {
+        matches!(self, RequestBody::Buffered(_) | RequestBody::Upload { upload: Some(_), .. })
     }
 
     pub(crate) fn is_upload(&self) -> bool {
-        matches!(self, Load::Upload { .. })
+        matches!(self, RequestBody::Upload { .. })
     }
 
-    /// Whether the client's own side broke off while its body was sent on.
-    pub(crate) fn client_broke_off(&self) -> bool {
-        matches!(self, Load::Upload { sender, .. } if sender.broke())
+    /// Whether the client failed to send its body to the end.
+    pub(crate) fn client_failed(&self) -> bool {
+        matches!(self, RequestBody::Upload { status, .. } if status.client_failed())
     }
 }
 
-/// Reads a request.
+/// Reads and parses a request.
 pub(crate) async fn receive(
     method: &Method,
     api: Api,
@@ -100,61 +108,67 @@ pub(crate) async fn receive(
     body: Incoming,
     gateway: &Gateway,
     config: &Config,
-) -> Result<Intake, Refusal> {
-    let mut held = Held::new(&gateway.metrics.body_bytes, config.bodies_bytes_max);
+) -> Result<Intake, GatewayError> {
+    let mut budget = BodyBudget::new(&gateway.metrics.body_bytes, config.bodies_bytes_max);
     if !is_json(method, api, headers) {
-        return pass_through(headers, body, config, held).await;
+        return pass_through(headers, body, config, budget).await;
     }
-    let patience = Patience::new(config.timeouts.body);
-    let bytes = buffer(body, headers, config.body_bytes_max, patience, &mut held).await?;
+    let deadline = BodyDeadline::new(config.timeouts.body);
+    let bytes = buffer(body, headers, config.body_bytes_max, deadline, &mut budget).await?;
     if api == Api::Other {
-        // An API that we do not know may send what we cannot read: it goes on all the same.
+        // Requests of unknown APIs are forwarded even if they are not valid JSON.
         let body = Body::read(&bytes).unwrap_or_default();
-        return Ok(take_in(&bytes, held, &body, api, headers, gateway, config).await);
+        return Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await);
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
-        return Err(Refusal::Encoded(String::from_utf8_lossy(encoding.as_bytes()).into_owned()));
+        return Err(GatewayError::UnsupportedEncoding(
+            String::from_utf8_lossy(encoding.as_bytes()).into_owned(),
+        ));
     }
-    let body = Body::read(&bytes).map_err(|bad| Refusal::bad_json(bad, &bytes))?;
-    Ok(take_in(&bytes, held, &body, api, headers, gateway, config).await)
+    let body = Body::read(&bytes).map_err(|bad| GatewayError::bad_json(bad, &bytes))?;
+    Ok(build_intake(&bytes, budget, &body, api, headers, gateway, config).await)
 }
 
-async fn take_in(
+async fn build_intake(
     bytes: &Bytes,
-    held: Held,
+    budget: BodyBudget,
     body: &Body<'_>,
     api: Api,
     headers: &HeaderMap,
     gateway: &Gateway,
     config: &Config,
 ) -> Intake {
-    let asked = Asked::of(body, api, headers, gateway, config).await;
-    let body = Load::Buffered(asked.outgoing(bytes, body, config));
-    Intake { asked: Arc::new(asked), body, _held: held }
+    let request = ParsedRequest::parse(body, api, headers, gateway, config).await;
+    let body = RequestBody::Buffered(request.outgoing_body(bytes, body, config));
+    Intake { request: Arc::new(request), body, budget }
 }
 
-/// Anything that is not JSON is streamed on. Of a form the beginning is read, because it may name the model.
+/// Streams a body that is not JSON. The beginning of a form is read, because it may name the model.
 async fn pass_through(
     headers: &HeaderMap,
     mut body: Incoming,
     config: &Config,
-    held: Held,
-) -> Result<Intake, Refusal> {
+    budget: BodyBudget,
+) -> Result<Intake, GatewayError> {
     let head = match is_form(headers) {
-        true => next_chunk(&mut body, &mut Patience::new(config.timeouts.body)).await?,
+        true => next_chunk(&mut body, &mut BodyDeadline::new(config.timeouts.body)).await?,
         false => None,
     };
-    let asked = head.as_ref().and_then(|head| model_in_form(head));
-    let load = if head.is_none() && body.is_end_stream() {
-        // Nothing to send can be sent again.
-        Load::Buffered(Buffered::default())
+    let model = head.as_ref().and_then(|head| model_in_form(head));
+    let body = if head.is_none() && body.is_end_stream() {
+        // An empty body can always be sent again.
+        RequestBody::Buffered(BufferedBody::default())
     } else {
-        let sender = Arc::new(Sender::default());
-        Load::Upload { upload: Some(Upload::new(head, body, Arc::clone(&sender))), sender }
+        let status = Arc::new(UploadStatus::default());
+        RequestBody::Upload { upload: Some(Upload::new(head, body, Arc::clone(&status))), status }
     };
-    let model = asked.map(|name| config.aliases.get(&name).cloned().unwrap_or(name));
+    let model = model.map(|name| config.aliases.get(&name).cloned().unwrap_or(name));
     let session_key = session_key(config, headers, &Body::default());
-    Ok(Intake { asked: Arc::new(Asked { model, session_key, ..Asked::default() }), body: load, _held: held })
+    Ok(Intake {
+        request: Arc::new(ParsedRequest { model, session_key, ..ParsedRequest::default() }),
+        body,
+        budget,
+    })
 }
 
 fn is_form(headers: &HeaderMap) -> bool {
@@ -162,7 +176,7 @@ fn is_form(headers: &HeaderMap) -> bool {
     kind.to_ascii_lowercase().starts_with(b"multipart/form-data")
 }
 
-/// The field `model` of a form, if it is in this first part of it, as clients write it: before the file.
+/// The `model` field of a form, if it is in this first part. Clients send it before the file.
 fn model_in_form(head: &[u8]) -> Option<String> {
     let field = memchr::memmem::find(head, b"name=\"model\"")?;
     let value = field + memchr::memmem::find(&head[field..], b"\r\n\r\n")? + 4;
@@ -170,8 +184,8 @@ fn model_in_form(head: &[u8]) -> Option<String> {
     std::str::from_utf8(&head[value..end]).ok().map(str::to_owned)
 }
 
-/// The known APIs are JSON whatever their content type says; so is every other POST that does not claim to be a file or a
-/// form with files. (curl calls everything a form.)
+/// Whether the body is parsed as JSON. Known APIs always send JSON; other POSTs do unless they declare an upload. (curl
+/// declares every body to be a form.)
 fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     const UPLOADS: [&str; 5] = ["multipart/", "application/octet-stream", "audio/", "image/", "video/"];
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -179,83 +193,80 @@ fn is_json(method: &Method, api: Api, headers: &HeaderMap) -> bool {
     method == Method::POST && (api != Api::Other || !UPLOADS.iter().any(|upload| kind.starts_with(upload)))
 }
 
-/// A body of at most so many bytes, while there is memory for it.
+/// Reads a body of at most `limit` bytes within the memory budget.
 pub(crate) async fn buffer(
     mut body: Incoming,
     headers: &HeaderMap,
     limit: usize,
-    mut patience: Patience,
-    held: &mut Held,
-) -> Result<Bytes, Refusal> {
+    mut deadline: BodyDeadline,
+    budget: &mut BodyBudget,
+) -> Result<Bytes, GatewayError> {
     let announced = body.size_hint().lower() as usize;
     if announced > limit {
-        // A client that waits for our go-ahead has sent nothing, and need not; one that sends far too much will not be
-        // listened to either.
+        // A client that waits for `100 Continue` has sent nothing. A far larger body is not worth reading.
         if !headers.contains_key(header::EXPECT) && announced <= limit + DISCARD_BYTES_MAX {
-            discard(body, patience).await;
+            discard(body, deadline).await;
         }
-        return Err(Refusal::TooLarge { limit });
+        return Err(GatewayError::TooLarge { limit });
     }
-    match gather(&mut body, announced, limit, &mut patience, held).await {
-        Err(refusal @ (Refusal::TooLarge { .. } | Refusal::MemoryFull)) => {
-            discard(body, patience).await;
+    match read_within(&mut body, announced, limit, &mut deadline, budget).await {
+        Err(refusal @ (GatewayError::TooLarge { .. } | GatewayError::MemoryFull)) => {
+            discard(body, deadline).await;
             Err(refusal)
         }
-        gathered => gathered,
+        read => read,
     }
 }
 
-async fn gather(
+async fn read_within(
     body: &mut Incoming,
     announced: usize,
     limit: usize,
-    patience: &mut Patience,
-    held: &mut Held,
-) -> Result<Bytes, Refusal> {
-    let first = next_chunk(body, patience).await?.unwrap_or_default();
+    deadline: &mut BodyDeadline,
+    budget: &mut BodyBudget,
+) -> Result<Bytes, GatewayError> {
+    let first = next_chunk(body, deadline).await?.unwrap_or_default();
     if first.len() > limit {
-        return Err(Refusal::TooLarge { limit });
+        return Err(GatewayError::TooLarge { limit });
     }
-    held.grow(first.len())?;
+    budget.reserve(first.len())?;
     if body.is_end_stream() {
         return Ok(first);
     }
-    // The announced length is only a claim, so memory is taken for a large one as it fills.
+    // The declared length may be false, so memory grows with the bytes that arrive.
     let mut whole = BytesMut::with_capacity(announced.min(1 << 20).max(first.len()));
     whole.extend_from_slice(&first);
-    while let Some(chunk) = next_chunk(body, patience).await? {
+    while let Some(chunk) = next_chunk(body, deadline).await? {
         if whole.len() + chunk.len() > limit {
-            return Err(Refusal::TooLarge { limit });
+            return Err(GatewayError::TooLarge { limit });
         }
-        held.grow(chunk.len())?;
+        budget.reserve(chunk.len())?;
         whole.extend_from_slice(&chunk);
     }
     Ok(whole.freeze())
 }
 
-async fn next_chunk(body: &mut Incoming, patience: &mut Patience) -> Result<Option<Bytes>, Refusal> {
-    while let Some(frame) =
-        timeout_at(patience.deadline, body.frame()).await.map_err(|_| Refusal::SlowBody)?
-    {
-        if let Ok(chunk) = frame.map_err(|_| Refusal::BrokenBody)?.into_data() {
-            patience.saw(chunk.len());
+async fn next_chunk(body: &mut Incoming, deadline: &mut BodyDeadline) -> Result<Option<Bytes>, GatewayError> {
+    while let Some(frame) = timeout_at(deadline.at, body.frame()).await.map_err(|_| GatewayError::SlowBody)? {
+        if let Ok(chunk) = frame.map_err(|_| GatewayError::BrokenBody)?.into_data() {
+            deadline.extend(chunk.len());
             return Ok(Some(chunk));
         }
     }
     Ok(None)
 }
 
-/// Lets a client that is refused finish what it is sending, or it would see a reset connection instead of the reason. One that waits
-/// for our go-ahead sends nothing.
-pub(crate) async fn disregard(request: http::Request<Incoming>, timeout: Duration) {
-    let is_asking = request.headers().contains_key(header::EXPECT);
-    if !is_asking && !request.body().is_end_stream() {
-        discard(request.into_body(), Patience::new(timeout)).await;
+/// Reads the rest of a refused request, so that its client sees the refusal instead of a reset connection. A client
+/// that waits for `100 Continue` sends nothing.
+pub(crate) async fn drain_refused_body(request: http::Request<Incoming>, timeout: Duration) {
+    let waits_for_continue = request.headers().contains_key(header::EXPECT);
+    if !waits_for_continue && !request.body().is_end_stream() {
+        discard(request.into_body(), BodyDeadline::new(timeout)).await;
     }
 }
 
-async fn discard(mut body: Incoming, patience: Patience) {
-    let deadline = patience.deadline.min(Instant::now() + DISCARD_TIME_MAX);
+async fn discard(mut body: Incoming, deadline: BodyDeadline) {
+    let deadline = deadline.at.min(Instant::now() + DISCARD_TIME_MAX);
     let mut seen = 0;
     while seen < DISCARD_BYTES_MAX {
         match timeout_at(deadline, body.frame()).await {
@@ -270,7 +281,7 @@ mod tests {
     use super::model_in_form;
 
     #[test]
-    fn a_forms_model_is_found_where_clients_write_it() {
+    fn the_model_is_read_from_the_start_of_a_form() {
         let form =
             b"--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper-1\r\n--x\r\nContent-";
         assert_eq!(model_in_form(form).as_deref(), Some("whisper-1"));

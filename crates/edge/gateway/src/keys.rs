@@ -1,14 +1,14 @@
-//! API keys, and whose they are.
+//! API keys and their tenants.
 //!
 //! ```text
-//! # a key, or its hash, then what is said of it
+//! # a key or its SHA-256, then its attributes
 //! sk-4fXq…                        name=search  requests-per-minute=600  priority=high
 //! sha256:9f86d081884c7d65…        name=search
 //! ```
 //!
-//! Keys of one name are one tenant, so a key is changed by having two for a while. A key is found by the beginning of its
-//! SHA-256, which nobody can choose, and then compared in constant time; the keys themselves are not kept. What is wrong with a
-//! file is told by its line's number only: whatever stands there may be a secret.
+//! Keys with the same name belong to one tenant, so a key is rotated by having two for a while. A key is looked up by the
+//! start of its SHA-256, which an attacker cannot choose, and compared in constant time. The keys themselves are not kept.
+//! Errors name only the line number, because the line may contain a secret.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,102 +20,102 @@ use warmroute_admission::{Class, Limits};
 use crate::token::{Digest, bearer, digest, is_same};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// Names become labels of metrics.
+/// Names become metric labels.
 const NAME_BYTES_MAX: usize = 64;
-/// More keys than this are a mistake, or a job for somebody else.
+/// A larger key file is a mistake, or needs a real identity provider.
 const KEYS_MAX: usize = 65_536;
-/// Each name is a series on the metrics page.
+/// Each name is a metric series.
 const NAMES_MAX: usize = 4_096;
 
-/// Whose a key is.
+/// The owner of one or more keys.
 pub(crate) struct Tenant {
     pub(crate) name: String,
-    /// Where they say nothing, the limits for all count.
+    /// Rate limits. Unset ones take the gateway's defaults.
     pub(crate) limits: Limits,
-    /// The highest class its requests may have; where nothing is said, what counts for all.
+    /// Highest priority of its requests; `None`: the gateway's default.
     pub(crate) class_max: Option<Class>,
-    /// Requests that came with its keys. Lives on when the file is read again.
+    /// Requests with its keys. The count survives a reload of the key file.
     pub(crate) requests: Counter,
 }
 
-/// Every key that is let in.
+/// All valid API keys.
 pub struct Keys {
-    /// By the first eight bytes of the hash.
+    /// Keyed by the first eight bytes of the SHA-256.
     keys: HashMap<u64, Vec<(Digest, Arc<Tenant>)>>,
     tenants: BTreeMap<String, Arc<Tenant>>,
 }
 
-/// A file of keys that cannot be used.
+/// A key file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKeys {
-    /// In one of its lines.
+    /// A line is invalid.
     #[error("line {line}: {why}")]
     Line {
-        /// Which, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         why: &'static str,
     },
-    /// Nothing in it: most likely it is being written just now, and nobody could come in.
-    #[error("there is no key in it")]
+    /// The file has no keys. Most likely it is being written; using it would lock all clients out.
+    #[error("the file contains no key")]
     Empty,
 }
 
 impl Keys {
-    /// Reads the text of a file: one key a line.
+    /// Parses a key file with one key per line.
     pub fn read(text: &str) -> Result<Keys, BadKeys> {
         let mut keys = Keys { keys: HashMap::new(), tenants: BTreeMap::new() };
         let mut count = 0;
         for (index, line) in text.lines().enumerate() {
             let line_is = |why| BadKeys::Line { line: index + 1, why };
-            let Some(line) = Line::read(line).map_err(line_is)? else { continue };
+            let Some(line) = KeyLine::read(line).map_err(line_is)? else { continue };
             count += 1;
             keys.add(line).map_err(line_is)?;
             if count > KEYS_MAX || keys.tenants.len() > NAMES_MAX {
-                return Err(line_is("too many keys, or too many names"));
+                return Err(line_is("too many keys or names"));
             }
         }
         if count == 0 { Err(BadKeys::Empty) } else { Ok(keys) }
     }
 
-    fn add(&mut self, line: Line) -> Result<(), &'static str> {
+    fn add(&mut self, line: KeyLine) -> Result<(), &'static str> {
         if self.find(&line.digest).is_some() {
-            return Err("the key is there already");
+            return Err("the key is a duplicate");
         }
-        let Line { digest, name, limits, class_max } = line;
+        let KeyLine { digest, name, limits, class_max } = line;
         let new = || Arc::new(Tenant { name: name.clone(), limits, class_max, requests: Counter::default() });
         let tenant = Arc::clone(self.tenants.entry(name.clone()).or_insert_with(new));
         if tenant.limits != limits || tenant.class_max != class_max {
-            return Err("another key of this name has other limits, or another priority");
+            return Err("another key with this name has different limits or another priority");
         }
         self.keys.entry(head(&digest)).or_default().push((digest, tenant));
         Ok(())
     }
 
-    /// What was counted for a tenant goes on being counted.
-    pub(crate) fn inherit(mut self, before: &Keys) -> Keys {
+    /// Keeps the request counts of tenants that were known before.
+    pub(crate) fn with_counts_of(mut self, before: &Keys) -> Keys {
         let known: HashMap<&str, &Counter> =
             before.tenants.values().map(|tenant| (tenant.name.as_str(), &tenant.requests)).collect();
-        let heir = |tenant: &Tenant| {
+        let with_count = |tenant: &Tenant| {
             let requests =
                 known.get(tenant.name.as_str()).map_or_else(Counter::default, |&count| count.clone());
             let Tenant { limits, class_max, .. } = *tenant;
             Arc::new(Tenant { name: tenant.name.clone(), limits, class_max, requests })
         };
-        self.tenants = self.tenants.iter().map(|(name, tenant)| (name.clone(), heir(tenant))).collect();
+        self.tenants = self.tenants.iter().map(|(name, tenant)| (name.clone(), with_count(tenant))).collect();
         for (_, tenant) in self.keys.values_mut().flatten() {
             *tenant = Arc::clone(&self.tenants[&tenant.name]);
         }
         self
     }
 
-    /// Whose request this is; `None` where it shows no key of ours.
-    pub(crate) fn owner(&self, headers: &HeaderMap) -> Option<&Arc<Tenant>> {
+    /// The tenant of a request; `None` if it carries no valid key.
+    pub(crate) fn tenant_of(&self, headers: &HeaderMap) -> Option<&Arc<Tenant>> {
         let shown = bearer(headers).or_else(|| headers.get(API_KEY).map(HeaderValue::as_bytes))?;
         self.find(&digest(shown))
     }
 
-    /// Every tenant, by name.
+    /// All tenants, by name.
     pub(crate) fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
         self.tenants.values()
     }
@@ -138,17 +138,17 @@ fn head(digest: &Digest) -> u64 {
     u64::from_be_bytes(head)
 }
 
-/// One line, taken apart.
-struct Line {
+/// A parsed line.
+struct KeyLine {
     digest: Digest,
     name: String,
     limits: Limits,
     class_max: Option<Class>,
 }
 
-impl Line {
-    /// `None`: there is nothing in it.
-    fn read(line: &str) -> Result<Option<Line>, &'static str> {
+impl KeyLine {
+    /// Parses a line; `None` if it is empty or a comment.
+    fn read(line: &str) -> Result<Option<KeyLine>, &'static str> {
         let mut words = line.split_whitespace();
         let Some(key) = words.next().filter(|word| !word.starts_with('#')) else { return Ok(None) };
         let digest = match key.strip_prefix("sha256:") {
@@ -157,7 +157,7 @@ impl Line {
         };
         let name = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (name, limits) = (format!("key-{name}"), Limits::default());
-        let mut line = Line { digest, name, limits, class_max: None };
+        let mut line = KeyLine { digest, name, limits, class_max: None };
         words.try_for_each(|word| line.take(word))?;
         Ok(Some(line))
     }
@@ -165,13 +165,13 @@ impl Line {
     fn take(&mut self, word: &str) -> Result<(), &'static str> {
         const UNKNOWN: &str =
             "expected name=, requests-per-minute=, tokens-per-minute= or priority= after the key";
-        let number = |value: &str| value.parse::<u32>().map_err(|_| "a limit is a whole number");
+        let number = |value: &str| value.parse::<u32>().map_err(|_| "a limit must be a whole number");
         match word.split_once('=').ok_or(UNKNOWN)? {
             ("name", name) => self.name = checked(name)?,
             ("requests-per-minute", value) => self.limits.requests_per_minute = number(value)?,
             ("tokens-per-minute", value) => self.limits.tokens_per_minute = number(value)?,
             ("priority", value) => {
-                self.class_max = Some(Class::named(value).ok_or("a priority is high, normal or low")?);
+                self.class_max = Some(Class::named(value).ok_or("priority must be high, normal or low")?);
             }
             _ => return Err(UNKNOWN),
         }
@@ -183,7 +183,7 @@ fn checked(name: &str) -> Result<String, &'static str> {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     match (1..=NAME_BYTES_MAX).contains(&name.len()) && is_plain {
         true => Ok(name.to_owned()),
-        false => Err("a name has 1 to 64 letters, digits, dots, dashes and underscores"),
+        false => Err("a name must have 1 to 64 letters, digits, dots, dashes and underscores"),
     }
 }
 
@@ -203,11 +203,11 @@ mod tests {
     fn owner(keys: &Keys, name: &'static str, value: &'static str) -> Option<String> {
         let headers: HeaderMap =
             [(HeaderName::from_static(name), HeaderValue::from_static(value))].into_iter().collect();
-        keys.owner(&headers).map(|tenant| tenant.name.clone())
+        keys.tenant_of(&headers).map(|tenant| tenant.name.clone())
     }
 
     #[test]
-    fn a_key_is_its_tenants_by_either_header() {
+    fn both_headers_identify_the_tenant() {
         let hash: String = digest(b"hashed-key").iter().map(|byte| format!("{byte:02x}")).collect();
         let text =
             format!("# keys\n\nsk-1 name=a requests-per-minute=5\nsha256:{hash} name=b\n  sk-2\tname=b\n");
@@ -228,20 +228,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_line_and_without_what_stands_there() {
+    fn errors_name_the_line_but_not_its_content() {
         for (text, why) in [
-            ("", "there is no key in it"),
-            ("# only this", "there is no key in it"),
-            ("sk-1\nsk-1 name=b", "line 2: the key is there already"),
-            ("sk-1 name=a/b", "line 1: a name has"),
+            ("", "the file contains no key"),
+            ("# only this", "the file contains no key"),
+            ("sk-1\nsk-1 name=b", "line 2: the key is a duplicate"),
+            ("sk-1 name=a/b", "line 1: a name must have"),
             ("sk-1 secret", "line 1: expected name="),
             ("sk-1 color=secret", "line 1: expected name="),
-            ("sk-1 tokens-per-minute=secret", "line 1: a limit is a whole number"),
-            ("sk-1 priority=secret", "line 1: a priority is high, normal or low"),
-            ("sk-1 name=a priority=high\nsk-2 name=a", "line 2: another key of this name"),
+            ("sk-1 tokens-per-minute=secret", "line 1: a limit must be a whole number"),
+            ("sk-1 priority=secret", "line 1: priority must be high, normal or low"),
+            ("sk-1 name=a priority=high\nsk-2 name=a", "line 2: another key with this name"),
             ("sha256:secret", "line 1: expected 64 hexadecimal digits"),
             ("sha256:+f", "line 1: expected 64 hexadecimal digits"),
-            ("sk-1 name=a\nsk-2 name=a tokens-per-minute=5", "line 2: another key of this name"),
+            ("sk-1 name=a\nsk-2 name=a tokens-per-minute=5", "line 2: another key with this name"),
         ] {
             let error = Keys::read(text).unwrap_err().to_string();
             assert!(error.starts_with(why) && !error.contains("secret"), "{text}: {error}");
@@ -249,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn counts_outlive_the_reading_of_a_file() {
+    fn request_counts_survive_a_reload() {
         let before = Keys::read("sk-1 name=a").unwrap();
         before.tenants().for_each(|tenant| _ = tenant.requests.inc_by(3));
-        let after = Keys::read("sk-2 name=a\nsk-3 name=b").unwrap().inherit(&before);
+        let after = Keys::read("sk-2 name=a\nsk-3 name=b").unwrap().with_counts_of(&before);
         assert_eq!(after.tenants().map(|tenant| tenant.requests.get()).collect::<Vec<_>>(), [3, 0]);
         let headers: HeaderMap = [(API_KEY, HeaderValue::from_static("sk-2"))].into_iter().collect();
-        assert_eq!(after.owner(&headers).unwrap().requests.get(), 3);
+        assert_eq!(after.tenant_of(&headers).unwrap().requests.get(), 3);
         assert!(!format!("{after:?}").contains("sk-"));
     }
 }

@@ -1,70 +1,75 @@
-//! HTTP in, HTTP out: one request's way through the gateway, file by file.
+//! The HTTP gateway. Files follow the phases of a request:
 //!
 //! ```text
-//! server ──▶ intake ──▶ door ──▶ exchange ──▶ upstream ──▶ relay ──▶ client
-//! accept     body,     limits   route,       connection   bytes through,
-//! drain      limits,   queue    book,        to a worker  each chunk flushed,
-//!            ask                retry                     booking released
+//! server ──▶ intake ──▶ admission_gate ──▶ dispatch ──▶ upstream ──▶ relay ──▶ client
+//! accept,    read the    limits,            route,       connection   stream the response,
+//! drain      body,       queue              book,        to a worker  release the booking
+//!            parse                          retry
 //! ```
 //!
-//! The body goes on as it came. The upstream's head is held back until its first body chunk: until then nothing has been
-//! promised to the client, and another worker may be tried. Everything a request holds (its booking, its upstream
-//! connection) lives inside its response; when the client goes away hyper drops that, which releases the one and
-//! closes the other. There is no other clean-up code.
+//! The gateway forwards request bodies unchanged, except for spliced fields (see `parsed_request`). It withholds a
+//! worker's response head until the first body chunk arrives: until then the client has received nothing and the
+//! request can be retried on another worker.
+//!
+//! A response owns everything its request still holds: the booking, the upstream connection and the admission permit.
+//! When a client disconnects, hyper drops the response, and `Drop` releases all three. No other clean-up code exists.
 
 mod admin;
+mod admission_gate;
 mod alignments;
-mod allowance;
-mod asked;
-mod carrier;
+mod attempt;
+mod body_budget;
 mod config;
 mod current;
-mod door;
+mod dispatch;
 mod drain;
-mod exchange;
+mod fallback_response;
+mod first_byte_wait;
 mod first_token;
-mod foresight;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod gateway;
+mod gateway_error;
 mod headers;
-mod held;
 mod history;
+mod idle_timeout;
 mod intake;
 mod keys;
-mod last_word;
+mod listener_limits;
 mod matching;
 mod metrics;
 mod models;
-mod outgoing;
-mod patience;
+mod parsed_request;
+mod peer_transport;
 mod percent;
+mod prompt_keys;
 mod random;
-mod reasons;
-mod refusal;
 mod relay;
-mod reply;
+#[cfg(test)]
+mod release_tests;
+mod response_body;
 mod server;
+mod status_class;
 mod token;
-mod trip;
-mod unread;
+mod ttft_accuracy;
 mod upstream;
+mod upstream_body;
 mod usage;
-mod verdict;
-mod wait;
+mod view_reasons;
+mod write_stall;
 
-pub use admin::{Admin, Configuration, Reach, Readiness, Reports, ReportsRefused};
-pub use alignments::{TooManyFamilies, Writing};
-pub use carrier::{Carried, Carrier, Ways};
+pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink};
+pub use admission_gate::{AdmissionConfig, WorkerLimit};
+pub use alignments::{PromptFormat, TooManyFamilies};
 pub use config::{
     ClientCredentials, Config, ConfigError, DecisionHeaders, Forwarded, SessionKey, Timeouts, UsageInjection,
     WorkerChoice,
 };
-pub use door::{DoorConfig, WorkerLimit};
-pub use drain::{Drain, Drained, Farewell};
+pub use drain::{Drain, DrainMode, Drained};
 pub use gateway::Gateway;
 pub use keys::{BadKeys, Keys};
 pub use matching::ModelMatching;
 pub use metrics::Reload;
+pub use peer_transport::{PeerTransport, TrafficCounts, TransportStats};
 pub use server::serve;
 pub use token::Token;

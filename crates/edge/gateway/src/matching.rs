@@ -1,4 +1,4 @@
-//! Writes a request's prompt as its engine writes it: in bytes, or in tokens where bytes will not do.
+//! Renders a request's prompt in its engine's format: as bytes, or as tokens where bytes do not suffice.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use warmroute_prompt::{Alignment, Api, Body, Media, Rendered, Renderer};
 use warmroute_router::{Family, Matching, Unit};
 use warmroute_tokens::{EncoderPool, write_chain};
 
-/// How a model's prompts are compared with what its engines report.
+/// How a model's prompts are compared with its engines' KV events.
 #[derive(Clone)]
 pub enum ModelMatching {
     /// As bytes.
     Bytes(Arc<Alignment>),
     /// As tokens.
     Tokens {
-        /// Renders a request.
+        /// Renders the chat template.
         renderer: Arc<Renderer>,
-        /// Tokenizes what was rendered, on threads of its own.
+        /// Tokenizes the rendered text on its own threads.
         pool: Arc<EncoderPool>,
     },
 }
@@ -31,22 +31,22 @@ impl fmt::Display for ModelMatching {
     }
 }
 
-/// A prompt as its engine writes it.
-pub(crate) struct Written {
-    /// What can be compared with reports.
+/// A prompt in its engine's format.
+pub(crate) struct RenderedPrompt {
+    /// The part that can be compared with KV events.
     pub reported: Vec<u8>,
-    /// The whole text, from which chunks are cut; `None` where it is the same.
+    /// The whole text, from which chunks are cut; `None` if equal to `reported`.
     pub text: Option<Vec<u8>>,
     pub unit: Unit,
-    /// Whether there is something in it that is no text.
+    /// Whether the prompt contains images or other media.
     pub has_media: bool,
 }
 
-/// Why a prompt was not written.
-pub(crate) struct Unwritten(pub &'static str);
+/// Why a prompt could not be rendered: a label of the `unrendered` metric.
+pub(crate) struct RenderError(pub &'static str);
 
 impl ModelMatching {
-    /// The same for the router, which reads the events of a family.
+    /// The same for the router, which reads the events of the family's engines.
     pub(crate) fn of_family(&self, family: &Family) -> Matching {
         match self {
             ModelMatching::Bytes(alignment) => {
@@ -56,50 +56,50 @@ impl ModelMatching {
         }
     }
 
-    /// Writes a request's prompt as its engine would.
-    pub(crate) async fn write(&self, body: &Body<'_>, api: Api) -> Result<Written, Unwritten> {
+    /// Renders a request's prompt as its engine does.
+    pub(crate) async fn render(&self, body: &Body<'_>, api: Api) -> Result<RenderedPrompt, RenderError> {
         match self {
-            ModelMatching::Bytes(alignment) => in_bytes(alignment, body, api),
-            ModelMatching::Tokens { renderer, pool } => in_tokens(renderer, pool, body, api).await,
+            ModelMatching::Bytes(alignment) => render_bytes(alignment, body, api),
+            ModelMatching::Tokens { renderer, pool } => render_tokens(renderer, pool, body, api).await,
         }
     }
 }
 
-fn in_bytes(alignment: &Alignment, body: &Body<'_>, api: Api) -> Result<Written, Unwritten> {
+fn render_bytes(alignment: &Alignment, body: &Body<'_>, api: Api) -> Result<RenderedPrompt, RenderError> {
     let mut text = Vec::new();
     let written = alignment.write_prompt(body, api, unix_s(), &mut text);
-    let reported_bytes = written.map_err(|why| Unwritten(why.label()))?.reported_bytes;
+    let reported_bytes = written.map_err(|why| RenderError(why.label()))?.reported_bytes;
     let unit = Unit::Byte;
     if reported_bytes == text.len() {
-        return Ok(Written { reported: text, text: None, unit, has_media: false });
+        return Ok(RenderedPrompt { reported: text, text: None, unit, has_media: false });
     }
     let reported = text[..reported_bytes].to_vec();
-    Ok(Written { reported, text: Some(text), unit, has_media: true })
+    Ok(RenderedPrompt { reported, text: Some(text), unit, has_media: true })
 }
 
-async fn in_tokens(
+async fn render_tokens(
     renderer: &Renderer,
     pool: &EncoderPool,
     body: &Body<'_>,
     api: Api,
-) -> Result<Written, Unwritten> {
+) -> Result<RenderedPrompt, RenderError> {
     let mut text = String::new();
     let rendered = renderer.render(body, api, unix_s(), &mut text);
-    let (ids, media) = match rendered.map_err(|why| Unwritten(why.label()))? {
+    let (ids, media) = match rendered.map_err(|why| RenderError(why.label()))? {
         Rendered::Ids(ids) => (ids, Media::None),
         Rendered::Text { around, media } => {
-            let encoding = pool.encode(text.clone(), around).map_err(|_| Unwritten("busy"))?;
-            (encoding.await.map_err(|_| Unwritten("tokenizer_failed"))?, media)
+            let encoding = pool.encode(text.clone(), around).map_err(|_| RenderError("busy"))?;
+            (encoding.await.map_err(|_| RenderError("tokenizer_failed"))?, media)
         }
     };
-    // Where an image's tokens go, only the engine knows.
+    // Only the engine knows how many tokens an image takes, so nothing after it can be compared.
     let has_media = media != Media::None;
     let mut reported = Vec::new();
     write_chain(if has_media { &[] } else { &ids }, &mut reported);
-    Ok(Written { reported, text: Some(text.into_bytes()), unit: Unit::Token, has_media })
+    Ok(RenderedPrompt { reported, text: Some(text.into_bytes()), unit: Unit::Token, has_media })
 }
 
-/// For templates that print the date.
+/// The current time, for templates that print the date.
 fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -109,7 +109,7 @@ pub(crate) mod tests {
     use super::*;
     use warmroute_prompt::ModelFiles;
 
-    /// A tokenizer with a token for each byte.
+    /// A tokenizer with one token for each byte.
     pub(crate) fn byte_level() -> ModelMatching {
         let letters =
             (0_u32..256).map(|byte| char::from_u32(if is_itself(byte) { byte } else { 256 + rank(byte) }));
@@ -125,7 +125,7 @@ pub(crate) mod tests {
         ModelMatching::Bytes(Arc::new(Alignment::new(&files).unwrap()))
     }
 
-    /// GPT-2's alphabet: printable bytes stand for themselves, the others follow from 256 on.
+    /// GPT-2's alphabet: printable bytes stand for themselves, the others are mapped to 256 and above.
     fn is_itself(byte: u32) -> bool {
         matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
     }

@@ -1,7 +1,7 @@
-//! Counters and histograms, and the text that Prometheus reads.
+//! Metrics, and their text for Prometheus.
 //!
-//! Labels are bounded: a worker's series exist as long as it is in the fleet, because they are not kept here but read from
-//! the fleet when somebody asks; all other labels come from the code.
+//! Labels are bounded. Worker series are read from the fleet at each scrape, so they exist only while the worker
+//! belongs to the fleet. All other label values are constants.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -22,110 +22,110 @@ use warmroute_record::Recorder;
 use warmroute_router::{Feedback, Router};
 use warmroute_types::{Micros, PrefixCache, WorkerState};
 
-use crate::carrier::Carrier;
+use crate::admission_gate::AdmissionGate;
 use crate::current::Current;
-use crate::door::Door;
+use crate::gateway_error::GatewayError;
 use crate::keys::Keys;
-use crate::refusal::Refusal;
+use crate::peer_transport::PeerTransport;
 use crate::upstream::Upstreams;
 
-mod door;
+mod admission;
 mod feeds;
-mod foresight;
 mod peers;
 mod record;
 mod shadows;
 mod tenants;
+mod ttft;
 
-/// How a request that reached a worker ended.
+/// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// The worker answered with success.
+pub(crate) enum AttemptOutcome {
+    /// The worker returned a success.
     Ok,
-    /// The worker said that the client was wrong.
+    /// The worker returned a client error.
     ClientError,
-    /// The worker answered with an error of its own, or with "not now".
+    /// The worker returned a server error or asked for a pause.
     ServerError,
-    /// The worker broke off or never answered.
+    /// The worker could not be reached, or failed before or during its response.
     Failed,
-    /// The client left.
+    /// The client disconnected.
     Cancelled,
-    /// We ended it, whoever's fault that is: its own time was over, or the gateway's.
-    Cut,
+    /// The gateway ended it: a request timeout or a drain timeout.
+    EndedByGateway,
 }
 
-impl Ending {
-    pub(crate) const ALL: [Ending; 6] = [
-        Ending::Ok,
-        Ending::ClientError,
-        Ending::ServerError,
-        Ending::Failed,
-        Ending::Cancelled,
-        Ending::Cut,
+impl AttemptOutcome {
+    pub(crate) const ALL: [AttemptOutcome; 6] = [
+        AttemptOutcome::Ok,
+        AttemptOutcome::ClientError,
+        AttemptOutcome::ServerError,
+        AttemptOutcome::Failed,
+        AttemptOutcome::Cancelled,
+        AttemptOutcome::EndedByGateway,
     ];
 
-    pub(crate) fn of(status: StatusCode) -> Ending {
+    pub(crate) fn of(status: StatusCode) -> AttemptOutcome {
         match status.as_u16() {
-            429 | 500.. => Ending::ServerError,
-            400..500 => Ending::ClientError,
-            _ => Ending::Ok,
+            429 | 500.. => AttemptOutcome::ServerError,
+            400..500 => AttemptOutcome::ClientError,
+            _ => AttemptOutcome::Ok,
         }
     }
 
     fn as_str(self) -> &'static str {
         match self {
-            Ending::Ok => "ok",
-            Ending::ClientError => "client_error",
-            Ending::ServerError => "server_error",
-            Ending::Failed => "failed",
-            Ending::Cancelled => "cancelled",
-            Ending::Cut => "cut",
+            AttemptOutcome::Ok => "ok",
+            AttemptOutcome::ClientError => "client_error",
+            AttemptOutcome::ServerError => "server_error",
+            AttemptOutcome::Failed => "failed",
+            AttemptOutcome::Cancelled => "cancelled",
+            AttemptOutcome::EndedByGateway => "cut",
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reasoned {
+struct DecisionLabels {
     policy: &'static str,
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refused {
+struct ReasonLabel {
     reason: &'static str,
 }
 
-/// What became of new settings.
+/// The result of a configuration reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// They are in force.
+    /// The new settings are in force.
     Applied,
-    /// Something is wrong with them, and the old ones are.
+    /// The new settings are invalid; the old ones stay in force.
     Refused,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reloaded {
+struct OutcomeLabel {
     outcome: &'static str,
 }
 
-/// Everything that is counted for the gateway as a whole.
+/// Metrics of the gateway as a whole.
 pub(crate) struct Metrics {
     registry: Registry,
-    decisions: Family<Reasoned, Counter>,
-    refusals: Family<Refused, Counter>,
-    unrendered: Family<Refused, Counter>,
-    reloads: Family<Reloaded, Counter>,
+    decisions: Family<DecisionLabels, Counter>,
+    refusals: Family<ReasonLabel, Counter>,
+    unrendered: Family<ReasonLabel, Counter>,
+    reloads: Family<OutcomeLabel, Counter>,
     retries: Counter,
     retries_denied: Counter,
     pub(crate) client_connections: Gauge,
-    /// Bytes of bodies in memory.
+    /// Bytes of request bodies in memory.
     pub(crate) body_bytes: Gauge,
     first_token_seconds: Histogram,
     request_seconds: Histogram,
 }
 
-/// Why a prompt may not be written as its engine writes it.
+/// Reasons why a prompt cannot be rendered in its engine's format.
 const UNRENDERED: [&str; 11] = [
     "api",
     "busy",
@@ -140,7 +140,7 @@ const UNRENDERED: [&str; 11] = [
     "unknown_token",
 ];
 
-/// From a millisecond to minutes, about two buckets an octave at the lower end where routing matters.
+/// Histogram buckets in seconds, finest where routing matters.
 const SECONDS: [f64; 18] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0,
@@ -153,10 +153,10 @@ impl Metrics {
         recorder: Option<Arc<Recorder>>,
     ) -> Metrics {
         let mut registry = Registry::with_prefix("warmroute");
-        registry.register_collector(Box::new(Workers { router, upstreams }));
+        registry.register_collector(Box::new(WorkerCollector { router, upstreams }));
         recorder
             .into_iter()
-            .for_each(|recorder| registry.register_collector(Box::new(record::Lines(recorder))));
+            .for_each(|recorder| registry.register_collector(Box::new(record::RecordCollector(recorder))));
         let mut metrics = Metrics {
             registry: Registry::default(),
             decisions: Family::default(),
@@ -170,103 +170,103 @@ impl Metrics {
             first_token_seconds: Histogram::new(SECONDS),
             request_seconds: Histogram::new(SECONDS),
         };
-        begin_at_zero(&metrics.refusals, &Refusal::CODES);
-        begin_at_zero(&metrics.unrendered, &UNRENDERED);
+        start_at_zero(&metrics.refusals, &GatewayError::CODES);
+        start_at_zero(&metrics.unrendered, &UNRENDERED);
         [Reload::Applied, Reload::Refused]
             .iter()
-            .for_each(|outcome| _ = metrics.reloads_of(*outcome).inc_by(0));
+            .for_each(|outcome| _ = metrics.reload_counter(*outcome).inc_by(0));
         metrics.register(&mut registry);
         metrics.registry = registry;
         metrics
     }
 
-    /// Shows who waits at the door, and whose requests came in, too.
-    pub(crate) fn watch(&mut self, door: &Arc<Door>, keys: &Arc<Current<Option<Keys>>>) {
-        self.registry.register_collector(Box::new(tenants::Tenants(Arc::clone(keys))));
-        self.registry.register_collector(Box::new(door::Waiting(Arc::clone(door))));
+    /// Registers the metrics of the admission gate and of tenants.
+    pub(crate) fn watch_admission(&mut self, gate: &Arc<AdmissionGate>, keys: &Arc<Current<Option<Keys>>>) {
+        self.registry.register_collector(Box::new(tenants::TenantCollector(Arc::clone(keys))));
+        self.registry.register_collector(Box::new(admission::AdmissionCollector(Arc::clone(gate))));
     }
 
-    /// Shows other routers, where there are any.
+    /// Registers the metrics of peer routers.
     pub(crate) fn watch_peers(
         &mut self,
         router: &Arc<Router<Standard>>,
-        carrier: &Arc<OnceLock<Arc<dyn Carrier>>>,
+        transport: &Arc<OnceLock<Arc<dyn PeerTransport>>>,
         start: Instant,
     ) {
-        let (router, carrier) = (Arc::clone(router), Arc::clone(carrier));
-        self.registry.register_collector(Box::new(peers::Peers { router, carrier, start }));
+        let (router, transport) = (Arc::clone(router), Arc::clone(transport));
+        self.registry.register_collector(Box::new(peers::PeerCollector { router, transport, start }));
     }
 
     fn register(&self, registry: &mut Registry) {
         registry.register("decisions", "Routing decisions, by policy and reason", self.decisions.clone());
-        registry.register("refusals", "Requests that the gateway refused itself", self.refusals.clone());
+        registry.register(
+            "refusals",
+            "Requests that the gateway itself answered with an error",
+            self.refusals.clone(),
+        );
         registry.register(
             "unrendered",
-            "Requests to aligned models whose prompt could not be written as the engine writes it",
+            "Requests whose prompt could not be rendered in the engine's format, by reason",
             self.unrendered.clone(),
         );
-        registry.register("config_reloads", "Attempts to put other settings in force", self.reloads.clone());
+        registry.register("config_reloads", "Configuration reloads, by result", self.reloads.clone());
         registry.register("retries", "Requests sent to another worker after a failure", self.retries.clone());
-        registry.register(
-            "client_connections",
-            "Clients that are connected",
-            self.client_connections.clone(),
-        );
-        registry.register("body_bytes", "Bytes of requests' bodies in memory", self.body_bytes.clone());
+        registry.register("client_connections", "Open client connections", self.client_connections.clone());
+        registry.register("body_bytes", "Bytes of request bodies in memory", self.body_bytes.clone());
         registry.register(
             "retries_denied",
-            "Requests not sent to another worker because the budget of retries was spent",
+            "Retries denied by the retry budget",
             self.retries_denied.clone(),
         );
         registry.register(
             "time_to_first_token_seconds",
-            "Of streamed answers: from the request's arrival to the first event that carries content",
+            "Streamed responses: time from the request's arrival to the first event with content",
             self.first_token_seconds.clone(),
         );
         registry.register(
             "request_seconds",
-            "From the request's arrival to the end of its answer, or to the client's leaving",
+            "Time from the request's arrival to the end of its response or the client's disconnect",
             self.request_seconds.clone(),
         );
     }
 
-    pub(crate) fn decided(&self, policy: &'static str, reason: &'static str) {
-        self.decisions.get_or_create(&Reasoned { policy, reason }).inc();
+    pub(crate) fn count_decision(&self, policy: &'static str, reason: &'static str) {
+        self.decisions.get_or_create(&DecisionLabels { policy, reason }).inc();
     }
 
-    pub(crate) fn refused(&self, reason: &'static str) {
-        self.refusals.get_or_create(&Refused { reason }).inc();
+    pub(crate) fn count_refusal(&self, reason: &'static str) {
+        self.refusals.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    pub(crate) fn unrendered(&self, reason: &'static str) {
-        self.unrendered.get_or_create(&Refused { reason }).inc();
+    pub(crate) fn count_unrendered(&self, reason: &'static str) {
+        self.unrendered.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    fn reloads_of(&self, outcome: Reload) -> Counter {
+    fn reload_counter(&self, outcome: Reload) -> Counter {
         let outcome = match outcome {
             Reload::Applied => "applied",
             Reload::Refused => "refused",
         };
-        self.reloads.get_or_create_owned(&Reloaded { outcome })
+        self.reloads.get_or_create_owned(&OutcomeLabel { outcome })
     }
 
-    pub(crate) fn reloaded(&self, outcome: Reload) {
-        self.reloads_of(outcome).inc();
+    pub(crate) fn count_reload(&self, outcome: Reload) {
+        self.reload_counter(outcome).inc();
     }
 
-    pub(crate) fn retried(&self) {
+    pub(crate) fn count_retry(&self) {
         self.retries.inc();
     }
 
-    pub(crate) fn retry_denied(&self) {
+    pub(crate) fn count_denied_retry(&self) {
         self.retries_denied.inc();
     }
 
-    pub(crate) fn first_token(&self, after: Micros) {
+    pub(crate) fn observe_first_token(&self, after: Micros) {
         self.first_token_seconds.observe(after.as_secs_f64());
     }
 
-    pub(crate) fn ended(&self, lasted: Micros) {
+    pub(crate) fn observe_request_end(&self, lasted: Micros) {
         self.request_seconds.observe(lasted.as_secs_f64());
     }
 
@@ -278,99 +278,97 @@ impl Metrics {
     }
 }
 
-/// A series that begins with its first event hides that event from `rate`.
-fn begin_at_zero(family: &Family<Refused, Counter>, reasons: &[&'static str]) {
-    reasons.iter().for_each(|&reason| _ = family.get_or_create(&Refused { reason }).inc_by(0));
+/// Creates all series at zero. A series that starts with its first event would hide that event from `rate`.
+fn start_at_zero(family: &Family<ReasonLabel, Counter>, reasons: &[&'static str]) {
+    reasons.iter().for_each(|&reason| _ = family.get_or_create(&ReasonLabel { reason }).inc_by(0));
 }
 
-/// One count of what caches gave: its name and help, and what one answer adds to it.
+/// A cache counter: name, help, and what one response adds.
 type CacheCount = (&'static str, &'static str, fn(&Feedback) -> u64);
 
-/// Of answers whose engine said how much of the prompt was cached, except where said otherwise. Tokens unless named
-/// `answers`.
+/// Counters over responses with reported cached tokens, unless the help says otherwise. Units are tokens, except for
+/// `answers*`.
 pub(crate) const CACHE_COUNTS: [CacheCount; 10] = [
-    ("answers", "Answers that said how long their prompt was", |_| 1),
-    ("answers_with_cached", "Answers that said how much of it was cached", |f| f.cached.is_some().into()),
-    ("answers_hit", "Answers with anything cached", |f| f.cached.is_some_and(|n| n > 0).into()),
-    ("answers_stale", "Answers with less cached than was promised", |f| (f.stale > 0).into()),
-    ("answers_missed", "Answers with more cached than was promised", |f| (f.missed > 0).into()),
-    ("prompt_tokens", "Prompt tokens of answers that said how many were cached", |f| {
+    ("answers", "Responses that reported prompt tokens", |_| 1),
+    ("answers_with_cached", "Responses that reported cached tokens", |f| f.cached.is_some().into()),
+    ("answers_hit", "Responses with at least one cached token", |f| f.cached.is_some_and(|n| n > 0).into()),
+    ("answers_stale", "Responses with fewer cached tokens than predicted", |f| (f.stale > 0).into()),
+    ("answers_missed", "Responses with more cached tokens than predicted", |f| (f.missed > 0).into()),
+    ("prompt_tokens", "Prompt tokens of responses that reported cached tokens", |f| {
         f.cached.map_or(0, |_| f.prompt_tokens.into())
     }),
-    ("predicted_cached_tokens", "Prompt tokens that were expected in the cache", |f| {
+    ("predicted_cached_tokens", "Prompt tokens predicted to be cached", |f| {
         f.cached.and(f.predicted).unwrap_or(0).into()
     }),
-    ("cached_tokens", "Prompt tokens that were found in the cache", |f| f.cached.unwrap_or(0).into()),
-    ("stale_tokens", "Prompt tokens that were promised and not found", |f| f.stale.into()),
-    ("missed_tokens", "Prompt tokens that were found and not promised", |f| f.missed.into()),
+    ("cached_tokens", "Prompt tokens reported as cached", |f| f.cached.unwrap_or(0).into()),
+    ("stale_tokens", "Prompt tokens predicted to be cached and not found", |f| f.stale.into()),
+    ("missed_tokens", "Prompt tokens found in the cache and not predicted", |f| f.missed.into()),
 ];
 
-/// The workers' own series, written when somebody asks.
-struct Workers {
+/// Collects the workers' series at each scrape.
+struct WorkerCollector {
     router: Arc<Router<Standard>>,
     upstreams: Arc<Upstreams>,
 }
 
-impl std::fmt::Debug for Workers {
+impl std::fmt::Debug for WorkerCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Workers")
+        f.write_str("WorkerCollector")
     }
 }
 
-/// One metric of every worker: its name and help, and how it is read.
-type Reading = (&'static str, &'static str, fn(&WorkerView) -> Option<f64>);
+/// A gauge of each worker: name, help, and how to read it.
+type WorkerGauge = (&'static str, &'static str, fn(&WorkerView) -> Option<f64>);
 
-const READINGS: [Reading; 5] = [
-    ("worker_requests_active", "Requests in flight", |view| Some(view.desk.in_flight.into())),
-    ("worker_prefill_tokens", "Prompt tokens booked whose prefill has not ended", |view| {
+const WORKER_GAUGES: [WorkerGauge; 5] = [
+    ("worker_requests_active", "Requests in flight, as booked by this router", |view| {
+        Some(view.desk.in_flight.into())
+    }),
+    ("worker_prefill_tokens", "Prompt tokens booked and not yet prefilled", |view| {
         Some(view.desk.prefill_tokens as f64)
     }),
-    ("worker_waiting", "Requests waiting in the engine, as it says", |view| {
+    ("worker_waiting", "Waiting requests that the engine reports", |view| {
         Some(view.desk.report?.waiting.into())
     }),
-    ("worker_running", "Requests running in the engine, as it says", |view| {
+    ("worker_running", "Running requests that the engine reports", |view| {
         Some(view.desk.report?.running.into())
     }),
-    ("worker_kv_use", "Share of KV blocks in use, as the engine says", |view| {
+    ("worker_kv_use", "Share of KV blocks in use that the engine reports", |view| {
         Some(view.desk.report?.kv_use.into())
     }),
 ];
 
-/// One count that engines keep themselves: its name and help, and how it is read.
+/// A counter that the engine reports: name, help, and how to read it.
 type EngineCount = (&'static str, &'static str, fn(&PrefixCache) -> u64);
 
 const ENGINE_COUNTS: [EngineCount; 2] = [
-    (
-        "worker_engine_prefix_queries_tokens",
-        "Prompt tokens looked up in the engine's cache, as it counts",
-        |c| c.queries,
-    ),
-    ("worker_engine_prefix_hits_tokens", "Prompt tokens found there, as it counts", |c| c.hits),
+    ("worker_engine_prefix_queries_tokens", "Prompt tokens that the engine looked up in its cache", |c| {
+        c.queries
+    }),
+    ("worker_engine_prefix_hits_tokens", "Prompt tokens that the engine found in its cache", |c| c.hits),
 ];
 
-/// One count of what kept requests from a worker: its name and help, and how it is read.
+/// A counter of a worker's faults: name, help, and how to read it.
 type FaultCount = (&'static str, &'static str, fn(&Upstreams, &WorkerView) -> u64);
 
 const FAULT_COUNTS: [FaultCount; 3] = [
-    ("worker_breaker_openings", "Times that a worker was taken out because it failed", |_, view| {
-        view.breaker.openings()
-    }),
+    ("worker_breaker_openings", "Times that the circuit breaker opened", |_, view| view.breaker.openings()),
     (
         "worker_ejections",
-        "Times that a worker was left alone because its first tokens came far later than predicted",
+        "Times that a worker was avoided because its first tokens came far later than predicted",
         |_, view| view.ejections,
     ),
     (
         "worker_backpressure",
-        "Answers by which a worker asked to be left alone for a while",
+        "Responses that asked for a pause (429 or 503 with Retry-After)",
         |upstreams, view| upstreams.backpressure(&view.worker),
     ),
 ];
 
-impl Collector for Workers {
+impl Collector for WorkerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let views = self.router.workers();
-        for (name, help, read) in READINGS {
+        for (name, help, read) in WORKER_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for view in &views {
                 if let Some(value) = read(view) {
@@ -379,7 +377,7 @@ impl Collector for Workers {
                 }
             }
         }
-        let help = "1 for the state that the worker is in";
+        let help = "1 for the worker's current state";
         let kind = MetricType::Gauge;
         let mut family = encoder.encode_descriptor("worker_state", help, None, kind)?;
         for view in &views {
@@ -390,27 +388,27 @@ impl Collector for Workers {
             }
         }
         self.encode_faults(&mut encoder, &views)?;
-        let help = "Requests sent to a worker, by how they ended";
+        let help = "Requests sent to a worker, by outcome";
         let kind = MetricType::Counter;
         let mut family = encoder.encode_descriptor("requests", help, None, kind)?;
         for view in &views {
-            let counts = self.upstreams.counts(&view.worker);
-            for (ending, count) in Ending::ALL.into_iter().zip(counts) {
-                let labels = [("worker", &*view.worker.label), ("outcome", ending.as_str())];
+            let counts = self.upstreams.outcome_counts(&view.worker);
+            for (outcome, count) in AttemptOutcome::ALL.into_iter().zip(counts) {
+                let labels = [("worker", &*view.worker.label), ("outcome", outcome.as_str())];
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
         self.encode_caches(&mut encoder, &views)?;
-        let foresights: Vec<_> =
-            views.iter().map(|view| (&view.worker, self.upstreams.foresight(&view.worker))).collect();
-        foresight::encode(&mut encoder, &foresights)?;
+        let accuracies: Vec<_> =
+            views.iter().map(|view| (&view.worker, self.upstreams.ttft_accuracy(&view.worker))).collect();
+        ttft::encode(&mut encoder, &accuracies)?;
         shadows::encode(&mut encoder, &self.router.tallies())?;
         feeds::encode(&mut encoder, &self.router, &views)?;
         encode_index(&mut encoder, self.router.index_stats())
     }
 }
 
-impl Workers {
+impl WorkerCollector {
     fn encode_faults(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -452,18 +450,18 @@ impl Workers {
     }
 }
 
-/// What is remembered about caches.
+/// Metrics of the prefix index.
 fn encode_index(encoder: &mut DescriptorEncoder<'_>, index: IndexStats) -> Result<(), std::fmt::Error> {
     let gauges = [
-        ("index_bytes", "Bytes that the prefix index takes", index.bytes.total()),
-        ("index_spans", "Distinct spans of prompts in the index", index.spans),
+        ("index_bytes", "Bytes used by the prefix index", index.bytes.total()),
+        ("index_spans", "Distinct prompt spans in the index", index.spans),
         ("index_held", "Pairs of worker and span in the index", index.held),
     ];
     for (name, help, value) in gauges {
         let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         ConstGauge::new(value as i64).encode(family)?;
     }
-    let help = "Presumed spans that were forgotten, by why";
+    let help = "Presumed spans evicted from the index, by cause";
     let mut family = encoder.encode_descriptor("index_evictions", help, None, MetricType::Counter)?;
     let causes = [
         ("capacity", index.evicted_by_capacity),

@@ -1,4 +1,4 @@
-//! `GET /v1/models`: what the fleet serves, as one list.
+//! `GET /v1/models`: all models of the fleet.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use warmroute_fleet::Models;
 use warmroute_types::WorkerState;
 
 use crate::gateway::Gateway;
-use crate::refusal::Refusal;
-use crate::reply::Reply;
+use crate::gateway_error::GatewayError;
+use crate::response_body::ResponseBody;
 
-/// All models, with aliases under their own names.
-pub(crate) fn list(gateway: &Gateway) -> Response<Reply> {
+/// All models, including aliases.
+pub(crate) fn list(gateway: &Gateway) -> Response<ResponseBody> {
     let cards: Vec<Value> = catalogue(gateway).iter().map(|(id, root)| card(id, root)).collect();
     answer(&json!({"object": "list", "data": cards}))
 }
 
 /// One model.
-pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<Reply>, Refusal> {
-    let unknown = || Refusal::UnknownModel(id.to_owned());
+pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<ResponseBody>, GatewayError> {
+    let unknown = || GatewayError::UnknownModel(id.to_owned());
     let catalogue = catalogue(gateway);
     let root = catalogue.get(id).ok_or_else(unknown)?;
     Ok(answer(&card(id, root)))
 }
 
-/// Name asked for, and the model that answers. Models of workers that are only unwell for now are listed too: a list
-/// that shrinks and grows with health checks would help nobody.
+/// Model names and the models that serve them. Models of unhealthy workers are listed too, so that the list does not
+/// change with every health check.
 fn catalogue(gateway: &Gateway) -> BTreeMap<String, String> {
     let mut catalogue = BTreeMap::new();
     for view in gateway.router.workers() {
@@ -47,8 +47,8 @@ fn card(id: &str, root: &str) -> Value {
     json!({"id": id, "object": "model", "created": 0, "owned_by": "warmroute", "root": root})
 }
 
-fn answer(value: &Value) -> Response<Reply> {
-    let mut response = Response::new(Reply::whole(Bytes::from(value.to_string())));
+fn answer(value: &Value) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::whole(Bytes::from(value.to_string())));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -1,6 +1,6 @@
 //! Percent-encoding, as in URLs.
 
-/// The text that a percent-encoded text stands for; what is no escape stays as it is.
+/// Decodes percent-encoded text. Invalid escapes stay as they are.
 pub(crate) fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -19,7 +19,7 @@ mod tests {
     use super::percent_decoded;
 
     #[test]
-    fn urls_may_come_encoded_or_plain() {
+    fn encoded_and_plain_urls_decode_alike() {
         assert_eq!(percent_decoded("http%3A%2F%2Fa%3a80"), "http://a:80");
         assert_eq!(percent_decoded("http://a:80"), "http://a:80");
         assert_eq!(percent_decoded("%zz%+1%"), "%zz%+1%");

@@ -1,4 +1,4 @@
-//! Random numbers for decisions and request ids: fast and per thread, not for secrets.
+//! Random numbers for decisions and request ids: fast, per thread, not for secrets.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -8,7 +8,7 @@ thread_local! {
     static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0_u8));
 }
 
-/// 64 fresh bits (splitmix64).
+/// 64 random bits (splitmix64).
 pub(crate) fn random() -> u64 {
     STATE.with(|state| {
         let next = state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);

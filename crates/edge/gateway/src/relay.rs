@@ -1,7 +1,7 @@
-//! The last phase: a worker's bytes to the client, each chunk as it comes.
+//! The response phase: passes a worker's response to the client, chunk by chunk.
 //!
-//! The relay holds everything the request still owns: its trip and its upstream connection. At the end the connection goes
-//! back to the pool; when the client leaves, hyper drops the relay and both are gone.
+//! The relay owns everything the request still holds: the attempt, the upstream connection and the permit. See
+//! [`OpenResponse::release`] for the order in which they are released.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,92 +12,92 @@ use warmroute_prompt::Api;
 use warmroute_types::Usage;
 
 use crate::Timeouts;
-use crate::door::Permit;
+use crate::admission_gate::Permit;
+use crate::attempt::{Attempt, suspect_worker};
 use crate::drain::Drain;
 use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
-use crate::metrics::Ending;
-use crate::patience::Patience;
-use crate::refusal::{Refusal, Shape as ErrorShape};
-use crate::trip::{Trip, suspect};
-use crate::upstream::{Answer, Fault, Upstream};
-use crate::usage::{UsageEvents, UsageWatch};
-use crate::verdict::Verdict;
+use crate::gateway_error::{ErrorFormat, GatewayError};
+use crate::idle_timeout::IdleTimeout;
+use crate::metrics::AttemptOutcome;
+use crate::status_class::StatusClass;
+use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
+use crate::usage::{UsageFilter, UsageWatch};
 
-/// The worker failed in the middle of an answer whose length was promised: the connection must be cut, or the client
-/// would take half an answer for a whole one.
+/// A worker failed in the middle of a response with a declared length. The client connection must be cut, or the client
+/// would take the part for the whole.
 #[derive(Debug, thiserror::Error)]
-#[error("the worker failed in the middle of its answer")]
-pub(crate) struct Broken;
+#[error("the worker failed in the middle of its response")]
+pub(crate) struct TruncatedResponse;
 
-/// How an answer is framed; that decides how its failure can be told.
+/// Framing of a response. It decides how a failure can be reported to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// Server-sent events: an error event can follow whatever came before.
+    /// Server-sent events: an error event can follow.
     Events,
-    /// One document.
+    /// A single document, which can only be cut off.
     Document,
 }
 
-/// What tells that an answer is whole.
+/// What marks the end of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// Its length, or its last chunk.
+pub(crate) enum EndMarker {
+    /// The declared length, or the last chunk.
     Framed,
-    /// The end of the connection, which looks the same when the worker has died. Of a stream of a known API, its last event does.
+    /// The end of the connection, which looks the same if the worker dies. Streams of known APIs have a final event.
     Closed,
 }
 
-/// A worker's answer on its way.
+/// A response on its way from a worker to the client.
 pub(crate) struct Relay {
     gateway: Arc<Gateway>,
     upstream: Arc<Upstream>,
-    shape: Shape,
-    /// Read before the head was released; sent first.
+    params: RelayParams,
+    /// The first chunk, read before the head was sent. It is sent first.
     first: Option<Bytes>,
-    /// `None` once it is over.
-    live: Option<Live>,
+    /// `None` once the response is complete or has failed.
+    open: Option<OpenResponse>,
 }
 
-struct Live {
-    answer: Answer,
-    patience: Patience,
-    trip: Trip,
-    /// Watches for the first token; `None` once it was seen, or where none will come.
-    awaited: Option<FirstToken>,
+struct OpenResponse {
+    response: UpstreamResponse,
+    idle_timeout: IdleTimeout,
+    attempt: Attempt,
+    /// Looks for the first token; `None` once seen, or if the response is not a stream.
+    first_token: Option<FirstToken>,
     usage: UsageWatch,
-    /// Takes out the usage that the client did not ask for.
-    ours: Option<UsageEvents>,
-    /// Last, so that whoever is let in next finds the worker free.
+    /// Removes injected usage events.
+    usage_filter: Option<UsageFilter>,
+    /// Present while requests are limited.
     permit: Option<Permit>,
 }
 
-/// What is known of an answer when its head is released.
-pub(crate) struct Shape {
+/// What is known about a response when its head is sent.
+pub(crate) struct RelayParams {
     pub api: Api,
     pub framing: Framing,
-    pub end: End,
-    /// How the request has ended, should the answer come to its end.
-    pub ending: Ending,
-    /// And what that says about the worker.
-    pub verdict: Verdict,
-    /// The stream carries usage that the client did not ask for.
-    pub usage_is_ours: bool,
-    /// Tells the request from others, should it break its worker.
+    pub end_marker: EndMarker,
+    /// Outcome if the response completes.
+    pub outcome: AttemptOutcome,
+    /// What the status says about the worker.
+    pub class: StatusClass,
+    /// Whether the stream carries usage that the client did not request.
+    pub usage_injected: bool,
+    /// Identifies the request body, to tell apart requests on which a worker fails.
     pub fingerprint: Option<u64>,
-    /// When it must be over, if ever.
+    /// Time by which the response must have ended, if limited.
     pub deadline: Option<Instant>,
-    /// How long its chunks are waited for.
+    /// Time limits between chunks.
     pub timeouts: Timeouts,
-    /// Tells whether everything is ended.
+    /// Tells whether a shutdown aborts requests.
     pub drain: Drain,
 }
 
-impl Shape {
-    /// Whether the answer is half an answer, should it end without a last event.
-    fn should_say_goodbye(&self) -> bool {
-        let is_stream = self.framing == Framing::Events && self.ending == Ending::Ok;
-        is_stream && self.end == End::Closed && self.api != Api::Other
+impl RelayParams {
+    /// Whether the response is incomplete unless a final event was seen.
+    fn needs_final_event(&self) -> bool {
+        let is_stream = self.framing == Framing::Events && self.outcome == AttemptOutcome::Ok;
+        is_stream && self.end_marker == EndMarker::Closed && self.api != Api::Other
     }
 }
 
@@ -105,166 +105,202 @@ impl Relay {
     pub(crate) fn new(
         gateway: Arc<Gateway>,
         upstream: Arc<Upstream>,
-        trip: Trip,
-        answer: Answer,
+        attempt: Attempt,
+        response: UpstreamResponse,
         first: Option<Bytes>,
-        shape: Shape,
+        params: RelayParams,
         permit: Option<Permit>,
     ) -> Relay {
-        let awaited =
-            (shape.framing == Framing::Events && shape.ending == Ending::Ok).then(FirstToken::default);
-        let ours = (shape.usage_is_ours && shape.framing == Framing::Events).then(UsageEvents::default);
-        let patience = Patience::new(shape.timeouts, shape.deadline);
-        let mut live = Live { answer, patience, trip, awaited, usage: UsageWatch::default(), ours, permit };
-        let first = first.map(|chunk| live.look_at(chunk));
-        let mut relay = Relay { gateway, upstream, shape, first, live: Some(live) };
+        let first_token = (params.framing == Framing::Events && params.outcome == AttemptOutcome::Ok)
+            .then(FirstToken::default);
+        let usage_filter =
+            (params.usage_injected && params.framing == Framing::Events).then(UsageFilter::default);
+        let idle_timeout = IdleTimeout::new(params.timeouts, params.deadline);
+        let mut open = OpenResponse {
+            response,
+            idle_timeout,
+            attempt,
+            first_token,
+            usage: UsageWatch::default(),
+            usage_filter,
+            permit,
+        };
+        let first = first.map(|chunk| open.inspect(chunk));
+        let mut relay = Relay { gateway, upstream, params, first, open: Some(open) };
         relay.finish_if_over();
         relay
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.live.is_none() && self.first.is_none()
+        self.open.is_none() && self.first.is_none()
     }
 
-    /// The bytes at hand, if they are all there is.
+    /// The whole response body, if it is complete already.
     pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
-        if self.live.is_some() { None } else { Some(self.first.take().unwrap_or_default()) }
+        if self.open.is_some() { None } else { Some(self.first.take().unwrap_or_default()) }
     }
 
-    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+    pub(crate) fn poll_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, TruncatedResponse>>> {
         if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
             return Poll::Ready(Some(Ok(first)));
         }
         loop {
-            let Some(live) = &mut self.live else { return Poll::Ready(None) };
-            let polled = match live.answer.poll_chunk(cx) {
-                // There is always more where the client is slower than the worker.
-                Poll::Ready(Some(Ok(_))) if live.patience.is_overdue() => Some(Err(Fault::Overdue)),
-                Poll::Ready(Some(Ok(_))) if self.shape.drain.is_over() && !live.answer.is_over() => {
-                    Some(Err(Fault::Stopping))
+            let Some(open) = &mut self.open else { return Poll::Ready(None) };
+            let polled = match open.response.poll_chunk(cx) {
+                // A client slower than the worker always finds a chunk, so the deadline is checked here too.
+                Poll::Ready(Some(Ok(_))) if open.idle_timeout.deadline_passed() => {
+                    Some(Err(UpstreamError::RequestTimeout))
                 }
-                Poll::Pending if self.shape.drain.is_over() => Some(Err(Fault::Stopping)),
-                Poll::Pending => Some(Err(ready!(live.patience.poll_over(cx)))),
+                Poll::Ready(Some(Ok(_))) if self.params.drain.is_aborted() && !open.response.is_over() => {
+                    Some(Err(UpstreamError::ShuttingDown))
+                }
+                Poll::Pending if self.params.drain.is_aborted() => Some(Err(UpstreamError::ShuttingDown)),
+                Poll::Pending => Some(Err(ready!(open.idle_timeout.poll_expired(cx)))),
                 Poll::Ready(polled) => polled,
             };
-            live.patience.heard();
+            open.idle_timeout.reset();
             let chunk = match polled {
-                Some(Ok(chunk)) => live.look_at(chunk),
-                Some(Err(fault)) => return Poll::Ready(Some(self.fail(&fault))),
-                None if self.shape.should_say_goodbye() && !live.usage.says_goodbye() => {
-                    return Poll::Ready(Some(self.fail(&Fault::Closed)));
+                Some(Ok(chunk)) => open.inspect(chunk),
+                Some(Err(error)) => return Poll::Ready(Some(self.fail(&error))),
+                None if self.params.needs_final_event() && !open.usage.has_final_event() => {
+                    return Poll::Ready(Some(self.fail(&UpstreamError::Closed)));
                 }
                 None => {
-                    let rest = live.held_back();
+                    let rest = open.take_withheld();
                     self.finish();
                     return Poll::Ready(rest.map(Ok));
                 }
             };
             self.finish_if_over();
-            // Nothing of it may be left for the client.
+            // The filter may have removed the whole chunk.
             if !chunk.is_empty() {
                 return Poll::Ready(Some(Ok(chunk)));
             }
         }
     }
 
-    /// When the last chunk is known to be the last, the worker is free now, not when the client has read it.
+    /// Releases the worker with the last chunk, not when the client has read it.
     fn finish_if_over(&mut self) {
-        if self.live.as_ref().is_some_and(|live| live.answer.is_over()) {
+        if self.open.as_ref().is_some_and(|open| open.response.is_over()) {
             self.finish();
         }
     }
 
     fn finish(&mut self) {
-        let Some(Live { answer, mut trip, usage, mut permit, .. }) = self.live.take() else { return };
-        match (self.shape.ending, usage.read()) {
-            (Ending::Ok, Some(usage)) => {
-                permit.iter_mut().for_each(|permit| permit.answered(usage));
-                trip.used(usage);
+        let Some(mut open) = self.open.take() else { return };
+        let (outcome, class) = (self.params.outcome, self.params.class);
+        match (outcome, open.usage.read()) {
+            (AttemptOutcome::Ok, Some(usage)) => {
+                open.permit.iter_mut().for_each(|permit| permit.charge_answer(usage));
+                open.attempt.report_usage(usage);
             }
-            _ if self.shape.verdict != Verdict::Answer => permit.iter_mut().for_each(Permit::refund),
+            _ if class != StatusClass::Normal => open.permit.iter_mut().for_each(Permit::refund),
             _ => {}
         }
-        trip.end(self.shape.ending, self.shape.verdict);
-        if let Some(connection) = answer.into_connection() {
-            self.upstream.keep(connection);
+        open.release(|attempt| attempt.end(outcome, class), Some(&self.upstream));
+    }
+
+    /// Ends a response that failed after its first byte; retries are no longer possible. A stream ends with an error
+    /// event, a document is cut off. No other worker's response will show whether the worker or the request is at
+    /// fault.
+    fn fail(&mut self, error: &UpstreamError) -> Result<Bytes, TruncatedResponse> {
+        if let Some(mut open) = self.open.take() {
+            open.charge_partial_answer();
+            open.release(|attempt| self.end_failed(attempt, error), None);
+        }
+        match self.params.framing {
+            Framing::Document => Err(TruncatedResponse),
+            Framing::Events => Ok(error_event(self.params.api, error)),
         }
     }
 
-    /// After the first byte nothing is tried again. A stream is told what happened and ends cleanly; a document is cut. Whether it was
-    /// the worker or the request that broke it, no other worker's answer will tell.
-    fn fail(&mut self, fault: &Fault) -> Result<Bytes, Broken> {
-        if let Some(mut live) = self.live.take() {
-            live.settle();
-            let trip = live.trip;
-            let worker = Arc::clone(&trip.decision.worker);
-            trip.fail(fault);
-            if fault.is_the_workers() {
-                tracing::warn!(worker = %worker.label, %fault, "worker failed in the middle of an answer");
-                suspect(&self.gateway, &worker, self.shape.fingerprint);
-            } else {
-                tracing::info!(worker = %worker.label, why = %fault, "ended in the middle of an answer");
-            }
-        }
-        match self.shape.framing {
-            Framing::Document => Err(Broken),
-            Framing::Events => Ok(error_event(self.shape.api, fault)),
+    fn end_failed(&self, attempt: Attempt, error: &UpstreamError) {
+        let worker = Arc::clone(&attempt.decision.worker);
+        attempt.fail(error);
+        if error.is_worker_fault() {
+            tracing::warn!(worker = %worker.label, %error, "worker failed in the middle of a response");
+            suspect_worker(&self.gateway, &worker, self.params.fingerprint);
+        } else {
+            tracing::info!(worker = %worker.label, why = %error, "response ended early");
         }
     }
 }
 
 impl Drop for Relay {
-    /// The client has left, if the answer is not over.
+    /// Dropping a relay that is not complete means that the client disconnected.
     fn drop(&mut self) {
-        self.live.iter_mut().for_each(Live::settle);
+        if let Some(mut open) = self.open.take() {
+            open.charge_partial_answer();
+            open.release(drop, None);
+        }
     }
 }
 
-impl Live {
-    /// It will not be finished. What came of it has been counted, or whoever hangs up before the last event would have it for nothing;
-    /// but the engine may have said what the prompt was.
-    fn settle(&mut self) {
+impl OpenResponse {
+    /// Releases what the request holds, in this order:
+    ///
+    /// 1. the attempt, whose booking frees the worker in the router's view;
+    /// 2. the connection, which goes back to `pool` if it is reusable, and is closed otherwise;
+    /// 3. the permit, which admits the next request. That request must find the worker free.
+    fn release(self, end_attempt: impl FnOnce(Attempt), pool: Option<&Upstream>) {
+        let OpenResponse { response, attempt, permit, .. } = self;
+        end_attempt(attempt);
+        match pool {
+            Some(pool) => response.reclaim_connection().into_iter().for_each(|reusable| pool.keep(reusable)),
+            None => drop(response),
+        }
+        drop(permit);
+    }
+
+    /// Charges a response that ends early. Streamed tokens are charged already; the engine may have reported the
+    /// prompt's.
+    fn charge_partial_answer(&mut self) {
         let Some(permit) = &mut self.permit else { return };
         if let Some(usage) = self.usage.read() {
-            permit.used(Usage { output_tokens: usage.output_tokens.max(self.usage.events()), ..usage });
+            permit
+                .charge_usage(Usage { output_tokens: usage.output_tokens.max(self.usage.events()), ..usage });
         }
     }
 
-    /// Sees a chunk on its way; what the client is to see of it.
-    fn look_at(&mut self, chunk: Bytes) -> Bytes {
-        self.look_for_first_token(&chunk);
-        self.usage.see(&chunk);
+    /// Inspects a chunk. Returns what the client gets of it.
+    fn inspect(&mut self, chunk: Bytes) -> Bytes {
+        self.watch_first_token(&chunk);
+        self.usage.observe(&chunk);
         if let Some(permit) = &mut self.permit {
-            permit.streamed(self.usage.events());
+            permit.charge_streamed(self.usage.events());
         }
-        let seen = match &mut self.ours {
-            Some(ours) => ours.strip(chunk),
+        let seen = match &mut self.usage_filter {
+            Some(usage_filter) => usage_filter.strip(chunk),
             None => return chunk,
         };
-        match self.answer.is_over().then(|| self.held_back()).flatten() {
+        match self.response.is_over().then(|| self.take_withheld()).flatten() {
             Some(rest) => Bytes::from([seen, rest].concat()),
             None => seen,
         }
     }
 
-    /// The beginning of an event that was never ended, when the stream is.
-    fn held_back(&mut self) -> Option<Bytes> {
-        self.ours.as_mut().and_then(UsageEvents::rest)
+    /// The withheld beginning of an unfinished event, when the stream ends.
+    fn take_withheld(&mut self) -> Option<Bytes> {
+        self.usage_filter.as_mut().and_then(UsageFilter::take_rest)
     }
 
-    /// Only streams have a first token that can be seen: of a document, everything comes at the end.
-    fn look_for_first_token(&mut self, chunk: &[u8]) {
-        if self.awaited.as_mut().is_some_and(|awaited| awaited.is_in(chunk)) {
-            self.awaited = None;
-            self.trip.first_token();
+    /// Only streams show a first token. A document arrives when everything has been computed.
+    fn watch_first_token(&mut self, chunk: &[u8]) {
+        if self.first_token.as_mut().is_some_and(|first_token| first_token.is_in(chunk)) {
+            self.first_token = None;
+            self.attempt.mark_first_token();
         }
     }
 }
 
-/// The event that ends a stream which broke. A blank line first, should the worker have stopped within an event.
-fn error_event(api: Api, fault: &Fault) -> Bytes {
-    let shape = if api == Api::Messages { ErrorShape::Anthropic } else { ErrorShape::OpenAi };
-    let error = Refusal::broke_off(fault).to_json(shape);
+/// The error event at the end of a failed stream. It starts with a blank line in case the worker stopped within an
+/// event.
+fn error_event(api: Api, error: &UpstreamError) -> Bytes {
+    let format = if api == Api::Messages { ErrorFormat::Anthropic } else { ErrorFormat::OpenAi };
+    let error = GatewayError::after_first_byte(error).to_json(format);
     Bytes::from(match api {
         Api::Messages | Api::Responses => format!("\n\nevent: error\ndata: {error}\n\n"),
         _ => format!("\n\ndata: {error}\n\n"),

@@ -1,4 +1,4 @@
-//! Accepting connections, and letting them go.
+//! Listeners: accepting connections, serving HTTP on them, closing them on drain.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use tokio::sync::mpsc;
 use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
-use crate::allowance::{Allowance, Times};
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
+use crate::gateway_error::{ErrorFormat, GatewayError};
+use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::percent::percent_decoded;
-use crate::refusal::{Refusal, Shape};
-use crate::reply::Reply;
-use crate::unread::{Due, Unread};
-use crate::{exchange, headers, intake, models};
+use crate::response_body::ResponseBody;
+use crate::write_stall::{ResponseDeadline, WriteStall};
+use crate::{dispatch, headers, intake, models};
 
-/// Larger heads are refused. What is far larger, or has more than 100 headers, hyper refuses itself, with an empty body.
+/// Requests with larger heads get 431. Beyond about 400 KB or 100 headers hyper itself answers, with an empty body.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Longer targets are refused: what paths and queries of these APIs need is a fraction of this.
+/// Requests with longer targets get 414. Paths and queries of the supported APIs are far shorter.
 const TARGET_BYTES_MAX: usize = 8 << 10;
 
-/// A path that is still encoded when it has been decoded so many times is refused.
+/// Paths that are still percent-encoded after this many decodings get 404.
 pub(crate) const DECODINGS_MAX: usize = 4;
 
-/// After a failed accept (usually: no file descriptors left) the listener rests this long.
+/// Pause after a failed accept, which usually means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
-/// Engine endpoints outside `/v1` that a client may use. Those that steer an engine (sleep, reset, load an adapter) are
-/// not among them.
+/// Engine endpoints outside `/v1` that clients may use. Endpoints that control an engine (sleep, reset, load an
+/// adapter) are deliberately absent.
 const ENGINE_PATHS: [&str; 6] = ["/tokenize", "/detokenize", "/score", "/rerank", "/pooling", "/classify"];
 
-/// Paths under `/v1` that steer an engine too.
-const STEERING_PATHS: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
+/// Endpoints under `/v1` that control an engine. Clients may not use them.
+const ENGINE_CONTROL_PATHS: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
 
-/// Serves clients until told to drain; returns when the last connection has ended.
+/// Serves clients until a drain begins; returns when the last connection has closed.
 pub async fn serve(
     gateway: Arc<Gateway>,
     listener: TcpListener,
@@ -50,26 +50,26 @@ pub async fn serve(
     drain: Drain,
 ) -> Drained {
     let settings = Arc::clone(&gateway);
-    let times = move || {
+    let timeouts = move || {
         let timeouts = settings.config().timeouts;
-        Times { head: timeouts.head, unread: timeouts.idle }
+        ClientTimeouts { head: timeouts.head, write_stall: timeouts.idle }
     };
-    let allowed = Allowance {
+    let limits = ListenerLimits {
         open: gateway.metrics.client_connections.clone(),
-        ..Allowance::new(gateway.config().connections_max, acceptor, times)
+        ..ListenerLimits::new(gateway.config().connections_max, acceptor, timeouts)
     };
     let service = move |request| {
         let gateway = Arc::clone(&gateway);
         async move { Ok(handle(&gateway, request).await) }
     };
-    accept(listener, drain, allowed, service).await
+    accept(listener, drain, limits, service).await
 }
 
-/// The accept loop, for clients and for the admin listener alike.
+/// The accept loop of the client listener and of the admin listener.
 pub(crate) async fn accept<S, F, B>(
     listener: TcpListener,
     drain: Drain,
-    allowed: Allowance,
+    limits: ListenerLimits,
     service: S,
 ) -> Drained
 where
@@ -77,24 +77,25 @@ where
     F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
     B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + Send + 'static,
 {
-    // Every connection holds a sender; when all are gone, so are all connections.
+    // Each connection holds a sender, so the channel closes when the last connection ends.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = drain.begun() => break,
+            () = drain.wait_begun() => break,
         };
         match accepted {
             Ok((stream, _)) => {
-                // Counted once it is there: a free place is no connection. And one that is there is served, drain or not.
-                let place = allowed.place().await;
-                let times = (allowed.times)();
+                // The slot is taken after the accept, so that the gauge counts connections only.
+                // An accepted connection is served even if a drain begins meanwhile.
+                let slot = limits.acquire_slot().await;
+                let timeouts = (limits.timeouts)();
                 let connection =
-                    connection(stream, allowed.acceptor.clone(), drain.clone(), times, service.clone());
+                    connection(stream, limits.acceptor.clone(), drain.clone(), timeouts, service.clone());
                 let open = open.clone();
                 tokio::spawn(async move {
                     connection.await;
-                    drop((place, open));
+                    drop((slot, open));
                 });
             }
             Err(error) => {
@@ -108,99 +109,104 @@ where
     Drained
 }
 
-async fn connection<S, F, B>(stream: TcpStream, acceptor: Acceptor, drain: Drain, times: Times, service: S)
-where
+async fn connection<S, F, B>(
+    stream: TcpStream,
+    acceptor: Acceptor,
+    drain: Drain,
+    timeouts: ClientTimeouts,
+    service: S,
+) where
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: hyper::body::Body<Data = bytes::Bytes, Error: std::error::Error + Send + Sync> + 'static,
 {
-    let stream = match tokio::time::timeout(times.head, acceptor.accept(stream)).await {
+    let stream = match tokio::time::timeout(timeouts.head, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "no handshake"),
-        Err(_) => return tracing::debug!("no handshake in time"),
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
-    let leaving = drain.clone();
-    let due = Due::default();
-    let stream = Unread::new(stream, times.unread, due.clone());
+    let draining = drain.clone();
+    let deadline = ResponseDeadline::default();
+    let stream = WriteStall::new(stream, timeouts.write_stall, deadline.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
-        due.set(None);
-        request.extensions_mut().insert(due.clone());
-        request.extensions_mut().insert(leaving.clone());
-        let (answering, leaving) = (service(request), leaving.clone());
+        deadline.set(None);
+        request.extensions_mut().insert(deadline.clone());
+        request.extensions_mut().insert(draining.clone());
+        let (responding, draining) = (service(request), draining.clone());
         async move {
-            let mut response = answering.await?;
-            leaving.say_goodbye(response.headers_mut());
+            let mut response = responding.await?;
+            draining.add_close_header(response.headers_mut());
             Ok::<_, Infallible>(response)
         }
     });
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(times.head)
+        .header_read_timeout(timeouts.head)
         .serve_connection(TokioIo::new(stream), service);
     let mut http = std::pin::pin!(http);
     let served = tokio::select! {
         served = http.as_mut() => served,
-        () = drain.runs_short() => {
+        () = drain.wait_close_idle() => {
             http.as_mut().graceful_shutdown();
             tokio::select! {
                 served = http.as_mut() => served,
-                () = drain.ends() => http.await,
+                () = drain.wait_abort() => http.await,
             }
         }
     };
     if let Err(error) = served {
-        // Clients that leave in the middle, or send no HTTP: their business, not the operator's.
-        tracing::debug!(%error, "connection ended with an error");
+        // Clients disconnect or send invalid HTTP all the time, so this is not worth a warning.
+        tracing::debug!(%error, "client connection ended with an error");
     }
 }
 
-async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<Reply> {
+async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<ResponseBody> {
     let request_id = headers::request_id(request.headers());
     let path = request.uri().path();
-    let (api, shape) = (Api::of_path(path), Shape::of_path(path));
+    let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
-    // It takes kilobytes, which every connection would hold, and copy from hand to hand, as a part of its own state.
-    let answering = Box::pin(answer(gateway, api, request, &request_id));
-    let answered = drain.unless_over(answering).await;
-    let mut response = match answered.unwrap_or(Err(Refusal::Stopping)) {
+    // The future takes kilobytes. Boxed, it is not copied into every connection's state.
+    let responding = Box::pin(respond(gateway, api, request, &request_id));
+    let result = drain.unless_aborted(responding).await;
+    let mut response = match result.unwrap_or(Err(GatewayError::ShuttingDown)) {
         Ok(response) => response,
         Err(refusal) => {
-            gateway.metrics.refused(refusal.code());
-            // What the client wrote is in it: debug format, so that it cannot write log lines of its own.
-            tracing::debug!(refusal = ?refusal.to_string(), "refused");
-            refusal.respond(shape)
+            gateway.metrics.count_refusal(refusal.code());
+            // The text may contain client input. Debug formatting keeps it from forging log lines.
+            tracing::debug!(refusal = ?refusal.to_string(), "request refused");
+            refusal.respond(format)
         }
     };
     response.headers_mut().insert(headers::REQUEST_ID, request_id);
     response
 }
 
-async fn answer(
+async fn respond(
     gateway: &Arc<Gateway>,
     api: Api,
     request: Request<Incoming>,
     request_id: &http::HeaderValue,
-) -> Result<Response<Reply>, Refusal> {
-    if headers::bytes(request.headers()) > HEAD_BYTES_MAX {
-        return Err(Refusal::HeadTooLarge { limit: HEAD_BYTES_MAX });
+) -> Result<Response<ResponseBody>, GatewayError> {
+    if headers::size_bytes(request.headers()) > HEAD_BYTES_MAX {
+        return Err(GatewayError::HeadTooLarge { limit: HEAD_BYTES_MAX });
     }
     if target_bytes(request.uri()) > TARGET_BYTES_MAX {
-        return Err(Refusal::TargetTooLong { limit: TARGET_BYTES_MAX });
+        return Err(GatewayError::TargetTooLong { limit: TARGET_BYTES_MAX });
     }
     let path = request.uri().path();
     let only = |allowed: Method, header: &'static str| match request.method() {
         method if *method == allowed || (allowed == Method::GET && *method == Method::HEAD) => Ok(()),
-        method => Err(Refusal::MethodNotAllowed { method: method.clone(), allowed: header }),
+        method => Err(GatewayError::MethodNotAllowed { method: method.clone(), allowed: header }),
     };
     if path == "/health" {
-        // For load balancers, who have no key.
+        // Load balancers check this endpoint without a key.
         only(Method::GET, "GET, HEAD")?;
         return Ok(health(gateway));
     }
-    let tenant = match gateway.owner(request.headers()) {
+    let tenant = match gateway.authenticate(request.headers()) {
         Ok(tenant) => tenant,
         Err(refusal) => {
-            intake::disregard(request, gateway.config().timeouts.body).await;
+            intake::drain_refused_body(request, gateway.config().timeouts.body).await;
             return Err(refusal);
         }
     };
@@ -212,33 +218,33 @@ async fn answer(
     } else if let Some(id) = path.strip_prefix("/v1/models/") {
         only(Method::GET, "GET, HEAD")?;
         return models::one(gateway, &percent_decoded(id));
-    } else if !is_for_clients(path) {
-        return Err(Refusal::NoSuchPath(path.to_owned()));
+    } else if !is_client_path(path) {
+        return Err(GatewayError::UnknownPath(path.to_owned()));
     }
-    exchange::forward(gateway, api, request, tenant.as_deref(), request_id).await
+    dispatch::forward(gateway, api, request, tenant.as_deref(), request_id).await
 }
 
-/// Whether a client may ask a worker for this path. One with dots in it may mean another path to the worker than to us.
-pub(crate) fn is_for_clients(path: &str) -> bool {
-    let Some(plain) = decoded_out(path) else { return false };
+/// Whether clients may request this path from a worker. A path with dot segments could mean another path to the worker.
+pub(crate) fn is_client_path(path: &str) -> bool {
+    let Some(plain) = fully_decoded(path) else { return false };
     let has_dots = plain.split(['/', '\\']).any(|segment| segment == "." || segment == "..");
-    // Whoever stands before the worker may merge slashes.
+    // A proxy in front of the worker may merge slashes.
     let is_odd = plain.contains("//") || plain.contains(char::is_control);
     let is_offered = path.starts_with("/v1/") || ENGINE_PATHS.contains(&path);
     let plain = plain.trim_end_matches('/');
-    // Written otherwise, it would be served by a worker without having been read here: unrouted, and past all limits.
-    let is_disguised = has_own_handling(plain) && !has_own_handling(path);
-    is_offered && !has_dots && !is_odd && !is_disguised && !STEERING_PATHS.contains(&plain)
+    // An encoded spelling of a known path would reach a worker unparsed, bypassing routing and limits.
+    let is_disguised = is_handled_here(plain) && !is_handled_here(path);
+    is_offered && !has_dots && !is_odd && !is_disguised && !ENGINE_CONTROL_PATHS.contains(&plain)
 }
 
-/// Whether more is done here with what is sent to this path than to pass it on.
-fn has_own_handling(path: &str) -> bool {
+/// Whether the gateway parses or answers requests for this path instead of only passing them on.
+fn is_handled_here(path: &str) -> bool {
     Api::of_path(path) != Api::Other || path == "/v1/models" || path.starts_with("/v1/models/")
 }
 
-/// The path as the most eager reader on its way would have it: decoded until nothing is encoded any more. `None` of one that was
-/// encoded more often than anybody means: each time costs its whole length, and it could be as many times as it has letters.
-fn decoded_out(path: &str) -> Option<String> {
+/// Decodes a path until no escapes are left, as the most eager proxy would. `None` after [`DECODINGS_MAX`] rounds:
+/// each round costs the whole length, so their number must not grow with the path.
+fn fully_decoded(path: &str) -> Option<String> {
     let mut plain = path.to_owned();
     for _ in 0..=DECODINGS_MAX {
         match percent_decoded(&plain) {
@@ -249,16 +255,16 @@ fn decoded_out(path: &str) -> Option<String> {
     None
 }
 
-/// How long a request's target is, in whichever form it came.
+/// Length of the request target, in bytes.
 fn target_bytes(uri: &http::Uri) -> usize {
     let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
     authority + uri.path_and_query().map_or(0, |path| path.as_str().len())
 }
 
-/// For load balancers in front of us: can a request be served?
-fn health(gateway: &Gateway) -> Response<Reply> {
+/// `GET /health` for load balancers: 200 if any worker takes requests, else 503.
+fn health(gateway: &Gateway) -> Response<ResponseBody> {
     let is_ready = gateway.router.workers().iter().any(|view| view.desk.state.takes_requests());
-    let mut response = Response::new(Reply::whole(bytes::Bytes::new()));
+    let mut response = Response::new(ResponseBody::whole(bytes::Bytes::new()));
     if !is_ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
@@ -267,10 +273,10 @@ fn health(gateway: &Gateway) -> Response<Reply> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_for_clients;
+    use super::is_client_path;
 
     #[test]
-    fn clients_reach_apis_and_not_what_steers_an_engine() {
+    fn clients_reach_apis_but_not_engine_control() {
         for path in [
             "/v1/embeddings",
             "/v1/new/thing",
@@ -283,7 +289,7 @@ mod tests {
             "/v1/models/a%2Fb",
             "/v1/messages/count%5Ftokens",
         ] {
-            assert!(is_for_clients(path), "{path}");
+            assert!(is_client_path(path), "{path}");
         }
         for path in [
             "/",
@@ -317,7 +323,7 @@ mod tests {
             "",
             "*",
         ] {
-            assert!(!is_for_clients(path), "{path}");
+            assert!(!is_client_path(path), "{path}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Asks each worker how it is: health, models, load.
+//! Probes each worker for its health, models and load.
 //!
-//! One small task a worker, which knows nothing of the gateway: it tells the router what it saw, by [`Router::apply`]. A
-//! worker that is not ready is asked twice a second, so that one that recovers is used again at once; a ready one
-//! is asked for its load every second (an answer to that is proof of life too) and for its models now and then.
+//! One small task per worker reports to the router by [`Router::apply`] and knows nothing of the gateway. A worker
+//! that is not ready is probed twice a second, so that it is used again soon after it recovers. A ready worker is
+//! asked for its load every second, which also proves that it is alive, and for its models now and then.
 
 mod client;
 mod load;
@@ -20,27 +20,27 @@ use warmroute_router::Router;
 use warmroute_types::{Micros, WorkerId};
 use warmroute_wire::Dialer;
 
-pub use client::{Client, NoAnswer};
+pub use client::{Client, ProbeError};
 pub use load::{read_capacity, read_load};
 use worker::Probe;
 
-/// How often the list of workers is compared with the list of probes.
+/// How often probes are started and stopped to match the fleet.
 const RECONCILE_EVERY: Duration = Duration::from_millis(100);
 
-/// How often workers are asked.
+/// Probe settings.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The path that answers 200 when an engine is well.
+    /// The path that returns 200 if an engine is healthy.
     pub health_path: String,
-    /// How often a ready worker's health is asked for.
+    /// How often a ready worker's health is checked.
     pub health_interval: Duration,
-    /// How often a ready worker's load is asked for.
+    /// How often a ready worker's load is read.
     pub load_interval: Duration,
-    /// How often a worker that is not ready is asked.
+    /// How often a worker that is not ready is probed.
     pub recovery_interval: Duration,
-    /// An answer that takes longer is none.
+    /// Time limit of one probe request.
     pub timeout: Duration,
-    /// How workers are reached.
+    /// How to connect to workers.
     pub dialer: Dialer,
 }
 
@@ -57,37 +57,37 @@ impl Default for Config {
     }
 }
 
-/// Probes every worker of the router until dropped. `now` is the router's clock.
+/// Probes all workers of the router until dropped. `now` is the router's clock.
 pub async fn run<P>(router: Arc<Router<P>>, config: Config, now: impl Fn() -> Micros + Clone + Send + 'static)
 where
     P: Policy + 'static,
 {
     let config = Arc::new(config);
-    let mut probes: HashMap<WorkerId, Running> = HashMap::new();
+    let mut probes: HashMap<WorkerId, ProbeTask> = HashMap::new();
     loop {
         let workers = router.workers();
-        let seated: HashMap<WorkerId, Arc<Worker>> =
+        let by_id: HashMap<WorkerId, Arc<Worker>> =
             workers.into_iter().map(|view| (view.worker.id, view.worker)).collect();
-        // A worker that left and came back may sit elsewhere, and another in its seat.
-        probes.retain(|seat, running| seated.get(seat) == Some(&running.worker));
-        for (seat, worker) in seated {
-            probes.entry(seat).or_insert_with(|| {
+        // A worker that left and joined again may have another index, and its index may belong to another worker.
+        probes.retain(|id, probe| by_id.get(id) == Some(&probe.worker));
+        for (id, worker) in by_id {
+            probes.entry(id).or_insert_with(|| {
                 let probe =
                     Probe::new(Arc::clone(&router), Arc::clone(&worker), Arc::clone(&config), now.clone());
-                Running { worker, task: tokio::spawn(probe.run()) }
+                ProbeTask { worker, task: tokio::spawn(probe.run()) }
             });
         }
         tokio::time::sleep(RECONCILE_EVERY).await;
     }
 }
 
-/// A probe's task; dropped, it stops.
-struct Running {
+/// The task of a probe. Dropping it stops the task.
+struct ProbeTask {
     worker: Arc<Worker>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Running {
+impl Drop for ProbeTask {
     fn drop(&mut self) {
         self.task.abort();
     }

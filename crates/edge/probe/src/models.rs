@@ -1,23 +1,23 @@
-//! Which models an engine serves, from its own list.
+//! Reads the list of models that an engine serves.
 
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct List {
-    data: Vec<Card>,
+struct ModelList {
+    data: Vec<ModelCard>,
 }
 
 #[derive(Deserialize)]
-struct Card {
+struct ModelCard {
     id: String,
 }
 
-/// A base model and its adapters are a few; an engine that lists more than this is believed this far.
+/// Models read from one engine. A base model and its adapters are far fewer.
 const MODELS_MAX: usize = 1_024;
 
-/// The names in an answer to `GET /v1/models`; `None` if it is none.
+/// The model names in a response to `GET /v1/models`; `None` if it is not a list of models.
 pub(crate) fn read_models(body: &[u8]) -> Option<Vec<String>> {
-    let list: List = serde_json::from_slice(body).ok()?;
+    let list: ModelList = serde_json::from_slice(body).ok()?;
     Some(list.data.into_iter().take(MODELS_MAX).map(|card| card.id).collect())
 }
 

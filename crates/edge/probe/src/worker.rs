@@ -1,4 +1,4 @@
-//! One worker's probe.
+//! The probe of one worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::load::{lacks_rank, read_capacity, read_load};
 use crate::models::read_models;
 
-/// Models change rarely (an adapter is loaded): asked again this often.
+/// How often models are read again. They change rarely, when an adapter is loaded.
 const MODELS_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(crate) struct Probe<P, N> {
@@ -26,7 +26,7 @@ pub(crate) struct Probe<P, N> {
     now: N,
     last_health: Option<Instant>,
     last_models: Option<Instant>,
-    last_trouble: String,
+    last_problem: String,
     capacity: Option<CacheCapacity>,
 }
 
@@ -46,7 +46,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
             now,
             last_health: None,
             last_models: None,
-            last_trouble: String::new(),
+            last_problem: String::new(),
             capacity: None,
         }
     }
@@ -73,110 +73,113 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         }
     }
 
-    /// Ready, and nothing has been wrong since. One that may be in trouble is asked again soon, not when it is due.
+    /// Whether the worker is ready and its last probe succeeded. Otherwise it is probed again soon, not at its
+    /// interval.
     fn is_well(&self) -> bool {
-        self.state() == WorkerState::Ready && self.last_trouble.is_empty()
+        self.state() == WorkerState::Ready && self.last_problem.is_empty()
     }
 
     fn state(&self) -> WorkerState {
         self.router.worker_state(self.worker.id)
     }
 
-    /// A worker becomes ready only when its models are known, or the first requests would find nobody to serve them.
+    /// Checks the health. A worker becomes ready only when its models are known, or its first requests would find no
+    /// model.
     async fn check_health(&mut self) {
         self.last_health = Some(Instant::now());
-        let answer = self.client.get(&self.config.health_path).await;
-        if !matches!(&answer, Ok((status, _)) if status.is_success()) {
-            // Whoever comes back may serve something else.
+        let response = self.client.get(&self.config.health_path).await;
+        if !matches!(&response, Ok((status, _)) if status.is_success()) {
+            // After a restart the engine may serve other models.
             self.last_models = None;
-            let why = answer.map_or_else(|error| error.to_string(), |(status, _)| status.to_string());
-            return self.failed(&format!("health check: {why}"));
+            let why = response.map_or_else(|error| error.to_string(), |(status, _)| status.to_string());
+            return self.report_failure(&format!("health check: {why}"));
         }
         if self.last_models.is_none() {
             self.check_models().await;
         }
         if self.last_models.is_some() && self.has_rank().await {
-            self.saw(ProbeResult::Answered);
+            self.report(ProbeResult::Answered);
         }
     }
 
-    /// Whether the engine has the rank that this worker is. One that says nothing about ranks is believed to.
+    /// Whether the engine has this worker's rank. Engines that list no ranks are assumed to.
     async fn has_rank(&mut self) -> bool {
         let Some(rank) = self.worker.address.rank else { return true };
         let page = self.client.get("/metrics").await;
         let is_lacking = matches!(page, Ok((StatusCode::OK, page)) if lacks_rank(&page, rank));
         if is_lacking {
-            self.failed(&format!("the engine has no rank {rank}: ranks, or --dp-size, is too large"));
+            self.report_failure(&format!("the engine has no rank {rank}: reduce ranks, or --dp-size"));
         }
         !is_lacking
     }
 
     async fn check_models(&mut self) {
-        let answer = self.client.get("/v1/models").await;
-        let models = match answer {
-            // The operator's word stands, so the engine's matters only as a sign of life.
+        let response = self.client.get("/v1/models").await;
+        let models = match response {
+            // Configured models take precedence, so the engine's list only proves that it is alive.
             _ if self.router.models_are_given(&self.worker) => Ok(None),
             Ok((StatusCode::OK, body)) => match read_models(&body) {
                 Some(names) => Ok(Some(Models::named(&names))),
-                None => Err("that is no list of models".to_owned()),
+                None => Err("not a list of models".to_owned()),
             },
-            // A server without a list is offered everything.
+            // A server without a list gets requests for all models.
             Ok((StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, _)) => Ok(Some(Models::Any)),
-            Ok((status, _)) => {
-                Err(format!("{status}; say what it serves with models = [...] in [[workers]]"))
+            Ok((status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), _)) => {
+                Err(format!("{status}; the engine requires an API key: set worker-api-key"))
             }
+            Ok((status, _)) => Err(format!("{status}; list the models with models = [...] in [[workers]]")),
             Err(error) => Err(error.to_string()),
         };
         match models {
             Ok(models) => {
                 self.last_models = Some(Instant::now());
                 if let Some(models) = models {
-                    self.tell(Change::Serves { worker: Arc::clone(&self.worker), models });
+                    self.apply(Change::Serves { worker: Arc::clone(&self.worker), models });
                 }
             }
-            Err(why) => self.failed(&format!("GET /v1/models: {why}")),
+            Err(why) => self.report_failure(&format!("GET /v1/models: {why}")),
         }
     }
 
-    fn saw(&mut self, result: ProbeResult) {
+    fn report(&mut self, result: ProbeResult) {
         if result == ProbeResult::Answered {
-            self.last_trouble.clear();
+            self.last_problem.clear();
         }
-        self.tell(Change::Probed { worker: Arc::clone(&self.worker), result, at: (self.now)() });
+        self.apply(Change::Probed { worker: Arc::clone(&self.worker), result, at: (self.now)() });
     }
 
-    /// Counts against the worker. Logged once for each trouble, not twice a second.
-    fn failed(&mut self, trouble: &str) {
-        if self.last_trouble != trouble {
-            tracing::warn!(worker = %self.worker.label, trouble, "worker is not well");
-            trouble.clone_into(&mut self.last_trouble);
+    /// Reports a failed probe. A problem is logged once, not at every probe.
+    fn report_failure(&mut self, problem: &str) {
+        if self.last_problem != problem {
+            tracing::warn!(worker = %self.worker.label, problem, "worker probe failed");
+            problem.clone_into(&mut self.last_problem);
         }
-        self.saw(ProbeResult::Failed);
+        self.report(ProbeResult::Failed);
     }
 
     async fn check_load(&mut self) {
         let page = match self.client.get("/metrics").await {
             Ok((StatusCode::OK, page)) => page,
             Ok(_) => return,
-            // It may be well and slow to count; but if it is not, that should be found out soon, not when it is due.
+            // The engine may only be slow to produce metrics. A health check at the next turn tells.
             Err(_) => return self.last_health = None,
         };
         if self.worker.address.rank.is_some_and(|rank| lacks_rank(&page, rank)) {
-            // It had it before: the engine has been restarted with fewer.
+            // The engine was restarted with fewer ranks.
             self.last_health = None;
             return;
         }
-        self.saw(ProbeResult::Answered);
+        self.report(ProbeResult::Answered);
         if let Some(report) = read_load(&page, self.worker.address.rank, (self.now)()) {
-            self.tell(Change::Load { worker: Arc::clone(&self.worker), report });
+            self.apply(Change::Load { worker: Arc::clone(&self.worker), report });
         }
         if let Some(capacity) = read_capacity(&page).filter(|&read| self.capacity != Some(read)) {
             self.capacity = Some(capacity);
-            self.tell(Change::Capacity { worker: Arc::clone(&self.worker), capacity });
+            self.apply(Change::Capacity { worker: Arc::clone(&self.worker), capacity });
         }
     }
 
-    fn tell(&self, change: Change) {
+    fn apply(&self, change: Change) {
         let before = self.state();
         self.router.apply(change).expect("only a join can find the fleet full");
         let after = self.state();

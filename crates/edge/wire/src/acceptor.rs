@@ -1,4 +1,4 @@
-//! Takes clients' connections, plain or with TLS.
+//! Accepts client connections, plain or with TLS.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use crate::pem::{BadTls, Identity, provider, roots_in};
-use crate::{Speech, Stream};
+use crate::{AppProtocol, Stream};
 
-/// How a listener speaks to those who come. Clones are the same acceptor.
+/// Accepts connections of a listener. Clones share the settings.
 #[derive(Clone, Default)]
 pub struct Acceptor(Arc<RwLock<Option<TlsAcceptor>>>);
 
@@ -24,14 +24,14 @@ impl std::fmt::Debug for Acceptor {
 }
 
 impl Acceptor {
-    /// With TLS, as whoever we are. Where a file of authorities is named, clients must show a certificate of one of them.
+    /// Accepts TLS connections with this identity. With `client_ca`, clients must present a certificate signed by it.
     pub fn tls(identity: &Identity, client_ca: Option<&PathBuf>) -> Result<Acceptor, BadTls> {
-        Acceptor::speaking(Speech::Http, identity, client_ca)
+        Acceptor::with_protocol(AppProtocol::Http, identity, client_ca)
     }
 
-    /// The same, for those who speak something else than HTTP.
-    pub fn speaking(
-        speech: Speech,
+    /// The same for a protocol other than HTTP.
+    pub fn with_protocol(
+        protocol: AppProtocol,
         identity: &Identity,
         client_ca: Option<&PathBuf>,
     ) -> Result<Acceptor, BadTls> {
@@ -47,15 +47,15 @@ impl Acceptor {
         };
         let (certificates, key) = identity.read()?;
         let mut config =
-            builder.with_single_cert(certificates, key).map_err(|error| identity.unfit(error))?;
-        config.alpn_protocols = speech.alpn();
+            builder.with_single_cert(certificates, key).map_err(|error| identity.unusable(error))?;
+        config.alpn_protocols = protocol.alpn();
         Ok(Acceptor(Arc::new(RwLock::new(Some(TlsAcceptor::from(Arc::new(config)))))))
     }
 
-    /// From the next connection on, this acceptor and all its clones do as the other does.
+    /// Makes this acceptor and its clones use the other's settings for new connections.
     pub fn follow(&self, other: &Acceptor) {
-        let way = other.0.read().clone();
-        *self.0.write() = way;
+        let tls = other.0.read().clone();
+        *self.0.write() = tls;
     }
 
     /// `http` or `https`.
@@ -63,7 +63,7 @@ impl Acceptor {
         if self.0.read().is_some() { "https" } else { "http" }
     }
 
-    /// Takes a connection, and shakes hands where that is how it is done.
+    /// Accepts a connection, including the TLS handshake if there is one.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
         stream.set_nodelay(true)?;
         let tls = self.0.read().clone();

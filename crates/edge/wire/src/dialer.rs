@@ -1,4 +1,4 @@
-//! Dials workers.
+//! Opens connections to workers.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,78 +13,83 @@ use tokio_rustls::{TlsConnector, TlsStream};
 
 use crate::pem::{BadTls, Identity, provider, roots_in, system_roots};
 use crate::target::Scheme;
-use crate::{Speech, Stream, Target};
+use crate::{AppProtocol, Stream, Target};
 
-/// How workers are reached, for all who reach them: clones are the same dialer.
+/// How to connect to workers. Clones share the settings.
 #[derive(Clone, Debug, Default)]
-pub struct Dialer(Arc<RwLock<Arc<Ways>>>);
+pub struct Dialer(Arc<RwLock<Arc<DialSettings>>>);
 
-/// How workers with `https://` are spoken to.
+/// TLS settings for workers with `https://` URLs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerTls {
-    /// A file of the authorities that vouch for them; `None`: whom the system trusts.
+    /// A CA bundle for workers' certificates; `None`: the system's.
     pub ca: Option<PathBuf>,
-    /// What they are shown of us.
+    /// Our client certificate.
     pub identity: Option<Identity>,
 }
 
-/// What a dialer knows.
+/// The settings of a dialer.
 #[derive(Debug, Default)]
-struct Ways {
-    /// Marked sensitive, so that it is not printed.
+struct DialSettings {
+    /// Marked as sensitive, so that it is not printed.
     authorization: Option<HeaderValue>,
     tls: WorkerTls,
-    speech: Speech,
-    /// Made of it when it is first needed: the system's certificates take time to read, and most fleets need none.
+    protocol: AppProtocol,
+    /// Created at the first TLS connection: reading the system's certificates is slow, and most fleets do not need
+    /// them.
     config: OnceLock<Arc<ClientConfig>>,
 }
 
 impl Dialer {
-    /// Shows workers this as `Authorization`, where it is given. Files that are named are read now, so that an error is told.
+    /// A dialer that sends `authorization` to workers. Reads the named files at once, so that errors surface now.
     pub fn new(authorization: Option<HeaderValue>, tls: WorkerTls) -> Result<Dialer, BadTls> {
         let sensitive = |mut value: HeaderValue| {
             value.set_sensitive(true);
             value
         };
-        Dialer::of(Ways { authorization: authorization.map(sensitive), tls, ..Ways::default() })
+        Dialer::from_settings(DialSettings {
+            authorization: authorization.map(sensitive),
+            tls,
+            ..DialSettings::default()
+        })
     }
 
-    /// For those who are no workers and speak something else than HTTP.
-    pub fn speaking(speech: Speech, tls: WorkerTls) -> Result<Dialer, BadTls> {
-        Dialer::of(Ways { speech, tls, ..Ways::default() })
+    /// A dialer for a protocol other than HTTP.
+    pub fn with_protocol(protocol: AppProtocol, tls: WorkerTls) -> Result<Dialer, BadTls> {
+        Dialer::from_settings(DialSettings { protocol, tls, ..DialSettings::default() })
     }
 
-    fn of(ways: Ways) -> Result<Dialer, BadTls> {
-        if ways.tls != WorkerTls::default() {
-            ways.config()?;
+    fn from_settings(settings: DialSettings) -> Result<Dialer, BadTls> {
+        if settings.tls != WorkerTls::default() {
+            settings.config()?;
         }
-        Ok(Dialer(Arc::new(RwLock::new(Arc::new(ways)))))
+        Ok(Dialer(Arc::new(RwLock::new(Arc::new(settings)))))
     }
 
-    /// From the next connection on, this dialer and all its clones do as the other does.
+    /// Makes this dialer and its clones use the other's settings for new connections.
     pub fn follow(&self, other: &Dialer) {
-        let ways = other.ways();
-        *self.0.write() = ways;
+        let settings = other.settings();
+        *self.0.write() = settings;
     }
 
-    /// What workers are shown as `Authorization`.
+    /// The `Authorization` header for workers.
     pub fn authorization(&self) -> Option<HeaderValue> {
         self.0.read().authorization.clone()
     }
 
-    /// A new connection.
+    /// Opens a connection.
     pub async fn dial(&self, target: &Target) -> io::Result<Stream> {
         self.dial_as(target, &target.host).await
     }
 
-    /// A new connection to one whose certificate carries this name, which need not be the host that is dialed.
+    /// Opens a connection to a server whose certificate carries `name`, which need not be the dialed host.
     pub async fn dial_as(&self, target: &Target, name: &str) -> io::Result<Stream> {
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
         stream.set_nodelay(true)?;
         match target.scheme {
             Scheme::Http => Ok(Stream::Plain(stream)),
             Scheme::Https => {
-                let config = self.ways().config().map_err(io::Error::other)?;
+                let config = self.settings().config().map_err(io::Error::other)?;
                 let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
                 let stream = TlsConnector::from(config).connect(name, stream).await?;
                 Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
@@ -92,23 +97,23 @@ impl Dialer {
         }
     }
 
-    fn ways(&self) -> Arc<Ways> {
+    fn settings(&self) -> Arc<DialSettings> {
         Arc::clone(&self.0.read())
     }
 }
 
-impl Ways {
+impl DialSettings {
     fn config(&self) -> Result<Arc<ClientConfig>, BadTls> {
         if let Some(config) = self.config.get() {
             return Ok(Arc::clone(config));
         }
-        let made = self.tls.config(self.speech)?;
+        let made = self.tls.config(self.protocol)?;
         Ok(Arc::clone(self.config.get_or_init(|| made)))
     }
 }
 
 impl WorkerTls {
-    fn config(&self, speech: Speech) -> Result<Arc<ClientConfig>, BadTls> {
+    fn config(&self, protocol: AppProtocol) -> Result<Arc<ClientConfig>, BadTls> {
         let roots = match &self.ca {
             Some(file) => roots_in(file)?,
             None => system_roots()?,
@@ -120,11 +125,11 @@ impl WorkerTls {
             Some(identity) => {
                 let (certificates, key) = identity.read()?;
                 let config = builder.with_client_auth_cert(certificates, key);
-                config.map_err(|error| identity.unfit(error))?
+                config.map_err(|error| identity.unusable(error))?
             }
             None => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = speech.alpn();
+        config.alpn_protocols = protocol.alpn();
         Ok(Arc::new(config))
     }
 }
@@ -134,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_has_a_dialer_follows_and_nobody_prints_what_it_shows() {
+    fn clones_follow_and_credentials_are_not_printed() {
         let first = Dialer::default();
         let clone = first.clone();
         let key = HeaderValue::from_static("Bearer worker-key");

@@ -1,43 +1,42 @@
-//! Sockets, below HTTP: how workers are reached and what they are shown, how clients are taken, plain or with TLS.
+//! Sockets below HTTP: connecting to workers and accepting clients, plain or with TLS.
 //!
-//! The gateway sends requests to workers, the probe asks them how they are, and whoever follows their events asks where those
-//! are. All three reach them the same way, so that way is here, and so is how routers reach one another. An operator who replaces a certificate or a key replaces it for
-//! all, from the next connection on: dialers and acceptors are handles that can be told to follow another. A process that takes
-//! another's place is passed its listeners.
+//! The gateway, the probes and the event feeds connect to workers in the same way, and so do routers to their peers.
+//! Dialers and acceptors are handles that can follow another: replacing a certificate or a key takes effect everywhere,
+//! from the next connection on. `socket_passing` hands listeners to a successor process.
 
 mod acceptor;
 mod dialer;
-pub mod passing;
 mod pem;
-mod spoken;
+mod scheme_detection;
+pub mod socket_passing;
 mod stream;
 mod target;
 
 pub use acceptor::Acceptor;
 pub use dialer::{Dialer, WorkerTls};
 pub use pem::{BadTls, Identity};
-pub use spoken::{is_plain, speaks_tls, spoken};
+pub use scheme_detection::{detect_scheme, is_plain, speaks_tls};
 pub use stream::Stream;
 pub use target::{Scheme, Target};
 
-/// What is spoken inside TLS. Both ends name it when they shake hands (ALPN), so that a listener of one kind is never taken for another.
+/// The protocol inside TLS. Both ends name it in the handshake (ALPN), so that listeners cannot be confused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Speech {
+pub enum AppProtocol {
     /// HTTP/1.1.
     #[default]
     Http,
-    /// Routers among themselves.
+    /// The mesh between routers.
     Mesh,
-    /// Something that has no name for this, as Redis.
-    Unnamed,
+    /// A protocol without an ALPN name, such as Redis.
+    None,
 }
 
-impl Speech {
+impl AppProtocol {
     fn alpn(self) -> Vec<Vec<u8>> {
         match self {
-            Speech::Http => vec![b"http/1.1".to_vec()],
-            Speech::Mesh => vec![b"warmroute-mesh".to_vec()],
-            Speech::Unnamed => Vec::new(),
+            AppProtocol::Http => vec![b"http/1.1".to_vec()],
+            AppProtocol::Mesh => vec![b"warmroute-mesh".to_vec()],
+            AppProtocol::None => Vec::new(),
         }
     }
 }

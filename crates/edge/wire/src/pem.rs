@@ -1,4 +1,4 @@
-//! Certificates and keys out of PEM files, and what is wrong with those.
+//! Reads certificates and keys from PEM files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,87 +8,87 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Settings of TLS that cannot work. What a key file holds is in none of them.
+/// Unusable TLS settings. Errors never contain a key.
 #[derive(Debug, thiserror::Error)]
 pub enum BadTls {
-    /// No file, or not for us.
+    /// A file cannot be read.
     #[error("cannot read {}: {error}", file.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
-    /// Not what it should be.
+    /// A file does not contain what it should.
     #[error("{} has no {what} in PEM", file.display())]
     Missing {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What should be there.
+        /// What is missing.
         what: &'static str,
     },
-    /// A certificate that does not fit its key, or that cannot be used.
-    #[error("what is in {} cannot be used: {error}", file.display())]
-    Unfit {
-        /// Which.
+    /// A certificate is unusable or does not match its key.
+    #[error("unusable certificate or key in {}: {error}", file.display())]
+    Unusable {
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         error: rustls::Error,
     },
-    /// Client certificates cannot be checked.
-    #[error("client certificates cannot be checked by {}: {error}", file.display())]
+    /// The CA bundle for client certificates is unusable.
+    #[error("unusable CA bundle for client certificates in {}: {error}", file.display())]
     Verifier {
-        /// By which authorities.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         error: rustls::server::VerifierBuilderError,
     },
-    /// TLS itself does not work.
+    /// TLS cannot be set up.
     #[error(transparent)]
     Unsupported(#[from] rustls::Error),
-    /// The system has no certificates to trust.
-    #[error("the system has no certificates to trust; name a file of them")]
+    /// The system has no trusted certificates.
+    #[error("the system has no trusted CA certificates; name a CA bundle")]
     NoRoots,
 }
 
-/// Who we are: a chain of certificates, and the key of the first.
+/// A certificate chain and the key of its first certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// PEM, our own first.
+    /// PEM file with our certificate first.
     pub certificates: PathBuf,
-    /// PEM.
+    /// PEM file with the private key.
     pub key: PathBuf,
 }
 
 /// A certificate chain and its key.
-type Read = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+type CertifiedKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 impl Identity {
-    pub(crate) fn read(&self) -> Result<Read, BadTls> {
+    pub(crate) fn read(&self) -> Result<CertifiedKey, BadTls> {
         let key = PrivateKeyDer::from_pem_slice(&bytes(&self.key)?);
         let missing = |_| BadTls::Missing { file: self.key.clone(), what: "private key" };
         Ok((certificates(&self.certificates)?, key.map_err(missing)?))
     }
 
-    pub(crate) fn unfit(&self, error: rustls::Error) -> BadTls {
-        BadTls::Unfit { file: self.certificates.clone(), error }
+    pub(crate) fn unusable(&self, error: rustls::Error) -> BadTls {
+        BadTls::Unusable { file: self.certificates.clone(), error }
     }
 }
 
-/// The only one: it needs no more than a C compiler to build.
+/// The crypto provider. `ring` needs only a C compiler to build.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Those whom a file says to trust.
+/// The CA certificates in a file.
 pub(crate) fn roots_in(file: &Path) -> Result<Arc<RootCertStore>, BadTls> {
     let mut roots = RootCertStore::empty();
     let added = certificates(file)?.into_iter().try_for_each(|certificate| roots.add(certificate));
-    added.map_err(|error| BadTls::Unfit { file: file.to_owned(), error })?;
+    added.map_err(|error| BadTls::Unusable { file: file.to_owned(), error })?;
     Ok(Arc::new(roots))
 }
 
-/// Those whom the system trusts.
+/// The system's CA certificates.
 pub(crate) fn system_roots() -> Result<Arc<RootCertStore>, BadTls> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -113,12 +113,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authority_that_is_none_is_named_once() {
+    fn an_invalid_ca_bundle_is_named_once() {
         let file = std::env::temp_dir().join(format!("warmroute-pem-{}", std::process::id()));
         std::fs::write(&file, "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n").unwrap();
         let error = roots_in(&file).unwrap_err();
         assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
-        assert!(error.source().is_none(), "whoever prints sources too would say it twice");
+        assert!(error.source().is_none(), "printing the sources too would name it twice");
         std::fs::remove_file(file).unwrap();
     }
 }

@@ -8,16 +8,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-/// Bytes both ways.
+/// A byte stream in both directions.
 #[derive(Debug)]
 pub enum Stream {
-    /// As they are.
+    /// Unencrypted.
     Plain(TcpStream),
     /// Encrypted.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Does the same with whichever it is.
+/// Applies an expression to either kind of stream.
 macro_rules! either {
     ($self:ident, $stream:ident => $do:expr) => {
         match $self.get_mut() {

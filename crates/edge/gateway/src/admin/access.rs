@@ -1,51 +1,51 @@
-//! Who may use the admin listener.
+//! Access to the admin listener.
 //!
-//! | | no token is set | a token is set |
+//! | | without `admin-token` | with `admin-token` |
 //! |---|---|---|
-//! | `/healthz`, `/readyz` | everybody | everybody |
-//! | `POST /events` | who shows the events' token | the same |
-//! | reading: `GET` | everybody | who shows it |
-//! | changing, and asking about prompts | who is on this machine | who shows it |
+//! | `/healthz`, `/readyz` | all | all |
+//! | `POST /events` | with `events-token` | with `events-token` |
+//! | other `GET` | all | with the token |
+//! | everything else | only from this machine | with the token |
 //!
-//! A page in a browser on this machine could send changes here too; browsers say so by `Origin`.
+//! A web page in a browser on this machine could send requests here too. Browsers mark these with `Origin`.
 
 use http::{HeaderMap, Method, StatusCode, header};
 
-use super::Problem;
+use super::AdminError;
 use crate::Token;
 
 /// From where the listener can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// From this machine.
+    /// From this machine only.
     Loopback,
-    /// From others.
+    /// From other machines.
     Network,
 }
 
-pub(super) const UNAUTHORIZED: &str = "expected Authorization: Bearer TOKEN";
-const NOT_FROM_AFAR: &str =
-    "without an admin-token nothing is changed over an admin listener that other machines can reach";
-const NOT_BY_A_PAGE: &str = "without an admin-token nothing is changed by a page in a browser";
+pub(super) const UNAUTHORIZED: &str = "missing or wrong token: send Authorization: Bearer TOKEN";
+const REFUSED_FROM_NETWORK: &str =
+    "changes over an admin listener that other machines can reach need an admin-token";
+const REFUSED_FROM_BROWSER: &str = "changes from a web page need an admin-token";
 
-/// Whether a request may have an answer.
-pub(super) fn admit(
+/// Checks whether a request is allowed.
+pub(super) fn authorize(
     token: Option<&Token>,
     reach: Reach,
     method: &Method,
     path: &str,
     headers: &HeaderMap,
-) -> Result<(), Problem> {
-    let forbidden = |why: &str| Err(Problem(StatusCode::FORBIDDEN, why.to_owned()));
-    // Reporters have a token of their own.
+) -> Result<(), AdminError> {
+    let forbidden = |why: &str| Err(AdminError(StatusCode::FORBIDDEN, why.to_owned()));
+    // `/events` has a token of its own.
     let is_open = matches!(path, "/healthz" | "/readyz" | "/events");
     match token {
         _ if is_open => Ok(()),
-        Some(token) if token.is_shown(headers) => Ok(()),
-        Some(_) => Err(Problem(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
+        Some(token) if token.matches(headers) => Ok(()),
+        Some(_) => Err(AdminError(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
         None if matches!(*method, Method::GET | Method::HEAD) => Ok(()),
-        None if reach == Reach::Network => forbidden(NOT_FROM_AFAR),
-        None if headers.contains_key(header::ORIGIN) => forbidden(NOT_BY_A_PAGE),
+        None if reach == Reach::Network => forbidden(REFUSED_FROM_NETWORK),
+        None if headers.contains_key(header::ORIGIN) => forbidden(REFUSED_FROM_BROWSER),
         None => Ok(()),
     }
 }
@@ -62,14 +62,14 @@ mod tests {
             headers.insert(name, HeaderValue::from_str(value).unwrap());
         }
         let token = token.map(Token::new);
-        match admit(token.as_ref(), reach, &ask.0, ask.1, &headers) {
+        match authorize(token.as_ref(), reach, &ask.0, ask.1, &headers) {
             Ok(()) => 200,
-            Err(Problem(status, _)) => status.as_u16(),
+            Err(AdminError(status, _)) => status.as_u16(),
         }
     }
 
     #[test]
-    fn who_may_do_what() {
+    fn admin_access_follows_the_table() {
         use Reach::{Loopback, Network};
         let shown = Some(("authorization", "Bearer t"));
         for (token, reach, method, path, header, expected) in [

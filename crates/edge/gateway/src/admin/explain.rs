@@ -1,4 +1,4 @@
-//! `/explain`: why requests went where they went, and where this one would go.
+//! `/explain`: why requests went where they went, and where a given request would go.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,71 +11,72 @@ use warmroute_prompt::Api;
 use warmroute_router::{Considered, Preview, Scratch};
 
 use super::workers::parameter;
-use super::{Answer, Problem, as_json};
+use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
-use crate::history::{Past, REMEMBERED};
+use crate::gateway_error::{ErrorFormat, GatewayError};
+use crate::history::{HISTORY_LEN, PastDecision};
 use crate::intake;
 use crate::random::random;
-use crate::refusal::{Refusal, Shape};
-use crate::server::is_for_clients;
+use crate::server::is_client_path;
 
-/// So many decisions are told where nobody says how many.
-const TOLD: usize = 20;
+/// Number of decisions shown by default.
+const DEFAULT_COUNT: usize = 20;
 
-/// Whose request it is taken for where nobody says.
-const PATH: &str = "/v1/chat/completions";
+/// The endpoint for which a previewed request is taken by default.
+const DEFAULT_PATH: &str = "/v1/chat/completions";
 
-/// `GET /explain[?n=…]`: the last decisions, the newest first. `last`, as the command's flag is called, is the same.
-pub(super) fn last(gateway: &Gateway, query: &str) -> Answer {
+/// `GET /explain[?n=…]`: the last decisions, newest first. `last` is another name for `n`.
+pub(super) fn last(gateway: &Gateway, query: &str) -> AdminResult {
     let wanted = parameter(query, "n").or_else(|| parameter(query, "last"));
-    let wanted = wanted.map_or(Ok(TOLD), |n| n.parse());
-    let bad = |_| Problem(StatusCode::BAD_REQUEST, format!("n must be a number, up to {REMEMBERED}"));
+    let wanted = wanted.map_or(Ok(DEFAULT_COUNT), |n| n.parse());
+    let bad = |_| AdminError(StatusCode::BAD_REQUEST, format!("n must be a number, up to {HISTORY_LEN}"));
     let (wanted, now) = (wanted.map_err(bad)?, SystemTime::now());
     let decisions = gateway.history.last(wanted);
     Ok(as_json(&decisions.iter().map(|past| describe_past(gateway, past, now)).collect()))
 }
 
-/// `POST /explain[?path=…]` with a request as a client would send it: where it would go now. It is neither sent nor booked.
+/// `POST /explain[?path=…]`: where the request in the body would go now. It is neither sent nor booked.
 pub(super) async fn preview(
     gateway: &Gateway,
     parts: &request::Parts,
     query: &str,
     body: Incoming,
 ) -> Response<Full<Bytes>> {
-    let path = parameter(query, "path").unwrap_or_else(|| PATH.to_owned());
-    match look(gateway, parts, &path, body).await {
+    let path = parameter(query, "path").unwrap_or_else(|| DEFAULT_PATH.to_owned());
+    match compute_preview(gateway, parts, &path, body).await {
         Ok(answer) => as_json(&answer),
         Err(refusal) => {
-            let mut response = Response::new(Full::from(refusal.to_json(Shape::of_path(&path))));
+            let mut response = Response::new(Full::from(refusal.to_json(ErrorFormat::of_path(&path))));
             *response.status_mut() = refusal.status();
             response
         }
     }
 }
 
-async fn look(
+async fn compute_preview(
     gateway: &Gateway,
     parts: &request::Parts,
     path: &str,
     body: Incoming,
-) -> Result<Value, Refusal> {
+) -> Result<Value, GatewayError> {
     let api = Api::of_path(path);
-    if api == Api::Other && !is_for_clients(path) {
-        return Err(Refusal::NoSuchPath(path.to_owned()));
+    if api == Api::Other && !is_client_path(path) {
+        return Err(GatewayError::UnknownPath(path.to_owned()));
     }
-    let asked =
-        intake::receive(&Method::POST, api, &parts.headers, body, gateway, &gateway.config()).await?.asked;
-    let texts = asked.texts();
-    let request = asked.request(&texts, &[]);
+    let parsed =
+        intake::receive(&Method::POST, api, &parts.headers, body, gateway, &gateway.config()).await?.request;
+    let texts = parsed.texts();
+    let request = parsed.routing_request(&texts, &[]);
     let preview = gateway.router.preview(&request, &mut Scratch::default(), gateway.now(), random());
-    let preview = preview.map_err(|why| Refusal::no_route(&why, request.model))?;
+    let preview = preview.map_err(|why| GatewayError::no_route(&why, request.model))?;
     Ok(describe_preview(gateway, &preview, request.model))
 }
 
-fn describe_past(gateway: &Gateway, past: &Past, now: SystemTime) -> Value {
+fn describe_past(gateway: &Gateway, past: &PastDecision, now: SystemTime) -> Value {
     let candidates = past.considered.iter().flatten().enumerate();
-    let candidates: Value =
-        candidates.map(|(index, candidate)| describe(gateway, candidate, Role::of(index == 0))).collect();
+    let candidates: Value = candidates
+        .map(|(index, candidate)| describe(gateway, candidate, CandidateRole::of(index == 0)))
+        .collect();
     json!({
         "at_unix_ms": past.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
         "age_ms": now.duration_since(past.at).unwrap_or_default().as_millis() as u64,
@@ -84,7 +85,7 @@ fn describe_past(gateway: &Gateway, past: &Past, now: SystemTime) -> Value {
         "policy": past.policy,
         "reason": past.reason,
         "prompt_tokens": past.prompt_tokens,
-        "observed_ttft_ms": past.observed().map(|after| rounded(after.as_millis_f64())),
+        "observed_ttft_ms": past.ttft().map(|after| rounded(after.as_millis_f64())),
         "candidates": candidates,
     })
 }
@@ -92,7 +93,7 @@ fn describe_past(gateway: &Gateway, past: &Past, now: SystemTime) -> Value {
 fn describe_preview(gateway: &Gateway, preview: &Preview, model: Option<&str>) -> Value {
     let candidates = preview.candidates.iter().enumerate();
     let candidates: Value = candidates
-        .map(|(index, candidate)| describe(gateway, candidate, Role::of(index == preview.chosen)))
+        .map(|(index, candidate)| describe(gateway, candidate, CandidateRole::of(index == preview.chosen)))
         .collect();
     json!({
         "model": model,
@@ -103,26 +104,26 @@ fn describe_preview(gateway: &Gateway, preview: &Preview, model: Option<&str>) -
     })
 }
 
-/// What became of a candidate.
+/// A candidate's role in the decision.
 #[derive(PartialEq)]
-enum Role {
+enum CandidateRole {
     Chosen,
     Other,
 }
 
-impl Role {
-    fn of(is_chosen: bool) -> Role {
-        if is_chosen { Role::Chosen } else { Role::Other }
+impl CandidateRole {
+    fn of(is_chosen: bool) -> CandidateRole {
+        if is_chosen { CandidateRole::Chosen } else { CandidateRole::Other }
     }
 }
 
-fn describe(gateway: &Gateway, candidate: &Considered, role: Role) -> Value {
+fn describe(gateway: &Gateway, candidate: &Considered, role: CandidateRole) -> Value {
     let Considered { worker, view, numbers } = candidate;
     let estimate = &numbers.estimate;
     json!({
         "worker": worker.address.url,
         "rank": worker.address.rank,
-        "chosen": role == Role::Chosen,
+        "chosen": role == CandidateRole::Chosen,
         "view": view.as_str(),
         "overlap_tokens": numbers.overlap_tokens,
         "restorable_tokens": numbers.restorable_tokens,
@@ -138,7 +139,7 @@ fn describe(gateway: &Gateway, candidate: &Considered, role: Role) -> Value {
     })
 }
 
-/// Microseconds are more than anybody knows.
+/// Rounds to microseconds: more digits would be noise.
 fn rounded(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }

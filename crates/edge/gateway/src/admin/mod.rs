@@ -1,4 +1,4 @@
-//! The operator's side, on a listener of its own: health, metrics, workers, configuration.
+//! The admin listener: health, metrics, workers, configuration.
 
 mod access;
 mod configuration;
@@ -21,22 +21,22 @@ use tokio::net::TcpListener;
 use warmroute_wire::Acceptor;
 
 use crate::Token;
-use crate::allowance::{Allowance, Times};
+use crate::body_budget::BodyBudget;
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
-use crate::held::Held;
-use crate::intake::{Patience, buffer};
+use crate::intake::{BodyDeadline, buffer};
+use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::server::accept;
 
 pub use access::Reach;
 use access::UNAUTHORIZED;
 pub use configuration::Configuration;
-pub use reports::{Reports, ReportsRefused};
+pub use reports::{ReportError, ReportSink};
 
-/// Admin bodies are small; larger ones are refused.
+/// Largest body of most admin requests.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// How long one is waited for, and how many operators may be connected.
+/// Limits of the admin listener.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECTIONS_MAX: usize = 1_024;
@@ -44,31 +44,31 @@ const CONNECTIONS_MAX: usize = 1_024;
 /// Whether the gateway wants traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Some worker is ready, and we are not draining.
+    /// A worker is ready, and the gateway is not draining.
     Ready,
     /// No worker is ready.
     NoWorker,
-    /// We are about to leave.
+    /// The gateway is draining.
     Draining,
 }
 
-/// The admin side of a gateway.
+/// The admin listener of a gateway.
 pub struct Admin {
     gateway: Arc<Gateway>,
     configuration: Arc<dyn Configuration>,
     reach: Reach,
-    /// Tells that the gateway's client listener is draining.
+    /// The drain of the client listener.
     clients: Drain,
-    reports: Option<reports::Desk>,
+    reports: Option<reports::ReportReceiver>,
 }
 
-/// A refusal, with its status.
-struct Problem(StatusCode, String);
+/// An error response.
+struct AdminError(StatusCode, String);
 
-type Answer = Result<Response<Full<Bytes>>, Problem>;
+type AdminResult = Result<Response<Full<Bytes>>, AdminError>;
 
 impl Admin {
-    /// `clients` is the drain of the client listener: when it begins, we are not ready.
+    /// `clients` is the drain of the client listener: once it begins, the gateway is not ready.
     pub fn new(
         gateway: Arc<Gateway>,
         configuration: Arc<dyn Configuration>,
@@ -78,24 +78,24 @@ impl Admin {
         Admin { gateway, configuration, reach, clients, reports: None }
     }
 
-    /// Takes `POST /events` from whoever knows the token.
-    pub fn with_reports(self, reports: Arc<dyn Reports>, token: Token) -> Admin {
-        Admin { reports: Some(reports::Desk::new(reports, token)), ..self }
+    /// Accepts `POST /events` with this token.
+    pub fn with_reports(self, reports: Arc<dyn ReportSink>, token: Token) -> Admin {
+        Admin { reports: Some(reports::ReportReceiver::new(reports, token)), ..self }
     }
 
-    /// Serves until told to drain.
+    /// Serves until a drain begins.
     pub async fn serve(self, listener: TcpListener, acceptor: Acceptor, drain: Drain) -> Drained {
         let admin = Arc::new(self);
         let service = move |request| {
             let admin = Arc::clone(&admin);
             async move { Ok::<_, Infallible>(admin.handle(request).await) }
         };
-        let times = Times { head: HEAD_TIMEOUT, unread: HEAD_TIMEOUT };
-        let allowed = Allowance::new(CONNECTIONS_MAX, acceptor, move || times);
-        accept(listener, drain, allowed, service).await
+        let timeouts = ClientTimeouts { head: HEAD_TIMEOUT, write_stall: HEAD_TIMEOUT };
+        let limits = ListenerLimits::new(CONNECTIONS_MAX, acceptor, move || timeouts);
+        accept(listener, drain, limits, service).await
     }
 
-    /// Whether requests should be sent here.
+    /// Whether load balancers should send requests here.
     pub fn readiness(&self) -> Readiness {
         if self.clients.has_begun() {
             return Readiness::Draining;
@@ -109,7 +109,7 @@ impl Admin {
     }
 
     async fn handle(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        self.answer(request).await.unwrap_or_else(|Problem(status, message)| {
+        self.answer(request).await.unwrap_or_else(|AdminError(status, message)| {
             let mut response = as_json(&json!({"error": {"message": message}}));
             *response.status_mut() = status;
             if status == StatusCode::UNAUTHORIZED {
@@ -119,11 +119,11 @@ impl Admin {
         })
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>) -> AdminResult {
         let (parts, body) = request.into_parts();
         let query = parts.uri.query().unwrap_or_default();
         let token = self.configuration.admin_token();
-        access::admit(token.as_ref(), self.reach, &parts.method, parts.uri.path(), &parts.headers)?;
+        access::authorize(token.as_ref(), self.reach, &parts.method, parts.uri.path(), &parts.headers)?;
         match (&parts.method, parts.uri.path()) {
             (&Method::GET, "/healthz") => Ok(as_json(&json!({"status": "alive"}))),
             (&Method::GET, "/readyz") => self.readyz(),
@@ -141,43 +141,46 @@ impl Admin {
             (&Method::GET, "/peers") => Ok(as_json(&peers::list(&self.gateway))),
             (&Method::GET, "/explain") => explain::last(&self.gateway, query),
             (&Method::POST, "/explain") => Ok(explain::preview(&self.gateway, &parts, query, body).await),
-            (&Method::POST, "/events") => self.take_report(&parts.headers, query, body).await,
+            (&Method::POST, "/events") => self.receive_report(&parts.headers, query, body).await,
             (
                 _,
                 "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers" | "/peers" | "/events"
                 | "/explain",
-            ) => {
-                Err(Problem(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not allowed here", parts.method)))
-            }
-            (_, path) => Err(Problem(
+            ) => Err(AdminError(
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("{} is not allowed for this page", parts.method),
+            )),
+            (_, path) => Err(AdminError(
                 StatusCode::NOT_FOUND,
                 format!(
-                    "no such page: {path}; there are /healthz /readyz /metrics /workers /peers /config /events /explain"
+                    "no such page: {path}; available: /healthz /readyz /metrics /workers /peers /config /events /explain"
                 ),
             )),
         }
     }
 
-    async fn take_report(&self, headers: &HeaderMap, query: &str, body: Incoming) -> Answer {
+    async fn receive_report(&self, headers: &HeaderMap, query: &str, body: Incoming) -> AdminResult {
         let Some(reports) = &self.reports else {
-            return Err(Problem(StatusCode::FORBIDDEN, reports::NOT_TAKEN.to_owned()));
+            return Err(AdminError(StatusCode::FORBIDDEN, reports::EVENTS_DISABLED.to_owned()));
         };
-        reports.admit(headers)?;
+        reports.authorize(headers)?;
         let body = bounded_body(body, headers, reports::BODY_BYTES_MAX).await?;
-        reports.take(&self.gateway, headers, query, body).await
+        reports.receive(&self.gateway, headers, query, body).await
     }
 
-    fn readyz(&self) -> Answer {
+    fn readyz(&self) -> AdminResult {
         match self.readiness() {
             Readiness::Ready => Ok(as_json(&json!({"status": "ready"}))),
-            Readiness::NoWorker => Err(Problem(StatusCode::SERVICE_UNAVAILABLE, "no worker is ready".into())),
-            Readiness::Draining => Err(Problem(StatusCode::SERVICE_UNAVAILABLE, "draining".into())),
+            Readiness::NoWorker => {
+                Err(AdminError(StatusCode::SERVICE_UNAVAILABLE, "no worker is ready".into()))
+            }
+            Readiness::Draining => Err(AdminError(StatusCode::SERVICE_UNAVAILABLE, "draining".into())),
         }
     }
 
-    fn metrics(&self) -> Answer {
+    fn metrics(&self) -> AdminResult {
         let text = self.gateway.metrics.encode();
-        let text = text.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+        let text = text.map_err(|error| AdminError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
         let mut response = Response::new(Full::from(text));
         let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -185,11 +188,11 @@ impl Admin {
     }
 }
 
-async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, Problem> {
-    // Its own limits bound what operators send.
-    let mut held = Held::new(&Gauge::default(), usize::MAX);
-    let body = buffer(body, headers, bytes_max, Patience::new(BODY_TIMEOUT), &mut held).await;
-    body.map_err(|refusal| Problem(refusal.status(), refusal.to_string()))
+async fn bounded_body(body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, AdminError> {
+    // Admin bodies have their own limits and do not count against the clients' memory budget.
+    let mut budget = BodyBudget::new(&Gauge::default(), usize::MAX);
+    let body = buffer(body, headers, bytes_max, BodyDeadline::new(BODY_TIMEOUT), &mut budget).await;
+    body.map_err(|refusal| AdminError(refusal.status(), refusal.to_string()))
 }
 
 fn as_json(value: &Value) -> Response<Full<Bytes>> {

@@ -1,23 +1,23 @@
-//! `GET /peers`: the other routers, and how the conversation goes.
+//! `GET /peers`: the peer routers and the state of sharing.
 
 use serde_json::{Value, json};
 use warmroute_peers::{PeerStatus, RelayCounts};
 use warmroute_types::Micros;
 
-use crate::carrier::{Carried, Ways};
 use crate::gateway::Gateway;
+use crate::peer_transport::{TrafficCounts, TransportStats};
 
 /// The page.
 pub fn list(gateway: &Gateway) -> Value {
     let now = gateway.now();
-    let (Some(sharing), Some(carried)) = (gateway.router.sharing(now), gateway.carried()) else {
+    let (Some(sharing), Some(stats)) = (gateway.router.sharing(now), gateway.transport_stats()) else {
         return json!({"sharing": false, "peers": []});
     };
     json!({
         "sharing": true,
         "router": sharing.me.to_string(),
         "open_requests": sharing.open,
-        "peers": sharing.peers.iter().map(|peer| peer_json(peer, &carried)).collect::<Vec<_>>(),
+        "peers": sharing.peers.iter().map(|peer| peer_json(peer, &stats)).collect::<Vec<_>>(),
         "dropped_prompts": sharing.dropped_prompts,
         "forgotten_prompts": sharing.forgotten_prompts,
         "bad_messages": sharing.bad_messages,
@@ -25,11 +25,11 @@ pub fn list(gateway: &Gateway) -> Value {
         "lost_peers": sharing.lost_peers,
         "cut_answers": sharing.cut_answers,
         "relayed": relayed(sharing.relayed, sharing.overrun),
-        "transport": transport(&carried),
+        "transport": transport(&stats),
     })
 }
 
-/// Engines' events that only one router hears.
+/// Counters of KV events that reach only one router and are relayed to the others.
 fn relayed(counted: RelayCounts, overrun: u64) -> Value {
     json!({
         "streams": counted.streams,
@@ -43,8 +43,8 @@ fn relayed(counted: RelayCounts, overrun: u64) -> Value {
     })
 }
 
-fn peer_json(peer: &PeerStatus, carried: &Carried) -> Value {
-    let place = carried.neighbours.iter().find(|(id, _)| *id == peer.id);
+fn peer_json(peer: &PeerStatus, stats: &TransportStats) -> Value {
+    let place = stats.connected.iter().find(|(id, _)| *id == peer.id);
     json!({
         "router": peer.id.to_string(),
         "address": place.map(|(_, address)| address),
@@ -60,19 +60,19 @@ fn peer_json(peer: &PeerStatus, carried: &Carried) -> Value {
     })
 }
 
-fn transport(carried: &Carried) -> Value {
-    let ways = |ways: Ways| json!({"in": ways.inward, "out": ways.outward});
+fn transport(stats: &TransportStats) -> Value {
+    let ways = |ways: TrafficCounts| json!({"in": ways.inward, "out": ways.outward});
     json!({
-        "kind": carried.transport,
-        "listening": carried.listening,
-        "connected": carried.neighbours.len(),
-        "messages": ways(carried.messages),
-        "bytes": ways(carried.bytes),
-        "dropped": ways(carried.dropped),
-        "refused": carried.refused,
-        "reconnects": carried.reconnects,
-        "last_trouble": carried.troubles.last().map(trouble),
-        "troubles": carried.troubles.iter().map(trouble).collect::<Vec<_>>(),
+        "kind": stats.transport,
+        "listening": stats.listening,
+        "connected": stats.connected.len(),
+        "messages": ways(stats.messages),
+        "bytes": ways(stats.bytes),
+        "dropped": ways(stats.dropped),
+        "refused": stats.refused,
+        "reconnects": stats.reconnects,
+        "last_trouble": stats.troubles.last().map(trouble),
+        "troubles": stats.troubles.iter().map(trouble).collect::<Vec<_>>(),
     })
 }
 

@@ -1,6 +1,6 @@
-//! `POST /events`: what reporters tell of engines that publish no events themselves.
+//! `POST /events`: KV events posted by reporters, for engines that do not publish them.
 //!
-//! What is in a post is none of the gateway's business: it checks who posts and for whom, and hands it on.
+//! The gateway checks the sender and the worker. It does not read the body.
 
 use std::sync::Arc;
 
@@ -10,55 +10,61 @@ use serde_json::{Value, json};
 use warmroute_types::Address;
 
 use super::workers::parameter;
-use super::{Answer, Problem, UNAUTHORIZED, as_json};
+use super::{AdminError, AdminResult, UNAUTHORIZED, as_json};
 use crate::Token;
 use crate::gateway::Gateway;
 
-/// Posts are batches of 100 ms, snapshots are larger.
+/// Posts are batches of 100 ms; snapshots are larger.
 pub(super) const BODY_BYTES_MAX: usize = 32 << 20;
 
-/// A post up to this size is read where it arrives.
+/// Larger posts are read on a blocking thread.
 const READ_AT_ONCE_BYTES_MAX: usize = 1 << 20;
 
-pub(super) const NOT_TAKEN: &str = "events are not taken: start the gateway with --events-token";
+pub(super) const EVENTS_DISABLED: &str = "POST /events is disabled: start the gateway with --events-token";
 
-/// Takes reporters' posts.
-pub trait Reports: Send + Sync {
-    /// A post for a worker of the fleet; what to answer.
-    fn post(&self, worker: &Address, content_type: &str, body: &[u8]) -> Result<Value, ReportsRefused>;
+/// Receives reporters' posts.
+pub trait ReportSink: Send + Sync {
+    /// Handles a post for a worker of the fleet. Returns the response body.
+    fn post(&self, worker: &Address, content_type: &str, body: &[u8]) -> Result<Value, ReportError>;
 }
 
-/// A post that was not taken.
+/// A rejected post.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReportsRefused {
-    /// The HTTP status it deserves.
+pub struct ReportError {
+    /// The HTTP status.
     pub status: u16,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// For a post that came too early: the number that is expected.
+    /// The expected sequence number, if the post came too early.
     pub expected: Option<u64>,
 }
 
-/// Where posts are taken from those who may.
-pub(super) struct Desk {
-    reports: Arc<dyn Reports>,
+/// Checks posts and hands them on.
+pub(super) struct ReportReceiver {
+    reports: Arc<dyn ReportSink>,
     token: Token,
 }
 
-impl Desk {
-    pub fn new(reports: Arc<dyn Reports>, token: Token) -> Desk {
-        Desk { reports, token }
+impl ReportReceiver {
+    pub fn new(reports: Arc<dyn ReportSink>, token: Token) -> ReportReceiver {
+        ReportReceiver { reports, token }
     }
 
-    pub fn admit(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        match self.token.is_shown(headers) {
+    pub fn authorize(&self, headers: &HeaderMap) -> Result<(), AdminError> {
+        match self.token.matches(headers) {
             true => Ok(()),
-            false => Err(Problem(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
+            false => Err(AdminError(StatusCode::UNAUTHORIZED, UNAUTHORIZED.to_owned())),
         }
     }
 
-    pub async fn take(&self, gateway: &Gateway, headers: &HeaderMap, query: &str, body: Bytes) -> Answer {
-        let worker = addressee(gateway, query)?;
+    pub async fn receive(
+        &self,
+        gateway: &Gateway,
+        headers: &HeaderMap,
+        query: &str,
+        body: Bytes,
+    ) -> AdminResult {
+        let worker = worker_parameter(gateway, query)?;
         let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         match self.post(worker, kind, body).await {
             Ok(accepted) => Ok(as_json(&accepted)),
@@ -72,25 +78,25 @@ impl Desk {
         }
     }
 
-    /// Reading a snapshot of megabytes takes longer than a thread that serves sockets can be spared.
-    async fn post(&self, worker: Address, kind: &str, body: Bytes) -> Result<Value, ReportsRefused> {
+    /// Large snapshots take too long for a thread that serves sockets.
+    async fn post(&self, worker: Address, kind: &str, body: Bytes) -> Result<Value, ReportError> {
         if body.len() <= READ_AT_ONCE_BYTES_MAX {
             return self.reports.post(&worker, kind, &body);
         }
         let (reports, kind) = (Arc::clone(&self.reports), kind.to_owned());
         let read = tokio::task::spawn_blocking(move || reports.post(&worker, &kind, &body)).await;
-        read.unwrap_or_else(|lost| Err(ReportsRefused { status: 500, why: lost.to_string(), expected: None }))
+        read.unwrap_or_else(|lost| Err(ReportError { status: 500, why: lost.to_string(), expected: None }))
     }
 }
 
-/// The worker that a post is about: one of the fleet.
-fn addressee(gateway: &Gateway, query: &str) -> Result<Address, Problem> {
-    let bad = |why: &str| Problem(StatusCode::BAD_REQUEST, why.to_owned());
-    let url = parameter(query, "worker").ok_or_else(|| bad("say whose: POST /events?worker=URL"))?;
+/// The worker that a post is about. It must belong to the fleet.
+fn worker_parameter(gateway: &Gateway, query: &str) -> Result<Address, AdminError> {
+    let bad = |why: &str| AdminError(StatusCode::BAD_REQUEST, why.to_owned());
+    let url = parameter(query, "worker").ok_or_else(|| bad("missing parameter: POST /events?worker=URL"))?;
     let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>()).transpose();
     let rank = rank.map_err(|_| bad("rank must be a number"))?;
     let address = Address { url: url.trim_end_matches('/').to_owned(), rank };
     let is_known = gateway.router.workers().iter().any(|view| view.worker.address == address);
-    let unknown = || Problem(StatusCode::NOT_FOUND, format!("no such worker: {address}"));
+    let unknown = || AdminError(StatusCode::NOT_FOUND, format!("no such worker: {address}"));
     if is_known { Ok(address) } else { Err(unknown()) }
 }

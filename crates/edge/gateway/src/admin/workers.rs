@@ -1,4 +1,4 @@
-//! `/workers`: who is there, come in, please leave.
+//! `/workers`: lists, adds and removes workers.
 
 use http::StatusCode;
 use serde::Deserialize;
@@ -7,23 +7,23 @@ use warmroute_fleet::{Models, WorkerView};
 use warmroute_router::{Change, FeedReport};
 use warmroute_types::{Address, CacheView, masked, valueless};
 
-use super::{Answer, Problem, as_json};
+use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
 
-/// `POST /workers`.
+/// The body of `POST /workers`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Newcomer {
+struct WorkerSpec {
     url: String,
     /// Data-parallel ranks behind the URL; each becomes a worker.
     ranks: Option<u16>,
-    /// What it serves; asked of the engine when left out.
+    /// Model names. Without them the engine is asked.
     models: Option<Vec<String>>,
 }
 
-/// What to do about a worker that has never said how much of a prompt was cached.
-const CACHED_TOKENS_HINT: &str = "unknown: no answer has said yet; if hits do not change that, start vLLM with \
+/// Shown for a worker that has never reported cached tokens.
+const CACHED_TOKENS_HINT: &str = "unknown: no response has reported cached tokens; if that persists, start vLLM with \
                                   --enable-prompt-tokens-details, SGLang with --enable-cache-report";
 
 pub(super) fn list(gateway: &Gateway) -> Value {
@@ -50,12 +50,12 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "models": models,
         "state": view.desk.state.as_str(),
         "breaker": view.breaker.position().as_str(),
-        // It asked to be left alone for this long, or is because it is far slower than predicted.
+        // The worker asked for a pause, or is avoided because it is far slower than predicted.
         "rests_ms": view.desk.rests_until.since(gateway.now()).as_millis_f64().round(),
         "view": view.desk.view.as_str(),
         "matching": feed.map_or("none", |feed| feed.unit.as_str()),
-        "why": gateway.reasons.of(&view.worker.address, view.desk.view),
-        // There is nothing to trust or not where nothing is reported.
+        "why": gateway.view_reasons.for_worker(&view.worker.address, view.desk.view),
+        // Without reported events there is nothing to trust.
         "trust": (view.desk.view != CacheView::Presumed).then(|| rounded(view.desk.trust)),
         "events": feed.map(|report| describe_feed(&report)),
         "cached_tokens": if view.desk.says_cached { "reported" } else { CACHED_TOKENS_HINT },
@@ -71,7 +71,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
     })
 }
 
-/// To three digits.
+/// Rounds to three digits.
 fn rounded(share: f32) -> f64 {
     (f64::from(share) * 1e3).round() / 1e3
 }
@@ -94,30 +94,31 @@ fn describe_feed(report: &FeedReport) -> Value {
     })
 }
 
-pub(super) fn add(gateway: &Gateway, body: &[u8]) -> Answer {
-    let bad = |message: String| Problem(StatusCode::BAD_REQUEST, message);
-    let newcomer: Newcomer =
+pub(super) fn add(gateway: &Gateway, body: &[u8]) -> AdminResult {
+    let bad = |message: String| AdminError(StatusCode::BAD_REQUEST, message);
+    let spec: WorkerSpec =
         serde_json::from_slice(body).map_err(|error| bad(valueless(&error.to_string())))?;
-    let addresses = Address::parse(&newcomer.url, newcomer.ranks).map_err(|error| bad(error.to_string()))?;
-    let models = newcomer.models.map_or(Models::Unknown, |names| Models::named(&names));
+    let addresses = Address::parse(&spec.url, spec.ranks).map_err(|error| bad(error.to_string()))?;
+    let models = spec.models.map_or(Models::Unknown, |names| Models::named(&names));
     for address in addresses {
-        tracing::info!(worker = %address, "worker added by the admin side");
+        tracing::info!(worker = %address, "worker added by the admin API");
         let change = Change::Join { address, models: models.clone() };
-        gateway.router.apply(change).map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
+        gateway.router.apply(change).map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
     }
     let mut response = as_json(&list(gateway));
     *response.status_mut() = StatusCode::ACCEPTED;
     Ok(response)
 }
 
-/// `DELETE /workers?url=…[&rank=…]`: all ranks of the URL, or one. They finish what they have.
-pub(super) fn remove(gateway: &Gateway, query: &str) -> Answer {
-    let missing = || Problem(StatusCode::BAD_REQUEST, "say which: DELETE /workers?url=URL".to_owned());
+/// `DELETE /workers?url=…[&rank=…]`: drains and removes one rank or all ranks of the URL.
+pub(super) fn remove(gateway: &Gateway, query: &str) -> AdminResult {
+    let missing =
+        || AdminError(StatusCode::BAD_REQUEST, "missing parameter: DELETE /workers?url=URL".to_owned());
     let url = parameter(query, "url").ok_or_else(missing)?;
     let url = url.trim_end_matches('/');
     let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>());
     let rank =
-        rank.transpose().map_err(|error| Problem(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;
+        rank.transpose().map_err(|error| AdminError(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;
     let leaving: Vec<Address> = gateway
         .router
         .workers()
@@ -126,17 +127,17 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> Answer {
         .filter(|address| address.url == url && (rank.is_none() || address.rank == rank))
         .collect();
     if leaving.is_empty() {
-        return Err(Problem(StatusCode::NOT_FOUND, format!("no such worker: {}", masked(url))));
+        return Err(AdminError(StatusCode::NOT_FOUND, format!("no such worker: {}", masked(url))));
     }
     for address in leaving {
-        tracing::info!(worker = %address, "worker removed by the admin side: draining");
+        tracing::info!(worker = %address, "worker removed by the admin API; draining");
         let left = gateway.router.apply(Change::Leave { address });
-        left.map_err(|full| Problem(StatusCode::CONFLICT, full.to_string()))?;
+        left.map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
     }
     Ok(as_json(&list(gateway)))
 }
 
-/// A parameter of a query.
+/// A query parameter.
 pub(super) fn parameter(query: &str, name: &str) -> Option<String> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name).map(|(_, value)| percent_decoded(value))

@@ -1,31 +1,31 @@
-//! Streams: what is read and taken out of them does not depend on how the bytes were cut, and nothing else is taken out.
+//! Streams: usage and filtering do not depend on how reads split the bytes, and only usage events are removed.
 
 use bytes::Bytes;
 use warmroute_fuzz::{Dice, cuttings};
 use warmroute_types::Usage;
 
 use crate::first_token::FirstToken;
-use crate::usage::{UsageEvents, UsageWatch};
+use crate::usage::{UsageFilter, UsageWatch};
 
-/// What became of a stream.
+/// The result of reading a stream.
 #[derive(Debug, PartialEq)]
 struct Seen {
     usage: Option<Usage>,
     passed: Vec<u8>,
 }
 
-/// A stream of events, as a worker may send it.
+/// A stream of server-sent events.
 pub fn stream(input: &[u8]) {
     let expected = passed(input);
     let [whole, others @ ..] = cuttings(input).map(|pieces| Seen::of(&pieces));
     assert_eq!(String::from_utf8_lossy(&whole.passed), String::from_utf8_lossy(&expected));
     others.iter().for_each(|seen| assert_eq!(*seen, whole));
-    long_events_are_cut_alike(input);
-    the_first_token_is_at_one_place(input);
+    long_events_are_split_alike(input);
+    the_first_token_has_one_position(input);
 }
 
-/// Few inputs are long enough to meet the rules that depend on lengths, so some are made so; all would take too much time.
-fn long_events_are_cut_alike(input: &[u8]) {
+/// Few inputs reach the length limits, so some are made longer. Doing that for all would take too long.
+fn long_events_are_split_alike(input: &[u8]) {
     if Dice::of(input).roll().is_multiple_of(16) {
         let long = [input, &b"x".repeat(70_000), input, b"\n\n", input].concat();
         let [whole, _, other, _] = cuttings(&long);
@@ -35,18 +35,18 @@ fn long_events_are_cut_alike(input: &[u8]) {
 
 impl Seen {
     fn of(pieces: &[&[u8]]) -> Seen {
-        let (mut watch, mut events) = (UsageWatch::default(), UsageEvents::default());
+        let (mut watch, mut events) = (UsageWatch::default(), UsageFilter::default());
         let mut passed = Vec::new();
         for piece in pieces {
-            watch.see(piece);
+            watch.observe(piece);
             passed.extend_from_slice(&events.strip(Bytes::copy_from_slice(piece)));
         }
-        passed.extend_from_slice(&events.rest().unwrap_or_default());
+        passed.extend_from_slice(&events.take_rest().unwrap_or_default());
         Seen { usage: watch.read(), passed }
     }
 }
 
-/// What a client must see, found in the simplest way: an event is all lines up to an empty one, and it is ours if it says so.
+/// What the client must see, computed in the simplest way: an event is all lines up to an empty one.
 fn passed(stream: &[u8]) -> Vec<u8> {
     let (mut passed, mut event) = (Vec::new(), Vec::new());
     for line in stream.split_inclusive(|byte| *byte == b'\n') {
@@ -64,8 +64,8 @@ fn passed(stream: &[u8]) -> Vec<u8> {
     [passed, event].concat()
 }
 
-/// The read in which it is seen is the one that holds its byte.
-fn the_first_token_is_at_one_place(input: &[u8]) {
+/// The read that detects the first token is the one that contains it.
+fn the_first_token_has_one_position(input: &[u8]) {
     let [_, one_by_one, others @ ..] = cuttings(input);
     let mut first_token = FirstToken::default();
     let at = one_by_one.iter().position(|byte| first_token.is_in(byte));

@@ -1,4 +1,4 @@
-//! How several routers act as one, written when somebody asks; nothing for a router on its own.
+//! Metrics of peer routers. Empty for a single router.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -13,130 +13,121 @@ use warmroute_policy::Standard;
 use warmroute_router::{Router, SharingView};
 use warmroute_types::Micros;
 
-use crate::carrier::{Carried, Carrier, Ways};
+use crate::peer_transport::{PeerTransport, TrafficCounts, TransportStats};
 
-/// The conversation, and what carries it.
-pub(super) struct Peers {
+/// Collects the peer metrics at each scrape.
+pub(super) struct PeerCollector {
     pub router: Arc<Router<Standard>>,
-    pub carrier: Arc<OnceLock<Arc<dyn Carrier>>>,
-    /// When the router's time began.
+    pub transport: Arc<OnceLock<Arc<dyn PeerTransport>>>,
+    /// The start of the router's clock.
     pub start: Instant,
 }
 
-impl std::fmt::Debug for Peers {
+impl std::fmt::Debug for PeerCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Peers")
+        f.write_str("PeerCollector")
     }
 }
 
-/// One metric of every peer: its name and help, and how it is read.
-type Reading = (&'static str, &'static str, fn(&PeerStatus) -> f64);
+/// A gauge of each peer: name, help, and how to read it.
+type PeerGauge = (&'static str, &'static str, fn(&PeerStatus) -> f64);
 
-const READINGS: [Reading; 7] = [
-    ("peer_silence_seconds", "Since the router was last heard", |peer| peer.silent_for.as_secs_f64()),
-    ("peer_missing_batches", "Batches of news that it has sent and that have not come", |peer| {
+const PEER_GAUGES: [PeerGauge; 7] = [
+    ("peer_silence_seconds", "Time since the peer's last message", |peer| peer.silent_for.as_secs_f64()),
+    ("peer_missing_batches", "Batches that the peer sent and that have not arrived", |peer| {
         peer.missing as f64
     }),
-    ("peer_missing_seconds", "Since when some have been missing; 0: all is known", |peer| {
+    ("peer_missing_seconds", "Time since batches have been missing; 0: none", |peer| {
         peer.missing_for.as_secs_f64()
     }),
-    ("peer_requests_active", "Its requests in flight, as far as known here", |peer| peer.open as f64),
-    ("peer_failing_workers", "Workers that it finds failing", |peer| peer.failing as f64),
-    (
-        "peer_unknown_workers",
-        "Workers that it sends to and that are not known here under that name",
-        |peer| peer.unknown_workers as f64,
-    ),
-    ("peer_round_trip_seconds", "How long the way there and back takes; 0: not known yet", |peer| {
+    ("peer_requests_active", "The peer's requests in flight, as known here", |peer| peer.open as f64),
+    ("peer_failing_workers", "Workers that the peer considers failing", |peer| peer.failing as f64),
+    ("peer_unknown_workers", "Workers of the peer that are unknown here", |peer| peer.unknown_workers as f64),
+    ("peer_round_trip_seconds", "Round-trip time to the peer; 0: unknown", |peer| {
         peer.round_trip.map_or(0.0, Micros::as_secs_f64)
     }),
 ];
 
-/// One count of the conversation.
-type Count = (&'static str, &'static str, fn(&SharingView, &Carried) -> u64);
+/// A counter of sharing: name, help, and how to read it.
+type SharingCount = (&'static str, &'static str, fn(&SharingView, &TransportStats) -> u64);
 
-const COUNTS: [Count; 15] = [
-    ("sharing_lost_peers", "Routers that are heard no more", |sharing, _| sharing.lost_peers),
-    ("sharing_asked_again", "Holes in the news of others that were asked for", |sharing, _| sharing.asked),
-    (
-        "sharing_dropped_prompts",
-        "Prompts that were not told because there was too much to tell",
-        |sharing, _| sharing.dropped_prompts,
-    ),
+const SHARING_COUNTS: [SharingCount; 15] = [
+    ("sharing_lost_peers", "Peers lost because they fell silent", |sharing, _| sharing.lost_peers),
+    ("sharing_asked_again", "Requests for missing batches", |sharing, _| sharing.asked),
+    ("sharing_dropped_prompts", "Prompts not shared because the queue was full", |sharing, _| {
+        sharing.dropped_prompts
+    }),
     (
         "sharing_forgotten_prompts",
-        "Prompts of others' open requests that were forgotten for want of room",
+        "Prompts of peers' open requests dropped because memory was full",
         |sharing, _| sharing.forgotten_prompts,
     ),
-    ("sharing_bad_messages", "Messages that could not be read", |sharing, _| sharing.bad_messages),
+    ("sharing_bad_messages", "Messages that could not be decoded", |sharing, _| sharing.bad_messages),
     (
         "sharing_cut_answers",
-        "Answers to late joiners of which the oldest was left out because there was too much",
+        "Snapshots for late joiners that had to omit the oldest entries",
         |sharing, _| sharing.cut_answers,
     ),
-    ("relayed_told", "Batches of engines' events that were passed on to others", |sharing, _| {
-        sharing.relayed.sent
-    }),
-    ("relayed_heard", "Batches of engines' events that others have passed on", |sharing, _| {
-        sharing.relayed.received
-    }),
-    ("relayed_dropped", "Batches that were too large or too many to be passed on", |sharing, _| {
-        sharing.relayed.dropped
-    }),
+    ("relayed_told", "KV event batches relayed to peers", |sharing, _| sharing.relayed.sent),
+    ("relayed_heard", "KV event batches relayed by peers", |sharing, _| sharing.relayed.received),
+    (
+        "relayed_dropped",
+        "KV event batches not relayed because they were too large or too many",
+        |sharing, _| sharing.relayed.dropped,
+    ),
     (
         "relayed_overrun",
-        "News of streams that others passed on and that were dropped because nobody took them in time",
+        "Relayed KV event batches dropped because they were not processed in time",
         |sharing, _| sharing.overrun,
     ),
-    ("relayed_asked", "Times that another router was asked for a stream", |sharing, _| {
-        sharing.relayed.replays_requested
-    }),
-    ("relayed_unanswered", "Times that no other router had it", |sharing, _| sharing.relayed.replays_failed),
-    ("relayed_given", "Times that another router was told a stream", |sharing, _| {
-        sharing.relayed.replays_answered
-    }),
-    ("sharing_refused", "Strangers, forgeries, repetitions, and what was too large", |_, carried| {
-        carried.refused
-    }),
-    ("sharing_reconnects", "Connections that were made again", |_, carried| carried.reconnects),
+    ("relayed_asked", "Streams requested from a peer", |sharing, _| sharing.relayed.replays_requested),
+    ("relayed_unanswered", "Streams that no peer had", |sharing, _| sharing.relayed.replays_failed),
+    ("relayed_given", "Streams sent to a peer", |sharing, _| sharing.relayed.replays_answered),
+    (
+        "sharing_refused",
+        "Rejected connections and messages: unknown senders, forgeries, duplicates, oversized",
+        |_, stats| stats.refused,
+    ),
+    ("sharing_reconnects", "Reconnects", |_, stats| stats.reconnects),
 ];
 
-/// One count of both ways.
-type Flow = (&'static str, &'static str, fn(&Carried) -> Ways);
+/// A counter for both directions: name, help, and how to read it.
+type Flow = (&'static str, &'static str, fn(&TransportStats) -> TrafficCounts);
 
 const FLOWS: [Flow; 3] = [
-    ("sharing_messages", "Messages between routers", |carried| carried.messages),
-    ("sharing_bytes", "Bytes between routers, with all that the transport adds", |carried| carried.bytes),
-    ("sharing_dropped", "Messages dropped for want of room, or of a receiver", |carried| carried.dropped),
+    ("sharing_messages", "Messages between routers", |stats| stats.messages),
+    ("sharing_bytes", "Bytes between routers, including the transport's overhead", |stats| stats.bytes),
+    ("sharing_dropped", "Messages dropped because a queue was full or no peer was connected", |stats| {
+        stats.dropped
+    }),
 ];
 
-impl Collector for Peers {
+impl Collector for PeerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let now = self.start.elapsed().into();
-        let (Some(sharing), Some(carrier)) = (self.router.sharing(now), self.carrier.get()) else {
+        let (Some(sharing), Some(transport)) = (self.router.sharing(now), self.transport.get()) else {
             return Ok(());
         };
-        let carried = carrier.carried();
-        let family =
-            encoder.encode_descriptor("peers", "Other routers that are heard", None, MetricType::Gauge)?;
+        let stats = transport.stats();
+        let family = encoder.encode_descriptor("peers", "Peer routers", None, MetricType::Gauge)?;
         ConstGauge::new(sharing.peers.len() as i64).encode(family)?;
-        let help = "Workers whose events are passed on, and known here without a hole";
+        let help = "Workers whose relayed events are known without a gap";
         let family = encoder.encode_descriptor("relayed_streams", help, None, MetricType::Gauge)?;
         ConstGauge::new(sharing.relayed.streams as i64).encode(family)?;
-        for (name, help, read) in READINGS {
+        for (name, help, read) in PEER_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for peer in &sharing.peers {
                 let labels = [("peer", peer.id.to_string())];
                 ConstGauge::new(read(peer)).encode(family.encode_family(&labels)?)?;
             }
         }
-        for (name, help, read) in COUNTS {
+        for (name, help, read) in SHARING_COUNTS {
             let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            ConstCounter::new(read(&sharing, &carried)).encode(family)?;
+            ConstCounter::new(read(&sharing, &stats)).encode(family)?;
         }
         for (name, help, read) in FLOWS {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            let Ways { inward, outward } = read(&carried);
+            let TrafficCounts { inward, outward } = read(&stats);
             for (direction, count) in [("in", inward), ("out", outward)] {
                 ConstCounter::new(count).encode(family.encode_family(&[("direction", direction)])?)?;
             }

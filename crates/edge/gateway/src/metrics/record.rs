@@ -1,4 +1,4 @@
-//! What became of the lines of the record, written when somebody asks.
+//! Metrics of the trace recorder.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use warmroute_record::Recorder;
 
-/// The record's own count.
+/// Collects the recorder's counters at each scrape.
 #[derive(Debug)]
-pub(super) struct Lines(pub Arc<Recorder>);
+pub(super) struct RecordCollector(pub Arc<Recorder>);
 
-impl Collector for Lines {
+impl Collector for RecordCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let counts = self.0.counts();
-        let help = "Requests for the record, by what became of their line";
+        let help = "Trace lines, by result";
         let mut family = encoder.encode_descriptor("record_lines", help, None, MetricType::Counter)?;
         let results = [("written", counts.written), ("dropped", counts.dropped), ("failed", counts.failed)];
         for (result, count) in results {

@@ -1,4 +1,4 @@
-//! Whose requests came in, written when somebody asks. The names are those of the file of keys, so they are bounded by it.
+//! Metrics of tenants. The key file bounds their names.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use prometheus_client::metrics::MetricType;
 use crate::current::Current;
 use crate::keys::Keys;
 
-/// The tenants' own series.
-pub(super) struct Tenants(pub Arc<Current<Option<Keys>>>);
+/// Collects the tenants' counters at each scrape.
+pub(super) struct TenantCollector(pub Arc<Current<Option<Keys>>>);
 
-impl std::fmt::Debug for Tenants {
+impl std::fmt::Debug for TenantCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tenants")
+        f.write_str("TenantCollector")
     }
 }
 
-impl Collector for Tenants {
+impl Collector for TenantCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let help = "Requests that came with a key of this name";
+        let help = "Requests with a valid API key, by the key's name";
         let mut family = encoder.encode_descriptor("tenant_requests", help, None, MetricType::Counter)?;
         for tenant in self.0.load().iter().flat_map(Keys::tenants) {
             tenant.requests.encode(family.encode_family(&[("tenant", tenant.name.as_str())])?)?;

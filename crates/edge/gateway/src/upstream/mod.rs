@@ -1,4 +1,4 @@
-//! Connections to workers.
+//! Connection pools and counters, one for each worker.
 
 mod connection;
 
@@ -12,149 +12,149 @@ use warmroute_router::{Feedback, Silence};
 use warmroute_types::{BadUrl, Micros};
 use warmroute_wire::{Dialer, Target};
 
-use connection::Connection;
-pub(crate) use connection::{Answer, Fault};
+use connection::UpstreamConnection;
+pub(crate) use connection::{UpstreamError, UpstreamResponse};
 
 use crate::Config;
-use crate::foresight::Foresight;
-use crate::metrics::{CACHE_COUNTS, Ending};
+use crate::metrics::{AttemptOutcome, CACHE_COUNTS};
+use crate::ttft_accuracy::TtftAccuracy;
 
-/// One [`Upstream`] per worker, by seat.
+/// The [`Upstream`] of each worker, by worker index.
 pub(crate) struct Upstreams {
-    seats: RwLock<Vec<Option<Arc<Upstream>>>>,
+    by_worker: RwLock<Vec<Option<Arc<Upstream>>>>,
     idle_timeout: Duration,
     idle_max: usize,
     dialer: Dialer,
 }
 
-/// A worker, and the unused connections to it.
+/// One worker's idle connections and counters.
 pub(crate) struct Upstream {
     worker: Arc<Worker>,
     pub(crate) target: Target,
     idle: Mutex<Vec<Idle>>,
-    /// Requests by how they ended.
-    endings: [AtomicU64; Ending::ALL.len()],
-    /// What was predicted and found of prompts, in the order of [`CACHE_COUNTS`].
+    /// Requests by outcome.
+    outcomes: [AtomicU64; AttemptOutcome::ALL.len()],
+    /// Predicted and found cache contents, in the order of [`CACHE_COUNTS`].
     cache: [AtomicU64; CACHE_COUNTS.len()],
-    /// What is to be added to it once the engine has said a number: until then it is not known whether answers that say
-    /// nothing mean zero.
-    unsaid: [AtomicU64; CACHE_COUNTS.len()],
-    /// Answers that said "not now", and when.
+    /// Counts to add once the engine has reported cached tokens. Before that, it is unknown whether a missing number
+    /// means zero.
+    unreported: [AtomicU64; CACHE_COUNTS.len()],
+    /// Responses that asked for a pause.
     backpressure: AtomicU64,
-    /// Predicted times to first tokens against observed ones.
-    foresight: Foresight,
+    /// Predicted and observed times to first token.
+    ttft_accuracy: TtftAccuracy,
     idle_max: usize,
     idle_timeout: Duration,
     dialer: Dialer,
 }
 
 struct Idle {
-    connection: Connection,
+    connection: UpstreamConnection,
     since: Instant,
 }
 
 impl Upstreams {
     pub(crate) fn new(config: &Config) -> Upstreams {
         Upstreams {
-            seats: RwLock::default(),
+            by_worker: RwLock::default(),
             idle_timeout: config.idle_timeout,
             idle_max: config.idle_connections_max,
             dialer: config.dialer.clone(),
         }
     }
 
-    /// The worker's upstream. A seat may have gone to another worker since, so who sits there is checked.
-    pub(crate) fn of(&self, worker: &Arc<Worker>) -> Result<Arc<Upstream>, BadUrl> {
-        if let Some(upstream) = self.known(worker) {
+    /// The worker's upstream. The index may have been reused for another worker, so the worker is compared.
+    pub(crate) fn get_or_create(&self, worker: &Arc<Worker>) -> Result<Arc<Upstream>, BadUrl> {
+        if let Some(upstream) = self.get(worker) {
             return Ok(upstream);
         }
-        let upstream = Arc::new(self.open(worker)?);
-        let mut seats = self.seats.write();
-        if seats.len() <= worker.id.index() {
-            seats.resize_with(worker.id.index() + 1, || None);
+        let upstream = Arc::new(self.create(worker)?);
+        let mut by_worker = self.by_worker.write();
+        if by_worker.len() <= worker.id.index() {
+            by_worker.resize_with(worker.id.index() + 1, || None);
         }
-        seats[worker.id.index()] = Some(Arc::clone(&upstream));
+        by_worker[worker.id.index()] = Some(Arc::clone(&upstream));
         Ok(upstream)
     }
 
-    fn open(&self, worker: &Arc<Worker>) -> Result<Upstream, BadUrl> {
+    fn create(&self, worker: &Arc<Worker>) -> Result<Upstream, BadUrl> {
         Ok(Upstream {
             worker: Arc::clone(worker),
             target: worker.address.url.parse()?,
             idle: Mutex::default(),
-            endings: Default::default(),
+            outcomes: Default::default(),
             cache: Default::default(),
-            unsaid: Default::default(),
+            unreported: Default::default(),
             backpressure: AtomicU64::new(0),
-            foresight: Foresight::default(),
+            ttft_accuracy: TtftAccuracy::default(),
             idle_max: self.idle_max,
             idle_timeout: self.idle_timeout,
             dialer: self.dialer.clone(),
         })
     }
 
-    /// Counts the end of a request.
-    pub(crate) fn count(&self, worker: &Arc<Worker>, ending: Ending) {
-        if let Some(upstream) = self.known(worker) {
-            upstream.endings[ending as usize].fetch_add(1, Ordering::Relaxed);
+    /// Counts an attempt's outcome.
+    pub(crate) fn count_outcome(&self, worker: &Arc<Worker>, outcome: AttemptOutcome) {
+        if let Some(upstream) = self.get(worker) {
+            upstream.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts an answer that said "not now".
+    /// Counts a response that asked for a pause.
     pub(crate) fn count_backpressure(&self, worker: &Arc<Worker>) {
-        let upstream = self.known(worker);
+        let upstream = self.get(worker);
         upstream.iter().for_each(|upstream| _ = upstream.backpressure.fetch_add(1, Ordering::Relaxed));
     }
 
-    /// How many answers said "not now".
+    /// Number of responses that asked for a pause.
     pub(crate) fn backpressure(&self, worker: &Arc<Worker>) -> u64 {
-        self.known(worker).map_or(0, |upstream| upstream.backpressure.load(Ordering::Relaxed))
+        self.get(worker).map_or(0, |upstream| upstream.backpressure.load(Ordering::Relaxed))
     }
 
-    /// Counts what an engine found in its cache against what was expected.
+    /// Counts found cache contents against the prediction.
     pub(crate) fn count_feedback(&self, worker: &Arc<Worker>, feedback: &Feedback, silence: Silence) {
-        let Some(upstream) = self.known(worker) else { return };
+        let Some(upstream) = self.get(worker) else { return };
         upstream.count(&upstream.cache, |read| read(feedback));
         if feedback.cached.is_none() && silence == Silence::MeansZero {
             let nothing = Feedback { cached: Some(0), ..*feedback };
-            upstream.count(&upstream.unsaid, |read| read(&nothing) - read(feedback));
+            upstream.count(&upstream.unreported, |read| read(&nothing) - read(feedback));
         } else if feedback.cached.is_some() {
-            upstream.understand_silence();
+            upstream.confirm_unreported();
         }
     }
 
-    /// Holds a first token's time against what was predicted of it.
+    /// Counts a time to first token against its prediction.
     pub(crate) fn count_first_token(&self, worker: &Arc<Worker>, predicted_ms: f32, observed: Micros) {
-        self.known(worker).iter().for_each(|upstream| upstream.foresight.count(predicted_ms, observed));
+        self.get(worker).iter().for_each(|upstream| upstream.ttft_accuracy.count(predicted_ms, observed));
     }
 
-    /// How good predictions of first tokens were.
-    pub(crate) fn foresight(&self, worker: &Arc<Worker>) -> Foresight {
-        self.known(worker).map(|upstream| upstream.foresight.clone()).unwrap_or_default()
+    /// Accuracy of the predicted times to first token.
+    pub(crate) fn ttft_accuracy(&self, worker: &Arc<Worker>) -> TtftAccuracy {
+        self.get(worker).map(|upstream| upstream.ttft_accuracy.clone()).unwrap_or_default()
     }
 
-    /// What was predicted and found, in the order of [`CACHE_COUNTS`].
+    /// Cache counts, in the order of [`CACHE_COUNTS`].
     pub(crate) fn cache_counts(&self, worker: &Arc<Worker>) -> [u64; CACHE_COUNTS.len()] {
         let count =
             |upstream: Arc<Upstream>| std::array::from_fn(|i| upstream.cache[i].load(Ordering::Relaxed));
-        self.known(worker).map(count).unwrap_or_default()
+        self.get(worker).map(count).unwrap_or_default()
     }
 
-    /// Requests by how they ended, in the order of [`Ending::ALL`].
-    pub(crate) fn counts(&self, worker: &Arc<Worker>) -> [u64; Ending::ALL.len()] {
+    /// Requests by outcome, in the order of [`AttemptOutcome::ALL`].
+    pub(crate) fn outcome_counts(&self, worker: &Arc<Worker>) -> [u64; AttemptOutcome::ALL.len()] {
         let count = |upstream: Arc<Upstream>| {
-            std::array::from_fn(|ending| upstream.endings[ending].load(Ordering::Relaxed))
+            std::array::from_fn(|outcome| upstream.outcomes[outcome].load(Ordering::Relaxed))
         };
-        self.known(worker).map(count).unwrap_or_default()
+        self.get(worker).map(count).unwrap_or_default()
     }
 
-    fn known(&self, worker: &Arc<Worker>) -> Option<Arc<Upstream>> {
-        let seats = self.seats.read();
-        seats.get(worker.id.index())?.as_ref().filter(|upstream| *upstream.worker == **worker).cloned()
+    fn get(&self, worker: &Arc<Worker>) -> Option<Arc<Upstream>> {
+        let by_worker = self.by_worker.read();
+        by_worker.get(worker.id.index())?.as_ref().filter(|upstream| *upstream.worker == **worker).cloned()
     }
 
     pub(crate) fn prune(&self) {
-        self.seats.read().iter().flatten().for_each(|upstream| upstream.prune());
+        self.by_worker.read().iter().flatten().for_each(|upstream| upstream.prune());
     }
 }
 
@@ -165,22 +165,22 @@ impl Upstream {
         }
     }
 
-    /// The engine says how much was cached: where it said nothing before, that was zero.
-    fn understand_silence(&self) {
-        for (count, unsaid) in self.cache.iter().zip(&self.unsaid) {
-            if unsaid.load(Ordering::Relaxed) > 0 {
-                count.fetch_add(unsaid.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    /// Counts earlier responses without a number as zero, now that the engine is known to report cached tokens.
+    fn confirm_unreported(&self) {
+        for (count, unreported) in self.cache.iter().zip(&self.unreported) {
+            if unreported.load(Ordering::Relaxed) > 0 {
+                count.fetch_add(unreported.swap(0, Ordering::Relaxed), Ordering::Relaxed);
             }
         }
     }
 
-    /// The data-parallel rank to ask for.
+    /// The data-parallel rank, if any.
     pub(crate) fn rank(&self) -> Option<u16> {
         self.worker.address.rank
     }
 
-    /// A connection that was used before and seems alive: the most recent one, so that those not needed grow old.
-    pub(crate) fn reuse(&self) -> Option<Connection> {
+    /// An idle connection that seems alive. The most recent one, so that surplus connections age and close.
+    pub(crate) fn reuse(&self) -> Option<UpstreamConnection> {
         loop {
             let Idle { mut connection, since } = self.idle.lock().pop()?;
             if since.elapsed() < self.idle_timeout && connection.is_alive() {
@@ -189,17 +189,17 @@ impl Upstream {
         }
     }
 
-    /// A new connection.
-    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Connection, Fault> {
-        let connecting = Connection::open(&self.dialer, &self.target);
+    /// Opens a new connection.
+    pub(crate) async fn connect(&self, timeout: Duration) -> Result<UpstreamConnection, UpstreamError> {
+        let connecting = UpstreamConnection::open(&self.dialer, &self.target);
         match tokio::time::timeout(timeout, connecting).await {
             Ok(connected) => connected,
-            Err(_) => Err(Fault::ConnectTimeout),
+            Err(_) => Err(UpstreamError::ConnectTimeout),
         }
     }
 
-    /// Keeps a connection for the next request, if there is room.
-    pub(crate) fn keep(&self, connection: Connection) {
+    /// Keeps a connection for another request, if the pool has room.
+    pub(crate) fn keep(&self, connection: UpstreamConnection) {
         let mut idle = self.idle.lock();
         if idle.len() < self.idle_max {
             idle.push(Idle { connection, since: Instant::now() });

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use warmroute_wire::{Acceptor, Dialer, Identity, Speech, WorkerTls};
+use warmroute_wire::{Acceptor, AppProtocol, Dialer, Identity, WorkerTls};
 
 use crate::mesh::peer_address::{advertised_address, parse_address};
 use crate::{BadShare, Secrets, Versions};
@@ -127,8 +127,8 @@ impl MeshConfig {
     pub(crate) fn tls_endpoints(&self) -> Result<(Dialer, Acceptor), BadShare> {
         let Some(tls) = &self.tls else { return Ok((Dialer::default(), Acceptor::default())) };
         let client = WorkerTls { ca: Some(tls.ca.clone()), identity: Some(tls.identity.clone()) };
-        let dialer = Dialer::speaking(Speech::Mesh, client)?;
-        Ok((dialer, Acceptor::speaking(Speech::Mesh, &tls.identity, Some(&tls.ca))?))
+        let dialer = Dialer::with_protocol(AppProtocol::Mesh, client)?;
+        Ok((dialer, Acceptor::with_protocol(AppProtocol::Mesh, &tls.identity, Some(&tls.ca))?))
     }
 
     /// The address that peers dial.

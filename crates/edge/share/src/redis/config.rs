@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
-use warmroute_wire::{Dialer, Speech, Target, WorkerTls};
+use warmroute_wire::{AppProtocol, Dialer, Target, WorkerTls};
 
 use crate::{BadShare, Secret, Secrets, Versions};
 
@@ -87,7 +87,7 @@ impl RedisConfig {
     }
 
     pub(crate) fn dialer(&self) -> Result<Dialer, BadShare> {
-        Ok(Dialer::speaking(Speech::Unnamed, self.tls.clone())?)
+        Ok(Dialer::with_protocol(AppProtocol::None, self.tls.clone())?)
     }
 
     pub(crate) fn servers(&self) -> Result<Vec<Server>, BadShare> {

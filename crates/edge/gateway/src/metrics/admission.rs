@@ -1,4 +1,4 @@
-//! Who is in and who waits, written when somebody asks.
+//! Metrics of the admission gate.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use warmroute_admission::Class;
 
-use crate::door::Door;
+use crate::admission_gate::AdmissionGate;
 
-/// The door's own series.
-pub(super) struct Waiting(pub Arc<Door>);
+/// Collects the admission metrics at each scrape.
+pub(super) struct AdmissionCollector(pub Arc<AdmissionGate>);
 
-impl std::fmt::Debug for Waiting {
+impl std::fmt::Debug for AdmissionCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Waiting")
+        f.write_str("AdmissionCollector")
     }
 }
 
-impl Collector for Waiting {
+impl Collector for AdmissionCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let (running, waiting) = self.0.counts();
-        let help = "Requests that were let in and have not ended";
+        let help = "Admitted requests that have not ended";
         let family = encoder.encode_descriptor("requests_running", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::from(running)).encode(family)?;
-        let help = "Requests that wait to be let in";
+        let help = "Requests in the admission queue";
         let mut family = encoder.encode_descriptor("queue_waiting", help, None, MetricType::Gauge)?;
         for (class, waiting) in Class::ALL.into_iter().zip(waiting) {
             ConstGauge::new(waiting as i64).encode(family.encode_family(&[("priority", class.as_str())])?)?;
         }
-        let help = "How long requests waited that were not let in at once, whatever became of them";
+        let help = "Time in the admission queue of requests that had to wait";
         let family = encoder.encode_descriptor("queue_wait_seconds", help, None, MetricType::Histogram)?;
-        self.0.waits_s.encode(family)
+        self.0.queue_waits_s.encode(family)
     }
 }

@@ -1,7 +1,7 @@
-//! Open sockets, passed from one process to another over a Unix socket, with a line that says what they are.
+//! Passes listening sockets to another process over a Unix socket, together with a line of text.
 //!
-//! A listening socket that two processes hold is one socket with one queue: whoever connects waits in it until either accepts. So
-//! one can begin before the other ends, and nobody who connects notices.
+//! A listening socket shared by two processes has one accept queue: clients wait in it until either process accepts. So
+//! the new process can start before the old one stops, and no client is refused.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,13 +15,13 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// More are neither sent nor taken.
+/// Largest number of sockets in a message.
 pub const SOCKETS_MAX: usize = 8;
 
-/// Longer lines are not taken.
+/// Longest line.
 const LINE_BYTES_MAX: usize = 512;
 
-/// Sends listeners along with a line.
+/// Sends listeners and a line.
 pub async fn send(to: &UnixStream, line: &str, listeners: &[&TcpListener]) -> io::Result<()> {
     let sockets: Vec<BorrowedFd<'_>> = listeners.iter().map(|listener| listener.as_fd()).collect();
     let sent = to.async_io(Interest::WRITABLE, || {
@@ -32,11 +32,11 @@ pub async fn send(to: &UnixStream, line: &str, listeners: &[&TcpListener]) -> io
         }
         Ok(sendmsg(to, &[IoSlice::new(line.as_bytes())], &mut control, SendFlags::NOSIGNAL)?)
     });
-    // A line fits into any socket's buffer.
+    // A line always fits into the socket's buffer, so a partial write is an error.
     if sent.await? == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Takes the listeners that come along with a line. An empty line: nobody is there any more. What is no TCP listener is an error.
+/// Receives listeners and a line. An empty line means that the sender has closed the connection.
 pub async fn receive(from: &UnixStream) -> io::Result<(String, Vec<TcpListener>)> {
     let (line, sockets) = from.async_io(Interest::READABLE, || receive_now(from)).await?;
     let line = String::from_utf8(line).map_err(io::Error::other)?;
@@ -48,7 +48,7 @@ fn receive_now(from: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut line = vec![0; LINE_BYTES_MAX];
-    // They are no business of whatever this process may start.
+    // Child processes must not inherit the sockets.
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = recvmsg(from, &mut [IoSliceMut::new(&mut line)], &mut control, flags)?;
     line.truncate(received.bytes);
@@ -61,10 +61,10 @@ fn receive_now(from: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
 
 fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
     if !rustix::net::sockopt::socket_acceptconn(&socket)? {
-        return Err(io::Error::other("a socket came that does not listen"));
+        return Err(io::Error::other("received a socket that does not listen"));
     }
     let listener = TcpListener::from(socket);
-    // It may be of another kind, and must not block.
+    // Fails for sockets other than TCP.
     listener.local_addr()?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_listener_that_was_passed_on_accepts_who_connected_before() {
+    async fn a_passed_listener_accepts_clients_that_connected_before() {
         let (here, there) = UnixStream::pair().unwrap();
         let ours = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = std::net::TcpStream::connect(ours.local_addr().unwrap()).unwrap();
@@ -87,11 +87,11 @@ mod tests {
         let (_, peer) = listener.accept().await.unwrap();
         assert_eq!(peer, client.local_addr().unwrap());
         drop(here);
-        assert_eq!(receive(&there).await.unwrap().0, "", "nobody is there");
+        assert_eq!(receive(&there).await.unwrap().0, "", "the sender has closed the connection");
     }
 
     #[tokio::test]
-    async fn what_does_not_listen_is_refused() {
+    async fn a_socket_that_does_not_listen_is_refused() {
         let (here, there) = UnixStream::pair().unwrap();
         let ours = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = std::net::TcpStream::connect(ours.local_addr().unwrap()).unwrap();

@@ -1,7 +1,7 @@
-//! How good predictions of first tokens were, worker by worker.
+//! Accuracy of predicted times to first token (TTFT), for each worker.
 //!
-//! Sums tell whether a worker is slower or faster than believed; the histogram of observed over predicted tells how far
-//! single predictions are off, which sums hide.
+//! Sums show whether a worker is slower or faster than predicted. The histogram of observed over predicted TTFT shows
+//! the errors of single predictions, which sums hide.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use prometheus_client::metrics::histogram::Histogram;
 use warmroute_types::Micros;
 
-/// Observed over predicted: within a fourth and eight times, finer around 1.
+/// Histogram buckets of observed over predicted TTFT, finer around 1.
 const RATIOS: [f64; 11] = [0.25, 0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0];
 
-/// One worker's predictions against what came of them. A clone shares the counts.
+/// Predicted and observed TTFT of one worker. Clones share the counts.
 #[derive(Clone)]
-pub(crate) struct Foresight {
+pub(crate) struct TtftAccuracy {
     sums: Arc<Sums>,
     pub(crate) ratio: Histogram,
 }
@@ -25,15 +25,15 @@ struct Sums {
     observed_us: AtomicU64,
 }
 
-impl Default for Foresight {
-    fn default() -> Foresight {
-        Foresight { sums: Arc::default(), ratio: Histogram::new(RATIOS) }
+impl Default for TtftAccuracy {
+    fn default() -> TtftAccuracy {
+        TtftAccuracy { sums: Arc::default(), ratio: Histogram::new(RATIOS) }
     }
 }
 
-impl Foresight {
+impl TtftAccuracy {
     pub(crate) fn count(&self, predicted_ms: f32, observed: Micros) {
-        // At least a microsecond: a ratio to nothing would spoil the histogram's sum for good.
+        // At least 1 µs: division by zero would spoil the histogram's sum for good.
         let predicted_us = (f64::from(predicted_ms) * 1e3).max(1.0);
         self.sums.predicted_us.fetch_add(predicted_us as u64, Relaxed);
         self.sums.observed_us.fetch_add(observed.0, Relaxed);
@@ -54,10 +54,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn predictions_are_summed_and_nothing_predicted_divides_by_nothing() {
-        let foresight = Foresight::default();
-        foresight.count(2.0, Micros(3_000));
-        foresight.count(0.0, Micros(5));
-        assert_eq!((foresight.predicted(), foresight.observed()), (Micros(2_001), Micros(3_005)));
+    fn predictions_are_summed_and_a_prediction_of_zero_is_harmless() {
+        let accuracy = TtftAccuracy::default();
+        accuracy.count(2.0, Micros(3_000));
+        accuracy.count(0.0, Micros(5));
+        assert_eq!((accuracy.predicted(), accuracy.observed()), (Micros(2_001), Micros(3_005)));
     }
 }

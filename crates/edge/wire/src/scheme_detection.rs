@@ -1,8 +1,8 @@
-//! What is spoken at a port, for somebody who was not understood there.
+//! Finds out whether a port speaks HTTP or HTTPS, to explain a failed connection.
 //!
-//! A TLS handshake with a plain server, and a plain request to a TLS one, fail in as many ways as there are servers: a reset, silence, an
-//! alert, a page in plain HTTP. So it is tried. A server that takes part in a handshake speaks TLS, whatever it thinks of us or we of its
-//! certificate; that is asked first, because some TLS servers answer plain requests with a page that says so.
+//! TLS to a plain server and plain HTTP to a TLS server fail in many ways: a reset, silence, an alert, an error page.
+//! So both are tried. A server that takes part in a TLS handshake speaks TLS, whatever becomes of the certificates.
+//! TLS is tried first, because some TLS servers answer plain requests with an error page.
 
 use std::io;
 use std::sync::Arc;
@@ -19,32 +19,32 @@ use crate::pem::provider;
 use crate::target::Scheme;
 use crate::{BadTls, Target};
 
-/// For each try.
+/// Time limit of each try.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How whoever listens there wants to be spoken to; `None` where that cannot be told, or nobody does.
-pub async fn spoken(target: &Target) -> Option<Scheme> {
+/// The scheme that a server speaks; `None` if that is unclear or nothing listens there.
+pub async fn detect_scheme(target: &Target) -> Option<Scheme> {
     if speaks_tls(target).await {
         return Some(Scheme::Https);
     }
-    let is_plain = timeout(TIMEOUT, speaks_plainly(target)).await;
+    let is_plain = timeout(TIMEOUT, answers_plain_http(target)).await;
     is_plain.is_ok_and(|speaks| speaks.unwrap_or(false)).then_some(Scheme::Http)
 }
 
-/// Whether whoever listens there takes part in a TLS handshake.
+/// Whether a server takes part in a TLS handshake.
 pub async fn speaks_tls(target: &Target) -> bool {
-    timeout(TIMEOUT, shakes_hands(target)).await.is_ok_and(|speaks| speaks.unwrap_or(false))
+    timeout(TIMEOUT, completes_handshake(target)).await.is_ok_and(|speaks| speaks.unwrap_or(false))
 }
 
-/// Whether a TLS handshake failed because what came back, or came in, was no TLS at all.
+/// Whether a TLS handshake failed because the other side does not speak TLS.
 pub fn is_plain(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     matches!(inner, Some(rustls::Error::InvalidMessage(_)))
 }
 
-async fn shakes_hands(target: &Target) -> io::Result<bool> {
+async fn completes_handshake(target: &Target) -> io::Result<bool> {
     let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
-    let connector = TlsConnector::from(curious().map_err(io::Error::other)?);
+    let connector = TlsConnector::from(probing_config().map_err(io::Error::other)?);
     match connector.connect(name, connect(target).await?).await {
         Ok(_) => Ok(true),
         Err(error) => {
@@ -54,21 +54,21 @@ async fn shakes_hands(target: &Target) -> io::Result<bool> {
     }
 }
 
-/// Trusts nobody, which does not matter: it only wants to see a certificate.
-fn curious() -> Result<Arc<ClientConfig>, BadTls> {
+/// A client that trusts no certificate: it only needs to see one.
+fn probing_config() -> Result<Arc<ClientConfig>, BadTls> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     Ok(Arc::new(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth()))
 }
 
-async fn speaks_plainly(target: &Target) -> io::Result<bool> {
+async fn answers_plain_http(target: &Target) -> io::Result<bool> {
     let mut stream = connect(target).await?;
     let host = target.host_header.to_str().unwrap_or_default();
     stream
         .write_all(format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").as_bytes())
         .await?;
-    let mut said = [0; 5];
-    stream.read_exact(&mut said).await?;
-    Ok(said == *b"HTTP/")
+    let mut start = [0; 5];
+    stream.read_exact(&mut start).await?;
+    Ok(start == *b"HTTP/")
 }
 
 async fn connect(target: &Target) -> io::Result<TcpStream> {

@@ -1,4 +1,4 @@
-//! The body sent to a worker: the client's, untouched, with a few bytes spliced in, or streamed through.
+//! The body sent to a worker: the client's body with a few bytes spliced in, or streamed through.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,19 +12,19 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use xxhash_rust::xxh3::Xxh3;
 
-/// What a worker is sent. Cloning shares the bytes: a retry costs nothing.
+/// A body in memory. Clones share the bytes, so a retry costs nothing.
 #[derive(Clone, Default)]
-pub(crate) struct Buffered {
-    /// In order. Empty pieces are allowed.
+pub(crate) struct BufferedBody {
+    /// The pieces in order. Some may be empty.
     pieces: [Bytes; 5],
 }
 
-/// Bytes to replace, and by what.
+/// A range to replace, and the replacement.
 type Splice = (Range<usize>, Bytes);
 
-impl Buffered {
-    /// The body with up to two splices, in the order in which they stand. Nothing is copied but the replacements.
-    pub(crate) fn spliced(body: &Bytes, splices: [Option<Splice>; 2]) -> Buffered {
+impl BufferedBody {
+    /// Applies up to two splices, given in order of position. Only the replacements are copied.
+    pub(crate) fn spliced(body: &Bytes, splices: [Option<Splice>; 2]) -> BufferedBody {
         let mut pieces: [Bytes; 5] = Default::default();
         let (mut next, mut at) = (0, 0);
         for (range, replacement) in splices.into_iter().flatten() {
@@ -33,22 +33,22 @@ impl Buffered {
             (next, at) = (next + 2, range.end);
         }
         pieces[next] = body.slice(at..);
-        Buffered { pieces }
+        BufferedBody { pieces }
     }
 
     fn len(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum()
     }
 
-    /// All of it in one piece.
+    /// The body as one piece.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn concat(&self) -> Vec<u8> {
         self.pieces.concat()
     }
 }
 
-impl Buffered {
-    /// A number that is the same for the same bytes.
+impl BufferedBody {
+    /// A hash of the body.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = Xxh3::new();
         self.pieces.iter().for_each(|piece| hasher.update(piece));
@@ -56,30 +56,30 @@ impl Buffered {
     }
 }
 
-/// A client's upload, streamed through. It can be sent once.
+/// A client's upload that is streamed through. It can be sent once.
 pub(crate) struct Upload {
-    /// Read to find out what is asked for; sent first.
+    /// The part that was read to find the model. It is sent first.
     head: Option<Bytes>,
     rest: Incoming,
-    sender: Arc<Sender>,
+    status: Arc<UploadStatus>,
 }
 
-/// What became of the client's side of an upload. When the body breaks off there, the exchange with the worker fails
-/// too, and the worker must not be blamed.
+/// Whether the client's side of an upload failed. If so, the request to the worker fails too, and the worker must not
+/// be blamed.
 #[derive(Debug, Default)]
-pub(crate) struct Sender {
-    broke: AtomicBool,
+pub(crate) struct UploadStatus {
+    client_failed: AtomicBool,
 }
 
-impl Sender {
-    pub(crate) fn broke(&self) -> bool {
-        self.broke.load(Ordering::Relaxed)
+impl UploadStatus {
+    pub(crate) fn client_failed(&self) -> bool {
+        self.client_failed.load(Ordering::Relaxed)
     }
 }
 
 impl Upload {
-    pub(crate) fn new(head: Option<Bytes>, rest: Incoming, sender: Arc<Sender>) -> Upload {
-        Upload { head, rest, sender }
+    pub(crate) fn new(head: Option<Bytes>, rest: Incoming, status: Arc<UploadStatus>) -> Upload {
+        Upload { head, rest, status }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
@@ -88,7 +88,7 @@ impl Upload {
         }
         let frame = ready!(Pin::new(&mut self.rest).poll_frame(cx));
         if matches!(frame, Some(Err(_))) {
-            self.sender.broke.store(true, Ordering::Relaxed);
+            self.status.client_failed.store(true, Ordering::Relaxed);
         }
         Poll::Ready(frame)
     }
@@ -104,21 +104,21 @@ impl Upload {
 }
 
 /// A body on its way to a worker.
-pub(crate) enum Outgoing {
-    /// At hand: it can be sent again.
-    Buffered(Buffered),
+pub(crate) enum UpstreamBody {
+    /// In memory: it can be sent again.
+    Buffered(BufferedBody),
     /// Streamed from the client.
     Upload(Upload),
 }
 
-impl fmt::Debug for Outgoing {
-    /// Prompts stay out of logs, whoever prints this.
+impl fmt::Debug for UpstreamBody {
+    /// Prints no content: prompts must not reach logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Outgoing(..)")
     }
 }
 
-impl Body for Outgoing {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -127,8 +127,8 @@ impl Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut *self {
-            Outgoing::Upload(upload) => upload.poll_frame(cx),
-            Outgoing::Buffered(body) => {
+            UpstreamBody::Upload(upload) => upload.poll_frame(cx),
+            UpstreamBody::Buffered(body) => {
                 let piece = body.pieces.iter_mut().find(|piece| !piece.is_empty()).map(std::mem::take);
                 Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
             }
@@ -137,15 +137,15 @@ impl Body for Outgoing {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Outgoing::Upload(upload) => upload.head.is_none() && upload.rest.is_end_stream(),
-            Outgoing::Buffered(body) => body.len() == 0,
+            UpstreamBody::Upload(upload) => upload.head.is_none() && upload.rest.is_end_stream(),
+            UpstreamBody::Buffered(body) => body.len() == 0,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Outgoing::Upload(upload) => upload.size_hint(),
-            Outgoing::Buffered(body) => SizeHint::with_exact(body.len() as u64),
+            UpstreamBody::Upload(upload) => upload.size_hint(),
+            UpstreamBody::Buffered(body) => SizeHint::with_exact(body.len() as u64),
         }
     }
 }
@@ -155,25 +155,25 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
 
-    fn sent(body: Buffered) -> (u64, Vec<u8>) {
-        let outgoing = Outgoing::Buffered(body);
+    fn sent(body: BufferedBody) -> (u64, Vec<u8>) {
+        let outgoing = UpstreamBody::Buffered(body);
         let length = outgoing.size_hint().exact().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         (length, runtime.block_on(outgoing.collect()).unwrap().to_bytes().to_vec())
     }
 
     #[test]
-    fn splices_change_their_ranges_and_nothing_else() {
+    fn splices_replace_their_ranges_only() {
         let body = Bytes::from_static(b"{\"model\":\"alias\",\"x\":1}");
-        assert_eq!(sent(Buffered::spliced(&body, [None, None])), (23, body.to_vec()));
+        assert_eq!(sent(BufferedBody::spliced(&body, [None, None])), (23, body.to_vec()));
         let rename = || Some((9..16, Bytes::from_static(b"\"m\"")));
         let insert = Some((1..1, Bytes::from_static(b"\"y\":2,")));
         assert_eq!(
-            sent(Buffered::spliced(&body, [None, rename()])),
+            sent(BufferedBody::spliced(&body, [None, rename()])),
             (19, b"{\"model\":\"m\",\"x\":1}".to_vec())
         );
-        let both = Buffered::spliced(&body, [insert, rename()]);
+        let both = BufferedBody::spliced(&body, [insert, rename()]);
         assert_eq!(sent(both), (25, b"{\"y\":2,\"model\":\"m\",\"x\":1}".to_vec()));
-        assert_eq!(sent(Buffered::default()), (0, vec![]));
+        assert_eq!(sent(BufferedBody::default()), (0, vec![]));
     }
 }

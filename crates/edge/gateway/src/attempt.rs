@@ -1,0 +1,266 @@
+//! One attempt: a request at one worker, from the routing decision to its end.
+//!
+//! An attempt that is dropped without a recorded outcome was cancelled by the client: hyper drops it wherever the
+//! request stands, before the worker responds or in the middle of a stream. The one exception is a drain that aborts.
+//! The booking in the decision is released at the same moment.
+
+use std::sync::Arc;
+
+use http::HeaderValue;
+use warmroute_fleet::{ProbeResult, Worker};
+use warmroute_record::Entry;
+use warmroute_router::{Answered, Change, Content, Decision, Outcome};
+use warmroute_types::{Micros, Usage};
+
+use crate::drain::Drain;
+use crate::gateway::Gateway;
+use crate::history::PastDecision;
+use crate::metrics::AttemptOutcome;
+use crate::parsed_request::ParsedRequest;
+use crate::prompt_keys::PromptKeys;
+use crate::status_class::StatusClass;
+use crate::upstream::UpstreamError;
+
+/// A request at one worker. A retry is another attempt.
+pub(crate) struct Attempt {
+    gateway: Arc<Gateway>,
+    request: Arc<ParsedRequest>,
+    pub(crate) decision: Decision,
+    /// When the request arrived, not when the attempt started: the client waits from then on.
+    received: Micros,
+    /// The decision's entry in the history.
+    past_decision: Arc<PastDecision>,
+    outcome: AttemptOutcome,
+    /// Whether the request continues after this attempt.
+    fate: RequestFate,
+    /// Token counts that the engine reported.
+    usage: Option<Usage>,
+    /// Tells whether a shutdown aborts requests.
+    drain: Drain,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum RequestFate {
+    Over,
+    /// Another attempt follows, or the error response is accounted for elsewhere.
+    Continues,
+}
+
+impl Attempt {
+    pub(crate) fn new(
+        gateway: &Arc<Gateway>,
+        request: &Arc<ParsedRequest>,
+        decision: Decision,
+        received: Micros,
+        request_id: Option<&HeaderValue>,
+        drain: &Drain,
+    ) -> Attempt {
+        let past_decision = gateway.history.record(&decision, request.model.as_deref(), request_id);
+        let (gateway, request) = (Arc::clone(gateway), Arc::clone(request));
+        let (outcome, fate) = (AttemptOutcome::Cancelled, RequestFate::Over);
+        Attempt {
+            gateway,
+            request,
+            decision,
+            received,
+            past_decision,
+            outcome,
+            fate,
+            usage: None,
+            drain: drain.clone(),
+        }
+    }
+
+    /// Reports the first token to the router, the metrics and the history.
+    pub(crate) fn mark_first_token(&mut self) {
+        let at = self.gateway.now();
+        self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
+        self.gateway.notify_peers();
+        self.gateway.metrics.observe_first_token(at.since(self.received));
+        // Predictions start at the decision, so time for reading the body or for failed attempts does not count.
+        let observed = at.since(self.decision.made);
+        self.gateway.upstreams.count_first_token(
+            &self.decision.worker,
+            self.decision.expected_ttft_ms(),
+            observed,
+        );
+        self.past_decision.set_ttft(observed);
+        if let Some(until) = self.gateway.router.compare_first_token(&self.decision, at) {
+            let (worker, for_s) = (&self.decision.worker.label, until.since(at).as_secs_f64());
+            tracing::warn!(%worker, for_s, "worker is far slower than predicted and is avoided for a while");
+        }
+    }
+
+    /// Ends the attempt after a complete response. Only a successful one has computed the prompt.
+    pub(crate) fn end(mut self, outcome: AttemptOutcome, class: StatusClass) {
+        self.outcome = outcome;
+        if !matches!(class, StatusClass::ServerError | StatusClass::WorkerFailure) {
+            let event = if outcome == AttemptOutcome::Ok { Outcome::Ended } else { Outcome::Refused };
+            self.gateway.router.observe(&mut self.decision, event);
+        }
+    }
+
+    /// Ends the attempt after a response that sends the request to another worker.
+    pub(crate) fn reject(mut self, class: StatusClass) {
+        self.fate = RequestFate::Continues;
+        self.end(AttemptOutcome::ServerError, class);
+    }
+
+    /// Stops routing to the worker for the time it asked for.
+    pub(crate) fn back_off(&self, pause: Micros) {
+        let (worker, until) = (Arc::clone(&self.decision.worker), self.gateway.now() + pause);
+        self.gateway.upstreams.count_backpressure(&worker);
+        let change = Change::Resting { worker, until };
+        self.gateway.router.apply(change).expect("only a join can find the fleet full");
+    }
+
+    /// Compares the reported usage with the prediction.
+    pub(crate) fn report_usage(&mut self, usage: Usage) {
+        if !self.request.is_single {
+            return;
+        }
+        let texts = self.request.texts();
+        let answered = Answered {
+            model: self.request.model.as_deref(),
+            prompt: self.request.prompt.as_ref().map(PromptKeys::chunks),
+            texts: &texts,
+            usage,
+            silence: self.request.silence,
+            content: self.request.prompt.as_ref().map_or_else(Content::default, |keys| keys.content),
+        };
+        let feedback = self.gateway.router.feedback(&mut self.decision, answered, self.gateway.now());
+        self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback, self.request.silence);
+        self.usage = Some(Usage { cached_tokens: feedback.cached, ..usage });
+    }
+
+    /// Writes a line to the trace, if one is recorded.
+    fn record_trace(&self) {
+        let (Some(recorder), Some(trace_fields)) = (&self.gateway.recorder, &self.request.trace_fields)
+        else {
+            return;
+        };
+        recorder.record(Entry {
+            received: self.gateway.since_start(self.received),
+            took: self.gateway.now().since(self.received),
+            prompt_tokens: self.usage.map_or(self.decision.prompt_tokens, |usage| usage.prompt_tokens),
+            output_tokens: self.usage.map(|usage| usage.output_tokens),
+            cached_tokens: self.usage.and_then(|usage| usage.cached_tokens),
+            model: self.request.model.clone(),
+            session: trace_fields.session,
+            sketch: trace_fields.sketch.clone(),
+        });
+    }
+
+    /// Ends the attempt with an error. Whether the worker is blamed is decided elsewhere, see [`blame_worker`].
+    pub(crate) fn fail(mut self, error: &UpstreamError) {
+        self.outcome =
+            if error.is_worker_fault() { AttemptOutcome::Failed } else { AttemptOutcome::EndedByGateway };
+        self.fate = RequestFate::Continues;
+    }
+
+    fn final_outcome(&self) -> AttemptOutcome {
+        match self.outcome {
+            AttemptOutcome::Cancelled if self.drain.is_aborted() => AttemptOutcome::EndedByGateway,
+            outcome => outcome,
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let outcome = self.final_outcome();
+        self.gateway.upstreams.count_outcome(&self.decision.worker, outcome);
+        if self.fate == RequestFate::Over {
+            self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
+        }
+        if matches!(outcome, AttemptOutcome::Ok | AttemptOutcome::Cancelled) {
+            self.record_trace();
+        }
+    }
+}
+
+/// Counts a failure against a worker.
+pub(crate) fn blame_worker(gateway: &Gateway, worker: &Arc<Worker>, error: &UpstreamError) {
+    let at = gateway.now();
+    let change = match error.is_unreachable() {
+        true => Change::Probed { worker: Arc::clone(worker), result: ProbeResult::Failed, at },
+        false => Change::Faulted { worker: Arc::clone(worker), at },
+    };
+    apply_and_log(gateway, worker, change);
+}
+
+/// Notes that a worker failed on this request. The request may be the cause, so the worker is only blamed once it
+/// fails on different requests. Streamed uploads have no fingerprint to tell them apart and are not counted.
+pub(crate) fn suspect_worker(gateway: &Gateway, worker: &Arc<Worker>, fingerprint: Option<u64>) {
+    if let Some(request) = fingerprint {
+        apply_and_log(
+            gateway,
+            worker,
+            Change::Broke { worker: Arc::clone(worker), request, at: gateway.now() },
+        );
+    }
+}
+
+/// Applies a failure and logs the change of state that it causes.
+fn apply_and_log(gateway: &Gateway, worker: &Worker, change: Change) {
+    let before = gateway.router.worker_state(worker.id);
+    gateway.router.apply(change).expect("only a join can find the fleet full");
+    let after = gateway.router.worker_state(worker.id);
+    if before != after {
+        tracing::warn!(worker = %worker.label, state = %after, "worker changed state after failed requests");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmroute_fleet::Models;
+    use warmroute_policy::Standard;
+    use warmroute_router::{Router, Scratch};
+    use warmroute_types::Address;
+
+    use crate::Config;
+    use crate::drain::DrainMode;
+
+    /// The outcomes counted for one attempt that `end` ends.
+    fn counted_outcomes(end: impl FnOnce(Attempt, &Drain)) -> Vec<AttemptOutcome> {
+        let policy: Standard = "random".parse().unwrap();
+        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
+        router.apply(Change::Join { address: Address::new("http://a"), models: Models::Any }).unwrap();
+        let worker = Arc::clone(&router.workers()[0].worker);
+        let result = ProbeResult::Answered;
+        router.apply(Change::Probed { worker: Arc::clone(&worker), result, at: Micros(1) }).unwrap();
+        let gateway = Gateway::new(router, Config::default(), None).unwrap();
+        gateway.upstreams.get_or_create(&worker).unwrap();
+        let (parsed, drain) = (Arc::new(ParsedRequest::default()), Drain::default());
+        let request = parsed.routing_request(&[], &[]);
+        let decision = gateway.router.route(&request, &mut Scratch::default(), Micros(1), 1).unwrap();
+        end(Attempt::new(&gateway, &parsed, decision, Micros::ZERO, None, &drain), &drain);
+        let counts = AttemptOutcome::ALL.into_iter().zip(gateway.upstreams.outcome_counts(&worker));
+        counts.filter(|(_, count)| *count > 0).map(|(outcome, _)| outcome).collect()
+    }
+
+    #[test]
+    fn an_attempt_ended_by_the_gateway_counts_neither_as_failed_nor_as_cancelled() {
+        assert_eq!(
+            counted_outcomes(|attempt, _| attempt.fail(&UpstreamError::Closed)),
+            [AttemptOutcome::Failed]
+        );
+        assert_eq!(
+            counted_outcomes(|attempt, _| attempt.fail(&UpstreamError::RequestTimeout)),
+            [AttemptOutcome::EndedByGateway]
+        );
+        assert_eq!(
+            counted_outcomes(|attempt, _| attempt.fail(&UpstreamError::ShuttingDown)),
+            [AttemptOutcome::EndedByGateway]
+        );
+        let dropped = |step: DrainMode| {
+            counted_outcomes(|attempt, drain| {
+                drain.begin(step);
+                drop(attempt);
+            })
+        };
+        assert_eq!(dropped(DrainMode::CloseIdle), [AttemptOutcome::Cancelled]);
+        assert_eq!(dropped(DrainMode::Abort), [AttemptOutcome::EndedByGateway]);
+    }
+}

@@ -1,0 +1,456 @@
+//! Routing, sending and retrying: everything until a worker's response starts to reach the client.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+use warmroute_fleet::Worker;
+use warmroute_prompt::Api;
+use warmroute_router::{Decision, Scratch};
+use warmroute_types::{Micros, WorkerId};
+
+use crate::admission_gate::{self, Permit};
+use crate::attempt::{Attempt, blame_worker, suspect_worker};
+use crate::drain::Drain;
+use crate::fallback_response::{FallbackResponse, read_rejection};
+use crate::first_byte_wait::FirstByteWait;
+use crate::gateway::Gateway;
+use crate::gateway_error::GatewayError;
+use crate::idle_timeout::earlier;
+use crate::intake::{self, Intake};
+use crate::keys::Tenant;
+use crate::metrics::AttemptOutcome;
+use crate::random::random;
+use crate::relay::{EndMarker, Framing, Relay, RelayParams};
+use crate::response_body::ResponseBody;
+use crate::status_class::StatusClass;
+use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
+use crate::upstream_body::UpstreamBody;
+use crate::write_stall::ResponseDeadline;
+use crate::{Config, DecisionHeaders, headers};
+
+/// If a reused connection fails this soon without a response, the worker had closed it before the request arrived, so
+/// the request may go to the same worker again. Later, the worker may already be computing.
+const STALE_WITHIN: Duration = Duration::from_millis(20);
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// One request on its way to a worker, across all its attempts.
+struct Dispatch {
+    gateway: Arc<Gateway>,
+    /// The settings in force when the request arrived.
+    config: Arc<Config>,
+    api: Api,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    intake: Intake,
+    received: Micros,
+    /// Time by which the response must have ended, if limited.
+    deadline: Option<Instant>,
+    /// Tells whether a shutdown aborts requests.
+    drain: Drain,
+    /// The worker that the client requests by header, if clients may.
+    requested_worker: Option<String>,
+    failed_workers: Vec<WorkerId>,
+    /// Failed attempts whose request may have reached the worker. Retries after these draw on the retry budget.
+    workers_reached: u32,
+    /// Workers that accepted the request and then failed. They are blamed only when another worker serves the
+    /// request: a request that crashes every worker must not take the whole fleet out of service.
+    suspects: Vec<Arc<Worker>>,
+    /// The response if no other worker can be tried.
+    fallback: Option<FallbackResponse>,
+    /// Present while requests are limited. Released last, see [`Dispatch::drop`].
+    permit: Option<Permit>,
+}
+
+/// A worker's response up to its first body chunk.
+struct StartedResponse {
+    head: Response<()>,
+    response: UpstreamResponse,
+    first: Option<bytes::Bytes>,
+}
+
+/// Handles a request from body to response: reads it, waits for admission, sends it to a worker.
+pub(crate) async fn forward(
+    gateway: &Arc<Gateway>,
+    api: Api,
+    request: Request<Incoming>,
+    tenant: Option<&Tenant>,
+    request_id: &HeaderValue,
+) -> Result<Response<ResponseBody>, GatewayError> {
+    let received = gateway.now();
+    let config = gateway.config();
+    let deadline = config.timeouts.total.map(|total| Instant::now() + total);
+    let (mut parts, body) = request.into_parts();
+    if let Some(response_deadline) = parts.extensions.get::<ResponseDeadline>() {
+        response_deadline.set(deadline);
+    }
+    let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
+    let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, &config).await?;
+    let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
+    let permit =
+        admission_gate::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request).await?;
+    gateway.retries.earn(received);
+    headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
+    headers::set_credentials(&mut parts.headers, &config, tenant);
+    let dispatch = Dispatch {
+        gateway: Arc::clone(gateway),
+        config,
+        api,
+        method: parts.method,
+        uri: parts.uri,
+        headers: parts.headers,
+        intake,
+        received,
+        deadline,
+        drain,
+        requested_worker,
+        failed_workers: Vec::new(),
+        workers_reached: 0,
+        suspects: Vec::new(),
+        fallback: None,
+        permit,
+    };
+    dispatch.run().await
+}
+
+impl Dispatch {
+    async fn run(mut self) -> Result<Response<ResponseBody>, GatewayError> {
+        loop {
+            let decision = match self.route().and_then(|decision| self.spend_retry(decision)) {
+                Ok(decision) => decision,
+                Err(GatewayError::WorkersFull) if self.permit.is_some() => match self.requeue().await {
+                    Ok(()) => continue,
+                    Err(refusal) => return self.give_up(refusal),
+                },
+                Err(refusal) => return self.give_up(refusal),
+            };
+            self.permit.iter_mut().for_each(Permit::mark_routed);
+            let request_id = self.headers.get(headers::REQUEST_ID);
+            let (request, drain) = (&self.intake.request, &self.drain);
+            let attempt = Attempt::new(&self.gateway, request, decision, self.received, request_id, drain);
+            let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
+            let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
+            match self.try_worker(&upstream, &attempt.decision.worker).await {
+                Ok(started) => {
+                    if let Some(response) = self.accept_or_retry(attempt, upstream, started).await {
+                        return Ok(response);
+                    }
+                }
+                // The dropped attempt counts as cancelled by the client.
+                Err(_) if self.intake.body.client_failed() => return Err(GatewayError::BrokenBody),
+                Err(error) => self.record_failure(attempt, &error),
+            }
+            if !self.has_attempts_left() {
+                return self.give_up(GatewayError::NotReady);
+            }
+        }
+    }
+
+    /// Waits for a worker with room, after all usable workers turned out to be full.
+    async fn requeue(&mut self) -> Result<(), GatewayError> {
+        let (request, avoid) = (Arc::clone(&self.intake.request), self.excluded_workers()?);
+        match &mut self.permit {
+            Some(permit) => permit.requeue(&request, avoid).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the request may be sent to another worker after the failed ones.
+    fn has_attempts_left(&self) -> bool {
+        let is_in_time = self.deadline.is_none_or(|deadline| Instant::now() < deadline);
+        let has_attempts = self.failed_workers.len() <= self.config.retries_max as usize;
+        has_attempts && is_in_time && self.intake.body.can_resend()
+    }
+
+    /// Whether the request may be retried if the current worker rejects it, and the retry budget allows that.
+    fn may_retry(&self) -> bool {
+        let has_attempts = self.failed_workers.len() < self.config.retries_max as usize;
+        let is_possible = has_attempts && self.intake.body.can_resend();
+        let is_allowed = is_possible && self.gateway.retries.has_room(self.gateway.now());
+        if is_possible && !is_allowed {
+            self.gateway.metrics.count_denied_retry();
+        }
+        is_allowed
+    }
+
+    /// Takes a retry from the budget that all requests share. First attempts are free, and so are attempts after failed
+    /// connects: nothing was sent, so nothing is sent twice.
+    fn spend_retry(&self, decision: Decision) -> Result<Decision, GatewayError> {
+        if self.workers_reached > 0 && self.gateway.retries.spend(self.gateway.now()).is_err() {
+            self.gateway.metrics.count_denied_retry();
+            return Err(GatewayError::NotReady);
+        }
+        if !self.failed_workers.is_empty() {
+            self.gateway.metrics.count_retry();
+        }
+        Ok(decision)
+    }
+
+    /// Ends the request without a further attempt. The client gets the best response of the earlier attempts, if any.
+    fn give_up(mut self, refusal: GatewayError) -> Result<Response<ResponseBody>, GatewayError> {
+        self.permit.iter_mut().for_each(Permit::refund);
+        // Only requests that reached a worker count in the duration histogram.
+        let Some(fallback) = self.fallback.take() else { return Err(refusal) };
+        self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
+        fallback.into_result()
+    }
+
+    /// Passes a response on. Returns `None` if the request should be retried on another worker.
+    async fn accept_or_retry(
+        &mut self,
+        attempt: Attempt,
+        upstream: Arc<Upstream>,
+        mut started: StartedResponse,
+    ) -> Option<Response<ResponseBody>> {
+        let class = StatusClass::of(started.head.status(), started.head.headers());
+        if let StatusClass::Backpressure { pause } = class {
+            attempt.back_off(pause);
+        }
+        if matches!(class, StatusClass::Normal | StatusClass::ServerError) || !self.may_retry() {
+            return Some(self.respond(attempt, upstream, started, class));
+        }
+        let body = match read_rejection(&mut started.response, started.first).await {
+            Ok(body) => body,
+            Err(error) => {
+                self.record_failure(attempt, &error);
+                return None;
+            }
+        };
+        let worker = Arc::clone(&attempt.decision.worker);
+        let head = self.client_head(started.head, &attempt.decision);
+        self.set_fallback(FallbackResponse::Rejection(Response::from_parts(head, body)));
+        tracing::debug!(worker = %worker.label, ?class, "worker rejected the request; trying another");
+        attempt.reject(class);
+        started.response.reclaim_connection().into_iter().for_each(|connection| upstream.keep(connection));
+        self.failed_workers.push(worker.id);
+        self.workers_reached += 1;
+        if class == StatusClass::WorkerFailure {
+            self.suspect(worker);
+        }
+        None
+    }
+
+    fn set_fallback(&mut self, newer: FallbackResponse) {
+        match &mut self.fallback {
+            Some(fallback) => fallback.update(newer),
+            none => *none = Some(newer),
+        }
+    }
+
+    fn route(&self) -> Result<Decision, GatewayError> {
+        let texts = self.intake.request.texts();
+        let avoid = self.excluded_workers()?;
+        let request = self.intake.request.routing_request(&texts, &avoid);
+        let (now, random) = (self.gateway.now(), random());
+        let decision =
+            SCRATCH.with_borrow_mut(|scratch| self.gateway.router.route(&request, scratch, now, random));
+        let decision = decision.map_err(|why| GatewayError::no_route(&why, request.model))?;
+        self.gateway.notify_peers();
+        self.gateway.metrics.count_decision(decision.policy, decision.reason);
+        tracing::debug!(
+            request = ?self.headers.get(headers::REQUEST_ID), worker = %decision.worker.label,
+            policy = decision.policy, reason = decision.reason, view = %decision.view,
+            query_tokens = decision.prompt_tokens, matched_tokens = decision.cached_tokens,
+            longest_match_tokens = decision.longest_match, "routed",
+        );
+        Ok(decision)
+    }
+
+    /// Workers that failed; if the client requests a worker, also all other workers.
+    fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
+        let Some(requested_worker) = &self.requested_worker else { return Ok(self.failed_workers.clone()) };
+        let workers = self.gateway.router.workers();
+        let others =
+            workers.iter().filter(|view| *view.worker.label != **requested_worker).map(|view| view.worker.id);
+        let others: Vec<WorkerId> = others.collect();
+        if others.len() == workers.len() {
+            return Err(GatewayError::UnknownWorker(requested_worker.clone()));
+        }
+        Ok(others.into_iter().chain(self.failed_workers.iter().copied()).collect())
+    }
+
+    /// Sends the request to one worker and waits for the first chunk of its response, within all time limits.
+    async fn try_worker(
+        &mut self,
+        upstream: &Upstream,
+        worker: &Worker,
+    ) -> Result<StartedResponse, UpstreamError> {
+        let gateway = Arc::clone(&self.gateway);
+        let (deadline, wait) = (self.deadline, self.first_byte_wait(worker));
+        // The future takes kilobytes. Boxed, it is not copied into the futures that await it.
+        let mut sending = Box::pin(self.send_once(upstream));
+        loop {
+            let until = earlier(wait.next_check(), deadline);
+            if let Ok(started) = timeout_at(until, sending.as_mut()).await {
+                return started;
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(UpstreamError::RequestTimeout);
+            }
+            wait.check(&gateway)?;
+        }
+    }
+
+    fn first_byte_wait(&self, worker: &Worker) -> FirstByteWait {
+        let is_upload = self.intake.body.is_upload();
+        let first_byte = (!is_upload).then_some(self.config.timeouts.first_byte);
+        let has_attempts = self.failed_workers.len() < self.config.retries_max as usize;
+        let avoid = (has_attempts && !is_upload).then(|| self.failed_workers.clone());
+        FirstByteWait::new(Arc::clone(&self.intake.request), worker.id, first_byte, avoid)
+    }
+
+    async fn send_once(&mut self, upstream: &Upstream) -> Result<StartedResponse, UpstreamError> {
+        let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
+        let mut request = self.request(upstream, body);
+        // An upload can be sent only once, so it does not risk a reused connection that the worker may have closed.
+        let reused = if self.intake.body.is_upload() { None } else { upstream.reuse() };
+        if let Some(reused) = reused {
+            let sent = Instant::now();
+            request = match reused.send(request).await {
+                Ok(response) => return read_first_chunk(response).await,
+                Err(UpstreamError::NotSent(request)) => *request,
+                Err(_) if sent.elapsed() < STALE_WITHIN => {
+                    let body = self.intake.body.take().ok_or(UpstreamError::Closed)?;
+                    self.request(upstream, body)
+                }
+                Err(error) => return Err(error),
+            };
+        }
+        let fresh = upstream.connect(self.config.timeouts.connect).await?;
+        read_first_chunk(fresh.send(request).await?).await
+    }
+
+    fn request(&self, upstream: &Upstream, body: UpstreamBody) -> Request<UpstreamBody> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = upstream.target.uri_for(&self.uri);
+        // Only the last attempt could move the headers, and which attempt is the last is not known yet.
+        *request.headers_mut() = self.headers.clone();
+        headers::address_to(request.headers_mut(), &upstream.target.host_header, upstream.rank());
+        request
+    }
+
+    /// Records a failed attempt.
+    fn record_failure(&mut self, attempt: Attempt, error: &UpstreamError) {
+        let worker = Arc::clone(&attempt.decision.worker);
+        match error.is_worker_fault() {
+            true => tracing::warn!(worker = %worker.label, %error, "worker failed before the first byte"),
+            false => {
+                tracing::info!(worker = %worker.label, why = %error, "request ended before the first byte")
+            }
+        }
+        attempt.fail(error);
+        self.failed_workers.push(worker.id);
+        self.workers_reached += u32::from(!error.is_unreachable());
+        if error.is_unreachable() {
+            blame_worker(&self.gateway, &worker, error);
+        } else if error.is_worker_fault() {
+            self.suspect(worker);
+        }
+        self.set_fallback(FallbackResponse::Failure(GatewayError::before_first_byte(error)));
+    }
+
+    /// Notes that a worker failed on this request. Either may be at fault: the worker is blamed if another worker
+    /// serves the request, or if it fails on other requests too.
+    fn suspect(&mut self, worker: Arc<Worker>) {
+        suspect_worker(&self.gateway, &worker, self.intake.body.fingerprint());
+        self.suspects.push(worker);
+    }
+
+    fn client_head(&self, head: Response<()>, decision: &Decision) -> http::response::Parts {
+        let (mut head, ()) = head.into_parts();
+        head.version = Version::HTTP_11;
+        headers::towards_client(&mut head.headers);
+        if self.config.decision_headers == DecisionHeaders::On {
+            headers::add_decision(&mut head.headers, decision);
+        }
+        head
+    }
+
+    fn respond(
+        &mut self,
+        attempt: Attempt,
+        upstream: Arc<Upstream>,
+        started: StartedResponse,
+        class: StatusClass,
+    ) -> Response<ResponseBody> {
+        match class {
+            StatusClass::Normal => {
+                self.suspects
+                    .iter()
+                    .for_each(|worker| blame_worker(&self.gateway, worker, &UpstreamError::Closed));
+            }
+            StatusClass::ServerError | StatusClass::WorkerFailure => {
+                self.suspect(Arc::clone(&attempt.decision.worker))
+            }
+            StatusClass::Backpressure { .. } => {}
+        }
+        let end_marker = end_marker_of(started.head.headers());
+        let head = self.client_head(started.head, &attempt.decision);
+        let params = RelayParams {
+            api: self.api,
+            framing: framing_of(&head.headers),
+            end_marker,
+            outcome: AttemptOutcome::of(head.status),
+            class,
+            usage_injected: self.intake.request.usage_injected,
+            fingerprint: self.intake.body.fingerprint(),
+            deadline: self.deadline,
+            timeouts: self.config.timeouts,
+            drain: self.drain.clone(),
+        };
+        let mut relay = Relay::new(
+            Arc::clone(&self.gateway),
+            upstream,
+            attempt,
+            started.response,
+            started.first,
+            params,
+            self.permit.take(),
+        );
+        match relay.take_whole() {
+            Some(whole) => Response::from_parts(head, ResponseBody::whole(whole)),
+            None => Response::from_parts(head, ResponseBody::Relay(Box::new(relay))),
+        }
+    }
+}
+
+impl Drop for Dispatch {
+    /// Releases the body's memory, then the permit. The permit admits the next request, which must find everything else
+    /// released. The current attempt is a local of [`Dispatch::run`] and ends before `self`; a response that has
+    /// started owns its attempt and the permit, see `relay`.
+    fn drop(&mut self) {
+        self.intake.release_body();
+        drop(self.permit.take());
+    }
+}
+
+/// Waits for the first body chunk. Some servers send the response head before they start to compute.
+async fn read_first_chunk(
+    (head, mut response): (Response<()>, UpstreamResponse),
+) -> Result<StartedResponse, UpstreamError> {
+    if head.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(UpstreamError::Upgrade);
+    }
+    let first = response.next_chunk().await.transpose()?;
+    Ok(StartedResponse { head, response, first })
+}
+
+fn framing_of(headers: &HeaderMap) -> Framing {
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if kind.starts_with(b"text/event-stream") { Framing::Events } else { Framing::Document }
+}
+
+fn end_marker_of(headers: &HeaderMap) -> EndMarker {
+    let is_framed =
+        headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
+    if is_framed { EndMarker::Framed } else { EndMarker::Closed }
+}

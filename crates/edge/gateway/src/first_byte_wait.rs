@@ -1,0 +1,64 @@
+//! The wait for a response's first byte.
+//!
+//! A worker that hangs looks like one that computes a long prompt, so the time limit is minutes. Probes, however,
+//! find an unreachable worker within seconds: its waiting requests are retried on another worker, if there is one and
+//! the retry budget allows it. Otherwise they keep waiting, because the worker may only be slow to answer probes. A
+//! worker that failed on other requests is waited for as long as it answers probes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use warmroute_router::Vacancy;
+use warmroute_types::WorkerId;
+
+use crate::gateway::Gateway;
+use crate::parsed_request::ParsedRequest;
+use crate::upstream::UpstreamError;
+
+/// How often a waiting request checks its worker.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// One request's wait for one worker.
+pub(crate) struct FirstByteWait {
+    request: Arc<ParsedRequest>,
+    worker: WorkerId,
+    /// `None`: the client is still uploading the body, so there is no limit.
+    until: Option<Instant>,
+    /// Workers that a retry would avoid; `None` if the request cannot be retried.
+    avoid: Option<Vec<WorkerId>>,
+}
+
+impl FirstByteWait {
+    pub(crate) fn new(
+        request: Arc<ParsedRequest>,
+        worker: WorkerId,
+        first_byte: Option<Duration>,
+        avoid: Option<Vec<WorkerId>>,
+    ) -> FirstByteWait {
+        FirstByteWait { request, worker, until: first_byte.map(|limit| Instant::now() + limit), avoid }
+    }
+
+    pub(crate) fn next_check(&self) -> Instant {
+        let check = Instant::now() + CHECK_INTERVAL;
+        self.until.map_or(check, |until| until.min(check))
+    }
+
+    /// Fails if the wait is over.
+    pub(crate) fn check(&self, gateway: &Gateway) -> Result<(), UpstreamError> {
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            return Err(UpstreamError::FirstByteTimeout);
+        }
+        if gateway.router.is_unreachable(self.worker) && self.has_alternative(gateway) {
+            return Err(UpstreamError::Unhealthy);
+        }
+        Ok(())
+    }
+
+    fn has_alternative(&self, gateway: &Gateway) -> bool {
+        let is_free = |avoid: &Vec<WorkerId>| {
+            gateway.router.vacancy(self.request.model.as_deref(), avoid) == Vacancy::Free
+        };
+        self.avoid.as_ref().is_some_and(is_free) && gateway.retries.has_room(gateway.now())
+    }
+}

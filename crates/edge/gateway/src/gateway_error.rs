@@ -1,0 +1,299 @@
+//! Errors that the gateway itself returns to clients, in the format that their SDK expects.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::json;
+use warmroute_admission::{Exceeded, Limit};
+use warmroute_prompt::BadJson;
+use warmroute_router::NoRoute;
+use warmroute_types::Micros;
+
+use crate::response_body::ResponseBody;
+use crate::upstream::UpstreamError;
+
+/// `Retry-After` when no worker is ready or body memory is full. Health checks run about this often, and bodies are
+/// freed when their responses start.
+const RETRY_AFTER_S: u32 = 2;
+
+/// Why the gateway answers a request with an error. The text is the error message that the client sees.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum GatewayError {
+    #[error("Missing or invalid API key: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`")]
+    Unauthorized,
+    #[error("The request body is not valid JSON: expected {} at line {line}, column {column}", bad.expected)]
+    BadJson { bad: BadJson, line: usize, column: usize },
+    #[error("The request body is larger than the limit of {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("The gateway's memory for request bodies is full; try again in {RETRY_AFTER_S} s")]
+    MemoryFull,
+    #[error("The request body ended early or has invalid HTTP framing")]
+    BrokenBody,
+    #[error("Timed out reading the request body")]
+    SlowBody,
+    #[error("Request bodies with content-encoding `{0}` are not supported; send them uncompressed")]
+    UnsupportedEncoding(String),
+    #[error("The model `{0}` does not exist")]
+    UnknownModel(String),
+    #[error("The worker `{0}` named in x-warmroute-worker is not in the fleet")]
+    UnknownWorker(String),
+    #[error("The request's headers are larger than the limit of {limit} bytes")]
+    HeadTooLarge { limit: usize },
+    #[error("The request's path and query are longer than the limit of {limit} bytes")]
+    TargetTooLong { limit: usize },
+    #[error("No worker is ready; try again in {RETRY_AFTER_S} s")]
+    NotReady,
+    #[error("All workers are at their concurrency limit; try again in {RETRY_AFTER_S} s")]
+    WorkersFull,
+    #[error("The admission queue is full; try again in {retry_after_s} s")]
+    QueueFull { retry_after_s: u32 },
+    #[error("Timed out in the admission queue after {} s; try again in {retry_after_s} s", seconds(*waited))]
+    QueueTimeout { waited: Micros, retry_after_s: u32 },
+    #[error("Rate limit reached: too many {} per minute; try again in {} s", unit_of(.0.limit), .0.retry_after_s)]
+    RateLimited(Exceeded),
+    #[error("No such endpoint: {0}")]
+    UnknownPath(String),
+    #[error("{method} is not allowed for this endpoint; use {allowed}")]
+    MethodNotAllowed { method: http::Method, allowed: &'static str },
+    #[error("The worker failed before it responded: {0}")]
+    WorkerFailed(String),
+    #[error("The worker did not respond: {0}")]
+    WorkerTimeout(String),
+    #[error("The worker stopped sending its response")]
+    WorkerStalled,
+    #[error("The worker failed in the middle of its response")]
+    WorkerBrokeOff,
+    #[error("The request exceeded the time limit for a whole request (request-timeout-secs)")]
+    RequestTimeout,
+    #[error("The gateway is shutting down; send the request again")]
+    ShuttingDown,
+}
+
+/// Seconds with at most one digit after the point.
+fn seconds(time: Micros) -> f64 {
+    (time.as_secs_f64() * 10.0).round() / 10.0
+}
+
+fn unit_of(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Requests => "requests",
+        Limit::Tokens => "tokens",
+    }
+}
+
+/// The client's format of error objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErrorFormat {
+    OpenAi,
+    Anthropic,
+}
+
+impl ErrorFormat {
+    pub(crate) fn of_path(path: &str) -> ErrorFormat {
+        if path.starts_with("/v1/messages") { ErrorFormat::Anthropic } else { ErrorFormat::OpenAi }
+    }
+}
+
+impl GatewayError {
+    pub(crate) fn bad_json(bad: BadJson, body: &[u8]) -> GatewayError {
+        let (line, column) = bad.line_and_column(body);
+        GatewayError::BadJson { bad, line, column }
+    }
+
+    /// The error for a worker that failed before its first byte.
+    pub(crate) fn before_first_byte(error: &UpstreamError) -> GatewayError {
+        match error {
+            UpstreamError::RequestTimeout => GatewayError::RequestTimeout,
+            UpstreamError::ShuttingDown => GatewayError::ShuttingDown,
+            error if error.is_timeout() => GatewayError::WorkerTimeout(error.to_string()),
+            error => GatewayError::WorkerFailed(error.to_string()),
+        }
+    }
+
+    /// The error for a worker that failed after its first byte.
+    pub(crate) fn after_first_byte(error: &UpstreamError) -> GatewayError {
+        match error {
+            UpstreamError::RequestTimeout => GatewayError::RequestTimeout,
+            UpstreamError::ShuttingDown => GatewayError::ShuttingDown,
+            error if error.is_timeout() => GatewayError::WorkerStalled,
+            _ => GatewayError::WorkerBrokeOff,
+        }
+    }
+
+    pub(crate) fn no_route(why: &NoRoute, model: Option<&str>) -> GatewayError {
+        match why {
+            NoRoute::UnknownModel => GatewayError::UnknownModel(model.unwrap_or_default().to_owned()),
+            NoRoute::NotReady | NoRoute::NoWorkers => GatewayError::NotReady,
+            NoRoute::Full => GatewayError::WorkersFull,
+        }
+    }
+
+    /// All error codes.
+    pub(crate) const CODES: [&str; 22] = [
+        "broken_body",
+        "invalid_api_key",
+        "invalid_json",
+        "memory_full",
+        "method_not_allowed",
+        "model_not_found",
+        "no_worker_ready",
+        "queue_full",
+        "queue_timeout",
+        "rate_limit_requests",
+        "rate_limit_tokens",
+        "head_too_large",
+        "request_timeout",
+        "request_too_large",
+        "shutting_down",
+        "slow_body",
+        "target_too_long",
+        "unknown_url",
+        "unknown_worker",
+        "unsupported_encoding",
+        "worker_failed",
+        "worker_timeout",
+    ];
+
+    /// The `code` of OpenAI error objects and of the `refusals` metric.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            GatewayError::Unauthorized => "invalid_api_key",
+            GatewayError::BadJson { .. } => "invalid_json",
+            GatewayError::TooLarge { .. } => "request_too_large",
+            GatewayError::MemoryFull => "memory_full",
+            GatewayError::BrokenBody => "broken_body",
+            GatewayError::SlowBody => "slow_body",
+            GatewayError::UnsupportedEncoding(_) => "unsupported_encoding",
+            GatewayError::UnknownModel(_) => "model_not_found",
+            GatewayError::UnknownWorker(_) => "unknown_worker",
+            GatewayError::HeadTooLarge { .. } => "head_too_large",
+            GatewayError::TargetTooLong { .. } => "target_too_long",
+            GatewayError::NotReady | GatewayError::WorkersFull => "no_worker_ready",
+            GatewayError::QueueFull { .. } => "queue_full",
+            GatewayError::QueueTimeout { .. } => "queue_timeout",
+            GatewayError::RateLimited(Exceeded { limit: Limit::Requests, .. }) => "rate_limit_requests",
+            GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, .. }) => "rate_limit_tokens",
+            GatewayError::UnknownPath(_) => "unknown_url",
+            GatewayError::MethodNotAllowed { .. } => "method_not_allowed",
+            GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => "worker_failed",
+            GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled => "worker_timeout",
+            GatewayError::RequestTimeout => "request_timeout",
+            GatewayError::ShuttingDown => "shutting_down",
+        }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            GatewayError::Unauthorized => StatusCode::UNAUTHORIZED,
+            GatewayError::BadJson { .. } | GatewayError::BrokenBody => StatusCode::BAD_REQUEST,
+            GatewayError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            GatewayError::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            GatewayError::UnknownModel(_) | GatewayError::UnknownWorker(_) | GatewayError::UnknownPath(_) => {
+                StatusCode::NOT_FOUND
+            }
+            GatewayError::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            GatewayError::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            GatewayError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
+            GatewayError::SlowBody => StatusCode::REQUEST_TIMEOUT,
+            GatewayError::NotReady
+            | GatewayError::WorkersFull
+            | GatewayError::MemoryFull
+            | GatewayError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+            GatewayError::QueueFull { .. }
+            | GatewayError::QueueTimeout { .. }
+            | GatewayError::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
+            GatewayError::WorkerFailed(_) | GatewayError::WorkerBrokeOff => StatusCode::BAD_GATEWAY,
+            GatewayError::WorkerTimeout(_) | GatewayError::WorkerStalled | GatewayError::RequestTimeout => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
+        }
+    }
+
+    /// The `Retry-After` header, if a retry may help.
+    fn retry_after_s(&self) -> Option<u32> {
+        match self {
+            GatewayError::QueueFull { retry_after_s }
+            | GatewayError::QueueTimeout { retry_after_s, .. }
+            | GatewayError::RateLimited(Exceeded { retry_after_s, .. }) => Some(*retry_after_s),
+            GatewayError::NotReady
+            | GatewayError::WorkersFull
+            | GatewayError::MemoryFull
+            | GatewayError::ShuttingDown => Some(RETRY_AFTER_S),
+            _ => None,
+        }
+    }
+
+    fn openai_type(&self) -> &'static str {
+        match self.status() {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    fn anthropic_type(&self) -> &'static str {
+        match self.status() {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// The error object as JSON.
+    pub(crate) fn to_json(&self, format: ErrorFormat) -> String {
+        let message = self.to_string();
+        match format {
+            ErrorFormat::Anthropic => {
+                json!({"type": "error", "error": {"type": self.anthropic_type(), "message": message}})
+                    .to_string()
+            }
+            ErrorFormat::OpenAi => json!({"error": {
+                "message": message, "type": self.openai_type(), "param": null, "code": self.code(),
+            }})
+            .to_string(),
+        }
+    }
+
+    /// The complete response.
+    pub(crate) fn respond(&self, format: ErrorFormat) -> Response<ResponseBody> {
+        let mut response = Response::new(ResponseBody::whole(Bytes::from(self.to_json(format))));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after_s() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if matches!(self, GatewayError::Unauthorized) {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let GatewayError::MethodNotAllowed { allowed, .. } = self {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_tell_what_happened_and_when_to_retry() {
+        let timeout = |ms: u64| GatewayError::QueueTimeout { waited: Micros(ms * 1_000), retry_after_s: 3 };
+        for (error, message) in [
+            (timeout(2_003), "Timed out in the admission queue after 2 s; try again in 3 s"),
+            (timeout(260), "Timed out in the admission queue after 0.3 s; try again in 3 s"),
+            (GatewayError::WorkersFull, "All workers are at their concurrency limit; try again in 2 s"),
+            (
+                GatewayError::RateLimited(Exceeded { limit: Limit::Tokens, retry_after_s: 7 }),
+                "Rate limit reached: too many tokens per minute; try again in 7 s",
+            ),
+        ] {
+            assert_eq!(error.to_string(), message);
+            assert!(GatewayError::CODES.contains(&error.code()));
+        }
+    }
+}

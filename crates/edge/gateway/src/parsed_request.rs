@@ -1,0 +1,224 @@
+//! A parsed request: the facts that routing, admission and feedback need.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use warmroute_policy::Standard;
+use warmroute_prompt::{Api, Body};
+use warmroute_record::Sketch;
+use warmroute_router::{PromptText, Request, Silence};
+use warmroute_types::{Delivery, WorkerId};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::gateway::Gateway;
+use crate::prompt_keys::PromptKeys;
+use crate::upstream_body::BufferedBody;
+use crate::{Config, SessionKey, UsageInjection};
+
+/// Spliced into streaming requests, so that the last event reports usage.
+const INJECTED_FIELD: &[u8] = b"\"stream_options\":{\"include_usage\":true},";
+
+/// The same, if the client sent `"stream_options": null`.
+const INJECTED_VALUE: &[u8] = b"{\"include_usage\":true}";
+
+/// What the gateway knows about a request.
+pub(crate) struct ParsedRequest {
+    pub model: Option<String>,
+    pub prompt_tokens: u32,
+    /// Number of answers (`n`), and the longest each may be, if limited.
+    pub answers: u32,
+    pub answer_tokens_max: Option<u32>,
+    pub session_key: Option<u64>,
+    pub prefix_key: Option<u64>,
+    /// The prompt's keys, if the policy looks at caches.
+    pub prompt: Option<PromptKeys>,
+    /// One prompt with one answer. Only then do the reported cached tokens belong to the prompt.
+    pub is_single: bool,
+    /// Meaning of a response without cached tokens.
+    pub silence: Silence,
+    /// Streamed, or as one document.
+    pub delivery: Delivery,
+    /// The gateway requested the stream's usage. The client did not and must not see it.
+    pub usage_injected: bool,
+    /// Fields for the trace, if one is recorded.
+    pub trace_fields: Option<TraceFields>,
+}
+
+/// What a trace contains beyond the routing fields.
+pub(crate) struct TraceFields {
+    pub session: Option<u64>,
+    pub sketch: Sketch,
+}
+
+impl Default for ParsedRequest {
+    /// A request about which nothing is known.
+    fn default() -> ParsedRequest {
+        ParsedRequest {
+            model: None,
+            prompt_tokens: 0,
+            answers: 0,
+            answer_tokens_max: None,
+            session_key: None,
+            prefix_key: None,
+            prompt: None,
+            is_single: false,
+            silence: Silence::MeansNothing,
+            delivery: Delivery::Whole,
+            usage_injected: false,
+            trace_fields: None,
+        }
+    }
+}
+
+impl ParsedRequest {
+    /// Parses a request from its body and headers.
+    pub(crate) async fn parse(
+        body: &Body<'_>,
+        api: Api,
+        headers: &HeaderMap,
+        gateway: &Gateway,
+        config: &Config,
+    ) -> ParsedRequest {
+        let needs = |what: fn(&Standard) -> bool| gateway.router.needs(what);
+        let named = body.model();
+        let model = named.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
+        // A prompt that continues a stored one, or several prompts, cannot be looked up.
+        let is_one_prompt = body.has_one_prompt() && !body.continues_another();
+        let needs_overlap = needs(Standard::needs_overlap) && api != Api::Other;
+        let is_looked_up = needs_overlap && is_one_prompt;
+        if needs_overlap && !is_one_prompt {
+            count_unrendered_prompt(body, model, gateway);
+        }
+        let injects = should_inject_usage(body, api, config.usage_injection);
+        let prompt = match is_looked_up {
+            true => Some(PromptKeys::compute(body, api, model.unwrap_or_default(), gateway).await),
+            false => None,
+        };
+        let is_single = is_one_prompt && body.has_one_answer() && api != Api::Other;
+        let is_recorded = is_single && gateway.recorder.is_some();
+        let answer_tokens_max = body.answer_tokens_max(api);
+        ParsedRequest {
+            prompt_tokens: body.prompt_tokens(),
+            // Most other endpoints (embeddings, scores) generate no text.
+            answers: match api {
+                Api::Other => answer_tokens_max.map_or(0, |_| body.answers()),
+                _ => body.answers(),
+            },
+            answer_tokens_max,
+            session_key: if needs(Standard::needs_session_key) {
+                session_key(config, headers, body)
+            } else {
+                None
+            },
+            prefix_key: if needs(Standard::needs_prefix_key) {
+                config.prefix.key(body, &mut Vec::new())
+            } else {
+                None
+            },
+            prompt,
+            is_single,
+            silence: match api {
+                // Usage that engines add to every event unasked omits the details, so their absence says nothing.
+                Api::Chat | Api::Completions
+                    if !body.is_stream() || injects || client_requests_usage(body) =>
+                {
+                    Silence::MeansZero
+                }
+                _ => Silence::MeansNothing,
+            },
+            delivery: if body.is_stream() { Delivery::Streamed } else { Delivery::Whole },
+            usage_injected: injects,
+            trace_fields: is_recorded.then(|| TraceFields {
+                session: session_key(config, headers, body),
+                sketch: sketch(body, gateway),
+            }),
+            model: model.map(str::to_owned),
+        }
+    }
+
+    /// The prompt as each engine family formats it.
+    pub(crate) fn texts(&self) -> Vec<PromptText<'_>> {
+        self.prompt.as_ref().map(PromptKeys::texts).unwrap_or_default()
+    }
+
+    /// The request as the router takes it.
+    pub(crate) fn routing_request<'a>(
+        &'a self,
+        texts: &'a [PromptText<'a>],
+        avoid: &'a [WorkerId],
+    ) -> Request<'a> {
+        Request {
+            model: self.model.as_deref(),
+            prompt_tokens: self.prompt_tokens,
+            prompt: self.prompt.as_ref().map(PromptKeys::chunks),
+            texts,
+            session_key: self.session_key,
+            prefix_key: self.prefix_key,
+            avoid,
+            known_tokens: None,
+            delivery: self.delivery,
+        }
+    }
+
+    /// The body to forward: unchanged, except for an aliased model name and injected usage options.
+    pub(crate) fn outgoing_body(&self, bytes: &Bytes, body: &Body<'_>, config: &Config) -> BufferedBody {
+        let alias_of = body.model().and_then(|name| config.aliases.get(&*name));
+        let rename = alias_of.zip(body.model_range()).map(|(model, range)| {
+            let name = serde_json::Value::from(model.as_str()).to_string();
+            (range, Bytes::from(name))
+        });
+        let ask = self.usage_injected.then(|| match body.stream_options_range() {
+            Some(null) => (null, Bytes::from_static(INJECTED_VALUE)),
+            None => {
+                // The object contains `stream`, so a field with a trailing comma fits after the opening brace.
+                let brace = bytes.iter().position(|&byte| byte == b'{').map_or(0, |at| at + 1);
+                (brace..brace, Bytes::from_static(INJECTED_FIELD))
+            }
+        });
+        let start =
+            |splice: &Option<(std::ops::Range<usize>, Bytes)>| splice.as_ref().map(|(at, _)| at.start);
+        let mut splices = [ask, rename];
+        splices.sort_by_key(start);
+        BufferedBody::spliced(bytes, splices)
+    }
+}
+
+/// Whether to request usage for this stream: it is a stream, and the client did not set stream options.
+pub(crate) fn should_inject_usage(body: &Body<'_>, api: Api, injection: UsageInjection) -> bool {
+    let is_stream = body.is_stream() && matches!(api, Api::Chat | Api::Completions);
+    injection == UsageInjection::On && is_stream && body.stream_options().is_none()
+}
+
+fn sketch(body: &Body<'_>, gateway: &Gateway) -> Sketch {
+    let digester = gateway.router.digester();
+    Sketch::of(body, |bytes| digester.digest(bytes))
+}
+
+/// Counts a prompt that cannot be looked up, if its model has a known prompt format.
+fn count_unrendered_prompt(body: &Body<'_>, model: Option<&str>, gateway: &Gateway) {
+    let why = if body.has_one_prompt() { "api" } else { "several_prompts" };
+    if model.and_then(|model| gateway.alignments.for_model(model)).is_some() {
+        gateway.metrics.count_unrendered(why);
+    }
+}
+
+/// Whether the client requested usage at the end of its stream.
+fn client_requests_usage(body: &Body<'_>) -> bool {
+    #[derive(serde::Deserialize)]
+    struct StreamOptions {
+        #[serde(default)]
+        include_usage: bool,
+    }
+    let options =
+        body.stream_options().and_then(|options| serde_json::from_slice::<StreamOptions>(options).ok());
+    options.is_some_and(|options| options.include_usage)
+}
+
+/// The hash of the first session name that the request carries.
+pub(crate) fn session_key(config: &Config, headers: &HeaderMap, body: &Body<'_>) -> Option<u64> {
+    config.session_keys.iter().find_map(|key| match key {
+        SessionKey::Header(name) => {
+            headers.get(name).filter(|value| !value.is_empty()).map(|value| xxh3_64(value.as_bytes()))
+        }
+        SessionKey::Body(field) => body.session(*field).map(|value| xxh3_64(&value)),
+    })
+}

@@ -1,0 +1,110 @@
+//! A prompt as the router looks it up: digests of its chunks, and its text as each engine family formats it.
+
+use std::cell::RefCell;
+
+use warmroute_index::{Digester, Namespace, RootKey, Source};
+use warmroute_prompt::{Api, Body, CHUNK_BYTES, ChunkSizes, Chunks};
+use warmroute_router::{Content, PromptChunks, PromptText, Unit};
+
+use crate::alignments::FamilyMatching;
+use crate::gateway::Gateway;
+use crate::matching::{RenderError, RenderedPrompt};
+
+/// A thread's chunk buffer is freed after a prompt larger than this.
+const CHUNKS_BYTES_MAX: usize = 1 << 20;
+
+thread_local! {
+    static CHUNKS: RefCell<Chunks> = RefCell::default();
+}
+
+/// The lookup keys of a prompt.
+pub(crate) struct PromptKeys {
+    root: RootKey,
+    digests: Box<[u64]>,
+    bytes: u32,
+    pub content: Content,
+    /// One for each engine family that serves the model.
+    texts: Vec<EngineText>,
+}
+
+/// A prompt as one engine family formats it, up to where it can be compared with KV events.
+struct EngineText {
+    root: RootKey,
+    bytes: Box<[u8]>,
+    unit: Unit,
+}
+
+impl EngineText {
+    fn as_prompt(&self) -> PromptText<'_> {
+        PromptText { root: self.root, bytes: &self.bytes, unit: self.unit }
+    }
+}
+
+impl PromptKeys {
+    pub(crate) fn chunks(&self) -> PromptChunks<'_> {
+        let chunk_bytes = CHUNK_BYTES as u32;
+        PromptChunks { root: self.root, digests: &self.digests, chunk_bytes, bytes: self.bytes }
+    }
+
+    pub(crate) fn texts(&self) -> Vec<PromptText<'_>> {
+        self.texts.iter().map(EngineText::as_prompt).collect()
+    }
+
+    /// Computes the keys. Chunks are cut from the engine's format of the prompt if known, else from a canonical one.
+    pub(crate) async fn compute(body: &Body<'_>, api: Api, model: &str, gateway: &Gateway) -> PromptKeys {
+        let salt = body.salt();
+        let salt = salt.as_deref().map(String::from_utf8_lossy);
+        let root = RootKey::of(&Namespace {
+            model,
+            // Adapters are served under model names of their own.
+            lora: None,
+            salt: salt.as_deref(),
+            cut: ChunkSizes::of_unit(CHUNK_BYTES as u32).identity(),
+            source: Source::Presumed,
+        });
+        let digester = gateway.router.digester();
+        let formats = gateway.alignments.for_model(model);
+        let mut keys: Option<PromptKeys> = None;
+        for FamilyMatching { family, matching } in formats.iter().flat_map(|formats| formats.iter()) {
+            match matching.render(body, api).await {
+                Ok(rendered) => {
+                    let keys =
+                        keys.get_or_insert_with(|| PromptKeys::from_rendered(&rendered, root, digester));
+                    let root = gateway.router.text_root(family, Some(model), salt.as_deref(), rendered.unit);
+                    keys.texts.push(EngineText {
+                        root,
+                        bytes: rendered.reported.into(),
+                        unit: rendered.unit,
+                    });
+                }
+                Err(RenderError(why)) => gateway.metrics.count_unrendered(why),
+            }
+        }
+        keys.unwrap_or_else(|| PromptKeys::from_canonical(body, root, digester))
+    }
+
+    fn from_rendered(rendered: &RenderedPrompt, root: RootKey, digester: &Digester) -> PromptKeys {
+        let text = rendered.text.as_deref().unwrap_or(&rendered.reported);
+        PromptKeys {
+            root,
+            digests: Chunks::cut_text(text, |bytes| digester.digest(bytes)).into(),
+            bytes: u32::try_from(text.len()).unwrap_or(u32::MAX),
+            content: if rendered.has_media { Content::Media } else { Content::Text },
+            texts: Vec::new(),
+        }
+    }
+
+    fn from_canonical(body: &Body<'_>, root: RootKey, digester: &Digester) -> PromptKeys {
+        CHUNKS.with_borrow_mut(|chunks| {
+            chunks.cut(body, |bytes| digester.digest(bytes));
+            let bytes = u32::try_from(chunks.bytes()).unwrap_or(u32::MAX);
+            let content = if chunks.has_media() { Content::Media } else { Content::Text };
+            let keys =
+                PromptKeys { root, digests: chunks.digests().into(), bytes, content, texts: Vec::new() };
+            if chunks.bytes() > CHUNKS_BYTES_MAX {
+                *chunks = Chunks::default();
+            }
+            keys
+        })
+    }
+}

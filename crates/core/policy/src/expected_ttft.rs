@@ -42,8 +42,6 @@ pub enum Part {
     Queue,
     /// What its work costs those who come after it.
     Behind,
-    /// What its work costs those who arrive while it is done.
-    Arriving,
     /// What its answer takes from other answers.
     Step,
     /// That what everybody has is had by all, sooner or later.
@@ -66,12 +64,9 @@ impl ExpectedTtft {
         let weight = |part: Part, weight: f32| if self.without == Some(part) { 0.0 } else { weight };
         let estimate = &candidate.estimate;
         let work_ms = estimate.prefill_ms - weight(Part::Lacking, estimate.lacking_ms);
-        let waste_ms = work_ms - estimate.anywhere_ms;
-        let arriving = estimate.arriving_per_ms * (waste_ms / 2.0 + estimate.anywhere_ms);
         weight(Part::Queue, estimate.queue_ms)
             + work_ms
-            + waste_ms * weight(Part::Behind, estimate.prompts_ahead as f32)
-            + waste_ms * weight(Part::Arriving, arriving)
+            + (work_ms - estimate.anywhere_ms) * weight(Part::Behind, estimate.prompts_ahead as f32)
             + estimate.step_ms * weight(Part::Step, STEPS)
     }
 

@@ -61,8 +61,6 @@ pub struct Estimate {
     pub step_ms: f32,
     /// Prompts booked before it.
     pub prompts_ahead: u32,
-    /// Requests that arrive at one worker in a millisecond, on average.
-    pub arriving_per_ms: f32,
     /// Since its worker was last given something.
     pub idle: Micros,
 }

@@ -17,7 +17,6 @@
 //! placed as if they had come one after another. Nothing in that section waits, and only remembering a new prompt in the
 //! index allocates.
 
-mod arrival_rate;
 mod change;
 mod considered;
 mod family;

@@ -13,7 +13,6 @@ use warmroute_index::{Index, Reach};
 use warmroute_policy::{Ask, Candidate, Choice, ExpectedTtft, Policy};
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, WorkerId};
 
-use crate::arrival_rate::ArrivalRate;
 use crate::considered::{CONSIDERED_MAX, Considered, NextBest, Preview};
 use crate::held::{Held, Promise, Weights};
 use crate::policies::Policies;
@@ -74,7 +73,6 @@ struct Section {
     /// For each seat of the fleet, how many bytes of the prompt at hand it holds; zero between decisions.
     overlap_bytes: Vec<u32>,
     turn: u64,
-    arrivals: ArrivalRate,
 }
 
 /// A worker, with what every decision reads of it copied beside the pointer: following thousands of pointers would be
@@ -200,7 +198,6 @@ impl Pool {
         terms.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &self.tokens));
         let mut section = self.enter(fleet, index, &mut terms, scratch)?;
         section.turn = section.turn.wrapping_add(1);
-        section.arrivals.arrive(terms.now);
         let Choice { index: chosen, reason } = policies.choose(&terms.ask, &section.candidates);
         let expectation = section.expectations[chosen];
         let is_looked_up =
@@ -390,11 +387,9 @@ impl Section {
     fn compare(&mut self) {
         let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
         let anywhere_ms = works_ms.fold(f32::INFINITY, f32::min);
-        let arriving_per_ms = self.arrivals.per_ms() / self.candidates.len().max(1) as f32;
         self.next_best = NextBest::default();
         for (index, candidate) in self.candidates.iter_mut().enumerate() {
             candidate.estimate.anywhere_ms = anywhere_ms;
-            candidate.estimate.arriving_per_ms = arriving_per_ms;
             self.next_best.offer(index, ExpectedTtft::default().cost_ms(candidate));
         }
     }

@@ -49,7 +49,6 @@ impl Prospect {
             anywhere_ms: 0.0,
             step_ms: forecast.relative_latency * cost.step_ms(&features),
             prompts_ahead: forecast.prompts,
-            arriving_per_ms: 0.0,
             idle: forecast.idle,
         };
         Prospect { features, estimate }

@@ -131,7 +131,6 @@ fn set_expected_ttft(rule: &mut ExpectedTtft, key: &str, value: &str) -> Result<
         ("without", "queue") => Part::Queue,
         ("without", "behind") => Part::Behind,
         ("without", "step") => Part::Step,
-        ("without", "arriving") => Part::Arriving,
         ("without", "lacking") => Part::Lacking,
         ("without", "ties") => Part::Ties,
         _ => {

@@ -119,7 +119,7 @@ impl EngineKinds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::latency_model::{PrefillFeatures, Verified};
+    use crate::latency_model::{ObservedStep, PrefillFeatures, Verified};
 
     #[test]
     fn workers_of_one_model_have_one_kind_and_adapters_do_not_matter() {
@@ -143,8 +143,16 @@ mod tests {
             (kinds.of(&Models::named(&["3b"]), |_| true), kinds.of(&Models::named(&["70b"]), |_| true));
         let features = PrefillFeatures { miss_tokens: 1_000, ..PrefillFeatures::default() };
         for _ in 0..30 {
-            kinds.get(small).model().lock().learn(&features.vector(), 10.0, Verified::Yes);
-            kinds.get(large).model().lock().learn(&features.vector(), 400.0, Verified::Yes);
+            for (kind, took_ms) in [(small, 10.0), (large, 400.0)] {
+                let vector = features.vector();
+                let step = ObservedStep {
+                    features: vector,
+                    features_if_cold: vector,
+                    took_ms,
+                    verified: Verified::Yes,
+                };
+                kinds.get(kind).model().lock().observe(&step);
+            }
         }
         [small, large].into_iter().for_each(|kind| kinds.get(kind).publish());
         let ms = |kind| kinds.get(kind).cost().prefill_ms(&features);

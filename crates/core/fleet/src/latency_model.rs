@@ -14,8 +14,9 @@
 //!   whole model is multiplied by that factor at once and older observations are dropped.
 //! * Features that the observations do not tell apart (all prompts alike) keep the proportions of the prior.
 //!
-//! The model is fed with the cached tokens that the engine reported for a request, not with the prediction for it: a
-//! prefill that was predicted to be cached and was not takes a hundred times as long, and says nothing about the engine's speed.
+//! A prefill that was predicted to be cached and was not takes a hundred times as long, and says nothing about the engine's speed.
+//! So a step of prefills is observed twice: at its first token with predicted cached tokens, or with none where that explains the time
+//! better, at a small weight; and when its answers have ended with the cached tokens that the engine reported, in full.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -179,8 +180,6 @@ const FADING: f64 = 0.985;
 const LATEST: usize = 12;
 /// The fewest that can show it.
 const LATEST_MIN: usize = 3;
-/// The fewest first tokens that correct the scale before any answer has ended.
-const EARLY_MIN: usize = 2;
 /// The speed has changed if two thirds of the latest observations are off by more than this factor in the same direction,
 const OFF_FACTOR: f64 = 1.15;
 /// and their median by more than this one.
@@ -198,8 +197,8 @@ const UNVERIFIED_WEIGHT: f64 = 0.25;
 /// Rounds of reweighting for each fit, and of coordinate descent in each.
 const REWEIGHTING_ROUNDS: usize = 2;
 const DESCENT_ROUNDS: usize = 6;
-/// From this many observations on, the fit is renewed only with every [`FIT_EVERY`]th.
-const FIT_ALWAYS_UNTIL: u64 = 64;
+/// From this many observations and corrections on, the fit is renewed only with every [`FIT_EVERY`]th.
+const FIT_ALWAYS_UNTIL: u64 = 128;
 const FIT_EVERY: u64 = 8;
 /// Bounds of restored coefficients; larger ones are corrupt.
 const RESTORED_MAX: f64 = 1e6;
@@ -207,25 +206,38 @@ const RESTORED_MAX: f64 = 1e6;
 /// One engine kind's latency model.
 #[derive(Clone, Debug)]
 pub(crate) struct LatencyModel {
+    /// In the order of their numbers.
     window: VecDeque<Observation>,
+    next_number: u64,
     coefficients: FeatureVector,
     /// Where coefficients stay that the observations do not determine: the prior, or what was restored, scaled with every
     /// change of speed.
     anchor: FeatureVector,
-    observations: u64,
-    /// Log ratios of observed to expected at first tokens, before any answer has told its cached tokens.
-    early: VecDeque<f64>,
+    /// Observations and corrections so far.
+    lessons: u64,
 }
 
 /// One step's prefills: their features in sum, and what they took.
 #[derive(Clone, Copy, Debug)]
 struct Observation {
+    number: u64,
     features: FeatureVector,
     took_ms: f64,
     weight: f64,
 }
 
-/// Whether the cached tokens of an observation are known.
+/// Prefills whose first tokens came together: one step has computed them, and its duration is theirs in sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ObservedStep {
+    /// With the cached tokens that engines have reported, and predicted ones for prompts of which nothing was reported.
+    pub features: FeatureVector,
+    /// The same, if nothing was cached of the prompts of which nothing was reported.
+    pub features_if_cold: FeatureVector,
+    pub took_ms: f64,
+    pub verified: Verified,
+}
+
+/// Whether the cached tokens of a step are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verified {
     /// The engine reported them for every prompt of the step.
@@ -240,45 +252,58 @@ impl LatencyModel {
         let prior = PrefillCost::PRIOR.ms.map(f64::from);
         LatencyModel {
             window: VecDeque::with_capacity(WINDOW),
+            next_number: 0,
             coefficients: prior,
             anchor: prior,
-            observations: 0,
-            early: VecDeque::with_capacity(LATEST),
+            lessons: 0,
         }
     }
 
-    /// Learns from one step's prefills.
-    pub(crate) fn learn(&mut self, features: &FeatureVector, took_ms: f64, verified: Verified) {
-        if !took_ms.is_finite() || took_ms < 0.0 {
+    /// Learns from a step; returns the number under which more that becomes known of it can be added by [`LatencyModel::revise`].
+    pub(crate) fn observe(&mut self, step: &ObservedStep) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.insert(number, step);
+        number
+    }
+
+    /// More is known of a step: its answers have told their cached tokens, or another first token belongs to it.
+    pub(crate) fn revise(&mut self, number: u64, step: &ObservedStep) {
+        if let Ok(at) = self.window.binary_search_by_key(&number, |seen| seen.number) {
+            self.window.remove(at);
+            self.insert(number, step);
+        } else {
+            // The answers took longer than the window lasts: the step counts as a new one.
+            self.observe(step);
+        }
+    }
+
+    fn insert(&mut self, number: u64, step: &ObservedStep) {
+        if !step.took_ms.is_finite() || step.took_ms < 0.0 {
             return;
         }
-        let weight = if verified == Verified::Yes { 1.0 } else { UNVERIFIED_WEIGHT };
+        let weight = if step.verified == Verified::Yes { 1.0 } else { UNVERIFIED_WEIGHT };
+        let features = *self.explanation(step, 1.0);
         if self.window.len() == WINDOW {
             self.window.pop_front();
         }
-        self.window.push_back(Observation { features: *features, took_ms, weight });
-        self.observations += 1;
+        let at = self.window.partition_point(|seen| seen.number < number);
+        self.window.insert(at, Observation { number, features, took_ms: step.took_ms, weight });
+        self.lessons += 1;
         if let Some(factor) = self.changed_factor() {
             self.scale_by(factor);
             self.fit();
-        } else if self.observations <= FIT_ALWAYS_UNTIL || self.observations.is_multiple_of(FIT_EVERY) {
+        } else if self.lessons <= FIT_ALWAYS_UNTIL || self.lessons.is_multiple_of(FIT_EVERY) {
             self.fit();
         }
     }
 
-    /// A first token came whose cached tokens are not known yet. Only used until the first answers have told theirs: answers may
-    /// take minutes, and a prior that is wrong by a factor of ten should not stand for that long.
-    ///
-    /// Either the predicted cached tokens are right or nothing was cached: the explanation that is nearer to the observed time counts.
-    pub(crate) fn first_token(&mut self, predicted: &FeatureVector, cold: &FeatureVector, took_ms: f64) {
-        if !self.is_started() {
-            if self.early.len() == LATEST {
-                self.early.pop_front();
-            }
-            let log = |features| log_ratio(took_ms, dot(features, &self.coefficients));
-            let (predicted, cold) = (log(predicted), log(cold));
-            self.early.push_back(if cold.abs() < predicted.abs() { cold } else { predicted });
-        }
+    /// The features of a step. Where the engine did not report cached tokens, either the predictions were right or nothing was cached:
+    /// the explanation that is nearer to the observed time, on a worker of this relative latency.
+    pub(crate) fn explanation<'a>(&self, step: &'a ObservedStep, relative: f64) -> &'a FeatureVector {
+        let off = |features| log_ratio(step.took_ms, relative * self.expected_ms(features)).abs();
+        let is_cold = step.verified == Verified::No && off(&step.features_if_cold) < off(&step.features);
+        if is_cold { &step.features_if_cold } else { &step.features }
     }
 
     /// By which factor most of the latest observations are off, if that is a change of speed.
@@ -315,11 +340,6 @@ impl LatencyModel {
         }
     }
 
-    /// Whether answers have told enough to know the scale.
-    pub(crate) fn is_started(&self) -> bool {
-        self.window.len() >= LATEST_MIN
-    }
-
     /// Whether enough was observed to compare single workers with the model.
     pub(crate) fn is_known(&self) -> bool {
         self.window.len() >= LATEST
@@ -332,28 +352,15 @@ impl LatencyModel {
 
     /// The model as decisions use it.
     pub(crate) fn cost(&self) -> PrefillCost {
-        let early = self.early_factor();
         let prior = PrefillCost::PRIOR.ms.map(f64::from);
         let typical = PrefillFeatures { miss_tokens: 1_000, ..PrefillFeatures::default() }.vector();
-        let scale = early * self.expected_ms(&typical) / dot(&typical, &prior);
-        PrefillCost { ms: self.coefficients.map(|ms| (early * ms) as f32), scale: scale as f32 }
-    }
-
-    /// By which factor first tokens were off so far; 1 once answers have told their cached tokens.
-    fn early_factor(&self) -> f64 {
-        if self.is_started() || self.early.len() < EARLY_MIN {
-            return 1.0;
-        }
-        let mut logs = [0.0; LATEST];
-        logs.iter_mut().zip(&self.early).for_each(|(to, from)| *to = *from);
-        let median = median(&mut logs[..self.early.len()]).unwrap_or(0.0);
-        median.exp().clamp(1.0 / CHANGE_FACTOR_MAX, CHANGE_FACTOR_MAX)
+        let scale = self.expected_ms(&typical) / dot(&typical, &prior);
+        PrefillCost { ms: self.coefficients.map(|ms| ms as f32), scale: scale as f32 }
     }
 
     /// The model as numbers, for a saved state.
     pub(crate) fn numbers(&self) -> Vec<f64> {
-        let early = self.early_factor();
-        self.coefficients.map(|ms| early * ms).to_vec()
+        self.coefficients.to_vec()
     }
 
     /// The model that [`LatencyModel::numbers`] wrote; `None` for numbers that are not one.

@@ -14,10 +14,9 @@ use parking_lot::Mutex;
 use warmroute_types::{Delivery, Micros};
 
 use crate::latency_model::{
-    FeatureVector, LatencyModel, ObservedPrompt, PrefillFeatures, QueuePosition, Verified,
+    FeatureVector, LatencyModel, ObservedPrompt, ObservedStep, PrefillFeatures, QueuePosition,
 };
-use crate::prefill_steps::{ComputedPrompt, ObservedStep, PendingSteps, ReportExpected};
-use crate::ratios::log_ratio;
+use crate::prefill_steps::{ComputedPrompt, PendingSteps, ReportExpected};
 use crate::relative_latency::RelativeLatency;
 
 /// One worker's queue: atomics that decisions read, and behind a lock what they follow from.
@@ -362,9 +361,8 @@ impl PrefillQueue {
         }
     }
 
-    /// A first token came: its prompt and all before it are computed, and the next one starts. What it took is learned once the
-    /// answers have told their cached tokens; until the model has any, `model` gets a first idea of the scale. Whether it has
-    /// learned something.
+    /// A first token came: its prompt and all before it are computed, and the next one starts. `model` learns what it took with
+    /// predicted cached tokens, and again when the answers have told theirs. Whether it has learned something.
     pub(crate) fn first_token(&self, ticket: Ticket, model: &Mutex<LatencyModel>, now: Micros) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -386,12 +384,7 @@ impl PrefillQueue {
         let is_disturbed = std::mem::take(&mut state.is_disturbed);
         state.steps.observe(&computed, position, now.since(begun), now, is_disturbed);
         state.steps.computed = computed;
-        let mut model = model.lock();
-        let predicted = if model.is_started() { None } else { state.steps.newest_predicted() };
-        predicted.is_some_and(|step| {
-            model.first_token(&step.features, &step.features_if_cold, step.took_ms);
-            true
-        })
+        state.steps.teach_newest(&mut model.lock())
     }
 
     /// An answer has ended, and its engine reported this about its prompt. Steps that are complete now teach `model`. Whether there
@@ -406,8 +399,8 @@ impl PrefillQueue {
         let mut state = self.state.lock();
         state.steps.report(ticket.number, Some(prompt));
         let mut has_learned = false;
-        while let Some(step) = state.steps.take_complete(now) {
-            learn(&step, &mut state.relative_latency, &mut model.lock());
+        while let Some((step, lesson)) = state.steps.take_complete(now) {
+            learn(&step, lesson, &mut state.relative_latency, &mut model.lock());
             has_learned = true;
         }
         if has_learned {
@@ -542,19 +535,17 @@ impl PrefillQueue {
     }
 }
 
-/// Teaches a worker's relative latency and its engine kind's model. Where the engine did not report cached tokens, either the
-/// predictions were right or nothing was cached: the explanation that is nearer to the observed time is learned from.
-fn learn(step: &ObservedStep, relative: &mut RelativeLatency, model: &mut LatencyModel) {
-    let off = |features: &FeatureVector| {
-        log_ratio(step.took_ms, relative.ratio() * model.expected_ms(features)).abs()
-    };
-    let is_cold = step.verified == Verified::No && off(&step.features_if_cold) < off(&step.features);
-    let features = if is_cold { &step.features_if_cold } else { &step.features };
+/// Teaches a worker's relative latency and its engine kind's model.
+fn learn(step: &ObservedStep, lesson: Option<u64>, relative: &mut RelativeLatency, model: &mut LatencyModel) {
     if model.is_known() {
+        let features = model.explanation(step, relative.ratio());
         relative.learn(step.took_ms, model.expected_ms(features));
     }
     // The observed time, not the time divided by the relative latency: otherwise the model and all ratios could drift apart together.
-    model.learn(features, step.took_ms, step.verified);
+    match lesson {
+        Some(lesson) => model.revise(lesson, step),
+        None => _ = model.observe(step),
+    }
 }
 
 #[cfg(test)]

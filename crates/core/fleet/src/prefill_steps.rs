@@ -7,24 +7,15 @@ use std::collections::VecDeque;
 
 use warmroute_types::Micros;
 
-use crate::latency_model::{FeatureVector, ObservedPrompt, PrefillFeatures, Verified};
+use crate::latency_model::{
+    FeatureVector, LatencyModel, ObservedPrompt, ObservedStep, PrefillFeatures, Verified,
+};
 
 /// First tokens this close to each other are of one step.
 pub(crate) const SAME_STEP: Micros = Micros(500);
 
 /// The most prompts that wait; beyond, the oldest is given up.
 const WAITING_MAX: usize = 1_024;
-
-/// Prompts whose first tokens came together: one step has computed them, and its duration is theirs in sum.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ObservedStep {
-    /// With the cached tokens that engines have reported, and predicted ones for prompts of which nothing was reported.
-    pub features: FeatureVector,
-    /// The same, if nothing was cached of the prompts of which nothing was reported.
-    pub features_if_cold: FeatureVector,
-    pub took_ms: f64,
-    pub verified: Verified,
-}
 
 /// One worker's steps, oldest first.
 #[derive(Debug, Default)]
@@ -65,6 +56,8 @@ struct PendingStep {
     is_disturbed: bool,
     /// Its prompts that have not been reported.
     open: usize,
+    /// The model's number of it, once it has been learned from.
+    lesson: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,9 +86,17 @@ impl PendingSteps {
                 took_ms: took.0 as f64 / 1e3,
                 verified: Verified::Yes,
             };
-            let (number, open) = (self.next_step, 0);
+            let (number, open, lesson) = (self.next_step, 0, None);
             self.next_step += 1;
-            self.steps.push_back(PendingStep { number, observed, first_token_at: now, is_disturbed, open });
+            let first_token_at = now;
+            self.steps.push_back(PendingStep {
+                number,
+                observed,
+                first_token_at,
+                is_disturbed,
+                open,
+                lesson,
+            });
         }
         let Some(step) = self.steps.back_mut() else { return };
         step.first_token_at = now;
@@ -111,14 +112,19 @@ impl PendingSteps {
         }
     }
 
-    /// The newest step, with predicted cached tokens for all prompts of which nothing was reported yet.
-    pub(crate) fn newest_predicted(&self) -> Option<ObservedStep> {
-        let step = self.steps.back().filter(|step| !step.is_disturbed)?;
+    /// Teaches the model the newest step, with predicted cached tokens for all prompts of which nothing was reported yet. False if
+    /// there is nothing to learn.
+    pub(crate) fn teach_newest(&mut self, model: &mut LatencyModel) -> bool {
+        let Some(step) = self.steps.back_mut().filter(|step| !step.is_disturbed) else { return false };
         let mut observed = step.observed;
         for prompt in self.prompts.iter().rev().take_while(|prompt| prompt.step == step.number) {
             observed.add_unverified(&prompt.features);
         }
-        Some(observed)
+        match step.lesson {
+            Some(lesson) => model.revise(lesson, &observed),
+            None => step.lesson = Some(model.observe(&observed)),
+        }
+        true
     }
 
     /// An answer has ended; what its engine reported of its prompt, if it did.
@@ -137,8 +143,9 @@ impl PendingSteps {
         }
     }
 
-    /// A step all of whose answers have ended and that no further first token can join; disturbed ones are dropped on the way.
-    pub(crate) fn take_complete(&mut self, now: Micros) -> Option<ObservedStep> {
+    /// A step all of whose answers have ended and that no further first token can join, with the model's number of it; disturbed ones
+    /// are dropped on the way.
+    pub(crate) fn take_complete(&mut self, now: Micros) -> Option<(ObservedStep, Option<u64>)> {
         while self.prompts.len() > WAITING_MAX {
             let oldest = self.prompts[0].ticket;
             self.report(oldest, None);
@@ -153,7 +160,7 @@ impl PendingSteps {
             }
             let step = self.steps.remove(at)?;
             if !step.is_disturbed {
-                return Some(step.observed);
+                return Some((step.observed, step.lesson));
             }
         }
         None

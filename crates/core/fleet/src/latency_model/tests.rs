@@ -20,9 +20,21 @@ fn truth_ms(features: &PrefillFeatures, factor: f64, n: u32) -> f64 {
     factor * noise * (8.0 + f64::from(features.miss_tokens) * 0.03)
 }
 
+/// A step whose cached tokens were reported.
+fn verified(features: &PrefillFeatures, took_ms: f64) -> ObservedStep {
+    let features = features.vector();
+    ObservedStep { features, features_if_cold: features, took_ms, verified: Verified::Yes }
+}
+
+/// A step of which only first tokens are known.
+fn predicted(features: &PrefillFeatures, took_ms: f64) -> ObservedStep {
+    let features_if_cold = features.cold().vector();
+    ObservedStep { features: features.vector(), features_if_cold, took_ms, verified: Verified::No }
+}
+
 fn teach(model: &mut LatencyModel, factor: f64, answers: std::ops::Range<u32>) {
     for n in answers {
-        model.learn(&features(n).vector(), truth_ms(&features(n), factor, n), Verified::Yes);
+        model.observe(&verified(&features(n), truth_ms(&features(n), factor, n)));
     }
 }
 
@@ -75,7 +87,7 @@ fn five_lies_in_twenty_are_overcome_by_the_thirtieth_answer() {
                 for n in 0..30 {
                     let times = if is_lie(n) { times } else { 1.0 };
                     let took_ms = times * truth_ms(&features(n), factor, n);
-                    model.learn(&features(n).vector(), took_ms, Verified::Yes);
+                    model.observe(&verified(&features(n), took_ms));
                 }
                 assert_right(&model, factor, &format!("{lie} lies {place}"));
             }
@@ -98,7 +110,7 @@ fn a_stall_now_and_then_hardly_matters() {
     let mut model = LatencyModel::new();
     for n in 0..400 {
         let stall = if n % 9 == 8 { 50.0 } else { 1.0 };
-        model.learn(&features(n).vector(), stall * truth_ms(&features(n), 2.0, n), Verified::Yes);
+        model.observe(&verified(&features(n), stall * truth_ms(&features(n), 2.0, n)));
     }
     assert_right(&model, 2.0, "stalls");
 }
@@ -107,7 +119,7 @@ fn a_stall_now_and_then_hardly_matters() {
 fn prompts_that_are_all_alike_keep_the_priors_proportions() {
     let alike = PrefillFeatures { miss_tokens: 416, cached_tokens: 6_000, ..PrefillFeatures::default() };
     let mut model = LatencyModel::new();
-    (0..200).for_each(|_| model.learn(&alike.vector(), 81.0, Verified::Yes));
+    (0..200).for_each(|_| _ = model.observe(&verified(&alike, 81.0)));
     let cost = model.cost();
     assert!((75.0..85.0).contains(&cost.prefill_ms(&alike)), "{cost:?}");
     let cold = PrefillFeatures { miss_tokens: 6_416, ..PrefillFeatures::default() };
@@ -118,19 +130,15 @@ fn prompts_that_are_all_alike_keep_the_priors_proportions() {
 }
 
 #[test]
-fn until_an_answer_has_told_its_cached_tokens_first_tokens_tell_the_scale() {
-    let mut model = LatencyModel::new();
-    for n in 0..4 {
-        let features = features(n);
-        model.first_token(&features.vector(), &features.cold().vector(), truth_ms(&features, 10.0, n));
+fn first_tokens_teach_before_any_answer_has_ended() {
+    for factor in FACTORS {
+        let mut model = LatencyModel::new();
+        for n in 0..30 {
+            model.observe(&predicted(&features(n), truth_ms(&features(n), factor, n)));
+        }
+        let (median, _) = accuracy(&model, factor);
+        assert!((0.5..2.0).contains(&median), "{factor}: {median}");
     }
-    let (median, _) = accuracy(&model, 10.0);
-    assert!((0.7..3.0).contains(&median), "{median}, where it would be 10");
-    (0..9).for_each(|n| model.first_token(&features(n).vector(), &features(n).cold().vector(), 1e7));
-    assert!(f64::from(model.cost().scale) <= CHANGE_FACTOR_MAX, "within a bound: {:?}", model.cost());
-    teach(&mut model, 1.0, 0..3);
-    let (median, _) = accuracy(&model, 1.0);
-    assert!((0.5..2.0).contains(&median), "answers count more: {median}");
 }
 
 #[test]
@@ -138,8 +146,29 @@ fn a_first_token_that_took_as_long_as_a_cold_prompt_is_no_sign_of_a_slow_engine(
     let mut model = LatencyModel::new();
     let warm = PrefillFeatures { miss_tokens: 16, cached_tokens: 12_000, ..PrefillFeatures::default() };
     let cold_ms = f64::from(PrefillCost::PRIOR.prefill_ms(&warm.cold()));
-    (0..4).for_each(|_| model.first_token(&warm.vector(), &warm.cold().vector(), 1.1 * cold_ms));
-    assert!((0.9..1.3).contains(&model.cost().scale), "{:?}", model.cost());
+    (0..4).for_each(|_| _ = model.observe(&predicted(&warm, 1.1 * cold_ms)));
+    assert!((0.8..1.5).contains(&model.cost().scale), "{:?}", model.cost());
+}
+
+#[test]
+fn what_answers_tell_replaces_what_was_predicted() {
+    let warm = PrefillFeatures { miss_tokens: 2_000, cached_tokens: 6_000, ..PrefillFeatures::default() };
+    let truth = |n| truth_ms(&features(n), 1.0, n);
+    let (mut model, mut lies) = (LatencyModel::new(), Vec::new());
+    // The engine had everything, and the router did not know.
+    for n in 0..20 {
+        lies.push((n, model.observe(&predicted(&warm, truth(n)))));
+    }
+    lies.into_iter().for_each(|(n, number)| model.revise(number, &verified(&features(n), truth(n))));
+    assert_right(&model, 1.0, "corrected");
+    assert!(model.window.len() <= 20, "each step counts once");
+    (20..300).for_each(|n| _ = model.observe(&predicted(&features(n), truth(n))));
+    model.revise(3, &verified(&features(3), truth(3)));
+    assert_eq!(
+        model.window.back().map(|seen| seen.number),
+        Some(300),
+        "one that took too long counts as new"
+    );
 }
 
 #[test]
@@ -202,7 +231,7 @@ proptest! {
     ) {
         let mut model = LatencyModel::new();
         for (features, took_ms) in &nonsense {
-            model.learn(&features.vector(), *took_ms, Verified::Yes);
+            model.observe(&verified(features, *took_ms));
             let cost = model.cost();
             prop_assert!(cost.ms.iter().all(|ms| ms.is_finite() && *ms >= 0.0), "{cost:?}");
         }

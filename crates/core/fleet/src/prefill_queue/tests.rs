@@ -9,7 +9,7 @@ fn first_token(queue: &PrefillQueue, ticket: Ticket, now: Micros) -> Option<Obse
     let mut state = queue.state.lock();
     (0..=ticket.number).for_each(|number| state.steps.report(number, None));
     // Not the step that this first token belongs to: others may join it.
-    state.steps.take_complete(Micros::ZERO)
+    state.steps.take_complete(Micros::ZERO).map(|(step, _)| step)
 }
 
 /// Books a prompt of so many tokens, at a millisecond for 40.
@@ -163,8 +163,8 @@ fn without_reported_cached_tokens_a_step_that_took_as_long_as_a_cold_one_was_col
         queue.first_token(ticket, &model, at + Micros::from_millis(took_ms));
         queue.abandon(ticket);
         let mut state = queue.state.lock();
-        let step = state.steps.take_complete(at + Micros(9_000_000)).unwrap();
-        learn(&step, &mut state.relative_latency, &mut model.lock());
+        let (step, lesson) = state.steps.take_complete(at + Micros(9_000_000)).unwrap();
+        learn(&step, lesson, &mut state.relative_latency, &mut model.lock());
     };
     (0..30).for_each(|n| taught(4_000, 0, 110, n));
     (30..60).for_each(|n| taught(12_400, 12_000, 340, n));

@@ -1,46 +1,47 @@
-//! The workers that are still with a lookup on its way down the tree.
+//! The workers that hold everything matched so far during a lookup.
 //!
-//! A set of bits in `N` words. `N` is fixed when the lookup begins, the smallest that has room for the words in use:
-//! with a few workers the set is a register, with thousands a few cache lines, and neither pays for the other.
+//! The set is a bit array of `N` words. Each lookup uses the smallest `N` with room for the words in use: a few
+//! workers fit a register, thousands fit a few cache lines, and neither pays for the other.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::body::{Body, ones};
 use crate::node::Node;
 use crate::overlap::Overlaps;
-use crate::seats::Seats;
 use crate::span::Reach;
+use crate::worker_bits::WorkerBits;
 
-/// Whether a lookup may meet a worker more than once.
+/// Whether a lookup may report a worker more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ways {
-    /// One chain: a worker drops out once.
+pub(crate) enum PathCount {
+    /// One path: a worker is reported once.
     One,
-    /// Several: a worker's best counts.
+    /// Several paths: a worker's longest overlap counts.
     Many,
 }
 
-/// The set of workers that hold everything that was matched so far on one way down the tree.
+/// The workers that hold everything matched so far on one path down the tree.
 #[derive(Clone)]
-pub(crate) struct Party<'a, const N: usize> {
+pub(crate) struct LiveSet<'a, const N: usize> {
     alive: [u64; N],
-    /// Nobody has joined yet: whoever holds the first node does.
+    /// True before the first node: every worker that holds it joins.
     is_open: bool,
-    ways: Ways,
-    seats: &'a Seats,
+    paths: PathCount,
+    worker_bits: &'a WorkerBits,
 }
 
-impl<'a, const N: usize> Party<'a, N> {
-    pub fn new(seats: &'a Seats, ways: Ways) -> Party<'a, N> {
-        Party { alive: [0; N], is_open: true, ways, seats }
+impl<'a, const N: usize> LiveSet<'a, N> {
+    pub fn new(worker_bits: &'a WorkerBits, paths: PathCount) -> LiveSet<'a, N> {
+        LiveSet { alive: [0; N], is_open: true, paths, worker_bits }
     }
 
     #[inline]
-    pub fn is_over(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         !self.is_open && self.alive.iter().all(|&word| word == 0)
     }
 
-    /// Goes on through the first `matched` spans of a node: who does not hold all of them drops out, and is reported.
+    /// Passes the first `matched` spans of a node. Workers that do not hold all of them are reported and leave the
+    /// set.
     #[inline]
     pub fn pass(&mut self, node: &Node, body: Body<'_>, matched: usize, out: &mut Overlaps) {
         let mut held = complete::<N>(body);
@@ -60,8 +61,8 @@ impl<'a, const N: usize> Party<'a, N> {
         self.is_open = false;
     }
 
-    /// The listed holders: those that hold all of the stretch are added to `held`, those that hold only its
-    /// beginning are reported and leave.
+    /// Handles the listed holders. Those that hold all matched spans are added to `held`; those that hold only the
+    /// first of them are reported and leave.
     #[inline]
     fn pass_listed(
         &mut self,
@@ -71,11 +72,11 @@ impl<'a, const N: usize> Party<'a, N> {
         held: &mut [u64; N],
         out: &mut Overlaps,
     ) {
-        let (seats, masks) = body.entries();
+        let (worker_bits, masks) = body.entries();
         let whole = ones(matched);
-        for (&seat, mask) in seats.iter().zip(masks) {
-            let (index, bit) = (usize::from(seat / 64), 1 << (seat % 64));
-            // A seat that was taken after the lookup began may lie beyond the words it looks at.
+        for (&position, mask) in worker_bits.iter().zip(masks) {
+            let (index, bit) = (usize::from(position / 64), 1 << (position % 64));
+            // A position assigned after the lookup began may lie beyond the words of this set.
             if index >= N || !(self.is_open || self.alive[index] & bit != 0) {
                 continue;
             }
@@ -84,29 +85,33 @@ impl<'a, const N: usize> Party<'a, N> {
                 held[index] |= bit;
             } else if mask & 1 == 1 && held[index] & bit == 0 {
                 let reach = body.reach(node.start, mask.trailing_ones() as usize);
-                self.report_one(seat, reach, out);
+                self.report_one(position, reach, out);
                 self.alive[index] &= !bit;
             }
         }
     }
 
-    /// The party as it would be after the first `matched` spans, without reporting anybody.
-    pub fn glance(&self, body: Body<'_>, matched: usize) -> Party<'a, N> {
+    /// The set after the first `matched` spans, without reporting workers that leave.
+    pub fn restricted_to(&self, body: Body<'_>, matched: usize) -> LiveSet<'a, N> {
         let mut held = complete::<N>(body);
-        let (seats, masks) = body.entries();
-        for (&seat, mask) in seats.iter().zip(masks) {
-            if let Some(word) = held.get_mut(usize::from(seat / 64)) {
+        let (worker_bits, masks) = body.entries();
+        for (&position, mask) in worker_bits.iter().zip(masks) {
+            if let Some(word) = held.get_mut(usize::from(position / 64)) {
                 let is_held = mask.load(Relaxed) & ones(matched) == ones(matched);
-                *word |= u64::from(is_held) << (seat % 64);
+                *word |= u64::from(is_held) << (position % 64);
             }
         }
         let both = |(alive, held): (&u64, &u64)| if self.is_open { *held } else { alive & held };
-        let mut party = Party { is_open: false, ..self.clone() };
-        party.alive.iter_mut().zip(self.alive.iter().zip(&held)).for_each(|(word, pair)| *word = both(pair));
-        party
+        let mut live_set = LiveSet { is_open: false, ..self.clone() };
+        live_set
+            .alive
+            .iter_mut()
+            .zip(self.alive.iter().zip(&held))
+            .for_each(|(word, pair)| *word = both(pair));
+        live_set
     }
 
-    /// Reports all who are left.
+    /// Reports all workers that are left.
     pub fn end(&self, reach: Reach, out: &mut Overlaps) {
         for (index, &word) in self.alive.iter().enumerate() {
             self.report_word(index, word, reach, out);
@@ -122,16 +127,16 @@ impl<'a, const N: usize> Party<'a, N> {
     }
 
     #[inline]
-    fn report_one(&self, seat: u16, reach: Reach, out: &mut Overlaps) {
-        let worker = self.seats.worker(seat);
-        match self.ways {
-            Ways::One => out.report(worker, reach),
-            Ways::Many => out.report_best(seat, worker, reach),
+    fn report_one(&self, position: u16, reach: Reach, out: &mut Overlaps) {
+        let worker = self.worker_bits.worker(position);
+        match self.paths {
+            PathCount::One => out.report(worker, reach),
+            PathCount::Many => out.report_best(position, worker, reach),
         }
     }
 }
 
-/// Who holds every span of a body, as far as they are known by a bit.
+/// The workers in a body's set of complete holders.
 #[inline]
 fn complete<const N: usize>(body: Body<'_>) -> [u64; N] {
     let mut held = [0; N];

@@ -1,11 +1,11 @@
-//! Several seats for one engine: what it certainly holds, what it may hold, what lies in any tier of its cache.
+//! Several worker ids for one engine: what it certainly holds, what it may hold, what lies in any tier of its cache.
 #![allow(clippy::unwrap_used)] // Tests may: a panic here is the report.
 
 mod model;
 
 use model::{named, root, span};
 use warmroute_index::{
-    Config, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, Removed, RootKey, SEATS_MAX, Source,
+    Config, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, Removed, RootKey, Source, WORKER_IDS_MAX,
 };
 use warmroute_types::{MAX_WORKERS, WorkerId};
 
@@ -27,46 +27,46 @@ fn chain(length: u64) -> (Vec<u64>, Vec<NamedSpan>) {
 fn held(index: &Index, prompt: &[u64]) -> [u32; 3] {
     let mut out = Overlaps::new();
     index.lookup(key(), Prompt::Chunks(prompt), &mut out);
-    [SURE, MAYBE, ANY_TIER].map(|seat| out.of(seat).spans)
+    [SURE, MAYBE, ANY_TIER].map(|id| out.of(id).spans)
 }
 
 #[test]
-fn one_lookup_answers_for_all_seats_of_an_engine() {
+fn one_lookup_answers_for_all_ids_of_an_engine() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(100);
-    for (seat, depth) in [(SURE, 10), (MAYBE, 70), (ANY_TIER, 100)] {
-        index.store(seat, Parent::Root(key()), &spans[..depth]).unwrap();
+    for (id, depth) in [(SURE, 10), (MAYBE, 70), (ANY_TIER, 100)] {
+        index.store(id, Parent::Root(key()), &spans[..depth]).unwrap();
     }
     assert_eq!(held(&index, &digests), [10, 70, 100]);
-    assert_eq!(SEATS_MAX, 3 * MAX_WORKERS);
+    assert_eq!(WORKER_IDS_MAX, 3 * MAX_WORKERS);
 }
 
 #[test]
-fn what_is_adopted_goes_by_the_same_names() {
+fn copied_spans_have_the_same_names() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(100);
     index.store(MAYBE, Parent::Root(key()), &spans).unwrap();
     index.store(MAYBE, Parent::Name(spans[9].name), &spans[10..11]).unwrap();
-    let adopt = |upto| index.adopt(MAYBE, SURE, key(), Prompt::Chunks(&digests), upto).unwrap();
-    assert_eq!((adopt(70), adopt(70), adopt(0)), (70, 0, 0));
+    let copy_prefix = |upto| index.copy_prefix(MAYBE, SURE, key(), Prompt::Chunks(&digests), upto).unwrap();
+    assert_eq!((copy_prefix(70), copy_prefix(70), copy_prefix(0)), (70, 0, 0));
     assert_eq!(held(&index, &digests), [70, 100, 0]);
-    let twice = [spans[10].name; 3];
-    assert_eq!(index.remove(SURE, &twice[..1]), Removed { known: 1, unknown: 0 });
-    assert_eq!(held(&index, &digests)[0], 70, "stored twice there, so twice here");
-    assert_eq!(index.remove(SURE, &twice), Removed { known: 1, unknown: 2 });
+    let extra_counts = [spans[10].name; 3];
+    assert_eq!(index.remove(SURE, &extra_counts[..1]), Removed { known: 1, unknown: 0 });
+    assert_eq!(held(&index, &digests)[0], 70, "stored extra_counts there, so extra_counts here");
+    assert_eq!(index.remove(SURE, &extra_counts), Removed { known: 1, unknown: 2 });
     assert_eq!(held(&index, &digests), [10, 100, 0]);
-    assert_eq!(adopt(100), 31, "the hole and the rest");
+    assert_eq!(copy_prefix(100), 31, "the hole and the rest");
     assert_eq!(held(&index, &digests)[0], 100);
 }
 
 #[test]
-fn adoption_ends_at_a_hole_and_grafts_what_waited() {
+fn copying_ends_at_a_hole_and_inserts_waiting_chains() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(100);
     index.store(MAYBE, Parent::Root(key()), &spans[..80]).unwrap();
     assert_eq!(index.store(SURE, Parent::Name(spans[49].name), &spans[50..]).unwrap().parked, 50);
     index.remove(MAYBE, &[spans[60].name]);
-    assert_eq!(index.adopt(MAYBE, SURE, key(), Prompt::Chunks(&digests), 1_000).unwrap(), 60);
+    assert_eq!(index.copy_prefix(MAYBE, SURE, key(), Prompt::Chunks(&digests), 1_000).unwrap(), 60);
     assert_eq!(held(&index, &digests), [100, 60, 0]);
     let stats = index.stats();
     assert_eq!((stats.orphans, stats.orphans_parked), (0, 50));
@@ -74,7 +74,7 @@ fn adoption_ends_at_a_hole_and_grafts_what_waited() {
 }
 
 #[test]
-fn a_cut_spares_what_another_seat_holds() {
+fn a_cut_spares_what_another_id_holds() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(100);
     index.store(SURE, Parent::Root(key()), &spans[..40]).unwrap();
@@ -89,21 +89,21 @@ fn a_cut_spares_what_another_seat_holds() {
 }
 
 #[test]
-fn what_only_reports_can_do_is_refused_elsewhere() {
+fn operations_on_reported_spans_refuse_presumed_roots() {
     let index = Index::new(&Config::default());
     let presumed = root("a", Source::Presumed);
     let prompt = Prompt::Chunks(&[1, 2]);
-    assert_eq!(index.adopt(SURE, MAYBE, presumed, prompt, 9), Err(IndexError::OtherSource));
+    assert_eq!(index.copy_prefix(SURE, MAYBE, presumed, prompt, 9), Err(IndexError::OtherSource));
     assert_eq!(index.cut_unless(SURE, presumed, prompt, 9, MAYBE), Err(IndexError::OtherSource));
-    let beyond = WorkerId(SEATS_MAX as u16);
-    assert_eq!(index.adopt(SURE, beyond, key(), prompt, 9), Err(IndexError::NoSuchSeat(beyond)));
+    let beyond = WorkerId(WORKER_IDS_MAX as u16);
+    assert_eq!(index.copy_prefix(SURE, beyond, key(), prompt, 9), Err(IndexError::WorkerIdTooLarge(beyond)));
     assert_eq!(index.remove(beyond, &[1]), Removed { known: 0, unknown: 1 });
     assert_eq!(index.presumed_tokens(beyond), 0);
     assert!(index.presume(beyond, presumed, &[span(1)], warmroute_types::Micros(0)).is_err());
 }
 
 #[test]
-fn long_chains_come_in_pieces_and_are_whole_in_the_end() {
+fn long_chains_are_copied_in_pieces_and_completely() {
     let index = Index::new(&Config::default());
     let (digests, mut spans) = chain(10_000);
     let stored = index.store(MAYBE, Parent::Name(5), &spans).unwrap();

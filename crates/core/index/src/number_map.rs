@@ -1,8 +1,8 @@
-//! Maps whose keys are numbers, and that never stop to rebuild themselves.
+//! Hash maps with numeric keys that are never rebuilt as a whole.
 //!
-//! One mix as the hash, where SipHash would cost more than the lookup it serves. A map is a row of small ones that
-//! splits and joins one of them at a time (linear hashing), because a map of a million entries that doubles holds the
-//! writer's lock for tens of milliseconds.
+//! The hash is one mix, because SipHash would cost more than the lookup it serves. A map consists of small maps that
+//! are split and joined one at a time (linear hashing): doubling a map of a million entries would hold the writer's
+//! lock for tens of milliseconds.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -11,29 +11,29 @@ use crate::digest::mix;
 
 type Small<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// Entries in a small map, on average, before one is split. A split moves half of one: some tens of microseconds.
+/// Average entries in a small map before one is split. A split moves half of one: some tens of microseconds.
 const ENTRIES_EACH: usize = 1_000;
 
 /// A map whose keys are numbers or small tuples of them.
 pub(crate) struct NumberMap<K, V> {
-    row: Row<Part<K, V>>,
+    partitions: Partitions<Part<K, V>>,
     len: usize,
-    /// Bytes of the parts, as they were last weighed.
+    /// Bytes of the parts, as last counted.
     bytes: usize,
 }
 
-/// One of the small maps, and its bytes when they were last counted.
+/// One small map, and its bytes as last counted.
 struct Part<K, V> {
     map: Small<K, V>,
-    weighed: usize,
+    counted_bytes: usize,
 }
 
-/// Parts of a table, numbered by bits of a hash, of which one at a time is split or joined.
-pub(crate) struct Row<T> {
+/// Parts of a table, selected by bits of a hash. One part at a time is split or joined.
+pub(crate) struct Partitions<T> {
     pub parts: Vec<T>,
 }
 
-impl<T> Row<T> {
+impl<T> Partitions<T> {
     /// Which part a hash belongs to.
     #[inline]
     pub fn part_of(&self, hash: u32) -> usize {
@@ -46,7 +46,7 @@ impl<T> Row<T> {
         if part < count { part } else { part & (mask >> 1) }
     }
 
-    /// The part that is split next, and the bit of a hash that says which half it goes to.
+    /// The part to split next, and the bit of a hash that chooses between its halves.
     pub fn next_split(&self) -> (usize, u32) {
         let count = self.parts.len();
         let level = usize::BITS - 1 - count.leading_zeros();
@@ -62,7 +62,7 @@ impl<T> Row<T> {
 
 impl<K, V> Default for NumberMap<K, V> {
     fn default() -> NumberMap<K, V> {
-        NumberMap { row: Row { parts: Vec::new() }, len: 0, bytes: 0 }
+        NumberMap { partitions: Partitions { parts: Vec::new() }, len: 0, bytes: 0 }
     }
 }
 
@@ -86,7 +86,7 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
 
     #[inline]
     fn part(&self, key: &K) -> Option<&Small<K, V>> {
-        (self.len > 0).then(|| &self.row.parts[self.row.part_of(hash_of(key))].map)
+        (self.len > 0).then(|| &self.partitions.parts[self.partitions.part_of(hash_of(key))].map)
     }
 
     #[inline]
@@ -99,25 +99,25 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
         if self.len == 0 {
             return None;
         }
-        let part = self.row.part_of(hash_of(key));
-        self.row.parts[part].map.get_mut(key)
+        let part = self.partitions.part_of(hash_of(key));
+        self.partitions.parts[part].map.get_mut(key)
     }
 
     pub fn contains_key(&self, key: &K) -> bool {
         self.get(key).is_some()
     }
 
-    /// The value of a key, made where there is none.
+    /// The value of a key, inserted where it is missing.
     #[inline]
     pub fn get_or_default(&mut self, key: K) -> &mut V
     where
         V: Default,
     {
         self.make_room();
-        let at = self.row.part_of(hash_of(&key));
-        self.weigh(at);
+        let at = self.partitions.part_of(hash_of(&key));
+        self.recount_bytes(at);
         let len = &mut self.len;
-        self.row.parts[at].map.entry(key).or_insert_with(|| {
+        self.partitions.parts[at].map.entry(key).or_insert_with(|| {
             *len += 1;
             V::default()
         })
@@ -125,9 +125,9 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
 
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.make_room();
-        let at = self.row.part_of(hash_of(&key));
-        let before = self.row.parts[at].map.insert(key, value);
-        self.weigh(at);
+        let at = self.partitions.part_of(hash_of(&key));
+        let before = self.partitions.parts[at].map.insert(key, value);
+        self.recount_bytes(at);
         self.len += usize::from(before.is_none());
         before
     }
@@ -136,73 +136,75 @@ impl<K: Copy + Eq + Hash, V> NumberMap<K, V> {
         if self.len == 0 {
             return None;
         }
-        let at = self.row.part_of(hash_of(key));
-        let map = &mut self.row.parts[at].map;
+        let at = self.partitions.part_of(hash_of(key));
+        let map = &mut self.partitions.parts[at].map;
         let gone = map.remove(key)?;
         if map.capacity() > 16 && map.len() * 8 < map.capacity() {
             map.shrink_to(map.len() * 2);
         }
-        self.weigh(at);
+        self.recount_bytes(at);
         self.len -= 1;
         self.give_back();
         Some(gone)
     }
 
-    fn weigh(&mut self, at: usize) {
-        let part = &mut self.row.parts[at];
-        let before = std::mem::replace(&mut part.weighed, bytes_of(&part.map));
-        self.bytes = self.bytes + part.weighed - before;
+    fn recount_bytes(&mut self, at: usize) {
+        let part = &mut self.partitions.parts[at];
+        let before = std::mem::replace(&mut part.counted_bytes, bytes_of(&part.map));
+        self.bytes = self.bytes + part.counted_bytes - before;
     }
 
-    /// Some key, if there is one.
+    /// Any key, if there is one.
     pub fn any_key(&self) -> Option<K> {
-        self.row.parts.iter().rev().find_map(|part| part.map.keys().next().copied())
+        self.partitions.parts.iter().rev().find_map(|part| part.map.keys().next().copied())
     }
 
-    /// The small maps that there are. Those with higher numbers are joined into lower ones.
+    /// Number of small maps. A join merges the last one into a lower one.
     pub fn parts(&self) -> usize {
-        self.row.parts.len()
+        self.partitions.parts.len()
     }
 
-    /// The keys of one of them, in no order to rely on.
+    /// The keys of one small map, in no particular order.
     pub fn keys_in(&self, part: usize) -> impl Iterator<Item = K> {
-        self.row.parts.get(part).into_iter().flat_map(|part| part.map.keys().copied())
+        self.partitions.parts.get(part).into_iter().flat_map(|part| part.map.keys().copied())
     }
 
-    /// What the map has allocated, near enough.
+    /// Bytes allocated by the map, approximately.
     pub fn allocated(&self) -> usize {
-        self.bytes + self.row.parts.capacity() * size_of::<Part<K, V>>()
+        self.bytes + self.partitions.parts.capacity() * size_of::<Part<K, V>>()
     }
 
     fn make_room(&mut self) {
-        if self.row.parts.is_empty() {
-            self.row.parts.push(Part { map: Small::default(), weighed: 0 });
-        } else if self.len >= self.row.parts.len() * ENTRIES_EACH {
-            let (at, bit) = self.row.next_split();
-            let map = self.row.parts[at].map.extract_if(|key, _| hash_of(key) >> bit & 1 == 1).collect();
-            self.row.parts.push(Part { map, weighed: 0 });
-            self.weigh(self.row.parts.len() - 1);
-            self.weigh(at);
+        if self.partitions.parts.is_empty() {
+            self.partitions.parts.push(Part { map: Small::default(), counted_bytes: 0 });
+        } else if self.len >= self.partitions.parts.len() * ENTRIES_EACH {
+            let (at, bit) = self.partitions.next_split();
+            let map =
+                self.partitions.parts[at].map.extract_if(|key, _| hash_of(key) >> bit & 1 == 1).collect();
+            self.partitions.parts.push(Part { map, counted_bytes: 0 });
+            self.recount_bytes(self.partitions.parts.len() - 1);
+            self.recount_bytes(at);
         }
     }
 
-    /// Joins the last part with the one it was split from, once both are small; forgets an empty map's memory.
+    /// Joins the last part with the one it was split from, once both are small, and frees an empty map's memory.
     fn give_back(&mut self) {
         if self.len == 0 {
             *self = NumberMap::default();
-        } else if self.row.parts.len() > 1 && self.len * 3 < self.row.parts.len() * ENTRIES_EACH {
-            let at = self.row.origin_of_last();
-            if let Some(last) = self.row.parts.pop() {
-                self.bytes -= last.weighed;
-                self.row.parts[at].map.extend(last.map);
+        } else if self.partitions.parts.len() > 1 && self.len * 3 < self.partitions.parts.len() * ENTRIES_EACH
+        {
+            let at = self.partitions.origin_of_last();
+            if let Some(last) = self.partitions.parts.pop() {
+                self.bytes -= last.counted_bytes;
+                self.partitions.parts[at].map.extend(last.map);
             }
-            self.weigh(at);
+            self.recount_bytes(at);
         }
     }
 }
 
-/// What a small map has allocated, near enough: a power of two of buckets, at most seven eighths full, with a control
-/// byte each.
+/// Bytes allocated by a small map, approximately: a power of two of buckets, at most seven eighths full, with a
+/// control byte each.
 fn bytes_of<K, V>(map: &Small<K, V>) -> usize {
     match map.capacity() {
         0 => 0,
@@ -210,7 +212,7 @@ fn bytes_of<K, V>(map: &Small<K, V>) -> usize {
     }
 }
 
-/// Mixes numbers into one.
+/// Mixes numbers into one hash.
 #[derive(Default)]
 pub(crate) struct NumberHasher(u64);
 
@@ -274,7 +276,7 @@ mod tests {
         for key in 0..200_000 {
             *map.get_or_default(key) += 1;
         }
-        let largest = map.row.parts.iter().map(|part| part.map.len()).max();
+        let largest = map.partitions.parts.iter().map(|part| part.map.len()).max();
         assert!(largest < Some(3 * ENTRIES_EACH), "{largest:?}");
         assert!(map.allocated() < 200_000 * 48, "{}", map.allocated());
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_events::{Desk, Listener, Numbered, Others, Step, View};
+use warmroute_events::{BatchId, Desk, Listener, PeerPresence, Step, View};
 use warmroute_fleet::Worker;
 use warmroute_gateway::Gateway;
 use warmroute_peers::{Reach, Report, Wanted};
@@ -117,7 +117,7 @@ impl Ear {
 
     /// Whether it is this router that polls engines which only one can poll.
     pub fn polls(&self) -> bool {
-        self.others() != Others::Awaited && self.gateway.router().is_first()
+        self.others() != PeerPresence::Unknown && self.gateway.router().is_first()
     }
 
     fn worker(&self, address: &Address) -> Option<Arc<Worker>> {
@@ -178,7 +178,7 @@ impl Listener for Ear {
         self.gateway.router().digest(self.worker(address)?.id, batch)
     }
 
-    fn pass_on(&self, address: &Address, which: Numbered, bytes: Arc<[u8]>) {
+    fn pass_on(&self, address: &Address, which: BatchId, bytes: Arc<[u8]>) {
         if let Some(worker) = self.worker(address) {
             self.gateway.router().relay(&worker, which, bytes);
         }
@@ -196,12 +196,12 @@ impl Listener for Ear {
         }
     }
 
-    fn others(&self) -> Others {
+    fn others(&self) -> PeerPresence {
         let router = self.gateway.router();
         match router.is_sharing() {
-            true if router.has_peers() => Others::Are,
-            true if self.gateway.now() < OTHERS_WITHIN => Others::Awaited,
-            _ => Others::AreNot,
+            true if router.has_peers() => PeerPresence::Present,
+            true if self.gateway.now() < OTHERS_WITHIN => PeerPresence::Unknown,
+            _ => PeerPresence::Absent,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
-use warmroute_events::{Arrival, Desk, Inbox, Known, Numbered, Reached, Told};
+use warmroute_events::{Arrival, BatchId, Desk, Inbox, Known, Reached, Told};
 use warmroute_fleet::Worker;
 use warmroute_peers::{BadMessage, Reach, Report, ReportKind, Wanted, pack, unpack};
 use warmroute_router::StreamNews;
@@ -120,12 +120,12 @@ impl Siblings {
     }
 }
 
-fn numbered(report: &Report) -> Numbered {
+fn numbered(report: &Report) -> BatchId {
     let arrival = match report.kind {
         ReportKind::Begins => Arrival::Begins,
         ReportKind::Next | ReportKind::Known => Arrival::Next,
     };
-    Numbered { source: report.source, seq: report.seq, arrival }
+    BatchId { source: report.source, seq: report.seq, arrival }
 }
 
 fn told(report: &Report) -> Result<Told, BadMessage> {

@@ -127,7 +127,7 @@ fn decoding() {
             let began = Instant::now();
             for at in 0..rounds {
                 let batch = decode(&payloads[at % 64]).unwrap_or_default();
-                feed.heard(seq, batch, Moment::default(), &mut steps);
+                feed.received_live(seq, batch, Moment::default(), &mut steps);
                 seq += 1;
                 black_box(&steps);
                 steps.clear();

@@ -126,13 +126,13 @@ impl Desk {
 
     /// An answer came from this worker that must have filled a block.
     pub fn worked(&self) {
-        self.told(|feed, now, steps| feed.worked(now, steps));
+        self.told(|feed, now, steps| feed.answered(now, steps));
     }
 
     /// What answers have made of the view. It is looked at while nothing can be told: what differs from what was told last is
     /// then the answers' own doing, and meant for nothing else.
     pub fn judged(&self, view: impl FnOnce() -> View) {
-        self.told(|feed, now, steps| feed.judged(view(), now, steps));
+        self.told(|feed, now, steps| feed.corrected(view(), now, steps));
     }
 
     /// Neither of these asks for a replay.

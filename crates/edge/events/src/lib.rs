@@ -42,5 +42,5 @@ pub use siblings::{Known, Reached, Told};
 pub use source::{Direction, Source, SourceError, read_server_info, read_vllm_sources};
 pub use station::Config;
 pub use subscriber::{Subscriber, subscribe};
-pub use warmroute_feed::{Arrival, Counters, Doubt, Numbered, Others, Step, View};
+pub use warmroute_feed::{Arrival, BatchId, Counters, Doubt, PeerPresence, Step, View};
 pub use warmroute_zmtp::{BadEndpoint, Endpoint};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warmroute_feed::{Numbered, Others, Step};
+use warmroute_feed::{BatchId, PeerPresence, Step};
 use warmroute_types::{Address, EventBatch};
 
 /// Takes what feeds tell about their workers. It is called by the task that read the event, one call at a time for each
@@ -20,7 +20,7 @@ pub trait Listener: Send + Sync {
     }
 
     /// Passes such a batch on.
-    fn pass_on(&self, _worker: &Address, _which: Numbered, _bytes: Arc<[u8]>) {}
+    fn pass_on(&self, _worker: &Address, _which: BatchId, _bytes: Arc<[u8]>) {}
 
     /// Another router is to be asked for a worker's stream, of this source (0: whichever it is) and from this batch on. False
     /// where there is none. Its answer comes by [`Desk::replayed`](crate::Desk::replayed).
@@ -32,7 +32,7 @@ pub trait Listener: Send + Sync {
     fn call_off(&self, _worker: &Address) {}
 
     /// Whether there are other routers.
-    fn others(&self) -> Others {
-        Others::AreNot
+    fn others(&self) -> PeerPresence {
+        PeerPresence::Absent
     }
 }

@@ -149,7 +149,7 @@ impl Line {
 mod tests {
     use super::*;
     use parking_lot::Mutex;
-    use warmroute_feed::{Arrival, Numbered, Others, Step, View};
+    use warmroute_feed::{Arrival, BatchId, PeerPresence, Step, View};
     use warmroute_types::EventBatch;
 
     #[derive(Default)]
@@ -226,7 +226,7 @@ mod tests {
 
     /// One router's view of an engine that several poll: what it passes on, with its life.
     #[derive(Default)]
-    struct Passed(Mutex<Vec<(f64, Numbered)>>);
+    struct Passed(Mutex<Vec<(f64, BatchId)>>);
 
     impl Listener for Passed {
         fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
@@ -237,13 +237,13 @@ mod tests {
             Some(batch.at_unix_s.to_le_bytes().into())
         }
 
-        fn pass_on(&self, _: &Address, which: Numbered, bytes: Arc<[u8]>) {
+        fn pass_on(&self, _: &Address, which: BatchId, bytes: Arc<[u8]>) {
             let life = f64::from_le_bytes((*bytes).try_into().unwrap());
             self.0.lock().push((life, which));
         }
 
-        fn others(&self) -> Others {
-            Others::Are
+        fn others(&self) -> PeerPresence {
+            PeerPresence::Present
         }
     }
 
@@ -272,14 +272,14 @@ mod tests {
         poll(&mut first, &[1, 2]);
         assert_eq!(pass(), [(2.0, 1), (2.0, 2)], "a new process");
         assert_ne!(desk.look(|stream| stream.source()), source, "and the other router hears so");
-        assert_eq!(desk.look(|stream| stream.former()), source);
+        assert_eq!(desk.look(|stream| stream.previous_source()), source);
         // The first router dies, and so does the engine.
         poll(&mut second, &[0]);
         let (life, which) = passed[1].0.lock()[0];
         assert_eq!((life, which.seq, which.arrival), (3.0, 0, Arrival::Begins));
         // What the first one said before it died comes late.
         desk.relayed(
-            Numbered { source, seq: 9, ..which },
+            BatchId { source, seq: 9, ..which },
             EventBatch { at_unix_s: 1.0, ..EventBatch::default() },
         );
         assert_eq!(desk.look(|stream| (stream.source(), stream.feed.at_unix_s())), (which.source, 3.0));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use warmroute_feed::{Arrival, Moment, Numbered, Others, ReplayEnd, Step, Stream};
+use warmroute_feed::{Arrival, BatchId, Moment, PeerPresence, ReplayEnd, Step, Stream};
 use warmroute_types::{CacheEvent, EventBatch, Restored};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -21,7 +21,7 @@ const SEVERAL: &str = "several reporters post for this worker: start one for eac
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
     /// A batch of it.
-    Batch(Numbered, EventBatch),
+    Batch(BatchId, EventBatch),
     /// All that it knows up to one.
     Known(Known),
 }
@@ -50,7 +50,7 @@ pub struct Reached {
 
 impl Desk {
     /// A batch that another router has heard.
-    pub fn relayed(&self, which: Numbered, batch: EventBatch) {
+    pub fn relayed(&self, which: BatchId, batch: EventBatch) {
         if self.is_contested() {
             return;
         }
@@ -115,15 +115,15 @@ impl Desk {
 
     /// A live batch of an engine that nobody else hears. Says from where on a replay is to be asked for.
     pub(crate) fn received(&self, seq: u64, mut batch: EventBatch) -> Option<u64> {
-        if self.listener.others() == Others::Awaited {
+        if self.listener.others() == PeerPresence::Unknown {
             // They may know who it is, and what was before.
-            return self.tell(|feed, at, steps| feed.heard(seq, batch, at, steps));
+            return self.tell(|feed, at, steps| feed.received_live(seq, batch, at, steps));
         }
         let bytes = self.listener.prepare(&self.worker, &mut batch);
         let (source, asked) = self.drive(|stream, at, steps| stream.received(seq, batch, at, steps));
         if let Some(bytes) = bytes.filter(|_| source != 0) {
             let arrival = if seq == 0 { Arrival::Begins } else { Arrival::Next };
-            self.listener.pass_on(&self.worker, Numbered { source, seq, arrival }, bytes);
+            self.listener.pass_on(&self.worker, BatchId { source, seq, arrival }, bytes);
         }
         asked
     }
@@ -140,11 +140,11 @@ impl Desk {
     pub(crate) fn posted(&self, post: Post) -> Result<Accepted, Refused> {
         let Post { source, seq, kind, mut batch } = post;
         let arrival = if kind == PostKind::Snapshot { Arrival::Begins } else { Arrival::Next };
-        let which = Numbered { source: xxh3_64(source.as_bytes()).max(1), seq, arrival };
+        let which = BatchId { source: xxh3_64(source.as_bytes()).max(1), seq, arrival };
         let (unreadable, others) = (batch.unreadable, self.listener.others());
         let bytes = self.listener.prepare(&self.worker, &mut batch);
         let (speakers, posted) = self.share(|stream, at, steps| {
-            let speakers = (stream.source(), stream.former());
+            let speakers = (stream.source(), stream.previous_source());
             (speakers, stream.posted(which, batch, others, at, steps))
         });
         let next_seq = match posted {
@@ -153,7 +153,7 @@ impl Desk {
             Ok(Some(arrival)) => {
                 self.mind_speakers(speakers, which.source);
                 if let Some(bytes) = bytes {
-                    self.listener.pass_on(&self.worker, Numbered { arrival, ..which }, bytes);
+                    self.listener.pass_on(&self.worker, BatchId { arrival, ..which }, bytes);
                 }
                 seq.saturating_add(1)
             }
@@ -170,8 +170,8 @@ impl Desk {
 
     /// Asks other routers for what the engine held before the first batch that we know.
     pub(crate) fn deepen(&self) {
-        if self.listener.others() == Others::Are && self.is_shallow() {
-            let (_, asked) = self.drive(|stream, _, steps| stream.feed.deepen(steps));
+        if self.listener.others() == PeerPresence::Present && self.is_shallow() {
+            let (_, asked) = self.drive(|stream, _, steps| stream.feed.request_history(steps));
             self.ask_others(asked);
         }
     }
@@ -225,7 +225,7 @@ impl Desk {
         }
         // Nothing is told meanwhile: what somebody else begins to want now must not be called off.
         self.look(|stream| {
-            if !stream.feed.is_asking() {
+            if !stream.feed.is_awaiting_replay() {
                 self.listener.call_off(&self.worker);
             }
         });
@@ -257,8 +257,8 @@ mod tests {
             steps.clear();
         }
 
-        fn others(&self) -> Others {
-            Others::Are
+        fn others(&self) -> PeerPresence {
+            PeerPresence::Present
         }
 
         fn want(&self, _: &Address, _: u64, _: u64) -> bool {
@@ -282,9 +282,9 @@ mod tests {
         }
     }
 
-    fn numbered(seq: u64) -> Numbered {
+    fn numbered(seq: u64) -> BatchId {
         let arrival = if seq == 0 { Arrival::Begins } else { Arrival::Next };
-        Numbered { source: 9, seq, arrival }
+        BatchId { source: 9, seq, arrival }
     }
 
     fn batch() -> EventBatch {

@@ -242,7 +242,7 @@ impl Station {
 
     fn hear(&mut self, seq: u64, batch: EventBatch) {
         match self.hearing {
-            Hearing::Shared => self.tell(|feed, at, steps| feed.heard(seq, batch, at, steps)),
+            Hearing::Shared => self.tell(|feed, at, steps| feed.received_live(seq, batch, at, steps)),
             Hearing::Alone => {
                 let asked = self.desk.received(seq, batch);
                 self.ask(asked);

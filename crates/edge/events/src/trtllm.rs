@@ -61,13 +61,13 @@ struct LevelChange {
 
 /// One event with its number.
 #[derive(Debug, PartialEq)]
-pub struct Numbered {
+pub struct BatchId {
     pub seq: u64,
     pub batch: EventBatch,
 }
 
 /// Reads a poll's answer, in order. The widest window seen is the full attention. Events do not say when they happened.
-pub fn read(body: &[u8], window_max: &mut u32) -> Result<Vec<Numbered>, serde_json::Error> {
+pub fn read(body: &[u8], window_max: &mut u32) -> Result<Vec<BatchId>, serde_json::Error> {
     let raw: Vec<&RawValue> = serde_json::from_slice(body)?;
     let mut events = Vec::with_capacity(raw.len());
     for raw in raw {
@@ -82,7 +82,7 @@ pub fn read(body: &[u8], window_max: &mut u32) -> Result<Vec<Numbered>, serde_js
 }
 
 impl Event {
-    fn numbered(self, window_max: &mut u32, print: u64) -> Numbered {
+    fn numbered(self, window_max: &mut u32, print: u64) -> BatchId {
         let window = self.window_size.unwrap_or(0);
         *window_max = window.max(*window_max);
         let is_full = window == *window_max;
@@ -91,7 +91,7 @@ impl Event {
         let group = Group { index: u16::from(!is_full), attention };
         let events = self.data.events(group);
         let batch = EventBatch { events, rank: self.attention_dp_rank, print, ..EventBatch::default() };
-        Numbered { seq: self.event_id, batch }
+        BatchId { seq: self.event_id, batch }
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use warmroute_events::{
-    Config, Desk, Direction, Hub, Listener, Numbered, Others, Source, Step, Subscriber, Told, View, subscribe,
+    BatchId, Config, Desk, Direction, Hub, Listener, PeerPresence, Source, Step, Subscriber, Told, View,
+    subscribe,
 };
 use warmroute_types::{Address, CacheEvent, EventBatch};
 use warmroute_zmtp::{Endpoint, Message, Options, Publisher};
@@ -43,7 +44,7 @@ impl Listener for Ear {
         Some([].into())
     }
 
-    fn pass_on(&self, _: &Address, which: Numbered, _: Arc<[u8]>) {
+    fn pass_on(&self, _: &Address, which: BatchId, _: Arc<[u8]>) {
         let batch = self.batch.lock().take().unwrap();
         if let Some((desk, _)) = self.other.get() {
             desk.relayed(which, batch);
@@ -55,8 +56,8 @@ impl Listener for Ear {
         self.other.get().is_some()
     }
 
-    fn others(&self) -> Others {
-        if self.other.get().is_some() { Others::Are } else { Others::AreNot }
+    fn others(&self) -> PeerPresence {
+        if self.other.get().is_some() { PeerPresence::Present } else { PeerPresence::Absent }
     }
 }
 

@@ -19,7 +19,7 @@ const FEED_COUNTS: [FeedCount; 15] = [
     ("feed_replays", "Replays that were asked for", |f| Some(f.stream?.replays)),
     ("feed_restarts", "Times that an engine turned out to be a new process", |f| Some(f.stream?.restarts)),
     ("feed_unheard", "Batches that did not come live and were found by asking for a replay", |f| {
-        Some(f.stream?.unheard)
+        Some(f.stream?.missed_live)
     }),
     ("feed_duplicates", "Batches that were known already", |f| Some(f.stream?.duplicates)),
     ("feed_unreadable_events", "Events that could not be read", |f| Some(f.stream?.unreadable)),

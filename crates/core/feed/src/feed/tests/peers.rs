@@ -1,10 +1,10 @@
-//! A sibling's knowledge in place of a replay.
+//! A peer's state in place of a replay.
 
 use warmroute_types::Restored;
 
 use super::*;
 
-/// What a sibling knows of a process up to a batch, from another one on.
+/// A peer's state of a process from one batch up to another.
 fn known(process: u64, seq: u64, floor_seq: u64) -> EventBatch {
     let known = Restored { bytes: [].into(), group: None, floor_seq };
     EventBatch { events: vec![CacheEvent::Restored(known)], ..batch(process, seq) }
@@ -17,7 +17,7 @@ impl Script {
 }
 
 #[test]
-fn what_comes_live_goes_on_from_where_a_sibling_ends() {
+fn live_batches_continue_from_a_peers_state() {
     let mut script = Script::new();
     script.connect();
     script.hear(1, 5);
@@ -33,7 +33,7 @@ fn what_comes_live_goes_on_from_where_a_sibling_ends() {
 }
 
 #[test]
-fn what_lies_between_a_sibling_and_what_is_live_is_asked_for() {
+fn a_gap_between_a_peers_state_and_live_batches_is_requested() {
     let mut script = Script::new();
     script.connect();
     script.hear(1, 9);
@@ -45,7 +45,7 @@ fn what_lies_between_a_sibling_and_what_is_live_is_asked_for() {
 }
 
 #[test]
-fn a_sibling_that_knew_another_process_is_found_out() {
+fn a_peers_state_of_another_process_is_detected() {
     let mut script = Script::new();
     script.connect();
     script.hear(2, 3);
@@ -55,21 +55,21 @@ fn a_sibling_that_knew_another_process_is_found_out() {
 }
 
 #[test]
-fn one_that_begins_no_earlier_has_nothing_to_tell() {
+fn a_peers_state_that_begins_no_earlier_is_ignored() {
     let mut script = Script::new();
     script.connect();
     script.replay(1, 4);
     script.end(ReplayEnd::Complete);
     script.steps.clear();
-    script.feed.deepen(&mut script.steps);
+    script.feed.request_history(&mut script.steps);
     script.hear(1, 5);
     script.expect("?0");
     assert!(!script.restore(1, 5, 4));
     script.expect("+1005");
-    script.feed.deepen(&mut script.steps);
+    script.feed.request_history(&mut script.steps);
     script.expect("?0");
     assert!(script.restore(1, 5, 2));
     script.expect("=2");
     assert_eq!((script.feed.view(), script.feed.counters().floor_seq), (View::Reported, Some(2)));
-    assert!(!script.restore(1, 9, 0), "nobody asked");
+    assert!(!script.restore(1, 9, 0), "no replay was requested");
 }

@@ -1,49 +1,55 @@
-//! Live batches that wait until a replay has brought what is before them.
+//! Live batches that wait until a replay has brought the batches before them.
 
 use std::collections::BTreeMap;
 
 use warmroute_types::{CacheEvent, EventBatch};
 
-/// Tokens of a usual block.
+/// Tokens of a typical block.
 const BLOCK_TOKENS: usize = 16;
 
-/// Batches by number, bounded.
+/// Batches by sequence number, bounded.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct HeldBatches {
     batches: BTreeMap<u64, EventBatch>,
     blocks: usize,
 }
 
-/// Whether a batch found room.
+/// The result of holding a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// It is held.
-    Found,
-    /// It was there already.
-    Known,
-    /// There was none: it is gone.
+pub enum Insertion {
+    /// The batch is held.
+    Inserted,
+    /// The batch was held already.
+    Duplicate,
+    /// There was no room: the batch is dropped.
     Full,
 }
 
-impl Held {
-    /// Holds a batch. Of two with one number the later one is of the living process.
-    pub fn insert(&mut self, seq: u64, batch: EventBatch, batches_max: usize, blocks_max: usize) -> Room {
+impl HeldBatches {
+    /// Holds a batch. Of two batches with one number, the later one belongs to the running process.
+    pub fn insert(
+        &mut self,
+        seq: u64,
+        batch: EventBatch,
+        batches_max: usize,
+        blocks_max: usize,
+    ) -> Insertion {
         if let Some(known) = self.batches.get(&seq) {
             if known.print == batch.print || known.at_unix_s >= batch.at_unix_s {
-                return Room::Known;
+                return Insertion::Duplicate;
             }
             self.remove(seq);
         }
         let blocks = weight(&batch);
-        // A batch larger than the bound is held alone: what arrived is in memory anyway.
+        // A batch larger than the limit is held alone: it is in memory anyway.
         if !self.batches.is_empty()
             && (self.batches.len() >= batches_max || self.blocks + blocks > blocks_max)
         {
-            return Room::Full;
+            return Insertion::Full;
         }
         self.blocks += blocks;
         self.batches.insert(seq, batch);
-        Room::Found
+        Insertion::Inserted
     }
 
     /// The lowest number held.
@@ -56,13 +62,13 @@ impl Held {
         self.batches.last_key_value().map(|(seq, _)| *seq)
     }
 
-    /// Takes the batch with the lowest number, if that is at most `seq`.
+    /// Removes the batch with the lowest number, if that is at most `seq`.
     pub fn pop_up_to(&mut self, seq: u64) -> Option<(u64, EventBatch)> {
         let first = self.first().filter(|first| *first <= seq)?;
         Some((first, self.remove(first)?))
     }
 
-    /// Lets go of everything.
+    /// Drops all held batches.
     pub fn clear(&mut self) {
         self.batches.clear();
         self.blocks = 0;
@@ -75,7 +81,7 @@ impl Held {
     }
 }
 
-/// In blocks; many tokens weigh as much as the blocks that they would fill.
+/// The weight of a batch in blocks. Tokens weigh as much as the blocks that they would fill.
 fn weight(batch: &EventBatch) -> usize {
     let (stored, removed) = batch.blocks();
     let tokens = |event: &CacheEvent| match event {

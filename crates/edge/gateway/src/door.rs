@@ -12,7 +12,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
-use warmroute_admission::{Admission, Ask, Class, Expected, Limits, Place, Rates, Reserved};
+use warmroute_admission::{
+    Admission, AdmissionRequest, Class, ExpectedTokens, Limits, QueuePosition, RateLimiter, Reservation,
+};
 use warmroute_router::Vacancy;
 use warmroute_types::{Micros, Usage, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -90,7 +92,7 @@ const WAITS_S: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 6
 /// One door for all requests.
 pub(crate) struct Door {
     admission: Mutex<Admission<Waiter>>,
-    rates: Mutex<Rates>,
+    rates: Mutex<RateLimiter>,
     /// Keys are hashed with it: nobody can choose whose bucket he empties.
     seed: u64,
     pub(crate) waits_s: Histogram,
@@ -107,11 +109,11 @@ struct Waiter {
 /// A request that is in. Dropped, it has ended, and another one may come.
 pub(crate) struct Permit {
     gateway: Arc<Gateway>,
-    ask: Ask,
+    ask: AdmissionRequest,
     /// How many answers it wants.
     answers: u32,
     /// What was set aside for it; `None` where rates are not limited.
-    reserved: Option<Reserved>,
+    reserved: Option<Reservation>,
     /// What it has taken so far, in tokens: that is what it is charged when it ends, however it does.
     took: u32,
     /// `None` where only rates are limited.
@@ -120,7 +122,7 @@ pub(crate) struct Permit {
 
 #[derive(Clone, Copy)]
 struct Stay {
-    place: Place,
+    place: QueuePosition,
     /// Until when it may wait, should it have to again.
     deadline: Micros,
 }
@@ -148,14 +150,20 @@ impl Door {
     }
 
     /// A key that let somebody in says whose he is; whatever else he claims to be does not count then.
-    fn ask(&self, config: &DoorConfig, headers: &HeaderMap, tenant: Option<&Tenant>, asked: &Asked) -> Ask {
+    fn ask(
+        &self,
+        config: &DoorConfig,
+        headers: &HeaderMap,
+        tenant: Option<&Tenant>,
+        asked: &Asked,
+    ) -> AdmissionRequest {
         let named = |name: &HeaderName| headers.get(name).filter(|value| !value.is_empty());
         let claimed = match &config.tenant_header {
             Some(name) => named(name),
             None => named(&header::AUTHORIZATION).or_else(|| named(&HeaderName::from_static("x-api-key"))),
         };
         let name = tenant.map(|tenant| tenant.name.as_bytes()).or(claimed.map(HeaderValue::as_bytes));
-        Ask {
+        AdmissionRequest {
             class: config.priority_header.as_ref().map_or_else(Class::default, |header| {
                 let wanted = named(header).and_then(|name| name.to_str().ok()).and_then(Class::named);
                 let granted = tenant.and_then(|tenant| tenant.class_max).unwrap_or(config.class_max);
@@ -208,7 +216,7 @@ pub(crate) async fn enter(
     };
     if has_rates {
         let Asked { prompt_tokens: prompt, answers, answer_tokens_max: answer_max, .. } = **asked;
-        let expected = Expected { prompt, answers, answer_max };
+        let expected = ExpectedTokens { prompt, answers, answer_max };
         let reserved = gateway.door.rates.lock().reserve(ask.tenant, limits, expected, gateway.now());
         permit.reserved = Some(reserved.map_err(Refusal::TooMany)?);
     }
@@ -221,7 +229,7 @@ pub(crate) async fn enter(
 async fn admit(
     gateway: &Arc<Gateway>,
     config: &DoorConfig,
-    ask: Ask,
+    ask: AdmissionRequest,
     asked: &Arc<Asked>,
 ) -> Result<Stay, Refusal> {
     let (door, now) = (&gateway.door, gateway.now());
@@ -267,7 +275,7 @@ fn too_late(gateway: &Gateway) -> Refusal {
 /// whatever waits for it.
 struct Leaving<'a> {
     gateway: &'a Arc<Gateway>,
-    place: Option<Place>,
+    place: Option<QueuePosition>,
     called: oneshot::Receiver<()>,
 }
 
@@ -323,7 +331,7 @@ impl Permit {
     pub(crate) fn streamed(&mut self, output_tokens: u32) {
         self.took = self.ask.cost.saturating_add(output_tokens);
         let took = self.took;
-        let exceeded = |reserved: &&mut Reserved| reserved.is_limited() && took > reserved.tokens();
+        let exceeded = |reserved: &&mut Reservation| reserved.is_limited() && took > reserved.tokens();
         if let Some(reserved) = self.reserved.as_mut().filter(exceeded) {
             self.gateway.door.rates.lock().extend(reserved, took);
         }

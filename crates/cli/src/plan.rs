@@ -489,7 +489,7 @@ mod tests {
             ("[routing]\nprefix-hash = \"md5\"", "unknown hash `md5`"),
             ("[cache]\nblock-hash = \"md5\"", "unknown hash `md5`"),
             ("[routing]\nsession-keys = [\"user\"]", "expected header:NAME"),
-            ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is no worker URL"),
+            ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is not a valid worker URL"),
             ("[[workers]]\nurl = \"http://a\"\nranks = 0", "0 ranks"),
             ("[discovery]\nworker-dns = [\"engines\"]", "expected http://NAME:PORT"),
             ("[requests]\nmax-payload-size = 0", "max-payload-size"),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use warmroute_discovery::line_of;
-use warmroute_types::valueless;
+use warmroute_types::redact_values;
 
 use super::Options;
 use super::groups::KEYS;
@@ -32,7 +32,7 @@ pub fn parse(text: &str) -> anyhow::Result<Options> {
 /// What is wrong, in which line, of which key. No value is repeated, of whatever key: errors are logged and sent to whoever put the
 /// configuration there, and a secret stands in a wrong place as soon as its key is mistyped.
 fn tell(text: &str, error: &toml::de::Error) -> String {
-    let (line, message) = (line_of(text, error), valueless(error.message()));
+    let (line, message) = (line_of(text, error), redact_values(error.message()));
     match text.lines().nth(line - 1).and_then(key_in) {
         Some(key) => format!("line {line}, {key}: {message}\n"),
         None => format!("line {line}: {message}\n"),

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use warmroute_share::{
     BadShare, MeshConfig, MeshPace, MeshTls, RedisConfig, RedisPace, Secret, Secrets, Versions,
 };
-use warmroute_types::masked;
+use warmroute_types::mask_url;
 use warmroute_wire::WorkerTls;
 
 use super::filled;
@@ -153,7 +153,7 @@ fn redis(options: &Sharing, urls: &[&str], secret: Secrets) -> anyhow::Result<Re
         anyhow::ensure!(
             is_redis,
             "share: `{}` is neither mesh nor redis://HOST:PORT nor rediss://HOST:PORT",
-            masked(url)
+            mask_url(url)
         );
         let rest = url.split("//").nth(1).unwrap_or_default();
         let login = rest.split_once('@');

@@ -273,8 +273,8 @@ mod tests {
         fn admit_all(&mut self) {
             let (waiting, room, now) = (&mut self.waiting, &mut self.room, self.now);
             while let Some(id) = self.admission.next(now, |id| room[waiting[id].model] > 0) {
-                let waiter = waiting.remove(&id).expect("nobody is let in twice");
-                assert!(waiter.deadline > now, "nobody is let in late");
+                let waiter = waiting.remove(&id).expect("no request is admitted twice");
+                assert!(waiter.deadline > now, "no request is admitted late");
                 room[waiter.model] -= 1;
                 self.inside.push((id, waiter));
             }

@@ -426,7 +426,7 @@ mod tests {
                         inside.retain(|_, (_, deadline)| *deadline > now);
                         match popped {
                             Some(item) => prop_assert!(inside.remove(&item).is_some(), "late, or twice"),
-                            None => prop_assert!(inside.is_empty(), "somebody was left waiting"),
+                            None => prop_assert!(inside.is_empty(), "a request was left waiting"),
                         }
                     }
                     Step::Remove(n) => {

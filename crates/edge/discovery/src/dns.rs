@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use warmroute_types::{Address, masked};
+use warmroute_types::{Address, mask_url};
 
 use crate::{Listed, Listing, SourceId};
 
@@ -30,7 +30,7 @@ impl FromStr for DnsName {
     type Err = BadDnsName;
 
     fn from_str(text: &str) -> Result<DnsName, BadDnsName> {
-        let bad = || BadDnsName(masked(text));
+        let bad = || BadDnsName(mask_url(text));
         let rest = text.strip_prefix("http://").ok_or_else(bad)?.trim_end_matches('/');
         let (host, port) = rest.rsplit_once(':').ok_or_else(bad)?;
         if host.is_empty() || host.contains(['/', '@', '?']) {

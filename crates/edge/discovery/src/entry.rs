@@ -1,7 +1,7 @@
 //! A worker as a person writes it down.
 
 use serde::{Deserialize, Serialize};
-use warmroute_types::{Address, BadUrl, valueless};
+use warmroute_types::{Address, BadUrl, redact_values};
 
 use crate::Listed;
 
@@ -61,7 +61,7 @@ pub enum BadWorkers {
 
 impl BadWorkers {
     fn wrong(text: &str, error: &toml::de::Error) -> BadWorkers {
-        BadWorkers::Wrong { line: line_of(text, error), message: valueless(error.message()) }
+        BadWorkers::Wrong { line: line_of(text, error), message: redact_values(error.message()) }
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use warmroute_fleet::{Models, WorkerView};
 use warmroute_router::{Change, FeedReport};
-use warmroute_types::{Address, CacheView, masked, valueless};
+use warmroute_types::{Address, CacheView, mask_url, redact_values};
 
 use super::{Answer, Problem, as_json};
 use crate::gateway::Gateway;
@@ -97,7 +97,7 @@ fn describe_feed(report: &FeedReport) -> Value {
 pub(super) fn add(gateway: &Gateway, body: &[u8]) -> Answer {
     let bad = |message: String| Problem(StatusCode::BAD_REQUEST, message);
     let newcomer: Newcomer =
-        serde_json::from_slice(body).map_err(|error| bad(valueless(&error.to_string())))?;
+        serde_json::from_slice(body).map_err(|error| bad(redact_values(&error.to_string())))?;
     let addresses = Address::parse(&newcomer.url, newcomer.ranks).map_err(|error| bad(error.to_string()))?;
     let models = newcomer.models.map_or(Models::Unknown, |names| Models::named(&names));
     for address in addresses {
@@ -126,7 +126,7 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> Answer {
         .filter(|address| address.url == url && (rank.is_none() || address.rank == rank))
         .collect();
     if leaving.is_empty() {
-        return Err(Problem(StatusCode::NOT_FOUND, format!("no such worker: {}", masked(url))));
+        return Err(Problem(StatusCode::NOT_FOUND, format!("no such worker: {}", mask_url(url))));
     }
     for address in leaving {
         tracing::info!(worker = %address, "worker removed by the admin side: draining");

@@ -1,24 +1,24 @@
-//! What is wrong with a text, without the value that is: a token in the wrong place must not end up in a log.
+//! Parse errors without the offending value: a token in the wrong field must not reach a log.
 
-/// How messages of serde begin that go on with a value, up to what was expected instead.
+/// Beginnings of serde's messages that quote a value, up to what was expected instead.
 const QUOTING: [&str; 3] = ["invalid type", "invalid value", "unknown variant"];
 
-/// A message of serde without the value it quotes. Names of keys stay.
-pub fn valueless(message: &str) -> String {
+/// A serde message without the value that it quotes. Names of keys stay.
+pub fn redact_values(message: &str) -> String {
     let Some(what) = QUOTING.iter().find(|what| message.starts_with(**what)) else {
         return message.to_owned();
     };
-    // The last one is serde's; others may stand in the value.
+    // The last match is serde's own; earlier ones may be part of the value.
     let expected = message.rfind(", expected ").map_or("", |at| &message[at..]);
     format!("{what}{expected}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::valueless;
+    use super::redact_values;
 
     #[test]
-    fn messages_keep_what_was_expected_and_lose_what_was_there() {
+    fn messages_keep_the_expectation_and_lose_the_value() {
         for (message, left) in [
             ("invalid type: string \"hush, expected x\", expected u16", "invalid type, expected u16"),
             (
@@ -29,7 +29,7 @@ mod tests {
             ("unknown variant `hush`, there are no variants", "unknown variant"),
             ("unknown field `prot`, expected `port`", "unknown field `prot`, expected `port`"),
         ] {
-            assert_eq!(valueless(message), left);
+            assert_eq!(redact_values(message), left);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Context;
 use warmroute_discovery::WorkerEntry;
-use warmroute_events::{Endpoint, Source};
+use warmroute_events::{Endpoint, EventSource};
 
 /// Endpoints that cannot be used, and topics that would not tell engines apart.
 pub fn check(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<()> {
@@ -23,7 +23,7 @@ pub fn check(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<()> 
             }
             endpoint => {
                 let (replay, ranks) = (events.replay.as_deref(), entry.ranks.unwrap_or(1));
-                let sources = Source::configured(endpoint, replay, &events.topic, ranks, &entry.url);
+                let sources = EventSource::configured(endpoint, replay, &events.topic, ranks, &entry.url);
                 sources
                     .with_context(context)?
                     .iter()
@@ -44,7 +44,7 @@ struct Taken {
 }
 
 impl Taken {
-    fn take(&mut self, source: &Source) -> anyhow::Result<()> {
+    fn take(&mut self, source: &EventSource) -> anyhow::Result<()> {
         if !self.is_ours(&source.endpoint) {
             self.one(&source.endpoint, Some(source.topic.clone()))?;
         }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
-use warmroute_events::{Arrival, BatchId, Desk, Inbox, Known, Reached, Told};
+use warmroute_events::{
+    Arrival, BatchId, FeedHandle, ReplayPart, ReportInbox, StreamPosition, StreamSnapshot,
+};
 use warmroute_fleet::Worker;
 use warmroute_peers::{BadMessage, Reach, Report, ReportKind, Wanted, pack, unpack};
 use warmroute_router::StreamNews;
@@ -24,11 +26,11 @@ const REACH_EVERY: Duration = Duration::from_millis(500);
 /// Brings what other routers say of streams to their feeds.
 pub struct Siblings {
     ear: Arc<Ear>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<ReportInbox>,
 }
 
 impl Siblings {
-    pub fn new(ear: Arc<Ear>, inbox: Arc<Inbox>) -> Siblings {
+    pub fn new(ear: Arc<Ear>, inbox: Arc<ReportInbox>) -> Siblings {
         Siblings { ear, inbox }
     }
 
@@ -63,7 +65,7 @@ impl Siblings {
         }
     }
 
-    fn take(&self, worker: &Worker, desk: &Desk, news: StreamNews) {
+    fn take(&self, worker: &Worker, desk: &FeedHandle, news: StreamNews) {
         match news {
             StreamNews::Reported(router, report) => {
                 self.ear.told_by(&worker.address, router);
@@ -74,11 +76,11 @@ impl Siblings {
             }
             StreamNews::Reached(router, Reach { source, next, at_unix_ms, .. }) => {
                 self.ear.told_by(&worker.address, router);
-                desk.reached(Reached { source, next, at_unix_ms });
+                desk.reached(StreamPosition { source, next, at_unix_ms });
             }
             StreamNews::Asked(router, wanted) => self.answer(worker, desk, router, wanted),
             StreamNews::Replayed(reports) => {
-                let told: Result<Vec<Told>, BadMessage> = reports.iter().map(told).collect();
+                let told: Result<Vec<ReplayPart>, BadMessage> = reports.iter().map(told).collect();
                 desk.replayed(told.unwrap_or_default());
             }
         }
@@ -90,10 +92,11 @@ impl Siblings {
         }
     }
 
-    fn answer(&self, worker: &Worker, desk: &Desk, router: RouterId, wanted: Wanted) {
+    fn answer(&self, worker: &Worker, desk: &FeedHandle, router: RouterId, wanted: Wanted) {
         let known = || {
             let cache = || self.ear.known(worker.id);
-            let Known { source, seq, batch } = desk.known(wanted.source, wanted.from_seq, cache)?;
+            let StreamSnapshot { source, seq, batch } =
+                desk.snapshot(wanted.source, wanted.from_seq, cache)?;
             let bytes = pack(&batch);
             Some(vec![Report { worker: worker.identity, source, seq, kind: ReportKind::Known, bytes }])
         };
@@ -102,18 +105,18 @@ impl Siblings {
     }
 
     /// The feed of a worker that is followed here, or for which reporters may speak.
-    fn desk_of(&self, worker: &Worker) -> Option<Arc<Desk>> {
+    fn desk_of(&self, worker: &Worker) -> Option<Arc<FeedHandle>> {
         match self.ear.spoken(&worker.address) {
             Spoken::ByItself => self.ear.desk_of(&worker.address),
-            Spoken::ByReporter => self.inbox.desk(&worker.address).ok(),
+            Spoken::ByReporter => self.inbox.feed(&worker.address).ok(),
             Spoken::NotUnderstood => None,
         }
     }
 
     fn reaches(&self) -> Vec<Reach> {
         let reach = |worker: Arc<Worker>| {
-            let desk = self.ear.desk_of(&worker.address).or_else(|| self.inbox.desk_of(&worker.address))?;
-            let Reached { source, next, at_unix_ms } = desk.reach()?;
+            let desk = self.ear.desk_of(&worker.address).or_else(|| self.inbox.feed_of(&worker.address))?;
+            let StreamPosition { source, next, at_unix_ms } = desk.position()?;
             Some(Reach { worker: worker.identity, source, next, at_unix_ms })
         };
         self.ear.workers().into_iter().filter_map(reach).collect()
@@ -128,10 +131,12 @@ fn numbered(report: &Report) -> BatchId {
     BatchId { source: report.source, seq: report.seq, arrival }
 }
 
-fn told(report: &Report) -> Result<Told, BadMessage> {
+fn told(report: &Report) -> Result<ReplayPart, BadMessage> {
     let batch = unpack(&report.bytes)?;
     Ok(match report.kind {
-        ReportKind::Known => Told::Known(Known { source: report.source, seq: report.seq, batch }),
-        ReportKind::Next | ReportKind::Begins => Told::Batch(numbered(report), batch),
+        ReportKind::Known => {
+            ReplayPart::Snapshot(StreamSnapshot { source: report.source, seq: report.seq, batch })
+        }
+        ReportKind::Next | ReportKind::Begins => ReplayPart::Batch(numbered(report), batch),
     })
 }

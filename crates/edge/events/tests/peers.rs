@@ -1,4 +1,4 @@
-//! Two routers and one engine, on real sockets: what one hears and the other cannot.
+//! Two routers and one engine, on real sockets: batches that only one of them receives.
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 use std::collections::BTreeSet;
@@ -8,60 +8,60 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use warmroute_events::{
-    BatchId, Config, Desk, Direction, Hub, Listener, PeerPresence, Source, Step, Subscriber, Told, View,
-    subscribe,
+    BatchId, BoundListener, Config, Direction, EventSink, EventSource, FeedHandle, PeerPresence, ReplayPart,
+    Step, Subscriber, View, subscribe,
 };
 use warmroute_types::{Address, CacheEvent, EventBatch};
 use warmroute_zmtp::{Endpoint, Message, Options, Publisher};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One router's ear: what it believes to be held, and its way to the other.
+/// One router's sink: the names that it holds, and its connection to the peer.
 #[derive(Default)]
-struct Ear {
+struct PeerSink {
     held: Mutex<BTreeSet<u64>>,
     views: Mutex<Vec<View>>,
     batch: Mutex<Option<EventBatch>>,
-    /// The other's feed, and what it knows.
-    other: OnceLock<(Arc<Desk>, Arc<Ear>)>,
+    /// The peer's feed and sink.
+    other: OnceLock<(Arc<FeedHandle>, Arc<PeerSink>)>,
     wanted: Mutex<Vec<(u64, u64)>>,
 }
 
-impl Listener for Ear {
-    fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
+impl EventSink for PeerSink {
+    fn apply(&self, _: &Address, steps: &mut Vec<Step>) {
         for step in steps.drain(..) {
             match step {
                 Step::Apply(events) => events.iter().for_each(|event| self.apply(event)),
                 Step::Forget => self.held.lock().clear(),
                 Step::View(view) => self.views.lock().push(view),
-                Step::AskReplay { .. } => panic!("replays are not the listener's"),
+                Step::AskReplay { .. } => panic!("the sink receives no replay requests"),
             }
         }
     }
 
-    fn prepare(&self, _: &Address, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
+    fn prepare_relay(&self, _: &Address, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
         *self.batch.lock() = Some(batch.clone());
         Some([].into())
     }
 
-    fn pass_on(&self, _: &Address, which: BatchId, _: Arc<[u8]>) {
+    fn relay(&self, _: &Address, which: BatchId, _: Arc<[u8]>) {
         let batch = self.batch.lock().take().unwrap();
-        if let Some((desk, _)) = self.other.get() {
-            desk.relayed(which, batch);
+        if let Some((feed_handle, _)) = self.other.get() {
+            feed_handle.relayed(which, batch);
         }
     }
 
-    fn want(&self, _: &Address, source: u64, from_seq: u64) -> bool {
+    fn request_replay(&self, _: &Address, source: u64, from_seq: u64) -> bool {
         self.wanted.lock().push((source, from_seq));
         self.other.get().is_some()
     }
 
-    fn others(&self) -> PeerPresence {
+    fn peer_presence(&self) -> PeerPresence {
         if self.other.get().is_some() { PeerPresence::Present } else { PeerPresence::Absent }
     }
 }
 
-impl Ear {
+impl PeerSink {
     fn apply(&self, event: &CacheEvent) {
         let mut held = self.held.lock();
         match event {
@@ -77,13 +77,15 @@ impl Ear {
         until(&format!("{names:?} are held"), is_so).await;
     }
 
-    /// Answers what was wanted of the other, as the router between them would.
-    async fn answer(&self, desk: &Desk) {
+    /// Replies to the peer's request, as the router between them would.
+    async fn answer(&self, feed_handle: &FeedHandle) {
         until("something is wanted", || !self.wanted.lock().is_empty()).await;
         let (source, from_seq) = self.wanted.lock().pop().unwrap();
-        let (other, ear) = self.other.get().unwrap();
-        let cache = || Some(ear.held.lock().iter().map(|&name| name as u8).collect());
-        desk.replayed(other.known(source, from_seq, cache).map(Told::Known).into_iter().collect());
+        let (other, sink_here) = self.other.get().unwrap();
+        let cache = || Some(sink_here.held.lock().iter().map(|&name| name as u8).collect());
+        feed_handle.replayed(
+            other.snapshot(source, from_seq, cache).map(ReplayPart::Snapshot).into_iter().collect(),
+        );
     }
 }
 
@@ -111,31 +113,31 @@ fn free() -> Endpoint {
 
 async fn connected(endpoint: &Endpoint) -> Publisher {
     let publisher = Publisher::connect(endpoint.clone(), Options::default());
-    until("somebody subscribes", || publisher.subscribers() > 0).await;
+    until("a subscriber connects", || publisher.subscribers() > 0).await;
     publisher
 }
 
-async fn hub() -> (Hub, Subscriber, Arc<Ear>) {
-    let hub = Hub::bind(&free(), Config::default()).await.unwrap();
-    let ear = Arc::new(Ear::default());
-    let listener = Arc::clone(&ear) as Arc<dyn Listener>;
-    let subscriber = hub.await_worker(Address::new("http://w"), "kv", None, listener).unwrap();
-    (hub, subscriber, ear)
+async fn bound_listener() -> (BoundListener, Subscriber, Arc<PeerSink>) {
+    let bound_listener = BoundListener::bind(&free(), Config::default()).await.unwrap();
+    let sink_here = Arc::new(PeerSink::default());
+    let sink = Arc::clone(&sink_here) as Arc<dyn EventSink>;
+    let subscriber = bound_listener.expect_worker(Address::new("http://w"), "kv", None, sink).unwrap();
+    (bound_listener, subscriber, sink_here)
 }
 
 #[tokio::test]
-async fn an_engine_that_connects_to_one_router_is_known_to_both_and_may_move_to_the_other() {
-    let (one, here, ear) = hub().await;
-    let (two, there, other) = hub().await;
+async fn an_engine_connected_to_one_router_is_known_to_both_and_may_move() {
+    let (one, here, sink_here) = bound_listener().await;
+    let (two, there, other) = bound_listener().await;
     let engine = connected(one.endpoint()).await;
     engine.send(&stored(0, 1));
-    ear.until(&[1]).await;
-    let (desk, desk_there) = (here.desk(), there.desk());
-    assert!(ear.other.set((Arc::clone(&desk_there), Arc::clone(&other))).is_ok());
-    assert!(other.other.set((desk, Arc::clone(&ear))).is_ok());
-    // The other comes late: the first batch it hears of shows that there was one before.
+    sink_here.until(&[1]).await;
+    let (feed_handle, feed_there) = (here.feed(), there.feed());
+    assert!(sink_here.other.set((Arc::clone(&feed_there), Arc::clone(&other))).is_ok());
+    assert!(other.other.set((feed_handle, Arc::clone(&sink_here))).is_ok());
+    // The second router starts late: the first batch that it receives shows that there was one before.
     engine.send(&stored(1, 2));
-    other.answer(&desk_there).await;
+    other.answer(&feed_there).await;
     other.until(&[1, 2]).await;
     engine.send(&stored(2, 3));
     other.until(&[1, 2, 3]).await;
@@ -152,27 +154,33 @@ async fn an_engine_that_connects_to_one_router_is_known_to_both_and_may_move_to_
 }
 
 #[tokio::test]
-async fn one_that_listens_itself_and_comes_late_is_told_by_the_other_what_was_before() {
+async fn a_late_subscriber_gets_the_history_from_its_peer() {
     let engine = Publisher::bind(&free(), Options::default()).await.unwrap();
     let listen = || {
-        let ear = Arc::new(Ear::default());
+        let sink_here = Arc::new(PeerSink::default());
         let (endpoint, direction) = (engine.endpoint().clone(), Direction::WeConnect);
-        let source =
-            Source { rank: 0, endpoint, direction, replay: None, topic: "kv".to_owned(), block_tokens: None };
-        let listener = Arc::clone(&ear) as Arc<dyn Listener>;
-        (subscribe(Address::new("http://w"), source, listener, Config::default()), ear)
+        let source = EventSource {
+            rank: 0,
+            endpoint,
+            direction,
+            replay: None,
+            topic: "kv".to_owned(),
+            block_tokens: None,
+        };
+        let sink = Arc::clone(&sink_here) as Arc<dyn EventSink>;
+        (subscribe(Address::new("http://w"), source, sink, Config::default()), sink_here)
     };
-    let (first, ear) = listen();
+    let (first, sink_here) = listen();
     until("the first listens", || engine.subscribers() == 1).await;
     engine.send(&stored(0, 1));
     engine.send(&stored(1, 2));
-    ear.until(&[1, 2]).await;
+    sink_here.until(&[1, 2]).await;
     let (second, other) = listen();
-    assert!(other.other.set((first.desk(), Arc::clone(&ear))).is_ok());
+    assert!(other.other.set((first.feed(), Arc::clone(&sink_here))).is_ok());
     until("both listen", || engine.subscribers() == 2).await;
     engine.send(&stored(2, 3));
-    ear.until(&[1, 2, 3]).await;
-    other.answer(&second.desk()).await;
+    sink_here.until(&[1, 2, 3]).await;
+    other.answer(&second.feed()).await;
     other.until(&[1, 2, 3]).await;
     assert_eq!((second.view(), second.counters().floor_seq), (View::Reported, Some(0)));
     engine.send(&stored(3, 4));

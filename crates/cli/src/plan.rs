@@ -507,12 +507,12 @@ mod tests {
             ("[cache]\nworker-kv-tokens = 0", "worker-kv-tokens"),
             ("[routing]\npolicy = \"weighted_score\"\n[cache]\nqueue-weight = nan", "queue-weight"),
             ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
-            ("[events]\nkv-events-bind = \"5557\"", "`5557` is no endpoint"),
+            ("[events]\nkv-events-bind = \"5557\"", "`5557` is not a valid endpoint"),
             (
                 "[[workers]]\nurl = \"http://a\"\nkv-events = { endpoint = \"tcp://*\" }",
                 "kv-events of http://a",
             ),
-            ("[[workers]]\nurl = \"http://a\"\nkv-events = { topic = \"kv\" }", "`` is no endpoint"),
+            ("[[workers]]\nurl = \"http://a\"\nkv-events = { topic = \"kv\" }", "`` is not a valid endpoint"),
             (
                 "[[workers]]\nurl = \"http://a\"\nkv-events = { endpoint = \"bind\", topic = \"t\" }",
                 "kv-events-bind",

@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use warmroute_types::{Address, MAX_WORKERS};
-use warmroute_zmtp::{Endpoint, Error, Incoming, Listener as Socket, Message, Options, Sub};
+use warmroute_zmtp::{Endpoint, Error, IncomingConnection, Listener as Socket, Message, Options, Sub};
 
 use crate::feed_handle::FeedHandle;
 use crate::sink::EventSink;
@@ -158,7 +158,7 @@ struct Line {
     snapshot: HashMap<Bytes, TaskSender>,
 }
 
-async fn follow(incoming: Incoming, number: u64, expected: Arc<ExpectedWorkers>, config: Config) {
+async fn follow(incoming: IncomingConnection, number: u64, expected: Arc<ExpectedWorkers>, config: Config) {
     let mut connection = Line { number, peer: incoming.peer().to_owned(), snapshot: HashMap::new() };
     let limited = Options { message_bytes_max: MESSAGE_BYTES_MAX, ..config.socket };
     let mut sub = match Sub::accept(incoming, b"", &limited).await {

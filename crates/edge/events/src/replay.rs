@@ -85,7 +85,7 @@ async fn read(
                     return Err(Error::Gone);
                 }
             }
-            None => return Err(Error::Protocol("an answer without a number")),
+            None => return Err(Error::Protocol("a replay reply has no sequence number")),
         }
     }
     Ok(ReplayEnd::Failed)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use http::HeaderName;
 use warmroute_admission::{Class, Limits};
-use warmroute_discovery::{DnsName, Listed, WorkerEntry};
+use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_gateway::{
     ClientCredentials, DecisionHeaders, DoorConfig, Forwarded, Keys, SessionKey, Timeouts, Token,
@@ -83,7 +83,7 @@ pub struct Plan {
 /// Where workers come from.
 pub struct Sources {
     /// Written down.
-    pub listed: Vec<Listed>,
+    pub listed: Vec<ListedWorker>,
     /// A file to watch.
     pub file: Option<PathBuf>,
     /// Names to look up.

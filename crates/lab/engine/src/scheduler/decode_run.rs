@@ -1,9 +1,8 @@
-//! The scheduler over a run of steps in which nothing but decoding happens.
+//! The scheduler over a run of steps that only decode.
 //!
-//! Calm means: every sequence in the batch has one token to compute, none finishes, nobody can be admitted, and there
-//! are free blocks for all. Then a sequence touches the cache only where it enters a block and where it fills one, once
-//! in `block_size` steps. Those touches are done here in the order in which single steps would do them, so that the very
-//! same blocks are evicted and found afterwards.
+//! In such a run every sequence in the batch has one token to compute, none finishes, none can be admitted, and there are
+//! free blocks for all. A sequence then accesses the cache only where it enters a block and where it fills one, once in
+//! `block_size` steps. These accesses happen in the order of single steps, so the same blocks are evicted and found.
 
 use super::Scheduler;
 use crate::PrefixCaching;
@@ -14,14 +13,14 @@ use crate::step::Step;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Touch {
     step: u32,
-    /// Its place in the batch.
+    /// Its index in the batch.
     place: u32,
 }
 
 impl Scheduler {
-    /// How many steps nothing but decoding can happen, the one included in which the first sequence finishes, and for
-    /// which batch. `None` when the next step must be looked at by itself.
-    pub fn calm_steps(&self, step_tokens_max: u32) -> Option<(u32, Batch)> {
+    /// How many steps contain only decoding, up to and including the step in which the first sequence finishes, and
+    /// their batch. `None` when the next step must be scheduled by itself.
+    pub fn decode_only_steps(&self, step_tokens_max: u32) -> Option<(u32, Batch)> {
         let sequences = self.running.len();
         let is_closed = self.waiting.is_empty() || sequences >= self.sequences_max;
         if sequences == 0 || !is_closed || sequences > step_tokens_max as usize {
@@ -30,7 +29,8 @@ impl Scheduler {
         let (mut steps, mut context_tokens) = (u32::MAX, 0_u64);
         for &slot in &self.running {
             let sequence = &self.sequences[slot];
-            // The last token of a prompt that was cut just before it looks like a decode, but brings a first token.
+            // The last token of a prompt that was split just before it looks like a decode, but produces a first
+            // token.
             if sequence.remaining() != 1 || sequence.generated == 0 {
                 return None;
             }
@@ -41,16 +41,16 @@ impl Scheduler {
         (steps > 1).then_some((steps, Batch { sequences: sequences as u32, context_tokens }))
     }
 
-    /// As many of the steps as find free blocks for sure: each sequence needs one in `block_size` steps, and at most one
-    /// a step.
+    /// How many of the steps certainly find free blocks: each sequence needs one in `block_size` steps, and at most
+    /// one a step.
     fn with_room(&self, steps: u32) -> u32 {
         let (free, sequences) = (u64::from(self.pool.free()), self.running.len() as u64);
         let needed_most = sequences * u64::from(steps.div_ceil(self.block_size) + 1);
         if needed_most <= free { steps } else { steps.min((free / sequences) as u32) }
     }
 
-    /// Schedules and settles `steps` calm steps. Tokens are not told; whoever has its last one is finished by
-    /// [`settle_run`](Scheduler::settle_run).
+    /// Schedules and completes `steps` decode-only steps. There are no token events;
+    /// [`settle_run`](Scheduler::settle_run) finishes sequences with their last token.
     pub fn run(&mut self, steps: u32, step: &mut Step) {
         let mut touches = std::mem::take(&mut self.touches);
         self.list_touches(steps, &mut touches);
@@ -68,7 +68,7 @@ impl Scheduler {
         }
     }
 
-    /// Finishes whoever got its last token in the run that was just done.
+    /// Finishes the sequences that produced their last token in the completed run.
     pub fn settle_run(&mut self, step: &mut Step) {
         let finished_before = self.counts.finished;
         for index in 0..self.running.len() {
@@ -79,7 +79,7 @@ impl Scheduler {
         }
     }
 
-    /// The first time that each sequence enters a block and that it fills one, if it is within the run.
+    /// The first time within the run that each sequence enters a block, and that it fills one.
     fn list_touches(&self, steps: u32, touches: &mut Vec<Touch>) {
         touches.clear();
         let size = self.block_size;
@@ -96,7 +96,7 @@ impl Scheduler {
         }
     }
 
-    /// Does what scheduling one token does to the cache, `ahead` tokens after what the sequence has computed.
+    /// The effect on the cache of scheduling one token, `ahead` tokens after those that the sequence has computed.
     fn touch(&mut self, slot: u32, ahead: u32, step: &mut Step) {
         let computed = self.sequences[slot].computed + ahead;
         if computed.is_multiple_of(self.block_size) {

@@ -1,4 +1,4 @@
-//! A memory behind the GPU's: so many blocks by name, the longest unused of which goes first.
+//! A memory behind the GPU's: a bounded set of block names with least-recently-used eviction.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,20 +7,20 @@ use crate::{BlockName, Happened, Memory};
 
 /// Blocks in a slower memory.
 #[derive(Clone, Debug)]
-pub struct Shelf {
+pub struct LruTier {
     blocks_max: usize,
-    /// When each was used last.
+    /// The last use of each block.
     used: HashMap<BlockName, u64>,
-    /// Uses in order; one that is not a block's last is void.
+    /// Uses in order; a use that is not the block's last is void.
     uses: VecDeque<(BlockName, u64)>,
     clock: u64,
 }
 
-impl Shelf {
+impl LruTier {
     /// An empty one.
-    pub fn new(blocks_max: u64) -> Shelf {
+    pub fn new(blocks_max: u64) -> LruTier {
         let blocks_max = usize::try_from(blocks_max).unwrap_or(usize::MAX);
-        Shelf { blocks_max, used: HashMap::new(), uses: VecDeque::new(), clock: 0 }
+        LruTier { blocks_max, used: HashMap::new(), uses: VecDeque::new(), clock: 0 }
     }
 
     /// Whether a block is there.
@@ -28,12 +28,12 @@ impl Shelf {
         self.used.contains_key(&name)
     }
 
-    /// Blocks there are.
+    /// Number of blocks.
     pub fn len(&self) -> usize {
         self.used.len()
     }
 
-    /// Puts a block there, or uses one that is; the one that had to go for it is returned.
+    /// Adds or uses a block. Returns the block that it evicted.
     pub fn put(&mut self, name: BlockName) -> Option<BlockName> {
         self.clock += 1;
         self.used.insert(name, self.clock);
@@ -46,12 +46,12 @@ impl Shelf {
         lost
     }
 
-    /// Takes a block away; whether it was there.
+    /// Removes a block. Returns whether it was there.
     pub fn take(&mut self, name: BlockName) -> bool {
         self.used.remove(&name).is_some()
     }
 
-    /// Takes all away.
+    /// Removes all blocks.
     pub fn clear(&mut self) {
         self.used.clear();
         self.uses.clear();
@@ -68,25 +68,25 @@ impl Shelf {
     }
 }
 
-/// A memory that several engines share. Clones are the same one.
+/// A memory that several engines share. Clones are the same pool.
 ///
-/// Each engine tells of what it has put there itself, until that is gone: what another one puts there it hears of only when it
-/// looks for it.
+/// Each engine reports the blocks that it stored, until they are gone. It learns of other engines' blocks only when
+/// it looks them up.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Mutex<Shared>>);
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    shelf: Shelf,
-    /// Who has told of a block.
+    lru_tier: LruTier,
+    /// The engines that have reported a block.
     keepers: HashMap<BlockName, Vec<usize>>,
-    /// By engine: what it has told of and others have pushed out.
+    /// By engine: blocks that it reported and that others evicted.
     lost: Vec<Vec<BlockName>>,
 }
 
 /// One engine's share in a pool.
 #[derive(Clone, Debug)]
-pub struct Member {
+pub struct PoolMember {
     pool: Pool,
     number: usize,
 }
@@ -94,22 +94,22 @@ pub struct Member {
 impl Pool {
     /// An empty one.
     pub fn new(blocks_max: u64) -> Pool {
-        let shared = Shared { shelf: Shelf::new(blocks_max), keepers: HashMap::new(), lost: Vec::new() };
+        let shared = Shared { lru_tier: LruTier::new(blocks_max), keepers: HashMap::new(), lost: Vec::new() };
         Pool(Arc::new(Mutex::new(shared)))
     }
 
-    /// Blocks there are.
+    /// Number of blocks.
     pub fn blocks(&self) -> usize {
         self.lock().len()
     }
 
-    /// One more engine shares it.
-    pub(crate) fn join(self) -> Member {
+    /// Adds an engine to the pool.
+    pub(crate) fn join(self) -> PoolMember {
         let mut shared = self.lock();
         shared.lost.push(Vec::new());
         let number = shared.lost.len() - 1;
         drop(shared);
-        Member { pool: self, number }
+        PoolMember { pool: self, number }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -120,52 +120,52 @@ impl Pool {
 impl Shared {
     /// Whether a block is there.
     pub fn has(&self, name: BlockName) -> bool {
-        self.shelf.has(name)
+        self.lru_tier.has(name)
     }
 
-    /// Blocks there are.
+    /// Number of blocks.
     pub fn len(&self) -> usize {
-        self.shelf.len()
+        self.lru_tier.len()
     }
 }
 
-impl Member {
-    /// To look at it.
+impl PoolMember {
+    /// Locks the pool.
     pub fn look(&self) -> MutexGuard<'_, Shared> {
         self.pool.lock()
     }
 
-    /// Puts a block there, and tells of it, and of what of its own had to go for it.
-    pub fn put(&self, name: BlockName, told: &mut Vec<Happened>) {
+    /// Stores a block, and reports it and its own blocks that it evicted.
+    pub fn put(&self, name: BlockName, events: &mut Vec<Happened>) {
         let mut shared = self.pool.lock();
         let keepers = shared.keepers.entry(name).or_default();
         if !keepers.contains(&self.number) {
             keepers.push(self.number);
-            told.push(Happened::Kept { name, memory: Memory::Pool });
+            events.push(Happened::Kept { name, memory: Memory::Pool });
         }
-        let Some(gone) = shared.shelf.put(name) else { return };
+        let Some(gone) = shared.lru_tier.put(name) else { return };
         for keeper in shared.keepers.remove(&gone).unwrap_or_default() {
             shared.lost[keeper].push(gone);
         }
-        self.tell(&mut shared, told);
+        self.report(&mut shared, events);
     }
 
     /// Uses a block that is there.
     pub fn touch(&self, name: BlockName) {
-        self.pool.lock().shelf.put(name);
+        self.pool.lock().lru_tier.put(name);
     }
 
-    /// Tells what of its own others have pushed out.
-    pub fn tell_lost(&self, told: &mut Vec<Happened>) {
-        self.tell(&mut self.pool.lock(), told);
+    /// Reports its own blocks that others evicted.
+    pub fn report_lost(&self, events: &mut Vec<Happened>) {
+        self.report(&mut self.pool.lock(), events);
     }
 
-    fn tell(&self, shared: &mut Shared, told: &mut Vec<Happened>) {
+    fn report(&self, shared: &mut Shared, events: &mut Vec<Happened>) {
         let lost = shared.lost[self.number].drain(..);
-        told.extend(lost.map(|name| Happened::Dropped { name, memory: Memory::Pool }));
+        events.extend(lost.map(|name| Happened::Dropped { name, memory: Memory::Pool }));
     }
 
-    /// Its listeners have forgotten everything.
+    /// Forgets what it reported, after its listeners forgot everything.
     pub fn forget(&self) {
         let mut shared = self.pool.lock();
         shared.lost[self.number].clear();
@@ -179,21 +179,21 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a list in the order of use.
+        /// Compared with a list in the order of use.
         #[test]
         fn the_longest_unused_goes_first(calls in prop::collection::vec((0_u64..12, 0_u8..4), 0..200), blocks_max in 0_u64..8) {
-            let (mut shelf, mut list) = (Shelf::new(blocks_max), Vec::new());
+            let (mut lru_tier, mut list) = (LruTier::new(blocks_max), Vec::new());
             for (name, what) in calls.into_iter().map(|(name, what)| (BlockName(name), what)) {
                 list.retain(|&other| other != name);
                 if what == 0 {
-                    shelf.take(name);
+                    lru_tier.take(name);
                 } else {
                     list.push(name);
                     let lost = (list.len() as u64 > blocks_max).then(|| list.remove(0));
-                    prop_assert_eq!(shelf.put(name), lost);
+                    prop_assert_eq!(lru_tier.put(name), lost);
                 }
-                prop_assert_eq!(shelf.len(), list.len());
-                prop_assert!(list.iter().all(|&name| shelf.has(name)));
+                prop_assert_eq!(lru_tier.len(), list.len());
+                prop_assert!(list.iter().all(|&name| lru_tier.has(name)));
             }
         }
     }

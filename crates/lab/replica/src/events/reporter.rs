@@ -1,4 +1,4 @@
-//! From what happened to blocks to what is told about them.
+//! Turns the engine's block events into published events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use tokio::time::timeout;
 use warmroute_engine::{BlockName, Happened, SequenceId};
 
 use super::channel::Channel;
-use super::encode::Told;
+use super::encode::CacheChange;
 use crate::answer::Planned;
 use crate::api::Ask;
 use crate::config::Config;
 use crate::tokens::Token;
 
-/// An engine waits no longer than this for its events to leave.
+/// Longest time that an engine waits for its events to be sent.
 const SENT_WITHIN: Duration = Duration::from_millis(5);
 
-/// The tokens of a sequence and what else its blocks are made of.
+/// The tokens of a sequence, and what else determines its blocks.
 pub(crate) struct Content {
     pub(crate) names: Vec<BlockName>,
     pub(crate) tokens: Vec<Token>,
@@ -27,7 +27,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Prompt and answer, as they are planned.
+    /// Prompt and answer, as planned.
     pub(crate) fn new(
         config: &Config,
         ask: &Ask,
@@ -45,43 +45,43 @@ impl Content {
     }
 }
 
-/// Knows the sequences in the engine and tells of their blocks.
-pub(crate) struct Teller {
+/// Knows the sequences in the engine and reports their blocks.
+pub(crate) struct EventReporter {
     channel: Arc<Channel>,
     sequences: HashMap<SequenceId, Arc<Content>>,
-    /// Those whose client has left: a step under way may still store blocks in their name.
+    /// Sequences whose client has left: a step in progress may still store blocks for them.
     left: Vec<SequenceId>,
 }
 
-impl Teller {
-    pub(crate) fn new(channel: Arc<Channel>) -> Teller {
-        Teller { channel, sequences: HashMap::new(), left: Vec::new() }
+impl EventReporter {
+    pub(crate) fn new(channel: Arc<Channel>) -> EventReporter {
+        EventReporter { channel, sequences: HashMap::new(), left: Vec::new() }
     }
 
-    /// A sequence enters the engine.
+    /// Adds a sequence that enters the engine.
     pub(crate) fn enters(&mut self, id: SequenceId, content: Arc<Content>) {
         self.sequences.insert(id, content);
     }
 
-    /// Its client has left.
+    /// Marks a sequence whose client has left.
     pub(crate) fn leaves(&mut self, id: SequenceId) {
         self.left.push(id);
     }
 
-    /// The process is a new one.
+    /// Starts as a new process.
     pub(crate) fn restart(&mut self) {
         self.sequences.clear();
         self.left.clear();
         self.channel.restart();
     }
 
-    /// Tells what a step did to the cache, and waits until that has left: as in vLLM, the world hears of a block no later
-    /// than the client hears of its token. A subscriber that does not read holds nobody up for long.
+    /// Publishes the cache events of a step, and waits until they are sent: as in vLLM, subscribers learn of a block
+    /// no later than the client receives its token. A subscriber that does not read delays this only briefly.
     pub(crate) async fn tell(&mut self, happened: &[Happened]) {
-        let told: Vec<Told> = happened.iter().filter_map(|event| self.told(event)).collect();
+        let told: Vec<CacheChange> = happened.iter().filter_map(|event| self.told(event)).collect();
         if !told.is_empty() {
             self.channel.publish(told);
-            // Late is as good as sent: it is on its way.
+            // A late batch is on its way, which is enough.
             let _ = timeout(SENT_WITHIN, self.channel.sent()).await;
         }
         for event in happened {
@@ -94,16 +94,16 @@ impl Teller {
         }
     }
 
-    fn told(&self, event: &Happened) -> Option<Told> {
+    fn told(&self, event: &Happened) -> Option<CacheChange> {
         match *event {
             Happened::Stored { id, first_block, blocks } => {
                 let content = Arc::clone(self.sequences.get(&id)?);
-                Some(Told::Stored { content, first: first_block as usize, blocks: blocks as usize })
+                Some(CacheChange::Stored { content, first: first_block as usize, blocks: blocks as usize })
             }
-            Happened::Removed { name } => Some(Told::Removed(name.0)),
-            Happened::Kept { name, memory } => Some(Told::Kept(name.0, memory)),
-            Happened::Dropped { name, memory } => Some(Told::Dropped(name.0, memory)),
-            Happened::Cleared => Some(Told::Cleared),
+            Happened::Removed { name } => Some(CacheChange::Removed(name.0)),
+            Happened::Kept { name, memory } => Some(CacheChange::Kept(name.0, memory)),
+            Happened::Dropped { name, memory } => Some(CacheChange::Dropped(name.0, memory)),
+            Happened::Cleared => Some(CacheChange::Cleared),
             Happened::Started { .. }
             | Happened::Token { .. }
             | Happened::Finished { .. }

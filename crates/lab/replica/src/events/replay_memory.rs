@@ -1,4 +1,4 @@
-//! The last batches, for those who ask for what they missed.
+//! The last batches, for replays.
 
 use std::collections::VecDeque;
 
@@ -6,13 +6,13 @@ use bytes::Bytes;
 
 /// Numbers and payloads, bounded.
 #[derive(Default)]
-pub(crate) struct Memory {
+pub(crate) struct ReplayMemory {
     next_seq: u64,
     batches: VecDeque<(u64, Bytes)>,
 }
 
-impl Memory {
-    /// Numbers a batch and remembers it.
+impl ReplayMemory {
+    /// Numbers a batch and stores it.
     pub(crate) fn push(&mut self, payload: Bytes, batches_max: usize) -> u64 {
         let seq = self.next_seq;
         self.next_seq += 1;
@@ -23,7 +23,7 @@ impl Memory {
         seq
     }
 
-    /// All from this number on, of the last so many.
+    /// All batches from this number on, of the last `last`.
     pub(crate) fn since(&self, from_seq: u64, last: Option<u32>) -> Vec<(u64, Bytes)> {
         let skipped = last.map_or(0, |last| self.batches.len().saturating_sub(last as usize));
         self.batches.iter().skip(skipped).filter(|(seq, _)| *seq >= from_seq).cloned().collect()

@@ -1,7 +1,7 @@
-//! Open connections, and the way to end them.
+//! Open connections, and how to end them.
 //!
-//! A fault must be able to break a connection as a dying process does: with a TCP reset, in the middle of anything. So
-//! every connection has a line by which its task can be told to let go.
+//! A fault must be able to break a connection as a dying process does: with a TCP reset, at any time. So every
+//! connection has a control by which its task can be told to stop.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// How one connection is told to end.
-pub(crate) struct Line {
+/// The control of one connection.
+pub(crate) struct ConnectionControl {
     number: u64,
     order: AtomicU8,
     told: Notify,
     last: AtomicBool,
 }
 
-/// What a connection is told.
+/// An order to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Order {
-    /// Answer what has been asked, then close.
+    /// Finish the responses in progress, then close.
     Finish = 1,
-    /// Reset, at once.
+    /// Reset at once.
     Cut = 2,
 }
 
-impl Line {
-    /// Resets the connection. What was handed to the socket before is still delivered.
+impl ConnectionControl {
+    /// Resets the connection. Bytes that the socket already has are still delivered.
     pub(crate) fn cut(&self) {
         self.tell(Order::Cut);
     }
 
-    /// When this connection has closed, the replica dies.
-    pub(crate) fn let_it_be_the_last(&self) {
+    /// The replica dies when this connection has closed.
+    pub(crate) fn set_last(&self) {
         self.last.store(true, Ordering::Release);
     }
 
     /// Whether the replica dies with this connection.
-    pub(crate) fn is_the_last(&self) -> bool {
+    pub(crate) fn is_last(&self) -> bool {
         self.last.load(Ordering::Acquire)
     }
 
@@ -59,19 +59,19 @@ impl Line {
     }
 }
 
-/// All connections that are open.
+/// All open connections.
 #[derive(Default)]
-pub(crate) struct Lines {
-    open: Mutex<HashMap<u64, Arc<Line>>>,
+pub(crate) struct OpenConnections {
+    open: Mutex<HashMap<u64, Arc<ConnectionControl>>>,
     opened: AtomicU64,
     all_closed: Notify,
 }
 
-impl Lines {
-    /// A connection was accepted.
-    pub(crate) fn open(&self) -> Arc<Line> {
+impl OpenConnections {
+    /// Adds an accepted connection.
+    pub(crate) fn open(&self) -> Arc<ConnectionControl> {
         let number = self.opened.fetch_add(1, Ordering::Relaxed);
-        let line = Arc::new(Line {
+        let line = Arc::new(ConnectionControl {
             number,
             order: AtomicU8::new(0),
             told: Notify::new(),
@@ -81,8 +81,8 @@ impl Lines {
         line
     }
 
-    /// A connection has ended.
-    pub(crate) fn close(&self, line: &Line) {
+    /// Removes a connection that has ended.
+    pub(crate) fn close(&self, line: &ConnectionControl) {
         let mut open = self.open.lock();
         open.remove(&line.number);
         if open.is_empty() {
@@ -90,15 +90,15 @@ impl Lines {
         }
     }
 
-    /// Resets all connections, or all but one: a client that orders a fault still gets its answer.
-    pub(crate) fn cut_all_but(&self, spared: Option<&Line>) {
+    /// Resets all connections, or all but one: a client that requests a fault still gets its response.
+    pub(crate) fn cut_all_but(&self, spared: Option<&ConnectionControl>) {
         let spared = spared.map(|line| line.number);
         for line in self.open.lock().values().filter(|line| Some(line.number) != spared) {
             line.cut();
         }
     }
 
-    /// Lets all connections answer what they have been asked, and returns when they have.
+    /// Lets all connections finish their responses, and waits for that.
     pub(crate) async fn finish_all(&self) {
         let all_closed = self.all_closed.notified();
         tokio::pin!(all_closed);

@@ -2,7 +2,7 @@
 
 use warmroute_types::Micros;
 
-use crate::{AdmissionQueue, AdmissionRequest, Class, DrainRate, QueuePosition};
+use crate::{AdmissionPosition, AdmissionQueue, AdmissionRequest, Class, DrainRate};
 
 /// Limits of admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl<T> Admission<T> {
         &mut self,
         request: AdmissionRequest,
         has_room: impl FnOnce() -> bool,
-    ) -> Option<QueuePosition> {
+    ) -> Option<AdmissionPosition> {
         if !self.queue.is_empty() || !self.has_room() || !has_room() {
             return None;
         }
@@ -68,19 +68,19 @@ impl<T> Admission<T> {
         request: AdmissionRequest,
         item: T,
         now: Micros,
-    ) -> Result<QueuePosition, Refused> {
+    ) -> Result<AdmissionPosition, Refused> {
         let pushed = self.queue.push(request, now + self.config.wait_max, item);
         pushed.map_err(|_| Refused { retry_after_s: self.retry_after_s(now) })
     }
 
     /// Queues an admitted request again that found no room after all, at its former position.
-    pub fn wait_again(&mut self, position: QueuePosition, item: T, deadline: Micros) {
+    pub fn wait_again(&mut self, position: AdmissionPosition, item: T, deadline: Micros) {
         self.running = self.running.saturating_sub(1);
         self.queue.wait_at(position, deadline, item);
     }
 
     /// Removes a request that stopped waiting; `None` if it has been admitted meanwhile.
-    pub fn leave(&mut self, position: QueuePosition) -> Option<T> {
+    pub fn leave(&mut self, position: AdmissionPosition) -> Option<T> {
         self.queue.remove(position)
     }
 
@@ -101,7 +101,7 @@ impl<T> Admission<T> {
     }
 
     /// Corrects the cost of a request once it is known.
-    pub fn correct(&mut self, position: QueuePosition, cost: u32) {
+    pub fn correct(&mut self, position: AdmissionPosition, cost: u32) {
         self.queue.correct(position, cost);
     }
 
@@ -208,7 +208,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     struct Waiter {
         model: usize,
-        position: QueuePosition,
+        position: AdmissionPosition,
         deadline: Micros,
     }
 

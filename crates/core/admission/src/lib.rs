@@ -21,6 +21,6 @@ mod typical_answer;
 pub use admission::{Admission, Config, Refused};
 pub use class::Class;
 pub use drain_rate::DrainRate;
-pub use queue::{AdmissionQueue, AdmissionRequest, QueueFull, QueuePosition};
+pub use queue::{AdmissionPosition, AdmissionQueue, AdmissionRequest, QueueFull};
 pub use rate_limiter::{Exceeded, ExpectedTokens, Limit, Limits, RateLimiter, Reservation};
 pub use token_bucket::TokenBucket;

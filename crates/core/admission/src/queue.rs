@@ -32,7 +32,7 @@ pub struct AdmissionRequest {
 
 /// A request's position in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueuePosition {
+pub struct AdmissionPosition {
     class: Class,
     tenant: u64,
     cost: u32,
@@ -115,7 +115,7 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Charges a request that need not wait.
-    pub fn pass(&mut self, request: AdmissionRequest) -> QueuePosition {
+    pub fn pass(&mut self, request: AdmissionRequest) -> AdmissionPosition {
         let position = self.position(request);
         let line = &mut self.lines[request.class as usize];
         line.serve(position.key.0, u64::from(position.cost));
@@ -129,7 +129,7 @@ impl<T> AdmissionQueue<T> {
         request: AdmissionRequest,
         deadline: Micros,
         item: T,
-    ) -> Result<QueuePosition, QueueFull<T>> {
+    ) -> Result<AdmissionPosition, QueueFull<T>> {
         if self.len >= self.len_max {
             return Err(QueueFull(item));
         }
@@ -139,8 +139,8 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Queues a request again at its former position, even beyond the limit: it had been admitted.
-    pub fn wait_at(&mut self, position: QueuePosition, deadline: Micros, item: T) {
-        let QueuePosition { class, tenant, cost, key } = position;
+    pub fn wait_at(&mut self, position: AdmissionPosition, deadline: Micros, item: T) {
+        let AdmissionPosition { class, tenant, cost, key } = position;
         let line = &mut self.lines[class as usize];
         let waiting = &mut line.tenants.entry(tenant).or_default().waiting;
         line.backlogged += u64::from(*waiting == 0);
@@ -150,7 +150,7 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Removes a request that stopped waiting, and refunds its cost to the tenant.
-    pub fn remove(&mut self, position: QueuePosition) -> Option<T> {
+    pub fn remove(&mut self, position: AdmissionPosition) -> Option<T> {
         let line = &mut self.lines[position.class as usize];
         let waiting = line.take(position.key)?;
         self.len -= 1;
@@ -181,7 +181,7 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Corrects the charge of a request once its cost is known.
-    pub fn correct(&mut self, position: QueuePosition, cost: u32) {
+    pub fn correct(&mut self, position: AdmissionPosition, cost: u32) {
         let difference = i64::from(cost) - i64::from(position.cost);
         self.lines[position.class as usize].charge(position.tenant, difference);
     }
@@ -193,7 +193,7 @@ impl<T> AdmissionQueue<T> {
         Class::ALL.into_iter().rev().find(is_due).or(Class::ALL.into_iter().find(can))
     }
 
-    fn position(&mut self, request: AdmissionRequest) -> QueuePosition {
+    fn position(&mut self, request: AdmissionRequest) -> AdmissionPosition {
         let AdmissionRequest { class, tenant, cost } = request;
         let line = &mut self.lines[class as usize];
         let cost = cost.max(1);
@@ -203,7 +203,7 @@ impl<T> AdmissionQueue<T> {
         let start = if work.waiting > 0 { start.max(work.last_start) } else { start };
         work.last_start = start;
         self.arrivals += 1;
-        QueuePosition { class, tenant, cost, key: (start, self.arrivals) }
+        AdmissionPosition { class, tenant, cost, key: (start, self.arrivals) }
     }
 }
 
@@ -409,7 +409,7 @@ mod tests {
         fn every_request_is_admitted_at_most_once_and_in_time(steps in prop::collection::vec(step(), 1..300)) {
             const MAX: usize = 20;
             let (mut queue, mut now, mut next) = (AdmissionQueue::new(MAX), Micros::ZERO, 0_usize);
-            let mut inside: BTreeMap<usize, (QueuePosition, Micros)> = BTreeMap::new();
+            let mut inside: BTreeMap<usize, (AdmissionPosition, Micros)> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Push { class, tenant, cost, deadline_s } => {
@@ -467,7 +467,7 @@ mod tests {
         #[test]
         fn a_tenants_requests_are_served_in_order(steps in prop::collection::vec((step(), 0..2_000_u32), 1..300)) {
             let mut queue = AdmissionQueue::new(1_000);
-            let (mut next, mut places) = (0_usize, Vec::<(QueuePosition, usize)>::new());
+            let (mut next, mut places) = (0_usize, Vec::<(AdmissionPosition, usize)>::new());
             let mut last = BTreeMap::new();
             for (step, cost_after) in steps {
                 match step {

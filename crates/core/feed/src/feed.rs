@@ -22,7 +22,7 @@ use crate::counters::Counters;
 use crate::groups::Groups;
 use crate::held_batches::{HeldBatches, Insertion};
 use crate::rebuild::Rebuild;
-use crate::silence::Silence;
+use crate::silence::SilenceDetector;
 use crate::state::{
     Applied, BatchOrigin, ConnectionState, Credibility, Doubt, Replay, ReplayReason, StreamState,
 };
@@ -43,7 +43,7 @@ pub struct Feed {
     held: HeldBatches,
     applied: Applied,
     groups: Groups,
-    silence: Silence,
+    silence: SilenceDetector,
     rebuild: Rebuild,
     counters: Counters,
     published: View,
@@ -63,7 +63,7 @@ impl Feed {
             held: HeldBatches::default(),
             applied: Applied::default(),
             groups: Groups::default(),
-            silence: Silence::default(),
+            silence: SilenceDetector::default(),
             rebuild: Rebuild::default(),
             counters: Counters::default(),
             published: View::default(),

@@ -10,7 +10,7 @@ use crate::config::Config;
 
 /// Answers and times since the last batch.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silence {
+pub struct SilenceDetector {
     answers: u32,
     first_answer: Micros,
     /// After how many answers, and when, the last replay was requested.
@@ -18,7 +18,7 @@ pub struct Silence {
     down_since: Option<Micros>,
 }
 
-impl Silence {
+impl SilenceDetector {
     /// A batch arrived, or a replay showed that there was none.
     pub fn reset(&mut self) {
         self.answers = 0;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
 use warmroute_admission::{
-    Admission, AdmissionRequest, Class, ExpectedTokens, Limits, QueuePosition, RateLimiter, Reservation,
+    Admission, AdmissionPosition, AdmissionRequest, Class, ExpectedTokens, Limits, RateLimiter, Reservation,
 };
 use warmroute_router::Vacancy;
 use warmroute_types::{Micros, Usage, WorkerId};
@@ -122,7 +122,7 @@ pub(crate) struct Permit {
 
 #[derive(Clone, Copy)]
 struct Stay {
-    place: QueuePosition,
+    place: AdmissionPosition,
     /// Until when it may wait, should it have to again.
     deadline: Micros,
 }
@@ -275,7 +275,7 @@ fn too_late(gateway: &Gateway) -> Refusal {
 /// whatever waits for it.
 struct Leaving<'a> {
     gateway: &'a Arc<Gateway>,
-    place: Option<QueuePosition>,
+    place: Option<AdmissionPosition>,
     called: oneshot::Receiver<()>,
 }
 

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use warmroute_gateway::{Configuration, Gateway, Reload, Token};
-use warmroute_types::valueless;
+use warmroute_types::redact_values;
 use warmroute_wire::Dialer;
 
 use crate::difference::{differences, is_fixed};
@@ -287,7 +287,7 @@ pub fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Put> {
     match content_type.contains("json") {
         true => {
             let bad = |error: serde_json::Error| {
-                anyhow!("invalid configuration: {}", valueless(&error.to_string()))
+                anyhow!("invalid configuration: {}", redact_values(&error.to_string()))
             };
             let tables: Map<String, Value> = serde_json::from_str(text).map_err(bad)?;
             let options = serde_json::from_str(text).map_err(bad)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use http::HeaderName;
 use warmroute_admission::{Class, Limits};
-use warmroute_discovery::{DnsName, Listed, WorkerEntry};
+use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_gateway::{
     AdmissionConfig, ClientCredentials, DecisionHeaders, Forwarded, Keys, SessionKey, Timeouts, Token,
@@ -83,7 +83,7 @@ pub struct Plan {
 /// Where workers come from.
 pub struct Sources {
     /// Workers in the configuration.
-    pub listed: Vec<Listed>,
+    pub listed: Vec<ListedWorker>,
     /// A file of workers to watch.
     pub file: Option<PathBuf>,
     /// Host names to resolve.
@@ -492,7 +492,7 @@ mod tests {
             ("[routing]\nprefix-hash = \"md5\"", "unknown hash `md5`"),
             ("[cache]\nblock-hash = \"md5\"", "unknown hash `md5`"),
             ("[routing]\nsession-keys = [\"user\"]", "expected header:NAME"),
-            ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is no worker URL"),
+            ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is not a valid worker URL"),
             ("[[workers]]\nurl = \"http://a\"\nranks = 0", "0 ranks"),
             ("[discovery]\nworker-dns = [\"engines\"]", "expected http://NAME:PORT"),
             ("[requests]\nmax-payload-size = 0", "max-payload-size"),
@@ -510,12 +510,12 @@ mod tests {
             ("[cache]\nworker-kv-tokens = 0", "worker-kv-tokens"),
             ("[routing]\npolicy = \"weighted_score\"\n[cache]\nqueue-weight = nan", "queue-weight"),
             ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
-            ("[events]\nkv-events-bind = \"5557\"", "`5557` is no endpoint"),
+            ("[events]\nkv-events-bind = \"5557\"", "`5557` is not a valid endpoint"),
             (
                 "[[workers]]\nurl = \"http://a\"\nkv-events = { endpoint = \"tcp://*\" }",
                 "kv-events of http://a",
             ),
-            ("[[workers]]\nurl = \"http://a\"\nkv-events = { topic = \"kv\" }", "`` is no endpoint"),
+            ("[[workers]]\nurl = \"http://a\"\nkv-events = { topic = \"kv\" }", "`` is not a valid endpoint"),
             (
                 "[[workers]]\nurl = \"http://a\"\nkv-events = { endpoint = \"bind\", topic = \"t\" }",
                 "kv-events-bind",

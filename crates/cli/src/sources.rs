@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use warmroute_discovery::{Listed, Listing, Roster, RosterChange, SourceId, watch_dns, watch_file};
+use warmroute_discovery::{
+    ListedWorker, Listing, SourceId, WorkerList, WorkerListChange, watch_dns, watch_file,
+};
 use warmroute_fleet::Models;
 use warmroute_policy::Standard;
 use warmroute_router::{Change, Router};
@@ -33,7 +35,7 @@ fn name(i: usize) -> SourceId {
 struct Desk {
     router: Arc<Router<Standard>>,
     configured: Configured,
-    roster: Roster,
+    roster: WorkerList,
     heard: mpsc::Receiver<Listing>,
     names: usize,
     /// Those that have not said anything yet.
@@ -67,7 +69,7 @@ pub fn follow_sources(
     let mut desk = Desk {
         router,
         configured,
-        roster: Roster::default(),
+        roster: WorkerList::default(),
         heard: mpsc::channel(1).1,
         names: 0,
         awaited: BTreeSet::new(),
@@ -122,11 +124,11 @@ impl Desk {
         self.awaited.remove(&listing.source);
         for change in self.roster.update(listing) {
             match change {
-                RosterChange::Joined(listed) => {
+                WorkerListChange::Joined(listed) => {
                     self.leavers.call_back(&listed.address);
                     self.join(listed);
                 }
-                RosterChange::Left(address) => {
+                WorkerListChange::Left(address) => {
                     tracing::info!(worker = %address, "worker removed from its source");
                     self.leavers.add(address, Instant::now());
                 }
@@ -139,7 +141,7 @@ impl Desk {
         if self.awaited.is_empty() { Listings::Complete } else { Listings::Awaited }
     }
 
-    fn join(&self, listed: Listed) {
+    fn join(&self, listed: ListedWorker) {
         tracing::info!(worker = %listed.address, "worker added");
         if let Some(events) = listed.kv_events {
             self.configured.write().insert(listed.address.url.clone(), events);

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use warmroute_discovery::EventsEntry;
-use warmroute_events::{Direction, Endpoint, Source};
+use warmroute_events::{Direction, Endpoint, EventSource};
 use warmroute_probe::read_capacity;
 use warmroute_wire::{Dialer, Scheme, Target, detect_scheme};
 
@@ -187,7 +187,7 @@ impl Patient {
         self.find(found);
     }
 
-    async fn try_sources(&mut self, sources: &[Source]) {
+    async fn try_sources(&mut self, sources: &[EventSource]) {
         for source in sources {
             if source.direction == Direction::WeConnect {
                 self.try_endpoint("publishes KV events at", &source.endpoint).await;

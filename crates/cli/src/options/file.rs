@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use warmroute_discovery::line_of;
-use warmroute_types::valueless;
+use warmroute_types::redact_values;
 
 use super::Options;
 use super::groups::KEYS;
@@ -32,7 +32,7 @@ pub fn parse(text: &str) -> anyhow::Result<Options> {
 /// The error with its line and key. Values are never repeated: errors are logged and returned to the sender of a
 /// configuration, and with a mistyped key any value may be a secret.
 fn describe(text: &str, error: &toml::de::Error) -> String {
-    let (line, message) = (line_of(text, error), valueless(error.message()));
+    let (line, message) = (line_of(text, error), redact_values(error.message()));
     match text.lines().nth(line - 1).and_then(key_in) {
         Some(key) => format!("line {line}, {key}: {message}\n"),
         None => format!("line {line}: {message}\n"),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Context;
 use warmroute_discovery::WorkerEntry;
-use warmroute_events::{Endpoint, Source};
+use warmroute_events::{Endpoint, EventSource};
 
 /// Checks all endpoints and topics.
 pub fn check(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ pub fn check(entries: &[WorkerEntry], bind: Option<&str>) -> anyhow::Result<()> 
             }
             endpoint => {
                 let (replay, ranks) = (events.replay.as_deref(), entry.ranks.unwrap_or(1));
-                let sources = Source::configured(endpoint, replay, &events.topic, ranks, &entry.url);
+                let sources = EventSource::configured(endpoint, replay, &events.topic, ranks, &entry.url);
                 sources
                     .with_context(context)?
                     .iter()
@@ -53,7 +53,7 @@ struct UsedEndpoints {
 }
 
 impl UsedEndpoints {
-    fn add_source(&mut self, source: &Source) -> anyhow::Result<()> {
+    fn add_source(&mut self, source: &EventSource) -> anyhow::Result<()> {
         if !self.is_bound(&source.endpoint) {
             self.add(&source.endpoint, Some(source.topic.clone()))?;
         }

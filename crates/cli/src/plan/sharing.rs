@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use warmroute_share::{
     BadShare, MeshConfig, MeshTimings, MeshTls, RedisConfig, RedisTimings, Secret, Secrets, Versions,
 };
-use warmroute_types::masked;
+use warmroute_types::mask_url;
 use warmroute_wire::WorkerTls;
 
 use super::value_of;
@@ -155,7 +155,7 @@ fn check_redis_urls(urls: &[&str]) -> anyhow::Result<()> {
         anyhow::ensure!(
             is_redis,
             "share: `{}`: expected mesh, redis://HOST:PORT or rediss://HOST:PORT",
-            masked(url)
+            mask_url(url)
         );
         let rest = url.split("//").nth(1).unwrap_or_default();
         let login = rest.split_once('@');

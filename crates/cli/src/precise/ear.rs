@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_events::{Desk, Listener, Numbered, Others, Step, View};
+use warmroute_events::{BatchId, EventSink, FeedHandle, PeerPresence, Step, View};
 use warmroute_fleet::Worker;
 use warmroute_gateway::Gateway;
 use warmroute_peers::{RelayedBatch, StreamPosition, StreamRange};
@@ -22,7 +22,7 @@ pub struct Ear {
     /// Those of them that publish themselves: nobody else may speak for them.
     streams: RwLock<BTreeSet<Address>>,
     /// The feeds of those.
-    desks: RwLock<BTreeMap<Address, Arc<Desk>>>,
+    desks: RwLock<BTreeMap<Address, Arc<FeedHandle>>>,
     /// By worker, the router that has last told something of its stream.
     tellers: RwLock<BTreeMap<Address, RouterId>>,
 }
@@ -62,13 +62,13 @@ impl Ear {
     }
 
     /// This worker's own stream is followed, here.
-    pub fn follows(&self, desk: Arc<Desk>) {
+    pub fn follows(&self, desk: Arc<FeedHandle>) {
         self.streams.write().insert(desk.worker.clone());
         self.desks.write().insert(desk.worker.clone(), desk);
     }
 
     /// The feed of a worker that publishes itself.
-    pub fn desk_of(&self, address: &Address) -> Option<Arc<Desk>> {
+    pub fn desk_of(&self, address: &Address) -> Option<Arc<FeedHandle>> {
         self.desks.read().get(address).cloned()
     }
 
@@ -117,7 +117,7 @@ impl Ear {
 
     /// Whether it is this router that polls engines which only one can poll.
     pub fn polls(&self) -> bool {
-        self.others() != Others::Awaited && self.gateway.router().is_first()
+        self.peer_presence() != PeerPresence::Unknown && self.gateway.router().is_first()
     }
 
     fn worker(&self, address: &Address) -> Option<Arc<Worker>> {
@@ -163,8 +163,8 @@ impl Ear {
     }
 }
 
-impl Listener for Ear {
-    fn hear(&self, address: &Address, steps: &mut Vec<Step>) {
+impl EventSink for Ear {
+    fn apply(&self, address: &Address, steps: &mut Vec<Step>) {
         let Some(worker) = self.worker(address) else { return };
         for step in steps.drain(..) {
             if let Step::View(view) = step {
@@ -174,34 +174,34 @@ impl Listener for Ear {
         }
     }
 
-    fn prepare(&self, address: &Address, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
+    fn prepare_relay(&self, address: &Address, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
         self.gateway.router().digest(self.worker(address)?.id, batch)
     }
 
-    fn pass_on(&self, address: &Address, which: Numbered, bytes: Arc<[u8]>) {
+    fn relay(&self, address: &Address, which: BatchId, bytes: Arc<[u8]>) {
         if let Some(worker) = self.worker(address) {
             self.gateway.router().relay(&worker, which, bytes);
         }
     }
 
-    fn want(&self, address: &Address, source: u64, from_seq: u64) -> bool {
+    fn request_replay(&self, address: &Address, source: u64, from_seq: u64) -> bool {
         let Some(worker) = self.worker(address) else { return false };
         let teller = self.tellers.read().get(address).copied();
         self.gateway.router().want(&worker, (source, from_seq), teller, self.gateway.now())
     }
 
-    fn call_off(&self, address: &Address) {
+    fn cancel_replay(&self, address: &Address) {
         if let Some(worker) = self.worker(address) {
             self.gateway.router().call_off(&worker);
         }
     }
 
-    fn others(&self) -> Others {
+    fn peer_presence(&self) -> PeerPresence {
         let router = self.gateway.router();
         match router.is_sharing() {
-            true if router.has_peers() => Others::Are,
-            true if self.gateway.now() < OTHERS_WITHIN => Others::Awaited,
-            _ => Others::AreNot,
+            true if router.has_peers() => PeerPresence::Present,
+            true if self.gateway.now() < OTHERS_WITHIN => PeerPresence::Unknown,
+            _ => PeerPresence::Absent,
         }
     }
 }

@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use warmroute_discovery::EventsEntry;
-use warmroute_events::{Source, read_server_info, read_vllm_sources};
+use warmroute_events::{EventSource, read_server_info, read_vllm_sources};
 use warmroute_probe::Client;
 use warmroute_tokens::parity::{Answer, TokenizeEndpoint};
 use warmroute_wire::Dialer;
@@ -65,9 +65,13 @@ impl Engine {
 
     /// Where its events are: as the operator says, or as it says itself. None where it publishes none; an error where it does
     /// not answer, which is not the same.
-    pub async fn sources(&self, configured: Option<&EventsEntry>, ranks: u16) -> anyhow::Result<Vec<Source>> {
+    pub async fn sources(
+        &self,
+        configured: Option<&EventsEntry>,
+        ranks: u16,
+    ) -> anyhow::Result<Vec<EventSource>> {
         if let Some(EventsEntry { endpoint, replay, topic }) = configured {
-            return Ok(Source::configured(endpoint, replay.as_deref(), topic, ranks, &self.url)?);
+            return Ok(EventSource::configured(endpoint, replay.as_deref(), topic, ranks, &self.url)?);
         }
         if let Some(body) = self.page("/kv_event_sources").await? {
             return Ok(read_vllm_sources(&body, &self.url)?);

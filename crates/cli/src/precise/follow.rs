@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::JoinHandle;
 use warmroute_discovery::EventsEntry;
-use warmroute_events::{Desk, Direction, Hub, Listener, Poller, Source, Subscriber, subscribe};
+use warmroute_events::{
+    BoundListener, Direction, EventSink, EventSource, FeedHandle, Poller, Subscriber, subscribe,
+};
 use warmroute_fleet::Worker;
 use warmroute_gateway::{Gateway, PromptFormat};
 use warmroute_router::Change;
@@ -34,7 +36,7 @@ pub struct Means {
     pub matching: MatchingUnit,
     pub config: warmroute_events::Config,
     /// Bound for engines that connect to us.
-    pub hub: Option<Hub>,
+    pub hub: Option<BoundListener>,
     /// Whether reporters may post: then a worker without events of its own is aligned too.
     pub takes_posts: bool,
     /// How engines are reached.
@@ -50,7 +52,7 @@ pub struct Finding {
 
 /// How events come.
 enum Way {
-    Streams(Vec<Source>),
+    Streams(Vec<EventSource>),
     Polls,
     /// By a reporter's posts, if at all.
     Posts(Asked),
@@ -70,8 +72,8 @@ pub enum Asked {
 pub struct Followed {
     pub pulse: Pulse,
     /// Where its streams were found; none for one that is polled or reported.
-    pub sources: Vec<Source>,
-    desks: Vec<Arc<Desk>>,
+    pub sources: Vec<EventSource>,
+    desks: Vec<Arc<FeedHandle>>,
     /// Workers that nothing is heard of, and why.
     unheard: Vec<(Arc<Worker>, Why)>,
     _subscribers: Vec<Subscriber>,
@@ -87,7 +89,7 @@ impl Followed {
     }
 
     /// The feed of a worker that publishes itself, or is polled.
-    pub fn desk_of(&self, worker: &Worker) -> Option<Arc<Desk>> {
+    pub fn desk_of(&self, worker: &Worker) -> Option<Arc<FeedHandle>> {
         self.desks.iter().find(|desk| desk.worker == worker.address).cloned()
     }
 
@@ -178,7 +180,7 @@ async fn find_way(
 }
 
 /// Ranks that are listed and ranks that there are must be the same.
-fn check_ranks(url: &str, sources: &[Source], workers: &[Arc<Worker>]) -> Result<(), Why> {
+fn check_ranks(url: &str, sources: &[EventSource], workers: &[Arc<Worker>]) -> Result<(), Why> {
     let has = sources.len();
     if has > 1 && workers.iter().any(|worker| worker.address.rank.is_none()) {
         return Err(Why::Ranks(has));
@@ -195,7 +197,7 @@ pub async fn find_sources(
     url: &str,
     workers: &[Arc<Worker>],
     configured: Option<EventsEntry>,
-) -> anyhow::Result<Vec<Source>> {
+) -> anyhow::Result<Vec<EventSource>> {
     Engine::new(url, &means.dialer).sources(configured.as_ref(), ranks(workers)).await
 }
 
@@ -227,11 +229,11 @@ impl Means {
         Ok(followed)
     }
 
-    fn listen(&self, followed: &mut Followed, sources: Vec<Source>, workers: &[Arc<Worker>]) {
+    fn listen(&self, followed: &mut Followed, sources: Vec<EventSource>, workers: &[Arc<Worker>]) {
         for worker in workers {
             match self.stream(worker, &sources) {
                 Ok(subscriber) => {
-                    followed.desks.push(subscriber.desk());
+                    followed.desks.push(subscriber.feed());
                     followed._subscribers.push(subscriber);
                 }
                 Err(why) => followed.unheard.push((Arc::clone(worker), why)),
@@ -241,10 +243,10 @@ impl Means {
     }
 
     /// Engines that connect to us, where the operator says so without naming where.
-    fn awaited(&self, events: &EventsEntry, ranks: u16, url: &str) -> Result<Vec<Source>, Why> {
+    fn awaited(&self, events: &EventsEntry, ranks: u16, url: &str) -> Result<Vec<EventSource>, Why> {
         let hub = self.hub.as_ref().ok_or_else(|| Why::NotBound("the router".to_owned()))?;
         let replay = events.replay.as_deref();
-        let sources = Source::configured(&hub.endpoint().to_string(), replay, &events.topic, ranks, url);
+        let sources = EventSource::configured(&hub.endpoint().to_string(), replay, &events.topic, ranks, url);
         let mut sources = sources.map_err(|error| error.to_string())?;
         for source in &mut sources {
             (source.direction, source.endpoint) = (Direction::TheyConnect, hub.endpoint().clone());
@@ -252,14 +254,14 @@ impl Means {
         Ok(sources)
     }
 
-    fn stream(&self, worker: &Arc<Worker>, sources: &[Source]) -> Result<Subscriber, Why> {
+    fn stream(&self, worker: &Arc<Worker>, sources: &[EventSource]) -> Result<Subscriber, Why> {
         let rank = worker.address.rank.unwrap_or(0);
         let no_rank = || Why::NoRank { rank, has: sources.len() };
         let source = sources.iter().find(|source| source.rank == rank).ok_or_else(no_rank)?.clone();
         let address = worker.address.clone();
-        let listener = Arc::clone(&self.ear) as Arc<dyn Listener>;
+        let listener = Arc::clone(&self.ear) as Arc<dyn EventSink>;
         // Who binds an endpoint on this machine cannot be told by its name: not the engine, if we did.
-        let is_meant = |hub: &Hub| hub.is_meant_by(&source.endpoint, &worker.address.url);
+        let is_meant = |hub: &BoundListener| hub.is_meant_by(&source.endpoint, &worker.address.url);
         let is_ours = self.hub.as_ref().is_some_and(is_meant);
         let direction = if is_ours { Direction::TheyConnect } else { source.direction };
         let subscriber = match (direction, &self.hub) {
@@ -269,19 +271,19 @@ impl Means {
             }
             (Direction::TheyConnect, Some(_)) if source.topic.is_empty() => return Err(Why::NoTopic),
             (Direction::TheyConnect, Some(hub)) => {
-                hub.await_worker(address, &source.topic, source.replay.clone(), listener)?
+                hub.expect_worker(address, &source.topic, source.replay.clone(), listener)?
             }
             (Direction::TheyConnect, None) => return Err(Why::NotBound(source.endpoint.to_string())),
         };
-        self.ear.follows(subscriber.desk());
+        self.ear.follows(subscriber.feed());
         Ok(subscriber)
     }
 
-    fn poll(&self, engine: Engine, workers: &[Arc<Worker>]) -> (JoinHandle<()>, Vec<Arc<Desk>>) {
+    fn poll(&self, engine: Engine, workers: &[Arc<Worker>]) -> (JoinHandle<()>, Vec<Arc<FeedHandle>>) {
         let addresses = workers.iter().map(|worker| worker.address.clone()).collect();
-        let listener = Arc::clone(&self.ear) as Arc<dyn Listener>;
+        let listener = Arc::clone(&self.ear) as Arc<dyn EventSink>;
         let mut poller = Poller::new(addresses, &self.config.feed, &listener);
-        let desks = poller.desks();
+        let desks = poller.feeds();
         desks.iter().for_each(|desk| self.ear.follows(Arc::clone(desk)));
         let ear = Arc::clone(&self.ear);
         let task = tokio::spawn(async move {
@@ -289,7 +291,7 @@ impl Means {
                 // Each poll takes the events away. Where there are several routers, one polls and tells the others.
                 match ear.polls() {
                     true => take_poll(&mut poller, engine.poll_events().await),
-                    false => poller.rest(),
+                    false => poller.pause(),
                 }
                 tokio::time::sleep(POLL_EVERY).await;
             }

@@ -31,7 +31,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use warmroute_discovery::EventsEntry;
-use warmroute_events::{Desk, Hub, Inbox, Listener, Source};
+use warmroute_events::{BoundListener, EventSink, EventSource, FeedHandle, ReportInbox};
 use warmroute_fleet::{Models, Worker, WorkerView};
 use warmroute_gateway::Gateway;
 use warmroute_router::Change;
@@ -74,7 +74,7 @@ pub struct Settings {
 pub struct Precise {
     means: Arc<Means>,
     configured: Configured,
-    inbox: Arc<Inbox>,
+    inbox: Arc<ReportInbox>,
     engines: BTreeMap<String, Standing>,
     notices: Notices,
     answers: JoinSet<Answer>,
@@ -91,7 +91,7 @@ struct Answer {
 enum Said {
     Found(Box<Result<Finding, Why>>),
     /// Where its events are by now.
-    Sources(anyhow::Result<Vec<Source>>),
+    Sources(anyhow::Result<Vec<EventSource>>),
 }
 
 /// Where we stand with an engine.
@@ -139,15 +139,15 @@ impl Precise {
         let config = warmroute_events::Config::default();
         let ear = Arc::new(Ear::new(Arc::clone(&gateway)));
         let hub = match (&settings.bind, bound) {
-            (Some(_), Some(bound)) => Some(Hub::on(bound, config.clone())?),
+            (Some(_), Some(bound)) => Some(BoundListener::on(bound, config.clone())?),
             (Some(endpoint), None) => {
-                let hub = Hub::bind(&endpoint.parse()?, config.clone()).await;
+                let hub = BoundListener::bind(&endpoint.parse()?, config.clone()).await;
                 Some(hub.with_context(|| format!("cannot bind kv-events-bind at {endpoint}"))?)
             }
             (None, _) => None,
         };
-        let listener = Arc::clone(&ear) as Arc<dyn Listener>;
-        let inbox = Arc::new(Inbox::new(warmroute_events::InboxConfig::default(), listener));
+        let listener = Arc::clone(&ear) as Arc<dyn EventSink>;
+        let inbox = Arc::new(ReportInbox::new(warmroute_events::InboxConfig::default(), listener));
         let Settings { paths, matching, takes_posts, configured, dialer, .. } = settings;
         let notices = Notices::new(Arc::clone(&gateway));
         let means = Means { gateway, ear, paths, matching, config, hub, takes_posts, dialer };
@@ -320,16 +320,22 @@ impl Standing {
     }
 
     /// Whether an engine's streams are elsewhere than those that are followed.
-    fn has_moved(&self, sources: &[Source]) -> bool {
+    fn has_moved(&self, sources: &[EventSource]) -> bool {
         matches!(&self.state, State::Following(followed) if followed.sources != sources)
     }
 
     /// Lets the feeds know what answers have shown, and the router how the feeds fare.
-    fn pulse(&mut self, ear: &Ear, inbox: &Inbox, views: &[WorkerView], notices: &mut Notices) -> Search {
+    fn pulse(
+        &mut self,
+        ear: &Ear,
+        inbox: &ReportInbox,
+        views: &[WorkerView],
+        notices: &mut Notices,
+    ) -> Search {
         let State::Following(followed) = &mut self.state else { return Search::No };
         let mut worst = Symptom::Well;
         for view in views {
-            let desk = followed.desk_of(&view.worker).or_else(|| inbox.desk_of(&view.worker.address));
+            let desk = followed.desk_of(&view.worker).or_else(|| inbox.feed_of(&view.worker.address));
             notices.note(&view.worker, why(followed, view, desk.as_deref(), ear));
             if let Some(desk) = desk {
                 worst = worst.max(followed.pulse.feel(ear, view, &desk));
@@ -353,13 +359,13 @@ impl Standing {
     }
 
     /// What is heard of the engine is of no use; it is asked again later.
-    fn give_up(&mut self, ear: &Ear, inbox: &Inbox) {
+    fn give_up(&mut self, ear: &Ear, inbox: &ReportInbox) {
         self.let_go(ear, inbox);
         self.state = State::Presumed(Instant::now());
     }
 
     /// Nothing that was heard of these workers counts any more.
-    fn let_go(&self, ear: &Ear, inbox: &Inbox) {
+    fn let_go(&self, ear: &Ear, inbox: &ReportInbox) {
         ear.unalign(&self.workers[0].address.url);
         for worker in &self.workers {
             ear.tell(Change::Aligned { worker: Arc::clone(worker), matching: None });
@@ -376,7 +382,7 @@ impl Standing {
 }
 
 /// Why a worker's cache is known no better than it is.
-fn why(followed: &Followed, view: &WorkerView, desk: Option<&Desk>, ear: &Ear) -> Option<Why> {
+fn why(followed: &Followed, view: &WorkerView, desk: Option<&FeedHandle>, ear: &Ear) -> Option<Why> {
     let Some(desk) = desk else { return Some(followed.unheard(&view.worker)) };
     let heard = Heard {
         told: desk.view(),

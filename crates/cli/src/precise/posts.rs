@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use warmroute_events::{Inbox, Refused};
+use warmroute_events::{PostRefused, ReportInbox};
 use warmroute_gateway::{ReportError, ReportSink};
 use warmroute_types::Address;
 
@@ -11,7 +11,7 @@ use super::ear::{Ear, Spoken};
 
 /// The inbox as the admin listener sees it.
 pub struct Posts {
-    pub inbox: Arc<Inbox>,
+    pub inbox: Arc<ReportInbox>,
     pub ear: Arc<Ear>,
 }
 
@@ -32,7 +32,7 @@ impl ReportSink for Posts {
             Ok(accepted) => Ok(json!({"next_seq": accepted.next_seq, "unreadable": accepted.unreadable})),
             Err(refused) => {
                 let expected = match refused {
-                    Refused::Gap { expected } => Some(expected),
+                    PostRefused::Gap { expected } => Some(expected),
                     _ => None,
                 };
                 Err(ReportError { status: refused.status(), why: refused.to_string(), expected })

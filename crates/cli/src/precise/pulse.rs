@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warmroute_events::{Desk, View};
+use warmroute_events::{FeedHandle, View};
 use warmroute_fleet::WorkerView;
 use warmroute_router::{Change, Ingested};
 use warmroute_types::WorkerId;
@@ -44,7 +44,7 @@ struct Seen {
 
 impl Pulse {
     /// Lets a worker's feed know what answers have shown, and the router how the feed fares.
-    pub fn feel(&mut self, ear: &Ear, view: &WorkerView, desk: &Desk) -> Symptom {
+    pub fn feel(&mut self, ear: &Ear, view: &WorkerView, desk: &FeedHandle) -> Symptom {
         let worker = &view.worker;
         let counters = desk.counters();
         ear.tell(Change::Fed { worker: Arc::clone(worker), counters });
@@ -54,9 +54,9 @@ impl Pulse {
         let seen =
             self.seen.entry(worker.id).or_insert(Seen { fillings: 0, before: Ingested::default(), ..fresh });
         if std::mem::replace(&mut seen.fillings, view.desk.fillings) != view.desk.fillings {
-            desk.worked();
+            desk.answered();
         }
-        desk.judged(|| ear.view_of(worker.id));
+        desk.corrected(|| ear.view_of(worker.id));
         if seen.restarts != counters.restarts {
             *seen = fresh;
             return Symptom::Restarted;

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
-use warmroute_events::{Arrival, Desk, Inbox, Known, Numbered, Reached, Told};
+use warmroute_events::{
+    Arrival, BatchId, FeedHandle, ReplayPart, ReportInbox, StreamPosition as FeedPosition, StreamSnapshot,
+};
 use warmroute_fleet::Worker;
 use warmroute_peers::{
     BadMessage, RelayedBatch, RelayedBatchKind, StreamPosition, StreamRange, pack_events, unpack_events,
@@ -26,11 +28,11 @@ const REACH_EVERY: Duration = Duration::from_millis(500);
 /// Brings what other routers say of streams to their feeds.
 pub struct Siblings {
     ear: Arc<Ear>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<ReportInbox>,
 }
 
 impl Siblings {
-    pub fn new(ear: Arc<Ear>, inbox: Arc<Inbox>) -> Siblings {
+    pub fn new(ear: Arc<Ear>, inbox: Arc<ReportInbox>) -> Siblings {
         Siblings { ear, inbox }
     }
 
@@ -65,7 +67,7 @@ impl Siblings {
         }
     }
 
-    fn take(&self, worker: &Worker, desk: &Desk, news: StreamNews) {
+    fn take(&self, worker: &Worker, desk: &FeedHandle, news: StreamNews) {
         match news {
             StreamNews::Reported(router, report) => {
                 self.ear.told_by(&worker.address, router);
@@ -76,11 +78,11 @@ impl Siblings {
             }
             StreamNews::Reached(router, StreamPosition { source, next, at_unix_ms, .. }) => {
                 self.ear.told_by(&worker.address, router);
-                desk.reached(Reached { source, next, at_unix_ms });
+                desk.reached(FeedPosition { source, next, at_unix_ms });
             }
             StreamNews::Asked(router, wanted) => self.answer(worker, desk, router, wanted),
             StreamNews::Replayed(reports) => {
-                let told: Result<Vec<Told>, BadMessage> = reports.iter().map(told).collect();
+                let told: Result<Vec<ReplayPart>, BadMessage> = reports.iter().map(told).collect();
                 desk.replayed(told.unwrap_or_default());
             }
         }
@@ -92,10 +94,11 @@ impl Siblings {
         }
     }
 
-    fn answer(&self, worker: &Worker, desk: &Desk, router: RouterId, wanted: StreamRange) {
+    fn answer(&self, worker: &Worker, desk: &FeedHandle, router: RouterId, wanted: StreamRange) {
         let known = || {
             let cache = || self.ear.known(worker.id);
-            let Known { source, seq, batch } = desk.known(wanted.source, wanted.from_seq, cache)?;
+            let StreamSnapshot { source, seq, batch } =
+                desk.snapshot(wanted.source, wanted.from_seq, cache)?;
             let bytes = pack_events(&batch);
             Some(vec![RelayedBatch {
                 worker: worker.identity,
@@ -110,36 +113,38 @@ impl Siblings {
     }
 
     /// The feed of a worker that is followed here, or for which reporters may speak.
-    fn desk_of(&self, worker: &Worker) -> Option<Arc<Desk>> {
+    fn desk_of(&self, worker: &Worker) -> Option<Arc<FeedHandle>> {
         match self.ear.spoken(&worker.address) {
             Spoken::ByItself => self.ear.desk_of(&worker.address),
-            Spoken::ByReporter => self.inbox.desk(&worker.address).ok(),
+            Spoken::ByReporter => self.inbox.feed(&worker.address).ok(),
             Spoken::NotUnderstood => None,
         }
     }
 
     fn reaches(&self) -> Vec<StreamPosition> {
         let reach = |worker: Arc<Worker>| {
-            let desk = self.ear.desk_of(&worker.address).or_else(|| self.inbox.desk_of(&worker.address))?;
-            let Reached { source, next, at_unix_ms } = desk.reach()?;
+            let desk = self.ear.desk_of(&worker.address).or_else(|| self.inbox.feed_of(&worker.address))?;
+            let FeedPosition { source, next, at_unix_ms } = desk.position()?;
             Some(StreamPosition { worker: worker.identity, source, next, at_unix_ms })
         };
         self.ear.workers().into_iter().filter_map(reach).collect()
     }
 }
 
-fn numbered(report: &RelayedBatch) -> Numbered {
+fn numbered(report: &RelayedBatch) -> BatchId {
     let arrival = match report.kind {
         RelayedBatchKind::Restart => Arrival::Begins,
         RelayedBatchKind::Next | RelayedBatchKind::Snapshot => Arrival::Next,
     };
-    Numbered { source: report.source, seq: report.seq, arrival }
+    BatchId { source: report.source, seq: report.seq, arrival }
 }
 
-fn told(report: &RelayedBatch) -> Result<Told, BadMessage> {
+fn told(report: &RelayedBatch) -> Result<ReplayPart, BadMessage> {
     let batch = unpack_events(&report.bytes)?;
     Ok(match report.kind {
-        RelayedBatchKind::Snapshot => Told::Known(Known { source: report.source, seq: report.seq, batch }),
-        RelayedBatchKind::Next | RelayedBatchKind::Restart => Told::Batch(numbered(report), batch),
+        RelayedBatchKind::Snapshot => {
+            ReplayPart::Snapshot(StreamSnapshot { source: report.source, seq: report.seq, batch })
+        }
+        RelayedBatchKind::Next | RelayedBatchKind::Restart => ReplayPart::Batch(numbered(report), batch),
     })
 }

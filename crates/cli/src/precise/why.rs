@@ -119,7 +119,7 @@ impl Why {
             (View::Reported, Some(trouble)) => Some(Why::NoLine(trouble.clone())),
             (View::Reported, _) if known == CacheView::Uncertain => Some(Why::Contradicted),
             (View::Reported, _) => {
-                (counters.unheard > 0 && counters.live == 0).then(|| Why::Fetched(from.clone()))
+                (counters.missed_live > 0 && counters.live == 0).then(|| Why::Fetched(from.clone()))
             }
             (_, Some(trouble)) => Some(Why::NoLine(trouble.clone())),
             (View::Silent, None) if counters.batches > 0 => Some(Why::Stopped),

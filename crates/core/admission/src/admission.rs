@@ -1,82 +1,96 @@
-//! The door: so many requests at once, the next ones wait, the rest is told when to come back.
+//! Admission: a limit of concurrent requests, a bounded queue for the next ones, and a retry time for the rest.
 
 use warmroute_types::Micros;
 
-use crate::{Ask, Class, Drain, Place, Queue};
+use crate::{AdmissionPosition, AdmissionQueue, AdmissionRequest, Class, DrainRate};
 
-/// What the door allows.
+/// Limits of admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Requests that may be under way at once; 0 is as many as like.
+    /// Most requests in flight at once; 0 is unlimited.
     pub running_max: u32,
-    /// Requests that may wait.
+    /// Most requests that may wait.
     pub waiting_max: usize,
-    /// How long one may wait.
+    /// Longest time that a request may wait.
     pub wait_max: Micros,
 }
 
-/// There is no room, not even to wait.
+/// The queue is full.
 #[derive(Debug)]
 pub struct Refused {
-    /// When to come back.
+    /// When to retry.
     pub retry_after_s: u32,
 }
 
-/// Who is in, and who waits. `T` is what the driver needs to wake somebody.
+/// The requests in flight and those that wait. `T` is what the driver needs to wake a waiting request.
 #[derive(Debug)]
 pub struct Admission<T> {
     config: Config,
     running: u32,
-    queue: Queue<T>,
-    drain: Drain,
+    queue: AdmissionQueue<T>,
+    drain_rate: DrainRate,
 }
 
 impl<T> Admission<T> {
-    /// Nobody is there.
+    /// No request is in flight and none waits.
     pub fn new(config: Config) -> Admission<T> {
-        Admission { config, running: 0, queue: Queue::new(config.waiting_max), drain: Drain::default() }
+        Admission {
+            config,
+            running: 0,
+            queue: AdmissionQueue::new(config.waiting_max),
+            drain_rate: DrainRate::default(),
+        }
     }
 
-    /// Other limits from now on. Who is in stays in, who waits keeps his deadline.
+    /// Replaces the limits. Admitted requests stay admitted, and waiting requests keep their deadlines.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
         self.queue.set_len_max(config.waiting_max);
     }
 
-    /// Lets a request in at once, if nobody waits and there is room.
-    pub fn enter(&mut self, ask: Ask, has_room: impl FnOnce() -> bool) -> Option<Place> {
+    /// Admits a request at once, if none waits and there is room.
+    pub fn enter(
+        &mut self,
+        request: AdmissionRequest,
+        has_room: impl FnOnce() -> bool,
+    ) -> Option<AdmissionPosition> {
         if !self.queue.is_empty() || !self.has_room() || !has_room() {
             return None;
         }
         self.running += 1;
-        Some(self.queue.pass(ask))
+        Some(self.queue.pass(request))
     }
 
-    /// Lets a request wait. Whoever calls this calls [`Admission::next`] after it: there may be room for this one and not for those
-    /// before it.
-    pub fn wait(&mut self, ask: Ask, item: T, now: Micros) -> Result<Place, Refused> {
-        let pushed = self.queue.push(ask, now + self.config.wait_max, item);
+    /// Queues a request. The caller must call [`Admission::next`] afterwards: there may be room for this request
+    /// although there is none for those before it.
+    pub fn wait(
+        &mut self,
+        request: AdmissionRequest,
+        item: T,
+        now: Micros,
+    ) -> Result<AdmissionPosition, Refused> {
+        let pushed = self.queue.push(request, now + self.config.wait_max, item);
         pushed.map_err(|_| Refused { retry_after_s: self.retry_after_s(now) })
     }
 
-    /// One that was let in found no room after all: it waits again where it stood.
-    pub fn wait_again(&mut self, place: Place, item: T, deadline: Micros) {
+    /// Queues an admitted request again that found no room after all, at its former position.
+    pub fn wait_again(&mut self, position: AdmissionPosition, item: T, deadline: Micros) {
         self.running = self.running.saturating_sub(1);
-        self.queue.wait_at(place, deadline, item);
+        self.queue.wait_at(position, deadline, item);
     }
 
-    /// One gave up waiting; `None` if it has been let in meanwhile.
-    pub fn leave(&mut self, place: Place) -> Option<T> {
-        self.queue.remove(place)
+    /// Removes a request that stopped waiting; `None` if it has been admitted meanwhile.
+    pub fn leave(&mut self, position: AdmissionPosition) -> Option<T> {
+        self.queue.remove(position)
     }
 
-    /// One has ended.
+    /// Records the end of a request.
     pub fn end(&mut self, now: Micros) {
         self.running = self.running.saturating_sub(1);
-        self.drain.ended(now);
+        self.drain_rate.ended(now);
     }
 
-    /// Lets the next one in for whom there is room.
+    /// Admits the next request for which there is room.
     pub fn next(&mut self, now: Micros, has_room: impl FnMut(&T) -> bool) -> Option<T> {
         if self.queue.is_empty() || !self.has_room() {
             return None;
@@ -86,22 +100,23 @@ impl<T> Admission<T> {
         Some(next)
     }
 
-    /// It is known now what a request cost.
-    pub fn correct(&mut self, place: Place, cost: u32) {
-        self.queue.correct(place, cost);
+    /// Corrects the cost of a request once it is known.
+    pub fn correct(&mut self, position: AdmissionPosition, cost: u32) {
+        self.queue.correct(position, cost);
     }
 
-    /// When somebody who is sent away should come back: when those who wait will have been let in, as fast as requests end.
+    /// When a refused client should retry: when the waiting requests will have been admitted, at the rate at which
+    /// requests end.
     pub fn retry_after_s(&self, now: Micros) -> u32 {
-        self.drain.retry_after_s(self.queue.len() + 1, now)
+        self.drain_rate.retry_after_s(self.queue.len() + 1, now)
     }
 
-    /// Requests under way.
+    /// Requests in flight.
     pub fn running(&self) -> u32 {
         self.running
     }
 
-    /// Requests of a class that wait.
+    /// Waiting requests of a class.
     pub fn waiting(&self, class: Class) -> usize {
         self.queue.len_of(class)
     }
@@ -116,46 +131,46 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ASK: Ask = Ask { class: Class::Normal, tenant: 1, cost: 10 };
+    const REQUEST: AdmissionRequest = AdmissionRequest { class: Class::Normal, tenant: 1, cost: 10 };
 
-    fn door(running_max: u32, waiting_max: usize) -> Admission<usize> {
+    fn admission(running_max: u32, waiting_max: usize) -> Admission<usize> {
         Admission::new(Config { running_max, waiting_max, wait_max: Micros::from_secs(5) })
     }
 
     #[test]
-    fn beyond_the_limit_requests_wait_and_beyond_that_they_are_sent_away() {
-        let mut door = door(2, 1);
-        assert!(door.enter(ASK, || true).is_some() && door.enter(ASK, || true).is_some());
-        assert!(door.enter(ASK, || true).is_none(), "two are in");
-        door.wait(ASK, 3, Micros::ZERO).unwrap();
-        assert_eq!(door.wait(ASK, 4, Micros::ZERO).unwrap_err().retry_after_s, 1);
-        assert_eq!(door.next(Micros::ZERO, |_| true), None);
-        door.end(Micros::ZERO);
-        assert_eq!(door.next(Micros::ZERO, |_| true), Some(3));
-        assert_eq!(door.running(), 2);
+    fn requests_beyond_the_limit_wait_and_beyond_the_queue_are_refused() {
+        let mut admission = admission(2, 1);
+        assert!(admission.enter(REQUEST, || true).is_some() && admission.enter(REQUEST, || true).is_some());
+        assert!(admission.enter(REQUEST, || true).is_none(), "two are in");
+        admission.wait(REQUEST, 3, Micros::ZERO).unwrap();
+        assert_eq!(admission.wait(REQUEST, 4, Micros::ZERO).unwrap_err().retry_after_s, 1);
+        assert_eq!(admission.next(Micros::ZERO, |_| true), None);
+        admission.end(Micros::ZERO);
+        assert_eq!(admission.next(Micros::ZERO, |_| true), Some(3));
+        assert_eq!(admission.running(), 2);
     }
 
     #[test]
-    fn nobody_who_comes_goes_before_those_who_wait() {
-        let mut door = door(1, 5);
-        door.enter(ASK, || true).unwrap();
-        door.wait(ASK, 2, Micros::ZERO).unwrap();
-        door.end(Micros::ZERO);
-        assert!(door.enter(ASK, || true).is_none());
-        assert_eq!(door.next(Micros::ZERO, |_| true), Some(2));
+    fn a_new_request_does_not_overtake_waiting_ones() {
+        let mut admission = admission(1, 5);
+        admission.enter(REQUEST, || true).unwrap();
+        admission.wait(REQUEST, 2, Micros::ZERO).unwrap();
+        admission.end(Micros::ZERO);
+        assert!(admission.enter(REQUEST, || true).is_none());
+        assert_eq!(admission.next(Micros::ZERO, |_| true), Some(2));
     }
 
     #[test]
-    fn nobody_is_let_in_after_his_time() {
-        let mut door = door(1, 5);
-        door.enter(ASK, || true).unwrap();
-        door.wait(ASK, 2, Micros::ZERO).unwrap();
-        door.end(Micros::from_secs(6));
-        assert_eq!(door.next(Micros::from_secs(6), |_| true), None);
-        assert_eq!((door.waiting(Class::Normal), door.running()), (0, 0));
+    fn an_expired_request_is_not_admitted() {
+        let mut admission = admission(1, 5);
+        admission.enter(REQUEST, || true).unwrap();
+        admission.wait(REQUEST, 2, Micros::ZERO).unwrap();
+        admission.end(Micros::from_secs(6));
+        assert_eq!(admission.next(Micros::from_secs(6), |_| true), None);
+        assert_eq!((admission.waiting(Class::Normal), admission.running()), (0, 0));
     }
 
-    /// What happens at a door behind which there are models, each with room for some.
+    /// Events at a gateway whose models each have room for some requests.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Come {
@@ -166,7 +181,7 @@ mod tests {
         },
         End(usize),
         Leave(usize),
-        /// One that was let in finds no room after all.
+        /// An admitted request finds no room after all.
         Return(usize),
         Room {
             model: usize,
@@ -191,71 +206,77 @@ mod tests {
     }
 
     #[derive(Clone, Copy, Debug)]
-    struct Guest {
+    struct Waiter {
         model: usize,
-        place: Place,
+        position: AdmissionPosition,
         deadline: Micros,
     }
 
-    /// The door, and what a driver would know of those before it and behind it.
-    struct House {
-        door: Admission<usize>,
+    /// The admission under test, and what a driver would know about waiting and admitted requests.
+    struct Harness {
+        admission: Admission<usize>,
         room: [u32; 3],
         limit: u32,
-        waiting: std::collections::BTreeMap<usize, Guest>,
-        inside: Vec<(usize, Guest)>,
+        waiting: std::collections::BTreeMap<usize, Waiter>,
+        inside: Vec<(usize, Waiter)>,
         now: Micros,
         guests: usize,
     }
 
-    impl House {
+    impl Harness {
         fn take(&mut self, step: Step) {
             match step {
-                Step::Come { model, tenant, class, cost } => self.come(model, Ask { class, tenant, cost }),
+                Step::Come { model, tenant, class, cost } => {
+                    self.arrive(model, AdmissionRequest { class, tenant, cost })
+                }
                 Step::End(n) if n < self.inside.len() => {
                     self.inside.swap_remove(n);
-                    self.door.end(self.now);
+                    self.admission.end(self.now);
                 }
                 Step::Return(n) if n < self.inside.len() => {
-                    let (id, guest) = self.inside.swap_remove(n);
-                    self.room[guest.model] = 0;
-                    self.door.wait_again(guest.place, id, guest.deadline);
-                    self.waiting.insert(id, guest);
+                    let (id, waiter) = self.inside.swap_remove(n);
+                    self.room[waiter.model] = 0;
+                    self.admission.wait_again(waiter.position, id, waiter.deadline);
+                    self.waiting.insert(id, waiter);
                 }
                 Step::Leave(n) => {
-                    let Some((&id, &guest)) = self.waiting.iter().nth(n) else { return };
+                    let Some((&id, &waiter)) = self.waiting.iter().nth(n) else { return };
                     self.waiting.remove(&id);
-                    assert_eq!(self.door.leave(guest.place), Some(id), "he is still there to be taken out");
+                    assert_eq!(
+                        self.admission.leave(waiter.position),
+                        Some(id),
+                        "the request is still waiting"
+                    );
                 }
                 Step::Room { model, room } => self.room[model] = room,
                 Step::Limit(limit) => {
                     self.limit = limit;
-                    self.door.set_config(Config { running_max: limit, ..CONFIG });
+                    self.admission.set_config(Config { running_max: limit, ..CONFIG });
                 }
                 Step::Later(s) => self.now = self.now + Micros::from_secs(s),
                 _ => {}
             }
         }
 
-        fn come(&mut self, model: usize, ask: Ask) {
+        fn arrive(&mut self, model: usize, request: AdmissionRequest) {
             let (id, deadline) = (self.guests, self.now + CONFIG.wait_max);
             self.guests += 1;
-            if let Some(place) = self.door.enter(ask, || self.room[model] > 0) {
+            if let Some(position) = self.admission.enter(request, || self.room[model] > 0) {
                 self.room[model] -= 1;
-                self.inside.push((id, Guest { model, place, deadline }));
-            } else if let Ok(place) = self.door.wait(ask, id, self.now) {
-                self.waiting.insert(id, Guest { model, place, deadline });
+                self.inside.push((id, Waiter { model, position, deadline }));
+            } else if let Ok(position) = self.admission.wait(request, id, self.now) {
+                self.waiting.insert(id, Waiter { model, position, deadline });
             }
         }
 
-        /// Lets in whoever may come, as a driver does after everything that happens.
-        fn let_in(&mut self) {
+        /// Admits all requests for which there is room, as a driver does after every event.
+        fn admit_all(&mut self) {
             let (waiting, room, now) = (&mut self.waiting, &mut self.room, self.now);
-            while let Some(id) = self.door.next(now, |id| room[waiting[id].model] > 0) {
-                let guest = waiting.remove(&id).expect("nobody is let in twice");
-                assert!(guest.deadline > now, "nobody is let in late");
-                room[guest.model] -= 1;
-                self.inside.push((id, guest));
+            while let Some(id) = self.admission.next(now, |id| room[waiting[id].model] > 0) {
+                let waiter = waiting.remove(&id).expect("no request is admitted twice");
+                assert!(waiter.deadline > now, "no request is admitted late");
+                room[waiter.model] -= 1;
+                self.inside.push((id, waiter));
             }
         }
     }
@@ -263,12 +284,12 @@ mod tests {
     const CONFIG: Config = Config { running_max: 3, waiting_max: 12, wait_max: Micros::from_secs(5) };
 
     proptest! {
-        /// Whatever happens, nobody waits for whom there is room, and those inside are counted rightly: a wake-up that were lost
-        /// or a place that were leaked would show.
+        /// No request waits for which there is room, and the admitted ones are counted correctly: a lost wake-up or a
+        /// leaked slot would show.
         #[test]
-        fn nobody_waits_for_whom_there_is_room(steps in prop::collection::vec(step(), 1..300)) {
-            let mut house = House {
-                door: Admission::new(CONFIG),
+        fn no_request_waits_while_there_is_room_for_it(steps in prop::collection::vec(step(), 1..300)) {
+            let mut harness = Harness {
+                admission: Admission::new(CONFIG),
                 room: [1; 3],
                 limit: CONFIG.running_max,
                 waiting: Default::default(),
@@ -277,32 +298,32 @@ mod tests {
                 guests: 0,
             };
             for step in steps {
-                let inside = house.inside.len();
-                house.take(step);
-                house.let_in();
-                prop_assert_eq!(house.door.running() as usize, house.inside.len());
-                let is_full = house.limit > 0 && house.inside.len() >= house.limit as usize;
-                // A limit that was lowered sends nobody away, but lets nobody in either.
-                prop_assert!(house.limit == 0 || house.inside.len() <= inside.max(house.limit as usize));
-                house.waiting.retain(|_, guest| guest.deadline > house.now);
-                let waits_in_vain = |guest: &Guest| !is_full && house.room[guest.model] > 0;
-                prop_assert!(!house.waiting.values().any(waits_in_vain), "{:?}", house.waiting);
+                let inside = harness.inside.len();
+                harness.take(step);
+                harness.admit_all();
+                prop_assert_eq!(harness.admission.running() as usize, harness.inside.len());
+                let is_full = harness.limit > 0 && harness.inside.len() >= harness.limit as usize;
+                // A lowered limit ends no request, and admits none.
+                prop_assert!(harness.limit == 0 || harness.inside.len() <= inside.max(harness.limit as usize));
+                harness.waiting.retain(|_, waiter| waiter.deadline > harness.now);
+                let waits_in_vain = |waiter: &Waiter| !is_full && harness.room[waiter.model] > 0;
+                prop_assert!(!harness.waiting.values().any(waits_in_vain), "{:?}", harness.waiting);
             }
         }
 
-        /// Never more than may be are under way, and as soon as one ends who may wait comes in.
+        /// The limit is never exceeded, and a request that may run is admitted as soon as another ends.
         #[test]
-        fn the_limit_holds_and_no_room_is_left_unused(steps in prop::collection::vec(0..3_u8, 1..300), max in 1..6_u32) {
-            let mut door = door(max, 8);
+        fn the_limit_holds_and_no_slot_stays_unused(steps in prop::collection::vec(0..3_u8, 1..300), max in 1..6_u32) {
+            let mut admission = admission(max, 8);
             for step in steps {
                 match step {
-                    0 if door.enter(ASK, || true).is_none() => _ = door.wait(ASK, 0, Micros::ZERO),
-                    1 if door.running() > 0 => door.end(Micros::ZERO),
+                    0 if admission.enter(REQUEST, || true).is_none() => _ = admission.wait(REQUEST, 0, Micros::ZERO),
+                    1 if admission.running() > 0 => admission.end(Micros::ZERO),
                     _ => {}
                 }
-                while door.next(Micros::ZERO, |_| true).is_some() {}
-                prop_assert!(door.running() <= max);
-                prop_assert!(door.waiting(Class::Normal) == 0 || door.running() == max);
+                while admission.next(Micros::ZERO, |_| true).is_some() {}
+                prop_assert!(admission.running() <= max);
+                prop_assert!(admission.waiting(Class::Normal) == 0 || admission.running() == max);
             }
         }
     }

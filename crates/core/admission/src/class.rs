@@ -1,22 +1,23 @@
-//! How urgent a request is: as its sender says, as far as he may.
+//! The priority of a request: as its sender states it, up to the allowed maximum.
 
-/// A class of requests. Those of a higher one go first, but not always: see [`Queue`](crate::Queue).
+/// A priority class. A higher class mostly goes first: see [`AdmissionQueue`](crate::AdmissionQueue) for the
+/// exception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Somebody waits for it.
+    /// Interactive: a person waits for the answer.
     High,
-    /// Nobody said anything.
+    /// No class was stated.
     #[default]
     Normal,
-    /// It has time.
+    /// Batch work without urgency.
     Low,
 }
 
 impl Class {
-    /// All of them, the most urgent first.
+    /// All classes, the most urgent first.
     pub const ALL: [Class; 3] = [Class::High, Class::Normal, Class::Low];
 
-    /// The word for it.
+    /// The class's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Class::High => "high",
@@ -25,15 +26,15 @@ impl Class {
         }
     }
 
-    /// The class of this name, if there is one.
+    /// The class with this name, if there is one.
     pub fn named(name: &str) -> Option<Class> {
         let is_meant = |class: &Class| name.trim().eq_ignore_ascii_case(class.as_str());
         Class::ALL.into_iter().find(is_meant)
     }
 
-    /// This one, or the highest that is allowed.
+    /// This class, or the highest allowed one.
     pub fn at_most(self, highest: Class) -> Class {
-        // The most urgent is the least.
+        // The most urgent class is the smallest value.
         self.max(highest)
     }
 }
@@ -50,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_more_urgent_than_he_may_be_and_anybody_less() {
+    fn a_class_is_capped_at_the_allowed_one_and_may_be_lower() {
         assert_eq!(Class::High.at_most(Class::Normal), Class::Normal);
         assert_eq!(Class::High.at_most(Class::High), Class::High);
         assert_eq!(Class::Low.at_most(Class::Normal), Class::Low);

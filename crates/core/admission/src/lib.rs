@@ -1,26 +1,26 @@
-//! Who may come in now, who waits, and who is asked to come back.
+//! Admission control: which requests run now, which wait, and which are asked to retry.
 //!
 //! ```text
-//! request ──▶ Rates ──▶ Admission ──────────▶ routed now
-//!             per key    │      ▲
-//!                        ▼      │ one has ended
-//!                       Queue ──┘ fair between tenants, classes first, bounded, with deadlines
+//!   request ──▶ RateLimiter ──▶ Admission ──────────▶ routed now
+//!               per key          │      ▲
+//!                                ▼      │ a request has ended
+//!                       AdmissionQueue ──┘ fair between tenants, classes first, bounded, with deadlines
 //! ```
 //!
-//! Pure: `now` is an argument, and what waits is whatever the driver needs to wake it. Whoever waits has not been routed: a
-//! worker is chosen when the request is let in, by what is true then.
+//! The crate is pure: `now` is an argument, and a waiting item is whatever the driver needs to wake it. A waiting request
+//! has not been routed: the router chooses a worker when the request is admitted.
 
 mod admission;
-mod bucket;
 mod class;
-mod drain;
+mod drain_rate;
 mod queue;
-mod rates;
-mod usual;
+mod rate_limiter;
+mod token_bucket;
+mod typical_answer;
 
 pub use admission::{Admission, Config, Refused};
-pub use bucket::Bucket;
 pub use class::Class;
-pub use drain::Drain;
-pub use queue::{Ask, Full, Place, Queue};
-pub use rates::{Exceeded, Expected, Limit, Limits, Rates, Reserved};
+pub use drain_rate::DrainRate;
+pub use queue::{AdmissionPosition, AdmissionQueue, AdmissionRequest, QueueFull};
+pub use rate_limiter::{Exceeded, ExpectedTokens, Limit, Limits, RateLimiter, Reservation};
+pub use token_bucket::TokenBucket;

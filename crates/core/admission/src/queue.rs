@@ -1,10 +1,11 @@
-//! Requests that wait: by class, and within a class fair between tenants by what their requests cost.
+//! The admission queue: by class, and within a class fair between tenants by the cost of their requests.
 //!
-//! Within a class this is weighted fair queueing with equal weights. Each request has a *start*: where its tenant's work would
-//! begin if all tenants were served at once, at equal rates. The least start goes first. So a tenant who sends a thousand
-//! requests waits behind his own, and one who sends one now and then hardly waits.
+//! Within a class this is weighted fair queueing with equal weights. Each request has a *start*: the time at which
+//! its tenant's work would begin if all tenants were served at once at equal rates. The smallest start goes first. So
+//! a tenant with a thousand requests waits behind its own requests, and a tenant with few requests hardly waits.
 //!
-//! Between classes the higher goes first, but a class that was passed over [`PASSED_MAX`] times goes next: nobody starves.
+//! Between classes the higher one goes first, but a class that was passed over [`PASSED_MAX`] times goes next: no
+//! class starves.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +13,26 @@ use warmroute_types::Micros;
 
 use crate::Class;
 
-/// How often in a row a class that waits may be passed over for higher ones.
+/// How often in a row a waiting class may be passed over for higher ones.
 pub const PASSED_MAX: u32 = 8;
 
-/// Tenants of whom it is remembered how far they are ahead, beyond those who wait.
+/// Most tenants without waiting requests whose lead is remembered.
 const TENANTS_MAX: usize = 4_096;
 
-/// Whose request it is, and what it asks for.
+/// A request for admission.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
-    /// How urgent.
+pub struct AdmissionRequest {
+    /// Its priority.
     pub class: Class,
-    /// Whose: a hash.
+    /// Its tenant, as a hash.
     pub tenant: u64,
-    /// What it costs, in tokens; at least 1 is charged.
+    /// Its cost in tokens; at least 1 is charged.
     pub cost: u32,
 }
 
-/// Where a request stands in the queue.
+/// A request's position in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct AdmissionPosition {
     class: Class,
     tenant: u64,
     cost: u32,
@@ -41,26 +42,26 @@ pub struct Place {
 /// The start, then the order of arrival.
 type Key = (u64, u64);
 
-/// There is no room to wait; here is who wanted to.
+/// The queue is full. Contains the rejected item.
 #[derive(Debug)]
-pub struct Full<T>(pub T);
+pub struct QueueFull<T>(pub T);
 
-/// The queue. `T` is what the driver needs to wake the one who waits.
+/// The queue. `T` is what the driver needs to wake a waiting request.
 #[derive(Debug)]
-pub struct Queue<T> {
-    lines: [Line<T>; 3],
+pub struct AdmissionQueue<T> {
+    lines: [ClassQueue<T>; 3],
     len: usize,
     len_max: usize,
     arrivals: u64,
 }
 
 #[derive(Debug)]
-struct Line<T> {
+struct ClassQueue<T> {
     waiting: BTreeMap<Key, Waiting<T>>,
     tenants: BTreeMap<u64, Tenant>,
-    /// Tenants with anybody waiting.
+    /// Number of tenants with waiting requests.
     backlogged: u64,
-    /// How far all tenants' work would be if they were served at once.
+    /// How far all tenants' work would have advanced if they were served at once.
     served: u64,
     passed: u32,
 }
@@ -75,61 +76,71 @@ struct Waiting<T> {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Tenant {
-    /// Where the work that it has asked for so far ends.
+    /// The end of the work that the tenant has requested so far.
     finish: u64,
-    /// Where the last of its requests stands. What is given back to it lets it begin earlier, but not before its own.
+    /// The start of its last request. A refund lets its next request start earlier, but not before this one.
     last_start: u64,
     waiting: u32,
 }
 
-impl<T> Queue<T> {
-    /// An empty queue for so many.
-    pub fn new(len_max: usize) -> Queue<T> {
-        Queue { lines: [Line::new(), Line::new(), Line::new()], len: 0, len_max, arrivals: 0 }
+impl<T> AdmissionQueue<T> {
+    /// An empty queue for this many requests.
+    pub fn new(len_max: usize) -> AdmissionQueue<T> {
+        AdmissionQueue {
+            lines: [ClassQueue::new(), ClassQueue::new(), ClassQueue::new()],
+            len: 0,
+            len_max,
+            arrivals: 0,
+        }
     }
 
-    /// So many may wait from now on. Those who wait already stay, even if they are more.
+    /// Changes how many may wait. Requests that wait already stay, even if they are more.
     pub fn set_len_max(&mut self, len_max: usize) {
         self.len_max = len_max;
     }
 
-    /// How many wait.
+    /// Number of waiting requests.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Nobody waits.
+    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many of a class wait.
+    /// Number of waiting requests of a class.
     pub fn len_of(&self, class: Class) -> usize {
         self.lines[class as usize].waiting.len()
     }
 
     /// Charges a request that need not wait.
-    pub fn pass(&mut self, ask: Ask) -> Place {
-        let place = self.place(ask);
-        let line = &mut self.lines[ask.class as usize];
-        line.serve(place.key.0, u64::from(place.cost));
+    pub fn pass(&mut self, request: AdmissionRequest) -> AdmissionPosition {
+        let position = self.position(request);
+        let line = &mut self.lines[request.class as usize];
+        line.serve(position.key.0, u64::from(position.cost));
         line.forget_if_many();
-        place
+        position
     }
 
-    /// Lets a request wait, until the deadline at most.
-    pub fn push(&mut self, ask: Ask, deadline: Micros, item: T) -> Result<Place, Full<T>> {
+    /// Queues a request until its deadline.
+    pub fn push(
+        &mut self,
+        request: AdmissionRequest,
+        deadline: Micros,
+        item: T,
+    ) -> Result<AdmissionPosition, QueueFull<T>> {
         if self.len >= self.len_max {
-            return Err(Full(item));
+            return Err(QueueFull(item));
         }
-        let place = self.place(ask);
-        self.wait_at(place, deadline, item);
-        Ok(place)
+        let position = self.position(request);
+        self.wait_at(position, deadline, item);
+        Ok(position)
     }
 
-    /// Lets a request wait again where it stood, which may be more than there is room for: it had been let in.
-    pub fn wait_at(&mut self, place: Place, deadline: Micros, item: T) {
-        let Place { class, tenant, cost, key } = place;
+    /// Queues a request again at its former position, even beyond the limit: it had been admitted.
+    pub fn wait_at(&mut self, position: AdmissionPosition, deadline: Micros, item: T) {
+        let AdmissionPosition { class, tenant, cost, key } = position;
         let line = &mut self.lines[class as usize];
         let waiting = &mut line.tenants.entry(tenant).or_default().waiting;
         line.backlogged += u64::from(*waiting == 0);
@@ -138,17 +149,17 @@ impl<T> Queue<T> {
         self.len += 1;
     }
 
-    /// Takes out one who waits no more. What it would have cost is given back to its tenant.
-    pub fn remove(&mut self, place: Place) -> Option<T> {
-        let line = &mut self.lines[place.class as usize];
-        let waiting = line.take(place.key)?;
+    /// Removes a request that stopped waiting, and refunds its cost to the tenant.
+    pub fn remove(&mut self, position: AdmissionPosition) -> Option<T> {
+        let line = &mut self.lines[position.class as usize];
+        let waiting = line.take(position.key)?;
         self.len -= 1;
-        line.charge(place.tenant, -i64::from(place.cost));
+        line.charge(position.tenant, -i64::from(position.cost));
         line.forget_if_many();
         Some(waiting.item)
     }
 
-    /// Takes the next for whom there is room. Those whose time is over are dropped on the way.
+    /// Removes and returns the next request for which there is room. Drops expired requests on the way.
     pub fn pop(&mut self, now: Micros, mut has_room: impl FnMut(&T) -> bool) -> Option<T> {
         let heads = Class::ALL.map(|class| {
             let line = &mut self.lines[class as usize];
@@ -169,21 +180,21 @@ impl<T> Queue<T> {
         Some(waiting.item)
     }
 
-    /// Corrects what a request was charged, once it is known what it cost.
-    pub fn correct(&mut self, place: Place, cost: u32) {
-        let difference = i64::from(cost) - i64::from(place.cost);
-        self.lines[place.class as usize].charge(place.tenant, difference);
+    /// Corrects the charge of a request once its cost is known.
+    pub fn correct(&mut self, position: AdmissionPosition, cost: u32) {
+        let difference = i64::from(cost) - i64::from(position.cost);
+        self.lines[position.class as usize].charge(position.tenant, difference);
     }
 
-    /// The highest class with anybody to let in, but for one that has been passed over too often.
+    /// The highest class with a request to admit, except that a class passed over too often goes first.
     fn choose(&self, heads: &[Option<Key>; 3]) -> Option<Class> {
         let can = |class: &Class| heads[*class as usize].is_some();
         let is_due = |class: &Class| can(class) && self.lines[*class as usize].passed >= PASSED_MAX;
         Class::ALL.into_iter().rev().find(is_due).or(Class::ALL.into_iter().find(can))
     }
 
-    fn place(&mut self, ask: Ask) -> Place {
-        let Ask { class, tenant, cost } = ask;
+    fn position(&mut self, request: AdmissionRequest) -> AdmissionPosition {
+        let AdmissionRequest { class, tenant, cost } = request;
         let line = &mut self.lines[class as usize];
         let cost = cost.max(1);
         let work = line.tenants.entry(tenant).or_default();
@@ -192,16 +203,16 @@ impl<T> Queue<T> {
         let start = if work.waiting > 0 { start.max(work.last_start) } else { start };
         work.last_start = start;
         self.arrivals += 1;
-        Place { class, tenant, cost, key: (start, self.arrivals) }
+        AdmissionPosition { class, tenant, cost, key: (start, self.arrivals) }
     }
 }
 
-impl<T> Line<T> {
-    fn new() -> Line<T> {
-        Line { waiting: BTreeMap::new(), tenants: BTreeMap::new(), backlogged: 0, served: 0, passed: 0 }
+impl<T> ClassQueue<T> {
+    fn new() -> ClassQueue<T> {
+        ClassQueue { waiting: BTreeMap::new(), tenants: BTreeMap::new(), backlogged: 0, served: 0, passed: 0 }
     }
 
-    /// The first for whom there is room.
+    /// The first request for which there is room.
     fn head(&self, has_room: &mut impl FnMut(&T) -> bool) -> Option<Key> {
         self.waiting.iter().find(|(_, waiting)| has_room(&waiting.item)).map(|(key, _)| *key)
     }
@@ -215,7 +226,7 @@ impl<T> Line<T> {
         Some(waiting)
     }
 
-    /// Drops those whose time is over; how many.
+    /// Drops expired requests and returns how many.
     fn drop_late(&mut self, now: Micros) -> usize {
         let late = self.waiting.iter().filter(|(_, waiting)| waiting.deadline <= now);
         let late: Vec<Key> = late.map(|(key, _)| *key).collect();
@@ -227,8 +238,8 @@ impl<T> Line<T> {
         late.len()
     }
 
-    /// Work was given to a request that starts here. All who want any share in the time that it takes; and nobody who comes
-    /// later starts before it.
+    /// Accounts for work given to a request with this start. All tenants with requests share the time that it takes,
+    /// and no later request starts before it.
     fn serve(&mut self, start: u64, cost: u64) {
         self.served = self.served.max(start).saturating_add(cost / (self.backlogged + 1));
     }
@@ -239,7 +250,7 @@ impl<T> Line<T> {
         }
     }
 
-    /// Tenants who are not ahead of anybody need not be remembered; the others are forgiven when there are too many.
+    /// Drops tenants that have no lead; when too many are left, forgives their leads.
     fn forget_if_many(&mut self) {
         if self.tenants.len() > TENANTS_MAX + self.waiting.len() {
             let served = self.served;
@@ -258,102 +269,104 @@ mod tests {
 
     const NEVER: Micros = Micros(u64::MAX);
 
-    fn ask(tenant: u64, cost: u32) -> Ask {
-        Ask { class: Class::Normal, tenant, cost }
+    fn request(tenant: u64, cost: u32) -> AdmissionRequest {
+        AdmissionRequest { class: Class::Normal, tenant, cost }
     }
 
-    fn all<T>(queue: &mut Queue<T>) -> Vec<T> {
+    fn all<T>(queue: &mut AdmissionQueue<T>) -> Vec<T> {
         std::iter::from_fn(|| queue.pop(Micros::ZERO, |_| true)).collect()
     }
 
     #[test]
-    fn one_who_sends_much_waits_behind_his_own() {
-        let mut queue = Queue::new(100);
-        (0..4).for_each(|_| _ = queue.push(ask(1, 100), NEVER, "much").unwrap());
-        queue.push(ask(2, 100), NEVER, "little").unwrap();
+    fn a_busy_tenant_waits_behind_its_own_requests() {
+        let mut queue = AdmissionQueue::new(100);
+        (0..4).for_each(|_| _ = queue.push(request(1, 100), NEVER, "much").unwrap());
+        queue.push(request(2, 100), NEVER, "little").unwrap();
         assert_eq!(all(&mut queue), ["much", "little", "much", "much", "much"]);
     }
 
     #[test]
-    fn cost_counts_and_not_the_number_of_requests() {
-        let mut queue = Queue::new(100);
+    fn tenants_share_by_cost_and_not_by_number_of_requests() {
+        let mut queue = AdmissionQueue::new(100);
         for _ in 0..2 {
-            queue.push(ask(1, 400), NEVER, 'L').unwrap();
+            queue.push(request(1, 400), NEVER, 'L').unwrap();
         }
-        (0..8).for_each(|_| _ = queue.push(ask(2, 100), NEVER, 's').unwrap());
+        (0..8).for_each(|_| _ = queue.push(request(2, 100), NEVER, 's').unwrap());
         let order: String = all(&mut queue).into_iter().collect();
         assert_eq!(order, "LssssLssss");
     }
 
     #[test]
-    fn higher_classes_go_first_and_lower_ones_are_not_forgotten() {
-        let mut queue = Queue::new(100);
-        queue.push(Ask { class: Class::Low, ..ask(1, 1) }, NEVER, Class::Low).unwrap();
+    fn higher_classes_go_first_and_lower_ones_do_not_starve() {
+        let mut queue = AdmissionQueue::new(100);
+        queue.push(AdmissionRequest { class: Class::Low, ..request(1, 1) }, NEVER, Class::Low).unwrap();
         (0..20).for_each(|_| {
-            _ = queue.push(Ask { class: Class::High, ..ask(1, 1) }, NEVER, Class::High).unwrap()
+            _ = queue
+                .push(AdmissionRequest { class: Class::High, ..request(1, 1) }, NEVER, Class::High)
+                .unwrap()
         });
         let order = all(&mut queue);
         assert_eq!(order.iter().position(|class| *class == Class::Low), Some(PASSED_MAX as usize));
     }
 
     #[test]
-    fn one_without_room_blocks_nobody_else() {
-        let mut queue = Queue::new(100);
-        queue.push(ask(1, 1), NEVER, "full model").unwrap();
-        queue.push(ask(1, 1), NEVER, "free model").unwrap();
+    fn a_request_without_room_blocks_no_other() {
+        let mut queue = AdmissionQueue::new(100);
+        queue.push(request(1, 1), NEVER, "full model").unwrap();
+        queue.push(request(1, 1), NEVER, "free model").unwrap();
         assert_eq!(queue.pop(Micros::ZERO, |item| *item == "free model"), Some("free model"));
         assert_eq!(queue.pop(Micros::ZERO, |item| *item == "free model"), None);
         assert_eq!(queue.len(), 1);
     }
 
     #[test]
-    fn one_that_is_let_wait_again_stands_where_it_stood() {
-        let mut queue = Queue::new(100);
-        let place = queue.push(ask(1, 10), NEVER, "first").unwrap();
-        queue.push(ask(2, 10), NEVER, "second").unwrap();
+    fn a_request_that_waits_again_keeps_its_position() {
+        let mut queue = AdmissionQueue::new(100);
+        let position = queue.push(request(1, 10), NEVER, "first").unwrap();
+        queue.push(request(2, 10), NEVER, "second").unwrap();
         let first = queue.pop(Micros::ZERO, |_| true).unwrap();
-        queue.wait_at(place, NEVER, first);
+        queue.wait_at(position, NEVER, first);
         assert_eq!(all(&mut queue), ["first", "second"]);
     }
 
     #[test]
-    fn what_a_request_cost_more_than_was_thought_its_tenant_pays() {
-        let mut queue = Queue::new(100);
-        let place = queue.pass(ask(1, 10));
-        queue.correct(place, 1_000);
-        queue.push(ask(1, 10), NEVER, "has had more").unwrap();
-        queue.push(ask(2, 10), NEVER, "has had nothing").unwrap();
+    fn a_tenant_pays_for_the_excess_cost_of_its_requests() {
+        let mut queue = AdmissionQueue::new(100);
+        let position = queue.pass(request(1, 10));
+        queue.correct(position, 1_000);
+        queue.push(request(1, 10), NEVER, "has had more").unwrap();
+        queue.push(request(2, 10), NEVER, "has had nothing").unwrap();
         assert_eq!(all(&mut queue), ["has had nothing", "has had more"]);
     }
 
-    /// A flood of tenants with one request each, which all start where the work stands.
+    /// Many tenants with one request each, which all start where the work stands.
     #[test]
-    fn newcomers_without_end_starve_nobody() {
-        let mut queue = Queue::new(100);
-        (0..2).for_each(|_| _ = queue.push(ask(0, 1_000), NEVER, 0).unwrap());
+    fn a_flood_of_new_tenants_starves_no_request() {
+        let mut queue = AdmissionQueue::new(100);
+        (0..2).for_each(|_| _ = queue.push(request(0, 1_000), NEVER, 0).unwrap());
         let mut served = Vec::new();
         for newcomer in 1..2_000 {
-            queue.push(ask(newcomer, 10), NEVER, newcomer).unwrap();
+            queue.push(request(newcomer, 10), NEVER, newcomer).unwrap();
             served.extend(queue.pop(Micros::ZERO, |_| true));
         }
         assert_eq!(served.iter().filter(|tenant| **tenant == 0).count(), 2);
     }
 
     #[test]
-    fn tenants_are_not_remembered_for_ever() {
-        let mut queue: Queue<()> = Queue::new(1);
-        (0..50_000).for_each(|tenant| _ = queue.pass(ask(tenant, 100)));
+    fn idle_tenants_are_dropped() {
+        let mut queue: AdmissionQueue<()> = AdmissionQueue::new(1);
+        (0..50_000).for_each(|tenant| _ = queue.pass(request(tenant, 100)));
         assert!(queue.lines[Class::Normal as usize].tenants.len() <= TENANTS_MAX + 1);
     }
 
-    /// Nobody is let in meanwhile: an outage must not fill the memory with everybody who came and left.
+    /// No request is admitted meanwhile: an outage must not fill the memory with tenants that came and left.
     #[test]
-    fn tenants_who_leave_are_not_remembered_for_ever_either() {
-        let mut queue: Queue<()> = Queue::new(10);
+    fn tenants_that_stopped_waiting_are_dropped() {
+        let mut queue: AdmissionQueue<()> = AdmissionQueue::new(10);
         for tenant in 0..50_000 {
-            let place = queue.push(ask(tenant, 100), Micros::from_secs(tenant), ()).unwrap();
+            let position = queue.push(request(tenant, 100), Micros::from_secs(tenant), ()).unwrap();
             if tenant % 2 == 0 {
-                queue.remove(place).unwrap();
+                queue.remove(position).unwrap();
             } else {
                 assert!(queue.pop(NEVER, |_| false).is_none(), "it is late, and dropped");
             }
@@ -362,12 +375,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_lets_nobody_before_his_own_earlier_requests() {
-        let mut queue = Queue::new(100);
-        let large = queue.push(ask(1, 1_000), NEVER, 'L').unwrap();
-        "ab".chars().for_each(|item| _ = queue.push(ask(1, 10), NEVER, item).unwrap());
+    fn a_refund_does_not_reorder_a_tenants_requests() {
+        let mut queue = AdmissionQueue::new(100);
+        let large = queue.push(request(1, 1_000), NEVER, 'L').unwrap();
+        "ab".chars().for_each(|item| _ = queue.push(request(1, 10), NEVER, item).unwrap());
         queue.remove(large).unwrap();
-        queue.push(ask(1, 10), NEVER, 'c').unwrap();
+        queue.push(request(1, 10), NEVER, 'c').unwrap();
         assert_eq!(all(&mut queue), ['a', 'b', 'c']);
     }
 
@@ -391,20 +404,20 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: it is bounded, nobody is let in late or twice, and nobody is lost.
+        /// In every sequence the queue is bounded, no request is admitted late or twice, and none is lost.
         #[test]
-        fn everybody_is_let_in_once_and_in_time_or_not_at_all(steps in prop::collection::vec(step(), 1..300)) {
+        fn every_request_is_admitted_at_most_once_and_in_time(steps in prop::collection::vec(step(), 1..300)) {
             const MAX: usize = 20;
-            let (mut queue, mut now, mut next) = (Queue::new(MAX), Micros::ZERO, 0_usize);
-            let mut inside: BTreeMap<usize, (Place, Micros)> = BTreeMap::new();
+            let (mut queue, mut now, mut next) = (AdmissionQueue::new(MAX), Micros::ZERO, 0_usize);
+            let mut inside: BTreeMap<usize, (AdmissionPosition, Micros)> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Push { class, tenant, cost, deadline_s } => {
                         let deadline = now + Micros::from_secs(deadline_s);
                         let is_full = queue.len() == MAX;
-                        match queue.push(Ask { class, tenant, cost }, deadline, next) {
-                            Ok(place) => _ = inside.insert(next, (place, deadline)),
-                            Err(Full(item)) => prop_assert!(is_full && item == next),
+                        match queue.push(AdmissionRequest { class, tenant, cost }, deadline, next) {
+                            Ok(position) => _ = inside.insert(next, (position, deadline)),
+                            Err(QueueFull(item)) => prop_assert!(is_full && item == next),
                         }
                         next += 1;
                     }
@@ -413,13 +426,13 @@ mod tests {
                         inside.retain(|_, (_, deadline)| *deadline > now);
                         match popped {
                             Some(item) => prop_assert!(inside.remove(&item).is_some(), "late, or twice"),
-                            None => prop_assert!(inside.is_empty(), "somebody was left waiting"),
+                            None => prop_assert!(inside.is_empty(), "a request was left waiting"),
                         }
                     }
                     Step::Remove(n) => {
                         if let Some(item) = inside.keys().nth(n).copied() {
-                            let (place, _) = inside.remove(&item).unwrap();
-                            prop_assert_eq!(queue.remove(place), Some(item));
+                            let (position, _) = inside.remove(&item).unwrap();
+                            prop_assert_eq!(queue.remove(position), Some(item));
                         }
                     }
                     Step::Wait(s) => now = now + Micros::from_secs(s),
@@ -429,14 +442,14 @@ mod tests {
             }
         }
 
-        /// While several tenants always have something waiting, what any two of them are given never differs by more than two
-        /// of the largest requests, whatever their requests cost.
+        /// While several tenants always have requests waiting, the work given to any two of them differs by at most
+        /// two of the largest requests.
         #[test]
-        fn tenants_who_always_wait_are_given_equal_work(costs in prop::collection::vec((1..1_000_u32, 1..100_u32, 1..10_u32), 200)) {
-            let mut queue = Queue::new(10_000);
+        fn backlogged_tenants_get_equal_work(costs in prop::collection::vec((1..1_000_u32, 1..100_u32, 1..10_u32), 200)) {
+            let mut queue = AdmissionQueue::new(10_000);
             for (a, b, c) in &costs {
                 for (tenant, cost) in [(0, *a), (1, *b), (2, *c)] {
-                    queue.push(ask(tenant, cost), NEVER, (tenant, cost)).unwrap();
+                    queue.push(request(tenant, cost), NEVER, (tenant, cost)).unwrap();
                 }
             }
             let mut given = [0_i64; 3];
@@ -449,17 +462,18 @@ mod tests {
             }
         }
 
-        /// Whatever was given back to a tenant or charged after the fact: in one class its requests are let in as they came.
+        /// After refunds and late charges, a tenant's requests in one class are still admitted in the order of
+        /// arrival.
         #[test]
-        fn a_tenant_is_served_in_the_order_in_which_it_came(steps in prop::collection::vec((step(), 0..2_000_u32), 1..300)) {
-            let mut queue = Queue::new(1_000);
-            let (mut next, mut places) = (0_usize, Vec::<(Place, usize)>::new());
+        fn a_tenants_requests_are_served_in_order(steps in prop::collection::vec((step(), 0..2_000_u32), 1..300)) {
+            let mut queue = AdmissionQueue::new(1_000);
+            let (mut next, mut places) = (0_usize, Vec::<(AdmissionPosition, usize)>::new());
             let mut last = BTreeMap::new();
             for (step, cost_after) in steps {
                 match step {
                     Step::Push { class, tenant, cost, .. } => {
-                        let place = queue.push(Ask { class, tenant, cost }, NEVER, (class, tenant, next)).unwrap();
-                        places.push((place, next));
+                        let position = queue.push(AdmissionRequest { class, tenant, cost }, NEVER, (class, tenant, next)).unwrap();
+                        places.push((position, next));
                         next += 1;
                     }
                     Step::Pop => {
@@ -475,13 +489,13 @@ mod tests {
             }
         }
 
-        /// However many come after it, one that waits is let in within a bounded number of turns.
+        /// A waiting request is admitted within a bounded number of turns, however many arrive after it.
         #[test]
-        fn nobody_starves(class in 0..3_usize, others in prop::collection::vec((0..3_usize, 0..4_u64, 1..100_u32), 600)) {
-            let mut queue = Queue::new(100);
-            queue.push(Ask { class: Class::ALL[class], tenant: 9, cost: 100 }, NEVER, true).unwrap();
+        fn no_class_starves(class in 0..3_usize, others in prop::collection::vec((0..3_usize, 0..4_u64, 1..100_u32), 600)) {
+            let mut queue = AdmissionQueue::new(100);
+            queue.push(AdmissionRequest { class: Class::ALL[class], tenant: 9, cost: 100 }, NEVER, true).unwrap();
             let was_let_in = others.into_iter().any(|(class, tenant, cost)| {
-                queue.push(Ask { class: Class::ALL[class], tenant, cost }, NEVER, false).unwrap();
+                queue.push(AdmissionRequest { class: Class::ALL[class], tenant, cost }, NEVER, false).unwrap();
                 queue.pop(Micros::ZERO, |_| true).unwrap()
             });
             prop_assert!(was_let_in);

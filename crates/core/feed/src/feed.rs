@@ -1,226 +1,235 @@
-//! The stream of one worker: what to apply, when to ask again, when to forget, what it is worth.
+//! The event stream of one worker: what to apply, when to request a replay, when to forget the worker, and how far to
+//! trust the view.
 //!
-//! Laws, each with a test: a batch is applied once and in order. A hole is asked for; if it stays, the view is kept and
-//! marked uncertain. A batch that the same process cannot have sent is a restart: exactly this worker is forgotten. A
-//! reconnect asks for the last batch we know, so the same process is recognised and another one is not. A replay that
-//! begins later than asked for at the first connection leaves a *floor*: what is known is true, what the engine held
-//! before is missing, so the view is reported and errs only towards too little. What answers contradict is uncertain until
-//! answers agree with it again, however often the stream tells it.
+//! Rules, each with a test:
+//! * A batch is applied once and in order.
+//! * A gap is requested again. If it stays, the view is kept and marked uncertain.
+//! * A batch that the same process cannot have sent is a restart: exactly this worker is forgotten.
+//! * A reconnect requests the last known batch, which tells the same process from another one.
+//! * A first replay that begins later than requested leaves a *floor*: what is known is true and what the engine held
+//!   before is missing, so the view is reported and errs only towards too little.
+//! * A view that answers contradict is uncertain until answers agree with it again, however often the stream repeats
+//!   it.
 
 mod order;
+mod peers;
 mod replays;
-mod siblings;
 
 use warmroute_types::{EventBatch, Micros};
 
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::groups::Groups;
-use crate::held::{Held, Room};
+use crate::held_batches::{HeldBatches, Insertion};
 use crate::rebuild::Rebuild;
-use crate::silence::Silence;
-use crate::state::{Credit, Doubt, Known, Line, Replay, Standing, Way, Why};
+use crate::silence::SilenceDetector;
+use crate::state::{
+    Applied, BatchOrigin, ConnectionState, Credibility, Doubt, Replay, ReplayReason, StreamState,
+};
 use crate::step::{Moment, ReplayEnd, Step, View};
 
 /// One worker's event stream.
 #[derive(Debug)]
 pub struct Feed {
     config: Config,
-    line: Line,
-    standing: Standing,
-    credit: Credit,
-    /// The batch that is to be applied next.
+    connection: ConnectionState,
+    stream_state: StreamState,
+    credibility: Credibility,
+    /// The batch to apply next.
     next: Option<u64>,
-    /// The highest number that came live over this connection.
+    /// The highest number that arrived live over this connection.
     live_max: u64,
     replay: Option<Replay>,
-    held: Held,
-    known: Known,
+    held: HeldBatches,
+    applied: Applied,
     groups: Groups,
-    silence: Silence,
+    silence: SilenceDetector,
     rebuild: Rebuild,
     counters: Counters,
-    told: View,
+    published: View,
 }
 
 impl Feed {
-    /// A feed that has heard nothing.
+    /// A feed that has received nothing.
     pub fn new(config: Config) -> Feed {
         Feed {
             config,
-            line: Line::Down,
-            standing: Standing::Unknown,
-            credit: Credit::Given,
+            connection: ConnectionState::Down,
+            stream_state: StreamState::Unknown,
+            credibility: Credibility::Trusted,
             next: None,
             live_max: 0,
             replay: None,
-            held: Held::default(),
-            known: Known::default(),
+            held: HeldBatches::default(),
+            applied: Applied::default(),
             groups: Groups::default(),
-            silence: Silence::default(),
+            silence: SilenceDetector::default(),
             rebuild: Rebuild::default(),
             counters: Counters::default(),
-            told: View::default(),
+            published: View::default(),
         }
     }
 
-    /// What the view is worth, as last told.
+    /// The view's trust level, as last published.
     pub fn view(&self) -> View {
-        self.told
+        self.published
     }
 
-    /// Why the view is worth less than it could be, if it is the stream's fault.
+    /// Why the view is not trusted, where the stream is the cause.
     pub fn doubt(&self) -> Option<Doubt> {
-        match (self.credit, self.standing) {
-            (Credit::Withdrawn, _) => Some(Doubt::Contradicted),
-            (Credit::Given, Standing::Doubted(doubt)) => Some(doubt),
-            (Credit::Given, Standing::Unknown | Standing::Sound) => None,
+        match (self.credibility, self.stream_state) {
+            (Credibility::Contradicted, _) => Some(Doubt::Contradicted),
+            (Credibility::Trusted, StreamState::Doubted(doubt)) => Some(doubt),
+            (Credibility::Trusted, StreamState::Unknown | StreamState::Complete) => None,
         }
     }
 
-    /// What has been counted.
+    /// The counters.
     pub fn counters(&self) -> Counters {
         Counters { next_seq: self.next, ..self.counters }
     }
 
     /// The stream is connected; live batches follow.
     pub fn connected(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        self.line = Line::Unproven;
+        self.connection = ConnectionState::Unverified;
         self.silence.up();
         self.held.clear();
         self.live_max = 0;
-        match self.known.prints.last_seq() {
-            Some(last) => self.ask(Why::Reconnect, last, steps),
+        match self.applied.recent.last_seq() {
+            Some(last) => self.request_replay(ReplayReason::Reconnect, last, steps),
             None => {
-                // Whoever was there had published nothing; whoever is there now may have.
+                // The former process had published nothing; the present one may have.
                 (self.next, self.counters.floor_seq) = (None, None);
-                self.standing = Standing::Unknown;
-                self.ask(Why::Join, 0, steps);
+                self.stream_state = StreamState::Unknown;
+                self.request_replay(ReplayReason::Join, 0, steps);
             }
         }
-        self.tell_view(now, steps);
+        self.publish_view(now, steps);
     }
 
-    /// The driver knows that another process speaks: the worker is forgotten, and this is the beginning.
+    /// The driver knows that a new process sends the stream: the worker is forgotten, and the stream starts over.
     pub fn restarted(&mut self, now: Micros, steps: &mut Vec<Step>) {
         self.forget(steps);
         self.connected(now, steps);
     }
 
-    /// Begins anew where the driver knows that all is told again. The driver has seen to it that the worker is forgotten.
+    /// Starts over because the driver knows that everything is sent again. The driver has already forgotten the
+    /// worker.
     pub fn begin(&mut self, now: Micros, steps: &mut Vec<Step>) {
         self.reset();
         self.connected(now, steps);
     }
 
-    /// The connection is gone. What is held would be asked for again anyway.
+    /// The connection is lost. Held batches are dropped, since a replay brings them again.
     pub fn disconnected(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        self.line = Line::Down;
+        self.connection = ConnectionState::Down;
         self.silence.down(now);
         self.replay = None;
         self.held.clear();
-        self.tell_view(now, steps);
+        self.publish_view(now, steps);
     }
 
-    /// A live batch.
-    pub fn heard(&mut self, seq: u64, batch: EventBatch, at: Moment, steps: &mut Vec<Step>) {
+    /// A live batch arrived.
+    pub fn received_live(&mut self, seq: u64, batch: EventBatch, at: Moment, steps: &mut Vec<Step>) {
         self.counters.lag_s = lag_s(at.unix_s, batch.at_unix_s);
-        self.arrived(&batch);
+        self.count_batch(&batch);
         self.counters.live += 1;
-        self.silence.heard();
-        match self.replay.is_some_and(|replay| replay.why.holds_live()) {
+        self.silence.reset();
+        match self.replay.is_some_and(|replay| replay.reason.holds_live()) {
             true => self.hold(seq, batch),
-            false => self.take(seq, batch, Way::Live, steps),
+            false => self.accept(seq, batch, BatchOrigin::Live, steps),
         }
         self.live_max = self.live_max.max(seq);
-        self.tell_view(at.now, steps);
+        self.publish_view(at.now, steps);
     }
 
-    /// A batch of the replay that was asked for last, in the order in which the engine sends them.
+    /// A batch of the last requested replay arrived, in the order in which the engine sends them.
     pub fn replayed(&mut self, seq: u64, batch: EventBatch, now: Micros, steps: &mut Vec<Step>) {
-        self.arrived(&batch);
+        self.count_batch(&batch);
         let Some(replay) = &mut self.replay else {
             self.counters.duplicates += 1;
             return;
         };
         let is_first = !std::mem::replace(&mut replay.has_begun, true);
-        let why = replay.why;
+        let reason = replay.reason;
         if is_first {
-            self.replay_begins(why, seq, steps);
+            self.replay_begins(reason, seq, steps);
         }
-        if why == Why::Hush && self.next == Some(seq) {
-            self.counters.unheard += 1;
+        if reason == ReplayReason::Silence && self.next == Some(seq) {
+            self.counters.missed_live += 1;
         }
-        self.take(seq, batch, Way::Replayed, steps);
-        self.tell_view(now, steps);
+        self.accept(seq, batch, BatchOrigin::Replayed, steps);
+        self.publish_view(now, steps);
     }
 
-    /// The replay that was asked for last has ended.
+    /// The last requested replay has ended.
     pub fn replay_ended(&mut self, end: ReplayEnd, now: Micros, steps: &mut Vec<Step>) {
         let Some(replay) = self.replay.take() else { return };
-        // Only a process that never published the batch we know has nothing to say about it.
-        if (replay.why, end, replay.has_begun) == (Why::Reconnect, ReplayEnd::Complete, false) {
+        // Only a process that never published the known batch replies with nothing.
+        if (replay.reason, end, replay.has_begun) == (ReplayReason::Reconnect, ReplayEnd::Complete, false) {
             self.forget(steps);
-            self.ask(Why::Join, 0, steps);
-            return self.tell_view(now, steps);
+            self.request_replay(ReplayReason::Join, 0, steps);
+            return self.publish_view(now, steps);
         }
-        self.conclude(replay, end, now);
-        self.take_held(steps);
-        self.face_hole(replay, end, now, steps);
-        self.tell_view(now, steps);
+        self.conclude_replay(replay, end, now);
+        self.apply_held(steps);
+        self.handle_gap(replay, end, now, steps);
+        self.publish_view(now, steps);
     }
 
-    /// An answer came from this worker that must have filled a block: more new tokens than a block has.
-    pub fn worked(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        self.silence.worked(now);
-        self.tell_view(now, steps);
+    /// The worker gave an answer that must have filled a block: more new tokens than a block has.
+    pub fn answered(&mut self, now: Micros, steps: &mut Vec<Step>) {
+        self.silence.record_answer(now);
+        self.publish_view(now, steps);
     }
 
-    /// What answers have made of the view since it was told: less than it claims, or more. Told under the same lock as the
-    /// steps are taken, it is exact: nothing but answers can have changed it.
-    pub fn judged(&mut self, view: View, now: Micros, steps: &mut Vec<Step>) {
-        match (self.told, view) {
+    /// Answers changed the view since it was published, down or up. The caller holds the same lock as for taking the
+    /// steps, so nothing but answers can have changed it.
+    pub fn corrected(&mut self, view: View, now: Micros, steps: &mut Vec<Step>) {
+        match (self.published, view) {
             (View::Reported, View::Uncertain) => {
-                self.credit = Credit::Withdrawn;
+                self.credibility = Credibility::Contradicted;
                 self.plan_rebuild(now);
             }
-            (View::Uncertain, View::Reported) => self.vouch(steps),
+            (View::Uncertain, View::Reported) => self.restore_trust(steps),
             _ => {}
         }
-        self.tell_view(now, steps);
+        self.publish_view(now, steps);
     }
 
-    /// Answers agree with what was reported, again and again. They are of the past: who is at the other end of a line that
-    /// was lost, and what is yet to be told, they do not know.
-    fn vouch(&mut self, steps: &mut Vec<Step>) {
-        if self.line != Line::Proven || self.replay.is_some_and(|replay| replay.why.holds_live()) {
+    /// Answers repeatedly agree with the view. They concern the past, so they cannot vouch for a lost connection or
+    /// for batches that are still to come.
+    fn restore_trust(&mut self, steps: &mut Vec<Step>) {
+        if self.connection != ConnectionState::Verified
+            || self.replay.is_some_and(|replay| replay.reason.holds_live())
+        {
             return steps.push(Step::View(View::Uncertain));
         }
-        self.standing = Standing::Sound;
-        self.credit = Credit::Given;
-        self.rebuild.call_off();
+        self.stream_state = StreamState::Complete;
+        self.credibility = Credibility::Trusted;
+        self.rebuild.cancel();
     }
 
-    /// Time has passed. To be called about once a second.
+    /// Lets time pass. Call it about once a second.
     pub fn tick(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        if self.line == Line::Proven && self.replay.is_none() {
-            self.ask_what_is_due(now, steps);
+        if self.connection == ConnectionState::Verified && self.replay.is_none() {
+            self.request_due_replay(now, steps);
         }
-        self.tell_view(now, steps);
+        self.publish_view(now, steps);
     }
 
-    fn ask_what_is_due(&mut self, now: Micros, steps: &mut Vec<Step>) {
+    fn request_due_replay(&mut self, now: Micros, steps: &mut Vec<Step>) {
         if self.rebuild.is_due(now) {
             self.plan_rebuild(now);
-            self.ask(Why::Rebuild, 0, steps);
+            self.request_replay(ReplayReason::Rebuild, 0, steps);
         } else if let Some(next) = self.next
-            && self.silence.asks(self.config.hush_after, now)
+            && self.silence.should_ask(self.config.silence_check_after, now)
         {
-            self.ask(Why::Hush, next, steps);
+            self.request_replay(ReplayReason::Silence, next, steps);
         }
     }
 
-    fn arrived(&mut self, batch: &EventBatch) {
+    fn count_batch(&mut self, batch: &EventBatch) {
         self.counters.batches += 1;
         self.counters.unreadable += u64::from(batch.unreadable);
     }
@@ -228,14 +237,14 @@ impl Feed {
     fn hold(&mut self, seq: u64, batch: EventBatch) {
         let room = self.held.insert(seq, batch, self.config.held_batches_max, self.config.held_blocks_max);
         match room {
-            Room::Found => {}
-            Room::Known => self.counters.duplicates += 1,
-            Room::Full => self.counters.dropped += 1,
+            Insertion::Inserted => {}
+            Insertion::Duplicate => self.counters.duplicates += 1,
+            Insertion::Full => self.counters.dropped += 1,
         }
     }
 
-    fn ask(&mut self, why: Why, from_seq: u64, steps: &mut Vec<Step>) {
-        self.replay = Some(Replay { why, covers: self.held.last(), has_begun: false });
+    fn request_replay(&mut self, reason: ReplayReason, from_seq: u64, steps: &mut Vec<Step>) {
+        self.replay = Some(Replay { reason, covers: self.held.last(), has_begun: false });
         self.counters.replays += 1;
         steps.push(Step::AskReplay { from_seq });
     }
@@ -244,28 +253,34 @@ impl Feed {
         self.rebuild.plan(self.config.rebuild_after, now);
     }
 
-    fn tell_view(&mut self, now: Micros, steps: &mut Vec<Step>) {
-        let view = self.judge(now);
-        if view != self.told {
-            self.told = view;
+    fn publish_view(&mut self, now: Micros, steps: &mut Vec<Step>) {
+        let view = self.assess(now);
+        if view != self.published {
+            self.published = view;
             steps.push(Step::View(view));
         }
     }
 
-    fn judge(&self, now: Micros) -> View {
-        let is_joining = self.replay.is_some_and(|replay| matches!(replay.why, Why::Join | Why::Rebuild));
-        match (self.standing, self.line) {
-            _ if self.silence.is_over(&self.config, now) => View::Silent,
-            (Standing::Unknown, _) => View::Silent,
-            // The beginning is being told; until its end, half of it is only half the truth.
+    fn assess(&self, now: Micros) -> View {
+        let is_joining = self
+            .replay
+            .is_some_and(|replay| matches!(replay.reason, ReplayReason::Join | ReplayReason::Rebuild));
+        match (self.stream_state, self.connection) {
+            _ if self.silence.has_lasted(&self.config, now) => View::Silent,
+            (StreamState::Unknown, _) => View::Silent,
+            // While the beginning is being replayed, the view is only partly true.
             _ if is_joining && self.replay.is_some_and(|replay| replay.has_begun) => View::Uncertain,
-            (Standing::Sound, Line::Proven) if self.credit == Credit::Given => View::Reported,
+            (StreamState::Complete, ConnectionState::Verified)
+                if self.credibility == Credibility::Trusted =>
+            {
+                View::Reported
+            }
             _ => View::Uncertain,
         }
     }
 }
 
-/// How long a batch was under way. More than a day is somebody's clock, or none.
+/// The delay of a batch in seconds. More than a day means a wrong clock, or none.
 fn lag_s(now_unix_s: f64, at_unix_s: f64) -> f64 {
     let lag_s = now_unix_s - at_unix_s;
     if (0.0..86_400.0).contains(&lag_s) { lag_s } else { 0.0 }

@@ -1,39 +1,39 @@
 //! Which of a model's caches counts.
 //!
-//! A model that mixes kinds of attention reports every block once for each of its caches, under one name. A prefix can only
-//! be continued where the full attention's blocks are, so those of one such cache are followed and all others left out.
-//! Removals name only the group, so what kind it is must be remembered from the stores.
+//! A model that mixes kinds of attention reports every block once for each of its caches, under one name. A prefix
+//! can only be continued where the full attention's blocks are, so the feed follows one such cache and ignores the
+//! others. Removals name only the group, so its kind is remembered from the stores.
 
 use warmroute_types::{Attention, CacheEvent};
 
-/// The group whose blocks count: the first that was seen with full attention, 0 until then.
+/// The group whose blocks count: the first seen with full attention, 0 until then.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Groups {
     followed: Option<u16>,
 }
 
 impl Groups {
-    /// Which one that is, where it is settled.
+    /// The followed group, once it is known.
     pub fn followed(&self) -> Option<u16> {
         self.followed
     }
 
-    /// Leaves out the events of other groups; returns how many blocks that were.
+    /// Removes the events of other groups. Returns how many blocks those had.
     pub fn filter(&mut self, events: &mut Vec<CacheEvent>) -> u64 {
         let mut skipped = 0;
         events.retain(|event| {
-            let (counts, blocks) = self.judge(event);
+            let (counts, blocks) = self.assess(event);
             skipped += if counts { 0 } else { blocks as u64 };
             counts
         });
         skipped
     }
 
-    fn judge(&mut self, event: &CacheEvent) -> (bool, usize) {
+    fn assess(&mut self, event: &CacheEvent) -> (bool, usize) {
         match event {
             CacheEvent::Stored(stored) => {
                 let is_full = stored.group.attention == Attention::Full;
-                // Where blocks are told by name, their group may be left out with the rest: it settles nothing.
+                // Blocks reported by name may omit their group, so they do not decide which one counts.
                 if is_full && !stored.is_by_name() {
                     self.followed.get_or_insert(stored.group.index);
                 }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn names_alone_do_not_settle_which_cache_counts() {
+    fn names_alone_do_not_decide_which_cache_counts() {
         let CacheEvent::Stored(named) = stored(0, Attention::Full) else { unreachable!() };
         let named = CacheEvent::Stored(StoredBlocks { medium: Medium::Host, ..named });
         let mut groups = Groups::default();

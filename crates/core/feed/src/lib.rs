@@ -1,26 +1,26 @@
-//! One engine's event stream, as a pure state machine: is what we know of that engine's cache true?
+//! One engine's event stream as a pure state machine: is the known state of that engine's cache true?
 //!
-//! Streams lose, repeat and reorder; engines restart without a word. A [`Feed`] is told what arrives and when, and answers
-//! with [`Step`]s: apply these events, forget this worker, ask for a replay, trust it or not. It owns no socket, clock or
-//! index; the edge drives it with real sockets, the lab and the tests with scripts.
+//! Streams lose, repeat and reorder batches, and engines restart unannounced. A [`Feed`] receives what arrives and when,
+//! and returns [`Step`]s: apply these events, forget this worker, request a replay, trust the view or not. It owns no
+//! socket, clock or index; the edge drives it with real sockets, the lab and the tests with scripts.
 //!
 //! ```text
-//!              connected            heard(n)                  heard(n + 3)
-//!   (nothing) ──────────► joining ──────────► in step ──────────────────────► a gap: ask from n + 1, hold what is live
+//!              connected          live batch n               live batch n + 3
+//!   (nothing) ──────────► joining ──────────► in step ──────────────────────► a gap: request from n + 1, hold live batches
 //!        ▲   replay from 0, hold               ▲   │  replayed(n + 1, n + 2)        │
-//!        │   what is live                      └───┼───────────────────────────────◄┤
+//!        │   live batches                      └───┼───────────────────────────────◄┤
 //!        └──────── restart: forget, start over ◄───┘                                ▼ replay without them
-//!                  (a sequence number or a batch                          uncertain: go on, keep what is known,
-//!                   that the same process cannot have sent)               cleared or rebuilt later
+//!                  (a sequence number or a batch                          uncertain: continue, keep what is known,
+//!                   that the same process cannot have sent)               clear or rebuild it later
 //! ```
 
 mod config;
 mod counters;
 mod feed;
 mod groups;
-mod held;
-mod prints;
+mod held_batches;
 mod rebuild;
+mod recent_batches;
 mod silence;
 mod state;
 mod step;
@@ -31,4 +31,4 @@ pub use counters::Counters;
 pub use feed::Feed;
 pub use state::Doubt;
 pub use step::{Extent, Moment, ReplayEnd, Step, View};
-pub use stream::{Arrival, Numbered, Others, Stream};
+pub use stream::{Arrival, BatchId, PeerPresence, Stream};

@@ -1,15 +1,15 @@
-//! When a view that is uncertain is next rebuilt from a replay.
+//! When to rebuild an uncertain view from a replay.
 //!
-//! A replay costs the engine thousands of batches, and one that tells the same lies again repairs nothing. So attempts back
-//! off, twice as long each time up to ten minutes; and a stream that was vouched for meanwhile goes on where it was, until
-//! it has given no cause for as long as the longest pause.
+//! A replay costs the engine thousands of batches, and one that repeats the same false events repairs nothing. So the
+//! pause between attempts doubles up to ten minutes. A stream that regained trust meanwhile continues where it was,
+//! until it has given no cause for the longest pause.
 
 use warmroute_types::Micros;
 
 /// The longest pause between two attempts.
 const PAUSE_MAX: Micros = Micros::from_secs(600);
 
-/// The next attempt, if there is to be one, and how long it was waited for.
+/// The next attempt, if one is planned, and the pause before it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rebuild {
     due: Option<Micros>,
@@ -18,12 +18,12 @@ pub struct Rebuild {
 }
 
 impl Rebuild {
-    /// Whether the moment has come.
+    /// Whether the next attempt is due.
     pub fn is_due(&self, now: Micros) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Plans the next attempt: after `first`, then after twice as long as last time.
+    /// Plans the next attempt: after `first`, then after twice the last pause.
     pub fn plan(&mut self, first: Micros, now: Micros) {
         let is_long_ago = now.since(self.planned + self.pause) >= PAUSE_MAX;
         let pause = match self.pause {
@@ -33,8 +33,8 @@ impl Rebuild {
         *self = Rebuild { due: Some(now + pause), pause, planned: now };
     }
 
-    /// There is no cause any more, or no hope.
-    pub fn call_off(&mut self) {
+    /// Cancels the next attempt: it is no longer needed, or cannot succeed.
+    pub fn cancel(&mut self) {
         self.due = None;
     }
 }
@@ -46,7 +46,7 @@ mod tests {
     const FIRST: Micros = Micros::from_secs(2);
 
     #[test]
-    fn pauses_double_to_their_bound_whether_called_off_or_not_and_begin_anew_after_peace() {
+    fn pauses_double_to_their_limit_and_start_over_after_a_quiet_time() {
         let (mut rebuild, mut now, mut pauses) = (Rebuild::default(), Micros::from_secs(7), Vec::new());
         for _ in 0..10 {
             let began = now;
@@ -54,7 +54,7 @@ mod tests {
             while !rebuild.is_due(now) {
                 now = now + Micros::from_secs(1);
             }
-            rebuild.call_off();
+            rebuild.cancel();
             pauses.push(now.since(began).0 / 1_000_000);
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 512, 600]);

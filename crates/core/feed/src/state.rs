@@ -1,94 +1,94 @@
-//! What a feed remembers of where it stands.
+//! The states of a feed.
 
-use crate::prints::Prints;
+use crate::recent_batches::RecentBatches;
 
 /// The connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum ConnectionState {
     Down,
-    /// Up, but it is not sure that nothing was missed and nobody else is at its other end.
-    Unproven,
-    Proven,
+    /// Up, but batches may have been missed, or another process may be sending.
+    Unverified,
+    Verified,
 }
 
-/// What is known of the cache, by the stream alone.
+/// How complete the knowledge of the cache is, judged by the stream alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum StreamState {
     Unknown,
-    Sound,
-    /// Something of it is missing.
+    Complete,
+    /// A part is missing or unreadable.
     Doubted(Doubt),
 }
 
-/// Why what a stream has told is not the whole truth.
+/// Why the view of a stream is not exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// Batches were lost, and no replay had them.
     Lost,
     /// An event could not be read.
     Unreadable,
-    /// Answers contradict it.
+    /// Answers contradict the view.
     Contradicted,
 }
 
-/// Whether answers let the stream's word count, however whole the stream is.
+/// Whether answers confirm the stream's view, however complete the stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Credit {
-    Given,
-    /// They contradict it. Only answers that agree give it back, or another process.
-    Withdrawn,
+pub enum Credibility {
+    Trusted,
+    /// Answers contradict the view. Only answers that agree, or a new process, restore trust.
+    Contradicted,
 }
 
-/// A replay under way.
+/// A replay in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay {
-    pub why: Why,
-    /// The highest live batch when it was asked for: it must cover everything below.
+    pub reason: ReplayReason,
+    /// The highest live batch when the replay was requested: the replay must cover everything below it.
     pub covers: Option<u64>,
     pub has_begun: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum ReplayReason {
     /// Nothing is known yet.
     Join,
-    /// Is this the process we knew, and what did we miss?
+    /// Whether this is the known process, and what was missed, is open.
     Reconnect,
     /// Batches are missing.
     Gap,
     /// To make an uncertain view exact again.
     Rebuild,
-    /// The engine works, and nothing comes: has it told nothing?
-    Hush,
+    /// The engine works and nothing arrives: has it published anything?
+    Silence,
 }
 
-impl Why {
-    /// Whether what comes live has to wait until the replay has told what was before.
+impl ReplayReason {
+    /// Whether live batches wait until the replay has brought the batches before them.
     pub fn holds_live(self) -> bool {
-        matches!(self, Why::Join | Why::Reconnect | Why::Rebuild)
+        matches!(self, ReplayReason::Join | ReplayReason::Reconnect | ReplayReason::Rebuild)
     }
 }
 
-/// What was applied last.
+/// The last applied batches.
 #[derive(Debug, Default)]
-pub struct Known {
-    pub prints: Prints,
-    /// The latest moment of a batch, by the engine's clock.
+pub struct Applied {
+    pub recent: RecentBatches,
+    /// The latest timestamp of a batch, by the engine's clock.
     pub at_unix_s: f64,
 }
 
-/// By which way a batch came.
+/// How a batch arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum BatchOrigin {
     Live,
-    /// Live, but it had to wait.
+    /// Live, but it had to wait for a replay.
     Held,
     Replayed,
 }
 
-/// Whose an old number is.
+/// Which process sent a batch with an old number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum Sender {
     SameProcess,
     NewProcess,
 }

@@ -1,4 +1,4 @@
-//! What a feed hears from its driver, and what it tells it to do.
+//! The inputs of a feed from its driver, and the steps that it returns.
 
 use std::fmt;
 
@@ -9,58 +9,58 @@ use warmroute_types::{CacheEvent, CacheView, Micros};
 pub struct Moment {
     /// The driver's own time.
     pub now: Micros,
-    /// The wall's, in seconds since 1970; only to tell a batch's lag.
+    /// Wall clock in seconds since 1970; used only for a batch's delay.
     pub unix_s: f64,
 }
 
-/// What the driver has to do, in this order.
+/// What the driver must do, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// This happened to the worker's cache.
+    /// Apply these events to the worker's cache.
     Apply(Vec<CacheEvent>),
-    /// Forget all that is known of this worker's cache, and of no other's.
+    /// Forget everything known about this worker's cache.
     Forget,
-    /// Ask the engine for all it still has from this batch on. It takes the place of a replay that is under way.
+    /// Request everything that the engine still has from this batch on. It replaces a replay in progress.
     AskReplay {
-        /// The first batch wanted.
+        /// The first requested batch.
         from_seq: u64,
     },
-    /// From now on, this is what the worker's view is worth.
+    /// Set the trust level of the worker's view.
     View(View),
 }
 
-/// Up to where a stream is known, for another router to go on from.
+/// How far a stream is known, for another router to continue from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
     /// The last batch that was applied.
     pub seq: u64,
-    /// Its hash.
+    /// The hash of that batch.
     pub print: u64,
-    /// The latest moment of a batch, by the engine's clock.
+    /// The latest timestamp of a batch, by the engine's clock.
     pub at_unix_s: f64,
     /// The first batch of what is known.
     pub floor_seq: u64,
-    /// Which of the model's caches is followed, where that is settled.
+    /// The followed group of the model's caches, once it is known.
     pub group: Option<u16>,
 }
 
 /// How a replay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayEnd {
-    /// The engine said that this was all.
+    /// The engine signalled the end.
     Complete,
-    /// There is no replay, or it broke off.
+    /// There is no replay, or it was interrupted.
     Failed,
 }
 
-/// What a worker's view is worth.
+/// The trust level of a worker's view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum View {
-    /// All that is known is true. It may lack what the engine held before we began to listen.
+    /// All that is known is true. What the engine held before the feed began may be missing.
     Reported,
-    /// Something was missed, so some of it may be gone. It is kept, discounted, and corrected by what answers say.
+    /// Something was missed, so a part may be gone. The view is kept, discounted, and corrected by answers.
     Uncertain,
-    /// The engine works and tells nothing, or nothing is known yet: do as if it had no events.
+    /// The engine works and publishes nothing, or nothing is known yet: route as if it had no events.
     #[default]
     Silent,
 }
@@ -76,7 +76,7 @@ impl View {
     }
 }
 
-/// What a router makes of it: a feed that tells nothing is as good as none.
+/// The router's view: a silent feed counts as none.
 impl From<View> for CacheView {
     fn from(view: View) -> CacheView {
         match view {
@@ -87,7 +87,7 @@ impl From<View> for CacheView {
     }
 }
 
-/// And back, to tell a feed what answers have made of its word.
+/// The feed's view, to report how answers changed it.
 impl From<CacheView> for View {
     fn from(view: CacheView) -> View {
         match view {

@@ -1,8 +1,9 @@
-//! One worker's feed among several routers: who speaks in it, and what each router has heard of it.
+//! One worker's feed among several routers: which process sends it, and what each router has received.
 //!
-//! Some feeds have one listener: a reporter posts to one router, an engine connects to one. That router passes on what it hears, with
-//! its numbers, and the others take it as if they had heard it themselves. So a stream has a *source*, a number for the process that
-//! speaks: two batches of one source with one number are the same, whoever brings them, and in whatever order.
+//! Some feeds have one listener: a reporter posts to one router, an engine connects to one router. That router relays
+//! the batches with their numbers, and its peers apply them as their own. So a stream has a *source*, a number for
+//! the sending process: two batches of one source with one number are the same, whichever router relays them, in any
+//! order.
 
 use warmroute_types::{EventBatch, Micros};
 
@@ -11,214 +12,216 @@ use crate::feed::Feed;
 use crate::state::Doubt;
 use crate::step::{Extent, Moment, ReplayEnd, Step};
 
-/// A post that is so far ahead may have been overtaken; one that is further has lost its predecessors.
+/// A post up to this far ahead may have been overtaken; one further ahead has lost its predecessors.
 const WINDOW: u64 = 64;
 
-/// How a batch stands to what was before it.
+/// How a batch relates to the batches before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is the next one.
+    /// It continues them.
     Next,
-    /// Nothing before it counts.
+    /// It begins a new stream: nothing before it counts.
     Begins,
 }
 
-/// Which batch it is, for all routers.
+/// The identity of a batch, the same for all routers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbered {
-    /// The process that speaks.
+pub struct BatchId {
+    /// The sending process.
     pub source: u64,
-    /// Its number.
+    /// The batch's sequence number.
     pub seq: u64,
-    /// How it stands to what was before.
+    /// Whether it continues or begins the stream.
     pub arrival: Arrival,
 }
 
-/// By whom the last batch was heard.
+/// Which router received the last batch from the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Heard {
+enum HeardBy {
     #[default]
-    Here,
-    Elsewhere,
+    ThisRouter,
+    Peer,
 }
 
-/// A feed, and who speaks in it.
+/// A feed and its source.
 #[derive(Debug)]
 pub struct Stream {
-    /// What is made of it.
+    /// The feed.
     pub feed: Feed,
     source: u64,
-    former: u64,
-    heard: Heard,
-    /// Up to where others have heard it.
-    goal: u64,
-    beginning: Beginning,
+    previous_source: u64,
+    heard_by: HeardBy,
+    /// The number up to which peers have received the stream.
+    peer_next: u64,
+    history: History,
 }
 
-/// Whether all is known that was told of this process.
+/// Whether everything is known that this process sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Beginning {
+enum History {
     #[default]
-    Known,
-    /// Others have heard it, and none of them has told yet: what is known is true, and too little.
-    Missed,
+    Complete,
+    /// A peer received the beginning and has not sent it yet: what is known is true, but incomplete.
+    Partial,
 }
 
 impl Stream {
-    /// A stream in which nobody has spoken.
+    /// A stream that has received nothing.
     pub fn new(config: Config) -> Stream {
         Stream {
             feed: Feed::new(config),
             source: 0,
-            former: 0,
-            heard: Heard::Here,
-            goal: 0,
-            beginning: Beginning::Known,
+            previous_source: 0,
+            heard_by: HeardBy::ThisRouter,
+            peer_next: 0,
+            history: History::Complete,
         }
     }
 
-    /// The process that speaks; 0 where nobody has, or where every router listens itself.
+    /// The sending process; 0 where none has sent, or where every router listens itself.
     pub fn source(&self) -> u64 {
         self.source
     }
 
-    /// The one before it.
-    pub fn former(&self) -> u64 {
-        self.former
+    /// The process before it.
+    pub fn previous_source(&self) -> u64 {
+        self.previous_source
     }
 
-    /// Whether others hear it for us.
+    /// Whether a peer receives the stream and relays it.
     pub fn is_relayed(&self) -> bool {
-        self.heard == Heard::Elsewhere && self.feed.is_up()
+        self.heard_by == HeardBy::Peer && self.feed.is_up()
     }
 
-    /// Up to where all that is known is true, for others to go on from.
+    /// How far everything known is true, for peers to continue from.
     pub fn extent(&self) -> Option<(u64, Extent)> {
-        let extent = self.feed.extent().filter(|_| self.beginning == Beginning::Known)?;
+        let extent = self.feed.extent().filter(|_| self.history == History::Complete)?;
         Some((self.source, extent))
     }
 
-    /// A post of a reporter: what there is to pass on, or the number that is expected instead.
+    /// Handles a reporter's post. Returns how to relay it, or the number that is expected instead.
     pub fn posted(
         &mut self,
-        post: Numbered,
+        post: BatchId,
         batch: EventBatch,
-        others: Others,
+        peers: PeerPresence,
         at: Moment,
         steps: &mut Vec<Step>,
     ) -> Result<Option<Arrival>, u64> {
-        let Numbered { source, seq, arrival } = post;
+        let BatchId { source, seq, arrival } = post;
         let is_known = self.source == source;
         let next = self.feed.counters().next_seq.filter(|_| is_known);
-        let has_lost = self.lacks_something();
-        let is_awaited = is_known && others == Others::Are && self.feed.is_up();
+        let has_lost = self.is_incomplete();
+        let is_awaited = is_known && peers == PeerPresence::Present && self.feed.is_up();
         match next {
             _ if arrival == Arrival::Begins => self.begin(source, seq, batch, at, steps),
             Some(next) if seq < next => return Ok(None),
-            // Nobody has what is missing: only a snapshot mends it.
+            // No router has the missing batches: only a snapshot repairs the stream.
             Some(_) if has_lost => return Err(0),
-            Some(next) if seq == next => self.go_on(seq, batch, at, steps),
-            Some(next) if is_awaited && seq - next <= WINDOW => self.go_on(seq, batch, at, steps),
+            Some(next) if seq == next => self.continue_with(seq, batch, at, steps),
+            Some(next) if is_awaited && seq - next <= WINDOW => self.continue_with(seq, batch, at, steps),
             Some(expected) => return Err(expected),
             None if seq == 0 => self.begin(source, seq, batch, at, steps),
-            // Another router is being asked for all that was before.
-            None if is_awaited && self.feed.is_asking() => self.go_on(seq, batch, at, steps),
+            // A peer is being asked for everything before.
+            None if is_awaited && self.feed.is_awaiting_replay() => self.continue_with(seq, batch, at, steps),
             None => return Err(0),
         }
-        self.heard = Heard::Here;
+        self.heard_by = HeardBy::ThisRouter;
         let begins = arrival == Arrival::Begins || seq == 0;
         Ok(Some(if begins { Arrival::Begins } else { Arrival::Next }))
     }
 
-    fn go_on(&mut self, seq: u64, batch: EventBatch, at: Moment, steps: &mut Vec<Step>) {
-        self.feed.heard(seq, batch, at, steps);
+    fn continue_with(&mut self, seq: u64, batch: EventBatch, at: Moment, steps: &mut Vec<Step>) {
+        self.feed.received_live(seq, batch, at, steps);
     }
 
-    /// The driver knows that another process speaks, and hears it alone: its next batch names it.
+    /// The driver knows that a new process sends the stream, and it alone receives it. The next batch identifies the
+    /// process.
     pub fn restarted(&mut self, now: Micros, steps: &mut Vec<Step>) {
         self.feed.restarted(now, steps);
-        self.succeed(0);
+        self.set_source(0);
     }
 
-    /// A live batch of an engine that nobody else hears. Who it turns out to be; 0 while that is not known.
+    /// Handles a live batch of an engine that only this router receives. Returns the source; 0 while it is unknown.
     pub fn received(&mut self, seq: u64, batch: EventBatch, at: Moment, steps: &mut Vec<Step>) -> u64 {
         let (restarts, print) = (self.feed.counters().restarts, batch.print.max(1));
-        self.feed.heard(seq, batch, at, steps);
-        let is_nobody = self.source == 0 && !self.feed.is_asking();
-        if is_nobody || self.feed.counters().restarts != restarts {
-            // Engines do not say who they are: the first batch that was heard of a process names it, unless others may know it.
-            self.succeed(print);
+        self.feed.received_live(seq, batch, at, steps);
+        let is_unknown = self.source == 0 && !self.feed.is_awaiting_replay();
+        if is_unknown || self.feed.counters().restarts != restarts {
+            // Engines do not identify themselves: the first batch of a process identifies it, unless peers may know
+            // the process.
+            self.set_source(print);
         }
-        self.heard = Heard::Here;
+        self.heard_by = HeardBy::ThisRouter;
         self.source
     }
 
-    /// What another router has heard. One that is known already changes nothing.
-    pub fn relayed(&mut self, which: Numbered, events: EventBatch, at: Moment, steps: &mut Vec<Step>) {
-        let Numbered { source, seq, arrival } = which;
+    /// Handles a batch that a peer received. A known batch changes nothing.
+    pub fn relayed(&mut self, which: BatchId, events: EventBatch, at: Moment, steps: &mut Vec<Step>) {
+        let BatchId { source, seq, arrival } = which;
         let next = self.feed.counters().next_seq;
         let is_known = source == self.source && next.is_some_and(|next| seq < next);
-        let is_past = source != self.source && self.is_past(source, events.at_unix_s);
-        if is_known || is_past {
+        let is_previous = source != self.source && self.is_previous(source, events.at_unix_s);
+        if is_known || is_previous {
             return;
         }
         match source == self.source {
             _ if arrival == Arrival::Begins => self.begin(source, seq, events, at, steps),
             true => {
-                self.look_up(at.now, steps);
-                self.feed.heard(seq, events, at, steps);
+                self.reconnect(at.now, steps);
+                self.feed.received_live(seq, events, at, steps);
             }
             false => {
-                self.catch_up(source, at.now, steps);
-                self.feed.heard(seq, events, at, steps);
+                self.request_beginning(source, at.now, steps);
+                self.feed.received_live(seq, events, at, steps);
             }
         }
-        self.heard = Heard::Elsewhere;
+        self.heard_by = HeardBy::Peer;
     }
 
-    /// Another router has heard all before this number; the last of it was told at this moment, by the engine's clock.
+    /// A peer has received everything before `next`; the engine's clock said `at_unix_ms` at the last of it.
     pub fn reached(&mut self, source: u64, next: u64, at_unix_ms: u64, now: Micros, steps: &mut Vec<Step>) {
         let known = self.feed.counters().next_seq;
         match source {
             0 => return,
             _ if source == self.source && known.is_some_and(|known| known > next) => return,
-            _ if source == self.source && self.lacks_something() => self.feed.mend(steps),
+            _ if source == self.source && self.is_incomplete() => self.feed.request_everything(steps),
             _ if source == self.source && known == Some(next) => {}
-            _ if source == self.source && self.feed.is_up() => self.feed.behind(steps),
-            _ if source == self.source => self.look_up(now, steps),
+            _ if source == self.source && self.feed.is_up() => self.feed.request_missing(steps),
+            _ if source == self.source => self.reconnect(now, steps),
             _ if self.source != 0 && at_unix_ms <= self.at_unix_ms() => return,
-            _ => self.catch_up(source, now, steps),
+            _ => self.request_beginning(source, now, steps),
         }
         if source == self.source && known.is_none_or(|known| known < next) {
-            (self.heard, self.goal) = (Heard::Elsewhere, self.goal.max(next));
+            (self.heard_by, self.peer_next) = (HeardBy::Peer, self.peer_next.max(next));
         }
     }
 
-    /// Whether what was asked for has come by another way.
+    /// Whether the requested batches have arrived by other ways.
     pub fn has_caught_up(&self) -> bool {
-        self.feed.is_filled() && self.feed.counters().next_seq.is_some_and(|next| next >= self.goal)
+        self.feed.is_filled() && self.feed.counters().next_seq.is_some_and(|next| next >= self.peer_next)
     }
 
-    /// The engine's clock when it told what is known.
+    /// The engine's clock at the last known batch.
     pub fn at_unix_ms(&self) -> u64 {
         (self.feed.at_unix_s() * 1e3) as u64
     }
 
-    /// All that a sibling knows, in answer to what was asked.
+    /// Handles a peer's complete state, in reply to a request.
     pub fn restored(&mut self, source: u64, seq: u64, batch: EventBatch, now: Micros, steps: &mut Vec<Step>) {
         if self.source != 0 && source != self.source {
-            // It was asked for in another life.
+            // The request concerned an earlier process.
             return self.feed.replay_ended(ReplayEnd::Failed, now, steps);
         }
-        self.succeed(source);
+        self.set_source(source);
         if self.feed.restored(seq, batch, now, steps) {
-            self.beginning = Beginning::Known;
+            self.history = History::Complete;
         }
     }
 
-    /// The same, where it has the batches themselves.
-    pub fn replayed(&mut self, which: Numbered, events: EventBatch, at: Moment, steps: &mut Vec<Step>) {
-        let Numbered { source, seq, arrival } = which;
+    /// The same, where the peer has the batches themselves.
+    pub fn replayed(&mut self, which: BatchId, events: EventBatch, at: Moment, steps: &mut Vec<Step>) {
+        let BatchId { source, seq, arrival } = which;
         if source != self.source {
             return;
         }
@@ -226,18 +229,18 @@ impl Stream {
             Arrival::Begins if self.feed.counters().next_seq.is_none_or(|next| seq >= next) => {
                 self.begin(source, seq, events, at, steps);
             }
-            // One before it has begun anew, and ended what was asked for.
-            _ if !self.feed.is_asking() => self.relayed(which, events, at, steps),
+            // An earlier batch began a new stream, which ended the request.
+            _ if !self.feed.is_awaiting_replay() => self.relayed(which, events, at, steps),
             _ => self.feed.replayed(seq, events, at.now, steps),
         }
     }
 
-    /// Whether only somebody else, or the source itself, can make it whole.
-    fn lacks_something(&self) -> bool {
-        self.feed.doubt() == Some(Doubt::Lost) || self.beginning == Beginning::Missed
+    /// Whether only a peer or the source itself can complete the stream.
+    fn is_incomplete(&self) -> bool {
+        self.feed.doubt() == Some(Doubt::Lost) || self.history == History::Partial
     }
 
-    /// A new process, or a snapshot of its own: what was known is forgotten, and this is the beginning.
+    /// A new process or a snapshot of its own: what was known is forgotten, and the stream begins here.
     fn begin(&mut self, source: u64, seq: u64, batch: EventBatch, at: Moment, steps: &mut Vec<Step>) {
         match self.source {
             0 => self.feed.begin(at.now, steps),
@@ -247,55 +250,55 @@ impl Stream {
             }
             _ => self.feed.restarted(at.now, steps),
         }
-        self.succeed(source);
-        self.beginning = Beginning::Known;
+        self.set_source(source);
+        self.history = History::Complete;
         self.feed.replayed(seq, batch, at.now, steps);
         self.feed.replay_ended(ReplayEnd::Complete, at.now, steps);
-        // The beginning is told here and now; there is nobody to ask for more.
+        // The beginning is in this batch, so no replay is needed.
         steps.retain(|step| !matches!(step, Step::AskReplay { .. }));
     }
 
-    /// A process that another router has heard from its beginning: that one is asked for what was before.
-    fn catch_up(&mut self, source: u64, now: Micros, steps: &mut Vec<Step>) {
+    /// A peer has received a new process from its beginning: asks that peer for everything before.
+    fn request_beginning(&mut self, source: u64, now: Micros, steps: &mut Vec<Step>) {
         match self.source {
             0 => self.feed.begin(now, steps),
             _ => self.feed.restarted(now, steps),
         }
-        self.succeed(source);
-        self.beginning = Beginning::Missed;
+        self.set_source(source);
+        self.history = History::Partial;
     }
 
-    /// The stream was lost here, and is heard elsewhere.
-    fn look_up(&mut self, now: Micros, steps: &mut Vec<Step>) {
+    /// The stream was lost here, and a peer receives it.
+    fn reconnect(&mut self, now: Micros, steps: &mut Vec<Step>) {
         if !self.feed.is_up() {
             self.feed.connected(now, steps);
         }
     }
 
-    /// Whether the process that speaks now came after this one: of two lives the later one counts, by the engine's own clock, or by
-    /// the number of the life where an engine has none. One that says neither is past when it was here before.
-    fn is_past(&self, source: u64, at_unix_s: f64) -> bool {
-        if at_unix_s > 0.0 { at_unix_s < self.feed.at_unix_s() } else { source == self.former }
+    /// Whether `source` came before the present process. The engine's clock decides; without one, a source is old if
+    /// it was the previous one.
+    fn is_previous(&self, source: u64, at_unix_s: f64) -> bool {
+        if at_unix_s > 0.0 { at_unix_s < self.feed.at_unix_s() } else { source == self.previous_source }
     }
 
-    fn succeed(&mut self, source: u64) {
+    fn set_source(&mut self, source: u64) {
         if self.source != source {
             let before = std::mem::replace(&mut self.source, source);
             if before != 0 {
-                self.former = before;
+                self.previous_source = before;
             }
-            (self.goal, self.beginning) = (0, Beginning::Known);
+            (self.peer_next, self.history) = (0, History::Complete);
         }
     }
 }
 
-/// Whether there are other routers that may have heard what was not heard here.
+/// Whether peers may have received what this router has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Others {
-    /// There are.
-    Are,
-    /// There may be: it is too early to say.
-    Awaited,
-    /// There are none.
-    AreNot,
+pub enum PeerPresence {
+    /// There are peers.
+    Present,
+    /// Peers may exist: it is too early to tell.
+    Unknown,
+    /// There are no peers.
+    Absent,
 }

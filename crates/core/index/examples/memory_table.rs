@@ -1,10 +1,10 @@
 //! What a budget of bytes holds: `cargo run --release -p warmroute-index --example memory_table`.
 //!
-//! Presumes and confirms prompts until a bound evicts, and a quarter as many again, so that the table shows an index
-//! that has been full for a while. Then every prompt is looked up, the oldest too: one is remembered where the worker
-//! that got it holds it to its end. First the budget is the only bound; then, under the default budget, a worker's
-//! capacity, which in production evicts first. Bytes are what the index says; its tests hold that against the
-//! allocator.
+//! The example presumes and confirms prompts until a limit evicts, and then a quarter as many again, so the table shows
+//! an index that has been full for a while. Then it looks up every prompt, the oldest included: a prompt counts as
+//! remembered if its worker holds it to its end. In the first rows the budget is the only limit; in the others, under
+//! the default budget, a worker's capacity is, which evicts first in production. Bytes are the index's own count, which
+//! its tests compare with the allocator.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ const CHUNK_BYTES: u32 = 256;
 /// A token counts as four bytes.
 const CHUNK_TOKENS: u32 = CHUNK_BYTES / 4;
 
-/// What is sent, and to how many workers in turn.
+/// The prompts that are sent, and the number of workers that receive them in turn.
 struct Traffic {
     name: &'static str,
-    /// Chunks at the start that all prompts share.
+    /// Chunks that all prompts share, at the start.
     shared: u64,
     /// Chunks that only this prompt has.
     own: u64,
@@ -30,8 +30,8 @@ const UNIQUE: Traffic = Traffic { name: "2 KB, nothing shared", shared: 0, own: 
 const LONG: Traffic = Traffic { name: "16 KB, nothing shared", shared: 0, own: 64, workers: 1 };
 const HEADED: Traffic = Traffic { name: "12 KB shared + 2 KB", shared: 48, own: 8, workers: 1 };
 
-/// Hash tables double, so what a byte buys depends on how full they are: 96 is there because powers of four alone would
-/// meet them equally full each time.
+/// Hash tables double, so the cost of a prompt depends on how full they are. Powers of four would all meet them
+/// equally full; 96 does not.
 const BUDGETS_MIB: [usize; 5] = [16, 64, 96, 256, 1_024];
 
 fn main() {
@@ -89,26 +89,26 @@ fn print_row(traffic: &Traffic, config: &Config) {
     free_garbage();
 }
 
-/// Frees what the last index left to its epoch, or the first prompts of the next one would pay for it.
+/// Frees the memory that the last index retired, which would otherwise slow the first prompts of the next one.
 fn free_garbage() {
     (0..64).for_each(|_| crossbeam_epoch::pin().flush());
 }
 
-/// Spans that left because of a bound.
+/// Spans evicted because of a limit.
 fn evicted(index: &Index) -> u64 {
     let stats = index.stats();
     stats.evicted_by_budget + stats.evicted_by_capacity
 }
 
-/// What filling an index took.
+/// The cost of filling an index.
 struct Filled {
-    /// Prompts.
+    /// Prompts sent.
     sent: u64,
-    /// The longest that one of them waited to be presumed: a table that doubles, or what had to leave for it.
+    /// The longest time to presume one prompt: a table that doubles, or an eviction that makes room.
     slowest: Duration,
 }
 
-/// Sends prompts until a bound evicts, and a quarter as many again.
+/// Sends prompts until the index evicts, and a quarter as many again.
 fn fill(index: &Index, traffic: &Traffic) -> Filled {
     let mut spans = Vec::new();
     let (mut sent, mut enough, mut slowest) = (0, u64::MAX, Duration::ZERO);
@@ -124,7 +124,7 @@ fn fill(index: &Index, traffic: &Traffic) -> Filled {
         slowest = slowest.max(begin.elapsed());
         index.confirm(presumption.expect("a presumed root and a seat that exists"));
         sent += 1;
-        // Asking takes the writer's lock and counts everything, so not every time.
+        // `stats` takes the writer's lock and counts everything, so it is called only now and then.
         if enough == u64::MAX && sent.is_multiple_of(64) && evicted(index) > 0 {
             enough = sent + sent / 4;
         }
@@ -132,7 +132,7 @@ fn fill(index: &Index, traffic: &Traffic) -> Filled {
     Filled { sent, slowest }
 }
 
-/// Prompts that a lookup finds whole on the worker they were sent to.
+/// Prompts that a lookup finds whole on the worker that received them.
 fn count_remembered(index: &Index, traffic: &Traffic, sent: u64) -> u64 {
     let mut out = Overlaps::default();
     let mut digests = Vec::new();
@@ -154,14 +154,14 @@ impl Traffic {
         WorkerId((prompt % self.workers) as u16)
     }
 
-    /// The chunks of a prompt: the shared head, then what is its own.
+    /// The chunks of a prompt: the shared ones, then its own.
     fn digests(&self, prompt: u64) -> impl Iterator<Item = u64> {
         let head = (0..self.shared).map(|at| mixed(at + 1));
         head.chain((0..self.own).map(move |at| mixed((prompt + 1) << 8 | at)))
     }
 }
 
-/// A number that looks like a digest (the finalizer of splitmix64).
+/// A number that looks like a digest (SplitMix64's finalizer).
 fn mixed(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

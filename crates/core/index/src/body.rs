@@ -1,16 +1,16 @@
-//! A node's body: up to 64 consecutive spans and who holds them, in one allocation that readers walk without a lock.
+//! A node's body: up to 64 consecutive spans and their holders, in one allocation that readers walk without a lock.
 //!
 //! ```text
-//! Head | digests u64×cap | words u64×words | masks u64×entries | sizes u32×cap | ids u16×entries | indices u8×words
+//! Head, digests u64×cap, words u64×words, masks u64×entries, sizes u32×cap, ids u16×entries, indices u8×words
 //! ```
 //!
-//! What a reader may see change under its eyes: `len` grows (digests below it never change), a holder's mask or a
-//! word of the holder set changes, each in one atomic step. Everything else (more room, another holder, a trimmed
-//! tail) makes a new body that replaces the old one, so a reader sees all of such a change or nothing of it.
+//! Three things change while a reader looks: `len` grows (digests below it never change), a holder's mask changes, or a
+//! word of the holder set changes. Each is one atomic step. Every other change (more room, another holder, a trimmed
+//! tail) builds a new body that replaces the old one, so a reader sees all of the change or none of it.
 //!
-//! A holder is either an *entry* (its id and a mask with one bit per span: holes are exact) or, where many hold all
-//! spans, a bit in the sparse words. One allocation, because a walk down a long chain is a chase through memory: with
-//! the arrays apart, each of them was one more cache miss per 64 spans.
+//! A holder is an *entry* (its id and a mask with one bit per span, so holes are exact) or, where many workers hold all
+//! spans, a bit in the sparse words. The arrays share one allocation, because separate arrays cost a walk one more cache
+//! miss each per 64 spans.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -20,28 +20,28 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::span::{Reach, Size};
 
-/// Spans in one body at most: one bit each in a mask.
+/// Most spans in one body: a mask has one bit for each.
 pub(crate) const SPANS_MAX: usize = 64;
 
 /// The fixed part of a body.
 #[repr(C)]
 pub(crate) struct Head {
     len: AtomicU32,
-    /// The size of every span, where all are alike; unused where they are ragged.
+    /// The size of every span, where all spans have one size; unused where sizes differ.
     size: Size,
     cap: u16,
     words: u16,
     entries: u16,
-    /// Room in the `sizes` array: `cap` where spans differ in size, else none.
+    /// Capacity of the `sizes` array: `cap` where spans differ in size, else zero.
     sizes: u16,
 }
 
 /// The sizes of a body's spans.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sizes<'a> {
-    /// All alike, as fixed chunks are: nothing is stored per span.
+    /// All spans have this size, as fixed chunks do: nothing is stored per span.
     Even(Size),
-    /// Each its own.
+    /// One size per span.
     Ragged(&'a [Size]),
 }
 
@@ -55,7 +55,7 @@ impl Sizes<'_> {
     }
 }
 
-/// What a new body shall hold.
+/// The contents of a new body.
 pub(crate) struct Plan<'a> {
     pub cap: usize,
     pub digests: &'a [u64],
@@ -132,8 +132,8 @@ impl Plan<'_> {
             entries: self.entries.len() as u16,
             sizes: sizes as u16,
         };
-        // SAFETY: `base` is a fresh allocation of `at.end` bytes, aligned to 8; every array lies inside it at an
-        // offset that is a multiple of its element's size, and nobody else knows of it yet.
+        // SAFETY: `base` is a fresh allocation of `at.end` bytes, aligned to 8 and not shared yet. Every array lies
+        // inside it, at an offset that is a multiple of its element's size.
         unsafe {
             base.cast::<Head>().write(head);
             self.fill(base.as_ptr(), &at);
@@ -192,7 +192,7 @@ impl<'a> Body<'a> {
         Offsets::new(head.cap.into(), head.words.into(), head.entries.into(), head.sizes.into())
     }
 
-    /// Spans in use. Digests and sizes below it are there to be read.
+    /// Spans in use. Digests and sizes below this length are initialized.
     #[inline]
     pub fn len(self) -> usize {
         self.head().len.load(Ordering::Acquire) as usize
@@ -215,7 +215,7 @@ impl<'a> Body<'a> {
         unsafe { self.head.as_ptr().cast::<u8>().add(offset).cast() }
     }
 
-    /// The digests of the first `len` spans, `len` as once read from [`Body::len`].
+    /// The digests of the first `len` spans; `len` is a value returned by [`Body::len`].
     #[inline]
     pub fn digests(self, len: usize) -> &'a [u64] {
         debug_assert!(len <= self.len());
@@ -249,7 +249,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The set of workers that hold every span: its words, and the index of each.
+    /// The words of the set of workers that hold every span, each with its index.
     #[inline]
     pub fn words(self) -> impl Iterator<Item = (usize, &'a AtomicU64)> {
         let (at, count) = (self.offsets(), usize::from(self.head().words));
@@ -261,7 +261,7 @@ impl<'a> Body<'a> {
         indices.iter().map(|&index| usize::from(index)).zip(words)
     }
 
-    /// The holders that are listed one by one.
+    /// The holders that are listed one by one, with their masks.
     #[inline]
     pub fn entries(self) -> (&'a [u16], &'a [AtomicU64]) {
         let (at, count) = (self.offsets(), usize::from(self.head().entries));
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_gives_back_what_was_planned_and_grows_in_place() {
+    fn a_body_returns_its_planned_contents_and_grows_in_place() {
         let sizes = [Size(5 << 12 | 1), Size(7 << 12 | 2)];
         let plan = Plan {
             cap: 4,

@@ -1,8 +1,8 @@
-//! Chains on their way into the tree: what is to be laid, where it begins, and where it came to lie.
+//! Chains that are inserted into the tree: their spans, the point where they begin, and the nodes that received them.
 
 use crate::body::ones;
 use crate::node::NodeRef;
-use crate::orphans::Waiting;
+use crate::orphans::OrphanSpan;
 use crate::span::{NamedSpan, Size};
 
 /// The spans of a store, as parallel arrays.
@@ -11,7 +11,7 @@ pub(crate) struct Chain {
     pub names: Vec<u64>,
     pub digests: Vec<u64>,
     pub sizes: Vec<Size>,
-    /// How often each is held; zero leaves its place in the chain to those behind it.
+    /// How often the worker holds each span. Zero for a placeholder, which keeps the position of the spans behind it.
     pub counts: Vec<u32>,
 }
 
@@ -23,14 +23,14 @@ impl Chain {
         self.counts.clear();
     }
 
-    pub fn push(&mut self, span: Waiting) {
+    pub fn push(&mut self, span: OrphanSpan) {
         self.names.push(span.name);
         self.digests.push(span.digest);
         self.sizes.push(span.size);
         self.counts.push(span.count);
     }
 
-    /// Adds spans, up to the first that has no size.
+    /// Adds spans, up to the first whose size cannot be indexed.
     pub fn extend(&mut self, spans: &[NamedSpan]) {
         self.sizes.extend(spans.iter().map_while(|named| named.span.size()));
         let spans = &spans[..self.sizes.len() - self.names.len()];
@@ -39,8 +39,8 @@ impl Chain {
         self.counts.resize(self.names.len(), 1);
     }
 
-    pub fn waiting(&self) -> Vec<Waiting> {
-        let span = |at| Waiting {
+    pub fn waiting(&self) -> Vec<OrphanSpan> {
+        let span = |at| OrphanSpan {
             name: self.names[at],
             digest: self.digests[at],
             size: self.sizes[at],
@@ -49,63 +49,63 @@ impl Chain {
         (0..self.names.len()).map(span).collect()
     }
 
-    pub fn links(&self) -> Links<'_> {
-        Links { digests: &self.digests, sizes: &self.sizes }
+    pub fn slice(&self) -> ChainSlice<'_> {
+        ChainSlice { digests: &self.digests, sizes: &self.sizes }
     }
 }
 
-/// Spans to be laid, as parallel arrays.
+/// Spans to insert, as parallel arrays.
 #[derive(Clone, Copy)]
-pub(crate) struct Links<'a> {
+pub(crate) struct ChainSlice<'a> {
     pub digests: &'a [u64],
     pub sizes: &'a [Size],
 }
 
-impl<'a> Links<'a> {
+impl<'a> ChainSlice<'a> {
     pub fn len(self) -> usize {
         self.digests.len()
     }
 
-    pub fn from(self, at: usize) -> Links<'a> {
-        Links { digests: &self.digests[at..], sizes: &self.sizes[at..] }
+    pub fn from(self, at: usize) -> ChainSlice<'a> {
+        ChainSlice { digests: &self.digests[at..], sizes: &self.sizes[at..] }
     }
 
-    pub fn first(self, count: usize) -> Links<'a> {
-        Links { digests: &self.digests[..count], sizes: &self.sizes[..count] }
+    pub fn first(self, count: usize) -> ChainSlice<'a> {
+        ChainSlice { digests: &self.digests[..count], sizes: &self.sizes[..count] }
     }
 }
 
 /// A point in a chain: after the first `at` spans of `node`.
 #[derive(Clone, Copy)]
-pub(crate) struct Point {
-    pub node: NodeRef,
+pub(crate) struct Point<'g> {
+    pub node: NodeRef<'g>,
     pub at: usize,
 }
 
-/// Some spans of one node that carry the next links.
+/// The spans of one node that match the next spans of a chain.
 #[derive(Clone, Copy)]
-pub(crate) struct Stretch {
-    pub node: NodeRef,
+pub(crate) struct NodeRange<'g> {
+    pub node: NodeRef<'g>,
     pub from: usize,
     pub count: usize,
     pub origin: Origin,
 }
 
-/// Whether a stretch was there before.
+/// Whether a range existed before the insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// It was: who holds it has not changed.
-    Found,
-    /// It is new, and the worker holds it.
-    Laid,
+    /// It existed. Its holders have not changed.
+    Existing,
+    /// It was inserted, and the inserting worker holds it.
+    New,
 }
 
-impl Stretch {
+impl<'g> NodeRange<'g> {
     pub fn bits(&self) -> u64 {
         ones(self.count) << self.from
     }
 
-    pub fn end(&self) -> Point {
+    pub fn end(&self) -> Point<'g> {
         Point { node: self.node, at: self.from + self.count }
     }
 }

@@ -1,29 +1,31 @@
-//! The index's bounds. Everything it keeps has one.
+//! The index's limits. Everything that the index keeps has one.
 
 use thiserror::Error;
 use warmroute_types::{Micros, WorkerId};
 
 use crate::digest::Hash;
 
-/// What bounds an index.
+/// Limits of an index.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes in all. Beyond them presumed spans go, oldest first, and then new reported ones are refused.
+    /// Bytes in total. At the limit the index evicts presumed spans, oldest first, and then refuses new reported
+    /// spans.
     pub budget_bytes: usize,
-    /// Spans that may wait for an unknown parent. The group that has waited longest leaves first.
+    /// Most spans that may wait for an unknown parent. At the limit the group that has waited longest is dropped.
     pub orphans_max: usize,
-    /// How long a presumed span is believed after its last use.
+    /// How long a presumed span counts as cached after its last use.
     pub presumed_ttl: Micros,
-    /// Tokens that a worker is presumed to hold, where nobody has said what it can.
+    /// Cache capacity of a worker in tokens, until [`Index::set_capacity`](crate::Index::set_capacity) states
+    /// another.
     pub presumed_tokens: u64,
-    /// What digests spans.
+    /// The hash that digests spans.
     pub hash: Hash,
-    /// Seed of the digests of a walk over bytes: one per process, so that nobody can aim at a collision.
+    /// Seed of the digests, one per process, so that an attacker cannot construct collisions.
     pub seed: u64,
 }
 
 impl Default for Config {
-    /// Two gigabytes hold some 60 million reported spans; the rest is what an engine on one GPU of 80 GB does.
+    /// Two gigabytes hold some 60 million reported spans. The capacity is that of an engine on one 80 GB GPU.
     fn default() -> Config {
         Config {
             budget_bytes: 2 << 30,
@@ -36,11 +38,11 @@ impl Default for Config {
     }
 }
 
-/// The smallest budget that makes sense: an empty index with its tables.
+/// The smallest useful budget: an empty index with its tables.
 pub const BUDGET_BYTES_MIN: usize = 1 << 16;
 
 impl Config {
-    /// Whether the bounds make sense.
+    /// Checks that the limits are usable.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.budget_bytes < BUDGET_BYTES_MIN {
             return Err(ConfigError::BudgetTooSmall(self.budget_bytes));
@@ -52,25 +54,26 @@ impl Config {
     }
 }
 
-/// Bounds that make no sense.
+/// Limits that are not usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// Nothing would fit.
-    #[error("an index of {0} bytes holds nothing; give it at least {BUDGET_BYTES_MIN}")]
+    /// The budget does not hold an empty index.
+    #[error("an index budget of {0} bytes is too small; set at least {BUDGET_BYTES_MIN} bytes")]
     BudgetTooSmall(usize),
-    /// Everything would be forgotten at once.
-    #[error("a time to live of zero forgets everything at once")]
+    /// Every presumed span would expire at once.
+    #[error("the time to live of presumed spans is zero, so all would expire at once; set a positive time")]
     NoTimeToLive,
 }
 
-/// What an index refuses to do. Nothing has changed then.
+/// Why the index refused a call. A refused call changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IndexError {
-    /// A worker beyond [`SEATS_MAX`](crate::SEATS_MAX).
-    #[error("worker {0} is beyond the last seat")]
-    NoSuchSeat(WorkerId),
-    /// Reported spans under a presumed root, or the other way round, or something that only the other source can do.
-    #[error("that root belongs to the other source")]
+    /// The worker's id is not below [`WORKER_IDS_MAX`](crate::WORKER_IDS_MAX).
+    #[error("worker id {0} is too large for the index; the limit is {max}", max = crate::WORKER_IDS_MAX)]
+    WorkerIdTooLarge(WorkerId),
+    /// Reported spans under a presumed root, presumed spans under a reported root, or an operation of the other
+    /// source.
+    #[error("the root belongs to the other source: reported and presumed spans never share a root")]
     OtherSource,
 }
 
@@ -79,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_valid_and_nonsense_is_not() {
+    fn the_default_is_valid_and_unusable_limits_are_rejected() {
         assert_eq!(Config::default().validate(), Ok(()));
         let small = Config { budget_bytes: 10, ..Config::default() };
         assert_eq!(small.validate(), Err(ConfigError::BudgetTooSmall(10)));

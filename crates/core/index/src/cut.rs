@@ -1,42 +1,42 @@
-//! A correction: an engine said how much of a prompt it really found, so it can not hold what lies beyond.
+//! A correction: an engine reported how much of a prompt it found cached, so the worker cannot hold what lies beyond.
 //!
-//! From the first span that ends beyond what was found, everything on that way goes: what the prompt goes through and
-//! whatever continues it, because no engine keeps the end of a chain without its beginning. That may be much, so a cut is
-//! a walk that can be left and taken up again: the writer's lock is released in between. It goes from the leaves
-//! upwards, so that whatever is left whenever it stops is still closed towards the root.
+//! A cut removes every span from the first one that ends beyond the reported tokens, together with everything that
+//! continues it: no engine keeps the end of a chain without its beginning. That may be much, so a cut is a walk that
+//! can be interrupted, and the writer releases its lock in between. It works from the leaves upwards. Wherever it
+//! stops, each remaining chain is still complete towards its root.
 
 use crate::node::{NodeId, NodeRef, Serial};
-use crate::tree::Tree;
+use crate::tree::PinnedTree;
 
-/// What is still to be cut: a walk down the tree, parents before their children.
+/// The remaining work of a cut: a stack of nodes, parents below their children.
 #[derive(Default)]
 pub(crate) struct Cut {
     open: Vec<Open>,
 }
 
-/// A node that goes from span `from` on, once all that continues it from there has gone.
+/// A node to cut from span `from` on, once everything that continues it from there is gone.
 struct Open {
     node: NodeId,
-    /// Another node may have got the number while nobody looked.
+    /// Detects that the id was given to another node while the lock was released.
     serial: Serial,
     from: usize,
-    /// The child to look at next, or zero.
+    /// The child to visit next, or zero.
     child: NodeId,
 }
 
 impl Cut {
-    pub fn is_over(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Adds a node that goes from span `from` on, with all that continues it.
-    pub fn add(&mut self, tree: &Tree, node: NodeRef, from: usize) {
-        let child = tree.ledger(node).first_child;
+    /// Adds a node to cut from span `from` on, with everything that continues it.
+    pub fn add(&mut self, tree: &PinnedTree<'_, '_>, node: NodeRef<'_>, from: usize) {
+        let child = tree.meta(node).first_child;
         self.open.push(Open { node: node.id, serial: node.serial, from, child });
     }
 
-    /// The next node that is to go, from the span said, or `None` for one that had nothing more to show.
-    pub fn step(&mut self, tree: &Tree) -> Option<(NodeRef, usize)> {
+    /// The next node to cut and the first span to remove, or `None` after a step that only moved the walk on.
+    pub fn step<'g>(&mut self, tree: &PinnedTree<'_, 'g>) -> Option<(NodeRef<'g>, usize)> {
         let here = self.open.last_mut()?;
         let Some(node) = tree.living(here.node).filter(|node| node.serial == here.serial) else {
             self.open.pop();
@@ -47,13 +47,14 @@ impl Cut {
             self.open.pop();
             return Some((node, from));
         }
-        let is_mine = |child: &NodeRef| tree.ledger(*child).parent == Some(node);
+        let is_mine = |child: &NodeRef<'_>| tree.parent(*child) == Some(node);
         let Some(child) = tree.living(here.child).filter(is_mine) else {
-            // It went while nobody looked. Those before it have nothing left to go, so beginning again costs only time.
-            here.child = tree.ledger(node).first_child;
+            // The child was removed while the lock was released. Starting over repeats only visits that have nothing
+            // left to do.
+            here.child = tree.meta(node).first_child;
             return None;
         };
-        here.child = tree.ledger(child).sibling_after;
+        here.child = tree.meta(child).sibling_after;
         if child.at as usize > here.from {
             self.add(tree, child, 0);
         }
@@ -62,7 +63,7 @@ impl Cut {
 }
 
 /// The first of the node's first `matched` spans that ends beyond this many tokens.
-pub(crate) fn first_beyond(node: NodeRef, matched: usize, keep_tokens: u32) -> Option<usize> {
+pub(crate) fn first_beyond(node: NodeRef<'_>, matched: usize, keep_tokens: u32) -> Option<usize> {
     if node.reach(matched).tokens <= keep_tokens {
         return None;
     }

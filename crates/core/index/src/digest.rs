@@ -1,8 +1,8 @@
-//! The digest that a walk over bytes computes as it goes, and that feeds compute when an event arrives.
+//! The digest of a span's bytes. Lookups compute it as they walk; feeds compute it when an event arrives.
 //!
-//! XXH3 with a seed of our own, expanded only once: with a seed per process, nobody outside can construct
-//! two texts that look alike to the index, and what leaks tells nothing about the text. Where rules ask for a standard hash
-//! there are SHA-256 and BLAKE2b, keyed by the same seed; they cost a walk many times as much.
+//! The default is XXH3 with a seed per process, expanded once. Without the seed, an attacker cannot construct two
+//! texts with the same digest, and a leaked digest reveals nothing about the text. SHA-256 and BLAKE2b, keyed by the
+//! same seed, serve sites whose rules require a standard hash. They cost a lookup many times as much.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,22 +14,23 @@ use xxhash_rust::xxh3::{xxh3_64_with_secret, xxh3_64_with_seed};
 
 const SECRET_BYTES: usize = 192;
 
-/// Up to this length XXH3 mixes the seed in as it goes; beyond, it would first expand it into a secret, each time.
+/// Up to this length XXH3 mixes the seed in directly. Beyond it, XXH3 would expand the seed into a secret on each
+/// call.
 const SEEDED_MAX: usize = 240;
 
-/// Which hash.
+/// The hash function of digests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hash {
-    /// Fast; the default.
+    /// XXH3: fast, not cryptographic.
     #[default]
     Xxh3,
-    /// The standard one.
+    /// SHA-256: a standard cryptographic hash.
     Sha256,
-    /// Cryptographic too, and faster without hardware for SHA.
+    /// BLAKE2b: cryptographic, and faster than SHA-256 on processors without SHA instructions.
     Blake2b,
 }
 
-/// A word that names no hash.
+/// An unknown hash name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown hash `{0}`; known: xxh3, sha256, blake2b")]
 pub struct UnknownHash(String);
@@ -47,7 +48,7 @@ impl FromStr for Hash {
     }
 }
 
-/// Digests spans. Both sides of a match must use the same one.
+/// Computes digests of spans. Both sides of a comparison must use the same hash and seed.
 #[derive(Clone)]
 pub struct Digester {
     hash: Hash,
@@ -77,7 +78,7 @@ impl Digester {
         }
     }
 
-    /// The first eight bytes of what any other implementation gives for the seed and the bytes after it.
+    /// The first eight bytes of the standard hash of the seed followed by the bytes.
     #[cold]
     fn standard(&self, bytes: &[u8]) -> u64 {
         let seed = self.seed.to_le_bytes();
@@ -98,13 +99,13 @@ impl Default for Digester {
 }
 
 impl fmt::Debug for Digester {
-    /// The secret stays out of logs.
+    /// Keeps the secret out of logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Digester(..)")
     }
 }
 
-/// Spreads the bits of a word over all of it (SplitMix64's finalizer).
+/// Mixes the bits of a word (SplitMix64's finalizer).
 #[inline]
 pub(crate) fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,25 +1,25 @@
-//! Who holds a node's spans, while the writer rearranges them.
+//! The holders of a node's spans, as the writer rearranges them.
 //!
-//! Few holders are listed one by one, each with a mask. When too many are listed, those that hold
-//! every span move into the bit set, so that a prefix that a thousand workers share costs a thousand bits and a
-//! lookup that passes it costs sixteen words. A node with such workers takes no more spans (they would not hold
-//! them): the chain goes on in a child.
+//! A few holders are listed one by one, each with a mask. When too many are listed, the workers that hold every span
+//! move into the bit set: a prefix that a thousand workers share costs a thousand bits, and a lookup passes it with
+//! sixteen words. A node with workers in the set takes no more spans, because they would not hold them. The chain
+//! continues in a child.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::body::{Body, SPANS_MAX, ones};
 
-/// Holders that are listed before complete ones move into the bit set. A node that may still grow lists more of them,
-/// because their moving would end its growth and leave a chain in short pieces.
+/// Most holders listed before complete ones move into the bit set. A node that may still grow lists more, because
+/// moving them would end its growth and leave the chain in short pieces.
 const LISTED_MAX: usize = 4;
 const LISTED_MAX_GROWING: usize = 24;
 
 /// A body's holders as plain values.
 #[derive(Default)]
 pub(crate) struct Holders {
-    /// The words of the set of complete holders: (index, bits).
+    /// The words of the set of workers that hold every span: (index, bits).
     pub words: Vec<(u8, u64)>,
-    /// The others: (worker, mask).
+    /// The other holders: (worker, mask).
     pub entries: Vec<(u16, u64)>,
 }
 
@@ -32,7 +32,7 @@ impl Holders {
         self.entries.extend(ids.iter().zip(masks).map(|(&id, mask)| (id, mask.load(Relaxed))));
     }
 
-    /// Lists a worker with this mask, whatever it held before.
+    /// Lists a worker with this mask and removes it from the set.
     pub fn set(&mut self, worker: u16, mask: u64) {
         for (index, bits) in &mut self.words {
             if *index == (worker / 64) as u8 {
@@ -45,8 +45,8 @@ impl Holders {
         }
     }
 
-    /// Drops who holds nothing and, where many are listed, moves the complete ones into the set.
-    pub fn settle(&mut self, len: usize) {
+    /// Drops workers that hold nothing and, where many are listed, moves those that hold every span into the set.
+    pub fn normalize(&mut self, len: usize) {
         self.entries.retain(|&(_, mask)| mask != 0);
         let listed_max = if len == SPANS_MAX { LISTED_MAX } else { LISTED_MAX_GROWING };
         if self.entries.len() > listed_max {
@@ -57,7 +57,7 @@ impl Holders {
     }
 }
 
-/// Adds a worker to a sparse set; always true.
+/// Adds a worker to a sparse set. Always returns true.
 fn add(words: &mut Vec<(u8, u64)>, worker: u16) -> bool {
     let (index, bit) = ((worker / 64) as u8, 1 << (worker % 64));
     match words.iter_mut().find(|word| word.0 == index) {
@@ -67,7 +67,7 @@ fn add(words: &mut Vec<(u8, u64)>, worker: u16) -> bool {
     true
 }
 
-/// Which of the node's spans a worker holds.
+/// The spans of a node that a worker holds.
 pub(crate) fn mask(body: Body<'_>, worker: u16) -> u64 {
     if is_complete(body, worker) {
         return ones(body.len());
@@ -81,7 +81,7 @@ fn is_complete(body: Body<'_>, worker: u16) -> bool {
     body.words().any(|(at, word)| at == index && word.load(Relaxed) & bit != 0)
 }
 
-/// Which of the node's spans anybody holds.
+/// The spans of a node that any worker holds.
 pub(crate) fn union(body: Body<'_>) -> u64 {
     if has_complete(body) {
         return ones(body.len());
@@ -89,13 +89,13 @@ pub(crate) fn union(body: Body<'_>) -> u64 {
     body.entries().1.iter().fold(0, |all, mask| all | mask.load(Relaxed))
 }
 
-/// Whether some workers are known by a bit only: then the node takes no more spans.
+/// Whether the set contains a worker. Such a node takes no more spans.
 pub(crate) fn has_complete(body: Body<'_>) -> bool {
     body.words().any(|(_, word)| word.load(Relaxed) != 0)
 }
 
-/// Changes a worker's mask where that is one atomic step; false where it takes a new body, or where one would be better
-/// because the worker could move into the set.
+/// Changes a worker's mask in one atomic step. Returns false where that needs a new body, or where a new body is
+/// better because the worker could move into the set.
 pub(crate) fn set_in_place(body: Body<'_>, worker: u16, mask: u64) -> bool {
     if mask == u64::MAX && body.entries().0.len() > LISTED_MAX {
         return is_complete(body, worker);
@@ -119,7 +119,7 @@ pub(crate) fn set_in_place(body: Body<'_>, worker: u16, mask: u64) -> bool {
     }
 }
 
-/// A worker of the set keeps everything or leaves it.
+/// A worker in the set keeps every span or leaves the set.
 fn set_complete(word: &std::sync::atomic::AtomicU64, bit: u64, mask: u64, len: usize) -> bool {
     if mask == 0 {
         word.fetch_and(!bit, Relaxed);
@@ -138,17 +138,17 @@ mod tests {
             holders.set(worker, u64::MAX);
         }
         holders.set(5, 0b101);
-        holders.settle(64);
+        holders.normalize(64);
         assert_eq!(holders.words, [(0, 0b110), (1, 1), (2, 4), (63, 1 << 63)]);
         assert_eq!(holders.entries, [(5, 0b101)]);
     }
 
     #[test]
-    fn who_holds_nothing_is_dropped() {
+    fn workers_that_hold_nothing_are_dropped() {
         let mut holders = Holders { words: vec![(0, 0b10)], entries: vec![(7, 1)] };
         holders.set(1, 0);
         holders.set(7, 0);
-        holders.settle(1);
+        holders.normalize(1);
         assert!(holders.words.is_empty() && holders.entries.is_empty());
     }
 }

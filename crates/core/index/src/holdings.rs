@@ -1,66 +1,67 @@
-//! What one worker has reported, taken out of the index to be brought into another one: for a router that was not there when it
-//! was told.
+//! The reported spans of one worker, exported from one index and imported into another: for a router that started
+//! after the engine reported them.
 //!
-//! Chains under the worker's own names, each after what it continues, so that what the engine tells next finds its parents and
-//! what it removes is known. Where a chain has a hole, the span that keeps its place goes along under a name that nobody uses,
-//! and is removed at the end. Digests only; whoever has no seed learns nothing from them.
+//! The export contains chains under the worker's names, parents first, so later events find their parents and
+//! removals find their spans. Where a chain has a hole, a placeholder span takes its position under an unused name;
+//! the import removes it at the end. The export contains digests only. Without the seed they reveal nothing about the
+//! text.
 
 use warmroute_types::{Packed, WorkerId};
 
 use crate::config::IndexError;
 use crate::index::{Index, Parent};
-use crate::orphans::Waiting;
+use crate::orphans::OrphanSpan;
 use crate::root::RootKey;
 use crate::span::{NamedSpan, Size, Span};
 
-/// Bytes of a run's head, of a span and of a count, written down.
+/// Encoded bytes of a run's header, a span, an extra count and a waiting span.
 const RUN_BYTES: usize = 13;
 const SPAN_BYTES: usize = 20;
-const AGAIN_BYTES: usize = 12;
+const EXTRA_COUNT_BYTES: usize = 12;
 const WAITING_BYTES: usize = 24;
 
-/// A name stored more often than this is written as if it were stored so often: it is forgotten too early rather than never.
-pub(crate) const AGAIN_MAX: u32 = 1 << 16;
+/// Largest extra count that is written. A name stored more often is forgotten too early rather than never.
+pub(crate) const EXTRA_COUNT_MAX: u32 = 1 << 16;
 
-/// All that one worker holds, and has waiting, by its own word.
+/// All spans that one worker reported and holds, and those that wait for a parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     pub(crate) runs: Vec<Run>,
-    /// Names that only keep a place.
+    /// Names of placeholder spans.
     pub(crate) holes: Vec<u64>,
-    /// How often beyond the first time a name was stored.
-    pub(crate) again: Vec<(u64, u32)>,
-    /// Chains that wait for a parent that nobody knows.
-    pub(crate) waiting: Vec<(u64, Vec<Waiting>)>,
+    /// How often each name was stored beyond the first time.
+    pub(crate) extra_counts: Vec<(u64, u32)>,
+    /// Chains that wait for an unknown parent.
+    pub(crate) waiting: Vec<(u64, Vec<OrphanSpan>)>,
 }
 
-/// A chain that continues something.
+/// A chain and the span or root that it continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub after: Parent,
     pub spans: Vec<NamedSpan>,
 }
 
-/// Bytes that are no holdings.
+/// The bytes do not encode holdings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what a worker holds is not written as it should be")]
+#[error("the encoded holdings of a worker are malformed")]
 pub struct BadHoldings;
 
 impl Holdings {
-    /// How many spans, with those that only keep a place and those that wait.
+    /// Number of spans, including placeholders and waiting spans.
     pub fn spans(&self) -> usize {
         let waiting: usize = self.waiting.iter().map(|(_, spans)| spans.len()).sum();
         self.runs.iter().map(|run| run.spans.len()).sum::<usize>() + waiting
     }
 
-    /// Writes it down.
+    /// Appends the encoding to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&(self.runs.len() as u32).to_le_bytes());
         self.runs.iter().for_each(|run| encode_run(run, out));
         out.extend_from_slice(&(self.holes.len() as u32).to_le_bytes());
         self.holes.iter().for_each(|name| out.extend_from_slice(&name.to_le_bytes()));
-        out.extend_from_slice(&(self.again.len() as u32).to_le_bytes());
-        for (name, count) in &self.again {
+        out.extend_from_slice(&(self.extra_counts.len() as u32).to_le_bytes());
+        for (name, count) in &self.extra_counts {
             out.extend_from_slice(&name.to_le_bytes());
             out.extend_from_slice(&count.to_le_bytes());
         }
@@ -68,7 +69,7 @@ impl Holdings {
         self.waiting.iter().for_each(|(parent, spans)| encode_waiting(*parent, spans, out));
     }
 
-    /// Reads what [`Holdings::encode`] wrote. Whatever the bytes are, this takes no more memory than a few times their number.
+    /// Decodes what [`Holdings::encode`] wrote. For any input, memory stays within a few times the input's length.
     pub fn decode(bytes: &mut Packed<'_>) -> Result<Holdings, BadHoldings> {
         read(bytes).ok_or(BadHoldings)
     }
@@ -89,7 +90,7 @@ fn encode_run(run: &Run, out: &mut Vec<u8>) {
     }
 }
 
-fn encode_waiting(parent: u64, spans: &[Waiting], out: &mut Vec<u8>) {
+fn encode_waiting(parent: u64, spans: &[OrphanSpan], out: &mut Vec<u8>) {
     out.extend_from_slice(&parent.to_le_bytes());
     out.extend_from_slice(&(spans.len() as u32).to_le_bytes());
     for one in spans {
@@ -108,15 +109,15 @@ fn read(bytes: &mut Packed<'_>) -> Option<Holdings> {
     for _ in 0..bytes.count(size_of::<u64>())? {
         holdings.holes.push(bytes.u64()?);
     }
-    for _ in 0..bytes.count(AGAIN_BYTES)? {
-        holdings.again.push((bytes.u64()?, read_count(bytes)?));
+    for _ in 0..bytes.count(EXTRA_COUNT_BYTES)? {
+        holdings.extra_counts.push((bytes.u64()?, read_count(bytes)?));
     }
-    for _ in 0..bytes.count(AGAIN_BYTES)? {
+    for _ in 0..bytes.count(EXTRA_COUNT_BYTES)? {
         let parent = bytes.u64()?;
         let mut spans = Vec::new();
         for _ in 0..bytes.count(WAITING_BYTES)? {
             let (name, digest, size) = (bytes.u64()?, bytes.u64()?, read_size(bytes)?);
-            spans.push(Waiting { name, digest, size, count: read_count(bytes)? });
+            spans.push(OrphanSpan { name, digest, size, count: read_count(bytes)? });
         }
         holdings.waiting.push((parent, spans));
     }
@@ -142,19 +143,19 @@ fn read_size(bytes: &mut Packed<'_>) -> Option<Size> {
 }
 
 fn read_count(bytes: &mut Packed<'_>) -> Option<u32> {
-    bytes.u32().filter(|count| *count <= AGAIN_MAX)
+    bytes.u32().filter(|count| *count <= EXTRA_COUNT_MAX)
 }
 
 impl Index {
-    /// A worker holds just this, as far as there is room: whatever was known of it before is forgotten.
-    pub fn hold(&self, worker: WorkerId, holdings: &Holdings) -> Result<(), IndexError> {
+    /// Replaces everything known about a worker by these holdings, as far as the budget allows.
+    pub fn replace_holdings(&self, worker: WorkerId, holdings: &Holdings) -> Result<(), IndexError> {
         self.clear(worker);
         for run in &holdings.runs {
             self.store(worker, run.after, &run.spans)?;
         }
-        self.count_again(worker, &holdings.again);
+        self.add_counts(worker, &holdings.extra_counts);
         self.remove(worker, &holdings.holes);
-        self.wait(worker, &holdings.waiting)
+        self.park_chains(worker, &holdings.waiting)
     }
 }
 
@@ -164,7 +165,7 @@ mod tests {
     use crate::{Config, Namespace, Source};
 
     #[test]
-    fn a_name_that_was_stored_very_often_can_be_carried_over() {
+    fn a_very_large_extra_count_survives_export_and_import() {
         let config = Config::default();
         let (from, to) = (Index::new(&config), Index::new(&config));
         let namespace = Namespace { model: "m", lora: None, salt: None, cut: 0, source: Source::Reported };
@@ -173,12 +174,12 @@ mod tests {
         let worker = WorkerId(3);
         from.store(worker, root, &[span(1)]).unwrap();
         from.store(worker, Parent::Name(99), &[span(2)]).unwrap();
-        from.count_again(worker, &[(1, AGAIN_MAX + 5), (2, AGAIN_MAX + 5)]);
+        from.add_counts(worker, &[(1, EXTRA_COUNT_MAX + 5), (2, EXTRA_COUNT_MAX + 5)]);
         let mut bytes = Vec::new();
         from.holdings(worker).encode(&mut bytes);
         let holdings = Holdings::decode(&mut Packed(&bytes)).unwrap();
-        assert_eq!(holdings.again, [(1, AGAIN_MAX)]);
-        to.hold(worker, &holdings).unwrap();
+        assert_eq!(holdings.extra_counts, [(1, EXTRA_COUNT_MAX)]);
+        to.replace_holdings(worker, &holdings).unwrap();
         assert_eq!(to.holdings(worker), holdings);
     }
 }

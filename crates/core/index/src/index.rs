@@ -1,8 +1,8 @@
-//! The index as others see it.
+//! The public interface of the index.
 //!
-//! Readers take no lock. Changes take one, and none holds it long: what may touch many spans (a clear, a cut, a long
-//! chain, an expiry) is done in pieces, and whoever else waits goes in between. Beside such a change others therefore
-//! see it half done, node by node. Calls about one worker are the caller's to put in order.
+//! Readers take no lock. Writers take one lock for a bounded time: an operation that may touch many spans (a clear, a
+//! cut, a long chain, an expiry) runs in pieces, and waiting writers run in between. Other callers therefore see such
+//! an operation half done, node by node. Callers must put operations on one worker in order themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,27 +10,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use warmroute_types::{Micros, WorkerId};
 
-use crate::chain::Links;
+use crate::chain::ChainSlice;
 use crate::children::Children;
 use crate::config::{Config, IndexError};
 use crate::digest::Digester;
 use crate::holdings::Holdings;
-use crate::orphans::Waiting;
+use crate::lookup::LookupContext;
+use crate::node::Pinned;
+use crate::orphans::OrphanSpan;
 use crate::overlap::Overlaps;
-use crate::presumed::{Past, Work};
+use crate::presumed::{PastUse, Work};
 use crate::reported::Export;
 use crate::root::{RootKey, Source};
-use crate::seats::Seats;
-use crate::snapshot::{Newest, Snapshot, Taking};
+use crate::snapshot::{BoundedSnapshot, Snapshot, SnapshotBuilder};
 use crate::span::{NamedSpan, Span};
 use crate::stats::Stats;
-use crate::walk::Ground;
+use crate::worker_bits::WorkerBits;
 use crate::writer::{NODES_A_HOLD, SPANS_A_HOLD, Writer};
 
-/// What a stored chain continues.
+/// The predecessor of a stored chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parent {
-    /// Nothing: it begins a prompt.
+    /// None: the chain begins a prompt.
     Root(RootKey),
     /// The span that the same worker stored under this name.
     Name(u64),
@@ -39,93 +40,98 @@ pub enum Parent {
 /// A prompt to look up.
 #[derive(Clone, Copy, Debug)]
 pub enum Prompt<'a> {
-    /// Digests of its chunks, for roots whose spans were cut the same way.
+    /// Digests of its chunks, for roots whose spans are cut the same way.
     Chunks(&'a [u64]),
-    /// Its bytes, for roots whose spans are of any length. They are digested with [`Index::digester`].
+    /// Its bytes, for roots whose spans have any length. Lookups digest them with [`Index::digester`].
     Bytes(&'a [u8]),
 }
 
-/// What became of a store. The first three add up to what was offered.
+/// The result of a store. `placed`, `parked` and `refused` add up to the spans offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
     /// Spans that are now in the index.
     pub placed: usize,
     /// Spans that wait for their parent, which this worker has not stored.
     pub parked: usize,
-    /// Spans for which there was no room, or that have no size that can be indexed, and all behind them.
+    /// Spans refused because the budget is exhausted or their size cannot be indexed, and all spans behind them.
     pub refused: usize,
-    /// Spans that had waited for one of these and are now in the index too.
+    /// Spans that waited for one of these and are now in the index too.
     pub grafted: usize,
 }
 
-/// What became of a removal. The two add up to the names given.
+/// The result of a removal. Both counts add up to the names given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Names that the worker held, or that waited for their parent.
     pub known: usize,
-    /// Names that mean nothing: never stored, or removed as often as stored.
+    /// Names that were never stored, or were removed as often as stored.
     pub unknown: usize,
 }
 
-/// A presumption that has not been confirmed or withdrawn yet.
+/// A presumption that is not confirmed or withdrawn yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a presumption that is neither confirmed nor withdrawn is believed until it ages"]
 pub struct Presumption(u64);
 
-/// A snapshot on its way into an index.
+/// A snapshot that is being merged into an index.
 #[derive(Debug)]
-pub struct Recalled {
+pub struct PendingRestore {
     snapshot: Snapshot,
     now: Micros,
     away: Micros,
 }
 
-/// Who holds which prefix.
+/// The index: which worker holds which prefix.
 pub struct Index {
     children: Arc<Children>,
-    seats: Seats,
-    way_overflows: AtomicU64,
+    worker_bits: WorkerBits,
+    path_overflows: AtomicU64,
     digester: Digester,
     writer: Mutex<Writer>,
 }
 
 impl Index {
-    /// An empty index. Bounds that [`Config::validate`] refuses work as well as they can.
+    /// An empty index. Limits that [`Config::validate`] rejects are applied as far as possible.
     pub fn new(config: &Config) -> Index {
         let children = Arc::new(Children::new());
         Index {
-            seats: Seats::new(),
-            way_overflows: AtomicU64::new(0),
+            worker_bits: WorkerBits::new(),
+            path_overflows: AtomicU64::new(0),
             digester: Digester::new(config.hash, config.seed),
             writer: Mutex::new(Writer::new(Arc::clone(&children), config)),
             children,
         }
     }
 
-    /// What digests the spans of roots that are looked up by bytes.
+    /// The digester for spans under roots that are looked up by bytes.
     pub fn digester(&self) -> &Digester {
         &self.digester
     }
 
-    /// How far from its start each worker holds a prompt, into `out`. Takes no lock and, once `out` has grown, allocates
-    /// nothing. Beside a write, each node of up to 64 spans is seen as it was before it or as it is after.
+    /// Writes to `out` how far from its start each worker holds the prompt. Takes no lock, and allocates nothing once
+    /// `out` has grown. During a concurrent write, each node of up to 64 spans is seen before or after the change.
     pub fn lookup(&self, root: RootKey, prompt: Prompt<'_>, out: &mut Overlaps) {
         out.begin();
-        let ground = Ground { children: &self.children, digester: &self.digester, seats: &self.seats };
-        let _pinned = crossbeam_epoch::pin();
-        ground.lookup(root.digest(), prompt, out);
+        let guard = crossbeam_epoch::pin();
+        let context = LookupContext {
+            children: &self.children,
+            digester: &self.digester,
+            worker_bits: &self.worker_bits,
+            pinned: Pinned::by(&guard),
+        };
+        context.lookup(root.digest(), prompt, out);
         if out.overflows() > 0 {
-            self.way_overflows.fetch_add(out.overflows().into(), Ordering::Relaxed);
+            self.path_overflows.fetch_add(out.overflows().into(), Ordering::Relaxed);
         }
     }
 
-    /// A worker reported that it stored a chain of spans after `parent`. An unknown parent lets the chain wait for it.
+    /// Stores a chain of spans that a worker reported after `parent`. A chain with an unknown parent waits for it.
     pub fn store(&self, worker: WorkerId, parent: Parent, spans: &[NamedSpan]) -> Result<Stored, IndexError> {
         if let Parent::Root(root) = parent {
             expect_source(root, Source::Reported)?;
         }
         let mut writer = self.writer.lock();
-        let seat = self.seat(worker)?;
+        let position = self.assign_position(worker)?;
         let mut all = Stored::default();
         let mut grafts = Vec::new();
         let mut after = parent;
@@ -133,7 +139,7 @@ impl Index {
             while writer.make_room_for(piece.len()) == Work::Left {
                 MutexGuard::bump(&mut writer);
             }
-            let stored = writer.store(seat, after, piece, &mut grafts);
+            let stored = writer.store(position, after, piece, &mut grafts);
             all.placed += stored.placed;
             all.parked += stored.parked;
             if stored.refused > 0 {
@@ -146,16 +152,16 @@ impl Index {
                 MutexGuard::bump(&mut writer);
             }
         }
-        all.grafted = self.graft(&mut writer, seat, grafts);
+        all.grafted = self.graft(&mut writer, position, grafts);
         Ok(all)
     }
 
-    /// Places what a worker has waiting for these names.
-    fn graft(&self, writer: &mut MutexGuard<'_, Writer>, seat: u16, mut names: Vec<u64>) -> usize {
+    /// Inserts the chains of a worker that wait for these names.
+    fn graft(&self, writer: &mut MutexGuard<'_, Writer>, position: u16, mut names: Vec<u64>) -> usize {
         let mut grafted = 0;
         names.reverse();
         while !names.is_empty() {
-            grafted += writer.graft(seat, &mut names);
+            grafted += writer.graft(position, &mut names);
             if !names.is_empty() {
                 MutexGuard::bump(writer);
             }
@@ -163,137 +169,137 @@ impl Index {
         grafted
     }
 
-    /// A worker reported that it removed spans: each name once.
+    /// Removes spans that a worker reported as removed: each name once.
     pub fn remove(&self, worker: WorkerId, names: &[u64]) -> Removed {
-        let Some(seat) = self.seats.find(worker) else {
+        let Some(position) = self.worker_bits.find(worker) else {
             return Removed { known: 0, unknown: names.len() };
         };
         let pieces = names.chunks(SPANS_A_HOLD);
-        let known = pieces.map(|piece| self.writer.lock().remove(seat, piece)).sum();
+        let known = pieces.map(|piece| self.writer.lock().remove(position, piece)).sum();
         Removed { known, unknown: names.len() - known }
     }
 
-    /// What `of` holds of a prompt, from its start without a hole and up to so many tokens, `by` holds from now on too:
-    /// under the same names, as often stored, so that removals can be told to both. Chains of `by` that waited for one of
-    /// those names are placed. Returns how many spans `by` did not hold before. For reported roots.
-    pub fn adopt(
+    /// Gives the spans of a prompt that `from` holds to `to` as well: from the start, without a hole, up to
+    /// `upto_tokens`. Both then hold them under the same names with the same counts, so a removal applies to both.
+    /// Chains of `to` that waited for these names are inserted. Returns the number of spans that `to` did not hold
+    /// before. For reported roots.
+    pub fn copy_prefix(
         &self,
-        of: WorkerId,
-        by: WorkerId,
+        from: WorkerId,
+        to: WorkerId,
         root: RootKey,
         prompt: Prompt<'_>,
         upto_tokens: u32,
     ) -> Result<usize, IndexError> {
         expect_source(root, Source::Reported)?;
         let mut writer = self.writer.lock();
-        let (by, of) = (self.seat(by)?, self.seats.find(of));
-        let Some(of) = of.filter(|&of| of != by) else { return Ok(0) };
-        let nodes = writer.held_by(&self.digester, of, root, prompt, upto_tokens);
-        let (mut adopted, mut grafts) = (0, Vec::new());
+        let (to, from) = (self.assign_position(to)?, self.worker_bits.find(from));
+        let Some(from) = from.filter(|&from| from != to) else { return Ok(0) };
+        let nodes = writer.held_by(&self.digester, from, root, prompt, upto_tokens);
+        let (mut copied, mut grafts) = (0, Vec::new());
         for piece in nodes.chunks(NODES_A_HOLD / 2) {
-            adopted += writer.adopt(of, by, piece, &mut grafts);
+            copied += writer.copy_prefix(from, to, piece, &mut grafts);
             MutexGuard::bump(&mut writer);
         }
-        self.graft(&mut writer, by, grafts);
-        Ok(adopted)
+        self.graft(&mut writer, to, grafts);
+        Ok(copied)
     }
 
-    /// `by` begins anew with all that `of` holds and has waiting: under the same names, as often stored. Returns how many
-    /// spans that are. In pieces; what is told of either of the two meanwhile is the caller's to put in order.
-    pub fn adopt_all(&self, of: WorkerId, by: WorkerId) -> Result<usize, IndexError> {
-        if of == by {
+    /// Replaces what `to` holds by a copy of what `from` holds and has waiting, with the same names and counts.
+    /// Returns the number of spans. Runs in pieces; the caller must not change either worker meanwhile.
+    pub fn copy_all(&self, from: WorkerId, to: WorkerId) -> Result<usize, IndexError> {
+        if from == to {
             return Ok(0);
         }
-        self.clear(by);
+        self.clear(to);
         let mut writer = self.writer.lock();
-        let (by, of) = (self.seat(by)?, self.seats.find(of));
-        let Some(of) = of else { return Ok(0) };
-        let mut adopted = 0;
-        // From the last part on: a cut meanwhile may join it with one that is still to come.
-        for part in (0..writer.reported.parts_of(of)).rev() {
-            let nodes = writer.reported.nodes_in(&writer.tree, of, part);
+        let (to, from) = (self.assign_position(to)?, self.worker_bits.find(from));
+        let Some(from) = from else { return Ok(0) };
+        let mut copied = 0;
+        // Last partition first: a concurrent removal may join the last partition with one that is still to come.
+        for part in (0..writer.reported.partitions_of(from)).rev() {
+            let nodes = writer.nodes_in_partition(from, part);
             for piece in nodes.chunks(NODES_A_HOLD / 2) {
-                adopted += writer.adopt(of, by, piece, &mut Vec::new());
+                copied += writer.copy_prefix(from, to, piece, &mut Vec::new());
                 MutexGuard::bump(&mut writer);
             }
         }
-        writer.reported.orphans.copy(of, by);
-        Ok(adopted)
+        writer.reported.orphans.copy(from, to);
+        Ok(copied)
     }
 
-    /// A worker reported again that it stored spans, by their names alone: each counts once more. Returns how many of them
-    /// it holds or has waiting; the others mean nothing.
-    pub fn store_again(&self, worker: WorkerId, names: &[u64]) -> usize {
-        let Some(seat) = self.seats.find(worker) else { return 0 };
-        names.chunks(SPANS_A_HOLD).map(|piece| self.writer.lock().store_again(seat, piece)).sum()
+    /// Counts spans once more that a worker reported again by name only. Returns how many of the names the worker
+    /// holds or has waiting; other names are ignored.
+    pub fn store_by_name(&self, worker: WorkerId, names: &[u64]) -> usize {
+        let Some(position) = self.worker_bits.find(worker) else { return 0 };
+        names.chunks(SPANS_A_HOLD).map(|piece| self.writer.lock().store_by_name(position, piece)).sum()
     }
 
-    /// The same for names that were stored so many times more.
-    pub(crate) fn count_again(&self, worker: WorkerId, names: &[(u64, u32)]) {
-        let Some(seat) = self.seats.find(worker) else { return };
-        names.chunks(SPANS_A_HOLD).for_each(|piece| self.writer.lock().count_again(seat, piece));
+    /// Adds to the counts of a worker's names.
+    pub(crate) fn add_counts(&self, worker: WorkerId, names: &[(u64, u32)]) {
+        let Some(position) = self.worker_bits.find(worker) else { return };
+        names.chunks(SPANS_A_HOLD).for_each(|piece| self.writer.lock().add_counts(position, piece));
     }
 
-    /// Whether a worker holds any of these names, or has it waiting.
+    /// Whether a worker holds any of these names or has it waiting.
     pub fn knows_any(&self, worker: WorkerId, names: &[u64]) -> bool {
-        let Some(seat) = self.seats.find(worker) else { return false };
-        names.chunks(SPANS_A_HOLD).any(|piece| self.writer.lock().knows_any(seat, piece))
+        let Some(position) = self.worker_bits.find(worker) else { return false };
+        names.chunks(SPANS_A_HOLD).any(|piece| self.writer.lock().knows_any(position, piece))
     }
 
-    /// All that a worker has reported and holds, or has waiting, to be brought into another index with the same digester. In pieces;
-    /// that nothing is told of it meanwhile is the caller's to see to.
+    /// Exports everything that a worker reported and holds or has waiting, for another index with the same digester.
+    /// Runs in pieces; the caller must not change the worker meanwhile.
     pub fn holdings(&self, worker: WorkerId) -> Holdings {
-        let Some(seat) = self.seats.find(worker) else { return Holdings::default() };
+        let Some(position) = self.worker_bits.find(worker) else { return Holdings::default() };
         let mut writer = self.writer.lock();
         let mut export = Export::default();
-        for part in (0..writer.reported.parts_of(seat)).rev() {
-            for (id, _, mask) in writer.reported.nodes_in(&writer.tree, seat, part) {
-                export.need(&writer.tree, id, mask);
-            }
+        for part in (0..writer.reported.partitions_of(position)).rev() {
+            writer.export_nodes(&mut export, position, part);
             MutexGuard::bump(&mut writer);
         }
         for piece in export.nodes().chunks(NODES_A_HOLD) {
-            for &id in piece {
-                let Writer { tree, reported, .. } = &*writer;
-                export.write(tree, reported, seat, id);
-            }
+            writer.export_spans(&mut export, position, piece);
             MutexGuard::bump(&mut writer);
         }
-        export.finish(&writer.reported, seat)
+        export.finish(&writer.reported, position)
     }
 
-    /// These chains wait for their parents, as they did elsewhere.
-    pub(crate) fn wait(&self, worker: WorkerId, chains: &[(u64, Vec<Waiting>)]) -> Result<(), IndexError> {
+    /// Adds chains that wait for their parents.
+    pub(crate) fn park_chains(
+        &self,
+        worker: WorkerId,
+        chains: &[(u64, Vec<OrphanSpan>)],
+    ) -> Result<(), IndexError> {
         let mut writer = self.writer.lock();
-        let seat = self.seat(worker)?;
+        let position = self.assign_position(worker)?;
         for (parent, spans) in chains {
-            writer.reported.orphans.take_in(seat, *parent, spans);
+            writer.reported.orphans.restore(position, *parent, spans);
         }
         Ok(())
     }
 
-    /// Forgets all that one worker holds, reported and presumed, and nothing else. Its capacity stays.
+    /// Removes everything that one worker holds, reported and presumed. Its capacity stays.
     pub fn clear(&self, worker: WorkerId) {
-        let Some(seat) = self.seats.find(worker) else { return };
+        let Some(position) = self.worker_bits.find(worker) else { return };
         let mut writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
-        while writer.clear_some(seat, horizon) == Work::Left {
+        while writer.clear_some(position, horizon) == Work::Left {
             MutexGuard::bump(&mut writer);
         }
     }
 
-    /// Forgets what one worker is presumed to hold, and nothing that it has reported.
+    /// Removes what one worker is presumed to hold, and keeps what it reported.
     pub fn clear_presumed(&self, worker: WorkerId) {
-        let Some(seat) = self.seats.find(worker) else { return };
+        let Some(position) = self.worker_bits.find(worker) else { return };
         let mut writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
-        while writer.clear_presumed_some(seat, horizon) == Work::Left {
+        while writer.clear_presumed_some(position, horizon) == Work::Left {
             MutexGuard::bump(&mut writer);
         }
     }
 
-    /// Presumes that a worker will hold a prompt that is being sent to it. Visible to lookups at once. It evicts nothing
-    /// that an unanswered request uses, and nothing for the sake of the worker's capacity.
+    /// Presumes that a worker will hold a prompt that is being sent to it. Lookups see it at once. A presumption
+    /// evicts nothing that an unanswered request uses, and nothing for the sake of the worker's capacity.
     pub fn presume(
         &self,
         worker: WorkerId,
@@ -303,88 +309,92 @@ impl Index {
     ) -> Result<Presumption, IndexError> {
         expect_source(root, Source::Presumed)?;
         let mut writer = self.writer.lock();
-        let seat = self.seat(worker)?;
-        Ok(Presumption(writer.presume(seat, root, spans, now)))
+        let position = self.assign_position(worker)?;
+        Ok(Presumption(writer.presume(position, root, spans, now)))
     }
 
-    /// The first token came: the presumption is believed until it ages, and what no longer fits the worker's cache goes,
-    /// longest unused first.
+    /// Confirms a presumption after the first token: it counts until it expires. Spans beyond the worker's capacity
+    /// are evicted, least recently used first.
     pub fn confirm(&self, presumption: Presumption) {
         self.writer.lock().confirm(presumption.0);
     }
 
-    /// The request failed before its first token: what only this presumption held is given up.
+    /// Withdraws a presumption because the request failed before its first token. Spans that only it held are
+    /// removed.
     pub fn withdraw(&self, presumption: Presumption) {
-        let mut writer = self.writer.lock();
-        let Writer { tree, presumed, .. } = &mut *writer;
-        presumed.withdraw(tree, presumption.0);
+        self.writer.lock().withdraw(presumption.0);
     }
 
-    /// Says how many tokens a worker's cache holds. What is presumed beyond them is evicted, longest unused first.
+    /// Sets a worker's cache capacity in tokens. Presumed spans beyond it are evicted, least recently used first.
     pub fn set_capacity(&self, worker: WorkerId, tokens: u64) -> Result<(), IndexError> {
         let mut writer = self.writer.lock();
-        let seat = self.seat(worker)?;
-        writer.presumed.set_capacity(seat, tokens);
-        while writer.fit(seat) == Work::Left {
+        let position = self.assign_position(worker)?;
+        writer.presumed.set_capacity(position, tokens);
+        while writer.fit(position) == Work::Left {
             MutexGuard::bump(&mut writer);
         }
         Ok(())
     }
 
-    /// Tokens that a worker's cache is believed to hold at most.
+    /// The cache capacity of a worker, in tokens.
     pub fn capacity_tokens(&self, worker: WorkerId) -> u64 {
-        let seat = self.seats.find(worker);
+        let position = self.worker_bits.find(worker);
         let writer = self.writer.lock();
-        writer.presumed.capacity_tokens(seat)
+        writer.presumed.capacity_tokens(position)
     }
 
-    /// Tokens that a worker is presumed to hold, those of unanswered requests among them.
+    /// Tokens that a worker is presumed to hold, including those of unanswered requests.
     pub fn presumed_tokens(&self, worker: WorkerId) -> u64 {
-        self.seats.find(worker).map_or(0, |seat| self.writer.lock().presumed.tokens(seat))
+        self.worker_bits.find(worker).map_or(0, |position| self.writer.lock().presumed.tokens(position))
     }
 
-    /// All that is presumed and answered, to be brought into another index with the same digester.
+    /// All presumed spans of answered requests, for another index with the same digester.
     pub fn snapshot(&self, now: Micros) -> Snapshot {
-        self.newest(now, usize::MAX).snapshot
+        self.snapshot_newest(now, usize::MAX).snapshot
     }
 
-    /// What was used last of it, as far as it takes about so many bytes to write down.
-    pub fn newest(&self, now: Micros, bytes_max: usize) -> Newest {
-        let (mut taking, mut from) = (Taking::new(bytes_max), Some(u64::MAX));
+    /// The most recently used of them, up to about `bytes_max` encoded bytes.
+    pub fn snapshot_newest(&self, now: Micros, bytes_max: usize) -> BoundedSnapshot {
+        let (mut builder, mut from) = (SnapshotBuilder::new(bytes_max), Some(u64::MAX));
         while let Some(id) = from {
-            let writer = self.writer.lock();
-            from = writer.presumed.save_some(&writer.tree, id, now, NODES_A_HOLD, &mut taking);
+            from = self.writer.lock().save_some(id, now, &mut builder);
         }
-        taking.finish(|seat| self.seats.worker(seat).0)
+        builder.finish(|position| self.worker_bits.worker(position).0)
     }
 
-    /// Takes a snapshot, which was taken so long before `now`. Its workers are brought back one by one by [`Index::restore`].
-    pub fn recall(&self, snapshot: Snapshot, now: Micros, away: Micros) -> Recalled {
-        Recalled { snapshot, now, away }
+    /// Prepares a snapshot that was taken `away` before `now`. [`Index::restore`] then restores its workers one by
+    /// one.
+    pub fn begin_restore(&self, snapshot: Snapshot, now: Micros, away: Micros) -> PendingRestore {
+        PendingRestore { snapshot, now, away }
     }
 
-    /// A worker holds what `of` held when a snapshot was taken. Its capacity is to be told before.
-    pub fn restore(&self, recalled: &Recalled, of: WorkerId, worker: WorkerId) -> Result<(), IndexError> {
-        self.learn(recalled, of, worker, || true)
-    }
-
-    /// A worker holds, beside what is presumed of it, what `of` held when a snapshot was taken, as far as it is not too old and fits: each
-    /// use at its own time, so that what is known here is neither older nor younger afterwards, and nothing lives longer because it is
-    /// told. `goes_on` is asked before each of them: whether it is still that worker.
-    pub fn learn(
+    /// Gives a worker what `saved_id` held in the snapshot. Set the worker's capacity first.
+    pub fn restore(
         &self,
-        recalled: &Recalled,
-        of: WorkerId,
+        pending: &PendingRestore,
+        saved_id: WorkerId,
+        worker: WorkerId,
+    ) -> Result<(), IndexError> {
+        self.merge(pending, saved_id, worker, || true)
+    }
+
+    /// Adds what `saved_id` held in the snapshot to what a worker is presumed to hold, as far as it fits and has not
+    /// expired. Each use keeps its own time, so merging makes nothing older or younger. `goes_on` is called before
+    /// each use and stops the merge when it returns false, for a worker that has left meanwhile.
+    pub fn merge(
+        &self,
+        pending: &PendingRestore,
+        saved_id: WorkerId,
         worker: WorkerId,
         mut goes_on: impl FnMut() -> bool,
     ) -> Result<(), IndexError> {
-        let Recalled { snapshot, now, away } = recalled;
+        let PendingRestore { snapshot, now, away } = pending;
         let (mut digests, mut sizes, mut after) = (Vec::new(), Vec::new(), 0);
-        let (seat, ttl) = {
+        let (position, ttl) = {
             let writer = self.writer.lock();
-            (self.seat(worker)?, writer.ttl())
+            (self.assign_position(worker)?, writer.ttl())
         };
-        for one in snapshot.uses_of(of.0) {
+        for one in snapshot.uses_of(saved_id.0) {
             let age = Micros(one.age.0.saturating_add(away.0));
             if age >= ttl {
                 continue;
@@ -393,21 +403,22 @@ impl Index {
                 break;
             }
             let root = snapshot.chain(one, &mut digests, &mut sizes);
-            let past = Past { worker: seat, root, at: Micros(now.0.saturating_sub(age.0)), after };
-            after = self.writer.lock().recall(past, Links { digests: &digests, sizes: &sizes });
+            let past = PastUse { worker: position, root, at: Micros(now.0.saturating_sub(age.0)), after };
+            after = self.writer.lock().add_past_use(past, ChainSlice { digests: &digests, sizes: &sizes });
         }
         Ok(())
     }
 
-    /// An engine found only `keep_tokens` of this prompt in its cache: cuts the worker's view there, with everything
-    /// that continues it.
+    /// Corrects a worker's view after an engine found only `keep_tokens` of the prompt cached: removes the rest of
+    /// the prompt and everything that continues it.
     pub fn cut(&self, worker: WorkerId, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) {
-        if let Some(seat) = self.seats.find(worker) {
-            self.cut_seat(seat, root, prompt, keep_tokens, None);
+        if let Some(position) = self.worker_bits.find(worker) {
+            self.cut_position(position, root, prompt, keep_tokens, None);
         }
     }
 
-    /// Like [`Index::cut`], but leaves the spans that `spared_by` holds too. For reported roots: there a hole may be.
+    /// Like [`Index::cut`], but keeps the spans that `spared_by` holds too. For reported roots, where holes are
+    /// possible.
     pub fn cut_unless(
         &self,
         worker: WorkerId,
@@ -417,15 +428,15 @@ impl Index {
         spared_by: WorkerId,
     ) -> Result<(), IndexError> {
         expect_source(root, Source::Reported)?;
-        if let Some(seat) = self.seats.find(worker) {
-            self.cut_seat(seat, root, prompt, keep_tokens, self.seats.find(spared_by));
+        if let Some(position) = self.worker_bits.find(worker) {
+            self.cut_position(position, root, prompt, keep_tokens, self.worker_bits.find(spared_by));
         }
         Ok(())
     }
 
-    fn cut_seat(
+    fn cut_position(
         &self,
-        seat: u16,
+        position: u16,
         root: RootKey,
         prompt: Prompt<'_>,
         keep_tokens: u32,
@@ -433,15 +444,15 @@ impl Index {
     ) {
         let mut writer = self.writer.lock();
         let mut cut = writer.cut(&self.digester, root, prompt, keep_tokens);
-        while !cut.is_over() {
-            writer.cut_some(seat, root.source(), &mut cut, spared_by);
-            if !cut.is_over() {
+        while !cut.is_empty() {
+            writer.cut_some(position, root.source(), &mut cut, spared_by);
+            if !cut.is_empty() {
                 MutexGuard::bump(&mut writer);
             }
         }
     }
 
-    /// Evicts what is presumed and too old, and frees what waits to be freed. To be called every now and then.
+    /// Evicts expired presumed spans and frees retired memory. Call it periodically.
     pub fn expire(&self, now: Micros) {
         let mut writer = self.writer.lock();
         while writer.expire(now) == Work::Left {
@@ -449,20 +460,20 @@ impl Index {
         }
     }
 
-    /// Live bytes.
+    /// Bytes in use.
     pub fn bytes(&self) -> usize {
         self.writer.lock().bytes().total()
     }
 
-    /// Everything in numbers.
+    /// Counts and sizes for metrics.
     pub fn stats(&self) -> Stats {
-        let way_overflows = self.way_overflows.load(Ordering::Relaxed);
-        Stats { way_overflows, ..self.writer.lock().stats() }
+        let path_overflows = self.path_overflows.load(Ordering::Relaxed);
+        Stats { path_overflows, ..self.writer.lock().stats() }
     }
 
-    /// The worker's seat; from now on lookups look for it. The caller holds the writer's lock.
-    fn seat(&self, worker: WorkerId) -> Result<u16, IndexError> {
-        self.seats.take(worker).ok_or(IndexError::NoSuchSeat(worker))
+    /// The worker's bit position, assigned on first use. The caller holds the writer's lock.
+    fn assign_position(&self, worker: WorkerId) -> Result<u16, IndexError> {
+        self.worker_bits.take(worker).ok_or(IndexError::WorkerIdTooLarge(worker))
     }
 }
 

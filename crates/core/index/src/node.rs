@@ -1,20 +1,23 @@
-//! A node of the tree: a body that readers see, and a ledger that only the writer touches (kept apart, in `numbers.rs`).
+//! A node of the tree: the part that readers see. The writer's part is [`NodeMeta`], which lives in `node_arena.rs`.
 //!
-//! A node continues its parent after the parent's first `at` spans, wherever that is: a chain that diverges in the
-//! middle of a node hangs a child there and leaves the node whole. So a span never moves while its node lives, and
-//! `(node, offset)` is an address that names can point to. The root of a namespace is a node without spans.
+//! A node continues its parent after the parent's first `at` spans: a chain that diverges inside a node becomes a
+//! child at that offset and leaves the node whole. So a span never moves while its node lives, and `(node, offset)`
+//! is an address that names can point to. The root of a namespace is a node without spans.
 //!
-//! [`NodeRef`] is a plain pointer with a promise. Nodes are freed by epoch after they were unlinked, so a `NodeRef`
-//! may be followed by whoever holds the writer's lock or has been pinned since before it was found; none is kept
-//! longer than that, except by the writer for nodes that are linked.
+//! Nodes are freed by epoch after they are unlinked. Access to a node therefore needs an epoch guard: [`NodeRef`]
+//! carries the guard's lifetime, and readers and the writer alike get one only with a [`Pinned`]. Between operations
+//! the writer keeps ids and [`NodePtr`]s, which give no access.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crossbeam_epoch::Guard;
+
 use crate::body::{self, Body, Head};
-use crate::fan::Fan;
+use crate::child_lengths::ChildLengths;
 use crate::prefetch;
 use crate::span::Reach;
 
@@ -23,113 +26,166 @@ const BODY_LINES: usize = 9;
 /// Cache lines that a node's first 64 bytes may straddle.
 const NODE_LINES: usize = 2;
 
-/// A node's number, by which the writer finds it; given to another when the node is gone. Zero is nobody.
+/// A node's id, by which the writer finds it. An id is reused after its node is gone. Zero is no node.
 pub(crate) type NodeId = u32;
 
-/// A node's birth number, never given twice: a reader that still holds a dead node can not mistake another node's
+/// A node's serial number, never reused: a reader that still sees an unlinked node cannot mistake another node's
 /// children for its own. Zero is the parent of all roots.
 pub(crate) type Serial = u64;
 
-/// One node. What a reader needs comes first and fits one cache line.
+/// One node. The fields that readers need come first and fit one cache line.
 #[repr(C)]
 pub(crate) struct Node {
     body: AtomicPtr<Head>,
-    /// A child that probably comes next, so that a long chain is walked without asking the child table.
+    /// A child that probably comes next, so that a long chain is walked without the child table.
     next: AtomicPtr<Node>,
     /// The first span's digest; for a root, its key.
     pub digest: u64,
     pub serial: Serial,
     /// The parent's serial, zero for a root.
-    pub stem: Serial,
-    /// Where the node begins, from the start of its chain.
+    pub parent_serial: Serial,
+    /// The position of the node's first span in its chain.
     pub start: Reach,
-    /// How many of the parent's spans come before this node.
+    /// How many of the parent's spans precede this node.
     pub at: u32,
-    fan: AtomicPtr<Fan>,
+    child_lengths: AtomicPtr<ChildLengths>,
     pub id: NodeId,
 }
 
-/// What only the writer needs to know about a node.
+/// The data about a node that only the writer needs.
 #[derive(Default)]
-pub(crate) struct Ledger {
-    /// The name under which most know each span; empty where spans have no names.
+pub(crate) struct NodeMeta {
+    /// The shared name of each span; empty where spans have no names.
     pub names: Vec<u64>,
-    /// Which of `names` are in the shared name table. A span has such a name only while somebody holds it.
+    /// Which of `names` are in the shared name table. A span has a shared name only while a worker holds it.
     pub named: u64,
-    pub parent: Option<NodeRef>,
+    pub parent: Option<NodePtr>,
     pub children: u32,
-    /// No child hangs beyond this offset.
+    /// The largest offset that any child had since the node last had none.
     pub children_end: u32,
     pub first_child: NodeId,
     pub sibling_before: NodeId,
     pub sibling_after: NodeId,
-    /// Whether the parent's fan counts this node.
-    pub is_in_fan: bool,
+    /// Whether the parent's child lengths count this node.
+    pub is_length_counted: bool,
 }
 
-/// A pointer to a node that is alive: see the module's promise.
+/// Proof that an epoch guard is held for `'g`: what is retired meanwhile is freed after `'g` ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NodeRef(NonNull<Node>);
+pub(crate) struct Pinned<'g>(PhantomData<&'g Guard>);
 
-// SAFETY: a node is shared between threads by design: all of it is atomics and what never changes.
-unsafe impl Send for NodeRef {}
+impl<'g> Pinned<'g> {
+    #[inline]
+    pub fn by(_guard: &'g Guard) -> Pinned<'g> {
+        Pinned(PhantomData)
+    }
+}
 
-impl Deref for NodeRef {
+/// The address of a node. Following it takes a [`Pinned`] and a promise; storing and comparing it takes neither.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodePtr(NonNull<Node>);
+
+// SAFETY: an address alone gives no access, and a node itself is shared between threads: it consists of atomics and
+// of fields that never change.
+unsafe impl Send for NodePtr {}
+
+impl NodePtr {
+    /// The node at an address that was loaded from the tree.
+    ///
+    /// # Safety
+    /// The address came from [`NodeRef::as_raw`], and the node was linked at some time since `pinned` began.
+    #[inline]
+    pub unsafe fn from_raw<'g>(raw: *mut Node, pinned: Pinned<'g>) -> Option<NodeRef<'g>> {
+        NonNull::new(raw).map(|node| NodeRef { node: NodePtr(node), pinned })
+    }
+
+    /// The node at this address.
+    ///
+    /// # Safety
+    /// The node was linked at some time since `pinned` began.
+    #[inline]
+    pub unsafe fn follow(self, pinned: Pinned<'_>) -> NodeRef<'_> {
+        NodeRef { node: self, pinned }
+    }
+
+    /// Frees the node with its body and child lengths.
+    ///
+    /// # Safety
+    /// The node is unreachable for readers and for the writer, and is freed once.
+    pub unsafe fn free(self) {
+        // SAFETY: the caller's contract; all three came from boxes or `Plan::build`.
+        unsafe {
+            let node = Box::from_raw(self.0.as_ptr());
+            free_body(node.body.load(Ordering::Relaxed));
+            free_child_lengths(node.child_lengths.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// A node that stays allocated for `'g`, the lifetime of an epoch guard.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeRef<'g> {
+    node: NodePtr,
+    pinned: Pinned<'g>,
+}
+
+impl Deref for NodeRef<'_> {
     type Target = Node;
 
     #[inline]
     fn deref(&self) -> &Node {
-        // SAFETY: the module's promise: whoever has a `NodeRef` is pinned or holds the lock.
-        unsafe { self.0.as_ref() }
+        // SAFETY: the node was linked since the guard was taken, so it is not freed before the guard is dropped.
+        unsafe { self.node.0.as_ref() }
     }
 }
 
-/// Where a new node goes.
-pub(crate) struct Birth {
+/// The fields of a new node.
+pub(crate) struct NewNode {
     pub id: NodeId,
     pub serial: Serial,
-    pub stem: Serial,
+    pub parent_serial: Serial,
     pub at: u32,
     pub digest: u64,
     pub start: Reach,
     pub body: NonNull<Head>,
 }
 
-impl NodeRef {
-    pub fn new(birth: Birth) -> NodeRef {
+impl<'g> NodeRef<'g> {
+    /// Allocates a node. Its owner is the caller, until the node is linked.
+    pub fn new(new: NewNode, pinned: Pinned<'g>) -> NodeRef<'g> {
         let node = Box::new(Node {
-            body: AtomicPtr::new(birth.body.as_ptr()),
+            body: AtomicPtr::new(new.body.as_ptr()),
             next: AtomicPtr::new(ptr::null_mut()),
-            fan: AtomicPtr::new(ptr::null_mut()),
-            digest: birth.digest,
-            start: birth.start,
-            serial: birth.serial,
-            stem: birth.stem,
-            id: birth.id,
-            at: birth.at,
+            child_lengths: AtomicPtr::new(ptr::null_mut()),
+            digest: new.digest,
+            start: new.start,
+            serial: new.serial,
+            parent_serial: new.parent_serial,
+            id: new.id,
+            at: new.at,
         });
-        NodeRef(NonNull::from(Box::leak(node)))
+        NodeRef { node: NodePtr(NonNull::from(Box::leak(node))), pinned }
     }
 
-    pub fn from_raw(raw: *mut Node) -> Option<NodeRef> {
-        NonNull::new(raw).map(NodeRef)
+    pub fn pinned(self) -> Pinned<'g> {
+        self.pinned
     }
 
-    pub fn as_ptr(self) -> *mut Node {
-        self.0.as_ptr()
+    /// The node's address, to be stored.
+    pub fn as_ptr(self) -> NodePtr {
+        self.node
     }
 
-    /// Frees the node with its body and fan.
-    ///
-    /// # Safety
-    /// Nobody can reach it any more, and it is freed once.
-    pub unsafe fn free(self) {
-        // SAFETY: the caller's contract; all three came from boxes or `Plan::build`.
-        unsafe {
-            let node = Box::from_raw(self.0.as_ptr());
-            free_body(node.body.load(Ordering::Relaxed));
-            free_fan(node.fan.load(Ordering::Relaxed));
-        }
+    pub fn as_raw(self) -> *mut Node {
+        self.node.0.as_ptr()
+    }
+
+    /// The child that probably comes next.
+    #[inline]
+    pub fn next(self) -> Option<NodeRef<'g>> {
+        // SAFETY: a child's address is cleared here before the child is unlinked, so the child was linked when its
+        // address was loaded, which is after the guard was taken.
+        unsafe { NodePtr::from_raw(self.next.load(Ordering::Acquire), self.pinned) }
     }
 }
 
@@ -137,43 +193,42 @@ impl Node {
     #[inline]
     pub fn body(&self) -> Body<'_> {
         let head = NonNull::new(self.body.load(Ordering::Acquire)).expect("a node always has a body");
-        // SAFETY: a body is freed by epoch after it was replaced, and `&self` means pinned or locked.
+        // SAFETY: a body is freed by epoch after it was replaced, and a `&Node` exists only while a guard is held.
         unsafe { Body::new(head) }
     }
 
-    pub fn fan(&self) -> Option<&Fan> {
+    pub fn child_lengths(&self) -> Option<&ChildLengths> {
         // SAFETY: as for the body.
-        unsafe { self.fan.load(Ordering::Acquire).as_ref() }
+        unsafe { self.child_lengths.load(Ordering::Acquire).as_ref() }
     }
 
-    #[inline]
-    pub fn next(&self) -> Option<NodeRef> {
-        NodeRef::from_raw(self.next.load(Ordering::Acquire))
+    /// Sets or clears the probable next child. The writer clears it before it unlinks that child.
+    pub fn set_next(&self, next: Option<NodeRef<'_>>) {
+        self.next.store(next.map_or(ptr::null_mut(), NodeRef::as_raw), Ordering::Release);
     }
 
-    /// Sets or clears the child that probably comes next. Cleared before that child is unlinked.
-    pub fn set_next(&self, next: Option<NodeRef>) {
-        self.next.store(next.map_or(ptr::null_mut(), NodeRef::as_ptr), Ordering::Release);
-    }
-
-    /// Puts another body in place and returns the old one, to be freed by epoch.
+    /// Installs another body and returns the old one, to be freed by epoch.
     pub fn swap_body(&self, body: NonNull<Head>) -> *mut Head {
         self.body.swap(body.as_ptr(), Ordering::AcqRel)
     }
 
-    /// Puts another fan in place and returns the old one, to be freed by epoch. May be null.
-    pub fn swap_fan(&self, fan: Fan) -> *mut Fan {
-        let fan = if fan.twigs().is_empty() { ptr::null_mut() } else { Box::into_raw(Box::new(fan)) };
-        self.fan.swap(fan, Ordering::AcqRel)
+    /// Installs other child lengths and returns the old ones, to be freed by epoch. May return null.
+    pub fn swap_child_lengths(&self, child_lengths: ChildLengths) -> *mut ChildLengths {
+        let child_lengths = if child_lengths.as_slice().is_empty() {
+            ptr::null_mut()
+        } else {
+            Box::into_raw(Box::new(child_lengths))
+        };
+        self.child_lengths.swap(child_lengths, Ordering::AcqRel)
     }
 
-    /// Whether this is the child that continues the node `stem` at `at` with `digest`.
+    /// Whether this node continues the node with this serial at `at`, beginning with `digest`.
     #[inline]
-    pub fn continues(&self, stem: Serial, at: usize, digest: u64) -> bool {
-        self.digest == digest && self.stem == stem && self.at as usize == at
+    pub fn continues(&self, parent_serial: Serial, at: usize, digest: u64) -> bool {
+        self.digest == digest && self.parent_serial == parent_serial && self.at as usize == at
     }
 
-    /// Brings this node's body into the cache, and the head of the node that probably follows it.
+    /// Prefetches this node's body, and the head of the node that probably follows.
     #[inline]
     pub fn prefetch(&self) {
         prefetch::lines(self.body.load(Ordering::Relaxed), BODY_LINES);
@@ -186,10 +241,10 @@ impl Node {
     }
 }
 
-/// Frees a body that [`Node::swap_body`] returned.
+/// Frees a body that [`Node::swap_body`] returned. Null is allowed.
 ///
 /// # Safety
-/// As for [`body::free`]; null is nothing to free.
+/// As for [`body::free`].
 pub(crate) unsafe fn free_body(head: *mut Head) {
     if let Some(head) = NonNull::new(head) {
         // SAFETY: the caller's contract.
@@ -197,13 +252,13 @@ pub(crate) unsafe fn free_body(head: *mut Head) {
     }
 }
 
-/// Frees a fan that [`Node::swap_fan`] returned.
+/// Frees child lengths that [`Node::swap_child_lengths`] returned. Null is allowed.
 ///
 /// # Safety
-/// It came from there, nobody can reach it any more, and it is freed once; null is nothing to free.
-pub(crate) unsafe fn free_fan(fan: *mut Fan) {
-    if !fan.is_null() {
+/// The pointer came from there, readers cannot reach it any more, and it is freed once.
+pub(crate) unsafe fn free_child_lengths(child_lengths: *mut ChildLengths) {
+    if !child_lengths.is_null() {
         // SAFETY: the caller's contract.
-        drop(unsafe { Box::from_raw(fan) });
+        drop(unsafe { Box::from_raw(child_lengths) });
     }
 }

@@ -1,21 +1,22 @@
-//! Spans whose parent nobody knows yet: they wait, with their digests, and are grafted when the parent appears.
+//! Spans whose parent is unknown: they wait, with their digests, and are inserted when the parent appears.
 //!
-//! An event can be lost or come late, so a store may name a parent that this worker never stored. Placing such spans
-//! at the root would credit the worker with prompts it does not hold; dropping them would lose what it does hold. The
-//! waiting room is bounded, and the group that has waited longest leaves first.
+//! An event can be lost or late, so a store may name a parent that this worker never stored. Inserting such spans at
+//! the root would credit the worker with prompts that it does not hold; dropping them would lose what it does hold.
+//! The number of waiting spans is bounded, and the group that has waited longest is dropped first.
 
 use std::collections::BTreeMap;
 
-use crate::hash::NumberMap;
+use crate::number_map::NumberMap;
 use crate::span::Size;
 
-/// One span that waits.
+/// One waiting span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
+pub(crate) struct OrphanSpan {
     pub name: u64,
     pub digest: u64,
     pub size: Size,
-    /// How often it is held; zero for one that was removed meanwhile and only keeps its successors' place.
+    /// How often the worker holds the span. Zero for a span that was removed meanwhile and keeps the position of
+    /// those behind it.
     pub count: u32,
 }
 
@@ -24,21 +25,21 @@ pub(crate) struct Waiting {
 pub(crate) struct Group {
     worker: u16,
     parent: u64,
-    pub spans: Vec<Waiting>,
+    pub spans: Vec<OrphanSpan>,
 }
 
-/// Everything that waits.
+/// All waiting spans.
 #[derive(Default)]
 pub(crate) struct Orphans {
     groups: BTreeMap<u64, Group>,
     next_group: u64,
     by_parent: NumberMap<(u16, u64), Vec<u64>>,
     by_name: NumberMap<(u16, u64), (u64, u32)>,
-    /// Groups by worker.
+    /// Number of groups by worker.
     by_worker: NumberMap<u16, u32>,
     spans: usize,
     spans_max: usize,
-    /// Spans that came to wait, that found their parent, and that left because too many waited.
+    /// Spans that began to wait, that found their parent, and that were dropped because too many waited.
     pub parked: u64,
     pub grafted: u64,
     pub dropped: u64,
@@ -49,31 +50,32 @@ impl Orphans {
         Orphans { spans_max, ..Orphans::default() }
     }
 
-    /// Whether this worker has anything waiting.
+    /// Whether this worker has waiting spans.
     #[inline]
-    pub fn waits(&self, worker: u16) -> bool {
+    pub fn has_waiting(&self, worker: u16) -> bool {
         !self.groups.is_empty() && self.by_worker.contains_key(&worker)
     }
 
-    /// Spans that wait.
+    /// Number of waiting spans.
     pub fn len(&self) -> usize {
         self.spans
     }
 
     pub fn bytes(&self) -> usize {
         let group_bytes = size_of::<(u64, Group)>() * 2 + size_of::<Vec<u64>>() + 32;
-        self.spans * size_of::<Waiting>()
+        self.spans * size_of::<OrphanSpan>()
             + self.groups.len() * group_bytes
             + self.by_parent.allocated()
             + self.by_name.allocated()
             + self.by_worker.allocated()
     }
 
-    /// Lets a chain wait for `parent`. Spans at its head that already wait in just that place are counted once more.
-    pub fn park(&mut self, worker: u16, mut parent: u64, mut spans: &[Waiting]) {
+    /// Lets a chain wait for `parent`. Spans at its start that already wait at the same position are counted once
+    /// more.
+    pub fn park(&mut self, worker: u16, mut parent: u64, mut spans: &[OrphanSpan]) {
         self.parked += spans.len() as u64;
         while let Some((first, rest)) = spans.split_first() {
-            if !self.count_again(worker, parent, first) {
+            if !self.add_counts(worker, parent, first) {
                 break;
             }
             (parent, spans) = (first.name, rest);
@@ -86,19 +88,19 @@ impl Orphans {
         self.add(Group { worker, parent, spans: spans.to_vec() });
     }
 
-    /// What waits for one worker waits for another one too, which has nothing waiting yet.
-    pub fn copy(&mut self, of: u16, by: u16) {
-        if !self.waits(of) {
+    /// Copies the waiting chains of one worker to another one, which has none.
+    pub fn copy(&mut self, from: u16, to: u16) {
+        if !self.has_waiting(from) {
             return;
         }
-        let groups: Vec<Group> = self.groups.values().filter(|group| group.worker == of).cloned().collect();
+        let groups: Vec<Group> = self.groups.values().filter(|group| group.worker == from).cloned().collect();
         for group in groups {
-            self.take_in(by, group.parent, &group.spans);
+            self.restore(to, group.parent, &group.spans);
         }
     }
 
-    /// Lets a chain wait as it did elsewhere, for a worker that has nothing waiting under its names.
-    pub fn take_in(&mut self, worker: u16, parent: u64, spans: &[Waiting]) {
+    /// Adds a waiting chain that was exported elsewhere, for a worker that has none of its names waiting.
+    pub fn restore(&mut self, worker: u16, parent: u64, spans: &[OrphanSpan]) {
         let is_hollow = spans.iter().all(|span| span.count == 0);
         if is_hollow || spans.len() > self.spans_max {
             self.dropped += spans.len() as u64;
@@ -109,14 +111,14 @@ impl Orphans {
         self.add(Group { worker, parent, spans: spans.to_vec() });
     }
 
-    /// What waits for one worker: for whom, and what.
-    pub fn of(&self, worker: u16) -> impl Iterator<Item = (u64, &[Waiting])> {
+    /// The waiting chains of a worker, each with its parent.
+    pub fn of(&self, worker: u16) -> impl Iterator<Item = (u64, &[OrphanSpan])> {
         let groups = self.groups.values().filter(move |group| group.worker == worker);
         groups.map(|group| (group.parent, group.spans.as_slice()))
     }
 
-    /// Counts a name that waits so many times more; false where it does not wait.
-    pub fn store_again(&mut self, worker: u16, name: u64, times: u32) -> bool {
+    /// Adds to the count of a waiting name. Returns false where it does not wait.
+    pub fn store_by_name(&mut self, worker: u16, name: u64, times: u32) -> bool {
         let Some(&(id, at)) = self.by_name.get(&(worker, name)) else { return false };
         let group = self.groups.get_mut(&id).expect("names point to groups that wait");
         let count = &mut group.spans[at as usize].count;
@@ -135,7 +137,7 @@ impl Orphans {
         }
     }
 
-    fn count_again(&mut self, worker: u16, parent: u64, span: &Waiting) -> bool {
+    fn add_counts(&mut self, worker: u16, parent: u64, span: &OrphanSpan) -> bool {
         let Some(&(id, at)) = self.by_name.get(&(worker, span.name)) else { return false };
         let group = self.groups.get_mut(&id).expect("names point to groups that wait");
         let before = if at == 0 { group.parent } else { group.spans[at as usize - 1].name };
@@ -152,15 +154,15 @@ impl Orphans {
         let mut group = group;
         let mut emptied = Vec::new();
         for at in 0..group.spans.len() {
-            let Waiting { name, count, .. } = group.spans[at];
+            let OrphanSpan { name, count, .. } = group.spans[at];
             if count == 0 {
                 continue;
             }
-            // A name is held in one place: where it waits already, that place is given up.
-            if let Some((other, place)) = self.by_name.insert((worker, name), (id, at as u32)) {
+            // A name is held at one position: an earlier waiting span with this name is dropped.
+            if let Some((other, position)) = self.by_name.insert((worker, name), (id, at as u32)) {
                 let waiting = if other == id { Some(&mut group) } else { self.groups.get_mut(&other) };
                 if let Some(waiting) = waiting {
-                    waiting.spans[place as usize].count = 0;
+                    waiting.spans[position as usize].count = 0;
                     emptied.push(other);
                 }
             }
@@ -171,7 +173,7 @@ impl Orphans {
         emptied.into_iter().for_each(|other| self.drop_if_hollow(other));
     }
 
-    /// Removes a name once; false where it does not wait.
+    /// Removes a name once. Returns false where it does not wait.
     pub fn remove(&mut self, worker: u16, name: u64) -> bool {
         let Some(&(id, at)) = self.by_name.get(&(worker, name)) else { return false };
         let waiting =
@@ -184,7 +186,7 @@ impl Orphans {
         true
     }
 
-    /// Gives up a name that is now held elsewhere.
+    /// Drops a waiting name that the worker now holds elsewhere.
     pub fn forget(&mut self, worker: u16, name: u64) {
         if let Some((id, at)) = self.by_name.remove(&(worker, name)) {
             self.groups.get_mut(&id).expect("names point to groups that wait").spans[at as usize].count = 0;
@@ -192,15 +194,15 @@ impl Orphans {
         }
     }
 
-    /// Takes out the oldest group that waits for this parent.
+    /// Removes and returns the oldest group that waits for this parent.
     pub fn take(&mut self, worker: u16, parent: u64) -> Option<Group> {
         let id = *self.by_parent.get(&(worker, parent))?.first()?;
         self.take_group(id)
     }
 
-    /// Forgets all that one worker has waiting.
+    /// Drops all waiting spans of one worker.
     pub fn clear(&mut self, worker: u16) {
-        if !self.waits(worker) {
+        if !self.has_waiting(worker) {
             return;
         }
         let ids: Vec<u64> =
@@ -253,12 +255,12 @@ impl Orphans {
 mod tests {
     use super::*;
 
-    fn waiting(name: u64) -> Waiting {
-        Waiting { name, digest: name * 10, size: Size(1 << 12), count: 1 }
+    fn waiting(name: u64) -> OrphanSpan {
+        OrphanSpan { name, digest: name * 10, size: Size(1 << 12), count: 1 }
     }
 
     #[test]
-    fn the_longest_waiting_group_leaves_first() {
+    fn the_longest_waiting_group_is_dropped_first() {
         let mut orphans = Orphans::new(3);
         orphans.park(0, 1, &[waiting(2), waiting(3)]);
         orphans.park(0, 4, &[waiting(5)]);
@@ -286,6 +288,6 @@ mod tests {
         orphans.park(1, 1, &[waiting(2)]);
         orphans.clear(0);
         assert!(orphans.take(0, 1).is_none() && orphans.take(1, 1).is_some());
-        assert!(!orphans.waits(0) && !orphans.waits(1) && orphans.len() == 0);
+        assert!(!orphans.has_waiting(0) && !orphans.has_waiting(1) && orphans.len() == 0);
     }
 }

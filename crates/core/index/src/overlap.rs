@@ -1,4 +1,4 @@
-//! The answer of a lookup, in a buffer that the caller keeps: nothing is allocated once it has grown to its size.
+//! The result of a lookup, in a buffer that the caller reuses: lookups allocate nothing once it has grown.
 
 use warmroute_types::WorkerId;
 
@@ -7,9 +7,9 @@ use crate::span::Reach;
 /// How far from its start one worker holds a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap {
-    /// Who.
+    /// The worker.
     pub worker: WorkerId,
-    /// How far.
+    /// How far its cache reaches.
     pub reach: Reach,
 }
 
@@ -17,8 +17,8 @@ pub struct Overlap {
 #[derive(Debug, Default)]
 pub struct Overlaps {
     found: Vec<Overlap>,
-    /// By seat: where in `found` it stands, with the lookup that this belongs to; only used where chains fork.
-    seats: Vec<(u64, u32)>,
+    /// By bit position: the lookup that last reported it and the index in `found`. Used only where chains fork.
+    reported: Vec<(u64, u32)>,
     lookup: u64,
     overflows: u32,
 }
@@ -34,7 +34,7 @@ impl Overlaps {
         &self.found
     }
 
-    /// What one worker holds. This looks through the list: to score a fleet, walk the list once instead.
+    /// How far one worker's cache reaches. This scans the list; to score a fleet, iterate over it once instead.
     pub fn of(&self, worker: WorkerId) -> Reach {
         self.found
             .iter()
@@ -42,7 +42,7 @@ impl Overlaps {
             .map_or(Reach::default(), |found| found.reach)
     }
 
-    /// How often the last lookup gave up a way because it already followed four.
+    /// How many paths the last lookup abandoned because it already followed four.
     pub fn overflows(&self) -> u32 {
         self.overflows
     }
@@ -63,15 +63,15 @@ impl Overlaps {
         self.found.push(Overlap { worker, reach });
     }
 
-    /// Reports a worker that another way may have reported already: the further one counts.
-    pub(crate) fn report_best(&mut self, seat: u16, worker: WorkerId, reach: Reach) {
-        let seat = usize::from(seat);
-        if self.seats.len() <= seat {
-            self.seats.resize(seat + 1, (0, 0));
+    /// Reports a worker that another path may have reported already; the longer overlap counts.
+    pub(crate) fn report_best(&mut self, position: u16, worker: WorkerId, reach: Reach) {
+        let position = usize::from(position);
+        if self.reported.len() <= position {
+            self.reported.resize(position + 1, (0, 0));
         }
-        let (lookup, at) = self.seats[seat];
+        let (lookup, at) = self.reported[position];
         if lookup != self.lookup {
-            self.seats[seat] = (self.lookup, self.found.len() as u32);
+            self.reported[position] = (self.lookup, self.found.len() as u32);
             self.report(worker, reach);
         } else if self.found[at as usize].reach.bytes < reach.bytes {
             self.found[at as usize].reach = reach;

@@ -1,23 +1,24 @@
-//! A prompt's ways through the tree, as the writer walks them to change what lies on them.
+//! The paths of a prompt through the tree, as the writer walks them to change the spans on them.
 //!
-//! Like a lookup, but with nobody to score: whoever walks is told each node with how many of its spans match, and says
-//! how many of them it goes on through. A prompt of chunks has one way, a prompt of bytes may have several.
+//! The walk resembles a lookup without scores. It calls back for each node with the number of spans that match, and
+//! the callback returns through how many of them to continue. A prompt of chunks has one path; a prompt of bytes may
+//! have several.
 
 use crate::chain::Point;
 use crate::digest::Digester;
 use crate::index::Prompt;
 use crate::node::NodeRef;
 use crate::span::common;
-use crate::tree::Tree;
+use crate::tree::PinnedTree;
 
-/// Shows every node on the prompt's ways to `pass`, with the number of its first spans that match; `pass` says through
-/// how many of them to go on.
+/// Calls `pass` for every node on the prompt's paths, with the number of its first spans that match. `pass` returns
+/// through how many of them to continue.
 pub(crate) fn walk(
-    tree: &Tree,
+    tree: &PinnedTree<'_, '_>,
     digester: &Digester,
     root: u64,
     prompt: Prompt<'_>,
-    mut pass: impl FnMut(NodeRef, usize) -> usize,
+    mut pass: impl FnMut(&PinnedTree<'_, '_>, NodeRef<'_>, usize) -> usize,
 ) {
     let Some(root) = tree.root(root) else { return };
     match prompt {
@@ -26,13 +27,18 @@ pub(crate) fn walk(
     }
 }
 
-fn chunks(tree: &Tree, root: NodeRef, digests: &[u64], pass: &mut impl FnMut(NodeRef, usize) -> usize) {
+fn chunks(
+    tree: &PinnedTree<'_, '_>,
+    root: NodeRef<'_>,
+    digests: &[u64],
+    pass: &mut impl FnMut(&PinnedTree<'_, '_>, NodeRef<'_>, usize) -> usize,
+) {
     let mut point = Point { node: root, at: 0 };
     let mut rest = digests;
     while let Some(node) = rest.first().and_then(|&digest| tree.child(point, digest)) {
         let body = node.body();
         let matched = common(body.digests(body.len()), rest);
-        if pass(node, matched) < matched {
+        if pass(tree, node, matched) < matched {
             return;
         }
         point = Point { node, at: matched };
@@ -41,28 +47,28 @@ fn chunks(tree: &Tree, root: NodeRef, digests: &[u64], pass: &mut impl FnMut(Nod
 }
 
 fn bytes(
-    tree: &Tree,
+    tree: &PinnedTree<'_, '_>,
     digester: &Digester,
-    root: NodeRef,
+    root: NodeRef<'_>,
     prompt: &[u8],
-    pass: &mut impl FnMut(NodeRef, usize) -> usize,
+    pass: &mut impl FnMut(&PinnedTree<'_, '_>, NodeRef<'_>, usize) -> usize,
 ) {
-    let mut ways = vec![(root, 0)];
-    while let Some((node, from)) = ways.pop() {
+    let mut paths = vec![(root, 0)];
+    while let Some((node, from)) = paths.pop() {
         let ends = matched_ends(node, digester, prompt, from);
-        let last = if node == root { 0 } else { pass(node, ends.len() - 1) };
-        for twig in node.fan().map_or(&[][..], |fan| fan.twigs()) {
-            let (at, length) = (twig.at as usize, twig.bytes as usize);
+        let last = if node == root { 0 } else { pass(tree, node, ends.len() - 1) };
+        for child in node.child_lengths().map_or(&[][..], |child_lengths| child_lengths.as_slice()) {
+            let (at, length) = (child.at as usize, child.bytes as usize);
             let end = ends.get(at).filter(|_| at <= last);
             let Some(span) = end.and_then(|&end| prompt.get(end..end + length)) else { continue };
             let child = tree.child(Point { node, at }, digester.digest(span));
-            ways.extend(child.map(|child| (child, ends[at])));
+            paths.extend(child.map(|child| (child, ends[at])));
         }
     }
 }
 
-/// Where in the prompt the matching spans of a node end, beginning with the node's own start.
-fn matched_ends(node: NodeRef, digester: &Digester, prompt: &[u8], from: usize) -> Vec<usize> {
+/// Byte positions in the prompt where the matching spans of a node end, starting with the node's own beginning.
+fn matched_ends(node: NodeRef<'_>, digester: &Digester, prompt: &[u8], from: usize) -> Vec<usize> {
     let body = node.body();
     let mut ends = vec![from];
     let mut end = from;

@@ -1,77 +1,77 @@
-//! What routing presumes: that a worker holds the prompts that were sent to it, until it must have evicted them.
+//! Presumed spans: a worker is presumed to hold the prompts that were sent to it, until it must have evicted them.
 //!
-//! A request is presumed on its worker when it is routed, confirmed when its first token shows that the prompt was
-//! computed, withdrawn when it fails before. The laws of ageing:
+//! A request is presumed when it is routed, confirmed when its first token shows that the prompt was computed, and
+//! withdrawn when it fails before that. The rules of ageing:
 //!
-//! * An answer uses all spans of its prompt. Beyond the worker's capacity the spans that were used longest ago go first,
-//!   a chain from its end; and so they do when they are older than the time to live.
-//! * What an unanswered request uses stays, and does not count against the capacity: nobody knows yet whether the worker
-//!   will ever compute it, so it must not push out what the worker does hold. Its own length is bounded by the capacity,
-//!   its time by the time to live, and all of them together by the budget.
-//! * The budget takes answered spans only, longest unused first, whoever holds them. Where that is not enough, a new
-//!   prompt is not presumed at all.
+//! * An answer uses all spans of its prompt. Spans beyond the worker's capacity, or older than the time to live, are
+//!   evicted least recently used first, and a chain from its end.
+//! * Spans of an unanswered request stay and do not count against the capacity: whether the worker will compute them
+//!   is unknown, so they must not evict what it does hold. The capacity bounds their length, the time to live their
+//!   age, and the budget their total.
+//! * The budget evicts answered spans only, least recently used first across all workers. Where that is not enough, a
+//!   new prompt is not presumed.
 //!
-//! No call does more than a bounded number of steps; what is left is done by the next one.
+//! Each call does a bounded number of steps and leaves the rest to the next call.
 
 use std::collections::BTreeMap;
 
 use warmroute_types::Micros;
 
-use crate::account::Account;
 use crate::body::ones;
-use crate::chain::{Links, Point};
+use crate::chain::{ChainSlice, Point};
 use crate::node::{NodeId, NodeRef};
-use crate::record::{Mark, Record, UseId};
-use crate::snapshot::Taking;
-use crate::tree::Tree;
+use crate::node_uses::{Mark, NodeUses, UseId};
+use crate::presumed_lru::PresumedLru;
+use crate::snapshot::SnapshotBuilder;
+use crate::tree::PinnedTree;
 
 /// One request on one worker.
 #[derive(Debug)]
 struct Use {
     worker: u16,
-    /// The deepest node in which it waits or still is somebody's last use.
+    /// The deepest node in which the use waits or is still the last use of a span.
     leaf: NodeId,
     at: Micros,
 }
 
-/// One request on one worker that another index has seen.
+/// One request on one worker that another index recorded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Past {
+pub(crate) struct PastUse {
     pub worker: u16,
     pub root: u64,
     pub at: Micros,
-    /// It came after this one.
+    /// The use before it: this one gets a later id.
     pub after: UseId,
 }
 
-/// All that is presumed.
+/// All presumed spans.
 pub(crate) struct Presumed {
-    accounts: Vec<Option<Box<Account>>>,
-    /// Requests that have no first token yet, in the order of arrival.
+    lrus: Vec<Option<Box<PresumedLru>>>,
+    /// Requests without a first token, in the order of arrival.
     waiting: BTreeMap<UseId, Use>,
-    /// Answered ones that are still somebody's last use, in the order of their answers.
+    /// Answered requests that are still the last use of a span, in the order of their answers.
     answered: BTreeMap<UseId, Use>,
-    /// Even, as all of our own.
+    /// Even: ids of merged uses are odd.
     next_use: UseId,
-    /// The latest time that anybody said.
+    /// The latest time that any call passed.
     now: Micros,
     capacity_tokens: u64,
-    untidy: Vec<NodeId>,
-    /// Bytes of all accounts.
-    account_bytes: usize,
-    /// Spans that were evicted because a worker's cache was full, the time was up, or the index was full.
+    to_prune: Vec<NodeId>,
+    /// Bytes of all workers' entries.
+    lru_bytes: usize,
+    /// Spans evicted because a worker's cache was full, because they expired, or because the index was full.
     pub evicted_by_capacity: u64,
     pub evicted_by_age: u64,
     pub evicted_by_budget: u64,
 }
 
-/// Bytes of one use in the ordered map, with its share of the tree's nodes.
+/// Bytes of one use in the ordered map, including its share of the tree's nodes.
 const USE_BYTES: usize = (size_of::<UseId>() + size_of::<Use>()) * 3 / 2;
 
-/// Uses that are only looked at, for each one that is evicted from.
+/// Uses that may be skipped for each one that is evicted from.
 const LOOKS_A_STEP: usize = 16;
 
-/// Whether a bounded piece of work was all of it.
+/// Whether a bounded piece of work finished the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Done,
@@ -81,188 +81,196 @@ pub(crate) enum Work {
 impl Presumed {
     pub fn new(capacity_tokens: u64) -> Presumed {
         Presumed {
-            accounts: Vec::new(),
+            lrus: Vec::new(),
             waiting: BTreeMap::new(),
             answered: BTreeMap::new(),
             next_use: 2,
             now: Micros::ZERO,
             capacity_tokens,
-            untidy: Vec::new(),
-            account_bytes: 0,
+            to_prune: Vec::new(),
+            lru_bytes: 0,
             evicted_by_capacity: 0,
             evicted_by_age: 0,
             evicted_by_budget: 0,
         }
     }
 
-    /// Bytes of the records and uses.
+    /// Bytes of all workers' entries and uses.
     pub fn bytes(&self) -> usize {
-        let seats = self.accounts.capacity() * size_of::<Option<Box<Account>>>();
-        seats + self.account_bytes + self.len() * USE_BYTES
+        let slots = self.lrus.capacity() * size_of::<Option<Box<PresumedLru>>>();
+        slots + self.lru_bytes + self.len() * USE_BYTES
     }
 
-    /// Uses that are remembered.
+    /// Number of recorded uses.
     pub fn len(&self) -> usize {
         self.waiting.len() + self.answered.len()
     }
 
     /// Tokens that a worker is presumed to hold.
     pub fn tokens(&self, worker: u16) -> u64 {
-        self.peek(worker).map_or(0, |account| account.tokens)
+        self.peek(worker).map_or(0, |lru| lru.tokens)
     }
 
-    /// Tokens that a worker can hold; of one without a seat, what is believed of anybody.
+    /// A worker's capacity in tokens; the default where the worker has no bit position.
     pub fn capacity_tokens(&self, worker: Option<u16>) -> u64 {
-        let account = worker.and_then(|worker| self.peek(worker));
-        account.map_or(self.capacity_tokens, |account| account.capacity_tokens)
+        let lru = worker.and_then(|worker| self.peek(worker));
+        lru.map_or(self.capacity_tokens, |lru| lru.capacity_tokens)
     }
 
-    /// Presumes a chain on a worker, from the root on, as far as its cache could hold it.
+    /// Presumes a chain on a worker, from the root on, up to the worker's capacity.
     pub fn presume(
         &mut self,
-        tree: &mut Tree,
+        tree: &mut PinnedTree<'_, '_>,
         worker: u16,
         root: u64,
-        links: Links<'_>,
+        slice: ChainSlice<'_>,
         now: Micros,
     ) -> UseId {
         self.now = self.now.max(now);
         let by = self.next_id();
-        let links = links.first(fitting(links, self.account(worker).capacity_tokens));
-        if links.len() == 0 {
+        let slice = slice.first(fitting(slice, self.lru(worker).capacity_tokens));
+        if slice.len() == 0 {
             return by;
         }
         let mut point = Point { node: tree.root_or_new(root), at: 0 };
-        let mut laid = 0;
-        while laid < links.len() {
-            let stretch = tree.lay(worker, point, links.from(laid));
-            (point, laid) = (stretch.end(), laid + stretch.count);
+        let mut inserted = 0;
+        while inserted < slice.len() {
+            let range = tree.insert(worker, point, slice.from(inserted));
+            (point, inserted) = (range.end(), inserted + range.count);
             let mark = Mark { end: point.at as u8, by };
-            self.change(tree, worker, stretch.node, |record| record.wait(mark));
+            self.change(tree, worker, range.node, |node_uses| node_uses.add_waiting(mark));
         }
         self.waiting.insert(by, Use { worker, leaf: point.node.id, at: self.now });
-        self.weigh(worker);
+        self.recount_bytes(worker);
         by
     }
 
-    /// A number for a request, where nothing is presumed about it.
+    /// The next free id.
     pub fn next_id(&mut self) -> UseId {
         let id = self.next_use.max(first_id(self.now));
         self.next_use = id + 2;
         id
     }
 
-    /// A number for a use of which others tell, among those of its time. Those are odd, and our own are even.
+    /// A free id for a use that another router reported, among those of its time. Such ids are odd, own ids are even.
     fn past_id(&mut self, at: Micros, after: UseId) -> UseId {
         let mut id = first_id(at).max(after + 1) | 1;
         while self.answered.contains_key(&id) {
             id += 2;
         }
-        // Whatever is ours from now on comes later.
+        // Own ids from now on are larger.
         self.next_use = self.next_use.max(id + 1);
         id
     }
 
-    /// When the longest unused was used.
+    /// The time of the least recent use.
     pub fn oldest(&self) -> Option<Micros> {
         self.answered.first_key_value().map(|(_, oldest)| oldest.at)
     }
 
-    /// Changes what is known of a worker's share of a node, and with it who holds what in the tree.
+    /// Changes the uses of a node by a worker, and the worker's mask in the tree accordingly.
     fn change<T>(
         &mut self,
-        tree: &mut Tree,
+        tree: &mut PinnedTree<'_, '_>,
         worker: u16,
-        node: NodeRef,
-        change: impl FnOnce(&mut Record) -> T,
+        node: NodeRef<'_>,
+        change: impl FnOnce(&mut NodeUses) -> T,
     ) -> T {
-        let (result, held) = self.account(worker).change(node, change);
+        let (result, held) = self.lru(worker).change(node, change);
         if held.now != held.before {
             tree.set_mask(node, worker, ones(held.now));
         }
         if held.now < held.before {
-            self.untidy.push(node.id);
+            self.to_prune.push(node.id);
         }
         result
     }
 
-    /// The first token came: what the request presumed is now believed, and used last by it. What no longer fits the
-    /// worker's cache is evicted, within so many steps.
-    pub fn confirm(&mut self, tree: &mut Tree, id: UseId, steps_max: usize) {
+    /// Confirms a request at its first token: it becomes the last use of its spans. Then evicts what no longer fits
+    /// the worker's cache, within a number of steps.
+    pub fn confirm(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId, steps_max: usize) {
         let Some(request) = self.waiting.remove(&id) else { return };
         let (worker, by) = (request.worker, self.next_id());
         let mut node = tree.living(request.leaf);
         let mut is_used = false;
         while let Some(here) = node {
-            let touch = |record: &mut Record| {
-                let mark = record.settle(id)?;
-                Some(record.touch(Mark { end: mark.end, by }))
+            let touch = |node_uses: &mut NodeUses| {
+                let mark = node_uses.remove_waiting(id)?;
+                Some(node_uses.touch(Mark { end: mark.end, by }))
             };
             let Some(displaced) = self.change(tree, worker, here, touch) else { break };
             for other in displaced {
                 self.drop_if_displaced(other, here.id);
             }
-            node = tree.ledger(here).parent;
+            node = tree.parent(here);
             is_used = true;
         }
         if is_used {
             self.answered.insert(by, Use { at: self.now, ..request });
-            self.account(worker).order.insert(by);
+            self.lru(worker).order.insert(by);
         }
         self.fit(tree, worker, steps_max);
     }
 
-    /// Adds so many answered uses to what is being taken, from this one on and back in time; `None` when there are no more or it has
-    /// enough, else where to go on.
+    /// Adds up to `uses_max` answered uses to a snapshot, from `from` on and back in time. Returns where to continue,
+    /// or `None` when there are no more uses or the snapshot is full.
     pub fn save_some(
         &self,
-        tree: &Tree,
+        tree: &PinnedTree<'_, '_>,
         from: UseId,
         now: Micros,
         uses_max: usize,
-        taking: &mut Taking,
+        builder: &mut SnapshotBuilder,
     ) -> Option<UseId> {
         let mut uses = self.answered.range(..=from).rev();
         for (&id, one) in uses.by_ref().take(uses_max) {
-            if !taking.has_room() {
+            if !builder.has_room() {
                 return None;
             }
             if let Some((worker, leaf, spans)) = self.last_used(tree, id) {
-                taking.add(tree, worker, leaf, spans.end, now.since(one.at));
+                builder.add(tree, worker, leaf, spans.end, now.since(one.at));
             }
         }
         uses.next().map(|(&id, _)| id)
     }
 
-    /// A worker was answered then, as others tell: what was used since, and known here, stays as it is. Returns the use's number.
-    pub fn recall(&mut self, tree: &mut Tree, past: Past, links: Links<'_>, steps_max: usize) -> UseId {
-        let Past { worker, root, at, after } = past;
+    /// Adds a use that another router recorded. Spans that were used here since keep their later use. Returns the
+    /// use's id.
+    pub fn add_past_use(
+        &mut self,
+        tree: &mut PinnedTree<'_, '_>,
+        past: PastUse,
+        slice: ChainSlice<'_>,
+        steps_max: usize,
+    ) -> UseId {
+        let PastUse { worker, root, at, after } = past;
         let id = self.past_id(at, after);
-        let links = links.first(fitting(links, self.account(worker).capacity_tokens));
-        if links.len() == 0 {
+        let slice = slice.first(fitting(slice, self.lru(worker).capacity_tokens));
+        if slice.len() == 0 {
             return id;
         }
         let mut point = Point { node: tree.root_or_new(root), at: 0 };
-        let mut laid = 0;
-        while laid < links.len() {
-            let stretch = tree.lay(worker, point, links.from(laid));
-            (point, laid) = (stretch.end(), laid + stretch.count);
+        let mut inserted = 0;
+        while inserted < slice.len() {
+            let range = tree.insert(worker, point, slice.from(inserted));
+            (point, inserted) = (range.end(), inserted + range.count);
             let mark = Mark { end: point.at as u8, by: id };
-            for other in self.change(tree, worker, stretch.node, |record| record.touch(mark)) {
-                self.drop_if_displaced(other, stretch.node.id);
+            for other in self.change(tree, worker, range.node, |node_uses| node_uses.touch(mark)) {
+                self.drop_if_displaced(other, range.node.id);
             }
         }
-        // Who is nobody's last use in its leaf is so nowhere.
-        let is_last = |record: &Record| record.used_last_by(id).is_some();
-        if self.record(worker, point.node.id).is_some_and(is_last) {
+        // A use that is not the last use in its leaf is not the last use anywhere.
+        let is_last = |node_uses: &NodeUses| node_uses.used_last_by(id).is_some();
+        if self.node_uses(worker, point.node.id).is_some_and(is_last) {
             self.answered.insert(id, Use { worker, leaf: point.node.id, at });
-            self.account(worker).order.insert(id);
+            self.lru(worker).order.insert(id);
             self.fit(tree, worker, steps_max);
         }
         id
     }
 
-    /// A use that is displaced in its leaf is displaced everywhere: who passes the leaf has passed all before it.
+    /// A use that is displaced in its leaf is displaced everywhere: a request that passes the leaf passed all nodes
+    /// before it.
     fn drop_if_displaced(&mut self, other: UseId, node: NodeId) {
         if self.answered.get(&other).is_some_and(|old| old.leaf == node) {
             self.drop_use(other);
@@ -271,36 +279,36 @@ impl Presumed {
 
     fn drop_use(&mut self, id: UseId) {
         if let Some(gone) = self.answered.remove(&id) {
-            self.account(gone.worker).order.remove(&id);
+            self.lru(gone.worker).order.remove(&id);
         }
     }
 
-    /// The request failed before its first token: what only it presumed is given up.
-    pub fn withdraw(&mut self, tree: &mut Tree, id: UseId) {
+    /// Withdraws a request that failed before its first token: spans that only it presumed are removed.
+    pub fn withdraw(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId) {
         let Some(request) = self.waiting.remove(&id) else { return };
         let mut node = tree.living(request.leaf);
         while let Some(here) = node {
-            if self.change(tree, request.worker, here, |record| record.settle(id)).is_none() {
+            if self.change(tree, request.worker, here, |node_uses| node_uses.remove_waiting(id)).is_none() {
                 break;
             }
-            node = tree.ledger(here).parent;
+            node = tree.parent(here);
         }
-        self.tidy(tree);
-        self.weigh(request.worker);
+        self.prune(tree);
+        self.recount_bytes(request.worker);
     }
 
     pub fn set_capacity(&mut self, worker: u16, tokens: u64) {
-        self.account(worker).capacity_tokens = tokens;
+        self.lru(worker).capacity_tokens = tokens;
     }
 
-    /// Evicts from a worker what does not fit, longest unused first, within so many steps. Where all that it saw is used
-    /// by unanswered requests, that is all there is to do.
-    pub fn fit(&mut self, tree: &mut Tree, worker: u16, steps_max: usize) -> Work {
+    /// Evicts a worker's spans beyond its capacity, least recently used first, within a number of steps. Finishes
+    /// when unanswered requests use all spans that it visited.
+    pub fn fit(&mut self, tree: &mut PinnedTree<'_, '_>, worker: u16, steps_max: usize) -> Work {
         let (mut from, mut evicted) = (0, 0);
         let mut looks = steps_max * LOOKS_A_STEP;
         while looks > 0
-            && let Some(excess) = self.account(worker).excess()
-            && let Some(&oldest) = self.account(worker).order.range(from..).next()
+            && let Some(excess) = self.lru(worker).excess()
+            && let Some(&oldest) = self.lru(worker).order.range(from..).next()
         {
             match self.evict(tree, oldest, excess) {
                 0 => (from, looks) = (oldest + 1, looks - 1),
@@ -308,16 +316,16 @@ impl Presumed {
             }
         }
         self.evicted_by_capacity += evicted;
-        self.tidy(tree);
-        self.weigh(worker);
+        self.prune(tree);
+        self.recount_bytes(worker);
         if looks == 0 && evicted > 0 { Work::Left } else { Work::Done }
     }
 
-    /// Evicts spans that this use used last from one node, from the end of the chain, until `tokens` are free; none that
-    /// an unanswered request uses. Returns how many spans.
-    fn evict(&mut self, tree: &mut Tree, id: UseId, tokens: u64) -> u64 {
+    /// Evicts spans of one node whose last use is `id`, from the end of the chain, until `tokens` are free. Spans of
+    /// unanswered requests stay. Returns the number of evicted spans.
+    fn evict(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId, tokens: u64) -> u64 {
         let Some((worker, node, spans)) = self.last_used(tree, id) else { return 0 };
-        let floor = spans.start.max(self.record(worker, node.id).map_or(0, Record::pinned));
+        let floor = spans.start.max(self.node_uses(worker, node.id).map_or(0, NodeUses::pinned));
         if floor >= spans.end {
             return 0;
         }
@@ -330,29 +338,33 @@ impl Presumed {
         (spans.end - end) as u64
     }
 
-    /// Where a use is still somebody's last, deepest first.
-    fn last_used(&self, tree: &Tree, id: UseId) -> Option<(u16, NodeRef, std::ops::Range<usize>)> {
+    /// The deepest node in which a use is still the last use of spans, and those spans.
+    fn last_used<'g>(
+        &self,
+        tree: &PinnedTree<'_, 'g>,
+        id: UseId,
+    ) -> Option<(u16, NodeRef<'g>, std::ops::Range<usize>)> {
         let oldest = self.answered.get(&id)?;
-        let spans = self.record(oldest.worker, oldest.leaf)?.used_last_by(id)?;
+        let spans = self.node_uses(oldest.worker, oldest.leaf)?.used_last_by(id)?;
         Some((oldest.worker, tree.node(oldest.leaf), spans))
     }
 
-    /// Forgets all answered uses of a node's spans from `end` on.
-    fn shorten(&mut self, tree: &mut Tree, worker: u16, node: NodeRef, end: usize) {
-        for id in self.change(tree, worker, node, |record| record.evict(end)) {
+    /// Removes all answered uses of a node's spans from `end` on.
+    fn shorten(&mut self, tree: &mut PinnedTree<'_, '_>, worker: u16, node: NodeRef<'_>, end: usize) {
+        for id in self.change(tree, worker, node, |node_uses| node_uses.evict(end)) {
             self.move_up(tree, id, node);
         }
     }
 
-    /// A use that lost its leaf now ends in the parent, if it still means anything there.
-    fn move_up(&mut self, tree: &Tree, id: UseId, node: NodeRef) {
+    /// Moves a use that lost its leaf up to the parent, or drops it where the parent has no span of it.
+    fn move_up(&mut self, tree: &PinnedTree<'_, '_>, id: UseId, node: NodeRef<'_>) {
         let Some(one) = self.answered.get(&id).or_else(|| self.waiting.get(&id)) else { return };
         if one.leaf != node.id {
             return;
         }
-        let parent = tree.ledger(node).parent.map_or(0, |parent| parent.id);
-        let means = |record: &Record| record.used_last_by(id).is_some() || record.waits(id);
-        if self.record(one.worker, parent).is_some_and(means) {
+        let parent = tree.parent(node).map_or(0, |parent| parent.id);
+        let means = |node_uses: &NodeUses| node_uses.used_last_by(id).is_some() || node_uses.is_waiting(id);
+        if self.node_uses(one.worker, parent).is_some_and(means) {
             let uses = if self.answered.contains_key(&id) { &mut self.answered } else { &mut self.waiting };
             uses.entry(id).and_modify(|one| one.leaf = parent);
         } else {
@@ -361,20 +373,26 @@ impl Presumed {
         }
     }
 
-    /// Ends a use in one node, its deepest: what an unanswered request uses there as well is from now on only waited
-    /// for. Returns how many spans nobody holds any more.
-    fn retire(&mut self, tree: &mut Tree, id: UseId) -> u64 {
+    /// Ends a use in its deepest node. Spans that an unanswered request uses there too keep only that request.
+    /// Returns the number of spans that no request uses any more.
+    fn retire(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId) -> u64 {
         let Some((worker, node, spans)) = self.last_used(tree, id) else {
             self.drop_use(id);
             return 0;
         };
-        let pinned = self.record(worker, node.id).map_or(0, Record::pinned);
+        let pinned = self.node_uses(worker, node.id).map_or(0, NodeUses::pinned);
         self.shorten(tree, worker, node, spans.start);
         spans.end.saturating_sub(spans.start.max(pinned)) as u64
     }
 
-    /// Ends what was last used `ttl` or longer ago, within so many steps.
-    pub fn expire(&mut self, tree: &mut Tree, now: Micros, ttl: Micros, steps_max: usize) -> Work {
+    /// Ends the uses that are `ttl` or older, within a number of steps.
+    pub fn expire(
+        &mut self,
+        tree: &mut PinnedTree<'_, '_>,
+        now: Micros,
+        ttl: Micros,
+        steps_max: usize,
+    ) -> Work {
         self.now = self.now.max(now);
         for _ in 0..steps_max {
             if let Some(id) = overdue(&self.waiting, now, ttl) {
@@ -382,8 +400,8 @@ impl Presumed {
             } else if let Some(id) = overdue(&self.answered, now, ttl) {
                 let worker = self.answered[&id].worker;
                 self.evicted_by_age += self.retire(tree, id);
-                self.tidy(tree);
-                self.weigh(worker);
+                self.prune(tree);
+                self.recount_bytes(worker);
             } else {
                 return Work::Done;
             }
@@ -391,106 +409,112 @@ impl Presumed {
         Work::Left
     }
 
-    /// Evicts from whoever has not used it longest. `from` says where to go on looking, and is moved on past what
-    /// unanswered requests use; `None` when there is nothing more.
-    pub fn evict_oldest(&mut self, tree: &mut Tree, from: &mut UseId) -> Option<u64> {
+    /// Evicts the least recently used spans of any worker. `from` is where to continue, and moves past uses that
+    /// unanswered requests pin. `None` when there is nothing more to evict.
+    pub fn evict_oldest(&mut self, tree: &mut PinnedTree<'_, '_>, from: &mut UseId) -> Option<u64> {
         let (&id, oldest) = self.answered.range(*from..).next()?;
         let worker = oldest.worker;
         let evicted = self.evict(tree, id, u64::MAX);
         *from = if evicted == 0 { id + 1 } else { id };
         self.evicted_by_budget += evicted;
-        self.tidy(tree);
-        self.weigh(worker);
+        self.prune(tree);
+        self.recount_bytes(worker);
         Some(evicted)
     }
 
-    /// Forgets that the worker holds a node's spans from `end` on. Deeper nodes have gone before.
-    pub fn forget(&mut self, tree: &mut Tree, worker: u16, node: NodeRef, end: usize) {
-        for id in self.change(tree, worker, node, |record| record.trim(end)) {
+    /// Removes a node's spans from `end` on from a worker. The caller has removed deeper nodes before.
+    pub fn forget(&mut self, tree: &mut PinnedTree<'_, '_>, worker: u16, node: NodeRef<'_>, end: usize) {
+        for id in self.change(tree, worker, node, |node_uses| node_uses.trim(end)) {
             self.move_up(tree, id, node);
         }
-        self.tidy(tree);
-        self.weigh(worker);
+        self.prune(tree);
+        self.recount_bytes(worker);
     }
 
-    /// The next request's number: what [`Presumed::clear`] forgets lies before it.
+    /// The next use id: [`Presumed::clear`] removes uses before it.
     pub fn horizon(&self) -> UseId {
         self.next_use
     }
 
-    /// Forgets what is presumed of one worker since before `horizon`, within so many steps; its capacity stays.
-    pub fn clear(&mut self, tree: &mut Tree, worker: u16, horizon: UseId, steps_max: usize) -> Work {
+    /// Removes a worker's uses before `horizon`, within a number of steps. Its capacity stays.
+    pub fn clear(
+        &mut self,
+        tree: &mut PinnedTree<'_, '_>,
+        worker: u16,
+        horizon: UseId,
+        steps_max: usize,
+    ) -> Work {
         let is_mine = |(_, one): &(&UseId, &Use)| one.worker == worker;
         let waiting: Vec<UseId> =
             self.waiting.range(..horizon).filter(is_mine).map(|(&id, _)| id).take(steps_max / 4).collect();
         waiting.iter().for_each(|&id| self.withdraw(tree, id));
         let mut work = Work::Left;
         for _ in waiting.len() * 4..steps_max {
-            let oldest = self.peek(worker).and_then(|account| account.order.range(..horizon).next().copied());
+            let oldest = self.peek(worker).and_then(|lru| lru.order.range(..horizon).next().copied());
             let Some(id) = oldest else {
                 work = Work::Done;
                 break;
             };
             self.retire(tree, id);
         }
-        self.tidy(tree);
+        self.prune(tree);
         if self.peek(worker).is_some() {
-            self.weigh(worker);
+            self.recount_bytes(worker);
         }
         work
     }
 
-    fn tidy(&mut self, tree: &mut Tree) {
-        while let Some(id) = self.untidy.pop() {
+    fn prune(&mut self, tree: &mut PinnedTree<'_, '_>) {
+        while let Some(id) = self.to_prune.pop() {
             if let Some(node) = tree.living(id) {
-                tree.tidy(node);
+                tree.prune(node);
             }
         }
     }
 
-    fn record(&self, worker: u16, node: NodeId) -> Option<&Record> {
-        self.peek(worker)?.records.get(&node)
+    fn node_uses(&self, worker: u16, node: NodeId) -> Option<&NodeUses> {
+        self.peek(worker)?.nodes.get(&node)
     }
 
-    fn peek(&self, worker: u16) -> Option<&Account> {
-        self.accounts.get(usize::from(worker))?.as_deref()
+    fn peek(&self, worker: u16) -> Option<&PresumedLru> {
+        self.lrus.get(usize::from(worker))?.as_deref()
     }
 
-    fn account(&mut self, worker: u16) -> &mut Account {
-        let seat = usize::from(worker);
-        if self.accounts.len() <= seat {
-            self.accounts.resize_with(seat + 1, || None);
+    fn lru(&mut self, worker: u16) -> &mut PresumedLru {
+        let index = usize::from(worker);
+        if self.lrus.len() <= index {
+            self.lrus.resize_with(index + 1, || None);
         }
         let capacity_tokens = self.capacity_tokens;
-        self.accounts[seat].get_or_insert_with(|| Box::new(Account::new(capacity_tokens)))
+        self.lrus[index].get_or_insert_with(|| Box::new(PresumedLru::new(capacity_tokens)))
     }
 
-    /// Counts a worker's bytes again after a change.
-    fn weigh(&mut self, worker: u16) {
-        let account = self.account(worker);
-        let (before, after) = (account.weighed, account.bytes());
-        account.weighed = after;
-        self.account_bytes = self.account_bytes + after - before;
+    /// Updates the count of a worker's bytes after a change.
+    fn recount_bytes(&mut self, worker: u16) {
+        let lru = self.lru(worker);
+        let (before, after) = (lru.counted_bytes, lru.bytes());
+        lru.counted_bytes = after;
+        self.lru_bytes = self.lru_bytes + after - before;
     }
 }
 
-/// The first number of a time. Far more than are ever answered in a microsecond follow before the next.
+/// The first id of a time. There are 256 ids for each microsecond.
 fn first_id(at: Micros) -> UseId {
     at.0.min(1 << 54) << 8
 }
 
-/// The first of these, if it is `ttl` old.
+/// The oldest of these uses, if it is `ttl` old.
 fn overdue(uses: &BTreeMap<UseId, Use>, now: Micros, ttl: Micros) -> Option<UseId> {
     let (&id, oldest) = uses.first_key_value()?;
     (now.since(oldest.at) >= ttl).then_some(id)
 }
 
-/// How many of the first links a cache of this many tokens can hold.
-fn fitting(links: Links<'_>, capacity_tokens: u64) -> usize {
+/// How many of the first spans fit a cache of this many tokens.
+fn fitting(slice: ChainSlice<'_>, capacity_tokens: u64) -> usize {
     let mut tokens = 0;
     let fits = |size: &&crate::span::Size| {
         tokens += u64::from(size.tokens());
         tokens <= capacity_tokens
     };
-    links.sizes.iter().take_while(fits).count()
+    slice.sizes.iter().take_while(fits).count()
 }

@@ -1,21 +1,21 @@
-//! Where a chain begins: the namespace whose caches may be shared.
+//! Roots: the beginning of all chains of one namespace.
 //!
 //! Two prompts with the same bytes but another model, LoRA or cache salt share nothing in an engine, so they share no
-//! root here. The source is part of the key too, so that what engines report and what routing presumes never mix. A
-//! root costs memory only while something is stored under it.
+//! root here. The source is part of the key, so reported and presumed spans never mix. A root costs memory only while
+//! something is stored under it.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Who says that a worker holds something.
+/// Where the knowledge comes from that a worker holds a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The engine's own events: spans with names, removed one by one.
+    /// The engine's events: spans have names and are removed one by one.
     Reported,
-    /// Our own routing: spans without names, aged by capacity and time.
+    /// Our own routing: spans have no names and age by capacity and time.
     Presumed,
 }
 
-/// What sets one root apart from another.
+/// The properties that distinguish one root from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespace<'a> {
     /// The model that computes the cache.
@@ -24,13 +24,13 @@ pub struct Namespace<'a> {
     pub lora: Option<&'a str>,
     /// The request's cache salt, where one is given.
     pub salt: Option<&'a str>,
-    /// How chains under this root are cut, where a model has several ways (block size, tokens or bytes).
+    /// Which way of cutting chains this is, where a model has several (block size, tokens or bytes).
     pub cut: u32,
     /// Reported or presumed.
     pub source: Source,
 }
 
-/// A namespace as a number, cheap to copy and to look up.
+/// A namespace as a number: cheap to copy and to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RootKey {
     key: u64,
@@ -38,7 +38,7 @@ pub struct RootKey {
 }
 
 impl RootKey {
-    /// The key of a namespace. Fields are length-prefixed, so that no two namespaces run into each other.
+    /// The key of a namespace. Fields are length-prefixed, so different namespaces have different encodings.
     pub fn of(namespace: &Namespace<'_>) -> RootKey {
         let mut text = Vec::with_capacity(128);
         for field in [Some(namespace.model), namespace.lora, namespace.salt] {
@@ -51,22 +51,22 @@ impl RootKey {
         RootKey { key: xxh3_64(&text), source: namespace.source }
     }
 
-    /// Who speaks under this root.
+    /// The source of the spans under this root.
     pub fn source(self) -> Source {
         self.source
     }
 
-    /// The key as a number, for another router; who speaks under it is not part of it.
+    /// The key as a number, for another router. It does not contain the source.
     pub fn to_bits(self) -> u64 {
         self.key
     }
 
-    /// What another router calls by this number, where routing presumes.
+    /// The presumed root for a key that another router sent.
     pub fn presumed_from_bits(key: u64) -> RootKey {
         RootKey { key, source: Source::Presumed }
     }
 
-    /// The same, where engines report.
+    /// The reported root for a key that another router sent.
     pub fn reported_from_bits(key: u64) -> RootKey {
         RootKey { key, source: Source::Reported }
     }

@@ -1,8 +1,8 @@
-//! What is presumed, taken out of the index to be brought into another one later.
+//! A snapshot of the presumed spans, taken from one index and restored into another.
 //!
-//! It is a list of uses, oldest first: which worker, which chain, how long ago. Chains share their heads, so they are kept as
-//! segments that continue one another, as the tree keeps them. Uses that are brought back go through the tree's own laws, so capacity,
-//! time to live and budget hold for them as for others. Digests only; whoever has no seed learns nothing from them.
+//! A snapshot is a list of uses, oldest first: worker, chain, age. Chains share their beginnings, so they are stored
+//! as segments that continue one another, as in the tree. Restored uses obey the index's own rules: capacity, time to
+//! live and budget. A snapshot contains digests only. Without the seed they reveal nothing about the text.
 
 use std::collections::BTreeMap;
 
@@ -11,118 +11,130 @@ use warmroute_types::{Micros, Packed};
 use crate::body::SPANS_MAX;
 use crate::node::{NodeRef, Serial};
 use crate::span::{Size, Span};
-use crate::tree::Tree;
+use crate::tree::PinnedTree;
 
-/// A chain of more spans than this is nobody's prompt. It bounds what one use can cost.
+/// Most spans of one chain. It bounds the cost of one use; no prompt is that long.
 const CHAIN_SPANS_MAX: u32 = 1 << 16;
 
-/// Bytes of the smallest segment and of a use, written down.
+/// Encoded bytes of the smallest segment, and of a use.
 const SEGMENT_BYTES_MIN: usize = 20;
 const USE_BYTES: usize = 15;
 
-/// Bytes that a use takes, and a segment beside its spans, however it is written down.
+/// Bytes that a use takes, and a segment beside its spans, in any encoding.
 const WRITTEN_BYTES: usize = 24;
 
-/// What is presumed, apart from its index.
+/// The presumed spans of an index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     segments: Vec<Segment>,
     digests: Vec<u64>,
     sizes: Vec<Size>,
-    uses: Vec<Used>,
-    /// Which uses are a worker's, in order.
+    uses: Vec<SnapshotUse>,
+    /// The indices of each worker's uses, in order.
     by_worker: BTreeMap<u16, Vec<u32>>,
 }
 
-/// What was used last, apart from its index.
+/// The most recently used presumed spans, within a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Newest {
-    /// It.
+pub struct BoundedSnapshot {
+    /// The spans.
     pub snapshot: Snapshot,
-    /// Whether there was more.
-    pub is_cut: bool,
+    /// Whether older uses were left out.
+    pub is_truncated: bool,
 }
 
 /// Up to 64 spans that continue a root or another segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Segment {
-    before: Before,
-    /// Where its spans begin among all.
+    before: SegmentParent,
+    /// The index of its first span in `digests` and `sizes`.
     first: u32,
     len: u8,
-    /// How many spans come before it in its chain.
+    /// How many spans precede the segment in its chain.
     depth: u32,
 }
 
-/// What a segment continues.
+/// The predecessor of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
-    /// Nothing: it begins a prompt in the namespace with this key.
+pub enum SegmentParent {
+    /// None: the segment begins a prompt in the namespace with this key.
     Root(u64),
-    /// The first so many spans of an earlier segment.
+    /// An earlier segment, and how many of its spans precede.
     Segment(u32, u8),
 }
 
 /// One answered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Used {
-    /// The worker's number.
+pub struct SnapshotUse {
+    /// The worker's id.
     pub worker: u16,
-    /// It used the first so many spans of this segment, and all before it.
+    /// The last segment of its chain.
     pub segment: u32,
-    /// How many.
+    /// How many spans of that segment it used.
     pub end: u8,
-    /// How long before the snapshot was taken.
+    /// The time between the use and the snapshot.
     pub age: Micros,
 }
 
-/// Bytes that are no snapshot.
+/// The bytes do not encode a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what caches hold is not written as it should be")]
+#[error("the encoded cache snapshot is malformed")]
 pub struct BadSnapshot;
 
-/// One that is being taken, the last use first.
-pub(crate) struct Taking {
+/// A snapshot in progress. Uses are added newest first.
+pub(crate) struct SnapshotBuilder {
     snapshot: Snapshot,
-    /// Bytes that it may still take to write down.
+    /// Encoded bytes that the snapshot may still grow by.
     room: usize,
-    is_cut: bool,
-    /// The segment that each node has become.
+    is_truncated: bool,
+    /// The segment of each node.
     known: BTreeMap<Serial, u32>,
 }
 
-impl Taking {
-    pub fn new(bytes_max: usize) -> Taking {
-        Taking { snapshot: Snapshot::default(), room: bytes_max, is_cut: false, known: BTreeMap::new() }
+impl SnapshotBuilder {
+    pub fn new(bytes_max: usize) -> SnapshotBuilder {
+        SnapshotBuilder {
+            snapshot: Snapshot::default(),
+            room: bytes_max,
+            is_truncated: false,
+            known: BTreeMap::new(),
+        }
     }
 
-    /// Whether another use may be added; one that may not is left out.
+    /// Whether another use may be added. Notes that uses were left out where none may.
     pub fn has_room(&mut self) -> bool {
-        self.is_cut |= self.room == 0;
+        self.is_truncated |= self.room == 0;
         self.room > 0
     }
 
-    /// Adds a use that ends in a node after so many of its spans.
-    pub fn add(&mut self, tree: &Tree, worker: u16, leaf: NodeRef, end: usize, age: Micros) {
+    /// Adds a use that ends in a node after `end` of its spans.
+    pub fn add(
+        &mut self,
+        tree: &PinnedTree<'_, '_>,
+        worker: u16,
+        leaf: NodeRef<'_>,
+        end: usize,
+        age: Micros,
+    ) {
         let mut path = vec![(leaf, end)];
         let mut node = leaf;
-        while let Some(parent) = tree.ledger(node).parent {
+        while let Some(parent) = tree.parent(node) {
             path.push((parent, node.at as usize));
             node = parent;
         }
         path.pop();
-        let mut before = Before::Root(node.digest);
+        let mut before = SegmentParent::Root(node.digest);
         for &(node, end) in path.iter().rev() {
-            before = Before::Segment(self.segment(before, node, end), end as u8);
+            before = SegmentParent::Segment(self.segment(before, node, end), end as u8);
         }
-        if let Before::Segment(segment, end) = before {
-            self.snapshot.uses.push(Used { worker, segment, end, age });
+        if let SegmentParent::Segment(segment, end) = before {
+            self.snapshot.uses.push(SnapshotUse { worker, segment, end, age });
             self.room = self.room.saturating_sub(WRITTEN_BYTES);
         }
     }
 
-    /// The segment of a node. One that has changed since it was taken, as far as that matters here, is taken anew.
-    fn segment(&mut self, before: Before, node: NodeRef, end: usize) -> u32 {
+    /// The segment of a node. A node that changed since it was added, as far as this use goes, gets a new segment.
+    fn segment(&mut self, before: SegmentParent, node: NodeRef<'_>, end: usize) -> u32 {
         let body = node.body();
         let digests = body.digests(body.len());
         let is_same = |&&number: &&u32| {
@@ -141,28 +153,28 @@ impl Taking {
         number
     }
 
-    /// All of it. Workers inside the index are seats; outside they have numbers.
-    pub fn finish(mut self, number_of: impl Fn(u16) -> u16) -> Newest {
-        self.snapshot.uses.iter_mut().for_each(|one| one.worker = number_of(one.worker));
+    /// The finished snapshot, with bit positions translated to worker ids.
+    pub fn finish(mut self, number_of: impl Fn(u16) -> u16) -> BoundedSnapshot {
+        self.snapshot.uses.iter_mut().for_each(|used| used.worker = number_of(used.worker));
         self.snapshot.uses.reverse();
         self.snapshot.sort();
-        Newest { snapshot: self.snapshot, is_cut: self.is_cut }
+        BoundedSnapshot { snapshot: self.snapshot, is_truncated: self.is_truncated }
     }
 }
 
 impl Snapshot {
-    /// How many requests are remembered.
+    /// Number of uses.
     pub fn uses(&self) -> usize {
         self.uses.len()
     }
 
-    /// How many spans.
+    /// Number of spans.
     pub fn spans(&self) -> usize {
         self.digests.len()
     }
 
-    /// All segments, each after those that it continues.
-    pub fn segments(&self) -> impl Iterator<Item = (Before, Vec<Span>)> {
+    /// All segments, parents first.
+    pub fn segments(&self) -> impl Iterator<Item = (SegmentParent, Vec<Span>)> {
         self.segments.iter().map(|&segment| {
             let spans = self.digests_of(segment).iter().zip(self.sizes_of(segment));
             let span = |(&digest, size): (&u64, &Size)| Span::of(digest, *size);
@@ -171,13 +183,13 @@ impl Snapshot {
     }
 
     /// All uses, oldest first.
-    pub fn used(&self) -> &[Used] {
+    pub fn used(&self) -> &[SnapshotUse] {
         &self.uses
     }
 
-    /// Adds a segment that continues nothing or an earlier one.
-    pub fn add_segment(&mut self, before: Before, spans: &[Span]) -> Result<(), BadSnapshot> {
-        if let Before::Segment(number, end) = before {
+    /// Adds a segment that continues a root or an earlier segment.
+    pub fn add_segment(&mut self, before: SegmentParent, spans: &[Span]) -> Result<(), BadSnapshot> {
+        if let SegmentParent::Segment(number, end) = before {
             self.expect(number, end).ok_or(BadSnapshot)?;
         }
         let sizes: Option<Vec<Size>> = spans.iter().map(Span::size).collect();
@@ -187,24 +199,24 @@ impl Snapshot {
         self.push_bounded(before, &digests, &sizes).ok_or(BadSnapshot)
     }
 
-    /// Adds a use, after those that are older.
-    pub fn add_use(&mut self, one: Used) -> Result<(), BadSnapshot> {
-        self.expect(one.segment, one.end).ok_or(BadSnapshot)?;
-        self.by_worker.entry(one.worker).or_default().push(self.uses.len() as u32);
-        self.uses.push(one);
+    /// Adds a use. Uses are added oldest first.
+    pub fn add_use(&mut self, used: SnapshotUse) -> Result<(), BadSnapshot> {
+        self.expect(used.segment, used.end).ok_or(BadSnapshot)?;
+        self.by_worker.entry(used.worker).or_default().push(self.uses.len() as u32);
+        self.uses.push(used);
         Ok(())
     }
 
     /// A worker's uses, oldest first.
-    pub(crate) fn uses_of(&self, worker: u16) -> impl Iterator<Item = Used> {
-        let places = self.by_worker.get(&worker).map_or(&[][..], Vec::as_slice);
-        places.iter().map(|&place| self.uses[place as usize])
+    pub(crate) fn uses_of(&self, worker: u16) -> impl Iterator<Item = SnapshotUse> {
+        let indices = self.by_worker.get(&worker).map_or(&[][..], Vec::as_slice);
+        indices.iter().map(|&index| self.uses[index as usize])
     }
 
-    /// A use's chain, from its root on; returns the root's key.
-    pub(crate) fn chain(&self, one: Used, digests: &mut Vec<u64>, sizes: &mut Vec<Size>) -> u64 {
-        let (mut parts, mut before) = (Vec::new(), Before::Segment(one.segment, one.end));
-        while let Before::Segment(number, end) = before {
+    /// Writes a use's chain to the buffers, from its root on. Returns the root's key.
+    pub(crate) fn chain(&self, used: SnapshotUse, digests: &mut Vec<u64>, sizes: &mut Vec<Size>) -> u64 {
+        let (mut parts, mut before) = (Vec::new(), SegmentParent::Segment(used.segment, used.end));
+        while let SegmentParent::Segment(number, end) = before {
             let segment = self.segments[number as usize];
             parts.push((segment.first as usize, usize::from(end)));
             before = segment.before;
@@ -216,8 +228,8 @@ impl Snapshot {
             sizes.extend_from_slice(&self.sizes[first..first + len]);
         }
         match before {
-            Before::Root(key) => key,
-            Before::Segment(..) => 0,
+            SegmentParent::Root(key) => key,
+            SegmentParent::Segment(..) => 0,
         }
     }
 
@@ -229,10 +241,10 @@ impl Snapshot {
         &self.sizes[segment.first as usize..][..usize::from(segment.len)]
     }
 
-    fn push(&mut self, before: Before, digests: &[u64], sizes: &[Size]) -> u32 {
+    fn push(&mut self, before: SegmentParent, digests: &[u64], sizes: &[Size]) -> u32 {
         let depth = match before {
-            Before::Root(_) => 0,
-            Before::Segment(number, end) => self.segments[number as usize].depth + u32::from(end),
+            SegmentParent::Root(_) => 0,
+            SegmentParent::Segment(number, end) => self.segments[number as usize].depth + u32::from(end),
         };
         let (first, len) = (self.digests.len() as u32, digests.len() as u8);
         self.digests.extend_from_slice(digests);
@@ -241,45 +253,45 @@ impl Snapshot {
         self.segments.len() as u32 - 1
     }
 
-    /// Nothing where the chain would be longer than any prompt.
-    fn push_bounded(&mut self, before: Before, digests: &[u64], sizes: &[Size]) -> Option<()> {
+    /// `None` where the chain would be longer than [`CHAIN_SPANS_MAX`].
+    fn push_bounded(&mut self, before: SegmentParent, digests: &[u64], sizes: &[Size]) -> Option<()> {
         let number = self.push(before, digests, sizes);
         let depth = self.segments[number as usize].depth;
         (depth + digests.len() as u32 <= CHAIN_SPANS_MAX).then_some(())
     }
 
     fn sort(&mut self) {
-        for (place, one) in (0..).zip(&self.uses) {
-            self.by_worker.entry(one.worker).or_default().push(place);
+        for (index, used) in (0..).zip(&self.uses) {
+            self.by_worker.entry(used.worker).or_default().push(index);
         }
     }
 
-    /// Writes it down.
+    /// Appends the encoding to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&(self.segments.len() as u32).to_le_bytes());
         self.segments.iter().for_each(|&segment| self.encode_segment(segment, out));
         out.extend_from_slice(&(self.uses.len() as u32).to_le_bytes());
-        for one in &self.uses {
-            out.extend_from_slice(&one.worker.to_le_bytes());
-            out.extend_from_slice(&one.segment.to_le_bytes());
-            out.push(one.end);
-            out.extend_from_slice(&one.age.0.to_le_bytes());
+        for used in &self.uses {
+            out.extend_from_slice(&used.worker.to_le_bytes());
+            out.extend_from_slice(&used.segment.to_le_bytes());
+            out.push(used.end);
+            out.extend_from_slice(&used.age.0.to_le_bytes());
         }
     }
 
     fn encode_segment(&self, segment: Segment, out: &mut Vec<u8>) {
         match segment.before {
-            Before::Root(key) => {
+            SegmentParent::Root(key) => {
                 out.push(0);
                 out.extend_from_slice(&key.to_le_bytes());
             }
-            Before::Segment(number, end) => {
+            SegmentParent::Segment(number, end) => {
                 out.push(end);
                 out.extend_from_slice(&u64::from(number).to_le_bytes());
             }
         }
         let sizes = self.sizes_of(segment);
-        // Chunks are all of one size, most of the time.
+        // Chunks mostly have one size.
         let is_even = are_even(sizes);
         out.extend_from_slice(&[segment.len, u8::from(is_even)]);
         let written = if is_even { &sizes[..sizes.len().min(1)] } else { sizes };
@@ -287,7 +299,7 @@ impl Snapshot {
         self.digests_of(segment).iter().for_each(|digest| out.extend_from_slice(&digest.to_le_bytes()));
     }
 
-    /// Reads what [`Snapshot::encode`] wrote. Whatever the bytes are, this takes no more memory than a few times their number.
+    /// Decodes what [`Snapshot::encode`] wrote. For any input, memory stays within a few times the input's length.
     pub fn decode(bytes: &mut Packed<'_>) -> Result<Snapshot, BadSnapshot> {
         Snapshot::read(bytes).ok_or(BadSnapshot)
     }
@@ -303,22 +315,22 @@ impl Snapshot {
         for _ in 0..bytes.count(USE_BYTES)? {
             let (worker, segment, end) = (bytes.u16()?, bytes.u32()?, bytes.u8()?);
             let age = Micros(bytes.u64()?);
-            snapshot.add_use(Used { worker, segment, end, age }).ok()?;
+            snapshot.add_use(SnapshotUse { worker, segment, end, age }).ok()?;
         }
         Some(snapshot)
     }
 
-    fn read_before(&self, bytes: &mut Packed<'_>) -> Option<Before> {
+    fn read_before(&self, bytes: &mut Packed<'_>) -> Option<SegmentParent> {
         let (end, number) = (bytes.u8()?, bytes.u64()?);
         if end == 0 {
-            return Some(Before::Root(number));
+            return Some(SegmentParent::Root(number));
         }
         let number = u32::try_from(number).ok()?;
         self.expect(number, end)?;
-        Some(Before::Segment(number, end))
+        Some(SegmentParent::Segment(number, end))
     }
 
-    /// That there is such a segment, with at least so many spans, and not none.
+    /// Checks that the segment exists and has at least `end` spans, and that `end` is not zero.
     fn expect(&self, number: u32, end: u8) -> Option<()> {
         let segment = self.segments.get(number as usize)?;
         (1..=segment.len).contains(&end).then_some(())
@@ -342,7 +354,7 @@ fn read_spans(bytes: &mut Packed<'_>, digests: &mut Vec<u64>, sizes: &mut Vec<Si
             for _ in 0..len {
                 sizes.push(size()?);
             }
-            // Written at length only where they differ.
+            // The encoding lists sizes only where they differ.
             if are_even(sizes) {
                 return None;
             }

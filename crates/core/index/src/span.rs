@@ -1,14 +1,14 @@
-//! A span: the smallest stretch of a prompt that a cache holds or does not hold.
+//! A span: the smallest part of a prompt that a cache holds or does not hold.
 //!
-//! An engine's block is a span with a name (the engine's hash, opaque to us); a chunk cut by our own routing is a span
-//! without one. Both carry a digest of their bytes, a length in bytes and a weight in tokens. In a token chain the
-//! "bytes" are whatever unit the chain is cut in.
+//! An engine's block is a span with a name (the engine's hash, opaque to us). A chunk cut by our own routing is a
+//! span without a name. Both have a digest of their bytes, a length in bytes and a weight in tokens. In a token
+//! chain, "bytes" are whatever unit the chain is cut in.
 
-/// One span of a chain. Its identity among the children of its parent is the digest alone; the length and the weight
-/// belong to the content, and the first to store it says what they are.
+/// One span of a chain. The digest alone identifies a span among the children of its parent; the first store
+/// determines its length and weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Digest of the span's bytes, by [`Digester`](crate::Digester) where the prompt's bytes are walked.
+    /// Digest of the span's bytes, computed by [`Digester`](crate::Digester) where prompts are looked up by bytes.
     pub digest: u64,
     /// Length in bytes, at most [`Span::BYTES_MAX`].
     pub bytes: u32,
@@ -33,12 +33,12 @@ impl Span {
     }
 }
 
-/// A span as an engine reports it: with the engine's own name for it.
+/// A span as an engine reports it, with the engine's own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedSpan {
-    /// The engine's hash. Opaque: it only resolves parents and removals of the worker that used it.
+    /// The engine's hash. It is opaque: it only resolves parents and removals of the same worker.
     pub name: u64,
-    /// What it names.
+    /// The named span.
     pub span: Span,
 }
 
@@ -57,7 +57,7 @@ impl Size {
     }
 }
 
-/// How far into a chain something reaches, counted from its start.
+/// A distance from the start of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// Whole spans.
@@ -69,7 +69,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Further by `count` spans of one size. A chain beyond 4 GB counts as 4 GB.
+    /// The distance plus `count` spans of one size. It saturates at 4 GB.
     pub(crate) fn plus(self, size: Size, count: u32) -> Reach {
         Reach {
             spans: self.spans.saturating_add(count),
@@ -79,7 +79,7 @@ impl Reach {
     }
 }
 
-/// Digests that are compared at once.
+/// Digests compared at once.
 const LANES: usize = 8;
 
 /// How many leading digests two chains share.
@@ -87,7 +87,7 @@ const LANES: usize = 8;
 pub(crate) fn common(a: &[u64], b: &[u64]) -> usize {
     let len = a.len().min(b.len());
     let (a, b) = (&a[..len], &b[..len]);
-    // Differences are collected without a branch per digest, so that the compiler compares vectors.
+    // Differences are collected without a branch per digest, so that the compiler vectorizes the comparison.
     let is_same = |a: &[u64], b: &[u64]| a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0;
     let lanes =
         a.chunks_exact(LANES).zip(b.chunks_exact(LANES)).take_while(|(a, b)| is_same(a, b)).count() * LANES;

@@ -1,43 +1,45 @@
-//! All that changes the index, behind one lock.
+//! All changes of the index, behind one lock.
 //!
-//! One lock, because a change takes a fraction of a microsecond per span and readers do not take it at all. Whoever
-//! wants writers of two models not to wait for each other gives each its own index. What could take long is done in
-//! pieces, each bounded here, and the lock is free in between: see `index.rs`.
+//! One lock is enough, because a change takes a fraction of a microsecond per span and readers do not take it. Models
+//! whose writers must not wait for each other need an index each. Long operations run in pieces, each bounded here,
+//! and release the lock in between: see `index.rs`.
 
 use std::sync::Arc;
 
+use crossbeam_epoch::pin;
 use warmroute_types::Micros;
 
 use crate::body::ones;
-use crate::chain::{Chain, Links, Point};
+use crate::chain::{Chain, ChainSlice, Point};
 use crate::children::Children;
 use crate::config::Config;
 use crate::cut::{self, Cut};
 use crate::digest::Digester;
 use crate::index::{Parent, Prompt, Stored};
 use crate::node::{NodeId, NodeRef, Serial};
+use crate::node_uses::UseId;
 use crate::paths;
-use crate::presumed::{Past, Presumed, Work};
-use crate::record::UseId;
-use crate::reported::Reported;
+use crate::presumed::{PastUse, Presumed, Work};
+use crate::reported::{Export, Reported};
 use crate::root::{RootKey, Source};
+use crate::snapshot::SnapshotBuilder;
 use crate::span::{NamedSpan, Size, Span};
 use crate::stats::{Bytes, Stats};
 use crate::tree::Tree;
 
-/// What a reported span costs where nobody else holds it, with room to spare.
+/// Upper estimate of the bytes of a reported span that only one worker holds.
 const REPORTED_SPAN_BYTES: usize = 64;
 
-/// Spans that are stored, removed or grafted under one hold of the lock, at most.
+/// Most spans stored, removed or inserted while the lock is held once.
 pub(crate) const SPANS_A_HOLD: usize = 2_048;
 
-/// Nodes of which something is taken under one hold of the lock, at most.
+/// Most nodes changed while the lock is held once.
 pub(crate) const NODES_A_HOLD: usize = 64;
 
-/// The same where all names of a node go with it, one cache miss each: some 25 microseconds a node.
+/// The same where all names of a node are removed with it, at one cache miss each: some 25 microseconds a node.
 const NAMED_NODES_A_HOLD: usize = 16;
 
-/// Nodes that are only looked at for each one of which something may be taken.
+/// Nodes that may be visited without a change for each one that is changed.
 const LOOKS_A_NODE: usize = 16;
 
 /// The writer's state.
@@ -71,8 +73,8 @@ impl Writer {
     }
 
     pub fn bytes(&self) -> Bytes {
-        let (names, books) = self.reported.bytes();
-        Bytes { tree: self.tree.bytes(), names, books, presumed: self.presumed.bytes() }
+        let (names, worker_names) = self.reported.bytes();
+        Bytes { tree: self.tree.bytes(), names, worker_names, presumed: self.presumed.bytes() }
     }
 
     pub fn stats(&self) -> Stats {
@@ -94,12 +96,12 @@ impl Writer {
             evicted_by_capacity: self.presumed.evicted_by_capacity,
             evicted_by_age: self.presumed.evicted_by_age,
             evicted_by_budget: self.presumed.evicted_by_budget,
-            way_overflows: 0,
-            fan_overflows: counts.fan_overflows,
+            path_overflows: 0,
+            length_overflows: counts.length_overflows,
         }
     }
 
-    /// Stores spans. What waited for them is to be grafted next: `grafts` gets the names it may wait for.
+    /// Stores spans. `grafts` receives the names that waiting chains of the worker may continue.
     pub fn store(
         &mut self,
         worker: u16,
@@ -107,24 +109,28 @@ impl Writer {
         spans: &[NamedSpan],
         grafts: &mut Vec<u64>,
     ) -> Stored {
+        let guard = &pin();
         let mut chain = std::mem::take(&mut self.chain);
         chain.clear();
         chain.extend(spans);
         let stored = self.store_chain(worker, parent, &chain, spans.len());
-        if self.reported.orphans.waits(worker) {
+        if self.reported.orphans.has_waiting(worker) {
             grafts.extend_from_slice(&chain.names[..stored.placed]);
         }
         self.chain = chain;
-        self.reported.tidy(&mut self.tree, worker);
+        self.reported.prune(&mut self.tree.pin(guard), worker);
         self.refused += stored.refused as u64;
         stored
     }
 
     fn store_chain(&mut self, worker: u16, parent: Parent, chain: &Chain, offered: usize) -> Stored {
+        let guard = &pin();
         let fitting = chain.names.len();
         let point = match parent {
-            Parent::Root(root) => Some(Point { node: self.tree.root_or_new(root.digest()), at: 0 }),
-            Parent::Name(name) => self.reported.after(&self.tree, worker, name),
+            Parent::Root(root) => {
+                Some(Point { node: self.tree.pin(guard).root_or_new(root.digest()), at: 0 })
+            }
+            Parent::Name(name) => self.reported.after(&self.tree.pin(guard), worker, name),
         };
         let Some(point) = point else {
             if let Parent::Name(name) = parent {
@@ -132,84 +138,89 @@ impl Writer {
             }
             return Stored { parked: fitting, refused: offered - fitting, ..Stored::default() };
         };
-        let placed = self.lay(worker, point, chain);
+        let placed = self.insert(worker, point, chain);
         if placed == 0 {
-            self.tree.tidy(point.node);
+            self.tree.prune(point.node);
         }
         Stored { placed, refused: offered - placed, ..Stored::default() }
     }
 
     /// Lets a chain wait. Names that the worker holds elsewhere have moved, as for any other store.
     fn park(&mut self, worker: u16, parent: u64, chain: &Chain) {
-        self.reported.give_up(&mut self.tree, worker, &chain.names);
+        let guard = &pin();
+        self.reported.give_up(&mut self.tree.pin(guard), worker, &chain.names);
         self.reported.orphans.park(worker, parent, &chain.waiting());
     }
 
-    fn lay(&mut self, worker: u16, point: Point, chain: &Chain) -> usize {
+    fn insert(&mut self, worker: u16, point: Point<'_>, chain: &Chain) -> usize {
+        let guard = &pin();
         let bytes = self.bytes();
         let tree_bytes_max = (self.budget_bytes + bytes.tree).saturating_sub(bytes.total());
-        let may_grow = |tree: &Tree| tree.bytes() < tree_bytes_max && tree.has_numbers();
-        self.reported.store(&mut self.tree, worker, point, chain, may_grow)
+        let may_grow = |tree: &Tree| tree.bytes() < tree_bytes_max && tree.has_free_ids();
+        self.reported.store(&mut self.tree.pin(guard), worker, point, chain, may_grow)
     }
 
-    /// Places what waited for these names, last first, wherever the worker holds them now, and then what waited for
-    /// that, until enough was done under one hold of the lock. Returns how many spans were placed. A list and no
-    /// recursion: a feed that lost one event may leave thousands of spans each waiting for the one before it.
+    /// Inserts the chains that wait for these names, last name first, then the chains that wait for those, within one
+    /// hold of the lock. Returns the number of inserted spans. It uses a list instead of recursion: after one lost
+    /// event, thousands of spans may each wait for the one before.
     pub fn graft(&mut self, worker: u16, names: &mut Vec<u64>) -> usize {
+        let guard = &pin();
         let mut chain = Chain::default();
         let (mut grafted, mut steps) = (0, 0);
         while steps < SPANS_A_HOLD
             && let Some(name) = names.pop()
         {
             steps += 1;
-            let Some(point) = self.reported.after(&self.tree, worker, name) else { continue };
+            let Some(point) = self.reported.after(&self.tree.pin(guard), worker, name) else { continue };
             let Some(group) = self.reported.orphans.take(worker, name) else { continue };
             chain.clear();
             group.spans.iter().for_each(|&span| chain.push(span));
-            let placed = self.lay(worker, point, &chain);
+            let placed = self.insert(worker, point, &chain);
             self.refused += (chain.names.len() - placed) as u64;
             names.push(name);
             names.extend(chain.names[..placed].iter().rev());
             (grafted, steps) = (grafted + placed, steps + placed);
         }
         self.reported.orphans.grafted += grafted as u64;
-        self.reported.tidy(&mut self.tree, worker);
+        self.reported.prune(&mut self.tree.pin(guard), worker);
         grafted
     }
 
     pub fn remove(&mut self, worker: u16, names: &[u64]) -> usize {
-        let removed = self.reported.remove(&mut self.tree, worker, names);
-        self.reported.tidy(&mut self.tree, worker);
+        let guard = &pin();
+        let removed = self.reported.remove(&mut self.tree.pin(guard), worker, names);
+        self.reported.prune(&mut self.tree.pin(guard), worker);
         removed
     }
 
-    /// Forgets some of what a worker holds that was there before `horizon`.
+    /// Removes some of the spans that a worker held before `horizon`.
     pub fn clear_some(&mut self, worker: u16, horizon: UseId) -> Work {
-        let has_more = self.reported.clear_some(&mut self.tree, worker, NAMED_NODES_A_HOLD);
-        let presumed = self.presumed.clear(&mut self.tree, worker, horizon, NODES_A_HOLD);
+        let has_more = self.reported.clear_some(&mut self.tree.pin(&pin()), worker, NAMED_NODES_A_HOLD);
+        let presumed = self.presumed.clear(&mut self.tree.pin(&pin()), worker, horizon, NODES_A_HOLD);
         self.tree.flush();
         if has_more { Work::Left } else { presumed }
     }
 
-    /// Some of what a worker is presumed to hold.
+    /// Removes some of the spans that a worker was presumed to hold before `horizon`.
     pub fn clear_presumed_some(&mut self, worker: u16, horizon: UseId) -> Work {
-        let left = self.presumed.clear(&mut self.tree, worker, horizon, NODES_A_HOLD);
+        let left = self.presumed.clear(&mut self.tree.pin(&pin()), worker, horizon, NODES_A_HOLD);
         self.tree.flush();
         left
     }
 
-    /// What of a prompt `of` holds from its start without a hole, up to so many tokens: nodes with which of their spans.
+    /// The spans of a prompt that `from` holds from the start without a hole, up to `upto_tokens`: nodes with masks.
     pub fn held_by(
-        &self,
+        &mut self,
         digester: &Digester,
-        of: u16,
+        from: u16,
         root: RootKey,
         prompt: Prompt<'_>,
         upto_tokens: u32,
     ) -> Vec<(NodeId, Serial, u64)> {
+        let guard = &pin();
         let mut held = Vec::new();
-        paths::walk(&self.tree, digester, root.digest(), prompt, |node, matched| {
-            let count = (self.tree.mask(node, of).trailing_ones() as usize).min(matched);
+        paths::walk(&self.tree.pin(guard), digester, root.digest(), prompt, |tree, node, matched| {
+            let count = (tree.mask(node, from).trailing_ones() as usize).min(matched);
             let count = cut::first_beyond(node, count, upto_tokens).unwrap_or(count);
             if count > 0 {
                 held.push((node.id, node.serial, ones(count)));
@@ -219,46 +230,75 @@ impl Writer {
         held
     }
 
-    /// Gives what `of` still holds of these spans to `by` too. Returns how many of them it did not hold before.
-    pub fn adopt(
+    /// Gives the spans that `from` still holds of these to `to` as well. Returns how many of them `to` did not hold
+    /// before.
+    pub fn copy_prefix(
         &mut self,
-        of: u16,
-        by: u16,
+        from: u16,
+        to: u16,
         nodes: &[(NodeId, Serial, u64)],
         grafts: &mut Vec<u64>,
     ) -> usize {
-        let mut adopted = 0;
+        let guard = &pin();
+        let mut copied = 0;
         for &(id, serial, bits) in nodes {
-            let Some(node) = self.tree.living(id).filter(|node| node.serial == serial) else { continue };
-            let bits = bits & self.tree.mask(node, of);
-            adopted += self.reported.adopt(&mut self.tree, of, by, node, bits, grafts);
+            let Some(node) = self.tree.pin(guard).living(id).filter(|node| node.serial == serial) else {
+                continue;
+            };
+            let bits = bits & self.tree.mask(node, from);
+            copied += self.reported.copy_spans(&mut self.tree.pin(guard), from, to, node, bits, grafts);
         }
-        self.reported.tidy(&mut self.tree, by);
+        self.reported.prune(&mut self.tree.pin(guard), to);
         self.make_room(0);
-        adopted
+        copied
     }
 
-    /// Counts each of these names of a worker once more. Returns how many it knows.
-    pub fn store_again(&mut self, worker: u16, names: &[u64]) -> usize {
-        let known = self.reported.store_again(&self.tree, worker, names);
-        self.reported.tidy(&mut self.tree, worker);
+    /// The nodes in one partition of a worker's names, each with the spans that the worker holds.
+    pub fn nodes_in_partition(&mut self, worker: u16, partition: usize) -> Vec<(NodeId, Serial, u64)> {
+        self.reported.nodes_in_partition(&self.tree.pin(&pin()), worker, partition)
+    }
+
+    /// Adds the nodes in one partition of a worker's names, and all nodes above them, to what an export writes.
+    pub fn export_nodes(&mut self, export: &mut Export, worker: u16, partition: usize) {
+        let guard = &pin();
+        let tree = &self.tree.pin(guard);
+        for (id, _, mask) in self.reported.nodes_in_partition(tree, worker, partition) {
+            export.need(tree, id, mask);
+        }
+    }
+
+    /// Writes the spans of these nodes into an export.
+    pub fn export_spans(&mut self, export: &mut Export, worker: u16, nodes: &[NodeId]) {
+        let guard = &pin();
+        let tree = &self.tree.pin(guard);
+        nodes.iter().for_each(|&id| export.write(tree, &self.reported, worker, id));
+    }
+
+    /// Counts each of these names of a worker once more. Returns how many the worker knows.
+    pub fn store_by_name(&mut self, worker: u16, names: &[u64]) -> usize {
+        let guard = &pin();
+        let known = self.reported.store_by_name(&self.tree.pin(guard), worker, names);
+        self.reported.prune(&mut self.tree.pin(guard), worker);
         known
     }
 
-    /// Counts each of these names of a worker so many times more.
-    pub fn count_again(&mut self, worker: u16, names: &[(u64, u32)]) {
+    /// Adds to the counts of a worker's names.
+    pub fn add_counts(&mut self, worker: u16, names: &[(u64, u32)]) {
+        let guard = &pin();
         for &(name, times) in names {
-            self.reported.count_again(&self.tree, worker, name, times);
+            self.reported.add_counts(&self.tree.pin(guard), worker, name, times);
         }
-        self.reported.tidy(&mut self.tree, worker);
+        self.reported.prune(&mut self.tree.pin(guard), worker);
     }
 
-    /// Whether a worker holds any of these names, or has it waiting.
-    pub fn knows_any(&self, worker: u16, names: &[u64]) -> bool {
-        names.iter().any(|&name| self.reported.knows(&self.tree, worker, name))
+    /// Whether a worker holds any of these names or has it waiting.
+    pub fn knows_any(&mut self, worker: u16, names: &[u64]) -> bool {
+        let guard = &pin();
+        names.iter().any(|&name| self.reported.knows(&self.tree.pin(guard), worker, name))
     }
 
     pub fn presume(&mut self, worker: u16, root: RootKey, spans: &[Span], now: Micros) -> UseId {
+        let guard = &pin();
         let (mut digests, mut sizes) = (std::mem::take(&mut self.digests), std::mem::take(&mut self.sizes));
         digests.clear();
         sizes.clear();
@@ -266,7 +306,7 @@ impl Writer {
             digests.push(span.digest);
             sizes.push(size);
         }
-        let links = Links { digests: &digests, sizes: &sizes };
+        let slice = ChainSlice { digests: &digests, sizes: &sizes };
         if self.is_full() {
             self.make_room(0);
         }
@@ -274,15 +314,16 @@ impl Writer {
             self.unpresumed += 1;
             self.presumed.next_id()
         } else {
-            self.presumed.presume(&mut self.tree, worker, root.digest(), links, now)
+            self.presumed.presume(&mut self.tree.pin(guard), worker, root.digest(), slice, now)
         };
         (self.digests, self.sizes) = (digests, sizes);
         self.make_room(0);
         id
     }
 
-    /// A use that another index has seen, unless there is no room for it, or only in the place of what was used since. Returns its number.
-    pub fn recall(&mut self, past: Past, links: Links<'_>) -> UseId {
+    /// Adds a use that another index recorded, unless that would take room from more recent uses. Returns its id.
+    pub fn add_past_use(&mut self, past: PastUse, slice: ChainSlice<'_>) -> UseId {
+        let guard = &pin();
         let was_full = self.is_full();
         if was_full {
             self.make_room(0);
@@ -292,46 +333,57 @@ impl Writer {
             self.unpresumed += 1;
             return past.after;
         }
-        self.presumed.recall(&mut self.tree, past, links, NODES_A_HOLD)
+        self.presumed.add_past_use(&mut self.tree.pin(guard), past, slice, NODES_A_HOLD)
     }
 
-    /// How long what is presumed is believed.
+    /// How long presumed spans live after their last use.
     pub fn ttl(&self) -> Micros {
         self.ttl
     }
 
-    /// Whether there is no room.
+    /// Whether the budget or the node ids are exhausted.
     fn is_full(&self) -> bool {
-        self.bytes().total() > self.budget_bytes || !self.tree.has_numbers()
+        self.bytes().total() > self.budget_bytes || !self.tree.has_free_ids()
     }
 
-    /// Counts spans that were not even looked at, because those before them were refused.
+    /// Counts spans that were not tried, because those before them were refused.
     pub fn refuse(&mut self, spans: usize) {
         self.refused += spans as u64;
     }
 
-    /// Evicts some of what does not fit a worker's cache.
+    /// Evicts some of the spans beyond a worker's capacity.
     pub fn fit(&mut self, worker: u16) -> Work {
-        self.presumed.fit(&mut self.tree, worker, NODES_A_HOLD)
+        let guard = &pin();
+        self.presumed.fit(&mut self.tree.pin(guard), worker, NODES_A_HOLD)
+    }
+
+    pub fn withdraw(&mut self, id: UseId) {
+        self.presumed.withdraw(&mut self.tree.pin(&pin()), id);
+    }
+
+    /// Adds some answered uses to a snapshot, newest first. Returns where to continue.
+    pub fn save_some(&mut self, from: UseId, now: Micros, builder: &mut SnapshotBuilder) -> Option<UseId> {
+        self.presumed.save_some(&self.tree.pin(&pin()), from, now, NODES_A_HOLD, builder)
     }
 
     pub fn confirm(&mut self, id: UseId) {
-        self.presumed.confirm(&mut self.tree, id, NODES_A_HOLD);
+        let guard = &pin();
+        self.presumed.confirm(&mut self.tree.pin(guard), id, NODES_A_HOLD);
         self.make_room(0);
     }
 
-    /// Evicts some presumed spans where these many reported ones would not fit the budget.
+    /// Evicts some presumed spans if the budget has no room for this many reported ones.
     pub fn make_room_for(&mut self, spans: usize) -> Work {
         self.make_room(spans * REPORTED_SPAN_BYTES)
     }
 
-    /// Evicts presumed spans, oldest first, until so many more bytes fit the budget, none are left, or enough was done
-    /// under one hold of the lock. Where all that it saw is used by unanswered requests, that is all there is to do.
+    /// Evicts presumed spans, oldest first, until `more_bytes` fit the budget, none are left, or the bound for one
+    /// hold of the lock is reached. Finishes when unanswered requests use all spans that it visited.
     fn make_room(&mut self, more_bytes: usize) -> Work {
         let (mut from, mut evicted) = (0, 0);
         let mut looks = NODES_A_HOLD * LOOKS_A_NODE;
         while looks > 0 && self.bytes().total() + more_bytes > self.budget_bytes {
-            match self.presumed.evict_oldest(&mut self.tree, &mut from) {
+            match self.presumed.evict_oldest(&mut self.tree.pin(&pin()), &mut from) {
                 None => return Work::Done,
                 Some(0) => looks -= 1,
                 Some(spans) => (evicted, looks) = (evicted + spans, looks.saturating_sub(LOOKS_A_NODE)),
@@ -340,43 +392,46 @@ impl Writer {
         if looks == 0 && evicted > 0 { Work::Left } else { Work::Done }
     }
 
-    /// What a worker can not hold if it holds no more than `keep_tokens` of a prompt.
-    pub fn cut(&self, digester: &Digester, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) -> Cut {
+    /// The cut that leaves a worker no more than `keep_tokens` of a prompt.
+    pub fn cut(&mut self, digester: &Digester, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) -> Cut {
+        let guard = &pin();
         let mut cut = Cut::default();
-        paths::walk(&self.tree, digester, root.digest(), prompt, |node, matched| {
+        paths::walk(&self.tree.pin(guard), digester, root.digest(), prompt, |tree, node, matched| {
             let first = cut::first_beyond(node, matched, keep_tokens);
             if let Some(first) = first {
-                cut.add(&self.tree, node, first);
+                cut.add(tree, node, first);
             }
             first.unwrap_or(matched)
         });
         cut
     }
 
-    /// Goes on with a cut, as far as one hold of the lock goes. What `spared_by` holds stays.
+    /// Continues a cut for one hold of the lock. Spans that `spared_by` holds stay.
     pub fn cut_some(&mut self, worker: u16, source: Source, cut: &mut Cut, spared_by: Option<u16>) {
+        let guard = &pin();
         let mut looks = NODES_A_HOLD * LOOKS_A_NODE;
-        while looks > 0 && !cut.is_over() {
+        while looks > 0 && !cut.is_empty() {
             looks -= 1;
-            let Some((node, from)) = cut.step(&self.tree) else { continue };
+            let Some((node, from)) = cut.step(&self.tree.pin(guard)) else { continue };
             if self.forget(worker, source, node, from, spared_by) {
                 looks = looks.saturating_sub(LOOKS_A_NODE);
             }
         }
         if source == Source::Reported {
-            self.reported.tidy(&mut self.tree, worker);
+            self.reported.prune(&mut self.tree.pin(guard), worker);
         }
     }
 
-    /// True where the worker held any of these spans.
+    /// Removes a node's spans from `from` on from a worker. Returns whether the worker held any of them.
     fn forget(
         &mut self,
         worker: u16,
         source: Source,
-        node: NodeRef,
+        node: NodeRef<'_>,
         from: usize,
         spared_by: Option<u16>,
     ) -> bool {
+        let guard = &pin();
         let spared = spared_by.map_or(0, |other| self.tree.mask(node, other));
         let beyond = u64::MAX.checked_shl(from as u32).unwrap_or(0);
         let bits = self.tree.mask(node, worker) & beyond & !spared;
@@ -384,14 +439,14 @@ impl Writer {
             return false;
         }
         match source {
-            Source::Presumed => self.presumed.forget(&mut self.tree, worker, node, from),
-            Source::Reported => self.reported.forget_one(&mut self.tree, worker, node, bits),
+            Source::Presumed => self.presumed.forget(&mut self.tree.pin(guard), worker, node, from),
+            Source::Reported => self.reported.forget_spans(&mut self.tree.pin(guard), worker, node, bits),
         }
         true
     }
 
     pub fn expire(&mut self, now: Micros) -> Work {
-        let work = self.presumed.expire(&mut self.tree, now, self.ttl, NODES_A_HOLD);
+        let work = self.presumed.expire(&mut self.tree.pin(&pin()), now, self.ttl, NODES_A_HOLD);
         self.make_room(0);
         self.tree.flush();
         work

@@ -1,4 +1,4 @@
-//! The walk over bytes against a naive search: texts cut into spans in several ways, by workers that disagree.
+//! Lookups over bytes compared with a naive search: texts cut into spans in several ways, by workers that disagree.
 #![allow(clippy::unwrap_used)] // Tests may: a panic here is the report.
 
 mod model;
@@ -13,7 +13,7 @@ fn root() -> RootKey {
     RootKey::of(&Namespace { model: "m", lora: None, salt: None, cut: 0, source: Source::Reported })
 }
 
-/// A text in the spans of one way to cut it: lengths depend on the text so far, as with real tokens.
+/// Cuts a text into spans in one of several ways. Lengths depend on the text so far, as with real tokens.
 fn cut(text: &[u8], way: u64) -> Vec<&[u8]> {
     let mut spans = Vec::new();
     let mut rest = text;
@@ -30,7 +30,7 @@ fn cut(text: &[u8], way: u64) -> Vec<&[u8]> {
     spans
 }
 
-/// The name of a chain: its spans, so that other cuts have other names.
+/// The name of a chain: a hash of its spans, so that other cuts have other names.
 fn name(spans: &[&[u8]]) -> u64 {
     spans.iter().fold(1, |key, span| {
         span.iter()
@@ -40,14 +40,14 @@ fn name(spans: &[&[u8]]) -> u64 {
 
 struct World {
     index: Index,
-    /// By worker: chains that it holds, each as the spans that lead to it.
+    /// By worker: the chains that it holds, each as the spans that lead to it.
     held: Vec<BTreeSet<Vec<Vec<u8>>>>,
     random: Random,
 }
 
 impl World {
     fn text(&mut self) -> Vec<u8> {
-        // Few texts with long common heads: forks in the middle of spans and of nodes.
+        // Few texts with long common beginnings, so that chains fork inside spans and inside nodes.
         let length = self.random.below(180) as usize;
         let fork = self.random.below(180);
         let branch = self.random.below(3);
@@ -68,7 +68,7 @@ impl World {
                 NamedSpan { name: name(&spans[..=at]), span }
             })
             .collect();
-        // Stored spans that are held already would be counted twice: store only the rest.
+        // Spans that are held already would be counted twice: store only the rest.
         let owned: Vec<Vec<u8>> = spans.iter().map(|span| span.to_vec()).collect();
         let known = (1..=owned.len()).take_while(|&at| self.held[worker].contains(&owned[..at])).count();
         let parent = if known == 0 { Parent::Root(root()) } else { Parent::Name(named[known - 1].name) };
@@ -92,7 +92,7 @@ impl World {
         assert_eq!(self.index.remove(WorkerId(worker as u16), &[name(&spans)]).known, 1);
     }
 
-    /// The longest head of the prompt that a worker holds without a hole, in whatever spans.
+    /// The longest beginning of the prompt that a worker holds without a hole, in any cut.
     fn longest(&self, worker: usize, prompt: &[u8]) -> usize {
         let held = &self.held[worker];
         let is_whole = |chain: &Vec<Vec<u8>>| (1..chain.len()).all(|at| held.contains(&chain[..at]));
@@ -107,7 +107,7 @@ impl World {
         let worker = self.random.below(self.held.len() as u64) as usize;
         let prompt = self.text();
         let keep = self.random.below(40) as usize;
-        // One token a span: everything goes whose head of `keep + 1` spans begins the prompt.
+        // One token a span: every chain goes whose first `keep + 1` spans begin the prompt.
         self.held[worker]
             .retain(|chain| !(chain.len() > keep && prompt.starts_with(&chain[..=keep].concat())));
         self.index.cut(WorkerId(worker as u16), root(), Prompt::Bytes(&prompt), keep as u32);
@@ -115,7 +115,7 @@ impl World {
 }
 
 #[test]
-fn finds_the_longest_held_head_whatever_the_cut() {
+fn a_lookup_finds_the_longest_held_prefix_in_any_cut() {
     let mut overflowed = 0;
     for seed in 0..12 {
         let mut world = World {
@@ -148,7 +148,7 @@ fn finds_the_longest_held_head_whatever_the_cut() {
 }
 
 #[test]
-fn a_fifth_way_is_given_up_and_counted() {
+fn a_fifth_path_is_abandoned_and_counted() {
     let index = Index::new(&Config::default());
     let text = b"aaaaaaaaaaaaaaaa";
     for length in 1..=6usize {
@@ -160,7 +160,7 @@ fn a_fifth_way_is_given_up_and_counted() {
     let mut out = Overlaps::new();
     index.lookup(root(), Prompt::Bytes(text), &mut out);
     assert_eq!((out.as_slice().len(), out.overflows()), (4, 2));
-    assert_eq!(index.stats().way_overflows, 2);
+    assert_eq!(index.stats().path_overflows, 2);
 }
 
 #[test]
@@ -193,13 +193,13 @@ fn store_text(index: &Index, worker: u16, text: &[u8], lengths: &[usize]) {
     );
 }
 
-/// Text that differs everywhere, and another that is one letter.
+/// Text without repetition, and text of one letter.
 fn texts(length: usize) -> [Vec<u8>; 2] {
     [(0..length as u64).map(|at| b'a' + (Random(at).next() % 26) as u8).collect(), vec![b'x'; length]]
 }
 
 #[test]
-fn spans_of_a_few_bytes_are_found_to_the_last() {
+fn all_spans_of_a_few_bytes_are_found() {
     for text in texts(40_000) {
         for lengths in [&[16][..], &[1], &[1, 2, 3], &[7, 16, 5, 16, 16]] {
             let index = Index::new(&Config::default());
@@ -217,7 +217,7 @@ fn spans_of_a_few_bytes_are_found_to_the_last() {
     }
 }
 
-/// How much of so many bytes whole spans of these lengths cover.
+/// How many of these bytes are covered by whole spans of these lengths.
 fn whole(bytes: usize, lengths: &[usize]) -> usize {
     let mut end = 0;
     for length in lengths.iter().cycle() {
@@ -230,7 +230,7 @@ fn whole(bytes: usize, lengths: &[usize]) -> usize {
 }
 
 #[test]
-fn a_prompt_of_a_megabyte_is_walked_to_its_end() {
+fn a_megabyte_prompt_is_found_to_its_end() {
     for text in texts(1 << 20) {
         let index = Index::new(&Config::default());
         store_text(&index, 3, &text, &[64, 61, 70]);
@@ -240,14 +240,15 @@ fn a_prompt_of_a_megabyte_is_walked_to_its_end() {
         index.lookup(root(), Prompt::Bytes(&text), &mut out);
         assert_eq!(out.of(WorkerId(3)).bytes as usize, whole(1 << 20, &[64, 61, 70]));
         assert_eq!(out.of(WorkerId(4)).tokens, 16_000);
-        let adopted = index.adopt(WorkerId(3), WorkerId(4), root(), Prompt::Bytes(&text), u32::MAX).unwrap();
+        let copied =
+            index.copy_prefix(WorkerId(3), WorkerId(4), root(), Prompt::Bytes(&text), u32::MAX).unwrap();
         index.lookup(root(), Prompt::Bytes(&text), &mut out);
-        assert_eq!(out.of(WorkerId(4)), out.of(WorkerId(3)), "{adopted} spans");
+        assert_eq!(out.of(WorkerId(4)), out.of(WorkerId(3)), "{copied} spans");
     }
 }
 
 #[test]
-fn an_unknown_start_ends_the_walk_whatever_follows() {
+fn an_unknown_first_span_ends_the_lookup() {
     let index = Index::new(&Config::default());
     let [mut text, _] = texts(10_000);
     store_text(&index, 0, &text, &[64]);

@@ -1,4 +1,4 @@
-//! Readers beside writers: what they see is always something that was true.
+//! Readers run beside writers and see only states that existed.
 //!
 //! Each worker's view moves between states that are known beforehand, so a reader can tell a torn answer from a stale
 //! one. Under Miri the same tests run with fewer rounds and check every access for races.
@@ -14,7 +14,7 @@ use warmroute_index::{Config, Index, Overlaps, Parent, Prompt, Source};
 use warmroute_types::{Micros, WorkerId};
 
 const ROUNDS: u64 = if cfg!(miri) { 4 } else { 4_000 };
-/// Spans of the shared chain: more than two nodes, or little more than one where every step is slow.
+/// Spans of the shared chain: more than two nodes, or a little more than one under Miri, where every step is slow.
 const LENGTH: u64 = if cfg!(miri) { 70 } else { 150 };
 
 fn chain(length: u64) -> Vec<u64> {
@@ -26,10 +26,10 @@ fn names(chain: &[u64]) -> Vec<u64> {
     chain.iter().enumerate().map(|(at, &digest)| Random(at as u64 ^ digest).next()).collect()
 }
 
-/// Workers store and evict the tails of one shared chain while readers look on: a worker's answer is never shorter than
-/// the head it always holds, never longer than what it ever stores.
+/// Workers store and evict the ends of one shared chain while readers look it up. A worker's overlap is never shorter
+/// than the beginning that it always holds, and never longer than what it ever stores.
 #[test]
-fn a_reader_sees_the_head_that_stays_and_never_more_than_was_stored() {
+fn readers_see_the_permanent_prefix_and_never_more_than_was_stored() {
     let index = Index::new(&Config::default());
     let chain = chain(LENGTH);
     let names = names(&chain);
@@ -39,7 +39,7 @@ fn a_reader_sees_the_head_that_stays_and_never_more_than_was_stored() {
     for (worker, &head) in heads.iter().enumerate() {
         index.store(WorkerId(worker as u16), Parent::Root(key), &spans[..head]).unwrap();
     }
-    let is_over = AtomicBool::new(false);
+    let is_empty = AtomicBool::new(false);
     thread::scope(|scope| {
         for (worker, &head) in heads.iter().enumerate().skip(1).step_by(2) {
             let (index, spans, names, chain) = (&index, &spans, &names, &chain);
@@ -57,12 +57,12 @@ fn a_reader_sees_the_head_that_stays_and_never_more_than_was_stored() {
         }
         let readers: Vec<_> = (0..2)
             .map(|_| {
-                let (index, chain, heads, is_over) = (&index, &chain, &heads, &is_over);
+                let (index, chain, heads, is_empty) = (&index, &chain, &heads, &is_empty);
                 scope.spawn(move || {
                     let mut out = Overlaps::new();
-                    while !is_over.load(Ordering::Relaxed) {
+                    while !is_empty.load(Ordering::Relaxed) {
                         index.lookup(key, Prompt::Chunks(chain), &mut out);
-                        // Worker 9 comes and goes.
+                        // Worker 9 joins and leaves.
                         let staying = out.as_slice().iter().filter(|overlap| overlap.worker != WorkerId(9));
                         assert_eq!(staying.count(), heads.len(), "each worker once");
                         for (worker, &head) in heads.iter().enumerate() {
@@ -81,26 +81,26 @@ fn a_reader_sees_the_head_that_stays_and_never_more_than_was_stored() {
                 break;
             }
         }
-        is_over.store(true, Ordering::Relaxed);
+        is_empty.store(true, Ordering::Relaxed);
     });
 }
 
-/// Chains of unique content come and go under one root; a chain that is found is found from its start, and only while
-/// its owner holds it.
+/// Chains of unique content come and go under one root. A lookup finds a chain from its start, and only while its
+/// owner holds it.
 #[test]
-fn unique_chains_come_and_go_under_the_eyes_of_readers() {
+fn unique_chains_are_stored_and_removed_while_readers_look() {
     let index = Index::new(&Config::default());
     let key = root("a", Source::Presumed);
-    let newest = AtomicU64::new(0);
-    let is_over = AtomicBool::new(false);
+    let snapshot_newest = AtomicU64::new(0);
+    let is_empty = AtomicBool::new(false);
     let prompt = |number: u64| -> Vec<u64> { (0..20).map(|at| number * 32 + at).collect() };
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut out = Overlaps::new();
                 let mut random = Random(1);
-                while !is_over.load(Ordering::Relaxed) {
-                    let last = newest.load(Ordering::Acquire);
+                while !is_empty.load(Ordering::Relaxed) {
+                    let last = snapshot_newest.load(Ordering::Acquire);
                     let number = last.saturating_sub(random.below(64));
                     index.lookup(key, Prompt::Chunks(&prompt(number)), &mut out);
                     for overlap in out.as_slice() {
@@ -113,7 +113,7 @@ fn unique_chains_come_and_go_under_the_eyes_of_readers() {
         for number in 0..ROUNDS * 2 {
             let spans: Vec<_> = prompt(number).into_iter().map(span).collect();
             let handle = index.presume(WorkerId((number % 5) as u16), key, &spans, Micros(number)).unwrap();
-            newest.store(number, Ordering::Release);
+            snapshot_newest.store(number, Ordering::Release);
             match number % 3 {
                 0 => index.withdraw(handle),
                 1 => index.confirm(handle),
@@ -123,17 +123,17 @@ fn unique_chains_come_and_go_under_the_eyes_of_readers() {
                 index.clear(WorkerId((number % 5) as u16));
             }
         }
-        is_over.store(true, Ordering::Relaxed);
+        is_empty.store(true, Ordering::Relaxed);
     });
 }
 
-/// The chains of the test below: a shared head, then each its own way, forks in the middle of nodes among them.
+/// The chains of the test below: a shared beginning, then forks, some of them inside nodes.
 fn forked(number: u64) -> Vec<u64> {
     let fork = 5 + number * 11 % LENGTH;
     (0..LENGTH).map(|at| Random(if at < fork { at } else { at << 8 | (number + 1) }).next() >> 20).collect()
 }
 
-/// What one thread does to its own engine, which has two seats: everything, at random.
+/// Random operations of one thread on its own engine, which has two worker ids.
 fn disturb(index: &Index, engine: u64, rounds: u64) {
     let (sure, maybe) = (WorkerId(engine as u16), WorkerId(8_000 + engine as u16));
     let (reported, presumed) = (root("a", Source::Reported), root("a", Source::Presumed));
@@ -146,7 +146,7 @@ fn disturb(index: &Index, engine: u64, rounds: u64) {
         match random.below(10) {
             0..3 => drop(index.store(maybe, Parent::Root(reported), &spans[..end]).unwrap()),
             3..5 => drop(index.remove(maybe, &names[end - 1..])),
-            5 => drop(index.adopt(maybe, sure, reported, Prompt::Chunks(&chain), keep).unwrap()),
+            5 => drop(index.copy_prefix(maybe, sure, reported, Prompt::Chunks(&chain), keep).unwrap()),
             6 => index.cut_unless(maybe, reported, Prompt::Chunks(&chain), keep, sure).unwrap(),
             7 => index.clear(if random.one_in(2) { sure } else { maybe }),
             _ => {
@@ -163,10 +163,10 @@ fn disturb(index: &Index, engine: u64, rounds: u64) {
     }
 }
 
-/// Three engines change everything at random while readers look: nobody is found who never held it, nobody twice, every
-/// reach is that of whole spans of this very prompt, and who never changes is always found.
+/// Three engines change at random while readers look. A lookup reports no worker that never held the prompt, none
+/// twice, only whole spans of this prompt, and always the worker that never changes.
 #[test]
-fn whatever_changes_an_answer_is_whole_and_of_its_own_prompt() {
+fn lookups_during_random_changes_are_consistent_and_match_the_prompt() {
     let config = Config { presumed_tokens: 2 * LENGTH, presumed_ttl: Micros(50), ..Config::default() };
     let index = Index::new(&config);
     let still = WorkerId(12_000);

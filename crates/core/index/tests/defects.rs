@@ -1,11 +1,11 @@
-//! What other indexes of this kind were seen to get wrong, each as a test by its name.
+//! Defects seen in other indexes of this kind, one test each.
 #![allow(clippy::unwrap_used)] // Tests may: a panic here is the report.
 
 mod model;
 
 use model::{Random, named, root, span};
 use warmroute_index::{
-    Config, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, RootKey, SEATS_MAX, Source,
+    Config, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, RootKey, Source, WORKER_IDS_MAX,
 };
 use warmroute_types::{Micros, WorkerId};
 
@@ -55,7 +55,7 @@ fn a_worker_with_one_of_65_blocks_scores_one() {
 }
 
 #[test]
-fn orphans_are_not_hung_at_the_root() {
+fn orphans_are_not_inserted_at_the_root() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(10);
     let stored = index.store(WorkerId(0), Parent::Name(spans[4].name), &spans[5..]).unwrap();
@@ -68,7 +68,7 @@ fn orphans_are_not_hung_at_the_root() {
 }
 
 #[test]
-fn a_long_line_of_orphans_is_grafted_at_once() {
+fn a_long_chain_of_orphans_is_inserted_at_once() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(60_000);
     for at in (1..spans.len()).rev() {
@@ -81,7 +81,7 @@ fn a_long_line_of_orphans_is_grafted_at_once() {
 }
 
 #[test]
-fn a_parent_of_another_worker_is_no_parent() {
+fn a_parent_of_another_worker_does_not_count() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(10);
     index.store(WorkerId(0), Parent::Root(key()), &spans[..5]).unwrap();
@@ -90,7 +90,7 @@ fn a_parent_of_another_worker_is_no_parent() {
 }
 
 #[test]
-fn a_restarted_engine_starts_from_nothing_and_the_others_keep_all() {
+fn a_restarted_engine_starts_empty_and_the_others_keep_their_spans() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(130);
     for worker in [0, 1, 4_095] {
@@ -107,28 +107,28 @@ fn a_restarted_engine_starts_from_nothing_and_the_others_keep_all() {
 }
 
 #[test]
-fn any_number_of_holders_is_remembered() {
+fn a_span_may_have_any_number_of_holders() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(100);
-    for worker in 0..SEATS_MAX as u16 {
+    for worker in 0..WORKER_IDS_MAX as u16 {
         let depth = 1 + usize::from(worker) % 100;
         index.store(WorkerId(worker), Parent::Root(key()), &spans[..depth]).unwrap();
     }
     let mut out = Overlaps::new();
     index.lookup(key(), Prompt::Chunks(&digests), &mut out);
-    assert_eq!(out.as_slice().len(), SEATS_MAX);
+    assert_eq!(out.as_slice().len(), WORKER_IDS_MAX);
     for overlap in out.as_slice() {
         assert_eq!(overlap.reach.spans, 1 + u32::from(overlap.worker.0) % 100);
     }
-    for worker in (0..SEATS_MAX as u16).step_by(2) {
+    for worker in (0..WORKER_IDS_MAX as u16).step_by(2) {
         index.clear(WorkerId(worker));
     }
     index.lookup(key(), Prompt::Chunks(&digests), &mut out);
-    assert_eq!(out.as_slice().len(), SEATS_MAX / 2);
+    assert_eq!(out.as_slice().len(), WORKER_IDS_MAX / 2);
 }
 
 #[test]
-fn a_rank_is_a_worker_of_its_own() {
+fn each_rank_is_a_separate_worker() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(10);
     let (rank_0, rank_1) = (WorkerId(0), WorkerId(1));
@@ -139,7 +139,7 @@ fn a_rank_is_a_worker_of_its_own() {
 }
 
 #[test]
-fn a_block_stored_three_times_is_there_until_it_is_removed_three_times() {
+fn a_block_stored_three_times_stays_until_it_is_removed_three_times() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(6);
     index.store(WorkerId(0), Parent::Root(key()), &spans).unwrap();
@@ -214,7 +214,7 @@ fn a_million_children_under_one_root_are_still_found() {
 }
 
 #[test]
-fn too_many_orphans_leave_in_order_and_are_counted() {
+fn excess_orphans_are_dropped_oldest_first_and_counted() {
     let index = Index::new(&Config { orphans_max: 100, ..Config::default() });
     for parent in 0..300u64 {
         index.store(WorkerId(0), Parent::Name(parent), &[named(1_000 + parent, parent)]).unwrap();
@@ -224,7 +224,7 @@ fn too_many_orphans_leave_in_order_and_are_counted() {
 }
 
 #[test]
-fn a_full_index_refuses_reported_spans_and_says_so() {
+fn a_full_index_refuses_and_counts_reported_spans() {
     let index = Index::new(&Config { budget_bytes: 1 << 18, ..Config::default() });
     let mut refused = 0;
     for digest in 0..20_000u64 {
@@ -251,19 +251,19 @@ fn presumed_spans_make_room_for_reported_ones() {
 }
 
 #[test]
-fn sources_do_not_mix_and_seats_are_bounded() {
+fn sources_do_not_mix_and_worker_ids_are_bounded() {
     let index = Index::new(&Config::default());
     let (_, spans) = chain(1);
     let presumed = root("a", Source::Presumed);
     assert_eq!(index.store(WorkerId(0), Parent::Root(presumed), &spans), Err(IndexError::OtherSource));
     let wrong = index.presume(WorkerId(0), key(), &[span(1)], Micros(0));
     assert_eq!(wrong, Err(IndexError::OtherSource));
-    let beyond = WorkerId(SEATS_MAX as u16);
-    assert_eq!(index.store(beyond, Parent::Root(key()), &spans), Err(IndexError::NoSuchSeat(beyond)));
+    let beyond = WorkerId(WORKER_IDS_MAX as u16);
+    assert_eq!(index.store(beyond, Parent::Root(key()), &spans), Err(IndexError::WorkerIdTooLarge(beyond)));
 }
 
 #[test]
-fn a_span_without_a_size_ends_the_chain_and_is_counted() {
+fn a_span_of_invalid_size_ends_the_chain_and_is_counted() {
     let index = Index::new(&Config::default());
     let (digests, mut spans) = chain(5);
     spans[3].span.bytes = 0;

@@ -1,4 +1,4 @@
-//! Memory: what the index says it uses is what the allocator says, and it comes back when the load goes.
+//! Memory: the index's own count equals the allocator's, and memory returns to its baseline when the load goes.
 #![allow(clippy::unwrap_used)] // Tests may: a panic here is the report.
 
 mod model;
@@ -22,7 +22,7 @@ thread_local! {
 struct Counting;
 
 #[allow(unsafe_code)]
-// SAFETY: every call is passed on to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = MINE.try_with(|mine| mine.set(mine.get() + 1));
@@ -47,7 +47,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Live bytes once nothing waits to be freed.
+/// Bytes in use once all retired memory is freed.
 fn live() -> isize {
     for _ in 0..64 {
         crossbeam_epoch::pin().flush();
@@ -70,7 +70,7 @@ fn assert_near(said: usize, measured: isize, what: &str) {
 }
 
 #[test]
-fn the_index_counts_its_bytes_honestly() {
+fn the_byte_count_matches_the_allocator() {
     let _alone = alone();
     let key = root("a", Source::Reported);
     let base = live();
@@ -107,7 +107,7 @@ fn the_index_counts_its_bytes_honestly() {
 }
 
 #[test]
-fn a_million_cycles_of_store_split_and_remove_leave_no_trace() {
+fn a_million_cycles_of_store_split_and_remove_leak_nothing() {
     let _alone = alone();
     let key = root("a", Source::Reported);
     let index = Index::new(&Config::default());
@@ -132,7 +132,7 @@ fn a_million_cycles_of_store_split_and_remove_leave_no_trace() {
 }
 
 #[test]
-fn a_million_unique_prompts_come_and_go_and_leave_no_trace() {
+fn a_million_unique_prompts_leak_nothing() {
     let _alone = alone();
     let key = root("a", Source::Presumed);
     let config = Config { presumed_tokens: 20_000, presumed_ttl: Micros(1_000_000), ..Config::default() };

@@ -1,4 +1,4 @@
-//! Presumed residency against the naive model: requests come, succeed, fail and age, on caches of small capacity.
+//! Presumed spans compared with the naive model: requests arrive, succeed, fail and age, on small caches.
 #![allow(clippy::unwrap_used)] // Tests may: a panic here is the report.
 
 mod model;
@@ -9,7 +9,7 @@ use model::{Cache, Random, first_beyond, reach, root, span};
 use warmroute_index::{Config, Index, Overlaps, Parent, Presumption, Prompt, RootKey, Source};
 use warmroute_types::{Micros, WorkerId};
 
-const SEATS: [u16; 4] = [0, 7, 64, 4_095];
+const WORKERS: [u16; 4] = [0, 7, 64, 4_095];
 const TTL: u64 = 400;
 
 struct World {
@@ -23,8 +23,8 @@ struct World {
     answers: BTreeMap<u64, (usize, u64)>,
     next_use: u64,
     now: u64,
-    /// The time that the index was last told: an answer does not say when it came.
-    told: u64,
+    /// The time that the index last received: a confirmation carries none.
+    last_time: u64,
     random: Random,
     out: Overlaps,
 }
@@ -43,14 +43,14 @@ impl World {
             Config { presumed_ttl: Micros(TTL), presumed_tokens: capacity_tokens, ..Config::default() };
         World {
             index: Index::new(&config),
-            caches: SEATS.iter().map(|_| Cache { capacity_tokens, ..Cache::default() }).collect(),
+            caches: WORKERS.iter().map(|_| Cache { capacity_tokens, ..Cache::default() }).collect(),
             roots: [root("a", Source::Presumed), root("b", Source::Presumed)],
             chains,
             waiting: BTreeMap::new(),
             answers: BTreeMap::new(),
             next_use: 1,
             now: 0,
-            told: 0,
+            last_time: 0,
             random,
             out: Overlaps::new(),
         }
@@ -63,20 +63,20 @@ impl World {
     }
 
     fn presume(&mut self) {
-        let worker = self.random.below(SEATS.len() as u64) as usize;
+        let worker = self.random.below(WORKERS.len() as u64) as usize;
         let which = self.random.below(2) as usize;
         let prompt = self.prompt();
         let spans: Vec<_> = prompt.iter().map(|&digest| span(digest)).collect();
         let at = Micros(self.now);
-        self.told = self.now;
-        let handle = self.index.presume(WorkerId(SEATS[worker]), self.roots[which], &spans, at).unwrap();
+        self.last_time = self.now;
+        let handle = self.index.presume(WorkerId(WORKERS[worker]), self.roots[which], &spans, at).unwrap();
         self.caches[worker].presume(which as u64, &prompt, self.next_use);
         self.waiting.insert(self.next_use, (worker, self.now, handle));
         self.next_use += 1;
     }
 
-    /// Something becomes known about one of the last twenty requests.
-    fn settle(&mut self) {
+    /// Confirms or withdraws one of the last twenty requests.
+    fn decide(&mut self) {
         let id = self.next_use.saturating_sub(1 + self.random.below(20));
         let Some((worker, _, handle)) = self.waiting.remove(&id) else { return };
         if self.random.one_in(3) {
@@ -85,17 +85,17 @@ impl World {
         } else {
             self.index.confirm(handle);
             self.caches[worker].confirm(id, self.next_use);
-            self.answers.insert(self.next_use, (worker, self.told));
+            self.answers.insert(self.next_use, (worker, self.last_time));
             self.next_use += 1;
         }
-        // What is known about a request is known once.
+        // A second outcome for the same request has no effect.
         self.index.withdraw(handle);
         self.index.confirm(handle);
     }
 
     fn expire(&mut self) {
         self.now += self.random.below(TTL);
-        self.told = self.now;
+        self.last_time = self.now;
         let (now, caches) = (self.now, &mut self.caches);
         self.waiting.retain(|&id, &mut (worker, at, _)| {
             let is_old = now - at >= TTL;
@@ -109,36 +109,36 @@ impl World {
     }
 
     fn resize(&mut self) {
-        let worker = self.random.below(SEATS.len() as u64) as usize;
+        let worker = self.random.below(WORKERS.len() as u64) as usize;
         let tokens = self.random.below(2 * self.caches[worker].capacity_tokens + 10);
         self.caches[worker].capacity_tokens = tokens;
         self.caches[worker].fit();
-        self.index.set_capacity(WorkerId(SEATS[worker]), tokens).unwrap();
+        self.index.set_capacity(WorkerId(WORKERS[worker]), tokens).unwrap();
     }
 
     fn cut(&mut self) {
-        let worker = self.random.below(SEATS.len() as u64) as usize;
+        let worker = self.random.below(WORKERS.len() as u64) as usize;
         let which = self.random.below(2) as usize;
         let prompt = self.prompt();
         let keep = self.random.below(prompt.len() as u64 * 2) as u32;
         if let Some(place) = first_beyond(which as u64, &prompt, keep) {
             self.caches[worker].cut(&place);
         }
-        self.index.cut(WorkerId(SEATS[worker]), self.roots[which], Prompt::Chunks(&prompt), keep);
+        self.index.cut(WorkerId(WORKERS[worker]), self.roots[which], Prompt::Chunks(&prompt), keep);
     }
 
     fn clear(&mut self) {
-        let worker = self.random.below(SEATS.len() as u64) as usize;
+        let worker = self.random.below(WORKERS.len() as u64) as usize;
         self.caches[worker].blocks.clear();
-        // Answers of a cache that is gone mean nothing; its unanswered requests are forgotten too.
-        self.index.clear(WorkerId(SEATS[worker]));
+        // A cleared cache loses its answered and its unanswered requests.
+        self.index.clear(WorkerId(WORKERS[worker]));
     }
 
     fn step(&mut self) {
         self.now += self.random.below(3);
         match self.random.below(100) {
             0..50 => self.presume(),
-            50..90 => self.settle(),
+            50..90 => self.decide(),
             90..93 => self.expire(),
             93..96 => self.cut(),
             96..98 => self.resize(),
@@ -150,11 +150,11 @@ impl World {
         let which = self.random.below(2) as usize;
         let prompt = self.prompt();
         self.index.lookup(self.roots[which], Prompt::Chunks(&prompt), &mut self.out);
-        for (&seat, cache) in SEATS.iter().zip(&self.caches) {
+        for (&id, cache) in WORKERS.iter().zip(&self.caches) {
             let expected = reach(which as u64, &prompt, |path| cache.blocks.contains_key(path));
-            let found = self.out.of(WorkerId(seat));
-            assert_eq!((found.spans, found.bytes, found.tokens), expected, "worker {seat}");
-            assert_eq!(self.index.presumed_tokens(WorkerId(seat)), cache.tokens(), "worker {seat}");
+            let found = self.out.of(WorkerId(id));
+            assert_eq!((found.spans, found.bytes, found.tokens), expected, "worker {id}");
+            assert_eq!(self.index.presumed_tokens(WorkerId(id)), cache.tokens(), "worker {id}");
         }
     }
 
@@ -194,7 +194,7 @@ fn held(index: &Index, worker: u16, digests: &[u64]) -> u32 {
 }
 
 #[test]
-fn a_withdrawn_request_leaves_what_its_sibling_still_waits_for() {
+fn a_withdrawn_request_leaves_the_spans_of_an_unanswered_sibling() {
     let index = Index::new(&Config::default());
     let first = presume(&index, 0, &[1, 2, 3, 4], 0);
     let second = presume(&index, 0, &[1, 2, 3], 1);
@@ -216,7 +216,7 @@ fn a_confirmed_prompt_survives_a_sibling_that_fails() {
 }
 
 #[test]
-fn the_longest_unused_chain_goes_first_and_from_its_end() {
+fn the_least_recently_used_chain_is_evicted_first_from_its_end() {
     let index = Index::new(&Config { presumed_tokens: 12, ..Config::default() });
     // Digest 3 weighs three tokens: each chain weighs six.
     index.confirm(presume(&index, 0, &[3, 7], 0));
@@ -231,7 +231,7 @@ fn the_longest_unused_chain_goes_first_and_from_its_end() {
 fn an_unanswered_request_evicts_nothing_and_is_not_evicted() {
     let index = Index::new(&Config { presumed_tokens: 12, ..Config::default() });
     index.confirm(presume(&index, 0, &[3, 7], 0));
-    // As large as the whole cache, and what comes after it is answered first.
+    // As large as the whole cache. The requests after it are answered first.
     let large = presume(&index, 0, &[23, 27, 31, 35], 1);
     assert_eq!((held(&index, 0, &[3, 7]), held(&index, 0, &[23, 27, 31, 35])), (2, 4));
     index.confirm(presume(&index, 0, &[11, 15], 2));
@@ -244,7 +244,7 @@ fn an_unanswered_request_evicts_nothing_and_is_not_evicted() {
 }
 
 #[test]
-fn a_prompt_longer_than_the_cache_is_presumed_as_far_as_it_fits() {
+fn a_prompt_longer_than_the_cache_is_presumed_up_to_the_capacity() {
     let index = Index::new(&Config { presumed_tokens: 7, ..Config::default() });
     let long = presume(&index, 0, &[3, 7, 11, 15], 0);
     assert_eq!(held(&index, 0, &[3, 7, 11, 15]), 2);
@@ -253,7 +253,7 @@ fn a_prompt_longer_than_the_cache_is_presumed_as_far_as_it_fits() {
 }
 
 #[test]
-fn the_budget_spares_what_is_unanswered_and_then_refuses_the_newest() {
+fn the_budget_spares_unanswered_requests_and_then_refuses_new_prompts() {
     let config = Config { budget_bytes: 1 << 19, presumed_tokens: u64::MAX, ..Config::default() };
     let index = Index::new(&config);
     let prompt = |number: u64| -> Vec<u64> { (0..64).map(|at| number * 64 + at).collect() };
@@ -271,7 +271,7 @@ fn the_budget_spares_what_is_unanswered_and_then_refuses_the_newest() {
 }
 
 #[test]
-fn the_budget_is_kept_and_its_evictions_are_counted() {
+fn the_budget_holds_and_its_evictions_are_counted() {
     let config = Config { budget_bytes: 1 << 20, presumed_tokens: u64::MAX, ..Config::default() };
     let index = Index::new(&config);
     for prompt in 0..20_000u64 {
@@ -282,7 +282,7 @@ fn the_budget_is_kept_and_its_evictions_are_counted() {
     let stats = index.stats();
     assert!(stats.evicted_by_budget > 500_000 && stats.spans > 10_000, "{stats:?}");
     let last: Vec<u64> = (0..32).map(|at| 19_999 * 64 + at + 5).collect();
-    assert_eq!(held(&index, 7, &last), 32, "the newest is kept");
+    assert_eq!(held(&index, 7, &last), 32, "the snapshot_newest is kept");
 }
 
 #[test]

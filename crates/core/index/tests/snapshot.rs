@@ -1,4 +1,4 @@
-//! What is presumed survives being written down and read into another index, and ages there as it would have here.
+//! Presumed spans survive encoding and restoring into another index, and age there as they would have here.
 #![allow(clippy::unwrap_used)] // Tests may: a panic here is the report.
 
 mod model;
@@ -8,7 +8,7 @@ use warmroute_index::{Config, Index, Overlaps, Prompt, RootKey, Snapshot, Source
 use warmroute_types::{Micros, Packed, WorkerId};
 
 const WORKERS: [u16; 3] = [0, 7, 64];
-/// Where the same workers sit in the other index.
+/// The ids of the same workers in the other index.
 const LATER: [u16; 3] = [5, 4_095, 1];
 const TTL: u64 = 4_000;
 const CAPACITIES: [u64; 3] = [60, 300, 5_000];
@@ -46,7 +46,7 @@ impl World {
         world
     }
 
-    /// A request, chosen by a number, that is answered; one of eight is not.
+    /// A request, chosen by a number. Seven of eight are answered.
     fn ask(&self, choice: u64, now: u64) {
         let random = &mut Random(choice);
         let chain = &self.chains[random.below(self.chains.len() as u64) as usize];
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Who holds how much of every chain, by place among the workers.
+    /// How many spans each worker holds of every chain.
     fn view(&self) -> Vec<Vec<(usize, u32)>> {
         let (mut out, mut all) = (Overlaps::new(), Vec::new());
         for (root, chain) in
@@ -84,18 +84,18 @@ impl World {
         let snapshot = Snapshot::decode(&mut packed).unwrap();
         assert!(packed.0.is_empty());
         let other = World::over(self.chains.clone(), LATER);
-        let recalled = other.index.recall(snapshot, Micros(now + away), Micros(away));
+        let pending = other.index.begin_restore(snapshot, Micros(now + away), Micros(away));
         // In any order.
         for place in [2, 0, 1] {
             let (of, worker) = (WorkerId(self.workers[place]), WorkerId(other.workers[place]));
-            other.index.restore(&recalled, of, worker).unwrap();
+            other.index.restore(&pending, of, worker).unwrap();
         }
         other
     }
 }
 
 #[test]
-fn another_index_finds_the_same_and_forgets_in_the_same_order() {
+fn a_restored_index_finds_the_same_and_evicts_in_the_same_order() {
     for seed in 0..200 {
         let mut random = Random(seed);
         let world = World::new(&mut random, WORKERS);
@@ -126,7 +126,7 @@ fn another_index_finds_the_same_and_forgets_in_the_same_order() {
 }
 
 #[test]
-fn what_has_become_too_old_meanwhile_does_not_come_back() {
+fn expired_uses_are_not_restored() {
     let world = World::new(&mut Random(1), WORKERS);
     (0..20).for_each(|turn| world.ask(turn, 1_000_000 + turn * 100));
     let now = 1_002_000;
@@ -138,18 +138,18 @@ fn what_has_become_too_old_meanwhile_does_not_come_back() {
 }
 
 #[test]
-fn a_budget_holds_for_what_comes_back() {
+fn the_budget_holds_for_restored_spans() {
     let world = World::new(&mut Random(3), WORKERS);
     (0..50).for_each(|turn| world.ask(turn, 1_000_000));
     let small = Config { budget_bytes: 20_000, ..config() };
     let index = Index::new(&small);
-    let recalled = index.recall(world.index.snapshot(Micros(1_000_000)), Micros(1_000_000), Micros(0));
-    WORKERS.iter().for_each(|&worker| index.restore(&recalled, WorkerId(worker), WorkerId(worker)).unwrap());
+    let pending = index.begin_restore(world.index.snapshot(Micros(1_000_000)), Micros(1_000_000), Micros(0));
+    WORKERS.iter().for_each(|&worker| index.restore(&pending, WorkerId(worker), WorkerId(worker)).unwrap());
     assert!(index.bytes() <= 24_000, "{}", index.bytes());
 }
 
 #[test]
-fn whatever_the_bytes_are_they_are_read_or_refused() {
+fn any_bytes_are_decoded_or_refused() {
     let world = World::new(&mut Random(2), WORKERS);
     (0..30).for_each(|turn| world.ask(turn, 1_000_000));
     let mut bytes = Vec::new();
@@ -162,17 +162,17 @@ fn whatever_the_bytes_are_they_are_read_or_refused() {
         for flip in [1_u8, 0x80, 0xff] {
             let mut spoiled = bytes.clone();
             spoiled[at] ^= flip;
-            // There is no checksum here: whatever is understood must be harmless.
+            // There is no checksum: whatever decodes must be harmless.
             if let Ok(snapshot) = Snapshot::decode(&mut Packed(&spoiled)) {
-                let recalled = index.recall(snapshot, Micros(1), Micros(0));
-                WORKERS.iter().for_each(|&of| index.restore(&recalled, WorkerId(of), WorkerId(of)).unwrap());
+                let pending = index.begin_restore(snapshot, Micros(1), Micros(0));
+                WORKERS.iter().for_each(|&of| index.restore(&pending, WorkerId(of), WorkerId(of)).unwrap());
                 WORKERS.iter().for_each(|&of| index.clear(WorkerId(of)));
             }
         }
     }
 }
 
-/// How many of its spans the first worker holds.
+/// How many spans of the chain the first worker holds.
 fn held(index: &Index, chain: &[u64]) -> u32 {
     let mut out = Overlaps::new();
     index.lookup(root("a", Source::Presumed), Prompt::Chunks(chain), &mut out);
@@ -185,13 +185,13 @@ fn answer(index: &Index, chain: &[u64], now: u64) {
     index.confirm(asked);
 }
 
-fn learn(by: &Index, of: &Index, now: u64) {
-    let recalled = by.recall(of.snapshot(Micros(now)), Micros(now), Micros(0));
-    by.learn(&recalled, WorkerId(0), WorkerId(0), || true).unwrap();
+fn merge(by: &Index, of: &Index, now: u64) {
+    let pending = by.begin_restore(of.snapshot(Micros(now)), Micros(now), Micros(0));
+    by.merge(&pending, WorkerId(0), WorkerId(0), || true).unwrap();
 }
 
 #[test]
-fn what_is_heard_keeps_its_age_and_leaves_ours_as_it_is() {
+fn merged_uses_keep_their_age_and_leave_own_uses_unchanged() {
     let (ours, theirs) = (Index::new(&config()), Index::new(&config()));
     let chain: Vec<u64> = (1..=200).collect();
     let other: Vec<u64> = (1_001..=1_100).collect();
@@ -199,7 +199,7 @@ fn what_is_heard_keeps_its_age_and_leaves_ours_as_it_is() {
     answer(&theirs, &other, 1_001_000);
     answer(&ours, &chain[..100], 1_002_000);
     answer(&theirs, &chain[..50], 1_003_000);
-    learn(&ours, &theirs, 1_003_500);
+    merge(&ours, &theirs, 1_003_500);
     let known = |now| {
         ours.expire(Micros(now));
         (held(&ours, &chain), held(&ours, &other))
@@ -216,13 +216,13 @@ fn what_is_heard_keeps_its_age_and_leaves_ours_as_it_is() {
 }
 
 #[test]
-fn nothing_outlives_its_time_because_two_tell_each_other() {
+fn merging_back_and_forth_does_not_extend_a_use() {
     let pair = [Index::new(&config()), Index::new(&config())];
     let chain: Vec<u64> = (1..=200).collect();
     answer(&pair[0], &chain, 1_000_000);
     for now in (1_000_000..1_000_000 + TTL).step_by(100) {
-        learn(&pair[1], &pair[0], now);
-        learn(&pair[0], &pair[1], now);
+        merge(&pair[1], &pair[0], now);
+        merge(&pair[0], &pair[1], now);
         assert_eq!([0, 1].map(|at| held(&pair[at], &chain)), [200, 200]);
     }
     pair.iter().for_each(|index| index.expire(Micros(1_000_000 + TTL)));
@@ -231,30 +231,30 @@ fn nothing_outlives_its_time_because_two_tell_each_other() {
 }
 
 #[test]
-fn of_too_much_the_newest_is_taken() {
+fn a_bounded_snapshot_keeps_the_newest_uses() {
     let index = Index::new(&config());
     index.set_capacity(WorkerId(0), 1_000_000).unwrap();
     let chain = |at: u64| (1_000 * at..1_000 * at + 60).collect::<Vec<u64>>();
     (0..100).for_each(|at| answer(&index, &chain(at), 1_000_000 + at));
-    let newest = index.newest(Micros(1_000_100), 10_000);
-    assert!(newest.is_cut && !index.newest(Micros(1_000_100), 1 << 20).is_cut);
+    let snapshot_newest = index.snapshot_newest(Micros(1_000_100), 10_000);
+    assert!(snapshot_newest.is_truncated && !index.snapshot_newest(Micros(1_000_100), 1 << 20).is_truncated);
     let mut bytes = Vec::new();
-    newest.snapshot.encode(&mut bytes);
+    snapshot_newest.snapshot.encode(&mut bytes);
     assert!((6_000..10_500).contains(&bytes.len()), "{}", bytes.len());
     let other = Index::new(&config());
-    let kept = newest.snapshot.uses() as u64;
-    let recalled = other.recall(newest.snapshot, Micros(1_000_100), Micros(0));
-    other.learn(&recalled, WorkerId(0), WorkerId(0), || true).unwrap();
+    let kept = snapshot_newest.snapshot.uses() as u64;
+    let pending = other.begin_restore(snapshot_newest.snapshot, Micros(1_000_100), Micros(0));
+    other.merge(&pending, WorkerId(0), WorkerId(0), || true).unwrap();
     let known: Vec<u64> = (0..100).filter(|&at| held(&other, &chain(at)) > 0).collect();
     assert_eq!(known, (100 - kept..100).collect::<Vec<u64>>());
 }
 
 #[test]
-fn what_was_only_heard_is_forgotten_with_all_else() {
+fn clearing_a_worker_removes_merged_uses_too() {
     let (ours, theirs) = (Index::new(&config()), Index::new(&config()));
     let chain: Vec<u64> = (1..=200).collect();
     answer(&theirs, &chain, 1_000_000);
-    learn(&ours, &theirs, 1_000_100);
+    merge(&ours, &theirs, 1_000_100);
     assert_eq!(held(&ours, &chain), 200);
     ours.clear_presumed(WorkerId(0));
     assert_eq!((held(&ours, &chain), ours.stats().uses), (0, 0));

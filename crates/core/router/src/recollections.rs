@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use warmroute_index::Recalled;
+use warmroute_index::PendingRestore;
 use warmroute_types::{Address, Micros};
 
 use crate::memory::{Remembered, model_key};
@@ -16,7 +16,7 @@ pub(crate) struct Recollections(Mutex<Option<Pending>>);
 /// A memory in parts.
 pub(crate) struct Pending {
     pub since: Micros,
-    pub recalled: Arc<Recalled>,
+    pub recalled: Arc<PendingRestore>,
     pub workers: Vec<Remembered>,
     pub token_rates: Vec<(u64, f64)>,
 }
@@ -27,7 +27,7 @@ impl Recollections {
     }
 
     /// What is known of the worker at this address, once.
-    pub fn take(&self, address: &Address) -> Option<(Arc<Recalled>, Remembered)> {
+    pub fn take(&self, address: &Address) -> Option<(Arc<PendingRestore>, Remembered)> {
         let mut pending = self.0.lock();
         let pending = pending.as_mut()?;
         let at = pending.workers.iter().position(|worker| worker.address == *address)?;

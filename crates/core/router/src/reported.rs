@@ -341,7 +341,7 @@ impl Ingest {
         if !self.has_tiers && index.knows_any(Plane::Hoped.of(worker), names) {
             self.open_tiers(index, worker);
         }
-        let known = if self.has_tiers { index.store_again(Plane::Tiers.of(worker), names) } else { 0 };
+        let known = if self.has_tiers { index.store_by_name(Plane::Tiers.of(worker), names) } else { 0 };
         self.counted.offloaded += known as u64;
         self.counted.unknown += (names.len() - known) as u64;
     }
@@ -350,7 +350,7 @@ impl Ingest {
     /// chains that go on in another memory have something to go on from.
     fn open_tiers(&mut self, index: &Index, worker: WorkerId) {
         if !std::mem::replace(&mut self.has_tiers, true) {
-            let adopted = index.adopt_all(Plane::Hoped.of(worker), Plane::Tiers.of(worker));
+            let adopted = index.copy_all(Plane::Hoped.of(worker), Plane::Tiers.of(worker));
             adopted.expect("a worker's planes are seats");
         }
     }
@@ -376,7 +376,7 @@ impl Ingest {
         self.block_tokens = Some(block_tokens).filter(|tokens| *tokens > 0);
         for plane in Plane::ALL.into_iter().filter(|&plane| plane != Plane::Tiers || has_tiers > 0) {
             let holdings = Holdings::decode(&mut packed)?;
-            index.hold(plane.of(worker), &holdings).expect("a worker's planes are seats");
+            index.replace_holdings(plane.of(worker), &holdings).expect("a worker's planes are seats");
             if plane == Plane::Hoped {
                 self.counted.stored += holdings.spans() as u64;
             }

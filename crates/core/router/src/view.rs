@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use warmroute_index::{Before, Digester, Snapshot, Span, Used};
+use warmroute_index::{Digester, SegmentParent, Snapshot, SnapshotUse, Span};
 use warmroute_peers::{BadMessage, PresumedRecord, RunParent, SnapshotReader, SnapshotWriter, SpanSizes};
 use warmroute_types::MAX_WORKERS;
 
@@ -40,17 +40,17 @@ pub(crate) fn write(
         return Vec::new();
     }
     snapshot.segments().for_each(|(before, spans)| writer.push(&stretch(before, &spans)));
-    for &Used { worker, segment, end, age } in snapshot.used() {
+    for &SnapshotUse { worker, segment, end, age } in snapshot.used() {
         let record = |&worker: &u32| PresumedRecord::Use { worker, run: segment, spans: end.into(), age };
         places.get(&worker).map(record).into_iter().for_each(|record| writer.push(&record));
     }
     writer.finish()
 }
 
-fn stretch(before: Before, spans: &[Span]) -> PresumedRecord {
+fn stretch(before: SegmentParent, spans: &[Span]) -> PresumedRecord {
     let after = match before {
-        Before::Root(key) => RunParent::Root(key),
-        Before::Segment(number, spans) => RunParent::Run { number, spans: spans.into() },
+        SegmentParent::Root(key) => RunParent::Root(key),
+        SegmentParent::Segment(number, spans) => RunParent::Run { number, spans: spans.into() },
     };
     let alike = spans.chunk_by(|a, b| (a.bytes, a.tokens) == (b.bytes, b.tokens));
     let sizes = alike.map(|spans| SpanSizes {
@@ -85,8 +85,10 @@ impl View {
             }
             PresumedRecord::Run { parent: after, sizes, digests } => {
                 let before = match after {
-                    RunParent::Root(key) => Before::Root(key),
-                    RunParent::Run { number, spans } => Before::Segment(number, u8::try_from(spans).ok()?),
+                    RunParent::Root(key) => SegmentParent::Root(key),
+                    RunParent::Run { number, spans } => {
+                        SegmentParent::Segment(number, u8::try_from(spans).ok()?)
+                    }
                 };
                 self.snapshot.add_segment(before, &spans(&sizes, &digests)).ok()
             }
@@ -94,7 +96,7 @@ impl View {
                 let worker = u16::try_from(worker).ok()?;
                 self.workers.get(usize::from(worker))?;
                 let end = u8::try_from(spans).ok()?;
-                self.snapshot.add_use(Used { worker, segment: stretch, end, age }).ok()
+                self.snapshot.add_use(SnapshotUse { worker, segment: stretch, end, age }).ok()
             }
         }
     }
@@ -133,10 +135,13 @@ mod tests {
         let identity = |worker: u16| (worker != 11).then_some(u64::from(worker) << 40);
         let bytes = write(&snapshot, index.digester(), identity);
         let view = read(&bytes, index.digester()).unwrap();
-        let number =
-            |used: &Used| Used { worker: (view.workers[usize::from(used.worker)] >> 40) as u16, ..*used };
-        let told: Vec<Used> = view.snapshot.used().iter().map(number).collect();
-        let known: Vec<Used> = snapshot.used().iter().filter(|used| used.worker != 11).copied().collect();
+        let number = |used: &SnapshotUse| SnapshotUse {
+            worker: (view.workers[usize::from(used.worker)] >> 40) as u16,
+            ..*used
+        };
+        let told: Vec<SnapshotUse> = view.snapshot.used().iter().map(number).collect();
+        let known: Vec<SnapshotUse> =
+            snapshot.used().iter().filter(|used| used.worker != 11).copied().collect();
         assert!(told.len() > 10 && told == known);
         assert!(view.snapshot.segments().eq(snapshot.segments()));
         assert_eq!(write(&snapshot, index.digester(), |_| None), [0_u8; 0], "nothing is told as nothing");

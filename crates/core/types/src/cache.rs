@@ -1,13 +1,13 @@
-//! What an engine says happened to its KV cache.
+//! Events of an engine's KV cache, in one form for all engines and wire formats.
 //!
-//! One word for all engines and wire formats. A block's name is the engine's own hash, opaque to us: a signed number is
-//! taken bit by bit, a number as it is, a digest by its last eight bytes (vLLM's own number for it, which some of its events
-//! use and others do not), and any other byte string by its xxh3. It only resolves parents and removals of the worker that
-//! used it; content is the token ids.
+//! A block's name is the engine's own hash, opaque to us. A signed number is taken bit by bit, an unsigned number as
+//! it is, a digest by its last eight bytes (vLLM's own number for it, which some of its events use and others do
+//! not), and any other byte string by its xxh3. A name only resolves parents and removals of the worker that used it;
+//! the content is the token ids.
 
 use std::sync::Arc;
 
-/// One thing that happened, in the order in which the engine tells it.
+/// One event, in the order in which the engine sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheEvent {
     /// Blocks became reusable.
@@ -16,80 +16,81 @@ pub enum CacheEvent {
     Removed(RemovedBlocks),
     /// The whole cache was emptied.
     Cleared,
-    /// No engine says this, but another router: all that it knows of the cache at this moment.
+    /// Another router's complete knowledge of the cache. Engines never send this.
     Restored(Restored),
 }
 
-/// All that a router knows of a worker's cache, for another one.
+/// Everything that a router knows about a worker's cache, for another router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// As the other router's index wrote it. It means nothing but to an index.
+    /// The encoding of the other router's index. Only an index can read it.
     pub bytes: Arc<[u8]>,
-    /// Which of the model's caches it is of, where that was told.
+    /// The model's cache that it describes, where known.
     pub group: Option<u16>,
-    /// The first batch of which it knows; what the cache held before may be missing.
+    /// The first batch that it includes; what the cache held before may be missing.
     pub floor_seq: u64,
 }
 
-/// A run of blocks, each the parent of the next.
+/// A chain of blocks, each the parent of the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredBlocks {
-    /// The engine's names, in order. A name that is stored twice is there until it was removed twice.
+    /// The engine's names, in order. A name stored twice stays until it is removed twice.
     pub names: Vec<u64>,
-    /// The block before the first; none where the run begins a prompt.
+    /// The block before the first; `None` where the chain begins a prompt.
     pub parent: Option<u64>,
-    /// The tokens of all blocks, one after another: `names.len() * block_tokens` of them. None where blocks that were told
-    /// before are told [by name](StoredBlocks::is_by_name).
+    /// The tokens of all blocks in order: `names.len() * block_tokens`. Empty where the engine repeats known blocks
+    /// [by name](StoredBlocks::is_by_name).
     pub tokens: Vec<u32>,
-    /// What another router has made of the tokens, which are not passed on: then there are none here.
+    /// The digests that another router computed from the tokens, which it does not send; `tokens` is empty then.
     pub cut: Option<Cut>,
-    /// Tokens in a block; 0 where the engine does not say.
+    /// Tokens in a block; 0 where the engine does not state it.
     pub block_tokens: u32,
-    /// How many of the leading blocks are nothing but text. From the first block with an image (or another input that is
-    /// no text) on, the tokens do not tell the content.
+    /// How many of the leading blocks contain only text. From the first block with an image (or another input that is
+    /// not text) on, the tokens do not determine the content.
     pub text_blocks: u32,
-    /// The LoRA adapter; an engine that only gives it a number is quoted as `#number`.
+    /// The LoRA adapter. An adapter that the engine only numbers is `#number`.
     pub lora: Option<Box<str>>,
-    /// The cache salt. Engines say it with the first block of a prompt; a run with a parent is in its parent's namespace.
+    /// The cache salt. Engines send it with the first block of a prompt; a chain with a parent is in its parent's
+    /// namespace.
     pub salt: Option<Box<str>>,
-    /// Where the blocks lie.
+    /// The memory that holds the blocks.
     pub medium: Medium,
-    /// Which of the model's caches holds them, and what a hit there is worth.
+    /// The model's cache that holds them, and its kind of attention.
     pub group: Group,
 }
 
 impl StoredBlocks {
-    /// Whether these are blocks that the engine told before with their tokens, and has now put into a slower memory too. So
-    /// does vLLM's offloading connector unless it is asked for more: names, no parent, and a block size of 0.
+    /// Whether these are known blocks that the engine copied to a slower memory too. vLLM's offloading connector
+    /// reports them so by default: names, no parent, and a block size of 0.
     pub fn is_by_name(&self) -> bool {
         self.tokens.is_empty() && self.cut.is_none() && self.medium != Medium::Gpu
     }
 }
 
-/// The content of blocks as routers with one secret digest it: without a token of it.
+/// The content of blocks as digests, for routers that share one secret; without any token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// Where their prompts begin: model, adapter and salt, as a number.
+    /// The root of their prompts: model, adapter and salt, as a number.
     pub root: u64,
-    /// By block, its digest and its length in bytes.
+    /// For each block, its digest and its length in bytes.
     pub spans: Vec<(u64, u32)>,
 }
 
-/// Blocks that are gone.
+/// Evicted blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemovedBlocks {
     /// Their names.
     pub names: Vec<u64>,
-    /// Where they lay.
+    /// The memory that held them.
     pub medium: Medium,
-    /// Which of the model's caches held them. What kind of attention that is, engines say only when they store.
+    /// The model's cache that held them. Engines state the kind of attention only when they store.
     pub group: u16,
 }
 
-/// Where a block lies. Everything but the GPU costs time to restore.
+/// The memory that holds a block. Everything but the GPU costs time to restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Medium {
-    /// The accelerator's memory: a hit costs nothing. What an engine that names no medium means.
+    /// The accelerator's memory: a hit costs nothing. The default where an engine names no medium.
     #[default]
     Gpu,
     /// The host's memory.
@@ -105,33 +106,33 @@ pub enum Medium {
 pub struct Group {
     /// The engine's number for it.
     pub index: u16,
-    /// What it caches.
+    /// Its kind of attention.
     pub attention: Attention,
 }
 
-/// Whether a prefix that is held can be continued from any of its blocks.
+/// Whether a cached prefix can be continued from any of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attention {
     /// Every token sees all before it.
     #[default]
     Full,
-    /// A sliding window, a recurrent state or anything else whose blocks alone make no prefix.
+    /// A sliding window, a recurrent state or any other kind whose blocks alone do not form a prefix.
     Other,
 }
 
-/// What one message of an event stream carries.
+/// One message of an event stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventBatch {
-    /// When the engine made it, in seconds since 1970 by its own clock. For one that does not say, the number of its life, from 1 on: it
-    /// tells which of two lives is the later one, and no router's clock does.
+    /// When the engine created the message, in seconds since 1970 by its own clock. For an engine without a clock,
+    /// the number of its process, from 1 on: it tells which of two processes is the later one.
     pub at_unix_s: f64,
-    /// What happened.
+    /// The events, in order.
     pub events: Vec<CacheEvent>,
-    /// The data-parallel rank that speaks, where it says so.
+    /// The data-parallel rank that sent it, where stated.
     pub rank: Option<u16>,
     /// Events that could not be read and are not in `events`.
     pub unreadable: u32,
-    /// A hash of the message, by which the same batch is known again.
+    /// A hash of the message, which identifies a repeated batch.
     pub print: u64,
 }
 

@@ -1,11 +1,11 @@
-//! How answers come back: what a router can hear of a prompt depends on it.
+//! How answers arrive, which determines what a router can observe of a prompt.
 
-/// How an answer comes.
+/// How an answer arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// Token by token: the first one tells that the prompt is computed.
+    /// Token by token: the first one shows that the prompt is computed.
     #[default]
     Streamed,
-    /// All at once, when it is finished.
+    /// All at once, at the end.
     Whole,
 }

@@ -1,16 +1,16 @@
-//! The words that every part of Warmroute shares.
+//! The types that every part of Warmroute shares.
 //!
-//! Nothing here does anything: these are the nouns that cross a crate boundary. A type that only one crate needs
-//! lives in that crate.
+//! They contain no behaviour: they are the nouns that cross a crate boundary. A type that only one crate needs lives
+//! in that crate.
 
 mod cache;
 mod delivery;
 mod load;
 mod packed;
+mod redact;
 mod router;
 mod time;
 mod url;
-mod valueless;
 mod view;
 mod worker;
 
@@ -20,9 +20,9 @@ pub use cache::{
 pub use delivery::Delivery;
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use packed::Packed;
+pub use redact::redact_values;
 pub use router::{RouterId, To};
 pub use time::Micros;
-pub use url::{BadUrl, masked};
-pub use valueless::valueless;
+pub use url::{BadUrl, mask_url};
 pub use view::CacheView;
 pub use worker::{Address, MAX_WORKERS, WorkerId, WorkerState};

@@ -1,38 +1,38 @@
-//! What engines report about themselves.
+//! Engines' own reports.
 
 use crate::Micros;
 
-/// What an engine said about its load, and when we heard it. A correction to our own bookings, never the main signal:
-/// it is old by the time it is read.
+/// An engine's report of its load. It corrects our own bookings and is never the main signal, because it is old by
+/// the time it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LoadReport {
-    /// Requests that wait for a place in the batch.
+    /// Requests that wait for a slot in the batch.
     pub waiting: u32,
     /// Requests in the batch.
     pub running: u32,
     /// Share of KV blocks in use by running requests, 0 to 1.
     pub kv_use: f32,
-    /// What the engine counts itself of its prefix cache, if it does.
+    /// The engine's own counters of its prefix cache, where it has them.
     pub prefix_cache: Option<PrefixCache>,
-    /// When it was heard.
+    /// When the report arrived.
     pub at: Micros,
 }
 
-/// An engine's own counters, since its start. Tokens.
+/// An engine's prefix cache counters since its start, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixCache {
-    /// Looked up.
+    /// Tokens looked up.
     pub queries: u64,
-    /// Found.
+    /// Tokens found.
     pub hits: u64,
 }
 
-/// How much an engine's KV cache holds.
+/// The capacity of an engine's KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheCapacity {
-    /// In all.
+    /// Total tokens.
     pub tokens: u64,
-    /// In one block, the unit in which a prompt is found or not.
+    /// Tokens in one block, the unit of a cache hit.
     pub block_tokens: u32,
 }
 
@@ -43,6 +43,6 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Tokens generated.
     pub output_tokens: u32,
-    /// Prompt tokens found in the cache; `None` when the engine did not say, which is not the same as zero.
+    /// Prompt tokens found in the cache; `None` when the engine did not report it, which differs from zero.
     pub cached_tokens: Option<u32>,
 }

@@ -1,11 +1,11 @@
-//! Numbers read one after another from bytes that anybody may have written. They are written with `to_le_bytes`.
+//! A reader of packed little-endian numbers from untrusted bytes.
 
-/// What is left to read.
+/// The bytes that are left to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a>(pub &'a [u8]);
 
 impl<'a> Packed<'a> {
-    /// The next bytes; `None` where there are not so many.
+    /// The next `count` bytes; `None` where fewer are left.
     pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -36,13 +36,13 @@ impl<'a> Packed<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// The next eight, as a number that is one: neither infinite nor none, nor below zero.
+    /// The next eight bytes as a finite, non-negative number.
     pub fn amount(&mut self) -> Option<f64> {
         self.array().map(f64::from_le_bytes).filter(|number| number.is_finite() && *number >= 0.0)
     }
 
-    /// How many of something follow, each of at least so many bytes: more than there is room for is refused, so that memory may be
-    /// set aside for them.
+    /// The number of following items, each of at least `bytes_each` bytes. A number that cannot fit the remaining
+    /// bytes is refused, so the caller may allocate for it.
     pub fn count(&mut self, bytes_each: usize) -> Option<usize> {
         let count = self.u32()? as usize;
         (count <= self.0.len() / bytes_each.max(1)).then_some(count)
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back_and_nothing_is_read_beyond_the_end() {
+    fn numbers_are_read_back_and_never_beyond_the_end() {
         let mut bytes = 7_u16.to_le_bytes().to_vec();
         bytes.extend_from_slice(&1.5_f64.to_le_bytes());
         bytes.extend_from_slice(&2_u32.to_le_bytes());

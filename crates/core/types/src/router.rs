@@ -1,9 +1,9 @@
-//! Which router.
+//! The identity of a router.
 
 use std::fmt;
 
-/// One router's number among those that act as one. Every process draws its own when it starts, so a router that was
-/// restarted is another one, and no clock is needed to tell which of two is the later.
+/// A router's id among its peers. Every process draws a new one at its start, so a restarted router is a new one, and
+/// no clock is needed to tell two processes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouterId(pub u64);
 
@@ -13,11 +13,11 @@ impl fmt::Display for RouterId {
     }
 }
 
-/// For whom a message of a router is.
+/// The recipient of a router's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// All who are there now.
+    /// All present peers.
     Everyone,
-    /// That one, if it is there.
+    /// This peer, if it is present.
     One(RouterId),
 }

@@ -1,21 +1,22 @@
 //! Time as a number, so that the core needs no clock.
 //!
 //! The gateway counts from its start with the system's monotonic clock, the lab counts virtual time. Two threads may
-//! read their clock in one order and reach the router in the other, so "earlier minus later" is zero, never a panic.
+//! read their clock in one order and reach the router in the other, so "earlier minus later" is zero and never a
+//! panic.
 
 use std::fmt;
 use std::ops::Add;
 use std::time::Duration;
 
-/// A moment, or a stretch, in microseconds. As a moment: since the driver's own beginning.
+/// A point in time or a duration, in microseconds. Points count from the driver's own start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// No time at all, and the beginning of time.
+    /// No duration, and the driver's start.
     pub const ZERO: Micros = Micros(0);
 
-    /// Whole milliseconds; more than there is room for are as many as there is.
+    /// Whole milliseconds; saturates.
     pub const fn from_millis(ms: u64) -> Micros {
         Micros(ms.saturating_mul(1_000))
     }
@@ -25,12 +26,12 @@ impl Micros {
         Micros((ms * 1_000.0).round() as u64)
     }
 
-    /// Whole seconds; more than there is room for are as many as there is.
+    /// Whole seconds; saturates.
     pub const fn from_secs(s: u64) -> Micros {
         Micros(s.saturating_mul(1_000_000))
     }
 
-    /// How long after `earlier` this is; zero when time seems to have stepped back.
+    /// The duration since `earlier`; zero when time seems to have stepped back.
     pub fn since(self, earlier: Micros) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
     }
@@ -83,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_too_long_to_be_written() {
+    fn conversions_saturate() {
         assert_eq!(Micros::from_secs(u64::MAX), Micros(u64::MAX));
         assert_eq!(Micros::from_millis(u64::MAX), Micros(u64::MAX));
     }
 
     #[test]
-    fn nonsense_milliseconds_become_zero() {
+    fn invalid_milliseconds_become_zero() {
         assert_eq!(Micros::from_millis_f64(f64::NAN), Micros::ZERO);
         assert_eq!(Micros::from_millis_f64(-3.0), Micros::ZERO);
         assert_eq!(Micros::from_millis_f64(1.5), Micros(1_500));

@@ -1,50 +1,50 @@
-//! What a worker's URL may look like, judged in one place for flags, files and the admin side.
+//! Validation of worker URLs, in one place for flags, files and the admin API.
 
 use crate::Address;
 
 /// A worker URL that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{url}` is no worker URL: {why}")]
+#[error("`{url}` is not a valid worker URL: {why}")]
 pub struct BadUrl {
-    /// As it was written, without what may be secret in it.
+    /// The URL as written, with secrets masked.
     pub url: String,
     /// What is wrong with it.
     pub why: &'static str,
 }
 
 impl BadUrl {
-    /// This URL is one: it ends up in logs and answers, so nothing of it that may be secret is kept.
+    /// The error for this URL. It appears in logs and responses, so secrets in the URL are masked.
     pub fn new(url: &str, why: &'static str) -> BadUrl {
-        BadUrl { url: masked(url), why }
+        BadUrl { url: mask_url(url), why }
     }
 }
 
 impl Address {
-    /// The workers behind a URL as a person writes it: one for each rank, or the engine as a whole where it has none.
+    /// The workers behind a URL: one for each rank, or the engine as a whole where it has none.
     pub fn parse(url: &str, ranks: Option<u16>) -> Result<Vec<Address>, BadUrl> {
         let bad = |why| BadUrl::new(url, why);
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let rest = rest.ok_or_else(|| bad("expected http://HOST:PORT or https://HOST:PORT"))?;
         if rest.contains('@') {
-            return Err(bad("credentials do not belong into it"));
+            return Err(bad("it contains credentials; use worker-api-key instead"));
         }
         if rest.contains(['?', '#']) {
-            return Err(bad("it must not have a query"));
+            return Err(bad("it has a query; give the base URL only"));
         }
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(bad("odd characters"));
+            return Err(bad("it contains spaces or non-ASCII characters"));
         }
         let authority = rest.split('/').next().unwrap_or_default();
         check_authority(authority).map_err(bad)?;
         if ranks == Some(0) {
-            return Err(bad("0 ranks are no worker"));
+            return Err(bad("0 ranks; give at least 1"));
         }
         Ok(Address::ranks(url.trim_end_matches('/'), ranks))
     }
 }
 
-/// A URL as it may be shown to anybody: without credentials, and without a query, in which some write them too.
-pub fn masked(url: &str) -> String {
+/// A URL without credentials and query, which may contain secrets. Safe to log.
+pub fn mask_url(url: &str) -> String {
     let scheme = url.find("://").filter(|&at| url[..at].bytes().all(|byte| byte.is_ascii_alphanumeric()));
     let (scheme, rest) = url.split_at(scheme.map_or(0, |at| at + 3));
     match (rest.rfind('@'), rest.find(['?', '#'])) {
@@ -52,18 +52,18 @@ pub fn masked(url: &str) -> String {
         (Some(at), None) => format!("{scheme}***{}", &rest[at..]),
         (None, Some(query)) => format!("{scheme}{}?***", &rest[..query]),
         (Some(at), Some(query)) if at < query => format!("{scheme}***{}?***", &rest[at..query]),
-        // Who knows where what is secret ends?
+        // The end of the secret is ambiguous.
         (Some(_), Some(_)) => format!("{scheme}***"),
     }
 }
 
 fn check_authority(authority: &str) -> Result<(), &'static str> {
     let (host, port) = match authority.strip_prefix('[') {
-        Some(v6) => v6.split_once(']').ok_or("a bracket is not closed")?,
+        Some(v6) => v6.split_once(']').ok_or("the bracket of the IPv6 address is not closed")?,
         None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
     if host.is_empty() {
-        return Err("it names no host");
+        return Err("it has no host");
     }
     match port.strip_prefix(':') {
         None if port.is_empty() => Ok(()),
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_urls_become_workers() {
+    fn valid_urls_become_workers() {
         let workers = |url, ranks| -> Vec<String> {
             Address::parse(url, ranks).unwrap().iter().map(ToString::to_string).collect()
         };
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_cannot_work_say_why() {
+    fn invalid_urls_are_rejected_with_the_reason() {
         for (url, why) in [
             ("10.0.0.7:8000", "http://HOST:PORT"),
             ("ftp://a", "http://HOST:PORT"),
@@ -100,7 +100,7 @@ mod tests {
             ("http://a:http", "port"),
             ("http://a:0", "port"),
             ("http://[::1", "bracket"),
-            ("http://a b", "odd"),
+            ("http://a b", "spaces"),
         ] {
             let error = Address::parse(url, None).unwrap_err().to_string();
             assert!(error.contains(why), "{url}: {error}");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_in_a_url_is_not_repeated() {
+    fn secrets_in_a_url_are_masked() {
         for (url, shown) in [
             ("http://user:hush@h:1", "http://***@h:1"),
             ("user:hush@h:1", "***@h:1"),
@@ -120,9 +120,9 @@ mod tests {
             ("http://user:hu?sh@h:1", "http://***"),
             ("user:hush@h://x", "***@h://x"),
         ] {
-            assert_eq!(masked(url), shown);
+            assert_eq!(mask_url(url), shown);
             assert_eq!(Address::parse(url, None).unwrap_err().url, shown);
         }
-        assert_eq!(masked("http://h:1/base"), "http://h:1/base");
+        assert_eq!(mask_url("http://h:1/base"), "http://h:1/base");
     }
 }

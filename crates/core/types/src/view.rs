@@ -1,15 +1,15 @@
-//! How a worker's cache is known.
+//! The source of the knowledge about a worker's cache.
 
 use std::fmt;
 
-/// By whom a worker's cache is known, and how well.
+/// Where the knowledge about a worker's cache comes from, and how far it is trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CacheView {
-    /// From our own routing: its engine tells nothing, or nothing that can be used.
+    /// From our own routing: the engine sends no usable events.
     #[default]
     Presumed = 0,
-    /// From its engine's events, of which some are missing or have turned out wrong.
+    /// From the engine's events, of which some are missing or proved wrong.
     Uncertain = 1,
     /// From its engine's events.
     Reported = 2,

@@ -1,19 +1,19 @@
-//! Who a worker is, and what state it is in.
+//! The identity and the state of a worker.
 
 use std::fmt;
 
-/// The most workers one router knows. It bounds every array that is indexed by a [`WorkerId`].
+/// Most workers of one router. It bounds every array that is indexed by a [`WorkerId`].
 pub const MAX_WORKERS: usize = 4_096;
 
-/// A worker's seat in the fleet: a small dense number, so that per-worker state is an array.
+/// A worker's index in the fleet: a small dense number, so that per-worker state is an array.
 ///
-/// A seat is given to a newcomer only after the last booking on it has been released, so a late release can never be
-/// charged to another worker.
+/// An index is reused only after the last booking on it has been released, so a late release is never charged to
+/// another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u16);
 
 impl WorkerId {
-    /// The seat as an array index.
+    /// The id as an array index.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -25,8 +25,8 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// Where a worker is: an engine's base URL and, where one engine runs several data-parallel ranks, which of them.
-/// Each rank has a cache of its own, so each is a worker of its own.
+/// The address of a worker: an engine's base URL and, for an engine with several data-parallel ranks, the rank. Each
+/// rank has its own cache, so each is a separate worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     /// The engine's base URL without a trailing slash, e.g. `http://10.0.0.7:8000`.
@@ -58,24 +58,24 @@ impl fmt::Display for Address {
     }
 }
 
-/// A worker's life: a `Ready` one is given new requests, a `Recovering` one a single request at a time.
+/// A worker's state. A `Ready` worker receives requests, a `Recovering` one a single request at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WorkerState {
-    /// Known, but it has not yet said that it is well.
+    /// Known, but not yet healthy.
     Starting = 0,
-    /// Well: it may be chosen.
+    /// Healthy: it may be chosen.
     Ready = 1,
-    /// It failed too often, and is asked again and again until it answers.
+    /// It failed too often. Health checks continue until it responds.
     Unhealthy = 2,
-    /// It finishes what it has and gets nothing new.
+    /// It finishes its requests and receives no new ones.
     Draining = 3,
-    /// It answers again, but its requests had failed: one at a time finds out whether it serves.
+    /// Health checks succeed again after its requests failed: single requests test whether it serves.
     Recovering = 4,
 }
 
 impl WorkerState {
-    /// Every state there is.
+    /// All states.
     pub const ALL: [WorkerState; 5] = [
         WorkerState::Starting,
         WorkerState::Ready,
@@ -84,7 +84,7 @@ impl WorkerState {
         WorkerState::Draining,
     ];
 
-    /// Whether it is given requests, if only one at a time.
+    /// Whether it receives requests, if only one at a time.
     pub fn takes_requests(self) -> bool {
         matches!(self, WorkerState::Ready | WorkerState::Recovering)
     }

@@ -1,7 +1,7 @@
-//! Every address behind a DNS name is a worker, and the name is asked again and again.
+//! DNS discovery: every address behind a name is a worker, and the name is resolved periodically.
 //!
-//! Headless services, Consul, a plain zone file: all of them can say "the engines are these addresses" with one name. The
-//! system's resolver is asked (so /etc/hosts and search domains work as everywhere), in a thread that may block.
+//! Headless services, Consul and plain zone files can all list the engines under one name. The system's resolver is
+//! used, so /etc/hosts and search domains apply, in a thread that may block.
 
 use std::future::Future;
 use std::io;
@@ -10,9 +10,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use warmroute_types::{Address, masked};
+use warmroute_types::{Address, mask_url};
 
-use crate::{Listed, Listing, SourceId};
+use crate::{ListedWorker, Listing, SourceId};
 
 /// A name with a port, as in `http://engines.example:8000`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,16 +21,16 @@ pub struct DnsName {
     port: u16,
 }
 
-/// Not a name with a port.
+/// The text is not a name with a port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}`: expected http://NAME:PORT")]
+#[error("`{0}` is not a DNS name with a port; expected http://NAME:PORT")]
 pub struct BadDnsName(String);
 
 impl FromStr for DnsName {
     type Err = BadDnsName;
 
     fn from_str(text: &str) -> Result<DnsName, BadDnsName> {
-        let bad = || BadDnsName(masked(text));
+        let bad = || BadDnsName(mask_url(text));
         let rest = text.strip_prefix("http://").ok_or_else(bad)?.trim_end_matches('/');
         let (host, port) = rest.rsplit_once(':').ok_or_else(bad)?;
         if host.is_empty() || host.contains(['/', '@', '?']) {
@@ -40,7 +40,7 @@ impl FromStr for DnsName {
     }
 }
 
-/// Asks the system's resolver now and then, and sends a listing whenever the answer changed.
+/// Resolves the name periodically, and sends a listing whenever the result changed.
 pub async fn watch_dns(name: DnsName, every: Duration, source: SourceId, listings: mpsc::Sender<Listing>) {
     let resolve = |name: DnsName| async move {
         let found = tokio::net::lookup_host((name.host.as_str(), name.port)).await?;
@@ -79,9 +79,9 @@ async fn watch_with<F>(
     }
 }
 
-fn worker_at(address: &SocketAddr) -> Listed {
-    // SocketAddr writes IPv6 addresses in brackets, as URLs want them.
-    Listed { address: Address::new(format!("http://{address}")), models: None, kv_events: None }
+fn worker_at(address: &SocketAddr) -> ListedWorker {
+    // SocketAddr writes IPv6 addresses in brackets, as URLs need them.
+    ListedWorker { address: Address::new(format!("http://{address}")), models: None, kv_events: None }
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
             assert!(bad.parse::<DnsName>().is_err(), "{bad}");
         }
         let shown = "http://user:hush@engines:80".parse::<DnsName>().unwrap_err().to_string();
-        assert_eq!(shown, "`http://***@engines:80`: expected http://NAME:PORT");
+        assert_eq!(shown, "`http://***@engines:80` is not a DNS name with a port; expected http://NAME:PORT");
     }
 
     #[tokio::test(start_paused = true)]

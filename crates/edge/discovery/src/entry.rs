@@ -1,9 +1,9 @@
-//! A worker as a person writes it down.
+//! A worker in the configuration.
 
 use serde::{Deserialize, Serialize};
-use warmroute_types::{Address, BadUrl, valueless};
+use warmroute_types::{Address, BadUrl, redact_values};
 
-use crate::Listed;
+use crate::ListedWorker;
 
 /// One `[[workers]]` table, in the configuration or in a watched file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -11,61 +11,61 @@ use crate::Listed;
 pub struct WorkerEntry {
     /// Base URL of the engine.
     pub url: String,
-    /// How many data-parallel ranks run behind it, if it has ranks.
+    /// Number of data-parallel ranks behind the URL, if it has ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u16>,
-    /// What it serves; left out, the engine is asked.
+    /// The models that it serves; if missing, the engine is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<String>>,
-    /// Where its KV events are, if the engine cannot be asked.
+    /// Its KV events endpoint, if the engine cannot be asked.
     #[serde(default, rename = "kv-events", skip_serializing_if = "Option::is_none")]
     pub kv_events: Option<EventsEntry>,
 }
 
-/// Where an engine's KV events are: of its first rank; the others count ports up from there.
+/// The KV events endpoint of an engine's first rank; each further rank uses the next port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EventsEntry {
-    /// `tcp://HOST:PORT`; a `*` is the worker's host. `bind` awaits the engine at our own endpoint, `poll` asks TensorRT-LLM
-    /// over HTTP, `off` leaves the engine alone.
+    /// `tcp://HOST:PORT`; a `*` means the worker's host. `bind` expects the engine at our own endpoint, `poll` polls
+    /// TensorRT-LLM over HTTP, `off` disables events for the engine.
     pub endpoint: String,
-    /// Where replays are served.
+    /// The replay endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<String>,
-    /// The topic of its messages, where it has one.
+    /// The topic of its messages, if it has one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub topic: String,
 }
 
-/// A file of workers that cannot be read.
+/// Why a file of workers cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BadWorkers {
-    /// No file, or not for us.
-    #[error("cannot read it: {0}")]
+    /// The file cannot be read.
+    #[error("cannot read the file: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// Not TOML, or not workers. The text is not quoted, because somebody may have written a key there.
+    /// The file is not TOML, or does not list workers. The text is not quoted, because it may contain a key.
     #[error("line {line}: {message}")]
     Wrong {
-        /// Where.
+        /// The line, from 1.
         line: usize,
-        /// What.
+        /// The parser's message.
         message: String,
     },
-    /// Nothing in it: most likely it is being written just now.
-    #[error("it is empty; write `workers = []` to mean no workers")]
+    /// The file is empty: most likely it is being written.
+    #[error("the file is empty; write `workers = []` for no workers")]
     Empty,
-    /// A URL that cannot work.
+    /// A URL is invalid.
     #[error(transparent)]
     BadUrl(#[from] BadUrl),
 }
 
 impl BadWorkers {
     fn wrong(text: &str, error: &toml::de::Error) -> BadWorkers {
-        BadWorkers::Wrong { line: line_of(text, error), message: valueless(error.message()) }
+        BadWorkers::Wrong { line: line_of(text, error), message: redact_values(error.message()) }
     }
 }
 
-/// The line of a TOML text, from 1, in which something is wrong.
+/// The line of a TOML error, from 1.
 pub fn line_of(text: &str, error: &toml::de::Error) -> usize {
     let at = error.span().map_or(0, |span| span.start);
     1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
@@ -79,22 +79,25 @@ struct WorkersFile {
 }
 
 impl WorkerEntry {
-    /// An engine of which nothing else is said.
+    /// An engine with only a URL.
     pub fn new(url: String, ranks: Option<u16>) -> WorkerEntry {
         WorkerEntry { url, ranks, models: None, kv_events: None }
     }
 
     /// The workers behind the URL.
-    pub fn listed(&self) -> Result<Vec<Listed>, BadUrl> {
+    pub fn listed(&self) -> Result<Vec<ListedWorker>, BadUrl> {
         let addresses = Address::parse(&self.url, self.ranks)?;
-        let listed =
-            |address| Listed { address, models: self.models.clone(), kv_events: self.kv_events.clone() };
+        let listed = |address| ListedWorker {
+            address,
+            models: self.models.clone(),
+            kv_events: self.kv_events.clone(),
+        };
         Ok(addresses.into_iter().map(listed).collect())
     }
 }
 
-/// Reads a TOML text that holds only `[[workers]]`.
-pub fn read_workers(text: &str) -> Result<Vec<Listed>, BadWorkers> {
+/// Parses a TOML text that contains only `[[workers]]`.
+pub fn read_workers(text: &str) -> Result<Vec<ListedWorker>, BadWorkers> {
     if text.trim().is_empty() {
         return Err(BadWorkers::Empty);
     }
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_quote_no_values() {
+    fn errors_do_not_quote_values() {
         for text in [
             "[[workers]]\nurl = \"http://a\"\napi-key = \"hush\"",
             "[[workers]]\nurl = \"http://a\"\nranks = \"hush\"",

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use warmroute_events::{Config, Direction, Listener, Source, Step, decode, subscribe};
+use warmroute_events::{Config, Direction, EventSink, EventSource, Step, decode, subscribe};
 use warmroute_feed::{Feed, Moment, ReplayEnd};
 use warmroute_types::{Address, CacheEvent, Micros};
 use warmroute_zmtp::{Endpoint, Options, Publisher};
@@ -45,7 +45,7 @@ fn long_array(length: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(length as u16).to_be_bytes());
 }
 
-/// One batch: as many evictions as stores, each an event of its own as vLLM has it.
+/// One batch with as many evictions as stores, each a separate event as in vLLM.
 fn payload(seed: u64, blocks: usize) -> Vec<u8> {
     let name = |at: usize| (seed * 1_000_003 + at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63;
     let mut out = vec![0x93, 0xcb];
@@ -94,8 +94,8 @@ fn payload(seed: u64, blocks: usize) -> Vec<u8> {
 
 struct Sum(AtomicU64);
 
-impl Listener for Sum {
-    fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
+impl EventSink for Sum {
+    fn apply(&self, _: &Address, steps: &mut Vec<Step>) {
         let blocks = steps.drain(..).map(|step| match step {
             Step::Apply(events) => events.iter().map(stored).sum(),
             _ => 0,
@@ -127,7 +127,7 @@ fn decoding() {
             let began = Instant::now();
             for at in 0..rounds {
                 let batch = decode(&payloads[at % 64]).unwrap_or_default();
-                feed.heard(seq, batch, Moment::default(), &mut steps);
+                feed.received_live(seq, batch, Moment::default(), &mut steps);
                 seq += 1;
                 black_box(&steps);
                 steps.clear();
@@ -142,7 +142,7 @@ fn decoding() {
     }
 }
 
-/// 8 engines, each as fast as it goes, to as many subscribers: CPU seconds of this process over blocks.
+/// 8 engines at full speed, to as many subscribers: CPU seconds of this process over blocks.
 async fn end_to_end() -> Result<(), Box<dyn std::error::Error>> {
     let (engines, batches, blocks) = (8u64, 2_000u64, 16usize);
     let free: Endpoint = "tcp://127.0.0.1:0".parse()?;
@@ -150,7 +150,7 @@ async fn end_to_end() -> Result<(), Box<dyn std::error::Error>> {
     let mut lines = Vec::new();
     for engine in 0..engines {
         let publisher = Publisher::bind(&free, Options::default()).await?;
-        let source = Source {
+        let source = EventSource {
             rank: 0,
             endpoint: publisher.endpoint().clone(),
             direction: Direction::WeConnect,
@@ -158,9 +158,8 @@ async fn end_to_end() -> Result<(), Box<dyn std::error::Error>> {
             topic: String::new(),
             block_tokens: None,
         };
-        let listener = Arc::clone(&sum) as Arc<dyn Listener>;
-        let subscriber =
-            subscribe(Address::new(format!("http://{engine}")), source, listener, Config::default());
+        let sink = Arc::clone(&sum) as Arc<dyn EventSink>;
+        let subscriber = subscribe(Address::new(format!("http://{engine}")), source, sink, Config::default());
         while publisher.subscribers() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -181,10 +180,10 @@ async fn end_to_end() -> Result<(), Box<dyn std::error::Error>> {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let (wall, cpu) = (began.elapsed().as_secs_f64(), cpu_s() - cpu);
-    let heard = sum.0.load(Ordering::Relaxed);
+    let applied = sum.0.load(Ordering::Relaxed);
     println!(
-        "{engines} engines over sockets: {heard} of {total} blocks in {wall:.2} s, {:.0} ns of CPU a block, publishing included",
-        cpu * 1e9 / heard as f64
+        "{engines} engines over sockets: {applied} of {total} blocks in {wall:.2} s, {:.0} ns of CPU a block, publishing included",
+        cpu * 1e9 / applied as f64
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Follows one engine's KV events and says once a second what is known of its cache:
+//! Follows one engine's KV events and prints once a second what is known of its cache:
 //!
 //! `cargo run -p warmroute-events --example follow -- tcp://127.0.0.1:5557 [tcp://127.0.0.1:5558 [TOPIC]]`
 
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use warmroute_events::{Config, Listener, Source, Step, subscribe};
+use warmroute_events::{Config, EventSink, EventSource, Step, subscribe};
 use warmroute_types::{Address, CacheEvent};
 
-/// Names that are held, counted.
+/// Counts of the names that are held.
 #[derive(Default)]
 struct Names(Mutex<HashMap<u64, u32>>);
 
-impl Listener for Names {
-    fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
+impl EventSink for Names {
+    fn apply(&self, _: &Address, steps: &mut Vec<Step>) {
         let mut names = self.0.lock();
         for step in steps.drain(..) {
             match step {
@@ -52,10 +52,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let endpoint = args.next().ok_or("which endpoint?")?;
     let (replay, topic) = (args.next(), args.next().unwrap_or_default());
-    let source = Source::configured(&endpoint, replay.as_deref(), &topic, 1, "http://127.0.0.1")?.remove(0);
+    let source =
+        EventSource::configured(&endpoint, replay.as_deref(), &topic, 1, "http://127.0.0.1")?.remove(0);
     let names = Arc::new(Names::default());
-    let listener = Arc::clone(&names) as Arc<dyn Listener>;
-    let subscriber = subscribe(Address::new(endpoint), source, listener, Config::default());
+    let sink = Arc::clone(&names) as Arc<dyn EventSink>;
+    let subscriber = subscribe(Address::new(endpoint), source, sink, Config::default());
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let held = names.0.lock().len();

@@ -1,12 +1,12 @@
-//! How long to wait before a connection is tried again.
+//! The pause before a connection is tried again.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const FIRST: Duration = Duration::from_millis(50);
 const MAX: Duration = Duration::from_secs(5);
 
-/// Doubles from 50 ms to 5 s. Each pause is shortened by up to half at random, so that a fleet that lost its network does
-/// not come back in one moment.
+/// Doubles from 50 ms to 5 s. Each pause is shortened by up to half at random, so that a fleet that lost its network
+/// does not reconnect all at once.
 #[derive(Debug)]
 pub struct Backoff {
     next: Duration,
@@ -14,13 +14,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Seeded by the clock, and by who waits.
+    /// Seeded by the clock and by the caller's identity.
     pub fn new(who: u64) -> Backoff {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
         Backoff { next: FIRST, random: who ^ u64::from(nanos) | 1 }
     }
 
-    /// It worked.
+    /// Starts over after a success.
     pub fn reset(&mut self) {
         self.next = FIRST;
     }

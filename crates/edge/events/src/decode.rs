@@ -1,8 +1,8 @@
-//! From a message's payload to events.
+//! Decodes a message's payload to events.
 //!
-//! `[when, [event, …], rank?]` in MessagePack, where an event is an array (`["BlockStored", hashes, parent, …]`, trailing
-//! fields may be missing) or, since vLLM 0.24, a map (`{"type": "BlockStored", …}`). What is not known is passed over, and
-//! an event that cannot be read is counted and costs only itself.
+//! `[when, [event, …], rank?]` in MessagePack, where an event is an array (`["BlockStored", hashes, parent, …]`,
+//! trailing fields may be missing) or, since vLLM 0.24, a map (`{"type": "BlockStored", …}`). Unknown fields are
+//! skipped. An event that cannot be read is counted, and the others are kept.
 
 mod extra_keys;
 mod fields;
@@ -12,11 +12,11 @@ use warmroute_types::{CacheEvent, EventBatch};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::msgpack::{Head, Malformed, Reader};
-use fields::{Encoding, Fields, Kind};
+use fields::{EventEncoding, Fields, Kind};
 
-/// A payload that is no batch of events at all.
+/// The payload is not a batch of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("that is no batch of KV events")]
+#[error("the payload is not a batch of KV events")]
 pub struct BadBatch;
 
 impl From<Malformed> for BadBatch {
@@ -25,7 +25,7 @@ impl From<Malformed> for BadBatch {
     }
 }
 
-/// Reads one batch.
+/// Decodes one batch.
 pub fn decode(payload: &[u8]) -> Result<EventBatch, BadBatch> {
     let mut reader = Reader::new(payload);
     let Head::Array(fields @ 2..) = reader.head()? else { return Err(BadBatch) };
@@ -38,13 +38,13 @@ pub fn decode(payload: &[u8]) -> Result<EventBatch, BadBatch> {
     Ok(batch)
 }
 
-/// Reads one event and adds it to a batch.
+/// Decodes one event and adds it to a batch.
 pub(crate) fn decode_event(event: &[u8], batch: &mut EventBatch) {
-    // One that cannot be read is counted there.
+    // An unreadable event is counted in the batch.
     let _ = read_events(&mut Reader::new(event), 1, batch);
 }
 
-/// A batch of which nothing could be read; it still has its place in the sequence.
+/// A batch without any readable event, which still has its number in the sequence.
 pub(crate) fn unreadable(payload: &[u8]) -> EventBatch {
     EventBatch { unreadable: 1, print: xxh3_64(payload), ..EventBatch::default() }
 }
@@ -75,7 +75,7 @@ fn read_events(reader: &mut Reader<'_>, count: usize, batch: &mut EventBatch) ->
                 batch.unreadable += 1;
                 *reader = begin;
                 if reader.skip().is_err() {
-                    // Where the next one would begin is not known.
+                    // The start of the next event is unknown.
                     batch.unreadable += (count - at - 1) as u32;
                     return Err(Malformed);
                 }
@@ -85,7 +85,7 @@ fn read_events(reader: &mut Reader<'_>, count: usize, batch: &mut EventBatch) ->
     Ok(())
 }
 
-/// Engines remove one block an event; a run of removals is one here.
+/// Engines remove one block an event; consecutive removals become one event here.
 fn push(event: CacheEvent, events: &mut Vec<CacheEvent>) {
     if let (Some(CacheEvent::Removed(last)), CacheEvent::Removed(next)) = (events.last_mut(), &event)
         && (last.medium, last.group) == (next.medium, next.group)
@@ -96,7 +96,7 @@ fn push(event: CacheEvent, events: &mut Vec<CacheEvent>) {
     events.push(event);
 }
 
-/// One event; nothing where its kind is not known.
+/// One event; `None` where its kind is unknown.
 fn read_event(reader: &mut Reader<'_>) -> Result<Option<CacheEvent>, Malformed> {
     match reader.head()? {
         Head::Array(count @ 1..) => read_array(reader, count),
@@ -107,7 +107,7 @@ fn read_event(reader: &mut Reader<'_>) -> Result<Option<CacheEvent>, Malformed> 
 
 fn read_array(reader: &mut Reader<'_>, count: usize) -> Result<Option<CacheEvent>, Malformed> {
     let kind = Kind::of(reader.word()?);
-    let mut fields = Fields::new(Encoding::Array);
+    let mut fields = Fields::new(EventEncoding::Array);
     for at in 0..count - 1 {
         fields.read(kind.field_at(at), reader)?;
     }
@@ -116,7 +116,7 @@ fn read_array(reader: &mut Reader<'_>, count: usize) -> Result<Option<CacheEvent
 
 fn read_map(reader: &mut Reader<'_>, count: usize) -> Result<Option<CacheEvent>, Malformed> {
     let kind = find_kind(*reader, count)?;
-    let mut fields = Fields::new(Encoding::Map);
+    let mut fields = Fields::new(EventEncoding::Map);
     for _ in 0..count {
         let name = reader.word()?;
         fields.read(kind.field_named(name), reader)?;
@@ -124,7 +124,7 @@ fn read_map(reader: &mut Reader<'_>, count: usize) -> Result<Option<CacheEvent>,
     fields.event(kind)
 }
 
-/// The tag is the first entry as engines write it, but maps have no order.
+/// Engines write the tag first, but maps have no order.
 fn find_kind(mut reader: Reader<'_>, count: usize) -> Result<Kind, Malformed> {
     for _ in 0..count {
         if reader.word()? == b"type" {

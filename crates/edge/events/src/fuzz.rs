@@ -1,4 +1,4 @@
-//! Fuzz target: whatever an engine or a reporter tells, nothing in it is made larger than it is.
+//! Fuzz target: nothing that an engine or a reporter sends becomes larger than its bytes.
 
 use std::sync::Arc;
 
@@ -7,12 +7,13 @@ use warmroute_types::{Address, CacheEvent, EventBatch};
 
 use crate::json::{read_json, read_msgpack};
 use crate::{
-    Accepted, Inbox, InboxConfig, Listener, Refused, decode, read_server_info, read_vllm_sources, trtllm,
+    Accepted, EventSink, InboxConfig, PostRefused, ReportInbox, decode, read_server_info, read_vllm_sources,
+    trtllm,
 };
 
 const URL: &str = "http://10.0.0.7:8000";
 
-/// A payload, a post, or an answer of an engine: each is tried as each.
+/// A payload, a post, or an engine's response: each input is tried as each.
 pub fn batch(input: &[u8]) {
     if let Ok(batch) = decode(input) {
         batch_is_no_larger_than(&batch, input.len());
@@ -22,8 +23,8 @@ pub fn batch(input: &[u8]) {
         batch_is_no_larger_than(&post.batch, input.len());
     }
     let mut window_max = 0;
-    for told in trtllm::read(input, &mut window_max).into_iter().flatten() {
-        batch_is_no_larger_than(&told.batch, input.len());
+    for outcome in trtllm::read(input, &mut window_max).into_iter().flatten() {
+        batch_is_no_larger_than(&outcome.batch, input.len());
     }
     for sources in [read_vllm_sources(input, URL), read_server_info(input, URL)] {
         match sources {
@@ -31,10 +32,10 @@ pub fn batch(input: &[u8]) {
             Err(why) => assert!(!why.to_string().is_empty()),
         }
     }
-    posts_are_taken_once(input);
+    posts_are_applied_once(input);
 }
 
-/// Every name, token and event was written by somebody, in a byte at least.
+/// Every name, token and event takes at least one byte of input.
 fn batch_is_no_larger_than(batch: &EventBatch, bytes: usize) {
     let parts: usize = batch.events.iter().map(parts).sum();
     assert!(parts <= bytes, "{parts} parts of {bytes} bytes");
@@ -49,26 +50,26 @@ fn parts(event: &CacheEvent) -> usize {
     }
 }
 
-/// Applies nothing, and remembers nothing.
-struct Deaf;
+/// A sink that applies nothing.
+struct NullSink;
 
-impl Listener for Deaf {
-    fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
+impl EventSink for NullSink {
+    fn apply(&self, _: &Address, steps: &mut Vec<Step>) {
         steps.clear();
     }
 }
 
-/// A post that was taken is not asked for again, and one that was refused has a reason.
-fn posts_are_taken_once(input: &[u8]) {
+/// An accepted post is not requested again, and a refused one has a reason.
+fn posts_are_applied_once(input: &[u8]) {
     for content_type in ["application/json", "application/msgpack"] {
-        let inbox = Inbox::new(InboxConfig::default(), Arc::new(Deaf));
+        let inbox = ReportInbox::new(InboxConfig::default(), Arc::new(NullSink));
         let post = || inbox.post(&Address::new(URL), content_type, input);
         match post() {
             Ok(Accepted { next_seq, .. }) => {
                 assert!(next_seq > 0);
                 assert_eq!(post().map(|accepted| accepted.next_seq), Ok(next_seq));
             }
-            Err(Refused::Gap { expected }) => assert_eq!(expected, 0, "nothing was taken yet"),
+            Err(PostRefused::Gap { expected }) => assert_eq!(expected, 0, "nothing was taken yet"),
             Err(refused) => assert!(!refused.to_string().is_empty() && refused.status() >= 400),
         }
     }
@@ -77,7 +78,7 @@ fn posts_are_taken_once(input: &[u8]) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn nothing_that_is_told_is_made_larger_than_it_is() {
+    fn no_input_becomes_larger_than_its_bytes() {
         warmroute_fuzz::try_out("batch", super::batch);
     }
 }

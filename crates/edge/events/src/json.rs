@@ -25,7 +25,7 @@ use crate::decode::{BadBatch, decode, decode_event};
 use crate::msgpack::{Head, Reader};
 use crate::transcode::transcode;
 
-/// What a reporter posted.
+/// A reporter's post.
 #[derive(Debug, PartialEq)]
 pub struct Post {
     pub source: String,
@@ -34,7 +34,7 @@ pub struct Post {
     pub batch: EventBatch,
 }
 
-/// Whether a post continues or begins anew.
+/// Whether a post continues the stream or begins a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostKind {
     Continues,
@@ -61,7 +61,7 @@ struct Wire<'a> {
     events: Vec<&'a RawValue>,
 }
 
-/// Reads a JSON body.
+/// Decodes a JSON body.
 pub fn read_json(body: &[u8]) -> Result<Post, String> {
     let wire: Wire<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let at_unix_s = if wire.ts.is_finite() { wire.ts } else { 0.0 };
@@ -78,7 +78,7 @@ pub fn read_json(body: &[u8]) -> Result<Post, String> {
     Ok(Post { source: wire.source.into_owned(), seq: wire.seq, kind, batch })
 }
 
-/// Reads a MessagePack body.
+/// Decodes a MessagePack body.
 pub fn read_msgpack(body: &[u8]) -> Result<Post, String> {
     let bad = |_| BadBatch.to_string();
     let expected = || "expected [source, seq, reset, payload]".to_owned();
@@ -87,7 +87,7 @@ pub fn read_msgpack(body: &[u8]) -> Result<Post, String> {
     let (Ok(Head::Str(source)), Ok(Head::Unsigned(seq))) = (reader.head(), reader.head()) else {
         return Err(expected());
     };
-    // The two booleans are told apart by their byte.
+    // The byte distinguishes the two booleans.
     let is_reset = reader.rest().first() == Some(&0xc3);
     let (Ok(Head::Bool), Ok(source)) = (reader.head(), std::str::from_utf8(source)) else {
         return Err(expected());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_event_costs_only_itself() {
+    fn one_bad_event_does_not_affect_the_others() {
         let post = post(
             r#"{"type":"BlockStored","block_hashes":[1]},{"type":"BlockRemoved","block_hashes":["zz"]},
                {"type":"BlockRemoved","block_hashes":"no list"},{"no":"type"},{"type":"AllBlocksCleared"}"#,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn places_and_adapters_mean_what_they_mean_on_the_wire() {
+    fn media_and_adapters_match_the_wire_format() {
         let post = post(
             r#"{"type":"BlockRemoved","block_hashes":[1],"medium":"GPU","locality":"REMOTE"},
                {"type":"BlockStored","block_hashes":[2],"parent_block_hash":"0a0b","token_ids":[1,2],"block_size":2,
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_without_their_tokens_are_not_understood() {
+    fn blocks_without_tokens_are_unreadable() {
         let post = post(
             r#"{"type":"BlockStored","block_hashes":[1,2,3],"token_ids":[1,2],"block_size":2},
                {"type":"BlockStored","block_hashes":[1],"token_ids":[1,2],"block_size":0}"#,
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_of_bytes_has_the_name_it_has_on_the_wire() {
+    fn a_byte_hash_has_the_same_name_as_on_the_wire() {
         let post = post(r#"{"type":"BlockRemoved","block_hashes":["0101"]}"#);
         let removed = RemovedBlocks { names: vec![xxh3_64(&[1, 1])], ..RemovedBlocks::default() };
         assert_eq!(post.batch.events, [CacheEvent::Removed(removed)]);
     }
 
     #[test]
-    fn msgpack_says_the_same() {
+    fn msgpack_posts_equal_json_posts() {
         let body = [&b"\x94\xa1s\x03\xc3\x92\x01\x91\x91\xb0AllBlocksCleared"[..]].concat();
         let post = read_msgpack(&body).unwrap();
         assert_eq!((post.source.as_str(), post.seq, post.kind), ("s", 3, PostKind::Snapshot));

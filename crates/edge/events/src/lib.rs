@@ -1,46 +1,46 @@
-//! The engines' event streams: from their sockets, callbacks and polls to one feed a worker.
+//! The engines' event streams: from sockets, posts and polls to one feed a worker.
 //!
 //! ```text
-//!   vLLM, SGLang: ZMQ ──► Subscriber (we connect) ─┐
-//!                    └──► Hub (they connect) ──────┤                ┌─► Listener: apply, forget, view
-//!   a reporter: POST /events ──► Inbox ────────────┼─► core/feed ───┤
-//!   TensorRT-LLM: polls ──► Poller ────────────────┘   (the truth)  └─► replay asked for, by a dealer
+//!   vLLM, SGLang: ZMQ ──► Subscriber (we connect) ────┐
+//!                    └──► BoundListener (they connect)┤                ┌─► EventSink: apply, forget, view
+//!   a reporter: POST /events ──► ReportInbox ─────────┼─► core/feed ───┤
+//!   TensorRT-LLM: polls ──► Poller ───────────────────┘                └─► replay request, by a dealer
 //! ```
 //!
-//! What only one router hears (all but the first way) is passed on to others through the listener, and theirs is taken in by each
-//! worker's [`Desk`].
+//! Batches that only one router receives (all but the first way) are relayed to its peers through the sink. Each worker's
+//! [`FeedHandle`] applies what peers relay.
 //!
-//! This crate knows wires and formats; what a gap or a restart means is decided by `warmroute-feed`, and what an event
-//! does to an index by whoever implements [`Listener`].
+//! This crate knows wires and formats. `warmroute-feed` decides what a gap or a restart means, and the [`EventSink`]
+//! applies events to an index.
 
 mod backoff;
+mod bound_listener;
 mod decode;
-mod desk;
+mod feed_handle;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod hub;
 mod inbox;
 mod json;
-mod listener;
 mod msgpack;
+mod peers;
 mod poller;
 mod replay;
-mod siblings;
+mod sink;
 mod source;
-mod station;
 mod subscriber;
+mod subscriber_task;
 mod transcode;
 mod trtllm;
 
+pub use bound_listener::{BoundListener, SharedTopic};
 pub use decode::{BadBatch, decode};
-pub use desk::Desk;
-pub use hub::{Hub, SharedTopic};
-pub use inbox::{Accepted, Inbox, InboxConfig, Refused};
-pub use listener::Listener;
+pub use feed_handle::FeedHandle;
+pub use inbox::{Accepted, InboxConfig, PostRefused, ReportInbox};
+pub use peers::{ReplayPart, StreamPosition, StreamSnapshot};
 pub use poller::{Polled, Poller};
-pub use siblings::{Known, Reached, Told};
-pub use source::{Direction, Source, SourceError, read_server_info, read_vllm_sources};
-pub use station::Config;
+pub use sink::EventSink;
+pub use source::{Direction, EventSource, SourceError, read_server_info, read_vllm_sources};
 pub use subscriber::{Subscriber, subscribe};
-pub use warmroute_feed::{Arrival, Counters, Doubt, Numbered, Others, Step, View};
+pub use subscriber_task::Config;
+pub use warmroute_feed::{Arrival, BatchId, Counters, Doubt, PeerPresence, Step, View};
 pub use warmroute_zmtp::{BadEndpoint, Endpoint};

@@ -1,10 +1,11 @@
-//! Just enough MessagePack to read what a stranger sent: nothing is allocated for a length that its bytes do not back.
+//! A minimal MessagePack reader for untrusted input: it allocates nothing for a length that the input's bytes do not
+//! back.
 
-/// The input ends too early, or is no MessagePack.
+/// The input ends too early, or is not MessagePack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// What stands at the front; of arrays and maps only how long they are.
+/// The next value; of arrays and maps only the length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Head<'a> {
     Nil,
@@ -30,7 +31,7 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// What has not been read.
+    /// The unread input.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -52,7 +53,7 @@ impl<'a> Reader<'a> {
         Ok(taken.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)))
     }
 
-    /// An array's or a map's length, if that much can follow: every entry has at least so many bytes.
+    /// The length of an array or map, if the input is long enough for so many entries.
     fn backed(&self, count: usize, entry_bytes: usize) -> Result<usize, Malformed> {
         if count.checked_mul(entry_bytes).is_some_and(|bytes| bytes <= self.rest.len()) {
             Ok(count)
@@ -61,7 +62,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads what is in front.
+    /// Reads the next value.
     pub fn head(&mut self) -> Result<Head<'a>, Malformed> {
         let [byte] = self.take_array()?;
         Ok(match byte {
@@ -108,7 +109,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A string, by the short way that nearly all keys and words take.
+    /// Reads a string, with a fast path for short ones, which nearly all keys are.
     #[inline]
     pub fn word(&mut self) -> Result<&'a [u8], Malformed> {
         if let [head @ 0xa0..=0xbf, rest @ ..] = self.rest
@@ -123,7 +124,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over one value, however deep: it counts what is still to come and needs no stack.
+    /// Skips one value of any depth. It counts the pending values and needs no stack.
     pub fn skip(&mut self) -> Result<(), Malformed> {
         let mut to_come = 1usize;
         while to_come > 0 {
@@ -137,7 +138,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// One number of 64 bits, as most hashes are.
+    /// Reads a 64-bit number, as most hashes are.
     #[inline]
     pub fn long(&mut self) -> Option<u64> {
         let (number, rest) = self.rest.strip_prefix(&[0xcf])?.split_first_chunk()?;
@@ -145,7 +146,7 @@ impl<'a> Reader<'a> {
         Some(u64::from_be_bytes(*number))
     }
 
-    /// One unsigned number of at most 32 bits, by the short way that nearly all token ids take.
+    /// Reads an unsigned number of at most 32 bits, with a fast path for token ids.
     #[inline]
     pub fn small(&mut self) -> Option<u32> {
         let (value, bytes) = match *self.rest {
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_skipped_is_skipped_whole() {
+    fn a_skipped_value_is_skipped_completely() {
         let bytes = [0x82, 0xa1, b'a', 0x92, 0xc0, 0xd6, 1, 2, 3, 4, 5, 0x05, 0x90, 0x2a];
         let mut reader = Reader::new(&bytes);
         reader.skip().unwrap();
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_costs_no_stack() {
+    fn nested_values_need_no_stack() {
         let mut deep = vec![0x91; 1_000_000];
         deep.push(0xc0);
         assert_eq!(Reader::new(&deep).skip(), Ok(()));

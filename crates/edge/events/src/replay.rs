@@ -1,7 +1,7 @@
-//! One replay: a dealer asks for everything from a number on, and passes the answers on in order.
+//! One replay: a dealer requests everything from a number on, and forwards the replies in order.
 //!
-//! Data is `["", (topic,) seq, payload]`, the end `["", ("",) ff×8, ""]`: the topic came with vLLM 0.26, so both are read
-//! from their end.
+//! Data is `["", (topic,) seq, payload]`, the end is `["", ("",) ff×8, ""]`. vLLM 0.26 added the topic, so both are
+//! read from their end.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use tokio::task::JoinHandle;
 use warmroute_feed::ReplayEnd;
 use warmroute_zmtp::{Dealer, Endpoint, Error, Message, Options};
 
-/// Answers that wait for the feed; beyond that the engine waits.
+/// Most replies that wait for the feed; beyond that the engine waits.
 const WAITING_MAX: usize = 64;
-/// Far more than any engine remembers; an endless replay ends here.
+/// More than any engine keeps; an endless replay ends here.
 const BATCHES_MAX: usize = 1 << 20;
 
-/// What a replay brings.
+/// One reply of a replay.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
     Batch { seq: u64, payload: Bytes },
     End(ReplayEnd),
 }
 
-/// A replay under way. Dropping it ends it.
+/// A replay in progress. Dropping it ends it.
 pub struct Replay {
     replies: mpsc::Receiver<Reply>,
     task: JoinHandle<()>,
 }
 
 impl Replay {
-    /// Asks after a pause; every answer has to come within `patience` of the one before.
+    /// Sends the request after a pause. Every reply must arrive within `patience` of the one before.
     pub fn ask(
         endpoint: Endpoint,
         from_seq: u64,
@@ -48,13 +48,13 @@ impl Replay {
                     ReplayEnd::Failed
                 }
             };
-            // Nobody waits for the end of a replay that another one has replaced.
+            // A replay that was replaced has no receiver.
             let _ = sender.send(Reply::End(end)).await;
         });
         Replay { replies, task }
     }
 
-    /// The next answer. Dropping the future loses nothing.
+    /// The next reply. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Reply {
         self.replies.recv().await.unwrap_or(Reply::End(ReplayEnd::Failed))
     }
@@ -78,21 +78,21 @@ async fn read(
     for _ in 0..BATCHES_MAX {
         let late = Error::Late(patience);
         let message = tokio::time::timeout(patience, dealer.receive()).await.map_err(|_| late)??;
-        match numbered(&message) {
+        match batch_id(&message) {
             Some((_, payload)) if payload.is_empty() => return Ok(ReplayEnd::Complete),
             Some((seq, payload)) => {
                 if replies.send(Reply::Batch { seq, payload }).await.is_err() {
                     return Err(Error::Gone);
                 }
             }
-            None => return Err(Error::Protocol("an answer without a number")),
+            None => return Err(Error::Protocol("a replay reply has no sequence number")),
         }
     }
     Ok(ReplayEnd::Failed)
 }
 
 /// Number and payload of a message, live or replayed.
-pub fn numbered(message: &Message) -> Option<(u64, Bytes)> {
+pub fn batch_id(message: &Message) -> Option<(u64, Bytes)> {
     let [.., seq, payload] = message.as_slice() else { return None };
     let seq = <[u8; 8]>::try_from(&seq[..]).ok()?;
     Some((u64::from_be_bytes(seq), payload.clone()))
@@ -107,9 +107,9 @@ mod tests {
         let parts =
             |parts: &[&'static [u8]]| -> Message { parts.iter().map(|p| Bytes::from_static(p)).collect() };
         let expected = Some((7, Bytes::from_static(b"x")));
-        assert_eq!(numbered(&parts(&[b"", b"\0\0\0\0\0\0\0\x07", b"x"])), expected);
-        assert_eq!(numbered(&parts(&[b"", b"topic", b"\0\0\0\0\0\0\0\x07", b"x"])), expected);
-        assert_eq!(numbered(&parts(&[b"", b"\0\x07", b"x"])), None);
-        assert_eq!(numbered(&parts(&[b"x"])), None);
+        assert_eq!(batch_id(&parts(&[b"", b"\0\0\0\0\0\0\0\x07", b"x"])), expected);
+        assert_eq!(batch_id(&parts(&[b"", b"topic", b"\0\0\0\0\0\0\0\x07", b"x"])), expected);
+        assert_eq!(batch_id(&parts(&[b"", b"\0\x07", b"x"])), None);
+        assert_eq!(batch_id(&parts(&[b"x"])), None);
     }
 }

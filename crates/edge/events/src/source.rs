@@ -1,4 +1,4 @@
-//! Where an engine's events are: as the engine says, or as the operator says.
+//! Where an engine publishes its events, as the engine or the operator states it.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use serde::Deserialize;
 use thiserror::Error;
 use warmroute_zmtp::{BadEndpoint, Endpoint};
 
-/// The most ranks one engine may claim.
+/// Most ranks of one engine.
 const RANKS_MAX: u16 = 1_024;
 
 /// One rank's event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct EventSource {
     /// The data-parallel rank; 0 for an engine without.
     pub rank: u16,
-    /// Where the publisher is, or where it connects to.
+    /// The publisher's endpoint, or the one that it connects to.
     pub endpoint: Endpoint,
-    /// Who connects.
+    /// Which side connects.
     pub direction: Direction,
-    /// Where replays are served, if they are.
+    /// The replay endpoint, if there is one.
     pub replay: Option<Endpoint>,
     /// The topic of its messages; empty where it has none.
     pub topic: String,
@@ -26,44 +26,45 @@ pub struct Source {
     pub block_tokens: Option<u32>,
 }
 
-/// Who connects to whom.
+/// Which side connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The engine binds; we connect.
     WeConnect,
-    /// The engine connects to an endpoint that we must have bound: see [`Hub`](crate::Hub).
+    /// The engine connects to an endpoint that we must bind: see [`BoundListener`](crate::BoundListener).
     TheyConnect,
 }
 
-/// Why there are no sources.
+/// Why the sources are unknown.
 #[derive(Debug, Error)]
 pub enum SourceError {
-    /// The engine's answer is not understood.
-    #[error("the engine's answer is not understood: {0}")]
+    /// The engine's response is not understood.
+    #[error("the engine's response is not understood: {0}")]
     Json(#[from] serde_json::Error),
-    /// An endpoint cannot be used.
+    /// An endpoint is invalid.
     #[error(transparent)]
     Endpoint(#[from] BadEndpoint),
     /// A rank's port is beyond 65535, or a file's endpoint has ranks.
-    #[error("rank {0} has no endpoint: ports end at 65535, and only ports are counted up")]
+    #[error("rank {0} has no endpoint: each rank takes the next TCP port, up to 65535; choose a lower port")]
     NoPort(u16),
 }
 
-impl Source {
-    /// As the operator says: the endpoints of rank 0, the others one port further each. A wildcard is the worker's host.
+impl EventSource {
+    /// From the operator's configuration: the endpoints of rank 0; each further rank is one port higher. A wildcard
+    /// means the worker's host.
     pub fn configured(
         endpoint: &str,
         replay: Option<&str>,
         topic: &str,
         ranks: u16,
         worker_url: &str,
-    ) -> Result<Vec<Source>, SourceError> {
+    ) -> Result<Vec<EventSource>, SourceError> {
         let host = host_of(worker_url);
         let endpoint = endpoint.parse::<Endpoint>()?.on_host(host);
         let replay = replay.map(|replay| replay.parse::<Endpoint>()).transpose()?;
         let replay = replay.map(|replay| replay.on_host(host));
         (0..ranks.clamp(1, RANKS_MAX))
-            .map(|rank| Source::of_rank(&endpoint, replay.as_ref(), topic, rank))
+            .map(|rank| EventSource::of_rank(&endpoint, replay.as_ref(), topic, rank))
             .collect()
     }
 
@@ -72,9 +73,9 @@ impl Source {
         replay: Option<&Endpoint>,
         topic: &str,
         rank: u16,
-    ) -> Result<Source, SourceError> {
+    ) -> Result<EventSource, SourceError> {
         let beyond = || SourceError::NoPort(rank);
-        Ok(Source {
+        Ok(EventSource {
             rank,
             endpoint: endpoint.clone().of_rank(rank).ok_or_else(beyond)?,
             direction: Direction::WeConnect,
@@ -96,8 +97,8 @@ struct VllmSource {
     topic: Option<String>,
 }
 
-/// vLLM's `GET /kv_event_sources` (since 0.31): one entry a rank. None where it publishes nothing by ZeroMQ.
-pub fn read_vllm_sources(body: &[u8], worker_url: &str) -> Result<Vec<Source>, SourceError> {
+/// From vLLM's `GET /kv_event_sources` (since 0.31): one entry a rank. Empty where it publishes nothing by ZeroMQ.
+pub fn read_vllm_sources(body: &[u8], worker_url: &str) -> Result<Vec<EventSource>, SourceError> {
     let by_rank: BTreeMap<u16, VllmSource> = serde_json::from_slice(body)?;
     let host = host_of(worker_url);
     let zmq = by_rank.into_iter().filter(|(_, source)| {
@@ -109,7 +110,7 @@ pub fn read_vllm_sources(body: &[u8], worker_url: &str) -> Result<Vec<Source>, S
         let endpoint: Endpoint = endpoint.parse()?;
         let direction = direction(&endpoint, host);
         let replay = source.replay_endpoint.map(|replay| replay.parse::<Endpoint>()).transpose()?;
-        sources.push(Source {
+        sources.push(EventSource {
             rank,
             endpoint: endpoint.on_host(host),
             direction,
@@ -121,8 +122,8 @@ pub fn read_vllm_sources(body: &[u8], worker_url: &str) -> Result<Vec<Source>, S
     Ok(sources)
 }
 
-/// vLLM binds wildcards and files, and connects to everything else; but a free port that it bound is reported as its own
-/// address.
+/// vLLM binds wildcards and files, and connects to everything else; but it reports a free port that it bound as its
+/// own address.
 fn direction(endpoint: &Endpoint, worker_host: &str) -> Direction {
     match endpoint {
         Endpoint::Tcp { host, .. } if !endpoint.is_wildcard() && host != worker_host => {
@@ -149,8 +150,8 @@ struct SglangEvents {
     dp_size: Option<u16>,
 }
 
-/// SGLang's `GET /server_info` (since 0.5.13). None where it publishes nothing.
-pub fn read_server_info(body: &[u8], worker_url: &str) -> Result<Vec<Source>, SourceError> {
+/// From SGLang's `GET /server_info` (since 0.5.13). Empty where it publishes nothing.
+pub fn read_server_info(body: &[u8], worker_url: &str) -> Result<Vec<EventSource>, SourceError> {
     let info: ServerInfo = serde_json::from_slice(body)?;
     let Some(events) = info.kv_events.filter(|events| events.publisher.as_deref() == Some("zmq")) else {
         return Ok(Vec::new());
@@ -161,7 +162,7 @@ pub fn read_server_info(body: &[u8], worker_url: &str) -> Result<Vec<Source>, So
     let topic = events.topic.unwrap_or_default();
     let ranks = events.dp_size.unwrap_or(1);
     let mut sources =
-        Source::configured(&endpoint, events.replay_endpoint.as_deref(), &topic, ranks, worker_url)?;
+        EventSource::configured(&endpoint, events.replay_endpoint.as_deref(), &topic, ranks, worker_url)?;
     sources.iter_mut().for_each(|source| source.block_tokens = events.block_size);
     Ok(sources)
 }
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_connects_is_told_from_one_that_binds() {
+    fn engines_that_connect_and_engines_that_bind_are_distinguished() {
         let of = |at: &str| {
             let body = format!(r#"{{"0":{{"publisher":"zmq","endpoint":"{at}"}}}}"#);
             read_vllm_sources(body.as_bytes(), WORKER).unwrap()[0].direction
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn configured_ranks_beyond_the_last_port_are_refused() {
-        let configured = |at, ranks| Source::configured(at, None, "", ranks, WORKER);
+        let configured = |at, ranks| EventSource::configured(at, None, "", ranks, WORKER);
         assert_eq!(configured("tcp://*:5557", 3).unwrap()[2].endpoint, endpoint("tcp://10.0.0.7:5559"));
         assert!(configured("tcp://*:65535", 2).is_err());
         assert!(configured("nonsense", 1).is_err());

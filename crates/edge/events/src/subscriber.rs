@@ -1,4 +1,4 @@
-//! Follows an engine that binds its publisher: connects, and connects again.
+//! Follows an engine that binds its publisher: connects and reconnects.
 
 use std::sync::Arc;
 
@@ -9,64 +9,74 @@ use warmroute_zmtp::{Endpoint, Error, Sub};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::backoff::Backoff;
-use crate::desk::Desk;
-use crate::listener::Listener;
-use crate::source::Source;
-use crate::station::{Config, Hearing, Inlet, News, Station};
+use crate::feed_handle::FeedHandle;
+use crate::sink::EventSink;
+use crate::source::EventSource;
+use crate::subscriber_task::{Audience, Config, ConnectionChange, SubscriberTask, TaskSender};
 
-/// One worker's event stream, followed until this is dropped. The worker's view is then as it was told last; whoever drops
-/// it decides what that means.
+/// One worker's event stream, followed until this is dropped. The worker's view then stays as last published.
 pub struct Subscriber {
-    desk: Arc<Desk>,
+    feed_handle: Arc<FeedHandle>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// Follows a worker's stream on the current tokio runtime.
-pub fn subscribe(worker: Address, source: Source, listener: Arc<dyn Listener>, config: Config) -> Subscriber {
-    let desk = Arc::new(Desk::new(worker, config.feed.clone(), listener));
+pub fn subscribe(
+    worker: Address,
+    source: EventSource,
+    sink: Arc<dyn EventSink>,
+    config: Config,
+) -> Subscriber {
+    let feed_handle = Arc::new(FeedHandle::new(worker, config.feed.clone(), sink));
     let replay = source.replay.clone();
-    let station = Station::new(Arc::clone(&desk), config.clone(), replay, &source.topic, Hearing::Shared);
-    let (inlet, inbox) = Station::inbox();
+    let subscriber_task = SubscriberTask::new(
+        Arc::clone(&feed_handle),
+        config.clone(),
+        replay,
+        &source.topic,
+        Audience::AllRouters,
+    );
+    let (sender, inbox) = SubscriberTask::inbox();
     let tasks = vec![
-        tokio::spawn(station.run(inbox)),
-        tokio::spawn(keep_connected(Arc::clone(&desk), source, config, inlet)),
+        tokio::spawn(subscriber_task.run(inbox)),
+        tokio::spawn(keep_connected(Arc::clone(&feed_handle), source, config, sender)),
     ];
-    Subscriber { desk, tasks }
+    Subscriber { feed_handle, tasks }
 }
 
 impl Subscriber {
-    pub(crate) fn of(desk: Arc<Desk>, tasks: Vec<JoinHandle<()>>) -> Subscriber {
-        Subscriber { desk, tasks }
+    pub(crate) fn of(feed_handle: Arc<FeedHandle>, tasks: Vec<JoinHandle<()>>) -> Subscriber {
+        Subscriber { feed_handle, tasks }
     }
 
-    /// Whose stream it is.
+    /// The worker.
     pub fn worker(&self) -> &Address {
-        &self.desk.worker
+        &self.feed_handle.worker
     }
 
-    /// Why nothing can come, in words; `None` while something can.
+    /// Why no events can arrive; `None` while they can.
     pub fn trouble(&self) -> Option<String> {
-        self.desk.trouble()
+        self.feed_handle.trouble()
     }
 
-    /// What the view is worth.
+    /// The trust level of the view.
     pub fn view(&self) -> View {
-        self.desk.view()
+        self.feed_handle.view()
     }
 
-    /// What has been counted.
+    /// The counters.
     pub fn counters(&self) -> Counters {
-        self.desk.counters()
+        self.feed_handle.counters()
     }
 
-    /// Batches that belonged to somebody else: another rank or topic at this endpoint.
+    /// Batches of another rank or topic at this endpoint.
     pub fn misdirected(&self) -> u64 {
-        self.desk.misdirected.load(std::sync::atomic::Ordering::Relaxed)
+        self.feed_handle.misdirected.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Its feed, for whoever has something to tell it.
-    pub fn desk(&self) -> Arc<Desk> {
-        Arc::clone(&self.desk)
+    /// The feed's handle.
+    pub fn feed(&self) -> Arc<FeedHandle> {
+        Arc::clone(&self.feed_handle)
     }
 }
 
@@ -76,8 +86,13 @@ impl Drop for Subscriber {
     }
 }
 
-async fn keep_connected(desk: Arc<Desk>, source: Source, config: Config, inlet: Inlet) {
-    let (worker, endpoint) = (&desk.worker, &source.endpoint);
+async fn keep_connected(
+    feed_handle: Arc<FeedHandle>,
+    source: EventSource,
+    config: Config,
+    sender: TaskSender,
+) {
+    let (worker, endpoint) = (&feed_handle.worker, &source.endpoint);
     let mut backoff = Backoff::new(xxh3_64(worker.to_string().as_bytes()));
     loop {
         let connected = Sub::connect(&source.endpoint, source.topic.as_bytes(), &config.socket).await;
@@ -85,30 +100,30 @@ async fn keep_connected(desk: Arc<Desk>, source: Source, config: Config, inlet: 
             Ok(sub) => {
                 tracing::info!(%worker, %endpoint, "following KV events");
                 backoff.reset();
-                forward(sub, endpoint, &inlet).await
+                forward(sub, endpoint, &sender).await
             }
             Err(error) => {
-                desk.set_trouble(Some(down(endpoint, &error)));
+                feed_handle.set_trouble(Some(down(endpoint, &error)));
                 error
             }
         };
         tracing::debug!(%worker, %endpoint, %error, "no KV events");
-        if inlet.is_closed() {
+        if sender.is_closed() {
             return;
         }
         tokio::time::sleep(backoff.pause()).await;
     }
 }
 
-/// Passes messages on until the connection ends; says why. There is one connection at a time.
-async fn forward(mut sub: Sub, endpoint: &Endpoint, inlet: &Inlet) -> Error {
-    let mut passed = inlet.tell(0, News::Up(endpoint.to_string())).await;
+/// Forwards messages until the connection ends, and returns why. There is one connection at a time.
+async fn forward(mut sub: Sub, endpoint: &Endpoint, sender: &TaskSender) -> Error {
+    let mut passed = sender.send(0, ConnectionChange::Up(endpoint.to_string())).await;
     while passed.is_ok() {
         passed = match sub.receive().await {
-            Ok(message) => inlet.pass(0, message).await,
+            Ok(message) => sender.send_message(0, message).await,
             Err(error) => {
-                // A station that is gone needs no news.
-                let _ = inlet.tell(0, News::Down(down(endpoint, &error))).await;
+                // A task that has ended needs no event.
+                let _ = sender.send(0, ConnectionChange::Down(down(endpoint, &error))).await;
                 return error;
             }
         };

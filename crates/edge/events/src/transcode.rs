@@ -1,6 +1,6 @@
-//! JSON as MessagePack, so that one reader understands both.
+//! Transcodes JSON to MessagePack, so that one reader understands both.
 //!
-//! Names of blocks are the one thing that JSON writes otherwise: a hash of bytes is a string of hex digits there.
+//! Only the names of blocks differ: in JSON a byte hash is a string of hex digits.
 
 use std::fmt;
 
@@ -12,11 +12,11 @@ pub fn transcode(json: &str, out: &mut Vec<u8>) -> serde_json::Result<()> {
     Writer { out, strings: Strings::Text }.deserialize(&mut serde_json::Deserializer::from_str(json))
 }
 
-/// What strings are.
+/// The meaning of strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strings {
     Text,
-    /// Bytes, two digits each.
+    /// Bytes, two hex digits each.
     Hex,
 }
 
@@ -36,7 +36,7 @@ impl Writer<'_> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// A head whose count follows when it is known; where that is to be written.
+    /// Writes a head whose count follows later. Returns where to write it.
     fn open(&mut self, head: u8) -> usize {
         self.out.extend_from_slice(&[head, 0, 0, 0, 0]);
         self.out.len() - 4

@@ -1,8 +1,8 @@
 //! TensorRT-LLM's events: what `POST /kv_cache_events` drains, as JSON.
 //!
-//! Read from its source and documentation; no such engine was run. Events are numbered by `event_id`, and each poll takes
-//! them away, so there must be one consumer and there is no replay. A block that moves from the GPU to a lower level is
-//! taken as removed: its tokens are not repeated when it comes back, and too little is the safe side.
+//! Written from its source and documentation; no such engine was run. Events are numbered by `event_id`, and each poll
+//! removes them, so there must be one consumer and there is no replay. A block that moves from the GPU to a lower level
+//! counts as removed: its tokens are not repeated when it returns, and too little is the safe side.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -61,20 +61,20 @@ struct LevelChange {
 
 /// One event with its number.
 #[derive(Debug, PartialEq)]
-pub struct Numbered {
+pub struct PolledEvent {
     pub seq: u64,
     pub batch: EventBatch,
 }
 
-/// Reads a poll's answer, in order. The widest window seen is the full attention. Events do not say when they happened.
-pub fn read(body: &[u8], window_max: &mut u32) -> Result<Vec<Numbered>, serde_json::Error> {
+/// Reads a poll's response, in order. The widest window seen is the full attention. Events carry no time.
+pub fn read(body: &[u8], window_max: &mut u32) -> Result<Vec<PolledEvent>, serde_json::Error> {
     let raw: Vec<&RawValue> = serde_json::from_slice(body)?;
     let mut events = Vec::with_capacity(raw.len());
     for raw in raw {
         let print = xxh3_64(raw.get().as_bytes());
         match serde_json::from_str::<Event>(raw.get()) {
             Ok(event) => events.push(event.numbered(window_max, print)),
-            // It has a number that nobody can read, so the gap it leaves tells of it.
+            // Its number is unreadable too, so it shows as a gap.
             Err(error) => tracing::debug!(%error, "an event of TensorRT-LLM that is not understood"),
         }
     }
@@ -82,16 +82,16 @@ pub fn read(body: &[u8], window_max: &mut u32) -> Result<Vec<Numbered>, serde_js
 }
 
 impl Event {
-    fn numbered(self, window_max: &mut u32, print: u64) -> Numbered {
+    fn numbered(self, window_max: &mut u32, print: u64) -> PolledEvent {
         let window = self.window_size.unwrap_or(0);
         *window_max = window.max(*window_max);
         let is_full = window == *window_max;
         let attention = if is_full { Attention::Full } else { Attention::Other };
-        // Windows are groups: the full one is followed under number 0, all others under another.
+        // Windows are groups: the full one has number 0, all others have another.
         let group = Group { index: u16::from(!is_full), attention };
         let events = self.data.events(group);
         let batch = EventBatch { events, rank: self.attention_dp_rank, print, ..EventBatch::default() };
-        Numbered { seq: self.event_id, batch }
+        PolledEvent { seq: self.event_id, batch }
     }
 }
 
@@ -110,13 +110,13 @@ impl Data {
                 let gone = RemovedBlocks { names, medium: Medium::Gpu, group: group.index };
                 vec![CacheEvent::Stored(moved), CacheEvent::Removed(gone)]
             }
-            // What comes back to the GPU stays known as what can be brought back.
+            // Blocks that return to the GPU stay known as restorable.
             Data::Updated { .. } => Vec::new(),
         }
     }
 }
 
-/// Each block is the parent of the next; runs of one size and level become one event.
+/// Each block is the parent of the next; consecutive blocks of one size and level become one event.
 fn stored(mut parent: Option<u64>, blocks: Vec<Block>, group: Group) -> Vec<CacheEvent> {
     let mut runs: Vec<StoredBlocks> = Vec::new();
     for block in blocks.into_iter().filter(|block| !block.tokens.is_empty()) {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn a_response_that_is_not_a_list_is_refused() {
         assert!(read(b"{}", &mut 0).is_err());
         assert_eq!(read(b"[]", &mut 0).unwrap(), []);
     }

@@ -10,23 +10,23 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use warmroute_events::{
-    Config, Direction, Hub, Listener, SharedTopic, Source, Step, Subscriber, View, subscribe,
+    BoundListener, Config, Direction, EventSink, EventSource, SharedTopic, Step, Subscriber, View, subscribe,
 };
 use warmroute_types::{Address, CacheEvent};
 use warmroute_zmtp::{Endpoint, Message, Options, Publisher, Router};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the listener has been told: the cache, as counted names.
+/// The cache as the sink knows it: counted names.
 #[derive(Default)]
-struct Mirror {
+struct CacheMirror {
     held: Mutex<BTreeMap<u64, u32>>,
     forgotten: Mutex<u32>,
     changed: watch::Sender<u64>,
 }
 
-impl Listener for Mirror {
-    fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
+impl EventSink for CacheMirror {
+    fn apply(&self, _: &Address, steps: &mut Vec<Step>) {
         for step in steps.drain(..) {
             match step {
                 Step::Apply(events) => events.iter().for_each(|event| self.apply(event)),
@@ -35,14 +35,14 @@ impl Listener for Mirror {
                     *self.forgotten.lock() += 1;
                 }
                 Step::View(_) => {}
-                Step::AskReplay { .. } => panic!("replays are not the listener's"),
+                Step::AskReplay { .. } => panic!("the sink receives no replay requests"),
             }
         }
         self.changed.send_modify(|changes| *changes += 1);
     }
 }
 
-impl Mirror {
+impl CacheMirror {
     fn apply(&self, event: &CacheEvent) {
         let mut held = self.held.lock();
         match event {
@@ -60,11 +60,11 @@ impl Mirror {
         self.held.lock().keys().copied().collect()
     }
 
-    async fn until(&self, what: &str, mut is_so: impl FnMut(&Mirror) -> bool) {
+    async fn until(&self, what: &str, mut is_so: impl FnMut(&CacheMirror) -> bool) {
         let mut changed = self.changed.subscribe();
         let waiting = async {
             while !is_so(self) {
-                // The view changes without news for us, so it is looked at now and then.
+                // The view may change without a wake-up, so the test polls it.
                 let _ = tokio::time::timeout(Duration::from_millis(20), changed.changed()).await;
             }
         };
@@ -73,7 +73,7 @@ impl Mirror {
     }
 }
 
-/// An engine's publisher: sockets and memory.
+/// An engine's publisher: sockets and replay memory.
 struct Engine {
     publisher: Publisher,
     memory: Arc<Mutex<VecDeque<(u64, Bytes)>>>,
@@ -96,7 +96,7 @@ impl Engine {
         Engine { publisher, memory, replayer, replay_at, seq: 0, began }
     }
 
-    /// Publishes a store of this name, or only remembers it: then it is lost.
+    /// Publishes a store of this name, or only keeps it for replays: then it is lost.
     fn store(&mut self, name: u8, fate: Fate) {
         let mut payload = vec![0x93, 0xcb];
         payload.extend((self.began + self.seq as f64).to_be_bytes());
@@ -118,11 +118,11 @@ impl Engine {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("nobody subscribes");
+        tokio::time::timeout(PATIENCE, waiting).await.expect("no subscriber connects");
     }
 
-    fn source(&self, replay: Option<Endpoint>) -> Source {
-        Source {
+    fn source(&self, replay: Option<Endpoint>) -> EventSource {
+        EventSource {
             rank: 0,
             endpoint: self.publisher.endpoint().clone(),
             direction: Direction::WeConnect,
@@ -145,7 +145,7 @@ enum Fate {
     Lost,
 }
 
-/// How replays are answered.
+/// The layout of replay replies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Layout {
     /// Up to vLLM 0.25, and SGLang.
@@ -176,15 +176,15 @@ fn free() -> Endpoint {
     "tcp://127.0.0.1:0".parse().unwrap()
 }
 
-fn follow(source: Source) -> (Arc<Mirror>, Subscriber) {
-    let mirror = Arc::new(Mirror::default());
-    let listener = Arc::clone(&mirror) as Arc<dyn Listener>;
+fn follow(source: EventSource) -> (Arc<CacheMirror>, Subscriber) {
+    let mirror = Arc::new(CacheMirror::default());
+    let sink = Arc::clone(&mirror) as Arc<dyn EventSink>;
     let config = Config { tick: Duration::from_millis(20), ..Config::default() };
-    (mirror, subscribe(Address::new("http://w"), source, listener, config))
+    (mirror, subscribe(Address::new("http://w"), source, sink, config))
 }
 
 #[tokio::test]
-async fn a_late_joiner_learns_what_was_published_before() {
+async fn a_late_subscriber_learns_earlier_batches() {
     for layout in [Layout::Bare, Layout::Topic] {
         let mut engine = Engine::start(&free(), &free(), 1e6, layout).await;
         (1..=3).for_each(|name| engine.store(name, Fate::Arrives));
@@ -212,7 +212,7 @@ async fn lost_batches_are_replayed() {
 }
 
 #[tokio::test]
-async fn without_a_replay_a_loss_leaves_doubt_and_keeps_the_rest() {
+async fn without_a_replay_a_loss_makes_the_view_uncertain_and_keeps_the_rest() {
     let mut engine = Engine::start(&free(), &free(), 1e6, Layout::Topic).await;
     let (mirror, subscriber) = follow(engine.source(None));
     engine.until_subscribed().await;
@@ -241,7 +241,7 @@ async fn a_cut_connection_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_new_process_on_the_same_ports_is_forgotten_first_and_then_known() {
+async fn a_new_process_on_the_same_ports_replaces_the_old_state() {
     let engine = Engine::start(&free(), &free(), 1e6, Layout::Topic).await;
     let (events, replay) = (engine.publisher.endpoint().clone(), engine.replay_at.clone());
     let source = engine.source(Some(replay.clone()));
@@ -250,7 +250,7 @@ async fn a_new_process_on_the_same_ports_is_forgotten_first_and_then_known() {
     let (mirror, subscriber) = follow(source);
     mirror.until("the old ones", |mirror| mirror.names() == [1, 2, 3, 4]).await;
     drop(engine);
-    // It has overtaken the old one before anybody looks.
+    // The new process overtakes the old one's numbers before the reconnect.
     let mut engine = restarted(&events, &replay).await;
     (11..=19).for_each(|name| engine.store(name, Fate::Arrives));
     mirror.until("only the new ones", |mirror| mirror.names() == (11..=19).collect::<Vec<_>>()).await;
@@ -258,7 +258,7 @@ async fn a_new_process_on_the_same_ports_is_forgotten_first_and_then_known() {
     assert_eq!(subscriber.counters().restarts, 1);
 }
 
-/// The ports may be taken for a moment longer.
+/// The ports may stay in use for a moment.
 async fn restarted(events: &Endpoint, replay: &Endpoint) -> Engine {
     let binding = async {
         loop {
@@ -272,7 +272,7 @@ async fn restarted(events: &Endpoint, replay: &Endpoint) -> Engine {
 }
 
 #[tokio::test]
-async fn events_of_another_topic_or_rank_are_not_taken() {
+async fn events_of_another_topic_or_rank_are_ignored() {
     let mut engine = Engine::start(&free(), &free(), 1e6, Layout::Topic).await;
     let (mirror, subscriber) = follow(engine.source(None));
     engine.until_subscribed().await;
@@ -288,18 +288,18 @@ async fn events_of_another_topic_or_rank_are_not_taken() {
 }
 
 #[tokio::test]
-async fn engines_that_connect_are_told_apart_by_topic() {
-    let hub = Hub::bind(&free(), Config::default()).await.unwrap();
+async fn connecting_engines_are_distinguished_by_topic() {
+    let bound_listener = BoundListener::bind(&free(), Config::default()).await.unwrap();
     let mut engines = Vec::new();
     for (name, topic) in [(1u8, "kv@a"), (2, "kv@b")] {
-        let mirror = Arc::new(Mirror::default());
-        let listener = Arc::clone(&mirror) as Arc<dyn Listener>;
+        let mirror = Arc::new(CacheMirror::default());
+        let sink = Arc::clone(&mirror) as Arc<dyn EventSink>;
         let worker = Address::new(format!("http://{topic}"));
-        let subscriber = hub.await_worker(worker, topic, None, listener).unwrap();
-        let publisher = Publisher::connect(hub.endpoint().clone(), Options::default());
+        let subscriber = bound_listener.expect_worker(worker, topic, None, sink).unwrap();
+        let publisher = Publisher::connect(bound_listener.endpoint().clone(), Options::default());
         engines.push((name, topic, mirror, subscriber, publisher));
     }
-    let stranger = Publisher::connect(hub.endpoint().clone(), Options::default());
+    let stranger = Publisher::connect(bound_listener.endpoint().clone(), Options::default());
     for (name, topic, mirror, subscriber, publisher) in &engines {
         while publisher.subscribers() == 0 {
             tokio::task::yield_now().await;
@@ -323,37 +323,41 @@ fn stored(topic: &str, seq: u64, name: u8) -> Message {
     parts.iter().map(|part| Bytes::copy_from_slice(part)).collect()
 }
 
-fn await_worker(hub: &Hub, worker: &str, topic: &str) -> Result<(Arc<Mirror>, Subscriber), SharedTopic> {
-    let mirror = Arc::new(Mirror::default());
-    let listener = Arc::clone(&mirror) as Arc<dyn Listener>;
-    Ok((mirror, hub.await_worker(Address::new(worker), topic, None, listener)?))
+fn expect_worker(
+    bound_listener: &BoundListener,
+    worker: &str,
+    topic: &str,
+) -> Result<(Arc<CacheMirror>, Subscriber), SharedTopic> {
+    let mirror = Arc::new(CacheMirror::default());
+    let sink = Arc::clone(&mirror) as Arc<dyn EventSink>;
+    Ok((mirror, bound_listener.expect_worker(Address::new(worker), topic, None, sink)?))
 }
 
 #[tokio::test]
-async fn a_topic_that_two_workers_claim_is_nobodys_until_one_gives_it_up() {
-    let hub = Hub::bind(&free(), Config::default()).await.unwrap();
-    let (mirror, first) = await_worker(&hub, "http://a", "kv").unwrap();
-    let publisher = Publisher::connect(hub.endpoint().clone(), Options::default());
+async fn a_topic_claimed_by_two_workers_is_ignored_until_one_releases_it() {
+    let bound_listener = BoundListener::bind(&free(), Config::default()).await.unwrap();
+    let (mirror, first) = expect_worker(&bound_listener, "http://a", "kv").unwrap();
+    let publisher = Publisher::connect(bound_listener.endpoint().clone(), Options::default());
     while publisher.subscribers() == 0 {
         tokio::task::yield_now().await;
     }
     publisher.send(&stored("kv", 0, 1));
     mirror.until("its own", |mirror| mirror.names() == [1]).await;
-    let refused = await_worker(&hub, "http://b", "kv").map(drop).unwrap_err().to_string();
+    let refused = expect_worker(&bound_listener, "http://b", "kv").map(drop).unwrap_err().to_string();
     assert!(refused.contains("`kv` is also that of http://a:"), "{refused}");
     let trouble = first.trouble().unwrap();
-    assert!(first.desk().is_contested() && trouble.contains("also that of http://b:"), "{trouble}");
+    assert!(first.feed().is_contested() && trouble.contains("also that of http://b:"), "{trouble}");
     assert_eq!(first.view(), View::Uncertain);
-    assert!(await_worker(&hub, "http://a", "kv").is_err(), "asking again does not help");
-    hub.release(&Address::new("http://b"));
-    assert!(await_worker(&hub, "http://a", "kv").is_ok());
+    assert!(expect_worker(&bound_listener, "http://a", "kv").is_err(), "asking again does not help");
+    bound_listener.release(&Address::new("http://b"));
+    assert!(expect_worker(&bound_listener, "http://a", "kv").is_ok());
 }
 
 #[tokio::test]
-async fn two_engines_that_publish_under_one_topic_are_found_out_and_named() {
-    let hub = Hub::bind(&free(), Config::default()).await.unwrap();
-    let (mirror, subscriber) = await_worker(&hub, "http://a", "kv").unwrap();
-    let engines = [(); 2].map(|()| Publisher::connect(hub.endpoint().clone(), Options::default()));
+async fn two_engines_under_one_topic_are_detected_and_named() {
+    let bound_listener = BoundListener::bind(&free(), Config::default()).await.unwrap();
+    let (mirror, subscriber) = expect_worker(&bound_listener, "http://a", "kv").unwrap();
+    let engines = [(); 2].map(|()| Publisher::connect(bound_listener.endpoint().clone(), Options::default()));
     for (name, engine) in (1..).zip(&engines) {
         while engine.subscribers() == 0 {
             tokio::task::yield_now().await;
@@ -361,12 +365,12 @@ async fn two_engines_that_publish_under_one_topic_are_found_out_and_named() {
         engine.send(&stored("kv", 0, name));
         mirror.until("what it says", |mirror| mirror.names().contains(&u64::from(name))).await;
     }
-    // The first goes on though the second has taken its place.
+    // The first engine continues although the second replaced it.
     (1..=4).for_each(|seq| engines[0].send(&stored("kv", seq, 10)));
     mirror.until("an end of it", |_| subscriber.view() == View::Uncertain).await;
     let trouble = subscriber.trouble().unwrap();
     assert!(trouble.contains("several engines publish under topic `kv`, from 127.0.0.1:"), "{trouble}");
-    assert!(!mirror.names().contains(&10), "nobody knows whose that is");
+    assert!(!mirror.names().contains(&10), "its source is ambiguous");
     let [first, second] = engines;
     drop(second);
     mirror.until("the other alone", |_| subscriber.trouble().is_none()).await;
@@ -375,15 +379,15 @@ async fn two_engines_that_publish_under_one_topic_are_found_out_and_named() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_awaited_in_vain_says_what_is_heard_instead() {
-    let hub = Hub::bind(&free(), Config::default()).await.unwrap();
-    let (mirror, subscriber) = await_worker(&hub, "http://a", "kv@a").unwrap();
+async fn a_worker_without_events_names_the_topics_that_arrive_instead() {
+    let bound_listener = BoundListener::bind(&free(), Config::default()).await.unwrap();
+    let (mirror, subscriber) = expect_worker(&bound_listener, "http://a", "kv@a").unwrap();
     let before = subscriber.trouble().unwrap();
     assert!(
         before.contains("no engine publishes to tcp://127.0.0.1:") && before.contains("`kv@a`"),
         "{before}"
     );
-    let publisher = Publisher::connect(hub.endpoint().clone(), Options::default());
+    let publisher = Publisher::connect(bound_listener.endpoint().clone(), Options::default());
     while publisher.subscribers() == 0 {
         tokio::task::yield_now().await;
     }

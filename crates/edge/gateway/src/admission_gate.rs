@@ -12,7 +12,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
-use warmroute_admission::{Admission, Ask, Class, Expected, Limits, Place, Rates, Reserved};
+use warmroute_admission::{
+    Admission, AdmissionPosition, AdmissionRequest, Class, ExpectedTokens, Limits, RateLimiter, Reservation,
+};
 use warmroute_router::Vacancy;
 use warmroute_types::{Micros, Usage, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -91,7 +93,7 @@ const WAIT_BUCKETS_S: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 
 /// The admission state that all requests share.
 pub(crate) struct AdmissionGate {
     admission: Mutex<Admission<Waiter>>,
-    rates: Mutex<Rates>,
+    rates: Mutex<RateLimiter>,
     /// Seed for hashing tenant names, so that a client cannot choose a name that collides with another tenant's.
     seed: u64,
     pub(crate) queue_waits_s: Histogram,
@@ -108,11 +110,11 @@ struct Waiter {
 /// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
 pub(crate) struct Permit {
     gateway: Arc<Gateway>,
-    ask: Ask,
+    ask: AdmissionRequest,
     /// Number of answers the request asks for (`n`).
     answers: u32,
     /// Tokens reserved from the tenant's rate limit; `None` without rate limits.
-    reserved: Option<Reserved>,
+    reserved: Option<Reservation>,
     /// Tokens used so far. When the request ends, for whatever reason, its tenant is charged this number.
     charged_tokens: u32,
     /// `None` if only rates are limited.
@@ -122,7 +124,7 @@ pub(crate) struct Permit {
 /// A place among the running requests.
 #[derive(Clone, Copy)]
 struct Admitted {
-    place: Place,
+    place: AdmissionPosition,
     /// Latest time until which the request may wait, also if it has to queue again.
     deadline: Micros,
 }
@@ -161,14 +163,14 @@ impl AdmissionGate {
         headers: &HeaderMap,
         tenant: Option<&Tenant>,
         request: &ParsedRequest,
-    ) -> Ask {
+    ) -> AdmissionRequest {
         let named = |name: &HeaderName| headers.get(name).filter(|value| !value.is_empty());
         let claimed = match &config.tenant_header {
             Some(name) => named(name),
             None => named(&header::AUTHORIZATION).or_else(|| named(&HeaderName::from_static("x-api-key"))),
         };
         let name = tenant.map(|tenant| tenant.name.as_bytes()).or(claimed.map(HeaderValue::as_bytes));
-        Ask {
+        AdmissionRequest {
             class: config.priority_header.as_ref().map_or_else(Class::default, |header| {
                 let wanted = named(header).and_then(|name| name.to_str().ok()).and_then(Class::named);
                 let granted = tenant.and_then(|tenant| tenant.class_max).unwrap_or(config.class_max);
@@ -221,7 +223,7 @@ pub(crate) async fn admit(
     };
     if has_rates {
         let ParsedRequest { prompt_tokens: prompt, answers, answer_tokens_max: answer_max, .. } = **request;
-        let expected = Expected { prompt, answers, answer_max };
+        let expected = ExpectedTokens { prompt, answers, answer_max };
         let reserved =
             gateway.admission_gate.rates.lock().reserve(ask.tenant, limits, expected, gateway.now());
         permit.reserved = Some(reserved.map_err(GatewayError::RateLimited)?);
@@ -235,7 +237,7 @@ pub(crate) async fn admit(
 async fn enter_or_queue(
     gateway: &Arc<Gateway>,
     config: &AdmissionConfig,
-    ask: Ask,
+    ask: AdmissionRequest,
     request: &Arc<ParsedRequest>,
 ) -> Result<Admitted, GatewayError> {
     let (gate, now) = (&gateway.admission_gate, gateway.now());
@@ -290,7 +292,7 @@ fn queue_timeout(gateway: &Gateway, waited: Micros) -> GatewayError {
 /// future is dropped.
 struct QueueGuard<'a> {
     gateway: &'a Arc<Gateway>,
-    place: Option<Place>,
+    place: Option<AdmissionPosition>,
     woken: oneshot::Receiver<()>,
 }
 
@@ -346,7 +348,8 @@ impl Permit {
     pub(crate) fn charge_streamed(&mut self, output_tokens: u32) {
         self.charged_tokens = self.ask.cost.saturating_add(output_tokens);
         let charged_tokens = self.charged_tokens;
-        let exceeded = |reserved: &&mut Reserved| reserved.is_limited() && charged_tokens > reserved.tokens();
+        let exceeded =
+            |reserved: &&mut Reservation| reserved.is_limited() && charged_tokens > reserved.tokens();
         if let Some(reserved) = self.reserved.as_mut().filter(exceeded) {
             self.gateway.admission_gate.rates.lock().extend(reserved, charged_tokens);
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use warmroute_fleet::{ProbeResult, Worker};
-use warmroute_record::Entry;
+use warmroute_record::TraceEntry;
 use warmroute_router::{Answered, Change, Content, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
@@ -139,7 +139,7 @@ impl Attempt {
         else {
             return;
         };
-        recorder.record(Entry {
+        recorder.record(TraceEntry {
             received: self.gateway.since_start(self.received),
             took: self.gateway.now().since(self.received),
             prompt_tokens: self.usage.map_or(self.decision.prompt_tokens, |usage| usage.prompt_tokens),

@@ -1,4 +1,4 @@
-//! One request, as it is remembered and as it is written.
+//! One request, in memory and in the trace.
 
 use serde::Serialize;
 use warmroute_types::Micros;
@@ -6,20 +6,20 @@ use warmroute_types::Micros;
 use crate::Sketch;
 use crate::key::FileKey;
 
-/// A request that a worker answered, or that its client gave up.
+/// A request that a worker answered, or that its client abandoned.
 #[derive(Clone, Debug)]
-pub struct Entry {
-    /// When it came, by the gateway's clock.
+pub struct TraceEntry {
+    /// When it arrived, by the gateway's clock.
     pub received: Micros,
-    /// How long until its answer ended, or its client left.
+    /// Time until its answer ended, or its client disconnected.
     pub took: Micros,
-    /// Tokens of its prompt: counted by the engine, or else believed.
+    /// Tokens of its prompt: counted by the engine, or else estimated.
     pub prompt_tokens: u32,
-    /// Tokens of its answer; `None` where nobody said.
+    /// Tokens of its answer; `None` where unknown.
     pub output_tokens: Option<u32>,
-    /// Prompt tokens that were found in the cache; `None` where nobody said.
+    /// Prompt tokens found in the cache; `None` where unknown.
     pub cached_tokens: Option<u32>,
-    /// The model asked for.
+    /// The requested model.
     pub model: Option<String>,
     /// A hash of the session's name.
     pub session: Option<u64>,
@@ -27,19 +27,19 @@ pub struct Entry {
     pub sketch: Sketch,
 }
 
-/// How a model is called in a trace.
+/// How a trace identifies models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModelNames {
-    /// By a number that means nothing outside the file.
+    /// By a number that is meaningless outside the file.
     #[default]
     Hashed,
     /// By its name.
     Named,
 }
 
-/// An entry in a file.
+/// One line of a trace.
 #[derive(Serialize)]
-struct Line<'a> {
+struct TraceLine<'a> {
     at_us: u64,
     took_us: u64,
     prompt_tokens: u32,
@@ -47,7 +47,7 @@ struct Line<'a> {
     cached_tokens: Option<u32>,
     model: Model<'a>,
     session: Option<u64>,
-    /// Hash and bytes of each.
+    /// Hash and length in bytes of each span.
     spans: Vec<(u64, u32)>,
 }
 
@@ -58,11 +58,11 @@ enum Model<'a> {
     Named(&'a str),
 }
 
-impl Entry {
+impl TraceEntry {
     /// Appends the entry as one line of JSON, under a file's key.
     pub(crate) fn write(&self, key: &FileKey, names: ModelNames, lines: &mut Vec<u8>) {
         let name = self.model.as_deref().unwrap_or_default();
-        let line = Line {
+        let line = TraceLine {
             at_us: self.received.0,
             took_us: self.took.0,
             prompt_tokens: self.prompt_tokens,

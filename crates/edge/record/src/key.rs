@@ -1,8 +1,8 @@
-//! A file's own key, which is nowhere written.
+//! The key of one trace file, which is never written.
 //!
-//! Hashes are SipHash under a random key, so nobody can look a text up by hashing guesses, and two files cannot be joined.
-//! Each stands for everything from the prompt's start, so that a phrase cannot be recognised where it stands in another
-//! context. They have 53 bits: every program that reads JSON reads them exactly.
+//! Hashes are SipHash under a random key: a text cannot be looked up by hashing guesses, and two files cannot be
+//! joined. Each hash covers everything from the prompt's start, so a phrase cannot be recognized in another context.
+//! Hashes have 53 bits, which every JSON reader reads exactly.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
@@ -16,12 +16,12 @@ const LOST_BITS: u32 = 11;
 pub struct FileKey(RandomState);
 
 impl FileKey {
-    /// A thing's number in this file.
+    /// The number of a value in this file.
     pub fn of(&self, thing: impl Hash) -> u64 {
         self.0.hash_one(thing) >> LOST_BITS
     }
 
-    /// Numbers of a prompt's spans, with their lengths. Prompts of other namespaces share none.
+    /// The numbers of a prompt's spans, with their lengths. Prompts of different namespaces share none.
     pub fn chain(&self, namespace: impl Hash, spans: &[Span]) -> Vec<(u64, u32)> {
         let mut before = self.0.hash_one(namespace);
         let number = |span: &Span| {

@@ -1,13 +1,13 @@
-//! Writes down what was asked, without a word of it.
+//! Records traffic as a trace, without any text.
 //!
-//! What would another policy, fleet or cache have done to this traffic? To ask the lab one needs a trace, and prompts must not
-//! reach a disk. So a prompt becomes a [`Sketch`]: its spans as digests, with their lengths. A file has a key of its own that is
-//! nowhere written, and what is written of a span is a hash under that key of everything up to its end: one sees which
-//! prompts begin alike, and nothing else.
+//! A trace answers what another policy, fleet or cache would have done with this traffic: the lab replays it. Prompts must
+//! not reach a disk, so a prompt becomes a [`Sketch`]: the digests and lengths of its spans. Each file has its own key,
+//! which is never written. A recorded span is a hash under that key of everything up to the span's end: it shows which
+//! prompts share a beginning, and nothing else.
 //!
 //! ```text
-//!   request ──Sketch──▶ Entry ──bounded channel──▶ writer ──key──▶ FILE, then FILE.1
-//!                        └ never waits; what finds no room is counted
+//!   request ──Sketch──▶ TraceEntry ──bounded channel──▶ writer ──key──▶ FILE, then FILE.1
+//!                        └ never waits; entries beyond the bound are dropped and counted
 //! ```
 
 mod entry;
@@ -17,6 +17,6 @@ mod sketch;
 mod trace_file;
 mod writer;
 
-pub use entry::{Entry, ModelNames};
+pub use entry::{ModelNames, TraceEntry};
 pub use recorder::{BYTES_MAX_LEAST, Config, Counts, RecordError, Recorder};
 pub use sketch::{SPANS_MAX, Sketch, Span};

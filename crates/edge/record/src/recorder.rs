@@ -1,4 +1,4 @@
-//! Where requests leave what is to be written.
+//! The recorder: requests hand their entries to a writer thread.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,101 +9,101 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use crate::trace_file::TraceFile;
 use crate::writer::Writer;
-use crate::{Entry, ModelNames};
+use crate::{ModelNames, TraceEntry};
 
-/// Entries that wait to be written. The largest has 64 KiB, so they are bounded in bytes too.
+/// Most entries that wait to be written. The largest has 64 KiB, so their bytes are bounded too.
 const WAITING_MAX: usize = 1_024;
 
-/// A smaller file would hold a line or two.
+/// The smallest file limit. A smaller file would hold only a line or two.
 pub const BYTES_MAX_LEAST: u64 = 4_096;
 
-/// What is recorded where.
+/// What to record, and where.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file; what it held before is kept beside it as FILE.1.
+    /// The trace file. Its former contents are kept as FILE.1.
     pub file: PathBuf,
-    /// How large it may become before the same happens. A single larger line is written all the same.
+    /// Largest size before the file is rotated. A single larger line is still written.
     pub bytes_max: u64,
-    /// How models are called in it.
+    /// How models are identified.
     pub names: ModelNames,
 }
 
-/// Nothing can be recorded.
+/// Why recording is not possible.
 #[derive(Debug, Error)]
 pub enum RecordError {
     /// The file cannot be written.
-    #[error("{}: {why}", file.display())]
+    #[error("cannot write the trace file {}: {why}", file.display())]
     Unwritable {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The system's error.
         why: std::io::Error,
     },
-    /// Too small for anything.
-    #[error("record-max-bytes must be at least {BYTES_MAX_LEAST}")]
+    /// The size limit is too small.
+    #[error("record-max-bytes is too small; set at least {BYTES_MAX_LEAST}")]
     TooSmall,
 }
 
-/// What became of entries so far.
+/// Counts of entries so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines in files.
     pub written: u64,
-    /// Entries that found the channel full.
+    /// Entries dropped because the channel was full.
     pub dropped: u64,
     /// Lines that could not be written.
     pub failed: u64,
 }
 
-/// Takes entries. Dropped, the writer ends when it has written what it has.
+/// The handle for recording entries. When it is dropped, the writer finishes its queue and ends.
 #[derive(Debug)]
 pub struct Recorder {
-    entries: Sender<Entry>,
-    tally: Arc<Tally>,
+    entries: Sender<TraceEntry>,
+    counts: Arc<SharedCounts>,
 }
 
 /// Counts, shared with the writer.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct SharedCounts {
     written: AtomicU64,
     dropped: AtomicU64,
     failed: AtomicU64,
 }
 
 impl Config {
-    /// Checks what the types cannot.
+    /// Checks the size limit.
     pub fn validate(&self) -> Result<(), RecordError> {
         if self.bytes_max < BYTES_MAX_LEAST { Err(RecordError::TooSmall) } else { Ok(()) }
     }
 }
 
 impl Recorder {
-    /// Opens the file and starts its writer. Inside a runtime, which waits for the writer when it ends.
+    /// Opens the file and starts its writer on the current tokio runtime, which waits for the writer at its end.
     pub fn start(config: Config) -> Result<Recorder, RecordError> {
         config.validate()?;
         let opened = TraceFile::begin(config.file.clone(), config.bytes_max);
         let file = opened.map_err(|why| RecordError::Unwritable { file: config.file, why })?;
         let (recorder, entries) = Recorder::open();
-        let writer = Writer::new(file, config.names, Arc::clone(&recorder.tally));
+        let writer = Writer::new(file, config.names, Arc::clone(&recorder.counts));
         tokio::task::spawn_blocking(move || writer.run(entries));
         Ok(recorder)
     }
 
-    fn open() -> (Recorder, Receiver<Entry>) {
+    fn open() -> (Recorder, Receiver<TraceEntry>) {
         let (entries, receiver) = mpsc::channel(WAITING_MAX);
-        (Recorder { entries, tally: Arc::default() }, receiver)
+        (Recorder { entries, counts: Arc::default() }, receiver)
     }
 
-    /// Leaves an entry for the writer. Never waits.
-    pub fn record(&self, entry: Entry) {
+    /// Queues an entry for the writer. Never waits.
+    pub fn record(&self, entry: TraceEntry) {
         if self.entries.try_send(entry).is_err() {
-            self.tally.dropped.fetch_add(1, Relaxed);
+            self.counts.dropped.fetch_add(1, Relaxed);
         }
     }
 
-    /// What became of entries so far.
+    /// Counts of entries so far.
     pub fn counts(&self) -> Counts {
-        let Tally { written, dropped, failed } = &*self.tally;
+        let SharedCounts { written, dropped, failed } = &*self.counts;
         Counts {
             written: written.load(Relaxed),
             dropped: dropped.load(Relaxed),
@@ -112,7 +112,7 @@ impl Recorder {
     }
 }
 
-impl Tally {
+impl SharedCounts {
     pub fn wrote(&self, lines: u64) {
         self.written.fetch_add(lines, Relaxed);
     }

@@ -1,35 +1,35 @@
 //! A prompt as the digests of its spans.
 //!
-//! Spans end where messages end, so that a prompt's spans are the first of those of the next turn, to the last one; a longer
-//! message is cut into several.
+//! Spans end where messages end, so the spans of a prompt are the first spans of the next turn's prompt. A longer
+//! message is split into several spans.
 
 use std::sync::Arc;
 
 use warmroute_prompt::{Body, CHUNK_BYTES, MESSAGE, write_prompt};
 
-/// Spans of a prompt that are told apart; all that follows is one more. A megabyte of text has fewer.
+/// Most spans of a prompt; the rest is one more span. A megabyte of text has fewer.
 pub const SPANS_MAX: usize = 4_096;
 
-/// A stretch of a prompt.
+/// A part of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Of its bytes alone.
+    /// The digest of its bytes.
     pub digest: u64,
-    /// How many there are.
+    /// Its length in bytes.
     pub bytes: u32,
 }
 
 /// A prompt without its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sketch {
-    /// Of what sets caches apart beside the model: the salt. Zero without one.
+    /// A digest of the cache salt, which separates caches beside the model. Zero without one.
     pub salt: u64,
-    /// In order.
+    /// The spans, in order.
     pub spans: Arc<[Span]>,
 }
 
 impl Sketch {
-    /// Of a request's prompt; `digest` should be seeded.
+    /// The sketch of a request's prompt; `digest` should be seeded.
     pub fn of(body: &Body<'_>, digest: impl Fn(&[u8]) -> u64) -> Sketch {
         let mut bytes = Vec::new();
         write_prompt(body, &mut bytes);
@@ -49,7 +49,7 @@ fn spans(mut bytes: &[u8], digest: impl Fn(&[u8]) -> u64) -> Arc<[Span]> {
     spans.into()
 }
 
-/// Where the first span ends: before the next message, or where it is long enough.
+/// The end of the first span: before the next message, or at the length limit.
 fn span_end(bytes: &[u8]) -> usize {
     let most = bytes.len().min(CHUNK_BYTES);
     bytes[1..most].iter().position(|&byte| byte == MESSAGE).map_or(most, |at| at + 1)

@@ -1,4 +1,4 @@
-//! A trace on disk: FILE, and FILE.1 with what was before it.
+//! A trace on disk: FILE, and FILE.1 with the recording before it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::key::FileKey;
 
-/// The first line of every file, by which readers know it.
+/// The first line of every file, which identifies the format.
 const HEADER: &[u8] = b"{\"warmroute_trace\":1}\n";
 
 /// The file being written.
@@ -19,12 +19,12 @@ pub struct TraceFile {
     bytes: u64,
     /// A write has failed, maybe in the middle of a line.
     is_torn: bool,
-    /// Of this file alone.
+    /// The key of this file only.
     pub key: FileKey,
 }
 
 impl TraceFile {
-    /// Begins a file. One that is there and not empty becomes FILE.1: it has another key.
+    /// Starts a file. An existing file that is not empty becomes FILE.1: it has another key.
     pub fn begin(path: PathBuf, bytes_max: u64) -> io::Result<TraceFile> {
         let file = open(&path)?;
         Ok(TraceFile { path, bytes_max, file, bytes: 0, is_torn: false, key: FileKey::default() })
@@ -35,12 +35,12 @@ impl TraceFile {
         self.bytes == 0
     }
 
-    /// Whether so much more would make it too large.
+    /// Whether this many more bytes would exceed the limit.
     pub fn is_full_with(&self, more_bytes: usize) -> bool {
         self.bytes.max(HEADER.len() as u64) + more_bytes as u64 > self.bytes_max
     }
 
-    /// Goes on in a new file.
+    /// Continues in a new file.
     pub fn rotate(&mut self) -> io::Result<()> {
         self.file = open(&self.path)?;
         (self.bytes, self.is_torn, self.key) = (0, false, FileKey::default());
@@ -65,10 +65,10 @@ impl TraceFile {
     }
 }
 
-/// Opens an empty file for its owner's eyes. Devices and pipes are written to as they are.
+/// Opens an empty file that only its owner can read. Devices and pipes are written to directly.
 fn open(path: &Path) -> io::Result<File> {
     match fs::metadata(path) {
-        // Nothing was recorded into it: moved, it would be all that is left of the recording before it.
+        // An empty file is removed: moved, it would replace the last recording.
         Ok(there) if there.is_file() && there.len() == 0 => fs::remove_file(path)?,
         Ok(there) if there.is_file() => fs::rename(path, before(path))?,
         _ => {}
@@ -80,7 +80,7 @@ fn open(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// FILE.1.
+/// The path of FILE.1.
 fn before(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".1");

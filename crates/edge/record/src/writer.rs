@@ -1,34 +1,34 @@
-//! The thread that writes, so that no request waits for a disk.
+//! The thread that writes the trace, so that no request waits for a disk.
 
 use std::sync::Arc;
 
 use tokio::sync::mpsc::Receiver;
 
-use crate::recorder::Tally;
+use crate::recorder::SharedCounts;
 use crate::trace_file::TraceFile;
-use crate::{Entry, ModelNames};
+use crate::{ModelNames, TraceEntry};
 
-/// Entries that are written at once.
+/// Most entries written at once.
 const BATCH_MAX: usize = 64;
 
-/// Writes what comes until nobody can send any more.
+/// Writes entries until all senders are gone.
 pub struct Writer {
     file: TraceFile,
     names: ModelNames,
-    tally: Arc<Tally>,
-    /// Whole lines that are not written yet, and how many.
+    counts: Arc<SharedCounts>,
+    /// Complete lines that are not written yet, and their number.
     lines: Vec<u8>,
     pending: u64,
     is_failing: bool,
 }
 
 impl Writer {
-    pub fn new(file: TraceFile, names: ModelNames, tally: Arc<Tally>) -> Writer {
-        Writer { file, names, tally, lines: Vec::new(), pending: 0, is_failing: false }
+    pub fn new(file: TraceFile, names: ModelNames, counts: Arc<SharedCounts>) -> Writer {
+        Writer { file, names, counts, lines: Vec::new(), pending: 0, is_failing: false }
     }
 
-    /// Runs on a thread of its own.
-    pub fn run(mut self, mut entries: Receiver<Entry>) {
+    /// Runs on its own thread.
+    pub fn run(mut self, mut entries: Receiver<TraceEntry>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while entries.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
             batch.drain(..).for_each(|entry| self.add(&entry));
@@ -36,24 +36,24 @@ impl Writer {
         }
     }
 
-    fn add(&mut self, entry: &Entry) {
+    fn add(&mut self, entry: &TraceEntry) {
         let before = self.lines.len();
         entry.write(&self.file.key, self.names, &mut self.lines);
         let is_first = before == 0 && self.file.is_empty();
         if !is_first && self.file.is_full_with(self.lines.len()) {
             self.lines.truncate(before);
             self.flush();
-            if let Err(why) = self.go_on_in_a_new_file() {
-                return self.lose(1, &why);
+            if let Err(why) = self.rotate() {
+                return self.record_loss(1, &why);
             }
-            // Another file, another key.
+            // The new file has another key.
             entry.write(&self.file.key, self.names, &mut self.lines);
         }
         self.pending += 1;
     }
 
-    /// One to which nothing could be written stays: it would push out the one before.
-    fn go_on_in_a_new_file(&mut self) -> std::io::Result<()> {
+    /// A file to which nothing could be written stays: rotating it would replace the one before.
+    fn rotate(&mut self) -> std::io::Result<()> {
         if self.file.is_empty() { Ok(()) } else { self.file.rotate() }
     }
 
@@ -64,17 +64,17 @@ impl Writer {
         }
         match self.file.append(&self.lines) {
             Ok(()) => {
-                self.tally.wrote(lines);
+                self.counts.wrote(lines);
                 self.is_failing = false;
             }
-            Err(why) => self.lose(lines, &why),
+            Err(why) => self.record_loss(lines, &why),
         }
         self.lines.clear();
     }
 
-    /// Lines are lost. It is said once, and then counted, until one can be written again.
-    fn lose(&mut self, lines: u64, why: &std::io::Error) {
-        self.tally.failed(lines);
+    /// Lines are lost. The first loss is logged, and further ones are counted until a write succeeds.
+    fn record_loss(&mut self, lines: u64, why: &std::io::Error) {
+        self.counts.failed(lines);
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(%why, "the record cannot be written: requests go on, their lines are lost");
         }

@@ -42,7 +42,7 @@ fn report(name: &str, tokenizer: Vec<u8>) {
     println!("{name:<60}{:>9}{tokens:>9}{:>11.1}", text.len(), rounds[rounds.len() / 2]);
 }
 
-/// Lines that differ, so that no cache of words makes it look cheaper than it is.
+/// Lines that differ, so that no cache of words lowers the cost.
 fn prose(bytes: usize) -> String {
     let mut text = String::new();
     let mut n = 0_u64;

@@ -1,13 +1,13 @@
 //! A prompt as a chain of token ids.
 //!
-//! The index walks bytes; it does not care what they stand for. A token chain is four bytes for each id, so a block of
-//! sixteen tokens is always 64 bytes, and two prompts share a block exactly if they share its tokens. Which hash digests the
-//! blocks is the index's business.
+//! The index compares bytes, whatever they stand for. A token chain has four bytes for each id, so a block of sixteen
+//! tokens is always 64 bytes, and two prompts share a block exactly if they share its tokens. The index chooses the
+//! hash of the blocks.
 
 /// Bytes of a token in a chain.
 pub const BYTES_PER_ID: usize = 4;
 
-/// Appends ids as bytes, least byte first.
+/// Appends ids as little-endian bytes.
 pub fn write_chain(ids: &[u32], out: &mut Vec<u8>) {
     out.reserve(ids.len() * BYTES_PER_ID);
     ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));

@@ -1,8 +1,8 @@
-//! A model's tokenizer, set up as engines set it up.
+//! A model's tokenizer, configured as engines configure it.
 //!
-//! tokenizer.json alone is not the whole truth: tokenizer_config.json may overrule what stands around a prompt, files may hold
-//! truncation that engines switch off, and newer software reads the older SentencePiece files by its own rules. Those
-//! changes are made to the file's tree before it is loaded.
+//! tokenizer.json alone is not enough: tokenizer_config.json may override the tokens around a prompt, files may
+//! contain truncation that engines switch off, and newer software reads older SentencePiece files by its own rules.
+//! Those changes are made to the file's tree before it is loaded.
 
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
@@ -10,13 +10,13 @@ use warmroute_prompt::{Around, Reading};
 
 use crate::ModelText;
 
-/// How SentencePiece writes a space.
+/// SentencePiece's mark for a space.
 const MARK: &str = "\u{2581}";
 
-/// Why text could not be tokenized.
+/// Why text cannot be tokenized.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncoderError {
-    /// tokenizer.json is none.
+    /// tokenizer.json is invalid.
     #[error("tokenizer.json cannot be used: {0}")]
     Unusable(String),
     /// The tokenizer failed on a text, or the pool was closed.
@@ -24,7 +24,7 @@ pub enum EncoderError {
     Failed,
 }
 
-/// Text to token ids.
+/// Converts text to token ids.
 #[derive(Clone, Debug)]
 pub struct Encoder(Tokenizer);
 
@@ -51,7 +51,7 @@ impl Encoder {
     }
 }
 
-/// Leading spaces by the rule of newer software; only where spaces are marked at all.
+/// Applies the newer rule for leading spaces, where the model marks spaces at all.
 fn read_as(tree: &mut Value, reading: Reading) {
     let marks = |part: &Value| part.to_string().contains(MARK);
     let scheme = match reading {
@@ -66,7 +66,7 @@ fn read_as(tree: &mut Value, reading: Reading) {
     }
 }
 
-/// Where the configuration says which tokens stand around a prompt, that is what counts.
+/// The configuration decides which tokens surround a prompt, where it states them.
 fn wrap(tree: &mut Value, config: &Value) {
     if config["add_bos_token"].is_null() && config["add_eos_token"].is_null() {
         return;
@@ -85,7 +85,7 @@ fn wrap(tree: &mut Value, config: &Value) {
     }
     tree["post_processor"] =
         json!({"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": tokens});
-    // A pair needs both sequences; nobody asks for one, but the file must hold together.
+    // A pair needs both sequences. It is never used, but the file must be consistent.
     if let Some(pair) = tree["post_processor"]["pair"].as_array_mut() {
         pair.push(json!({"Sequence": {"id": "B", "type_id": 1}}));
     }

@@ -1,4 +1,4 @@
-//! Where a model's files lie: in a folder, or in the local cache of Hugging Face.
+//! A model's files, in a folder or in the local cache of Hugging Face.
 //!
 //! ```text
 //! $HF_HOME/hub/models--org--name/refs/main            a file that holds a revision
@@ -15,18 +15,18 @@ use std::path::{Path, PathBuf};
 
 use warmroute_prompt::{ModelFiles, Reading};
 
-/// No file of a tokenizer is larger; the largest known are half of this.
+/// Largest file of a tokenizer; the largest known are half of this.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Why a model's files could not be read.
+/// Why a model's files cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// There is no such folder, and no such model in the cache.
     #[error("no model `{name}`: neither a folder nor in the Hugging Face cache at {}", cache.display())]
     NotFound {
-        /// As it was given.
+        /// The name as given.
         name: String,
-        /// Where the cache was looked for.
+        /// The path of the cache.
         cache: PathBuf,
     },
     /// The cache has the model, but not the revision that it names.
@@ -34,22 +34,22 @@ pub enum FolderError {
     NoSnapshot {
         /// The model's folder in the cache.
         model: PathBuf,
-        /// The revision that was asked for.
+        /// The requested revision.
         revision: String,
     },
-    /// The folder is there, but no tokenizer in the form that is needed.
+    /// The folder has no tokenizer in the needed form.
     #[error("{} has no tokenizer.json; a model that comes only with tokenizer.model or tekken.json can be matched in no other way than presumed", .0.display())]
     NoTokenizer(PathBuf),
     /// A file could not be read.
     #[error("cannot read {}: {problem}", file.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         problem: io::Error,
     },
     /// A file is larger than any tokenizer.
-    #[error("{} is larger than {} MiB: this is no tokenizer's file", .0.display(), FILE_BYTES_MAX >> 20)]
+    #[error("{} is larger than {} MiB, which no tokenizer file is", .0.display(), FILE_BYTES_MAX >> 20)]
     TooLarge(PathBuf),
 }
 
@@ -58,7 +58,7 @@ pub enum FolderError {
 pub struct HubCache(PathBuf);
 
 impl HubCache {
-    /// Where the environment says: `HF_HUB_CACHE`, or `HF_HOME/hub`, or in the home folder.
+    /// From the environment: `HF_HUB_CACHE`, or `HF_HOME/hub`, or in the home folder.
     pub fn from_env() -> HubCache {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let home = || variable("HOME").unwrap_or_default();
@@ -68,7 +68,7 @@ impl HubCache {
         HubCache(hub.unwrap_or_else(|| home().join(".cache/huggingface/hub")))
     }
 
-    /// At a known place: the folder that holds `models--org--name`.
+    /// At this path: the folder that contains `models--org--name`.
     pub fn at(path: impl Into<PathBuf>) -> HubCache {
         HubCache(path.into())
     }
@@ -90,12 +90,12 @@ impl HubCache {
     }
 }
 
-/// A folder that holds a model's files.
+/// A folder with a model's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFolder(PathBuf);
 
 impl ModelFolder {
-    /// By path, or by name (`org/model`, `org/model@revision`) in the cache.
+    /// Finds a model by path, or by name (`org/model`, `org/model@revision`) in the cache.
     pub fn find(name: &str, cache: &HubCache) -> Result<ModelFolder, FolderError> {
         let folder = Path::new(name);
         if folder.is_dir() {
@@ -107,12 +107,12 @@ impl ModelFolder {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Reads what a router needs of it.
+    /// Reads the files that a router needs.
     pub fn read(&self) -> Result<ModelText, FolderError> {
         let tokenizer =
             self.file("tokenizer.json")?.ok_or_else(|| FolderError::NoTokenizer(self.0.clone()))?;
@@ -159,7 +159,7 @@ pub struct ModelText {
 }
 
 impl ModelText {
-    /// As the core reads them.
+    /// The files as the core reads them.
     pub fn files(&self, reading: Reading) -> ModelFiles<'_> {
         ModelFiles {
             tokenizer: &self.tokenizer,
@@ -175,7 +175,7 @@ impl ModelText {
 mod tests {
     use super::*;
 
-    /// A folder of a test's own, gone at its end.
+    /// A test's own folder, removed at its end.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_found_by_its_folder_and_by_its_name() {
+    fn a_model_is_found_by_folder_and_by_name() {
         let home = Scratch::new("find");
         let cached = home.path().join("models--org--name");
         write(&cached, "refs/main", "abc\n");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_its_place() {
+    fn missing_files_are_reported_with_their_path() {
         let home = Scratch::new("missing");
         write(home.path(), "models--org--name/refs/main", "gone");
         write(home.path(), "empty/config.json", "{}");

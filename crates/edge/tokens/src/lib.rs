@@ -1,4 +1,4 @@
-//! What precise matching needs from outside the pure core: files, a tokenizer, and the engine's word.
+//! The parts of precise matching outside the pure core: model files, a tokenizer, and the engine's `/tokenize`.
 //!
 //! ```text
 //! name or folder ──ModelFolder──▶ files ──Model──▶ Alignment (bytes) and Encoder (tokens)
@@ -6,9 +6,9 @@
 //!        the engine's POST /tokenize ──parity::check──┴──▶ Verdict: bytes, tokens or presumed, and why
 //! ```
 //!
-//! Matching in bytes runs no tokenizer for a request. For models whose bytes cannot be followed there are token chains:
-//! prompts are tokenized on the threads of an [`EncoderPool`], never on those that serve sockets, and a chain's ids are
-//! written as bytes, four to a token, so that the same index walks them.
+//! Matching in bytes runs no tokenizer for a request. Models whose bytes cannot be followed use token chains: an
+//! [`EncoderPool`] tokenizes prompts on its own threads, never on those that serve sockets. A chain's ids are written as
+//! bytes, four to a token, so that the same index compares them.
 
 mod chain;
 mod encoder;

@@ -1,4 +1,4 @@
-//! A model as its files describe it: what can be matched in bytes, what at least in tokens.
+//! A model as its files describe it: whether prompts can be matched in bytes, or at least in tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use warmroute_prompt::{Alignment, Reading, Renderer, Unaligned};
 
 use crate::{Encoder, EncoderError, FolderError, HubCache, ModelFolder, ModelText};
 
-/// Why a model cannot be used at all.
+/// Why a model cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// Its files cannot be read.
@@ -15,14 +15,14 @@ pub enum ModelError {
     /// Its template cannot be run.
     #[error("{}: {problem}", folder.display())]
     Unaligned {
-        /// Where its files were read; nowhere, for files in memory.
+        /// The folder of its files; empty for files in memory.
         folder: PathBuf,
         /// What is wrong with them.
         problem: Unaligned,
     },
 }
 
-/// A model's files, read.
+/// A model's files in memory.
 #[derive(Clone, Debug)]
 pub struct Model {
     text: ModelText,
@@ -30,13 +30,13 @@ pub struct Model {
 }
 
 impl Model {
-    /// By folder or by name; see [`ModelFolder::find`].
+    /// Finds a model by folder or by name; see [`ModelFolder::find`].
     pub fn find(name: &str, cache: &HubCache) -> Result<Model, ModelError> {
         let folder = ModelFolder::find(name, cache)?;
         Model::read(folder.read()?, folder.path().to_owned())
     }
 
-    /// From files in memory. A template that cannot be run is an error: without it nothing matches.
+    /// From files in memory. A template that cannot be rendered is an error: without it nothing matches.
     pub fn new(text: ModelText) -> Result<Model, ModelError> {
         Model::read(text, PathBuf::new())
     }
@@ -48,7 +48,7 @@ impl Model {
         }
     }
 
-    /// Where its files were read: what is wrong with them is wrong there.
+    /// The folder of its files, for error messages.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -58,17 +58,17 @@ impl Model {
         &self.text
     }
 
-    /// For rendering prompts.
+    /// The renderer of prompts.
     pub fn renderer(&self) -> Result<Renderer, Unaligned> {
         Renderer::new(&self.text.files(Reading::AsFiled))
     }
 
-    /// For matching in bytes.
+    /// The alignment for matching in bytes.
     pub fn alignment(&self, reading: Reading) -> Result<Alignment, Unaligned> {
         Alignment::new(&self.text.files(reading))
     }
 
-    /// For matching in tokens.
+    /// The encoder for matching in tokens.
     pub fn encoder(&self, reading: Reading) -> Result<Encoder, EncoderError> {
         Encoder::new(&self.text, reading)
     }

@@ -1,9 +1,9 @@
-//! Does the engine write prompts as we do? Its own `POST /tokenize` tells.
+//! Whether the engine renders and tokenizes prompts as we do, checked with its own `POST /tokenize`.
 //!
-//! When a worker registers, samples of everything that goes wrong in practice are sent there: tools, lists of parts, `<` and
-//! `&`, combining letters, the text of special tokens, runs of white space. If the engine's tokens spell our bytes, the
-//! worker is matched in bytes. If they are at least the tokens that our tokenizer makes, it is matched in tokens. If not,
-//! the engine renders prompts in a way of its own, and its cache is presumed. The first difference is said in words.
+//! When a worker registers, samples of everything that goes wrong in practice are sent there: tools, lists of parts, `<`
+//! and `&`, combining letters, the text of special tokens, runs of white space. If the engine's tokens spell our bytes,
+//! the worker is matched in bytes. If they equal our tokenizer's tokens, it is matched in tokens. Otherwise the engine
+//! renders prompts differently, and its cache is presumed. The verdict names the first difference.
 
 mod difference;
 mod judge;
@@ -19,24 +19,24 @@ use serde_json::Value;
 
 use crate::Model;
 
-/// What an engine said to one sample.
+/// An engine's response to one sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The body of a successful answer.
     Json(Vec<u8>),
-    /// It does not take this one (400 or 422): its template may refuse tools or system prompts.
+    /// The engine refuses the sample (400 or 422): its template may refuse tools or system prompts.
     Refused(String),
-    /// It cannot be asked: no such endpoint, no access, no connection.
+    /// The engine cannot be asked: no such endpoint, no access, no connection.
     Unavailable(String),
 }
 
-/// Something that can be asked to tokenize.
+/// An engine's tokenizing endpoint.
 pub trait TokenizeEndpoint {
     /// Posts a body to `/tokenize`.
     fn tokenize(&self, body: String) -> impl Future<Output = Answer> + Send;
 }
 
-/// Asks an engine about all samples, and judges. `unix_s` is for templates that print the date.
+/// Asks an engine about all samples and judges its responses. `unix_s` is for templates that print the date.
 pub async fn check(engine: &impl TokenizeEndpoint, served_name: &str, model: &Model, unix_s: u64) -> Verdict {
     let mut answers = Vec::new();
     for sample in samples(model.text()) {
@@ -52,7 +52,7 @@ pub async fn check(engine: &impl TokenizeEndpoint, served_name: &str, model: &Mo
     judge(model, &answers, unix_s)
 }
 
-/// vLLM and SGLang both answer with `tokens`.
+/// vLLM and SGLang both respond with `tokens`.
 fn tokens(body: &[u8]) -> Option<Vec<u32>> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let ids = body["tokens"].as_array()?;

@@ -1,8 +1,8 @@
-//! Tokenizing, away from the threads that serve sockets.
+//! A thread pool for tokenizing, apart from the threads that serve sockets.
 //!
-//! A prompt of 26,000 tokens takes tens of milliseconds; on an I/O thread it would hold up thousands of streams. So it waits
-//! in a bounded queue for one of a few threads. A full queue refuses at once and is counted: the request is then routed by
-//! what is presumed, which costs a little precision and no time.
+//! A prompt of 26,000 tokens takes tens of milliseconds; on an I/O thread it would delay thousands of streams. So it
+//! waits in a bounded queue for one of a few threads. A full queue refuses at once and counts it: the request is then
+//! routed by presumed spans, which costs a little precision and no time.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,12 +18,12 @@ use warmroute_prompt::Around;
 
 use crate::{Encoder, EncoderError};
 
-/// How many threads, and how many prompts may wait.
+/// Size of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Threads that tokenize.
     pub workers: usize,
-    /// Prompts that may wait for one of them.
+    /// Most prompts that may wait for a thread.
     pub queue: usize,
 }
 
@@ -33,19 +33,19 @@ impl Default for Config {
     }
 }
 
-/// A configuration that cannot work.
+/// Why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Nobody would tokenize.
-    #[error("a tokenizer pool needs at least one worker")]
+    /// There is no thread.
+    #[error("the tokenizer pool has no thread; set at least one")]
     NoWorkers,
-    /// Nothing would ever be taken.
-    #[error("a tokenizer pool needs room for at least one prompt")]
+    /// There is no room in the queue.
+    #[error("the tokenizer pool has no queue; allow at least one waiting prompt")]
     NoQueue,
 }
 
 impl Config {
-    /// Refuses what cannot work.
+    /// Checks that the pool can work.
     pub fn validate(&self) -> Result<(), ConfigError> {
         match self {
             Config { workers: 0, .. } => Err(ConfigError::NoWorkers),
@@ -57,10 +57,10 @@ impl Config {
 
 /// The queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many prompts wait to be tokenized")]
+#[error("the tokenizer queue is full")]
 pub struct Busy;
 
-/// What a pool has done.
+/// Counts of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Prompts tokenized.
@@ -69,7 +69,7 @@ pub struct PoolStats {
     pub refused: u64,
     /// Prompts on which the tokenizer failed.
     pub failed: u64,
-    /// Prompts nobody waited for any more when their turn came.
+    /// Prompts whose caller had left before their turn.
     pub abandoned: u64,
 }
 
@@ -87,9 +87,9 @@ struct Job {
     answer: oneshot::Sender<Result<Vec<u32>, EncoderError>>,
 }
 
-/// Threads that tokenize.
+/// A pool of tokenizing threads.
 pub struct EncoderPool {
-    /// `None` only while it is being closed.
+    /// `None` only while the pool closes.
     queue: Option<SyncSender<Job>>,
     workers: Vec<JoinHandle<()>>,
     counters: Arc<Counters>,
@@ -109,7 +109,7 @@ impl EncoderPool {
         Ok(EncoderPool { queue: Some(queue), workers: workers.collect(), counters })
     }
 
-    /// Puts a prompt into the queue; what comes back is to be awaited. Dropping it takes the prompt out again.
+    /// Queues a prompt and returns a future of its ids. Dropping the future cancels the prompt.
     pub fn encode(&self, text: String, around: Around) -> Result<Encoding, Busy> {
         let (answer, encoding) = oneshot::channel();
         let sent = self.queue.as_ref().map(|queue| queue.try_send(Job { text, around, answer }));
@@ -122,7 +122,7 @@ impl EncoderPool {
         }
     }
 
-    /// What it has done so far.
+    /// Counts so far.
     pub fn stats(&self) -> PoolStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         PoolStats {
@@ -139,7 +139,7 @@ impl Drop for EncoderPool {
     fn drop(&mut self) {
         self.queue = None;
         for worker in self.workers.drain(..) {
-            // A worker catches what its tokenizer does; if it died all the same there is nothing left to end.
+            // A worker catches its tokenizer's panics; if it died anyway, there is nothing left to end.
             worker.join().ok();
         }
     }
@@ -167,12 +167,12 @@ fn work(encoder: &Encoder, jobs: &Mutex<Receiver<Job>>, counters: &Counters) {
             },
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        // Whoever asked may have left by now; then nobody needs the answer.
+        // The caller may have left, and does not need the result then.
         answer.send(result).ok();
     }
 }
 
-/// Ids to come.
+/// A future of token ids.
 #[derive(Debug)]
 pub struct Encoding(oneshot::Receiver<Result<Vec<u32>, EncoderError>>);
 

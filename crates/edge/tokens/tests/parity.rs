@@ -1,7 +1,7 @@
-//! Engines that agree, that read their files otherwise, that render otherwise, and that cannot be asked.
+//! Engines that agree, that read their files differently, that render differently, and that cannot be asked.
 //!
-//! The tiny model is the one that `tokenize_answers.json` was captured with, from real vLLM servers. The other engines are
-//! played by a tokenizer and a template of their own.
+//! `tokenize_answers.json` was captured from real vLLM servers with the tiny model. The other engines are simulated
+//! by a tokenizer and a template of their own.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
@@ -22,7 +22,7 @@ fn tiny() -> Model {
     Model::find(here("tiny").to_str().unwrap(), &HubCache::at("/nowhere")).unwrap()
 }
 
-/// A small tokenizer of the prompt crate with a chat template, and whatever a test changes in it.
+/// A small tokenizer of the prompt crate with a chat template, and a test's changes to it.
 fn text(tokenizer: &str, template: &str, change: impl Fn(&mut Value)) -> ModelText {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/prompt/tests/data/tokenizers").join(tokenizer);
@@ -113,7 +113,7 @@ async fn an_engine_that_reads_its_files_by_newer_rules_is_followed() {
 }
 
 #[tokio::test]
-async fn another_template_is_noticed_and_named() {
+async fn another_template_is_detected_and_named() {
     let engine =
         Engine::new(&text("bytes.json", &CHAT.replace("[assistant]", "[model]"), |_| {}), Reading::AsFiled);
     let Verdict::Presumed(reason) = verdict(&engine, text("bytes.json", CHAT, |_| {})).await else {
@@ -149,7 +149,7 @@ async fn an_engine_without_the_endpoint_stays_unknown() {
 }
 
 #[test]
-fn samples_try_out_what_goes_wrong() {
+fn samples_cover_known_differences() {
     let samples = samples(tiny().text());
     let all: String = samples.iter().map(|sample| sample.question("m")).collect();
     for needed in [

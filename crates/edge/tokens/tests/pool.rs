@@ -1,4 +1,4 @@
-//! Tokenizing on a pool: the same ids, a queue with an end, and no work for those who left.
+//! Tokenizing on a pool: the same ids, a bounded queue, and no work for callers that left.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
@@ -14,7 +14,7 @@ fn encoder() -> Arc<Encoder> {
     Arc::new(model.encoder(Reading::AsFiled).unwrap())
 }
 
-/// Takes the tokenizer far longer than a test takes to hand in a few prompts.
+/// A text that takes the tokenizer far longer than a test takes to queue a few prompts.
 fn long_text() -> String {
     "The quick brown fox jumps over the lazy dog. ".repeat(20_000)
 }
@@ -49,7 +49,7 @@ async fn a_full_queue_refuses_at_once() {
 }
 
 #[tokio::test]
-async fn prompts_of_those_who_left_are_not_tokenized() {
+async fn abandoned_prompts_are_not_tokenized() {
     let pool = EncoderPool::new(encoder(), Config { workers: 1, queue: 8 }).unwrap();
     let long = pool.encode(long_text(), Around::Nothing).unwrap();
     drop(pool.encode(long_text(), Around::Nothing).unwrap());
@@ -60,7 +60,7 @@ async fn prompts_of_those_who_left_are_not_tokenized() {
 }
 
 #[test]
-fn a_pool_that_cannot_work_is_refused() {
+fn an_invalid_pool_is_refused() {
     let config = |workers, queue| Config { workers, queue }.validate();
     assert_eq!(config(0, 1), Err(ConfigError::NoWorkers));
     assert_eq!(config(1, 0), Err(ConfigError::NoQueue));

@@ -1,8 +1,8 @@
-//! Talks to any ZeroMQ socket, to see by hand what it says:
+//! Talks to any ZeroMQ socket, for debugging:
 //!
 //! `cargo run -p warmroute-zmtp --example talk -- sub tcp://127.0.0.1:5557 [TOPIC]` prints what is published.
-//! `… -- replay tcp://127.0.0.1:5558 0` asks for a replay of KV events.
-//! `… -- pub tcp://*:5557 COUNT` publishes, `… -- echo tcp://*:5558` answers every question with itself.
+//! `… -- replay tcp://127.0.0.1:5558 0` requests a replay of KV events.
+//! `… -- pub tcp://*:5557 COUNT` publishes, `… -- echo tcp://*:5558` replies to every request with itself.
 
 use std::time::Duration;
 

@@ -1,36 +1,36 @@
-//! Commands: frames by which sockets, not their users, talk.
+//! Commands: frames that sockets exchange below the messages of their users.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::decoder::{COMMAND, put_frame_head};
 use crate::error::Error;
 
-/// The most that a PONG has to repeat of a PING.
+/// The most that a PONG repeats of a PING.
 const CONTEXT_BYTES_MAX: usize = 16;
 
-/// A command that means something to us.
+/// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// The handshake's end, with the socket's type and identity.
+    /// The end of the handshake, with the socket's type and identity.
     Ready { socket_type: String, identity: Bytes },
-    /// The peer does not want us.
+    /// The peer refuses the connection.
     Error(String),
-    /// Are you there? The context comes back with the answer.
+    /// A heartbeat. The PONG repeats its context.
     Ping { context: Bytes },
-    /// Yes.
+    /// The reply to a heartbeat.
     Pong,
-    /// Messages that begin with this are wanted.
+    /// Subscribes to messages that begin with this.
     Subscribe(Bytes),
-    /// They are not wanted any more.
+    /// Ends that subscription.
     Cancel(Bytes),
-    /// One we do not know. Later versions may have more, so it is no error.
+    /// An unknown command. Later versions may have more, so it is not an error.
     Unknown,
 }
 
 impl Command {
     /// Reads the body of a command frame.
     pub fn read(mut body: Bytes) -> Result<Command, Error> {
-        let name = take_short(&mut body).ok_or(Error::Protocol("a command without a name"))?;
+        let name = take_short(&mut body).ok_or(Error::Protocol("a command has no name"))?;
         match &name[..] {
             b"READY" => read_ready(body),
             b"ERROR" => {
@@ -39,7 +39,7 @@ impl Command {
             }
             b"PING" => {
                 if body.len() < 2 {
-                    return Err(Error::Protocol("a PING without its time to live"));
+                    return Err(Error::Protocol("a PING has no time to live"));
                 }
                 body.advance(2);
                 body.truncate(CONTEXT_BYTES_MAX);
@@ -104,7 +104,7 @@ pub fn put_ready(socket_type: &str, out: &mut BytesMut) {
     put("READY", &body, out);
 }
 
-/// Appends a PING; the time to live is in tenths of a second.
+/// Appends a PING; its time to live is in tenths of a second.
 pub fn put_ping(ttl: std::time::Duration, out: &mut BytesMut) {
     let tenths = u16::try_from(ttl.as_millis() / 100).unwrap_or(u16::MAX);
     put("PING", &tenths.to_be_bytes(), out);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_says_what_socket_it_is() {
+    fn ready_contains_the_socket_type() {
         let mut out = BytesMut::new();
         put_ready("SUB", &mut out);
         let ready = Command::read(out.freeze().slice(2..)).unwrap();

@@ -1,4 +1,4 @@
-//! One connection: handshake, messages in and out, commands answered on the way.
+//! One connection: handshake, messages in both directions, and replies to commands.
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -12,14 +12,14 @@ use crate::greeting::{self, GREETING_BYTES};
 use crate::heartbeat::Heartbeat;
 use crate::options::Options;
 
-/// What may wait to be written when a heartbeat is to be answered.
+/// Most unsent bytes when a heartbeat must be answered.
 const UNREAD_BYTES_MAX: usize = 4 << 20;
 
-/// Anything that carries bytes both ways.
-pub trait Carrier: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Carrier for T {}
+/// A bidirectional byte stream.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// What kind of socket we are.
+/// The type of our socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Sub,
@@ -48,23 +48,23 @@ impl Role {
     }
 }
 
-/// What a connection brings.
+/// The result of a read.
 #[derive(Debug)]
-pub enum Arrived {
+pub enum Received {
     Message(Message),
     Subscribed(Bytes),
     Cancelled(Bytes),
-    /// Nothing arrived, but all that was queued has been written: there is room for more.
+    /// Nothing arrived, but everything queued has been written: there is room for more.
     Drained,
 }
 
 /// A connection after its handshake.
 pub struct Connection {
     role: Role,
-    reader: ReadHalf<Box<dyn Carrier>>,
-    writer: WriteHalf<Box<dyn Carrier>>,
+    reader: ReadHalf<Box<dyn ByteStream>>,
+    writer: WriteHalf<Box<dyn ByteStream>>,
     decoder: Decoder,
-    /// Written by whoever waits for the next arrival.
+    /// The outgoing bytes, written while waiting for the next arrival.
     out: BytesMut,
     heartbeat: Heartbeat,
     timeout: std::time::Duration,
@@ -72,28 +72,32 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Shakes hands.
-    pub async fn open(carrier: Box<dyn Carrier>, role: Role, options: &Options) -> Result<Connection, Error> {
+    /// Performs the handshake.
+    pub async fn open(
+        stream: Box<dyn ByteStream>,
+        role: Role,
+        options: &Options,
+    ) -> Result<Connection, Error> {
         let limit = options.handshake_timeout;
-        let shaken = tokio::time::timeout(limit, Connection::shake_hands(carrier, role, options)).await;
+        let shaken = tokio::time::timeout(limit, Connection::shake_hands(stream, role, options)).await;
         shaken.unwrap_or(Err(Error::Late(limit)))
     }
 
     async fn shake_hands(
-        mut carrier: Box<dyn Carrier>,
+        mut stream: Box<dyn ByteStream>,
         role: Role,
         options: &Options,
     ) -> Result<Connection, Error> {
-        carrier.write_all(&greeting::ours()).await?;
+        stream.write_all(&greeting::ours()).await?;
         let mut theirs = [0; GREETING_BYTES];
-        // Judged by its first part, because a stranger may never send the rest.
-        carrier.read_exact(&mut theirs[..10]).await.map_err(ended)?;
+        // The first part decides, because another protocol's peer may never send the rest.
+        stream.read_exact(&mut theirs[..10]).await.map_err(ended)?;
         if theirs[0] != 0xff || theirs[9] & 1 != 1 {
             return Err(Error::Protocol("the greeting has no signature"));
         }
-        carrier.read_exact(&mut theirs[10..]).await.map_err(ended)?;
+        stream.read_exact(&mut theirs[10..]).await.map_err(ended)?;
         let peer_minor = greeting::read(&theirs)?;
-        let (reader, writer) = tokio::io::split(carrier);
+        let (reader, writer) = tokio::io::split(stream);
         let mut connection = Connection {
             role,
             reader,
@@ -113,7 +117,7 @@ impl Connection {
 
     async fn await_ready(&mut self) -> Result<(), Error> {
         let Some(Item::Command(body)) = self.next_item().await? else {
-            return Err(Error::Protocol("a message before READY"));
+            return Err(Error::Protocol("a message arrived before READY"));
         };
         match Command::read(body)? {
             Command::Ready { socket_type, .. } if self.role.goes_with(&socket_type) => Ok(()),
@@ -121,16 +125,16 @@ impl Connection {
                 Err(Error::Mismatch { ours: self.role.name(), theirs: socket_type })
             }
             Command::Error(reason) => Err(Error::Refused(reason)),
-            _ => Err(Error::Protocol("a command before READY")),
+            _ => Err(Error::Protocol("a command arrived before READY")),
         }
     }
 
-    /// The next arrival. Meanwhile what is queued is written and heartbeats go to and fro; nothing is lost when the future
-    /// is dropped.
-    pub async fn receive(&mut self) -> Result<Arrived, Error> {
+    /// The next arrival. Meanwhile queued bytes are written and heartbeats exchanged. Dropping the future loses
+    /// nothing.
+    pub async fn receive(&mut self) -> Result<Received, Error> {
         loop {
             match self.next_item().await? {
-                None => return Ok(Arrived::Drained),
+                None => return Ok(Received::Drained),
                 Some(Item::Message(message)) => return Ok(self.arrival(message)),
                 Some(Item::Command(body)) => {
                     if let Some(arrived) = self.obey(Command::read(body)?)? {
@@ -141,33 +145,33 @@ impl Connection {
         }
     }
 
-    /// Until ZMTP 3.0 subscriptions were messages, and libzmq still takes them so.
-    fn arrival(&self, message: Message) -> Arrived {
+    /// Before ZMTP 3.1 subscriptions were messages, and libzmq still accepts them.
+    fn arrival(&self, message: Message) -> Received {
         match (self.role, message.first().and_then(|part| part.first())) {
-            (Role::Pub, Some(1)) => Arrived::Subscribed(message[0].slice(1..)),
-            (Role::Pub, Some(0)) => Arrived::Cancelled(message[0].slice(1..)),
-            _ => Arrived::Message(message),
+            (Role::Pub, Some(1)) => Received::Subscribed(message[0].slice(1..)),
+            (Role::Pub, Some(0)) => Received::Cancelled(message[0].slice(1..)),
+            _ => Received::Message(message),
         }
     }
 
-    fn obey(&mut self, command: Command) -> Result<Option<Arrived>, Error> {
+    fn obey(&mut self, command: Command) -> Result<Option<Received>, Error> {
         match command {
             Command::Ping { context } => {
                 if self.out.len() > UNREAD_BYTES_MAX {
-                    return Err(Error::Protocol("the peer asks and does not read our answers"));
+                    return Err(Error::Protocol("the peer sends heartbeats and does not read the replies"));
                 }
                 command::put("PONG", &context, &mut self.out);
                 Ok(None)
             }
-            Command::Subscribe(topic) => Ok(Some(Arrived::Subscribed(topic))),
-            Command::Cancel(topic) => Ok(Some(Arrived::Cancelled(topic))),
+            Command::Subscribe(topic) => Ok(Some(Received::Subscribed(topic))),
+            Command::Cancel(topic) => Ok(Some(Received::Cancelled(topic))),
             Command::Error(reason) => Err(Error::Refused(reason)),
-            Command::Ready { .. } => Err(Error::Protocol("a second READY")),
+            Command::Ready { .. } => Err(Error::Protocol("READY arrived twice")),
             Command::Pong | Command::Unknown => Ok(None),
         }
     }
 
-    /// The next item, or nothing when the queue has been written.
+    /// The next item, or `None` when the queue has been written.
     async fn next_item(&mut self) -> Result<Option<Item>, Error> {
         loop {
             if let Some(item) = self.decoder.next()? {
@@ -186,10 +190,10 @@ impl Connection {
                 }
                 read = self.reader.read_buf(self.decoder.room()) => match read? {
                     0 => return Err(Error::Closed),
-                    _ => self.heartbeat.heard(),
+                    _ => self.heartbeat.record_activity(),
                 },
                 () = sleep_until(due.unwrap_or_else(tokio::time::Instant::now)), if due.is_some() => {
-                    self.heartbeat.look()?;
+                    self.heartbeat.check()?;
                     command::put_ping(self.timeout, &mut self.out);
                 }
             }
@@ -201,7 +205,7 @@ impl Connection {
         put_message(parts, &mut self.out);
     }
 
-    /// Queues a subscription, in the peer's way.
+    /// Queues a subscription, in the form that the peer understands.
     pub fn subscribe(&mut self, topic: &[u8]) {
         match self.peer_minor {
             0 => {
@@ -212,12 +216,12 @@ impl Connection {
         }
     }
 
-    /// Bytes that are queued.
+    /// Queued bytes.
     pub fn queued(&self) -> usize {
         self.out.len()
     }
 
-    /// Writes all that is queued.
+    /// Writes everything that is queued.
     pub async fn flush(&mut self) -> Result<(), Error> {
         while !self.out.is_empty() {
             if self.writer.write_buf(&mut self.out).await? == 0 {

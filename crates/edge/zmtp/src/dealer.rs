@@ -1,7 +1,7 @@
-//! One asker of a router: many answers may follow one question.
+//! The requesting side of a router socket: several replies may follow one request.
 
 use crate::Message;
-use crate::connection::{Arrived, Connection, Role};
+use crate::connection::{Connection, Received, Role};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::listener::connect;
@@ -27,7 +27,7 @@ impl Dealer {
     /// The next message. Dropping the future loses nothing.
     pub async fn receive(&mut self) -> Result<Message, Error> {
         loop {
-            if let Arrived::Message(message) = self.connection.receive().await? {
+            if let Received::Message(message) = self.connection.receive().await? {
                 return Ok(message);
             }
         }

@@ -1,7 +1,7 @@
-//! Bytes to frames to messages.
+//! Decodes bytes to frames and messages.
 //!
-//! A frame is `flags, length (1 byte, or 8 when long), body`. A length is judged before a byte of its body is waited for, so
-//! a peer cannot make us allocate more than a message may have.
+//! A frame is `flags, length (1 byte, or 8 when long), body`. The length is checked before the body is read, so a
+//! peer cannot make us allocate more than the message limit.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -14,17 +14,17 @@ const LONG: u8 = 2;
 /// The frame is a command.
 pub const COMMAND: u8 = 4;
 
-/// What is read from a socket at once, where no frame asks for more.
+/// Bytes read from a socket at once, where no frame needs more.
 const READ_BYTES: usize = 64 << 10;
 
-/// What arrived.
+/// A decoded item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item {
     Message(Message),
     Command(Bytes),
 }
 
-/// Collects what was read.
+/// The state of decoding.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: BytesMut,
@@ -45,16 +45,16 @@ impl Decoder {
         }
     }
 
-    /// Where to read into.
+    /// The buffer to read into.
     pub fn room(&mut self) -> &mut BytesMut {
-        // A frame that is under way has reserved its own room.
+        // A frame in progress has reserved its own room.
         if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 8 {
             self.buffer.reserve(READ_BYTES);
         }
         &mut self.buffer
     }
 
-    /// The next message or command, if it is here whole.
+    /// The next complete message or command.
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
         while let Some((flags, body)) = self.next_frame()? {
             if flags & COMMAND != 0 {
@@ -80,7 +80,7 @@ impl Decoder {
         }
         let missing = (head + length).saturating_sub(self.buffer.len());
         if missing > 0 {
-            // Grown as it comes: a length alone is worth no memory.
+            // The buffer grows as bytes arrive: a length alone reserves no memory.
             self.buffer.reserve(missing.min(READ_BYTES.max(self.buffer.len())));
             return Ok(None);
         }
@@ -89,11 +89,11 @@ impl Decoder {
     }
 }
 
-/// Flags, length of the head, length of the body.
+/// Flags, header length and body length.
 fn read_head(buffer: &[u8]) -> Result<Option<(u8, usize, u64)>, Error> {
     let Some(&flags) = buffer.first() else { return Ok(None) };
     if flags > 7 || flags & (COMMAND | MORE) == COMMAND | MORE {
-        return Err(Error::Protocol("a frame with flags nobody knows"));
+        return Err(Error::Protocol("a frame has unknown flags"));
     }
     if flags & LONG == 0 {
         return Ok(buffer.get(1).map(|length| (flags, 2, u64::from(*length))));
@@ -102,7 +102,7 @@ fn read_head(buffer: &[u8]) -> Result<Option<(u8, usize, u64)>, Error> {
     Ok(length.map(|length| (flags, 9, u64::from_be_bytes(length))))
 }
 
-/// Appends the head of a frame.
+/// Appends the header of a frame.
 pub fn put_frame_head(flags: u8, length: usize, out: &mut BytesMut) {
     match u8::try_from(length) {
         Ok(length) => out.put_slice(&[flags, length]),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_cut_anywhere_is_the_same_message() {
+    fn a_message_split_anywhere_is_the_same_message() {
         let parts = [vec![1; 3], Vec::new(), vec![2; 300]];
         let mut wire = BytesMut::new();
         put_message(&parts, &mut wire);
@@ -194,7 +194,7 @@ mod tests {
                 random =
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let mut bytes = (random >> 8).to_be_bytes();
-                // Flags that mean something, most of the time.
+                // Mostly valid flags.
                 bytes[0] &= if random.is_multiple_of(5) { 0xff } else { 3 };
                 if feed(&mut decoder, &bytes[..1 + random as usize % 8]).is_err() {
                     break;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_parts_and_odd_flags_are_refused() {
+    fn too_many_parts_and_unknown_flags_are_refused() {
         assert!(matches!(feed(&mut decoder(), &[1, 0].repeat(5)), Err(Error::TooManyParts(4))));
         for flags in [5, 8, 0x80, 0xff] {
             assert!(matches!(feed(&mut decoder(), &[flags]), Err(Error::Protocol(_))), "{flags}");

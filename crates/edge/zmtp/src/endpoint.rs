@@ -1,40 +1,40 @@
-//! Where a socket is: `tcp://HOST:PORT` or `ipc://PATH`.
+//! The address of a socket: `tcp://HOST:PORT` or `ipc://PATH`.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// An address as ZeroMQ writes it.
+/// An address in ZeroMQ's notation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Endpoint {
     /// Over the network. `*` is every address of this machine.
     Tcp {
-        /// A name or an address, IPv6 without brackets.
+        /// A host name or an address; IPv6 without brackets.
         host: String,
-        /// 0 is any free one, to bind.
+        /// The port; 0 binds any free one.
         port: u16,
     },
     /// A Unix socket.
     Ipc(PathBuf),
 }
 
-/// An endpoint that cannot be used.
+/// An invalid endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{endpoint}` is no endpoint: {why}")]
+#[error("`{endpoint}` is not a valid endpoint: {why}")]
 pub struct BadEndpoint {
-    /// As it was written.
+    /// The endpoint as written.
     pub endpoint: String,
     /// What is wrong with it.
     pub why: &'static str,
 }
 
 impl Endpoint {
-    /// Whether it means every address of a machine, so that one to connect to must be put in its place.
+    /// Whether it means every address of a machine. To connect, it needs a host in its place.
     pub fn is_wildcard(&self) -> bool {
         matches!(self, Endpoint::Tcp { host, .. } if matches!(host.as_str(), "*" | "0.0.0.0" | "::"))
     }
 
-    /// The same with this host where it is a wildcard.
+    /// The same endpoint, with this host in place of a wildcard.
     pub fn on_host(self, substitute: &str) -> Endpoint {
         match self {
             Endpoint::Tcp { port, .. } if self.is_wildcard() => {
@@ -44,7 +44,8 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint of a data-parallel rank, as vLLM and SGLang count: that many ports further. A free port stays free.
+    /// The endpoint of a data-parallel rank, as vLLM and SGLang count: that many ports higher. A free port stays
+    /// free.
     pub fn of_rank(self, rank: u16) -> Option<Endpoint> {
         match self {
             Endpoint::Tcp { host, port: 0 } => Some(Endpoint::Tcp { host, port: 0 }),
@@ -61,17 +62,18 @@ impl FromStr for Endpoint {
         let bad = |why| BadEndpoint { endpoint: text.to_owned(), why };
         if let Some(path) = text.strip_prefix("ipc://") {
             return match path.is_empty() || path.starts_with('@') {
-                true => Err(bad("expected ipc://PATH of a file")),
+                true => Err(bad("expected ipc://PATH with the path of a file")),
                 false => Ok(Endpoint::Ipc(PathBuf::from(path))),
             };
         }
         let rest =
             text.strip_prefix("tcp://").ok_or_else(|| bad("expected tcp://HOST:PORT or ipc://PATH"))?;
-        let (host, port) = rest.rsplit_once(':').ok_or_else(|| bad("it has no port"))?;
-        let port = port.parse().map_err(|_| bad("the port is not a number up to 65535"))?;
+        let (host, port) =
+            rest.rsplit_once(':').ok_or_else(|| bad("it has no port; expected tcp://HOST:PORT"))?;
+        let port = port.parse().map_err(|_| bad("the port is not a number from 0 to 65535"))?;
         let host = host.strip_prefix('[').and_then(|v6| v6.strip_suffix(']')).unwrap_or(host);
         match host.is_empty() || host.contains(['/', '[', ']', '@']) {
-            true => Err(bad("it names no host")),
+            true => Err(bad("it has no host; expected tcp://HOST:PORT")),
             false => Ok(Endpoint::Tcp { host: host.to_owned(), port }),
         }
     }
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_endpoint_says_why() {
+    fn invalid_endpoints_are_rejected_with_the_reason() {
         for (text, why) in [
             ("http://a:1", "tcp://"),
             ("tcp://a", "port"),

@@ -1,54 +1,54 @@
-//! Why a connection ended, or never began.
+//! Errors of connections.
 
 use std::io;
 
-/// What went wrong.
+/// Why a connection ended or could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The network said no.
+    /// A network error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A place to listen is taken, or cannot be had.
+    /// The endpoint cannot be bound.
     #[error("cannot listen on {endpoint}: {error}")]
     Listen {
-        /// Where.
+        /// The endpoint.
         endpoint: String,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// The peer closed the connection.
     #[error("the peer closed the connection")]
     Closed,
-    /// The peer did not finish its greeting in time, or could not be reached in time.
-    #[error("no greeting within {0:?}")]
+    /// The peer did not connect or finish its greeting in time.
+    #[error("no greeting within {0:?}; is a ZeroMQ socket listening there?")]
     Late(std::time::Duration),
-    /// Nothing was heard, not even an answer to a heartbeat.
-    #[error("nothing was heard for {0:?}")]
+    /// The peer sent nothing, not even a reply to a heartbeat.
+    #[error("the peer sent nothing for {0:?}")]
     Dead(std::time::Duration),
-    /// It speaks something else.
-    #[error("that is not ZMTP 3: {0}")]
+    /// The peer does not follow the protocol.
+    #[error("the peer does not follow ZMTP 3: {0}")]
     Protocol(&'static str),
-    /// It wants to authenticate, or to encrypt.
-    #[error("the peer asks for the security mechanism {0:?}; only NULL is supported")]
+    /// The peer requires authentication or encryption.
+    #[error("the peer requires the security mechanism {0:?}; only NULL is supported")]
     Mechanism(String),
-    /// The wrong kind of socket is at the other end.
-    #[error("a {theirs} socket is no peer for a {ours} socket")]
+    /// The peer's socket type does not fit.
+    #[error("the peer is a {theirs} socket, which cannot talk to our {ours} socket; check the endpoint")]
     Mismatch {
-        /// What we are.
+        /// Our socket type.
         ours: &'static str,
-        /// What it is.
+        /// The peer's socket type.
         theirs: String,
     },
     /// The peer refuses us.
-    #[error("the peer refuses: {0}")]
+    #[error("the peer refused the connection: {0}")]
     Refused(String),
     /// A message is larger than allowed.
-    #[error("a message of more than {0} bytes")]
+    #[error("a message exceeds the limit of {0} bytes")]
     TooLarge(usize),
     /// A message has more parts than allowed.
-    #[error("a message of more than {0} parts")]
+    #[error("a message exceeds the limit of {0} parts")]
     TooManyParts(usize),
-    /// Nobody has this identity any more.
-    #[error("that peer is gone")]
+    /// The peer with this identity has disconnected.
+    #[error("the peer has disconnected")]
     Gone,
 }

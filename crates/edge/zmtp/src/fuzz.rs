@@ -1,4 +1,4 @@
-//! Fuzz target: whatever a peer sends, it is read alike however it is cut, and takes no more memory than it is worth.
+//! Fuzz target: frames decode the same however they are split, and memory stays within a bound of their length.
 
 use bytes::{BufMut, BytesMut};
 use warmroute_fuzz::cuttings;
@@ -12,7 +12,7 @@ use crate::greeting;
 const BYTES_MAX: usize = 4_096;
 const PARTS_MAX: usize = 4;
 
-/// Frames, as a peer may send them. What begins like a greeting is read as one too.
+/// Frames as a peer may send them. Input that begins like a greeting is read as one too.
 pub fn frames(input: &[u8]) {
     if let Some(greeting) = input.first_chunk() {
         let _ = greeting::read(greeting);
@@ -29,7 +29,7 @@ pub fn frames(input: &[u8]) {
     whole.0.into_iter().for_each(item_keeps_its_bounds);
 }
 
-/// What is read, and the error at its end.
+/// The decoded items, and the error at the end.
 fn read(pieces: &[&[u8]]) -> (Vec<Item>, Option<String>) {
     let options =
         Options { message_bytes_max: BYTES_MAX, message_parts_max: PARTS_MAX, ..Options::default() };
@@ -43,7 +43,7 @@ fn read(pieces: &[&[u8]]) -> (Vec<Item>, Option<String>) {
                 Err(error) => return (items, Some(error.to_string())),
             }
         }
-        // What is read at once, and once more where it has to grow.
+        // One read, and once more where the buffer grows.
         let worth = (128 << 10) + 2 * (piece.len() + BYTES_MAX);
         assert!(decoder.room().capacity() <= worth, "{} bytes are held", decoder.room().capacity());
     }
@@ -70,7 +70,7 @@ fn item_keeps_its_bounds(item: Item) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn frames_are_read_alike_however_they_are_cut() {
+    fn frames_decode_the_same_however_they_are_split() {
         warmroute_fuzz::try_out("frames", super::frames);
     }
 }

@@ -7,10 +7,10 @@ use crate::error::Error;
 /// Length of a greeting.
 pub const GREETING_BYTES: usize = 64;
 
-/// The minor version from which on peers know heartbeats and subscribe by command.
+/// The minor version from which on peers support heartbeats and subscribe commands.
 pub const MINOR: u8 = 1;
 
-/// What we send.
+/// Our greeting.
 pub fn ours() -> [u8; GREETING_BYTES] {
     let mut greeting = [0; GREETING_BYTES];
     (greeting[0], greeting[8], greeting[9]) = (0xff, 1, 0x7f);
@@ -19,7 +19,7 @@ pub fn ours() -> [u8; GREETING_BYTES] {
     greeting
 }
 
-/// The peer's minor version, if we can talk to it.
+/// The peer's minor version, if it is compatible.
 pub fn read(greeting: &[u8; GREETING_BYTES]) -> Result<u8, Error> {
     if greeting[0] != 0xff || greeting[9] & 1 != 1 {
         return Err(Error::Protocol("the greeting has no signature"));
@@ -40,12 +40,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn we_understand_ourselves() {
+    fn our_own_greeting_is_accepted() {
         assert_eq!(read(&ours()).unwrap(), 1);
     }
 
     #[test]
-    fn strangers_are_told_apart() {
+    fn other_protocols_are_rejected() {
         let mut http = [0; GREETING_BYTES];
         http[..14].copy_from_slice(b"GET / HTTP/1.1");
         assert!(matches!(read(&http), Err(Error::Protocol(_))));

@@ -1,4 +1,4 @@
-//! Whether the peer is still there.
+//! Detection of dead peers.
 
 use std::time::Duration;
 
@@ -7,49 +7,50 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::options::Options;
 
-/// When to ask, and when to give up.
+/// When to send a heartbeat, and when to give up.
 #[derive(Debug)]
 pub struct Heartbeat {
     interval: Duration,
     timeout: Duration,
-    heard: Instant,
+    record_activity: Instant,
     asked: Instant,
     is_on: bool,
 }
 
 impl Heartbeat {
-    /// No heartbeats: during the handshake there are none.
+    /// Without heartbeats, as during the handshake.
     pub fn off(options: &Options) -> Heartbeat {
         let now = Instant::now();
         Heartbeat {
             interval: options.heartbeat_interval,
             timeout: options.heartbeat_timeout,
-            heard: now,
+            record_activity: now,
             asked: now,
             is_on: false,
         }
     }
 
-    /// A peer of this minor version is ready. Older ones take a PING for an error and leave.
+    /// Starts after the handshake with a peer of this minor version. Older peers treat a PING as an error and
+    /// disconnect.
     pub fn begin(&mut self, peer_minor: u8) {
         self.is_on = peer_minor >= 1;
-        self.heard();
+        self.record_activity();
     }
 
-    /// Something arrived.
-    pub fn heard(&mut self) {
-        self.heard = Instant::now();
+    /// Records that something arrived.
+    pub fn record_activity(&mut self) {
+        self.record_activity = Instant::now();
     }
 
-    /// When to look again.
+    /// When to check again.
     pub fn due(&self) -> Option<Instant> {
-        let ask = self.heard.max(self.asked) + self.interval;
-        self.is_on.then(|| ask.min(self.heard + self.timeout))
+        let ask = self.record_activity.max(self.asked) + self.interval;
+        self.is_on.then(|| ask.min(self.record_activity + self.timeout))
     }
 
-    /// Time to look: asks, or gives up.
-    pub fn look(&mut self) -> Result<(), Error> {
-        if self.heard.elapsed() >= self.timeout {
+    /// Sends a heartbeat if one is due, or gives up.
+    pub fn check(&mut self) -> Result<(), Error> {
+        if self.record_activity.elapsed() >= self.timeout {
             return Err(Error::Dead(self.timeout));
         }
         self.asked = Instant::now();

@@ -1,6 +1,6 @@
-//! ZeroMQ's wire protocol, ZMTP 3.1 with the NULL mechanism: as much of it as event streams need, and no more.
+//! ZeroMQ's wire protocol, ZMTP 3.1 with the NULL mechanism, as far as event streams need it.
 //!
-//! Why our own: `libzmq` is C++ and would have to be built. The crate `zeromq` 0.7, tried against libzmq 4.3.5, ends the
+//! Why not a library: `libzmq` is C++ and would have to be built. The crate `zeromq` 0.7, tried against libzmq 4.3.5, ends the
 //! connection at the publisher's first heartbeat ("Unknown command received"), and its `connect` does not return while
 //! there is no publisher. The protocol is small, so this crate is: a greeting, a READY, frames, five commands.
 //!
@@ -9,9 +9,9 @@
 //!   Dealer                             ◄─►  ROUTER             Router     ◄─►  DEALER, REQ   (for the simulated engine)
 //! ```
 //!
-//! What is deliberately absent: reconnecting (whoever holds the socket knows what a new connection means), encryption,
-//! fair queueing over several peers, and every other kind of socket. Memory is bounded before it is allocated: by bytes of
-//! a message, its parts, and the queue to a slow peer.
+//! Deliberately absent: reconnecting (only the caller knows what a new connection means), encryption, fair queueing over
+//! several peers, and every other kind of socket. Memory is bounded before it is allocated: by bytes of a message, its
+//! parts, and the queue to a slow peer.
 
 mod command;
 mod connection;
@@ -33,7 +33,7 @@ mod sub;
 pub use dealer::Dealer;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;
-pub use listener::{Incoming, Listener};
+pub use listener::{IncomingConnection, Listener};
 pub use options::Options;
 pub use publisher::Publisher;
 pub use router::{PeerId, Router};

@@ -5,12 +5,12 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::connection::{Carrier, Connection, Role};
+use crate::connection::{ByteStream, Connection, Role};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::options::Options;
 
-/// How soon TCP looks after a peer that is silent, and how often.
+/// How soon and how often TCP probes a silent peer.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -27,14 +27,14 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// A connection that was accepted and has not been greeted. Greet it in a task of its own: the peer may take its time.
-pub struct Incoming {
-    pub(crate) carrier: Box<dyn Carrier>,
+/// An accepted connection before its handshake. Perform the handshake in a separate task: the peer may be slow.
+pub struct IncomingConnection {
+    pub(crate) stream: Box<dyn ByteStream>,
     peer: String,
 }
 
-impl Incoming {
-    /// Where it comes from, for people.
+impl IncomingConnection {
+    /// The peer's address, for messages.
     pub fn peer(&self) -> &str {
         &self.peer
     }
@@ -57,7 +57,7 @@ impl Listener {
                 Ok(Listener { socket: Socket::Tcp(listener), endpoint })
             }
             Endpoint::Ipc(path) => {
-                // A socket file outlives its process; as libzmq does, the last to bind has it.
+                // A socket file outlives its process. As in libzmq, the last process to bind takes it.
                 match std::fs::remove_file(path) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                         return Err(taken(endpoint, error));
@@ -70,42 +70,42 @@ impl Listener {
         }
     }
 
-    /// On a socket that listens already.
+    /// Uses a socket that listens already.
     pub fn on(listener: TcpListener) -> Result<Listener, Error> {
         let address = listener.local_addr()?;
         let endpoint = Endpoint::Tcp { host: address.ip().to_string(), port: address.port() };
         Ok(Listener { socket: Socket::Tcp(listener), endpoint })
     }
 
-    /// Where it is, with the port that was free.
+    /// The bound endpoint, with its actual port.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
     /// The next connection.
-    pub async fn accept(&self) -> Result<Incoming, Error> {
+    pub async fn accept(&self) -> Result<IncomingConnection, Error> {
         match &self.socket {
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 prepare(&stream)?;
-                Ok(Incoming { carrier: Box::new(stream), peer: peer.to_string() })
+                Ok(IncomingConnection { stream: Box::new(stream), peer: peer.to_string() })
             }
             Socket::Unix(listener) => {
                 let stream = listener.accept().await?.0;
-                Ok(Incoming { carrier: Box::new(stream), peer: self.endpoint.to_string() })
+                Ok(IncomingConnection { stream: Box::new(stream), peer: self.endpoint.to_string() })
             }
         }
     }
 }
 
-/// Connects and shakes hands, both within the time for the handshake.
+/// Connects and performs the handshake, both within the handshake timeout.
 pub async fn connect(endpoint: &Endpoint, role: Role, options: &Options) -> Result<Connection, Error> {
     let limit = options.handshake_timeout;
     let connecting = async { Connection::open(dial(endpoint).await?, role, options).await };
     tokio::time::timeout(limit, connecting).await.unwrap_or(Err(Error::Late(limit)))
 }
 
-async fn dial(endpoint: &Endpoint) -> Result<Box<dyn Carrier>, Error> {
+async fn dial(endpoint: &Endpoint) -> Result<Box<dyn ByteStream>, Error> {
     match endpoint {
         Endpoint::Tcp { host, port } => {
             let host = if host == "*" { "127.0.0.1" } else { host };

@@ -1,21 +1,21 @@
-//! Limits and times of a connection.
+//! Limits and timeouts of a connection.
 
 use std::time::Duration;
 
-/// What a connection may take, in time and memory.
+/// Limits and timeouts of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// To connect and to shake hands, together.
+    /// Time to connect and to perform the handshake, together.
     pub handshake_timeout: Duration,
-    /// How often a silent peer is asked whether it is there; peers older than ZMTP 3.1 are not asked, TCP looks after them.
+    /// Interval of heartbeats to a silent peer. Peers older than ZMTP 3.1 get none; TCP keepalive covers them.
     pub heartbeat_interval: Duration,
-    /// After this long without a byte the peer is dead. Only where heartbeats are sent.
+    /// Time without a byte after which a peer counts as dead. Applies where heartbeats are sent.
     pub heartbeat_timeout: Duration,
-    /// All parts of one message together.
+    /// Most bytes of one message, all parts together.
     pub message_bytes_max: usize,
-    /// Parts of one message.
+    /// Most parts of one message.
     pub message_parts_max: usize,
-    /// Messages that wait for one slow peer; more are dropped, and counted. For publishers.
+    /// Most messages that wait for one slow peer; further ones are dropped and counted. For publishers.
     pub queue_max: usize,
 }
 

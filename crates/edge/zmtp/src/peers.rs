@@ -1,4 +1,4 @@
-//! The connections of a socket that serves several peers, each with a bounded queue.
+//! The connections of a socket with several peers, each with a bounded queue.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,92 +10,92 @@ use tokio::task::AbortHandle;
 
 use crate::Message;
 
-/// Bytes that are handed to the system before the queue is looked at again.
+/// Bytes handed to the system before the queue is read again.
 pub const OUT_BYTES_MAX: usize = 256 << 10;
 
-/// A peer's own number.
-pub type Number = u64;
+/// A peer's number.
+pub type PeerNumber = u64;
 
-/// One peer.
-pub struct Peer {
+/// One connected peer.
+pub struct ConnectedPeer {
     pub queue: mpsc::Sender<Message>,
-    /// What it subscribed to, once for each time.
+    /// Its subscriptions, one entry for each time.
     pub topics: Vec<Bytes>,
-    /// Messages that were offered and are not yet in the system's hands.
+    /// Offered messages that are not yet handed to the system.
     pub unsent: usize,
     task: Option<AbortHandle>,
 }
 
-/// All of them.
+/// All connected peers.
 #[derive(Default)]
 pub struct Peers {
-    open: Mutex<BTreeMap<Number, Peer>>,
+    open: Mutex<BTreeMap<PeerNumber, ConnectedPeer>>,
     numbers: AtomicU64,
     pub dropped: AtomicU64,
-    /// Rung when a peer has been sent all, or has gone.
-    pub quiet: Notify,
+    /// Notified when a peer's queue is empty or a peer has disconnected.
+    pub idle: Notify,
 }
 
 impl Peers {
-    /// The peers; a panic elsewhere does not make the list wrong.
-    pub fn lock(&self) -> MutexGuard<'_, BTreeMap<Number, Peer>> {
+    /// The peers. A panic in another thread leaves the list valid.
+    pub fn lock(&self) -> MutexGuard<'_, BTreeMap<PeerNumber, ConnectedPeer>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A peer has connected; its task takes from the queue.
-    pub fn join(&self, queue_max: usize) -> (Number, mpsc::Receiver<Message>) {
+    /// Adds a connected peer. Its task receives from the queue.
+    pub fn join(&self, queue_max: usize) -> (PeerNumber, mpsc::Receiver<Message>) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (queue, waiting) = mpsc::channel(queue_max.max(1));
-        self.lock().insert(number, Peer { queue, topics: Vec::new(), unsent: 0, task: None });
+        self.lock().insert(number, ConnectedPeer { queue, topics: Vec::new(), unsent: 0, task: None });
         (number, waiting)
     }
 
-    /// Which task serves it, so that it can be cut off.
-    pub fn serve_by(&self, number: Number, task: AbortHandle) {
+    /// Records the task that serves a peer, so that it can be aborted.
+    pub fn serve_by(&self, number: PeerNumber, task: AbortHandle) {
         match self.lock().get_mut(&number) {
             Some(peer) => peer.task = Some(task),
             None => task.abort(),
         }
     }
 
-    /// It is gone.
-    pub fn leave(&self, number: Number) {
+    /// Removes a peer.
+    pub fn leave(&self, number: PeerNumber) {
         self.lock().remove(&number);
-        self.quiet.notify_waiters();
+        self.idle.notify_waiters();
     }
 
-    /// Cuts all off.
+    /// Disconnects all peers.
     pub fn cut_all(&self) {
         for (_, peer) in std::mem::take(&mut *self.lock()) {
             if let Some(task) = peer.task {
                 task.abort();
             }
         }
-        self.quiet.notify_waiters();
+        self.idle.notify_waiters();
     }
 
-    /// So many messages were handed to the system on a peer's behalf.
-    pub fn sent(&self, number: Number, messages: usize) {
+    /// Records that so many of a peer's messages were handed to the system.
+    pub fn sent(&self, number: PeerNumber, messages: usize) {
         if let Some(peer) = self.lock().get_mut(&number) {
             peer.unsent -= messages;
         }
-        self.quiet.notify_waiters();
+        self.idle.notify_waiters();
     }
 
-    /// Waits until everything that was offered is in the system's hands.
+    /// Waits until every offered message is handed to the system.
     pub async fn until_sent(&self) {
         loop {
-            let mut quiet = std::pin::pin!(self.quiet.notified());
-            // From here on no bell is missed.
-            quiet.as_mut().enable();
+            let mut idle = std::pin::pin!(self.idle.notified());
+            // From here on no notification is missed.
+            idle.as_mut().enable();
             if self.lock().values().all(|peer| peer.unsent == 0) {
                 return;
             }
-            quiet.await;
+            idle.await;
         }
     }
 
-    /// Offers a message to every peer that wants it; one whose queue is full misses it.
+    /// Offers a message to every subscribed peer; a peer whose queue is full misses it.
     pub fn offer(&self, message: &Message) {
         let topic: &[u8] = message.first().map_or(&[], |topic| topic);
         for peer in self.lock().values_mut() {
@@ -112,4 +112,4 @@ impl Peers {
 }
 
 /// Shared by a socket and its tasks.
-pub type Shared = Arc<Peers>;
+pub type SharedPeers = Arc<Peers>;

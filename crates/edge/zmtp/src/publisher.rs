@@ -1,6 +1,6 @@
-//! The sending end: what a simulated engine publishes with.
+//! The publishing side, which simulated engines use.
 //!
-//! As in libzmq a subscriber that does not keep up misses messages; nobody waits for it.
+//! As in libzmq, a subscriber that does not keep up misses messages; the publisher never waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,22 +10,22 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::Message;
-use crate::connection::{Arrived, Connection, Role};
+use crate::connection::{Connection, Received, Role};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::listener::{Incoming, Listener, connect};
+use crate::listener::{IncomingConnection, Listener, connect};
 use crate::options::Options;
-use crate::peers::{Number, OUT_BYTES_MAX, Peers, Shared};
+use crate::peers::{OUT_BYTES_MAX, PeerNumber, Peers, SharedPeers};
 
-/// How long a publisher that connects waits before it tries again.
+/// Pause before a connecting publisher tries again.
 const RECONNECT: Duration = Duration::from_millis(100);
 
-/// Topics that one subscriber may have.
+/// Most topics of one subscriber.
 const TOPICS_MAX: usize = 1_024;
 
 /// A publisher. Dropping it closes its connections.
 pub struct Publisher {
-    peers: Shared,
+    peers: SharedPeers,
     endpoint: Endpoint,
     task: JoinHandle<()>,
 }
@@ -34,44 +34,44 @@ impl Publisher {
     /// Binds; subscribers connect.
     pub async fn bind(endpoint: &Endpoint, options: Options) -> Result<Publisher, Error> {
         let listener = Listener::bind(endpoint).await?;
-        let (peers, endpoint) = (Shared::default(), listener.endpoint().clone());
+        let (peers, endpoint) = (SharedPeers::default(), listener.endpoint().clone());
         let task = tokio::spawn(accept(listener, Arc::clone(&peers), options));
         Ok(Publisher { peers, endpoint, task })
     }
 
-    /// Connects, again and again, to a subscriber that binds.
+    /// Connects, and reconnects, to a subscriber that binds.
     pub fn connect(endpoint: Endpoint, options: Options) -> Publisher {
-        let peers = Shared::default();
+        let peers = SharedPeers::default();
         let task = tokio::spawn(keep_connected(endpoint.clone(), Arc::clone(&peers), options));
         Publisher { peers, endpoint, task }
     }
 
-    /// Where it is bound, or whom it connects to.
+    /// The bound endpoint, or the one it connects to.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Publishes; its first part is the topic.
+    /// Publishes a message; its first part is the topic.
     pub fn send(&self, message: &Message) {
         self.peers.offer(message);
     }
 
-    /// Waits until everything that was published is in the system's hands. A peer that does not read can make that long.
+    /// Waits until every published message is handed to the system. A peer that does not read can delay this.
     pub async fn sent(&self) {
         self.peers.until_sent().await;
     }
 
-    /// Peers that have subscribed to something.
+    /// Peers with a subscription.
     pub fn subscribers(&self) -> usize {
         self.peers.lock().values().filter(|peer| !peer.topics.is_empty()).count()
     }
 
-    /// Messages that a slow peer missed.
+    /// Messages that slow peers missed.
     pub fn dropped(&self) -> u64 {
         self.peers.dropped.load(Ordering::Relaxed)
     }
 
-    /// Cuts all connections, as a dying process does.
+    /// Disconnects all peers, as the end of a process does.
     pub fn cut_all(&self) {
         self.peers.cut_all();
     }
@@ -84,7 +84,7 @@ impl Drop for Publisher {
     }
 }
 
-async fn accept(listener: Listener, peers: Shared, options: Options) {
+async fn accept(listener: Listener, peers: SharedPeers, options: Options) {
     loop {
         match listener.accept().await {
             Ok(incoming) => welcome(incoming, &peers, &options),
@@ -96,11 +96,11 @@ async fn accept(listener: Listener, peers: Shared, options: Options) {
     }
 }
 
-fn welcome(incoming: Incoming, peers: &Shared, options: &Options) {
+fn welcome(incoming: IncomingConnection, peers: &SharedPeers, options: &Options) {
     let (number, queue) = peers.join(options.queue_max);
     let (shared, options) = (Arc::clone(peers), options.clone());
     let task = tokio::spawn(async move {
-        let opened = Connection::open(incoming.carrier, Role::Pub, &options).await;
+        let opened = Connection::open(incoming.stream, Role::Pub, &options).await;
         let Err(error) = serve(opened, number, queue, &shared).await;
         tracing::debug!(%error, "a subscriber has gone");
         shared.leave(number);
@@ -108,7 +108,7 @@ fn welcome(incoming: Incoming, peers: &Shared, options: &Options) {
     peers.serve_by(number, task.abort_handle());
 }
 
-async fn keep_connected(endpoint: Endpoint, peers: Shared, options: Options) {
+async fn keep_connected(endpoint: Endpoint, peers: SharedPeers, options: Options) {
     loop {
         let (number, queue) = peers.join(options.queue_max);
         let opened = connect(&endpoint, Role::Pub, &options).await;
@@ -121,7 +121,7 @@ async fn keep_connected(endpoint: Endpoint, peers: Shared, options: Options) {
 
 async fn serve(
     opened: Result<Connection, Error>,
-    number: Number,
+    number: PeerNumber,
     mut queue: mpsc::Receiver<Message>,
     peers: &Peers,
 ) -> Result<std::convert::Infallible, Error> {
@@ -143,18 +143,18 @@ async fn serve(
     }
 }
 
-fn note(arrived: Arrived, number: Number, peers: &Peers) {
+fn note(arrived: Received, number: PeerNumber, peers: &Peers) {
     let mut open = peers.lock();
     let Some(peer) = open.get_mut(&number) else { return };
     match arrived {
-        Arrived::Subscribed(topic) if peer.topics.len() < TOPICS_MAX => peer.topics.push(topic),
-        Arrived::Subscribed(_) => tracing::debug!("a subscriber wants too many topics"),
-        Arrived::Cancelled(topic) => {
+        Received::Subscribed(topic) if peer.topics.len() < TOPICS_MAX => peer.topics.push(topic),
+        Received::Subscribed(_) => tracing::debug!("a subscriber wants too many topics"),
+        Received::Cancelled(topic) => {
             if let Some(at) = peer.topics.iter().position(|known| *known == topic) {
                 peer.topics.swap_remove(at);
             }
         }
-        // A subscriber has nothing else to say.
-        Arrived::Message(_) | Arrived::Drained => {}
+        // Subscribers send nothing else.
+        Received::Message(_) | Received::Drained => {}
     }
 }

@@ -1,4 +1,4 @@
-//! The answering end of dealers: what a simulated engine replays with.
+//! The replying side of dealers, which simulated engines use for replays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,25 +7,25 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::Message;
-use crate::connection::{Arrived, Connection, Role};
+use crate::connection::{Connection, Received, Role};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::listener::{Incoming, Listener};
+use crate::listener::{IncomingConnection, Listener};
 use crate::options::Options;
-use crate::peers::{Number, OUT_BYTES_MAX, Peers, Shared};
+use crate::peers::{OUT_BYTES_MAX, PeerNumber, Peers, SharedPeers};
 
-/// Questions that may wait.
+/// Most requests that may wait.
 const QUESTIONS_MAX: usize = 1_024;
-/// How long accepting pauses when the system has no descriptor left.
+/// Pause before accepting again when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who asked.
+/// The identity of a requesting peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerId(Number);
+pub struct PeerId(PeerNumber);
 
 /// A bound router. Dropping it closes its connections.
 pub struct Router {
-    peers: Shared,
+    peers: SharedPeers,
     endpoint: Endpoint,
     questions: mpsc::Receiver<(PeerId, Message)>,
     task: JoinHandle<()>,
@@ -35,7 +35,7 @@ impl Router {
     /// Binds.
     pub async fn bind(endpoint: &Endpoint, options: Options) -> Result<Router, Error> {
         let listener = Listener::bind(endpoint).await?;
-        let (peers, endpoint) = (Shared::default(), listener.endpoint().clone());
+        let (peers, endpoint) = (SharedPeers::default(), listener.endpoint().clone());
         let (asked, questions) = mpsc::channel(QUESTIONS_MAX);
         let task = tokio::spawn(accept(listener, Arc::clone(&peers), options, asked));
         Ok(Router { peers, endpoint, questions, task })
@@ -46,18 +46,18 @@ impl Router {
         &self.endpoint
     }
 
-    /// The next message, and whose it is.
+    /// The next message and its sender.
     pub async fn receive(&mut self) -> Result<(PeerId, Message), Error> {
         self.questions.recv().await.ok_or(Error::Closed)
     }
 
-    /// Answers; waits while the peer's queue is full.
+    /// Sends a reply; waits while the peer's queue is full.
     pub async fn send(&self, to: PeerId, message: Message) -> Result<(), Error> {
         let queue = self.peers.lock().get(&to.0).map(|peer| peer.queue.clone()).ok_or(Error::Gone)?;
         queue.send(message).await.map_err(|_| Error::Gone)
     }
 
-    /// Cuts all connections, as a dying process does.
+    /// Disconnects all peers, as the end of a process does.
     pub fn cut_all(&self) {
         self.peers.cut_all();
     }
@@ -70,7 +70,12 @@ impl Drop for Router {
     }
 }
 
-async fn accept(listener: Listener, peers: Shared, options: Options, asked: mpsc::Sender<(PeerId, Message)>) {
+async fn accept(
+    listener: Listener,
+    peers: SharedPeers,
+    options: Options,
+    asked: mpsc::Sender<(PeerId, Message)>,
+) {
     loop {
         match listener.accept().await {
             Ok(incoming) => welcome(incoming, &peers, &options, asked.clone()),
@@ -82,7 +87,12 @@ async fn accept(listener: Listener, peers: Shared, options: Options, asked: mpsc
     }
 }
 
-fn welcome(incoming: Incoming, peers: &Shared, options: &Options, asked: mpsc::Sender<(PeerId, Message)>) {
+fn welcome(
+    incoming: IncomingConnection,
+    peers: &SharedPeers,
+    options: &Options,
+    asked: mpsc::Sender<(PeerId, Message)>,
+) {
     let (number, queue) = peers.join(options.queue_max);
     let (shared, options) = (Arc::clone(peers), options.clone());
     let task = tokio::spawn(async move {
@@ -95,13 +105,13 @@ fn welcome(incoming: Incoming, peers: &Shared, options: &Options, asked: mpsc::S
 }
 
 async fn serve(
-    incoming: Incoming,
-    number: Number,
+    incoming: IncomingConnection,
+    number: PeerNumber,
     mut queue: mpsc::Receiver<Message>,
     options: &Options,
     asked: &mpsc::Sender<(PeerId, Message)>,
 ) -> Result<(), Error> {
-    let mut connection = Connection::open(incoming.carrier, Role::Router, options).await?;
+    let mut connection = Connection::open(incoming.stream, Role::Router, options).await?;
     loop {
         tokio::select! {
             answer = queue.recv(), if connection.queued() < OUT_BYTES_MAX => match answer {
@@ -109,7 +119,7 @@ async fn serve(
                 None => return Ok(()),
             },
             arrived = connection.receive() => {
-                if let Arrived::Message(message) = arrived?
+                if let Received::Message(message) = arrived?
                     && asked.send((PeerId(number), message)).await.is_err()
                 {
                     return Ok(());

@@ -1,4 +1,4 @@
-//! Sockets against captured bytes of libzmq, against each other, and against peers that misbehave.
+//! Sockets compared with captured bytes of libzmq, with each other, and with peers that misbehave.
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use warmroute_zmtp::{Dealer, Endpoint, Error, Listener, Message, Options, Publisher, Router, Sub};
 
-/// No test takes longer, unless it fails.
+/// A test that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -33,7 +33,7 @@ fn impatient() -> Options {
     }
 }
 
-/// A peer that is nothing but bytes.
+/// A peer that sends raw bytes.
 struct Raw {
     listener: TcpListener,
 }
@@ -52,7 +52,7 @@ impl Raw {
     }
 }
 
-/// Reads until what was read holds this.
+/// Reads until the input contains this.
 async fn read_until(stream: &mut TcpStream, wanted: &[u8]) -> Vec<u8> {
     let mut read = Vec::new();
     while !read.windows(wanted.len()).any(|window| window == wanted) {
@@ -75,7 +75,7 @@ fn greeting(minor: u8, socket_type: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_a_real_publisher_sent_is_understood_and_its_heartbeats_are_answered() {
+async fn a_captured_publisher_is_understood_and_its_heartbeats_are_answered() {
     let capture = include_bytes!("captures/libzmq-4.3.5-pub-heartbeats.bin");
     let pings = capture.windows(5).filter(|window| *window == b"\x04PING").count();
     assert!(pings >= 2, "the capture shows heartbeats");
@@ -93,7 +93,7 @@ async fn what_a_real_publisher_sent_is_understood_and_its_heartbeats_are_answere
         received.iter().map(|message| message.iter().map(Bytes::len).collect()).collect();
     assert_eq!(lengths, [[4, 8, 5], [4, 8, 512], [4, 8, 0]]);
     assert_eq!(received[1][1], 1u64.to_be_bytes()[..]);
-    // What is still to be written goes out while the subscriber waits for more.
+    // Queued bytes are written while the subscriber waits for more.
     let sent = tokio::select! {
         _ = sub.receive() => panic!("there is no fourth message"),
         sent = read_until(&mut stream, b"\x04PONG") => sent,
@@ -102,7 +102,7 @@ async fn what_a_real_publisher_sent_is_understood_and_its_heartbeats_are_answere
 }
 
 #[tokio::test]
-async fn what_a_real_router_replied_is_understood() {
+async fn captured_router_replies_are_understood() {
     let capture = include_bytes!("captures/libzmq-4.3.5-router-replay.bin");
     let (raw, endpoint) = Raw::bind().await;
     let options = Options::default();
@@ -129,7 +129,7 @@ async fn an_older_peer_is_subscribed_by_message_and_never_pinged() {
 }
 
 #[tokio::test]
-async fn a_peer_that_falls_silent_is_dead() {
+async fn a_silent_peer_is_dead() {
     let (raw, endpoint) = Raw::bind().await;
     let (bytes, options) = (greeting(1, "PUB"), impatient());
     let (sub, _stream) = tokio::join!(Sub::connect(&endpoint, b"", &options), raw.play(&bytes));
@@ -138,12 +138,12 @@ async fn a_peer_that_falls_silent_is_dead() {
 }
 
 #[tokio::test]
-async fn peers_that_are_no_publishers_are_told_apart() {
+async fn peers_that_are_not_publishers_are_rejected() {
     for (bytes, expected) in [
         (greeting(1, "ROUTER"), "ROUTER"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "not ZMTP"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "does not follow ZMTP"),
         (b"\xff\0\0\0\0\0\0\0\x01\x7f\x01\0".repeat(6), "older"),
-        ([&greeting(1, "PUB")[..64], b"\x04\x0a\x05ERROR\x03no!"].concat(), "refuses: no!"),
+        ([&greeting(1, "PUB")[..64], b"\x04\x0a\x05ERROR\x03no!"].concat(), "refused the connection: no!"),
         ([&greeting(1, "PUB")[..64], b"\x00\x01x"].concat(), "before READY"),
         (greeting(1, "PUB")[..80].to_vec(), "no greeting within"),
         (Vec::new(), "no greeting within"),
@@ -178,7 +178,7 @@ async fn a_message_beyond_the_limit_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn subscribers_get_what_they_asked_for_in_order() {
+async fn subscribers_receive_their_topics_in_order() {
     let publisher = Publisher::bind(&free(), Options::default()).await.unwrap();
     let mut all = Sub::connect(publisher.endpoint(), b"", &Options::default()).await.unwrap();
     let mut some = Sub::connect(publisher.endpoint(), b"b", &Options::default()).await.unwrap();
@@ -197,7 +197,7 @@ async fn subscribers_get_what_they_asked_for_in_order() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_does_not_read_misses_messages_and_holds_nobody_up() {
+async fn a_subscriber_that_does_not_read_misses_messages_and_delays_no_other() {
     let options = Options { queue_max: 50, ..Options::default() };
     let publisher = Publisher::bind(&free(), options).await.unwrap();
     let _stuck = Sub::connect(publisher.endpoint(), b"", &Options::default()).await.unwrap();
@@ -212,7 +212,7 @@ async fn a_subscriber_that_does_not_read_misses_messages_and_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_subscriber_may_bind_and_publishers_connect_again_and_again() {
+async fn a_subscriber_may_bind_and_publishers_reconnect() {
     let listener = Listener::bind(&free()).await.unwrap();
     let publisher = Publisher::connect(listener.endpoint().clone(), Options::default());
     for text in [&b"x"[..], b"y"] {
@@ -220,7 +220,7 @@ async fn a_subscriber_may_bind_and_publishers_connect_again_and_again() {
         let mut sub = Sub::accept(incoming, b"kv", &Options::default()).await.unwrap();
         let receiving = soon(sub.receive());
         tokio::pin!(receiving);
-        // The last connection may not have been given up yet, so it is sent until it comes.
+        // The last connection may still be open, so the message is sent until it arrives.
         let received = loop {
             publisher.send(&message(&[b"kv@1", text]));
             tokio::select! {
@@ -234,7 +234,7 @@ async fn a_subscriber_may_bind_and_publishers_connect_again_and_again() {
 }
 
 #[tokio::test]
-async fn a_publisher_that_dies_closes_its_connections() {
+async fn a_dropped_publisher_closes_its_connections() {
     let publisher = Publisher::bind(&free(), Options::default()).await.unwrap();
     let mut sub = Sub::connect(publisher.endpoint(), b"", &Options::default()).await.unwrap();
     until_subscribed(&publisher, 1).await;
@@ -268,7 +268,7 @@ async fn a_router_answers_each_dealer_over_a_unix_socket() {
 }
 
 #[tokio::test]
-async fn a_publisher_knows_when_all_has_left_and_not_before() {
+async fn a_publisher_knows_when_everything_was_sent() {
     let publisher = Publisher::bind(&free(), Options::default()).await.unwrap();
     soon(publisher.sent()).await;
     let mut sub = soon(Sub::connect(publisher.endpoint(), b"", &Options::default())).await.unwrap();
@@ -277,7 +277,7 @@ async fn a_publisher_knows_when_all_has_left_and_not_before() {
     }
     publisher.send(&message(&[b"topic", b"1"]));
     let mut sent = std::pin::pin!(publisher.sent());
-    // This thread runs all tasks: the connection's cannot have run since.
+    // This thread runs all tasks, so the connection's task cannot have run since.
     let is_early = std::future::poll_fn(|cx| std::task::Poll::Ready(sent.as_mut().poll(cx).is_ready())).await;
     assert!(!is_early);
     soon(sent).await;

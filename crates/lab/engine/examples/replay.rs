@@ -1,8 +1,8 @@
-//! The model's cache, for whoever wants to hold it against a real engine's: `conformance/vllm/validate` does.
+//! The model's cache, to be compared with a real engine's by `conformance/vllm/validate`.
 //!
-//! `replay BLOCK_SIZE BLOCKS` reads requests, one a line: prompt tokens, output tokens, the numbers of the blocks they fill. It
-//! serves them one after another and writes what happened, one thing a line: `cached TOKENS` for each, `stored NUMBERS`,
-//! `removed NUMBER`.
+//! `replay BLOCK_SIZE BLOCKS` reads requests, one a line: prompt tokens, output tokens, the numbers of the blocks that they
+//! fill. It serves them one after another and writes the events, one a line: `cached TOKENS` for each request,
+//! `stored NUMBERS`, `removed NUMBER`.
 #![expect(clippy::print_stdout, reason = "a command for programs: what it prints is what it is for")]
 
 use std::error::Error;

@@ -1,12 +1,13 @@
-//! The paged KV cache: a fixed number of blocks, each held by some sequences or free, each with or without a name.
+//! The paged KV cache: a fixed number of blocks, each held by sequences or free, each with or without a name.
 //!
-//! A free block keeps its name until it is taken for something else, so the free blocks are the cache's memory and their
-//! order is the eviction order: least recently used first, and of one sequence its tail first, because a block is of
-//! no use without the blocks before it. A free block without a name can never be hit and is taken before all others
-//! (vLLM since 0.24); such blocks are all alike, and only counted.
+//! A free block keeps its name until it is reused, so free blocks are the cache, and their order is the eviction
+//! order: least recently used first, and a sequence's end first, because a block is useless without the blocks before
+//! it. A free block without a name can never be hit and is reused before all others (vLLM since 0.24); such blocks
+//! are only counted.
 //!
-//! The named ones stand in a log of [`Span`]s: what is freed is written at its end, and what is hit is struck out by the clock
-//! of its leaf, not looked for. So a prompt of thousands of tokens costs a few entries, not a walk over its blocks.
+//! Named free blocks are listed in a log of [`Span`]s. Freed spans are appended, and a hit invalidates its entry by
+//! the clock of its leaf, without a search. So a prompt of thousands of tokens costs a few entries and no walk over
+//! its blocks.
 
 use std::collections::VecDeque;
 
@@ -26,23 +27,23 @@ pub struct BlockPool {
     named: u32,
     pages: Pages,
     log: VecDeque<Freed>,
-    /// The log is cleared of what was struck out when it is this long.
+    /// Length at which invalid entries are removed from the log.
     log_max: usize,
     namings: u32,
 }
 
-/// What a sequence holds: the blocks of its chain that have names, and how many more.
+/// The blocks that a sequence holds: those of its chain with names, and the number of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hold {
-    /// In the order of its chain.
+    /// The named blocks, in the order of the chain.
     pub spans: Vec<Span>,
-    /// Blocks in them.
+    /// Number of named blocks.
     pub named: u32,
-    /// Blocks that are not full yet.
+    /// Number of blocks that are not full yet.
     pub nameless: u32,
 }
 
-/// A span that was freed. A slot of it is free still if it says the same time.
+/// A span that was freed. A slot of it is still free if its time matches.
 #[derive(Clone, Copy, Debug)]
 struct Freed {
     span: Span,
@@ -52,7 +53,7 @@ struct Freed {
 const LOG_MIN: usize = 64;
 
 impl Hold {
-    /// Blocks in all.
+    /// All held blocks.
     pub fn count(&self) -> u32 {
         self.named + self.nameless
     }
@@ -73,17 +74,17 @@ impl BlockPool {
         }
     }
 
-    /// Blocks there are.
+    /// All blocks.
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// Blocks that nobody holds.
+    /// Blocks without a holder.
     pub fn free(&self) -> u32 {
         self.nameless + self.free_named
     }
 
-    /// Blocks that somebody holds.
+    /// Blocks with a holder.
     pub fn used(&self) -> u32 {
         self.total - self.free()
     }
@@ -103,7 +104,7 @@ impl BlockPool {
         self.pages.find(name).is_some()
     }
 
-    /// Appends where the blocks of a chain are, from its start, as far as there are any; of each the one that is oldest.
+    /// Appends the spans of a chain from its start, as far as it is cached; of each block the oldest copy.
     pub fn find_chain(&self, chain: &[BlockName], spans: &mut Vec<Span>) {
         let mut at = 0;
         while let Some(span) = chain.get(at).and_then(|_| self.find_span(&chain[at..])) {
@@ -112,7 +113,7 @@ impl BlockPool {
         }
     }
 
-    /// Where a chain's first block is, with as many of the next as lie behind it.
+    /// The span of a chain's first block, with the following blocks that are next to it.
     fn find_span(&self, chain: &[BlockName]) -> Option<Span> {
         let first = chain[0].0;
         let head = self.pages.head(first / SLOTS)?;
@@ -127,13 +128,13 @@ impl BlockPool {
         Some(Span { leaf, from, to: from + 1 + more as u8 })
     }
 
-    /// How many blocks of a span nobody holds: holding them uses up free ones.
+    /// How many blocks of a span have no holder: holding them uses up free ones.
     pub fn free_in(&self, span: Span) -> u32 {
         let holders = &self.pages.leaves[span.leaf as usize].holders;
         span.slots().filter(|&slot| holders[usize::from(slot)] == 0).count() as u32
     }
 
-    /// One more sequence holds the blocks of a span.
+    /// Adds a holder to the blocks of a span.
     pub fn hold(&mut self, span: Span) {
         self.free_named -= self.free_in(span);
         let leaf = &mut self.pages.leaves[span.leaf as usize];
@@ -143,7 +144,7 @@ impl BlockPool {
         }
     }
 
-    /// Takes the free blocks that are due, for one holder; there must be so many. Tells which names were lost.
+    /// Takes the next free blocks for one holder; there must be that many. Reports the evicted names.
     pub fn take(&mut self, count: u32, happened: &mut Vec<Happened>) {
         debug_assert!(count <= self.free(), "room was made");
         let nameless = count.min(self.nameless);
@@ -154,7 +155,7 @@ impl BlockPool {
         }
     }
 
-    /// Gives blocks their names, which they get when they are full; the holder must have so many without one.
+    /// Names blocks once they are full; the holder must have that many without a name.
     pub fn name(&mut self, hold: &mut Hold, mut names: &[BlockName]) {
         self.namings = self.namings.wrapping_add(1);
         let count = names.len() as u32;
@@ -169,7 +170,7 @@ impl BlockPool {
             (hold.named + count, hold.nameless - count, self.named + count);
     }
 
-    /// Names blocks of one page, in the leaf of those before them if it has room there.
+    /// Names blocks of one page, in the leaf of the blocks before them if it has room.
     fn name_row(&mut self, hold: &mut Hold, first: u64, count: u8) {
         let (page, from) = (first / SLOTS, (first % SLOTS) as u8);
         let row = Span { leaf: NONE, from, to: from + count };
@@ -192,7 +193,7 @@ impl BlockPool {
         self.pages.leaves[leaf as usize].fill(row, self.namings);
     }
 
-    /// A sequence lets go of all it holds.
+    /// Releases everything that a sequence holds.
     pub fn release(&mut self, hold: &mut Hold) {
         for span in hold.spans.drain(..).rev() {
             self.release_span(span);
@@ -200,11 +201,11 @@ impl BlockPool {
         self.nameless += hold.nameless;
         (hold.named, hold.nameless) = (0, 0);
         if self.log.len() > self.log_max {
-            self.tidy();
+            self.compact();
         }
     }
 
-    /// Takes every name away. Only for a cache that nobody holds a block of.
+    /// Removes every name. No block may be held.
     pub fn forget_names(&mut self) {
         debug_assert_eq!(self.used(), 0);
         self.pages.clear();
@@ -212,7 +213,7 @@ impl BlockPool {
         (self.nameless, self.free_named, self.named) = (self.total, 0, 0);
     }
 
-    /// Frees the slots that nobody else holds; runs of them are written into the log, the chain's end first.
+    /// Frees the slots without another holder, and appends runs of them to the log, the chain's end first.
     fn release_span(&mut self, span: Span) {
         let leaf = &mut self.pages.leaves[span.leaf as usize];
         leaf.clock = leaf.clock.wrapping_add(1).max(1);
@@ -232,7 +233,7 @@ impl BlockPool {
         self.log.extend(Freed::from(span.leaf, span.from, free_to, at));
     }
 
-    /// Takes blocks that are due out of the cache, as many as the log's first entry has and no more than wanted.
+    /// Evicts the blocks of the log's first entry, but no more than wanted.
     fn evict(&mut self, wanted: u32, happened: &mut Vec<Happened>) -> u32 {
         let freed = self.log.front_mut().expect("what is free and has a name is in the log");
         let leaf = &mut self.pages.leaves[freed.span.leaf as usize];
@@ -257,8 +258,8 @@ impl BlockPool {
         evicted
     }
 
-    /// Throws out of the log what was struck out.
-    fn tidy(&mut self) {
+    /// Removes invalid entries from the log.
+    fn compact(&mut self) {
         let leaves = &self.pages.leaves;
         self.log.retain(|freed| {
             let leaf = &leaves[freed.span.leaf as usize];
@@ -269,7 +270,7 @@ impl BlockPool {
 }
 
 impl Freed {
-    /// An entry, unless it is of nothing.
+    /// An entry, or `None` for an empty range.
     fn from(leaf: u32, from: u8, to: u8, at: u32) -> Option<Freed> {
         (from < to).then_some(Freed { span: Span { leaf, from, to }, at })
     }
@@ -277,7 +278,7 @@ impl Freed {
 
 #[cfg(test)]
 impl BlockPool {
-    /// Panics unless the pool is consistent and held exactly as `holds` says.
+    /// Panics unless the pool is consistent and `holds` lists exactly the held blocks.
     pub fn check<'a>(&self, holds: impl Iterator<Item = &'a Hold> + Clone) {
         let mut held = vec![[0_u16; SLOTS as usize]; self.pages.leaves.len()];
         for span in holds.clone().flat_map(|hold| &hold.spans) {

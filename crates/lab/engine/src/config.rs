@@ -1,4 +1,4 @@
-//! Which engine is modelled: the model and GPU it stands for, and vLLM's limits.
+//! The modelled engine: its model and GPU, and vLLM's limits.
 
 use thiserror::Error;
 use warmroute_types::Micros;
@@ -8,57 +8,57 @@ use crate::Profile;
 /// The engine's limits. Defaults are vLLM's on one H200 (141 GB, 90 % of it used).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What a step costs.
+    /// The model, which determines the cost of a step.
     pub profile: Profile,
     /// Tokens in a block.
     pub block_size: u32,
-    /// Tokens the cache holds; rounded down to whole blocks.
+    /// Capacity of the cache in tokens; rounded down to whole blocks.
     pub kv_tokens: u64,
     /// The most tokens one step computes (`--max-num-batched-tokens`).
     pub step_tokens_max: u32,
     /// The most sequences in one step (`--max-num-seqs`).
     pub sequences_max: u32,
-    /// Speed of the GPU in percent of the one that was timed, for fleets of unequal ones.
+    /// Speed of the GPU in percent of the measured one, for mixed fleets.
     pub speed_percent: u32,
-    /// Whether blocks of finished sequences are found again.
+    /// Whether blocks of finished sequences can be hit.
     pub prefix_caching: PrefixCaching,
-    /// Host memory behind the GPU's, for what is evicted there.
+    /// Host memory for blocks that the GPU evicts.
     pub host: Option<Tier>,
-    /// Memory that several engines share, for what is evicted from the host's, or from the GPU's without one.
+    /// Memory that several engines share, for blocks that the host evicts, or the GPU without a host memory.
     pub pool: Option<Tier>,
 }
 
 /// A slower memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tier {
-    /// Tokens it holds; rounded down to whole blocks.
+    /// Capacity in tokens; rounded down to whole blocks.
     pub tokens: u64,
     /// Bandwidth to the GPU.
     pub megabytes_per_s: u64,
-    /// Until the first byte comes.
+    /// Time until the first byte.
     pub latency: Micros,
 }
 
 impl Tier {
-    /// How long it takes to fetch so much.
+    /// The time to fetch this many bytes.
     pub fn takes(&self, bytes: u64) -> Micros {
         self.latency + Micros(bytes / self.megabytes_per_s.max(1))
     }
 }
 
-/// Whether prompts look for their beginning in the cache.
+/// Whether prompts are looked up in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixCaching {
     /// vLLM's default.
     On,
-    /// Every prompt is computed from its first token; no block ever gets a name.
+    /// Every prompt is computed from its first token; no block gets a name.
     Off,
 }
 
-/// Why a [`Config`] cannot be run.
+/// Why a [`Config`] is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// A limit is zero, so nothing could ever run.
+    /// A limit is zero, so nothing could run.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
     /// The cache does not hold a single block.
@@ -74,11 +74,11 @@ pub enum ConfigError {
     TooManyBlocks(u64),
 }
 
-/// Block numbers above this are kept for "none".
+/// Larger block numbers mean "none".
 const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
 
 impl Config {
-    /// vLLM's defaults for one H200 that serves this model, and no memory behind it. The cache is what 90 % of 141 GB leave
+    /// vLLM's defaults for one H200 with this model, without slower memories. The cache is what 90 % of 141 GB leave
     /// beside the weights.
     pub fn for_profile(profile: Profile) -> Config {
         let kv_tokens = match profile {
@@ -98,7 +98,7 @@ impl Config {
         }
     }
 
-    /// Whether an engine with these limits could run anything.
+    /// Checks that an engine with these limits can run.
     pub fn validate(&self) -> Result<(), ConfigError> {
         for (name, value) in [
             ("block_size", self.block_size),

@@ -1,27 +1,27 @@
-//! How long a step takes, from what it has to compute.
+//! The duration of a step, from what it computes.
 //!
-//! A step reads all weights once, multiplies them with every new token, and lets every new token look at its context.
-//! Which of the first two binds decides a small step's time (the roofline), so they join as a smooth maximum; attention
-//! comes on top. Every parameter is positive, hence the cost grows in every argument: nothing is ever cheaper for
-//! being longer. Sequences with a single token to compute are the decodes; every other one is a prefill.
+//! A step reads all weights once, multiplies them with every new token, and computes every new token's attention to
+//! its context. The slower of the first two determines a small step's time (the roofline), so they join as a smooth
+//! maximum; attention is added. Every parameter is positive, so the cost grows in every argument. Sequences with a
+//! single token to compute are decodes; all others are prefills.
 //!
-//! Outside the measured table the cost goes on in a straight line.
+//! Outside the measured table the cost continues in a straight line.
 
 use warmroute_types::Micros;
 
-/// Rows that the attention kernel works on at once: fewer new tokens read the context no cheaper. In the table 16 and
-/// 64 new tokens cost the same whatever the context.
+/// Rows that the attention kernel processes at once: fewer new tokens read the context no faster. In the table 16 and
+/// 64 new tokens cost the same for every context.
 const TILE_TOKENS: u32 = 64;
-/// Where attention over a long context reaches its full speed; see [`PrefillCost::narrow`].
+/// New tokens at which attention over a long context reaches full speed; see [`PrefillCost::narrow`].
 const NARROW_TOKENS: f64 = 2_048.0;
-/// How soon a cached context counts as one; see [`PrefillCost::masked_ms`] and [`PrefillCost::reach_ms`]. The table
-/// only says that it is well before its first cached row, 1,024 tokens.
+/// Cached tokens from which on a context counts; see [`PrefillCost::masked_ms`] and [`PrefillCost::reach_ms`]. The
+/// table only shows that it is well below its first cached row, 1,024 tokens.
 const MASKED_TOKENS: f64 = 256.0;
 const REACH_TOKENS: f64 = 1_000.0;
-/// The longest prefill in the table. What grows with the square grows along the tangent from here.
+/// The longest prefill in the table. Beyond it, quadratic terms continue along the tangent.
 const TABLE_NEW_MAX: f64 = 8_192.0;
 
-/// What the steps of one model on one GPU cost.
+/// The step costs of one model on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepCost {
     /// Sequences that compute several tokens.
@@ -30,22 +30,22 @@ pub struct StepCost {
     pub decode: DecodeCost,
 }
 
-/// Parameters of a prefill: see [`PrefillCost::ms`] for how they act together.
+/// Parameters of a prefill; see [`PrefillCost::ms`] for their combination.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrefillCost {
-    /// Reading the weights: what a prefill costs at least.
+    /// Reading the weights: the least cost of a prefill.
     pub floor_ms: f64,
     /// Multiplying one new token with the weights.
     pub token_ms: f64,
-    /// One new token looking at one cached token, in a long prefill.
+    /// Attention of one new token to one cached token, in a long prefill.
     pub context_ms: f64,
-    /// How much dearer the same is in a short prefill, as a share.
+    /// How much more the same costs in a short prefill, as a share.
     pub narrow: f64,
-    /// New tokens looking at each other, per pair.
+    /// Attention between new tokens, per pair.
     pub square_ms: f64,
-    /// The same, in addition, once there is a cached context: the kernel then masks instead of skipping.
+    /// The same, in addition, with a cached context: the kernel then masks instead of skipping.
     pub masked_ms: f64,
-    /// Reaching into a cached context at all, once per step.
+    /// Access to a cached context, once per step.
     pub reach_ms: f64,
 }
 
@@ -56,11 +56,11 @@ pub struct DecodeCost {
     pub step_ms: f64,
     /// One more sequence in the batch.
     pub sequence_ms: f64,
-    /// One more token of context to read, in whichever sequence.
+    /// One more token of context to read, in any sequence.
     pub context_ms: f64,
 }
 
-/// What a step has to compute, summed over its sequences.
+/// The work of a step, summed over its sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepWork {
     prefill_tokens: u64,
@@ -74,7 +74,7 @@ pub struct StepWork {
 }
 
 impl StepWork {
-    /// A step that only decodes, with so much context in sum.
+    /// A step that only decodes, with this much context in total.
     pub fn of_decodes(sequences: u32, context_tokens: u64) -> StepWork {
         StepWork { decodes: sequences, decode_context_tokens: context_tokens, ..StepWork::default() }
     }
@@ -109,7 +109,7 @@ impl StepWork {
 }
 
 impl StepCost {
-    /// The cost on a GPU that runs at so many percent of this one's speed, in everything alike.
+    /// The cost on a GPU with this percentage of the measured one's speed.
     pub fn at_speed(&self, percent: u32) -> StepCost {
         if percent == 100 {
             return *self;
@@ -136,7 +136,7 @@ impl StepCost {
         }
     }
 
-    /// How long a prompt takes that is alone: `new_tokens` after `cached_tokens`, in steps of so many at most.
+    /// The duration of a single prompt: `new_tokens` after `cached_tokens`, in steps of at most `step_tokens_max`.
     pub fn of_prompt(&self, cached_tokens: u32, new_tokens: u32, step_tokens_max: u32) -> Micros {
         let (mut takes, mut done) = (Micros::ZERO, 0);
         while done < new_tokens {

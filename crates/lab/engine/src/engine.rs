@@ -1,19 +1,19 @@
-//! The engine as its driver sees it: requests in, steps, what happened out.
+//! The engine's interface: requests in, steps, events out.
 //!
 //! It runs one step at a time. Between [`begin_step`](Engine::begin_step) and [`finish_step`](Engine::finish_step)
-//! requests come and go as they do while a GPU computes; what the step brings about is told when it ends. The same
-//! calls give the same results: there is no clock and no randomness inside.
+//! requests come and go as they do while a GPU computes; the step's events are returned at its end. The same calls
+//! give the same results: there is no clock and no randomness inside.
 //!
-//! A driver that need not hear every token says [`begin_run`](Engine::begin_run) instead, and gets as many steps as
-//! nothing can disturb for the price of one. What it then sees is the same, at the same times.
+//! A driver that does not need every token calls [`begin_run`](Engine::begin_run) instead, and gets all undisturbed
+//! steps for the cost of one. Its results are the same, at the same times.
 
 use thiserror::Error;
 use warmroute_types::Micros;
 
 use crate::leaf::Span;
+use crate::lru_tier::Pool;
 use crate::run::Run;
 use crate::scheduler::Scheduler;
-use crate::shelf::Pool;
 use crate::step::Step;
 use crate::{BlockName, Config, ConfigError, Happened, Rejected, Request, SequenceId, Stats, StepCost};
 
@@ -24,7 +24,7 @@ pub struct Engine {
     cost: StepCost,
     scheduler: Scheduler,
     step: Step,
-    /// When the step under way ends, or the last one did.
+    /// When the step in progress ends, or the last one ended.
     step_ends: Micros,
     state: State,
     steps: u64,
@@ -34,9 +34,9 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Idle,
-    /// A step is under way.
+    /// One step is in progress.
     Computing,
-    /// Several are, and none of them has been carried out.
+    /// Several steps are in progress, and none has been carried out.
     Running(Run),
 }
 
@@ -46,12 +46,12 @@ enum State {
 pub struct Busy;
 
 impl Engine {
-    /// An engine with an empty cache. A pool that it is configured with is its own.
+    /// An engine with an empty cache. A configured pool is its own.
     pub fn new(config: Config) -> Result<Engine, ConfigError> {
         Engine::made(config, None)
     }
 
-    /// One of several engines that share a pool; its size is the pool's.
+    /// One of several engines that share a pool, which determines the pool's size.
     pub fn sharing(config: Config, pool: Pool) -> Result<Engine, ConfigError> {
         Engine::made(config, Some(pool))
     }
@@ -70,28 +70,28 @@ impl Engine {
         })
     }
 
-    /// What it was made with.
+    /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Queues a request. It is looked at by the next [`begin_step`](Engine::begin_step); only the order of calls
-    /// matters for that, `now` is where its queueing time is counted from.
+    /// Queues a request. The next [`begin_step`](Engine::begin_step) considers it. Only the order of calls matters;
+    /// `now` starts its queueing time.
     pub fn submit(&mut self, now: Micros, request: Request) -> Result<SequenceId, Rejected> {
         self.examine(&request)?;
         self.catch_up(now);
         Ok(self.scheduler.enqueue(now, request))
     }
 
-    /// The client is gone. The sequence's blocks are free and what it has cached stays; it is not heard of again, but
-    /// for what a step under way has already done in its name: [`Happened::Started`], [`Happened::Stored`] and
-    /// [`Happened::Preempted`]. An unknown id is ignored. A run must have been [caught up](Engine::catch_up) with.
+    /// Cancels a sequence whose client has left. Its blocks are freed and its cached blocks stay. Later events of it
+    /// come only from the step in progress: [`Happened::Started`], [`Happened::Stored`] and [`Happened::Preempted`].
+    /// An unknown id is ignored. [Catch up](Engine::catch_up) with a run first.
     pub fn cancel(&mut self, id: SequenceId) {
         self.scheduler.cancel(id);
     }
 
-    /// Schedules a step and says when it ends; `None` when there is nothing to do. A driver may be late or early: the
-    /// step starts now, but not before the last one ended. While a step is under way, says when that one ends.
+    /// Schedules a step and returns when it ends; `None` when there is nothing to do. The step starts now, but not
+    /// before the last one ended. While a step is in progress, returns its end.
     pub fn begin_step(&mut self, now: Micros) -> Option<Micros> {
         match self.state {
             State::Idle => self.open_step(now.max(self.step_ends)),
@@ -100,13 +100,13 @@ impl Engine {
         }
     }
 
-    /// Schedules steps up to the next one in which anything but decoding happens, and says when the last of them ends.
-    /// Until then nothing needs to be called: a request that comes in between cuts the run short, after which this
-    /// says when the step under way ends. In a run no [`Happened::Token`] is told, and no first token comes out;
-    /// what happened to the cache is told when it ends.
+    /// Schedules all steps before the next one that does more than decode, and returns when the last of them ends. No
+    /// call is needed until then. A request that arrives meanwhile ends the run early; this then returns the end of the
+    /// step in progress. A run has no [`Happened::Token`] events and produces no first token; its cache events are
+    /// returned at its end.
     pub fn begin_run(&mut self, now: Micros) -> Option<Micros> {
         if let State::Idle = self.state
-            && let Some((steps, batch)) = self.scheduler.calm_steps(self.config.step_tokens_max)
+            && let Some((steps, batch)) = self.scheduler.decode_only_steps(self.config.step_tokens_max)
         {
             let run = Run::plan(&self.cost, batch, now.max(self.step_ends), steps);
             self.state = State::Running(run);
@@ -114,8 +114,8 @@ impl Engine {
         self.begin_step(now)
     }
 
-    /// Cuts a run at `now`: the steps that have ended are carried out, and the one under way is as if it had been begun
-    /// by itself. Without a run it does nothing.
+    /// Ends a run at `now`: finished steps are carried out, and the one in progress continues as a single step. Does
+    /// nothing without a run.
     pub fn catch_up(&mut self, now: Micros) {
         let State::Running(run) = self.state else { return };
         let (ended, began) = run.ended(&self.cost, now);
@@ -141,8 +141,7 @@ impl Engine {
         Some(self.step_ends)
     }
 
-    /// Ends the step under way, or the whole run, and appends what it brought about, in order. Without one it does
-    /// nothing.
+    /// Ends the step or run in progress, and appends its events in order. Does nothing without one.
     pub fn finish_step(&mut self, happened: &mut Vec<Happened>) {
         match self.state {
             State::Idle => return,
@@ -161,8 +160,8 @@ impl Engine {
         happened.append(&mut self.step.happened);
     }
 
-    /// Empties the cache (vLLM's `reset_prefix_cache`); refused while a sequence holds a block. As in vLLM the world
-    /// hears of it, by [`Happened::Cleared`], only with the next step.
+    /// Empties the cache (vLLM's `reset_prefix_cache`); refused while a sequence holds a block. As in vLLM,
+    /// [`Happened::Cleared`] follows only with the next step.
     pub fn clear_cache(&mut self) -> Result<(), Busy> {
         if self.scheduler.pool.used() > 0 {
             return Err(Busy);
@@ -172,8 +171,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets everything, also running sequences and the counters, as a process that was killed and started again.
-    /// Nobody hears of it. Ids are not used again.
+    /// Forgets everything, including running sequences and counters, as a killed and restarted process does. There is
+    /// no event for it. Ids are not reused.
     pub fn restart(&mut self) {
         self.scheduler.cancel_all();
         self.scheduler.forget_names();
@@ -182,8 +181,8 @@ impl Engine {
         (self.step_ends, self.steps, self.computed_tokens) = (Micros::ZERO, 0, 0);
     }
 
-    /// Prompt tokens, from the start, that a request with this chain would find in the GPU's cache now. The last token is
-    /// never taken from the cache.
+    /// Prompt tokens, from the start, that a request with this chain would find in the GPU's cache now. The last
+    /// token is never taken from the cache.
     pub fn cached_tokens(&self, chain: &[BlockName], prompt_tokens: u32) -> u32 {
         let blocks_max = (prompt_tokens.saturating_sub(1) / self.config.block_size) as usize;
         let mut found = Vec::new();
@@ -191,7 +190,7 @@ impl Engine {
         found.iter().map(Span::len).sum::<u32>() * self.config.block_size
     }
 
-    /// Prompt tokens after those that it could fetch from slower memories now, whether that pays or not.
+    /// Prompt tokens after those that slower memories could supply now, whether fetching pays or not.
     pub fn restorable_tokens(&self, chain: &[BlockName], prompt_tokens: u32) -> u32 {
         let blocks_max = (prompt_tokens.saturating_sub(1) / self.config.block_size) as usize;
         let found = (self.cached_tokens(chain, prompt_tokens) / self.config.block_size) as usize;
@@ -199,12 +198,12 @@ impl Engine {
         self.scheduler.restorable_blocks(&chain[found..]) * self.config.block_size
     }
 
-    /// Every name that can be found in the cache now, each once, in no order to rely on.
+    /// Every name in the cache, once, in no particular order.
     pub fn cached_names(&self) -> impl Iterator<Item = BlockName> {
         self.scheduler.pool.names()
     }
 
-    /// How it stands. In a run: how it stood when the run began; see [`catch_up`](Engine::catch_up).
+    /// The present statistics. During a run, those of its beginning; see [`catch_up`](Engine::catch_up).
     pub fn stats(&self) -> Stats {
         let (pool, counts) = (&self.scheduler.pool, &self.scheduler.counts);
         Stats {

@@ -1,44 +1,44 @@
-//! What a step brought about, told to whoever drives the engine.
+//! The events of a step, returned to the engine's driver.
 //!
-//! A server turns these into response chunks and KV events, a simulator into figures. They come in the order in which
-//! vLLM makes them: what scheduling did to the cache, then what the step computed.
+//! A server turns them into response chunks and KV events, a simulator into figures. They come in vLLM's order: what
+//! scheduling did to the cache, then what the step computed.
 
 use crate::{BlockName, SequenceId};
 
-/// One thing that happened in a step.
+/// One event of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
     /// The sequence was scheduled for the first time.
     Started {
-        /// Which one.
+        /// The sequence.
         id: SequenceId,
-        /// Prompt tokens that were found in the cache.
+        /// Prompt tokens found in the cache.
         cached_tokens: u32,
     },
-    /// An output token came out.
+    /// The sequence produced an output token.
     Token {
-        /// Whose.
+        /// The sequence.
         id: SequenceId,
-        /// Which output token; 0 is the first, at the end of the prefill.
+        /// The index of the output token; 0 is the first, at the end of the prefill.
         index: u32,
     },
-    /// The last token came out; the sequence's blocks are free, and cached.
+    /// The sequence produced its last token; its blocks are free, and cached.
     Finished {
-        /// Which one.
+        /// The sequence.
         id: SequenceId,
     },
     /// The sequence lost its blocks to others and waits to be computed again.
     Preempted {
-        /// Which one.
+        /// The sequence.
         id: SequenceId,
     },
     /// Blocks became cached: a prompt that begins with the same names can use them.
     Stored {
-        /// Who filled them.
+        /// The sequence that filled them.
         id: SequenceId,
         /// The first of them, as an index into that sequence's chain.
         first_block: u32,
-        /// How many, one after another.
+        /// Their number; they are consecutive.
         blocks: u32,
     },
     /// A cached block was evicted. A name that was stored twice is gone when it was removed twice.
@@ -46,18 +46,18 @@ pub enum Happened {
         /// Its name.
         name: BlockName,
     },
-    /// A cached block lies in a slower memory now. Told while it is still known from elsewhere, because it is told by name alone.
+    /// A slower memory now holds a cached block. The event has only the name, so it comes while the name is known.
     Kept {
         /// Its name.
         name: BlockName,
-        /// Where it lies.
+        /// The memory that holds it.
         memory: Memory,
     },
-    /// It does no more.
+    /// The slower memory no longer holds the block.
     Dropped {
         /// Its name.
         name: BlockName,
-        /// Where it lay.
+        /// The memory that held it.
         memory: Memory,
     },
     /// The whole cache was emptied by [`clear_cache`](crate::Engine::clear_cache) since the last step.
@@ -67,14 +67,14 @@ pub enum Happened {
 /// A memory behind the GPU's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Memory {
-    /// The engine's own host's.
+    /// The engine's own host memory.
     Host,
-    /// One that several engines share.
+    /// A pool that several engines share.
     Pool,
 }
 
 impl Happened {
-    /// The block that was evicted.
+    /// The evicted block.
     pub(crate) fn removed(&self) -> Option<BlockName> {
         match *self {
             Happened::Removed { name } => Some(name),

@@ -1,7 +1,7 @@
 //! Sixteen blocks whose names differ only in their last four bits.
 //!
-//! Whoever counts along a chain in those bits, as the simulator does, has sixteen blocks named, held, freed and evicted for
-//! the price of one. Other names have a leaf each. What is noted of a block is a slot of its leaf; a block has no other number.
+//! A caller that counts along a chain in those bits, as the simulator does, names, holds, frees and evicts sixteen
+//! blocks for the cost of one. Other names have a leaf each. A block is a slot of its leaf and has no other number.
 
 use crate::BlockName;
 
@@ -10,25 +10,25 @@ pub const SLOTS: u64 = 16;
 /// Marks "no leaf".
 pub const NONE: u32 = u32::MAX;
 
-/// The blocks of one page of names, filled by one sequence or several. There may be more than one leaf of a page: engines do
-/// not deduplicate, so sequences that fill the same blocks at the same time all keep theirs.
+/// The blocks of one page of names, filled by one or several sequences. A page may have several leaves: engines do
+/// not deduplicate, so sequences that fill the same blocks at the same time each keep their own.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// The names' common part.
+    /// The common part of the names.
     pub page: u64,
-    /// A bit for each slot that carries its name.
+    /// One bit for each named slot.
     pub named: u16,
-    /// Sequences that hold the slot.
+    /// Number of sequences that hold each slot.
     pub holders: [u16; SLOTS as usize],
     /// The [`clock`](Leaf::clock) when the slot was freed; 0 while it is held or has no name.
     pub freed: [u32; SLOTS as usize],
     /// When the slot got its name, as a count of namings in the pool.
     pub born: [u32; SLOTS as usize],
-    /// Counts releases. It goes on when the leaf is used for another page, so that what was noted before is void.
+    /// Counts releases. It continues when the leaf is reused for another page, so that older entries are void.
     pub clock: u32,
     /// When its first slot got its name.
     pub created: u32,
-    /// Neighbours among the leaves of the page, a ring in the order of creation.
+    /// Neighbours among the leaves of the page: a ring in the order of creation.
     pub before: u32,
     pub after: u32,
 }
@@ -42,7 +42,7 @@ pub struct Span {
 }
 
 impl Leaf {
-    /// Never used.
+    /// An unused leaf.
     pub fn blank() -> Leaf {
         Leaf {
             page: 0,
@@ -67,7 +67,7 @@ impl Leaf {
         BlockName(self.page * SLOTS + u64::from(slot))
     }
 
-    /// Puts blocks that one sequence holds into slots.
+    /// Puts blocks of one sequence into slots.
     pub fn fill(&mut self, row: Span, born: u32) {
         let slots = usize::from(row.from)..usize::from(row.to);
         self.named |= row.mask();
@@ -75,7 +75,7 @@ impl Leaf {
         self.born[slots].fill(born);
     }
 
-    /// Takes the block out of a slot.
+    /// Removes the block from a slot.
     pub fn empty(&mut self, slot: u8) {
         self.named &= !(1 << slot);
         self.freed[usize::from(slot)] = 0;
@@ -83,12 +83,12 @@ impl Leaf {
 }
 
 impl Span {
-    /// How many slots.
+    /// Number of slots.
     pub fn len(&self) -> u32 {
         u32::from(self.to - self.from)
     }
 
-    /// A bit for each slot.
+    /// One bit for each slot.
     pub fn mask(&self) -> u16 {
         (((1_u32 << self.to) - 1) & !((1 << self.from) - 1)) as u16
     }

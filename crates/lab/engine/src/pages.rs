@@ -1,4 +1,4 @@
-//! Which leaves carry the names of a page.
+//! The map from pages of names to their leaves.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -9,21 +9,21 @@ use crate::leaf::{Leaf, NONE, SLOTS};
 /// All leaves, by number and by page.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
-    /// The leaf of a page that was created first.
+    /// The first created leaf of each page.
     oldest: HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>>,
     pub leaves: Vec<Leaf>,
     vacant: Vec<u32>,
 }
 
 impl Pages {
-    /// The block that has carried a name longest: its leaf.
+    /// The leaf of the oldest block with this name.
     pub fn find(&self, name: BlockName) -> Option<u32> {
         let head = *self.oldest.get(&(name.0 / SLOTS))?;
         self.oldest_of(head, (name.0 % SLOTS) as u8)
     }
 
-    /// The same for another slot of a page whose first leaf is known. Leaves stand in the order of creation and cannot have
-    /// filled a slot before it, so the walk nearly always ends at the first.
+    /// The same for another slot of a page whose first leaf is known. Leaves are ordered by creation and cannot have
+    /// filled a slot earlier, so the walk nearly always ends at the first.
     pub fn oldest_of(&self, head: u32, slot: u8) -> Option<u32> {
         let (mut best, mut at) = (None, head);
         loop {
@@ -45,7 +45,7 @@ impl Pages {
         self.oldest.get(&page).copied()
     }
 
-    /// A new leaf of a page, without blocks.
+    /// Adds an empty leaf to a page.
     pub fn open(&mut self, page: u64, created: u32) -> u32 {
         let number = self.vacant.pop().unwrap_or_else(|| {
             self.leaves.push(Leaf::blank());
@@ -61,7 +61,7 @@ impl Pages {
         number
     }
 
-    /// Gives back a leaf that has no block left.
+    /// Removes a leaf without blocks.
     pub fn close(&mut self, number: u32) {
         let leaf = &mut self.leaves[number as usize];
         let (page, before, after) = (leaf.page, leaf.before, leaf.after);
@@ -76,7 +76,7 @@ impl Pages {
         self.oldest.entry(page).and_modify(|head| *head = if *head == number { after } else { *head });
     }
 
-    /// Every name that a block carries, once.
+    /// Every name that a block has, once.
     pub fn names(&self) -> impl Iterator<Item = BlockName> {
         self.oldest.iter().flat_map(move |(&page, &head)| {
             let names = (0..SLOTS as u8).map(move |slot| (slot, BlockName(page * SLOTS + u64::from(slot))));
@@ -84,7 +84,7 @@ impl Pages {
         })
     }
 
-    /// Forgets every leaf, but not how far their clocks are.
+    /// Removes every leaf, but keeps their clocks.
     pub fn clear(&mut self) {
         self.oldest.clear();
         self.vacant = (0..self.leaves.len() as u32).rev().collect();
@@ -95,7 +95,7 @@ impl Pages {
     }
 }
 
-/// Passes a page through: the names on it are hashes already.
+/// A hasher that returns the page: its names are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 struct AlreadyHashed(u64);
 
@@ -105,7 +105,7 @@ impl Hasher for AlreadyHashed {
     }
 
     fn write_u64(&mut self, page: u64) {
-        // The table looks at the highest bits too, and a page has four zeros there.
+        // The table uses the highest bits too, and a page has four zeros there.
         self.0 = page.rotate_left(4) ^ page;
     }
 

@@ -1,10 +1,9 @@
 //! Many decode steps at once, while nothing can come between them.
 //!
-//! As long as nobody comes or goes, a batch of decodes repeats itself: every sequence gains a token a step, and a
-//! step's cost depends only on how many there are and on how much context they have in sum. So the times of a run of
-//! steps follow from two numbers, whatever the size of the batch, and what the steps do to the cache can be done in one
-//! go when somebody looks. Each step is still rounded to a microsecond on its own: a run ends when its steps, taken one
-//! by one, would have ended.
+//! While no sequence arrives or leaves, a batch of decodes repeats itself: every sequence gains a token a step, and a
+//! step's cost depends only on the number of sequences and their total context. So the times of a run follow from two
+//! numbers, whatever the size of the batch, and the effect on the cache can be computed at once when it is needed. Each
+//! step is still rounded to a microsecond by itself: a run ends when its single steps would have ended.
 
 use warmroute_types::Micros;
 
@@ -14,16 +13,16 @@ use crate::{StepCost, StepWork};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
     pub sequences: u32,
-    /// What the first step reads, summed over the sequences.
+    /// Context that the first step reads, summed over the sequences.
     pub context_tokens: u64,
 }
 
-/// Steps that were planned and not yet carried out.
+/// Planned steps that are not carried out yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub batch: Batch,
     pub starts: Micros,
-    /// How many steps, at least 1. Whoever finishes first finishes with the last of them.
+    /// Number of steps, at least 1. The first sequence to finish finishes with the last step.
     pub steps: u32,
     pub ends: Micros,
 }
@@ -35,7 +34,7 @@ impl Run {
         Run { batch, starts, steps, ends }
     }
 
-    /// How many steps have ended at `now`, not counting the last, and when the one under way began.
+    /// How many steps have ended at `now`, not counting the last, and when the step in progress began.
     pub fn ended(&self, cost: &StepCost, now: Micros) -> (u32, Micros) {
         let (mut ended, mut began) = (0, self.starts);
         while ended + 1 < self.steps {
@@ -50,7 +49,7 @@ impl Run {
 }
 
 impl Batch {
-    /// What a step takes, `index` steps after the first.
+    /// The duration of the step `index` steps after the first.
     fn duration(&self, cost: &StepCost, index: u32) -> Micros {
         let grown = u64::from(self.sequences) * u64::from(index);
         cost.of(&StepWork::of_decodes(self.sequences, self.context_tokens + grown))

@@ -1,9 +1,9 @@
-//! Who computes what in the next step, and who gets which block: vLLM's V1 scheduler.
+//! The scheduler: which sequence computes what in the next step, and which blocks it gets. It follows vLLM's V1 scheduler.
 //!
-//! Running sequences come first, in the order of their admission, each with all it has left or what the step's budget
-//! leaves: a decode takes one token, a long prompt is cut into chunks. One that finds no free block takes those of the
-//! sequence admitted last. Only a step without such a loss admits from the queue, first come first served, and the
-//! head of the queue holds up the others.
+//! Running sequences come first, in the order of their admission, each with all remaining tokens or the rest of the step's
+//! budget: a decode takes one token, a long prompt is split into chunks. A sequence that finds no free block preempts the
+//! sequence admitted last. Only a step without a preemption admits from the queue, first come first served, and the head
+//! of the queue blocks the others.
 //!
 //! A block gets its name when the step that fills it is scheduled, not when it ends, so siblings admitted to the same
 //! step share their prompt.
@@ -14,15 +14,15 @@ use warmroute_types::Micros;
 
 use crate::blocks::BlockPool;
 use crate::leaf::Span;
+use crate::lru_tier::Pool;
 use crate::sequence::{Phase, Sequences};
-use crate::shelf::Pool;
 use crate::step::Step;
 use crate::tiers::{Offer, Tiers};
 use crate::{BlockName, Config, Happened, PrefixCaching, Request, SequenceId};
 
-use calm::Touch;
+use decode_run::Touch;
 
-mod calm;
+mod decode_run;
 
 /// The queue, the batch and the blocks.
 #[derive(Clone, Debug)]
@@ -34,17 +34,17 @@ pub struct Scheduler {
     sequences: Sequences,
     waiting: VecDeque<u32>,
     running: Vec<u32>,
-    /// Blocks found in the cache for the sequence that is being admitted.
+    /// Cached blocks found for the sequence that is being admitted.
     hits: Vec<Span>,
-    /// What it fetches after them.
+    /// The blocks that it fetches after them.
     offer: Offer,
     tiers: Option<Tiers>,
-    /// Who touches the cache when, in the run of steps at hand.
+    /// The cache accesses of the current run of steps.
     touches: Vec<Touch>,
     pub counts: Counts,
 }
 
-/// What scheduling counts, since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub prefix_queries_tokens: u64,
@@ -57,7 +57,7 @@ pub struct Counts {
 }
 
 impl Scheduler {
-    /// Empty. The config must be valid.
+    /// An empty scheduler. The config must be valid.
     pub fn new(config: &Config, pool: Option<Pool>) -> Scheduler {
         let blocks = config.kv_tokens / u64::from(config.block_size);
         Scheduler {
@@ -91,7 +91,7 @@ impl Scheduler {
         self.sequences[slot].id
     }
 
-    /// Forgets a sequence; what it has cached stays.
+    /// Removes a sequence; its cached blocks stay.
     pub fn cancel(&mut self, id: SequenceId) {
         let Some(slot) = self.sequences.find(id) else { return };
         match self.sequences[slot].phase {
@@ -101,7 +101,7 @@ impl Scheduler {
         self.dismiss(slot);
     }
 
-    /// Forgets every sequence, and the counts.
+    /// Removes every sequence, and the counts.
     pub fn cancel_all(&mut self) {
         while let Some(slot) = self.waiting.pop_front().or_else(|| self.running.pop()) {
             self.dismiss(slot);
@@ -113,8 +113,8 @@ impl Scheduler {
     pub fn schedule(&mut self, now: Micros, step: &mut Step) {
         let preemptions_before = self.counts.preemptions;
         self.tiers.iter_mut().for_each(|tiers| {
-            tiers.look_around();
-            step.happened.append(&mut tiers.told);
+            tiers.report_lost();
+            step.happened.append(&mut tiers.events);
         });
         self.continue_running(step);
         if self.counts.preemptions == preemptions_before {
@@ -122,7 +122,7 @@ impl Scheduler {
         }
     }
 
-    /// The step is done: whoever has computed all its tokens has a new one.
+    /// Completes a step: sequences that computed all their tokens produce a new one.
     pub fn settle(&mut self, step: &mut Step) {
         let finished_before = self.counts.finished;
         for index in 0..step.scheduled.len() {
@@ -148,9 +148,9 @@ impl Scheduler {
         }
     }
 
-    /// Frees blocks until the sequence can have what it needs; false when it had to give up its own.
+    /// Frees blocks until the sequence has what it needs. Returns false when it had to give up its own.
     ///
-    /// The victim is always behind it in the batch, hence not yet part of the step.
+    /// The victim is always behind it in the batch, so it is not yet part of the step.
     fn make_room(&mut self, slot: u32, tokens: u32, step: &mut Step) -> bool {
         let needed = self.blocks_for(slot, tokens);
         while self.pool.free() < needed {
@@ -185,8 +185,8 @@ impl Scheduler {
         }
     }
 
-    /// Finds the longest cached prefix, and what follows it in slower memories if that is worth fetching. The last token is
-    /// never taken from the cache: its logits are needed.
+    /// Finds the longest cached prefix, and the blocks after it in slower memories if fetching them pays. The last
+    /// token is never taken from the cache: its logits are needed.
     fn look_up(&mut self, slot: u32) {
         self.hits.clear();
         self.offer = Offer::default();
@@ -205,8 +205,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether all tokens of the sequence find room, not only its first chunk (vLLM's `scheduler_reserve_full_isl`).
-    /// A hit that nobody holds takes a free block, too.
+    /// Whether all tokens of the sequence fit, not only its first chunk (vLLM's `scheduler_reserve_full_isl`). A hit
+    /// without a holder takes a free block too.
     fn fits(&self, slot: u32) -> bool {
         let blocks = self.sequences[slot].known().div_ceil(self.block_size);
         let shared: u32 = self.hits.iter().map(|&span| span.len() - self.pool.free_in(span)).sum();
@@ -231,7 +231,8 @@ impl Scheduler {
         self.compute(slot, tokens, step);
     }
 
-    /// Brings what was offered to the GPU. It leaves the other memories first: making room may push blocks into them.
+    /// Fetches the offered blocks to the GPU. They leave the other memories first, because making room may evict
+    /// blocks into them.
     fn fetch(&mut self, slot: u32, step: &mut Step) {
         let (Offer { takes, .. }, blocks) = (self.offer, self.offer.blocks());
         let sequence = &mut self.sequences[slot];
@@ -249,12 +250,12 @@ impl Scheduler {
         self.name_full_blocks(slot, computed, step);
     }
 
-    /// How many blocks of a chain from its start lie in slower memories.
+    /// How many blocks of a chain, from its start, slower memories have.
     pub fn restorable_blocks(&self, chain: &[BlockName]) -> u32 {
         self.tiers.as_ref().map_or(0, |tiers| tiers.reach(chain).blocks())
     }
 
-    /// Takes every name away, also on the host. Only for a cache that nobody holds a block of.
+    /// Removes every name, also on the host. No block may be held.
     pub fn forget_names(&mut self) {
         self.pool.forget_names();
         self.tiers.iter_mut().for_each(Tiers::restart);
@@ -272,15 +273,15 @@ impl Scheduler {
         }
     }
 
-    /// Gives the sequence more blocks. There must be so many free ones.
+    /// Gives the sequence more blocks. That many must be free.
     fn take_blocks(&mut self, slot: u32, blocks: u32, step: &mut Step) {
         let before = step.happened.len();
         self.pool.take(blocks, &mut step.happened);
         if let Some(tiers) = &mut self.tiers {
             let evicted = step.happened[before..].iter().filter_map(Happened::removed);
             evicted.filter(|&name| !self.pool.has(name)).for_each(|name| tiers.keep(name));
-            // Before they are gone from the GPU: nobody could tell what a name stands for afterwards.
-            step.happened.splice(before..before, tiers.told.drain(..));
+            // Before the GPU's removals: afterwards the names would be unknown.
+            step.happened.splice(before..before, tiers.events.drain(..));
         }
         self.sequences[slot].hold.nameless += blocks;
     }
@@ -297,7 +298,7 @@ impl Scheduler {
         step.happened.push(Happened::Stored { id: sequence.id, first_block: first, blocks: full - first });
         if let Some(tiers) = &mut self.tiers {
             tiers.release(names);
-            step.happened.append(&mut tiers.told);
+            step.happened.append(&mut tiers.events);
         }
     }
 
@@ -326,7 +327,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the finished ones out of the batch.
+    /// Removes finished sequences from the batch.
     fn forget_finished(&mut self) {
         let sequences = &self.sequences;
         self.running.retain(|&slot| sequences[slot].phase == Phase::Running);
@@ -339,7 +340,7 @@ impl Scheduler {
 }
 
 impl Counts {
-    /// A sequence starts. One that was preempted does not count again, as in vLLM.
+    /// Counts the start of a sequence. As in vLLM, a preempted one does not count again.
     fn start(&mut self, looked_up_tokens: u32, found_tokens: u32, queued: Micros) {
         self.prefix_queries_tokens += u64::from(looked_up_tokens);
         self.prefix_hits_tokens += u64::from(found_tokens);
@@ -349,7 +350,7 @@ impl Counts {
 
 #[cfg(test)]
 impl Scheduler {
-    /// All that decides what happens next, for comparison.
+    /// Everything that determines what happens next, for comparison.
     pub fn snapshot(&self) -> String {
         let seated = self.running.iter().chain(&self.waiting).map(|&slot| &self.sequences[slot]);
         format!("{:?} {:?} {:?} {:?}", self.running, self.waiting, seated.collect::<Vec<_>>(), self.pool)

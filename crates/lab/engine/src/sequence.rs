@@ -1,7 +1,7 @@
-//! One request inside the engine, and the table of all of them.
+//! One request inside the engine, and the table of all requests.
 //!
-//! The table is dense: a sequence lives in a slot that is used again after it, together with its list of blocks. A
-//! [`SequenceId`] is the slot and how often it has been used, so an id that is no longer valid is recognised.
+//! The table is dense: a sequence has a slot, which is reused after it, together with its list of blocks. A
+//! [`SequenceId`] is the slot and its number of uses, so an outdated id is recognized.
 
 use std::ops::{Index, IndexMut};
 
@@ -10,7 +10,7 @@ use warmroute_types::Micros;
 use crate::blocks::Hold;
 use crate::{BlockName, Request, SequenceId};
 
-/// What a sequence is and how far it has come.
+/// A sequence and its progress.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     pub id: SequenceId,
@@ -19,18 +19,18 @@ pub struct Sequence {
     pub chain: Vec<BlockName>,
     pub prompt_tokens: u32,
     pub output_tokens: u32,
-    /// Output tokens that have come out.
+    /// Output tokens so far.
     pub generated: u32,
-    /// Tokens whose KV is in its blocks, those of the step under way included.
+    /// Tokens whose KV is in its blocks, including those of the step in progress.
     pub computed: u32,
-    /// The blocks it holds. Those that carry their name are always the first of its chain.
+    /// The blocks that it holds. The named ones are always the first of its chain.
     pub hold: Hold,
 }
 
-/// Where a slot's sequence is.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// No sequence is here.
+    /// The slot is free.
     Vacant,
     /// In the queue, never scheduled.
     New,
@@ -41,17 +41,17 @@ pub enum Phase {
 }
 
 impl Sequence {
-    /// Tokens that exist: the prompt, and the answer as far as it has come.
+    /// Existing tokens: the prompt, and the answer so far.
     pub fn known(&self) -> u32 {
         self.prompt_tokens + self.generated
     }
 
-    /// Tokens that exist and are not computed. The token sampled last is always one of them.
+    /// Existing tokens that are not computed. The last sampled token is always one of them.
     pub fn remaining(&self) -> u32 {
         self.known() - self.computed
     }
 
-    /// Lets a request in. What is left in `hold` is only its memory.
+    /// Starts a request in the slot. `hold` keeps only its allocation.
     fn occupy(&mut self, submitted: Micros, request: Request) {
         debug_assert!(self.phase == Phase::Vacant && self.hold.count() == 0);
         self.phase = Phase::New;
@@ -85,21 +85,21 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Finds a slot for a request.
+    /// Inserts a request and returns its slot.
     pub fn insert(&mut self, submitted: Micros, request: Request) -> u32 {
         let slot = self.vacant.pop().unwrap_or_else(|| self.grow());
         self[slot].occupy(submitted, request);
         slot
     }
 
-    /// The slot of a sequence that is still there.
+    /// The slot of a sequence that still exists.
     pub fn find(&self, id: SequenceId) -> Option<u32> {
         let slot = id.slot() as u32;
         let sequence = self.slots.get(slot as usize)?;
         (sequence.id == id && sequence.phase != Phase::Vacant).then_some(slot)
     }
 
-    /// Frees a slot. What it holds must have been released.
+    /// Frees a slot. Its blocks must have been released.
     pub fn remove(&mut self, slot: u32) {
         let sequence = &mut self[slot];
         sequence.id.0 = sequence.id.0.wrapping_add(SequenceId::USE);

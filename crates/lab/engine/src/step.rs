@@ -1,28 +1,28 @@
-//! One step while it is put together and while it runs.
+//! One step, while it is scheduled and while it runs.
 
 use warmroute_types::Micros;
 
 use crate::{Happened, SequenceId, StepWork};
 
-/// What a step computes. The buffers are used again by the next one.
+/// The work of a step. The next step reuses the buffers.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
     /// Tokens that may still be added.
     pub budget: u32,
-    /// What has been added.
+    /// The work added so far.
     pub work: StepWork,
-    /// Tokens that have been added.
+    /// Tokens added so far.
     pub tokens: u64,
-    /// What it waits for before it computes: blocks from slower memories.
+    /// Time that the step waits for blocks from slower memories.
     pub fetching: Micros,
-    /// Whose, in order. By id, because a sequence may be cancelled while the step runs.
+    /// The scheduled sequences, in order. By id, because a sequence may be cancelled during the step.
     pub scheduled: Vec<SequenceId>,
-    /// What happened so far, told when the step ends.
+    /// The events so far, returned at the end of the step.
     pub happened: Vec<Happened>,
 }
 
 impl Step {
-    /// Starts over. What happened to the cache between steps is kept: it is told with this one.
+    /// Starts over. Cache events between steps are kept and returned with this step.
     pub fn open(&mut self, budget: u32) {
         self.budget = budget;
         self.work = StepWork::default();

@@ -1,34 +1,34 @@
 //! Memories behind the GPU's: the host's, and a pool that several engines share.
 //!
 //! ```text
-//!   GPU ──evicted──▶ host ──pushed out──▶ pool        a fetch: latency, then bytes / bandwidth
+//!   GPU ──evicted──▶ host ──evicted────▶ pool        a fetch: latency, then bytes / bandwidth
 //!    ▲                │ moved               │ copied
 //!    └────────────────┴─────────────────────┘
 //! ```
 //!
-//! A prompt takes what the GPU holds of its beginning; what follows may lie here. It is fetched when that takes less time than
-//! computing it, whole or not at all. The step in which the prompt is admitted waits for it, and so does everybody in that step: real
-//! connectors hide a part of it behind the computation, so a fetch is rather too dear here than too cheap.
+//! A prompt uses the beginning that the GPU holds; the blocks after it may be here. They are fetched, all or none, when that
+//! takes less time than computing them. The step that admits the prompt waits for the fetch, with all its sequences. Real
+//! connectors hide a part of it behind the computation, so a fetch costs rather too much here than too little.
 
 use warmroute_types::Micros;
 
-use crate::shelf::{Member, Pool, Shelf};
+use crate::lru_tier::{LruTier, Pool, PoolMember};
 use crate::{BlockName, Config, Happened, Memory, StepCost, Tier};
 
 /// An engine's slower memories.
 #[derive(Clone, Debug)]
 pub struct Tiers {
-    host: Option<(Shelf, Tier)>,
-    pool: Option<(Member, Tier)>,
-    /// What came and went here and is not told yet.
-    pub told: Vec<Happened>,
+    host: Option<(LruTier, Tier)>,
+    pool: Option<(PoolMember, Tier)>,
+    /// Events of these memories that are not reported yet.
+    pub events: Vec<Happened>,
     cost: StepCost,
     block_size: u32,
     step_tokens_max: u32,
     block_bytes: u64,
 }
 
-/// What could be fetched, and how long it would take.
+/// The blocks that could be fetched, and the time for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     pub host_blocks: u32,
@@ -43,16 +43,16 @@ impl Offer {
 }
 
 impl Tiers {
-    /// As configured; `None` where there is nothing but the GPU. Without a pool to share it has one of its own.
+    /// The configured memories; `None` where there is only the GPU. Without a shared pool the engine has its own.
     pub fn new(config: &Config, pool: Option<Pool>) -> Option<Tiers> {
         let blocks = |tier: &Tier| tier.tokens / u64::from(config.block_size);
-        let host = config.host.map(|tier| (Shelf::new(blocks(&tier)), tier));
+        let host = config.host.map(|tier| (LruTier::new(blocks(&tier)), tier));
         let pool = config.pool.map(|tier| (pool.unwrap_or_else(|| Pool::new(blocks(&tier))).join(), tier));
         let is_any = host.is_some() || pool.is_some();
         is_any.then(|| Tiers {
             host,
             pool,
-            told: Vec::new(),
+            events: Vec::new(),
             cost: config.profile.cost().at_speed(config.speed_percent),
             block_size: config.block_size,
             step_tokens_max: config.step_tokens_max,
@@ -60,46 +60,46 @@ impl Tiers {
         })
     }
 
-    /// The GPU has lost a block.
+    /// Keeps a block that the GPU evicted.
     pub fn keep(&mut self, name: BlockName) {
         let memory = Memory::Host;
         let pushed_out = match &mut self.host {
             Some((host, _)) => {
                 if !host.has(name) {
-                    self.told.push(Happened::Kept { name, memory });
+                    self.events.push(Happened::Kept { name, memory });
                 }
                 host.put(name)
             }
             None => Some(name),
         };
         let Some(name) = pushed_out else { return };
-        self.pool.iter().for_each(|(pool, _)| pool.put(name, &mut self.told));
+        self.pool.iter().for_each(|(pool, _)| pool.put(name, &mut self.events));
         if self.host.is_some() {
-            self.told.push(Happened::Dropped { name, memory });
+            self.events.push(Happened::Dropped { name, memory });
         }
     }
 
-    /// The GPU has got blocks: the host need not keep them.
+    /// Removes blocks from the host that the GPU has again.
     pub fn release(&mut self, names: &[BlockName]) {
         let Some((host, _)) = &mut self.host else { return };
         let gone = names.iter().filter(|&&name| host.take(name));
-        self.told.extend(gone.map(|&name| Happened::Dropped { name, memory: Memory::Host }));
+        self.events.extend(gone.map(|&name| Happened::Dropped { name, memory: Memory::Host }));
     }
 
-    /// Finds out what of its own others have pushed out of the pool.
-    pub fn look_around(&mut self) {
-        self.pool.iter().for_each(|(pool, _)| pool.tell_lost(&mut self.told));
+    /// Reports blocks of this engine that others evicted from the pool.
+    pub fn report_lost(&mut self) {
+        self.pool.iter().for_each(|(pool, _)| pool.report_lost(&mut self.events));
     }
 
-    /// The engine was started again, or emptied; the pool outlives it, but nobody knows of it any more.
+    /// Empties the host memory after a restart or a clear. The pool's blocks stay, but count as unreported.
     pub fn restart(&mut self) {
         self.host.iter_mut().for_each(|(host, _)| host.clear());
         self.pool.iter().for_each(|(pool, _)| pool.forget());
-        self.told.clear();
+        self.events.clear();
     }
 
-    /// What is here of a chain from its start, if fetching it pays for a prompt that has `computed` tokens before it and
-    /// `remaining` more with it.
+    /// The blocks of a chain, from its start, that are worth fetching for a prompt with `computed` tokens before and
+    /// `remaining` tokens including them.
     pub fn offer(&self, chain: &[BlockName], computed: u32, remaining: u32) -> Option<Offer> {
         let offer = self.reach(chain);
         let fetched = offer.blocks() * self.block_size;
@@ -113,7 +113,7 @@ impl Tiers {
         self.cost.of_prompt(computed, remaining, self.step_tokens_max)
     }
 
-    /// What is here of a chain from its start, and how long it would take.
+    /// The blocks of a chain, from its start, and the time to fetch them.
     pub fn reach(&self, chain: &[BlockName]) -> Offer {
         let pool = self.pool.as_ref().map(|(pool, _)| pool.look());
         let mut offer = Offer::default();
@@ -135,7 +135,7 @@ impl Tiers {
         offer
     }
 
-    /// An offer is taken: what the host had moves, what the pool has is copied and counts as used.
+    /// Fetches an offer: the host's blocks move, the pool's blocks are copied and count as used.
     pub fn fetch(&mut self, chain: &[BlockName]) {
         let is_on_host = |name: &BlockName| self.host.as_ref().is_some_and(|(host, _)| host.has(*name));
         let copied = chain.iter().filter(|name| !is_on_host(name));
@@ -149,7 +149,7 @@ impl Tiers {
         self.host.as_ref().map_or(0, |(host, _)| host.len())
     }
 
-    /// Panics unless everything is within its bounds, and nothing of `names` is on the host too.
+    /// Panics unless all limits hold and the host has none of `names`.
     #[cfg(test)]
     pub fn check(&self, mut names: impl Iterator<Item = BlockName>) {
         let blocks = |tier: &Tier| tier.tokens / u64::from(self.block_size);

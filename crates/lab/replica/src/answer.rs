@@ -1,7 +1,7 @@
 //! An answer, decided before it is generated.
 //!
-//! The engine model takes the length of the answer and the names of the blocks it will fill along with the request, so
-//! what will be said is worked out first; generating it is then only a matter of time.
+//! The engine model receives the length of the answer and the names of its blocks along with the request. So the text
+//! is decided first, and generating it only takes time.
 
 use warmroute_engine::Request;
 
@@ -9,16 +9,16 @@ use crate::chain::Chain;
 use crate::filler::filler;
 use crate::tokens::{self, Token, Tokenizer};
 
-/// What will be said, and how it ends.
+/// The text of an answer, and how it ends.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// All text the client sees.
     pub(crate) text: String,
-    /// Tokens generated, those the client does not see included.
+    /// Tokens generated, including those that the client does not see.
     pub(crate) tokens: u32,
     /// Why it ends.
     pub(crate) finish: Finish,
-    /// How its text is cut.
+    /// The tokenizer of its text.
     pub(crate) tokenizer: Tokenizer,
 }
 
@@ -29,21 +29,21 @@ pub(crate) enum Finish {
     EndOfTurn,
     /// It reached the most tokens it was allowed.
     Length,
-    /// It said one of the strings to stop at.
+    /// The text contains one of the stop strings.
     StopString(String),
 }
 
 /// How long an answer may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// The model says what it has to say, this many tokens with the end of turn.
+    /// The model ends its turn after this many tokens, including the end of turn.
     Natural(u32),
-    /// It is cut after this many tokens.
+    /// The answer is cut off after this many tokens.
     Cut(u32),
 }
 
 impl Answer {
-    /// Decides the answer to the prompt in `chain`, and what to ask the engine for.
+    /// Decides the answer to the prompt in `chain`, and the request to the engine.
     pub(crate) fn plan(
         mut chain: Chain,
         seed: u64,
@@ -74,7 +74,7 @@ impl Answer {
         }
     }
 
-    /// The text of one output token; nothing for tokens without text.
+    /// The text of one output token; empty for tokens without text.
     pub(crate) fn piece(&self, index: u32) -> &str {
         let chunk_bytes = self.tokenizer.chunk_bytes();
         let start = (index as usize * chunk_bytes).min(self.text.len());
@@ -83,7 +83,7 @@ impl Answer {
     }
 }
 
-/// An answer, what to ask the engine for, and the tokens it will generate.
+/// An answer, the request to the engine, and the tokens that it will generate.
 pub(crate) struct Planned {
     pub(crate) answer: Answer,
     pub(crate) request: Request,
@@ -122,7 +122,7 @@ impl Decided {
     }
 }
 
-/// Filler is cut anywhere; a model that stops by itself stops at a full stop.
+/// Filler ends anywhere; a model that ends its turn ends with a full stop.
 fn finish_sentence(text: &mut String) {
     if text.pop().is_some() {
         text.push('.');

@@ -1,7 +1,8 @@
 //! Block names: which prompts share which beginning.
 //!
-//! A block's name is a hash over its tokens, seeded with the name of the block before it; the first is seeded with the
-//! namespace (model or adapter, cache salt). So equal names mean equal everything-up-to-here, as in vLLM.
+//! A block's name is a hash over its tokens, seeded with the name of the block before it; the first is seeded with
+//! the namespace (model or adapter, cache salt). So, as in vLLM, equal names mean that everything up to the block is
+//! equal.
 
 use warmroute_engine::BlockName;
 use xxhash_rust::xxh3::xxh3_64_with_seed;

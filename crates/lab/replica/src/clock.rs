@@ -1,14 +1,14 @@
-//! Engine time and wall time, and the way between them.
+//! Conversion between engine time and wall time.
 //!
 //! Engine time runs at a rate: the configured speed, less when the engine is slowed, zero when it hangs. A change of
-//! rate sets a new anchor, so that engine time never jumps.
+//! rate sets a new anchor, so engine time never jumps.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use warmroute_types::Micros;
 
-/// Where engine time stands.
+/// The present state of engine time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     wall: Instant,
@@ -18,7 +18,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Engine time zero is now.
+    /// Starts engine time at zero now.
     pub(crate) fn start(wall: Instant, rate: f64) -> Clock {
         Clock { wall, engine: Micros::ZERO, rate }
     }
@@ -29,19 +29,19 @@ impl Clock {
         self.engine + Micros(passed_us as u64)
     }
 
-    /// The moment at which engine time will be this; never, when time stands still. Moments further away than a year
-    /// are a year away.
+    /// The wall time of an engine time; `None` when time stands still. Times more than a year away count as a year
+    /// away.
     pub(crate) fn wall_at(&self, engine: Micros) -> Option<Instant> {
         let ahead_s = engine.since(self.engine).as_secs_f64() / self.rate;
         (self.rate > 0.0).then(|| self.wall + Duration::from_secs_f64(ahead_s.min(YEAR_S)))
     }
 
-    /// From now on time runs at this rate.
+    /// Changes the rate from now on.
     pub(crate) fn set_rate(&mut self, wall: Instant, rate: f64) {
         *self = Clock { wall, engine: self.now(wall), rate };
     }
 
-    /// Engine time is this, now. Used when the host was too slow to keep up: the time it lost is not made up for.
+    /// Sets engine time. Used when the host was too slow: the lost time is not made up for.
     pub(crate) fn set(&mut self, wall: Instant, engine: Micros) {
         *self = Clock { wall, engine, ..*self };
     }

@@ -1,4 +1,4 @@
-//! What a replica is told when it starts.
+//! The configuration of a replica.
 
 use thiserror::Error;
 use warmroute_engine::Profile;
@@ -6,52 +6,52 @@ use warmroute_zmtp::Endpoint;
 
 use crate::tokens::Tokenizer;
 
-/// How one replica behaves. [`Config::for_profile`] gives vLLM's defaults.
+/// Configuration of one replica. [`Config::for_profile`] gives vLLM's defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The engine behind every rank.
     pub engine: warmroute_engine::Config,
     /// The name the model is served under.
     pub model: String,
-    /// Names of LoRA adapters that are served beside the base model. Each has a cache namespace of its own.
+    /// Names of LoRA adapters that are served beside the base model. Each has its own cache namespace.
     pub adapters: Vec<String>,
-    /// Data-parallel ranks: engines that share the address and nothing else.
+    /// Data-parallel ranks: engines that share only the address.
     pub ranks: u16,
     /// Engine time per wall time; 1 is real time. What a client sees is true to about a millisecond of wall time, so at
     /// a speed of 100 to 100 ms of engine time; the metrics count engine time and are exact at any speed.
     pub speed: f64,
     /// The longest prompt and answer together (`--max-model-len`); the cache may allow less.
     pub model_tokens_max: u32,
-    /// How long an answer is when the request sets no limit.
+    /// Length of an answer when the request sets no limit.
     pub answer_tokens_default: u32,
-    /// Whether responses say how much of the prompt was cached.
+    /// Whether responses report cached prompt tokens.
     pub usage_details: UsageDetails,
     /// The largest request body; larger ones get a 413.
     pub body_bytes_max: usize,
-    /// How text becomes tokens. A router that is to read the KV events needs [`Tokenizer::Pairs`].
+    /// How text becomes tokens. A router that reads the KV events needs [`Tokenizer::Pairs`].
     pub tokenizer: Tokenizer,
-    /// Whether, and where, the engine tells what it caches.
+    /// Whether and where the engine publishes cache events.
     pub events: Option<EventsConfig>,
 }
 
 /// vLLM's `--kv-events-config`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventsConfig {
-    /// Where rank 0 publishes; the other ranks one port further each, or on free ports where this is port 0.
+    /// The publisher of rank 0; each further rank uses the next port, or a free port where this is port 0.
     pub endpoint: Endpoint,
-    /// Where rank 0 answers questions about the past, if it does.
+    /// The replay endpoint of rank 0, if there is one.
     pub replay: Option<Endpoint>,
     /// Whether it binds, or connects to a router that has bound.
     pub publisher: PublisherMode,
     /// The topic of all messages.
     pub topic: String,
-    /// How events are written.
+    /// The encoding of events.
     pub encoding: EventEncoding,
-    /// Batches that are remembered for replays (`buffer_steps`).
+    /// Batches kept for replays (`buffer_steps`).
     pub memory_batches: usize,
 }
 
-/// Who connects.
+/// Which side connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PublisherMode {
     /// Subscribers connect.
@@ -61,7 +61,7 @@ pub enum PublisherMode {
     Connect,
 }
 
-/// How events are written, and replays answered.
+/// The encoding of events and replays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventEncoding {
     /// As vLLM since 0.26: maps, and replays with the topic.
@@ -88,19 +88,19 @@ impl EventsConfig {
 /// vLLM's `--enable-prompt-tokens-details`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageDetails {
-    /// Responses carry `cached_tokens` when it is not zero.
+    /// Responses report `cached_tokens` when it is not zero.
     Report,
-    /// They never do, which is vLLM's default.
+    /// Responses never report it, which is vLLM's default.
     Omit,
 }
 
-/// Why a [`Config`] cannot be served.
+/// Why a [`Config`] is invalid.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum ConfigError {
-    /// The engine's own limits are wrong.
+    /// The engine's limits are invalid.
     #[error(transparent)]
     Engine(#[from] warmroute_engine::ConfigError),
-    /// A number that must be positive is not.
+    /// A number is not positive.
     #[error("{name} must be greater than 0, not {value}")]
     NotPositive {
         /// The field.
@@ -108,11 +108,13 @@ pub enum ConfigError {
         /// As configured.
         value: f64,
     },
-    /// The last rank's events have no endpoint.
-    #[error("rank {0} has no endpoint for events: ports end at 65535, and only ports are counted up")]
+    /// The last rank has no endpoint for events.
+    #[error(
+        "rank {0} has no endpoint for events: each rank takes the next TCP port, up to 65535; choose a lower port"
+    )]
     NoPort(u16),
-    /// A model or adapter without a name.
-    #[error("a served model needs a name")]
+    /// A model or adapter has no name.
+    #[error("a model or adapter has no name; give every served model one")]
     Nameless,
 }
 
@@ -134,7 +136,7 @@ impl Config {
         }
     }
 
-    /// Whether a replica could run like this.
+    /// Checks that a replica can run with this configuration.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.engine.validate()?;
         for (name, value) in [
@@ -166,7 +168,7 @@ impl Config {
         std::iter::once(self.model.as_str()).chain(self.adapters.iter().map(String::as_str))
     }
 
-    /// The most tokens that prompt and answer can have together: what the model allows and the cache can hold.
+    /// The most tokens of prompt and answer together: what the model allows and the cache can hold.
     pub(crate) fn tokens_max(&self) -> u32 {
         let block_size = u64::from(self.engine.block_size);
         let whole_blocks = self.engine.kv_tokens / block_size * block_size;

@@ -15,7 +15,7 @@ use warmroute_engine::{Engine, Happened, SequenceId};
 use warmroute_types::Micros;
 
 use crate::clock::Clock;
-use crate::events::Teller;
+use crate::events::EventReporter;
 use crate::fault::Condition;
 use crate::meter::{Board, Span};
 use crate::progress::{End, Progress};
@@ -26,8 +26,8 @@ use crate::rank::{Command, Leavers, Submission};
 /// average. It also lets steps shorter than this, as very high speeds have them, follow each other without a timer.
 const EARLY: Duration = Duration::from_micros(1_100);
 
-/// A driver that is later than this (the host was busy, or the speed is beyond it) does not catch up, because the
-/// engine would seem to run faster than it can.
+/// Longest delay that a driver makes up for. Beyond it (the host was busy, or the speed is too high) it does not
+/// catch up, because the engine would seem to run faster than it can.
 const LATE_MAX: Duration = Duration::from_millis(50);
 
 /// The task that owns an engine.
@@ -35,7 +35,7 @@ pub(crate) struct Driver {
     engine: Engine,
     speed: f64,
     clock: Clock,
-    /// The end of the last step: engine time has come at least this far.
+    /// The end of the last step: engine time is at least this.
     reached: Micros,
     step: Step,
     sequences: HashMap<SequenceId, Sequence>,
@@ -44,21 +44,21 @@ pub(crate) struct Driver {
     leavers: Arc<Leavers>,
     board: Arc<Mutex<Board>>,
     condition: watch::Receiver<Condition>,
-    /// Tells the world what is cached.
-    teller: Option<Teller>,
+    /// Publishes cache events.
+    reporter: Option<EventReporter>,
 }
 
 /// What a driver shares with its rank.
-pub(crate) struct Desk {
+pub(crate) struct DriverChannels {
     pub(crate) inbox: mpsc::Receiver<Command>,
     pub(crate) leavers: Arc<Leavers>,
     pub(crate) board: Arc<Mutex<Board>>,
 }
 
-/// Where the engine is.
+/// The state of the engine.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Between steps. If it still has work, the next step begins when the last one ended.
+    /// Between steps. If there is work left, the next step begins when the last one ended.
     Between { resume_at: Option<Micros> },
     /// In a step.
     Running { began: Micros, ends: Micros },
@@ -70,7 +70,7 @@ struct Sequence {
     span: Span,
 }
 
-/// Whether anybody can still ask for anything.
+/// Whether commands can still arrive.
 #[derive(PartialEq, Eq)]
 enum Life {
     Goes,
@@ -81,11 +81,11 @@ impl Driver {
     pub(crate) fn new(
         engine: Engine,
         speed: f64,
-        desk: Desk,
+        channels: DriverChannels,
         condition: watch::Receiver<Condition>,
-        teller: Option<Teller>,
+        reporter: Option<EventReporter>,
     ) -> Driver {
-        let Desk { inbox, leavers, board } = desk;
+        let DriverChannels { inbox, leavers, board } = channels;
         Driver {
             engine,
             speed,
@@ -98,7 +98,7 @@ impl Driver {
             leavers,
             board,
             condition,
-            teller,
+            reporter,
         }
     }
 
@@ -116,7 +116,7 @@ impl Driver {
         }
     }
 
-    /// Begins a step, or waits until something is asked.
+    /// Begins a step, or waits for a command.
     async fn begin(&mut self, resume_at: Option<Micros>) -> Life {
         let began = resume_at.unwrap_or_else(|| self.now());
         match self.engine.begin_step(began) {
@@ -131,14 +131,14 @@ impl Driver {
         }
     }
 
-    /// Waits for the end of the step, or for something that is asked meanwhile.
+    /// Waits for the end of the step or for a command.
     async fn await_end(&mut self, began: Micros, ends: Micros) -> Life {
         let now = Instant::now();
         match self.clock.wall_at(ends) {
             Some(due) if due <= now + EARLY => {
                 self.forgive_lateness(now, due, ends);
                 self.finish(began, ends).await;
-                // The answer's readers, perhaps on this very thread, come first.
+                // The readers of the answer, perhaps on this thread, run first.
                 tokio::task::yield_now().await;
                 Life::Goes
             }
@@ -147,8 +147,8 @@ impl Driver {
         }
     }
 
-    /// The present, in engine time. Steps may end a little early by the wall's clock; for whoever reads their tokens and
-    /// then asks for more, the step's end has passed.
+    /// The present in engine time. A step may end a little early by the wall clock; a reader of its tokens that sends
+    /// another request must find the step's end in the past.
     fn now(&self) -> Micros {
         self.clock.now(Instant::now()).max(self.reached)
     }
@@ -196,7 +196,7 @@ impl Driver {
             Command::Submit(submission) => self.submit(submission),
             Command::Clear(done) => self.clear(done),
             Command::Restart(done) => self.restart(done),
-            Command::Look => {}
+            Command::CheckLeavers => {}
         }
         self.dismiss_leavers();
         self.board.lock().stats = self.engine.stats();
@@ -212,8 +212,8 @@ impl Driver {
         match self.engine.submit(arrived, request) {
             Ok(id) => {
                 progress.set_sequence(id);
-                if let (Some(teller), Some(content)) = (&mut self.teller, content) {
-                    teller.enters(id, content);
+                if let (Some(reporter), Some(content)) = (&mut self.reporter, content) {
+                    reporter.enters(id, content);
                 }
                 self.sequences.insert(id, Sequence { progress, span });
             }
@@ -226,12 +226,12 @@ impl Driver {
 
     fn dismiss_leavers(&mut self) {
         let leavers = std::mem::take(&mut *self.leavers.lock());
-        // Those without a number are still in the inbox and will not be taken from it.
+        // Sequences without an id are still in the inbox and will not be taken from it.
         for id in leavers.iter().filter_map(|progress| progress.sequence()) {
             if self.sequences.remove(&id).is_some() {
                 self.engine.cancel(id);
-                if let Some(teller) = &mut self.teller {
-                    teller.leaves(id);
+                if let Some(reporter) = &mut self.reporter {
+                    reporter.leaves(id);
                 }
                 self.board.lock().meter.abandoned();
             }
@@ -239,14 +239,14 @@ impl Driver {
     }
 
     fn clear(&mut self, done: oneshot::Sender<bool>) {
-        // Whoever asked may have left; the cache is cleared all the same.
+        // The caller may have left; the cache is cleared anyway.
         let _ = done.send(self.engine.clear_cache().is_ok());
     }
 
     fn restart(&mut self, done: oneshot::Sender<()>) {
         self.engine.restart();
-        if let Some(teller) = &mut self.teller {
-            teller.restart();
+        if let Some(reporter) = &mut self.reporter {
+            reporter.restart();
         }
         self.step = Step::Between { resume_at: None };
         for (_, sequence) in self.sequences.drain() {
@@ -259,8 +259,8 @@ impl Driver {
     async fn finish(&mut self, began: Micros, ends: Micros) {
         let mut happened = std::mem::take(&mut self.happened);
         self.engine.finish_step(&mut happened);
-        if let Some(teller) = &mut self.teller {
-            teller.tell(&happened).await;
+        if let Some(reporter) = &mut self.reporter {
+            reporter.tell(&happened).await;
         }
         let board = Arc::clone(&self.board);
         let mut board = board.lock();
@@ -274,7 +274,7 @@ impl Driver {
         self.happened = happened;
     }
 
-    /// Tells the reader, and the metrics, what happened to a sequence. One that has left is not known any more.
+    /// Reports an event of a sequence to its reader and to the metrics. A sequence whose client has left is unknown.
     fn tell(&mut self, event: Happened, began: Micros, ends: Micros, board: &mut Board) {
         let sequences = &mut self.sequences;
         match event {
@@ -296,7 +296,7 @@ impl Driver {
                     progress.set_end(End::Finished);
                 }
             }
-            // What happens to blocks is told by `Engine::stats`.
+            // `Engine::stats` covers the events of blocks.
             Happened::Preempted { .. }
             | Happened::Stored { .. }
             | Happened::Removed { .. }

@@ -1,4 +1,4 @@
-//! What can go wrong: when starting a replica, and in a request.
+//! Errors of starting a replica, and of requests.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::config::ConfigError;
 /// Why a replica could not be started.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The configuration cannot be served.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The sockets for events cannot be used.
@@ -22,7 +22,7 @@ pub enum Error {
     Listen(io::Error),
 }
 
-// Told whole, and so nobody's source: whoever prints a row of causes would print them twice.
+// The text contains the cause, so it is not a `source`: a printed chain of causes would repeat it.
 impl From<warmroute_zmtp::Error> for Error {
     fn from(error: warmroute_zmtp::Error) -> Error {
         Error::Events(error)
@@ -35,19 +35,19 @@ impl From<io::Error> for Error {
     }
 }
 
-/// An error a client is told about.
+/// An error for a client.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
-    /// The request's field it is about.
+    /// The request field that it concerns.
     pub(crate) param: Option<&'static str>,
-    /// Seconds after which a retry makes sense.
+    /// Seconds after which to retry.
     pub(crate) retry_after_s: Option<u32>,
 }
 
-/// Which API's error object a client expects.
+/// The API whose error object a client expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     OpenAi,
@@ -59,17 +59,17 @@ impl ApiError {
         ApiError { status, message: message.into(), param: None, retry_after_s: None }
     }
 
-    /// The request is wrong.
+    /// The request is invalid.
     pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// What was asked for is not here.
+    /// The requested thing does not exist.
     pub(crate) fn not_found(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// Names the field that is to blame.
+    /// Names the field that the error concerns.
     pub(crate) fn about(self, param: &'static str) -> ApiError {
         ApiError { param: Some(param), ..self }
     }

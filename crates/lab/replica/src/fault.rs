@@ -1,106 +1,108 @@
-//! Faults on order: what a replica does wrong, so that a gateway can be seen to do right.
+//! Faults on request: what a replica does wrong, to test a gateway.
 //!
-//! One fault stands at a time; a new one takes its place and `none` heals. Dying and restarting are not states but
-//! events: a restarted replica is well.
+//! One fault is active at a time; a new one replaces it and `none` ends it. Dying and restarting are events, not
+//! states: a restarted replica is healthy.
 
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// What goes wrong, as `POST /fault` takes it.
+/// A fault, as `POST /fault` accepts it.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// All is well again.
+    /// No fault.
     None,
-    /// The process dies: nothing is accepted any more and every connection is reset.
+    /// The process dies: the replica accepts nothing any more and resets every connection.
     Die,
-    /// Connections are accepted and nothing is answered, no token comes.
+    /// The replica accepts connections, answers nothing and generates no token.
     Hang,
     /// The engine takes this many times as long.
     Slow {
         /// 10 is ten times slower.
         factor: f64,
     },
-    /// Generation endpoints answer with this status at once.
+    /// Generation endpoints respond with this status at once.
     Status {
-        /// An HTTP error, 429 or 503 most likely.
+        /// An HTTP error, mostly 429 or 503.
         code: u16,
         /// The Retry-After header, in seconds.
         retry_after_s: Option<u32>,
     },
-    /// Answers are cut with a TCP reset.
+    /// Answers are cut off with a TCP reset.
     Reset {
-        /// Output tokens until then; with 0 not even the response's head is sent.
+        /// Output tokens before the reset; with 0 not even the response head is sent.
         #[serde(default)]
         after_tokens: u32,
-        /// How many answers; all of them when left out.
+        /// Number of affected answers; all of them if missing.
         times: Option<u32>,
     },
     /// The process restarts: every connection is reset and the cache is empty.
     Restart,
-    /// KV events go wrong on their way; the engine itself is well.
+    /// KV events are disturbed on their way; the engine itself is healthy.
     Events(EventFaults),
 }
 
-/// What becomes of published batches. What is lost or late here is still remembered for replays, but for `replay_batches`.
+/// Disturbances of published batches. Lost and late batches are still in the replay memory, as limited by
+/// `replay_batches`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct EventFaults {
-    /// They arrive this much later.
+    /// Delay in milliseconds.
     pub lag_ms: u32,
-    /// The share of batches that never arrive, 0 to 1.
+    /// Share of batches that never arrive, 0 to 1.
     pub loss: f64,
-    /// The share of batches that arrive after the next one.
+    /// Share of batches that arrive after the next one.
     pub reorder: f64,
-    /// The share of batches that arrive twice.
+    /// Share of batches that arrive twice.
     pub duplicate: f64,
-    /// Replays have only so many batches: the last ones.
+    /// Replays contain only this many batches: the last ones.
     pub replay_batches: Option<u32>,
-    /// What it says about removals.
+    /// Whether removals are reported.
     pub removals: Removals,
-    /// What it says about stores.
+    /// How stores are reported.
     pub stores: Stores,
 }
 
-/// Whether the engine tells what it stores.
+/// How the engine reports stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stores {
-    /// It does.
+    /// As they happen.
     #[default]
     Told,
-    /// It tells all blocks of a prompt and its answer as soon as it has stored the first, also those it may never fill.
+    /// The engine reports all blocks of a prompt and its answer with the first one, including blocks that it may
+    /// never fill.
     Ahead,
 }
 
-/// Whether the engine tells what it evicts.
+/// Whether the engine reports evictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Removals {
-    /// It does.
+    /// As they happen.
     #[default]
     Told,
-    /// It does not: it lies about what it holds.
+    /// Never: the engine claims blocks that it has evicted.
     Hidden,
 }
 
-/// A fault whose numbers make no sense.
+/// Why a fault's numbers are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum FaultError {
     /// Time would stop or run backwards.
     #[error("factor must be greater than 0, not {0}")]
     Factor(f64),
-    /// Not a share.
+    /// The value is not a share.
     #[error("{0} must be from 0 to 1")]
     Share(&'static str),
-    /// Not a way to refuse.
+    /// The status is not an error.
     #[error("code must be an HTTP error (400 to 599), not {0}")]
     Code(u16),
 }
 
 impl Fault {
-    /// Whether it can be done.
+    /// Checks the numbers.
     pub fn validate(&self) -> Result<(), FaultError> {
         match *self {
             Fault::Slow { factor } if !(factor.is_finite() && factor > 0.0) => {
@@ -123,14 +125,14 @@ impl EventFaults {
     }
 }
 
-/// What is wrong at present.
+/// The present fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Condition {
     standing: Fault,
 }
 
 impl Condition {
-    /// What becomes of KV events.
+    /// The disturbance of KV events.
     pub(crate) fn events(&self) -> EventFaults {
         match self.standing {
             Fault::Events(faults) => faults,
@@ -138,7 +140,7 @@ impl Condition {
         }
     }
 
-    /// How fast engine time runs compared with a healthy engine.
+    /// The speed of engine time compared with a healthy engine.
     pub(crate) fn pace(&self) -> f64 {
         match self.standing {
             Fault::Hang => 0.0,
@@ -164,7 +166,7 @@ impl Faults {
         self.condition.subscribe()
     }
 
-    /// From now on this is wrong. Events leave a healthy replica.
+    /// Sets a fault. Dying and restarting leave a healthy replica.
     pub(crate) fn set(&self, fault: Fault) {
         let standing = match fault {
             Fault::Die | Fault::Restart => Fault::None,
@@ -173,15 +175,15 @@ impl Faults {
         self.condition.send_replace(Condition { standing });
     }
 
-    /// Returns once the replica does not hang.
+    /// Waits while the replica hangs.
     pub(crate) async fn until_answering(&self) {
         if self.condition.borrow().standing == Fault::Hang {
-            // It cannot fail: the sender is part of self.
+            // This cannot fail: the sender is part of self.
             let _ = self.watch().wait_for(|condition| condition.standing != Fault::Hang).await;
         }
     }
 
-    /// The status that generation endpoints answer with, and its Retry-After.
+    /// The status of generation endpoints, and its Retry-After.
     pub(crate) fn status(&self) -> Option<(u16, Option<u32>)> {
         match self.condition.borrow().standing {
             Fault::Status { code, retry_after_s } => Some((code, retry_after_s)),
@@ -189,7 +191,8 @@ impl Faults {
         }
     }
 
-    /// After how many tokens the answer that is beginning now must be cut, if it must. It counts as one of `times`.
+    /// The number of tokens after which the answer that begins now must be cut off, if it must. It counts towards
+    /// `times`.
     pub(crate) fn claim_reset(&self) -> Option<u32> {
         if !matches!(self.condition.borrow().standing, Fault::Reset { .. }) {
             return None;
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_kind_is_told_the_valid_ones() {
+    fn an_unknown_kind_error_lists_the_valid_ones() {
         let error = parse(r#"{"kind":"explode"}"#).unwrap_err();
         for kind in ["none", "die", "hang", "slow", "status", "reset", "restart", "events"] {
             assert!(error.contains(&format!("`{kind}`")), "{error}");
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_without_sense_are_refused() {
+    fn invalid_numbers_are_refused() {
         assert_eq!(Fault::Slow { factor: 0.0 }.validate(), Err(FaultError::Factor(0.0)));
         assert_eq!(Fault::Status { code: 200, retry_after_s: None }.validate(), Err(FaultError::Code(200)));
         let loss = EventFaults { loss: 1.5, ..EventFaults::default() };

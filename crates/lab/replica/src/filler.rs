@@ -1,7 +1,7 @@
-//! The text a simulated engine says: pleasant words without meaning, the same for the same seed.
+//! The text of a simulated engine: meaningless words, the same for the same seed.
 //!
-//! Nobody should take it for a model's answer, and a repeated request must get the same answer, because the answer's
-//! tokens are cached and may come back in the next turn. It is plain ASCII that JSON need not escape.
+//! It must not be mistaken for a model's answer. A repeated request must get the same answer, because the answer's
+//! tokens are cached and may return in the next turn. The text is plain ASCII that JSON need not escape.
 
 const WORDS: [&str; 64] = [
     "amber", "apple", "autumn", "bench", "birch", "blue", "breeze", "bridge", "brook", "calm", "candle",

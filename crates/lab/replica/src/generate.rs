@@ -1,4 +1,4 @@
-//! A generation request's way: limits, prompt to block names, rank, engine, answer.
+//! The path of a generation request: limits, prompt to block names, rank, engine, answer.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::api::{Ask, Delivery, EndOfTurn, Head};
 use crate::body::Body;
 use crate::chain::Chain;
 use crate::config::Config;
+use crate::connection_control::ConnectionControl;
 use crate::error::ApiError;
 use crate::events::Content;
 use crate::generation::{Answering, Generation};
-use crate::line::Line;
 use crate::rank::{FinishedReason, Rank, Ticket};
 use crate::server::Server;
 use crate::stream::Stream;
 
-/// Answers that one request may ask for, over all its prompts.
+/// Most answers of one request, over all its prompts.
 const ANSWERS_MAX: usize = 1_024;
 
 /// Generates, and answers in the shape that the request asks for.
 pub(crate) async fn generate(
     server: &Server,
-    line: &Arc<Line>,
+    line: &Arc<ConnectionControl>,
     headers: &HeaderMap,
     id: String,
     ask: Ask,
@@ -102,11 +102,11 @@ fn rank_for(server: &Server, headers: &HeaderMap) -> Result<Arc<Rank>, ApiError>
     })
 }
 
-/// What a request comes to.
+/// A planned request.
 struct Plan {
     model: String,
     prompt_tokens: u32,
-    /// With their tokens, where somebody is told what is cached.
+    /// With their tokens, where cache events are published.
     answers: Vec<(Planned, Option<Arc<Content>>)>,
 }
 
@@ -139,7 +139,10 @@ fn check_count(ask: &Ask) -> Result<(), ApiError> {
     match ask.prompts.len().saturating_mul(ask.n as usize) {
         0 => Err(ApiError::bad_request(format!("n must be at least 1, got {}.", ask.n)).about("n")),
         1..=ANSWERS_MAX => Ok(()),
-        _ => Err(ApiError::bad_request(format!("at most {ANSWERS_MAX} answers in one request")).about("n")),
+        _ => Err(ApiError::bad_request(format!(
+            "n asks for too many answers; at most {ANSWERS_MAX} are allowed in one request"
+        ))
+        .about("n")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Answers on their way: what was decided to say, and how far the engine has come with it.
+//! Answers in progress: their decided text, and how far the engine has generated it.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::sync::Arc;
 use crate::answer::Answer;
 use crate::api::{Head, Reply, Shape, Usage};
 use crate::config::UsageDetails;
-use crate::line::Line;
+use crate::connection_control::ConnectionControl;
 use crate::progress::{End, Seen};
 use crate::rank::Ticket;
 
-/// All answers to one request, and how they are sent.
+/// All answers to one request, and their format.
 pub(crate) struct Generation {
     pub(crate) answering: Answering,
     pub(crate) shape: Box<dyn Shape>,
-    /// The connection is to be cut after this many tokens.
+    /// The connection is reset after this many tokens.
     pub(crate) reset_after: Option<u32>,
-    pub(crate) line: Arc<Line>,
+    pub(crate) line: Arc<ConnectionControl>,
 }
 
-/// What is said, and how far it is.
+/// The answers and their progress.
 pub(crate) struct Answering {
     pub(crate) head: Head,
     /// One for each ticket.
     pub(crate) answers: Vec<Answer>,
-    /// Dropping them gives up what is not finished.
+    /// Dropping them cancels unfinished answers.
     pub(crate) tickets: Vec<Ticket>,
     /// Answers to the same prompt follow each other in groups of this size.
     pub(crate) answers_per_prompt: usize,
@@ -34,14 +34,14 @@ pub(crate) struct Answering {
 }
 
 impl Generation {
-    /// Waits for the end of all answers and gives the response's body.
+    /// Waits for the end of all answers and returns the response body.
     pub(crate) async fn whole(self) -> Vec<u8> {
         for ticket in &self.answering.tickets {
             let beyond = self.reset_after.map_or(u32::MAX, |after| after.saturating_sub(1));
             let seen = poll_fn(|cx| ticket.progress().poll_beyond(cx, beyond)).await;
             if self.is_broken(seen) {
                 self.line.cut();
-                // The connection's task lets go of this future in a moment.
+                // The connection's task drops this future in a moment.
                 pending::<()>().await;
             }
         }

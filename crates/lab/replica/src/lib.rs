@@ -1,7 +1,7 @@
-//! The engine model as an HTTP server: something that answers as a vLLM would, at the speed a GPU would, without one.
+//! The engine model as an HTTP server, which responds as vLLM does, at the speed of a GPU, without one.
 //!
 //! A gateway can only be measured against engines that batch, queue, cache and stream. This crate puts
-//! [`warmroute_engine`], which lives in virtual time, behind a socket and lets it run in real time (or faster):
+//! [`warmroute_engine`], which runs in virtual time, behind a socket and runs it in real time (or faster):
 //!
 //! ```text
 //!   socket ─► routes ─► api/* (reads a request) ─► prompt (tokens) ─► answer (filler text, block names)
@@ -9,7 +9,7 @@
 //!   socket ◄─ stream / whole ◄─ api/* (wire shape) ◄─ progress ◄─────── driver: owns one Engine per rank
 //! ```
 //!
-//! Everything it says is marked as simulated. Times in its metrics are engine time, that is wall time × speed.
+//! Every response is marked as simulated. Times in its metrics are engine time, that is wall time × speed.
 
 mod answer;
 mod api;
@@ -17,6 +17,7 @@ mod body;
 mod chain;
 mod clock;
 mod config;
+mod connection_control;
 mod driver;
 mod error;
 mod events;
@@ -24,7 +25,6 @@ mod fault;
 mod filler;
 mod generate;
 mod generation;
-mod line;
 mod meter;
 mod metrics;
 mod model;

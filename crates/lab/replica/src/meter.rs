@@ -1,18 +1,18 @@
-//! What a rank has done, counted as vLLM counts it. All times are engine time.
+//! Statistics of a rank, counted as vLLM counts them. All times are engine time.
 
 use warmroute_engine::Stats;
 use warmroute_types::Micros;
 
 use crate::rank::FinishedReason;
 
-/// Everything a rank shows of itself.
+/// All published statistics of a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
-    /// The engine's own figures, as of its last step or request.
+    /// The engine's own statistics, as of its last step or request.
     pub(crate) stats: Stats,
-    /// What became of requests.
+    /// Statistics of requests.
     pub(crate) meter: Meter,
-    /// Times the host was too slow for the engine's time.
+    /// Times that the host was too slow for the engine's time.
     pub(crate) slips: u64,
     tokens_max: u32,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Meter {
     pub(crate) request_decode_time: Histogram,
 }
 
-/// One sequence's way through the engine.
+/// One sequence's times in the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     arrived: Micros,
@@ -117,13 +117,13 @@ impl Meter {
         }
     }
 
-    /// It got its place in a batch.
+    /// The sequence entered a batch.
     pub(crate) fn started(&mut self, span: &mut Span, at: Micros, cached_tokens: u32) {
         span.started = at.max(span.arrived);
         span.cached_tokens = cached_tokens;
     }
 
-    /// A token came out.
+    /// The sequence produced a token.
     pub(crate) fn token(&mut self, span: &mut Span, at: Micros) {
         match span.first_token {
             None => {
@@ -138,7 +138,7 @@ impl Meter {
         span.last_token = at;
     }
 
-    /// The last token came out.
+    /// The sequence produced its last token.
     pub(crate) fn finished(&mut self, span: &Span) {
         match span.finish {
             FinishedReason::Stop => self.stopped += 1,
@@ -163,7 +163,7 @@ impl Meter {
         self.request_time_per_output_token.observe(decode_s / f64::from(gaps));
     }
 
-    /// The client went before the end.
+    /// The client left before the end.
     pub(crate) fn abandoned(&mut self) {
         self.aborted += 1;
     }

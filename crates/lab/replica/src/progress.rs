@@ -1,7 +1,7 @@
-//! How far one sequence has come: written by the driver, read by whoever sends the answer.
+//! The progress of one sequence: written by the driver, read by the sender of the answer.
 //!
-//! The text is known beforehand, so all that crosses from one to the other is a count. There is no queue of tokens that
-//! could fill up: a slow client reads a larger count, later.
+//! The text is known beforehand, so only a count is shared. There is no queue of tokens that could fill up: a slow
+//! client reads a larger count later.
 
 use std::task::{Context, Poll, Waker};
 
@@ -15,7 +15,7 @@ pub(crate) struct Progress {
     wake_from: u32,
 }
 
-/// A look at the progress.
+/// A reading of the progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Output tokens so far.
@@ -29,30 +29,29 @@ pub(crate) struct Seen {
 /// How a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// All tokens are there.
+    /// All tokens were generated.
     Finished,
-    /// The engine forgot it.
+    /// The engine forgot the sequence.
     Lost,
 }
 
 #[derive(Default)]
 struct State {
     seen: Seen,
-    /// The driver's number for it, once the engine has it.
+    /// The engine's id, once it is submitted.
     sequence: Option<SequenceId>,
-    /// The reader has gone.
+    /// The reader has left.
     left: bool,
     waker: Option<Waker>,
 }
 
 impl Progress {
-    /// Nothing has happened yet. The reader wants to be woken when there are `wake_from` tokens, at every one after,
-    /// and at the end.
+    /// No progress yet. The reader is woken at `wake_from` tokens, at every later one, and at the end.
     pub(crate) fn new(wake_from: u32) -> Progress {
         Progress { state: Mutex::default(), wake_from }
     }
 
-    /// For the reader: what there is, once there are more than `tokens` tokens or an end.
+    /// For the reader: the progress, once there are more than `tokens` tokens or an end.
     pub(crate) fn poll_beyond(&self, cx: &mut Context<'_>, tokens: u32) -> Poll<Seen> {
         let mut state = self.state.lock();
         if state.seen.tokens > tokens || state.seen.end.is_some() {
@@ -65,39 +64,39 @@ impl Progress {
         Poll::Pending
     }
 
-    /// For the reader: what there is now.
+    /// For the reader: the present progress.
     pub(crate) fn seen(&self) -> Seen {
         self.state.lock().seen
     }
 
-    /// For the reader: it goes. True if the driver must be told, because the sequence has not ended.
+    /// For the reader: it leaves. Returns true if the driver must be notified, because the sequence has not ended.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.state.lock();
         state.left = true;
         state.seen.end.is_none()
     }
 
-    /// For the driver: the engine is about to get it; false if nobody waits for it any more.
+    /// For the driver, before submitting it: false if the reader has left.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.state.lock().left
     }
 
-    /// For the driver: the engine's number for it.
+    /// For the driver: sets the engine's id.
     pub(crate) fn set_sequence(&self, id: SequenceId) {
         self.state.lock().sequence = Some(id);
     }
 
-    /// For the driver: the number it gave.
+    /// For the driver: the engine's id.
     pub(crate) fn sequence(&self) -> Option<SequenceId> {
         self.state.lock().sequence
     }
 
-    /// For the driver: what the prompt found in the cache.
+    /// For the driver: sets the prompt tokens found in the cache.
     pub(crate) fn set_cached(&self, cached_tokens: u32) {
         self.state.lock().seen.cached_tokens = cached_tokens;
     }
 
-    /// For the driver: there are this many tokens now.
+    /// For the driver: sets the number of tokens.
     pub(crate) fn set_tokens(&self, tokens: u32) {
         let mut state = self.state.lock();
         state.seen.tokens = tokens;
@@ -106,7 +105,7 @@ impl Progress {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// For the driver: it is over.
+    /// For the driver: sets the end.
     pub(crate) fn set_end(&self, end: End) {
         let mut state = self.state.lock();
         state.seen.end = Some(end);
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_always_told() {
+    fn the_end_is_always_reported() {
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_after_the_end_troubles_nobody() {
+    fn leaving_after_the_end_needs_no_notification() {
         let progress = Progress::new(0);
         assert!(progress.leave());
         assert!(!progress.is_wanted());

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_told_apart_in_a_few_tokens() {
+    fn images_are_distinguished_by_a_few_tokens() {
         let [mut cat, mut dog] = [Prompt::new(Tokenizer::Quads), Prompt::new(Tokenizer::Quads)];
         cat.image("https://example.com/cat.png");
         dog.image("https://example.com/dog.png");

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_no_endless_loop() {
+    fn truncated_json_does_not_loop_forever() {
         for raw in ["\"abc", "{\"a\\", "[[[", "\\"] {
             printed(raw);
         }

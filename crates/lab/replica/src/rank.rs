@@ -12,34 +12,34 @@ use tokio::sync::{mpsc, oneshot, watch};
 use warmroute_engine::{Engine, Request};
 
 use crate::config::{Config, ConfigError};
-use crate::driver::{Desk, Driver};
-use crate::events::{Channel, Content, Teller};
+use crate::driver::{Driver, DriverChannels};
+use crate::events::{Channel, Content, EventReporter};
 use crate::fault::Condition;
 use crate::meter::Board;
 use crate::progress::Progress;
 
-/// Requests that may wait for the driver to look at them; more wait in their handlers.
+/// Most requests that wait for the driver; further ones wait in their handlers.
 const COMMANDS_MAX: usize = 1_024;
 
-/// What a driver is asked to do.
+/// A command to a driver.
 pub(crate) enum Command {
     /// Generate.
     Submit(Submission),
-    /// Empty the prefix cache; the answer says whether that was possible.
+    /// Empty the prefix cache; the reply tells whether that was possible.
     Clear(oneshot::Sender<bool>),
-    /// Forget everything; answered when it is forgotten.
+    /// Forget everything; the reply follows when it is done.
     Restart(oneshot::Sender<()>),
-    /// Somebody has left.
-    Look,
+    /// A client has left.
+    CheckLeavers,
 }
 
-/// A request with somebody waiting for it.
+/// A request whose handler waits for it.
 pub(crate) struct Submission {
     pub(crate) request: Request,
-    /// Its tokens, where somebody is told what is cached.
+    /// Its tokens, where cache events are published.
     pub(crate) content: Option<Arc<Content>>,
     pub(crate) progress: Arc<Progress>,
-    /// vLLM's word for the way it will end, for the metrics.
+    /// vLLM's name for the way it will end, for the metrics.
     pub(crate) finish: FinishedReason,
 }
 
@@ -50,13 +50,13 @@ pub(crate) enum FinishedReason {
     Length,
 }
 
-/// The desk of one rank.
+/// The handle of one rank.
 pub(crate) struct Rank {
     commands: mpsc::Sender<Command>,
     leavers: Arc<Leavers>,
     board: Arc<Mutex<Board>>,
     in_flight: AtomicU32,
-    /// Where it tells what it caches.
+    /// The publisher of its cache events.
     pub(crate) events: Option<Arc<Channel>>,
 }
 
@@ -74,23 +74,24 @@ impl Rank {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let leavers = Arc::new(Leavers::default());
         let board = Arc::new(Mutex::new(Board::new(engine.stats(), config.tokens_max())));
-        let desk = Desk { inbox, leavers: Arc::clone(&leavers), board: Arc::clone(&board) };
-        let driver = Driver::new(engine, config.speed, desk, condition, events.clone().map(Teller::new));
+        let channels = DriverChannels { inbox, leavers: Arc::clone(&leavers), board: Arc::clone(&board) };
+        let driver =
+            Driver::new(engine, config.speed, channels, condition, events.clone().map(EventReporter::new));
         tokio::spawn(driver.run());
         Ok(Rank { commands, leavers, board, in_flight: AtomicU32::new(0), events })
     }
 
-    /// Requests handed in and not yet done with.
+    /// Submitted requests that have not ended.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// The figures of this moment.
+    /// The present statistics.
     pub(crate) fn board(&self) -> Board {
         self.board.lock().clone()
     }
 
-    /// Hands in a request. The ticket's holder is told how it goes; dropping the ticket gives the request up.
+    /// Submits a request. The ticket reports its progress; dropping the ticket cancels the request.
     pub(crate) async fn submit(
         self: &Arc<Rank>,
         request: Request,
@@ -112,34 +113,34 @@ impl Rank {
         outcome.await.unwrap_or(false)
     }
 
-    /// Forgets everything, as a new process would have.
+    /// Forgets everything, as a new process.
     pub(crate) async fn restart(&self) {
         let (done, outcome) = oneshot::channel();
         self.send(Command::Restart(done)).await;
-        // The driver only fails to answer when the whole replica is being dropped.
+        // The driver fails to reply only when the whole replica is dropped.
         let _ = outcome.await;
     }
 
     async fn send(&self, command: Command) {
-        // As above: without a driver there is no replica, and nobody to tell.
+        // Without a driver there is no replica, and no receiver.
         let _ = self.commands.send(command).await;
     }
 
     fn leave(&self, progress: &Arc<Progress>) {
         self.leavers.lock().push(Arc::clone(progress));
-        // A full channel means that the driver is about to look anyway.
-        let _ = self.commands.try_send(Command::Look);
+        // With a full channel the driver checks soon anyway.
+        let _ = self.commands.try_send(Command::CheckLeavers);
     }
 }
 
-/// A request in a rank's hands.
+/// A submitted request.
 pub(crate) struct Ticket {
     progress: Arc<Progress>,
     rank: Arc<Rank>,
 }
 
 impl Ticket {
-    /// How far it has come.
+    /// Its progress.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -192,7 +193,7 @@ mod tests {
         assert!((wall_s - engine_s).abs() < 0.002, "{wall_s} s of wall time for {engine_s} s of engine time");
     }
 
-    /// Engine time of 1,000 steps when the timer fires only every so often.
+    /// Engine time of 1,000 steps when the timer fires only at this interval.
     async fn engine_s_with_timer_of(resolution: Duration) -> f64 {
         let faults = Faults::new();
         let rank = start(&faults);
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_timer_that_is_late_a_thousand_times_adds_nothing() {
+    async fn a_late_timer_does_not_accumulate_delay() {
         let exact_s = engine_s_with_timer_of(Duration::from_micros(100)).await;
         let coarse_s = engine_s_with_timer_of(Duration::from_millis(5)).await;
         assert!(
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_that_hung_is_not_made_up_for() {
+    async fn time_lost_in_a_hang_is_not_made_up_for() {
         let faults = Faults::new();
         let rank = start(&faults);
         let ticket = rank.submit(request(100, 50), None, FinishedReason::Length, 10).await;
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_ticket_that_is_dropped_frees_its_sequence() {
+    async fn a_dropped_ticket_frees_its_sequence() {
         let faults = Faults::new();
         let rank = start(&faults);
         let [stays, leaves] = [request(100, 50), request(200, 50)];

@@ -1,4 +1,4 @@
-//! A running replica, as the process it runs in holds it.
+//! A running replica, as held by its process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,12 +35,12 @@ impl Replica {
         &self.url
     }
 
-    /// Where it listens.
+    /// Its listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where each rank publishes its KV events and where it answers questions about the past, by rank.
+    /// The publisher and replay endpoints of each rank.
     pub fn event_endpoints(&self) -> Vec<(Endpoint, Option<Endpoint>)> {
         self.server
             .ranks
@@ -49,26 +49,26 @@ impl Replica {
             .collect()
     }
 
-    /// Lets this go wrong; returns when it does.
+    /// Applies a fault; returns when it is in effect.
     pub async fn fault(&self, fault: Fault) -> Result<(), FaultError> {
         fault.validate()?;
         self.server.fault(fault, None).await;
         Ok(())
     }
 
-    /// The figures of this moment.
+    /// The present statistics.
     pub fn stats(&self) -> Stats {
         Stats::of(self.server.boards())
     }
 
-    /// Returns when the replica has died of [`Fault::Die`]; a process that is nothing but this replica should then end.
+    /// Returns when the replica has died of [`Fault::Die`]. A process that only runs this replica should then end.
     pub async fn died(&self) {
-        // It cannot fail: the sender is part of the server.
+        // This cannot fail: the sender is part of the server.
         let _ = self.server.life.subscribe().wait_for(|life| *life == Life::Died).await;
     }
 
-    /// Accepts nothing more, finishes what was asked, and returns when all connections are closed. A replica that hangs
-    /// never finishes, so callers put a time limit on it; dropping the future resets what is left.
+    /// Stops accepting, finishes the responses in progress, and returns when all connections are closed. A hanging
+    /// replica never finishes, so callers need a time limit; dropping the future resets the remaining connections.
     pub async fn shutdown(self) {
         self.server.life.send_replace(Life::Stopped);
         self.server.lines.finish_all().await;

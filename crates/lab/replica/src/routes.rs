@@ -1,4 +1,4 @@
-//! Which path leads where.
+//! The paths of the server.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::api::{Ask, FINGERPRINT, chat, completions, messages, responses};
 use crate::body::Body;
+use crate::connection_control::ConnectionControl;
 use crate::error::{ApiError, Dialect};
 use crate::fault::Fault;
 use crate::generate::generate;
-use crate::line::Line;
 use crate::server::Server;
 use crate::tokens::Tokenizer;
 use crate::{metrics, models, tokenize};
@@ -23,15 +23,15 @@ use crate::{metrics, models, tokenize};
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const FAULT: &str = "/fault";
 
-/// What a path is for.
+/// The purpose of a path.
 #[derive(Clone, Copy)]
 enum Route {
     Generate(fn(&[u8], Tokenizer) -> Result<Ask, ApiError>),
-    /// Answers to a body with JSON.
+    /// Converts a request body to a JSON response.
     Convert(fn(&Server, &[u8]) -> Result<Value, ApiError>),
-    /// Answers with JSON.
+    /// Responds with JSON.
     Tell(fn(&Server) -> Value),
-    /// Answers with an empty 200.
+    /// Responds with an empty 200.
     Well,
     Metrics,
     ClearCache,
@@ -70,7 +70,7 @@ fn route(path: &str) -> Option<(Method, Route)> {
 /// Answers one request.
 pub(crate) async fn answer(
     server: Arc<Server>,
-    line: Arc<Line>,
+    line: Arc<ConnectionControl>,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
@@ -91,13 +91,14 @@ pub(crate) async fn answer(
 
 async fn dispatch(
     server: &Server,
-    line: &Arc<Line>,
+    line: &Arc<ConnectionControl>,
     parts: &Parts,
     body: Incoming,
     id: String,
 ) -> Result<Response<Body>, ApiError> {
     let path = parts.uri.path();
-    let (method, route) = route(path).ok_or_else(|| ApiError::not_found(format!("there is no {path}")))?;
+    let (method, route) =
+        route(path).ok_or_else(|| ApiError::not_found(format!("there is no endpoint {path}")))?;
     if method != parts.method && !(method == Method::GET && parts.method == Method::HEAD) {
         return Ok(method_not_allowed(&method, path));
     }
@@ -131,16 +132,26 @@ async fn read(server: &Server, body: Incoming) -> Result<Bytes, ApiError> {
 fn refuse_by_fault(server: &Server) -> Result<(), ApiError> {
     let Some((code, retry_after_s)) = server.faults.status() else { return Ok(()) };
     let status = StatusCode::from_u16(code).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-    Err(ApiError { retry_after_s, ..ApiError::new(status, "this replica was told to refuse") })
+    Err(ApiError {
+        retry_after_s,
+        ..ApiError::new(
+            status,
+            "this replica refuses requests because of an injected fault; POST /fault with kind none ends it",
+        )
+    })
 }
 
-async fn order_fault(server: &Server, line: &Arc<Line>, body: &[u8]) -> Result<Response<Body>, ApiError> {
+async fn order_fault(
+    server: &Server,
+    line: &Arc<ConnectionControl>,
+    body: &[u8],
+) -> Result<Response<Body>, ApiError> {
     let fault: Fault = serde_json::from_slice(body)?;
     fault.validate().map_err(|error| ApiError::bad_request(error.to_string()))?;
     let mut response = json_response(&json!({"fault": serde_json::from_slice::<Value>(body)?}));
     if fault == Fault::Die {
-        // The answer is the last thing this replica says: its connection closes, and then it dies.
-        line.let_it_be_the_last();
+        // The response is the replica's last: its connection closes, and then the replica dies.
+        line.set_last();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     } else {
         server.fault(fault, Some(line)).await;
@@ -164,7 +175,7 @@ fn with_type(kind: &'static str, body: Vec<u8>) -> Response<Body> {
 }
 
 fn method_not_allowed(method: &Method, path: &str) -> Response<Body> {
-    let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} takes {method} only"));
+    let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} accepts {method} only"));
     let mut response = refusal(&error, dialect(path));
     let allowed = HeaderValue::from_str(method.as_str()).expect("a method is a valid header value");
     response.headers_mut().insert(ALLOW, allowed);

@@ -17,37 +17,37 @@ use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::config::Config;
+use crate::connection_control::{ConnectionControl, OpenConnections, Order};
 use crate::error::Error;
 use crate::events::Channel;
 use crate::fault::{Fault, Faults};
-use crate::line::{Line, Lines, Order};
 use crate::meter::Board;
 use crate::rank::Rank;
 use crate::routes;
 
-/// How long accepting pauses when the system has no descriptor left to accept with.
+/// Pause before accepting again when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// What all connections of a replica share.
+/// The state that all connections of a replica share.
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) ranks: Vec<Arc<Rank>>,
     pub(crate) faults: Faults,
-    pub(crate) lines: Lines,
+    pub(crate) lines: OpenConnections,
     pub(crate) life: watch::Sender<Life>,
     pub(crate) started_s: u64,
     ids: AtomicU64,
     id_seed: u64,
 }
 
-/// A replica's life.
+/// The life cycle of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// It accepts connections.
     Serving,
-    /// It was told to stop.
+    /// The replica was stopped.
     Stopped,
-    /// It died of a fault.
+    /// The replica died of a fault.
     Died,
 }
 
@@ -69,7 +69,7 @@ impl Server {
             config,
             ranks,
             faults,
-            lines: Lines::default(),
+            lines: OpenConnections::default(),
             life: watch::Sender::new(Life::Serving),
             started_s: since_epoch.as_secs(),
             ids: AtomicU64::new(0),
@@ -96,12 +96,12 @@ impl Server {
         Value::Object(sources.collect())
     }
 
-    /// Requests handed in and not yet done with, on all ranks.
+    /// Submitted requests that have not ended, on all ranks.
     pub(crate) fn in_flight(&self) -> u32 {
         self.ranks.iter().map(|rank| rank.in_flight()).sum()
     }
 
-    /// Every rank's figures.
+    /// The statistics of every rank.
     pub(crate) fn boards(&self) -> impl Iterator<Item = Board> {
         self.ranks.iter().map(|rank| rank.board())
     }
@@ -115,8 +115,8 @@ impl Server {
         all
     }
 
-    /// Does what the fault says. The connection that asked for it is spared.
-    pub(crate) async fn fault(&self, fault: Fault, asked_by: Option<&Line>) {
+    /// Applies a fault. The connection that requested it is spared.
+    pub(crate) async fn fault(&self, fault: Fault, asked_by: Option<&ConnectionControl>) {
         self.faults.set(fault);
         match fault {
             Fault::Die => self.end(Life::Died),
@@ -163,7 +163,7 @@ impl Server {
 
     fn welcome(self: &Arc<Server>, stream: TcpStream) {
         let line = self.lines.open();
-        // Looked at after the line is listed: so either `end` finds the line, or this finds that it is the end.
+        // Checked after the connection is listed: either `end` finds the connection, or this check finds the end.
         if *self.life.borrow() != Life::Serving {
             self.lines.close(&line);
             return reset(&stream);
@@ -171,19 +171,19 @@ impl Server {
         tokio::spawn(Arc::clone(self).converse(stream, line));
     }
 
-    async fn converse(self: Arc<Server>, stream: TcpStream, line: Arc<Line>) {
+    async fn converse(self: Arc<Server>, stream: TcpStream, line: Arc<ConnectionControl>) {
         // Without it the second event of a stream waits for the client's acknowledgement of the first.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         self.serve_requests(stream, &line).await;
         self.lines.close(&line);
-        if line.is_the_last() {
+        if line.is_last() {
             self.end(Life::Died);
         }
     }
 
-    async fn serve_requests(self: &Arc<Server>, stream: TcpStream, line: &Arc<Line>) {
+    async fn serve_requests(self: &Arc<Server>, stream: TcpStream, line: &Arc<ConnectionControl>) {
         let service = service_fn(|request| {
             let answer = routes::answer(Arc::clone(self), Arc::clone(line), request);
             async move { Ok::<_, Infallible>(answer.await) }
@@ -191,9 +191,9 @@ impl Server {
         let mut http = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
         loop {
             let order = tokio::select! {
-                // In this order, so that what is written is flushed before a cut.
+                // In this order, so that written bytes are flushed before a reset.
                 biased;
-                // A client that breaks the connection is no news.
+                // A client may disconnect at any time.
                 _ = &mut http => return,
                 order = line.order() => order,
             };

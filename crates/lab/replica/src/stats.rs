@@ -1,4 +1,4 @@
-//! What a replica reports to the process it runs in.
+//! Statistics of a replica, for its process.
 
 use warmroute_types::Micros;
 
@@ -7,7 +7,7 @@ use crate::meter::Board;
 /// Sums over a replica's ranks, since its start or restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Sequences that wait for a place in a batch.
+    /// Sequences that wait for a slot in a batch.
     pub waiting: u32,
     /// Sequences in a batch.
     pub running: u32,
@@ -17,11 +17,11 @@ pub struct Stats {
     pub finished: u64,
     /// Sequences whose client left first.
     pub aborted: u64,
-    /// Prompt tokens that were looked up in the cache.
+    /// Prompt tokens looked up in the cache.
     pub prefix_queries_tokens: u64,
-    /// Prompt tokens that were found there.
+    /// Prompt tokens found there.
     pub prefix_hits_tokens: u64,
-    /// Prompt tokens of sequences that have begun to answer.
+    /// Prompt tokens of sequences with a first token.
     pub prompt_tokens: u64,
     /// Tokens generated.
     pub output_tokens: u64,
@@ -29,12 +29,12 @@ pub struct Stats {
     pub preemptions: u64,
     /// Steps computed.
     pub steps: u64,
-    /// Times to first token added up, in engine time.
+    /// Sum of the times to first token, in engine time.
     pub ttft_sum: Micros,
-    /// Sequences that have given a first token.
+    /// Sequences with a first token.
     pub ttft_count: u64,
-    /// Times the host was too slow for the engine's time, so that engine time was stretched. Figures from a run with
-    /// many of them describe the host, not the engine.
+    /// Times that the host was too slow, so that engine time was stretched. Figures of a run with many of them
+    /// describe the host, not the engine.
     pub slips: u64,
 }
 

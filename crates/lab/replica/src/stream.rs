@@ -136,9 +136,9 @@ mod tests {
     use crate::answer::{Answer, Finish};
     use crate::api::{Head, completions};
     use crate::config::{Config, UsageDetails};
+    use crate::connection_control::OpenConnections;
     use crate::fault::Faults;
     use crate::generation::Answering;
-    use crate::line::Lines;
     use crate::rank::{FinishedReason, Rank};
     use crate::tokens::Tokenizer;
     use std::future::poll_fn;
@@ -163,7 +163,7 @@ mod tests {
             usage_details: UsageDetails::Omit,
         };
         let shape = completions::read(br#"{"prompt":"x"}"#, Tokenizer::Quads).ok().unwrap().shape;
-        let line = Lines::default().open();
+        let line = OpenConnections::default().open();
         (Stream::new(Generation { answering, shape, reset_after: None, line }), rank)
     }
 

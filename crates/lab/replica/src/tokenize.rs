@@ -44,7 +44,7 @@ pub(crate) fn tokenize(config: &Config, body: &[u8]) -> Result<Value, ApiError> 
             let specials = usize::from(!request.add_special_tokens.unwrap_or(true));
             Prompt::of_text(text, config.tokenizer).split_off(specials)
         }
-        (None, None) => return Err(ApiError::bad_request("either prompt or messages is needed")),
+        (None, None) => return Err(ApiError::bad_request("prompt or messages is required")),
     };
     Ok(json!({
         "count": tokens.len(),

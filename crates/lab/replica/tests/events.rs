@@ -12,7 +12,7 @@ use client::{PATIENCE, ask, fast, get, post, start};
 use serde_json::{Value, json};
 use warmroute_engine::Tier;
 use warmroute_events::{
-    Config as Following, Counters, Listener, Step, Subscriber, View, read_vllm_sources, subscribe,
+    Config as Following, Counters, EventSink, Step, Subscriber, View, read_vllm_sources, subscribe,
 };
 use warmroute_replica::{Config, EventEncoding, EventsConfig, Replica, Tokenizer};
 use warmroute_types::{Address, CacheEvent, Micros, StoredBlocks};
@@ -30,8 +30,8 @@ struct Known {
     forgotten: u32,
 }
 
-impl Listener for Mirror {
-    fn hear(&self, _: &Address, steps: &mut Vec<Step>) {
+impl EventSink for Mirror {
+    fn apply(&self, _: &Address, steps: &mut Vec<Step>) {
         let mut known = self.known();
         for step in steps.drain(..) {
             match step {
@@ -92,7 +92,7 @@ async fn follow(replica: &Replica, rank: usize) -> (Arc<Mirror>, Subscriber) {
     let mirror = Arc::new(Mirror::default());
     let following = Following { tick: Duration::from_millis(20), ..Following::default() };
     let worker = Address { url: replica.url().to_owned(), rank: Some(rank as u16) };
-    let subscriber = subscribe(worker, source, Arc::clone(&mirror) as Arc<dyn Listener>, following);
+    let subscriber = subscribe(worker, source, Arc::clone(&mirror) as Arc<dyn EventSink>, following);
     (mirror, subscriber)
 }
 

@@ -1,63 +1,65 @@
-//! What replays prove, and how a feed begins again.
+//! What replays prove, and how a feed starts over.
 //!
-//! A replay's first batch tells where the engine's memory begins, its end whether anything is still missing. A new
-//! process begins with nothing; a view that is rebuilt begins with nothing too, but what answers have shown about its
-//! stream stays: the same lies told again are no truth.
+//! A replay's first batch shows where the engine's memory begins; its end shows whether anything is still missing. A
+//! new process starts with nothing. A rebuilt view starts with nothing too, but keeps what answers have shown about
+//! its stream: repeating false events does not make them true.
 
 use warmroute_types::{EventBatch, Micros};
 
 use super::Feed;
 use crate::groups::Groups;
 use crate::rebuild::Rebuild;
-use crate::state::{Credit, Doubt, Known, Line, Replay, Standing, Way, Why};
+use crate::state::{
+    Applied, BatchOrigin, ConnectionState, Credibility, Doubt, Replay, ReplayReason, StreamState,
+};
 use crate::step::{ReplayEnd, Step};
 
 impl Feed {
-    /// The first batch of a replay tells where the engine's memory begins.
-    pub(super) fn replay_begins(&mut self, why: Why, seq: u64, steps: &mut Vec<Step>) {
-        match why {
-            // The engine does not remember the batch we know. Whether it is the process we knew cannot be told any more,
-            // and its own memory is the better beginning.
-            Why::Reconnect if self.next.is_some_and(|next| seq >= next) => self.start_over(steps),
-            Why::Rebuild if self.counters.floor_seq.is_some_and(|floor| seq <= floor) => {
+    /// Handles the first batch of a replay, which shows where the engine's memory begins.
+    pub(super) fn replay_begins(&mut self, reason: ReplayReason, seq: u64, steps: &mut Vec<Step>) {
+        match reason {
+            // The engine no longer has the known batch. Whether it is the known process cannot be decided, and its
+            // own memory is the better start.
+            ReplayReason::Reconnect if self.next.is_some_and(|next| seq >= next) => self.start_over(steps),
+            ReplayReason::Rebuild if self.counters.floor_seq.is_some_and(|floor| seq <= floor) => {
                 self.start_over(steps);
             }
-            // It will never be possible again: memories only move on.
-            Why::Rebuild => self.rebuild.call_off(),
-            Why::Join | Why::Reconnect | Why::Gap | Why::Hush => {}
+            // It never becomes possible: the engine's memory only moves on.
+            ReplayReason::Rebuild => self.rebuild.cancel(),
+            ReplayReason::Join | ReplayReason::Reconnect | ReplayReason::Gap | ReplayReason::Silence => {}
         }
     }
 
-    /// What the end of a replay proves.
-    pub(super) fn conclude(&mut self, replay: Replay, end: ReplayEnd, now: Micros) {
+    /// Updates the state at the end of a replay.
+    pub(super) fn conclude_replay(&mut self, replay: Replay, end: ReplayEnd, now: Micros) {
         let is_complete = end == ReplayEnd::Complete;
-        match (replay.why, end) {
-            // Whether the same process is there, and what we missed, nobody has said.
-            (Why::Reconnect, ReplayEnd::Failed) => {
-                self.standing = Standing::Doubted(Doubt::Lost);
+        match (replay.reason, end) {
+            // Whether the same process is there, and what was missed, stays unknown.
+            (ReplayReason::Reconnect, ReplayEnd::Failed) => {
+                self.stream_state = StreamState::Doubted(Doubt::Lost);
                 self.plan_rebuild(now);
             }
-            // What the engine held before may yet be learned.
-            (Why::Join, ReplayEnd::Failed) => self.plan_rebuild(now),
-            // All that was told is known, by whichever way it came.
-            (Why::Hush, ReplayEnd::Complete) => self.silence.heard(),
+            // A later replay may still bring what the engine held before.
+            (ReplayReason::Join, ReplayEnd::Failed) => self.plan_rebuild(now),
+            // Everything published has arrived, one way or another.
+            (ReplayReason::Silence, ReplayEnd::Complete) => self.silence.reset(),
             _ => {}
         }
         match (end, replay.has_begun) {
-            (ReplayEnd::Complete, _) => self.line = Line::Proven,
-            // It broke off: what comes next must show that it follows.
-            (ReplayEnd::Failed, true) => self.line = Line::Unproven,
+            (ReplayEnd::Complete, _) => self.connection = ConnectionState::Verified,
+            // The replay was interrupted: the next batch must show that it follows.
+            (ReplayEnd::Failed, true) => self.connection = ConnectionState::Unverified,
             (ReplayEnd::Failed, false) => {}
         }
-        if replay.why == Why::Join && self.next.is_none() && is_complete {
-            // It has published nothing yet, so its first batch is number 0.
+        if replay.reason == ReplayReason::Join && self.next.is_none() && is_complete {
+            // The engine has published nothing yet, so its first batch has number 0.
             (self.next, self.counters.floor_seq) = (Some(0), Some(0));
-            self.standing = Standing::Sound;
+            self.stream_state = StreamState::Complete;
         }
     }
 
-    /// A hole that a replay has left is asked for, unless it was just asked for: then it stays.
-    pub(super) fn face_hole(&mut self, replay: Replay, end: ReplayEnd, now: Micros, steps: &mut Vec<Step>) {
+    /// Requests a gap that a replay left, unless it was just requested: then it stays.
+    pub(super) fn handle_gap(&mut self, replay: Replay, end: ReplayEnd, now: Micros, steps: &mut Vec<Step>) {
         let (Some(next), Some(first), None) = (self.next, self.held.first(), self.replay) else { return };
         if first <= next {
             return;
@@ -65,53 +67,61 @@ impl Feed {
         let is_new = replay.covers.is_none_or(|covers| next > covers);
         if end == ReplayEnd::Complete && is_new {
             self.counters.gaps += 1;
-            return self.ask(Why::Gap, next, steps);
+            return self.request_replay(ReplayReason::Gap, next, steps);
         }
-        self.lose(next, first);
+        self.record_loss(next, first);
         if end == ReplayEnd::Failed {
             self.plan_rebuild(now);
         }
         self.next = Some(first);
-        self.take_held(steps);
-        // What is left has a hole of its own.
+        self.apply_held(steps);
+        // The rest has a gap of its own.
         if let (Some(next), Some(_), None) = (self.next, self.held.first(), self.replay) {
             self.counters.gaps += 1;
-            self.ask(Why::Gap, next, steps);
+            self.request_replay(ReplayReason::Gap, next, steps);
         }
     }
 
-    /// Another process speaks: begins with it. What is held may be of either, so all of it is asked for.
-    pub(super) fn restart(&mut self, seq: u64, batch: EventBatch, way: Way, steps: &mut Vec<Step>) {
+    /// A new process is sending: starts over with it. Held batches may be of either process, so everything is
+    /// requested.
+    pub(super) fn restart(
+        &mut self,
+        seq: u64,
+        batch: EventBatch,
+        origin: BatchOrigin,
+        steps: &mut Vec<Step>,
+    ) {
         self.forget(steps);
         self.live_max = 0;
-        if way != Way::Replayed {
+        if origin != BatchOrigin::Replayed {
             self.hold(seq, batch);
         }
-        self.ask(Why::Join, 0, steps);
+        self.request_replay(ReplayReason::Join, 0, steps);
     }
 
-    /// A new process is judged by its own deeds.
+    /// Forgets the worker. A new process starts with full trust.
     pub(super) fn forget(&mut self, steps: &mut Vec<Step>) {
         self.counters.restarts += 1;
         self.held.clear();
-        self.credit = Credit::Given;
+        self.credibility = Credibility::Trusted;
         self.start_over(steps);
     }
 
-    /// Nothing is known any more, here and in the index.
+    /// Clears what is known, here and in the index.
     pub(super) fn start_over(&mut self, steps: &mut Vec<Step>) {
         steps.push(Step::Forget);
         self.reset();
     }
 
-    /// A stream that is told from its beginning is whole again; one that answers contradict may tell the same again.
+    /// Clears the state. A stream replayed from its beginning is complete again; one that answers contradict may
+    /// repeat itself.
     pub(super) fn reset(&mut self) {
         self.next = None;
         self.counters.floor_seq = None;
-        self.known = Known::default();
+        self.applied = Applied::default();
         self.groups = Groups::default();
-        self.standing = Standing::Unknown;
-        if self.credit == Credit::Given {
+        self.stream_state = StreamState::Unknown;
+        if self.credibility == Credibility::Trusted {
             self.rebuild = Rebuild::default();
         }
     }

@@ -1,6 +1,6 @@
-//! Scripts of one stream: each line is something the driver tells the feed, and what it must answer.
+//! Scripts of one stream: each line is an input of the feed and the steps that it must return.
 
-mod siblings;
+mod peers;
 mod storm;
 
 use super::*;
@@ -22,7 +22,7 @@ fn made(process: u64, seq: u64, events: Vec<CacheEvent>) -> EventBatch {
     EventBatch { at_unix_s, events, rank: None, unreadable: 0, print: process << 32 | (seq + 1) }
 }
 
-/// A feed and the steps it has not been asked for yet.
+/// A feed and the steps that have not been checked yet.
 struct Script {
     feed: Feed,
     steps: Vec<Step>,
@@ -58,15 +58,15 @@ impl Script {
     }
 
     fn hear_batch(&mut self, seq: u64, batch: EventBatch) {
-        self.feed.heard(seq, batch, Moment { now: self.now, unix_s: 0.0 }, &mut self.steps);
+        self.feed.received_live(seq, batch, Moment { now: self.now, unix_s: 0.0 }, &mut self.steps);
     }
 
     fn replay(&mut self, process: u64, seq: u64) {
         self.feed.replayed(seq, batch(process, seq), self.now, &mut self.steps);
     }
 
-    fn judge(&mut self, view: View) {
-        self.feed.judged(view, self.now, &mut self.steps);
+    fn assess(&mut self, view: View) {
+        self.feed.corrected(view, self.now, &mut self.steps);
     }
 
     fn end(&mut self, end: ReplayEnd) {
@@ -78,11 +78,11 @@ impl Script {
         self.feed.tick(self.now, &mut self.steps);
     }
 
-    /// What it told since the last time, in words: `+7` applied, `!` forget, `?3` ask from 3, and views.
+    /// Checks the steps since the last call: `+7` applied, `!` forget, `?3` request from 3, and views.
     #[track_caller]
     fn expect(&mut self, words: &str) {
-        let told: Vec<String> = self.steps.drain(..).map(|step| word(&step)).collect();
-        assert_eq!(told.join(" "), words);
+        let published: Vec<String> = self.steps.drain(..).map(|step| word(&step)).collect();
+        assert_eq!(published.join(" "), words);
     }
 }
 
@@ -105,7 +105,7 @@ fn event_word(event: &CacheEvent) -> String {
 }
 
 #[test]
-fn a_newcomer_asks_for_everything_and_holds_what_is_live() {
+fn a_new_feed_requests_everything_and_holds_live_batches() {
     let mut script = Script::new();
     script.connect();
     script.expect("?0");
@@ -119,7 +119,7 @@ fn a_newcomer_asks_for_everything_and_holds_what_is_live() {
 }
 
 #[test]
-fn live_and_replayed_batches_overlap_without_harm() {
+fn overlapping_live_and_replayed_batches_are_applied_once() {
     let mut script = Script::new();
     script.connect();
     script.hear(1, 1);
@@ -132,7 +132,7 @@ fn live_and_replayed_batches_overlap_without_harm() {
 }
 
 #[test]
-fn an_engine_that_has_said_nothing_yet_is_known_to_hold_nothing() {
+fn an_engine_without_any_batch_holds_nothing() {
     let mut script = Script::new();
     script.connect();
     script.end(ReplayEnd::Complete);
@@ -156,7 +156,7 @@ fn without_a_replay_the_first_live_batch_is_the_floor() {
 }
 
 #[test]
-fn a_truncated_replay_at_the_first_connection_is_a_floor_and_no_hole() {
+fn a_truncated_first_replay_leaves_a_floor_and_no_gap() {
     let mut script = Script::new();
     script.connect();
     script.replay(1, 500);
@@ -167,7 +167,7 @@ fn a_truncated_replay_at_the_first_connection_is_a_floor_and_no_hole() {
 }
 
 #[test]
-fn a_gap_is_asked_for_and_filled_in_order() {
+fn a_gap_is_requested_and_filled_in_order() {
     let mut script = Script::in_step(1, 2);
     script.hear(1, 4);
     script.hear(1, 5);
@@ -179,7 +179,7 @@ fn a_gap_is_asked_for_and_filled_in_order() {
 }
 
 #[test]
-fn a_batch_that_only_came_late_fills_its_gap_itself() {
+fn a_late_batch_fills_its_own_gap() {
     let mut script = Script::in_step(1, 2);
     script.hear(1, 3);
     script.hear(1, 2);
@@ -191,7 +191,7 @@ fn a_batch_that_only_came_late_fills_its_gap_itself() {
 }
 
 #[test]
-fn a_hole_that_stays_makes_the_view_uncertain_and_keeps_it() {
+fn a_permanent_gap_makes_the_view_uncertain_and_keeps_it() {
     let mut script = Script::in_step(1, 2);
     script.hear(1, 6);
     script.replay(1, 5);
@@ -203,7 +203,7 @@ fn a_hole_that_stays_makes_the_view_uncertain_and_keeps_it() {
 }
 
 #[test]
-fn what_was_lost_while_a_replay_ran_is_asked_for_again() {
+fn batches_lost_during_a_replay_are_requested_again() {
     let mut script = Script::in_step(1, 2);
     script.hear(1, 3);
     script.hear(1, 6);
@@ -227,7 +227,7 @@ fn a_cleared_cache_is_known_exactly_again() {
 }
 
 #[test]
-fn a_hole_after_a_failed_replay_is_repaired_by_a_later_one() {
+fn a_gap_after_a_failed_replay_is_repaired_by_a_later_one() {
     let mut script = Script::in_step(1, 2);
     script.hear(1, 3);
     script.end(ReplayEnd::Failed);
@@ -243,7 +243,7 @@ fn a_hole_after_a_failed_replay_is_repaired_by_a_later_one() {
 }
 
 #[test]
-fn a_view_is_not_rebuilt_from_a_memory_that_begins_too_late() {
+fn a_view_is_not_rebuilt_from_a_replay_that_begins_too_late() {
     let mut script = Script::in_step(1, 2);
     script.hear(1, 3);
     script.end(ReplayEnd::Failed);
@@ -269,7 +269,7 @@ fn a_sequence_that_begins_again_is_a_restart() {
 }
 
 #[test]
-fn live_batches_that_a_replay_has_overtaken_are_no_restart() {
+fn live_batches_behind_a_replay_are_no_restart() {
     let mut script = Script::in_step(1, 2);
     script.hear(1, 3);
     (2..=600).for_each(|seq| script.replay(1, seq));
@@ -279,7 +279,7 @@ fn live_batches_that_a_replay_has_overtaken_are_no_restart() {
 }
 
 #[test]
-fn batches_that_were_held_while_a_replay_overtook_them_are_no_restart() {
+fn held_batches_behind_a_replay_are_no_restart() {
     let mut script = Script::new();
     script.connect();
     (0..=300).for_each(|seq| script.hear(1, seq));
@@ -289,7 +289,7 @@ fn batches_that_were_held_while_a_replay_overtook_them_are_no_restart() {
 }
 
 #[test]
-fn a_restart_is_noticed_though_the_engines_clock_went_back() {
+fn a_restart_is_detected_when_the_engines_clock_steps_back() {
     let mut script = Script::in_step(9, 400);
     script.hear(9, 400);
     script.steps.clear();
@@ -298,7 +298,7 @@ fn a_restart_is_noticed_though_the_engines_clock_went_back() {
 }
 
 #[test]
-fn a_new_process_that_has_already_overtaken_us_is_noticed() {
+fn a_new_process_with_higher_numbers_is_detected() {
     let mut script = Script::in_step(1, 3);
     script.disconnect();
     script.expect("uncertain");
@@ -314,7 +314,7 @@ fn a_new_process_that_has_already_overtaken_us_is_noticed() {
 }
 
 #[test]
-fn a_new_process_that_has_said_less_than_we_know_is_noticed() {
+fn a_new_process_with_lower_numbers_is_detected() {
     let mut script = Script::in_step(1, 3);
     script.disconnect();
     script.connect();
@@ -338,7 +338,7 @@ fn a_reconnect_to_the_same_process_forgets_nothing() {
 }
 
 #[test]
-fn a_reconnect_after_too_long_begins_with_what_the_engine_remembers() {
+fn a_late_reconnect_starts_over_from_the_engines_memory() {
     let mut script = Script::in_step(1, 3);
     script.disconnect();
     script.connect();
@@ -349,7 +349,7 @@ fn a_reconnect_after_too_long_begins_with_what_the_engine_remembers() {
 }
 
 #[test]
-fn a_reconnect_without_replay_leaves_doubt_until_somebody_vouches() {
+fn a_reconnect_without_replay_is_uncertain_until_answers_agree() {
     let mut script = Script::in_step(1, 3);
     script.disconnect();
     script.connect();
@@ -357,7 +357,7 @@ fn a_reconnect_without_replay_leaves_doubt_until_somebody_vouches() {
     script.expect("uncertain ?2");
     script.hear(1, 3);
     script.expect("+1003");
-    script.judge(View::Reported);
+    script.assess(View::Reported);
     script.expect("reported");
 }
 
@@ -370,7 +370,7 @@ fn duplicates_are_applied_once() {
 }
 
 #[test]
-fn a_batch_of_a_hole_that_comes_after_all_is_no_restart() {
+fn a_late_batch_of_a_lost_gap_is_no_restart() {
     let mut script = Script::in_step(1, 2);
     script.hear(1, 4);
     script.end(ReplayEnd::Complete);
@@ -380,7 +380,7 @@ fn a_batch_of_a_hole_that_comes_after_all_is_no_restart() {
 }
 
 #[test]
-fn what_is_held_is_bounded_and_the_rest_is_asked_for_later() {
+fn held_batches_are_bounded_and_the_rest_is_requested_later() {
     let mut script = Script::in_step(1, 1);
     script.feed.config.held_batches_max = 2;
     (2..=9).for_each(|seq| script.hear(1, seq));
@@ -395,12 +395,12 @@ fn what_is_held_is_bounded_and_the_rest_is_asked_for_later() {
 }
 
 #[test]
-fn an_engine_that_works_and_says_nothing_is_silent_until_it_speaks() {
+fn a_working_engine_without_events_is_silent_until_the_next_batch() {
     let mut script = Script::in_step(1, 1);
     script.pass(1_000);
     script.expect("");
     for _ in 0..3 {
-        script.feed.worked(script.now, &mut script.steps);
+        script.feed.answered(script.now, &mut script.steps);
     }
     script.pass(9);
     script.expect("?1");
@@ -412,47 +412,47 @@ fn an_engine_that_works_and_says_nothing_is_silent_until_it_speaks() {
 }
 
 #[test]
-fn what_is_told_to_others_only_is_found_by_asking() {
+fn batches_published_elsewhere_are_found_by_a_replay() {
     let mut script = Script::in_step(1, 1);
-    script.feed.worked(script.now, &mut script.steps);
+    script.feed.answered(script.now, &mut script.steps);
     script.pass(1);
     script.expect("");
     script.pass(1);
     (1..=2).for_each(|seq| script.replay(1, seq));
     script.end(ReplayEnd::Complete);
     script.expect("?1 +1001 +1002");
-    assert_eq!((script.feed.counters().unheard, script.feed.counters().live), (2, 0));
+    assert_eq!((script.feed.counters().missed_live, script.feed.counters().live), (2, 0));
     script.pass(1_000);
     script.expect("");
 }
 
 #[test]
-fn an_engine_that_had_nothing_to_tell_is_not_silent() {
+fn an_engine_that_published_nothing_is_not_silent() {
     let mut script = Script::in_step(1, 1);
     for _ in 0..20 {
-        script.feed.worked(script.now, &mut script.steps);
+        script.feed.answered(script.now, &mut script.steps);
         script.pass(2);
         script.end(ReplayEnd::Complete);
         script.expect("?1");
     }
-    assert_eq!((script.feed.view(), script.feed.counters().unheard), (View::Reported, 0));
+    assert_eq!((script.feed.view(), script.feed.counters().missed_live), (View::Reported, 0));
 }
 
 #[test]
-fn what_comes_live_while_the_silence_is_asked_about_is_taken_at_once_and_once() {
+fn live_batches_during_a_silence_check_are_applied_at_once_and_once() {
     let mut script = Script::in_step(1, 1);
-    script.feed.worked(script.now, &mut script.steps);
+    script.feed.answered(script.now, &mut script.steps);
     script.pass(2);
     script.hear(1, 1);
     script.expect("?1 +1001");
     script.replay(1, 1);
     script.end(ReplayEnd::Complete);
     script.expect("");
-    assert_eq!((script.feed.counters().unheard, script.feed.counters().duplicates), (0, 1));
+    assert_eq!((script.feed.counters().missed_live, script.feed.counters().duplicates), (0, 1));
 }
 
 #[test]
-fn a_connection_that_stays_away_is_silence() {
+fn a_lasting_disconnect_is_silence() {
     let mut script = Script::in_step(1, 1);
     script.disconnect();
     script.pass(9);
@@ -466,7 +466,7 @@ fn a_connection_that_stays_away_is_silence() {
 }
 
 #[test]
-fn an_engine_that_remembers_nothing_has_a_floor_where_we_came() {
+fn an_engine_without_memory_has_its_floor_at_the_first_live_batch() {
     let mut script = Script::new();
     script.connect();
     script.hear(1, 40);
@@ -479,18 +479,18 @@ fn an_engine_that_remembers_nothing_has_a_floor_where_we_came() {
 }
 
 #[test]
-fn doubt_discounts_and_a_voucher_restores() {
+fn contradiction_makes_the_view_uncertain_and_agreement_restores_it() {
     let mut script = Script::in_step(1, 1);
-    script.judge(View::Uncertain);
+    script.assess(View::Uncertain);
     script.expect("uncertain");
-    script.judge(View::Reported);
+    script.assess(View::Reported);
     script.expect("reported");
 }
 
 #[test]
-fn what_answers_contradict_is_not_believed_because_it_is_told_again() {
+fn a_replay_does_not_restore_a_contradicted_view() {
     let mut script = Script::in_step(1, 2);
-    script.judge(View::Uncertain);
+    script.assess(View::Uncertain);
     script.expect("uncertain");
     for pause_secs in [2, 4, 8, 16] {
         script.pass(pause_secs - 1);
@@ -501,10 +501,10 @@ fn what_answers_contradict_is_not_believed_because_it_is_told_again() {
         script.end(ReplayEnd::Complete);
         script.expect("! +1000 +1001");
     }
-    script.judge(View::Reported);
+    script.assess(View::Reported);
     script.expect("reported");
-    script.judge(View::Uncertain);
-    // The 32 s that were planned are counted, though nobody had to wait for them.
+    script.assess(View::Uncertain);
+    // The planned 32 s count, although no attempt waited for them.
     script.pass(63);
     script.expect("uncertain");
     script.pass(1);
@@ -512,9 +512,9 @@ fn what_answers_contradict_is_not_believed_because_it_is_told_again() {
 }
 
 #[test]
-fn an_empty_cache_gives_no_credit_and_a_new_process_does() {
+fn a_cleared_cache_does_not_restore_trust_and_a_new_process_does() {
     let mut script = Script::in_step(1, 2);
-    script.judge(View::Uncertain);
+    script.assess(View::Uncertain);
     script.hear_batch(2, made(1, 2, vec![CacheEvent::Cleared]));
     script.expect("uncertain 0");
     script.hear(2, 0);
@@ -524,13 +524,13 @@ fn an_empty_cache_gives_no_credit_and_a_new_process_does() {
 }
 
 #[test]
-fn answers_do_not_vouch_for_whoever_is_at_the_end_of_a_lost_line() {
+fn answers_do_not_vouch_for_a_lost_connection() {
     let mut script = Script::in_step(1, 2);
     script.disconnect();
-    script.judge(View::Reported);
+    script.assess(View::Reported);
     script.expect("uncertain uncertain");
     script.connect();
-    script.judge(View::Reported);
+    script.assess(View::Reported);
     script.expect("?1 uncertain");
     script.replay(1, 1);
     script.end(ReplayEnd::Complete);
@@ -538,15 +538,15 @@ fn answers_do_not_vouch_for_whoever_is_at_the_end_of_a_lost_line() {
 }
 
 #[test]
-fn a_judgement_of_another_telling_is_nobodys() {
+fn a_correction_of_an_outdated_view_is_ignored() {
     let mut script = Script::in_step(1, 2);
-    script.judge(View::Reported);
-    script.judge(View::Silent);
+    script.assess(View::Reported);
+    script.assess(View::Silent);
     script.expect("");
 }
 
 #[test]
-fn a_driver_that_knows_of_a_new_process_says_so_and_it_is_counted() {
+fn a_restart_reported_by_the_driver_is_counted() {
     let mut script = Script::in_step(1, 2);
     script.feed.restarted(script.now, &mut script.steps);
     script.expect("! ?0 silent");
@@ -554,7 +554,7 @@ fn a_driver_that_knows_of_a_new_process_says_so_and_it_is_counted() {
 }
 
 #[test]
-fn only_what_counts_is_applied_and_the_rest_is_counted() {
+fn only_the_followed_cache_is_applied_and_the_rest_is_counted() {
     let mut script = Script::in_step(1, 1);
     let other = RemovedBlocks { names: vec![4, 5], group: 3, ..RemovedBlocks::default() };
     let mut batch = made(1, 1, vec![CacheEvent::Removed(other)]);

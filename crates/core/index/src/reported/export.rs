@@ -1,33 +1,33 @@
-//! One worker's spans with their names, written out as chains.
+//! The export of one worker's spans with their names, as chains.
 //!
-//! A node continues another one after some of its spans, whether the worker holds those or not; so what it holds is written
-//! with everything that lies between it and its root.
+//! A node continues another one after some of its spans, whether the worker holds those or not. So each span is
+//! written with everything between it and its root.
 
 use std::collections::BTreeMap;
 
 use super::Reported;
-use crate::holdings::{AGAIN_MAX, Holdings, Run};
+use crate::holdings::{EXTRA_COUNT_MAX, Holdings, Run};
 use crate::index::Parent;
+use crate::name_table::SpanAddress;
 use crate::node::{NodeId, NodeRef, Serial};
-use crate::orphans::Waiting;
-use crate::places::Place;
+use crate::orphans::OrphanSpan;
 use crate::root::RootKey;
 use crate::span::{NamedSpan, Size, Span};
-use crate::tree::Tree;
+use crate::tree::PinnedTree;
 
-/// One that is being written.
+/// An export in progress.
 #[derive(Default)]
 pub(crate) struct Export {
-    /// How many spans of each node are needed.
+    /// How many spans of each node the export needs.
     needed: BTreeMap<NodeId, (Serial, usize)>,
-    /// Under which names the spans of a node were written.
+    /// The names under which the spans of each node were written.
     written: BTreeMap<NodeId, Vec<u64>>,
     holdings: Holdings,
 }
 
 impl Export {
-    /// Notes that a node with spans that the worker holds is to be written, and all that comes before it.
-    pub fn need(&mut self, tree: &Tree, id: NodeId, mask: u64) {
+    /// Adds a node in which the worker holds spans, and all nodes before it.
+    pub fn need(&mut self, tree: &PinnedTree<'_, '_>, id: NodeId, mask: u64) {
         let (mut node, mut len) = (tree.node(id), 64 - mask.leading_zeros() as usize);
         loop {
             let known = self.needed.get(&node.id).filter(|(serial, _)| *serial == node.serial);
@@ -35,38 +35,38 @@ impl Export {
                 return;
             }
             self.needed.insert(node.id, (node.serial, len));
-            let Some(parent) = tree.ledger(node).parent else { return };
+            let Some(parent) = tree.parent(node) else { return };
             (node, len) = (parent, node.at as usize);
         }
     }
 
-    /// The nodes that are needed.
+    /// The nodes that the export needs.
     pub fn nodes(&self) -> Vec<NodeId> {
         self.needed.keys().copied().collect()
     }
 
     /// Writes a node, after those that it continues.
-    pub fn write(&mut self, tree: &Tree, reported: &Reported, worker: u16, id: NodeId) {
+    pub fn write(&mut self, tree: &PinnedTree<'_, '_>, reported: &Reported, worker: u16, id: NodeId) {
         let mut path = Vec::new();
         let mut next = self.living(tree, id);
         while let Some(node) = next.filter(|node| !self.written.contains_key(&node.id)) {
             path.push(node);
-            next = tree.ledger(node).parent;
+            next = tree.parent(node);
         }
         for node in path.into_iter().rev() {
             self.write_one(tree, reported, worker, node);
         }
     }
 
-    fn living(&self, tree: &Tree, id: NodeId) -> Option<NodeRef> {
+    fn living<'g>(&self, tree: &PinnedTree<'_, 'g>, id: NodeId) -> Option<NodeRef<'g>> {
         let (serial, _) = self.needed.get(&id)?;
         tree.living(id).filter(|node| node.serial == *serial)
     }
 
-    fn write_one(&mut self, tree: &Tree, reported: &Reported, worker: u16, node: NodeRef) {
+    fn write_one(&mut self, tree: &PinnedTree<'_, '_>, reported: &Reported, worker: u16, node: NodeRef<'_>) {
         let len = self.needed.get(&node.id).map_or(0, |(_, len)| (*len).min(node.body().len()));
         let mut names = Vec::with_capacity(len);
-        if let Some(parent) = tree.ledger(node).parent {
+        if let Some(parent) = tree.parent(node) {
             let after = self.after(tree, parent, node.at as usize);
             let mask = tree.mask(node, worker);
             let mut run = Run { after, spans: Vec::with_capacity(len) };
@@ -85,9 +85,9 @@ impl Export {
         self.written.insert(node.id, names);
     }
 
-    /// What continues the first so many spans of a node continues this.
-    fn after(&self, tree: &Tree, node: NodeRef, at: usize) -> Parent {
-        match (tree.ledger(node).parent, at.checked_sub(1)) {
+    /// The parent of a chain that follows the first `at` spans of a node.
+    fn after(&self, tree: &PinnedTree<'_, '_>, node: NodeRef<'_>, at: usize) -> Parent {
+        match (tree.parent(node), at.checked_sub(1)) {
             (None, _) => Parent::Root(RootKey::reported_from_bits(node.digest)),
             (Some(parent), None) => self.after(tree, parent, node.at as usize),
             (Some(_), Some(last)) => {
@@ -97,17 +97,18 @@ impl Export {
         }
     }
 
-    /// A span's further names, and how often each was stored.
+    /// Writes a span's further names, and the extra count of each.
     fn name(&mut self, reported: &Reported, worker: u16, before: Parent, span: Span, known: &[u64]) {
         for &name in known.iter().skip(1) {
-            self.twin(before, NamedSpan { name, span });
+            self.alias(before, NamedSpan { name, span });
         }
-        let book = reported.peek(worker);
-        let again = |name: &u64| Some((*name, (*book?.twice.get(name)?).min(AGAIN_MAX)));
-        self.holdings.again.extend(known.iter().filter_map(again));
+        let worker_names = reported.worker(worker);
+        let extra_counts =
+            |name: &u64| Some((*name, (*worker_names?.extra_counts.get(name)?).min(EXTRA_COUNT_MAX)));
+        self.holdings.extra_counts.extend(known.iter().filter_map(extra_counts));
     }
 
-    fn twin(&mut self, after: Parent, span: NamedSpan) {
+    fn alias(&mut self, after: Parent, span: NamedSpan) {
         self.holdings.runs.push(Run { after, spans: vec![span] });
     }
 
@@ -117,9 +118,9 @@ impl Export {
         name
     }
 
-    /// All of it, with what waits for its parent.
+    /// The finished export, including what waits for its parent.
     pub fn finish(mut self, reported: &Reported, worker: u16) -> Holdings {
-        let capped = |one: &Waiting| Waiting { count: one.count.min(AGAIN_MAX), ..*one };
+        let capped = |one: &OrphanSpan| OrphanSpan { count: one.count.min(EXTRA_COUNT_MAX), ..*one };
         let waiting = reported.orphans.of(worker);
         self.holdings.waiting =
             waiting.map(|(parent, spans)| (parent, spans.iter().map(capped).collect())).collect();
@@ -129,9 +130,11 @@ impl Export {
 
 impl Reported {
     /// The names under which a worker holds a span.
-    fn names_at(&self, tree: &Tree, worker: u16, node: NodeRef, at: usize) -> Vec<u64> {
-        let shared = tree.ledger(node).names.get(at).copied().unwrap_or_default();
-        self.peek(worker).map(|book| book.names_of(Place::new(node.id, at), shared)).unwrap_or_default()
+    fn names_at(&self, tree: &PinnedTree<'_, '_>, worker: u16, node: NodeRef<'_>, at: usize) -> Vec<u64> {
+        let shared = tree.meta(node).names.get(at).copied().unwrap_or_default();
+        self.worker(worker)
+            .map(|worker| worker.names_of(SpanAddress::new(node.id, at), shared))
+            .unwrap_or_default()
     }
 }
 
@@ -139,7 +142,7 @@ fn span(digest: u64, size: Size) -> Span {
     Span { digest, bytes: size.bytes(), tokens: size.tokens() }
 }
 
-/// A name that no engine has: one of 2⁶⁴, of something that is its own.
+/// A placeholder's name: unique in this export, and different from every engine's names but for a chance of 1 in 2⁶⁴.
 fn hole(serial: Serial, at: usize) -> u64 {
     let word = (serial << 6 | at as u64) ^ 0x9e37_79b9_7f4a_7c15;
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

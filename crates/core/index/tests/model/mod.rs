@@ -1,7 +1,7 @@
-//! The index as one would write it without a thought for speed: what it says is right by looking at it.
+//! The index as a naive model: slow, and correct by inspection.
 //!
-//! A place is a path: the root and the digests that lead to it. A worker's reported spans are its names, each with one
-//! place and a count; its presumed spans are paths with the uses that hold them.
+//! A span's address is a path: the root and the digests that lead to it. A worker's reported spans are its names,
+//! each with one path and a count. Its presumed spans are paths with the uses that hold them.
 #![allow(clippy::unwrap_used)] // Tests may: a panic here is the report.
 #![allow(dead_code)]
 
@@ -11,7 +11,7 @@ use warmroute_index::{NamedSpan, Namespace, RootKey, Source, Span};
 
 pub type Path = Vec<u64>;
 
-/// The size of a span is a function of its digest, as in the world.
+/// The size of a span is a function of its digest, as in real prompts.
 pub fn span(digest: u64) -> Span {
     Span { digest, bytes: 1 + (digest % 5) as u32, tokens: (digest % 4) as u32 }
 }
@@ -24,7 +24,7 @@ pub fn root(salt: &str, source: Source) -> RootKey {
     RootKey::of(&Namespace { model: "m", lora: None, salt: Some(salt), cut: 0, source })
 }
 
-/// A small generator of numbers: seeded, so that a failure can be run again.
+/// A small seeded random generator, so that a failure can be repeated.
 pub struct Random(pub u64);
 
 impl Random {
@@ -57,19 +57,19 @@ struct Group {
     spans: Vec<Parked>,
 }
 
-/// What one worker reported.
+/// The reported spans of one worker.
 #[derive(Clone, Default)]
 pub struct Reports {
-    /// Name to (place, count).
+    /// From a name to its path and count.
     pub names: BTreeMap<u64, (Path, u32)>,
-    /// Place to its names.
-    places: BTreeMap<Path, BTreeSet<u64>>,
+    /// From a path to its names.
+    names_by_path: BTreeMap<Path, BTreeSet<u64>>,
     groups: Vec<Group>,
 }
 
 impl Reports {
     pub fn holds(&self, path: &[u64]) -> bool {
-        self.places.contains_key(path)
+        self.names_by_path.contains_key(path)
     }
 
     pub fn store(&mut self, parent: Result<u64, u64>, spans: &[(u64, u64)]) {
@@ -106,7 +106,7 @@ impl Reports {
         self.drop_name(span.name);
         self.unpark(span.name);
         self.names.insert(span.name, (path.clone(), span.count));
-        self.places.entry(path.clone()).or_default().insert(span.name);
+        self.names_by_path.entry(path.clone()).or_default().insert(span.name);
     }
 
     fn graft(&mut self, name: u64) {
@@ -120,10 +120,10 @@ impl Reports {
 
     fn drop_name(&mut self, name: u64) {
         if let Some((path, _)) = self.names.remove(&name) {
-            let names = self.places.get_mut(&path).unwrap();
+            let names = self.names_by_path.get_mut(&path).unwrap();
             names.remove(&name);
             if names.is_empty() {
-                self.places.remove(&path);
+                self.names_by_path.remove(&path);
             }
         }
     }
@@ -199,8 +199,8 @@ impl Reports {
         true
     }
 
-    /// Tells a name once more, without its place.
-    pub fn store_again(&mut self, name: u64) -> bool {
+    /// Reports a name once more, without its path.
+    pub fn store_by_name(&mut self, name: u64) -> bool {
         let counts = match self.parked(name) {
             Some(span) => Some(&mut span.count),
             None => self.names.get_mut(&name).map(|(_, count)| count),
@@ -208,37 +208,37 @@ impl Reports {
         counts.map(|count| *count += 1).is_some()
     }
 
-    /// Takes over what another holds of a chain, from its start without a hole, up to so many tokens: under the same
-    /// names, as often stored. What it knows already stays as it is.
-    pub fn adopt(&mut self, of: &Reports, root: u64, digests: &[u64], upto_tokens: u32) {
+    /// Copies the spans of a chain that another worker holds, from the start without a hole, up to so many tokens,
+    /// with the same names and counts. Known names stay as they are.
+    pub fn copy_prefix(&mut self, of: &Reports, root: u64, digests: &[u64], upto_tokens: u32) {
         let mut path = vec![root];
         let mut tokens = 0;
-        let mut adopted = Vec::new();
+        let mut copied = Vec::new();
         for &digest in digests {
             path.push(digest);
             tokens += span(digest).tokens;
-            let Some(names) = of.places.get(&path).filter(|_| tokens <= upto_tokens) else { break };
+            let Some(names) = of.names_by_path.get(&path).filter(|_| tokens <= upto_tokens) else { break };
             for &name in names {
                 if self.names.get(&name).is_none_or(|(held, _)| *held != path) {
                     self.settle(&Parked { name, digest, count: of.names[&name].1 }, &path);
-                    adopted.push(name);
+                    copied.push(name);
                 }
             }
         }
-        adopted.into_iter().for_each(|name| self.graft(name));
+        copied.into_iter().for_each(|name| self.graft(name));
     }
 
-    /// Forgets every name at or below a place.
-    pub fn cut(&mut self, place: &[u64]) {
-        self.cut_unless(place, &Reports::default());
+    /// Removes every name at or below a path.
+    pub fn cut(&mut self, from: &[u64]) {
+        self.cut_unless(from, &Reports::default());
     }
 
-    /// Forgets every name at or below a place, but for spans that another holds.
-    pub fn cut_unless(&mut self, place: &[u64], spared_by: &Reports) {
+    /// Removes every name at or below a path, except spans that another worker holds.
+    pub fn cut_unless(&mut self, from: &[u64], spared_by: &Reports) {
         let gone: Vec<u64> = self
             .names
             .iter()
-            .filter(|(_, (path, _))| path.starts_with(place) && !spared_by.holds(path))
+            .filter(|(_, (path, _))| path.starts_with(from) && !spared_by.holds(path))
             .map(|(&name, _)| name)
             .collect();
         for name in gone {
@@ -258,13 +258,13 @@ impl Reports {
 /// A presumed span.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// The last answer that used it, if any did.
+    /// The last answer that used the span, if any.
     pub last_use: Option<u64>,
     /// Unanswered requests that use it.
     pub waiting: BTreeSet<u64>,
 }
 
-/// What one worker is presumed to hold.
+/// The presumed spans of one worker.
 #[derive(Default)]
 pub struct Cache {
     pub blocks: BTreeMap<Path, Block>,
@@ -281,7 +281,7 @@ impl Cache {
     }
 
     /// Tokens of spans that an answer has used.
-    pub fn sure_tokens(&self) -> u64 {
+    pub fn answered_tokens(&self) -> u64 {
         self.blocks
             .iter()
             .filter(|(_, block)| block.last_use.is_some())
@@ -302,8 +302,7 @@ impl Cache {
         }
     }
 
-    /// The answered span that was used longest ago and that no unanswered request uses; of one request's the one
-    /// furthest from the root.
+    /// The least recently used answered span that no unanswered request uses; of one request's spans the deepest.
     fn oldest(&self) -> Option<Path> {
         let is_free = |(_, block): &(&Path, &Block)| block.waiting.is_empty() && block.last_use.is_some();
         let key = |(path, block): &(&Path, &Block)| (block.last_use, usize::MAX - path.len());
@@ -311,13 +310,13 @@ impl Cache {
     }
 
     pub fn fit(&mut self) {
-        while self.sure_tokens() > self.capacity_tokens {
+        while self.answered_tokens() > self.capacity_tokens {
             let Some(oldest) = self.oldest() else { break };
             self.blocks.remove(&oldest);
         }
     }
 
-    /// The answer to `id` came, as the `order`th.
+    /// Confirms `id` as the `order`th answer.
     pub fn confirm(&mut self, id: u64, order: u64) {
         for block in self.blocks.values_mut().filter(|block| block.waiting.contains(&id)) {
             block.waiting.remove(&id);
@@ -331,7 +330,7 @@ impl Cache {
         self.drop_unheld();
     }
 
-    /// An answer is too old: it counts no longer.
+    /// Removes an answer that expired.
     pub fn expire(&mut self, order: u64) {
         for block in self.blocks.values_mut().filter(|block| block.last_use == Some(order)) {
             block.last_use = None;
@@ -343,8 +342,8 @@ impl Cache {
         self.blocks.retain(|_, block| block.last_use.is_some() || !block.waiting.is_empty());
     }
 
-    pub fn cut(&mut self, place: &[u64]) {
-        self.blocks.retain(|path, _| !path.starts_with(place));
+    pub fn cut(&mut self, from: &[u64]) {
+        self.blocks.retain(|path, _| !path.starts_with(from));
     }
 }
 
@@ -363,7 +362,7 @@ pub fn reach(root: u64, digests: &[u64], holds: impl Fn(&[u64]) -> bool) -> (u32
     reach
 }
 
-/// The first span of a chain that ends beyond so many tokens, as a path.
+/// The path of the first span of a chain that ends beyond this many tokens.
 pub fn first_beyond(root: u64, digests: &[u64], keep_tokens: u32) -> Option<Path> {
     let mut tokens = 0;
     for (at, &digest) in digests.iter().enumerate() {

@@ -180,7 +180,7 @@ impl<P: Policy> Router<P> {
         self.index.lookup(root, prompt, &mut overlaps);
         if overlaps.of(hoped).tokens > overlaps.of(certain).tokens {
             // The engine has computed, or found, this very prompt: what it holds of it is what its text tokenizes to.
-            let adopted = self.index.adopt(hoped, certain, root, prompt, usage.prompt_tokens);
+            let adopted = self.index.copy_prefix(hoped, certain, root, prompt, usage.prompt_tokens);
             adopted.expect("the root is a reported one, and both are seats");
         }
     }

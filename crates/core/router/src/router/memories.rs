@@ -40,7 +40,7 @@ impl<P: Policy> Router<P> {
         for (model, numbers) in &memory.latency_models {
             self.fleet.restore_latency(*model, numbers);
         }
-        let recalled = Arc::new(self.index.recall(memory.snapshot, now, away));
+        let recalled = Arc::new(self.index.begin_restore(memory.snapshot, now, away));
         let Memory { workers, token_rates, .. } = memory;
         self.recollections.set(Pending { since: now, recalled, workers, token_rates });
     }

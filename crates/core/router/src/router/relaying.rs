@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use warmroute_feed::{Arrival, Numbered};
+use warmroute_feed::{Arrival, BatchId};
 use warmroute_fleet::Worker;
 use warmroute_peers::{Effect, RelayedBatch, RelayedBatchKind, StreamPosition, StreamRange, pack_events};
 use warmroute_policy::Policy;
@@ -50,8 +50,8 @@ impl<P: Policy> Router<P> {
     }
 
     /// Passes a worker's batch on to the others.
-    pub fn relay(&self, worker: &Worker, numbered: Numbered, bytes: Arc<[u8]>) {
-        let Numbered { source, seq, arrival } = numbered;
+    pub fn relay(&self, worker: &Worker, numbered: BatchId, bytes: Arc<[u8]>) {
+        let BatchId { source, seq, arrival } = numbered;
         let kind = match arrival {
             Arrival::Next => RelayedBatchKind::Next,
             Arrival::Begins => RelayedBatchKind::Restart,

@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use warmroute_feed::{Arrival, Config as FeedConfig, Moment, Numbered, Others, ReplayEnd, Step, Stream};
+use warmroute_feed::{Arrival, BatchId, Config as FeedConfig, Moment, PeerPresence, ReplayEnd, Step, Stream};
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Overlaps, Prompt};
 use warmroute_peers::{
@@ -124,7 +124,7 @@ impl Engine {
         for _ in 0..2 * KEPT_POSTS_MAX {
             let Some((&seq, (arrival, batch))) = self.kept.first_key_value() else { return };
             let Some(node) = nodes.get_mut(&whom()) else { return };
-            let post = Numbered { source: self.source, seq, arrival: *arrival };
+            let post = BatchId { source: self.source, seq, arrival: *arrival };
             let expected = node.post(post, batch.clone(), now);
             match expected {
                 expected if expected > seq => self.kept = self.kept.split_off(&expected),
@@ -201,7 +201,7 @@ impl Node {
             self.stream.feed.replay_ended(ReplayEnd::Complete, now, &mut steps);
             assert_eq!(self.take(steps), None);
         }
-        if !self.stream.feed.is_asking() {
+        if !self.stream.feed.is_awaiting_replay() {
             self.router.call_off(&self.worker);
         }
         told
@@ -222,12 +222,12 @@ impl Node {
     }
 
     /// The number that is expected next.
-    fn post(&mut self, post: Numbered, mut batch: EventBatch, now: Micros) -> u64 {
-        let others = if self.router.has_peers() { Others::Are } else { Others::AreNot };
+    fn post(&mut self, post: BatchId, mut batch: EventBatch, now: Micros) -> u64 {
+        let others = if self.router.has_peers() { PeerPresence::Present } else { PeerPresence::Absent };
         let bytes = self.router.digest(self.worker.id, &mut batch).unwrap();
         match self.tell(now, |stream, at, steps| stream.posted(post, batch, others, at, steps)) {
             Ok(Some(arrival)) => {
-                self.router.relay(&self.worker, Numbered { arrival, ..post }, bytes);
+                self.router.relay(&self.worker, BatchId { arrival, ..post }, bytes);
                 post.seq + 1
             }
             Ok(None) => self.stream.feed.counters().next_seq.unwrap(),
@@ -311,10 +311,10 @@ impl Node {
     }
 }
 
-fn numbered(report: &RelayedBatch) -> Numbered {
+fn numbered(report: &RelayedBatch) -> BatchId {
     let begins = report.kind == RelayedBatchKind::Restart;
     let arrival = if begins { Arrival::Begins } else { Arrival::Next };
-    Numbered { source: report.source, seq: report.seq, arrival }
+    BatchId { source: report.source, seq: report.seq, arrival }
 }
 
 impl net::Node for Node {
@@ -567,7 +567,7 @@ fn what_is_lost_on_the_way_is_asked_for_and_not_all_of_it() {
 fn asked_in_vain(deaf: &Router<Standard>) {
     let teller = Node::new(1);
     let now = |ms: u64| Micros::from_millis(1_000 + ms);
-    let numbered = Numbered { source: 1, seq: 0, arrival: Arrival::Begins };
+    let numbered = BatchId { source: 1, seq: 0, arrival: Arrival::Begins };
     teller.router.relay(&teller.worker, numbered, [7].into());
     deaf.speak(now(0)).iter().for_each(|one| _ = teller.router.hear(&one.bytes, now(1)).unwrap());
     assert!(teller.router.want(&teller.worker, (1, 0), None, now(2)));

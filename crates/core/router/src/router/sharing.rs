@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLockReadGuard;
 use warmroute_fleet::{Booking, Work};
-use warmroute_index::{Newest, RootKey, Span};
+use warmroute_index::{BoundedSnapshot, RootKey, Span};
 use warmroute_peers::{
     AssignmentEnd, BadMessage, BookingRecord, Config, Effect, Envelope, Ledger, PeerMessage, Peers,
     PromptDigests, SNAPSHOT_BYTES_MAX, WorkerHealth,
@@ -208,21 +208,21 @@ impl<P: Policy> Router<P> {
 
     /// Tells what was used last of all that is presumed, as much as can be told.
     fn tell_view(&self, sharing: &Sharing, now: Micros) {
-        let Newest { snapshot, is_cut } = self.index.newest(now, SNAPSHOT_BYTES_MAX);
+        let BoundedSnapshot { snapshot, is_truncated } = self.index.snapshot_newest(now, SNAPSHOT_BYTES_MAX);
         let members = self.fleet.members();
         let identities: BTreeMap<u16, u64> =
             members.iter().map(|view| (view.worker.id.0, view.worker.identity)).collect();
         let identity_of = |seat| identities.get(&seat).copied();
         let bytes = view::write(&snapshot, self.index.digester(), identity_of).into();
         let mut heard = sharing.heard();
-        heard.peers.truncated_answers += u64::from(is_cut);
+        heard.peers.truncated_answers += u64::from(is_truncated);
         heard.peers.answer_snapshot(bytes);
     }
 
     /// What is presumed of workers elsewhere, and known of them here by nothing better. Between two prompts seats may change.
     fn learn_view(&self, sharing: &Sharing, view: View, heard: Micros, age: Micros) {
         let View { workers, snapshot } = view;
-        let recalled = self.index.recall(snapshot, heard, age);
+        let recalled = self.index.begin_restore(snapshot, heard, age);
         let mut pools = self.pools.read();
         for (place, identity) in (0..).zip(workers) {
             let presumed = || {
@@ -235,7 +235,7 @@ impl<P: Policy> Router<P> {
                 presumed().is_some_and(|now| Arc::ptr_eq(&now, &worker))
             };
             // Where the index is full, what is left out costs a hit later.
-            _ = self.index.learn(&recalled, WorkerId(place), worker.id, is_there);
+            _ = self.index.merge(&recalled, WorkerId(place), worker.id, is_there);
         }
     }
 

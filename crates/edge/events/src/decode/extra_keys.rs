@@ -1,32 +1,32 @@
-//! What besides its tokens makes a block: adapter, images, salt.
+//! What a block depends on beside its tokens: adapter, images, salt.
 //!
-//! vLLM lists for each block, without tags and in this order: the adapter's name, images, the cache salt (first block of a
-//! prompt only), digests of prompt embeddings. What matters here is little: the salt is a namespace, and from the first
-//! block with anything else on, tokens do not tell the content.
+//! vLLM lists for each block, without tags and in this order: the adapter's name, images, the cache salt (first block
+//! of a prompt only), digests of prompt embeddings. Two things matter here: the salt is a namespace, and from the
+//! first block with anything else on, the tokens do not determine the content.
 
-use super::fields::Encoding;
+use super::fields::EventEncoding;
 use crate::msgpack::{Head, Malformed, Reader};
 
-/// What the keys come to.
+/// The meaning of a chain's keys.
 #[derive(Debug)]
 pub struct Content<'a> {
     pub text_blocks: u32,
     pub salt: Option<&'a [u8]>,
 }
 
-/// What one key is.
+/// The meaning of one key.
 enum Key<'a> {
     Adapter,
     Salt(&'a [u8]),
     NoText,
 }
 
-/// Reads the keys of all blocks of a run; `is_first` where the run begins a prompt.
+/// Reads the keys of all blocks of a chain; `is_first` where the chain begins a prompt.
 pub fn read<'a>(
     mut reader: Reader<'a>,
     lora: Option<&[u8]>,
     is_first: bool,
-    encoding: Encoding,
+    encoding: EventEncoding,
     content: &mut Content<'a>,
 ) -> Result<(), Malformed> {
     let blocks = match reader.head()? {
@@ -55,14 +55,16 @@ fn read_key<'a>(
     reader: &mut Reader<'a>,
     lora: Option<&[u8]>,
     may_be_salt: bool,
-    encoding: Encoding,
+    encoding: EventEncoding,
 ) -> Result<Key<'a>, Malformed> {
     let begin = *reader;
     match reader.head()? {
         Head::Str(key) if lora == Some(key) => Ok(Key::Adapter),
-        // An adapter by its number, as vLLM 0.9 has it; the event names it, too.
+        // An adapter's number, as in vLLM 0.9; the event names it too.
         Head::Unsigned(_) => Ok(Key::Adapter),
-        Head::Str(key) if may_be_salt && (encoding == Encoding::Map || !is_digest(key)) => Ok(Key::Salt(key)),
+        Head::Str(key) if may_be_salt && (encoding == EventEncoding::Map || !is_digest(key)) => {
+            Ok(Key::Salt(key))
+        }
         _ => {
             *reader = begin;
             reader.skip()?;
@@ -71,7 +73,7 @@ fn read_key<'a>(
     }
 }
 
-/// Until 0.18 an image's hash stood there as bare as a salt. Taking a salt for an image only costs hits.
+/// Up to 0.18 an image's hash was a bare string like a salt. Taking a salt for an image only costs hits.
 fn is_digest(key: &[u8]) -> bool {
     key.len() >= 32 && key.iter().all(u8::is_ascii_hexdigit)
 }

@@ -1,4 +1,4 @@
-//! The fields of an event while it is read, and what they come to.
+//! The fields of an event while it is decoded, and the event that they form.
 
 use warmroute_types::{Attention, CacheEvent, Group, Medium, RemovedBlocks, StoredBlocks};
 use xxhash_rust::xxh3::xxh3_64;
@@ -6,14 +6,14 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::extra_keys::{self, Content};
 use crate::msgpack::{Head, Malformed, Reader};
 
-/// How the event is written. Only array encodings (up to vLLM 0.23) have images as bare strings.
+/// The encoding of the event. Only arrays (up to vLLM 0.23) have images as bare strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
+pub enum EventEncoding {
     Array,
     Map,
 }
 
-/// What kind of event.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Stored,
@@ -22,7 +22,7 @@ pub enum Kind {
     Unknown,
 }
 
-/// What a field is for.
+/// The meaning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Names,
@@ -31,7 +31,7 @@ pub enum Field {
     BlockSize,
     LoraId,
     Medium,
-    /// In SGLang's arrays a map with the salt stands here.
+    /// In SGLang's arrays a map with the salt takes this position.
     LoraName,
     ExtraKeys,
     Group,
@@ -92,10 +92,10 @@ impl Kind {
     }
 }
 
-/// What was read so far.
+/// The fields read so far.
 #[derive(Debug)]
 pub struct Fields<'a> {
-    encoding: Encoding,
+    encoding: EventEncoding,
     names: Option<Vec<u64>>,
     parent: Option<u64>,
     tokens: Option<Vec<u32>>,
@@ -110,7 +110,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub fn new(encoding: Encoding) -> Fields<'a> {
+    pub fn new(encoding: EventEncoding) -> Fields<'a> {
         Fields {
             encoding,
             names: None,
@@ -174,7 +174,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The event that these fields make.
+    /// The event that these fields form.
     pub fn event(mut self, kind: Kind) -> Result<Option<CacheEvent>, Malformed> {
         match kind {
             Kind::Unknown => Ok(None),
@@ -199,11 +199,11 @@ impl<'a> Fields<'a> {
         let mut group = self.group;
         let named_tokens = names.len().checked_mul(self.block_size as usize).ok_or(Malformed)?;
         let is_short = named_tokens > tokens.len() || self.block_size == 0 && !names.is_empty();
-        // Some tell what they have put elsewhere without its tokens, or even the size of its blocks.
+        // Some engines report copied blocks without their tokens, or even without the block size.
         if is_short && !tokens.is_empty() {
             return Err(Malformed);
         }
-        // Groups that cache only some of a sequence's blocks name fewer than their tokens fill.
+        // Groups that cache only some of a sequence's blocks name fewer blocks than their tokens fill.
         let is_by_name = tokens.is_empty() && medium != Medium::Gpu;
         if (is_short || named_tokens != tokens.len()) && !is_by_name {
             group.attention = Attention::Other;
@@ -237,7 +237,7 @@ fn medium(name: &[u8]) -> Medium {
         b"GPU" | b"gpu" => Medium::Gpu,
         b"DISK" | b"disk" | b"STORAGE" | b"storage" => Medium::Disk,
         name if name.starts_with(b"CPU") || name.starts_with(b"cpu") => Medium::Host,
-        // Whatever it is, it is not the GPU.
+        // Any other medium is not the GPU.
         _ => Medium::External,
     }
 }
@@ -282,8 +282,8 @@ fn read_name(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
     }
 }
 
-/// A digest is named by its last eight bytes, as vLLM makes numbers of them. It tells the same block by its number in one
-/// event and by its digest in another: connectors hand theirs on as they are.
+/// A digest is named by its last eight bytes, as vLLM turns digests into numbers. vLLM reports one block by number in
+/// some events and by digest in others, because connectors forward digests unchanged.
 pub(super) fn digest_name(digest: &[u8]) -> u64 {
     digest.last_chunk().map_or_else(|| xxh3_64(digest), |last| u64::from_be_bytes(*last))
 }
@@ -301,7 +301,7 @@ fn read_tokens(reader: &mut Reader<'_>) -> Result<Vec<u32>, Malformed> {
     Ok(tokens)
 }
 
-/// SGLang's EAGLE mode caches pairs of neighbours; the first of each is the sequence.
+/// SGLang's EAGLE mode caches pairs of neighbours; the first of each pair is the sequence.
 fn read_odd_token(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
     match reader.head()? {
         Head::Unsigned(token) => u32::try_from(token).map_err(|_| Malformed),

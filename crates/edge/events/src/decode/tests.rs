@@ -1,4 +1,4 @@
-//! The decoder against what real engines sent, and against what no engine would send.
+//! The decoder on payloads that real engines sent, and on payloads that no engine would send.
 
 use serde_json::Value;
 use warmroute_types::{Attention, Group, Medium, RemovedBlocks, StoredBlocks};
@@ -47,7 +47,7 @@ fn names(event: &Value) -> Vec<u64> {
     field(event, 1, "block_hashes").as_array().unwrap().iter().map(name).collect()
 }
 
-/// What an independent decoder made of it, in our words. Runs of removals are one.
+/// The result of an independent decoder, in our types. Consecutive removals are one event.
 fn expected(decoded: &Value) -> Vec<CacheEvent> {
     let mut events: Vec<CacheEvent> = Vec::new();
     for event in decoded[1].as_array().unwrap() {
@@ -101,7 +101,7 @@ fn every_version_from_vllm_0_9_and_sglang_0_4_is_read() {
 }
 
 #[test]
-fn what_running_engines_sent_is_read() {
+fn captures_of_running_engines_are_read() {
     for (label, lines, count) in [
         ("0.15.1", include_str!("../../tests/captures/vllm-0.15.1.jsonl"), 14),
         ("0.32.0", include_str!("../../tests/captures/vllm-0.32.0.jsonl"), 15),
@@ -114,7 +114,7 @@ fn what_running_engines_sent_is_read() {
     }
 }
 
-/// A writer of MessagePack, for events that no capture has.
+/// A writer of MessagePack, for events that no capture contains.
 #[derive(Default)]
 struct Pack(Vec<u8>);
 
@@ -148,7 +148,7 @@ impl Pack {
 
 const NIL: &[u8] = &[0xc0];
 
-/// `["BlockStored", [1, 2], nil, [7, 8], 1, nil, …]` with these fields behind.
+/// `["BlockStored", [1, 2], nil, [7, 8], 1, nil, …]` with these further fields.
 fn stored_array(more: &[Pack]) -> Pack {
     let mut event = Pack::array(6 + more.len() as u8).text("BlockStored");
     event = event.with(&[0x92, 1, 2]).with(NIL).with(&[0x92, 7, 8]).with(&[1]).with(NIL);
@@ -192,9 +192,9 @@ fn media_are_tiers() {
     assert_eq!(stored(remote).medium, Medium::External);
 }
 
-/// vLLM's offloading connector: a digest where other events have a number, no tokens, blocks of no size.
+/// vLLM's offloading connector: a digest where other events have a number, no tokens, a block size of zero.
 #[test]
-fn blocks_in_slower_memory_may_be_told_by_name() {
+fn blocks_in_slower_memory_may_be_reported_by_name() {
     let digest = Pack::default().with(&[0x91, 0xc4, 10, 9, 9]).with(&0x0102_0304_0506_0708_u64.to_be_bytes());
     let offloaded = |medium: &str| {
         let event = Pack::map(6).text("type").text("BlockStored").text("block_hashes").with(&digest.0);
@@ -214,7 +214,7 @@ fn sglangs_salt_is_a_map_where_the_adapters_name_would_be() {
 }
 
 #[test]
-fn adapters_are_named_or_quoted_by_number() {
+fn adapters_have_a_name_or_a_number() {
     assert_eq!(stored(stored_array(&[text("GPU"), text("poet")])).lora.as_deref(), Some("poet"));
     let mut numbered = stored_array(&[]);
     *numbered.0.last_mut().unwrap() = 4;
@@ -222,7 +222,7 @@ fn adapters_are_named_or_quoted_by_number() {
 }
 
 #[test]
-fn matching_ends_at_the_first_image_and_the_salt_is_known() {
+fn matching_ends_at_the_first_image_and_the_salt_is_read() {
     let keys = |first: Pack, second: Pack| Pack::array(2).with(&first.0).with(&second.0);
     let image = Pack::array(1).with(&Pack::array(2).text("a1b2").with(&[3]).0);
     let event = stored(stored_array(&[
@@ -254,7 +254,7 @@ fn other_kinds_of_attention_are_marked() {
 }
 
 #[test]
-fn pairs_of_tokens_are_their_first() {
+fn pairs_of_tokens_are_read_as_their_first() {
     let mut pairs = stored_array(&[]);
     let at = pairs.0.windows(3).position(|window| window == [0x92, 7, 8]).unwrap();
     pairs.0.splice(at..at + 3, [0x92, 0x92, 7, 8, 0x92, 8, 9]);
@@ -262,7 +262,7 @@ fn pairs_of_tokens_are_their_first() {
 }
 
 #[test]
-fn unknown_kinds_fields_and_positions_are_passed_over() {
+fn unknown_kinds_fields_and_positions_are_skipped() {
     let unknown = Pack::array(2).text("BlockMoved").with(&[0x81, 1, 2]);
     let longer = Pack::array(3).text("AllBlocksCleared").with(&[0x91, 5]).with(NIL);
     let fields = Pack::map(2).text("why").with(&[0x91, 0x90]).text("type").text("AllBlocksCleared");
@@ -271,7 +271,7 @@ fn unknown_kinds_fields_and_positions_are_passed_over() {
 }
 
 #[test]
-fn a_bad_event_costs_only_itself() {
+fn a_bad_event_does_not_affect_the_others() {
     let good = || Pack::array(2).text("BlockRemoved").with(&[0x91, 9]);
     let bad = [
         Pack::array(2).text("BlockRemoved").with(NIL),
@@ -290,21 +290,21 @@ fn a_bad_event_costs_only_itself() {
 }
 
 #[test]
-fn a_batch_that_ends_in_the_middle_keeps_what_came_before() {
+fn a_truncated_batch_keeps_the_events_before_the_end() {
     let whole = Pack::batch(&[Pack::array(1).text("AllBlocksCleared"), stored_array(&[]), stored_array(&[])]);
     let batch = decode(&whole[..40]).unwrap();
     assert_eq!((batch.events.as_slice(), batch.unreadable), (&[CacheEvent::Cleared][..], 2));
 }
 
 #[test]
-fn what_is_no_batch_is_refused() {
+fn a_payload_that_is_not_a_batch_is_refused() {
     for bytes in [&b""[..], b"{}", &[0x91, 1], &[0x92, 1, 2], &[0x92, 0xa1, b'x', 0x90]] {
         assert_eq!(decode(bytes), Err(BadBatch), "{bytes:?}");
     }
 }
 
 #[test]
-fn times_without_sense_are_zero() {
+fn invalid_times_are_zero() {
     let nan = [&[0x92, 0xcb][..], &f64::NAN.to_be_bytes(), &[0x90]].concat();
     assert_eq!(decode(&nan).unwrap().at_unix_s, 0.0);
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use warmroute_fleet::{Models, WorkerView};
 use warmroute_router::{Change, FeedReport};
-use warmroute_types::{Address, CacheView, masked, valueless};
+use warmroute_types::{Address, CacheView, mask_url, redact_values};
 
 use super::{AdminError, AdminResult, as_json};
 use crate::gateway::Gateway;
@@ -82,7 +82,7 @@ fn describe_feed(report: &FeedReport) -> Value {
         json!({
             "lag_ms": (stream.lag_s * 1e3).round(), "batches": stream.batches, "gaps": stream.gaps,
             "lost": stream.lost, "replays": stream.replays, "restarts": stream.restarts,
-            "duplicates": stream.duplicates, "unreadable": stream.unreadable, "unheard": stream.unheard, "next": stream.next_seq,
+            "duplicates": stream.duplicates, "unreadable": stream.unreadable, "unheard": stream.missed_live, "next": stream.next_seq,
         })
     });
     json!({
@@ -97,7 +97,7 @@ fn describe_feed(report: &FeedReport) -> Value {
 pub(super) fn add(gateway: &Gateway, body: &[u8]) -> AdminResult {
     let bad = |message: String| AdminError(StatusCode::BAD_REQUEST, message);
     let spec: WorkerSpec =
-        serde_json::from_slice(body).map_err(|error| bad(valueless(&error.to_string())))?;
+        serde_json::from_slice(body).map_err(|error| bad(redact_values(&error.to_string())))?;
     let addresses = Address::parse(&spec.url, spec.ranks).map_err(|error| bad(error.to_string()))?;
     let models = spec.models.map_or(Models::Unknown, |names| Models::named(&names));
     for address in addresses {
@@ -127,7 +127,7 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> AdminResult {
         .filter(|address| address.url == url && (rank.is_none() || address.rank == rank))
         .collect();
     if leaving.is_empty() {
-        return Err(AdminError(StatusCode::NOT_FOUND, format!("no such worker: {}", masked(url))));
+        return Err(AdminError(StatusCode::NOT_FOUND, format!("no such worker: {}", mask_url(url))));
     }
     for address in leaving {
         tracing::info!(worker = %address, "worker removed by the admin API; draining");

@@ -19,7 +19,7 @@ const FEED_COUNTS: [FeedCount; 15] = [
     ("feed_replays", "Replays requested", |f| Some(f.stream?.replays)),
     ("feed_restarts", "Engine restarts noticed", |f| Some(f.stream?.restarts)),
     ("feed_unheard", "Batches that did not arrive live and were found by a replay", |f| {
-        Some(f.stream?.unheard)
+        Some(f.stream?.missed_live)
     }),
     ("feed_duplicates", "Batches received twice", |f| Some(f.stream?.duplicates)),
     ("feed_unreadable_events", "Events that could not be read", |f| Some(f.stream?.unreadable)),

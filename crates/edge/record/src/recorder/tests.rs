@@ -1,4 +1,4 @@
-//! Files as they come out, and what happens when they cannot.
+//! The resulting files, and what happens when they cannot be written.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +9,9 @@ use warmroute_types::Micros;
 use super::*;
 use crate::{Sketch, Span};
 
-fn entry(number: u64) -> Entry {
+fn entry(number: u64) -> TraceEntry {
     let spans: Vec<Span> = (0..20).map(|digest| Span { digest, bytes: 256 }).collect();
-    Entry {
+    TraceEntry {
         received: Micros(number),
         took: Micros(3),
         prompt_tokens: 1_280,
@@ -23,19 +23,19 @@ fn entry(number: u64) -> Entry {
     }
 }
 
-/// Records so many entries, and returns when all are written.
+/// Records this many entries, and returns when all are written.
 fn record(config: Config, entries: u64) -> Counts {
     let (recorder, receiver) = Recorder::open();
-    let tally = Arc::clone(&recorder.tally);
+    let counts = Arc::clone(&recorder.counts);
     let file = TraceFile::begin(config.file, config.bytes_max).unwrap();
-    let writer = std::thread::spawn(move || Writer::new(file, config.names, tally).run(receiver));
+    let writer = std::thread::spawn(move || Writer::new(file, config.names, counts).run(receiver));
     for number in 0..entries {
         recorder.entries.blocking_send(entry(number)).unwrap();
     }
-    let tally = Arc::clone(&recorder.tally);
+    let counts = Arc::clone(&recorder.counts);
     drop(recorder);
     writer.join().unwrap();
-    Recorder { tally, ..Recorder::open().0 }.counts()
+    Recorder { counts, ..Recorder::open().0 }.counts()
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -50,7 +50,7 @@ fn lines(file: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn files_are_bounded_one_before_is_kept_and_each_has_its_own_key() {
+fn files_are_bounded_rotated_once_and_have_their_own_key() {
     let folder = folder("rotation");
     let file = folder.join("trace.jsonl");
     let config = Config { file: file.clone(), bytes_max: 8_000, names: ModelNames::Hashed };
@@ -76,7 +76,7 @@ fn files_are_bounded_one_before_is_kept_and_each_has_its_own_key() {
 }
 
 #[test]
-fn a_full_disk_costs_lines_and_nothing_else() {
+fn a_full_disk_loses_only_lines() {
     let full = Path::new("/dev/full");
     if !full.exists() {
         return;
@@ -86,7 +86,7 @@ fn a_full_disk_costs_lines_and_nothing_else() {
 }
 
 #[test]
-fn whoever_finds_no_room_goes_on() {
+fn a_full_channel_never_blocks() {
     let (recorder, receiver) = Recorder::open();
     (0..WAITING_MAX as u64 + 5).for_each(|number| recorder.record(entry(number)));
     assert_eq!(recorder.counts(), Counts { dropped: 5, ..Counts::default() });
@@ -96,15 +96,20 @@ fn whoever_finds_no_room_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_at_the_start() {
+fn an_unwritable_file_is_refused_at_the_start() {
     let config = Config { file: "/nowhere/trace".into(), bytes_max: 1 << 20, names: ModelNames::Hashed };
-    assert!(Recorder::start(config.clone()).unwrap_err().to_string().starts_with("/nowhere/trace: "));
+    assert!(
+        Recorder::start(config.clone())
+            .unwrap_err()
+            .to_string()
+            .starts_with("cannot write the trace file /nowhere/trace: ")
+    );
     let small = Config { bytes_max: 100, ..config };
     assert!(matches!(Recorder::start(small), Err(RecordError::TooSmall)));
 }
 
 #[test]
-fn restarts_without_traffic_keep_what_was_recorded() {
+fn restarts_without_traffic_keep_the_recording() {
     let folder = folder("restarts");
     let file = folder.join("trace.jsonl");
     let config = Config { file: file.clone(), bytes_max: 1_000_000, names: ModelNames::Hashed };

@@ -1,21 +1,21 @@
-//! The first place where an engine's prompt is not ours.
+//! The first difference between an engine's prompt and ours.
 
 use std::fmt;
 
-/// How much is shown around the place.
+/// Characters shown before the difference.
 const BEFORE: usize = 24;
 const AFTER: usize = 32;
 
-/// A difference between two prompts. Both are made of our own samples, so showing them gives nothing away.
+/// A difference between two prompts. Both consist of our own samples, so showing them reveals nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What was tried out.
+    /// What the sample tests.
     pub sample: &'static str,
-    /// What is the same before it.
+    /// The equal text before the difference.
     pub before: String,
-    /// How ours goes on.
+    /// How our prompt continues.
     pub ours: String,
-    /// How the engine's goes on.
+    /// How the engine's prompt continues.
     pub theirs: String,
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_difference_is_said_in_words() {
+    fn the_first_difference_is_described() {
         let difference = Difference::between("a chat", b"<s>user\nHi", b"<s>user\n\nHi").unwrap();
         assert_eq!(
             difference.to_string(),

@@ -1,4 +1,4 @@
-//! The judgement on an engine's answers, without any socket.
+//! The verdict on an engine's responses, without any socket.
 
 use std::fmt;
 
@@ -8,36 +8,36 @@ use super::difference::Difference;
 use super::samples::Sample;
 use crate::{Encoder, Model};
 
-/// How a worker can be matched.
+/// How a worker's prompts can be matched.
 #[derive(Debug)]
 pub enum Verdict {
-    /// In bytes: every sample is the same, read in this way.
+    /// In bytes: every sample is equal under this reading.
     Bytes(Box<Alignment>, Reading),
-    /// In tokens: prompts are the same, only their bytes cannot be followed.
+    /// In tokens: prompts are equal, but their bytes cannot be followed.
     Tokens {
-        /// Read in this way.
+        /// The reading of the files.
         reading: Reading,
         /// Why not in bytes.
         because: Reason,
     },
-    /// Only by what routing has caused: the engine renders in a way of its own.
+    /// Only by presumed spans: the engine renders differently.
     Presumed(Reason),
-    /// The engine does not say. Whether our prompts' first blocks come back in its events must tell.
+    /// The engine does not tell. Whether the first blocks of our prompts appear in its events must show it.
     Unknown(String),
 }
 
 /// Why a worker is not matched in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The model's files say so already.
+    /// The model's files rule it out.
     Files(Unaligned),
     /// The engine's tokens spell other bytes.
     Bytes(Difference),
-    /// The engine renders otherwise.
+    /// The engine renders differently.
     Rendering(Difference),
-    /// Our rules refuse a sample that the engine takes.
+    /// Our renderer refuses a sample that the engine accepts.
     NotRendered {
-        /// What was tried out.
+        /// What the sample tests.
         sample: &'static str,
         /// Why it is refused.
         problem: String,
@@ -67,7 +67,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Judges an engine's tokens for samples. Samples that it refused are left out by the caller.
+/// Judges an engine's tokens for the samples. The caller leaves out samples that the engine refused.
 pub fn judge(model: &Model, answers: &[(Sample, Vec<u32>)], unix_s: u64) -> Verdict {
     if answers.is_empty() {
         return Verdict::Unknown("the engine refused every sample".to_owned());
@@ -79,7 +79,7 @@ pub fn judge(model: &Model, answers: &[(Sample, Vec<u32>)], unix_s: u64) -> Verd
             Err(reason) => reasons.push(reason),
         }
     }
-    // The file's own reading is the one that a user can act on.
+    // The reason under the file's own reading is the one that a user can act on.
     let because = reasons.swap_remove(0);
     in_tokens(model, answers, unix_s, because)
 }
@@ -110,7 +110,7 @@ fn in_bytes(
     Ok(alignment)
 }
 
-/// Bytes failed; do tokens agree?
+/// Bytes differ: compares tokens.
 fn in_tokens(model: &Model, answers: &[(Sample, Vec<u32>)], unix_s: u64, because: Reason) -> Verdict {
     let renderer = match model.renderer() {
         Ok(renderer) => renderer,
@@ -134,7 +134,7 @@ fn in_tokens(model: &Model, answers: &[(Sample, Vec<u32>)], unix_s: u64, because
     }
 }
 
-/// The ids that we would make of a sample.
+/// The ids that we compute for a sample.
 fn ids(renderer: &Renderer, encoder: &Encoder, sample: &Sample, unix_s: u64) -> Option<Vec<u32>> {
     let body = sample.body.to_string();
     let mut text = String::new();
@@ -144,7 +144,7 @@ fn ids(renderer: &Renderer, encoder: &Encoder, sample: &Sample, unix_s: u64) -> 
     }
 }
 
-/// The first difference between token lists, for models that have no bytes to compare: shown as token ids.
+/// The first difference between token lists, shown as token ids, for models without bytes to compare.
 fn rendering(
     model: &Model,
     renderer: &Renderer,

@@ -1,17 +1,17 @@
-//! The prompts that an engine is asked about.
+//! The prompts that are compared with an engine.
 
 use serde_json::{Value, json};
 use warmroute_prompt::Api;
 
 use crate::ModelText;
 
-/// Special tokens whose text is put into a prompt; the first few are those that matter.
+/// Most special tokens whose text is put into a prompt; the first few matter.
 const SPECIALS_MAX: usize = 8;
 
 /// One prompt to compare.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// What it tries out, in words.
+    /// What the sample tests.
     pub name: &'static str,
     /// Chat or completions.
     pub api: Api,

@@ -70,7 +70,7 @@ fn a_block_is_free_when_its_last_holder_lets_go() {
 }
 
 #[test]
-fn a_block_that_is_hit_for_ever_does_not_fill_the_log() {
+fn a_block_that_is_hit_repeatedly_does_not_fill_the_log() {
     let mut pool = BlockPool::new(8);
     for _ in 0..10_000 {
         let (mut hold, _) = fill(&mut pool, &chain([1, 2, 3]));
@@ -153,7 +153,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn the_pool_does_what_a_list_of_blocks_does(
+    fn the_pool_behaves_like_a_list_of_blocks(
         acts in prop::collection::vec((any_chain(), 0_usize..6), 1..60),
         blocks in 80_u32..200,
     ) {

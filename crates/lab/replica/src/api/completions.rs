@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_are_none_are_refused() {
+    fn invalid_prompts_are_refused() {
         for json in ["[]", "7", "{}", "[[]]", "[4294967295]", "[-1]", "[\"a\", 5.5]"] {
             assert!(prompts_of(json).is_err(), "{json}");
         }

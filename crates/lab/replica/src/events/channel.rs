@@ -1,4 +1,4 @@
-//! One rank's publisher, with everything that can go wrong on the way from it.
+//! One rank's publisher, with the faults on its way.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,24 +11,24 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 use warmroute_zmtp::{Endpoint, Error, Message, Options, PeerId, Publisher, Router};
 
-use super::encode::{self, Told};
-use super::memory::Memory;
+use super::encode::{self, CacheChange};
+use super::replay_memory::ReplayMemory;
 use crate::config::{EventEncoding, EventsConfig, PublisherMode};
 use crate::fault::{Condition, EventFaults, Removals, Stores};
 
-/// Batches that may be late at one time; more are lost.
+/// Most batches that may be late at one time; further ones are lost.
 const LATE_MAX: usize = 100_000;
-/// vLLM's defaults, told to whoever asks.
+/// vLLM's default, for `GET /kv_event_sources`.
 const HWM: u32 = 100_000;
 
-/// Where one rank publishes.
+/// The publisher of one rank.
 pub(crate) struct Channel {
     rank: u16,
     config: EventsConfig,
     endpoint: Endpoint,
     replay: Option<Endpoint>,
     condition: watch::Receiver<Condition>,
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<ReplayMemory>>,
     sockets: Mutex<Option<Sockets>>,
     way: Mutex<Way>,
 }
@@ -40,7 +40,7 @@ struct Sockets {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What is on its way, and the dice.
+/// Delayed batches, and the random state of faults.
 #[derive(Default)]
 struct Way {
     random: u64,
@@ -61,7 +61,7 @@ impl Channel {
             PublisherMode::Bind => Publisher::bind(&of_rank(&config.endpoint), Options::default()).await?,
             PublisherMode::Connect => Publisher::connect(of_rank(&config.endpoint), Options::default()),
         };
-        let (publisher, memory) = (Arc::new(publisher), Arc::new(Mutex::new(Memory::default())));
+        let (publisher, memory) = (Arc::new(publisher), Arc::new(Mutex::new(ReplayMemory::default())));
         let (late, waiting) = mpsc::channel(LATE_MAX);
         let restarts = watch::Sender::new(0);
         let mut tasks = vec![tokio::spawn(send_late(Arc::clone(&publisher), waiting))];
@@ -83,7 +83,7 @@ impl Channel {
         Ok(Channel { rank, config: config.clone(), endpoint, replay, condition, memory, sockets, way })
     }
 
-    /// Where it publishes, and where it answers.
+    /// The publisher and replay endpoints.
     pub(crate) fn endpoints(&self) -> (Endpoint, Option<Endpoint>) {
         (self.endpoint.clone(), self.replay.clone())
     }
@@ -102,20 +102,20 @@ impl Channel {
         })
     }
 
-    /// Numbers, remembers and sends a batch.
-    pub(crate) fn publish(&self, mut told: Vec<Told>) {
+    /// Numbers, stores and sends a batch.
+    pub(crate) fn publish(&self, mut changes: Vec<CacheChange>) {
         let faults = self.condition.borrow().events();
         if faults.removals == Removals::Hidden {
-            told.retain(|told| matches!(told, Told::Stored { .. } | Told::Kept(..)));
-            if told.is_empty() {
+            changes.retain(|changes| matches!(changes, CacheChange::Stored { .. } | CacheChange::Kept(..)));
+            if changes.is_empty() {
                 return;
             }
         }
         if faults.stores == Stores::Ahead {
-            told.iter_mut().for_each(Told::boast);
+            changes.iter_mut().for_each(CacheChange::claim_all);
         }
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let payload = encode::batch(&told, unix.as_secs_f64(), self.rank, self.config.encoding);
+        let payload = encode::batch(&changes, unix.as_secs_f64(), self.rank, self.config.encoding);
         let payload = Bytes::from(payload);
         let seq = self.memory.lock().push(payload.clone(), self.config.memory_batches);
         let topic = Bytes::copy_from_slice(self.config.topic.as_bytes());
@@ -126,7 +126,7 @@ impl Channel {
         }
     }
 
-    /// Waits until what was published has left, but for what is late on purpose.
+    /// Waits until every published batch is sent, except those that are late on purpose.
     pub(crate) async fn sent(&self) {
         let publisher = self.sockets.lock().as_ref().map(|sockets| Arc::clone(&sockets.publisher));
         if let Some(publisher) = publisher {
@@ -134,9 +134,9 @@ impl Channel {
         }
     }
 
-    /// A new process: numbers begin at 0, nothing is remembered and nobody is connected.
+    /// Starts as a new process: numbers begin at 0, the memory is empty and no subscriber is connected.
     pub(crate) fn restart(&self) {
-        *self.memory.lock() = Memory::default();
+        *self.memory.lock() = ReplayMemory::default();
         self.way.lock().overtaken = None;
         if let Some(sockets) = &*self.sockets.lock() {
             sockets.publisher.cut_all();
@@ -144,7 +144,7 @@ impl Channel {
         }
     }
 
-    /// The process is gone.
+    /// Closes all connections, as the end of the process.
     pub(crate) fn close(&self) {
         if let Some(sockets) = self.sockets.lock().take() {
             sockets.tasks.iter().for_each(JoinHandle::abort);
@@ -165,13 +165,13 @@ impl Sockets {
             return self.publisher.send(&message);
         }
         let at = Instant::now() + Duration::from_millis(u64::from(lag_ms));
-        // Full: it is lost, as in a real queue.
+        // When full, the batch is lost, as in a real queue.
         let _ = self.late.try_send((at, message));
     }
 }
 
 impl Way {
-    /// What leaves when this batch is published.
+    /// The batches that are sent when this one is published.
     fn leave(&mut self, message: Message, faults: EventFaults) -> Vec<Message> {
         let mut leaving = Vec::with_capacity(2);
         if self.roll() >= faults.loss {
@@ -186,7 +186,7 @@ impl Way {
         leaving
     }
 
-    /// From 0 to 1, SplitMix64.
+    /// A random number from 0 to 1 (SplitMix64).
     fn roll(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -202,9 +202,9 @@ async fn send_late(publisher: Arc<Publisher>, mut waiting: mpsc::Receiver<(Insta
     }
 }
 
-/// Answers questions about the past.
+/// Serves replays.
 struct Replayer {
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<ReplayMemory>>,
     condition: watch::Receiver<Condition>,
     encoding: EventEncoding,
     topic: Bytes,
@@ -236,7 +236,7 @@ impl Replayer {
                 return;
             }
         }
-        // Whoever has left needs no end.
+        // A peer that has left needs no end.
         let _ = router.send(peer, self.layout(&Bytes::new(), u64::MAX, Bytes::new())).await;
     }
 

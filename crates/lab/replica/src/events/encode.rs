@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use warmroute_engine::Memory;
 
-use super::teller::Content;
+use super::reporter::Content;
 use crate::config::EventEncoding;
 
-/// One thing to tell.
-pub(crate) enum Told {
+/// A change of the cache to report.
+pub(crate) enum CacheChange {
     /// Blocks of a sequence are cached.
     Stored {
         content: Arc<Content>,
@@ -16,30 +16,30 @@ pub(crate) enum Told {
         blocks: usize,
     },
     Removed(u64),
-    /// A block lies in a slower memory, too.
+    /// A slower memory also has the block.
     Kept(u64, Memory),
-    /// And does no more.
+    /// The slower memory no longer has it.
     Dropped(u64, Memory),
     Cleared,
 }
 
-impl Told {
-    /// Claims everything that the sequence will ever store.
-    pub(crate) fn boast(&mut self) {
-        if let Told::Stored { content, first, blocks } = self {
+impl CacheChange {
+    /// Claims every block that the sequence may ever store.
+    pub(crate) fn claim_all(&mut self) {
+        if let CacheChange::Stored { content, first, blocks } = self {
             *blocks = content.names.len() - *first;
         }
     }
 }
 
 /// `[when, [event, …], rank]`.
-pub(crate) fn batch(told: &[Told], at_unix_s: f64, rank: u16, encoding: EventEncoding) -> Vec<u8> {
+pub(crate) fn batch(changes: &[CacheChange], at_unix_s: f64, rank: u16, encoding: EventEncoding) -> Vec<u8> {
     let mut pack = Pack { out: Vec::with_capacity(256), encoding };
     pack.out.push(0x93);
     pack.out.push(0xcb);
     pack.out.extend_from_slice(&at_unix_s.to_be_bytes());
-    pack.array(told.len());
-    told.iter().for_each(|told| pack.event(told));
+    pack.array(changes.len());
+    changes.iter().for_each(|changes| pack.event(changes));
     pack.unsigned(u64::from(rank));
     pack.out
 }
@@ -57,13 +57,13 @@ struct Pack {
 }
 
 impl Pack {
-    fn event(&mut self, told: &Told) {
-        match told {
-            Told::Stored { content, first, blocks } => self.stored(content, *first, *blocks),
-            Told::Removed(name) => self.removed(*name, "GPU"),
-            Told::Kept(name, memory) => self.kept(*name, medium(*memory)),
-            Told::Dropped(name, memory) => self.removed(*name, medium(*memory)),
-            Told::Cleared => self.open("AllBlocksCleared", 0),
+    fn event(&mut self, changes: &CacheChange) {
+        match changes {
+            CacheChange::Stored { content, first, blocks } => self.stored(content, *first, *blocks),
+            CacheChange::Removed(name) => self.removed(*name, "GPU"),
+            CacheChange::Kept(name, memory) => self.kept(*name, medium(*memory)),
+            CacheChange::Dropped(name, memory) => self.removed(*name, medium(*memory)),
+            CacheChange::Cleared => self.open("AllBlocksCleared", 0),
         }
     }
 
@@ -78,7 +78,7 @@ impl Pack {
         self.unsigned(0);
     }
 
-    /// As vLLM's offloading connector writes it unless it is asked for more: by name alone, and of no size.
+    /// As vLLM's offloading connector writes it by default: by name only, with a block size of zero.
     fn kept(&mut self, name: u64, medium: &str) {
         self.open("BlockStored", 7);
         self.key("block_hashes");

@@ -1,13 +1,14 @@
-//! What the engine tells the world about its cache, as vLLM does: a publisher and a memory for those who missed something.
+//! Publishes changes of the engine's cache as vLLM does: a publisher, and a memory for replays.
 //!
 //! ```text
-//!   driver ─ happened ─► Teller (names to tokens) ─► batch ─► Channel (numbers, memory, faults) ─► PUB, and ROUTER for replays
+//!   driver ─ happened ─► EventReporter (names to tokens) ─► batch ─► Channel (numbers, memory, faults) ─► PUB, and ROUTER
+//!                                                                                                         for replays
 //! ```
 
 mod channel;
 mod encode;
-mod memory;
-mod teller;
+mod replay_memory;
+mod reporter;
 
 pub(crate) use channel::Channel;
-pub(crate) use teller::{Content, Teller};
+pub(crate) use reporter::{Content, EventReporter};

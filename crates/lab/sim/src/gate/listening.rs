@@ -39,7 +39,7 @@ impl Gate {
         }
         let events = batch.event_batch(self.block_tokens);
         let at = Moment { now, unix_s: now.as_secs_f64() };
-        self.tell_feed(node, now, |feed, steps| feed.heard(batch.seq, events, at, steps))
+        self.tell_feed(node, now, |feed, steps| feed.received_live(batch.seq, events, at, steps))
     }
 
     /// The first batch that a question wants, if it still does.
@@ -82,10 +82,10 @@ impl Gate {
         for view in self.router.workers() {
             let (node, fillings) = (self.nodes[view.worker.id.index()], view.desk.fillings);
             if std::mem::replace(&mut self.followers[node].fillings, fillings) != fillings {
-                self.tell_feed(node, now, |feed, steps| feed.worked(now, steps));
+                self.tell_feed(node, now, |feed, steps| feed.answered(now, steps));
             }
             let view = self.router.cache_view(view.worker.id).into();
-            self.tell_feed(node, now, |feed, steps| feed.judged(view, now, steps));
+            self.tell_feed(node, now, |feed, steps| feed.corrected(view, now, steps));
             let ask = self.tell_feed(node, now, |feed, steps| feed.tick(now, steps));
             asks.extend(ask.map(|ask| (node, ask)));
         }

@@ -1,4 +1,5 @@
-//! A publisher, a network that loses, repeats, reorders and breaks, and the law: in the end we know what it holds.
+//! A publisher and a network that loses, repeats, reorders and disconnects. In the end the feed knows what the engine
+//! holds.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,7 +41,7 @@ impl Publisher {
         Publisher { process, seq: 0, cache: Cache::new(), memory: VecDeque::new(), memory_max }
     }
 
-    /// Every third batch removes what was stored longest, some clear.
+    /// Every third batch removes the oldest block, and some clear the cache.
     fn publish(&mut self, dice: u8) -> (u64, EventBatch) {
         let name = self.process * 1_000 + u64::from(dice % 8);
         let event = match (dice % 11, self.cache.keys().next().copied()) {
@@ -64,9 +65,9 @@ impl Publisher {
 #[derive(Clone, Debug)]
 enum Act {
     Publish(u8),
-    /// A busy second: more than is remembered of the last batches.
+    /// A burst: more batches than the feed remembers.
     Burst(u8),
-    /// The nth of what is under way arrives.
+    /// The nth batch in transit arrives.
     Arrive(u8),
     Repeat(u8),
     Lose(u8),
@@ -93,7 +94,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// The publisher, the network and the feed with what its driver has applied.
+/// The publisher, the network, and the feed with what its driver applied.
 struct World {
     publisher: Publisher,
     live: VecDeque<(u64, EventBatch)>,
@@ -170,7 +171,7 @@ impl World {
 
     fn arrive(&mut self, nth: u8) {
         let Some((seq, batch)) = self.live.remove(usize::from(nth)) else { return };
-        self.tell(|feed, now, steps| feed.heard(seq, batch, Moment { now, unix_s: 0.0 }, steps));
+        self.tell(|feed, now, steps| feed.received_live(seq, batch, Moment { now, unix_s: 0.0 }, steps));
     }
 
     fn reconnect(&mut self) {
@@ -193,7 +194,7 @@ impl World {
         }
     }
 
-    /// The network is well again and the engine goes on.
+    /// The network recovers and the engine continues.
     fn calm(&mut self) {
         for dice in [2, 30, 7] {
             let batch = self.publisher.publish(dice);
@@ -217,7 +218,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_within_the_engines_memory_we_end_up_knowing_what_it_holds(
+    fn within_the_engines_memory_the_feed_recovers_exactly(
         acts in prop::collection::vec(act(), 0..120),
     ) {
         let mut world = World::new(usize::MAX);
@@ -229,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn with_a_short_memory_we_know_it_or_know_that_we_do_not(
+    fn with_a_short_memory_the_feed_is_exact_or_uncertain(
         acts in prop::collection::vec(act(), 0..120),
         memory_max in 0..8usize,
     ) {
@@ -240,11 +241,12 @@ proptest! {
         let is_exact = world.cache.iter().all(|(name, count)| {
             world.publisher.cache.get(name).is_some_and(|held| held >= count)
         });
-        // Reported means: nothing we know of is wrong. What it held before our floor may be missing.
+        // Reported means that everything known is true. What the engine held before the floor may be missing.
         if world.feed.view() == View::Reported {
             prop_assert!(is_exact, "{:?} is not within {:?}", world.cache, world.publisher.cache);
         }
-        // Names carry their process. Only where replays failed may a restart have gone unnoticed, and then we are in doubt.
+        // Names contain their process. A restart may go unnoticed only where replays failed, and then the view is in
+        // doubt.
         let process = world.publisher.process;
         let has_failed = acts.iter().any(|act| matches!(act, Act::FailReplay));
         let is_own = world.cache.keys().all(|name| name / 1_000 == process);

@@ -85,7 +85,7 @@ impl Liar {
             CacheView::Uncertain => View::Uncertain,
             CacheView::Presumed => View::Silent,
         };
-        self.tell(|feed, now, steps| feed.judged(view, now, steps));
+        self.tell(|feed, now, steps| feed.corrected(view, now, steps));
         self.tell(|feed, now, steps| feed.tick(now, steps));
         self.router.settle(self.now);
         self.views.push(self.router.cache_view(WorkerId(0)));
@@ -96,7 +96,7 @@ impl Liar {
         let events = vec![CacheEvent::Stored(blocks(text, 0, 60))];
         let batch = EventBatch { at_unix_s: seq as f64, events, rank: None, unreadable: 0, print: seq + 1 };
         self.memory.push(batch.clone());
-        self.tell(|feed, now, steps| feed.heard(seq, batch, Moment { now, unix_s: 0.0 }, steps));
+        self.tell(|feed, now, steps| feed.received_live(seq, batch, Moment { now, unix_s: 0.0 }, steps));
     }
 
     /// How often the view became reported again.

@@ -98,7 +98,7 @@ fn a_cached_block_is_evicted_only_when_its_room_is_needed_and_leaves_go_first() 
 }
 
 #[test]
-fn evictions_are_told_before_what_takes_their_place() {
+fn evictions_are_reported_before_the_blocks_that_replace_them() {
     let mut engine = engine(2);
     submit(&mut engine, request(0, 7, 1));
     run(&mut engine);

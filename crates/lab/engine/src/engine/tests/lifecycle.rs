@@ -95,7 +95,7 @@ fn a_sequence_cancelled_during_its_step_gets_no_token() {
 }
 
 #[test]
-fn the_cache_is_cleared_only_when_nobody_holds_a_block() {
+fn the_cache_is_cleared_only_when_no_block_is_held() {
     let mut engine = engine(100);
     submit(&mut engine, request(0, 20, 2));
     step(&mut engine);
@@ -103,7 +103,7 @@ fn the_cache_is_cleared_only_when_nobody_holds_a_block() {
     run(&mut engine);
     assert_eq!(engine.clear_cache(), Ok(()));
     assert_eq!(engine.stats().blocks_cached, 0);
-    assert_eq!(step(&mut engine), [], "nobody hears of it while the engine is idle");
+    assert_eq!(step(&mut engine), [], "an idle engine reports nothing");
     let id = submit(&mut engine, request(0, 20, 2));
     let happened = step(&mut engine);
     assert_eq!(happened[..2], [Happened::Cleared, Happened::Started { id, cached_tokens: 0 }]);
@@ -126,7 +126,7 @@ fn a_restart_forgets_everything_but_never_reuses_an_id() {
 }
 
 #[test]
-fn what_can_never_run_is_refused() {
+fn requests_that_can_never_run_are_refused() {
     let mut engine = engine(10);
     let mut refuse = |request| engine.submit(Micros::ZERO, request).unwrap_err();
     assert_eq!(refuse(request(0, 0, 5)), Rejected::EmptyPrompt);

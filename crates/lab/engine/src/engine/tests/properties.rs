@@ -128,7 +128,7 @@ impl Watched {
             Happened::Kept { name, memory } => {
                 let is_on_gpu = self.copies.get(&name).is_some_and(|&copies| copies > 0);
                 let is_elsewhere = self.kept.iter().any(|&(other, _)| other == name);
-                assert!(is_on_gpu || is_elsewhere, "what is told by name is known by name");
+                assert!(is_on_gpu || is_elsewhere, "what is events by name is known by name");
                 assert!(self.kept.insert((name, memory)), "once");
             }
             Happened::Dropped { name, memory } => assert!(self.kept.remove(&(name, memory)), "once"),
@@ -169,8 +169,8 @@ impl Watched {
         let stats = self.engine.stats();
         let copies: i64 = self.copies.values().sum();
         assert_eq!(copies, i64::from(stats.blocks_cached), "events tell what is cached");
-        let told = |memory| self.kept.iter().filter(|(_, other)| *other == memory).count();
-        assert_eq!(told(Memory::Host), self.engine.scheduler.host_blocks(), "and what is on the host");
+        let events = |memory| self.kept.iter().filter(|(_, other)| *other == memory).count();
+        assert_eq!(events(Memory::Host), self.engine.scheduler.host_blocks(), "and what is on the host");
         assert_eq!((stats.blocks_used, stats.running, stats.waiting), (0, 0, 0));
     }
 }
@@ -179,14 +179,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn the_books_balance_and_everything_finishes(
+    fn all_counts_agree_and_every_request_finishes(
         config in small_config(),
         calls in prop::collection::vec(call(), 1..120),
     ) {
         let mut watched = Watched::new(config);
         calls.iter().for_each(|call| watched.make(call));
         watched.drain();
-        // A cache cleared after the last step is told with the next one, so there must be a next one.
+        // A clear after the last step is reported with the next step, so there must be one.
         watched.submit(request(9, 1, 1));
         watched.drain();
         watched.check_the_end();

@@ -56,13 +56,13 @@ struct Driven {
     gait: Gait,
     engine: Engine,
     ids: Vec<SequenceId>,
-    /// With the time at which it was told.
-    told: Vec<(Micros, Happened)>,
+    /// Events with their times.
+    events: Vec<(Micros, Happened)>,
 }
 
 impl Driven {
     fn new(gait: Gait, config: Config) -> Driven {
-        Driven { gait, engine: Engine::new(config).unwrap(), ids: Vec::new(), told: Vec::new() }
+        Driven { gait, engine: Engine::new(config).unwrap(), ids: Vec::new(), events: Vec::new() }
     }
 
     fn begin(&mut self, now: Micros) -> Option<Micros> {
@@ -76,7 +76,7 @@ impl Driven {
         while let Some(ends) = self.begin(now).filter(|&ends| ends <= until) {
             let mut happened = Vec::new();
             self.engine.finish_step(&mut happened);
-            self.told.extend(happened.into_iter().map(|happened| (ends, happened)));
+            self.events.extend(happened.into_iter().map(|happened| (ends, happened)));
             now = ends;
         }
     }
@@ -96,15 +96,15 @@ impl Driven {
         }
     }
 
-    /// Everything but the later tokens, which a run does not tell, and the time at which news of the cache is told, which
-    /// in a run is its end.
+    /// Everything but the later tokens, which a run does not report, and the times of cache events, which in a run are its
+    /// end.
     fn milestones(&self) -> Vec<(Option<Micros>, Happened)> {
         let is_told = |happened: &Happened| !matches!(happened, Happened::Token { index: 1.., .. });
-        let told = self.told.iter().filter(|(_, happened)| is_told(happened));
+        let events = self.events.iter().filter(|(_, happened)| is_told(happened));
         let cache = |happened: &Happened| {
             matches!(happened, Happened::Stored { .. } | Happened::Removed { .. } | Happened::Cleared)
         };
-        told.map(|&(at, happened)| ((!cache(&happened)).then_some(at), happened)).collect()
+        events.map(|&(at, happened)| ((!cache(&happened)).then_some(at), happened)).collect()
     }
 
     fn state(&self) -> String {

@@ -32,7 +32,7 @@ fn running_sequences_are_served_before_new_ones() {
 }
 
 #[test]
-fn what_a_chunk_leaves_of_the_budget_goes_to_the_next_in_the_queue() {
+fn the_rest_of_the_budget_goes_to_the_next_in_the_queue() {
     let mut engine = engine_with_budget(16);
     let (long, short) = (submit(&mut engine, request(1, 24, 1)), submit(&mut engine, request(2, 4, 1)));
     assert_eq!(started(&step(&mut engine)), [(long, 0)]);
@@ -61,7 +61,7 @@ fn the_batch_never_exceeds_its_limit_of_sequences() {
 }
 
 #[test]
-fn the_head_of_the_queue_holds_up_those_behind_it() {
+fn the_head_of_the_queue_blocks_those_behind_it() {
     let mut engine = engine(8);
     let first = submit(&mut engine, request(1, 20, 4));
     let (big, small) = (submit(&mut engine, request(2, 20, 1)), submit(&mut engine, request(3, 4, 1)));
@@ -77,7 +77,7 @@ fn a_prompt_is_admitted_only_when_all_of_it_fits_not_its_first_chunk() {
     step(&mut engine);
     submit(&mut engine, request(2, 28, 1));
     assert_eq!(started(&step(&mut engine)), [], "a chunk of two blocks would have fitted");
-    assert_eq!(preempted(&run(&mut engine)), [], "and so nobody had to give way");
+    assert_eq!(preempted(&run(&mut engine)), [], "no sequence was preempted");
     assert_eq!(engine.stats().finished, 2);
 }
 
@@ -112,7 +112,7 @@ fn nothing_is_admitted_in_a_step_that_preempted() {
 }
 
 #[test]
-fn a_preempted_sequence_goes_before_everyone_who_waits_and_repeats_no_token() {
+fn a_preempted_sequence_precedes_the_queue_and_repeats_no_token() {
     let mut engine = engine(6);
     let [first, second] = [1, 2].map(|text| submit(&mut engine, request(text, 11, 9)));
     let third = submit(&mut engine, request(3, 11, 1));

@@ -29,7 +29,7 @@ fn again(engine: &mut Engine, prompt_tokens: u32) -> (u32, u64) {
 }
 
 #[test]
-fn what_the_gpu_lost_is_fetched_where_that_is_faster() {
+fn evicted_blocks_are_fetched_where_that_is_faster() {
     let mut none = Engine::new(tiered(None, None)).unwrap();
     let (found, computing_us) = again(&mut none, 900);
     assert_eq!(found, 0);
@@ -54,7 +54,7 @@ fn what_the_gpu_lost_is_fetched_where_that_is_faster() {
 }
 
 #[test]
-fn what_moves_between_memories_is_told_while_it_is_known() {
+fn moves_between_memories_are_reported_while_the_name_is_known() {
     let mut engine = Engine::new(tiered(Some(FAST), None)).unwrap();
     submit(&mut engine, request(1, 900, 1));
     run(&mut engine);
@@ -79,7 +79,7 @@ fn what_moves_between_memories_is_told_while_it_is_known() {
 }
 
 #[test]
-fn whoever_put_a_block_into_the_pool_tells_that_others_pushed_it_out() {
+fn the_engine_that_stored_a_block_reports_its_eviction_by_others() {
     let tier = Tier { tokens: 100 * u64::from(BLOCK), ..FAST };
     let pool = Pool::new(100);
     let mut engines = [(); 2].map(|()| Engine::sharing(tiered(None, Some(tier)), pool.clone()).unwrap());
@@ -97,13 +97,13 @@ fn whoever_put_a_block_into_the_pool_tells_that_others_pushed_it_out() {
     let (kept, dropped) = push(&mut engines[1], [3, 4]);
     assert_eq!(kept - dropped, 100, "its own are there now");
     submit(&mut engines[0], request(5, 4, 1));
-    let told = run(&mut engines[0]);
+    let events = run(&mut engines[0]);
     let dropped = |one: &&Happened| matches!(one, Happened::Dropped { memory: Memory::Pool, .. });
-    assert_eq!(told.iter().filter(dropped).count(), 100, "{told:?}");
+    assert_eq!(events.iter().filter(dropped).count(), 100, "{events:?}");
 }
 
 #[test]
-fn a_pool_serves_whoever_shares_it_and_outlives_them() {
+fn a_pool_serves_all_its_engines_and_outlives_them() {
     let pool = Pool::new(1_000);
     let mut engines = [(); 2].map(|()| Engine::sharing(tiered(None, Some(FAST)), pool.clone()).unwrap());
     again(&mut engines[0], 900);

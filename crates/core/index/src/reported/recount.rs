@@ -1,0 +1,33 @@
+//! Names reported again without their spans: the engine copied stored blocks to another memory tier.
+//!
+//! The first report gave their addresses. A repeated name only counts once more, so it stays until it has left all
+//! tiers.
+
+use super::{Reported, Unnamed};
+use crate::tree::PinnedTree;
+
+impl Reported {
+    /// Counts each of these names once more. Returns how many the worker holds or has waiting; other names are
+    /// ignored.
+    pub fn store_by_name(&mut self, tree: &PinnedTree<'_, '_>, worker: u16, names: &[u64]) -> usize {
+        names.iter().filter(|&&name| self.add_counts(tree, worker, name, 1)).count()
+    }
+
+    /// Adds to a name's count. Returns whether the worker knows the name.
+    pub fn add_counts(&mut self, tree: &PinnedTree<'_, '_>, worker: u16, name: u64, times: u32) -> bool {
+        if self.orphans.has_waiting(worker) && self.orphans.store_by_name(worker, name, times) {
+            return true;
+        }
+        let is_held = self.resolve(tree, worker, name, Unnamed::default()).is_some();
+        if is_held {
+            let extra_counts = self.worker_mut(worker).extra_counts.get_or_default(name);
+            *extra_counts = extra_counts.saturating_add(times);
+        }
+        is_held
+    }
+
+    /// Whether the worker holds this name or has it waiting.
+    pub fn knows(&self, tree: &PinnedTree<'_, '_>, worker: u16, name: u64) -> bool {
+        self.orphans.has(worker, name) || self.resolve(tree, worker, name, Unnamed::default()).is_some()
+    }
+}

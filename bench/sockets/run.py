@@ -6,7 +6,7 @@
 Each run starts a new router. `POLICY+events` follows the engines' KV events, `POLICY` alone presumes what they hold. With
 `--history reset` the engines have served other traffic and were told to empty their caches just before the router starts: their event
 streams still hold the old blocks, and announce the reset only with the next step, as vLLM does. With `--history fresh` the engines
-are new processes.
+are new processes. With `--fleet FILE` the engines are real vLLM servers that bench/gpu/fleet.sh has started.
 
 Python's standard library only. Times are seconds of this machine's clock: run nothing beside it.
 """
@@ -47,6 +47,7 @@ def arguments():
     add("--secs", type=float, default=25.0, help="for how long conversations begin")
     add("--think", type=float, default=2.0, help="mean seconds between an answer and the next question")
     add("--seed", type=int, default=5)
+    add("--fleet", help="fleet.json of bench/gpu/fleet.sh: real servers instead of simulated engines")
     add("--no-details", action="store_true", help="engines do not say how many tokens were cached")
     add("--answers", help="write one JSON line for each answer to this file")
     add("--logs", help="folder for the routers' logs")
@@ -95,6 +96,13 @@ class Fleet:
         for port, _, _ in self.ports:
             wait_for(f"http://127.0.0.1:{port}/health")
 
+    @classmethod
+    def running(cls, described):
+        """Servers that somebody else has started."""
+        fleet = cls.__new__(cls)
+        fleet.ports, fleet.model_path, fleet.processes = described["ports"], described["model_path"], []
+        return fleet
+
     def reset(self):
         for port, _, _ in self.ports:
             post(f"http://127.0.0.1:{port}/reset_prefix_cache")
@@ -138,16 +146,15 @@ class Router:
         self.process.wait()
 
 
-def text(r, words):
-    return " ".join(r.choice(WORDS) for _ in range(words))
-
-
 class Load:
     """Multi-turn conversations with shared system prompts, open loop."""
 
     def __init__(self, o, port):
         self.o, self.port, self.answers, self.errors = o, port, [], []
-        self.systems = [text(random.Random(9_000 + i), o.system) for i in range(o.tenants)]
+        self.systems = [self.text(random.Random(9_000 + i), o.system) for i in range(o.tenants)]
+
+    def text(self, r, words):
+        return " ".join(r.choice(self.o.words) for _ in range(words))
 
     def run(self):
         asyncio.run(self.main())
@@ -163,7 +170,7 @@ class Load:
         o, r = self.o, random.Random(self.o.seed * 100_003 + number)
         messages = [{"role": "system", "content": self.systems[int(r.random() ** 1.6 * o.tenants)]}]
         for _ in range(o.turns):
-            messages.append({"role": "user", "content": text(r, o.question)})
+            messages.append({"role": "user", "content": self.text(r, o.question)})
             answer = await self.ask(messages)
             if answer is None:
                 return
@@ -255,11 +262,20 @@ def make_history(o, fleet, folder):
 
 def main():
     o = arguments()
+    o.words, described = WORDS, None
+    if o.fleet:
+        with open(o.fleet) as file:
+            described = json.load(file)
+        with open(described["words"]) as file:
+            o.words = json.load(file)
     with tempfile.TemporaryDirectory() as folder:
         fleet = None
         try:
             for name in o.policies:
-                if fleet is None or o.history == "fresh":
+                if fleet is None and described:
+                    fleet = Fleet.running(described)
+                    make_history(o, fleet, folder)
+                elif fleet is None or (o.history == "fresh" and not described):
                     if fleet:
                         fleet.stop()
                     fleet = Fleet(o, folder)

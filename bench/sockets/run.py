@@ -17,7 +17,6 @@ import os
 import random
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -54,10 +53,16 @@ def arguments():
     return parser.parse_args()
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+class Process:
+    """A running warmroute, on ports that it has chosen itself."""
+
+    def __init__(self, *command, log=subprocess.DEVNULL):
+        self.process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=log)
+        self.addresses = json.loads(self.process.stdout.readline())
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
 
 
 def get(url):
@@ -69,81 +74,83 @@ def post(url):
     urllib.request.urlopen(urllib.request.Request(url, data=b"", method="POST"), timeout=10).read()
 
 
-def wait_for(url, seconds=20):
+def wait_until(what, is_so, seconds=30):
     until = time.time() + seconds
     while time.time() < until:
         try:
-            return get(url)
+            if is_so():
+                return
         except OSError:
-            time.sleep(0.05)
-    sys.exit(f"nothing answers at {url}")
+            pass
+        time.sleep(0.05)
+    sys.exit(f"timed out: {what}")
 
 
 class Fleet:
     """Simulated engines, with KV events and replay."""
 
     def __init__(self, o, folder):
-        self.ports = [[free_port() for _ in range(3)] for _ in range(o.engines)]
-        self.model_path = os.path.join(folder, "model")
-        self.processes = []
-        for port, events, replay in self.ports:
-            command = [o.warmroute, "engine", "--port", port, "--speed", o.speed, "--kv-tokens", o.kv_tokens, "--model", "m",
-                       "--events", f"tcp://127.0.0.1:{events}", "--replay", f"tcp://127.0.0.1:{replay}", "--write-model", self.model_path]
-            if o.no_details:
-                command += ["--prompt-tokens-details", "off"]
-            process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self.processes.append(process)
-        for port, _, _ in self.ports:
-            wait_for(f"http://127.0.0.1:{port}/health")
+        self.model_path, endpoint = os.path.join(folder, "model"), "tcp://127.0.0.1:0"
+        command = [o.warmroute, "engine", "--port", 0, "--speed", o.speed, "--kv-tokens", o.kv_tokens, "--model", "m",
+                   "--events", endpoint, "--replay", endpoint, "--write-model", self.model_path]
+        if o.no_details:
+            command += ["--prompt-tokens-details", "off"]
+        self.engines = [Process(*command) for _ in range(o.engines)]
+        self.workers = [{"url": engine.addresses["listening"]} for engine in self.engines]
 
     @classmethod
     def running(cls, described):
         """Servers that somebody else has started."""
         fleet = cls.__new__(cls)
-        fleet.ports, fleet.model_path, fleet.processes = described["ports"], described["model_path"], []
+        fleet.model_path, fleet.engines = described["model_path"], []
+        local = "tcp://127.0.0.1"
+        fleet.workers = [{"url": f"http://127.0.0.1:{port}", "events": f"{local}:{events}", "replay": f"{local}:{replay}"}
+                         for port, events, replay in described["ports"]]
         return fleet
 
     def reset(self):
-        for port, _, _ in self.ports:
-            post(f"http://127.0.0.1:{port}/reset_prefix_cache")
+        for worker in self.workers:
+            post(f"{worker['url']}/reset_prefix_cache")
 
     def counters(self):
         hits = queries = 0.0
-        for port, _, _ in self.ports:
-            text = get(f"http://127.0.0.1:{port}/metrics")
+        for worker in self.workers:
+            text = get(f"{worker['url']}/metrics")
             hits += sum(float(x) for x in re.findall(r"^vllm:prefix_cache_hits_total\S* (\S+)$", text, re.M))
             queries += sum(float(x) for x in re.findall(r"^vllm:prefix_cache_queries_total\S* (\S+)$", text, re.M))
         return hits, queries
 
     def stop(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
+        for engine in self.engines:
+            engine.stop()
 
 
 class Router:
     """`warmroute serve` before a fleet."""
 
     def __init__(self, o, fleet, name, folder):
-        self.port, self.admin = free_port(), free_port()
         policy, _, events = name.partition("+")
         config = os.path.join(folder, "router.toml")
         with open(config, "w") as file:
-            for port, stream, replay in fleet.ports:
-                file.write(f'[[workers]]\nurl = "http://127.0.0.1:{port}"\n')
-                if events:
-                    endpoint = f'endpoint = "tcp://127.0.0.1:{stream}", replay = "tcp://127.0.0.1:{replay}", topic = ""'
-                    file.write(f"kv-events = {{ {endpoint} }}\n")
+            for worker in fleet.workers:
+                file.write(f'[[workers]]\nurl = "{worker["url"]}"\n')
+                if events and "events" in worker:
+                    file.write(f'kv-events = {{ endpoint = "{worker["events"]}", replay = "{worker["replay"]}", topic = "" }}\n')
         flags = ["--model-path", fleet.model_path] if events else ["--kv-events", "off"]
-        command = [o.warmroute, "serve", "--config", config, "--host", "127.0.0.1", "--port", str(self.port),
-                   "--admin-port", str(self.admin), "--policy", policy, "--decision-headers", *flags]
         log = open(os.path.join(o.logs, f"{name}.log"), "w") if o.logs else subprocess.DEVNULL
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
-        wait_for(f"http://127.0.0.1:{self.admin}/readyz")
+        self.process = Process(o.warmroute, "serve", "--config", config, "--host", "127.0.0.1", "--port", 0, "--admin-port", 0,
+                               "--policy", policy, "--decision-headers", *flags, log=log)
+        self.port = int(self.process.addresses["listening"].rsplit(":", 1)[1])
+        view = "reported" if events else "presumed"
+
+        def is_ready():
+            workers = json.loads(get(f"{self.process.addresses['admin']}/workers"))
+            return all(worker["state"] == "ready" and worker["view"] == view for worker in workers)
+
+        wait_until(f"all workers are ready and {view}", is_ready)
 
     def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait()
+        self.process.stop()
 
 
 class Load:

@@ -112,6 +112,22 @@ pub enum TraceError {
         /// Which.
         file: PathBuf,
     },
+    /// More of it is unreadable than a run may leave out.
+    #[error(
+        "{}: {bad} of {total} lines cannot be read, more than {UNREADABLE_PERCENT_MAX} %; the first: {first}. \
+         Repair or remove these lines",
+        file.display()
+    )]
+    TooManyBadLines {
+        /// The trace.
+        file: PathBuf,
+        /// Lines that cannot be read.
+        bad: u64,
+        /// All lines, or entries of a JSON array.
+        total: u64,
+        /// The first unreadable line, with the reason.
+        first: BadLine,
+    },
     /// Nothing in it could be read.
     #[error("{}: no request in it can be read{}", file.display(), first_bad(.first))]
     Empty {
@@ -126,8 +142,23 @@ fn first_bad(first: &Option<BadLine>) -> String {
     first.as_ref().map_or(String::new(), |bad| format!("; {bad}"))
 }
 
-/// Reads a trace.
+/// The share of unreadable lines above which a trace is refused, in percent. A run on the rest would measure other traffic.
+const UNREADABLE_PERCENT_MAX: u64 = 1;
+
+/// Reads a trace. Fails if more than 1 % of its lines cannot be read.
 pub fn read_trace(file: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
+    let (trace, total) = read_readable_lines(file, options)?;
+    let bad = trace.bad_lines_total;
+    match trace.bad_lines.first() {
+        Some(first) if bad * 100 > total * UNREADABLE_PERCENT_MAX => {
+            Err(TraceError::TooManyBadLines { file: file.to_owned(), bad, total, first: first.clone() })
+        }
+        _ => Ok(trace),
+    }
+}
+
+/// Reads a trace, however many lines are unreadable, and counts all lines.
+fn read_readable_lines(file: &Path, options: &TraceOptions) -> Result<(Trace, u64), TraceError> {
     let bytes = lines::read(file)?;
     let format =
         TraceFormat::of(&bytes).ok_or_else(|| TraceError::UnknownFormat { file: file.to_owned() })?;
@@ -144,8 +175,8 @@ pub fn read_trace(file: &Path, options: &TraceOptions) -> Result<Trace, TraceErr
     reading.notes.extend(quantum::smear(&mut sessions, options.seed));
     sessions.sort_by_key(|session| session.starts);
     let sessions = scaled(sessions, options);
-    let Reading { notes, bad_lines, bad_lines_total, .. } = reading;
-    Ok(Trace { format, sessions, notes, bad_lines, bad_lines_total })
+    let Reading { notes, bad_lines, bad_lines_total, lines_total, .. } = reading;
+    Ok((Trace { format, sessions, notes, bad_lines, bad_lines_total }, lines_total))
 }
 
 /// What is gathered beside the sessions.
@@ -154,6 +185,8 @@ struct Reading<'a> {
     notes: Vec<String>,
     bad_lines: Vec<BadLine>,
     bad_lines_total: u64,
+    /// Lines that are not empty, or entries of a JSON array.
+    lines_total: u64,
 }
 
 /// Bad lines that are kept in full.
@@ -161,7 +194,7 @@ const BAD_LINES_KEPT: usize = 20;
 
 impl<'a> Reading<'a> {
     fn new(file: &'a Path) -> Reading<'a> {
-        Reading { file, notes: Vec::new(), bad_lines: Vec::new(), bad_lines_total: 0 }
+        Reading { file, notes: Vec::new(), bad_lines: Vec::new(), bad_lines_total: 0, lines_total: 0 }
     }
 
     fn bad(&mut self, line: usize, why: impl ToString) {

@@ -12,6 +12,7 @@ use crate::{Piece, Session};
 pub fn read(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
     let mut sessions: Vec<(usize, Session)> = Vec::new();
     for (number, line) in lines::numbered(bytes).skip(1) {
+        reading.lines_total += 1;
         match parse(line) {
             Ok((at_us, prompt, answer)) => {
                 sessions.push((number, session(number as u64, at_us, prompt, answer)));

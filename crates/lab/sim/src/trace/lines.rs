@@ -34,6 +34,7 @@ pub fn read(file: &Path) -> Result<Vec<u8>, TraceError> {
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<(usize, T)> {
     let mut rows = Vec::new();
     for (number, line) in numbered(bytes) {
+        reading.lines_total += 1;
         match serde_json::from_slice(line) {
             Ok(row) => rows.push((number, row)),
             Err(why) => reading.bad(number, why),

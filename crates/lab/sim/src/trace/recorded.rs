@@ -57,6 +57,7 @@ pub fn read(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
 fn rows(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<(usize, Row)> {
     let mut rows = Vec::new();
     for (number, line) in lines::numbered(bytes) {
+        reading.lines_total += 1;
         match serde_json::from_slice::<Header>(line) {
             Ok(Header { warmroute_trace: VERSION }) => continue,
             Ok(header) => reading.bad(number, format!("version {} is not known", header.warmroute_trace)),

@@ -48,6 +48,7 @@ fn items<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<T>
     };
     let mut rows = Vec::new();
     for (number, item) in (1..).zip(all) {
+        reading.lines_total += 1;
         match serde_json::from_value(item) {
             Ok(row) => rows.push(row),
             Err(why) => reading.bad(number, format!("item {number}: {why}")),
@@ -69,7 +70,7 @@ struct Said {
 
 fn share_gpt(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
     let mut sessions = Vec::new();
-    let mut unanswered = 0;
+    let (mut unanswered, mut empty) = (0, 0);
     for (number, conversation) in (0_u64..).zip(items::<Conversation>(bytes, reading)) {
         let role = |from: &str| match from {
             "system" => Role::System,
@@ -85,8 +86,11 @@ fn share_gpt(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Ve
                 unanswered += 1;
                 sessions.push(single(&messages, number, ANSWER_TOKENS, timing.start()));
             }
-            None => reading.bad(number as usize + 1, "an empty conversation"),
+            None => empty += 1,
         }
+    }
+    if empty > 0 {
+        reading.notes.push(format!("{empty} conversations are empty and were left out"));
     }
     if unanswered > 0 {
         reading.notes.push(format!(
@@ -132,6 +136,8 @@ fn aibrix(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
     let mut sessions = Vec::new();
     for (line, tick) in lines::parse::<Tick>(bytes, reading) {
         let starts = Micros::from_millis_f64(tick.timestamp);
+        // A line of several requests counts each: each can be unreadable by itself.
+        reading.lines_total += (tick.requests.len() as u64).saturating_sub(1);
         for request in tick.requests {
             if let Err(why) = limits::check_tokens(0, request.output_length) {
                 reading.bad(line, why);

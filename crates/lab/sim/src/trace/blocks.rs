@@ -1,7 +1,7 @@
-//! Traces of block hashes: Mooncake's and Bailian's.
+//! Traces of block hashes, in Mooncake's and Bailian's formats.
 //!
-//! Each hash stands for a block and everything before it, so it is a piece of its own. Answers were not recorded: they get a
-//! text of their own, which no later prompt repeats.
+//! A hash identifies a block and everything before it, so each is a piece of its own. Answers were not
+//! recorded: each gets content that no later prompt repeats.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use super::{Reading, TraceFormat, limits, lines};
 use crate::random::mix;
 use crate::{Piece, Session, Thread, Turn, tokens};
 
-/// A request, in either format.
+/// One request, in either format.
 #[derive(Deserialize)]
 struct Row {
-    /// Milliseconds in Mooncake's, seconds in Bailian's.
+    /// Milliseconds in Mooncake's format, seconds in Bailian's.
     timestamp: f64,
     input_length: u32,
     output_length: u32,
@@ -24,7 +24,7 @@ struct Row {
     parent_chat_id: Option<i64>,
 }
 
-/// The requests, each by itself: the time of each is recorded.
+/// Reads the requests, each as its own session, because each has a recorded time.
 pub fn read(bytes: &[u8], format: TraceFormat, reading: &mut Reading<'_>) -> Vec<Session> {
     let (block_tokens, unit_us) = match format {
         TraceFormat::Bailian => (16, 1e6),
@@ -50,7 +50,7 @@ pub fn read(bytes: &[u8], format: TraceFormat, reading: &mut Reading<'_>) -> Vec
     sessions.into_iter().map(|(_, session)| session).collect()
 }
 
-/// Which conversation a chat belongs to: that of its parent, or its own.
+/// Conversation per chat: that of its parent, or its own.
 #[derive(Default)]
 struct Threads {
     known: HashMap<i64, Thread>,
@@ -102,7 +102,7 @@ impl Row {
             let tokens = self.input_length % block_tokens;
             prompt.push(Piece { content: mix(number as u64 ^ TAIL), tokens });
         }
-        // Some recorded answers are empty; an engine gives at least one token.
+        // Some recorded answers are empty; an engine generates at least one token.
         let answer = vec![Piece { content: mix(number as u64 ^ ANSWER), tokens: self.output_length.max(1) }];
         let starts = Micros((self.timestamp * unit_us).round() as u64);
         let thread = threads.of(self, tokens(&prompt));

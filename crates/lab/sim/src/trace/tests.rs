@@ -1,9 +1,9 @@
-//! Small files of every format, written here.
+//! Small files of every format.
 
 use super::*;
 use crate::tokens;
 
-/// A file that is gone when the test is over.
+/// A temporary file, deleted on drop.
 struct Scrap(PathBuf);
 
 impl Scrap {
@@ -195,8 +195,11 @@ fn passages_are_placed_as_the_options_say() {
         assert_eq!(trace.format, TraceFormat::Mtrag);
         trace.sessions[0].turns.iter().map(|turn| turn.prompt.clone()).collect::<Vec<_>>()
     };
-    let (before, after, left) =
-        (prompts(Passages::Before), prompts(Passages::After), prompts(Passages::Left));
+    let (before, after, left) = (
+        prompts(PassagePlacement::Before),
+        prompts(PassagePlacement::After),
+        prompts(PassagePlacement::Omitted),
+    );
     assert_eq!((before.len(), after.len(), left.len()), (2, 2, 2));
     assert_eq!((&after[0], &before[0]), (&left[0], &left[0]), "earlier questions had other passages");
     assert_ne!(before[1][0], left[1][0], "passages first");

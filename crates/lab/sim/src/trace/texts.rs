@@ -1,4 +1,4 @@
-//! Files of text: ShareGPT's, LMBenchmark's, AIBrix's and MTRAG's.
+//! Text traces: ShareGPT, LMBenchmark, AIBrix and MTRAG.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use serde::de::DeserializeOwned;
 use warmroute_types::Micros;
 
 use super::text::{Message, Role, Timing, pieces, session, single};
-use super::{Passages, Reading, TraceFormat, TraceOptions, limits, lines};
+use super::{PassagePlacement, Reading, TraceFormat, TraceOptions, limits, lines};
 use crate::{Session, mix};
 
-/// Tokens of an answer where none was recorded: about ShareGPT's mean.
+/// Tokens of an answer that was not recorded: about ShareGPT's mean.
 const ANSWER_TOKENS: u32 = 200;
 
-/// The sessions of a file.
+/// Reads the sessions of a file.
 pub fn read(
     bytes: &[u8],
     format: TraceFormat,
@@ -36,8 +36,8 @@ pub fn read(
     }
 }
 
-/// Items of a JSON array, each by itself, so that a bad one does not spoil the others. They have no lines: their number is
-/// told instead.
+/// Parses the items of a JSON array one by one, so that a bad one does not affect others. Errors give the
+/// item's number in place of a line.
 fn items<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<T> {
     let all: Vec<serde_json::Value> = match serde_json::from_slice(bytes) {
         Ok(all) => all,
@@ -174,7 +174,7 @@ struct Passage {
     text: String,
 }
 
-/// The original's single object: passages are named in tasks and stand apart.
+/// MTRAG's original single object: tasks refer to passages that are stored separately.
 #[derive(Deserialize)]
 struct Collection {
     tasks: Vec<Task>,
@@ -182,7 +182,12 @@ struct Collection {
     documents: Vec<Passage>,
 }
 
-fn mtrag(bytes: &[u8], place: Passages, timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
+fn mtrag(
+    bytes: &[u8],
+    place: PassagePlacement,
+    timing: &mut Timing,
+    reading: &mut Reading<'_>,
+) -> Vec<Session> {
     let (tasks, documents) = match serde_json::from_slice::<Collection>(bytes) {
         Ok(collection) => {
             let texts = collection.documents.into_iter().map(|passage| (passage.document_id, passage.text));
@@ -204,16 +209,21 @@ fn mtrag(bytes: &[u8], place: Passages, timing: &mut Timing, reading: &mut Readi
     sessions
 }
 
-/// Puts the passages of the last question into its prompt. The turns before it had others, which nobody recorded.
-fn with_passages(mut session: Session, messages: Vec<Message>, passages: String, place: Passages) -> Session {
+/// Adds the passages of the last question to its prompt. Passages of earlier turns were not recorded.
+fn with_passages(
+    mut session: Session,
+    messages: Vec<Message>,
+    passages: String,
+    place: PassagePlacement,
+) -> Session {
     let last_question = messages.iter().rposition(|message| message.role == Role::User);
     let (Some(last), Some(turn)) = (last_question, session.turns.last_mut()) else { return session };
     let mut asked: Vec<Message> = messages[..=last].to_vec();
     match place {
         _ if passages.is_empty() => return session,
-        Passages::Before => asked.insert(0, Message { role: Role::System, text: passages }),
-        Passages::After => asked[last].text = format!("{passages}\n\n{}", asked[last].text),
-        Passages::Left => return session,
+        PassagePlacement::Before => asked.insert(0, Message { role: Role::System, text: passages }),
+        PassagePlacement::After => asked[last].text = format!("{passages}\n\n{}", asked[last].text),
+        PassagePlacement::Omitted => return session,
     }
     turn.prompt = pieces(&asked).concat();
     session

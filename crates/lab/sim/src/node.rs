@@ -1,7 +1,7 @@
 //! Engine in the lab: the engine model, the jobs it runs, and its totals.
 
 use warmroute_engine::{
-    BlockName, Config as EngineConfig, Engine, Happened, Pool, Rejected, Request, SequenceId, Stats,
+    BlockName, Config as EngineConfig, Engine, EngineStats, Happened, Pool, Rejected, Request, SequenceId,
 };
 use warmroute_types::Micros;
 
@@ -18,7 +18,7 @@ pub struct Node {
     pub in_flight: u32,
     pub totals: Totals,
     /// The engine's counters at the start of the run.
-    before: Stats,
+    before: EngineStats,
     /// Whether the cache is reset once no request runs.
     wants_reset: bool,
 }
@@ -62,7 +62,7 @@ impl Node {
             state: NodeState::Up,
             in_flight: 0,
             totals: Totals::default(),
-            before: Stats::default(),
+            before: EngineStats::default(),
             wants_reset: false,
         }
     }
@@ -112,7 +112,7 @@ impl Node {
     pub fn die(&mut self) {
         self.count();
         self.engine.restart();
-        (self.before, self.wants_reset) = (Stats::default(), false);
+        (self.before, self.wants_reset) = (EngineStats::default(), false);
         self.state = NodeState::Down;
         self.stamp = self.stamp.wrapping_add(1);
         self.due = None;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  session ──request──► router (production) ──hop──► node (engine model)
-//!     ▲                ▲   first token, end ──hop──┘   │
-//!     └── think ◄──────┘   cache events ──lag───► directory, feeds
+//!     ▲                   ▲   first token, end ──hop──┘   │
+//!     └── think ◄─────────┘   cache events ──lag──► directory, feeds
 //! ```
 //!
 //! Time is a number. The result does not depend on the machine's clock, on addresses or on threads: the same

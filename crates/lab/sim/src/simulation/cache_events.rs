@@ -93,7 +93,8 @@ impl<S: Iterator<Item = Session>> Simulation<'_, S> {
 
     /// Delivers the oldest message in transit from an engine.
     pub(super) fn receive_stream_message(&mut self, node: usize) {
-        let message = self.streams[node].in_transit.pop_front().expect("each has an event of its own");
+        let message =
+            self.streams[node].in_transit.pop_front().expect("every message in transit has its own event");
         self.deliver(node, &message);
     }
 

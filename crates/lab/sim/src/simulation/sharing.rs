@@ -34,9 +34,10 @@ impl<S: Iterator<Item = Session>> Simulation<'_, S> {
         }
     }
 
+    /// Sends a router's next batch, and schedules the one after it.
     pub(super) fn share_batch(&mut self, router: usize) {
         let envelopes = self.routers[router].share_batch(self.now);
-        envelopes.iter().for_each(|envelope| self.tell(router, envelope));
+        envelopes.iter().for_each(|envelope| self.send_to_peers(router, envelope));
         if !self.is_over() {
             self.queue.push(
                 self.now + Config::default().batch_interval,
@@ -48,10 +49,11 @@ impl<S: Iterator<Item = Session>> Simulation<'_, S> {
     /// Sends what a router shares at once after routing a request.
     pub(super) fn share_now(&mut self, router: usize) {
         let envelopes = self.routers[router].share_now(self.now);
-        envelopes.iter().for_each(|envelope| self.tell(router, envelope));
+        envelopes.iter().for_each(|envelope| self.send_to_peers(router, envelope));
     }
 
-    fn tell(&mut self, from: usize, envelope: &Envelope) {
+    /// Sends an envelope to the routers it addresses. Losses are drawn per receiver.
+    fn send_to_peers(&mut self, from: usize, envelope: &Envelope) {
         let Some(network) = &self.config.sharing else { return };
         for to in 0..self.routers.len() {
             let is_addressed = envelope.to == To::Everyone || envelope.to == To::One(name(to));
@@ -70,12 +72,13 @@ impl<S: Iterator<Item = Session>> Simulation<'_, S> {
         }
     }
 
+    /// Delivers a message, unless a partition stops it, and sends the replies.
     pub(super) fn receive_peer_message(&mut self, message: u32) {
         let Some(PeerMessage { from, to, bytes }) = self.messages.in_transit.remove(&message) else { return };
         let routers = self.routers.len();
         if self.config.sharing.as_ref().is_some_and(|network| network.passes(from, to, routers, self.now)) {
             let answers = self.routers[to].receive_from_peer(&bytes, self.now);
-            answers.iter().for_each(|answer| self.tell(to, answer));
+            answers.iter().for_each(|answer| self.send_to_peers(to, answer));
         }
     }
 }

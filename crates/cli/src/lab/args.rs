@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use http::Uri;
 use warmroute_engine::Profile;
-use warmroute_sim::{Balancer, Partition, EvictionEvents, History, Incident, PassagePlacement, Slo, View, Workload};
+use warmroute_sim::{
+    Balancer, EvictionEvents, History, Incident, Partition, PassagePlacement, Slo, View, Workload,
+};
 
 /// `warmroute lab simulate`.
 #[derive(Args)]

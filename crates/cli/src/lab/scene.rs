@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use warmroute_engine::{Config as EngineConfig, Tier};
-use warmroute_sim::{Config, EventPath, Sessions, PeerNetwork, TierEvents};
+use warmroute_sim::{Config, EventPath, PeerNetwork, Sessions, TierEvents};
 use warmroute_types::Micros;
 
 use super::args::SceneArgs;

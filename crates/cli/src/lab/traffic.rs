@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use warmroute_sim::{WorkloadScale, Session, Sessions, TraceOptions, Workload, read_trace};
+use warmroute_sim::{Session, Sessions, TraceOptions, Workload, WorkloadScale, read_trace};
 
 use super::args::TrafficArgs;
 

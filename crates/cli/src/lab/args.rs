@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use http::Uri;
 use warmroute_engine::Profile;
-use warmroute_sim::{Balancer, Cut, EvictionNews, History, Incident, Passages, Slo, View, Workload};
+use warmroute_sim::{
+    Balancer, EvictionEvents, History, Incident, Partition, PassagePlacement, Slo, View, Workload,
+};
 
 /// `warmroute lab simulate`.
 #[derive(Args)]
@@ -198,7 +200,7 @@ pub struct SceneArgs {
     pub share_loss: f64,
     /// Seconds in which half of the routers cannot reach the other half, such as 60..90; repeatable
     #[arg(long, value_name = "FROM..UNTIL", requires = "share_delay_ms")]
-    pub share_cut: Vec<Cut>,
+    pub share_cut: Vec<Partition>,
     /// How requests are assigned to routers
     #[arg(long, value_enum, default_value = "turns")]
     pub balancer: BalancerWord,
@@ -211,7 +213,7 @@ pub struct SceneArgs {
     pub history: History,
     /// Whether engines publish the blocks that they evict: told or untold; reported view
     #[arg(long, default_value = "told")]
-    pub evictions: EvictionNews,
+    pub evictions: EvictionEvents,
     /// Events in the fleet: fail:3@120 (worker 3, second 120), recover, leave, join, reset; repeatable
     #[arg(long, value_name = "WHAT:WORKER@SECOND")]
     pub incident: Vec<Incident>,
@@ -302,12 +304,12 @@ pub enum Place {
     None,
 }
 
-impl From<Place> for Passages {
-    fn from(place: Place) -> Passages {
+impl From<Place> for PassagePlacement {
+    fn from(place: Place) -> PassagePlacement {
         match place {
-            Place::Before => Passages::Before,
-            Place::After => Passages::After,
-            Place::None => Passages::Left,
+            Place::Before => PassagePlacement::Before,
+            Place::After => PassagePlacement::After,
+            Place::None => PassagePlacement::Omitted,
         }
     }
 }

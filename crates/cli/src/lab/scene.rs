@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use warmroute_engine::{Config as EngineConfig, Tier};
-use warmroute_sim::{Config, NewsPath, Sessions, Talk, TierNews};
+use warmroute_sim::{Config, EventPath, PeerNetwork, Sessions, TierEvents};
 use warmroute_types::Micros;
 
 use super::args::SceneArgs;
@@ -44,7 +44,7 @@ impl Scene {
 
 /// The world that the flags describe, if there can be such a one.
 pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
-    let news = NewsPath {
+    let events = EventPath {
         lag: Micros::from_millis_f64(args.event_lag_ms),
         refresh: Micros::from_millis_f64(args.refresh_s * 1_000.0),
         loss: args.event_loss,
@@ -52,16 +52,16 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
     let config = Config {
         fleet: fleet(args)?,
         view: args.view,
-        news,
-        tier_news: TierNews::Told,
-        eviction_news: args.evictions,
+        events,
+        tier_events: TierEvents::Published,
+        eviction_events: args.evictions,
         history: args.history,
         replay_batches: args.event_replay,
         routers: args.routers,
-        talk: args.share_delay_ms.map(|delay_ms| Talk {
+        sharing: args.share_delay_ms.map(|delay_ms| PeerNetwork {
             delay: Micros::from_millis_f64(delay_ms),
             loss: args.share_loss,
-            cuts: args.share_cut.clone(),
+            partitions: args.share_cut.clone(),
         }),
         balancer: args.balancer.into(),
         hop: Micros::from_millis_f64(args.network_ms),

@@ -201,7 +201,7 @@ fn the_help_of_simulate_names_the_rules_of_other_routers() {
     let mut command = Command::command();
     let simulate = command.find_subcommand_mut("simulate").unwrap();
     let help = simulate.render_help().to_string();
-    for peer in &warmroute_sim::PEERS {
+    for peer in &warmroute_sim::BASELINES {
         assert!(help.contains(peer.name), "{}: {help}", peer.name);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use warmroute_sim::{Scale, Session, Sessions, TraceOptions, Workload, read_trace};
+use warmroute_sim::{Session, Sessions, TraceOptions, Workload, WorkloadScale, read_trace};
 
 use super::args::TrafficArgs;
 
@@ -16,7 +16,7 @@ pub struct Traffic {
 
 enum Source {
     /// Drawn anew for each run.
-    Workload(Workload, Scale),
+    Workload(Workload, WorkloadScale),
     /// Read once for each seed, from the first on.
     Trace { first_seed: u64, by_seed: Vec<Arc<Vec<Session>>> },
 }
@@ -28,7 +28,7 @@ impl Traffic {
         let mut notes = Vec::new();
         let source = match args.workload {
             Some(workload) => {
-                let scale = Scale { seed: args.seed, rate: args.rate_scale, requests: args.requests };
+                let scale = WorkloadScale { seed: args.seed, rate: args.rate_scale, requests: args.requests };
                 Source::Workload(workload, scale)
             }
             None => read(args, seeds, &mut notes)?,
@@ -39,7 +39,7 @@ impl Traffic {
     /// The sessions of a seed.
     pub fn sessions(&self, seed: u64) -> Sessions {
         match &self.source {
-            Source::Workload(workload, scale) => workload.sessions(Scale { seed, ..*scale }),
+            Source::Workload(workload, scale) => workload.sessions(WorkloadScale { seed, ..*scale }),
             Source::Trace { first_seed, by_seed } => {
                 let sessions = Arc::clone(&by_seed[(seed - first_seed) as usize]);
                 let mut index = 0;

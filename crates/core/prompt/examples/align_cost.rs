@@ -1,9 +1,9 @@
-//! What precise matching costs: `cargo run --release -p warmroute-prompt --example align_cost`.
+//! Cost of precise matching: `cargo run --release -p warmroute-prompt --example align_cost`.
 //!
-//! First a chat of 100 KB (about 26,000 tokens), from a body that was read to bytes that are ready to be looked up: rendered
-//! by templates of several kinds and normalized for tokenizers of several kinds, as 4 long messages and as 40 shorter ones.
-//! Then what a reported block of 16 tokens costs, from ids to a digest, with a vocabulary of 131,072 tokens. Median
-//! and best of 301 rounds: on a busy machine the best is nearer to the truth.
+//! First a chat of 100 KB (about 26,000 tokens), from a parsed body to bytes ready for lookup: rendered by
+//! several kinds of templates and normalized for several kinds of tokenizers, as 4 long and as 40 shorter
+//! messages. Then a reported block of 16 tokens, from ids to a digest, with a vocabulary of 131,072 tokens.
+//! Prints median and best of 301 rounds; on a busy machine the best is more accurate.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -79,7 +79,7 @@ fn block_cost_ns() -> [f64; 2] {
     let token = |id: u32| (id, format!("{id:x}wordsandmore").as_bytes()[..1 + id as usize % 8].to_vec());
     let vocabulary = Vocabulary::new((0..131_072).map(token).collect());
     let blocks = 1_000;
-    // Ids spread over the whole vocabulary: harder on the caches than text, which repeats its words.
+    // Ids spread over the whole vocabulary, which is harder on CPU caches than text.
     let ids: Vec<u32> = (0..blocks * 16_u32).map(|n| n.wrapping_mul(2_654_435_761) >> 15).collect();
     let mut spans = Blocks::default();
     let cost_ns = median_and_best_ns(|| {

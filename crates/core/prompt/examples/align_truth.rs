@@ -1,10 +1,12 @@
-//! How often bytes tell what tokens would: `cargo run --release -p warmroute-prompt --example align_truth -- [--text FILE] [tokenizer.json]...`
+//! Accuracy of byte matching against tokens: `cargo run --release -p warmroute-prompt --example align_truth
+//! -- [--text FILE] [tokenizer.json]...`
 //!
-//! Two thousand times, two prompts share a beginning of random length and go on with different text. One is cached, in blocks
-//! of 16 tokens; the other one is looked up by its bytes. The prediction is compared with the blocks that their tokens
-//! really share: where texts part between words, as prompts do, and where they part anywhere, in most cases within a
-//! word. Then the same for conversations: an answer of 300 tokens was generated with one token split in two, as sampling
-//! may do, and the next turn is looked up. Without arguments: the tests' small tokenizers on this repository's docs.
+//! Two thousand times, two prompts share a beginning of random length and continue differently. One is cached
+//! in blocks of 16 tokens, the other is looked up by its bytes. The prediction is compared with the blocks
+//! that their tokens share, for texts that diverge between words and anywhere. Then the same for
+//! conversations: an answer of 300 tokens is generated with one token split in two, as sampling may do, and
+//! the next turn is looked up. Without arguments it uses the tests' small tokenizers on this repository's
+//! docs.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -69,14 +71,14 @@ fn own_tokenizers() -> Vec<PathBuf> {
     ["bytes", "bytes_nfkc", "pieces", "pieces_first"].map(|name| folder.join(format!("{name}.json"))).to_vec()
 }
 
-/// Where two texts may part.
+/// Where two texts may diverge.
 #[derive(Clone, Copy, PartialEq)]
 enum Parting {
     Words,
     Anywhere,
 }
 
-/// Random numbers that are the same every time.
+/// Repeatable random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -85,7 +87,7 @@ impl Dice {
         (self.0 >> 33) as usize % end.max(1)
     }
 
-    /// A stretch of the text, up to so many bytes. Between words it begins and ends before white space.
+    /// A part of the text of at most `bytes_max` bytes. Between words it starts and ends before white space.
     fn stretch<'t>(&mut self, text: &'t str, bytes_max: usize, parting: Parting) -> &'t str {
         let start = text.floor_char_boundary(self.below(text.len()));
         let end = text.floor_char_boundary((start + self.below(bytes_max)).min(text.len()));
@@ -116,7 +118,7 @@ impl Model {
         Ok(Model { alignment, truth, tokens })
     }
 
-    /// By how many blocks each prediction is over.
+    /// Blocks by which each prediction is too long.
     fn prompts(&self, text: &str, parting: Parting) -> Vec<i64> {
         let mut dice = Dice(1);
         let mut case = || {
@@ -128,7 +130,7 @@ impl Model {
         (0..CASES).map(|_| case()).collect()
     }
 
-    /// The same where the end of what is cached was generated.
+    /// The same for prompts whose cached end was generated.
     fn answers(&self, text: &str) -> Vec<i64> {
         let mut dice = Dice(2);
         let mut overs = Vec::new();
@@ -151,7 +153,7 @@ impl Model {
         self.truth.encode_fast(text, true).expect("text has tokens").get_ids().to_vec()
     }
 
-    /// Splits a random token after `begin` in two that spell the same.
+    /// Splits a random token after `begin` into two with the same bytes.
     fn split_one(&self, ids: &mut Vec<u32>, begin: usize, dice: &mut Dice) -> bool {
         for _ in 0..100 {
             let at = begin + dice.below(ids.len() - begin);

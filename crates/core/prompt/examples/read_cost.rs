@@ -1,7 +1,7 @@
-//! What reading a prompt costs: `cargo run --release -p warmroute-prompt --example read_cost`.
+//! Cost of reading a prompt: `cargo run --release -p warmroute-prompt --example read_cost`.
 //!
-//! A chat of the given size, with a line break every 80 bytes as prose and code have them: reading the body, and cutting
-//! and digesting its prompt. Beside it what serde_json takes to parse the same body into a tree. Medians of 201 rounds.
+//! For a chat of the given size, with a line break every 80 bytes: parsing the body, then cutting and
+//! digesting its prompt, compared with serde_json parsing the body into a tree. Medians of 201 rounds.
 
 use std::hint::black_box;
 use std::time::Instant;

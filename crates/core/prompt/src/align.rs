@@ -6,9 +6,9 @@
 //! token ids of a block ──────────▶ Vocabulary ─▶ bytes ┘
 //! ```
 //!
-//! A tokenizer cuts text, it does not change it, apart from what its normalizer does first. So the bytes of a block's tokens
-//! are the bytes of the prompt they came from, and whoever renders the prompt as the engine does can look it up without
-//! knowing where the cuts are. What cannot be followed exactly is refused with a reason.
+//! A tokenizer splits text and does not change it, apart from its normalizer. The bytes of a block's tokens
+//! are therefore the bytes of the prompt. A prompt rendered as the engine renders it can be looked up without
+//! knowing where tokens end. A model or request that cannot be followed exactly is refused with a reason.
 
 mod added;
 mod alphabet;
@@ -38,74 +38,74 @@ use tree::Json;
 
 use crate::{Api, Body};
 
-/// The files of a model that say how its prompts are written, as they were read.
+/// Contents of the model files that define how prompts are written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ModelFiles<'a> {
-    /// tokenizer.json
+    /// Content of tokenizer.json.
     pub tokenizer: &'a [u8],
-    /// tokenizer_config.json
+    /// Content of tokenizer_config.json.
     pub tokenizer_config: Option<&'a [u8]>,
-    /// special_tokens_map.json, which older models have beside it.
+    /// Content of special_tokens_map.json, which older models have.
     pub special_tokens_map: Option<&'a [u8]>,
-    /// chat_template.jinja; without it the template is taken from tokenizer_config.json.
+    /// Content of chat_template.jinja; without it the template comes from tokenizer_config.json.
     pub chat_template: Option<&'a str>,
     /// How the engine's software reads tokenizer.json.
     pub reading: Reading,
 }
 
-/// How an engine's software reads a SentencePiece tokenizer. transformers 5 takes only the vocabulary from tokenizer.json for
-/// the classes that it knows (Llama's among them), and sets leading spaces by a rule of its own. Which rule it is, only the
-/// engine's own tokens tell; for other tokenizers all readings are the same.
+/// How an engine's software reads a SentencePiece tokenizer. transformers 5 takes only the vocabulary from
+/// tokenizer.json for the classes it knows (such as Llama's), and adds leading spaces by its own rule. Only
+/// the engine's tokens reveal which rule applies; other tokenizers read the same in all cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reading {
     /// As the file says.
     #[default]
     AsFiled,
-    /// A space before the very first piece of a text, where none stands.
+    /// Adds a space before the first piece of a text, unless there is one.
     LeadsFirst,
-    /// A space before every piece, where none stands.
+    /// Adds a space before every piece, unless there is one.
     LeadsEvery,
 }
 
 impl Reading {
-    /// All of them, the most probable first.
+    /// All readings, the most probable first.
     pub const ALL: [Reading; 3] = [Reading::AsFiled, Reading::LeadsFirst, Reading::LeadsEvery];
 }
 
-/// How a model's prompts become bytes.
+/// Writer of a model's prompts as bytes.
 #[derive(Debug)]
 pub struct Alignment {
     tokenizer: Tokenizer,
     renderer: Renderer,
 }
 
-/// A prompt that was written.
+/// A written prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// So many of the bytes can be compared with what engines report: all, or those before the first image.
+    /// Bytes that can be compared with reported blocks: all, or those before the first image.
     pub reported_bytes: usize,
 }
 
 impl Alignment {
-    /// From a model's files; refuses a model whose prompts could not be followed exactly.
+    /// Builds an alignment from a model's files. Fails if prompts cannot be followed exactly.
     pub fn new(files: &ModelFiles<'_>) -> Result<Alignment, Unaligned> {
         let config = Json::of("tokenizer_config.json", files.tokenizer_config)?;
         let tokenizer = Tokenizer::read(files.tokenizer, &config, files.reading)?;
         Ok(Alignment { tokenizer, renderer: Renderer::new(files)? })
     }
 
-    /// From token ids to bytes.
+    /// Table from token ids to bytes.
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.tokenizer.vocabulary
     }
 
-    /// From requests to text.
+    /// Renderer from requests to text.
     pub fn renderer(&self) -> &Renderer {
         &self.renderer
     }
 
-    /// Writes a request's prompt as the engine's bytes; `out` is overwritten, and empty where there is no prompt. `unix_s`
-    /// is for templates that print the date.
+    /// Writes a request's prompt as the engine's bytes. `out` is overwritten, and left empty if there is no
+    /// prompt. `unix_s` is the time for templates that print the date.
     pub fn write_prompt(
         &self,
         body: &Body<'_>,
@@ -114,7 +114,7 @@ impl Alignment {
         out: &mut Vec<u8>,
     ) -> Result<Written, Unrendered> {
         out.clear();
-        // The bytes' own memory takes the text, and keeps it where nothing has to be changed.
+        // The text reuses the buffer's memory, and stays there if nothing has to change.
         let mut text = String::from_utf8(std::mem::take(out)).unwrap_or_default();
         match self.renderer.render(body, api, unix_s, &mut text)? {
             Rendered::Text { around, media } => {
@@ -143,7 +143,7 @@ impl Alignment {
     }
 }
 
-/// Where the first medium stands. One that the template does not show may stand anywhere.
+/// Position of the first media mark. Media that the template does not show may be anywhere.
 fn first_media(prompt: &[u8]) -> usize {
     memchr::memmem::find(prompt, part::MEDIA.encode_utf8(&mut [0; 4]).as_bytes()).unwrap_or(0)
 }

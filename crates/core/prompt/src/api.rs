@@ -1,6 +1,6 @@
-//! Which of the known APIs a request speaks; that decides which fields hold its prompt.
+//! API of a request, which decides the fields that hold the prompt.
 
-/// A request's API, by its path.
+/// API of a request, by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// `/v1/chat/completions`
@@ -11,12 +11,12 @@ pub enum Api {
     Responses,
     /// `/v1/messages`, Anthropic's
     Messages,
-    /// Anything else with a JSON body: embeddings, rerank and what is yet to come.
+    /// Any other API with a JSON body, such as embeddings or rerank.
     Other,
 }
 
 impl Api {
-    /// From the path alone, without its query.
+    /// The API of a path without its query.
     pub fn of_path(path: &str) -> Api {
         match path {
             "/v1/chat/completions" => Api::Chat,

@@ -1,4 +1,4 @@
-//! The fields of a body that a router needs, as slices of it.
+//! Fields of a body that a router needs, as slices of the body.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use crate::api::Api;
 use crate::canonical::{Sink, write_prompt};
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 
-/// Bytes of prompt per token where nobody has counted: the usual figure for English text and code.
+/// Bytes per token without a measured rate: the usual figure for English text and code.
 pub(crate) const BYTES_PER_TOKEN: usize = 4;
 
 /// A body field that may name a session.
@@ -22,11 +22,11 @@ pub enum SessionField {
 }
 
 impl SessionField {
-    /// All of them.
+    /// All fields.
     pub const ALL: [SessionField; 3] =
         [SessionField::SessionId, SessionField::User, SessionField::PromptCacheKey];
 
-    /// Its name in the body.
+    /// Name of the field.
     pub fn name(self) -> &'static str {
         match self {
             SessionField::SessionId => "session_id",
@@ -36,7 +36,7 @@ impl SessionField {
     }
 }
 
-/// What was found in a body. Where a key stands twice the last one counts, as in the engines' own parsers.
+/// Fields found in a body. Of a repeated key the last one counts, as in the engines' parsers.
 #[derive(Clone, Debug, Default)]
 pub struct Body<'a> {
     model: Option<(RawStr<'a>, Range<usize>)>,
@@ -44,7 +44,7 @@ pub struct Body<'a> {
     stream_options: Option<(&'a [u8], Range<usize>)>,
     /// `n` and `best_of`.
     choices: [Option<&'a [u8]>; 2],
-    /// By place in [`ANSWER_FIELDS`].
+    /// Values in the order of [`ANSWER_FIELDS`].
     answer_max: [Option<&'a [u8]>; ANSWER_FIELDS.len()],
     continues_another: bool,
     salt: Option<RawStr<'a>>,
@@ -52,10 +52,10 @@ pub struct Body<'a> {
     pub(crate) prompt: PromptFields<'a>,
 }
 
-/// Fields that say how long an answer may be. Which of them an engine looks at, the API says; it takes no notice of the others.
+/// Fields that limit the answer's length. The API decides which of them an engine reads.
 const ANSWER_FIELDS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
 
-/// Fields of the body, other than the prompt itself, that change what a template renders.
+/// Fields besides the prompt that change what a template renders.
 pub(crate) const TEMPLATE_FIELDS: [&str; 8] = [
     "chat_template",
     "chat_template_kwargs",
@@ -67,8 +67,8 @@ pub(crate) const TEMPLATE_FIELDS: [&str; 8] = [
     "tool_choice",
 ];
 
-/// Fields that change how an engine ends or frames a prompt. They are no part of the canonical prompt: two requests that
-/// differ in them still share their beginning.
+/// Fields that change how an engine ends or frames a prompt. They are not part of the canonical prompt,
+/// because requests that differ in them share their beginning.
 pub(crate) const FRAME_FIELDS: [&str; 5] = [
     "add_generation_prompt",
     "add_special_tokens",
@@ -77,7 +77,7 @@ pub(crate) const FRAME_FIELDS: [&str; 5] = [
     "truncate_prompt_tokens",
 ];
 
-/// The key under which the turns stand.
+/// Key of the turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TurnsKey {
     #[default]
@@ -86,13 +86,13 @@ pub(crate) enum TurnsKey {
     Prompt,
 }
 
-/// The values that make up the prompt, as they stand in the body.
+/// Raw values that make up the prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PromptFields<'a> {
-    /// By place in [`FRAME_FIELDS`].
+    /// Values in the order of [`FRAME_FIELDS`].
     pub frame: [Option<&'a [u8]>; FRAME_FIELDS.len()],
     pub turns_key: TurnsKey,
-    /// Other fields that a template may look at, each with its name.
+    /// Values in the order of [`TEMPLATE_FIELDS`].
     pub for_template: [Option<&'a [u8]>; TEMPLATE_FIELDS.len()],
     pub tools: Option<&'a [u8]>,
     /// `system` (Anthropic) or `instructions` (Responses).
@@ -102,7 +102,7 @@ pub(crate) struct PromptFields<'a> {
 }
 
 impl<'a> PromptFields<'a> {
-    /// A field that a template or the engine's framing looks at; `None` where it is absent or null.
+    /// A field that the template or the engine's framing reads; `None` if absent or null.
     pub fn setting(&self, name: &str) -> Option<&'a [u8]> {
         let place = |names: &[&str]| names.iter().position(|known| *known == name);
         match place(&TEMPLATE_FIELDS) {
@@ -113,7 +113,7 @@ impl<'a> PromptFields<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// Reads a body; all of it must be one JSON object.
+    /// Reads a body, which must be exactly one JSON object.
     pub fn read(bytes: &'a [u8]) -> Result<Body<'a>, BadJson> {
         let mut body = Body::default();
         let mut cursor = Cursor::new(bytes);
@@ -123,7 +123,7 @@ impl<'a> Body<'a> {
     }
 
     fn field(&mut self, key: RawStr<'a>, value: &mut Cursor<'a>) -> Result<(), BadJson> {
-        // A key may be escaped too; the engine will not mind.
+        // Keys may contain escapes, which engines accept.
         match &*key.unescaped() {
             b"model" => {
                 let before = value.clone();
@@ -170,7 +170,7 @@ impl<'a> Body<'a> {
         self.prompt.turns = Some(value);
     }
 
-    /// The model's name, if it is given and is text.
+    /// The model's name, if it is a string.
     pub fn model(&self) -> Option<Cow<'a, str>> {
         match self.model.as_ref()?.0.unescaped() {
             Cow::Borrowed(bytes) => std::str::from_utf8(bytes).ok().map(Cow::Borrowed),
@@ -178,40 +178,40 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Where the model's value stands, quotes included: there another name can be spliced in.
+    /// Byte range of the model's value, including quotes, for splicing in another name.
     pub fn model_range(&self) -> Option<Range<usize>> {
         Some(self.model.as_ref()?.1.clone())
     }
 
-    /// Did the client ask for a stream?
+    /// Whether the client requested a stream.
     pub fn is_stream(&self) -> bool {
         self.is_stream
     }
 
-    /// What the client said its stream shall hold, as it stands in the body; `null` is nothing.
+    /// Raw `stream_options`; `None` for null.
     pub fn stream_options(&self) -> Option<&'a [u8]> {
         self.stream_options.as_ref().map(|(options, _)| *options).filter(|options| *options != b"null")
     }
 
-    /// Where `stream_options` has its value, be it `null`.
+    /// Byte range of the value of `stream_options`, even if null.
     pub fn stream_options_range(&self) -> Option<Range<usize>> {
         Some(self.stream_options.as_ref()?.1.clone())
     }
 
-    /// Whether one answer is asked for: no `n` above 1, and none of several chosen.
+    /// Whether the request wants one answer: neither `n` nor `best_of` exceeds 1.
     pub fn has_one_answer(&self) -> bool {
         self.choices.iter().flatten().all(|n| matches!(*n, b"1" | b"null"))
     }
 
-    /// How many answers are computed, for all prompts together. Of `best_of` the client may get fewer.
+    /// Number of answers computed, for all prompts together. With `best_of` the client may receive fewer.
     pub fn answers(&self) -> u32 {
         let each = self.choices.into_iter().flatten().filter_map(number).max().unwrap_or(1);
         let prompts = if self.has_one_prompt() { 1 } else { self.prompt.turns.map_or(1, items) };
         each.saturating_mul(prompts)
     }
 
-    /// How long one answer may be, if the client says so in a way that this API knows. Engines differ in which of two wins; the larger is
-    /// the most that it can be.
+    /// Maximum tokens of an answer, if the client sets one that this API reads. Engines differ in which of
+    /// two fields wins, so this is the larger.
     pub fn answer_tokens_max(&self, api: Api) -> Option<u32> {
         let [tokens, completion, output] = self.answer_max;
         let known: &[Option<&[u8]>] = match api {
@@ -223,7 +223,7 @@ impl<'a> Body<'a> {
         known.iter().copied().flatten().filter_map(number).max()
     }
 
-    /// Whether there is one prompt, not several in one request.
+    /// Whether the request has exactly one prompt.
     pub fn has_one_prompt(&self) -> bool {
         let is_list_of_prompts = |turns: &[u8]| {
             turns.first() == Some(&b'[')
@@ -235,23 +235,23 @@ impl<'a> Body<'a> {
         !self.prompt.turns.is_some_and(is_list_of_prompts)
     }
 
-    /// Whether part of the prompt is not here but in an earlier response.
+    /// Whether part of the prompt is in an earlier response.
     pub fn continues_another(&self) -> bool {
         self.continues_another
     }
 
-    /// The salt that keeps this request's cache apart from others'.
+    /// Salt that separates this request's cache from others.
     pub fn salt(&self) -> Option<Cow<'a, [u8]>> {
         self.salt.map(RawStr::unescaped)
     }
 
-    /// A session named in the body.
+    /// Session key in the body.
     pub fn session(&self, field: SessionField) -> Option<Cow<'a, [u8]>> {
         self.sessions[field as usize].map(RawStr::unescaped).filter(|key| !key.is_empty())
     }
 
-    /// The prompt's length in tokens: exact for token ids, estimated for text. Images in the body count as what stands
-    /// for them in the canonical prompt: how many tokens an engine makes of one, only the engine knows.
+    /// Prompt length in tokens: exact for token ids, estimated for text. An image counts as its mark in the
+    /// canonical prompt, because only the engine knows its tokens.
     pub fn prompt_tokens(&self) -> u32 {
         let fields = [self.prompt.tools, self.prompt.system, self.prompt.turns];
         let has_media =
@@ -276,7 +276,7 @@ impl Sink for Counted {
     }
 }
 
-/// The prompt in a list of one prompt; anything else as it stands.
+/// The prompt of a list of one prompt; any other value unchanged.
 fn only_one_of(prompts: &[u8]) -> &[u8] {
     let mut cursor = Cursor::new(prompts);
     if cursor.kind() != Kind::Array {
@@ -286,14 +286,14 @@ fn only_one_of(prompts: &[u8]) -> &[u8] {
     let read = cursor.array(|item| {
         let is_prompt = matches!(item.kind(), Kind::String | Kind::Array);
         let value = item.value()?;
-        // A list of thousands of token ids need not be read to its end.
+        // Stop early: a list of token ids can have thousands of items.
         let is_first = is_prompt && only.replace(value).is_none();
         if is_first { Ok(()) } else { Err(BadJson { at: 0, expected: "only one" }) }
     });
     read.ok().and(only).unwrap_or(prompts)
 }
 
-/// How many items a list has.
+/// Number of items of a list.
 fn items(list: &[u8]) -> u32 {
     let mut items = 0;
     let read = Cursor::new(list).array(|item| {
@@ -303,7 +303,7 @@ fn items(list: &[u8]) -> u32 {
     read.map_or(1, |()| items)
 }
 
-/// A number above zero, rounded up, however it is written; engines take `1e3`, `64.0`, `"64"` and `"1_000"` too.
+/// A positive number, rounded up, in any notation: engines also accept `1e3`, `64.0`, `"64"` and `"1_000"`.
 fn number(value: &[u8]) -> Option<u32> {
     let quoted = Cursor::new(value).string().ok();
     let written = quoted.map_or(Cow::Borrowed(value), RawStr::unescaped);
@@ -320,7 +320,7 @@ fn string_or_skip<'a>(value: &mut Cursor<'a>) -> Result<Option<RawStr<'a>>, BadJ
     Ok(None)
 }
 
-/// An array of numbers is one token a number; anything else is text.
+/// Tokens of a value: an array of numbers has one token per number; anything else is text.
 fn tokens_of(value: &[u8]) -> usize {
     let is_ids = value.iter().skip(1).find(|b| !b.is_ascii_whitespace()).is_some_and(u8::is_ascii_digit);
     if value.first() == Some(&b'[') && is_ids {
@@ -364,14 +364,14 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_no_object_is_refused() {
+    fn a_body_that_is_not_an_object_is_refused() {
         for json in ["[]", "", "\"a\"", "{\"a\":1} x", "{\"a\":1"] {
             assert!(Body::read(json.as_bytes()).is_err(), "{json}");
         }
     }
 
     #[test]
-    fn one_prompt_with_one_answer_is_told_from_many() {
+    fn single_and_multiple_prompts_and_answers_are_distinguished() {
         for (json, one_prompt, one_answer) in [
             (r#"{"messages":[{"role":"user"}]}"#, true, true),
             (r#"{"messages":[{"role":"user"}],"n":1}"#, true, true),
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_counted_and_the_most_that_one_may_have_is_known() {
+    fn answers_are_counted_and_their_maximum_length_is_read() {
         for (api, json, answers, max) in [
             (Api::Chat, r#"{"messages":[{"role":"user"}]}"#, 1, None),
             (Api::Chat, r#"{"messages":[],"max_tokens":64,"n":3}"#, 3, Some(64)),
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maximum_that_the_api_does_not_know_is_none() {
+    fn a_maximum_that_the_api_does_not_read_is_ignored() {
         let json = br#"{"max_tokens":1,"max_completion_tokens":2,"max_output_tokens":3}"#;
         let body = Body::read(json).unwrap();
         let apis = [Api::Chat, Api::Completions, Api::Responses, Api::Messages, Api::Other];
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_options_are_found_with_their_place() {
+    fn stream_options_are_found_with_their_byte_range() {
         let json = br#"{"stream_options" : {"include_usage":true} ,"stream":true}"#;
         let body = Body::read(json).unwrap();
         assert_eq!(body.stream_options(), Some(&br#"{"include_usage":true}"#[..]));

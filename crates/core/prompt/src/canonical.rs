@@ -1,9 +1,8 @@
-//! The prompt as one byte string.
+//! Canonical prompt: the prompt as one byte string.
 //!
-//! Two requests that an engine would render alike should have the same bytes, and two that differ early must differ early
-//! here too. So: tools, then the system prompt, then the turns in order; of each turn the role, the content, then whatever
-//! else it carries. Markers between them are bytes that UTF-8 never uses, so no text can imitate them. An image stands as
-//! a hash of itself: its place counts, its megabytes do not.
+//! Requests that an engine renders alike have the same bytes, and requests that differ early differ early
+//! here. The order is: tools, system prompt, turns; per turn role, content, other fields. Separators are
+//! bytes that UTF-8 never uses, so text cannot imitate them. An image is represented by its hash.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,23 +11,23 @@ use crate::body::TEMPLATE_FIELDS;
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 
 const TOOLS: u8 = 0xf8;
-/// The first byte of every message.
+/// First byte of every message.
 pub const MESSAGE: u8 = 0xf9;
 const CONTENT: u8 = 0xfa;
 const NEXT_PART: u8 = 0xfb;
-/// Stands before an image or a sound.
+/// Marks an image or a sound.
 pub(crate) const MEDIA: u8 = 0xfc;
 const FIELD: u8 = 0xfd;
 
-/// Takes in the canonical bytes.
+/// Receiver of canonical bytes.
 pub trait Sink {
-    /// The next bytes.
+    /// Receives the next bytes.
     fn push(&mut self, bytes: &[u8]);
 
-    /// A user's turn has been written to its end.
+    /// Called at the end of each user turn.
     fn user_turn_ended(&mut self) {}
 
-    /// Nothing more is wanted: the writer may stop.
+    /// Whether the writer may stop.
     fn is_full(&self) -> bool {
         false
     }
@@ -40,8 +39,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// Writes the whole prompt. The body was checked when it was read; what is not a prompt in any known shape is written as
-/// it stands.
+/// Writes the whole prompt. The body was validated when read; a prompt of unknown shape is written verbatim.
 pub fn write_prompt(body: &Body<'_>, sink: &mut impl Sink) {
     write_head(body, sink);
     if let Some(turns) = body.prompt.turns {
@@ -63,7 +61,7 @@ enum Turns {
     LeadingSystem,
 }
 
-/// Ends the walk over the turns early; nobody is shown it.
+/// Internal signal that ends the walk over the turns early.
 const ENOUGH: BadJson = BadJson { at: 0, expected: "nothing more" };
 
 fn write_head(body: &Body<'_>, sink: &mut impl Sink) {
@@ -100,20 +98,21 @@ fn write_turns(turns: &[u8], sink: &mut impl Sink, which: Turns) {
     debug_assert!(matches!(walked, Ok(()) | Err(ENOUGH)), "the body was checked when it was read");
 }
 
-/// Fields of a turn besides role and content that are kept without allocating; messages rarely have more than two.
+/// Fields of a turn besides role and content that are kept without allocation; messages rarely have more than
+/// two.
 const OTHER_FIELDS: usize = 6;
 
-/// One item of `messages`, `input` or `prompt`, while it is read.
+/// An item of `messages`, `input` or `prompt` while it is read.
 #[derive(Default)]
 struct Turn<'a> {
     role: Option<RawStr<'a>>,
-    /// Content that came before the role, which must be written first.
+    /// Content found before the role, which must be written first.
     early_content: Option<&'a [u8]>,
     others: [Option<(RawStr<'a>, &'a [u8])>; OTHER_FIELDS],
     others_len: usize,
 }
 
-/// Writes an item in one pass where its role comes before its content, as it nearly always does.
+/// Writes an item, in one pass if its role precedes its content, as is usual.
 fn write_turn<'a>(item: &mut Cursor<'a>, sink: &mut impl Sink, which: Turns) -> Result<(), BadJson> {
     if item.kind() != Kind::Object {
         return stand_for_itself(item.value()?, sink, which);
@@ -139,7 +138,7 @@ fn write_turn<'a>(item: &mut Cursor<'a>, sink: &mut impl Sink, which: Turns) -> 
     Ok(())
 }
 
-/// Not a message: a function call's result, a token id, one prompt of several.
+/// Writes an item that is not a message: a function result, a token id, or one of several prompts.
 fn stand_for_itself(whole: &[u8], sink: &mut impl Sink, which: Turns) -> Result<(), BadJson> {
     if which == Turns::LeadingSystem {
         return Err(ENOUGH);
@@ -164,8 +163,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Tool calls, names and whatever a template may look at: after the content, wherever they stand. A turn with more
-    /// of them than there is room for has the last ones written where they stand.
+    /// Keeps other fields, such as tool calls and names, to write them after the content. Fields beyond the
+    /// limit are written at once.
     fn keep(&mut self, key: RawStr<'a>, raw: &'a [u8], sink: &mut impl Sink) {
         if raw == b"null" {
             return;
@@ -185,7 +184,7 @@ fn write_field(key: RawStr<'_>, raw: &[u8], sink: &mut impl Sink) {
     sink.push(raw);
 }
 
-/// A string, or parts; parts are set apart, except that a single text part is the same as a string.
+/// Writes a string or parts. Parts are separated, but a single text part equals a string.
 fn write_content(content: &mut Cursor<'_>, sink: &mut impl Sink) -> Result<(), BadJson> {
     match content.kind() {
         Kind::String => content.string_into(|piece| sink.push(piece)),
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_that_goes_on_begins_with_what_it_was() {
+    fn a_longer_conversation_starts_with_the_shorter_one() {
         let before = canonical(&chat(&[("system", "Be brief."), ("user", "Hi\n\"you\"")]));
         let after = canonical(&chat(&[
             ("system", "Be brief."),
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_template_may_look_at_makes_a_difference() {
+    fn every_field_that_a_template_reads_changes_the_bytes() {
         let plain = chat(&[("user", "Hi")]);
         let others = [
             chat(&[("assistant", "Hi")]),
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_prompt_in_other_words_is_the_same() {
+    fn equivalent_notations_have_the_same_bytes() {
         let plain = canonical(&chat(&[("user", "Hi")]));
         for other in [
             json!({"messages": [{"content": "Hi", "role": "user"}], "tools": []}),
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_counts_by_its_hash_where_it_stands() {
+    fn an_image_is_represented_by_its_hash_at_its_position() {
         let with = |url: &str| {
             canonical(&json!({"messages": [{"role": "user", "content": [
                 {"type": "text", "text": "What is this?"},
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shared_part_ends_where_the_user_begins() {
+    fn the_shared_part_ends_before_the_first_user_turn() {
         let body = chat(&[("system", "Be brief."), ("user", "Hi"), ("system", "And kind.")]);
         assert_eq!(system(&body), b"\xf9system\xfaBe brief.");
         assert_eq!(system(&chat(&[("user", "Hi")])), b"");

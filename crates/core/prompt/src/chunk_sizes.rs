@@ -1,8 +1,7 @@
-//! How a prompt is cut into chunks: short ones at its start, longer ones further on.
+//! Chunk sizes of a prompt: short chunks first, longer ones later.
 //!
-//! A prompt of a million tokens is four megabytes. In chunks of 256 bytes it would be 16,384 digests for every request of a long
-//! conversation; in growing ones it is about 2,200. The end of a match is rounded down to a whole chunk, so a match is too short by at
-//! most 1/128 of its length.
+//! A prompt of a million tokens is four megabytes: 16,384 digests in chunks of 256 bytes, about 2,200 in
+//! growing chunks. A match ends at a whole chunk, so it is too short by at most 1/128 of its length.
 //!
 //! ```text
 //!   chunks      0..512   512..1,408   1,408..
@@ -10,37 +9,38 @@
 //!   from byte   0        128 Ki       1 Mi
 //! ```
 
-/// The sizes of a prompt's chunks, as multiples of a unit.
+/// Chunk sizes, as multiples of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSizes {
     unit: u32,
 }
 
-/// From this chunk on, a chunk has this many units.
+/// First chunk, and units per chunk from there on.
 const GROWTH: [(u64, u64); 3] = [(0, 1), (512, 4), (1_408, 16)];
 
-/// Changes with [`GROWTH`].
+/// Version of [`GROWTH`]; must change with it.
 const GROWTH_VERSION: u32 = 1;
 
 impl ChunkSizes {
-    /// Sizes by a unit of so many bytes, at least one.
+    /// Sizes with a unit of this many bytes, at least one.
     pub const fn of_unit(unit: u32) -> ChunkSizes {
         ChunkSizes { unit: if unit == 0 { 1 } else { unit } }
     }
 
-    /// Identifies how prompts are cut. Digests of prompts that were cut otherwise mean nothing, so this is part of their namespace.
+    /// Identifies the chunk sizes. Digests of differently cut prompts cannot be compared, so this is part of
+    /// their namespace.
     pub const fn identity(self) -> u32 {
         self.unit | GROWTH_VERSION << 24
     }
 
-    /// Bytes of a chunk by its number.
+    /// Bytes of the chunk with this number.
     pub fn bytes_of(self, chunk: usize) -> u32 {
         let units =
             GROWTH.iter().rev().find(|(from, _)| chunk as u64 >= *from).map_or(1, |(_, units)| *units);
         self.unit.saturating_mul(units as u32)
     }
 
-    /// Bytes of the first so many chunks.
+    /// Total bytes of the first `chunks` chunks.
     pub fn bytes_before(self, chunks: usize) -> u64 {
         let stretch = |at: usize| {
             let until = GROWTH.get(at + 1).map_or(u64::MAX, |(from, _)| *from);
@@ -49,7 +49,7 @@ impl ChunkSizes {
         (0..GROWTH.len()).map(stretch).sum::<u64>().saturating_mul(self.unit.into())
     }
 
-    /// How many whole chunks so many bytes have.
+    /// Number of whole chunks in this many bytes.
     pub fn whole(self, bytes: u64) -> usize {
         let (mut chunks, mut left) = (0, bytes / u64::from(self.unit));
         for (at, (from, units)) in GROWTH.iter().enumerate() {
@@ -64,7 +64,7 @@ impl ChunkSizes {
         chunks as usize
     }
 
-    /// The whole chunks of a text.
+    /// Whole chunks of a text.
     pub fn cut(self, text: &[u8]) -> impl Iterator<Item = &[u8]> {
         let mut rest = text;
         (0..).map_while(move |chunk| {

@@ -1,19 +1,19 @@
-//! A prompt as digests of chunks.
+//! Chunk digests of a prompt.
 //!
-//! The canonical bytes are written once, in one pass over the body, into memory that is kept for the next prompt, and digested
-//! from there. (Digesting them as they are written was tried: the chunk borders cost more than the copy saves.) Two prompts
-//! that share their first bytes share the digests of exactly the whole chunks in them.
+//! The canonical bytes are written to a reused buffer in one pass, then digested. (Digesting while writing
+//! was slower: chunk boundaries cost more than the copy.) Prompts that share their first bytes share the
+//! digests of exactly the whole chunks in them.
 
 use crate::canonical::MEDIA;
 use crate::{Body, ChunkSizes, write_prompt};
 
-/// Bytes of a prompt's first chunks: about four engine blocks of 16 tokens. Smaller ones cost more memory for each prompt, larger
-/// ones forget more of a prompt's end. Later chunks are longer: see [`ChunkSizes`].
+/// Bytes of a prompt's first chunks: about four engine blocks of 16 tokens. Smaller chunks cost more memory
+/// per prompt, larger ones lose more of a prompt's end. Later chunks are longer: see [`ChunkSizes`].
 pub const CHUNK_BYTES: usize = 256;
 
 const SIZES: ChunkSizes = ChunkSizes::of_unit(CHUNK_BYTES as u32);
 
-/// The chunks of one prompt. Kept and filled again, it allocates nothing.
+/// Chunks of one prompt. Reusing the value avoids allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Chunks {
     canonical: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Cuts the body's prompt into chunks, and digests each with `digest`.
+    /// Cuts the body's prompt into chunks and digests each with `digest`.
     pub fn cut(&mut self, body: &Body<'_>, digest: impl FnMut(&[u8]) -> u64) {
         self.canonical.clear();
         write_prompt(body, &mut self.canonical);
@@ -29,7 +29,7 @@ impl Chunks {
         self.digests.extend(SIZES.cut(&self.canonical).map(digest));
     }
 
-    /// The same for a prompt that was written in another way.
+    /// Cuts and digests a prompt that was rendered elsewhere.
     pub fn cut_text(text: &[u8], digest: impl FnMut(&[u8]) -> u64) -> Vec<u64> {
         SIZES.cut(text).map(digest).collect()
     }
@@ -39,12 +39,12 @@ impl Chunks {
         &self.digests
     }
 
-    /// Whether there is anything in it of which only an engine knows how many tokens it makes: an image, a sound.
+    /// Whether the prompt has media, whose tokens only an engine can count.
     pub fn has_media(&self) -> bool {
         memchr::memchr(MEDIA, &self.canonical).is_some()
     }
 
-    /// Bytes of the prompt, the last part of a chunk included.
+    /// Bytes of the prompt, including an incomplete last chunk.
     pub fn bytes(&self) -> usize {
         self.canonical.len()
     }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_noticed() {
+    fn an_image_counts_as_media() {
         let chat =
             |part: &str| chunks_of(&format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#));
         assert!(chat(r#"{"type":"image_url","image_url":{"url":"http://a/b.png"}}"#).has_media());
@@ -72,7 +72,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the body is escaped and split into turns: the same digests as of the canonical string cut whole.
+        /// The digests equal those of the canonical string, however the body is escaped and split into turns.
         #[test]
         fn chunks_are_those_of_the_canonical_string(turns in prop::collection::vec("[a-z\\n\"é]{0,700}", 0..6)) {
             let messages: Vec<_> = turns.iter().map(|text| json!({"role": "user", "content": text})).collect();

@@ -1,15 +1,16 @@
-//! Fuzz target: whatever a model's files say, they are read or refused with a reason, and what is read can be written with.
+//! Fuzz target: model files are read or refused with a reason, and prompts can be written with files that
+//! were read.
 
 use crate::{Alignment, Api, Body, ModelFiles, Reading, Unaligned};
 
-/// What parts tokenizer.json, tokenizer_config.json and the chat template in an input.
+/// Separates tokenizer.json, tokenizer_config.json and the chat template in an input.
 const BETWEEN: &[u8] = b"\n----\n";
 
 const CHAT: &[u8] =
     br#"{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":"h\u00e9 <s>"}],
     "tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}"#;
 
-/// A model's files.
+/// Runs the target on an input.
 pub fn model(input: &[u8]) {
     let mut parts = Vec::with_capacity(3);
     let mut rest = input;
@@ -37,7 +38,7 @@ fn has_reason(why: &Unaligned) -> bool {
     !why.to_string().trim().is_empty()
 }
 
-/// The same request gives the same bytes, of which no more are reported than there are.
+/// Checks that a request always gives the same bytes, and that `reported_bytes` is within them.
 fn prompts_are_written_or_refused(alignment: &Alignment) {
     let body = Body::read(CHAT).expect("it is JSON");
     let (mut first, mut second) = (Vec::new(), Vec::new());

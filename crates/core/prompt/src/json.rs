@@ -1,27 +1,28 @@
 //! A cursor over JSON bytes: finds fields, skips the rest, allocates nothing.
 //!
-//! serde_json would build a tree, and its raw values cannot say where they stood. Here a walk hands out slices of the body
-//! with their places; string ends are found by wide compares, because prompts are long strings. The cursor is strict about structure (it must not understand a body in another way than the engine
-//! will) and lenient about what strings hold (the engine will say).
+//! serde_json would build a tree, and its raw values have no position. This walk returns slices of the body
+//! with their positions, and finds string ends with wide compares, because prompts are long strings. The
+//! cursor is strict about structure, so that it never reads a body differently from the engine. It is lenient
+//! about string contents, which the engine checks.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Deeper nesting than this is refused; serde_json and others draw the same line.
+/// Maximum nesting depth, the same as serde_json's.
 const DEPTH_MAX: u32 = 128;
 
-/// Not JSON, or not what should be there.
+/// Error of invalid or unexpected JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected} at byte {at}")]
 pub struct BadJson {
-    /// Byte offset of the trouble.
+    /// Byte offset of the error.
     pub at: usize,
-    /// What should have stood there.
+    /// What was expected there.
     pub expected: &'static str,
 }
 
 impl BadJson {
-    /// The place as a person counts: line and column, both from 1.
+    /// Line and column of the error, both from 1.
     pub fn line_and_column(&self, body: &[u8]) -> (usize, usize) {
         let before = &body[..self.at.min(body.len())];
         let line_start = memchr::memrchr(b'\n', before).map_or(0, |newline| newline + 1);
@@ -31,12 +32,12 @@ impl BadJson {
 
 type Result<T> = std::result::Result<T, BadJson>;
 
-/// A string as it stands between its quotes, escapes and all.
+/// Raw content of a string, with escapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawStr<'a>(pub(crate) &'a [u8]);
 
 impl<'a> RawStr<'a> {
-    /// The bytes it stands for.
+    /// Unescaped bytes.
     pub fn unescaped(self) -> Cow<'a, [u8]> {
         if memchr::memchr(b'\\', self.0).is_none() {
             return Cow::Borrowed(self.0);
@@ -46,7 +47,7 @@ impl<'a> RawStr<'a> {
         Cow::Owned(out)
     }
 
-    /// The text it stands for. What is not Unicode (a lone surrogate) becomes the replacement character.
+    /// Unescaped text. A lone surrogate becomes the replacement character.
     pub(crate) fn text(self) -> String {
         match self.unescaped() {
             Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -55,7 +56,7 @@ impl<'a> RawStr<'a> {
         }
     }
 
-    /// Hands out the bytes it stands for, piece by piece.
+    /// Passes on the unescaped bytes in pieces.
     pub fn unescape(self, mut push: impl FnMut(&[u8])) {
         let mut rest = self.0;
         while let Some(at) = memchr::memchr(b'\\', rest) {
@@ -68,7 +69,8 @@ impl<'a> RawStr<'a> {
     }
 }
 
-/// Decodes one escape at the start of `raw`: how many bytes of the array it stands for, and how many it took.
+/// Decodes the escape at the start of `raw`. Returns the number of bytes produced, the bytes, and the number
+/// consumed.
 fn escape(raw: &[u8]) -> (usize, [u8; 4], usize) {
     let simple = |byte: u8| (1, [byte, 0, 0, 0], 2);
     match raw.get(1) {
@@ -102,8 +104,8 @@ fn hex4(escape: &[u8]) -> Option<u32> {
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// UTF-8 of a code point. A lone surrogate, which has none, is written in the same pattern: it only has to differ from
-/// everything else.
+/// UTF-8 of a code point. A lone surrogate, which has none, uses the same bit pattern, so that it differs
+/// from everything else.
 fn utf8(code: u32) -> (usize, [u8; 4]) {
     let low = |shift: u32| 0x80 | ((code >> shift) & 0x3f) as u8;
     match code {
@@ -114,7 +116,7 @@ fn utf8(code: u32) -> (usize, [u8; 4]) {
     }
 }
 
-/// What kind of value comes next.
+/// Kind of the next value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Object,
@@ -123,7 +125,7 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// A place in the bytes, before the next value.
+/// A position in the bytes, before the next value.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
@@ -160,7 +162,7 @@ impl<'a> Cursor<'a> {
         if self.eat(byte) { Ok(()) } else { self.bad(expected) }
     }
 
-    /// Nothing but space is left.
+    /// Checks that only white space is left.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.skip_space();
         if self.at == self.bytes.len() { Ok(()) } else { self.bad("the end of the body") }
@@ -176,7 +178,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Walks an object; `field` is handed each key and must consume its value.
+    /// Walks an object; `field` receives each key and must consume its value.
     pub(crate) fn object(
         &mut self,
         mut field: impl FnMut(RawStr<'a>, &mut Cursor<'a>) -> Result<()>,
@@ -229,12 +231,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next string's meaning as text.
+    /// The next string, unescaped.
     pub(crate) fn text(&mut self) -> Result<String> {
         self.string().map(RawStr::text)
     }
 
-    /// The next string's meaning, piece by piece, in one pass.
+    /// The next string, unescaped in pieces, in one pass.
     pub(crate) fn string_into(&mut self, mut push: impl FnMut(&[u8])) -> Result<()> {
         self.expect(b'"', "a string")?;
         loop {
@@ -249,7 +251,7 @@ impl<'a> Cursor<'a> {
                 return Ok(());
             }
             let begin = self.at + found;
-            // Line breaks and quotes are nearly all escapes there are.
+            // Line breaks and quotes are nearly all escapes in practice.
             match rest.get(found + 1) {
                 Some(b'n') => (self.at, _) = (begin + 2, push(b"\n")),
                 Some(b'"') => (self.at, _) = (begin + 2, push(b"\"")),
@@ -257,14 +259,14 @@ impl<'a> Cursor<'a> {
                     self.escape_at(begin)?;
                     let (length, bytes, used) = escape(&rest[found..]);
                     push(&bytes[..length]);
-                    // Two escaped surrogates are one character, so this may be further than one escape.
+                    // Two escaped surrogates are one character, so this may skip more than one escape.
                     self.at = begin + used;
                 }
             }
         }
     }
 
-    /// Steps over the escape at `at`.
+    /// Skips the escape at `at`.
     fn escape_at(&mut self, at: usize) -> Result<()> {
         self.at = at;
         match self.bytes.get(at + 1) {
@@ -275,12 +277,12 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// What stands between this place and a later one.
+    /// The bytes from this position to a later one.
     pub(crate) fn up_to(&self, later: &Cursor<'a>) -> &'a [u8] {
         &self.bytes[self.at..later.at]
     }
 
-    /// The next value as it stands, checked to be JSON.
+    /// The next value as raw, validated JSON.
     pub(crate) fn value(&mut self) -> Result<&'a [u8]> {
         self.skip_space();
         let start = self.at;
@@ -288,7 +290,7 @@ impl<'a> Cursor<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
-    /// Where the next value stands in the body.
+    /// Byte range of the next value.
     pub(crate) fn value_range(&mut self) -> Result<Range<usize>> {
         self.skip_space();
         let start = self.at;
@@ -296,9 +298,9 @@ impl<'a> Cursor<'a> {
         Ok(start..self.at)
     }
 
-    /// Skips one value of any depth without recursion: a hostile body cannot overflow the stack.
+    /// Skips a value of any depth without recursion, so that a hostile body cannot overflow the stack.
     pub(crate) fn skip_value(&mut self) -> Result<()> {
-        // One bit for each open bracket: 1 = object, 0 = array.
+        // One bit per open bracket: 1 for an object, 0 for an array.
         let (mut open, mut depth) = (0_u128, 0_u32);
         loop {
             match self.kind() {
@@ -318,7 +320,7 @@ impl<'a> Cursor<'a> {
                     (open, depth) = (open >> 1, depth - 1);
                 }
             }
-            // A value is complete: close what it ends, or go on to the next one.
+            // A value is complete: close the brackets that end here, or continue with the next value.
             loop {
                 if depth == 0 {
                     return Ok(());
@@ -343,7 +345,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// A number, `true`, `false` or `null`.
+    /// Skips a number, `true`, `false` or `null`.
     fn scalar(&mut self) -> Result<()> {
         let rest = &self.bytes[self.at..];
         let length = rest.iter().take_while(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b)).count();
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn structure_is_judged_as_serde_json_judges_it() {
+    fn structure_is_accepted_exactly_as_by_serde_json() {
         for text in [
             "{}",
             "[]",
@@ -433,14 +435,14 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_an_end() {
+    fn nesting_is_limited() {
         assert!(is_json(&format!("{}{}", "[".repeat(128), "]".repeat(128))));
         assert!(!is_json(&format!("{}{}", "[".repeat(129), "]".repeat(129))));
         assert!(!is_json(&"[{\"a\":".repeat(100_000)));
     }
 
     #[test]
-    fn trouble_is_found_where_a_person_would_look() {
+    fn errors_have_the_right_line_and_column() {
         let body = b"{\n  \"model\": \"m\",\n  \"stream\": maybe\n}";
         let bad = Cursor::new(body).skip_value().unwrap_err();
         assert_eq!((bad.line_and_column(body), bad.expected), ((3, 13), "a value"));
@@ -448,7 +450,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn strings_mean_what_serde_json_says(text in "\\PC*|[\\x00-\\x7f\"\\\\]*") {
+        fn strings_are_unescaped_as_by_serde_json(text in "\\PC*|[\\x00-\\x7f\"\\\\]*") {
             let json = serde_json::to_string(&text).unwrap();
             let raw = Cursor::new(json.as_bytes()).string().unwrap();
             prop_assert_eq!(raw.unescaped(), text.as_bytes());
@@ -458,7 +460,7 @@ mod tests {
         }
 
         #[test]
-        fn escaped_code_points_mean_what_serde_json_says(text in prop::collection::vec(any::<char>(), 0..20)) {
+        fn escaped_code_points_are_decoded_as_by_serde_json(text in prop::collection::vec(any::<char>(), 0..20)) {
             let escaped: String = text.iter().flat_map(|c| {
                 let mut units = [0; 2];
                 c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect::<Vec<_>>()
@@ -472,7 +474,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\u0d8-1.e tfn\n\xff".to_vec()), 0..60)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\u0d8-1.e tfn\n\xff".to_vec()), 0..60)) {
             let mut cursor = Cursor::new(&bytes);
             if let Err(bad) = cursor.skip_value() {
                 bad.line_and_column(&bytes);
@@ -481,7 +483,7 @@ mod tests {
         }
 
         #[test]
-        fn what_it_skips_is_what_serde_json_accepts(bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\n1.e t".to_vec()), 0..12)) {
+        fn skipped_values_are_those_that_serde_json_accepts(bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\n1.e t".to_vec()), 0..12)) {
             let text = std::str::from_utf8(&bytes).unwrap();
             let truth = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
             prop_assert_eq!(is_json(text), truth, "{}", text);

@@ -1,4 +1,4 @@
-//! What a request asks for, read from its body without building a tree of it.
+//! Request bodies and prompts, read without building a tree.
 //!
 //! ```text
 //! body ──Body::read──▶ the few fields a router needs, as slices of the body
@@ -8,8 +8,8 @@
 //!                        └─Alignment──▶ the prompt in the engine's own bytes, to be matched with what it reports
 //! ```
 //!
-//! The body itself goes on as it came. What is not needed is skipped, but checked to be JSON, so that a broken request is
-//! refused here with the place named, and not by an engine after a queue.
+//! The body is forwarded unchanged. Unneeded parts are skipped but validated as JSON, so that a broken
+//! request is refused here with the error's position, not by an engine after queueing.
 
 mod align;
 mod api;

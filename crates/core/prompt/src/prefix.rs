@@ -1,9 +1,9 @@
-//! The key of a prompt's beginning: prompts with the same key go to the same worker.
+//! Prefix key of a prompt: prompts with the same key go to the same worker.
 //!
-//! Three ways to say what "beginning" means. The first tokens are the usual one; without a tokenizer a token counts as four
-//! bytes. A key that ends inside a system prompt that everybody shares would send everybody to one worker, so the default
-//! reaches 1,024 tokens far. The cache salt is part of every key, because caches are
-//! not shared across salts; the model need not be, because every model has a pool of workers of its own.
+//! The beginning is defined in one of three ways. The default is the first 1,024 tokens, at four bytes per
+//! token: a key that ends inside a system prompt shared by all requests would send all of them to one worker.
+//! The cache salt is part of every key, because caches are not shared across salts. The model is not, because
+//! every model has its own pool of workers.
 
 use std::str::FromStr;
 
@@ -14,40 +14,41 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::body::BYTES_PER_TOKEN;
 use crate::{Body, Sink, write_prompt, write_system};
 
-/// Window and reach of [`PrefixSpan::Windows`], in bytes, and how far apart windows begin.
+/// Size, reach and stride of the windows of [`PrefixSpan::Windows`], in bytes.
 const WINDOW_BYTES: usize = 256 * BYTES_PER_TOKEN;
 const REACH_BYTES: usize = 4_000 * BYTES_PER_TOKEN;
 const STRIDE_BYTES: usize = 64 * BYTES_PER_TOKEN;
 
-/// What counts as the beginning.
+/// Part of the prompt that makes the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixSpan {
-    /// The first so many tokens. A shorter prompt is keyed by all up to the end of the first user's turn: that part
-    /// stays the same while a conversation grows, and differs between conversations under one system prompt.
+    /// The first tokens. A shorter prompt is keyed by everything up to the end of the first user turn: that
+    /// part stays the same while a conversation grows, and differs between conversations with one system
+    /// prompt.
     Tokens(u32),
     /// Tools and system prompt.
     System,
-    /// The least hash of all windows of 256 tokens in the first 4,000: prompts that share most windows probably share
-    /// the least one, even when the shared text stands at another place.
+    /// The smallest hash of all windows of 256 tokens in the first 4,000 tokens. Prompts that share most
+    /// windows probably share the smallest hash, even at different positions.
     Windows,
 }
 
-/// Which hash makes the key.
+/// Hash of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefixHash {
     /// Fast; the default.
     #[default]
     Xxh3,
-    /// Cryptographic, for those who must not let clients steer requests by making collisions.
+    /// Cryptographic, so that clients cannot steer requests with collisions.
     Blake2b,
 }
 
-/// How the prefix key is made.
+/// Rule for prefix keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixRule {
-    /// Over what.
+    /// Part of the prompt.
     pub span: PrefixSpan,
-    /// With which hash.
+    /// Hash function.
     pub hash: PrefixHash,
 }
 
@@ -57,7 +58,7 @@ impl Default for PrefixRule {
     }
 }
 
-/// A word in the configuration that means no span or hash.
+/// Error of an unknown span or hash in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} `{word}`; known: {known}")]
 pub struct UnknownPrefixSetting {
@@ -88,8 +89,7 @@ impl PrefixHash {
 }
 
 impl PrefixRule {
-    /// The key of this prompt; `None` when there is nothing to make one of. `scratch` is overwritten: hand in the same
-    /// one again and again, and nothing is allocated.
+    /// Key of a prompt; `None` without a prompt. `scratch` is overwritten; reusing it avoids allocation.
     pub fn key(&self, body: &Body<'_>, scratch: &mut Vec<u8>) -> Option<u64> {
         scratch.clear();
         let key = match self.span {
@@ -109,7 +109,7 @@ impl PrefixRule {
         key.map(|key| key ^ self.namespace(body))
     }
 
-    /// Writes the first `reach` bytes of the prompt; how many of them make its key.
+    /// Writes the first `reach` bytes of the prompt. Returns how many of them make its key.
     fn head(&self, body: &Body<'_>, scratch: &mut Vec<u8>, reach: usize) -> usize {
         let mut head = Head { bytes: scratch, reach, first_user_turn: None };
         write_prompt(body, &mut head);
@@ -127,17 +127,17 @@ impl PrefixRule {
         head.windows(WINDOW_BYTES).step_by(STRIDE_BYTES).map(|window| self.hash.of(window)).min()
     }
 
-    /// A number for what keeps caches apart; zero for the model alone, which has a pool of workers of its own.
+    /// Number of the cache namespace; zero without a salt.
     fn namespace(&self, body: &Body<'_>) -> u64 {
         body.salt().map_or(0, |salt| self.hash.of(&salt))
     }
 }
 
-/// Keeps the first `reach` bytes.
+/// Sink that keeps the first `reach` bytes.
 struct Head<'a> {
     bytes: &'a mut Vec<u8>,
     reach: usize,
-    /// Where the first user's turn ended.
+    /// End of the first user turn.
     first_user_turn: Option<usize>,
 }
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_begin_alike_have_one_key() {
+    fn prompts_with_the_same_beginning_have_one_key() {
         for hash in [PrefixHash::Xxh3, PrefixHash::Blake2b] {
             let rule = PrefixRule { hash, ..PrefixRule::default() };
             let head = text("shared ", 5_000);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn another_salt_is_another_key() {
+    fn a_different_salt_gives_a_different_key() {
         let with = |salt: &str| {
             let text = json!({"prompt": "Once upon", "cache_salt": salt}).to_string();
             PrefixRule::default().key(&Body::read(text.as_bytes()).unwrap(), &mut Vec::new())
@@ -217,18 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn the_system_key_ignores_who_asks_what() {
+    fn the_system_key_ignores_user_turns() {
         let rule = PrefixRule { span: PrefixSpan::System, ..PrefixRule::default() };
         assert_eq!(key(rule, "Be brief.", &["one"]), key(rule, "Be brief.", &["two", "three"]));
         assert_ne!(key(rule, "Be brief.", &["one"]), key(rule, "Be kind.", &["one"]));
     }
 
     #[test]
-    fn windows_find_shared_text_at_another_place() {
+    fn windows_find_shared_text_at_another_position() {
         let rule = PrefixRule { span: PrefixSpan::Windows, ..PrefixRule::default() };
-        // Numbered words, so that no two windows are alike by chance.
+        // Numbered words, so that all windows differ.
         let document: String = (0..2_400).map(|n| format!("{n:05} ")).collect();
-        // The other question is longer by a whole number of strides: 64 tokens.
+        // The other question is longer by a whole number of strides of 64 tokens.
         let same = (0..40).filter(|n| {
             let document = &document[n * 12..];
             let (ask, ask_longer) = (text("why ", 256), text("why ", 512));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_key() {
+    fn an_empty_prompt_has_no_key() {
         let body = Body::read(b"{}").unwrap();
         for span in [PrefixSpan::Tokens(1_024), PrefixSpan::System, PrefixSpan::Windows] {
             assert_eq!(PrefixRule { span, ..PrefixRule::default() }.key(&body, &mut Vec::new()), None);

@@ -1,6 +1,7 @@
-//! Templates against the real thing: every request with every template, as vLLM and transformers render them.
+//! Every request with every template, compared with vLLM and transformers.
 //!
-//! `data/make_golden.py` wrote what is expected, with vLLM 0.32.0's own code. Null is what it refuses.
+//! `data/make_golden.py` wrote the expected texts with vLLM 0.32.0's own code. Null means that it refuses the
+//! request.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
@@ -35,9 +36,9 @@ fn alignment(template: &str) -> Alignment {
 }
 
 #[test]
-fn every_template_renders_every_request_as_the_engine_does() {
+fn every_template_renders_every_request_as_the_engine() {
     let golden = json_of("golden.json");
-    // As they stand: the order of keys counts.
+    // Raw, because the order of keys matters.
     let requests = std::fs::read(data("requests.json")).unwrap();
     let requests: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&requests).unwrap();
     let mut compared = 0;
@@ -90,7 +91,7 @@ fn reported_matching_ends_at_the_first_image() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_refused_with_its_reason() {
+fn unsupported_requests_are_refused_with_a_reason() {
     let chat = json!([{"role": "user", "content": "Hi"}]);
     for (api, body, reason) in [
         (Api::Responses, json!({"input": "Hi"}), Unrendered::Api),
@@ -116,7 +117,7 @@ fn what_cannot_be_followed_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_template_may_stand_in_the_configuration_alone_or_in_a_list() {
+fn a_template_may_be_in_the_configuration_alone_or_in_a_list() {
     let tokenizer = std::fs::read(data("tokenizers/bytes.json")).unwrap();
     let render = |template: Value, body: Value| {
         let config = json!({ "chat_template": template }).to_string();

@@ -1,7 +1,8 @@
-//! Bytes against the real tokenizer: what a prompt is written as, and what its tokens spell, must be the same.
+//! Written prompts compared with the bytes of the real tokenizer's tokens.
 //!
-//! The small tokenizers are trained by `data/make_tokenizers.py`. Truth is the `tokenizers` crate. Real tokenizers are too large
-//! to lie here; `WARMROUTE_TEST_TOKENIZERS` names more files, with a colon between them, that pass the same tests.
+//! `data/make_tokenizers.py` trains the small tokenizers, and the `tokenizers` crate is the reference. Real
+//! tokenizers are too large for the repository; `WARMROUTE_TEST_TOKENIZERS` lists more files, separated by
+//! colons, for the same tests.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
@@ -58,7 +59,7 @@ impl Model {
         out
     }
 
-    /// How many blocks of the one prompt the other one is predicted to find, and how many it really shares.
+    /// Blocks of the cached prompt that the other is predicted to find, and blocks that their tokens share.
     fn shared_blocks(&self, cached: &str, asked: &str) -> (usize, usize) {
         let (held, wanted) = (self.ids(cached), self.ids(asked));
         let mut blocks = Blocks::default();
@@ -77,7 +78,7 @@ impl Model {
 }
 
 #[test]
-fn ready_made_texts_are_spelled_as_they_are_written() {
+fn example_texts_equal_the_bytes_of_their_tokens() {
     let texts = [
         "The quick brown fox",
         " leading",
@@ -113,7 +114,7 @@ fn ready_made_texts_are_spelled_as_they_are_written() {
 }
 
 #[test]
-fn what_stands_around_a_prompt_can_be_left_out() {
+fn special_tokens_around_a_prompt_can_be_left_out() {
     let model = Model::read(&files()[2]);
     assert_eq!(model.written("Hi"), b"<s> Hi");
     let bare = serde_json::json!({"prompt": "Hi", "add_special_tokens": false});
@@ -121,7 +122,7 @@ fn what_stands_around_a_prompt_can_be_left_out() {
 }
 
 #[test]
-fn a_prompt_of_ids_is_its_tokens_bytes() {
+fn a_prompt_of_ids_has_the_bytes_of_its_tokens() {
     for name in files() {
         let (model, name) = (Model::read(&name), name.display());
         let ids = model.ids("The lazy dog 漢字");
@@ -133,7 +134,7 @@ fn a_prompt_of_ids_is_its_tokens_bytes() {
     }
 }
 
-/// transformers 5 reads the older files by the newer rules: then they are the newer files.
+/// transformers 5 reads older files by the newer rules.
 #[test]
 fn an_old_file_can_be_read_in_the_new_way() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tokenizers/pieces.json");
@@ -152,7 +153,7 @@ fn an_old_file_can_be_read_in_the_new_way() {
     assert_eq!(written(Reading::LeadsFirst, "Hi"), " Hi");
 }
 
-/// Text of the kind that prompts are made of, with everything that tokenizers treat in their own way.
+/// Prompt-like text, with everything that tokenizers treat specially.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         8 => "[a-z]{1,8} ", 2 => "\\PC{0,6}", 1 => "[ \n\t]{1,4}", 1 => Just("day".to_owned()), 1 => Just("▁".to_owned()),
@@ -168,7 +169,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn prompts_are_written_as_their_tokens_spell_them(text in text()) {
+    fn prompts_equal_the_bytes_of_their_tokens(text in text()) {
         for (name, model) in MODELS.with(Clone::clone) {
             let (written, spelled) = (model.written(&text), model.spelled(&model.ids(&text)));
             prop_assert_eq!(String::from_utf8_lossy(&written), String::from_utf8_lossy(&spelled), "{}: {:?}", name, text);
@@ -179,26 +180,27 @@ proptest! {
 type Models = Vec<(String, Rc<Model>)>;
 
 thread_local! {
-    /// Read once; a tokenizer takes longer to load than to use.
+    /// Loaded once, because loading a tokenizer takes longer than using it.
     static MODELS: Models =
         files().iter().map(|file| (file.display().to_string(), Rc::new(Model::read(file)))).collect();
 }
 
-/// Prose, words only.
+/// Prose of words only.
 fn words(most: usize) -> impl Strategy<Value = String> {
     prop::collection::vec("[a-z]{1,9}|The|quick|brown|fox|naïve|caching|[0-9]{1,4}", 1..most)
         .prop_map(|words| words.iter().flat_map(|word| [" ", word]).collect())
 }
 
-/// How two prompts part after what they share.
+/// How two prompts diverge after their shared beginning.
 #[derive(Clone, Copy)]
 enum Parting {
-    /// With different words. Both are one token in these small vocabularies, as nearly all words are in large ones.
+    /// With different words. Each is one token in these small vocabularies, as nearly all words are in large
+    /// ones.
     Words,
     Anywhere,
 }
 
-/// Counts how often a prediction is exact; it may be over by one block, never by more, and never short.
+/// Counts exact predictions. A prediction may be too long by one block, never by more, and never too short.
 fn exact(
     beginnings: impl Strategy<Value = String>,
     endings: impl Strategy<Value = String>,
@@ -226,14 +228,15 @@ fn exact(
 }
 
 #[test]
-fn predicted_blocks_are_the_shared_blocks_where_prompts_part_between_words() {
+fn predictions_are_exact_where_prompts_diverge_between_words() {
     let (exact, cases) = exact(words(120), words(30), Parting::Words);
     assert!(exact * 1_000 >= cases * 995, "{exact} of {cases}");
 }
 
-/// Cut within words, special tokens and letters, a block in thirty is predicted that was tokenized otherwise.
+/// Where prompts diverge within words, special tokens and characters, one prediction in thirty has a block
+/// that was tokenized differently.
 #[test]
-fn predicted_blocks_are_over_by_one_at_most_wherever_prompts_part() {
+fn predictions_exceed_by_one_block_at_most_wherever_prompts_diverge() {
     let (exact, cases) = exact(text(), text(), Parting::Anywhere);
     assert!(exact * 1_000 >= cases * 965, "{exact} of {cases}");
 }

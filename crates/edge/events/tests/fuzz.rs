@@ -43,7 +43,7 @@ fn no_input_panics_or_takes_much_more_memory_than_its_length() {
     let mut mutator = Mutator::new(seeds, Dice::new(0x5eed));
     let (mut read, mut worst) = (0usize, 0.0f64);
     for _ in 0..rounds {
-        let input = mutator.spoiled();
+        let input = mutator.mutated();
         let before = HELD.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);
         read += usize::from(decode(&input).is_ok());

@@ -1,7 +1,8 @@
-//! Fetch a prefix from a slower memory, or compute it again? By its length and the memory's bandwidth.
+//! Fetching a prefix from slower memory compared with recomputing it, by length and bandwidth.
 //!
-//! `cargo run -p warmroute-engine --example break_even` prints the tables of `docs/study/results/fetch-or-recompute.md`. A prompt
-//! has 128 more tokens than the prefix, which are computed either way; it is alone on the engine.
+//! `cargo run -p warmroute-engine --example break_even` prints the tables of
+//! `docs/study/results/fetch-or-recompute.md`. A prompt has 128 tokens after the prefix, which are always
+//! computed, and is alone on the engine.
 #![expect(clippy::print_stdout, reason = "a command for people: what it prints is what it is for")]
 
 use warmroute_engine::{Config, Profile, Tier};
@@ -42,7 +43,7 @@ fn memories() -> [Tier; 6] {
     })
 }
 
-/// Bold where fetching wins.
+/// A cell, in bold if fetching is faster.
 fn cell(profile: Profile, tokens: u32, tier: Tier) -> String {
     let fetching = fetching_ms(profile, tokens, tier);
     if pays(profile, tokens, tier) { format!("**{fetching:.1}**") } else { format!("{fetching:.1}") }
@@ -52,7 +53,7 @@ fn pays(profile: Profile, tokens: u32, tier: Tier) -> bool {
     fetching_ms(profile, tokens, tier) < computing_ms(profile, 0, tokens + OWN_TOKENS)
 }
 
-/// The shortest prefix, in blocks of 16, that is worth fetching.
+/// Shortest prefix, in blocks of 16, that is faster to fetch.
 fn break_even(profile: Profile, tier: Tier) -> String {
     let shortest = (16..=131_072).step_by(16).find(|&tokens| pays(profile, tokens, tier));
     shortest.map_or("never".to_owned(), |tokens| tokens.to_string())

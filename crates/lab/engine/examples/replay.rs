@@ -1,7 +1,7 @@
-//! The model's cache, to be compared with a real engine's by `conformance/vllm/validate`.
+//! The model's cache, for comparison with a real engine by `conformance/vllm/validate`.
 //!
-//! `replay BLOCK_SIZE BLOCKS` reads requests, one a line: prompt tokens, output tokens, the numbers of the blocks that they
-//! fill. It serves them one after another and writes the events, one a line: `cached TOKENS` for each request,
+//! `replay BLOCK_SIZE BLOCKS` reads one request per line: prompt tokens, output tokens, the numbers of its
+//! blocks. It serves them one after another and writes one event per line: `cached TOKENS` for each request,
 //! `stored NUMBERS`, `removed NUMBER`.
 #![expect(clippy::print_stdout, reason = "a command for programs: what it prints is what it is for")]
 
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One request, to its end.
+/// Serves one request.
 fn serve(engine: &mut Engine, line: &str) -> Result<(), Box<dyn Error>> {
     let numbers = line.split_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>()?;
     let [prompt_tokens, output_tokens, names @ ..] = &numbers[..] else {

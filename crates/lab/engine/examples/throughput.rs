@@ -1,7 +1,7 @@
-//! How fast the model runs on one core: the simulator's speed is this, divided by what the router costs.
+//! Speed of the engine model on one core, which limits the simulator's speed.
 //!
-//! Each workload keeps a number of requests in the engine, a new one for each that finishes. Run it with
-//! `cargo run --release -p warmroute-engine --example throughput`.
+//! Each workload keeps a number of requests in the engine and replaces each that finishes. Run it with `cargo
+//! run --release -p warmroute-engine --example throughput`.
 #![expect(clippy::print_stdout, reason = "a command for people: what it prints is what it is for")]
 
 use std::time::Instant;
@@ -13,7 +13,7 @@ struct Workload {
     name: &'static str,
     outstanding: usize,
     requests: u64,
-    /// Prompts of one group share this much.
+    /// Tokens shared by the prompts of one group.
     shared_tokens: u32,
     groups: u64,
     prompt_tokens: u32,
@@ -111,7 +111,7 @@ impl Workload {
     }
 }
 
-/// SplitMix64's finish: spreads a number over 64 bits.
+/// SplitMix64's finalizer: spreads a number over 64 bits.
 fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -15,7 +15,7 @@ use crate::lru_tier::Pool;
 use crate::run::Run;
 use crate::scheduler::Scheduler;
 use crate::step::Step;
-use crate::{BlockName, Config, ConfigError, Happened, Rejected, Request, SequenceId, Stats, StepCost};
+use crate::{BlockName, Config, ConfigError, EngineStats, Happened, Rejected, Request, SequenceId, StepCost};
 
 /// A model of one engine.
 #[derive(Clone, Debug)]
@@ -204,9 +204,9 @@ impl Engine {
     }
 
     /// The present statistics. During a run, those of its beginning; see [`catch_up`](Engine::catch_up).
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> EngineStats {
         let (pool, counts) = (&self.scheduler.pool, &self.scheduler.counts);
-        Stats {
+        EngineStats {
             waiting: self.scheduler.waiting() as u32,
             running: self.scheduler.running() as u32,
             kv_use: f64::from(pool.used()) / f64::from(pool.total()),

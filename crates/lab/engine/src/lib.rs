@@ -36,4 +36,4 @@ pub use happened::{Happened, Memory};
 pub use lru_tier::Pool;
 pub use profile::{Profile, UnknownProfile};
 pub use request::{BlockName, Rejected, Request, SequenceId};
-pub use stats::Stats;
+pub use stats::EngineStats;

@@ -1,14 +1,15 @@
-//! The models whose steps were timed, and what the timings were fitted to.
+//! Models with measured step times, and the fitted parameters.
 //!
-//! The figures come from one NVIDIA H200 with PyTorch 2.11 and CUDA graphs: bf16, random weights (a step's time does
-//! not depend on their values), median of 7. The tables lie in `profiles/`; the parameters below are what
+//! Measured on one NVIDIA H200 with PyTorch 2.11 and CUDA graphs: bf16, random weights (step times do not
+//! depend on their values), median of 7. The tables are in `profiles/`; the parameters below are the output
+//! of
 //!
 //! ```text
 //! cargo run --release -p warmroute-engine --example fit
 //! ```
 //!
-//! makes of them, and a test of that example fails when the two part. It also prints how far each point is missed by
-//! a fit that has not seen it: never more than 10 %.
+//! A test of that example fails if the two differ. It also prints the error of each point under a fit without
+//! that point: at most 10 %.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +18,7 @@ use thiserror::Error;
 
 use crate::{DecodeCost, PrefillCost, StepCost};
 
-/// A model on one NVIDIA H200 whose steps were timed.
+/// A model with measured step times on one NVIDIA H200.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
     /// Llama 3.2 3B in bf16.
@@ -26,16 +27,16 @@ pub enum Profile {
     Llama3_1_8b,
 }
 
-/// A profile name that is none of [`Profile::ALL`].
+/// Error of an unknown profile name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown profile {0:?}: known are llama-3.2-3b and llama-3.1-8b")]
 pub struct UnknownProfile(pub String);
 
 impl Profile {
-    /// Every profile there is.
+    /// All profiles.
     pub const ALL: [Profile; 2] = [Profile::Llama3_2_3b, Profile::Llama3_1_8b];
 
-    /// The name used in flags and reports.
+    /// Name in flags and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Profile::Llama3_2_3b => "llama-3.2-3b",
@@ -43,7 +44,7 @@ impl Profile {
         }
     }
 
-    /// Bytes of KV that a token takes: keys and values, in bf16, of every layer (28 and 32) and KV head (8) of 128.
+    /// KV bytes per token: keys and values in bf16 for every layer (28 and 32), with 8 KV heads of 128.
     pub fn kv_token_bytes(self) -> u64 {
         match self {
             Profile::Llama3_2_3b => 114_688,
@@ -51,7 +52,7 @@ impl Profile {
         }
     }
 
-    /// What a step of this model costs.
+    /// Step cost of this model.
     pub fn cost(self) -> &'static StepCost {
         match self {
             Profile::Llama3_2_3b => &LLAMA_3_2_3B,
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_reads_its_own_name_and_no_other() {
+    fn a_profile_parses_only_its_own_name() {
         for profile in Profile::ALL {
             assert_eq!(profile.to_string().parse(), Ok(profile));
         }

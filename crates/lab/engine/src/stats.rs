@@ -5,7 +5,7 @@ use warmroute_types::Micros;
 /// Present gauges, and counters since the start. A [`restart`](crate::Engine::restart) resets the counters, as a new
 /// process would.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stats {
+pub struct EngineStats {
     /// Sequences that wait for a slot in the batch (`vllm:num_requests_waiting`).
     pub waiting: u32,
     /// Sequences in the batch (`vllm:num_requests_running`).

@@ -1,8 +1,8 @@
-//! The model beside a real vLLM 0.32.0: the same requests, the same KV events, the same counters.
+//! The model compared with a real vLLM 0.32.0: the same requests, KV events and counters.
 //!
-//! The engine served a tiny random-weight model on a CPU with 32-token blocks and 64 of them, one of which vLLM keeps
-//! for itself. Blocks are numbered here in the order in which it first published them; requests are its own token
-//! counts, one after another. Times are not compared: there was no GPU.
+//! vLLM served a tiny random-weight model on a CPU with 64 blocks of 32 tokens, one of which it reserves.
+//! Blocks are numbered in the order in which vLLM first published them; requests have its token counts and
+//! run one after another. Times are not compared, because there was no GPU.
 
 use std::collections::HashMap;
 
@@ -16,14 +16,14 @@ enum Event {
     Cleared,
 }
 
-/// What the engine answered in `usage.prompt_tokens_details.cached_tokens`, and what it published.
+/// Cached tokens (`usage.prompt_tokens_details.cached_tokens`) and published events.
 #[derive(Debug, PartialEq)]
 struct Seen {
     cached_tokens: Vec<u32>,
     events: Vec<Event>,
 }
 
-/// Prompt tokens, output tokens, and the numbers of the blocks they fill.
+/// Prompt tokens, output tokens, and the numbers of their blocks.
 type Sent<'a> = (u32, u32, &'a [u64]);
 
 struct Replay {
@@ -84,7 +84,7 @@ fn removed(names: impl IntoIterator<Item = u64>) -> Vec<Event> {
     names.into_iter().map(Event::Removed).collect()
 }
 
-/// Chats over one system prompt: hits, a salted one that has none, an answer long enough to fill a block of its own.
+/// Chats with one system prompt: hits, a salted one without hits, and an answer that fills a block.
 fn replay_chats(replay: &mut Replay) {
     const CHAT: Sent = (80, 8, &[0, 1]);
     replay.expect(&[CHAT], &[0], vec![stored([0, 1])]);
@@ -100,7 +100,7 @@ fn replay_chats(replay: &mut Replay) {
     }
 }
 
-/// Completions with prompts of their own, the last two in one request.
+/// Completions with unique prompts, the last two in one request.
 fn replay_completions(replay: &mut Replay) {
     replay.expect(&[(67, 4, &[5, 6])], &[0], vec![stored([5, 6])]);
     replay.expect(&[(70, 4, &[7, 8])], &[0], vec![stored([7, 8])]);
@@ -108,7 +108,7 @@ fn replay_completions(replay: &mut Replay) {
     replay.expect(&pair, &[0, 0], vec![stored([9]), stored([10])]);
 }
 
-/// Six prompts of 400 tokens that together need more than there is.
+/// Six prompts of 400 tokens that exceed the cache together.
 fn replay_evictions(replay: &mut Replay) {
     let evictions = [
         vec![],

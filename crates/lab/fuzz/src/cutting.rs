@@ -1,8 +1,9 @@
-//! Bytes cut into reads, as a socket might: what is read must not depend on it.
+//! Bytes split into reads, as a socket might deliver them. Results must not depend on the split.
 
 use crate::Dice;
 
-/// The same bytes in several cuttings: whole, byte by byte, and twice as chance has it, always alike for the same bytes.
+/// The same bytes split in several ways: whole, byte by byte, and twice at random. The random splits depend
+/// only on the bytes.
 pub fn cuttings(bytes: &[u8]) -> [Vec<&[u8]>; 4] {
     let mut dice = Dice::of(bytes);
     let one_by_one = bytes.chunks(1).collect();
@@ -10,7 +11,7 @@ pub fn cuttings(bytes: &[u8]) -> [Vec<&[u8]>; 4] {
     [vec![bytes], one_by_one, few, many]
 }
 
-/// Pieces of at most so many bytes. Some are empty: reads may be.
+/// Pieces of at most `longest` bytes. Some are empty, as reads may be.
 fn cut<'a>(mut bytes: &'a [u8], longest: usize, dice: &mut Dice) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     while !bytes.is_empty() {
@@ -26,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_byte_is_lost_by_cutting() {
+    fn splitting_loses_no_byte() {
         let bytes: Vec<u8> = (0..=255).collect();
         let all = cuttings(&bytes);
         assert!(all.iter().all(|pieces| pieces.concat() == bytes));

@@ -1,23 +1,23 @@
-//! Chance that can be repeated: SplitMix64.
+//! Repeatable random numbers: SplitMix64.
 
 /// Random numbers from a seed.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The same seed, the same numbers.
+    /// Generator of a seed.
     pub fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
-    /// Dice that only these bytes decide: the same input is always treated alike.
+    /// Generator seeded by bytes, so that the same input is always treated alike.
     pub fn of(bytes: &[u8]) -> Dice {
         Dice(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         }))
     }
 
-    /// Any number.
+    /// The next random number.
     pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,12 +25,12 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// One below the bound; 0 where there is none.
+    /// A random number below the bound; 0 for a bound of 0.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.roll() % bound.max(1) as u64) as usize
     }
 
-    /// One of these; `None` where there are none.
+    /// A random element; `None` for an empty slice.
     pub fn pick<'a, T>(&mut self, things: &'a [T]) -> Option<&'a T> {
         things.get(self.below(things.len()))
     }

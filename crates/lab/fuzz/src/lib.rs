@@ -1,14 +1,14 @@
-//! Tries fuzz targets in plain tests, on any machine: with every input that is kept, and with others like them.
+//! Runs fuzz targets as plain tests: on every corpus input, and on mutations of them.
 //!
 //! ```text
-//! fuzz/corpus/NAME ──▶ each as it is ──▶ spoiled: cut, doubled, joined, its words exchanged ──▶ target
+//! fuzz/corpus/NAME ──▶ each as it is ──▶ mutated: cut, doubled, joined, words exchanged ──▶ target
 //!                                                                                                 │ a panic
 //!                                                                  fuzz/artifacts/NAME/… ◀─────────┘
 //! ```
 //!
-//! A target is a function of bytes that panics when a promise is broken; it stands beside the code whose promise it is. Here
-//! nothing guides the search but the corpus. What is guided by coverage, `fuzz/run`, calls the same functions, and what it
-//! finds is kept in the corpus.
+//! A target is a function of bytes that panics when an invariant is broken; it is defined beside the code it
+//! tests. Here the search is not guided. The coverage-guided `fuzz/run` calls the same functions and adds its
+//! findings to the corpus.
 
 mod cutting;
 mod dice;

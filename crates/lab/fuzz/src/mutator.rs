@@ -1,17 +1,17 @@
-//! Inputs like those that are kept, and worse.
+//! Mutations of corpus inputs.
 
 use crate::Dice;
 
-/// Longer ones take time and find nothing that shorter ones do not.
+/// Maximum input length. Longer inputs take time and find nothing more.
 const BYTES_MAX: usize = 64 << 10;
 
-/// Bytes that mean something in most formats, or are at the edge of a number.
+/// Bytes that are special in most formats, or at the limit of a number.
 const TELLING: [u8; 24] = [
     0, 1, 0x7f, 0x80, 0xff, 0xc1, 0xc4, 0xc6, 0xcb, 0xcf, 0xd9, 0xdb, 0xdd, 0xdf, b'"', b'\\', b'{', b'[',
     b'}', b']', b'\r', b'\n', b':', b'%',
 ];
 
-/// Numbers at the edge of what holds them.
+/// Numbers at the limits of integer types.
 const NUMBERS: [&[u8]; 10] = [
     b"0",
     b"-1",
@@ -25,16 +25,16 @@ const NUMBERS: [&[u8]; 10] = [
     b"nan",
 ];
 
-/// Spoils inputs.
+/// Mutates inputs.
 pub struct Mutator {
     seeds: Vec<Vec<u8>>,
-    /// Words of the seeds: a format's own vocabulary.
+    /// Words of the seeds: the vocabulary of the format.
     words: Vec<Vec<u8>>,
     dice: Dice,
 }
 
 impl Mutator {
-    /// For inputs like these.
+    /// Creates a mutator of these seeds.
     pub fn new(seeds: Vec<Vec<u8>>, dice: Dice) -> Mutator {
         let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
         let words = seeds.iter().flat_map(|seed| seed.split(|byte| !is_word(byte)));
@@ -45,8 +45,8 @@ impl Mutator {
         Mutator { seeds, words, dice }
     }
 
-    /// The next input.
-    pub fn spoiled(&mut self) -> Vec<u8> {
+    /// Returns the next mutated input.
+    pub fn mutated(&mut self) -> Vec<u8> {
         let mut input = self.dice.pick(&self.seeds).cloned().unwrap_or_default();
         for _ in 0..1 + self.dice.below(6) {
             self.spoil(&mut input);
@@ -75,7 +75,7 @@ impl Mutator {
         }
     }
 
-    /// Something out of another seed.
+    /// Inserts a part of another seed.
     fn borrow(&mut self, input: &mut Vec<u8>, at: usize) {
         let Some(other) = self.dice.pick(&self.seeds) else { return };
         let from = self.dice.below(other.len());
@@ -84,7 +84,7 @@ impl Mutator {
     }
 }
 
-/// Puts a word where another one stands.
+/// Replaces the word at a position.
 fn replace_word(input: &mut Vec<u8>, at: usize, word: &[u8]) {
     let is_word = |byte: &&u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
     let start = at - input[..at].iter().rev().take_while(is_word).count();
@@ -97,11 +97,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_spoils_alike_and_nothing_is_too_long_to_spoil() {
+    fn the_same_seed_mutates_alike_and_long_inputs_are_accepted() {
         let seeds = vec![b"{\"model\": \"m\", \"n\": 1}".to_vec(), Vec::new()];
         let inputs = |seed| {
             let mut mutator = Mutator::new(seeds.clone(), Dice::new(seed));
-            (0..2_000).map(|_| mutator.spoiled()).collect::<Vec<_>>()
+            (0..2_000).map(|_| mutator.mutated()).collect::<Vec<_>>()
         };
         assert_eq!(inputs(1), inputs(1));
         assert_ne!(inputs(1), inputs(2));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_takes_anothers_place() {
+    fn a_word_replaces_another() {
         let mut text = b"{\"n\": 17}".to_vec();
         replace_word(&mut text, 7, b"-1");
         assert_eq!(text, b"{\"n\": -1}");

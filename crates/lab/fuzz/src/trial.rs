@@ -1,4 +1,4 @@
-//! A target's trial.
+//! Trial of a fuzz target.
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use crate::{Dice, Mutator};
 
-/// Spoiled inputs in a plain test, always the same ones.
+/// Mutated inputs per plain test; always the same ones.
 const ROUNDS: usize = 3_000;
 
-/// So many seconds instead, and other inputs each time.
+/// Environment variable: runs for this many seconds instead, with new inputs each time.
 const SECS: &str = "WARMROUTE_FUZZ_SECS";
 
 fn folder(kind: &str, name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz").join(kind).join(name)
 }
 
-/// Every input that is kept for a target, in order of their names.
+/// Corpus of a target, sorted by name.
 ///
 /// # Panics
-/// Where there is none: a target without a corpus is tried with next to nothing.
+/// If the corpus is empty, because the target would be tested with next to nothing.
 pub fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = folder("corpus", name);
     let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -32,10 +32,10 @@ pub fn corpus(name: &str) -> Vec<Vec<u8>> {
     paths.iter().map(read).collect()
 }
 
-/// Tries a target with its corpus, and with inputs like it.
+/// Runs a target on its corpus and on mutations of it.
 ///
 /// # Panics
-/// Where the target does. The input that it was is kept then, and its file named.
+/// If the target panics. The input is saved, and its file named.
 pub fn try_out(name: &str, target: fn(&[u8])) {
     let seeds = corpus(name);
     seeds.iter().for_each(|input| attempt(name, target, input));
@@ -44,7 +44,7 @@ pub fn try_out(name: &str, target: fn(&[u8])) {
     let mut mutator = Mutator::new(seeds, Dice::new(seed));
     let (start, mut rounds) = (Instant::now(), 0);
     while secs.map_or(rounds < ROUNDS, |secs| start.elapsed() < secs) {
-        attempt(name, target, &mutator.spoiled());
+        attempt(name, target, &mutator.mutated());
         rounds += 1;
     }
     eprintln!("{name}: {rounds} inputs in {:.1} s", start.elapsed().as_secs_f64());

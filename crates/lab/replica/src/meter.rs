@@ -1,6 +1,6 @@
 //! Statistics of a rank, counted as vLLM counts them. All times are engine time.
 
-use warmroute_engine::Stats;
+use warmroute_engine::EngineStats;
 use warmroute_types::Micros;
 
 use crate::rank::FinishedReason;
@@ -9,7 +9,7 @@ use crate::rank::FinishedReason;
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     /// The engine's own statistics, as of its last step or request.
-    pub(crate) stats: Stats,
+    pub(crate) stats: EngineStats,
     /// Statistics of requests.
     pub(crate) meter: Meter,
     /// Times that the host was too slow for the engine's time.
@@ -18,12 +18,12 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    pub(crate) fn new(stats: Stats, tokens_max: u32) -> Board {
+    pub(crate) fn new(stats: EngineStats, tokens_max: u32) -> Board {
         Board { stats, meter: Meter::new(tokens_max), slips: 0, tokens_max }
     }
 
     /// A step ended.
-    pub(crate) fn finish_step(&mut self, stats: Stats) {
+    pub(crate) fn finish_step(&mut self, stats: EngineStats) {
         let computed = stats.computed_tokens.saturating_sub(self.stats.computed_tokens);
         self.meter.iteration_tokens.observe(computed as f64);
         self.stats = stats;

@@ -220,7 +220,7 @@ impl Display for Number {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warmroute_engine::{Profile, Stats};
+    use warmroute_engine::{EngineStats, Profile};
 
     fn page(boards: &[Board]) -> String {
         let mut config = Config::for_profile(Profile::Llama3_1_8b);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn every_line_is_a_comment_or_a_sample_of_a_declared_family() {
-        let page = page(&[Board::new(Stats::default(), 768), Board::new(Stats::default(), 768)]);
+        let page = page(&[Board::new(EngineStats::default(), 768), Board::new(EngineStats::default(), 768)]);
         let mut family = "";
         for line in page.lines() {
             if let Some(declared) = line.strip_prefix("# TYPE ") {
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn labels_stand_in_vllms_order_and_are_escaped() {
-        let page = page(&[Board::new(Stats { waiting: 3, ..Stats::default() }, 768)]);
+        let page = page(&[Board::new(EngineStats { waiting: 3, ..EngineStats::default() }, 768)]);
         for line in [
             r#"vllm:num_requests_waiting{engine="0",model_name="ti\"ny"} 3.0"#,
             r#"vllm:request_success_total{engine="0",finished_reason="stop",model_name="ti\"ny"} 0.0"#,

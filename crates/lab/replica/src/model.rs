@@ -1,8 +1,9 @@
-//! The model folder of [`Tokenizer::Pairs`](crate::Tokenizer::Pairs): what a router or any Hugging Face tool needs to see the
-//! tokens of this engine as it sees them itself.
+//! Model folder of [`Tokenizer::Pairs`](crate::Tokenizer::Pairs), from which a router or a Hugging Face tool
+//! gets the same tokens as this engine.
 //!
-//! A byte-level BPE in which every two bytes that meet are merged and nothing else ever is: text between special tokens is cut
-//! into pairs from its start. The chat template says in Jinja what `api/chat.rs` does in Rust; a test holds them together.
+//! The tokenizer is a byte-level BPE that merges every two adjacent bytes and nothing else: text between
+//! special tokens is cut into pairs from its start. The chat template does in Jinja what `api/chat.rs` does
+//! in Rust; a test compares them.
 
 use std::fmt::Write as _;
 use std::io;
@@ -25,10 +26,11 @@ const SPECIALS: [&str; 9] = [
     "<|image|>",
 ];
 
-/// Ids below this stand for no bytes.
+/// Ids below this have no bytes.
 const SPECIAL_IDS: Token = 256;
 
-/// In Jinja, what `chat::render` does. Tools belong to the first system or developer message, or make one.
+/// `chat::render` in Jinja. Tools belong to the first system or developer message, which is created if
+/// absent.
 const CHAT_TEMPLATE: &str = "\
 {%- set ns = namespace(tools='') -%}
 {%- if tools -%}{%- set ns.tools = tools | tojson -%}{%- endif -%}
@@ -56,7 +58,8 @@ const CHAT_TEMPLATE: &str = "\
 {%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}
 ";
 
-/// Writes tokenizer.json, tokenizer_config.json, chat_template.jinja and config.json into this folder, which is made.
+/// Writes tokenizer.json, tokenizer_config.json, chat_template.jinja and config.json into this folder, and
+/// creates it if needed.
 pub fn write_model(folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let write = |name: &str, text: String| std::fs::write(folder.join(name), text);
@@ -69,7 +72,7 @@ pub fn write_model(folder: &Path) -> io::Result<()> {
     )
 }
 
-/// The first special token that is written in a text: where, which, and how long it is written.
+/// First special token in a text: position, id and length.
 pub(crate) fn first_special(text: &str) -> Option<(usize, Token, usize)> {
     let mut from = 0;
     while let Some(found) = text[from..].find("<|") {
@@ -94,7 +97,7 @@ fn tokenizer_config() -> serde_json::Value {
     })
 }
 
-/// Written by hand: as a tree of values the 131,584 entries would take ten times the memory.
+/// Writes the JSON directly: as a tree of values the 131,584 entries would take ten times the memory.
 fn tokenizer() -> String {
     debug_assert_eq!(SPECIALS[2..7], ROLES.map(|role| format!("<|{role}|>")));
     let mut out = String::with_capacity(6 << 20);
@@ -141,7 +144,7 @@ fn write_vocabulary(out: &mut String) {
     for id in 0..SPECIAL_IDS {
         match SPECIALS.get(id as usize) {
             Some(special) => entry(special, id),
-            // Ids without holes, as tools expect them.
+            // Fill gaps, because tools expect contiguous ids.
             None => entry(&format!("<|unused-{id}|>"), id),
         }
     }
@@ -172,7 +175,8 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// GPT-2's: a printable character for each byte. Those that are printable stand for themselves, the others for 256 and up.
+/// GPT-2's alphabet: a printable character per byte. Printable bytes stand for themselves, the others map to
+/// 256 and up.
 fn alphabet() -> [char; 256] {
     let mut next = 256;
     std::array::from_fn(|byte| {

@@ -1,8 +1,8 @@
-//! From a conversation to prompt tokens: the toy chat template.
+//! Prompt tokens of a conversation: a simple chat template.
 //!
-//! `bos (header content end-of-turn)* header(assistant)`. Chunks restart with every piece of content, so an answer that
-//! comes back as an assistant message in the next turn has exactly the tokens it was generated with, and is found in
-//! the cache. That is what a good chat template does, too.
+//! `bos (header content end-of-turn)* header(assistant)`. Chunks restart with every piece of content. An
+//! answer that returns as an assistant message in the next turn therefore has exactly its generated tokens,
+//! and hits the cache, as with real chat templates.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -13,25 +13,25 @@ use crate::tokens::{self, Token, Tokenizer};
 pub(crate) struct Prompt {
     tokenizer: Tokenizer,
     tokens: Vec<Token>,
-    /// Of pairs: text that is not cut yet. A real tokenizer sees the rendered prompt as one text in which it looks for
-    /// special tokens, so pieces that touch are cut together and a special token that a user wrote is one.
+    /// With `Pairs`, text not cut yet. A real tokenizer sees the rendered prompt as one text and searches it
+    /// for special tokens, so adjacent pieces are cut together and special tokens written by users count.
     text: String,
 }
 
 impl Prompt {
-    /// An empty prompt: only its beginning.
+    /// An empty prompt: only its first token.
     pub(crate) fn new(tokenizer: Tokenizer) -> Prompt {
         Prompt { tokenizer, tokens: vec![tokens::BOS], text: String::new() }
     }
 
-    /// A prompt of plain text, as the completions API has it.
+    /// Tokens of a plain prompt, as in the completions API.
     pub(crate) fn of_text(text: &str, tokenizer: Tokenizer) -> Vec<Token> {
         let mut prompt = Prompt::new(tokenizer);
         prompt.text(text);
         prompt.into_tokens()
     }
 
-    /// How it is cut.
+    /// Tokenizer of the prompt.
     pub(crate) fn tokenizer(&self) -> Tokenizer {
         self.tokenizer
     }
@@ -47,7 +47,7 @@ impl Prompt {
         }
     }
 
-    /// A piece of text inside a turn.
+    /// Adds text to the open turn.
     pub(crate) fn text(&mut self, text: &str) {
         match self.tokenizer {
             Tokenizer::Quads => self.tokenizer.encode(text.as_bytes(), &mut self.tokens),
@@ -55,8 +55,8 @@ impl Prompt {
         }
     }
 
-    /// An image inside a turn, given by whatever identifies it (its URL or its data). A real engine computes an
-    /// embedding; here its hash is enough to tell images apart.
+    /// Adds an image, given by its URL or data. A real engine computes an embedding; here a hash
+    /// distinguishes images.
     pub(crate) fn image(&mut self, identity: &str) {
         self.special(tokens::IMAGE);
         self.tokenizer.encode(&xxh3_64(identity.as_bytes()).to_be_bytes(), &mut self.tokens);
@@ -67,13 +67,13 @@ impl Prompt {
         self.special(tokens::END_OF_TURN);
     }
 
-    /// The prompt as the model gets it when it is its turn to speak.
+    /// The finished prompt, up to the assistant's turn.
     pub(crate) fn for_answer(mut self) -> Vec<Token> {
         self.open("assistant");
         self.into_tokens()
     }
 
-    /// The prompt as far as it is rendered.
+    /// The prompt rendered so far.
     pub(crate) fn into_tokens(mut self) -> Vec<Token> {
         self.cut_text();
         self.tokens
@@ -84,7 +84,7 @@ impl Prompt {
         self.tokens.push(token);
     }
 
-    /// Cuts what is waiting, at the special tokens that are written in it.
+    /// Cuts the pending text at the special tokens in it.
     fn cut_text(&mut self) {
         let text = std::mem::take(&mut self.text);
         let mut rest = text.as_str();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_back_keeps_its_tokens() {
+    fn a_returned_answer_keeps_its_tokens() {
         let mut first = Prompt::new(Tokenizer::Quads);
         turn(&mut first, "user", "hello");
         let mut generated = first.for_answer();

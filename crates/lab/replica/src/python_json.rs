@@ -1,7 +1,7 @@
-//! JSON as Python prints it, because that is what a chat template's `tojson` does in a real engine.
+//! JSON as Python prints it, as `tojson` in a real engine's chat template does.
 //!
-//! Only what the chat template of `model.rs` needs: tools as vLLM's request model writes them (its fields in its order, those
-//! that were left out as null), and tool calls with their arguments as an object.
+//! Covers only the chat template of `model.rs`: tools as vLLM's request model writes them (its fields in its
+//! order, absent ones as null), and tool calls with their arguments as an object.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -24,7 +24,7 @@ struct Function<'a> {
     strict: Option<&'a RawValue>,
 }
 
-/// The tools of a request; what is no list of tools is printed as it is.
+/// Prints the tools of a request; anything but a list of tools is printed unchanged.
 pub(crate) fn tools(raw: &str) -> String {
     let Ok(tools) = serde_json::from_str::<Vec<Tool<'_>>>(raw) else { return printed(raw) };
     let each: Vec<String> = tools.iter().map(|tool| tool.function.printed()).collect();
@@ -64,7 +64,8 @@ struct Called<'a> {
     name: Option<&'a RawValue>,
 }
 
-/// The tool calls of an assistant's message: their fields in the order of vLLM's request model, arguments as an object.
+/// Prints the tool calls of an assistant message: fields in the order of vLLM's request model, arguments as
+/// an object.
 pub(crate) fn tool_calls(raw: &str) -> String {
     if raw.is_empty() {
         return String::new();
@@ -84,19 +85,19 @@ impl ToolCall<'_> {
     }
 }
 
-/// Clients send arguments as text; templates get what the text says.
+/// Parses arguments, which clients send as text.
 fn arguments_of(raw: &RawValue) -> String {
     let text: String = serde_json::from_str(raw.get()).unwrap_or_else(|_| raw.get().to_owned());
     printed(if text.trim().is_empty() { "{}" } else { &text })
 }
 
-/// Fields that are there.
+/// An object of the fields that are present.
 fn object(fields: &[(&str, Option<String>)]) -> String {
     let fields = fields.iter().filter_map(|(name, value)| Some(format!("\"{name}\": {}", value.as_ref()?)));
     format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
 }
 
-/// JSON with Python's spaces and escapes, in its own order.
+/// Prints JSON with Python's spacing and escapes, in its own order.
 fn printed(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len() + raw.len() / 8);
     print(raw, &mut out);
@@ -125,7 +126,7 @@ fn print(raw: &str, out: &mut String) {
     }
 }
 
-/// Where the string that begins here ends.
+/// End of the string that starts here.
 fn string_end(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
@@ -144,20 +145,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_spaced_and_escaped_as_in_python() {
+    fn json_is_spaced_and_escaped_as_in_python() {
         let raw = r#"{"b":[1,2.5,true ,null],"a" : "d\u00e9j\u00e0 \"vu\" \/ <&>","e":{ }}"#;
         assert_eq!(printed(raw), r#"{"b": [1, 2.5, true, null], "a": "déjà \"vu\" / <&>", "e": {}}"#);
     }
 
     #[test]
-    fn tools_are_as_vllm_hands_them_to_a_template() {
+    fn tools_are_printed_as_vllm_passes_them_to_a_template() {
         let raw = r#"[{"function":{"parameters":{"type":"object"},"name":"f","extra":1},"type":"function"}]"#;
         let expected = r#"[{"type": "function", "function": {"name": "f", "description": null, "parameters": {"type": "object"}}}]"#;
         assert_eq!(tools(raw), expected);
     }
 
     #[test]
-    fn calls_are_as_vllm_hands_them_to_a_template() {
+    fn calls_are_printed_as_vllm_passes_them_to_a_template() {
         let raw = r#"[{"type":"function","id":"1","function":{"name":"f","arguments":"{\"a\":[1,2]}"}}]"#;
         let expected =
             r#"[{"id": "1", "function": {"arguments": {"a": [1, 2]}, "name": "f"}, "type": "function"}]"#;

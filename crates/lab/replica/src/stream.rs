@@ -1,6 +1,6 @@
-//! An answer as server-sent events, one for each token, as they come.
+//! An answer as server-sent events, one per token.
 //!
-//! Tokens that are ready together go out in one write, as events of their own.
+//! Tokens that are ready together are written at once, as separate events.
 
 use std::task::{Context, Poll};
 
@@ -10,28 +10,28 @@ use crate::api::{Reply, Shape};
 use crate::generation::Generation;
 use crate::progress::{End, Seen};
 
-/// Roughly the most that is handed to the connection at once; a client that was slow gets the rest after it.
+/// Approximate maximum of bytes per write; a slow client gets the rest later.
 const WRITE_BYTES_MAX: usize = 64 << 10;
 
-/// A generation that is being streamed.
+/// A streamed generation.
 pub(crate) struct Stream {
     generation: Generation,
-    /// Tokens of each answer that have been written.
+    /// Tokens written, per answer.
     sent: Vec<u32>,
     phase: Phase,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nothing has been written.
+    /// Nothing is written.
     New,
-    /// Only the greeting has.
+    /// Only the greeting is written.
     Greeted,
-    /// The first token has.
+    /// The first token is written.
     Open,
-    /// Everything has.
+    /// Everything is written.
     Ended,
-    /// The connection is to be cut once the socket has what was written.
+    /// The connection is reset once the socket has sent what was written.
     Cutting,
 }
 
@@ -40,12 +40,12 @@ impl Stream {
         Stream { sent: vec![0; generation.answering.answers.len()], generation, phase: Phase::New }
     }
 
-    /// Whether everything has been written.
+    /// Whether everything is written.
     pub(crate) fn has_ended(&self) -> bool {
         self.phase == Phase::Ended
     }
 
-    /// The next events: nothing at the end.
+    /// The next events; `None` at the end.
     pub(crate) fn poll_events(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut out = Vec::new();
         if self.phase == Phase::New {
@@ -58,8 +58,8 @@ impl Stream {
             (false, _) => Poll::Ready(Some(out.into())),
             (true, Phase::Ended) => Poll::Ready(None),
             (true, Phase::Cutting) => {
-                // The connection flushes when its body has nothing more for now; only then does its task look at
-                // the line. So the client gets all that was written, and then the reset.
+                // The connection flushes when its body has no more data, and only then checks for a cut. The
+                // client therefore gets everything written before the reset.
                 self.generation.line.cut();
                 Poll::Pending
             }
@@ -89,7 +89,7 @@ impl Stream {
         }
     }
 
-    /// Writes what one answer has come to; true if that is its end.
+    /// Writes the new tokens of one answer. Returns whether it ended.
     fn write_answer(&mut self, choice: usize, seen: Seen, out: &mut Vec<u8>) -> bool {
         while self.sent[choice] < seen.tokens && out.len() < WRITE_BYTES_MAX {
             if self.is_due_for_reset() {
@@ -145,7 +145,7 @@ mod tests {
     use std::sync::Arc;
     use warmroute_engine::{Profile, Request};
 
-    /// A stream of an answer of this many tokens, of which nothing has been read yet.
+    /// A stream of an answer of this many tokens, unread so far.
     async fn stream_of(tokens: u32, faults: &Faults) -> (Stream, Arc<Rank>) {
         let mut config = Config::for_profile(Profile::Llama3_1_8b);
         config.engine.prefix_caching = warmroute_engine::PrefixCaching::Off;

@@ -1,28 +1,29 @@
-//! A toy tokenizer that can be inverted: a token id says which bytes it stands for.
+//! A simple invertible tokenizer: a token id encodes its bytes.
 //!
-//! Real tokenizers need a vocabulary file; routers only need text that turns into tokens deterministically, about four
-//! bytes each, and back. Text is cut from its start into chunks of four ASCII bytes, or of three bytes where one of the
-//! next four is not ASCII, and the bytes are the id:
+//! Real tokenizers need a vocabulary file. Routers only need text that maps to tokens deterministically,
+//! about four bytes each, and back. Text is cut from its start into chunks of four ASCII bytes, or of three
+//! bytes if one of the next four is not ASCII; the bytes are the id:
 //!
 //! ```text
 //!   0..256 special │ 1 byte: 2^8 │ 2 bytes: 2^16 │ 3 bytes: 2^24 │ 4 ASCII bytes: 2^28 │
 //! ```
 //!
-//! So every id fits into 31 bits, and text that grows at its end keeps all its tokens but the last.
+//! Every id fits into 31 bits, and text that grows at its end keeps all tokens but the last.
 //!
-//! No file can list that many ids, and a router that reads KV events needs such a file. So there is a second way to cut,
-//! [`Tokenizer::Pairs`]: two bytes a token, 66,048 ids, the same numbers. `model.rs` writes it as a `tokenizer.json`.
+//! No file can list that many ids, and a router that reads KV events needs such a file. [`Tokenizer::Pairs`]
+//! therefore cuts two bytes per token: 66,048 ids with the same numbering. `model.rs` writes it as a
+//! `tokenizer.json`.
 
 /// A token id.
 pub(crate) type Token = u32;
 
 /// The first token of every prompt.
 pub(crate) const BOS: Token = 0;
-/// The end of a turn; a model that stops by itself generates it.
+/// End of a turn, which a model generates when it stops by itself.
 pub(crate) const END_OF_TURN: Token = 1;
-/// Stands before the role's name where the role has no header of its own.
+/// Header of a role without its own header token; the role's name follows.
 pub(crate) const HEADER_OTHER: Token = 7;
-/// Stands before the hash of an image.
+/// Marks an image; its hash follows.
 pub(crate) const IMAGE: Token = 8;
 
 /// Roles whose header is one token: their index here plus 2.
@@ -32,21 +33,21 @@ const ONE: Token = 256;
 const TWO: Token = ONE + (1 << 8);
 const THREE: Token = TWO + (1 << 16);
 const FOUR: Token = THREE + (1 << 24);
-/// All ids are below this.
+/// Exclusive upper bound of all ids.
 const VOCABULARY: Token = FOUR + (1 << 28);
 
 /// How text is cut into tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tokenizer {
-    /// Four ASCII bytes a token, as many as a real tokenizer has on average. No tokenizer.json can describe it.
+    /// Four ASCII bytes per token, the average of real tokenizers. No tokenizer.json can describe it.
     #[default]
     Quads,
-    /// Two bytes a token, as the model folder that [`write_model`](crate::write_model) writes describes it.
+    /// Two bytes per token, as in the model folder that [`write_model`](crate::write_model) writes.
     Pairs,
 }
 
 impl Tokenizer {
-    /// Bytes of generated text that make one token.
+    /// Bytes of generated text per token.
     pub(crate) fn chunk_bytes(self) -> usize {
         match self {
             Tokenizer::Quads => 4,
@@ -54,7 +55,7 @@ impl Tokenizer {
         }
     }
 
-    /// All ids are below this.
+    /// Exclusive upper bound of all ids.
     pub(crate) fn vocabulary(self) -> Token {
         match self {
             Tokenizer::Quads => VOCABULARY,
@@ -62,7 +63,7 @@ impl Tokenizer {
         }
     }
 
-    /// Appends the tokens of `text`, in which special tokens have no meaning.
+    /// Appends the tokens of `text`, without special tokens.
     pub(crate) fn encode(self, text: &[u8], tokens: &mut Vec<Token>) {
         match self {
             Tokenizer::Quads => encode(text, tokens),
@@ -71,7 +72,7 @@ impl Tokenizer {
     }
 }
 
-/// The header token of a role, if it has one.
+/// Header token of a role, if it has one.
 pub(crate) fn header(role: &str) -> Option<Token> {
     let at = ROLES.iter().position(|known| *known == role)?;
     Some(2 + at as Token)
@@ -88,7 +89,7 @@ fn encode(text: &[u8], tokens: &mut Vec<Token>) {
     }
 }
 
-/// The bytes that `tokens` stand for; special tokens stand for none.
+/// Bytes of `tokens`; special tokens have none.
 pub(crate) fn decode(tokens: &[Token]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(tokens.len() * 4);
     for &token in tokens {
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_come_back_from_their_tokens_and_fit_their_vocabulary() {
+    fn pairs_round_trip_and_fit_their_vocabulary() {
         for text in ["", "a", "ab", "naïve café", "日本語"] {
             let mut tokens = Vec::new();
             Tokenizer::Pairs.encode(text.as_bytes(), &mut tokens);
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_comes_back_from_its_tokens() {
+    fn every_text_round_trips() {
         for text in ["", "a", "ab", "abc", "abcd", "abcde", "naïve café", "日本語のテキスト", "a\u{0}b\u{7f}"]
         {
             assert_eq!(decode(&tokens_of(text)), text.as_bytes(), "{text:?}");
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn known_roles_have_headers_apart() {
+    fn known_roles_have_distinct_headers() {
         let headers: Vec<_> = ROLES.iter().map(|role| header(role).unwrap()).collect();
         assert_eq!(headers, [2, 3, 4, 5, 6]);
         assert_eq!(header("critic"), None);

@@ -1,4 +1,4 @@
-//! What is cached, and how it is told.
+//! Cached tokens and how they are reported.
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod client;
@@ -13,14 +13,14 @@ fn cached(answer: &Value) -> u64 {
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
 }
 
-/// Everything up to the end of the first turn's answer, in whole blocks.
+/// Tokens up to the end of the first answer, in whole blocks.
 fn first_turn(usage: &Value) -> u64 {
     let tokens = usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap();
     tokens / BLOCK * BLOCK
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_back_in_the_next_turn_hits_the_cache() {
+async fn an_answer_repeated_in_the_next_turn_hits_the_cache() {
     let replica = start(fast()).await;
     let mut messages = vec![
         json!({"role": "system", "content": "You are a careful assistant. ".repeat(10)}),
@@ -56,7 +56,7 @@ async fn the_other_apis_hit_what_the_chat_api_cached() {
 }
 
 #[tokio::test]
-async fn the_last_chunk_of_a_stream_tells_what_was_cached() {
+async fn the_last_chunk_of_a_stream_reports_cached_tokens() {
     let replica = start(fast()).await;
     let body = json!({"prompt": "four".repeat(64), "max_tokens": 2, "stream": true,
         "stream_options": {"include_usage": true}});
@@ -89,7 +89,7 @@ async fn on_rank(replica: &Replica, rank: &str, prompt: &str) -> client::Answer 
 }
 
 #[tokio::test]
-async fn ranks_share_nothing_but_the_address() {
+async fn ranks_share_only_the_address() {
     let replica = start(Config { ranks: 2, ..fast() }).await;
     let prompt = "four".repeat(64);
     assert_eq!(cached(&on_rank(&replica, "0", &prompt).await.json()), 0);
@@ -171,7 +171,8 @@ async fn metrics_have_vllms_names_and_count_in_engine_time() {
     assert!(metrics.contains(r#"finished_reason="length",model_name="llama-3.1-8b"} 3.0"#));
     assert!(metrics.contains(r#"vllm:cache_config_info{block_size="16","#));
     assert!(metrics.contains(r#"num_gpu_blocks="52875""#));
-    // A decode step of an 8B on an H200 takes some milliseconds, however fast the clock runs here.
+    // A decode step of an 8B model on an H200 takes some milliseconds of engine time, however fast the clock
+    // runs here.
     let step_s = value("inter_token_latency_seconds_sum") / 27.0;
     assert!((0.002..0.050).contains(&step_s), "{step_s}");
     let stats = replica.stats();

@@ -1,5 +1,5 @@
-//! What the simulated engine tells about its cache, heard through the real subscriber: it is what the engine holds,
-//! whatever happens on the way.
+//! Events of the simulated engine, read by the production subscriber: they describe the engine's cache
+//! despite losses, delays and restarts.
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod client;
@@ -17,7 +17,7 @@ use warmroute_events::{
 use warmroute_replica::{Config, EventEncoding, EventsConfig, Replica, Tokenizer};
 use warmroute_types::{Address, CacheEvent, Micros, StoredBlocks};
 
-/// What was told, as counted names, and every store.
+/// Reported blocks as counted names, and every store.
 #[derive(Default)]
 struct Mirror {
     known: Mutex<Known>,
@@ -85,7 +85,7 @@ fn telling(encoding: EventEncoding) -> Config {
     config
 }
 
-/// Follows a rank by what the replica says about itself.
+/// Follows a rank by the sources that the replica announces.
 async fn follow(replica: &Replica, rank: usize) -> (Arc<Mirror>, Subscriber) {
     let body = get(replica, "/kv_event_sources").await.body;
     let source = read_vllm_sources(body.as_bytes(), replica.url()).unwrap().swap_remove(rank);
@@ -100,7 +100,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     client::until(what, &mut is_so).await;
 }
 
-/// Asks for more than the cache holds, so that blocks come and go.
+/// Sends more prompts than the cache holds, so that blocks are stored and evicted.
 async fn churn(replica: &Replica, from: u32, count: u32) {
     for n in from..from + count {
         let prompt = format!("Prompt number {n}. {}", "Some words that fill blocks. ".repeat(8));
@@ -109,7 +109,7 @@ async fn churn(replica: &Replica, from: u32, count: u32) {
     }
 }
 
-/// The view is the engine's own.
+/// Waits until the mirror equals the engine's cache.
 async fn until_true(mirror: &Mirror, replica: &Replica, subscriber: &Subscriber) {
     let wait = until("the view is what the engine holds", || {
         mirror.blocks() == replica.stats().blocks_cached && subscriber.view() == View::Reported
@@ -121,7 +121,7 @@ async fn until_true(mirror: &Mirror, replica: &Replica, subscriber: &Subscriber)
 }
 
 #[tokio::test]
-async fn what_is_told_is_what_is_held_in_both_encodings() {
+async fn events_equal_the_cache_in_both_encodings() {
     for encoding in [EventEncoding::Map, EventEncoding::Array] {
         let replica = start(telling(encoding)).await;
         churn(&replica, 0, 3).await;
@@ -171,7 +171,7 @@ async fn tokens_are_the_text_and_chains_begin_where_prompts_begin() {
 }
 
 #[tokio::test]
-async fn every_rank_tells_its_own() {
+async fn every_rank_publishes_its_own_cache() {
     let replica = start(Config { ranks: 2, ..telling(EventEncoding::Map) }).await;
     let (zero, follows_zero) = follow(&replica, 0).await;
     let (one, follows_one) = follow(&replica, 1).await;
@@ -183,7 +183,7 @@ async fn every_rank_tells_its_own() {
 }
 
 #[tokio::test]
-async fn what_is_lost_late_repeated_or_overtaken_does_no_harm() {
+async fn lost_late_repeated_and_reordered_batches_are_corrected() {
     let leaves = |counters: Counters| [counters.gaps > 0, counters.duplicates > 0, counters.lag_s > 0.02];
     for (fault, traces) in [
         (json!({"kind": "events", "loss": 0.5}), [true, false, false]),
@@ -205,7 +205,7 @@ async fn what_is_lost_late_repeated_or_overtaken_does_no_harm() {
         })
         .await;
         post(&replica, "/fault", &json!({"kind": "none"})).await;
-        // The batch by which a loss at the very end is noticed, and the one that an overtaken one waits for.
+        // One batch reveals a loss at the very end, and one releases an overtaken batch.
         churn(&replica, 100, 2).await;
         until_true(&mirror, &replica, &subscriber).await;
         assert_eq!(subscriber.counters().lost, 0, "{fault}");
@@ -214,7 +214,7 @@ async fn what_is_lost_late_repeated_or_overtaken_does_no_harm() {
 }
 
 #[tokio::test]
-async fn a_restart_is_forgotten_and_nothing_is_credited_across_it() {
+async fn a_restart_clears_the_view() {
     let replica = start(telling(EventEncoding::Map)).await;
     churn(&replica, 0, 10).await;
     let (mirror, subscriber) = follow(&replica, 0).await;
@@ -228,7 +228,7 @@ async fn a_restart_is_forgotten_and_nothing_is_credited_across_it() {
 }
 
 #[tokio::test]
-async fn a_truncated_replay_is_a_floor_for_those_who_come_late() {
+async fn a_truncated_replay_gives_late_subscribers_a_lower_bound() {
     let replica = start(telling(EventEncoding::Map)).await;
     churn(&replica, 0, 3).await;
     post(&replica, "/fault", &json!({"kind": "events", "replay_batches": 2})).await;
@@ -240,13 +240,13 @@ async fn a_truncated_replay_is_a_floor_for_those_who_come_late() {
 }
 
 #[tokio::test]
-async fn liars_claim_more_than_they_hold() {
+async fn the_lying_fault_claims_more_than_the_cache_holds() {
     for fault in
         [json!({"kind": "events", "removals": "hidden"}), json!({"kind": "events", "stores": "ahead"})]
     {
         let replica = start(telling(EventEncoding::Map)).await;
         post(&replica, "/fault", &fault).await;
-        // Its mirror would notice removals of what was never stored, so it only counts stores.
+        // This mirror only counts stores, because it would reject removals of blocks never stored.
         let (mirror, subscriber) = follow(&replica, 0).await;
         until("connected", || subscriber.view() == View::Reported).await;
         churn(&replica, 0, 12).await;
@@ -254,7 +254,7 @@ async fn liars_claim_more_than_they_hold() {
     }
 }
 
-/// The body keeps its order of keys: tools are printed in it.
+/// Raw body: tools are printed in its order of keys.
 #[derive(serde::Deserialize)]
 struct Golden<'a> {
     #[serde(borrow)]
@@ -262,7 +262,7 @@ struct Golden<'a> {
     tokens: Vec<u32>,
 }
 
-/// What Hugging Face's transformers 5 makes of the model folder that `write_model` writes: texts, chats, tools.
+/// Compares with transformers 5 on the model folder that `write_model` writes: texts, chats, tools.
 #[tokio::test]
 async fn tokens_are_those_of_the_model_folder_as_transformers_reads_it() {
     let replica = start(telling(EventEncoding::Map)).await;
@@ -283,14 +283,14 @@ async fn nonsense_faults_are_refused_and_silent_engines_have_no_sources() {
 }
 
 #[tokio::test]
-async fn what_leaves_the_gpu_for_the_host_is_told_by_a_name_that_is_known() {
+async fn blocks_moved_to_the_host_are_reported_by_a_known_name() {
     for encoding in [EventEncoding::Map, EventEncoding::Array] {
         let mut config = telling(encoding);
         config.engine.host = Some(Tier { tokens: 1 << 20, megabytes_per_s: 25_000, latency: Micros(100) });
         let replica = start(config).await;
         let (mirror, subscriber) = follow(&replica, 0).await;
         churn(&replica, 0, 12).await;
-        // Nothing is asked for twice and the host has room for all: what was put there is there.
+        // No prompt repeats and the host has room for all, so every block put there stays.
         let by_name = || -> Vec<u64> {
             let known = mirror.known();
             let kept = known.stores.iter().filter(|stored| stored.is_by_name());

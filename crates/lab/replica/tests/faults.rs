@@ -1,4 +1,4 @@
-//! Faults on order, and clients that leave.
+//! Injected faults, and clients that disconnect.
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod client;
@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::net::TcpStream;
 use warmroute_replica::{Config, Fault, Replica};
 
-/// So slow that nothing ends while a test looks at it.
+/// A replica so slow that no request ends during a test.
 fn endless() -> Config {
     Config { speed: 1.0, ..fast() }
 }
@@ -28,7 +28,7 @@ async fn stream(replica: &Replica, body: &str) -> Wire {
     Wire::send(replica, "POST", "/v1/completions", "", body).await
 }
 
-/// Whether a new request is answered as it should be.
+/// Whether a new request gets a correct answer.
 async fn is_well(replica: &Replica) -> bool {
     let answer = post(replica, "/v1/completions", &json!({"prompt": "hello", "max_tokens": 2})).await;
     answer.status == 200 && answer.json()["usage"]["completion_tokens"] == 2
@@ -62,7 +62,7 @@ async fn a_client_that_leaves_before_a_whole_answer_frees_its_sequence() {
 }
 
 #[tokio::test]
-async fn die_resets_everything_and_refuses_what_comes() {
+async fn die_resets_connections_and_refuses_new_ones() {
     let replica = start(endless()).await;
     let mut running = stream(&replica, &long()).await;
     running.read_until("data: ").await.unwrap();
@@ -169,14 +169,15 @@ async fn slow_is_slower_in_wall_time_only() {
     let began = tokio::time::Instant::now();
     assert!(is_well(&replica).await);
     let wall_s = began.elapsed().as_secs_f64();
-    // An 8B's first token takes some milliseconds of engine time, which now runs at 100 / 2,000 of the wall's.
+    // An 8B model's first token takes some milliseconds of engine time, which now runs at 100 / 2,000 of wall
+    // time.
     let engine_s = replica.stats().ttft_sum.as_secs_f64();
     assert!(engine_s < 0.1, "engine time does not know that it is slow: {engine_s}");
     assert!(wall_s > engine_s * 19.0, "{wall_s} s for {engine_s} s of engine time");
 }
 
 #[tokio::test]
-async fn unknown_and_senseless_faults_are_refused() {
+async fn unknown_and_invalid_faults_are_refused() {
     let replica = start(fast()).await;
     let unknown = post(&replica, "/fault", &json!({"kind": "explode"})).await;
     assert_eq!(unknown.status, 400);
@@ -190,7 +191,7 @@ async fn unknown_and_senseless_faults_are_refused() {
 }
 
 #[tokio::test]
-async fn shutdown_finishes_what_was_asked() {
+async fn shutdown_finishes_accepted_requests() {
     let replica = start(Config { speed: 10.0, ..fast() }).await;
     let body = json!({"prompt": "hello", "max_tokens": 50, "stream": true}).to_string();
     let mut wire = stream(&replica, &body).await;

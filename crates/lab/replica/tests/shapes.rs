@@ -1,4 +1,4 @@
-//! Every endpoint's answer, as it is on the wire.
+//! Answers of every endpoint on the wire.
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod client;
@@ -243,7 +243,7 @@ async fn a_stop_sequence_is_named_in_a_message() {
 }
 
 #[tokio::test]
-async fn it_says_what_it_is() {
+async fn the_server_describes_itself() {
     let replica = start(Config { adapters: vec!["poet".to_owned()], ..fast() }).await;
     let models = get(&replica, "/v1/models").await.json();
     assert_eq!(
@@ -265,7 +265,7 @@ async fn it_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn tokens_are_those_of_the_prompt_and_come_back_as_text() {
+async fn tokens_round_trip_through_tokenize_and_detokenize() {
     let replica = start(fast()).await;
     let tokens = post(&replica, "/tokenize", &json!({"prompt": "naïve text"})).await.json();
     assert_eq!(tokens["count"].as_u64().unwrap() as usize, tokens["tokens"].as_array().unwrap().len());

@@ -1,31 +1,32 @@
-//! From values to places on paper, and the few round numbers beside them.
+//! Axes: positions of values on a drawing, and round tick values.
 
-/// One axis: a range of values on a range of the paper.
+/// One axis: a range of values mapped to a range of the drawing.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
     from: f64,
     to: f64,
     paper: (f64, f64),
-    scale: Scale,
+    scale: AxisScale,
 }
 
-/// How values are spread.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
-    /// Evenly.
+pub enum AxisScale {
+    /// Linear.
     Linear,
-    /// By their magnitude.
+    /// Logarithmic.
     Log,
 }
 
 impl Axis {
-    /// From zero to a little above the largest value.
+    /// Linear axis from zero to slightly above the largest value.
     pub fn from_zero(values: impl Iterator<Item = f64>, paper: (f64, f64)) -> Axis {
         let most = values.fold(0.0, f64::max);
-        Axis { from: 0.0, to: if most > 0.0 { most * 1.06 } else { 1.0 }, paper, scale: Scale::Linear }
+        Axis { from: 0.0, to: if most > 0.0 { most * 1.06 } else { 1.0 }, paper, scale: AxisScale::Linear }
     }
 
-    /// Around positive values: by magnitude where they span more than one, from zero otherwise.
+    /// Axis for positive values: logarithmic if they span more than one order of magnitude, linear from zero
+    /// otherwise.
     pub fn around(values: impl Iterator<Item = f64> + Clone, paper: (f64, f64)) -> Axis {
         let positive = values.clone().filter(|value| *value > 0.0);
         let (least, most) =
@@ -33,28 +34,28 @@ impl Axis {
         if most <= 12.0 * least || least == f64::MAX {
             return Axis::from_zero(values, paper);
         }
-        Axis { from: least / 1.3, to: most * 1.3, paper, scale: Scale::Log }
+        Axis { from: least / 1.3, to: most * 1.3, paper, scale: AxisScale::Log }
     }
 
-    /// The place of a value; one below a logarithmic axis stands at its edge.
+    /// Position of a value. Values below a logarithmic axis are at its edge.
     pub fn at(&self, value: f64) -> f64 {
         let share = match self.scale {
-            Scale::Linear => (value - self.from) / (self.to - self.from),
-            Scale::Log => (value.max(self.from) / self.from).ln() / (self.to / self.from).ln(),
+            AxisScale::Linear => (value - self.from) / (self.to - self.from),
+            AxisScale::Log => (value.max(self.from) / self.from).ln() / (self.to / self.from).ln(),
         };
         self.paper.0 + share * (self.paper.1 - self.paper.0)
     }
 
-    /// How values are spread.
-    pub fn scale(&self) -> Scale {
+    /// Scale of the axis.
+    pub fn scale(&self) -> AxisScale {
         self.scale
     }
 
-    /// Round values, about five.
+    /// About five round tick values.
     pub fn ticks(&self) -> Vec<f64> {
         match self.scale {
-            Scale::Linear => self.linear_ticks(),
-            Scale::Log => self.log_ticks(),
+            AxisScale::Linear => self.linear_ticks(),
+            AxisScale::Log => self.log_ticks(),
         }
     }
 
@@ -87,14 +88,14 @@ mod tests {
         let axis = Axis::from_zero([0.0, 730.0].into_iter(), (0.0, 100.0));
         assert_eq!(axis.ticks(), [0.0, 200.0, 400.0, 600.0]);
         let wide = Axis::around([40.0, 9_000.0].into_iter(), (0.0, 100.0));
-        assert_eq!(wide.scale(), Scale::Log);
+        assert_eq!(wide.scale(), AxisScale::Log);
         assert!(wide.ticks().contains(&100.0) && wide.ticks().len() < 10, "{:?}", wide.ticks());
         let narrow = Axis::around([40.0, 90.0].into_iter(), (0.0, 100.0));
-        assert_eq!(narrow.scale(), Scale::Linear);
+        assert_eq!(narrow.scale(), AxisScale::Linear);
     }
 
     #[test]
-    fn values_stand_in_order_and_inside() {
+    fn positions_are_ordered_and_inside_the_axis() {
         for axis in [
             Axis::around([1.0, 1_000.0].into_iter(), (50.0, 10.0)),
             Axis::from_zero([3.0].into_iter(), (50.0, 10.0)),

@@ -1,4 +1,4 @@
-//! The plots.
+//! Plots of a report.
 
 mod lines;
 mod load;

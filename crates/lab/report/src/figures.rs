@@ -1,29 +1,29 @@
-//! One policy's figures over its seeds.
+//! Figures of one policy over its seeds.
 
 use warmroute_sim::{Estimate, Summary};
 
 use crate::report::Point;
 
-/// Means over seeds, with confidence.
+/// Means over seeds, with confidence intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
-    /// Time to first token, mean.
+    /// Mean time to first token.
     pub ttft_mean_ms: Estimate,
-    /// Median.
+    /// Median time to first token.
     pub ttft_p50_ms: Estimate,
-    /// 95th percentile.
+    /// 95th percentile of the time to first token.
     pub ttft_p95_ms: Estimate,
-    /// 99th percentile.
+    /// 99th percentile of the time to first token.
     pub ttft_p99_ms: Estimate,
-    /// Time per output token, mean.
+    /// Mean time per output token.
     pub tpot_mean_ms: Estimate,
-    /// End to end, mean.
+    /// Mean end-to-end time.
     pub e2e_mean_ms: Estimate,
     /// Share of prompt tokens found in caches.
     pub token_hit_ratio: Estimate,
-    /// Share of promised tokens that were not there.
+    /// Share of predicted tokens that were not cached.
     pub stale_ratio: Estimate,
-    /// Most over mean of requests by worker.
+    /// Maximum over mean of the requests per worker.
     pub load_max_over_mean: Estimate,
     /// Requests within the SLO, per second.
     pub goodput_rps: Estimate,
@@ -34,7 +34,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// A policy's at one point; `None` when it was not run there.
+    /// Figures of a policy at one point; `None` if it was not run there.
     pub fn of(point: &Point, policy: &str) -> Option<Figures> {
         let runs: Vec<&Summary> = point.of(policy).collect();
         if runs.is_empty() {
@@ -60,7 +60,7 @@ impl Figures {
     }
 }
 
-/// Milliseconds as people read them: `42 ms`, `1.35 s`, `2.5 min`.
+/// Formats milliseconds: `42 ms`, `1.35 s`, `2.5 min`.
 pub fn duration(ms: f64) -> String {
     match ms {
         _ if ms < 10.0 => format!("{ms:.1} ms"),
@@ -71,12 +71,12 @@ pub fn duration(ms: f64) -> String {
     }
 }
 
-/// The same for round values beside an axis: `200 ms`, `5 s`, `1000 s`.
+/// Formats round milliseconds beside an axis: `200 ms`, `5 s`, `1000 s`.
 pub fn round_duration(ms: f64) -> String {
     if ms < 1_000.0 { format!("{} ms", trimmed(ms, 1)) } else { format!("{} s", trimmed(ms / 1_000.0, 1)) }
 }
 
-/// A count with a letter: `1.2M`.
+/// Formats a count with a unit letter: `1.2M`.
 pub fn count(value: f64) -> String {
     match value.abs() {
         size if size >= 1e9 => format!("{:.2}G", value / 1e9),
@@ -88,12 +88,12 @@ pub fn count(value: f64) -> String {
     }
 }
 
-/// A share as a percentage.
+/// Formats a share as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// With the confidence behind it, in the value's own words, where there is any that can be seen.
+/// Formats an estimate with its interval, if the interval is visible at this precision.
 pub fn with_confidence(estimate: Estimate, words: impl Fn(f64) -> String) -> String {
     match estimate.within {
         Some(within) if within > 0.002 * estimate.mean.abs() => {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_for_people() {
+    fn numbers_are_formatted_for_readers() {
         assert_eq!(
             [3.21, 42.4, 1_349.0, 12_340.0, 150_000.0].map(duration).join(", "),
             "3.2 ms, 42 ms, 1.35 s, 12.3 s, 2.5 min"

@@ -1,4 +1,4 @@
-//! The report as one HTML file that needs nothing else: no script, no font, no picture from elsewhere.
+//! The report as one self-contained HTML file, without scripts, fonts or external images.
 
 use warmroute_sim::{Bounds, Estimate};
 
@@ -11,7 +11,7 @@ use crate::verdict::verdict;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page.
+/// Renders the page.
 pub fn html(report: &Report) -> String {
     let title = escaped(&report.title);
     let lead: String =
@@ -71,11 +71,11 @@ fn sweep_plots(report: &Report, sweep: &Sweep) -> String {
     format!("<h2>The answer</h2>\n{}<div class=\"plots\">\n{plots}</div>\n", legend(report))
 }
 
-/// What is plotted against the parameter of a sweep.
+/// A measure plotted against the parameter of a sweep.
 struct Measure {
     caption: &'static str,
     about: &'static str,
-    /// On the axis.
+    /// Label of the axis.
     label: &'static str,
     words: fn(f64) -> String,
     tick_words: fn(f64) -> String,
@@ -197,7 +197,7 @@ fn point_table(report: &Report, point: &Point) -> String {
         .into_iter()
         .filter_map(|policy| Some((policy, Figures::of(point, policy)?)))
         .collect();
-    // As in the verdict: whoever left requests unanswered is not the best, however soon the others were.
+    // As in the verdict, a policy that left requests unanswered is not the best, however short its times.
     let answered = rows.iter().filter(|(policy, _)| point.is_answered(policy));
     let best = answered.min_by(|one, other| one.1.ttft_mean_ms.mean.total_cmp(&other.1.ttft_mean_ms.mean));
     let best = best.map(|(policy, _)| *policy);

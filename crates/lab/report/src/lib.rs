@@ -1,8 +1,8 @@
-//! What the lab found, to be read in two minutes.
+//! Reports of lab results, readable in two minutes.
 //!
-//! One [`Report`] is written as a self-contained HTML file with plots, as Markdown, or as a table for a terminal. Each begins
-//! with the answer in a sentence; then the figures, with confidence where there are several seeds and with bounds beside them;
-//! then how it was made, down to the command.
+//! One [`Report`] is rendered as a self-contained HTML file with plots, as Markdown, or as a table for a
+//! terminal. Each starts with the answer in a sentence. Figures follow, with confidence intervals over seeds
+//! and with bounds, then the setup and the command.
 
 mod axis;
 mod chart;

@@ -5,7 +5,7 @@ use crate::report::{Point, Report};
 use crate::table::{HEADS, bound_rows, cells, heading};
 use crate::verdict::verdict;
 
-/// The whole report.
+/// Renders the report.
 pub fn markdown(report: &Report) -> String {
     let mut text = format!("# {}\n\n", report.title);
     verdict(report).iter().for_each(|sentence| text += &format!("**{sentence}**\n\n"));

@@ -1,21 +1,21 @@
-//! What a report is made of.
+//! Data of a report.
 
 use warmroute_sim::{Bounds, LoadSeries, Summary};
 
-/// Everything that one command of the lab found.
+/// Results of one lab command.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was asked, in a few words.
+    /// Title.
     pub title: String,
-    /// The command that makes it again.
+    /// Command that reproduces the report.
     pub command: String,
-    /// How the world was set up, as pairs of a word and a value.
+    /// Setup, as pairs of name and value.
     pub setup: Vec<(String, String)>,
-    /// What the reader must know: what was made up, what was left out.
+    /// Notes: assumptions and omissions.
     pub notes: Vec<String>,
-    /// One for each value of the sweep; a single one without a sweep.
+    /// One point per value of the sweep; a single one without a sweep.
     pub points: Vec<Point>,
-    /// What was varied, if anything.
+    /// Varied parameters, if any.
     pub sweep: Option<Sweep>,
     /// Load over time, for the first seed of each policy.
     pub loads: Vec<Load>,
@@ -24,32 +24,32 @@ pub struct Report {
 /// All runs of one setting.
 #[derive(Clone, Debug, Default)]
 pub struct Point {
-    /// The values of what is varied, as many as the sweep has parameters.
+    /// Values of the varied parameters, in the order of the sweep.
     pub values: Vec<f64>,
-    /// One for each policy and seed.
+    /// One summary per policy and seed.
     pub summaries: Vec<Summary>,
-    /// The mean over the seeds, where they were computed.
+    /// Mean bounds over the seeds, if computed.
     pub bounds: Option<Bounds>,
 }
 
-/// What is varied: one or two parameters.
+/// One or two varied parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sweep {
-    /// Their names with units, as axes are labelled.
+    /// Names with units, as on the axes.
     pub parameters: Vec<String>,
 }
 
 /// One policy's load over time.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Whose.
+    /// Name of the policy.
     pub policy: String,
-    /// Requests in flight, by worker.
+    /// Requests in flight per worker.
     pub series: LoadSeries,
 }
 
 impl Report {
-    /// Policies in the order in which they were asked for.
+    /// Policies in the order of the command.
     pub fn policies(&self) -> Vec<&str> {
         let mut policies: Vec<&str> = Vec::new();
         for summary in self.points.iter().flat_map(|point| &point.summaries) {
@@ -60,7 +60,8 @@ impl Report {
         policies
     }
 
-    /// Notes, and before them what nobody answered: figures are of answered requests alone, and whoever answers few looks quick.
+    /// Notes, preceded by unanswered requests. Figures cover answered requests only, so a policy that answers
+    /// few looks fast.
     pub fn remarks(&self) -> Vec<String> {
         let lost =
             self.points.iter().flat_map(|point| self.policies().into_iter().filter_map(|p| point.losses(p)));
@@ -69,18 +70,18 @@ impl Report {
 }
 
 impl Point {
-    /// One policy's runs, one for each seed.
+    /// Runs of one policy, one per seed.
     pub fn of<'a>(&'a self, policy: &'a str) -> impl Iterator<Item = &'a Summary> {
         self.summaries.iter().filter(move |summary| summary.policy == policy)
     }
 
-    /// Whether a policy's requests were answered, but for one in a hundred: else its times cannot be compared.
+    /// Whether at least 99 % of a policy's requests were answered; otherwise its times cannot be compared.
     pub fn is_answered(&self, policy: &str) -> bool {
         let (answered, lost) = self.answered_and_lost(policy);
         lost * 100 <= answered
     }
 
-    /// What became of a policy's requests, where some were not answered.
+    /// Describes a policy's unanswered requests, if any.
     fn losses(&self, policy: &str) -> Option<String> {
         let (answered, lost) = self.answered_and_lost(policy);
         let at = self.values.iter().map(|value| format!(" at {value}")).collect::<String>();

@@ -1,8 +1,8 @@
-//! A few shapes. Colours of lines and words come from the page's style, so that a plot is readable by day and by night.
+//! SVG shapes. Colours of lines and text come from the page's style, for light and dark themes.
 
 use std::fmt::Write;
 
-/// A drawing under way.
+/// A drawing in progress.
 #[derive(Debug)]
 pub struct Drawing {
     width: f64,
@@ -10,33 +10,33 @@ pub struct Drawing {
     body: String,
 }
 
-/// Where a text is held.
+/// Anchor of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// At its beginning.
+    /// Start of the text.
     Start,
-    /// In its middle.
+    /// Middle of the text.
     Middle,
-    /// At its end.
+    /// End of the text.
     End,
 }
 
-/// Colours that differ also for those who see fewer of them (Okabe and Ito), then again with less weight.
+/// Colours that remain distinct with colour blindness (Okabe and Ito); they repeat after eight.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fc4", "#8c8c2f"];
 
-/// The colour of the so-many-th policy.
+/// Colour of the policy at an index.
 pub fn colour(index: usize) -> &'static str {
     COLOURS[index % COLOURS.len()]
 }
 
 impl Drawing {
-    /// Empty.
+    /// An empty drawing.
     pub fn new(width: f64, height: f64) -> Drawing {
         Drawing { width, height, body: String::new() }
     }
 
-    /// A thin line of the page's own colour: axes and grids, by class.
+    /// Adds a thin line in the page's own colour: axes and grids, by class.
     pub fn rule(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         self.push(format_args!(
             r#"<line class="{class}" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#,
@@ -44,7 +44,7 @@ impl Drawing {
         ));
     }
 
-    /// A text.
+    /// Adds a text.
     pub fn text(&mut self, class: &str, at: (f64, f64), anchor: Anchor, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -58,7 +58,7 @@ impl Drawing {
         ));
     }
 
-    /// A text that runs upwards.
+    /// Adds a text that runs upwards.
     pub fn text_up(&mut self, class: &str, at: (f64, f64), text: &str) {
         let (x, y, text) = (at.0, at.1, escaped(text));
         self.push(format_args!(
@@ -66,7 +66,7 @@ impl Drawing {
         ));
     }
 
-    /// A line through points.
+    /// Adds a line through points.
     pub fn path(&mut self, colour: &str, points: &[(f64, f64)]) {
         let places: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         self.push(format_args!(
@@ -75,7 +75,7 @@ impl Drawing {
         ));
     }
 
-    /// A straight stroke of a colour.
+    /// Adds a straight stroke.
     pub fn stroke(&mut self, colour: &str, width: f64, from: (f64, f64), to: (f64, f64)) {
         self.push(format_args!(
             r#"<line stroke="{colour}" stroke-width="{width}" stroke-linecap="round" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#,
@@ -83,7 +83,7 @@ impl Drawing {
         ));
     }
 
-    /// A dot that says what it is when pointed at.
+    /// Adds a dot with a tooltip.
     pub fn dot(&mut self, colour: &str, at: (f64, f64), radius: f64, says: &str) {
         let says = escaped(says);
         self.push(format_args!(
@@ -92,7 +92,7 @@ impl Drawing {
         ));
     }
 
-    /// A box that says what it is when pointed at.
+    /// Adds a box with a tooltip.
     pub fn area(&mut self, colour: &str, corner: (f64, f64), size: (f64, f64), says: &str) {
         let says = if says.is_empty() { String::new() } else { format!("<title>{}</title>", escaped(says)) };
         self.push(format_args!(
@@ -101,7 +101,7 @@ impl Drawing {
         ));
     }
 
-    /// The drawing as an element of a page, with a name for those who cannot see it.
+    /// Returns the drawing as an element of a page, with an accessible name.
     pub fn finish(self, name: &str) -> String {
         let (width, height, name, body) = (self.width, self.height, escaped(name), self.body);
         format!(r#"<svg viewBox="0 0 {width} {height}" role="img" aria-label="{name}">{body}</svg>"#)
@@ -112,14 +112,14 @@ impl Drawing {
     }
 }
 
-/// A text that means only itself in HTML.
+/// Escapes text for HTML.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A colour from cold to hot, for shares from 0 to 1.
+/// Colour from cold to hot, for shares from 0 to 1.
 pub fn heat(share: f64) -> String {
-    // Viridis, at five stops.
+    // Viridis at five stops.
     const STOPS: [(f64, f64, f64); 5] = [
         (68.0, 1.0, 84.0),
         (59.0, 82.0, 139.0),
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_break_out_of_the_page() {
+    fn names_are_escaped() {
         let mut drawing = Drawing::new(10.0, 10.0);
         drawing.dot("red", (1.0, 1.0), 2.0, "</title><script>");
         assert!(!drawing.finish("a \"b\"").contains("<script>"));

@@ -1,4 +1,4 @@
-//! Rows of figures: for a terminal, and as cells for the other forms.
+//! Tables of figures: for a terminal, and as cells for the other formats.
 
 use warmroute_sim::Bounds;
 
@@ -7,7 +7,7 @@ use crate::report::{Point, Report};
 
 const COLUMNS: usize = 12;
 
-/// Heads of the columns.
+/// Column headings.
 pub(crate) const HEADS: [&str; COLUMNS] = [
     "policy",
     "TTFT mean",
@@ -23,7 +23,7 @@ pub(crate) const HEADS: [&str; COLUMNS] = [
     "goodput/s",
 ];
 
-/// One policy's cells.
+/// Cells of one policy.
 pub(crate) fn cells(policy: &str, figures: &Figures, bounds: Option<&Bounds>) -> [String; COLUMNS] {
     let share_of = |of: fn(&Bounds) -> f64| {
         let most = bounds.map(of).filter(|most| *most > 0.0);
@@ -45,7 +45,7 @@ pub(crate) fn cells(policy: &str, figures: &Figures, bounds: Option<&Bounds>) ->
     ]
 }
 
-/// The bounds, each with its value.
+/// Names and values of the bounds.
 pub(crate) fn bound_rows(bounds: &Bounds) -> [(&'static str, String); 5] {
     let spread = |spread: &warmroute_sim::Spread| {
         format!("mean {}, p99 {}", duration(spread.mean), duration(spread.p99))
@@ -61,14 +61,14 @@ pub(crate) fn bound_rows(bounds: &Bounds) -> [(&'static str, String); 5] {
     ]
 }
 
-/// What stands over a point's rows: what was varied.
+/// Heading of a point: the values of the varied parameters.
 pub(crate) fn heading(report: &Report, point: &Point) -> Option<String> {
     let sweep = report.sweep.as_ref()?;
     let pairs = sweep.parameters.iter().zip(&point.values);
     Some(pairs.map(|(name, value)| format!("{name} {}", count(*value))).collect::<Vec<_>>().join(", "))
 }
 
-/// The whole report for a terminal.
+/// Renders the report for a terminal.
 pub fn table(report: &Report) -> String {
     let mut text = String::new();
     for point in &report.points {
@@ -93,7 +93,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// The first column to the left, the others to the right.
+/// Aligns the first column left and the others right.
 fn aligned(rows: &[[String; COLUMNS]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..COLUMNS).map(width).collect();

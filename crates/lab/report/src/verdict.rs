@@ -1,11 +1,11 @@
-//! The answer in a sentence or two.
+//! Verdict of a report: the answer in one or two sentences.
 
 use warmroute_sim::{Estimate, Summary};
 
 use crate::figures::{Figures, count, duration, percent};
 use crate::report::{Point, Report, Sweep};
 
-/// What somebody with ten seconds should take away.
+/// The sentences for a reader with ten seconds.
 pub fn verdict(report: &Report) -> Vec<String> {
     let Some(point) = report.points.last() else { return Vec::new() };
     let mut said = Vec::new();
@@ -30,7 +30,7 @@ fn place(sweep: &Sweep, point: &Point) -> String {
     named.map(|(name, value)| format!("{name} {}", count(*value))).collect::<Vec<_>>().join(", ")
 }
 
-/// Where on a surface a policy is best, and where worst.
+/// Points of a surface where a policy is best and worst.
 fn extremes(report: &Report, sweep: &Sweep, policy: &str) -> Option<String> {
     let answered = report.points.iter().filter(|point| point.is_answered(policy));
     let mut ranked: Vec<(&Point, f64)> =
@@ -46,7 +46,7 @@ fn extremes(report: &Report, sweep: &Sweep, policy: &str) -> Option<String> {
     ))
 }
 
-/// The best policy by mean TTFT, against the first one, and how near it is to what is possible.
+/// The best policy by mean TTFT, compared with the first one and with the bounds.
 fn compare(report: &Report, point: &Point, at: &str) -> Option<String> {
     let policies = report.policies();
     let mut ranked: Vec<(&str, Figures)> =
@@ -60,7 +60,7 @@ fn compare(report: &Report, point: &Point, at: &str) -> Option<String> {
     let (best, figures) = ranked[0];
     let ttft = duration(figures.ttft_mean_ms.mean);
     let hit = percent(figures.token_hit_ratio.mean);
-    // One run is an anecdote.
+    // A single run has no confidence interval.
     let once = if figures.ttft_mean_ms.within.is_none() { " in one run" } else { "" };
     let mut sentence = format!(
         "{at}{best} gives the first token soonest{once}: {ttft} on average, with {hit} of prompt tokens found in caches"
@@ -72,7 +72,7 @@ fn compare(report: &Report, point: &Point, at: &str) -> Option<String> {
     }
     if let Some(bounds) = &point.bounds {
         let belady = bounds.pooled_belady_token_hit_ratio;
-        // Where clients wait for answers, requests come in another order than Belady's.
+        // With closed-loop clients the order of requests differs from Belady's.
         let about = if bounds.is_closed_loop { "about " } else { "" };
         if belady > 0.0 {
             sentence += &format!("; no router could find more than {about}{}", percent(belady));
@@ -91,8 +91,8 @@ fn compare(report: &Report, point: &Point, at: &str) -> Option<String> {
     Some(sentence + ".")
 }
 
-/// Whether a policy could be as good as the best. Both had the same arrivals with each seed, so it is their difference seed by seed
-/// that is sure or not, however much seeds differ among themselves. One seed says nothing.
+/// Whether a policy could equal the best. Both see the same arrivals per seed, so the test is on their
+/// differences per seed, however much seeds vary. A single seed decides nothing.
 fn is_close(point: &Point, best: &str, rival: &str) -> bool {
     let later = |run: &Summary| {
         let same_seed = point.of(best).find(|other| other.seed == run.seed)?;

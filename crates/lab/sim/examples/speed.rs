@@ -1,14 +1,15 @@
-//! How fast the simulator runs on one core, and how that grows with workers and requests.
+//! Speed of the simulator on one core, by workers and requests.
 //!
-//! `cargo run --release -p warmroute-sim --example speed` runs the table; with `-- POLICY WORKERS REQUESTS RATE` one line of
-//! it. Requests are counted by second of CPU time, so that neighbours on the machine do not count; wall time stands beside it. The
-//! load is Azure-like and unique (`--workload azure`), at 10 requests a second and worker where no rate is given.
+//! `cargo run --release -p warmroute-sim --example speed` prints the table; with `-- POLICY WORKERS REQUESTS
+//! RATE` one line of it. Requests are counted per second of CPU time, which excludes other processes on the
+//! machine; wall time is beside it. The load is Azure-like and unique (`--workload azure`), at 10 requests
+//! per second and worker unless a rate is given.
 #![expect(clippy::print_stdout, reason = "a command for people: what it prints is what it is for")]
 
 use std::time::Instant;
 
 use warmroute_engine::Profile;
-use warmroute_sim::{Config, Rule, Scale, Workload, run};
+use warmroute_sim::{Config, Rule, Workload, WorkloadScale, run};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -31,11 +32,11 @@ fn main() {
     }
 }
 
-/// One run.
+/// Runs one line of the table.
 fn line(policy: &str, workers: usize, requests: u64, rate_per_s: f64) {
     let config = Config::new(Profile::Llama3_1_8b, workers);
     let rule = Rule::parse(policy).expect("a policy");
-    let scale = Scale { seed: 1, rate: rate_per_s / 80.0, requests: Some(requests) };
+    let scale = WorkloadScale { seed: 1, rate: rate_per_s / 80.0, requests: Some(requests) };
     let (begun, cpu_before_s) = (Instant::now(), cpu_s());
     let outcome = run(&config, &rule, Workload::Azure.sessions(scale)).expect("a valid config");
     let wall_s = begun.elapsed().as_secs_f64();
@@ -47,14 +48,14 @@ fn line(policy: &str, workers: usize, requests: u64, rate_per_s: f64) {
     );
 }
 
-/// CPU time of this thread, which is the only one, where the system tells.
+/// CPU time of this thread, the only one, if the system reports it.
 fn cpu_s() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     let on_cpu_ns: f64 = stat.split_whitespace().next()?.parse().ok()?;
     Some(on_cpu_ns / 1e9)
 }
 
-/// The process's peak of resident memory, where the system tells; 0 elsewhere.
+/// Peak resident memory of the process; 0 if the system does not report it.
 fn peak_mb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

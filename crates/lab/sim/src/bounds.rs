@@ -1,17 +1,20 @@
-//! What no router could do better, in this engine model, on the same requests.
+//! Bounds that no router can beat, in this engine model, on the same requests.
 //!
-//! * **infinite cache**: every block is computed once and found for ever. No policy hits more.
-//! * **pooled Belady**: one cache as large as all together, which knows the future (bypass allowed). Valid for every router
-//!   and every eviction.
-//! * **pooled LRU**: the same cache with the engines' own eviction. From Belady to here is what eviction costs, from here to
-//!   a policy is what routing costs.
-//! * **zero-queue floor**: what each request would take alone, with all hits of the infinite cache. No policy is faster.
-//! * **central queue**: all prefills, with Belady's misses, first come first served by the next free engine, without any
-//!   decoding. A reference, not a bound: a cleverer order can beat it, and decoding slows every real fleet.
+//! * **infinite cache**: every block is computed once and kept. No policy hits more.
+//! * **pooled Belady**: one cache as large as all engines' together, with knowledge of the future (bypass
+//!   allowed). Bounds every router and every eviction policy.
+//! * **pooled LRU**: the same cache with the engines' own eviction. The gap from Belady is the cost of
+//!   eviction; the gap to a policy is the cost of routing.
+//! * **zero-queue floor**: the time of each request alone, with all hits of the infinite cache. No policy is
+//!   faster.
+//! * **central queue**: all prefills with Belady's misses, first come first served by the next free engine,
+//!   without decoding. A reference, not a bound: another order can beat it, and decoding slows every real
+//!   fleet.
 //!
-//! Sessions run closed loop here too: a turn comes after the answer that the zero-queue floor gives it. In a run it comes later,
-//! by another while for each router, so the order of requests is another one. Then Belady and LRU are a reference, not a bound: a
-//! router whose order is luckier may find a little more. With sessions of one turn the order is everybody's.
+//! Sessions run closed loop here, too: a turn follows the answer of the zero-queue floor. In a run turns
+//! arrive later, by a time that depends on the router, so the order of requests differs. Belady and LRU are
+//! then a reference: a router with a luckier order may hit slightly more. With sessions of one turn the order
+//! is the same for all.
 
 mod access;
 mod belady;
@@ -23,18 +26,18 @@ use serde::Serialize;
 use crate::config::{BadConfig, Config};
 use crate::{Session, Spread};
 
-/// All of them.
+/// Bounds for the requests of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bounds {
-    /// Requests that they are of.
+    /// Number of requests.
     pub requests: usize,
-    /// Whether a session has several turns: then pooled Belady and LRU are a reference only.
+    /// Whether a session has several turns: pooled Belady and LRU are then a reference only.
     pub is_closed_loop: bool,
-    /// Prompt tokens found, of all.
+    /// Share of prompt tokens found in an infinite cache.
     pub infinite_cache_token_hit_ratio: f64,
-    /// The same.
+    /// Share of prompt tokens found by pooled Belady.
     pub pooled_belady_token_hit_ratio: f64,
-    /// The same.
+    /// Share of prompt tokens found by pooled LRU.
     pub pooled_lru_token_hit_ratio: f64,
     /// Time to first token of each request alone.
     pub zero_queue_ttft_ms: Spread,
@@ -44,7 +47,7 @@ pub struct Bounds {
     pub central_queue_ttft_ms: Spread,
 }
 
-/// Computes them for the requests that a fleet is given.
+/// Computes the bounds for the requests that a fleet receives.
 pub fn bounds(config: &Config, sessions: impl Iterator<Item = Session>) -> Result<Bounds, BadConfig> {
     config.validate()?;
     let mut is_closed_loop = false;
@@ -80,7 +83,7 @@ pub fn bounds(config: &Config, sessions: impl Iterator<Item = Session>) -> Resul
 }
 
 impl Bounds {
-    /// The means over several seeds, to be held against means over the same; `None` of none.
+    /// Means over several seeds, to compare with means over the same seeds; `None` without bounds.
     pub fn mean_of(all: &[Bounds]) -> Option<Bounds> {
         let count = all.len() as f64;
         let mean = |of: fn(&Bounds) -> f64| all.iter().map(of).sum::<f64>() / count;
@@ -101,18 +104,18 @@ impl Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Rule, Scale, Slo, Summary, Workload, run};
+    use crate::{Rule, Slo, Summary, Workload, WorkloadScale, run};
     use warmroute_engine::Profile;
 
     fn sessions(workload: Workload) -> impl Iterator<Item = Session> {
-        workload.sessions(Scale { requests: Some(1_500), ..Scale::default() })
+        workload.sessions(WorkloadScale { requests: Some(1_500), ..WorkloadScale::default() })
     }
 
     #[test]
     fn bounds_of_several_seeds_are_their_mean_and_know_whether_clients_wait() {
         let config = Config::new(Profile::Llama3_1_8b, 2);
         let of = |workload: Workload, seed| {
-            let scale = Scale { requests: Some(200), seed, ..Scale::default() };
+            let scale = WorkloadScale { requests: Some(200), seed, ..WorkloadScale::default() };
             bounds(&config, workload.sessions(scale)).unwrap()
         };
         let (one, other) = (of(Workload::Sharegpt, 1), of(Workload::Sharegpt, 2));

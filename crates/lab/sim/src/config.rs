@@ -1,4 +1,4 @@
-//! What is simulated: the fleet, the routers, what they can see, and what goes wrong.
+//! Configuration of a run: the fleet, the routers, what they see, and what fails.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,101 +8,104 @@ use warmroute_engine::{Config as EngineConfig, ConfigError, Profile};
 use warmroute_types::{MAX_WORKERS, Micros};
 
 use crate::incident::Incident;
-use crate::talk::{Balancer, Talk};
+use crate::peer_network::{Balancer, PeerNetwork};
 
-/// vLLM's own default, where it has a place to ask at all.
+/// vLLM's default size of the replay buffer, in batches.
 const REPLAY_BATCHES: usize = 10_000;
 
-/// One run's world.
+/// Configuration of one run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// One engine each.
+    /// Engines, one entry each.
     pub fleet: Vec<EngineConfig>,
     /// How routers know what engines hold.
     pub view: View,
-    /// How news of caches travel. Only for views that live of them.
-    pub news: NewsPath,
-    /// Whether those news speak of slower memories. Only for the reported view.
-    pub tier_news: TierNews,
-    /// Whether engines publish what they evict. Only for the reported view.
-    pub eviction_news: EvictionNews,
+    /// Delay and loss of cache events. Not used by the presumed view.
+    pub events: EventPath,
+    /// Whether events cover slower memories. Reported view only.
+    pub tier_events: TierEvents,
+    /// Whether engines publish evictions. Reported view only.
+    pub eviction_events: EvictionEvents,
     /// What the engines did before the routers started.
     pub history: History,
-    /// Batches of events that an engine remembers for routers that missed some; 0: nobody can ask it.
+    /// Event batches that an engine keeps for replays; 0 disables replays.
     pub replay_batches: usize,
-    /// Routers side by side.
+    /// Number of routers.
     pub routers: usize,
-    /// How they hear of each other; `None`: each has its own view and its own bookings.
-    pub talk: Option<Talk>,
-    /// Which of them a request meets.
+    /// Network for sharing between routers; `None` means that routers share nothing.
+    pub sharing: Option<PeerNetwork>,
+    /// How requests are spread over the routers.
     pub balancer: Balancer,
-    /// One way between a router and an engine, and between a client's answer and its router.
+    /// One-way delay between a router and an engine, and between a router and its client.
     pub hop: Micros,
-    /// What goes wrong, and who comes and goes.
+    /// Failures, joins, leaves and resets.
     pub incidents: Vec<Incident>,
-    /// Of everything that is drawn by lot in the run; the workload has its own.
+    /// Random seed of the run; the workload has its own.
     pub seed: u64,
 }
 
 /// How a router knows what engines hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// It is told what is there, as of the end of each engine's last run of steps, or of the last news of the
-    /// [`NewsPath`]. No router can know more.
+    /// Routers are told the cache contents as of each engine's last run of steps, or as of the last delivery
+    /// over the [`EventPath`]. No router can know more.
     Exact,
-    /// From the engines' events, as the production router and feed read them, with what it speculates until they come.
-    /// Events arrive by the [`NewsPath`]; what is lost is noticed and asked for again.
+    /// Routers read engine events through the production feed, and presume blocks until events arrive. Events
+    /// travel over the [`EventPath`]; losses are detected and replayed.
     Reported,
-    /// From its own routing, corrected by what engines say they found: production without engine events.
+    /// Routers infer caches from their own routing, corrected by the cached tokens that engines report:
+    /// production without engine events.
     Presumed,
 }
 
-/// What engines tell of memories behind their GPUs'.
+/// Whether engines publish changes of memories behind GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TierNews {
-    /// What comes there and goes, by name.
-    Told,
-    /// Nothing.
-    Untold,
+pub enum TierEvents {
+    /// Stores and removals are published, by block name.
+    Published,
+    /// Nothing is published.
+    Unpublished,
 }
 
 /// Whether engines publish their evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EvictionNews {
-    /// Every evicted block is published.
-    Told,
-    /// None is, as with publishers that drop messages under load: routers believe in blocks that are gone.
-    Untold,
+pub enum EvictionEvents {
+    /// Every eviction is published.
+    Published,
+    /// No eviction is published, as with publishers that drop messages under load: routers believe in blocks
+    /// that are gone.
+    Unpublished,
 }
 
 /// What the engines did before the routers started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum History {
-    /// Nothing: the engines start with the routers.
+    /// Nothing: engines and routers start together.
     Fresh,
-    /// They served other traffic, and their caches are full of it: the routers were restarted.
+    /// Engines served traffic and their caches are full: the routers were restarted.
     Warm,
-    /// The same, and their caches were reset just before the routers start. As vLLM does, an idle engine publishes a reset only with
-    /// its next step, so routers that replay its events first believe in blocks that are gone.
+    /// As `Warm`, then the caches were reset just before the routers start. An idle engine publishes a reset
+    /// only with its next step, as vLLM does, so routers that replay its events first believe in blocks that
+    /// are gone.
     Reset,
 }
 
-/// How news of caches reach those who look.
+/// Path of cache events from engines to their readers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NewsPath {
-    /// So much later.
+pub struct EventPath {
+    /// One-way delay.
     pub lag: Micros,
-    /// And only at multiples of this, if it is not zero: a directory that is refreshed now and then.
+    /// Interval at which changes leave the engine; zero sends them at once.
     pub refresh: Micros,
-    /// Share of deliveries that are lost.
+    /// Share of deliveries lost, from 0 to 1.
     pub loss: f64,
 }
 
-impl NewsPath {
-    /// At once and without loss.
-    pub const DIRECT: NewsPath = NewsPath { lag: Micros::ZERO, refresh: Micros::ZERO, loss: 0.0 };
+impl EventPath {
+    /// No delay and no loss.
+    pub const DIRECT: EventPath = EventPath { lag: Micros::ZERO, refresh: Micros::ZERO, loss: 0.0 };
 
-    /// When news of `now` leave.
+    /// Time at which changes made at `now` leave the engine.
     pub fn departure(&self, now: Micros) -> Micros {
         match self.refresh.0 {
             0 => now,
@@ -110,58 +113,58 @@ impl NewsPath {
         }
     }
 
-    /// When they arrive.
+    /// Time at which changes made at `now` arrive.
     pub fn arrival(&self, now: Micros) -> Micros {
         self.departure(now) + self.lag
     }
 }
 
-/// A world that cannot be.
+/// Error of an invalid configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadConfig {
-    /// An engine cannot run.
+    /// An engine's configuration is invalid.
     #[error("worker {worker}: {why}")]
     Engine {
-        /// Which.
+        /// Index of the engine.
         worker: usize,
-        /// Why.
+        /// Error of the engine's configuration.
         why: ConfigError,
     },
-    /// There must be one.
+    /// A count is zero.
     #[error("{0} must be at least 1")]
     None(&'static str),
-    /// More than a router can know.
+    /// More workers than a router supports.
     #[error("{0} workers are more than the {MAX_WORKERS} that a router can know")]
     TooMany(usize),
-    /// A chain is cut once, for all engines.
+    /// Block sizes differ: block chains are computed once for all engines.
     #[error("worker {0} has blocks of another size than worker 0")]
     BlockSize(usize),
-    /// No share.
+    /// A loss is not between 0 and 1.
     #[error("a loss of {0} is no share from 0 to 1")]
     Loss(String),
-    /// Nobody hears any news.
+    /// An event path is configured for a view without events.
     #[error(
         "event lag, refresh and loss mean nothing in the presumed view, which has no events: take the reported or the exact view"
     )]
-    NoNews,
-    /// An incident of a worker that is not there.
+    NoEvents,
+    /// An incident names an unknown worker.
     #[error("worker {0} has an incident and does not exist")]
     Incident(usize),
 }
 
 impl Config {
-    /// So many engines of a profile's default, one router, the presumed view.
+    /// A fleet of `workers` engines with a profile's defaults, one router, presumed view.
     pub fn new(profile: Profile, workers: usize) -> Config {
         Config {
             fleet: vec![EngineConfig::for_profile(profile); workers],
             view: View::Presumed,
-            news: NewsPath::DIRECT,
-            tier_news: TierNews::Told,
-            eviction_news: EvictionNews::Told,
+            events: EventPath::DIRECT,
+            tier_events: TierEvents::Published,
+            eviction_events: EvictionEvents::Published,
             history: History::Fresh,
             replay_batches: REPLAY_BATCHES,
             routers: 1,
-            talk: None,
+            sharing: None,
             balancer: Balancer::Turns,
             hop: Micros(200),
             incidents: Vec::new(),
@@ -169,22 +172,22 @@ impl Config {
         }
     }
 
-    /// Blocks of the pool that all engines share, as the first of them says.
+    /// Blocks in the memory pool that all engines share, from the first engine's config.
     pub fn pool_blocks(&self) -> u64 {
         let engine = &self.fleet[0];
         engine.pool.map_or(0, |pool| pool.tokens / u64::from(engine.block_size))
     }
 
-    /// Whether somebody waits for news of caches.
-    pub fn needs_news(&self) -> bool {
+    /// Whether the view reads cache events.
+    pub fn needs_events(&self) -> bool {
         match self.view {
-            View::Exact => self.news != NewsPath::DIRECT,
+            View::Exact => self.events != EventPath::DIRECT,
             View::Reported => true,
             View::Presumed => false,
         }
     }
 
-    /// Whether it can be run.
+    /// Checks the configuration.
     pub fn validate(&self) -> Result<(), BadConfig> {
         for (what, count) in [("workers", self.fleet.len()), ("routers", self.routers)] {
             if count == 0 {
@@ -201,12 +204,14 @@ impl Config {
         if let Some(worker) = self.fleet.iter().position(|engine| engine.block_size != block_size) {
             return Err(BadConfig::BlockSize(worker));
         }
-        let told = self.talk.as_ref().map_or(0.0, |talk| talk.loss);
-        if let Some(loss) = [self.news.loss, told].into_iter().find(|loss| !(0.0..=1.0).contains(loss)) {
+        let sharing_loss = self.sharing.as_ref().map_or(0.0, |network| network.loss);
+        if let Some(loss) =
+            [self.events.loss, sharing_loss].into_iter().find(|loss| !(0.0..=1.0).contains(loss))
+        {
             return Err(BadConfig::Loss(loss.to_string()));
         }
-        if self.view == View::Presumed && self.news != NewsPath::DIRECT {
-            return Err(BadConfig::NoNews);
+        if self.view == View::Presumed && self.events != EventPath::DIRECT {
+            return Err(BadConfig::NoEvents);
         }
         let absent = self.incidents.iter().find(|incident| incident.worker >= self.fleet.len());
         absent.map_or(Ok(()), |incident| Err(BadConfig::Incident(incident.worker)))
@@ -214,7 +219,7 @@ impl Config {
 }
 
 impl View {
-    /// The word in flags and reports.
+    /// Name in flags and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             View::Exact => "exact",
@@ -233,7 +238,7 @@ impl fmt::Display for View {
 impl History {
     const ALL: [History; 3] = [History::Fresh, History::Warm, History::Reset];
 
-    /// The word in flags and reports.
+    /// Name in flags and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             History::Fresh => "fresh",
@@ -249,7 +254,7 @@ impl fmt::Display for History {
     }
 }
 
-/// A word that a flag does not take.
+/// Error of an unknown flag value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown value `{word}`; known: {known}")]
 pub struct UnknownWord {
@@ -266,19 +271,19 @@ impl FromStr for History {
     }
 }
 
-impl FromStr for EvictionNews {
+impl FromStr for EvictionEvents {
     type Err = UnknownWord;
 
-    fn from_str(word: &str) -> Result<EvictionNews, UnknownWord> {
+    fn from_str(word: &str) -> Result<EvictionEvents, UnknownWord> {
         match word {
-            "told" => Ok(EvictionNews::Told),
-            "untold" => Ok(EvictionNews::Untold),
+            "told" => Ok(EvictionEvents::Published),
+            "untold" => Ok(EvictionEvents::Unpublished),
             _ => Err(UnknownWord { word: word.to_owned(), known: "told, untold" }),
         }
     }
 }
 
-/// A word that is no view.
+/// Error of an unknown view.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown view `{0}`; known: exact, reported, presumed")]
 pub struct UnknownView(String);
@@ -299,26 +304,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_wait_for_the_next_refresh_and_then_travel() {
-        let path = NewsPath { lag: Micros(7), refresh: Micros(100), loss: 0.0 };
+    fn events_wait_for_the_next_refresh_and_then_travel() {
+        let path = EventPath { lag: Micros(7), refresh: Micros(100), loss: 0.0 };
         assert_eq!(path.arrival(Micros(1)), Micros(107));
         assert_eq!(path.arrival(Micros(100)), Micros(107));
         assert_eq!(path.arrival(Micros(101)), Micros(207));
-        assert_eq!(NewsPath::DIRECT.arrival(Micros(5)), Micros(5));
+        assert_eq!(EventPath::DIRECT.arrival(Micros(5)), Micros(5));
     }
 
     #[test]
-    fn worlds_that_cannot_be_are_refused() {
+    fn invalid_configurations_are_refused() {
         let good = Config::new(Profile::Llama3_1_8b, 2);
         assert_eq!(good.validate(), Ok(()));
         let none = Config { fleet: Vec::new(), ..good.clone() };
         assert_eq!(none.validate(), Err(BadConfig::None("workers")));
-        let lossy = Config { news: NewsPath { loss: 1.5, ..NewsPath::DIRECT }, ..good.clone() };
+        let lossy = Config { events: EventPath { loss: 1.5, ..EventPath::DIRECT }, ..good.clone() };
         assert!(matches!(lossy.validate(), Err(BadConfig::Loss(_))));
-        let late = NewsPath { lag: Micros(1), ..NewsPath::DIRECT };
-        let unheard = Config { news: late, ..good.clone() };
-        assert_eq!(unheard.validate(), Err(BadConfig::NoNews));
-        assert_eq!(Config { view: View::Reported, ..unheard }.validate(), Ok(()));
+        let late = EventPath { lag: Micros(1), ..EventPath::DIRECT };
+        let unread = Config { events: late, ..good.clone() };
+        assert_eq!(unread.validate(), Err(BadConfig::NoEvents));
+        assert_eq!(Config { view: View::Reported, ..unread }.validate(), Ok(()));
         let mut mixed = good.clone();
         mixed.fleet[1].block_size = 32;
         assert_eq!(mixed.validate(), Err(BadConfig::BlockSize(1)));

@@ -1,8 +1,7 @@
-//! Who holds what, as it was a while ago.
+//! Directory of the engines' caches, as of some time ago.
 //!
-//! A directory of caches that somebody keeps outside the engines: news of what was stored and removed reach it late, in
-//! batches, and sometimes not at all. It is the lab's own, so that staleness can be set to the second and seen by itself;
-//! what production makes of engine events is in the router.
+//! Changes reach the directory late, in batches, and sometimes not at all. It exists only in the lab, to set
+//! staleness precisely and to study it alone; production reads engine events in the router.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,79 +10,79 @@ use warmroute_engine::{BlockName, Memory};
 
 use crate::prompt::Excerpt;
 
-/// One thing that happened to a cache.
+/// One change of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// Blocks can be found.
+pub enum CacheChange {
+    /// Blocks became available.
     Stored(Stored),
-    /// One can be found no more.
+    /// A block was evicted from GPU memory.
     Removed(BlockName),
-    /// One lies in a slower memory, too.
+    /// A block was copied to a slower memory.
     Kept(BlockName, Memory),
-    /// And does no more.
+    /// A block was dropped from a slower memory.
     Dropped(BlockName, Memory),
-    /// None can.
+    /// The cache was emptied.
     Cleared,
 }
 
-/// Blocks that follow each other in a chain.
+/// Consecutive blocks of a chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// In order.
+    /// Names in chain order.
     pub names: Vec<BlockName>,
-    /// The block before the first, if it is not the chain's first.
+    /// Block before the first; `None` at the start of a chain.
     pub parent: Option<BlockName>,
-    /// What is in them, where somebody wants to know.
+    /// Content of the blocks; empty where only names are needed.
     pub content: Excerpt,
 }
 
-/// The caches of a fleet, as far as the news have come.
+/// Caches of a fleet, as far as changes have arrived.
 #[derive(Debug, Default)]
 pub struct Directory {
-    shelves: Vec<Shelf>,
+    caches: Vec<BlockCounts>,
 }
 
-/// How often each block is there. Engines keep copies, and a name is gone with its last one.
-type Shelf = HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>>;
+/// Copies per block name. Engines can keep copies; a name disappears with its last copy.
+type BlockCounts = HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>>;
 
 impl Directory {
-    /// Nothing is known of so many engines.
+    /// Empty, for this many engines.
     pub fn new(nodes: usize) -> Directory {
-        Directory { shelves: (0..nodes).map(|_| Shelf::default()).collect() }
+        Directory { caches: (0..nodes).map(|_| BlockCounts::default()).collect() }
     }
 
-    /// News of one engine.
-    pub fn hear(&mut self, node: usize, news: &News) {
-        let shelf = &mut self.shelves[node];
-        match news {
-            News::Stored(stored) => {
-                stored.names.iter().for_each(|name| *shelf.entry(name.0).or_insert(0) += 1)
+    /// Applies a change of one engine's cache.
+    pub fn apply(&mut self, node: usize, change: &CacheChange) {
+        let cache = &mut self.caches[node];
+        match change {
+            CacheChange::Stored(stored) => {
+                stored.names.iter().for_each(|name| *cache.entry(name.0).or_insert(0) += 1)
             }
-            News::Removed(name) => forget_one(shelf, name.0),
-            // It is a directory of what can be used at once.
-            News::Kept(..) | News::Dropped(..) => {}
-            News::Cleared => shelf.clear(),
+            CacheChange::Removed(name) => remove_one(cache, name.0),
+            // The directory covers GPU memory only.
+            CacheChange::Kept(..) | CacheChange::Dropped(..) => {}
+            CacheChange::Cleared => cache.clear(),
         }
     }
 
-    /// How many blocks from its start an engine is believed to hold of a chain.
+    /// Leading blocks of a chain that an engine is believed to hold.
     pub fn blocks(&self, node: usize, chain: &[BlockName]) -> usize {
-        let shelf = &self.shelves[node];
-        chain.iter().take_while(|name| shelf.contains_key(&name.0)).count()
+        let cache = &self.caches[node];
+        chain.iter().take_while(|name| cache.contains_key(&name.0)).count()
     }
 }
 
-/// News that were lost can make a removal come without its storing.
-fn forget_one(shelf: &mut Shelf, name: u64) {
-    if let Some(copies) = shelf.get_mut(&name) {
+/// Removes one copy. A removal can arrive without its store, which was lost.
+fn remove_one(cache: &mut BlockCounts, name: u64) {
+    if let Some(copies) = cache.get_mut(&name) {
         *copies -= 1;
         if *copies == 0 {
-            shelf.remove(&name);
+            cache.remove(&name);
         }
     }
 }
 
-/// Passes a name through: it is a hash already.
+/// Hasher that passes a name through: block names are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AlreadyHashed(u64);
 
@@ -105,8 +104,8 @@ impl Hasher for AlreadyHashed {
 mod tests {
     use super::*;
 
-    fn stored(names: &[u64]) -> News {
-        News::Stored(Stored { names: chain(names), ..Stored::default() })
+    fn stored(names: &[u64]) -> CacheChange {
+        CacheChange::Stored(Stored { names: chain(names), ..Stored::default() })
     }
 
     fn chain(names: &[u64]) -> Vec<BlockName> {
@@ -116,16 +115,16 @@ mod tests {
     #[test]
     fn a_copy_keeps_its_name_alive_and_a_hole_ends_the_match() {
         let mut directory = Directory::new(2);
-        directory.hear(1, &stored(&[1, 2, 3]));
-        directory.hear(1, &stored(&[2]));
+        directory.apply(1, &stored(&[1, 2, 3]));
+        directory.apply(1, &stored(&[2]));
         assert_eq!(directory.blocks(1, &chain(&[1, 2, 3, 4])), 3);
         assert_eq!(directory.blocks(0, &chain(&[1, 2, 3, 4])), 0);
-        directory.hear(1, &News::Removed(BlockName(2)));
+        directory.apply(1, &CacheChange::Removed(BlockName(2)));
         assert_eq!(directory.blocks(1, &chain(&[1, 2, 3])), 3);
-        directory.hear(1, &News::Removed(BlockName(2)));
-        directory.hear(1, &News::Removed(BlockName(9)));
+        directory.apply(1, &CacheChange::Removed(BlockName(2)));
+        directory.apply(1, &CacheChange::Removed(BlockName(9)));
         assert_eq!(directory.blocks(1, &chain(&[1, 2, 3])), 1);
-        directory.hear(1, &News::Cleared);
+        directory.apply(1, &CacheChange::Cleared);
         assert_eq!(directory.blocks(1, &chain(&[1])), 0);
     }
 }

@@ -1,38 +1,38 @@
-//! Things that happen to a fleet: engines fail, come back, join, leave and are reset.
+//! Incidents of a run: engines fail, recover, join, leave and are reset.
 
 use std::str::FromStr;
 
 use thiserror::Error;
 use warmroute_types::Micros;
 
-/// One of them. Written `fail:3@120`: worker 3 fails after 120 seconds.
+/// One incident. Written `fail:3@120`: worker 3 fails after 120 seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incident {
-    /// When.
+    /// Time since the start of the run.
     pub at: Micros,
-    /// To whom.
+    /// Index of the engine.
     pub worker: usize,
-    /// What.
+    /// Kind of the incident.
     pub kind: IncidentKind,
 }
 
-/// What can happen to an engine.
+/// Kinds of incidents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncidentKind {
-    /// It dies, with all it has in hand and in its cache. Routers hear of it by requests that fail.
+    /// The engine dies and loses its requests and its cache. Routers notice through failed requests.
     Fail,
-    /// It is back, with an empty cache, and a probe has found it.
+    /// The engine is up again with an empty cache, and a probe succeeded.
     Recover,
-    /// It is taken out of the fleet: it finishes what it has.
+    /// The engine leaves the fleet and finishes its requests.
     Leave,
-    /// It is put into the fleet. One that joins was not there before.
+    /// The engine joins the fleet. It is absent before, if this is its first incident.
     Join,
-    /// Its prefix cache is reset, as trainers do after an update of weights. Running requests finish first. Routers are told with the
-    /// engine's next step.
+    /// The engine's prefix cache is reset, as trainers do after a weight update. Running requests finish
+    /// first; routers learn of it with the engine's next step.
     Reset,
 }
 
-/// Words that are no incident.
+/// Error of text that is no incident.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{0}` is no incident: expected fail, recover, leave, join or reset, as in fail:3@120 (worker 3, second 120)"
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn incidents_are_read() {
+    fn incidents_are_parsed_or_refused() {
         let fail = Incident { at: Micros::from_millis(1_500), worker: 3, kind: IncidentKind::Fail };
         assert_eq!("fail:3@1.5".parse(), Ok(fail));
         for bad in ["fail", "fail:3", "burn:3@1", "fail:x@1", "fail:3@-1", "fail:3@NaN"] {

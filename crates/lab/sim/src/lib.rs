@@ -1,24 +1,25 @@
-//! The same router in virtual time.
+//! Simulator: the production router and the engine model in virtual time.
 //!
-//! Under which load does it pay to route by cache? How old may the knowledge be? What would another policy, another fleet,
-//! another cache size have done to this traffic? This crate answers by running the production router and the engine model
-//! against traces and workloads, without sockets, threads or a clock:
+//! Under which load does cache-aware routing pay? How old may cache knowledge be? What would another policy,
+//! fleet or cache size have done to this traffic? This crate answers by running the production router and the
+//! engine model against traces and workloads, without sockets, threads or a clock:
 //!
 //! ```text
 //!   trace, workload ──► sessions ──► run(config, rule, sessions) ──► records ──► summary
 //!                            └─────► bounds: what no router could do better
 //! ```
 
+mod baselines;
 mod bounds;
 mod config;
 mod directory;
-mod follower;
-mod gate;
+mod event_stream;
+mod event_transit;
+mod feed_follower;
 mod incident;
 mod load;
 mod node;
-mod peers;
-mod post;
+mod peer_network;
 mod prompt;
 mod queue;
 mod random;
@@ -26,31 +27,30 @@ mod record;
 mod replication;
 mod rule;
 mod session;
-mod stream;
+mod sim_router;
+mod simulation;
 mod summary;
-mod talk;
 mod trace;
 mod watch;
 mod workload;
-mod world;
 
+pub use baselines::{BASELINES, Baseline};
 pub use bounds::{Bounds, bounds};
 pub use config::{
-    BadConfig, Config, EvictionNews, History, NewsPath, TierNews, UnknownView, UnknownWord, View,
+    BadConfig, Config, EventPath, EvictionEvents, History, TierEvents, UnknownView, UnknownWord, View,
 };
 pub use incident::{BadIncident, Incident, IncidentKind};
 pub use load::LoadSeries;
 pub use node::Totals;
-pub use peers::{PEERS, Peer};
+pub use peer_network::{BadPartition, Balancer, Partition, PeerNetwork};
 pub use prompt::{Piece, block_names, chunk_digests, head_key, token_ids, tokens};
 pub use random::{Random, mix};
 pub use record::Record;
 pub use replication::Replication;
-pub use rule::{BadRule, Made, Needs, Rule};
+pub use rule::{BadRule, BuiltRule, Needs, Rule};
 pub use session::{Session, Thread, Turn};
+pub use simulation::{Outcome, run};
 pub use summary::{Estimate, Slo, Spread, Summary};
-pub use talk::{BadCut, Balancer, Cut, Talk};
-pub use trace::{BadLine, Passages, Trace, TraceError, TraceFormat, TraceOptions, read_trace};
+pub use trace::{BadLine, PassagePlacement, Trace, TraceError, TraceFormat, TraceOptions, read_trace};
 pub use watch::{End, Watcher};
-pub use workload::{Scale, Sessions, UnknownWorkload, Workload};
-pub use world::{Outcome, run};
+pub use workload::{Sessions, UnknownWorkload, Workload, WorkloadScale};

@@ -1,17 +1,17 @@
-//! Each worker's load over time, in so many samples as a plot can show, however long the run is.
+//! Load of each worker over time, in a bounded number of samples.
 
 use warmroute_types::Micros;
 
-/// The most samples that are kept. When they are full, every other one goes and the interval doubles.
+/// Maximum number of samples. At the limit every other sample is dropped and the interval doubles.
 const SAMPLES_MAX: usize = 512;
 const INTERVAL_FIRST: Micros = Micros(100_000);
 
-/// Requests in flight of every worker, at even intervals.
+/// Requests in flight per worker, at even intervals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadSeries {
     /// Time between samples.
     pub interval: Micros,
-    /// One row for each sample, one number for each worker.
+    /// One row per sample, one number per worker.
     pub samples: Vec<Vec<u32>>,
 }
 
@@ -22,12 +22,12 @@ impl Default for LoadSeries {
 }
 
 impl LoadSeries {
-    /// When the next sample is to be taken.
+    /// Time of the next sample.
     pub fn due(&self) -> Micros {
         Micros(self.interval.0 * self.samples.len() as u64)
     }
 
-    /// Takes one.
+    /// Adds a sample.
     pub fn take(&mut self, in_flight: impl Iterator<Item = u32>) {
         self.samples.push(in_flight.collect());
         if self.samples.len() == SAMPLES_MAX {

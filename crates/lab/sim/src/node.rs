@@ -1,58 +1,58 @@
-//! An engine in the lab: the model, who of ours is in it, and what it did.
+//! Engine in the lab: the engine model, the jobs it runs, and its totals.
 
 use warmroute_engine::{
-    BlockName, Config as EngineConfig, Engine, Happened, Pool, Rejected, Request, SequenceId, Stats,
+    BlockName, Config as EngineConfig, Engine, EngineStats, Happened, Pool, Rejected, Request, SequenceId,
 };
 use warmroute_types::Micros;
 
 /// One engine.
 pub struct Node {
     pub engine: Engine,
-    /// Of its newest [`Event::Due`](crate::queue::Event::Due).
+    /// Stamp of the newest [`Event::Due`](crate::queue::Event::Due).
     pub stamp: u32,
     due: Option<Micros>,
-    /// By the engine's slot: whose sequence it is.
+    /// Job per sequence slot of the engine.
     jobs: Vec<u32>,
     pub state: NodeState,
-    /// Requests sent to it that have not ended, in transit included.
+    /// Requests sent to this engine that have not ended, including those in transit.
     pub in_flight: u32,
     pub totals: Totals,
-    /// The engine's counters when the run began.
-    before: Stats,
-    /// Its cache is to be reset as soon as no request runs.
+    /// The engine's counters at the start of the run.
+    before: EngineStats,
+    /// Whether the cache is reset once no request runs.
     wants_reset: bool,
 }
 
-/// Whether an engine answers.
+/// Whether an engine serves requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// It does.
+    /// The engine serves requests.
     Up,
-    /// It is dead.
+    /// The engine is dead.
     Down,
-    /// It has not come yet.
+    /// The engine has not joined yet.
     Absent,
 }
 
-/// What an engine did in a run.
+/// Totals of one engine in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Requests that it began.
+    /// Requests started.
     pub requests: u64,
-    /// Tokens of their prompts that it had to compute.
+    /// Prompt tokens that were not in the cache.
     pub uncached_tokens: u64,
-    /// Tokens that it computed in all, prompts and answers, recomputed ones again.
+    /// Tokens computed for prompts and answers, including recomputation.
     pub computed_tokens: u64,
-    /// Tokens of prompts that it fetched from its host's memory instead.
+    /// Prompt tokens restored from host memory.
     pub host_tokens: u64,
-    /// Tokens of prompts that it fetched from the pool instead.
+    /// Prompt tokens restored from the shared pool.
     pub pool_tokens: u64,
-    /// Sequences that lost their blocks.
+    /// Preempted sequences.
     pub preemptions: u64,
 }
 
 impl Node {
-    /// With an empty cache, and a pool that it shares. The config must be valid.
+    /// Creates an engine with an empty cache and a shared pool. The config must be valid.
     pub fn new(config: &EngineConfig, pool: Pool) -> Node {
         Node {
             engine: Engine::sharing(config.clone(), pool).expect("the config was validated"),
@@ -62,22 +62,22 @@ impl Node {
             state: NodeState::Up,
             in_flight: 0,
             totals: Totals::default(),
-            before: Stats::default(),
+            before: EngineStats::default(),
             wants_reset: false,
         }
     }
 
-    /// Counts from nothing: what was before belongs to the history of the run.
+    /// Resets the totals; earlier work belongs to the history.
     pub fn begin_run(&mut self) {
         (self.totals, self.before) = (Totals::default(), self.engine.stats());
     }
 
-    /// Resets the cache, now or as soon as no request runs.
+    /// Resets the cache now, or once no request runs.
     pub fn reset(&mut self) {
         self.wants_reset = self.engine.clear_cache().is_err();
     }
 
-    /// Takes a request in.
+    /// Submits a request.
     pub fn submit(&mut self, now: Micros, request: Request, job: u32) -> Result<(), Rejected> {
         let id = self.engine.submit(now, request)?;
         let slot = id.slot();
@@ -86,12 +86,12 @@ impl Node {
         Ok(())
     }
 
-    /// Whose sequence it is.
+    /// Job of a sequence.
     pub fn job(&self, id: SequenceId) -> u32 {
         self.jobs[id.slot()]
     }
 
-    /// Ends what was due.
+    /// Finishes the current step or run of steps.
     pub fn finish(&mut self, happened: &mut Vec<Happened>) {
         self.engine.finish_step(happened);
         self.due = None;
@@ -100,25 +100,25 @@ impl Node {
         }
     }
 
-    /// Goes on; says when the engine is due, if that is news.
-    pub fn go_on(&mut self, now: Micros) -> Option<Micros> {
+    /// Starts the next run of steps. Returns when it is due, if that changed.
+    pub fn run(&mut self, now: Micros) -> Option<Micros> {
         let due = self.engine.begin_run(now);
         let is_news = due != self.due;
         self.due = due;
         due.filter(|_| is_news).inspect(|_| self.stamp = self.stamp.wrapping_add(1))
     }
 
-    /// It dies and loses everything.
+    /// Kills the engine, which loses all its state.
     pub fn die(&mut self) {
         self.count();
         self.engine.restart();
-        (self.before, self.wants_reset) = (Stats::default(), false);
+        (self.before, self.wants_reset) = (EngineStats::default(), false);
         self.state = NodeState::Down;
         self.stamp = self.stamp.wrapping_add(1);
         self.due = None;
     }
 
-    /// Adds the engine's own counters, which die with it, to the totals.
+    /// Adds the engine's counters to the totals. A restart clears the counters.
     pub fn count(&mut self) {
         let (stats, before) = (self.engine.stats(), &self.before);
         self.totals.computed_tokens += stats.computed_tokens - before.computed_tokens;
@@ -127,7 +127,7 @@ impl Node {
         self.totals.preemptions += stats.preemptions - before.preemptions;
     }
 
-    /// Tokens of a prompt that its cache holds.
+    /// Prompt tokens that the cache holds.
     pub fn held_tokens(&self, chain: &[BlockName], prompt_tokens: u32) -> u32 {
         self.engine.cached_tokens(chain, prompt_tokens)
     }

@@ -1,8 +1,8 @@
-//! Prompts without text: which tokens are the same as which, and nothing else.
+//! Prompts without text: only which tokens are equal.
 //!
-//! A prompt is a row of [`Piece`]s: so many tokens of the text with this number. Two prompts share exactly what their
-//! rows share from the start. That is all that caches and indexes can see of a text, so engines get the names of their
-//! blocks from it, and the router the digests of its chunks, cut at their own borders from the same row.
+//! A prompt is a list of [`Piece`]s, each some tokens of a numbered text. Two prompts share exactly the
+//! pieces that they share from the start. Caches and indexes see no more of a text than that: engines get
+//! block names from the pieces, and routers get chunk digests.
 
 use std::ops::Range;
 
@@ -14,26 +14,27 @@ use crate::random::mix;
 /// The first `tokens` tokens of the text called `content`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which text. Numbers must be spread over all 64 bits, as hashes are.
+    /// Number of the text, spread over all 64 bits like a hash.
     pub content: u64,
-    /// How much of it.
+    /// Number of tokens.
     pub tokens: u32,
 }
 
-/// Tokens in a row of pieces; at most what a `u32` holds, which no engine takes.
+/// Tokens in a list of pieces. Saturates at `u32::MAX`, which no engine accepts.
 pub fn tokens(pieces: &[Piece]) -> u32 {
     pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.tokens))
 }
 
-/// The names of all full blocks of a prompt and its answer: each stands for everything up to its end.
+/// Names of all full blocks of a prompt and its answer. A name covers everything up to the block's end.
 ///
-/// Blocks that lie in one piece are named in sixteens, counted in the last bits, because engines keep such names together.
+/// Blocks within one piece are named in groups of sixteen, counted in the last bits, because the engine model
+/// stores such names together.
 pub fn block_names(prompt: &[Piece], answer: &[Piece], block_tokens: u32) -> Vec<BlockName> {
     let all = tokens(prompt).saturating_add(tokens(answer));
     let mut names = Vec::with_capacity((all / block_tokens) as usize);
     let (mut name, mut filled) = (0_u64, 0);
     for piece in prompt.iter().copied().chain(answer.iter().copied()) {
-        // The block that the piece before has left unfinished.
+        // Fill the block that the previous piece left unfinished.
         let joint = if filled == 0 { 0 } else { piece.tokens.min(block_tokens - filled) };
         if joint > 0 {
             name = fold(name, piece.content, 0, joint);
@@ -63,18 +64,18 @@ pub fn block_names(prompt: &[Piece], answer: &[Piece], block_tokens: u32) -> Vec
     names
 }
 
-/// Names that an engine keeps together.
+/// Block names that the engine model stores together.
 const PAGE: u64 = 16;
 
-/// Digests of all whole chunks of a prompt, of so many tokens at first and more later, into memory that is used again. A chunk's digest does not depend on what
-/// stands before it, as that of a chunk of bytes does not.
+/// Digests of all whole chunks of a prompt, written to a reused buffer. The first chunks have `chunk_tokens`
+/// tokens and later ones more. A digest does not depend on the chunks before it.
 pub fn chunk_digests(prompt: &[Piece], chunk_tokens: u32, digests: &mut Vec<u64>) {
     digests.clear();
     let sizes = ChunkSizes::of_unit(chunk_tokens);
     for_each_cell(prompt.iter().copied(), |chunk| sizes.bytes_of(chunk), |cell| digests.push(cell));
 }
 
-/// Appends token ids: those from the `from`-th to before the `to`-th token of a prompt and its answer.
+/// Appends the ids of the tokens from `from` up to, but excluding, `to`.
 pub fn token_ids(pieces: impl Iterator<Item = Piece>, from: u32, to: u32, ids: &mut Vec<u32>) {
     let mut before = 0;
     for piece in pieces {
@@ -85,16 +86,16 @@ pub fn token_ids(pieces: impl Iterator<Item = Piece>, from: u32, to: u32, ids: &
     }
 }
 
-/// Some of the tokens of a row, kept as pieces: a thousand tokens are a few words of memory.
+/// A range of tokens, stored as pieces to save memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Excerpt {
     pieces: Vec<Piece>,
-    /// Where it begins and ends in them.
+    /// Range of the excerpt within `pieces`, in tokens.
     tokens: Range<u32>,
 }
 
 impl Excerpt {
-    /// These tokens of a row.
+    /// The tokens of a range of a list of pieces.
     pub fn of<'a>(row: impl Iterator<Item = &'a Piece>, tokens: Range<u32>) -> Excerpt {
         let (mut pieces, mut before, mut skipped) = (Vec::new(), 0, 0);
         for &piece in row {
@@ -108,7 +109,7 @@ impl Excerpt {
         Excerpt { pieces, tokens: tokens.start - skipped..tokens.end - skipped }
     }
 
-    /// Their ids.
+    /// Token ids of the excerpt.
     pub fn token_ids(&self) -> Vec<u32> {
         let mut ids = Vec::with_capacity(self.tokens.len());
         token_ids(self.pieces.iter().copied(), self.tokens.start, self.tokens.end, &mut ids);
@@ -116,12 +117,12 @@ impl Excerpt {
     }
 }
 
-/// The id of a text's `at`-th token. No vocabulary is this large; what matters is that other texts have others.
+/// Id of a text's `at`-th token. Ids exceed real vocabularies; they only need to differ between texts.
 fn token_id(content: u64, at: u32) -> u32 {
     (content.wrapping_add(u64::from(at).wrapping_mul(ODD)).wrapping_mul(ODD) >> 32) as u32
 }
 
-/// A key for the first `tokens` tokens.
+/// Key of the first `tokens` tokens.
 pub fn head_key(prompt: &[Piece], tokens: u32) -> u64 {
     let (mut key, mut left) = (0, tokens);
     for piece in prompt {
@@ -137,7 +138,7 @@ pub fn head_key(prompt: &[Piece], tokens: u32) -> u64 {
 
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Cuts pieces into cells of `size` tokens and gives each whole one's digest.
+/// Cuts pieces into cells and emits the digest of each whole cell.
 fn for_each_cell(
     pieces: impl Iterator<Item = Piece>,
     size_of: impl Fn(usize) -> u32,
@@ -160,7 +161,7 @@ fn for_each_cell(
     }
 }
 
-/// Goes on with `taken` tokens of a text, from its `at`-th on.
+/// Folds `taken` tokens of a text, starting at `at`, into a digest.
 fn fold(cell: u64, content: u64, at: u32, taken: u32) -> u64 {
     let place = (u64::from(at) << 32 | u64::from(taken)).wrapping_mul(ODD);
     mix(cell.wrapping_mul(ODD) ^ content.wrapping_add(place))
@@ -175,7 +176,7 @@ mod tests {
         Piece { content: mix(text + 1), tokens }
     }
 
-    /// The tokens one by one, as a model of what is equal to what.
+    /// Tokens one by one, as a reference for equality.
     fn spelled(pieces: &[Piece]) -> Vec<(u64, u32)> {
         pieces.iter().flat_map(|piece| (0..piece.tokens).map(|at| (piece.content, at))).collect()
     }
@@ -185,9 +186,9 @@ mod tests {
     }
 
     proptest! {
-        /// Rows that begin with the same pieces, the last of which may be cut short.
+        /// Lists that start with the same pieces, the last of which may be cut short.
         #[test]
-        fn what_is_shared_is_what_stands_at_both_starts(
+        fn prompts_share_blocks_and_chunks_up_to_the_first_difference(
             head in prop::collection::vec((0_u64..5, 1_u32..70), 0..6),
             cut in 1_u32..70,
             left in (5_u64..9, 1_u32..90),
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_asked_about_is_found_again() {
+    fn a_repeated_answer_has_the_same_block_names() {
         let (question, answer, more) = (piece(1, 37), piece(2, 30), piece(3, 50));
         let first = block_names(&[question], &[answer], 16);
         let second = block_names(&[question, answer, more], &[piece(4, 9)], 16);
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn token_ids_are_those_of_the_whole_row_cut_out() {
+    fn ids_of_a_range_are_a_range_of_all_ids() {
         let row = [piece(1, 37), piece(2, 30), piece(3, 50)];
         let ids = |from, to| {
             let mut ids = Vec::new();
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_key_sees_the_head_and_no_more() {
+    fn the_head_key_depends_on_the_head_only() {
         let key = |rest| head_key(&[piece(1, 10), piece(rest, 10)], 10);
         assert_eq!(key(2), key(3));
         let longer = |rest| head_key(&[piece(1, 10), piece(rest, 10)], 11);

@@ -1,43 +1,43 @@
-//! What will happen when. Events of one time come in the order of their kind, then in the order in which they were made:
-//! so a run does not depend on how the queue is built.
+//! Queue of future events. Events of one time are ordered by kind, then by creation, so that a run does not
+//! depend on the heap's layout.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use warmroute_types::Micros;
 
-/// Something that will happen.
+/// A future event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// An engine's step, or run of steps, ends. Only the newest stamp counts.
+    /// An engine's step, or run of steps, ends. Only the newest stamp is valid.
     Due { node: u32, stamp: u32 },
-    /// A router hears of a first token.
+    /// A first token reaches the router.
     FirstToken { job: u32, attempt: u32 },
-    /// A router hears of an end.
+    /// The end of an answer reaches the router.
     Ended { job: u32, attempt: u32 },
-    /// News of caches reach the directory, or leave their engine as a batch.
-    News { delivery: u32 },
-    /// What an engine sent reaches the routers' feeds.
-    Letter { node: u32 },
-    /// A router's question for what it missed reaches an engine.
-    Replay { gate: u16, node: u16, number: u32 },
-    /// The answer reaches the router.
-    Replayed { gate: u16, node: u16, number: u32 },
-    /// Routers forget what is too old.
+    /// Cache changes reach the directory, or leave their engine as a batch.
+    CacheChanges { delivery: u32 },
+    /// A message of an engine's event stream reaches the routers.
+    StreamMessage { node: u32 },
+    /// A replay request reaches an engine.
+    Replay { router: u16, node: u16, number: u32 },
+    /// A replay reaches the router.
+    Replayed { router: u16, node: u16, number: u32 },
+    /// Routers expire old state.
     Tick,
-    /// Somebody fails, comes or goes.
+    /// An incident happens.
     Incident { index: u32 },
-    /// A client asks.
+    /// A client sends its next turn.
     Ask { job: u32 },
     /// A request reaches its engine.
     Submit { job: u32, attempt: u32 },
-    /// A router tells the others what is new.
-    Speak { gate: u16 },
-    /// What a router said reaches another.
-    Told { message: u32 },
+    /// A router shares its next batch with its peers.
+    ShareBatch { router: u16 },
+    /// A message reaches a peer.
+    PeerMessage { message: u32 },
 }
 
-/// All that is to come.
+/// Future events, earliest first.
 #[derive(Debug, Default)]
 pub struct Queue {
     heap: BinaryHeap<Reverse<(Micros, Event, u64)>>,
@@ -45,18 +45,18 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Something will happen at a time.
+    /// Adds an event.
     pub fn push(&mut self, at: Micros, event: Event) {
         self.made += 1;
         self.heap.push(Reverse((at, event, self.made)));
     }
 
-    /// When the next thing happens.
+    /// Time of the next event.
     pub fn next_at(&self) -> Option<Micros> {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// The next thing.
+    /// Removes and returns the next event.
     pub fn pop(&mut self) -> Option<(Micros, Event)> {
         self.heap.pop().map(|Reverse((at, event, _))| (at, event))
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_of_one_time_come_by_kind() {
+    fn events_of_one_time_are_ordered_by_kind() {
         let mut queue = Queue::default();
         let ask = Event::Ask { job: 1 };
         let due = Event::Due { node: 2, stamp: 0 };

@@ -1,6 +1,6 @@
-//! Random numbers that are the same on every machine, for ever: a run is named by its seed.
+//! Random numbers that are the same on every machine and in every version, so that a seed identifies a run.
 //!
-//! SplitMix64, because it is six lines and its sequence will never change under us.
+//! SplitMix64: six lines, and a sequence that no dependency can change.
 
 use warmroute_types::Micros;
 
@@ -11,7 +11,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// The stream of a seed. Streams of one seed with other purposes do not resemble each other.
+    /// Stream of a seed and a purpose. Streams with different purposes are independent.
     pub fn new(seed: u64, purpose: u64) -> Random {
         Random { state: mix(seed ^ mix(purpose)) }
     }
@@ -22,22 +22,22 @@ impl Random {
         mix(self.state)
     }
 
-    /// Even between 0 and 1, both never reached.
+    /// Uniform between 0 and 1, both exclusive.
     pub fn share(&mut self) -> f64 {
         ((self.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// Even between two whole numbers, both included.
+    /// Uniform between two integers, both inclusive.
     pub fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.bits() % (most - least + 1)
     }
 
-    /// Exponential, with a mean.
+    /// Exponential with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.share().ln()
     }
 
-    /// Time until the next of events that come at random, so many a second.
+    /// Time until the next event of a Poisson process.
     pub fn gap(&mut self, rate_per_s: f64) -> Micros {
         Micros::from_millis_f64(self.exponential(1_000.0 / rate_per_s))
     }
@@ -48,13 +48,13 @@ impl Random {
         median * (sigma * radius * angle.cos()).exp()
     }
 
-    /// Log-normal, kept within bounds: token counts.
+    /// Log-normal token count within bounds.
     pub fn tokens(&mut self, median: f64, sigma: f64, least: u32, most: u32) -> u32 {
         (self.log_normal(median, sigma).round() as u32).clamp(least, most)
     }
 }
 
-/// Spreads a number over 64 bits (SplitMix64's finish).
+/// Spreads a number over 64 bits (SplitMix64's finalizer).
 pub fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn means_and_medians_come_out() {
+    fn draws_have_the_requested_mean_and_median() {
         let mut random = Random::new(1, 1);
         let mean = (0..100_000).map(|_| random.exponential(5.0)).sum::<f64>() / 1e5;
         assert!((mean - 5.0).abs() < 0.1, "{mean}");

@@ -1,4 +1,4 @@
-//! How many engines hold the same block: what affinity saves, and what spreading costs.
+//! Copies of a block across engines: affinity keeps them few, spreading makes them many.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -7,21 +7,21 @@ use warmroute_engine::Engine;
 
 use crate::directory::AlreadyHashed;
 
-/// Of so many names one is counted, so that a thousand full caches fit into memory.
+/// One in this many block names is counted, so that a thousand full caches fit into memory.
 const SAMPLED: u64 = 16;
 
-/// On how many engines blocks lie; copies inside one engine count once.
+/// Engines per cached block; copies inside one engine count once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Replication {
-    /// On average over the blocks that any of them holds; 0 when nothing is cached.
+    /// Mean over all cached blocks; 0 when nothing is cached.
     pub mean: f64,
-    /// The most copied block.
+    /// Engines that hold the most copied block.
     pub most: u32,
-    /// Share of the blocks that lie on one engine only.
+    /// Share of blocks that only one engine holds.
     pub alone_ratio: f64,
 }
 
-/// On how many of these engines the blocks lie that they hold.
+/// Counts the copies of the blocks that these engines hold.
 pub fn of<'a>(engines: impl Iterator<Item = &'a Engine>) -> Replication {
     let mut holders: HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>> = HashMap::default();
     for engine in engines {

@@ -1,7 +1,7 @@
-//! The policy of a run, by name and with its parameters: `least_loaded`, `weighted_score:affinity=3:queue=2`.
+//! Policy of a run by name and parameters: `least_loaded`, `weighted_score:affinity=3:queue=2`.
 //!
-//! A rule can be made any number of times, one for each router of a run. Other routers' rules are in [`crate::PEERS`]; rules
-//! that are not in Rust come through [`Rule::made_by`].
+//! A rule builds one policy instance per router. Rules of other projects are in [`crate::BASELINES`];
+//! external rules come through [`Rule::made_by`].
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use warmroute_policy::{
     Balance, CacheAware, ExpectedTtft, LoadBound, Part, Policy, Standard, UnknownPolicy, WeightedScore,
 };
 
-use crate::peers::Peer;
+use crate::baselines::Baseline;
 use crate::watch::Watcher;
 
-/// How to make a policy, and what it wants to know.
+/// A policy's constructor, with its inputs.
 #[derive(Clone)]
 pub struct Rule {
     name: String,
@@ -21,44 +21,44 @@ pub struct Rule {
     make: Arc<Maker>,
 }
 
-type Maker = dyn Fn() -> Made + Send + Sync;
+type Maker = dyn Fn() -> BuiltRule + Send + Sync;
 
-/// A policy, and who in it wants to be told more than a choice's numbers.
-pub struct Made {
-    /// What the router asks.
+/// A policy, with its observer if the rule needs more than the numbers of a choice.
+pub struct BuiltRule {
+    /// Policy that the router calls.
     pub policy: Box<dyn Policy>,
-    /// What the gate tells.
+    /// Observer that the simulated router notifies.
     pub watcher: Option<Arc<dyn Watcher>>,
 }
 
-/// What a policy looks at. The router is told only that.
+/// Inputs of a policy. The router supplies only these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// What workers hold.
+    /// Cached tokens per worker.
     pub overlap: bool,
-    /// The hash of the prompt's beginning.
+    /// Hash of the prompt's beginning.
     pub prefix_key: bool,
-    /// The session.
+    /// Session key.
     pub session_key: bool,
 }
 
-/// A rule that cannot be made.
+/// Error of an invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadRule {
-    /// No policy has this name.
-    #[error("{0}; of other routers, in the lab only: {names}", names = Peer::names())]
+    /// Unknown policy name.
+    #[error("{0}; of other routers, in the lab only: {names}", names = Baseline::names())]
     Unknown(UnknownPolicy),
-    /// The policy has no such parameter, or the value is none.
+    /// Unknown parameter or invalid value.
     #[error("`{rule}`: {why}")]
     Parameter {
-        /// As it was written.
+        /// Rule as written.
         rule: String,
-        /// What is wrong.
+        /// Reason.
         why: String,
     },
 }
 
-/// It is told whole, and so is nobody's source: whoever prints a row of causes would print it twice.
+/// The message contains the whole cause, so the variant has no `source`: error chains would print it twice.
 impl From<UnknownPolicy> for BadRule {
     fn from(unknown: UnknownPolicy) -> BadRule {
         BadRule::Unknown(unknown)
@@ -66,10 +66,10 @@ impl From<UnknownPolicy> for BadRule {
 }
 
 impl Rule {
-    /// A rule of production, with parameters after colons, or another router's.
+    /// Parses a production policy with parameters after colons, or a baseline.
     pub fn parse(text: &str) -> Result<Rule, BadRule> {
-        if let Some(peer) = Peer::named(text) {
-            return Ok(Rule { name: text.to_owned(), needs: peer.needs, make: Arc::new(peer.make) });
+        if let Some(baseline) = Baseline::named(text) {
+            return Ok(Rule { name: text.to_owned(), needs: baseline.needs, make: Arc::new(baseline.make) });
         }
         let mut parts = text.split(':');
         let mut policy: Standard = parts.next().unwrap_or_default().parse()?;
@@ -87,33 +87,33 @@ impl Rule {
         Ok(Rule::made_by(text, needs, move || Box::new(policy)))
     }
 
-    /// A rule made by somebody else.
+    /// A rule with a custom constructor.
     pub fn made_by(
         name: impl Into<String>,
         needs: Needs,
         make: impl Fn() -> Box<dyn Policy> + Send + Sync + 'static,
     ) -> Rule {
-        let make = move || Made { policy: make(), watcher: None };
+        let make = move || BuiltRule { policy: make(), watcher: None };
         Rule { name: name.into(), needs, make: Arc::new(make) }
     }
 
-    /// As it was written.
+    /// Rule as written.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it looks at.
+    /// Inputs of the policy.
     pub fn needs(&self) -> Needs {
         self.needs
     }
 
-    /// One of it.
-    pub fn make(&self) -> Made {
+    /// Builds an instance.
+    pub fn make(&self) -> BuiltRule {
         (self.make)()
     }
 }
 
-/// Sets one parameter, or says why not.
+/// Sets one parameter. The error says why it is invalid.
 fn set(policy: &mut Standard, key: &str, value: &str) -> Result<(), String> {
     match policy {
         Standard::ExpectedTtft(rule) => set_expected_ttft(rule, key, value),

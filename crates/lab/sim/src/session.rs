@@ -1,7 +1,8 @@
-//! What clients do: sessions of one or more turns.
+//! Client behaviour: sessions of one or more turns.
 //!
-//! Sessions run closed loop. The first turn comes at its time; each other one when the answer before it has been read, so a
-//! slow fleet is asked later, not more. A trace that records only requests is sessions of one turn each.
+//! Sessions run closed loop: the first turn starts at its time, each later one after the previous answer and
+//! a think time. A slow fleet therefore gets requests later. In a trace of single requests each session has
+//! one turn.
 
 use warmroute_types::Micros;
 
@@ -10,37 +11,36 @@ use crate::{Piece, tokens};
 /// One client's turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// When its first turn comes.
+    /// Start of the first turn.
     pub starts: Micros,
-    /// At least one.
+    /// Turns, at least one.
     pub turns: Vec<Turn>,
 }
 
 /// One request of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// How long after the answer before it.
+    /// Think time after the previous answer.
     pub think: Micros,
-    /// The conversation it belongs to, and what that calls itself. A client that begins a new one when the last is over
-    /// has turns of several.
+    /// Conversation of the turn. A client that starts a new conversation has turns of several.
     pub thread: Thread,
-    /// The whole prompt, with the history where there is one.
+    /// Whole prompt, including the history.
     pub prompt: Vec<Piece>,
-    /// What the engine will answer, at least one token. A later prompt that repeats it finds it in the cache.
+    /// Answer of the engine, at least one token. A later prompt that repeats it can hit the cache.
     pub answer: Vec<Piece>,
 }
 
-/// A conversation, as its requests name it.
+/// A conversation, as requests identify it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
-    /// What it calls itself, where it does.
+    /// Session key, if requests carry one.
     pub key: Option<u64>,
-    /// Tokens of its first prompt: the part that stays the same while it grows.
+    /// Tokens of the first prompt: the part that stays the same while the conversation grows.
     pub first_tokens: u32,
 }
 
 impl Session {
-    /// A request by itself.
+    /// A session of one request.
     pub fn single(starts: Micros, prompt: Vec<Piece>, answer: Vec<Piece>) -> Session {
         let thread = Thread { key: None, first_tokens: tokens(&prompt) };
         Session { starts, turns: vec![Turn { think: Micros::ZERO, thread, prompt, answer }] }

@@ -1,15 +1,15 @@
-//! A run in numbers.
+//! Summary statistics of a run.
 
 use serde::Serialize;
 
 use crate::{Outcome, Record};
 
-/// What clients were promised.
+/// Service-level objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slo {
-    /// Until the first token.
+    /// Maximum time to first token.
     pub ttft_ms: f64,
-    /// For each token after it.
+    /// Maximum time per output token after the first.
     pub tpot_ms: f64,
 }
 
@@ -19,29 +19,29 @@ impl Default for Slo {
     }
 }
 
-/// A distribution, in milliseconds. All zero when there is nothing to describe.
+/// A distribution, in milliseconds. All zero without values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
     /// Arithmetic mean.
     pub mean: f64,
     /// Median.
     pub p50: f64,
-    /// Nine in ten are below.
+    /// 90th percentile.
     pub p90: f64,
-    /// 95 in a hundred are.
+    /// 95th percentile.
     pub p95: f64,
-    /// 99 are.
+    /// 99th percentile.
     pub p99: f64,
 }
 
 impl Spread {
-    /// Of values in any order.
+    /// Distribution of values in any order.
     pub fn of(mut values: Vec<f64>) -> Spread {
         if values.is_empty() {
             return Spread::default();
         }
         values.sort_unstable_by(f64::total_cmp);
-        // The nearest rank: the least value that so many percent do not exceed.
+        // Nearest-rank percentile: a value that occurred.
         let at = |percent: f64| {
             let rank = (percent / 100.0 * values.len() as f64).ceil() as usize;
             values[rank.clamp(1, values.len()) - 1]
@@ -50,7 +50,7 @@ impl Spread {
         Spread { mean, p50: at(50.0), p90: at(90.0), p95: at(95.0), p99: at(99.0) }
     }
 
-    /// Of several, figure by figure.
+    /// Mean of several distributions, per figure.
     pub fn mean_of(all: &[Spread]) -> Spread {
         let mean = |of: fn(&Spread) -> f64| all.iter().map(of).sum::<f64>() / all.len().max(1) as f64;
         let [p50, p90, p95, p99] =
@@ -62,13 +62,13 @@ impl Spread {
 /// One policy on one fleet with one seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// The policy, as it was written.
+    /// Policy as written.
     pub policy: String,
-    /// Engines.
+    /// Number of engines.
     pub workers: usize,
-    /// Of the workload and of the run.
+    /// Seed of the workload and of the run.
     pub seed: u64,
-    /// Requests that were answered.
+    /// Answered requests.
     pub requests: usize,
     /// Time to first token.
     pub ttft_ms: Spread,
@@ -76,52 +76,52 @@ pub struct Summary {
     pub tpot_ms: Spread,
     /// Time to the last token.
     pub e2e_ms: Spread,
-    /// Prompt tokens found in caches, of all.
+    /// Share of prompt tokens found in caches.
     pub token_hit_ratio: f64,
-    /// Requests that found any, of all.
+    /// Share of requests that found any token in a cache.
     pub request_hit_ratio: f64,
-    /// Tokens that were promised and not there, of those promised; 0 where nothing is promised.
+    /// Share of predicted tokens that were not cached; 0 without predictions.
     pub stale_ratio: f64,
-    /// Tokens that were there and not promised, of those there; 0 where nothing is promised.
+    /// Share of cached tokens that were not predicted; 0 without predictions.
     pub missed_ratio: f64,
-    /// Standard deviation over mean of the requests that engines got.
+    /// Coefficient of variation of the requests per engine.
     pub load_cv: f64,
-    /// The most over the mean of the same.
+    /// Maximum over mean of the requests per engine.
     pub load_max_over_mean: f64,
-    /// The same of the prompt tokens that they had to compute.
+    /// Coefficient of variation of the uncached prompt tokens per engine.
     pub uncached_load_cv: f64,
-    /// The same.
+    /// Maximum over mean of the uncached prompt tokens per engine.
     pub uncached_load_max_over_mean: f64,
-    /// Engines that hold the same block at the end, on average.
+    /// Mean number of engines that hold a cached block at the end.
     pub replication_factor: f64,
-    /// Engines that hold the block that most of them hold.
+    /// Engines that hold the most copied block at the end.
     pub replication_most: u32,
-    /// Share of the blocks that one engine holds alone.
+    /// Share of blocks that only one engine holds at the end.
     pub alone_ratio: f64,
-    /// Tokens answered, per second from the first request to the last answer.
+    /// Output tokens per second, from the first request to the last answer.
     pub output_tokens_per_s: f64,
-    /// Requests answered, per second of the same.
+    /// Answered requests per second.
     pub throughput_rps: f64,
-    /// Requests answered within the SLO, per second of the same.
+    /// Requests answered within the SLO, per second.
     pub goodput_rps: f64,
-    /// Prompt tokens that had to be computed.
+    /// Prompt tokens computed.
     pub prefill_tokens_computed: u64,
-    /// Sequences that lost their blocks to others.
+    /// Preempted sequences.
     pub preemptions: u64,
-    /// Requests that nobody answered.
+    /// Requests without a complete answer.
     pub failed: u64,
-    /// Requests that no engine could take.
+    /// Requests larger than any engine accepts.
     pub rejected: u64,
-    /// Requests that were sent again after an engine died.
+    /// Retries after an engine died.
     pub retried: u64,
-    /// Bytes of the routers' indexes at the end.
+    /// Size of all routers' indexes at the end.
     pub index_bytes: usize,
-    /// Bytes that routers have told each other, counted once for each that was told.
+    /// Bytes sent between routers, counted once per receiver.
     pub told_bytes: u64,
 }
 
 impl Summary {
-    /// Of a run.
+    /// Summarises a run.
     pub fn of(policy: &str, seed: u64, outcome: &Outcome, slo: Slo) -> Summary {
         let records = &outcome.records;
         let sum = |of: fn(&Record) -> u32| records.iter().map(|record| u64::from(of(record))).sum::<u64>();
@@ -175,21 +175,21 @@ impl Slo {
     }
 }
 
-/// A number over several seeds: its mean, and how far the true mean may be from it with 95 % confidence (Student's t).
+/// Mean over several seeds, with its 95 % confidence interval (Student's t).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// Over the seeds.
+    /// Mean over the seeds.
     pub mean: f64,
-    /// Plus or minus; `None` with a single seed.
+    /// Half-width of the interval; `None` for a single seed.
     pub within: Option<f64>,
 }
 
-/// Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; from 10 on the last is close enough and on the
-/// safe side.
+/// Two-sided 95 % quantiles of Student's t by degrees of freedom, from 1. From 10 on the last value is used:
+/// it is close and errs on the safe side.
 const STUDENT: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
 
 impl Estimate {
-    /// Of one value for each seed.
+    /// Estimate from one value per seed.
     pub fn of(values: &[f64]) -> Estimate {
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count.max(1.0);
@@ -204,7 +204,7 @@ impl Estimate {
 fn span_s(records: &[Record]) -> f64 {
     let first = records.iter().map(|record| record.asked_us).min().unwrap_or(0);
     let last = records.iter().map(|record| record.ended().0).max().unwrap_or(0);
-    // At least a microsecond, so that a rate is a number.
+    // At least a microsecond, so that rates are finite.
     (last.saturating_sub(first)).max(1) as f64 / 1e6
 }
 
@@ -212,7 +212,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// Coefficient of variation, and the most over the mean; 0 and 0 when there is nothing.
+/// Coefficient of variation, and maximum over mean; both 0 without values.
 fn evenness(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let count = values.clone().count() as f64;
     let mean = values.clone().sum::<f64>() / count;

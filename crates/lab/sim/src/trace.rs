@@ -1,7 +1,8 @@
-//! Recorded traffic, read from files as they are published; `.zst` is read directly.
+//! Recorded traffic, read from published files; `.zst` is read directly.
 //!
-//! Which format a file has is seen from its beginning. A line that cannot be read is counted and named with file and line, and
-//! the rest goes on. What had to be made up, such as arrivals inside a clock tick or the length of a token, is said in notes.
+//! The format is detected from the file's beginning. An unreadable line is counted and reported with file and
+//! line; more than 1 % of them is an error. Notes name everything that had to be assumed, such as arrivals
+//! within a clock tick or the length of a token.
 
 mod azure;
 mod blocks;
@@ -23,22 +24,23 @@ pub use format::TraceFormat;
 use crate::random::{Random, mix};
 use crate::{Piece, Session};
 
-/// How a trace is read.
+/// Options for reading a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceOptions {
-    /// Of what had to be drawn by lot.
+    /// Seed of the random choices.
     pub seed: u64,
-    /// Times the recorded rate.
+    /// Multiple of the recorded rate.
     pub rate: f64,
-    /// So many of it at once, with nothing in common and shifted against each other: a trace for a larger fleet.
+    /// Copies of the trace that run at once, with different content and shifted starts: a trace for a larger
+    /// fleet.
     pub copies: u32,
-    /// Sessions a second, for texts without times.
+    /// Sessions per second, for texts without times.
     pub sessions_per_s: f64,
-    /// Mean time to read an answer and write the next question, for texts.
+    /// Mean think time between turns, for texts.
     pub think_s: f64,
-    /// Where retrieved passages stand in a prompt, for texts that have any.
-    pub passages: Passages,
-    /// No more requests than this, about: sessions are not cut.
+    /// Position of retrieved passages in a prompt, for texts that have any.
+    pub passages: PassagePlacement,
+    /// Approximate maximum of requests; sessions are not split.
     pub requests_max: Option<u64>,
 }
 
@@ -50,74 +52,90 @@ impl Default for TraceOptions {
             copies: 1,
             sessions_per_s: 4.0,
             think_s: 10.0,
-            passages: Passages::After,
+            passages: PassagePlacement::After,
             requests_max: None,
         }
     }
 }
 
-/// Where retrieved passages stand.
+/// Position of retrieved passages in a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Passages {
-    /// Before the history, which is never found again then.
+pub enum PassagePlacement {
+    /// Before the history, which then never hits a cache.
     Before,
     /// In the last question.
     #[default]
     After,
-    /// Nowhere: the conversation alone.
-    Left,
+    /// Left out: the conversation alone.
+    Omitted,
 }
 
 /// A trace as sessions.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// What it was read as.
+    /// Detected format.
     pub format: TraceFormat,
-    /// In the order of their start.
+    /// Sessions sorted by start.
     pub sessions: Vec<Session>,
-    /// What had to be made up, in words for a report.
+    /// Assumptions, in words for a report.
     pub notes: Vec<String>,
-    /// The first lines that could not be read.
+    /// The first unreadable lines.
     pub bad_lines: Vec<BadLine>,
-    /// How many there were.
+    /// Number of unreadable lines.
     pub bad_lines_total: u64,
 }
 
-/// A line that could not be read.
+/// An unreadable line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}:{line}: {why}", file.display())]
 pub struct BadLine {
-    /// Where.
+    /// File that contains it.
     pub file: PathBuf,
-    /// From 1 on.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Reason.
     pub why: String,
 }
 
-/// A file that is no trace.
+/// Error of reading a trace.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {why}", file.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// It is in no format we know.
+    /// The format is unknown.
     #[error("{}: no known format; known: {}", file.display(), TraceFormat::KNOWN)]
     UnknownFormat {
-        /// Which.
+        /// The file.
         file: PathBuf,
     },
-    /// Nothing in it could be read.
+    /// Too many lines are unreadable.
+    #[error(
+        "{}: {bad} of {total} lines cannot be read, more than {UNREADABLE_PERCENT_MAX} %; the first: {first}. \
+         Repair or remove these lines",
+        file.display()
+    )]
+    TooManyBadLines {
+        /// The trace.
+        file: PathBuf,
+        /// Lines that cannot be read.
+        bad: u64,
+        /// All lines, or entries of a JSON array.
+        total: u64,
+        /// The first unreadable line, with the reason.
+        first: BadLine,
+    },
+    /// No line is readable.
     #[error("{}: no request in it can be read{}", file.display(), first_bad(.first))]
     Empty {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// The first bad line.
+        /// The first unreadable line.
         first: Option<BadLine>,
     },
 }
@@ -126,8 +144,23 @@ fn first_bad(first: &Option<BadLine>) -> String {
     first.as_ref().map_or(String::new(), |bad| format!("; {bad}"))
 }
 
-/// Reads a trace.
+/// The share of unreadable lines above which a trace is refused, in percent. A run on the rest would measure other traffic.
+const UNREADABLE_PERCENT_MAX: u64 = 1;
+
+/// Reads a trace. Fails if more than 1 % of its lines cannot be read.
 pub fn read_trace(file: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
+    let (trace, total) = read_readable_lines(file, options)?;
+    let bad = trace.bad_lines_total;
+    match trace.bad_lines.first() {
+        Some(first) if bad * 100 > total * UNREADABLE_PERCENT_MAX => {
+            Err(TraceError::TooManyBadLines { file: file.to_owned(), bad, total, first: first.clone() })
+        }
+        _ => Ok(trace),
+    }
+}
+
+/// Reads a trace, however many lines are unreadable, and counts all lines.
+fn read_readable_lines(file: &Path, options: &TraceOptions) -> Result<(Trace, u64), TraceError> {
     let bytes = lines::read(file)?;
     let format =
         TraceFormat::of(&bytes).ok_or_else(|| TraceError::UnknownFormat { file: file.to_owned() })?;
@@ -144,24 +177,26 @@ pub fn read_trace(file: &Path, options: &TraceOptions) -> Result<Trace, TraceErr
     reading.notes.extend(quantum::smear(&mut sessions, options.seed));
     sessions.sort_by_key(|session| session.starts);
     let sessions = scaled(sessions, options);
-    let Reading { notes, bad_lines, bad_lines_total, .. } = reading;
-    Ok(Trace { format, sessions, notes, bad_lines, bad_lines_total })
+    let Reading { notes, bad_lines, bad_lines_total, lines_total, .. } = reading;
+    Ok((Trace { format, sessions, notes, bad_lines, bad_lines_total }, lines_total))
 }
 
-/// What is gathered beside the sessions.
+/// Notes and counts collected while reading.
 struct Reading<'a> {
     file: &'a Path,
     notes: Vec<String>,
     bad_lines: Vec<BadLine>,
     bad_lines_total: u64,
+    /// Lines that are not empty, or entries of a JSON array.
+    lines_total: u64,
 }
 
-/// Bad lines that are kept in full.
+/// Unreadable lines that are reported in full.
 const BAD_LINES_KEPT: usize = 20;
 
 impl<'a> Reading<'a> {
     fn new(file: &'a Path) -> Reading<'a> {
-        Reading { file, notes: Vec::new(), bad_lines: Vec::new(), bad_lines_total: 0 }
+        Reading { file, notes: Vec::new(), bad_lines: Vec::new(), bad_lines_total: 0, lines_total: 0 }
     }
 
     fn bad(&mut self, line: usize, why: impl ToString) {
@@ -172,7 +207,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Copies, faster, and no more than wanted.
+/// Applies copies, rate and maximum of requests.
 fn scaled(sessions: Vec<Session>, options: &TraceOptions) -> Vec<Session> {
     let mut all = Vec::with_capacity(sessions.len() * options.copies.max(1) as usize);
     let mut random = Random::new(options.seed, 801);
@@ -194,7 +229,7 @@ fn scaled(sessions: Vec<Session>, options: &TraceOptions) -> Vec<Session> {
     all.into_iter().take_while(is_wanted).collect()
 }
 
-/// Copies start up to this much later, so that they do not ask at the very same times.
+/// Maximum shift of a copy's start, so that copies do not send requests at the same times.
 const COPY_SHIFT_MAX: Micros = Micros::from_secs(60);
 
 fn copied(session: &Session, copy: u32, shift: Micros) -> Session {

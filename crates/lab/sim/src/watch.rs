@@ -1,7 +1,8 @@
-//! What a rule of the lab may be told beside the numbers of a choice.
+//! Notifications for lab rules, beyond the numbers of a choice.
 //!
-//! Production's policies are pure functions of what the router brings. Other routers' rules are not: they know their hardware,
-//! remember what they sent, and learn from what came back. A rule that wants that is told here, by the gate, in virtual time:
+//! Production policies are pure functions of what the router supplies. Rules of other projects know their
+//! hardware, remember what they sent and learn from results. The simulated router notifies such rules in
+//! virtual time:
 //!
 //! ```text
 //!   joined ─► asked ─► (the policy chooses) ─► first_token ─► ended
@@ -10,35 +11,35 @@
 use warmroute_engine::Config as EngineConfig;
 use warmroute_types::{Micros, WorkerId};
 
-/// Somebody who is told. Each choice has a number; the router of a run asks one at a time, so what is chosen after
-/// [`asked`](Watcher::asked) is the choice of that number.
+/// Observer of requests. Each choice has a number. A router makes one choice at a time, so the policy call
+/// after [`asked`](Watcher::asked) is the choice of that number.
 pub trait Watcher: Send + Sync {
-    /// A worker has taken its seat, and this is what it runs on.
+    /// A worker joined, with this engine configuration.
     fn joined(&self, _worker: WorkerId, _engine: &EngineConfig) {}
 
-    /// A choice comes next.
+    /// The next policy call is this choice.
     fn asked(&self, _choice: u64, _now: Micros) {}
 
-    /// The first token of what was chosen has come.
+    /// The first token of a choice arrived.
     fn first_token(&self, _choice: u64, _now: Micros) {}
 
-    /// Nothing more will be heard of it.
+    /// A request ended.
     fn ended(&self, _choice: u64, _end: End) {}
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With its whole answer.
+    /// Complete answer.
     Answered {
-        /// When its last token was heard.
+        /// Arrival of the last token.
         at: Micros,
-        /// The answer's length.
+        /// Length of the answer.
         output_tokens: u32,
     },
-    /// Without one: refused, or its worker died.
+    /// No answer: the worker refused or died.
     Failed {
-        /// When that was heard.
+        /// Time at which the router noticed.
         at: Micros,
     },
 }

@@ -1,7 +1,8 @@
-//! Workloads by name, drawn from a seed: published ones with their published numbers, and plain ones for single effects.
+//! Workloads by name, generated from a seed: published ones with their published numbers, and simple ones for
+//! single effects.
 //!
-//! Each gives an endless or finite stream of sessions in the order of their start. The streams are lazy: a million requests
-//! cost the memory of those in flight. One seed is one stream, whatever the fleet or the policy.
+//! Each yields sessions in the order of their start, lazily: a million requests take the memory of those in
+//! flight. A seed gives the same stream for every fleet and policy.
 
 mod agentic;
 mod b2b;
@@ -20,63 +21,64 @@ use crate::Session;
 /// Sessions in the order of their start.
 pub type Sessions = Box<dyn Iterator<Item = Session> + Send>;
 
-/// One of the named workloads.
+/// A named workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// llm-d's B2B SaaS replay: 150 groups of 5 prompts, 6,000 shared tokens, stages from 3 to 60 requests a second.
+    /// llm-d's B2B SaaS replay: 150 groups of 5 prompts, 6,000 shared tokens, stages of 3 to 60 requests per
+    /// second.
     B2b,
-    /// llm-d's code generation: long systems, growing conversations, a fixed number of clients.
+    /// llm-d's code generation: long system prompts, growing conversations, a fixed number of clients.
     Codegen,
-    /// llm-d's reasoning: little to share, 8,000 tokens of answer.
+    /// llm-d's reasoning: little shared content, answers of 8,000 tokens.
     Reasoning,
-    /// Agents by published statistics: contexts of hundreds of thousands of tokens, many turns, sub-agents.
+    /// Agents with published statistics: contexts of hundreds of thousands of tokens, many turns, sub-agents.
     Agentic,
-    /// Tenants with system prompts of 6,000 tokens, the traffic of the GPU study.
+    /// Tenants with system prompts of 6,000 tokens: the traffic of the GPU study.
     Tenants,
     /// Chats like ShareGPT's: short turns, no system prompt.
     Sharegpt,
-    /// Questions over retrieved passages that stand before the history, where they break its reuse.
+    /// Questions over retrieved passages, placed before the history, where they prevent its reuse.
     RagBefore,
-    /// The same with the passages after the history.
+    /// As `RagBefore`, with the passages after the history.
     RagAfter,
-    /// Five thousand jobs at once, with one instruction.
+    /// Five thousand requests at once, with one shared instruction.
     Batch,
     /// 200 tokens in, 20 out, nothing shared.
     Short,
     /// 2,000 tokens in, 200 out, nothing shared.
     Unique,
-    /// One prefix of 4,000 tokens that all share.
+    /// One prefix of 4,000 tokens that all requests share.
     OneHotPrefix,
-    /// Chats of a few tenants that come in bursts.
+    /// Chats of a few tenants that arrive in bursts.
     Burst,
     /// Lengths like those of Azure's conversation trace, nothing shared.
     Azure,
 }
 
-/// How much of a workload.
+/// Seed, rate and size of a workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
-    /// Names the stream.
+pub struct WorkloadScale {
+    /// Seed of the stream.
     pub seed: u64,
-    /// Times the workload's own rate, or number of clients.
+    /// Multiple of the workload's own rate, or number of clients.
     pub rate: f64,
-    /// Requests in all, about: sessions are not cut; `None` is the workload's own number.
+    /// Approximate number of requests, as sessions are not split; `None` for the workload's own number.
     pub requests: Option<u64>,
 }
 
-impl Default for Scale {
-    fn default() -> Scale {
-        Scale { seed: 1, rate: 1.0, requests: None }
+impl Default for WorkloadScale {
+    fn default() -> WorkloadScale {
+        WorkloadScale { seed: 1, rate: 1.0, requests: None }
     }
 }
 
-/// A name that no workload has.
+/// Error of an unknown workload.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown workload `{0}`; known: {known}", known = Workload::ALL.map(Workload::as_str).join(", "))]
 pub struct UnknownWorkload(pub String);
 
 impl Workload {
-    /// All of them.
+    /// All workloads.
     pub const ALL: [Workload; 14] = [
         Workload::B2b,
         Workload::Codegen,
@@ -94,7 +96,7 @@ impl Workload {
         Workload::Azure,
     ];
 
-    /// The name in flags and reports.
+    /// Name in flags and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Workload::B2b => "b2b",
@@ -114,8 +116,8 @@ impl Workload {
         }
     }
 
-    /// Its sessions.
-    pub fn sessions(self, scale: Scale) -> Sessions {
+    /// Generates the sessions.
+    pub fn sessions(self, scale: WorkloadScale) -> Sessions {
         match self {
             Workload::B2b => b2b::sessions(scale),
             Workload::Codegen => codegen::sessions(scale),
@@ -123,8 +125,8 @@ impl Workload {
             Workload::Agentic => agentic::sessions(scale),
             Workload::Tenants => tenants::sessions(scale),
             Workload::Sharegpt => chat::sessions(scale, chat::SHAREGPT),
-            Workload::RagBefore => rag::sessions(scale, rag::Passages::BeforeHistory),
-            Workload::RagAfter => rag::sessions(scale, rag::Passages::AfterHistory),
+            Workload::RagBefore => rag::sessions(scale, rag::PassageOrder::BeforeHistory),
+            Workload::RagAfter => rag::sessions(scale, rag::PassageOrder::AfterHistory),
             Workload::Batch => single::sessions(scale, single::BATCH),
             Workload::Short => single::sessions(scale, single::SHORT),
             Workload::Unique => single::sessions(scale, single::UNIQUE),
@@ -144,7 +146,7 @@ impl FromStr for Workload {
     }
 }
 
-/// Sessions until they hold about so many requests.
+/// Takes sessions until they hold about this many requests.
 fn up_to(sessions: impl Iterator<Item = Session> + Send + 'static, requests: u64) -> Sessions {
     let mut sent = 0;
     Box::new(sessions.take_while(move |session| {
@@ -160,11 +162,11 @@ mod tests {
     use crate::tokens;
 
     fn some(workload: Workload, seed: u64) -> Vec<Session> {
-        workload.sessions(Scale { seed, rate: 1.0, requests: Some(300) }).collect()
+        workload.sessions(WorkloadScale { seed, rate: 1.0, requests: Some(300) }).collect()
     }
 
     #[test]
-    fn every_workload_is_in_order_whole_and_named_by_its_seed() {
+    fn every_workload_is_sorted_complete_and_determined_by_its_seed() {
         for workload in Workload::ALL {
             assert_eq!(workload.as_str().parse(), Ok(workload));
             let sessions = some(workload, 1);
@@ -182,9 +184,9 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_rate_comes_in_half_the_time() {
+    fn twice_the_rate_takes_half_the_time() {
         let span = |rate| {
-            let scale = Scale { rate, requests: Some(4_000), ..Scale::default() };
+            let scale = WorkloadScale { rate, requests: Some(4_000), ..WorkloadScale::default() };
             Workload::Unique.sessions(scale).last().unwrap().starts.as_secs_f64()
         };
         let ratio = span(1.0) / span(2.0);

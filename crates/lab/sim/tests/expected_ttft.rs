@@ -1,5 +1,5 @@
-//! What the default policy promises beyond a short time to first token: prefixes lie where they are used, a hot one on all
-//! workers and a rare one on one; workers that come are warmed, and those that go leave no crowd behind.
+//! Properties of the default policy beyond a short time to first token: a hot prefix is on all workers and a
+//! rare one on one, new workers get warm, and the load of departed workers spreads.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
@@ -10,7 +10,8 @@ use warmroute_types::Micros;
 const WORKERS: usize = 8;
 const HEAD: Piece = Piece { content: 7, tokens: 512 };
 
-/// One conversation: everybody's head, then its own text, which grows by a question and an answer with each turn.
+/// One conversation: a head that all share, then its own text, which grows by a question and an answer per
+/// turn.
 fn conversation(id: u64, starts: Micros, turns: u64) -> Session {
     let own = |part: u64, tokens: u32| Piece { content: mix(id << 16 | part), tokens };
     let mut prompt = vec![HEAD, own(0, 3_000)];
@@ -20,14 +21,14 @@ fn conversation(id: u64, starts: Micros, turns: u64) -> Session {
         let answer = own(2 * turn + 1, 60);
         let asked = prompt.clone();
         prompt.push(answer);
-        // In step with each other, nobody thinks: whoever was free once would be free again each time.
+        // Think times vary, because conversations in lockstep would find the same worker free every time.
         let think = Micros::from_millis(2_500 + mix(id << 16 | turn) % 5_000);
         Turn { think, thread, prompt: asked, answer: vec![answer] }
     });
     Session { starts, turns: turns.collect() }
 }
 
-/// Conversations of six turns that begin so many milliseconds apart.
+/// Conversations of six turns, started `apart_ms` apart.
 fn conversations(count: u64, apart_ms: u64) -> impl Iterator<Item = Session> {
     let starts = move |id: u64| Micros::from_millis(id * apart_ms + mix(id) % apart_ms);
     (0..count).map(move |id| conversation(id + 1, starts(id), 6))
@@ -49,12 +50,12 @@ fn counts<'a>(records: impl Iterator<Item = &'a Record>) -> [u32; WORKERS] {
 }
 
 #[test]
-fn what_all_share_is_on_all_workers_and_what_one_needs_on_one() {
+fn a_shared_prefix_is_on_all_workers_and_a_conversation_on_one() {
     let outcome = lab(&[], conversations(400, 150));
     let got = counts(outcome.records.iter());
-    assert!(got.iter().all(|&n| n > 200), "everybody works: {got:?}");
+    assert!(got.iter().all(|&n| n > 200), "every worker is used: {got:?}");
     let replication = outcome.replication;
-    assert_eq!(replication.most, WORKERS as u32, "everybody's head: {replication:?}");
+    assert_eq!(replication.most, WORKERS as u32, "the shared head: {replication:?}");
     assert!(replication.alone_ratio > 0.9, "the rest: {replication:?}");
     let later: Vec<_> = outcome.records.iter().filter(|record| record.turn > 0).collect();
     let warm = later.iter().filter(|record| record.cached_tokens > 3_400).count();
@@ -65,7 +66,7 @@ fn what_all_share_is_on_all_workers_and_what_one_needs_on_one() {
 }
 
 #[test]
-fn a_worker_that_joins_soon_has_its_share() {
+fn a_worker_that_joins_soon_gets_its_share() {
     let outcome = lab(&["join:7@30"], conversations(500, 120));
     let got = counts(outcome.records.iter().filter(|record| record.asked_us > 40_000_000));
     let mean = got.iter().sum::<u32>() / WORKERS as u32;
@@ -78,16 +79,16 @@ fn a_worker_that_joins_soon_has_its_share() {
 }
 
 #[test]
-fn what_a_worker_had_goes_to_all_others_when_it_leaves_or_dies() {
+fn the_load_of_a_departed_worker_spreads_over_all_others() {
     for incident in ["leave:0@30", "fail:0@30"] {
         let outcome = lab(&[incident], conversations(500, 120));
-        // Conversations that find no more than everybody's head, though they had begun: they were on worker 0.
+        // Later turns that find only the shared head: these conversations were on worker 0.
         let moved = |r: &&Record| r.turn > 0 && r.asked_us > 30_000_000 && r.cached_tokens <= 512;
         let got = counts(outcome.records.iter().filter(moved));
         let all = got.iter().sum::<u32>();
         assert!(all >= 20, "{incident}: some had to move: {got:?}");
         assert_eq!(got[0], 0, "{incident}");
-        assert!(got[1..].iter().all(|&n| n <= all / 3), "{incident}: nobody inherits all: {got:?}");
+        assert!(got[1..].iter().all(|&n| n <= all / 3), "{incident}: no worker inherits all: {got:?}");
         assert!(outcome.failed < 40, "{incident}: {} lost beyond what was open", outcome.failed);
     }
 }

@@ -1,9 +1,11 @@
-//! Routers that join engines with a history: what engines replay may be gone, and what routers believe of it may be wrong.
+//! Routers that start beside engines with a history: replayed events may describe blocks that are gone.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
 use warmroute_engine::{Config as EngineConfig, Profile};
-use warmroute_sim::{Config, EvictionNews, History, Outcome, Rule, Scale, Slo, Summary, View, Workload, run};
+use warmroute_sim::{
+    Config, EvictionEvents, History, Outcome, Rule, Slo, Summary, View, Workload, WorkloadScale, run,
+};
 
 /// Four engines, a quarter as fast as the latency model's prior.
 fn config(view: View, history: History) -> Config {
@@ -13,7 +15,7 @@ fn config(view: View, history: History) -> Config {
 }
 
 fn outcome(config: &Config, policy: &str, seed: u64) -> Outcome {
-    let scale = Scale { seed, rate: 1.0, requests: Some(400) };
+    let scale = WorkloadScale { seed, rate: 1.0, requests: Some(400) };
     run(&Config { seed, ..config.clone() }, &Rule::parse(policy).unwrap(), Workload::Tenants.sessions(scale))
         .unwrap()
 }
@@ -32,7 +34,7 @@ fn with_events_the_default_policy_is_no_worse_than_without_whatever_the_engines_
     for history in [History::Fresh, History::Warm, History::Reset] {
         let reported_ms = mean_ms(&config(View::Reported, history), "expected_ttft");
         let presumed_ms = mean_ms(&config(View::Presumed, history), "expected_ttft");
-        // A router that is started beside engines that were reset believes in their past for one request on each of them.
+        // A router started beside reset engines believes in their old caches for one request per engine.
         let margin = if history == History::Reset { 1.06 } else { 1.02 };
         assert!(reported_ms <= margin * presumed_ms, "{history}: {reported_ms} {presumed_ms}");
     }
@@ -49,7 +51,7 @@ fn after_a_reset_no_other_policy_is_better() {
 }
 
 #[test]
-fn a_history_is_not_counted_and_a_reset_empties_the_caches() {
+fn the_history_is_not_recorded_and_a_reset_empties_the_caches() {
     let figures = |history| {
         let outcome = outcome(&config(View::Presumed, history), "round_robin", 1);
         let hits = outcome.records.iter().take(10).map(|record| record.cached_tokens).sum::<u32>();
@@ -65,7 +67,7 @@ fn a_history_is_not_counted_and_a_reset_empties_the_caches() {
 }
 
 #[test]
-fn resets_and_untold_evictions_in_mid_run_are_survived() {
+fn resets_and_unpublished_evictions_during_a_run_cost_little() {
     let quiet = config(View::Reported, History::Fresh);
     let quiet_ms = mean_ms(&quiet, "expected_ttft");
     let resets = (0..4).map(|worker| format!("reset:{worker}@{}", 10 + worker).parse().unwrap()).collect();
@@ -74,7 +76,7 @@ fn resets_and_untold_evictions_in_mid_run_are_survived() {
         reset_ms > quiet_ms && reset_ms < 2.0 * quiet_ms,
         "every prompt is computed twice: {reset_ms} {quiet_ms}"
     );
-    let mut small = Config { eviction_news: EvictionNews::Untold, ..quiet.clone() };
+    let mut small = Config { eviction_events: EvictionEvents::Unpublished, ..quiet.clone() };
     small.fleet.iter_mut().for_each(|engine| engine.kv_tokens = 48_000);
     let untold_ms = mean_ms(&small, "expected_ttft");
     let presumed_ms = mean_ms(&Config { view: View::Presumed, ..small.clone() }, "expected_ttft");

@@ -1,34 +1,35 @@
 //! Added tokens, found in text.
 //!
-//! A tokenizer cuts text at its added tokens before anything else happens, wherever they come from: a user who types
-//! `<s>` gets the token. What lies between is normalized piece by piece, so the cuts must be found here too. Nearly all such
-//! tokens begin with `<` or `[`, so a search for their first bytes skips almost everything.
+//! A tokenizer splits text at its added tokens before anything else, whatever their source: a user who types
+//! `<s>` gets the token. The text between them is normalized piece by piece, so this module must find the
+//! same splits. Nearly all such tokens start with `<` or `[`, so a search for their first bytes skips almost
+//! all text.
 
 use regex_syntax::is_word_character;
 
 use super::vocabulary::MARK;
 
-/// A token that is found in text as it stands.
+/// An added token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AddedToken {
-    /// What is looked for.
+    /// Text to find.
     pub content: String,
-    /// The bytes that the token stands for.
+    /// Bytes of the token.
     pub bytes: Vec<u8>,
-    /// Only where no letter stands beside it.
+    /// Matches only without an adjacent letter.
     pub is_single_word: bool,
-    /// Takes the white space before it.
+    /// Removes the white space before it.
     pub strips_left: bool,
-    /// Takes the white space after it.
+    /// Removes the white space after it.
     pub strips_right: bool,
 }
 
-/// What text is cut into.
+/// A piece of split text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'t> {
-    /// Text between tokens, and where it begins.
+    /// Text between tokens, and its position.
     Text(&'t str, usize),
-    /// The bytes of a token.
+    /// Bytes of a token.
     Token(&'t [u8]),
 }
 
@@ -37,12 +38,12 @@ pub(crate) enum Piece<'t> {
 pub(crate) struct AddedTokens {
     /// Sorted by content.
     tokens: Vec<AddedToken>,
-    /// For each token the longest other one that it begins with.
+    /// The longest other token that each token starts with.
     shorter: Vec<Option<u32>>,
     first_bytes: Vec<u8>,
-    /// One bit for each pair of bytes that a token may begin with.
+    /// One bit per pair of bytes that a token may start with.
     pairs: Vec<u64>,
-    /// Whether cutting at the tokens can change a text at all.
+    /// Whether splitting at the tokens can change a text.
     changes_text: bool,
 }
 
@@ -63,12 +64,12 @@ impl AddedTokens {
         self.tokens.is_empty()
     }
 
-    /// Does any token take white space with it, or stand for other bytes than it is found by?
+    /// Whether a token removes white space, or has other bytes than its text.
     pub fn changes_text(&self) -> bool {
         self.changes_text
     }
 
-    /// Cuts text at the tokens and hands the pieces out in order.
+    /// Splits text at the tokens and passes on the pieces in order.
     pub fn cut<'t>(&'t self, text: &'t str, mut piece: impl FnMut(Piece<'t>)) {
         let (mut done, mut from) = (0, 0);
         while let Some((at, token)) = self.find(text, from) {
@@ -88,7 +89,7 @@ impl AddedTokens {
         }
     }
 
-    /// The leftmost longest token from a place on.
+    /// The leftmost longest token from a position on.
     fn find<'s>(&'s self, text: &str, mut from: usize) -> Option<(usize, &'s AddedToken)> {
         while let Some(at) = self.candidate(text.as_bytes(), from) {
             if let Some(token) = self.at(&text.as_bytes()[at..]) {
@@ -99,7 +100,7 @@ impl AddedTokens {
         None
     }
 
-    /// Where the next byte stands that a token may begin with.
+    /// Position of the next byte that a token may start with.
     fn candidate(&self, text: &[u8], from: usize) -> Option<usize> {
         let rest = text.get(from..)?;
         let found = match self.first_bytes[..] {
@@ -112,8 +113,9 @@ impl AddedTokens {
         found.map(|found| from + found)
     }
 
-    /// The longest token that the text begins with: the last one in order that is not greater than the text, or one that
-    /// it begins with itself, because whatever lies between a prefix of the text and the text begins with that prefix.
+    /// The longest token that the text starts with. It is the last one in order that is not greater than the
+    /// text, or a prefix of that one: everything between a prefix of the text and the text starts with that
+    /// prefix.
     fn at(&self, text: &[u8]) -> Option<&AddedToken> {
         let pair = usize::from(text[0]) << 8 | usize::from(text.get(1).copied().unwrap_or(0));
         if self.pairs[pair / 64] >> (pair % 64) & 1 == 0 {
@@ -132,14 +134,14 @@ impl AddedTokens {
 }
 
 impl AddedToken {
-    /// Marks are written as spaces with and without tokens; they are no change.
+    /// Marks are written as spaces with or without tokens, so they change nothing.
     fn changes_text(&self) -> bool {
         let is_as_found = self.bytes == self.content.as_bytes();
         let is_marked = || self.bytes == self.content.replace(MARK, " ").as_bytes();
         self.strips_left || self.strips_right || !(is_as_found || is_marked())
     }
 
-    /// Which stretch of the text the token takes. White space that an earlier token took is gone.
+    /// Range of the text that the token covers. White space that an earlier token removed is gone.
     fn stretch(&self, text: &str, at: usize, done: usize) -> (usize, usize) {
         let end = at + self.content.len();
         let start = if self.strips_left { text[..at].trim_end().len().max(done) } else { at };
@@ -184,7 +186,7 @@ mod tests {
         }
     }
 
-    /// The pieces, tokens in brackets.
+    /// The pieces, with tokens in brackets.
     fn cut(tokens: &AddedTokens, text: &str) -> String {
         let mut out = String::new();
         tokens.cut(text, |piece| match piece {
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_of_several_tokens_is_taken() {
+    fn the_longest_of_several_tokens_is_found() {
         let tokens = AddedTokens::new(["<a", "<ab>", "<abc", "x", "\n\n", "\n"].map(token).to_vec());
         assert_eq!(cut(&tokens, "1<ab>2<abc>3<abd4<b5"), "1[<ab>]2[<abc]>3[<a]bd4<b5");
         assert_eq!(cut(&tokens, "\n\n\nax"), "[\n\n][\n]a[x]");
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_takes_the_white_space_it_strips() {
+    fn a_stripping_token_removes_white_space() {
         let tokens = AddedTokens::new(vec![
             AddedToken { strips_left: true, ..token("<l>") },
             AddedToken { strips_right: true, ..token("<r>") },
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_word_needs_room_on_both_sides() {
+    fn a_single_word_token_needs_word_boundaries() {
         let tokens = AddedTokens::new(vec![AddedToken { is_single_word: true, ..token("day") }]);
         assert_eq!(cut(&tokens, "monday day, day_ (day)"), "monday [day], day_ ([day])");
         assert_eq!(
@@ -224,9 +226,9 @@ mod tests {
     }
 
     proptest! {
-        /// The quick search finds what trying every token at every place finds.
+        /// The search finds the same tokens as trying every token at every position.
         #[test]
-        fn cuts_are_those_of_a_search_without_tricks(
+        fn splits_equal_those_of_a_naive_search(
             contents in prop::collection::vec("[<ab|]{1,4}", 0..8), text in "[<ab|é]{0,40}",
         ) {
             let mut truth = String::new();

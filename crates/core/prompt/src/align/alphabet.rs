@@ -1,12 +1,12 @@
-//! The alphabet in which byte-level tokenizers spell bytes.
+//! Alphabet in which byte-level tokenizers spell bytes.
 //!
-//! GPT-2 gave each of the 256 bytes a printable character, so that a vocabulary could be a text file: printable bytes stand
-//! for themselves, the others are moved to U+0100 and following, in order.
+//! GPT-2 gives each of the 256 bytes a printable character, so that a vocabulary can be a text file.
+//! Printable bytes stay, the others map to U+0100 and following, in order.
 
-/// Letters of the alphabet lie below this.
+/// Upper limit of the alphabet's characters.
 const LETTERS: usize = 256 + 68;
 
-/// From letters back to bytes.
+/// Map from characters to bytes.
 pub(crate) struct Alphabet([Option<u8>; LETTERS]);
 
 impl Alphabet {
@@ -21,7 +21,7 @@ impl Alphabet {
         Alphabet(bytes)
     }
 
-    /// The bytes that a token spells; `None` if it is not written in this alphabet.
+    /// Bytes that a token spells; `None` if it is not written in this alphabet.
     pub fn bytes(&self, token: &str) -> Option<Vec<u8>> {
         token.chars().map(|letter| *self.0.get(letter as usize)?).collect()
     }

@@ -1,10 +1,10 @@
-//! A chat request's variables for its template, as vLLM and transformers set them.
+//! Variables of a chat request for its template, as vLLM and transformers set them.
 //!
 //! ```text
 //! body ─▶ Conversation, tools re-serialized, documents, chat_template_kwargs, special tokens ─▶ Template ─▶ text
 //! ```
 //!
-//! A message that shall be continued gets a mark at its end; the text is cut there once it is rendered.
+//! A message to continue gets a mark at its end; the rendered text is cut there.
 
 use minijinja::Value;
 
@@ -18,11 +18,12 @@ use super::wrapping::content;
 use crate::body::PromptFields;
 use crate::json::Cursor;
 
-/// Marks the end of a message to be continued. transformers' own words, because templates may trim the space.
+/// Marks the end of a message to continue. transformers uses the same words; the space shows whether the
+/// template trims.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// Arguments of transformers' function that clients could reach through `chat_template_kwargs`, and that would change more
-/// than what the template sees.
+/// Arguments of transformers' function that `chat_template_kwargs` could reach and that change more than the
+/// template's variables.
 const RESERVED: [&str; 13] = [
     "chat_template",
     "conversation",
@@ -39,18 +40,18 @@ const RESERVED: [&str; 13] = [
     "verbose",
 ];
 
-/// The templates of a model, and what they know of its tokenizer.
+/// Templates of a model, with the special tokens of its tokenizer.
 #[derive(Debug)]
 pub(crate) struct Chat {
     default: Template,
-    /// The one for requests with tools, where a model has two.
+    /// Template for requests with tools, if the model has two.
     tool_use: Option<Template>,
     /// `bos_token` and the like.
     special_tokens: Vec<(Value, Value)>,
 }
 
 impl Chat {
-    /// From the template file, or else from what tokenizer_config.json holds; `None` where there is neither.
+    /// Reads the template file, or else tokenizer_config.json; `None` if neither has a template.
     pub fn read(file: Option<&str>, config: &Json, token_map: &Json) -> Result<Option<Chat>, Unaligned> {
         let listed = config.get("chat_template");
         let named = |name: &str| {
@@ -58,7 +59,7 @@ impl Chat {
             entry.and_then(|entry| entry.get("template").text())
         };
         let Some(default) = file.or(listed.text()).or_else(|| named("default")) else { return Ok(None) };
-        // A template file stands for itself; only a list has a second one.
+        // A template file has one template; only a list has a second one.
         let tool_use = if file.is_some() { None } else { named("tool_use") };
         Ok(Some(Chat {
             default: Template::new(default)?,
@@ -94,7 +95,7 @@ impl Chat {
         Ok(media)
     }
 
-    /// Everything the template can see. Later ones win.
+    /// All variables of the template. Later ones win.
     fn all(&self, variables: Variables, conversation: Conversation) -> Vec<(Value, Value)> {
         let mut all = self.special_tokens.clone();
         all.extend(variables.own);
@@ -106,10 +107,10 @@ impl Chat {
     }
 }
 
-/// How a prompt ends.
+/// Ending of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// With what makes the model answer.
+    /// With the generation prompt.
     Generate,
     /// Inside the last message.
     Continue,
@@ -121,7 +122,8 @@ impl Ending {
     fn read(fields: &PromptFields<'_>) -> Result<Ending, Unrendered> {
         let is = |name, word: &[u8]| fields.setting(name) == Some(word);
         match (is("continue_final_message", b"true"), fields.setting("add_generation_prompt")) {
-            // Nothing said means to generate, and then nothing can be continued.
+            // Without `add_generation_prompt` the default is to generate, and then no message can be
+            // continued.
             (true, Some(b"false")) => Ok(Ending::Continue),
             (true, _) => Err(Unrendered::Shape),
             (false, Some(b"false")) => Ok(Ending::Plain),
@@ -130,7 +132,7 @@ impl Ending {
     }
 }
 
-/// What the request itself sets.
+/// Variables that the request sets.
 struct Variables {
     tools: Option<Value>,
     documents: Option<Value>,
@@ -156,7 +158,7 @@ impl Variables {
         Ok(variables)
     }
 
-    /// `chat_template_kwargs`: what is null or "auto" counts as not set.
+    /// Reads `chat_template_kwargs`; null and "auto" count as not set.
     fn own(&mut self, kwargs: &[u8]) -> Result<(), Unrendered> {
         let kwargs = value_of(kwargs)?;
         for key in kwargs.try_iter().map_err(|_| Unrendered::Shape)? {
@@ -177,7 +179,7 @@ impl Variables {
         Ok(())
     }
 
-    /// Asking for effort turns thinking on, where the client did not say.
+    /// A reasoning effort enables thinking, unless the client sets it.
     fn effort(&mut self, effort: Option<&[u8]>) -> Result<(), Unrendered> {
         let Some(effort) = effort.map(value_of).transpose()? else { return Ok(()) };
         let says_thinking = self.own.iter().any(|(key, _)| key.as_str() == Some("enable_thinking"));
@@ -189,7 +191,7 @@ impl Variables {
     }
 }
 
-/// Tools as vLLM writes them back: known fields in a set order, absent ones as null, unknown ones gone.
+/// Tools as vLLM serializes them: known fields in a fixed order, absent ones null, unknown ones dropped.
 fn tools(json: &[u8]) -> Result<Value, Unrendered> {
     let mut tools = Vec::new();
     let mut failed = false;
@@ -230,7 +232,8 @@ fn mark_end(conversation: &mut Conversation, template: &Template) -> Result<Valu
     conversation.mark_last(TAG).ok_or(Unrendered::NothingToContinue)
 }
 
-/// Cuts a rendered chat at the mark, as transformers does: the space after it tells whether the template trimmed.
+/// Cuts a rendered chat at the mark, as transformers does: the space after it shows whether the template
+/// trimmed.
 fn cut_at_tag(text: &mut String, last: &Value) -> Result<(), Unrendered> {
     let last = last.as_str().unwrap_or_default().trim();
     let at = text.rfind(TAG.trim()).filter(|_| text.contains(last)).ok_or(Unrendered::NothingToContinue)?;
@@ -242,7 +245,7 @@ fn cut_at_tag(text: &mut String, last: &Value) -> Result<(), Unrendered> {
     Ok(())
 }
 
-/// The variables that every template of this tokenizer sees. tokenizer_config.json wins over special_tokens_map.json.
+/// Variables for every template of this tokenizer. tokenizer_config.json wins over special_tokens_map.json.
 fn special_tokens(config: &Json, token_map: &Json) -> Vec<(Value, Value)> {
     const NAMES: [&str; 7] =
         ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];

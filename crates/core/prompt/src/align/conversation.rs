@@ -1,8 +1,8 @@
-//! A chat's messages as vLLM hands them to a template.
+//! Messages of a chat as vLLM passes them to a template.
 //!
-//! Between the request and the template vLLM rebuilds each message: contents become text or lists of parts as the template
-//! wants them, tool calls get their arguments parsed and their keys in a set order, fields that it does not know are gone.
-//! Followed from vLLM 0.32.0, and compared with what its own code makes of the same messages.
+//! vLLM rebuilds each message: contents become text or lists of parts as the template expects, tool calls get
+//! parsed arguments and a fixed order of keys, and unknown fields are dropped. Follows vLLM 0.32.0, and is
+//! compared with the results of its code.
 
 use minijinja::Value;
 
@@ -12,11 +12,11 @@ use super::unaligned::Unrendered;
 use super::values::value_of;
 use crate::json::{BadJson, Cursor, Kind};
 
-/// All messages of a chat.
+/// Messages of a chat.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     messages: Vec<Message>,
-    /// Whether an image, or other media, stands somewhere in it.
+    /// Whether a message contains an image or other media.
     pub has_media: bool,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Conversation {
 struct Message {
     role: Value,
     content: Content,
-    /// In the order in which vLLM adds them.
+    /// Other fields, in vLLM's order.
     others: Vec<(&'static str, Value)>,
 }
 
@@ -56,7 +56,8 @@ impl Conversation {
         }
     }
 
-    /// A template that does not know developers is shown them as system messages, all joined into one at the front.
+    /// Turns developer messages into system messages, joined into one at the front, for templates without
+    /// that role.
     pub fn without_developers(&mut self) {
         if !self.messages.iter().any(|message| message.role.as_str() == Some("developer")) {
             return;
@@ -81,7 +82,7 @@ impl Conversation {
         }
     }
 
-    /// Appends a mark to the last message's text; what that text was before.
+    /// Appends a mark to the last message's text. Returns the text before.
     pub fn mark_last(&mut self, mark: &str) -> Option<Value> {
         let text = match &mut self.messages.last_mut()?.content {
             Content::Text(text) => text,
@@ -95,7 +96,7 @@ impl Conversation {
         Some(before)
     }
 
-    /// The list that the template is given.
+    /// List for the template.
     pub fn into_value(self) -> Value {
         self.messages.into_iter().map(Message::into_value).collect::<Vec<Value>>().into()
     }
@@ -117,7 +118,7 @@ impl Message {
 }
 
 impl Content {
-    /// All texts in one.
+    /// Joins all texts.
     fn joined(self) -> String {
         match self {
             Content::Text(text) => text.as_str().unwrap_or_default().to_owned(),
@@ -126,7 +127,7 @@ impl Content {
     }
 }
 
-/// Texts joined by line breaks, the marks of media before them: that is where vLLM puts its placeholders.
+/// Texts joined by line breaks, after the media marks: that is where vLLM puts its placeholders.
 fn joined(parts: &[Part]) -> Value {
     let texts = || {
         parts.iter().filter_map(|part| match part {
@@ -143,7 +144,7 @@ fn joined(parts: &[Part]) -> Value {
     Value::from(marks.chain(texts()).collect::<Vec<_>>().join("\n"))
 }
 
-/// What a message in the body may hold.
+/// Fields of a message in the body.
 #[derive(Default)]
 struct Fields<'a> {
     role: Option<Value>,
@@ -157,7 +158,7 @@ struct Fields<'a> {
     tools: Option<&'a [u8]>,
 }
 
-/// A content as it stands. Text, which may be long, is taken out of the body in one pass.
+/// Raw content. Text, which may be long, is unescaped in one pass.
 #[derive(Default)]
 enum Given<'a> {
     #[default]
@@ -186,7 +187,7 @@ impl<'a> Given<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the message that the cursor stands before.
+    /// Reads the message at the cursor.
     fn read(message: &mut Cursor<'a>, scratch: &mut Vec<u8>) -> Result<Fields<'a>, BadJson> {
         let mut fields = Fields::default();
         message.object(|key, value| {
@@ -212,7 +213,7 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// The message, and whether media stand in it.
+    /// Builds the message. Also returns whether it contains media.
     fn message(mut self, format: ContentFormat) -> Result<(Message, bool), Unrendered> {
         let role = self.role.clone().filter(|role| role.as_str().is_some()).ok_or(Unrendered::Shape)?;
         let mut parts = parts_of(std::mem::take(&mut self.content))?;
@@ -275,11 +276,11 @@ fn push(
     Ok(())
 }
 
-/// A content as the template wants it.
+/// Content in the template's format.
 fn content_of(mut parts: Vec<Part>, format: ContentFormat) -> Content {
     match (format, &mut parts[..]) {
         (ContentFormat::Parts, _) => Content::Parts(parts),
-        // One text needs no joining; it may be long.
+        // A single text, which may be long, needs no joining.
         (ContentFormat::Text, [Part::Text { text, .. }]) => Content::Text(std::mem::take(text)),
         (ContentFormat::Text, parts) => Content::Text(joined(parts)),
     }
@@ -302,8 +303,8 @@ fn parts_of(content: Given<'_>) -> Result<Vec<Part>, Unrendered> {
     }
 }
 
-/// A line that one client sets before its system prompt, different in every request. vLLM drops it, because no prompt
-/// behind it would ever be found in the cache.
+/// Removes a line that one client puts before its system prompt, different in every request. vLLM drops it,
+/// because it would prevent every cache hit after it.
 fn strip_billing(parts: &mut Vec<Part>) {
     parts.retain_mut(|part| {
         let Part::Text { text, .. } = part else { return true };
@@ -317,7 +318,7 @@ fn strip_billing(parts: &mut Vec<Part>) {
     });
 }
 
-/// What tools answered is always text, unless something else than text is in it.
+/// Content of a tool result: text, unless it has parts that are not text.
 fn tool_content(content: Content) -> Content {
     match content {
         Content::Parts(parts) if parts.iter().all(|part| matches!(part, Part::Text { .. })) => {
@@ -331,7 +332,7 @@ fn tool_content(content: Content) -> Content {
     }
 }
 
-/// Tool calls with the keys that vLLM knows in its order, others behind them, and arguments as a map.
+/// Tool calls with the keys that vLLM knows in its order, then others, and arguments as a map.
 fn tool_calls(calls: &[u8]) -> Result<Vec<Value>, Unrendered> {
     let calls = value_of(calls)?;
     let calls = calls.try_iter().map_err(|_| Unrendered::Shape)?;
@@ -349,8 +350,8 @@ fn tool_calls(calls: &[u8]) -> Result<Vec<Value>, Unrendered> {
         .collect()
 }
 
-/// Arguments are sent as JSON in a string. What is no JSON object becomes an empty one: it lies in the past, and failing
-/// would fail every turn after it.
+/// Parses arguments, which are sent as a JSON string. Text that is no JSON object becomes an empty map: the
+/// call is in the past, and an error would fail every later turn.
 fn arguments_of(arguments: &Value) -> Value {
     let parsed = match arguments.as_str() {
         Some(text) => parse(text),
@@ -392,7 +393,7 @@ mod tests {
         Conversation::read(messages.as_bytes(), format).unwrap().into_value().to_string()
     }
 
-    /// These messages and both results were given to and taken from vLLM 0.32.0's own functions.
+    /// The messages and both results come from vLLM 0.32.0's own functions.
     #[test]
     fn messages_are_rebuilt_as_vllm_rebuilds_them() {
         let messages = r#"[{"role":"system","content":"S"},
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_would_refuse_is_refused() {
+    fn messages_that_the_engine_refuses_are_refused() {
         for messages in [
             "[]",
             "{}",

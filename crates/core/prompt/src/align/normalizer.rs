@@ -1,8 +1,9 @@
-//! What a tokenizer does to text before it cuts it into tokens, as bytes.
+//! Normalizer: what a tokenizer does to text before splitting it, in bytes.
 //!
-//! Three things happen, each to the pieces between added tokens: the steps of the normalizer, the space that some
-//! pre-tokenizers set before a piece, and the spelling of spaces. The last one is undone here, because tokens are turned
-//! back into plain bytes too: `▁` is a space on both sides. Where nothing of this can change a text it is copied whole.
+//! Three changes apply to each piece between added tokens: the steps of the normalizer, the space that some
+//! pre-tokenizers add before a piece, and the spelling of spaces. The spelling is undone here, because tokens
+//! are turned into plain bytes as well: `▁` is a space on both sides. Text that nothing can change is copied
+//! whole.
 
 use std::borrow::Cow;
 
@@ -21,38 +22,38 @@ pub(crate) enum Step {
     Strip { left: Side, right: Side },
 }
 
-/// Whether white space goes at one end.
+/// Whether white space is stripped at one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Strip,
     Keep,
 }
 
-/// Before which pieces the pre-tokenizer sets a space, where none stands yet.
+/// Pieces before which the pre-tokenizer adds a space, unless there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lead {
     Never,
     EveryPiece,
-    /// Only at the very beginning of the text.
+    /// Only at the start of the text.
     First,
 }
 
-/// How spaces are spelled.
+/// Spelling of spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spaces {
     Plain,
     Marked,
 }
 
-/// Text to bytes, as the tokenizer sees them.
+/// Converter from text to the bytes that the tokenizer sees.
 #[derive(Clone, Debug)]
 pub(crate) struct Normalizer {
     steps: Vec<Step>,
     lead: Lead,
     spaces: Spaces,
-    /// Found in the text as it is.
+    /// Tokens found in the original text.
     added: AddedTokens,
-    /// Found in normalized text.
+    /// Tokens found in normalized text.
     added_later: AddedTokens,
 }
 
@@ -84,7 +85,7 @@ impl Normalizer {
         });
     }
 
-    /// The bytes of a text that is not needed any more: it may become them.
+    /// Writes the bytes of an owned text, and reuses its memory if possible.
     pub fn write_owned(&self, text: String, out: &mut Vec<u8>) {
         if out.is_empty() && self.is_copied(&text) && (self.spaces == Spaces::Plain || text.is_ascii()) {
             *out = text.into_bytes();
@@ -93,7 +94,8 @@ impl Normalizer {
         }
     }
 
-    /// Can no step, no token and no pre-tokenizer change this text? Then where its tokens stand does not matter either.
+    /// Whether no step, token or pre-tokenizer can change this text. Token positions then do not matter
+    /// either.
     fn is_copied(&self, text: &str) -> bool {
         let is_kept = |step: &Step| match step {
             Step::Unicode(unicode) => text.is_ascii() || !unicode.changes(text),
@@ -107,7 +109,7 @@ impl Normalizer {
     }
 
     fn write_piece(&self, text: &str, at: usize, out: &mut Vec<u8>) {
-        // Saves the copy of a whole piece for the one step that most SentencePiece models have.
+        // Avoids copying a piece for the one step that most SentencePiece models have.
         if let [Step::Prepend(lead)] = &self.steps[..]
             && self.added_later.is_empty()
             && self.lead == Lead::Never
@@ -118,7 +120,7 @@ impl Normalizer {
         let text = self.normalized(text);
         self.added_later.cut(&text, |piece| match piece {
             Piece::Token(bytes) => out.extend_from_slice(bytes),
-            // After a token that was found late, the beginning of the text lies before.
+            // After a token found in normalized text, the piece is not at the start of the text.
             Piece::Text(text, within) => self.write_led(text, at + within, out),
         });
     }
@@ -136,7 +138,7 @@ impl Normalizer {
         self.write_spaces(text, out);
     }
 
-    /// A mark typed by somebody is a space to the tokenizer.
+    /// A mark typed by a user is a space to the tokenizer.
     fn write_spaces(&self, text: &str, out: &mut Vec<u8>) {
         let mut rest = text;
         if self.spaces == Spaces::Marked && !text.is_ascii() {
@@ -154,7 +156,7 @@ impl Normalizer {
     }
 }
 
-/// Added tokens, by where they are found.
+/// Added tokens, by the text in which they are found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Added {
     pub raw: Vec<AddedToken>,
@@ -182,7 +184,7 @@ impl Step {
     }
 }
 
-/// Letter by letter, as tokenizers do it: without the rules for whole words that `str::to_lowercase` knows.
+/// Lowercases character by character, as tokenizers do, without the word rules of `str::to_lowercase`.
 fn lowercase(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_way_leads_only_where_no_space_stands() {
+    fn the_newer_scheme_adds_a_space_only_where_there_is_none() {
         let always = sentence_piece(Vec::new(), Lead::EveryPiece);
         assert_eq!(bytes(&always, "<s>Hi</s> you</s>▁x"), "<s> Hi</s> you</s> x");
         let first = sentence_piece(Vec::new(), Lead::First);
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_normalized_apart() {
+    fn pieces_are_normalized_separately() {
         let added = Added { raw: vec![token("<e>")], normalized: Vec::new() };
         let steps = vec![Step::Unicode(Unicode::new(Form::Nfc))];
         let nfc = Normalizer::new(steps, Lead::Never, Spaces::Plain, added);

@@ -1,8 +1,8 @@
-//! One part of a message's content: text, an image or other media, or a reference to a tool.
+//! Part of a message's content: text, an image or other media, or a reference to a tool.
 //!
-//! vLLM takes parts of many kinds and hands templates few: text in a `text` field, whatever it was called before, and media
-//! as their modality. A medium's place in the prompt is marked with a hash of it: what comes after is not reported matching
-//! any more, but two requests with the same image still have the same bytes.
+//! vLLM accepts many kinds of parts and passes few to templates: text in a `text` field, and media as their
+//! modality. A medium is marked in the prompt by its hash. Text after it is not matched with reported blocks,
+//! but requests with the same image have the same bytes.
 
 use minijinja::Value;
 use xxhash_rust::xxh3::xxh3_64;
@@ -11,10 +11,10 @@ use super::unaligned::Unrendered;
 use super::values::{text_of, value_of};
 use crate::json::{Cursor, Kind, RawStr};
 
-/// Begins a medium's mark in the prompt: a character that Unicode has set aside for nobody.
+/// Starts a media mark in the prompt: a character reserved for private use.
 pub(crate) const MEDIA: char = '\u{10fffd}';
 
-/// Fields that vLLM knows in parts; what a client sends beside them goes on to the template.
+/// Fields that vLLM knows in parts; other fields are passed to the template.
 const KNOWN_FIELDS: [&str; 18] = [
     "audio_embeds",
     "audio_url",
@@ -45,12 +45,12 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// A text by itself.
+    /// A text part.
     pub fn text(text: Value) -> Part {
         Part::Text { text, others: Vec::new() }
     }
 
-    /// Reads one item of a content list; `None` for one that vLLM leaves out.
+    /// Reads an item of a content list; `None` for one that vLLM drops.
     pub fn read(part: &[u8]) -> Result<Option<Part>, Unrendered> {
         let mut cursor = Cursor::new(part);
         match cursor.kind() {
@@ -63,7 +63,7 @@ impl Part {
         }
     }
 
-    /// What a template that wants parts is given for this one.
+    /// Appends the values that a template with parts receives.
     pub fn push_values(self, values: &mut Vec<Value>) {
         let typed = |kind: &'static str| (Value::from("type"), Value::from(kind));
         let text_part = |text: Value| [typed("text"), (Value::from("text"), text)];
@@ -82,7 +82,7 @@ impl Part {
     }
 }
 
-/// The fields of a part that matter.
+/// Relevant fields of a part.
 #[derive(Default)]
 struct Fields<'a> {
     kind: Option<RawStr<'a>>,
@@ -91,7 +91,7 @@ struct Fields<'a> {
     thinking: Option<&'a [u8]>,
     name: Option<&'a [u8]>,
     has_uuid: bool,
-    /// The modality that a field's name gives away.
+    /// Modality implied by a field's name.
     media: Option<&'static str>,
     others: Vec<(RawStr<'a>, &'a [u8])>,
 }
@@ -157,7 +157,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What kind of medium a part's type or field names.
+/// Modality named by a part's type or field.
 fn modality(name: &[u8]) -> Option<&'static str> {
     match name {
         b"image_url" | b"input_image" | b"image_pil" | b"image_embeds" => Some("image"),

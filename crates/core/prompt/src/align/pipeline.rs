@@ -1,7 +1,8 @@
-//! The normalizer and the pre-tokenizer of tokenizer.json, as steps in byte space.
+//! Normalizer and pre-tokenizer of tokenizer.json, as steps in byte space.
 //!
-//! Most pre-tokenizers only say where text may be cut, which does not concern its bytes. Those that add, change or drop text
-//! are followed or refused. `▁` for a space is undone on both sides, so the step that writes it vanishes here.
+//! Most pre-tokenizers only split text, which does not change its bytes. Those that add, change or drop text
+//! are followed or refused. `▁` for a space is undone on both sides, so the step that writes it has no effect
+//! here.
 
 use super::Reading;
 use super::normalizer::{Lead, Side, Spaces, Step};
@@ -10,15 +11,15 @@ use super::unaligned::Unaligned;
 use super::unicode::{Form, Unicode};
 use super::vocabulary::MARK;
 
-/// What happens to text.
+/// Steps applied to text.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     pub steps: Vec<Step>,
     pub lead: Lead,
     pub spaces: Spaces,
-    /// Whether tokens are written in the alphabet of bytes.
+    /// Whether tokens are written in the byte-level alphabet.
     pub has_letters: bool,
-    /// Whether a pre-tokenizer has cut the text already.
+    /// Whether a pre-tokenizer has already split the text.
     is_cut: bool,
 }
 
@@ -40,7 +41,7 @@ impl Pipeline {
         Ok(pipeline)
     }
 
-    /// Follows software that has its own rule for leading spaces.
+    /// Applies a reading with its own rule for leading spaces.
     pub fn read_as(&mut self, reading: Reading) {
         if self.spaces == Spaces::Plain || reading == Reading::AsFiled {
             return;
@@ -67,7 +68,7 @@ impl Pipeline {
             "Prepend" => {
                 self.steps.push(Step::Prepend(step.get("prepend").text().unwrap_or(MARK).to_owned()))
             }
-            // A mark is no white space: once spaces are marked, stripping would be another thing in byte space.
+            // Marks are no white space, so stripping after marking differs in byte space.
             "Strip" if self.spaces == Spaces::Marked => return refuse("Strip after marked spaces"),
             "Strip" => self.steps.push(Step::Strip { left: side("strip_left"), right: side("strip_right") }),
             "Replace" => return self.replace(step),
@@ -132,7 +133,7 @@ impl Pipeline {
         self.set_lead(lead, "Metaspace")
     }
 
-    /// After a cut, a lead would come before every word, wherever the cuts are.
+    /// Sets the lead. After a split it would apply to every word, which byte space cannot follow.
     fn set_lead(&mut self, lead: Lead, what: &str) -> Result<(), Unaligned> {
         if lead != Lead::Never {
             if self.is_cut || self.lead != Lead::Never {
@@ -143,7 +144,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Where spaces are marked, the marks that steps write are spaces.
+    /// Turns marks in steps into spaces, if spaces are marked.
     fn unmark_steps(&mut self) {
         if self.spaces == Spaces::Plain {
             return;
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_refused_by_name() {
+    fn unsupported_steps_are_refused_by_name() {
         for (normalizer, pre_tokenizer, words) in [
             (r#"{"type":"BertNormalizer"}"#, "null", "BertNormalizer"),
             (r#"{"type":"Precompiled"}"#, "null", "Precompiled"),
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn marked_spaces_vanish() {
+    fn marked_spaces_become_spaces() {
         let llama = r#"{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"String":" "},"content":"▁"}]}"#;
         let pipeline = read(llama, "null").unwrap();
         assert!(matches!(&pipeline.steps[..], [Step::Prepend(lead)] if lead == " "));

@@ -1,7 +1,7 @@
-//! A request's prompt as text or token ids, just as the engine tokenizes it.
+//! Prompt of a request as text or token ids, as the engine tokenizes it.
 //!
-//! This much needs a model's template but nothing of its tokenizer, so it serves both ways of matching: in bytes, and in
-//! token chains for models whose bytes cannot be followed.
+//! Rendering needs the model's template but not its tokenizer. It serves matching in bytes, and token chains
+//! for models whose bytes cannot be followed.
 
 use super::chat::Chat;
 use super::tree::Json;
@@ -17,40 +17,40 @@ pub struct Renderer {
     chat: Option<Chat>,
 }
 
-/// What a prompt was rendered to.
+/// A rendered prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rendered {
-    /// Text, in the buffer that was handed in.
+    /// Text, in the caller's buffer.
     Text {
-        /// What the tokenizer shall set around it.
+        /// Tokens that the tokenizer adds.
         around: Around,
-        /// Whether it holds media.
+        /// Whether the text contains media.
         media: Media,
     },
-    /// Token ids that the client sent.
+    /// Token ids sent by the client.
     Ids(Vec<u32>),
 }
 
-/// What stands around a prompt.
+/// Tokens added around a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Around {
-    /// Nothing: the chat template has written the beginning itself.
+    /// None: the chat template writes them.
     Nothing,
-    /// The tokens that a tokenizer adds to a plain prompt.
+    /// The special tokens that a tokenizer adds to a plain prompt.
     SpecialTokens,
 }
 
-/// Whether images, or other media, stand in a prompt.
+/// Whether a prompt contains images or other media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {
-    /// Some do.
+    /// It does.
     Some,
-    /// None does.
+    /// It does not.
     None,
 }
 
 impl Renderer {
-    /// From a model's files; a model without a template has one all the same, for completions.
+    /// Reads a model's files. A model without a template can still render completions.
     pub fn new(files: &ModelFiles<'_>) -> Result<Renderer, Unaligned> {
         let config = Json::of("tokenizer_config.json", files.tokenizer_config)?;
         let token_map = Json::of("special_tokens_map.json", files.special_tokens_map)?;
@@ -62,8 +62,8 @@ impl Renderer {
         self.chat.is_some()
     }
 
-    /// Renders a request's prompt. Text goes into `text`, which is overwritten. `unix_s` is for templates that print the
-    /// date.
+    /// Renders a request's prompt. Text is written to `text`, which is overwritten. `unix_s` is the time for
+    /// templates that print the date.
     pub fn render(
         &self,
         body: &Body<'_>,

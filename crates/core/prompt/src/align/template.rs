@@ -1,9 +1,9 @@
-//! A model's chat template, run as the engine runs it.
+//! Chat template of a model, run as the engine runs it.
 //!
-//! Engines hand templates to Jinja2 in the environment that transformers sets up. Here minijinja runs them, with that
-//! environment rebuilt around it: trimmed blocks, Python's methods and spellings, `tojson` as `json.dumps`,
-//! `raise_exception`, `strftime_now`, `{% generation %}` blocks. Compiled once; rendering copies long contents only where
-//! the template itself makes new strings of them.
+//! Engines run templates with Jinja2 in the environment that transformers sets up. Here minijinja runs them
+//! in the same environment: trimmed blocks, Python's methods and spellings, `tojson` as `json.dumps`,
+//! `raise_exception`, `strftime_now`, `{% generation %}` blocks. Templates are compiled once; rendering
+//! copies long contents only where the template creates new strings.
 
 mod content_format;
 mod dumps;
@@ -24,14 +24,14 @@ use super::unaligned::{Unaligned, Unrendered};
 pub(crate) struct Template {
     environment: Environment<'static>,
     pub format: ContentFormat,
-    /// Whether it knows the role `developer`; by the same look at its text that vLLM takes.
+    /// Whether it supports the role `developer`, by the same text search as vLLM's.
     pub knows_developer: bool,
-    /// Whether it mentions contents at all, without which a message cannot be continued.
+    /// Whether it refers to contents, without which a message cannot be continued.
     pub mentions_content: bool,
     tells_time: bool,
 }
 
-/// The name of the one template in its environment.
+/// Name of the only template in its environment.
 const NAME: &str = "chat_template";
 
 impl Template {
@@ -54,8 +54,7 @@ impl Template {
         Ok(template)
     }
 
-    /// Renders with these variables, into a text that is empty but may have room from before: prompts are long, and memory
-    /// that the system hands out anew is slow.
+    /// Renders into an empty text, whose capacity is reused: prompts are long, and fresh memory is slow.
     pub fn render(
         &self,
         mut variables: Vec<(Value, Value)>,
@@ -74,8 +73,8 @@ impl Template {
             .map_err(failed)
     }
 
-    /// Renders one small conversation: whatever the template calls that does not exist here shows now, not in production.
-    /// A template may refuse this conversation for its own reasons; that is fine.
+    /// Renders a small conversation, so that unsupported functions fail now and not in production. A template
+    /// may refuse this conversation for its own reasons.
     fn try_out(&self) -> Result<(), Unaligned> {
         let message = Value::from_pairs([("role", "user"), ("content", "Hi")]);
         let variables = [
@@ -130,7 +129,7 @@ fn environment(syntax: SyntaxConfig) -> Environment<'static> {
     environment.add_filter("trim", trim);
     environment.add_filter("string", |value: &Value| python_str(value));
     environment.add_filter("join", join);
-    // To Jinja2 a string is a sequence, and so is a map.
+    // In Jinja2 strings and maps are sequences.
     let is_sequence =
         |value: &Value| matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map);
     environment.add_test("sequence", is_sequence);
@@ -171,8 +170,9 @@ fn join(values: &Value, between: Option<&str>, attribute: Option<&str>) -> Resul
     Ok(out)
 }
 
-/// `{% generation %}` marks what the model said, for training; it renders what stands in it. minijinja takes no tags from
-/// outside, so it becomes a condition that always holds, with the same rules for white space around it.
+/// Replaces `{% generation %}`, which marks the model's output for training and renders its content.
+/// minijinja has no custom tags, so it becomes a condition that always holds, with the same white-space
+/// rules.
 fn without_generation(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_printed_as_jinja2_prints_them() {
+    fn values_are_printed_as_by_jinja2() {
         for (source, text) in [
             ("{{ tools[0].strict }} {{ n }} {{ missing }}|{{ tools }}", "True None |[{'strict': True}]"),
             ("{{ ['a', true] | join('-') }}{{ none | string }}", "a-TrueNone"),
@@ -224,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_block_is_what_it_holds() {
+    fn a_generation_block_renders_its_content() {
         let source = "a\n  {%- generation -%}\n  b{{ n }}\n{% endgeneration %}\nc {% set generation_x = 1 %}{{ generation_x }}";
         assert_eq!(render(source), "abNone\nc 1");
     }
 
     #[test]
-    fn a_template_that_needs_what_is_not_there_is_refused_at_once() {
+    fn a_template_with_unsupported_functions_is_refused_at_once() {
         for (source, words) in [
             ("{% for m in messages %}{{ m", "syntax error"),
             ("\n{{ messages | frobnicate }}", "frobnicate"),

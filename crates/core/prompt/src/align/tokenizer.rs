@@ -6,7 +6,7 @@
 //! post_processor            ──▶ Wrapping     what stands before and after a plain prompt
 //! ```
 //!
-//! The merges are never read: which tokens a text becomes is the engine's business.
+//! Merges are not read: how text becomes tokens is up to the engine.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use super::vocabulary::{ByteFallback, Spelling, Vocabulary};
 use super::wrapping::Wrapping;
 use crate::json::{BadJson, Cursor, Kind};
 
-/// What is known of a tokenizer.
+/// Relevant parts of a tokenizer.
 #[derive(Clone, Debug)]
 pub(crate) struct Tokenizer {
     pub vocabulary: Arc<Vocabulary>,
@@ -30,7 +30,7 @@ pub(crate) struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// From tokenizer.json and the tree of tokenizer_config.json.
+    /// Reads tokenizer.json and the tree of tokenizer_config.json.
     pub fn read(file: &[u8], config: &Json, reading: Reading) -> Result<Tokenizer, Unaligned> {
         let parts = Parts::read(file)?;
         let model = Model::read(parts.model.ok_or(Unaligned::Missing("model"))?)?;
@@ -52,7 +52,7 @@ impl Tokenizer {
     }
 }
 
-/// The parts of the file. The model stays a slice, because it is large.
+/// Parts of the file. The model stays a slice, because it is large.
 struct Parts<'a> {
     normalizer: Json,
     pre_tokenizer: Json,
@@ -93,7 +93,7 @@ fn broken(problem: BadJson) -> Unaligned {
     Unaligned::BrokenFile { file: "tokenizer.json", problem }
 }
 
-/// The model, of which only the vocabulary matters here.
+/// The model, of which only the vocabulary is read.
 struct Model<'a> {
     vocab: &'a [u8],
     fallback: ByteFallback,
@@ -116,7 +116,7 @@ impl<'a> Model<'a> {
             Ok(())
         });
         read.map_err(broken)?;
-        // Old files leave the type out; they are BPE.
+        // Old files omit the type, which is BPE.
         let kind = kind.unwrap_or_else(|| "BPE".to_owned());
         match (&*kind, affix) {
             ("BPE", false) | ("Unigram", _) => {}
@@ -126,7 +126,7 @@ impl<'a> Model<'a> {
         Ok(Model { vocab: vocab.ok_or(Unaligned::Missing("vocabulary"))?, fallback })
     }
 
-    /// All tokens with their bytes: from a map of ids, or from a list whose places are the ids.
+    /// All tokens with their bytes: from a map of ids, or from a list whose indexes are the ids.
     fn tokens(&self, spelling: &Spelling) -> Result<Vec<(u32, Vec<u8>)>, Unaligned> {
         let mut tokens = Vec::new();
         let mut cursor = Cursor::new(self.vocab);
@@ -161,7 +161,7 @@ struct Described {
     is_normalized: bool,
 }
 
-/// Those of tokenizer.json, and of tokenizer_config.json what the first does not have.
+/// Added tokens of tokenizer.json, then those that only tokenizer_config.json has.
 fn added_tokens(list: &Json, config: &Json, spelling: &Spelling) -> Vec<Described> {
     let mut added: Vec<Described> = list
         .items()

@@ -1,7 +1,7 @@
-//! The small parts of a model's files, as a tree.
+//! Small parts of a model's files, as a tree.
 //!
-//! A tokenizer's normalizer or a list of special tokens is a few kilobytes that are read once, so a tree is the simple way.
-//! Its vocabulary is megabytes, so it stays a slice of the file and is walked in place.
+//! A normalizer or a list of special tokens is a few kilobytes, read once, so a tree is simplest. A
+//! vocabulary is megabytes, so it stays a slice of the file and is walked in place.
 
 use super::unaligned::Unaligned;
 use crate::json::{BadJson, Cursor, Kind};
@@ -18,9 +18,9 @@ pub(crate) enum Json {
 }
 
 impl Json {
-    /// The tree of a whole document.
+    /// Reads a whole document.
     pub fn read(bytes: &[u8]) -> Result<Json, BadJson> {
-        // Skipping refuses what is nested too deep for the stack.
+        // Skipping refuses documents that are nested too deep for the stack.
         Cursor::new(bytes).skip_value()?;
         let mut cursor = Cursor::new(bytes);
         let tree = Json::next(&mut cursor)?;
@@ -28,7 +28,7 @@ impl Json {
         Ok(tree)
     }
 
-    /// The tree of a file that a model may lack.
+    /// Reads a file that a model may lack.
     pub fn of(file: &'static str, bytes: Option<&[u8]>) -> Result<Json, Unaligned> {
         match bytes {
             Some(bytes) => Json::read(bytes).map_err(|problem| Unaligned::BrokenFile { file, problem }),
@@ -63,7 +63,7 @@ impl Json {
         }
     }
 
-    /// A field; `Null` where there is none, because files leave out what they do not set.
+    /// A field; `Null` if absent, because files omit unset fields.
     pub fn get(&self, name: &str) -> &Json {
         self.fields().iter().rev().find(|(key, _)| key == name).map_or(&Json::Null, |(_, value)| value)
     }
@@ -96,7 +96,7 @@ impl Json {
         }
     }
 
-    /// Is it there, and `true`?
+    /// Whether the value is `true`.
     pub fn is_true(&self) -> bool {
         *self == Json::Bool(true)
     }
@@ -105,7 +105,7 @@ impl Json {
         *self == Json::Null
     }
 
-    /// What kind of step or model this part of a tokenizer says it is.
+    /// The `type` of a step or model.
     pub fn type_name(&self) -> &str {
         self.get("type").text().unwrap_or("untyped")
     }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_holds_what_the_document_says() {
+    fn a_tree_has_the_values_of_its_document() {
         let tree = Json::read(br#"{"a":[1,"\u00e9",null],"b":{"c":true},"b":{"c":false}}"#).unwrap();
         assert_eq!(tree.get("a").items()[0].number(), Some(1));
         assert_eq!(tree.get("a").items()[1].text(), Some("é"));

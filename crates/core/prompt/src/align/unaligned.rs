@@ -1,78 +1,78 @@
-//! Why a model, or one request to it, cannot be matched in byte space.
+//! Reasons why a model, or a request to it, cannot be matched in byte space.
 //!
-//! A guess would match nothing, silently, for weeks. So whatever is not understood about a tokenizer or a request is named,
-//! and the caller falls back: to token chains, to presumed caches, or for one request to the canonical prompt. None of
-//! these texts holds a word of anybody's prompt.
+//! A wrong guess would silently match nothing. Anything not understood about a tokenizer or a request is
+//! therefore named, and the caller falls back: to token chains, to presumed caches, or to the canonical
+//! prompt of the request. These texts never contain prompt text.
 
 use crate::json::BadJson;
 
-/// Why a model's files cannot be aligned.
+/// Reason why a model's files cannot be aligned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unaligned {
-    /// A file is no JSON.
+    /// A file is not valid JSON.
     #[error("{file} is broken: {problem}")]
     BrokenFile {
-        /// Which file.
+        /// Name of the file.
         file: &'static str,
-        /// What is wrong with it.
+        /// Parse error.
         problem: BadJson,
     },
-    /// tokenizer.json lacks something that every tokenizer has.
+    /// tokenizer.json lacks a required field.
     #[error("tokenizer.json has no {0}")]
     Missing(&'static str),
-    /// A kind of model whose tokens do not spell the text.
+    /// The model's tokens do not spell the text.
     #[error("tokens of a {0} model cannot be turned back into the text they stand for")]
     Model(String),
-    /// A step of the normalizer that is not understood.
+    /// A step of the normalizer is not supported.
     #[error("the normalizer step {0} is not supported")]
     Normalizer(String),
-    /// A pre-tokenizer that changes or drops text.
+    /// A pre-tokenizer changes or drops text.
     #[error("the pre-tokenizer {0} changes text in a way that is not supported")]
     PreTokenizer(String),
-    /// Text outside the vocabulary is lost, so blocks cannot be told apart by their bytes.
+    /// Text outside the vocabulary is lost, so different blocks would have the same bytes.
     #[error("the vocabulary has no token for byte 0x{0:02x} and no fallback")]
     LossyVocabulary(u8),
-    /// The chat template does not compile or needs what is not there.
+    /// The chat template does not compile, or needs unsupported functions.
     #[error("the chat template cannot be used: {problem} (line {line})")]
     Template {
-        /// What kind of trouble.
+        /// Kind of the error.
         problem: String,
-        /// In which line of the template.
+        /// Line of the template.
         line: usize,
     },
 }
 
-/// Why one request's prompt cannot be written in the engine's bytes.
+/// Reason why a request's prompt cannot be written in the engine's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrendered {
-    /// Only chats and completions are understood; other APIs are rewritten by the engine in its own way.
+    /// The API is neither chat nor completions: the engine builds the prompt in its own way.
     #[error("this API's prompts are built by the engine in its own way")]
     Api,
-    /// No prompt, or not in a shape that the engine would take.
+    /// The prompt is missing, or has a shape that the engine refuses.
     #[error("the prompt is missing or has a shape that the engine would refuse")]
     Shape,
-    /// Several prompts in one request.
+    /// The request has several prompts.
     #[error("the request holds several prompts")]
     SeveralPrompts,
     /// The model has no chat template.
     #[error("the model has no chat template")]
     NoTemplate,
-    /// The request brings a chat template of its own.
+    /// The request has its own chat template.
     #[error("the request brings its own chat template")]
     OwnTemplate,
-    /// The request sets something that changes the prompt in a way that is not followed.
+    /// The request sets a field that changes the prompt in an unsupported way.
     #[error("the request sets {0}")]
     Setting(&'static str),
-    /// The template refused this conversation, or failed on it; the engine will too.
+    /// The template refuses or fails on this conversation, as it will in the engine.
     #[error("the chat template fails on this conversation (line {line})")]
     TemplateFailed {
-        /// In which line of the template; 0 where it does not say.
+        /// Line of the template; 0 if unknown.
         line: usize,
     },
-    /// `continue_final_message`, and the template does not show the last message's end.
+    /// `continue_final_message` is set, and the template does not show the last message's end.
     #[error("the chat template does not show the message to be continued")]
     NothingToContinue,
-    /// A token id that the model does not have.
+    /// The model has no token with this id.
     #[error("the model has no token with the id {0}")]
     UnknownToken(u32),
 }

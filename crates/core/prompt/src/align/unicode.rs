@@ -1,18 +1,18 @@
-//! Unicode normalization that touches only what needs it.
+//! Unicode normalization of only the text that needs it.
 //!
-//! Prompts are mostly text that is normal already. A character is *inert* if it is never changed and never takes part in a
-//! change of what stands before it; a bit for each of the first 65,536 says so. Everything up to the character before the
-//! next one that is not inert is copied; from there to the next inert one, the text is normalized.
+//! Most prompt text is already normal. A character is *inert* if it never changes and never combines with the
+//! text before it; one bit per character of the first 65,536 tells. Text is copied up to the character before
+//! the next one that is not inert, and normalized from there to the next inert one.
 //!
-//! The tables are those of the crate that tokenizers use themselves, not the newest: letters that Unicode got since then
-//! are left alone by engines too.
+//! The tables come from the crate that tokenizers use, not from the newest Unicode version: engines do not
+//! change newer characters either.
 
 use unicode_normalization_alignments::char::canonical_combining_class;
 use unicode_normalization_alignments::{
     IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfd_quick, is_nfkc_quick, is_nfkd_quick,
 };
 
-/// Characters that have a bit.
+/// Number of characters with a bit.
 const PLANE: usize = 1 << 16;
 
 /// One of the four normal forms.
@@ -46,7 +46,7 @@ impl Form {
     }
 }
 
-/// Brings text into one normal form.
+/// Normalizer to one normal form.
 #[derive(Clone, Debug)]
 pub(crate) struct Unicode {
     form: Form,
@@ -69,7 +69,7 @@ impl Unicode {
         }
     }
 
-    /// Is there anything to do?
+    /// Whether a text needs normalization.
     pub fn changes(&self, text: &str) -> bool {
         self.next_stretch(text, 0).is_some()
     }
@@ -85,8 +85,8 @@ impl Unicode {
         out.push_str(&text[done..]);
     }
 
-    /// Bytes of the letter that stands here, or 0 where it is not inert; `None` at the text's end. Letters of two and three
-    /// bytes, which are nearly all, are put together here: a `char` for each would be most of the cost of accented text.
+    /// Bytes of the character at a position; 0 if it is not inert, `None` at the end. Characters of two and
+    /// three bytes are decoded here, because decoding a `char` each would dominate the cost of accented text.
     #[inline]
     fn inert_length(&self, text: &str, at: usize) -> Option<usize> {
         let (code, length) = match text.as_bytes().get(at..)? {
@@ -104,7 +104,7 @@ impl Unicode {
         Some(if is_inert { length } else { 0 })
     }
 
-    /// The next stretch to be normalized: from the character before one that is not inert to the next inert one.
+    /// Next range to normalize: from the character before one that is not inert to the next inert one.
     fn next_stretch(&self, text: &str, from: usize) -> Option<(usize, usize)> {
         let bytes = text.as_bytes();
         let (mut before, mut at) = (from, from);
@@ -124,8 +124,8 @@ impl Unicode {
     }
 }
 
-/// Where the next byte stands that is no ASCII; ASCII is inert in every form. Eight bytes at a time: long enough for prose in
-/// English, short enough for languages with an accent in every word.
+/// Position of the next non-ASCII byte; ASCII is inert in every form. Eight bytes at a time suit both English
+/// and accented text.
 fn skip_ascii(text: &[u8], mut at: usize) -> usize {
     while let Some(&word) = text.get(at..).and_then(<[u8]>::first_chunk) {
         let high_bits = u64::from_le_bytes(word) & 0x8080_8080_8080_8080;
@@ -151,21 +151,22 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_joins_the_letter_before_it() {
+    fn a_mark_combines_with_the_letter_before_it() {
         let mut out = String::new();
         Unicode::new(Form::Nfc).write("cafe\u{301} and \u{1100}\u{1161} ok", &mut out);
         assert_eq!(out, "café and 가 ok");
         assert!(!Unicode::new(Form::Nfc).changes("café 漢字"));
     }
 
-    /// Their tables take longer to make than a text takes to normalize.
+    /// Shared by all cases: building the tables takes longer than normalizing a text.
     static ALL: LazyLock<[Unicode; 4]> =
         LazyLock::new(|| [Form::Nfc, Form::Nfd, Form::Nfkc, Form::Nfkd].map(Unicode::new));
 
     proptest! {
-        /// Piece by piece is the same as all at once, in all forms, on text that is full of marks and odd letters.
+        /// Normalizing pieces equals normalizing the whole, in all forms, on text full of marks and rare
+        /// characters.
         #[test]
-        fn only_what_needs_it_is_enough(
+        fn normalizing_only_the_needed_ranges_is_enough(
             text in prop::collection::vec(prop_oneof![
                 Just("e".to_owned()), Just("\u{301}".to_owned()), Just("\u{323}".to_owned()), Just("ﬁ".to_owned()),
                 Just("한".to_owned()), Just("\u{11a8}".to_owned()), Just("Å".to_owned()), Just("漢".to_owned()),

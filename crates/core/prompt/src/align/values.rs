@@ -1,7 +1,7 @@
-//! JSON from a body as values for a template.
+//! Template values from the JSON of a body.
 //!
-//! No tree in between: objects keep the order of their keys, whole numbers stay whole, and a string that needs no
-//! unescaping is copied once, into the value.
+//! Without an intermediate tree: objects keep their key order, integers stay integers, and a string without
+//! escapes is copied once.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use minijinja::Value;
 use super::unaligned::Unrendered;
 use crate::json::{BadJson, Cursor, Kind, RawStr};
 
-/// The value of a slice that holds one JSON value.
+/// Value of a slice with one JSON value.
 pub(crate) fn value_of(json: &[u8]) -> Result<Value, Unrendered> {
     next(&mut Cursor::new(json)).map_err(|_| Unrendered::Shape)
 }
 
-/// The text of a string; a lone surrogate is nothing that an engine could tokenize.
+/// Text of a string. A lone surrogate is refused, because engines cannot tokenize it.
 pub(crate) fn text_of(raw: RawStr<'_>) -> Result<Cow<'_, str>, Unrendered> {
     match raw.unescaped() {
         Cow::Borrowed(bytes) => {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_what_the_body_says() {
+    fn values_equal_those_of_the_body() {
         let value =
             value_of(r#"{"b":[1,1.0,-2e-7,18446744073709551616],"a":{"\u00e9":null,"x":"y\n"}}"#.as_bytes())
                 .unwrap();

@@ -1,39 +1,40 @@
-//! From token ids to bytes.
+//! Vocabulary: token ids to bytes.
 //!
-//! Engines report cached blocks as token ids. Written out as bytes they can be compared with a prompt that was never
-//! tokenized. All tokens lie one after another in one array, so a block of sixteen is sixteen look-ups and short copies.
+//! Engines report cached blocks as token ids. As bytes, blocks can be compared with a prompt that was never
+//! tokenized. All tokens are in one array, so a block of sixteen tokens takes sixteen lookups and short
+//! copies.
 
 use super::alphabet::Alphabet;
 use super::unaligned::Unaligned;
 
-/// Tokens up to this length are copied with one fixed-size move, whatever their length; longer ones are rare.
+/// Tokens up to this length are copied with one fixed-size move; longer ones are rare.
 const STRIDE: usize = 16;
 
-/// No vocabulary is larger; the largest known have 262,144. A file that says otherwise would only take memory.
+/// Limit of token ids. The largest known vocabularies have 262,144; a higher id would only waste memory.
 const IDS_MAX: u32 = 1 << 24;
 
-/// Which bytes each token stands for.
+/// Bytes of each token.
 #[derive(Clone, Debug)]
 pub struct Vocabulary {
     /// All tokens, followed by a stride of padding so that a fixed-size copy never reads past the end.
     bytes: Vec<u8>,
-    /// Where each token begins; one more than there are ids.
+    /// Start of each token; one more entry than ids.
     starts: Vec<u32>,
-    /// One bit for each id that exists: an empty token is not a missing one.
+    /// One bit per existing id, because an empty token differs from a missing one.
     exists: Vec<u64>,
 }
 
-/// A reported token that the vocabulary does not have: the worker serves another model, or images.
+/// Error of a reported token that the vocabulary lacks: the worker serves another model, or images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("token {id} is not in the vocabulary")]
 pub struct UnknownToken {
-    /// The token.
+    /// Id of the token.
     pub id: u32,
 }
 
 impl Vocabulary {
-    /// From tokens with their bytes, in any order; the last one counts where an id comes twice. Ids from 2^24 on are left
-    /// out.
+    /// Builds a vocabulary from tokens in any order. The last of two tokens with one id counts; ids from 2^24
+    /// on are dropped.
     pub fn new(mut tokens: Vec<(u32, Vec<u8>)>) -> Vocabulary {
         tokens.retain(|(id, _)| *id < IDS_MAX);
         tokens.sort_by_key(|(id, _)| *id);
@@ -57,7 +58,7 @@ impl Vocabulary {
         vocabulary
     }
 
-    /// The bytes of a token, if there is one with this id.
+    /// Bytes of a token, if the id exists.
     #[inline]
     pub fn bytes(&self, id: u32) -> Option<&[u8]> {
         let (start, end) = self.place(id)?;
@@ -76,13 +77,13 @@ impl Vocabulary {
         self.starts.len() - 1
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory use in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + 4 * self.starts.capacity() + 8 * self.exists.capacity()
     }
 
-    /// Writes whole blocks of `block_tokens` tokens out as bytes. A rest that fills no block is left out. At a token that
-    /// does not exist it stops: the blocks before it are in `blocks`.
+    /// Writes whole blocks of `block_tokens` tokens as bytes; an incomplete last block is dropped. Stops at
+    /// an unknown token: the blocks before it are in `blocks`.
     pub fn write_blocks(
         &self,
         tokens: &[u32],
@@ -98,7 +99,7 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Writes tokens into `out` from `at` on, growing it with room to spare; returns where they end.
+    /// Writes tokens to `out` at `at`, and grows it with spare room. Returns their end.
     #[inline]
     fn append(&self, tokens: &[u32], out: &mut Vec<u8>, mut at: usize) -> Result<usize, UnknownToken> {
         let room = at + (tokens.len() + 1) * STRIDE;
@@ -128,10 +129,10 @@ impl Vocabulary {
     }
 }
 
-/// Blocks of tokens, written out as bytes. Kept and filled again, it allocates nothing.
+/// Blocks of tokens as bytes. Reusing the value avoids allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Blocks {
-    /// Longer than what is in use: its end is scratch.
+    /// Buffer that may be longer than the blocks; the rest is scratch.
     bytes: Vec<u8>,
     ends: Vec<u32>,
 }
@@ -145,17 +146,17 @@ impl Blocks {
         self.ends.last().map_or(0, |&end| end as usize)
     }
 
-    /// How many blocks.
+    /// Number of blocks.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// No block at all?
+    /// Whether there is no block.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The bytes of each block, in order.
+    /// Bytes of each block, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|n| {
             let start = n.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -164,9 +165,9 @@ impl Blocks {
     }
 }
 
-/// How the tokens of a model spell bytes.
+/// How a model's tokens spell bytes.
 pub(crate) enum Spelling {
-    /// In letters that each stand for a byte.
+    /// In characters that stand for one byte each.
     Letters(Box<Alphabet>),
     /// As text, a space written as [`MARK`].
     Marked,
@@ -174,10 +175,10 @@ pub(crate) enum Spelling {
     Plain,
 }
 
-/// How SentencePiece writes a space.
+/// SentencePiece's character for a space.
 pub(crate) const MARK: &str = "\u{2581}";
 
-/// Whether a model has a token for each byte, for text outside its vocabulary.
+/// Whether a model has a token per byte, for text outside its vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByteFallback {
     Yes,
@@ -185,7 +186,7 @@ pub(crate) enum ByteFallback {
 }
 
 impl Spelling {
-    /// The bytes of a model's token.
+    /// Bytes of a model's token.
     pub fn bytes(&self, token: &str, fallback: ByteFallback) -> Vec<u8> {
         if fallback == ByteFallback::Yes
             && let Some(byte) = fallback_byte(token)
@@ -193,14 +194,14 @@ impl Spelling {
             return vec![byte];
         }
         match self {
-            // A special token that stands in the vocabulary too is no word of this alphabet.
+            // A special token in the vocabulary is not written in this alphabet.
             Spelling::Letters(alphabet) => alphabet.bytes(token).unwrap_or_else(|| token.as_bytes().to_vec()),
             Spelling::Marked => token.replace(MARK, " ").into_bytes(),
             Spelling::Plain => token.as_bytes().to_vec(),
         }
     }
 
-    /// The bytes of an added token, whose content is plain text.
+    /// Bytes of an added token, whose content is plain text.
     pub fn added_bytes(&self, content: &str) -> Vec<u8> {
         match self {
             Spelling::Marked => content.replace(MARK, " ").into_bytes(),
@@ -208,7 +209,8 @@ impl Spelling {
         }
     }
 
-    /// Refuses a vocabulary in which ordinary text gets lost. Control characters may be missing: they are in no prompt.
+    /// Refuses a vocabulary that loses ordinary text. Control characters may be missing, because prompts do
+    /// not contain them.
     pub fn check(&self, tokens: &[(u32, Vec<u8>)], fallback: ByteFallback) -> Result<(), Unaligned> {
         let mut has = [false; 256];
         for (_, bytes) in tokens {
@@ -226,7 +228,7 @@ impl Spelling {
     }
 }
 
-/// `<0x0A>` is how a token of one byte is written.
+/// Byte of a token written as `<0x0A>`.
 fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
@@ -293,7 +295,7 @@ mod tests {
     }
 
     proptest! {
-        /// However long the tokens are and however the buffer was used before: the blocks are the tokens' bytes in order.
+        /// The blocks are the tokens' bytes in order, for any token length and any earlier use of the buffer.
         #[test]
         fn blocks_are_their_tokens_bytes(
             words in prop::collection::vec("[a-z]{0,40}", 1..20),

@@ -1,7 +1,7 @@
-//! What a tokenizer sets before and after a plain prompt: usually the token for a beginning.
+//! Tokens that a tokenizer adds around a plain prompt, usually one for the beginning.
 //!
-//! Chat templates write it themselves, so engines add it to completions only. tokenizer.json says what it is; where
-//! tokenizer_config.json says `add_bos_token` or `add_eos_token`, that is what engines follow instead.
+//! Chat templates write these tokens, so engines add them to completions only. tokenizer.json defines them;
+//! `add_bos_token` and `add_eos_token` in tokenizer_config.json take precedence, as in engines.
 
 use super::tree::Json;
 use super::vocabulary::Vocabulary;
@@ -60,7 +60,7 @@ fn bytes(id: Option<u32>, vocabulary: &Vocabulary) -> &[u8] {
     id.and_then(|id| vocabulary.bytes(id)).unwrap_or_default()
 }
 
-/// A special token in tokenizer_config.json is a string, or an object with its content.
+/// Content of a special token, which tokenizer_config.json stores as a string or an object.
 pub(crate) fn content(token: &Json) -> Option<&str> {
     token.text().or(token.get("content").text())
 }
@@ -81,12 +81,12 @@ mod tests {
     }
 
     #[test]
-    fn the_template_says_what_stands_around() {
+    fn the_post_processor_defines_the_added_tokens() {
         assert_eq!(wrapping("{}"), ("<s>".to_owned(), "</s>".to_owned()));
     }
 
     #[test]
-    fn the_configuration_overrules_the_template() {
+    fn the_configuration_takes_precedence() {
         assert_eq!(wrapping(r#"{"add_bos_token":false}"#), (String::new(), String::new()));
         let config =
             r#"{"add_bos_token":true,"bos_token":{"content":"<b>"},"add_eos_token":true,"eos_token":"<e>"}"#;

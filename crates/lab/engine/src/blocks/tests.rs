@@ -1,10 +1,10 @@
-//! The pool beside a naive one that keeps a list of blocks, and each rule by itself.
+//! The pool compared with a naive list of blocks, and each rule alone.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Takes blocks for a chain from its `hit` first blocks on, and names them.
+/// Allocates and names blocks for a chain after its cached prefix.
 fn fill(pool: &mut BlockPool, chain: &[BlockName]) -> (Hold, Vec<BlockName>) {
     let (mut hold, mut happened) = (Hold::default(), Vec::new());
     pool.find_chain(chain, &mut hold.spans);
@@ -59,7 +59,7 @@ fn a_block_without_a_name_is_taken_before_a_cached_one() {
 }
 
 #[test]
-fn a_block_is_free_when_its_last_holder_lets_go() {
+fn a_block_is_free_when_its_last_holder_releases_it() {
     let mut pool = BlockPool::new(2);
     let (mut first, mut second) = (fill(&mut pool, &chain([1, 2])).0, fill(&mut pool, &chain([1])).0);
     pool.release(&mut first);
@@ -80,10 +80,10 @@ fn a_block_that_is_hit_repeatedly_does_not_fill_the_log() {
     pool.check(std::iter::empty::<&Hold>());
 }
 
-/// The same cache as a list of blocks, searched from end to end.
+/// The same cache as a plain list of blocks.
 struct Naive {
     blocks: Vec<NaiveBlock>,
-    /// Free blocks, the next to be taken first.
+    /// Free blocks in the order of allocation.
     free: Vec<usize>,
     namings: u64,
 }
@@ -133,12 +133,12 @@ impl Naive {
     }
 }
 
-/// A chain that begins like others: names in rows of up to sixteen and beyond, some crossing a page.
+/// A chain that shares its beginning with others: names in groups of sixteen and more, some across a page.
 fn any_chain() -> impl Strategy<Value = Vec<BlockName>> {
     let row = (prop_oneof![Just(0_u64), Just(100), Just(1_000), Just(5_003)], 1_u64..24);
     prop::collection::vec(row, 1..4).prop_map(|rows| {
         let names = rows.iter().scan(0_u64, |path, &(row, count)| {
-            // The same row after another start is another text.
+            // The same group after another beginning is another text.
             *path = path.wrapping_mul(7).wrapping_add(row * 64);
             Some((*path..*path + count).map(BlockName).collect::<Vec<_>>())
         });

@@ -1,4 +1,4 @@
-//! Each rule of the scheduler and the cache, with blocks of four tokens so that the numbers stay small.
+//! Rules of the scheduler and the cache, with blocks of four tokens to keep numbers small.
 
 use super::*;
 use crate::{BlockName, Memory, PrefixCaching, Profile, Tier};
@@ -31,7 +31,7 @@ fn request(text: u64, prompt_tokens: u32, output_tokens: u32) -> Request {
     Request { chain: (0..blocks).map(|block| name(text, block)).collect(), prompt_tokens, output_tokens }
 }
 
-/// The same, but it begins with `shared` blocks of the text 0.
+/// A request that starts with `shared` blocks of text 0.
 fn branch(shared: u64, text: u64, prompt_tokens: u32, output_tokens: u32) -> Request {
     let mut request = request(text, prompt_tokens, output_tokens);
     for (block, shared) in request.chain.iter_mut().zip((0..shared).map(|block| name(0, block))) {
@@ -44,7 +44,7 @@ fn submit(engine: &mut Engine, request: Request) -> SequenceId {
     engine.submit(Micros::ZERO, request).unwrap()
 }
 
-/// Runs one step; empty when there is nothing to do.
+/// Runs one step. Returns no events if there is nothing to do.
 fn step(engine: &mut Engine) -> Vec<Happened> {
     let mut happened = Vec::new();
     engine.begin_step(Micros::ZERO);
@@ -53,7 +53,7 @@ fn step(engine: &mut Engine) -> Vec<Happened> {
     happened
 }
 
-/// Runs until nothing is left to do.
+/// Runs until the engine is idle.
 fn run(engine: &mut Engine) -> Vec<Happened> {
     let mut happened = Vec::new();
     while engine.begin_step(Micros::ZERO).is_some() {

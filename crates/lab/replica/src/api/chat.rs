@@ -63,8 +63,8 @@ pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
     })
 }
 
-/// The conversation as a prompt, up to where the model is to speak. Tools are part of the system message, which comes
-/// into being for them where there is none.
+/// Renders the conversation up to the assistant's turn. Tools are part of the system message, which is
+/// created for them if absent.
 pub(crate) fn render(
     messages: &[Message<'_>],
     tools: Option<&RawValue>,
@@ -89,12 +89,12 @@ pub(crate) fn render(
     Ok(prompt)
 }
 
-/// The raw JSON of tools, unless there are none.
+/// Raw JSON of the tools, if any.
 pub(crate) fn given(tools: Option<&RawValue>) -> Option<&str> {
     tools.map(RawValue::get).filter(|raw| !matches!(*raw, "null" | "[]"))
 }
 
-/// As the request has them, or as vLLM hands them to a chat template.
+/// Tools as in the request, or as vLLM passes them to a chat template.
 fn written_tools<'a>(tools: Option<&'a str>, tokenizer: Tokenizer) -> Option<Cow<'a, str>> {
     match tokenizer {
         Tokenizer::Quads => tools.map(Cow::Borrowed),

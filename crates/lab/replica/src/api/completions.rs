@@ -48,7 +48,7 @@ pub(crate) fn read(body: &[u8], tokenizer: Tokenizer) -> Result<Ask, ApiError> {
     })
 }
 
-/// A string, token ids, or a list of either.
+/// Reads a string, token ids, or a list of either.
 fn prompts(raw: &RawValue, tokenizer: Tokenizer) -> Result<Vec<Vec<Token>>, ApiError> {
     match raw.get().as_bytes() {
         [b'[', rest @ ..] => match rest.iter().find(|byte| !byte.is_ascii_whitespace()) {

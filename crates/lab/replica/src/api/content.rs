@@ -1,8 +1,8 @@
 //! Message content of all three chat-like APIs: a string, or a list of parts.
 //!
-//! The part types of the OpenAI chat, OpenAI Responses and Anthropic APIs do not contradict each other, so one reader
-//! serves them all. A part of a type that is not known is part of the prompt as its JSON text: it must make a
-//! difference, not sense.
+//! The part types of the OpenAI chat, OpenAI Responses and Anthropic APIs do not conflict, so one reader
+//! serves all. A part of unknown type is added to the prompt as its JSON text: it only has to change the
+//! prompt.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ struct Part<'a> {
     /// Anthropic's images.
     #[serde(borrow)]
     source: Option<&'a RawValue>,
-    /// What an Anthropic tool result holds.
+    /// Content of an Anthropic tool result.
     #[serde(borrow)]
     content: Option<&'a RawValue>,
 }
@@ -32,7 +32,7 @@ struct Part<'a> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Appends content to the turn that is open.
+/// Appends content to the open turn.
 pub(crate) fn render(content: &RawValue, prompt: &mut Prompt) -> Result<(), ApiError> {
     match content.get().as_bytes().first() {
         Some(b'"') => {

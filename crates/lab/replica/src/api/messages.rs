@@ -1,6 +1,6 @@
 //! `POST /v1/messages`: Anthropic's API, as vLLM serves it.
 //!
-//! As in Anthropic's own API and in vLLM, `input_tokens` leaves out what was cached; that is told beside it in
+//! As in Anthropic's API and in vLLM, `input_tokens` excludes cached tokens, which are in
 //! `cache_read_input_tokens`.
 
 use std::borrow::Cow;
@@ -160,7 +160,7 @@ impl Shape for MessageShape {
         _finish: Option<&Finish>,
         out: &mut Vec<u8>,
     ) {
-        // The end of turn has no text, and no event.
+        // The end-of-turn token has no text, so it gets no event.
         if !text.is_empty() {
             let delta = TextBlock { kind: "text_delta", text };
             write_event(

@@ -1,7 +1,7 @@
-//! The generation APIs: each file reads one kind of request and knows the shape of its answers.
+//! Generation APIs: each file reads one kind of request and defines the shape of its answers.
 //!
-//! What they have in common is small: some prompts, how long the answers may be, when to stop. That is [`Ask`]; the
-//! rest of the server knows only it and the [`Shape`] that comes with it.
+//! All share prompts, answer limits and stop conditions: that is [`Ask`]. The rest of the server uses only
+//! [`Ask`] and its [`Shape`].
 
 pub(crate) mod chat;
 pub(crate) mod completions;
@@ -14,18 +14,18 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Answer, Finish};
 use crate::tokens::Token;
 
-/// What responses carry as `system_fingerprint`, and the server as its name.
+/// `system_fingerprint` of responses, and the server's name.
 pub(crate) const FINGERPRINT: &str = "warmroute-simulated-engine";
 
-/// A generation request, whichever API it came by.
+/// A generation request of any API.
 pub(crate) struct Ask {
-    /// The model's name; the base model when left out.
+    /// Name of the model; the base model if absent.
     pub(crate) model: Option<String>,
-    /// At least one.
+    /// Prompts, at least one.
     pub(crate) prompts: Vec<Vec<Token>>,
-    /// Answers to each prompt.
+    /// Number of answers per prompt.
     pub(crate) n: u32,
-    /// The most tokens of each answer.
+    /// Maximum tokens of each answer.
     pub(crate) limit: Option<u32>,
     pub(crate) stops: Vec<String>,
     pub(crate) end_of_turn: EndOfTurn,
@@ -35,36 +35,36 @@ pub(crate) struct Ask {
     pub(crate) shape: Box<dyn Shape>,
 }
 
-/// What `ignore_eos` chooses.
+/// Choice of `ignore_eos`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndOfTurn {
     /// The model may end its turn.
     Heeded,
-    /// It goes on to its limit.
+    /// The model generates up to its limit.
     Ignored,
 }
 
-/// What `stream` chooses.
+/// Choice of `stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// One JSON object at the end.
     Whole,
-    /// Server-sent events, one or more for each token.
+    /// Server-sent events, at least one per token.
     Stream,
 }
 
-/// Everything a shape may want to tell.
+/// State of a response for its shape.
 pub(crate) struct Reply<'a> {
     pub(crate) head: &'a Head,
-    /// All answers, as they will be at their end.
+    /// All answers in their final form.
     pub(crate) answers: &'a [Answer],
     /// Tokens so far.
     pub(crate) usage: Usage,
 }
 
-/// What is the same in all events of a response.
+/// Fields shared by all events of a response.
 pub(crate) struct Head {
-    /// The request's id, without a prefix.
+    /// Id of the request, without a prefix.
     pub(crate) id: String,
     pub(crate) created_s: u64,
     pub(crate) model: String,
@@ -75,22 +75,22 @@ pub(crate) struct Head {
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: u32,
     pub(crate) output_tokens: u32,
-    /// `None` when the replica does not report it.
+    /// Cached tokens; `None` if the replica does not report them.
     pub(crate) cached_tokens: Option<u32>,
 }
 
-/// The wire shape of an answer.
+/// Wire format of an answer.
 pub(crate) trait Shape: Send {
     /// The whole answer as one JSON object.
     fn whole(&self, reply: &Reply<'_>) -> Vec<u8>;
 
-    /// Events that are sent before anything is generated.
+    /// Writes events before anything is generated.
     fn greet(&mut self, _reply: &Reply<'_>, _out: &mut Vec<u8>) {}
 
-    /// Events in front of the first token's.
+    /// Writes events before the first token's.
     fn open(&mut self, _reply: &Reply<'_>, _out: &mut Vec<u8>) {}
 
-    /// One token of answer number `choice`; with `finish` it is that answer's last.
+    /// Writes one token of answer number `choice`; `finish` marks its last.
     fn token(
         &mut self,
         reply: &Reply<'_>,
@@ -100,11 +100,11 @@ pub(crate) trait Shape: Send {
         out: &mut Vec<u8>,
     );
 
-    /// Events after the last token of the last answer.
+    /// Writes events after the last token of the last answer.
     fn close(&mut self, reply: &Reply<'_>, out: &mut Vec<u8>);
 }
 
-/// `stop`: a string or several.
+/// `stop`: one string or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Stop {
@@ -113,7 +113,7 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
-    /// The strings.
+    /// Returns the stop strings.
     pub(crate) fn strings(stop: Option<Stop>) -> Vec<String> {
         match stop {
             None => Vec::new(),
@@ -128,7 +128,7 @@ impl Stop {
 pub(crate) struct StreamOptions {
     #[serde(default)]
     pub(crate) include_usage: bool,
-    /// vLLM's own: usage in every chunk.
+    /// vLLM's extension: usage in every chunk.
     #[serde(default)]
     pub(crate) continuous_usage_stats: bool,
 }
@@ -153,13 +153,13 @@ impl EndOfTurn {
     }
 }
 
-/// `usage` as the chat and completions APIs have it.
+/// `usage` of the chat and completions APIs.
 #[derive(Serialize)]
 pub(crate) struct OpenAiUsage {
     prompt_tokens: u32,
     total_tokens: u32,
     completion_tokens: u32,
-    /// vLLM leaves it out when nothing was cached.
+    /// vLLM omits it when nothing was cached.
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_tokens_details: Option<PromptTokensDetails>,
 }
@@ -170,7 +170,7 @@ struct PromptTokensDetails {
 }
 
 impl OpenAiUsage {
-    /// With what was cached.
+    /// Counts with cached tokens.
     pub(crate) fn detailed(usage: Usage) -> OpenAiUsage {
         let cached = usage.cached_tokens.filter(|cached| *cached > 0);
         OpenAiUsage {
@@ -179,7 +179,7 @@ impl OpenAiUsage {
         }
     }
 
-    /// Counts only, as in the chunks of a stream before its last.
+    /// Counts only, as in all chunks of a stream but the last.
     pub(crate) fn plain(usage: Usage) -> OpenAiUsage {
         OpenAiUsage {
             prompt_tokens: usage.prompt_tokens,
@@ -219,7 +219,7 @@ pub(crate) fn write_event(name: &str, value: &impl Serialize, out: &mut Vec<u8>)
     write_data(value, out);
 }
 
-/// The end of an OpenAI stream.
+/// Appends the end of an OpenAI stream.
 pub(crate) fn write_done(out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: [DONE]\n\n");
 }

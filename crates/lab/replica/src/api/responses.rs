@@ -1,6 +1,6 @@
 //! `POST /v1/responses`: OpenAI's Responses API.
 //!
-//! Nothing is stored: `previous_response_id` names a response that cannot be found.
+//! Responses are not stored, so a `previous_response_id` is never found.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ struct Request<'a> {
     cache_salt: Option<String>,
 }
 
-/// One item of the input: a message, or something a tool or the model left.
+/// One item of the input: a message, a function call or a function result.
 #[derive(Deserialize)]
 struct Item<'a> {
     #[serde(rename = "type", borrow)]
@@ -41,7 +41,7 @@ struct Item<'a> {
     role: Option<Cow<'a, str>>,
     #[serde(borrow)]
     content: Option<&'a RawValue>,
-    /// What a function gave back.
+    /// Result of a function.
     #[serde(borrow)]
     output: Option<&'a RawValue>,
 }
@@ -154,7 +154,7 @@ impl Shape for ResponseShape {
         _finish: Option<&Finish>,
         out: &mut Vec<u8>,
     ) {
-        // The end of turn has no text, and no event.
+        // The end-of-turn token has no text, so it gets no event.
         if text.is_empty() {
             return;
         }
@@ -209,7 +209,7 @@ impl ResponseShape {
         write_event(kind, &with(&number, fields), out);
     }
 
-    /// The response at its end.
+    /// The completed response.
     fn ended(&self, reply: &Reply<'_>) -> Value {
         let item = item(reply, status(reply), json!([part(&reply.answers[0].text)]));
         self.response(reply, status(reply), json!([item]), usage(reply.usage))
@@ -266,7 +266,7 @@ fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-/// Here the details are not left out at zero, because this API's schema requires them.
+/// Usage with details even at zero, because this API's schema requires them.
 fn usage(usage: Usage) -> Value {
     let counts = json!({
         "input_tokens": usage.prompt_tokens,
@@ -280,7 +280,7 @@ fn usage(usage: Usage) -> Value {
     }
 }
 
-/// The fields of both objects.
+/// Merges the fields of both objects.
 fn with(object: &Value, more: Value) -> Value {
     let mut all = object.as_object().cloned().unwrap_or_default();
     if let Value::Object(more) = more {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tools_gave_back_is_part_of_the_prompt() {
+    fn tool_results_are_part_of_the_prompt() {
         let with = |output: &str| {
             prompt(&format!(
                 r#"{{"input":[{{"type":"function_call_output","call_id":"1","output":"{output}"}}]}}"#

@@ -1,4 +1,4 @@
-//! A small HTTP client over plain sockets, so that tests see the wire and not a library's view of it.
+//! HTTP client over plain sockets, so that tests see the wire format.
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -12,10 +12,10 @@ use tokio::net::TcpStream;
 use warmroute_engine::Profile;
 use warmroute_replica::{Config, Replica, serve};
 
-/// No test takes longer than this, unless it fails.
+/// Timeout of every wait.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A replica that answers a thousand times faster than a GPU would.
+/// A replica a thousand times faster than a GPU.
 pub fn fast() -> Config {
     Config { speed: 1_000.0, ..Config::for_profile(Profile::Llama3_1_8b) }
 }
@@ -29,7 +29,7 @@ pub async fn start(config: Config) -> Replica {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    /// In lower case, one per line.
+    /// Head in lower case, one header per line.
     pub head: String,
     pub body: String,
 }
@@ -72,7 +72,7 @@ impl Wire {
         Wire { stream, received: Vec::new() }
     }
 
-    /// Reads until what was received holds `text`; everything received so far.
+    /// Reads until the received text contains `text`. Returns everything received.
     pub async fn read_until(&mut self, text: &str) -> io::Result<String> {
         while !String::from_utf8_lossy(&self.received).contains(text) {
             self.read_some().await?;
@@ -80,7 +80,7 @@ impl Wire {
         Ok(self.so_far())
     }
 
-    /// Reads until the connection ends; says how it ended.
+    /// Reads until the connection ends. Returns how it ended.
     pub async fn read_to_end(&mut self) -> io::Result<()> {
         loop {
             match self.read_some().await {
@@ -123,7 +123,7 @@ pub async fn get(replica: &Replica, path: &str) -> Answer {
     ask(replica, "GET", path, "", "").await
 }
 
-/// Looks again and again until it is so.
+/// Polls until a condition holds.
 pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let looking = async {
         while !is_so() {

@@ -1,8 +1,8 @@
-//! How something grows with something else: a line for each policy, with the confidence of each point.
+//! A measure against a parameter: one line per policy, with confidence intervals.
 
 use warmroute_sim::Estimate;
 
-use crate::axis::{Axis, Scale};
+use crate::axis::{Axis, AxisScale};
 use crate::svg::{Anchor, Drawing, colour};
 
 const SIZE: (f64, f64) = (620.0, 380.0);
@@ -11,13 +11,13 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
 
-/// What a plot of lines shows.
+/// Data of a line plot.
 pub struct Lines<'a> {
     pub name: &'a str,
     pub x: &'a str,
     pub y: &'a str,
     pub words: fn(f64) -> String,
-    /// The same for round values.
+    /// Formats tick values.
     pub tick_words: fn(f64) -> String,
     pub series: Vec<Series<'a>>,
 }
@@ -25,13 +25,13 @@ pub struct Lines<'a> {
 /// One line.
 pub struct Series<'a> {
     pub name: &'a str,
-    /// Its colour's number; `None` is a bound, drawn thin and dashed.
+    /// Index of the colour; `None` for a bound, drawn thin and dashed.
     pub place: Option<usize>,
     pub points: Vec<(f64, Estimate)>,
 }
 
 impl Lines<'_> {
-    /// The plot.
+    /// Renders the plot.
     pub fn draw(&self) -> String {
         let (x, y) = (self.x_axis(), self.y_axis());
         let mut drawing = Drawing::new(SIZE.0, SIZE.1);
@@ -68,7 +68,7 @@ impl Lines<'_> {
         let mut at_values: Vec<f64> = self.all().map(|(x, _)| *x).collect();
         at_values.sort_by(f64::total_cmp);
         at_values.dedup();
-        // The values that were run, where they find room; else round ones.
+        // Ticks at the values that were run if they fit, else at round values.
         let ticks = if at_values.len() <= 8 { at_values } else { x.ticks() };
         for tick in ticks {
             let at = x.at(tick);
@@ -76,7 +76,7 @@ impl Lines<'_> {
             drawing.text("tick", (at, SIZE.1 - BOTTOM + 19.0), Anchor::Middle, &crate::figures::count(tick));
         }
         drawing.rule("axis", (LEFT, SIZE.1 - BOTTOM), (SIZE.0 - RIGHT, SIZE.1 - BOTTOM));
-        let is_log = if y.scale() == Scale::Log { " (log)" } else { "" };
+        let is_log = if y.scale() == AxisScale::Log { " (log)" } else { "" };
         drawing.text_up("label", (14.0, (TOP + SIZE.1 - BOTTOM) / 2.0), &format!("{}{is_log}", self.y));
         drawing.text("label", ((LEFT + SIZE.0 - RIGHT) / 2.0, SIZE.1 - 6.0), Anchor::Middle, self.x);
     }

@@ -1,4 +1,4 @@
-//! Each worker's load over time: a row for each worker, hot where many requests are in flight.
+//! Load of each worker over time: one row per worker, hot colours for many requests in flight.
 
 use crate::report::Load;
 use crate::svg::{Anchor, Drawing, heat};
@@ -8,11 +8,11 @@ const LEFT: f64 = 40.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 24.0;
 const HEIGHT: f64 = 150.0;
-/// No more than this is drawn: of more workers and samples, each cell is the most of several.
+/// Maximum of rows drawn. With more workers or samples, a cell shows the maximum of several.
 const ROWS_MAX: usize = 48;
 const COLUMNS_MAX: usize = 160;
 
-/// The plot, with `most` requests as the hottest colour, so that policies can be compared.
+/// Plots the load with `most` requests as the hottest colour, so that policies can be compared.
 pub fn load(load: &Load, most: u32) -> String {
     let cells = cells(load);
     let rows = cells.first().map_or(0, Vec::len);
@@ -22,7 +22,7 @@ pub fn load(load: &Load, most: u32) -> String {
         for (row, &in_flight) in samples.iter().enumerate() {
             let corner = (LEFT + column as f64 * width, TOP + row as f64 * height);
             let share = f64::from(in_flight) / f64::from(most.max(1));
-            // A little wider than the cell, or thin lines show between cells.
+            // Slightly wider than the cell, so that no gaps show between cells.
             drawing.area(&heat(share), corner, (width + 0.4, height - if rows > 24 { 0.0 } else { 1.0 }), "");
         }
     }
@@ -37,7 +37,7 @@ fn workers(load: &Load) -> usize {
     load.series.samples.first().map_or(0, Vec::len)
 }
 
-/// Columns of rows, no more than can be drawn.
+/// Cells in columns of rows, reduced to what can be drawn.
 fn cells(load: &Load) -> Vec<Vec<u32>> {
     let samples = &load.series.samples;
     let (tall, wide) = (workers(load).div_ceil(ROWS_MAX).max(1), samples.len().div_ceil(COLUMNS_MAX).max(1));

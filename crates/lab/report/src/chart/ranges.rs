@@ -1,4 +1,4 @@
-//! Time to first token, a row for each policy: from the median over the mean and the 95th to the 99th percentile.
+//! Time to first token, one row per policy: median, mean, 95th and 99th percentile.
 
 use crate::axis::Axis;
 use crate::figures::{Figures, duration, round_duration};
@@ -12,7 +12,7 @@ const ROW: f64 = 34.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 30.0;
 
-/// The plot of one point.
+/// Plots one point.
 pub fn ranges(report: &Report, point: &Point) -> String {
     let policies = report.policies();
     let rows: Vec<(&str, Figures)> =

@@ -1,4 +1,4 @@
-//! How much of the prompts was found in caches, beside what could have been.
+//! Share of prompt tokens found in caches, beside the bounds.
 
 use crate::axis::Axis;
 use crate::figures::{Figures, percent};
@@ -12,7 +12,7 @@ const ROW: f64 = 30.0;
 const TOP: f64 = 46.0;
 const BOTTOM: f64 = 28.0;
 
-/// The plot of one point.
+/// Plots one point.
 pub fn shares(report: &Report, point: &Point) -> String {
     let policies = report.policies();
     let rows: Vec<(&str, Figures)> =
@@ -45,7 +45,7 @@ pub fn shares(report: &Report, point: &Point) -> String {
     drawing.finish("share of prompt tokens found in caches by policy")
 }
 
-/// Bounds that fall together are named together.
+/// Draws the bounds; equal ones share a label.
 fn mark_bounds(drawing: &mut Drawing, axis: &Axis, height: f64, bounds: Option<[(&str, f64); 3]>) {
     let mut marks: Vec<(String, f64)> = Vec::new();
     for (name, value) in bounds.into_iter().flatten() {
@@ -59,7 +59,7 @@ fn mark_bounds(drawing: &mut Drawing, axis: &Axis, height: f64, bounds: Option<[
         let x = axis.at(value);
         drawing.rule("bound", (x, TOP - 6.0), (x, height - BOTTOM));
     }
-    // One above the other, or long names would run into each other.
+    // Labels are stacked, so that long names do not overlap.
     for (row, (names, value)) in marks.iter().rev().enumerate() {
         let y = TOP - 11.0 - 15.0 * row as f64;
         drawing.text("bound-name", (axis.at(*value) + 4.0, y), Anchor::End, &format!("pooled: {names}"));

@@ -1,4 +1,4 @@
-//! Two parameters at once: a field for each pair, with its mean time to first token in it.
+//! Two parameters at once: one cell per pair, with its mean time to first token.
 
 use crate::figures::{Figures, count, duration};
 use crate::report::{Report, Sweep};
@@ -9,7 +9,7 @@ const TOP: f64 = 10.0;
 const BOTTOM: f64 = 48.0;
 const CELL: (f64, f64) = (92.0, 46.0);
 
-/// The surface of one policy. Cold is soon.
+/// Plots the surface of one policy. Cold colours are short times.
 pub fn surface(report: &Report, sweep: &Sweep, policy: &str) -> String {
     let across = axis_values(report, 0);
     let up = axis_values(report, 1);

@@ -1,7 +1,7 @@
-//! A small real run, written in every form.
+//! A small real run, rendered in every form.
 
 use warmroute_engine::Profile;
-use warmroute_sim::{Config, Rule, Scale, Slo, Summary, Workload, bounds, run};
+use warmroute_sim::{Config, Rule, Slo, Summary, Workload, WorkloadScale, bounds, run};
 
 use super::*;
 use crate::report::Load;
@@ -11,7 +11,7 @@ fn point(values: Vec<f64>, rate: f64) -> (Point, Vec<Load>) {
     let config = Config::new(Profile::Llama3_1_8b, 2);
     let (mut point, mut loads) = (Point { values, ..Point::default() }, Vec::new());
     for seed in 1..=2 {
-        let scale = Scale { seed, rate, requests: Some(200) };
+        let scale = WorkloadScale { seed, rate, requests: Some(200) };
         for policy in ["round_robin", "cache_aware"] {
             let rule = Rule::parse(policy).unwrap();
             let outcome = run(&config, &rule, Workload::Sharegpt.sessions(scale)).unwrap();
@@ -47,7 +47,7 @@ fn report(sweep: &[&str]) -> Report {
     report
 }
 
-/// Every element that is opened is closed, in order.
+/// Asserts that elements are closed in order.
 fn assert_balanced(page: &str) {
     let mut open: Vec<&str> = Vec::new();
     for tag in page.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
@@ -62,7 +62,7 @@ fn assert_balanced(page: &str) {
 }
 
 #[test]
-fn a_page_is_whole_needs_nothing_and_says_the_answer_first() {
+fn a_page_is_complete_self_contained_and_starts_with_the_answer() {
     for sweep in [&[][..], &["rate"], &["affinity weight", "queue weight"]] {
         let page = html(&report(sweep));
         assert_balanced(&page.replace("<!doctype html>", ""));
@@ -78,7 +78,7 @@ fn a_page_is_whole_needs_nothing_and_says_the_answer_first() {
 }
 
 #[test]
-fn a_surface_says_where_each_policy_is_best_and_where_worst() {
+fn a_surface_names_the_best_and_worst_point_of_each_policy() {
     let page = html(&report(&["affinity weight", "queue weight"]));
     for policy in ["round_robin", "cache_aware"] {
         assert!(
@@ -104,7 +104,7 @@ fn every_policy_is_in_every_form() {
 }
 
 #[test]
-fn who_answers_few_is_no_winner_and_what_was_lost_is_said() {
+fn a_policy_that_answers_few_requests_is_no_winner_and_losses_are_reported() {
     let mut report = report(&[]);
     let lose = |report: &mut Report, policy: &str| {
         let runs = report.points[0].summaries.iter_mut().filter(|run| run.policy == policy);

@@ -1,13 +1,13 @@
-//! Sentences about runs whose figures are written here.
+//! Verdicts about runs with given figures.
 
 use warmroute_engine::Profile;
-use warmroute_sim::{Bounds, Config, Rule, Scale, Slo, Workload, bounds, run};
+use warmroute_sim::{Bounds, Config, Rule, Slo, Workload, WorkloadScale, bounds, run};
 
 use super::*;
 
-/// A real run, whose figures are then replaced.
+/// Summary of a real run with a replaced figure.
 fn summary(policy: &str, seed: u64, ttft_ms: f64) -> Summary {
-    let scale = Scale { requests: Some(5), ..Scale::default() };
+    let scale = WorkloadScale { requests: Some(5), ..WorkloadScale::default() };
     let config = Config::new(Profile::Llama3_1_8b, 1);
     let outcome = run(&config, &Rule::parse("random").unwrap(), Workload::Unique.sessions(scale)).unwrap();
     let mut summary = Summary::of(policy, seed, &outcome, Slo::default());
@@ -15,7 +15,7 @@ fn summary(policy: &str, seed: u64, ttft_ms: f64) -> Summary {
     summary
 }
 
-/// One policy for each row, one seed for each column.
+/// Verdict of a table: a policy per row, a seed per column.
 fn said(rows: &[(&str, &[f64])]) -> String {
     let runs = rows.iter().flat_map(|(policy, ttfts_ms)| {
         (1..).zip(*ttfts_ms).map(|(seed, ttft_ms)| summary(policy, seed, *ttft_ms))
@@ -37,16 +37,16 @@ fn policies_are_compared_seed_by_seed() {
 }
 
 #[test]
-fn a_winner_of_one_run_is_called_that() {
+fn a_winner_of_a_single_run_is_marked_as_such() {
     let once = said(&[("slow", &[110.0]), ("quick", &[100.0])]);
     assert!(once.starts_with("quick gives the first token soonest in one run: 100 ms"), "{once}");
     assert!(!once.contains("confidence"), "{once}");
 }
 
 #[test]
-fn belady_is_about_the_most_where_clients_wait_for_answers() {
+fn belady_is_an_approximate_bound_for_closed_loop_clients() {
     let bounded = |workload: Workload| {
-        let scale = Scale { requests: Some(300), ..Scale::default() };
+        let scale = WorkloadScale { requests: Some(300), ..WorkloadScale::default() };
         let bounds: Bounds = bounds(&Config::new(Profile::Llama3_1_8b, 1), workload.sessions(scale)).unwrap();
         let point = Point { summaries: vec![summary("a", 1, 9.0)], bounds: Some(bounds), ..Point::default() };
         verdict(&Report { points: vec![point], ..Report::default() }).concat()

@@ -1,4 +1,4 @@
-//! The requests in the order in which they would come if nobody ever waited.
+//! Requests in the order in which they would arrive without any queueing.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -17,18 +17,18 @@ use crate::session::Session;
 pub struct Access {
     pub asked: Micros,
     pub prompt_tokens: u32,
-    /// Blocks of the prompt that a cache may serve: never the last token's.
+    /// Blocks of the prompt that a cache may serve; never the last token's.
     pub usable: u32,
     /// All full blocks of prompt and answer.
     pub chain: Vec<BlockName>,
-    /// Blocks that an infinite cache has.
+    /// Blocks that an infinite cache holds.
     pub infinite_hits: u32,
-    /// Alone, with those.
+    /// Time to first token alone, with those hits.
     pub ttft: Micros,
     pub e2e: Micros,
 }
 
-/// All requests, in order.
+/// All requests in order.
 pub fn accesses(config: &Config, sessions: impl Iterator<Item = Session>) -> Vec<Access> {
     let floor = Floor::new(config);
     let mut seen: HashSet<u64, BuildHasherDefault<AlreadyHashed>> = HashSet::default();
@@ -39,7 +39,7 @@ pub fn accesses(config: &Config, sessions: impl Iterator<Item = Session>) -> Vec
     while let Some(Reverse((asked, number, turn))) = due.pop() {
         let turns = &sessions[number].turns;
         let access = floor.access(asked, &turns[turn], &mut seen);
-        // What no engine can take is in no run, and ends its session.
+        // A request that no engine accepts appears in no run, and ends its session.
         let Some(access) = access else { continue };
         if let Some(next) = turns.get(turn + 1) {
             due.push(Reverse((asked + access.e2e + next.think, number, turn + 1)));
@@ -49,7 +49,7 @@ pub fn accesses(config: &Config, sessions: impl Iterator<Item = Session>) -> Vec
     accesses
 }
 
-/// The fastest that the fleet could answer: its fastest engine, idle.
+/// The fastest possible answers: the fleet's fastest engine, idle.
 struct Floor {
     engine: EngineConfig,
     cost: StepCost,
@@ -92,7 +92,7 @@ impl Floor {
     }
 }
 
-/// A prefill by itself, in the engine's chunks.
+/// Time of a prefill alone, in the engine's chunks.
 pub fn prefill(cost: &StepCost, engine: &EngineConfig, cached_tokens: u32, prompt_tokens: u32) -> Micros {
     let (mut computed, mut time) = (cached_tokens, Micros::ZERO);
     while computed < prompt_tokens {

@@ -1,7 +1,8 @@
-//! A cache that knows the future: it gives up the block whose next use is farthest.
+//! Belady's cache, which knows the future: it evicts the block whose next use is farthest.
 //!
-//! Blocks are named by everything up to their end, so a block is used whenever one behind it is; the farthest next use, the
-//! deepest of equals first, never leaves a block without those before it. A block that is not used again is not kept at all.
+//! A block's name covers everything up to its end, so using a block uses all before it. Evicting the farthest
+//! next use, the deepest of equals first, never leaves a block without its predecessors. A block without a
+//! next use is not kept.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -13,7 +14,7 @@ type Table<T> = HashMap<u64, T, BuildHasherDefault<AlreadyHashed>>;
 
 const NEVER: u32 = u32::MAX;
 
-/// Blocks of each request's prompt that it finds.
+/// Prompt blocks that each request finds.
 pub fn hits(accesses: &[Access], capacity: usize) -> Vec<u32> {
     let next_uses = next_uses(accesses);
     let mut cache = Cache { next_use: Table::default(), farthest: BinaryHeap::new() };
@@ -32,7 +33,7 @@ pub fn hits(accesses: &[Access], capacity: usize) -> Vec<u32> {
         .collect()
 }
 
-/// For each request and block, which request looks for that block next.
+/// Next request that uses each block, per request and block.
 fn next_uses(accesses: &[Access]) -> Vec<Vec<u32>> {
     let mut next: Table<u32> = Table::default();
     let mut all = vec![Vec::new(); accesses.len()];
@@ -45,7 +46,7 @@ fn next_uses(accesses: &[Access]) -> Vec<Vec<u32>> {
 
 struct Cache {
     next_use: Table<u32>,
-    /// May hold entries that are no longer true; they are skipped.
+    /// May hold outdated entries, which are skipped.
     farthest: BinaryHeap<(u32, u32, u64)>,
 }
 
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_soonest_is_kept() {
+    fn the_blocks_used_soonest_are_kept() {
         let accesses = [access(&[1, 2]), access(&[3]), access(&[3]), access(&[1, 2])];
         assert_eq!(hits(&accesses, 3), [0, 0, 1, 2]);
         assert_eq!(hits(&accesses, 2), [0, 0, 1, 1], "the deepest of equals goes");

@@ -1,4 +1,4 @@
-//! One cache as large as all engines' together, that gives up what was used longest ago, of one request its end first.
+//! One LRU cache as large as all engines' together. Of one request's blocks, the last are evicted first.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 use super::access::Access;
 use crate::directory::AlreadyHashed;
 
-/// Blocks of each request's prompt that it finds.
+/// Prompt blocks that each request finds.
 pub fn hits(accesses: &[Access], capacity: usize) -> Vec<u32> {
     let mut cache = Lru::new();
     accesses
@@ -21,7 +21,7 @@ pub fn hits(accesses: &[Access], capacity: usize) -> Vec<u32> {
         .collect()
 }
 
-/// A ring of names, oldest first, around a post at place 0.
+/// A ring of names, oldest first, with a sentinel at index 0.
 struct Lru {
     places: HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>>,
     ring: Vec<Link>,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_goes_and_of_one_request_its_end() {
+    fn the_oldest_block_is_evicted_and_of_one_request_the_last() {
         let accesses = [access(&[1, 2]), access(&[3]), access(&[1, 2]), access(&[3])];
         assert_eq!(hits(&accesses, 3), [0, 0, 2, 1]);
         assert_eq!(hits(&accesses, 2), [0, 0, 1, 0], "3 pushed 2 out, then 1 and 2 pushed 3 out");

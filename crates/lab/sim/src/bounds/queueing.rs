@@ -1,4 +1,4 @@
-//! One queue before all engines: whoever is free takes the next prefill.
+//! One queue before all engines: the next free engine takes the next prefill.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use warmroute_types::Micros;
 use super::access::{Access, prefill};
 use crate::config::Config;
 
-/// Microseconds to first token of each request, with so many blocks found.
+/// Time to first token of each request in microseconds, given its hits in blocks.
 pub fn central(config: &Config, accesses: &[Access], hits: &[u32]) -> Vec<u64> {
     let costs: Vec<_> =
         config.fleet.iter().map(|engine| engine.profile.cost().at_speed(engine.speed_percent)).collect();

@@ -1,4 +1,4 @@
-//! Azure's traces: times and lengths, nothing about content. Every prompt is its own.
+//! Azure traces: times and lengths without content. Prompts share nothing.
 
 use std::ops::RangeInclusive;
 
@@ -8,10 +8,11 @@ use super::{Reading, limits, lines};
 use crate::random::mix;
 use crate::{Piece, Session};
 
-/// The requests.
+/// Reads the requests.
 pub fn read(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
     let mut sessions: Vec<(usize, Session)> = Vec::new();
     for (number, line) in lines::numbered(bytes).skip(1) {
+        reading.lines_total += 1;
         match parse(line) {
             Ok((at_us, prompt, answer)) => {
                 sessions.push((number, session(number as u64, at_us, prompt, answer)));
@@ -44,7 +45,7 @@ fn cells(line: &[u8]) -> Option<(u64, u32, u32)> {
     cells.next().is_none().then_some(row)
 }
 
-/// `2023-11-16 18:17:03.9799600`, as microseconds since the year 0.
+/// Parses `2023-11-16 18:17:03.9799600` as microseconds since year 0.
 fn microseconds(stamp: &str) -> Option<u64> {
     let (date, time) = stamp.split_once(' ')?;
     let mut parts = time.split(':');
@@ -55,8 +56,8 @@ fn microseconds(stamp: &str) -> Option<u64> {
     Some(whole_s * 1_000_000 + (seconds * 1e6).round() as u64)
 }
 
-/// `2024-02-29`, as days since the year 0. Years are counted from March, so that a leap day is the last of its year; the months from
-/// there begin after `(153 m + 2) / 5` days.
+/// Parses `2024-02-29` as days since year 0. Years start in March here, so that a leap day is the last of its
+/// year; months then start after `(153 m + 2) / 5` days.
 fn days(date: &str) -> Option<u64> {
     let mut parts = date.split('-');
     let year = number(parts.next()?, 1..=9_999)?;
@@ -76,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_are_read_to_the_microsecond() {
+    fn timestamps_are_parsed_to_the_microsecond() {
         let at = |stamp| microseconds(stamp).unwrap();
         assert_eq!(at("2023-11-16 18:17:04.0319600") - at("2023-11-16 18:17:03.9799600"), 52_000);
         assert_eq!(at("2023-11-17 00:00:00") - at("2023-11-16 23:59:59"), 1_000_000);
     }
 
     #[test]
-    fn a_second_is_a_second_across_months_and_years() {
+    fn differences_are_right_across_months_and_years() {
         for (before, after) in [
             ("2023-11-30", "2023-12-01"),
             ("2023-12-31", "2024-01-01"),
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_that_no_clock_shows_are_none() {
+    fn invalid_timestamps_are_refused() {
         for bad in [
             "soon",
             "2023-13-01 00:00:00",

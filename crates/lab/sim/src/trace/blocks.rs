@@ -1,7 +1,7 @@
-//! Traces of block hashes: Mooncake's and Bailian's.
+//! Traces of block hashes, in Mooncake's and Bailian's formats.
 //!
-//! Each hash stands for a block and everything before it, so it is a piece of its own. Answers were not recorded: they get a
-//! text of their own, which no later prompt repeats.
+//! A hash identifies a block and everything before it, so each is a piece of its own. Answers were not
+//! recorded: each gets content that no later prompt repeats.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use super::{Reading, TraceFormat, limits, lines};
 use crate::random::mix;
 use crate::{Piece, Session, Thread, Turn, tokens};
 
-/// A request, in either format.
+/// One request, in either format.
 #[derive(Deserialize)]
 struct Row {
-    /// Milliseconds in Mooncake's, seconds in Bailian's.
+    /// Milliseconds in Mooncake's format, seconds in Bailian's.
     timestamp: f64,
     input_length: u32,
     output_length: u32,
@@ -24,7 +24,7 @@ struct Row {
     parent_chat_id: Option<i64>,
 }
 
-/// The requests, each by itself: the time of each is recorded.
+/// Reads the requests, each as its own session, because each has a recorded time.
 pub fn read(bytes: &[u8], format: TraceFormat, reading: &mut Reading<'_>) -> Vec<Session> {
     let (block_tokens, unit_us) = match format {
         TraceFormat::Bailian => (16, 1e6),
@@ -32,7 +32,9 @@ pub fn read(bytes: &[u8], format: TraceFormat, reading: &mut Reading<'_>) -> Vec
     };
     let mut threads = Threads::default();
     let mut sessions = Vec::new();
+    let mut unnamed_tails = 0_u64;
     for (number, row) in lines::parse::<Row>(bytes, reading) {
+        unnamed_tails += u64::from(row.has_unnamed_tail(block_tokens));
         match row.session(number, block_tokens, unit_us, &mut threads) {
             Ok(session) => sessions.push((number, session)),
             Err(why) => reading.bad(number, why),
@@ -40,10 +42,15 @@ pub fn read(bytes: &[u8], format: TraceFormat, reading: &mut Reading<'_>) -> Vec
     }
     let sessions = limits::rebased(sessions, |session| &mut session.starts.0, reading);
     reading.notes.push("answers were not recorded: no later prompt finds them".to_owned());
+    if unnamed_tails > 0 {
+        reading.notes.push(format!(
+            "{unnamed_tails} requests list whole blocks only: the tokens after the last block are shared with no other prompt"
+        ));
+    }
     sessions.into_iter().map(|(_, session)| session).collect()
 }
 
-/// Which conversation a chat belongs to: that of its parent, or its own.
+/// Conversation per chat: that of its parent, or its own.
 #[derive(Default)]
 struct Threads {
     known: HashMap<i64, Thread>,
@@ -61,6 +68,12 @@ impl Threads {
 }
 
 impl Row {
+    /// Whether the row lists whole blocks only, so that no hash names the tokens after the last one.
+    fn has_unnamed_tail(&self, block_tokens: u32) -> bool {
+        let whole_blocks = (self.input_length / block_tokens) as usize;
+        !self.input_length.is_multiple_of(block_tokens) && self.hash_ids.len() == whole_blocks
+    }
+
     fn session(
         &self,
         number: usize,
@@ -68,9 +81,13 @@ impl Row {
         unit_us: f64,
         threads: &mut Threads,
     ) -> Result<Session, String> {
-        let expected = self.input_length.div_ceil(block_tokens) as usize;
-        if self.hash_ids.len() != expected {
-            return Err(format!("{} hashes for {} tokens", self.hash_ids.len(), self.input_length));
+        let whole_blocks = (self.input_length / block_tokens) as usize;
+        let all_blocks = self.input_length.div_ceil(block_tokens) as usize;
+        if !(whole_blocks..=all_blocks).contains(&self.hash_ids.len()) {
+            let (hashes, tokens) = (self.hash_ids.len(), self.input_length);
+            return Err(format!(
+                "{hashes} hashes for {tokens} tokens: expected {whole_blocks} or {all_blocks} blocks of {block_tokens} tokens"
+            ));
         }
         if self.input_length == 0 || !self.timestamp.is_finite() || self.timestamp < 0.0 {
             return Err("no prompt, or no time".to_owned());
@@ -80,8 +97,12 @@ impl Row {
             let tokens = (self.input_length - at as u32 * block_tokens).min(block_tokens);
             Piece { content: mix(id ^ BLOCK), tokens }
         };
-        let prompt: Vec<Piece> = self.hash_ids.iter().enumerate().map(piece).collect();
-        // Some recorded answers are empty; an engine gives at least one token.
+        let mut prompt: Vec<Piece> = self.hash_ids.iter().enumerate().map(piece).collect();
+        if self.has_unnamed_tail(block_tokens) {
+            let tokens = self.input_length % block_tokens;
+            prompt.push(Piece { content: mix(number as u64 ^ TAIL), tokens });
+        }
+        // Some recorded answers are empty; an engine generates at least one token.
         let answer = vec![Piece { content: mix(number as u64 ^ ANSWER), tokens: self.output_length.max(1) }];
         let starts = Micros((self.timestamp * unit_us).round() as u64);
         let thread = threads.of(self, tokens(&prompt));
@@ -89,6 +110,7 @@ impl Row {
     }
 }
 
-/// Keep the numbers of blocks, answers and requests apart.
+/// Tags that keep the content numbers of blocks, answers and unnamed tails apart.
 const BLOCK: u64 = 1 << 62;
 const ANSWER: u64 = 1 << 61;
+const TAIL: u64 = 1 << 60;

@@ -1,17 +1,17 @@
-//! Which format a file has, seen from its beginning.
+//! Formats of traces, detected from the file's beginning.
 
 use serde_json::Value;
 
-/// The formats that are read.
+/// Known formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceFormat {
-    /// What `warmroute serve --record` writes: hashes of spans.
+    /// Output of `warmroute serve --record`: hashes of spans.
     Warmroute,
-    /// Mooncake's JSON lines: block hashes of 512 tokens.
+    /// Mooncake's JSON lines: hashes of 512-token blocks.
     Mooncake,
-    /// Bailian's JSON lines: block hashes of 16 tokens, and chats.
+    /// Bailian's JSON lines: hashes of 16-token blocks, and chat ids.
     Bailian,
-    /// Azure's CSV: lengths alone.
+    /// Azure's CSV: lengths only.
     Azure,
     /// ShareGPT's JSON: conversations as text.
     ShareGpt,
@@ -24,11 +24,11 @@ pub enum TraceFormat {
 }
 
 impl TraceFormat {
-    /// For messages.
+    /// Known formats, for error messages.
     pub const KNOWN: &'static str = "records of warmroute serve, Mooncake and Bailian JSONL, Azure CSV, ShareGPT and LMBenchmark JSON, AIBrix JSONL, \
                                      MTRAG JSONL and JSON, each also as .zst";
 
-    /// What a file begins like.
+    /// Detects the format of a file.
     pub fn of(bytes: &[u8]) -> Option<TraceFormat> {
         let text = bytes.trim_ascii_start();
         let first =

@@ -1,18 +1,18 @@
-//! What a recording may say: requests that some model could take, at times that lie near each other.
+//! Limits for recorded requests: lengths that a model could take, and times close to each other.
 //!
-//! One wrong length would have a run name hundreds of millions of blocks, one wrong stamp would have it tick through centuries. Such
-//! lines are bad like any that cannot be read. Times begin with the first request, whichever clock they were written by.
+//! One wrong length would make a run name hundreds of millions of blocks, and one wrong timestamp would make
+//! it tick through centuries. Such lines count as unreadable. Times start at zero with the first request.
 
 use warmroute_types::Micros;
 
 use super::Reading;
 
-/// Prompt and answer of one request: the longest context that anybody has announced.
+/// Maximum tokens of a request, prompt and answer: the longest context announced for any model.
 pub const TOKENS_MAX: u64 = 10_000_000;
-/// Between a request and the one in the middle of the trace. Published traces last from an hour to some weeks.
+/// Maximum distance from the median arrival. Published traces last from an hour to some weeks.
 pub const SPAN_MAX: Micros = Micros::from_secs(62 * 24 * 60 * 60);
 
-/// Whether a request is as long as one can be.
+/// Checks the length of a request.
 pub fn check_tokens(prompt_tokens: u32, output_tokens: u32) -> Result<(), String> {
     let tokens = u64::from(prompt_tokens) + u64::from(output_tokens);
     if tokens > TOKENS_MAX {
@@ -22,8 +22,8 @@ pub fn check_tokens(prompt_tokens: u32, output_tokens: u32) -> Result<(), String
     }
 }
 
-/// Moves times, in microseconds, so that the first is zero. Rows that are too far from the middle one are noted as bad: from the
-/// middle, because a single wrong stamp may well be the first.
+/// Shifts times, in microseconds, so that the first is zero. Rows too far from the median time count as
+/// unreadable. The median is the reference because a wrong timestamp may be the first.
 pub fn rebased<T>(
     mut rows: Vec<(usize, T)>,
     at_us: fn(&mut T) -> &mut u64,
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_stamp_costs_itself_wherever_it_stands() {
+    fn one_wrong_timestamp_drops_only_its_own_row() {
         let unix_us = 1_700_000_000_000_000;
         assert_eq!(kept(&[unix_us, unix_us + 7, unix_us + 2]), (vec![0, 7, 2], 0));
         assert_eq!(kept(&[0, unix_us, unix_us + 7]), (vec![0, 7], 1));
@@ -69,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_kept_begins_at_zero_and_is_near(stamps in prop::collection::vec(any::<u64>(), 1..20)) {
+        fn kept_times_start_at_zero_and_are_near(stamps in prop::collection::vec(any::<u64>(), 1..20)) {
             let (rows, bad) = kept(&stamps);
             prop_assert_eq!(rows.len() + bad as usize, stamps.len());
             prop_assert_eq!(rows.iter().min(), Some(&0));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_added_without_a_wrap() {
+    fn lengths_are_added_without_overflow() {
         assert!(check_tokens(9_000_000, 1_000_000).is_ok());
         assert!(check_tokens(10_000_000, 1).is_err());
         assert!(check_tokens(u32::MAX, u32::MAX).unwrap_err().starts_with("8589934590 tokens"));

@@ -1,4 +1,4 @@
-//! A file's bytes, and its lines with their numbers.
+//! Bytes of a file, and its numbered lines.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 
 use super::{Reading, TraceError};
 
-/// How a zstd frame begins.
+/// First bytes of a zstd frame.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Reads a file whole, unpacked if it is packed.
+/// Reads a whole file and decompresses it if needed.
 pub fn read(file: &Path) -> Result<Vec<u8>, TraceError> {
     let failed = |why: String| TraceError::Unreadable { file: file.to_owned(), why };
     let mut packed = Vec::new();
@@ -30,10 +30,11 @@ pub fn read(file: &Path) -> Result<Vec<u8>, TraceError> {
     Ok(bytes)
 }
 
-/// The lines that are JSON of a shape, with their numbers; the others are noted as bad.
+/// Parses JSON lines and returns them with their numbers; others are noted as unreadable.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<(usize, T)> {
     let mut rows = Vec::new();
     for (number, line) in numbered(bytes) {
+        reading.lines_total += 1;
         match serde_json::from_slice(line) {
             Ok(row) => rows.push((number, row)),
             Err(why) => reading.bad(number, why),
@@ -42,7 +43,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Ve
     rows
 }
 
-/// Lines that are not empty, with their numbers from 1 on.
+/// Non-empty lines with their numbers, from 1.
 pub fn numbered(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let lines = bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     (1..).zip(lines).filter(|(_, line)| !line.is_empty())

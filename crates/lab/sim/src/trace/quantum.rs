@@ -1,17 +1,17 @@
-//! Arrivals that were recorded by a coarse clock.
+//! Arrivals recorded by a coarse clock.
 //!
-//! A trace whose requests all come at multiples of three seconds, ten at once, would measure the clock: every queue would be
-//! filled by the tick. So each request is put anywhere within its tick, by lot.
+//! In a trace whose requests all arrive at multiples of three seconds, every tick would fill the queues. Each
+//! request is therefore moved to a random time within its tick.
 
 use warmroute_types::Micros;
 
 use crate::Session;
 use crate::random::Random;
 
-/// A tick shorter than this does not matter.
+/// Shorter ticks are ignored.
 const TICK_MIN: Micros = Micros::from_millis(500);
 
-/// Smears arrivals that are quantised, and says so.
+/// Spreads quantised arrivals over their ticks. Returns a note if it did.
 pub fn smear(sessions: &mut [Session], seed: u64) -> Option<String> {
     let tick = tick(sessions)?;
     let mut random = Random::new(seed, 802);
@@ -24,8 +24,8 @@ pub fn smear(sessions: &mut [Session], seed: u64) -> Option<String> {
     ))
 }
 
-/// The clock's tick, if nearly all gaps between arrivals are multiples of it, give or take a hundredth, and there are several
-/// arrivals to each.
+/// The clock's tick, if nearly all gaps between arrivals are multiples of it, within 1 %, and ticks have
+/// several arrivals.
 fn tick(sessions: &[Session]) -> Option<Micros> {
     let mut stamps: Vec<u64> = sessions.iter().map(|session| session.starts.0).collect();
     stamps.sort_unstable();
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_smeared_and_true_times_are_not() {
+    fn quantised_arrivals_are_spread_and_exact_ones_kept() {
         let mut ticking = at_ms((0..300).map(|n| n / 10 * 3_000));
         assert!(smear(&mut ticking, 1).unwrap().contains("3000 ms"));
         for (number, session) in (0_u64..).zip(&ticking) {

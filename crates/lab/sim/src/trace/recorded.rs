@@ -1,11 +1,12 @@
-//! Traces of `warmroute serve --record`: hashes of prompts' spans, with their lengths in bytes.
+//! Traces of `warmroute serve --record`: hashes of prompt spans, with their lengths in bytes.
 //!
-//! Each hash stands for a span and everything before it, so it is a piece of its own. How many tokens it has, nobody recorded: the
-//! tokens of a prompt are spread over the bytes of those spans that no prompt before it had.
+//! A hash identifies a span and everything before it, so each is a piece of its own. Tokens per span are not
+//! recorded: a prompt's tokens are spread over the bytes of the spans that no earlier prompt had.
 //!
-//! A prompt that begins with the whole of an earlier one is its next turn. It comes as long after the answer as it did then, not at
-//! the time at which it did: whoever frees a worker and asks again at once finds that worker free, and a replay by the clock would
-//! lose that. What stands after the earlier prompt is taken for its answer, which was not recorded.
+//! A prompt that starts with a whole earlier prompt is its next turn. It is sent as long after the answer as
+//! it was recorded, not at its recorded time: a client whose answer frees a worker finds that worker free,
+//! which a replay by the clock would lose. The text after the earlier prompt is taken as its answer, which is
+//! not recorded.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,37 +27,38 @@ struct Row {
     cached_tokens: Option<u32>,
     model: serde_json::Value,
     session: Option<u64>,
-    /// Hash and bytes.
+    /// Hash and length in bytes of each span.
     spans: Vec<(u64, u32)>,
 }
 
-/// The line that a file begins with.
+/// First line of a file.
 #[derive(Deserialize)]
 struct Header {
     warmroute_trace: u32,
 }
 
-/// What this reader understands.
+/// Supported version of the format.
 const VERSION: u32 = 1;
 
-/// The conversations.
+/// Reads the conversations.
 pub fn read(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
     let mut rows = limits::rebased(rows(bytes, reading), |row| &mut row.at_us, reading);
     rows.sort_by_key(|(_, row)| row.at_us);
     note_what_is_missing(&rows, reading);
     let usual = usual_output_tokens(&rows);
-    let mut talks = Talks::default();
+    let mut conversations = Conversations::default();
     for (number, row) in &rows {
-        if let Err(why) = talks.add(row, row.output_tokens.unwrap_or(usual).max(1)) {
+        if let Err(why) = conversations.add(row, row.output_tokens.unwrap_or(usual).max(1)) {
             reading.bad(*number, why);
         }
     }
-    talks.sessions
+    conversations.sessions
 }
 
 fn rows(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<(usize, Row)> {
     let mut rows = Vec::new();
     for (number, line) in lines::numbered(bytes) {
+        reading.lines_total += 1;
         match serde_json::from_slice::<Header>(line) {
             Ok(Header { warmroute_trace: VERSION }) => continue,
             Ok(header) => reading.bad(number, format!("version {} is not known", header.warmroute_trace)),
@@ -100,7 +102,7 @@ fn note_what_is_missing(rows: &[(usize, Row)], reading: &mut Reading<'_>) {
             models.len()
         ));
     }
-    // Engines leave a zero out: where some have said a number, nothing means none.
+    // Engines omit a zero: if some report a number, a missing one means zero.
     let said = rows().any(|row| row.cached_tokens.is_some());
     let cached: u64 = rows().filter_map(|row| row.cached_tokens).map(u64::from).sum();
     let asked: u64 = rows().map(|row| u64::from(row.prompt_tokens)).sum();
@@ -112,44 +114,45 @@ fn note_what_is_missing(rows: &[(usize, Row)], reading: &mut Reading<'_>) {
     }
 }
 
-/// The mean over the answers whose length is known.
+/// Mean length of the answers whose length is known.
 fn usual_output_tokens(rows: &[(usize, Row)]) -> u32 {
     let known: Vec<u64> = rows.iter().filter_map(|(_, row)| row.output_tokens).map(u64::from).collect();
     known.iter().sum::<u64>().checked_div(known.len() as u64).unwrap_or(1) as u32
 }
 
-/// Sessions as they grow, request by request, and what later requests must know of earlier ones.
+/// Sessions so far, and what later requests need to know of earlier ones.
 #[derive(Default)]
-struct Talks {
+struct Conversations {
     sessions: Vec<Session>,
     requests: u64,
-    /// By hash: tokens of the span.
+    /// Tokens per span hash.
     weights: HashMap<u64, u32>,
-    /// By the hash of its last span: the newest request with exactly this prompt.
-    ends: HashMap<u64, Asked>,
-    /// Session and turn of requests whose answer is known.
+    /// Newest request with exactly this prompt, by the hash of its last span.
+    ends: HashMap<u64, RequestRef>,
+    /// Session and turn of the requests whose answer is known.
     answered: HashSet<(usize, usize)>,
-    /// By what a session calls itself: the tokens of its first prompt.
+    /// Tokens of the first prompt, by session key.
     first_tokens: HashMap<u64, u32>,
 }
 
-/// A request that was read.
+/// Position of a request that was read, and its end.
 #[derive(Clone, Copy)]
-struct Asked {
+struct RequestRef {
     session: usize,
     turn: usize,
     ended_us: u64,
 }
 
-impl Talks {
+impl Conversations {
     fn add(&mut self, row: &Row, output_tokens: u32) -> Result<(), String> {
         self.weigh(row);
         let prompt = row.spans.iter().map(|(hash, _)| self.piece(*hash)).collect::<Vec<Piece>>();
-        // Its spans may weigh more than it says: other prompts had them first.
+        // The spans may have more tokens than this request reports, because earlier prompts set their
+        // weights.
         let own_tokens = tokens(&prompt);
         limits::check_tokens(own_tokens, output_tokens)?;
         let parent = self.parent(row);
-        // Whoever did not wait for the answer cannot repeat it.
+        // A request sent before the answer's end cannot repeat the answer.
         let waited = parent.filter(|(asked, _)| asked.ended_us <= row.at_us);
         if let Some((asked, spans)) = waited {
             self.answer(asked, &prompt[spans..]);
@@ -162,14 +165,18 @@ impl Talks {
         let thread = Thread { key: row.session.map(mix), first_tokens };
         let answer = vec![Piece { content: mix(self.requests ^ ANSWER), tokens: output_tokens }];
         self.requests += 1;
-        self.place(row, waited.map(|(asked, _)| asked), Turn { think: Micros::ZERO, thread, prompt, answer });
+        self.append(
+            row,
+            waited.map(|(asked, _)| asked),
+            Turn { think: Micros::ZERO, thread, prompt, answer },
+        );
         Ok(())
     }
 
-    /// Puts a turn behind the one it continues, if that is the last of its session; a branch is a session of its own, as is
-    /// whatever continues nothing.
-    fn place(&mut self, row: &Row, before: Option<Asked>, turn: Turn) {
-        let is_last = |asked: &Asked| asked.turn + 1 == self.sessions[asked.session].turns.len();
+    /// Appends a turn to the session it continues, if it follows the session's last turn. Branches and new
+    /// prompts become sessions of their own.
+    fn append(&mut self, row: &Row, before: Option<RequestRef>, turn: Turn) {
+        let is_last = |asked: &RequestRef| asked.turn + 1 == self.sessions[asked.session].turns.len();
         let (session, turns) = match before.filter(is_last) {
             Some(asked) => {
                 let turns = &mut self.sessions[asked.session].turns;
@@ -181,11 +188,11 @@ impl Talks {
                 (self.sessions.len() - 1, 1)
             }
         };
-        let asked = Asked { session, turn: turns - 1, ended_us: row.at_us + row.took_us };
+        let asked = RequestRef { session, turn: turns - 1, ended_us: row.at_us + row.took_us };
         row.spans.last().into_iter().for_each(|(hash, _)| _ = self.ends.insert(*hash, asked));
     }
 
-    fn turn(&mut self, asked: Asked) -> &mut Turn {
+    fn turn(&mut self, asked: RequestRef) -> &mut Turn {
         &mut self.sessions[asked.session].turns[asked.turn]
     }
 
@@ -193,7 +200,7 @@ impl Talks {
         Piece { content: mix(hash ^ SPAN), tokens: self.weights[&hash] }
     }
 
-    /// Spreads what tokens the known spans leave over the bytes of the others.
+    /// Spreads the tokens not covered by known spans over the bytes of the new spans.
     fn weigh(&mut self, row: &Row) {
         let known = row.spans.iter().map_while(|(hash, _)| self.weights.get(hash));
         let (count, known_tokens) =
@@ -205,21 +212,21 @@ impl Talks {
         for (hash, bytes) in new {
             bytes_before += u64::from(*bytes);
             let upto = (left * bytes_before as f64 / bytes_all.max(1) as f64).round() as u32;
-            // No span is nothing: a prompt that ends with it would be the one before it.
+            // At least one token: otherwise the prompt would equal the one without its last span.
             self.weights.entry(*hash).or_insert((upto - tokens_before).max(1));
             tokens_before = upto;
         }
     }
 
-    /// The request whose prompt this one continues, and how many spans that has.
-    fn parent(&self, row: &Row) -> Option<(Asked, usize)> {
+    /// The request that this prompt continues, and the number of its spans.
+    fn parent(&self, row: &Row) -> Option<(RequestRef, usize)> {
         let mut before_last = row.spans.iter().enumerate().rev().skip(1);
         before_last.find_map(|(at, (hash, _))| Some((*self.ends.get(hash)?, at + 1)))
     }
 
-    /// Gives a request the answer that another has after its prompt, as far as it goes; the rest stays its own. The first to
-    /// continue it is believed.
-    fn answer(&mut self, asked: Asked, repeated: &[Piece]) {
+    /// Sets a request's answer to what the next turn has after its prompt; the rest stays unique. Only the
+    /// first continuation counts.
+    fn answer(&mut self, asked: RequestRef, repeated: &[Piece]) {
         if !self.answered.insert((asked.session, asked.turn)) {
             return;
         }
@@ -237,7 +244,7 @@ impl Talks {
     }
 }
 
-/// Keep the numbers of spans and answers apart.
+/// Tags that keep the content numbers of spans and answers apart.
 const SPAN: u64 = 1 << 60;
 const ANSWER: u64 = 1 << 58;
 
@@ -263,8 +270,8 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_goes_on_shares_all_of_the_one_before_and_its_answer() {
-        // Lines stand in the order in which requests ended.
+    fn the_next_turn_shares_the_previous_prompt_and_its_answer() {
+        // Lines are in the order of the requests' ends.
         let second = line(9_000, 200, "5", "[[1,256],[2,44],[3,100],[4,300]]");
         let branch = line(9_500, 150, "5", "[[1,256],[2,44],[8,300]]");
         let first = line(1_000, 75, "20", "[[1,256],[2,44]]");
@@ -287,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_weighs_the_same_wherever_it_stands_and_whoever_counts() {
+    fn a_span_has_the_same_tokens_in_every_prompt() {
         let text = [
             line(0, 100, "1", "[[1,256],[2,144]]"),
             line(1, 90, "null", "[[1,256],[2,144]]"),
@@ -323,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_counted() {
+    fn unreadable_lines_are_counted() {
         let text =
             line(0, 0, "1", "[[1,2]]") + "{\"warmroute_trace\":2}\n{\"at_us\":1}\n" + &line(5, 1, "1", "[]");
         let (sessions, _, bad) = sessions(&text);

@@ -1,9 +1,9 @@
-//! Small files of every format, written here.
+//! Small files of every format.
 
 use super::*;
 use crate::tokens;
 
-/// A file that is gone when the test is over.
+/// A temporary file, deleted on drop.
 struct Scrap(PathBuf);
 
 impl Scrap {
@@ -13,8 +13,9 @@ impl Scrap {
         Scrap(path)
     }
 
+    /// What can be read, however much cannot.
     fn read(&self) -> Trace {
-        read_trace(&self.0, &TraceOptions::default()).unwrap()
+        read_readable_lines(&self.0, &TraceOptions::default()).unwrap().0
     }
 }
 
@@ -33,7 +34,7 @@ const MOONCAKE: &str = r#"{"timestamp": 0, "input_length": 600, "output_length":
 "#;
 
 #[test]
-fn mooncakes_hashes_become_pieces() {
+fn mooncake_hashes_become_pieces() {
     let trace = trace("mooncake.jsonl", MOONCAKE);
     assert_eq!(trace.format, TraceFormat::Mooncake);
     let [first, second] = &trace.sessions[..] else { panic!("two requests") };
@@ -49,18 +50,53 @@ fn mooncakes_hashes_become_pieces() {
 #[test]
 fn bad_lines_are_named_and_counted_and_the_rest_is_read() {
     let text = format!(
-        "{MOONCAKE}{{\"timestamp\": 3\n\n{{\"timestamp\": 9, \"input_length\": 600, \"output_length\": 1, \"hash_ids\": [7]}}\n"
+        "{MOONCAKE}{{\"timestamp\": 3\n\n{{\"timestamp\": 9, \"input_length\": 600, \"output_length\": 1, \"hash_ids\": [7,8,9]}}\n"
     );
     let scrap = Scrap::new("bad.jsonl", text.as_bytes());
     let trace = scrap.read();
     assert_eq!((trace.sessions.len(), trace.bad_lines_total), (2, 2));
     let said: Vec<String> = trace.bad_lines.iter().map(ToString::to_string).collect();
     assert!(said[0].contains("bad.jsonl:3: "), "{said:?}");
-    assert!(said[1].contains("bad.jsonl:5: 1 hashes for 600 tokens"), "{said:?}");
+    assert!(said[1].contains("bad.jsonl:5: 3 hashes for 600 tokens"), "{said:?}");
+}
+
+fn mooncake_row(at: u64, hashes: u64) -> String {
+    let ids: Vec<String> = (0..hashes).map(|id| id.to_string()).collect();
+    format!(
+        r#"{{"timestamp": {at}, "input_length": 20289, "output_length": 5, "hash_ids": [{}]}}"#,
+        ids.join(",")
+    ) + "\n"
 }
 
 #[test]
-fn what_is_no_trace_is_refused() {
+fn traces_that_list_whole_blocks_only_are_read() {
+    let whole: String = (0..3).map(|at| mooncake_row(at, 39)).collect();
+    let trace = trace("whole-blocks.jsonl", &whole);
+    assert_eq!((trace.sessions.len(), trace.bad_lines_total), (3, 0));
+    assert!(trace.notes.iter().any(|note| note.contains("3 requests list whole blocks only")));
+    let prompt = |at: usize| &trace.sessions[at].turns[0].prompt;
+    assert_eq!((tokens(prompt(0)), prompt(0).len()), (20_289, 40));
+    assert_eq!(prompt(0)[..39], prompt(1)[..39]);
+    assert_ne!(prompt(0)[39], prompt(1)[39], "the tail has no name, so it is shared with no prompt");
+    let named = self::trace("all-blocks.jsonl", &mooncake_row(0, 40));
+    assert_eq!(tokens(&named.sessions[0].turns[0].prompt), 20_289);
+}
+
+#[test]
+fn a_trace_with_more_than_one_percent_unreadable_lines_is_refused() {
+    let file = |bad: u64| {
+        let rows: String = (0..200).map(|at| mooncake_row(at, if at < bad { 7 } else { 40 })).collect();
+        let scrap = Scrap::new(&format!("share-{bad}.jsonl"), rows.as_bytes());
+        read_trace(&scrap.0, &TraceOptions::default())
+    };
+    assert_eq!(file(2).unwrap().sessions.len(), 198, "1 % is left out and counted");
+    let error = file(3).unwrap_err().to_string();
+    assert!(error.contains("3 of 200 lines cannot be read, more than 1 %"), "{error}");
+    assert!(error.contains("share-3.jsonl:1: 7 hashes for 20289 tokens: expected 39 or 40"), "{error}");
+}
+
+#[test]
+fn files_that_are_no_trace_are_refused() {
     let read = |name: &str, text: &str| {
         let scrap = Scrap::new(name, text.as_bytes());
         read_trace(&scrap.0, &TraceOptions::default()).unwrap_err().to_string()
@@ -71,7 +107,7 @@ fn what_is_no_trace_is_refused() {
 }
 
 #[test]
-fn bailians_chats_stay_together() {
+fn bailian_chats_keep_one_thread_key() {
     let row = |chat: i64, parent: i64, at: f64, ids: &str| {
         format!(
             r#"{{"chat_id":{chat},"parent_chat_id":{parent},"timestamp":{at},"input_length":32,"output_length":9,"type":"text","turn":1,"hash_ids":[{ids}]}}"#
@@ -123,7 +159,7 @@ fn hostile_stamps_and_lengths_are_bad_lines_in_every_format() {
 }
 
 #[test]
-fn azures_rows_share_nothing() {
+fn azure_rows_share_no_content() {
     let text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,48,10\n2023-11-16 18:17:04.0319600,48,8\n";
     let trace = trace("azure.csv", text);
     assert_eq!(trace.format, TraceFormat::Azure);
@@ -132,7 +168,7 @@ fn azures_rows_share_nothing() {
 }
 
 #[test]
-fn texts_go_through_the_prompt_code() {
+fn text_traces_are_read_by_the_production_prompt_code() {
     let chat = r#"[{"id":"a","conversations":[{"from":"human","value":"How do I bake bread?"},{"from":"gpt","value":"With flour."},{"from":"human","value":"And then?"},{"from":"gpt","value":"With heat."}]},{"id":"b","conversations":[{"from":"human","value":"Hello"}]}]"#;
     let shared = trace("share.json", chat);
     assert_eq!((shared.format, shared.sessions.len()), (TraceFormat::ShareGpt, 2));
@@ -150,7 +186,7 @@ fn texts_go_through_the_prompt_code() {
 }
 
 #[test]
-fn passages_stand_where_they_are_wanted() {
+fn passages_are_placed_as_the_options_say() {
     let task = r#"{"task_id":"x","contexts":[{"document_id":"d","text":"PASSAGE"}],"input":[{"speaker":"user","text":"first question"},{"speaker":"agent","text":"first answer"},{"speaker":"user","text":"second"}],"targets":[{"speaker":"agent","text":"second answer"}]}"#;
     let scrap = Scrap::new("mtrag.jsonl", task.as_bytes());
     let prompts = |passages| {
@@ -159,8 +195,11 @@ fn passages_stand_where_they_are_wanted() {
         assert_eq!(trace.format, TraceFormat::Mtrag);
         trace.sessions[0].turns.iter().map(|turn| turn.prompt.clone()).collect::<Vec<_>>()
     };
-    let (before, after, left) =
-        (prompts(Passages::Before), prompts(Passages::After), prompts(Passages::Left));
+    let (before, after, left) = (
+        prompts(PassagePlacement::Before),
+        prompts(PassagePlacement::After),
+        prompts(PassagePlacement::Omitted),
+    );
     assert_eq!((before.len(), after.len(), left.len()), (2, 2, 2));
     assert_eq!((&after[0], &before[0]), (&left[0], &left[0]), "earlier questions had other passages");
     assert_ne!(before[1][0], left[1][0], "passages first");
@@ -169,7 +208,7 @@ fn passages_stand_where_they_are_wanted() {
 }
 
 #[test]
-fn packed_files_are_read_and_broken_ones_refused() {
+fn compressed_files_are_read_and_broken_ones_refused() {
     let packed =
         ruzstd::encoding::compress_to_vec(MOONCAKE.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest);
     let trace = Scrap::new("mooncake.jsonl.zst", &packed).read();
@@ -179,7 +218,7 @@ fn packed_files_are_read_and_broken_ones_refused() {
 }
 
 #[test]
-fn copies_share_nothing_and_a_higher_rate_comes_sooner() {
+fn copies_share_no_content_and_a_higher_rate_starts_sooner() {
     let scrap = Scrap::new("copies.jsonl", MOONCAKE.as_bytes());
     let options = TraceOptions { copies: 3, rate: 2.0, ..TraceOptions::default() };
     let trace = read_trace(&scrap.0, &options).unwrap();

@@ -1,8 +1,8 @@
-//! Conversations as text, through the very code that reads requests in production.
+//! Conversations as text, read by the production prompt code.
 //!
-//! A turn's messages are written as a request's body, read back and made into the canonical bytes. Those are cut into pieces of
-//! 64 bytes, from the start of each message on, so that a prompt's pieces are the beginning of the next turn's. A token counts as
-//! four bytes: no tokenizer is asked.
+//! A turn's messages are written as a request body, parsed, and rendered to canonical bytes. Each message is
+//! cut into pieces of 64 bytes, so that a prompt's pieces are the beginning of the next turn's. A token
+//! counts as four bytes, without a tokenizer.
 
 use serde_json::json;
 use warmroute_prompt::{Body, write_prompt};
@@ -15,14 +15,14 @@ use crate::{Piece, Session, Thread, Turn, tokens};
 const PIECE_BYTES: usize = 64;
 const TOKEN_BYTES: u32 = 4;
 
-/// What is said in a conversation, in order.
+/// A message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub role: Role,
     pub text: String,
 }
 
-/// Who says it.
+/// Role of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     System,
@@ -40,7 +40,7 @@ impl Role {
     }
 }
 
-/// How texts are timed.
+/// Times of sessions and turns for texts without times.
 pub struct Timing {
     pub random: Random,
     pub sessions_per_s: f64,
@@ -53,19 +53,19 @@ impl Timing {
         Timing { random: Random::new(seed, 803), sessions_per_s, think_s, now: Micros::ZERO }
     }
 
-    /// When the next session starts.
+    /// Start of the next session.
     pub fn start(&mut self) -> Micros {
         self.now = self.now + self.random.gap(self.sessions_per_s);
         self.now
     }
 
-    /// How long a client thinks.
+    /// Think time of a client.
     pub fn think(&mut self) -> Micros {
         Micros::from_millis_f64(self.random.exponential(self.think_s * 1_000.0))
     }
 }
 
-/// The pieces of each message.
+/// Pieces of each message.
 pub fn pieces(messages: &[Message]) -> Vec<Vec<Piece>> {
     let mut before = 0;
     let message = |(index, _)| {
@@ -81,17 +81,17 @@ fn piece(bytes: &[u8]) -> Piece {
     Piece { content: xxh3_64(bytes), tokens: (bytes.len() as u32).div_ceil(TOKEN_BYTES) }
 }
 
-/// As production sees a prompt.
+/// Canonical bytes of a prompt, as in production.
 fn canonical(messages: &[Message]) -> Vec<u8> {
     let turn = |message: &Message| json!({"role": message.role.as_str(), "content": message.text});
     let body = json!({"messages": messages.iter().map(turn).collect::<Vec<_>>()}).to_string();
-    let body = Body::read(body.as_bytes()).expect("it was written a line ago");
+    let body = Body::read(body.as_bytes()).expect("the body was serialized in the line above");
     let mut bytes = Vec::new();
     write_prompt(&body, &mut bytes);
     bytes
 }
 
-/// A session whose every answer is a turn. `None` when nothing is asked or answered.
+/// A session with one turn per answer. `None` without a question and an answer.
 pub fn session(messages: &[Message], key: u64, timing: &mut Timing) -> Option<Session> {
     let pieces = pieces(messages);
     let mut turns: Vec<Turn> = Vec::new();
@@ -107,7 +107,7 @@ pub fn session(messages: &[Message], key: u64, timing: &mut Timing) -> Option<Se
     (!turns.is_empty()).then(|| Session { starts: timing.start(), turns })
 }
 
-/// A request by itself, of whose answer only the length is known.
+/// A session of one request, whose answer has only a length.
 pub fn single(messages: &[Message], number: u64, output_tokens: u32, starts: Micros) -> Session {
     let prompt = pieces(messages).concat();
     let answer = Piece { content: crate::mix(number ^ (1 << 60)), tokens: output_tokens.max(1) };
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turns_prompt_begins_with_all_that_was_said_before() {
+    fn a_prompt_starts_with_all_earlier_messages() {
         let say = |role, text: &str| Message { role, text: text.repeat(30) };
         let messages = [
             say(Role::User, "how are you? "),

@@ -1,4 +1,4 @@
-//! Files of text: ShareGPT's, LMBenchmark's, AIBrix's and MTRAG's.
+//! Text traces: ShareGPT, LMBenchmark, AIBrix and MTRAG.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use serde::de::DeserializeOwned;
 use warmroute_types::Micros;
 
 use super::text::{Message, Role, Timing, pieces, session, single};
-use super::{Passages, Reading, TraceFormat, TraceOptions, limits, lines};
+use super::{PassagePlacement, Reading, TraceFormat, TraceOptions, limits, lines};
 use crate::{Session, mix};
 
-/// Tokens of an answer where none was recorded: about ShareGPT's mean.
+/// Tokens of an answer that was not recorded: about ShareGPT's mean.
 const ANSWER_TOKENS: u32 = 200;
 
-/// The sessions of a file.
+/// Reads the sessions of a file.
 pub fn read(
     bytes: &[u8],
     format: TraceFormat,
@@ -36,8 +36,8 @@ pub fn read(
     }
 }
 
-/// Items of a JSON array, each by itself, so that a bad one does not spoil the others. They have no lines: their number is
-/// told instead.
+/// Parses the items of a JSON array one by one, so that a bad one does not affect others. Errors give the
+/// item's number in place of a line.
 fn items<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<T> {
     let all: Vec<serde_json::Value> = match serde_json::from_slice(bytes) {
         Ok(all) => all,
@@ -48,6 +48,7 @@ fn items<T: DeserializeOwned>(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<T>
     };
     let mut rows = Vec::new();
     for (number, item) in (1..).zip(all) {
+        reading.lines_total += 1;
         match serde_json::from_value(item) {
             Ok(row) => rows.push(row),
             Err(why) => reading.bad(number, format!("item {number}: {why}")),
@@ -69,7 +70,7 @@ struct Said {
 
 fn share_gpt(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
     let mut sessions = Vec::new();
-    let mut unanswered = 0;
+    let (mut unanswered, mut empty) = (0, 0);
     for (number, conversation) in (0_u64..).zip(items::<Conversation>(bytes, reading)) {
         let role = |from: &str| match from {
             "system" => Role::System,
@@ -85,8 +86,11 @@ fn share_gpt(bytes: &[u8], timing: &mut Timing, reading: &mut Reading<'_>) -> Ve
                 unanswered += 1;
                 sessions.push(single(&messages, number, ANSWER_TOKENS, timing.start()));
             }
-            None => reading.bad(number as usize + 1, "an empty conversation"),
+            None => empty += 1,
         }
+    }
+    if empty > 0 {
+        reading.notes.push(format!("{empty} conversations are empty and were left out"));
     }
     if unanswered > 0 {
         reading.notes.push(format!(
@@ -132,6 +136,8 @@ fn aibrix(bytes: &[u8], reading: &mut Reading<'_>) -> Vec<Session> {
     let mut sessions = Vec::new();
     for (line, tick) in lines::parse::<Tick>(bytes, reading) {
         let starts = Micros::from_millis_f64(tick.timestamp);
+        // A line of several requests counts each: each can be unreadable by itself.
+        reading.lines_total += (tick.requests.len() as u64).saturating_sub(1);
         for request in tick.requests {
             if let Err(why) = limits::check_tokens(0, request.output_length) {
                 reading.bad(line, why);
@@ -168,7 +174,7 @@ struct Passage {
     text: String,
 }
 
-/// The original's single object: passages are named in tasks and stand apart.
+/// MTRAG's original single object: tasks refer to passages that are stored separately.
 #[derive(Deserialize)]
 struct Collection {
     tasks: Vec<Task>,
@@ -176,7 +182,12 @@ struct Collection {
     documents: Vec<Passage>,
 }
 
-fn mtrag(bytes: &[u8], place: Passages, timing: &mut Timing, reading: &mut Reading<'_>) -> Vec<Session> {
+fn mtrag(
+    bytes: &[u8],
+    place: PassagePlacement,
+    timing: &mut Timing,
+    reading: &mut Reading<'_>,
+) -> Vec<Session> {
     let (tasks, documents) = match serde_json::from_slice::<Collection>(bytes) {
         Ok(collection) => {
             let texts = collection.documents.into_iter().map(|passage| (passage.document_id, passage.text));
@@ -198,16 +209,21 @@ fn mtrag(bytes: &[u8], place: Passages, timing: &mut Timing, reading: &mut Readi
     sessions
 }
 
-/// Puts the passages of the last question into its prompt. The turns before it had others, which nobody recorded.
-fn with_passages(mut session: Session, messages: Vec<Message>, passages: String, place: Passages) -> Session {
+/// Adds the passages of the last question to its prompt. Passages of earlier turns were not recorded.
+fn with_passages(
+    mut session: Session,
+    messages: Vec<Message>,
+    passages: String,
+    place: PassagePlacement,
+) -> Session {
     let last_question = messages.iter().rposition(|message| message.role == Role::User);
     let (Some(last), Some(turn)) = (last_question, session.turns.last_mut()) else { return session };
     let mut asked: Vec<Message> = messages[..=last].to_vec();
     match place {
         _ if passages.is_empty() => return session,
-        Passages::Before => asked.insert(0, Message { role: Role::System, text: passages }),
-        Passages::After => asked[last].text = format!("{passages}\n\n{}", asked[last].text),
-        Passages::Left => return session,
+        PassagePlacement::Before => asked.insert(0, Message { role: Role::System, text: passages }),
+        PassagePlacement::After => asked[last].text = format!("{passages}\n\n{}", asked[last].text),
+        PassagePlacement::Omitted => return session,
     }
     turn.prompt = pieces(&asked).concat();
     session

@@ -1,12 +1,13 @@
-//! Agents, by published statistics: input p50/p90/p99 of 195k/521k/849k tokens, output 317/1.7k/7.6k, gaps of 2 s/24 s/11 min,
-//! 107 turns, and half of the requests in sub-agents that begin with their parent's context.
+//! Agents with published statistics: input p50/p90/p99 of 195k/521k/849k tokens, output 317/1.7k/7.6k, gaps
+//! of 2 s/24 s/11 min, 107 turns, and half of the requests in sub-agents that start with their parent's
+//! context.
 //!
-//! A context grows by each answer and by what tools return, which is why nearly all of it is reused. Contexts end at 800,000
-//! tokens, because what does not fit into an engine's cache cannot be served at all.
+//! A context grows by each answer and each tool result, so nearly all of it is reused. Contexts end at
+//! 800,000 tokens, because an engine cannot serve a prompt larger than its cache.
 
 use warmroute_types::Micros;
 
-use super::{Scale, Sessions, up_to};
+use super::{Sessions, WorkloadScale, up_to};
 use crate::random::Random;
 use crate::{Piece, Session, Thread, Turn, tokens};
 
@@ -16,13 +17,13 @@ const TURNS: usize = 54;
 const CONTEXT_MAX_TOKENS: u32 = 800_000;
 
 /// Agents in the order of their start, each followed by its sub-agents.
-pub fn sessions(scale: Scale) -> Sessions {
+pub fn sessions(scale: WorkloadScale) -> Sessions {
     let mut random = Random::new(scale.seed, 501);
     let tools = Piece { content: random.bits(), tokens: 12_000 };
     let mut now = Micros::ZERO;
     let mut waiting: Vec<Session> = Vec::new();
     let stream = std::iter::repeat_with(move || {
-        // A family is drawn whole; its sub-agents start later and are handed out when their time has come.
+        // A family is generated whole; its sub-agents start later and are emitted when their time comes.
         let next_family = now;
         if waiting.iter().all(|session| session.starts > next_family) || waiting.is_empty() {
             waiting.extend(family(now, tools, &mut random));

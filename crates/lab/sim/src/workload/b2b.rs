@@ -1,12 +1,13 @@
 //! The B2B SaaS replay of llm-d's "KV-cache wins you can see", with its published stages.
 //!
-//! 150 groups of 5 prompts, in a shuffled order that repeats: 6,000 tokens that a group shares, 1,200 of the prompt's own,
-//! 1,000 of answer. The published fleet was 8 workers with Qwen3-32B on two H100 each and 307,328 tokens of cache: here that is
-//! `--speed-percent 55 --kv-tokens 307328` of the 8B profile, which brings 8,192 tokens of prefill to the published 0.40 s.
+//! 150 groups of 5 prompts, in a shuffled order that repeats: 6,000 tokens shared by a group, 1,200 of the
+//! prompt's own, 1,000 of answer. The published fleet was 8 workers with Qwen3-32B on two H100 each and
+//! 307,328 tokens of cache: here that is `--speed-percent 55 --kv-tokens 307328` of the 8B profile, which
+//! takes the published 0.40 s for a prefill of 8,192 tokens.
 
 use warmroute_types::Micros;
 
-use super::{Scale, Sessions};
+use super::{Sessions, WorkloadScale};
 use crate::random::{Random, mix};
 use crate::{Piece, Session};
 
@@ -16,7 +17,7 @@ const SYSTEM_TOKENS: u32 = 6_000;
 const QUESTION_TOKENS: u32 = 1_200;
 const ANSWER_TOKENS: u32 = 1_000;
 
-/// Requests a second, and for how many seconds.
+/// Requests per second, and duration in seconds.
 const STAGES: [(f64, f64); 17] = [
     (15.0, 50.0),
     (3.0, 20.0),
@@ -37,8 +38,8 @@ const STAGES: [(f64, f64); 17] = [
     (60.0, 25.0),
 ];
 
-/// The replay. A wanted number of requests cuts it short.
-pub fn sessions(scale: Scale) -> Sessions {
+/// Generates the replay. A maximum of requests cuts it short.
+pub fn sessions(scale: WorkloadScale) -> Sessions {
     let mut random = Random::new(scale.seed, 301);
     let texts = random.bits();
     let order = shuffled(&mut random);
@@ -54,7 +55,7 @@ pub fn sessions(scale: Scale) -> Sessions {
     Box::new(sessions.take(usize::try_from(requests).unwrap_or(usize::MAX)))
 }
 
-/// Poisson within each stage.
+/// Poisson arrivals within each stage.
 fn arrivals(rate: f64, random: &mut Random) -> Vec<Micros> {
     let (mut arrivals, mut begins) = (Vec::new(), Micros::ZERO);
     for (rate_per_s, seconds) in STAGES {
@@ -69,7 +70,7 @@ fn arrivals(rate: f64, random: &mut Random) -> Vec<Micros> {
     arrivals
 }
 
-/// Every prompt once, in any order.
+/// All prompts in random order.
 fn shuffled(random: &mut Random) -> Vec<u64> {
     let mut order: Vec<u64> = (0..GROUPS * PROMPTS).collect();
     for last in (1..order.len()).rev() {

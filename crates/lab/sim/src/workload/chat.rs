@@ -1,24 +1,24 @@
-//! Conversations: turns that grow on each other, with time to read and write in between.
+//! Conversations: growing turns with think times.
 
 use warmroute_types::Micros;
 
-use super::{Scale, Sessions, up_to};
+use super::{Sessions, WorkloadScale, up_to};
 use crate::random::{Random, mix};
 use crate::{Piece, Session, Thread, Turn, tokens};
 
-/// What the conversations are like.
+/// Parameters of the conversations.
 #[derive(Clone, Copy, Debug)]
 pub struct Chat {
     purpose: u64,
-    /// Conversations that begin in a second.
+    /// Conversations started per second.
     rate_per_s: f64,
     requests: u64,
-    /// System prompts there are, and their tokens; 0 is none.
+    /// Number of system prompts, and their tokens; 0 for none.
     tenants: u64,
     system_tokens: u32,
     turns_mean: f64,
     think_mean_s: f64,
-    /// In the first `busy_s` of every `period_s` seconds the rate is so many times higher.
+    /// In the first `busy_s` of every `period_s` seconds the rate is higher by this factor.
     burst: Burst,
 }
 
@@ -55,8 +55,8 @@ pub const BURST: Chat = Chat {
     burst: Burst { period_s: 60.0, busy_s: 5.0, times: 10.0 },
 };
 
-/// The conversations.
-pub fn sessions(scale: Scale, chat: Chat) -> Sessions {
+/// Generates the conversations.
+pub fn sessions(scale: WorkloadScale, chat: Chat) -> Sessions {
     let mut random = Random::new(scale.seed, chat.purpose);
     let systems = random.bits();
     let mut now = Micros::ZERO;

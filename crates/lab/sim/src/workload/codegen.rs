@@ -1,12 +1,13 @@
-//! Code generation, as llm-d publishes it: clients that replay conversations over long systems, one after another.
+//! Code generation, as llm-d publishes it: clients that replay conversations over long system prompts, one
+//! after another.
 //!
-//! Systems of 3,000 to 100,000 tokens (mean 55,000), 2 to 20 turns (mean 6), 100 to 10,000 tokens in (1,500) and 50 to 4,000
-//! out (800) a turn. The load is the number of clients, 40 by default: a client begins the next conversation when the last is
-//! over. Fifty systems are shared by all conversations.
+//! System prompts of 3,000 to 100,000 tokens (mean 55,000), 2 to 20 turns (mean 6), 100 to 10,000 tokens in
+//! (1,500) and 50 to 4,000 out (800) per turn. The load is the number of clients, 40 by default: a client
+//! starts its next conversation when the last one ends. All conversations share fifty system prompts.
 
 use warmroute_types::Micros;
 
-use super::{Scale, Sessions};
+use super::{Sessions, WorkloadScale};
 use crate::random::{Random, mix};
 use crate::{Piece, Session, Thread, Turn, tokens};
 
@@ -14,8 +15,8 @@ const CLIENTS: f64 = 40.0;
 const SYSTEMS: u64 = 50;
 const REQUESTS: u64 = 4_000;
 
-/// One session for each client.
-pub fn sessions(scale: Scale) -> Sessions {
+/// Generates one session per client.
+pub fn sessions(scale: WorkloadScale) -> Sessions {
     let clients = (CLIENTS * scale.rate).round().max(1.0) as u64;
     let each = scale.requests.unwrap_or(REQUESTS).div_ceil(clients);
     let texts = Random::new(scale.seed, 401).bits();

@@ -1,17 +1,18 @@
-//! Questions over retrieved passages, where the place of the passages decides what can be reused.
+//! Questions over retrieved passages, whose position decides what can be reused.
 //!
-//! Before the history, every turn's new passages stand at the prompt's start, and the history behind them is never found again.
-//! After it, the conversation so far stays a prefix. Passages are drawn unevenly from a thousand: some are asked for often.
+//! Before the history, each turn's new passages are near the prompt's start, and the history after them never
+//! hits. After the history, the conversation so far stays a prefix. Passages come from a library of a
+//! thousand with uneven popularity.
 
 use warmroute_types::Micros;
 
-use super::{Scale, Sessions, up_to};
+use super::{Sessions, WorkloadScale, up_to};
 use crate::random::{Random, mix};
 use crate::{Piece, Session, Thread, Turn, tokens};
 
-/// Where the passages of a turn stand.
+/// Position of a turn's passages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passages {
+pub enum PassageOrder {
     BeforeHistory,
     AfterHistory,
 }
@@ -23,8 +24,8 @@ const PASSAGES: usize = 4;
 const PASSAGE_TOKENS: u32 = 450;
 const LIBRARY: f64 = 1_000.0;
 
-/// The conversations.
-pub fn sessions(scale: Scale, place: Passages) -> Sessions {
+/// Generates the conversations.
+pub fn sessions(scale: WorkloadScale, place: PassageOrder) -> Sessions {
     let mut random = Random::new(scale.seed, 601);
     let system = Piece { content: random.bits(), tokens: SYSTEM_TOKENS };
     let library = random.bits();
@@ -40,7 +41,7 @@ fn conversation(
     starts: Micros,
     system: Piece,
     library: u64,
-    place: Passages,
+    place: PassageOrder,
     random: &mut Random,
 ) -> Session {
     let key = random.bits();
@@ -51,8 +52,8 @@ fn conversation(
         let answer = Piece { content: random.bits(), tokens: random.tokens(110.0, 0.6, 5, 600) };
         let passages: Vec<Piece> = (0..PASSAGES).map(|_| passage(library, random)).collect();
         let prompt = match place {
-            Passages::BeforeHistory => [&[system], &passages[..], &history, &[question]].concat(),
-            Passages::AfterHistory => [&[system], &history[..], &passages, &[question]].concat(),
+            PassageOrder::BeforeHistory => [&[system], &passages[..], &history, &[question]].concat(),
+            PassageOrder::AfterHistory => [&[system], &history[..], &passages, &[question]].concat(),
         };
         history.extend([question, answer]);
         if turn == 0 {
@@ -64,7 +65,7 @@ fn conversation(
     Session { starts, turns: turns.collect() }
 }
 
-/// The n-th most wanted passage is wanted about 1/n as often as the first.
+/// A random passage; the n-th most popular is drawn about 1/n as often as the first.
 fn passage(library: u64, random: &mut Random) -> Piece {
     let rank = LIBRARY.powf(random.share()) as u64;
     Piece { content: mix(library ^ rank), tokens: PASSAGE_TOKENS }

@@ -1,18 +1,18 @@
-//! Requests by themselves: an optional prefix that all share, then tokens of their own.
+//! Single requests: an optional prefix that all share, then unique tokens.
 
 use warmroute_types::Micros;
 
-use super::{Scale, Sessions, up_to};
+use super::{Sessions, WorkloadScale, up_to};
 use crate::random::{Random, mix};
 use crate::{Piece, Session};
 
-/// What the requests are like.
+/// Parameters of the requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Single {
     purpose: u64,
     rate_per_s: f64,
     requests: u64,
-    /// Tokens that every prompt begins with.
+    /// Tokens of the prefix that all prompts share.
     shared_tokens: u32,
     own: Lengths,
     answer: Lengths,
@@ -31,7 +31,7 @@ const fn exactly(tokens: u32) -> Lengths {
     Lengths { median: tokens as f64, sigma: 0.0, least: 1, most: tokens }
 }
 
-/// 250 shared and 1,000 own tokens, 8,000 of answer.
+/// 250 shared and 1,000 unique tokens, 8,000 of answer.
 pub const REASONING: Single = Single {
     purpose: 101,
     rate_per_s: 4.0,
@@ -41,7 +41,7 @@ pub const REASONING: Single = Single {
     answer: exactly(8_000),
 };
 
-/// All at once: the rate is so high that the last comes half a second after the first.
+/// All at once: at this rate the last request arrives half a second after the first.
 pub const BATCH: Single = Single {
     purpose: 102,
     rate_per_s: 10_000.0,
@@ -89,8 +89,8 @@ pub const AZURE: Single = Single {
     answer: Lengths { median: 150.0, sigma: 0.8, least: 5, most: 1_000 },
 };
 
-/// The requests, as a Poisson stream.
-pub fn sessions(scale: Scale, single: Single) -> Sessions {
+/// Generates the requests as a Poisson process.
+pub fn sessions(scale: WorkloadScale, single: Single) -> Sessions {
     let mut random = Random::new(scale.seed, single.purpose);
     let rate_per_s = single.rate_per_s * scale.rate;
     let head = Piece { content: mix(random.bits()), tokens: single.shared_tokens };

@@ -1,18 +1,20 @@
 //! Tenants with long system prompts: 24 system prompts of 6,000 tokens, conversations of four turns, short answers.
 //!
-//! The traffic of the GPU study: three conversations a second, a question of 200 tokens every two seconds, answers of 32 tokens. Some
-//! tenants are asked more often than others. The fleet there is four 8B engines with a quarter of an H200 each and 96,000 tokens of
-//! cache: here that is `--workers 4 --speed-percent 25 --kv-tokens 96000`.
+//! The traffic of the GPU study: three conversations per second, a question of 200 tokens every two seconds,
+//! answers of 32 tokens. Some tenants are more popular than others. The fleet of the study is four 8B engines
+//! with a quarter of an H200 each and 96,000 tokens of cache: here that is `--workers 4 --speed-percent 25
+//! --kv-tokens 96000`.
 
 use warmroute_types::Micros;
 
-use super::{Scale, Sessions, up_to};
+use super::{Sessions, WorkloadScale, up_to};
 use crate::random::{Random, mix};
 use crate::session::Thread;
 use crate::{Piece, Session, Turn, tokens};
 
 const TENANTS: u64 = 24;
-/// A tenant's number is this power of an even share: low numbers are more popular.
+/// Exponent of tenant popularity: a tenant's number is a uniform draw to this power, so low numbers are more
+/// popular.
 const POPULARITY: f64 = 1.6;
 const SYSTEM_TOKENS: u32 = 6_000;
 const QUESTION_TOKENS: u32 = 200;
@@ -22,8 +24,8 @@ const THINK_S: f64 = 2.0;
 const CONVERSATIONS_PER_S: f64 = 3.0;
 const REQUESTS: u64 = 1_000;
 
-/// The conversations, in the order of their start.
-pub fn sessions(scale: Scale) -> Sessions {
+/// Generates the conversations, in the order of their start.
+pub fn sessions(scale: WorkloadScale) -> Sessions {
     let mut random = Random::new(scale.seed, 307);
     let texts = random.bits();
     let mut starts = Micros::ZERO;

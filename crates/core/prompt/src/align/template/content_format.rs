@@ -1,38 +1,39 @@
-//! Whether a template wants message contents as text or as lists of parts.
+//! Whether a template expects message contents as text or as lists of parts.
 //!
-//! vLLM decides by looking at the template's syntax: one that loops over a message's content gets lists, for string contents
-//! too; any other gets parts joined into one text. This follows the same rules, over minijinja's syntax tree, including
-//! what they do not see. (The tree is minijinja's unstable interface; the golden tests notice when it moves.)
+//! vLLM decides by the template's syntax: a template that loops over a message's content gets lists, even for
+//! strings; any other gets parts joined into one text. This module applies the same rules, with the same
+//! blind spots, to minijinja's syntax tree. (That tree is an unstable interface; the golden tests detect
+//! changes.)
 
 use minijinja::machinery::ast::{Call, CallArg, Expr, ForLoop, Macro, Stmt};
 
-/// How contents are handed to a template.
+/// Format of contents for a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentFormat {
-    /// As one text, parts joined by line breaks.
+    /// One text, with parts joined by line breaks.
     Text,
-    /// As a list of parts.
+    /// A list of parts.
     Parts,
 }
 
 impl ContentFormat {
-    /// What a parsed template wants.
+    /// Format that a parsed template expects.
     pub fn of(template: &Stmt<'_>) -> ContentFormat {
         let mut nodes = Nodes::default();
         nodes.statement(template, None);
         match nodes.loops_over_content() {
             Some(true) => ContentFormat::Parts,
-            // A loop or an assignment in a form that vLLM does not expect makes it fall back to text.
+            // vLLM falls back to text for a loop or an assignment of an unexpected form.
             Some(false) | None => ContentFormat::Text,
         }
     }
 }
 
-/// The nodes that matter, wherever they stand.
+/// Relevant nodes at any depth.
 #[derive(Default)]
 struct Nodes<'t> {
     assignments: Vec<(&'t Expr<'t>, &'t Expr<'t>)>,
-    /// Each with the macro that it stands in.
+    /// Loops, each with the macro that contains it.
     loops: Vec<(&'t ForLoop<'t>, Option<usize>)>,
     macros: Vec<&'t Macro<'t>>,
     calls: Vec<&'t Call<'t>>,
@@ -151,7 +152,7 @@ impl<'t> Nodes<'t> {
         }
     }
 
-    /// `None` where a name was expected and something else stands.
+    /// Whether a loop runs over content; `None` if a name was expected and another expression found.
     fn loops_over_content(&self) -> Option<bool> {
         let messages = self.message_names()?;
         let is_content = |value: &Expr<'_>| messages.iter().any(|name| reads(value, name, Some("content")));
@@ -169,7 +170,7 @@ impl<'t> Nodes<'t> {
         Some(false)
     }
 
-    /// The names under which single messages are known: targets of loops over `messages` or what was assigned from it.
+    /// Names of single messages: targets of loops over `messages` or over a variable assigned from it.
     fn message_names(&self) -> Option<Vec<&'t str>> {
         let mut lists = vec!["messages"];
         let mut done = 0;
@@ -189,7 +190,7 @@ impl<'t> Nodes<'t> {
         over_messages.map(|(node, _)| name_of(&node.target)).collect()
     }
 
-    /// Parameters of a macro that are handed a message's content somewhere.
+    /// Parameters of a macro that receive a message's content in some call.
     fn content_parameters(
         &self,
         node: &'t Macro<'t>,
@@ -215,7 +216,7 @@ fn name_of<'t>(target: &Expr<'t>) -> Option<&'t str> {
     }
 }
 
-/// Is this the variable, or that attribute of it, perhaps filtered, tested or sliced?
+/// Whether an expression is the variable, or that attribute of it, possibly filtered, tested or sliced.
 fn reads(value: &Expr<'_>, name: &str, attribute: Option<&str>) -> bool {
     let is_variable = |value: &Expr<'_>| matches!(value, Expr::Var(var) if var.id == name);
     match (value, attribute) {

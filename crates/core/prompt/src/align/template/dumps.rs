@@ -1,7 +1,8 @@
-//! `tojson`, as Python's `json.dumps` prints.
+//! `tojson`, printed as by Python's `json.dumps`.
 //!
-//! Tools and their arguments reach the prompt through this filter, so every comma counts: `", "` and `": "` between things,
-//! no escapes for HTML, letters beyond ASCII as they are unless the template asks otherwise, and keys in their own order.
+//! Tools and their arguments reach the prompt through this filter, so every byte matters: `", "` and `": "`
+//! as separators, no HTML escapes, non-ASCII characters unescaped unless the template asks otherwise, keys in
+//! their own order.
 
 use std::fmt::Write;
 
@@ -18,7 +19,7 @@ pub(crate) fn tojson(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Va
     Ok(Value::from(out))
 }
 
-/// How the text is laid out.
+/// Layout of the text.
 struct Layout {
     is_ascii: bool,
     indent: Option<String>,
@@ -74,7 +75,7 @@ impl Layout {
                     self.write(&value.get_item(key)?, depth + 1, out)
                 })?;
             }
-            // Python refuses too: what is not there cannot be written.
+            // Python also refuses undefined values.
             other => return Err(Error::new(ErrorKind::InvalidOperation, format!("{other} is no JSON"))),
         }
         Ok(())
@@ -110,7 +111,7 @@ impl Layout {
         }
     }
 
-    /// Keys are text; Python writes numbers, `true` and `null` as text too.
+    /// Writes a key. Python writes numbers, `true` and `null` as strings.
     fn write_key(&self, key: &Value, out: &mut String) {
         match key.as_str() {
             Some(key) => self.write_text(key, out),
@@ -142,7 +143,7 @@ fn indent_of(indent: &Value) -> Option<String> {
 }
 
 fn write_escape(letter: char, out: &mut String) {
-    // DEL is ASCII and stands as it is.
+    // DEL is ASCII and stays unescaped.
     if letter == '\x7f' {
         return out.push(letter);
     }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_python_s_with_all_letters() {
+    fn the_default_equals_python_without_ascii_escapes() {
         assert_eq!(
             json("{{ x | tojson }}"),
             "{\"b\": [1, 0.5, null], \"a\": \"<é&'\\\"\\n\u{1f600}\", \"e\": []}"
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_argument_of_python_is_understood() {
+    fn every_argument_of_python_is_supported() {
         let indented = "{\n  \"b\": [\n    1,\n    0.5,\n    null\n  ],\n  \"a\": \"<é&'\\\"\\n\u{1f600}\",\n  \"e\": []\n}";
         assert_eq!(json("{{ x | tojson(indent=2) }}"), indented);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Methods that templates call on strings, where Python's differ from or go beyond what minijinja-contrib has.
+//! String methods for templates, where Python's differ from minijinja-contrib's.
 
 use minijinja::value::from_args;
 use minijinja::{Error, State, Value};
@@ -6,7 +6,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::python::is_space;
 
-/// Called for every method that minijinja itself does not know.
+/// Calls a method that minijinja itself does not have.
 pub(crate) fn call(
     state: &mut State<'_, '_>,
     value: &Value,

@@ -1,14 +1,14 @@
 //! Values as Python prints them.
 //!
-//! Templates are written for Jinja2, where printing a value calls `str()`. Text is text, but `True`, `None`, lists and maps
-//! have their own spelling in Python, and templates for tools do print them.
+//! Templates are written for Jinja2, where printing a value calls `str()`. `True`, `None`, lists and maps
+//! have their own spelling in Python, and templates for tools print them.
 
 use std::fmt::Write;
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-/// What `str()` gives.
+/// Writes a value as `str()` does.
 pub(crate) fn write_str(value: &Value, out: &mut String) {
     match value.kind() {
         ValueKind::Undefined => {}
@@ -17,7 +17,7 @@ pub(crate) fn write_str(value: &Value, out: &mut String) {
     }
 }
 
-/// What `repr()` gives.
+/// Writes a value as `repr()` does.
 pub(crate) fn write_repr(value: &Value, out: &mut String) {
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
@@ -49,7 +49,7 @@ pub(crate) fn write_repr(value: &Value, out: &mut String) {
     }
 }
 
-/// Quoted as Python quotes: with single quotes, unless only double ones avoid an escape.
+/// Writes a quoted string as Python does: in single quotes, unless double quotes avoid an escape.
 fn write_quoted(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -69,7 +69,7 @@ fn write_quoted(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Whole numbers as they are; others as Python's shortest form.
+/// Writes integers as they are, and other numbers in Python's shortest form.
 pub(crate) fn write_number(value: &Value, out: &mut String) {
     match f64::try_from(value.clone()) {
         Ok(number) if !value.is_integer() => write_float(number, out),
@@ -77,7 +77,7 @@ pub(crate) fn write_number(value: &Value, out: &mut String) {
     }
 }
 
-/// The fewest digits that mean this number, with an exponent below 1e-4 and from 1e16 on.
+/// Writes the shortest digits of a number, with an exponent below 1e-4 and from 1e16 on.
 pub(crate) fn write_float(number: f64, out: &mut String) {
     if !number.is_finite() {
         return out.push_str(match number {
@@ -99,7 +99,7 @@ pub(crate) fn write_float(number: f64, out: &mut String) {
     .expect("a string takes everything");
 }
 
-/// White space as Python's `str.strip` sees it: Unicode's, and the four separators of ASCII.
+/// Whether Python's `str.strip` removes a character: Unicode white space and the four ASCII separators.
 pub(crate) fn is_space(letter: char) -> bool {
     letter.is_whitespace() || matches!(letter, '\x1c'..='\x1f')
 }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_spelled_as_python_spells_them() {
+    fn values_are_spelled_as_in_python() {
         assert_eq!(
             repr(vec![Value::from(true), Value::from(()), Value::from(1), Value::from("a")]),
             "[True, None, 1, 'a']"

@@ -1,7 +1,7 @@
-//! `strftime_now`: some templates write today's date into the system prompt.
+//! `strftime_now`, with which some templates write today's date into the system prompt.
 //!
-//! The time comes from the caller and is read as UTC, which is what servers run in. Where an engine lives in another zone,
-//! its prompts differ from ours for some hours of the day, and feedback shows it.
+//! The caller supplies the time, which is read as UTC, the usual zone of servers. With an engine in another
+//! zone prompts differ for some hours of the day, and feedback shows it.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// A moment as a calendar and a clock show it.
+/// A time in calendar fields.
 struct Moment {
     year: i64,
     month: usize,
@@ -34,7 +34,7 @@ struct Moment {
     second: u64,
 }
 
-/// Writes a moment the way Python's `strftime` does; `None` for a directive that is not known.
+/// Formats a time as Python's `strftime` does; `None` for an unknown directive.
 pub(crate) fn strftime(format: &str, unix_s: u64) -> Option<String> {
     let moment = Moment::of(unix_s);
     let mut out = String::new();
@@ -57,7 +57,7 @@ pub(crate) fn strftime(format: &str, unix_s: u64) -> Option<String> {
 }
 
 impl Moment {
-    /// Days to a date by the usual arithmetic on 400-year cycles that begin in March.
+    /// Converts days to a date, with 400-year cycles that start in March.
     fn of(unix_s: u64) -> Moment {
         let (days, seconds) = (unix_s / 86_400, unix_s % 86_400);
         let shifted = days + 719_468;

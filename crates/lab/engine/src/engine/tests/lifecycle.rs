@@ -1,4 +1,4 @@
-//! Time, cancelling, clearing, restarting, refusing.
+//! Time, cancellation, clearing, restarts and refusals.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn an_engine_without_requests_has_nothing_to_do() {
     let mut engine = engine(100);
     assert_eq!(engine.begin_step(Micros(7)), None);
     assert_eq!(step(&mut engine), []);
-    assert_eq!(engine.stats(), Stats { blocks_total: 100, ..Stats::default() });
+    assert_eq!(engine.stats(), EngineStats { blocks_total: 100, ..EngineStats::default() });
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_restart_forgets_everything_but_never_reuses_an_id() {
     engine.begin_step(Micros(50_000));
     engine.restart();
     engine.scheduler.check();
-    assert_eq!(engine.stats(), Stats { blocks_total: 100, ..Stats::default() });
+    assert_eq!(engine.stats(), EngineStats { blocks_total: 100, ..EngineStats::default() });
     assert_eq!(step(&mut engine), []);
     let id = submit(&mut engine, request(0, 20, 1));
     before.iter().for_each(|&old| engine.cancel(old));

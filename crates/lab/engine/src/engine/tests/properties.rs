@@ -1,4 +1,5 @@
-//! Whatever is asked, in whatever order: the books balance, everything finishes, and the same calls give the same.
+//! Properties under any sequence of calls: counters agree, every request finishes, and the same calls give
+//! the same results.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +29,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Fast enough that a block or two are worth fetching, or not.
+/// A tier fast enough that fetching a block may pay off.
 fn tier() -> impl Strategy<Value = Tier> {
     (0_u64..30, 1_u64..1_000_000, 0_u64..2_000).prop_map(|(blocks, megabytes_per_s, latency_us)| Tier {
         tokens: blocks * u64::from(BLOCK),
@@ -52,7 +53,7 @@ fn small_config() -> impl Strategy<Value = Config> {
     )
 }
 
-/// An engine and what a listener knows of it.
+/// An engine and the state that its events describe.
 struct Watched {
     engine: Engine,
     submitted: Vec<(SequenceId, Request)>,
@@ -186,7 +187,7 @@ proptest! {
         let mut watched = Watched::new(config);
         calls.iter().for_each(|call| watched.make(call));
         watched.drain();
-        // A clear after the last step is reported with the next step, so there must be one.
+        // A clear is reported with the next step, so there must be one.
         watched.submit(request(9, 1, 1));
         watched.drain();
         watched.check_the_end();

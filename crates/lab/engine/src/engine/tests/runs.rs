@@ -1,10 +1,10 @@
-//! A run of steps is those steps: the same things happen at the same times, and everything is left the same.
+//! A run of steps equals its steps: the same events at the same times, and the same final state.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Something a client does, so long after the thing before.
+/// A client's action, with its delay after the previous one.
 #[derive(Clone, Debug)]
 struct Act {
     after_us: u64,
@@ -51,7 +51,7 @@ enum Gait {
     Runs,
 }
 
-/// An engine with its driver: a step that ends at the very time of an act ends before it.
+/// An engine with its driver. A step that ends at the time of an action ends before it.
 struct Driven {
     gait: Gait,
     engine: Engine,
@@ -96,8 +96,8 @@ impl Driven {
         }
     }
 
-    /// Everything but the later tokens, which a run does not report, and the times of cache events, which in a run are its
-    /// end.
+    /// All events except later tokens, which a run does not report, and without the times of cache events,
+    /// which a run reports at its end.
     fn milestones(&self) -> Vec<(Option<Micros>, Happened)> {
         let is_told = |happened: &Happened| !matches!(happened, Happened::Token { index: 1.., .. });
         let events = self.events.iter().filter(|(_, happened)| is_told(happened));
@@ -137,7 +137,7 @@ proptest! {
 }
 
 #[test]
-fn a_lone_sequence_decodes_in_one_go() {
+fn a_lone_sequence_decodes_in_one_run() {
     let mut engine = engine(1_000);
     submit(&mut engine, request(0, 40, 500));
     let first = engine.begin_run(Micros::ZERO).unwrap();

@@ -82,7 +82,7 @@ fn a_prompt_is_admitted_only_when_all_of_it_fits_not_its_first_chunk() {
 }
 
 #[test]
-fn the_sequence_admitted_last_gives_way_when_blocks_run_out() {
+fn the_sequence_admitted_last_is_preempted_when_blocks_run_out() {
     let mut engine = engine(6);
     let ids = [1, 2, 3].map(|text| submit(&mut engine, request(text, 7, 9)));
     assert_eq!(started(&step(&mut engine)).len(), 3);
@@ -93,8 +93,8 @@ fn the_sequence_admitted_last_gives_way_when_blocks_run_out() {
     assert_eq!((engine.stats().running, engine.stats().waiting, engine.stats().preemptions), (2, 1, 1));
 }
 
-/// A victim hardly ever fits again at once. It does here: it held a copy of its second block, and after its loss finds
-/// the one that the first sequence still holds.
+/// A preempted sequence rarely fits again at once. Here it does: it held a copy of its second block, and now
+/// finds the one that the first sequence still holds.
 #[test]
 fn nothing_is_admitted_in_a_step_that_preempted() {
     let mut engine = engine(5);

@@ -1,4 +1,4 @@
-//! What is fetched instead of computed.
+//! Blocks fetched from slower memory.
 
 use proptest::prelude::*;
 
@@ -8,12 +8,13 @@ use crate::Pool;
 const FAST: Tier = Tier { tokens: 1 << 20, megabytes_per_s: 50_000, latency: Micros(100) };
 const SLOW: Tier = Tier { megabytes_per_s: 100, ..FAST };
 
-/// With a cache of 1,000 tokens.
+/// Config with a cache of 1,000 tokens.
 fn tiered(host: Option<Tier>, pool: Option<Tier>) -> Config {
     Config { host, pool, ..config(250) }
 }
 
-/// A text is computed, another pushes it out, and it comes again: what it finds, and how long its first token takes.
+/// Computes a text, evicts it with another, and requests it again. Returns its cached tokens and its time to
+/// first token.
 fn again(engine: &mut Engine, prompt_tokens: u32) -> (u32, u64) {
     for (text, tokens) in [(1, 900), (2, 998)] {
         submit(engine, request(text, tokens, 1));
@@ -119,7 +120,7 @@ fn a_pool_serves_all_its_engines_and_outlives_them() {
 }
 
 proptest! {
-    /// Alone, with whatever memory behind it, a prompt never takes longer than without.
+    /// A lone prompt never takes longer with slower memory than without.
     #[test]
     fn a_fetch_never_costs_more_than_computing(
         prompt_tokens in 1_u32..900,

@@ -1,15 +1,15 @@
-//! Candidates for the tables of cases.
+//! Candidates for table tests.
 
 use warmroute_policy::{Ask, Candidate, Estimate};
 use warmroute_types::WorkerId;
 
 use crate::mix;
 
-/// An idle worker with nothing in its cache.
-pub fn idle(seat: u16) -> Candidate {
+/// An idle worker with an empty cache.
+pub fn idle(index: u16) -> Candidate {
     Candidate {
-        worker: WorkerId(seat),
-        identity: mix(u64::from(seat) + 1),
+        worker: WorkerId(index),
+        identity: mix(u64::from(index) + 1),
         overlap_tokens: 0,
         restorable_tokens: 0,
         in_flight: 0,
@@ -20,24 +20,24 @@ pub fn idle(seat: u16) -> Candidate {
     }
 }
 
-/// Workers that hold so many tokens of the prompt and have so many requests in flight.
+/// Workers with (tokens held, requests in flight).
 pub fn holding(rows: &[(u32, u32)]) -> Vec<Candidate> {
     let rows = rows.iter().enumerate();
-    rows.map(|(seat, &(overlap_tokens, in_flight))| Candidate {
+    rows.map(|(index, &(overlap_tokens, in_flight))| Candidate {
         overlap_tokens,
         in_flight,
-        ..idle(seat as u16)
+        ..idle(index as u16)
     })
     .collect()
 }
 
-/// Workers that hold so many tokens of the prompt and have so many to compute before it.
+/// Workers with (tokens held, tokens queued for prefill).
 pub fn behind(rows: &[(u32, u64)]) -> Vec<Candidate> {
     let rows = rows.iter().enumerate();
-    rows.map(|(seat, &(overlap_tokens, prefill_tokens))| Candidate {
+    rows.map(|(index, &(overlap_tokens, prefill_tokens))| Candidate {
         overlap_tokens,
         prefill_tokens,
-        ..idle(seat as u16)
+        ..idle(index as u16)
     })
     .collect()
 }

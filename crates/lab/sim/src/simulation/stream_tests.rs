@@ -1,12 +1,12 @@
-//! Worlds in which routers know caches by their own feeds, and not all arrives.
+//! Runs in which routers follow engine events, some of which are lost.
 
 use warmroute_engine::{Engine, Profile, Tier};
 use warmroute_types::CacheView;
 
 use super::*;
-use crate::config::{NewsPath, TierNews};
-use crate::stream::Letter;
-use crate::{Incident, Piece, Scale, Workload, mix};
+use crate::config::{EventPath, TierEvents};
+use crate::event_stream::StreamMessage;
+use crate::{Incident, Piece, Workload, WorkloadScale, mix};
 
 const HEADS: u64 = 40;
 const HEAD_TOKENS: u32 = 1_008;
@@ -15,7 +15,8 @@ fn head(number: u64) -> Piece {
     Piece { content: mix(number), tokens: HEAD_TOKENS }
 }
 
-/// Forty heads again and again, ten a second, more than two small caches hold. Blocks are filled by prompts alone, and several at once.
+/// Forty prompt heads in rotation, ten requests a second, more than two small caches hold. Prompts alone fill
+/// blocks, several at once.
 fn sessions(requests: u64) -> impl Iterator<Item = Session> {
     (0..requests).map(|number| {
         let tail = Piece { content: mix(1_000 + number), tokens: 208 };
@@ -26,46 +27,47 @@ fn sessions(requests: u64) -> impl Iterator<Item = Session> {
 }
 
 fn config(loss: f64, replay_batches: usize) -> Config {
-    let news = NewsPath { loss, ..NewsPath::DIRECT };
+    let events = EventPath { loss, ..EventPath::DIRECT };
     let mut config =
-        Config { view: View::Reported, news, replay_batches, ..Config::new(Profile::Llama3_1_8b, 2) };
+        Config { view: View::Reported, events, replay_batches, ..Config::new(Profile::Llama3_1_8b, 2) };
     config.fleet.iter_mut().for_each(|engine| engine.kv_tokens = 20_000);
     config
 }
 
-fn world(config: &Config) -> World<'_, impl Iterator<Item = Session>> {
+fn simulation(config: &Config) -> Simulation<'_, impl Iterator<Item = Session>> {
     let rule = Rule::parse("sticky_least_loaded").unwrap();
-    let mut world = World::new(config, &rule, sessions(900).peekable());
-    world.open();
-    while world.step() {}
-    // One more batch of each engine, which does arrive: what was lost at the very end is noticed like the rest.
+    let mut simulation = Simulation::new(config, &rule, sessions(900).peekable());
+    simulation.start();
+    while simulation.step() {}
+    // One more batch per engine arrives, so that losses at the very end are noticed, too.
     for node in 0..config.fleet.len() {
-        let batch = world.streams[node].publish(world.now, Vec::new());
-        let ask = world.gates[0].hear(node, &Letter::Batch(batch), world.now);
-        world.ask_replay(0, node, ask);
+        let batch = simulation.streams[node].publish(simulation.now, Vec::new());
+        let request =
+            simulation.routers[0].receive(node, &StreamMessage::PublishedBatch(batch), simulation.now);
+        simulation.request_replay(0, node, request);
     }
-    while world.step() {}
-    world.now = world.now + Micros::from_secs(10);
-    world.gates[0].tick(world.now);
-    world
+    while simulation.step() {}
+    simulation.now = simulation.now + Micros::from_secs(10);
+    simulation.routers[0].tick(simulation.now);
+    simulation
 }
 
-/// Of each head and engine: how its cache is known, what it is believed to hold, and what it holds.
-fn knowledge<S: Iterator<Item = Session>>(world: &mut World<'_, S>) -> Vec<(CacheView, u32, u32)> {
+/// Per head and engine: the cache view's state, the tokens believed cached, and the tokens cached.
+fn knowledge<S: Iterator<Item = Session>>(simulation: &mut Simulation<'_, S>) -> Vec<(CacheView, u32, u32)> {
     let of_gpu = |(view, believed, held): (CacheView, [u32; 2], [u32; 2])| (view, believed[0], held[0]);
-    all_knowledge(world).into_iter().map(of_gpu).collect()
+    all_knowledge(simulation).into_iter().map(of_gpu).collect()
 }
 
-/// The same, each with what lies beyond in slower memory.
+/// The same, with the tokens in slower memory.
 fn all_knowledge<S: Iterator<Item = Session>>(
-    world: &mut World<'_, S>,
+    simulation: &mut Simulation<'_, S>,
 ) -> Vec<(CacheView, [u32; 2], [u32; 2])> {
     let mut known = Vec::new();
     for number in 0..HEADS {
         let prompt = [head(number), Piece { content: mix(u64::MAX), tokens: 1 }];
         let chain = block_names(&prompt, &[], 16);
-        for (node, view, tokens) in world.gates[0].known(&prompt, world.now) {
-            let engine = &world.nodes[node].engine;
+        for (node, view, tokens) in simulation.routers[0].known(&prompt, simulation.now) {
+            let engine = &simulation.nodes[node].engine;
             let held = [Engine::cached_tokens, Engine::restorable_tokens];
             known.push((view, tokens, held.map(|held| held(engine, &chain, HEAD_TOKENS + 1))));
         }
@@ -76,58 +78,59 @@ fn all_knowledge<S: Iterator<Item = Session>>(
 }
 
 #[test]
-fn what_is_lost_and_told_again_leaves_no_trace() {
+fn replayed_losses_leave_no_error() {
     for loss in [0.0, 0.02, 0.3] {
         let config = config(loss, 10_000);
-        for (view, believed, held) in knowledge(&mut world(&config)) {
+        for (view, believed, held) in knowledge(&mut simulation(&config)) {
             assert_eq!((view, believed), (CacheView::Reported, held), "a loss of {loss}");
         }
     }
 }
 
 #[test]
-fn what_is_lost_for_good_makes_the_view_uncertain_and_wrong() {
+fn losses_without_replay_make_the_view_uncertain_and_wrong() {
     let config = config(0.3, 0);
-    let knowledge = knowledge(&mut world(&config));
+    let knowledge = knowledge(&mut simulation(&config));
     assert!(knowledge.iter().all(|one| one.0 == CacheView::Uncertain));
     assert!(knowledge.iter().any(|(_, believed, held)| believed != held));
 }
 
 #[test]
-fn a_ring_that_is_too_short_is_as_good_as_none_and_no_worse() {
+fn a_replay_buffer_that_is_too_short_equals_none() {
     let config = config(0.3, 1);
-    assert!(knowledge(&mut world(&config)).iter().any(|one| one.0 == CacheView::Uncertain));
+    assert!(knowledge(&mut simulation(&config)).iter().any(|one| one.0 == CacheView::Uncertain));
 }
 
 #[test]
-fn an_engine_that_was_started_again_is_known_again() {
+fn a_restarted_engine_is_followed_again() {
     let incident = |kind, second| Incident { at: Micros::from_secs(second), worker: 0, kind };
     for replay_batches in [0, 10_000] {
         let mut config = config(0.0, replay_batches);
         config.incidents = vec![incident(IncidentKind::Fail, 30), incident(IncidentKind::Recover, 40)];
-        let mut world = world(&config);
-        assert_eq!(world.streams[0].process, 1);
-        for (view, believed, held) in knowledge(&mut world) {
+        let mut simulation = simulation(&config);
+        assert_eq!(simulation.streams[0].process, 1);
+        for (view, believed, held) in knowledge(&mut simulation) {
             assert_eq!((view, believed), (CacheView::Reported, held), "a ring of {replay_batches}");
         }
     }
 }
 
 #[test]
-fn an_engine_that_left_and_came_back_tells_what_it_still_holds() {
+fn an_engine_that_rejoins_replays_its_cache() {
     let incident = |kind, second| Incident { at: Micros::from_secs(second), worker: 0, kind };
     let mut config = config(0.0, 10_000);
     config.incidents = vec![incident(IncidentKind::Leave, 88), incident(IncidentKind::Join, 89)];
-    let knowledge = knowledge(&mut world(&config));
+    let knowledge = knowledge(&mut simulation(&config));
     assert!(knowledge.iter().all(|(view, believed, held)| (*view, believed) == (CacheView::Reported, held)));
 }
 
 #[test]
-fn events_that_get_lost_are_worth_more_than_none() {
+fn lossy_events_are_better_than_none() {
     let found = |view, loss, replay_batches| {
-        let news = NewsPath { loss, ..NewsPath::DIRECT };
-        let config = Config { view, news, replay_batches, ..Config::new(Profile::Llama3_1_8b, 8) };
-        let sessions = Workload::Sharegpt.sessions(Scale { requests: Some(3_000), ..Scale::default() });
+        let events = EventPath { loss, ..EventPath::DIRECT };
+        let config = Config { view, events, replay_batches, ..Config::new(Profile::Llama3_1_8b, 8) };
+        let sessions =
+            Workload::Sharegpt.sessions(WorkloadScale { requests: Some(3_000), ..WorkloadScale::default() });
         let records = run(&config, &Rule::parse("sticky_least_loaded").unwrap(), sessions).unwrap().records;
         records.iter().map(|record| u64::from(record.cached_tokens)).sum::<u64>()
     };
@@ -139,7 +142,7 @@ fn events_that_get_lost_are_worth_more_than_none() {
     assert!(torn < healed, "{torn} of {healed}");
 }
 
-/// Small GPUs; with host memory, or a pool, behind them that holds more than they do, and less than all.
+/// Engines with small GPU memory, and host memory or a pool that holds more, but not everything.
 fn tiered(host_tokens: u64, pool_tokens: u64) -> Config {
     let tier = |tokens| {
         let tier = Tier { tokens, megabytes_per_s: 25_000, latency: Micros(100) };
@@ -153,9 +156,9 @@ fn tiered(host_tokens: u64, pool_tokens: u64) -> Config {
 }
 
 #[test]
-fn what_lies_in_slower_memory_is_known_to_the_token() {
+fn tokens_in_slower_memory_are_known_exactly() {
     let config = tiered(16_000, 0);
-    let known = all_knowledge(&mut world(&config));
+    let known = all_knowledge(&mut simulation(&config));
     assert!(known.iter().filter(|one| one.2[1] > 0).count() > 5, "some is on the host: {known:?}");
     for (view, believed, held) in known {
         assert_eq!((view, believed), (CacheView::Reported, held));
@@ -163,23 +166,23 @@ fn what_lies_in_slower_memory_is_known_to_the_token() {
 }
 
 #[test]
-fn of_a_pool_each_engine_is_known_to_reach_what_it_has_put_there() {
+fn each_engine_is_credited_with_its_own_blocks_in_the_pool() {
     let config = tiered(0, 30_000);
-    let known = all_knowledge(&mut world(&config));
+    let known = all_knowledge(&mut simulation(&config));
     assert!(known.iter().all(|(_, believed, held)| believed[0] == held[0]), "{known:?}");
     let believed: u32 = known.iter().map(|one| one.1[1]).sum();
     let wrong: u32 = known.iter().map(|(_, believed, held)| believed[1].saturating_sub(held[1])).sum();
-    // What the other one has pushed out since its own last step it has not told yet.
+    // The other engine has not yet published what it evicted since its last step.
     assert!(believed > 5_000 && wrong * 10 < believed, "{wrong} of {believed} tokens are not in the pool");
 }
 
 #[test]
-fn engines_that_tell_of_their_host_memory_are_asked_where_it_serves() {
-    let run = |tier_news| {
-        let config = Config { tier_news, ..tiered(60_000, 0) };
+fn published_host_memory_attracts_the_requests_it_serves() {
+    let run = |tier_events| {
+        let config = Config { tier_events, ..tiered(60_000, 0) };
         run(&config, &Rule::parse("expected_ttft").unwrap(), sessions(2_000)).unwrap()
     };
-    let (told, untold) = (run(TierNews::Told), run(TierNews::Untold));
+    let (told, untold) = (run(TierEvents::Published), run(TierEvents::Unpublished));
     let sum = |outcome: &Outcome, of: fn(&Record) -> u32| -> u64 {
         outcome.records.iter().map(|record| u64::from(of(record))).sum()
     };

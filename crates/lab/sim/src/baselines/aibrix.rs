@@ -1,20 +1,21 @@
 //! AIBrix's `prefix-cache` rule.
 //!
-//! As published (vllm-project/aibrix, `pkg/plugins/gateway/algorithms`): when the busiest worker has more than 16 running
-//! requests above the least busy one, the least busy; otherwise the longest match (at equal matches the fewer running)
-//! among workers that run no more than the mean and two standard deviations; with no match, the least busy.
+//! As published (vllm-project/aibrix, `pkg/plugins/gateway/algorithms`): if the busiest worker has more than
+//! 16 requests above the least busy one, choose the least busy. Otherwise choose the longest match among
+//! workers within two standard deviations of the mean load, and the less loaded of equal matches. Without a
+//! match, choose the least busy.
 //!
-//! Here: the constants are those above; they have changed between its versions (a factor of 2 over the mean with a gap of 8, and one
-//! deviation, in later ones). Running requests are those that the router has in flight, which is what AIBrix's gateway counts, too.
+//! Differences here: the constants are those above; later versions use a factor of 2 over the mean with a gap
+//! of 8, and one deviation. Running requests are the router's requests in flight, as in AIBrix's gateway.
 
 use warmroute_policy::{Ask, Candidate, Choice, Policy, least_by};
 
-/// The spread of running requests beyond which caches no longer count (`IMBALANCE_ABS_COUNT`).
+/// Difference of running requests beyond which caches are ignored (`IMBALANCE_ABS_COUNT`).
 const IMBALANCE: u32 = 16;
-/// Standard deviations above the mean up to which a worker is no outlier.
+/// Standard deviations above the mean from which a worker is an outlier.
 const DEVIATIONS: f64 = 2.0;
 
-/// See the file's text.
+/// AIBrix's rule; see the module text.
 #[derive(Default)]
 pub struct Aibrix;
 
@@ -35,13 +36,13 @@ impl Policy for Aibrix {
         if !candidates.iter().any(fits) {
             return least_busy("no_match");
         }
-        // Those that do not fit come after all others.
+        // Outliers sort after all others.
         let order = |c: &Candidate| (!fits(c), u32::MAX - c.overlap_tokens, c.in_flight);
         Choice { index: least_by(candidates, ask.random, order), reason: "match" }
     }
 }
 
-/// The most running requests with which a worker is no outlier.
+/// Maximum of running requests for a worker that is no outlier.
 fn limit(candidates: &[Candidate]) -> f64 {
     let count = candidates.len() as f64;
     let mean = candidates.iter().map(|c| f64::from(c.in_flight)).sum::<f64>() / count;
@@ -52,7 +53,7 @@ fn limit(candidates: &[Candidate]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::fixtures::*;
+    use crate::baselines::fixtures::*;
 
     #[test]
     fn the_longest_match_wins_unless_its_worker_is_an_outlier() {

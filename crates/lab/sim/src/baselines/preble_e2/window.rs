@@ -1,27 +1,27 @@
-//! What was sent in the last three minutes: who computes how much of which subtree, and how soon its first tokens came.
+//! Requests of the last three minutes: computed tokens per worker and subtree, and times to first token.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use warmroute_types::{Micros, WorkerId};
 
-/// How far back E2 looks.
+/// Length of the window.
 pub const WINDOW: Micros = Micros::from_secs(180);
 
-/// Requests of one subtree on one worker.
+/// Totals of one subtree on one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub requests: u32,
     pub prefill_us: u64,
 }
 
-/// The window.
+/// Requests of the window.
 #[derive(Debug, Default)]
 pub struct Window {
     sent: VecDeque<Sent>,
     first_tokens: VecDeque<FirstToken>,
-    /// By worker and subtree; the sums of `sent`.
+    /// Sums of `sent`, by worker and subtree.
     tallies: BTreeMap<(WorkerId, u64), Tally>,
-    /// By subtree, on all workers.
+    /// Requests per subtree over all workers.
     requests: HashMap<u64, u32>,
 }
 
@@ -42,7 +42,7 @@ struct FirstToken {
 }
 
 impl Window {
-    /// Drops what is too old.
+    /// Drops requests older than the window.
     pub fn move_to(&mut self, now: Micros) {
         let start = Micros(now.0.saturating_sub(WINDOW.0));
         while let Some(old) = self.sent.pop_front_if(|sent| sent.at < start) {
@@ -77,17 +77,17 @@ impl Window {
         self.first_tokens.push_back(FirstToken { at, worker, subtree, waited_ms });
     }
 
-    /// A worker's subtrees.
+    /// Subtrees of a worker, with their totals.
     pub fn subtrees(&self, worker: WorkerId) -> impl Iterator<Item = (u64, Tally)> {
         self.tallies.range((worker, 0)..=(worker, u64::MAX)).map(|(&(_, subtree), &tally)| (subtree, tally))
     }
 
-    /// Whether anybody was sent something of it.
+    /// Whether the window has a request of the subtree.
     pub fn has(&self, subtree: u64) -> bool {
         self.requests.contains_key(&subtree)
     }
 
-    /// Counts a subtree on another worker from now on, its past with it.
+    /// Moves a subtree's totals from one worker to another.
     pub fn reassign(&mut self, subtree: u64, from: WorkerId, to: WorkerId) {
         let Some(moved) = self.tallies.remove(&(from, subtree)) else { return };
         let tally = self.tallies.entry((to, subtree)).or_default();
@@ -97,7 +97,7 @@ impl Window {
         self.sent.iter_mut().filter(of_it).for_each(|sent| sent.worker = to);
     }
 
-    /// Forgets how soon they came.
+    /// Drops the times to first token of a subtree on a worker.
     pub fn forget_first_tokens(&mut self, worker: WorkerId, subtree: u64) {
         self.first_tokens.retain(|first| first.worker != worker || first.subtree != subtree);
     }
@@ -124,7 +124,7 @@ mod tests {
     const B: WorkerId = WorkerId(1);
 
     #[test]
-    fn what_is_too_old_is_no_longer_counted_wherever_it_was_moved() {
+    fn old_requests_leave_the_window_even_after_a_move() {
         let mut window = Window::default();
         window.send(Micros::from_secs(0), A, 7, 100);
         window.send(Micros::from_secs(60), A, 7, 50);

@@ -1,14 +1,16 @@
 //! LBGR, learning-based greedy routing.
 //!
-//! As published (Wu, Silwal and Zhang, "Randomization Boosts KV Caching, Learning Balances Query Load", 2026, and its code,
-//! fzwark/KVRouting): missing tokens × rate, plus a backlog to which each request adds that, which decays by 31/32 every 20 ms and
-//! loses at its end what is left of a request; plus a residual for each worker, the constant that recursive least squares which
-//! forget with 0.95 learn from end-to-end times. The first worker to which no later one is 1 ms better.
+//! As published (Wu, Silwal and Zhang, "Randomization Boosts KV Caching, Learning Balances Query Load", 2026,
+//! and its code, fzwark/KVRouting): the cost is missing tokens × rate, plus a backlog, plus a residual per
+//! worker. Each request adds its service time to the backlog, which decays by 31/32 every 20 ms; the end of a
+//! request removes what is left of it. Recursive least squares with a forgetting factor of 0.95 learn the
+//! residual from end-to-end times. The first worker wins unless a later one is 1 ms better.
 //!
-//! Here: the rate is the code's 1 ms a character, four to a token, and not the engine's, which is a hundred times faster: with
-//! that the residual, seconds of answer, outweighs everything sent, one worker gets all until its answers come back, and
-//! the conversation trace at 80 % of capacity has a mean TTFT of 110 s instead of 1.2 s. Its eviction policy (RLT) belongs
-//! to the engine and is left out.
+//! Differences here: the rate is the code's 1 ms per character, four characters per token, and not the
+//! engine's, which is a hundred times faster. With the engine's rate the residual, seconds of answer,
+//! outweighs all work sent: one worker gets all requests until its answers arrive. The conversation trace at
+//! 80 % of capacity then has a mean TTFT of 110 s instead of 1.2 s. LBGR's eviction policy (RLT) belongs to
+//! the engine and is left out.
 
 use std::collections::HashMap;
 
@@ -19,18 +21,18 @@ use warmroute_types::{Micros, WorkerId};
 use super::missing_tokens;
 use crate::watch::{End, Watcher};
 
-/// A missing token: a millisecond a character.
+/// Cost of a missing token: one millisecond per character.
 const TOKEN_MS: f64 = 4.0;
 const DECAY: f64 = 31.0 / 32.0;
 const DECAY_EVERY: Micros = Micros::from_millis(20);
 const FORGETTING: f64 = 0.95;
 const HYSTERESIS_MS: f64 = 1.0;
-/// No request, residual or sum is thought to take less.
+/// Lower bound of every request, residual and sum.
 const LEAST_MS: f64 = 1.0;
-/// Before anything was observed: so large that the first observation is believed.
+/// Initial variance: large enough that the first observation replaces the prior.
 const VARIANCE_FIRST: f64 = 1e6;
 
-/// See the file's text.
+/// LBGR's rule; see the module text.
 #[derive(Default)]
 pub struct Lbgr {
     memory: Mutex<Memory>,
@@ -40,17 +42,17 @@ pub struct Lbgr {
 struct Memory {
     choice: u64,
     now: Micros,
-    /// By seat.
+    /// State per worker index.
     workers: Vec<Learned>,
-    /// By choice, until its end.
+    /// Requests by choice, until their end.
     under_way: HashMap<u64, UnderWay>,
 }
 
-/// What is known of one worker.
+/// Learned state of one worker.
 #[derive(Clone)]
 struct Learned {
     backlog_ms: f64,
-    /// Up to when the backlog has decayed.
+    /// Time up to which the backlog has decayed.
     decayed: Micros,
     residual_ms: f64,
     variance: f64,
@@ -61,7 +63,7 @@ struct UnderWay {
     worker: WorkerId,
     asked: Micros,
     service_ms: f64,
-    /// Service and backlog: what it was expected to take without the residual.
+    /// Expected time without the residual: service and backlog.
     plain_ms: f64,
 }
 
@@ -78,7 +80,7 @@ impl Learned {
         self.decayed = Micros(self.decayed.0 + steps * DECAY_EVERY.0);
     }
 
-    /// Recursive least squares of a constant.
+    /// One step of recursive least squares for a constant.
     fn learn(&mut self, residual_ms: f64) {
         let gain = self.variance / (FORGETTING + self.variance);
         self.residual_ms += gain * (residual_ms.max(LEAST_MS) - self.residual_ms);
@@ -86,7 +88,7 @@ impl Learned {
     }
 }
 
-/// What a worker lacks.
+/// Service time of the tokens that a worker lacks.
 fn service_ms(ask: &Ask, c: &Candidate) -> f64 {
     (f64::from(missing_tokens(ask, c)) * TOKEN_MS).max(LEAST_MS)
 }
@@ -121,8 +123,8 @@ impl Policy for Lbgr {
 
 impl Memory {
     fn decay(&mut self, worker: WorkerId) {
-        let seats = self.workers.len().max(worker.index() + 1);
-        self.workers.resize(seats, Learned::default());
+        let workers = self.workers.len().max(worker.index() + 1);
+        self.workers.resize(workers, Learned::default());
         self.workers[worker.index()].decay(self.now);
     }
 
@@ -164,7 +166,7 @@ impl Watcher for Lbgr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::fixtures::*;
+    use crate::baselines::fixtures::*;
 
     fn chosen(rule: &Lbgr, choice: u64, at_ms: u64, held: &[(u32, u32)]) -> usize {
         rule.asked(choice, Micros::from_millis(at_ms));
@@ -176,10 +178,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_weighs_until_it_has_decayed_or_ended() {
+    fn sent_work_counts_until_it_decays_or_ends() {
         let rule = Lbgr::default();
         let held = [(900, 0), (500, 0)];
-        // Each sends 100 tokens to the first: after some the other, which lacks 500, is the better.
+        // Each choice sends 100 tokens to the first worker; after some the second, which lacks 500, is
+        // better.
         let firsts: Vec<usize> = (1..7).map(|choice| chosen(&rule, choice, 0, &held)).collect();
         assert_eq!(firsts, [0, 0, 0, 0, 0, 1]);
         assert_eq!(chosen(&rule, 7, 5_000, &held), 0, "five seconds are eight half-lives and more");
@@ -214,14 +217,14 @@ mod tests {
         assert_eq!(chosen(&rule, 2, 60_000, &held), 1, "3 s where 2 were expected");
         for choice in 3..80 {
             let asked_ms = choice * 60_000;
-            assert_eq!(chosen(&rule, choice, asked_ms, &[(500, 0)]), 0, "nobody else is there");
+            assert_eq!(chosen(&rule, choice, asked_ms, &[(500, 0)]), 0, "the only worker");
             answered(&rule, choice, asked_ms + 2_000);
         }
         assert_eq!(chosen(&rule, 80, 6_000_000, &held), 0);
     }
 
     #[test]
-    fn the_gain_settles_at_what_is_forgotten() {
+    fn the_gain_converges_to_the_forgetting_rate() {
         let mut learned = Learned::default();
         learned.learn(10.0);
         assert!((learned.residual_ms - 10.0).abs() < 0.02, "the first is believed");
@@ -229,7 +232,7 @@ mod tests {
         learned.learn(30.0);
         assert!(
             (learned.residual_ms - 11.0).abs() < 0.01,
-            "a twentieth of the news: {}",
+            "a twentieth of the observation: {}",
             learned.residual_ms
         );
     }

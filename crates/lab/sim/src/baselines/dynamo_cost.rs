@@ -1,11 +1,11 @@
-//! NVIDIA Dynamo's cost of a worker.
+//! NVIDIA Dynamo's cost function.
 //!
-//! As published (ai-dynamo/dynamo, its KV router): `scale × max(0, active prefill + prompt blocks − credit) + decode
-//! blocks`, the least wins, ties by lot. Blocks in GPU memory are credited whole, those in host memory by 0.75, on disk by
-//! 0.25. Scale and temperature are the defaults, 1 and 0.
+//! As published (ai-dynamo/dynamo, its KV router): `scale × max(0, active prefill + prompt blocks − credit) +
+//! decode blocks`; the least wins, and ties are random. Blocks in GPU memory count as 1 credit, in host
+//! memory as 0.75, on disk as 0.25. Scale and temperature are the defaults, 1 and 0.
 //!
-//! Here: slower memory is one tier to a policy, credited as host memory. Decode blocks are the contexts of all requests in
-//! flight; blocks that two of them share, which Dynamo counts once, are counted twice.
+//! Differences here: policies see one slower tier, credited as host memory. Decode blocks are the contexts of
+//! all requests in flight; blocks shared by two requests count twice, in Dynamo once.
 
 use parking_lot::Mutex;
 use warmroute_engine::Config as EngineConfig;
@@ -18,7 +18,7 @@ use crate::watch::Watcher;
 const SCALE: f64 = 1.0;
 const HOST_CREDIT: f64 = 0.75;
 
-/// See the file's text.
+/// Dynamo's rule; see the module text.
 #[derive(Default)]
 pub struct DynamoCost {
     machines: Mutex<Machines>,
@@ -38,7 +38,7 @@ impl Policy for DynamoCost {
 
 impl Watcher for DynamoCost {
     fn joined(&self, worker: WorkerId, engine: &EngineConfig) {
-        self.machines.lock().seat(worker, engine);
+        self.machines.lock().set(worker, engine);
     }
 }
 
@@ -51,12 +51,12 @@ fn cost(ask: &Ask, c: &Candidate, block_tokens: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::fixtures::*;
+    use crate::baselines::fixtures::*;
 
     #[test]
     fn missing_blocks_queued_blocks_and_decode_blocks_are_one_sum() {
         let rule = DynamoCost::default();
-        // Held, to be restored, to be computed before, contexts.
+        // Tokens held, tokens to restore, tokens queued for prefill, context tokens.
         let cases = [
             (vec![(0, 0, 0, 0), (160, 0, 0, 0)], 1),
             (vec![(0, 0, 0, 0), (160, 0, 320, 0)], 0),
@@ -71,8 +71,8 @@ mod tests {
         }
     }
 
-    fn row((seat, &row): (usize, &(u32, u32, u64, u64))) -> Candidate {
+    fn row((index, &row): (usize, &(u32, u32, u64, u64))) -> Candidate {
         let (overlap_tokens, restorable_tokens, prefill_tokens, decode_tokens) = row;
-        Candidate { overlap_tokens, restorable_tokens, prefill_tokens, decode_tokens, ..idle(seat as u16) }
+        Candidate { overlap_tokens, restorable_tokens, prefill_tokens, decode_tokens, ..idle(index as u16) }
     }
 }

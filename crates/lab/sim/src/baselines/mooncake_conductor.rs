@@ -1,11 +1,13 @@
 //! Mooncake's conductor, without transfers.
 //!
-//! As published (Qin et al., "Mooncake", algorithm 1): the instance with the least estimated TTFT, which is the queue (the
-//! estimated prefill times of what waits there), plus the prefill of what its cache lacks by a fitted model, plus the
-//! transfer of what another instance holds; 429 where no instance can meet the SLO; transfers replicate hot prefixes.
+//! As published (Qin et al., "Mooncake", algorithm 1): choose the instance with the least estimated TTFT. The
+//! estimate is the prefill times queued there, plus the prefill of the tokens its cache lacks by a fitted
+//! model, plus the transfer of blocks that another instance holds. Requests that cannot meet the SLO get a
+//! 429, and transfers replicate hot prefixes.
 //!
-//! Here: engines cannot transfer, so every prompt is computed where it goes (the paper's "local" conductor), and nothing is
-//! refused. The fitted model is the engine's own step cost; a request leaves the queue with its first token.
+//! Differences here: engines cannot transfer blocks, so every prompt is computed where it goes (the paper's
+//! "local" conductor), and no request is refused. The fitted model is the engine's own step cost. A request
+//! leaves the queue with its first token.
 
 use std::collections::HashMap;
 
@@ -17,7 +19,7 @@ use warmroute_types::{Micros, WorkerId};
 use super::machines::Machines;
 use crate::watch::{End, Watcher};
 
-/// See the file's text.
+/// Mooncake's rule; see the module text.
 #[derive(Default)]
 pub struct MooncakeConductor {
     memory: Mutex<Memory>,
@@ -27,10 +29,10 @@ pub struct MooncakeConductor {
 struct Memory {
     machines: Machines,
     choice: u64,
-    /// By choice, until its first token: where, and how long its prefill takes. Microseconds, so that the sums below come
-    /// back to zero.
+    /// Worker and prefill time of each choice, until its first token. Microseconds, so that the sums below
+    /// return to exactly zero.
     queued: HashMap<u64, (WorkerId, u64)>,
-    /// By seat.
+    /// Queued prefill time per worker index, in microseconds.
     queue_us: Vec<u64>,
 }
 
@@ -60,8 +62,8 @@ impl Memory {
     }
 
     fn enqueue(&mut self, worker: WorkerId, prefill_us: u64) {
-        let seats = self.queue_us.len().max(worker.index() + 1);
-        self.queue_us.resize(seats, 0);
+        let workers = self.queue_us.len().max(worker.index() + 1);
+        self.queue_us.resize(workers, 0);
         self.queue_us[worker.index()] += prefill_us;
         self.queued.insert(self.choice, (worker, prefill_us));
     }
@@ -75,7 +77,7 @@ impl Memory {
 
 impl Watcher for MooncakeConductor {
     fn joined(&self, worker: WorkerId, engine: &EngineConfig) {
-        self.memory.lock().machines.seat(worker, engine);
+        self.memory.lock().machines.set(worker, engine);
     }
 
     fn asked(&self, choice: u64, _now: Micros) {
@@ -94,7 +96,7 @@ impl Watcher for MooncakeConductor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::fixtures::*;
+    use crate::baselines::fixtures::*;
 
     fn chosen(rule: &MooncakeConductor, choice: u64, held: &[(u32, u32)]) -> usize {
         rule.asked(choice, Micros(choice));

@@ -1,13 +1,14 @@
 //! llm-d's weighted scorers.
 //!
-//! As published (llm-d's inference scheduler, the default of its prefix-aware guide): prefix 3, queue 2, KV utilisation 2,
-//! each scorer from 0 to 1; the highest sum wins, ties by lot. Prefix is the share of the prompt that a worker holds; queue
-//! is 1 for the shortest queue, 0 for the longest, and 1 for all where they are equal; KV is the free share of the cache.
+//! As published (llm-d's inference scheduler, default of its prefix-aware guide): weights prefix 3, queue 2,
+//! KV utilisation 2, each score from 0 to 1. The highest sum wins, and ties are random. Prefix is the share
+//! of the prompt that a worker holds. Queue is 1 for the shortest queue, 0 for the longest, and 1 for all if
+//! they are equal. KV is the free share of the cache.
 //!
-//! Here: the queue is the engine's, where it reports one; otherwise the requests whose first token has not come, which the
-//! lab's router knows without a scrape's delay. KV use is what the contexts in flight take of the cache: answers not yet
-//! counted, shared blocks counted twice. **It herds by design**: a prefix of more than two thirds of a prompt (3 × ⅔ = 2) outweighs
-//! every queue, so workers that lack it stay without it.
+//! Differences here: the queue is the engine's, if reported; otherwise it is the requests without a first
+//! token, which the lab's router knows without scrape delay. KV use is the contexts in flight over the cache
+//! size: answers are not counted, shared blocks count twice. **It herds by design**: a prefix of more than
+//! two thirds of a prompt (3 × ⅔ = 2) outweighs every queue, so workers that lack it never get it.
 
 use parking_lot::Mutex;
 use warmroute_engine::Config as EngineConfig;
@@ -22,7 +23,7 @@ const PREFIX_WEIGHT: f64 = 3.0;
 const QUEUE_WEIGHT: f64 = 2.0;
 const KV_WEIGHT: f64 = 2.0;
 
-/// See the file's text.
+/// llm-d's rule; see the module text.
 #[derive(Default)]
 pub struct LlmdWeights {
     machines: Mutex<Machines>,
@@ -48,7 +49,7 @@ impl Policy for LlmdWeights {
 
 impl Watcher for LlmdWeights {
     fn joined(&self, worker: WorkerId, engine: &EngineConfig) {
-        self.machines.lock().seat(worker, engine);
+        self.machines.lock().set(worker, engine);
     }
 }
 
@@ -71,18 +72,18 @@ fn queue_score(queue: u32, shortest: u32, longest: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::fixtures::*;
+    use crate::baselines::fixtures::*;
 
     #[test]
-    fn three_scores_are_weighed() {
+    fn the_weighted_sum_of_three_scores_decides() {
         let rule = LlmdWeights::default();
-        // Held of 1,000; waiting; contexts of a cache of 846,000.
+        // Tokens held of 1,000; requests waiting; context tokens of a cache of 846,000.
         let cases = [
             (vec![(0, 0, 0), (100, 0, 0)], 1),
-            // A whole match is worth more than the shortest queue, two thirds of one are not.
+            // A whole match outweighs the shortest queue, two thirds of one do not.
             (vec![(990, 5, 0), (0, 0, 0)], 0),
             (vec![(660, 5, 0), (0, 0, 0)], 1),
-            // A third of the cache in use costs 0.67, a match of 0.3 brings 0.9, one of 0.2 brings 0.6.
+            // A third of the cache in use costs 0.67; a match of 0.3 adds 0.9, one of 0.2 adds 0.6.
             (vec![(300, 0, 282_000), (0, 0, 0)], 0),
             (vec![(200, 0, 282_000), (0, 0, 0)], 1),
         ];
@@ -92,12 +93,12 @@ mod tests {
         }
     }
 
-    fn row((seat, &(overlap_tokens, waiting, decode_tokens)): (usize, &(u32, u32, u64))) -> Candidate {
-        Candidate { overlap_tokens, waiting: Some(waiting), decode_tokens, ..idle(seat as u16) }
+    fn row((index, &(overlap_tokens, waiting, decode_tokens)): (usize, &(u32, u32, u64))) -> Candidate {
+        Candidate { overlap_tokens, waiting: Some(waiting), decode_tokens, ..idle(index as u16) }
     }
 
     #[test]
-    fn without_a_report_the_queue_is_what_has_no_first_token_yet() {
+    fn without_a_report_the_queue_is_the_requests_without_a_first_token() {
         let mut candidates = holding(&[(600, 0), (0, 0)]);
         assert_eq!(LlmdWeights::default().choose(&thousand(1), &candidates).index, 0);
         candidates[0].estimate.prompts_ahead = 4;

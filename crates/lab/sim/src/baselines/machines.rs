@@ -1,9 +1,9 @@
-//! What the engines at the seats can do: the constants that other routers' rules want calibrated on their hardware.
+//! Hardware of the engines: the constants that baselines expect to be calibrated.
 
 use warmroute_engine::{Config as EngineConfig, Profile, StepCost, StepWork};
 use warmroute_types::WorkerId;
 
-/// One engine, to a rule that was calibrated on it.
+/// Hardware of one engine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     cost: StepCost,
@@ -22,7 +22,7 @@ impl Machine {
         }
     }
 
-    /// How long a prompt takes alone, from what is cached to its end, in the engine's chunks.
+    /// Prefill time of a prompt alone, from its cached tokens on, in the engine's chunks.
     pub fn prefill_ms(&self, cached_tokens: u32, prompt_tokens: u32) -> f64 {
         let mut at = cached_tokens;
         let mut total_ms = 0.0;
@@ -36,36 +36,36 @@ impl Machine {
         total_ms
     }
 
-    /// One prompt token at the peak rate, measured as people calibrate it: a full step of one cold prompt.
+    /// Time per prompt token at the peak rate, calibrated on a full step of one cold prompt.
     pub fn token_ms(&self) -> f64 {
         self.prefill_ms(0, self.step_tokens_max) / f64::from(self.step_tokens_max)
     }
 }
 
-/// All engines, by seat.
+/// Hardware of all engines, by worker index.
 #[derive(Debug)]
 pub struct Machines {
-    seats: Vec<Machine>,
-    /// Stands at seats of which nobody has told anything.
+    by_worker: Vec<Machine>,
+    /// Default for workers that have not been announced.
     unknown: Machine,
 }
 
 impl Default for Machines {
     fn default() -> Machines {
         let unknown = Machine::of(&EngineConfig::for_profile(Profile::Llama3_1_8b));
-        Machines { seats: Vec::new(), unknown }
+        Machines { by_worker: Vec::new(), unknown }
     }
 }
 
 impl Machines {
-    pub fn seat(&mut self, worker: WorkerId, engine: &EngineConfig) {
-        let seats = self.seats.len().max(worker.index() + 1);
-        self.seats.resize(seats, self.unknown.clone());
-        self.seats[worker.index()] = Machine::of(engine);
+    pub fn set(&mut self, worker: WorkerId, engine: &EngineConfig) {
+        let workers = self.by_worker.len().max(worker.index() + 1);
+        self.by_worker.resize(workers, self.unknown.clone());
+        self.by_worker[worker.index()] = Machine::of(engine);
     }
 
     pub fn at(&self, worker: WorkerId) -> &Machine {
-        self.seats.get(worker.index()).unwrap_or(&self.unknown)
+        self.by_worker.get(worker.index()).unwrap_or(&self.unknown)
     }
 }
 
@@ -77,13 +77,13 @@ mod tests {
     fn a_long_prompt_takes_its_chunks_and_a_slow_machine_twice_as_long() {
         let mut machines = Machines::default();
         let slow = EngineConfig { speed_percent: 50, ..EngineConfig::for_profile(Profile::Llama3_1_8b) };
-        machines.seat(WorkerId(3), &slow);
+        machines.set(WorkerId(3), &slow);
         let (quick, slow) = (machines.at(WorkerId(0)), machines.at(WorkerId(3)));
         let whole = quick.prefill_ms(0, 16_384);
         assert_eq!(whole, quick.prefill_ms(0, 8_192) + quick.prefill_ms(8_192, 16_384));
         assert!((slow.prefill_ms(0, 16_384) / whole - 2.0).abs() < 1e-9);
         assert_eq!(quick.prefill_ms(500, 500), 0.0);
-        // The calibration point of the profile: 8,192 cold tokens in about 0.2 s.
+        // Calibration point of the profile: 8,192 cold tokens in about 0.2 s.
         assert!((0.02..0.04).contains(&quick.token_ms()), "{}", quick.token_ms());
     }
 }

@@ -1,26 +1,27 @@
-//! A run: clients, routers and engines, from one event to the next.
+//! One run: clients, routers and engines, advanced from event to event.
 //!
 //! ```text
-//!  session ──ask──► gate (the real router) ──hop──► node (the engine model)
-//!     ▲                ▲   first token, end ──hop──┘   │
-//!     └── think ◄──────┘   news of caches ──lag───► directory, feeds
+//!  session ──request──► router (production) ──hop──► node (engine model)
+//!     ▲                   ▲   first token, end ──hop──┘   │
+//!     └── think ◄─────────┘   cache events ──lag──► directory, feeds
 //! ```
 //!
-//! Time is a number. Nothing here depends on the machine's clock, on addresses or on threads: the same config, rule and
-//! sessions give the same records, byte for byte.
+//! Time is a number. The result does not depend on the machine's clock, on addresses or on threads: the same
+//! config, rule and sessions give the same records, byte for byte.
 
 use std::iter::Peekable;
 
 use warmroute_engine::{BlockName, Happened, Pool, Request};
 use warmroute_types::{Micros, Usage, WorkerId};
 
-use crate::config::{BadConfig, Config, History, NewsPath, View};
+use crate::config::{BadConfig, Config, EventPath, History, View};
 use crate::directory::Directory;
-use crate::gate::{Asked, Gate, Routed};
+use crate::event_stream::EventStream;
+use crate::event_transit::EventTransit;
 use crate::incident::IncidentKind;
 use crate::load::LoadSeries;
 use crate::node::{Node, NodeState, Totals};
-use crate::post::Post;
+use crate::peer_network::Balancer;
 use crate::prompt::{block_names, tokens};
 use crate::queue::{Event, Queue};
 use crate::random::{Random, mix};
@@ -28,43 +29,44 @@ use crate::record::Record;
 use crate::replication::Replication;
 use crate::rule::Rule;
 use crate::session::Session;
-use crate::stream::Stream;
-use crate::talk::Balancer;
+use crate::sim_router::{Routed, RoutingRequest, SimRouter};
 
-/// How often a request is sent again to another engine when its engine dies before the first token.
+/// Retries of a request whose engine dies before the first token.
 const RETRIES_MAX: usize = 3;
-/// How often routers forget what is too old.
+/// Interval at which routers expire old state.
 const TICK: Micros = Micros::from_secs(10);
-/// The same where engines report: what was presumed until an event came is withdrawn as often as in production.
+/// Interval where engines report events: presumed blocks that no event confirms expire as often as in
+/// production.
 const TICK_REPORTED: Micros = Micros::from_millis(250);
 
-/// What a run brought.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Requests that were answered, in the order in which they ended.
+    /// Answered requests, in the order of their end.
     pub records: Vec<Record>,
-    /// By engine.
+    /// Totals per engine.
     pub totals: Vec<Totals>,
-    /// By engine, over time.
+    /// Requests in flight per engine over time.
     pub load: LoadSeries,
-    /// On how many engines lies what is cached at the end.
+    /// Copies of cached blocks across engines at the end of the run.
     pub replication: Replication,
-    /// Requests that nobody answered: their engine died after the first token, or too often, or none was there.
+    /// Requests without a complete answer: their engine died after the first token, retries ran out, or no
+    /// engine was up.
     pub failed: u64,
-    /// Requests that no engine could ever take.
+    /// Requests larger than any engine accepts.
     pub rejected: u64,
-    /// Requests that were sent again.
+    /// Retries after an engine died.
     pub retried: u64,
-    /// Bytes of the routers' indexes at the end.
+    /// Size of all routers' indexes at the end, in bytes.
     pub index_bytes: usize,
-    /// Bytes that routers have told each other, counted once for each that was told.
+    /// Bytes sent between routers, counted once per receiver.
     pub told_bytes: u64,
 }
 
-/// Requests of the traffic that engines with a history have served before.
+/// Requests that engines serve before the run when they have a history.
 const HISTORY_REQUESTS: usize = 300;
 
-/// Runs sessions, given in the order of their start, through a fleet.
+/// Runs sessions through a fleet. Sessions must be sorted by start time.
 pub fn run(
     config: &Config,
     rule: &Rule,
@@ -72,12 +74,13 @@ pub fn run(
 ) -> Result<Outcome, BadConfig> {
     config.validate()?;
     if config.history == History::Fresh {
-        let mut world = World::new(config, rule, sessions.peekable());
-        world.open();
-        while world.step() {}
-        return Ok(world.close());
+        let mut simulation = Simulation::new(config, rule, sessions.peekable());
+        simulation.start();
+        while simulation.step() {}
+        return Ok(simulation.finish());
     }
-    // The same traffic has been there before, spread over all engines, so that much of what routers replay is asked for again.
+    // The history is the beginning of the same traffic, spread over all engines, so that many replayed blocks
+    // are requested again.
     let sessions: Vec<Session> = sessions.collect();
     let mut requests = 0;
     let past: Vec<Session> = sessions
@@ -88,24 +91,24 @@ pub fn run(
         })
         .cloned()
         .collect();
-    let round_robin = Rule::parse("round_robin").expect("it is a policy");
+    let round_robin = Rule::parse("round_robin").expect("round_robin is a policy");
     let quiet = Config { incidents: Vec::new(), ..config.clone() };
-    let mut world = World::new(&quiet, &round_robin, past.into_iter().peekable());
-    world.publishes_unheard = true;
-    world.open();
-    while world.step() {}
-    let mut world = world.succeeded_by(config, rule, sessions.into_iter());
-    while world.step() {}
-    Ok(world.close())
+    let mut simulation = Simulation::new(&quiet, &round_robin, past.into_iter().peekable());
+    simulation.publishes_unread = true;
+    simulation.start();
+    while simulation.step() {}
+    let mut simulation = simulation.with_new_routers(config, rule, sessions.into_iter());
+    while simulation.step() {}
+    Ok(simulation.finish())
 }
 
-/// One client's session while it runs. It keeps its place in the table for all its turns.
+/// State of one client's session. It keeps its index in the job table for all its turns.
 struct Job {
     session: Session,
     turn: usize,
     router: usize,
     asked: Micros,
-    /// Distinguishes what is still heard of an earlier try.
+    /// Number of the current attempt; events of earlier attempts are ignored.
     attempt: u32,
     routed: Option<Routed>,
     avoid: Vec<WorkerId>,
@@ -115,13 +118,13 @@ struct Job {
     ended: Option<Micros>,
 }
 
-struct World<'a, S: Iterator<Item = Session>> {
+struct Simulation<'a, S: Iterator<Item = Session>> {
     config: &'a Config,
     needs_overlap: bool,
-    /// Engines publish their events even though the present rule reads none: routers that come later replay them.
-    publishes_unheard: bool,
+    /// Makes engines publish events even if the current rule reads none, because later routers replay them.
+    publishes_unread: bool,
     now: Micros,
-    /// When the run began: what was before is its history.
+    /// Start of the run. Earlier activity is history and is not recorded.
     began: Micros,
     queue: Queue,
     sessions: Peekable<S>,
@@ -129,15 +132,15 @@ struct World<'a, S: Iterator<Item = Session>> {
     jobs: Vec<Job>,
     vacant: Vec<u32>,
     nodes: Vec<Node>,
-    gates: Vec<Gate>,
+    routers: Vec<SimRouter>,
     directory: Directory,
-    post: Post,
-    /// By engine.
-    streams: Vec<Stream>,
-    messages: talk::Messages,
+    transit: EventTransit,
+    /// Event stream of each engine.
+    streams: Vec<EventStream>,
+    messages: sharing::PeerMessages,
     told_bytes: u64,
     random: Random,
-    /// What is lost, drawn apart: otherwise a loss would also shift every choice that is drawn by lot.
+    /// Random source for losses. It is separate so that a loss does not shift the random choices of policies.
     losses: Random,
     held_tokens: Vec<u32>,
     happened: Vec<Happened>,
@@ -148,14 +151,14 @@ struct World<'a, S: Iterator<Item = Session>> {
     retried: u64,
 }
 
-impl<'a, S: Iterator<Item = Session>> World<'a, S> {
-    fn new(config: &'a Config, rule: &Rule, sessions: Peekable<S>) -> World<'a, S> {
+impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
+    fn new(config: &'a Config, rule: &Rule, sessions: Peekable<S>) -> Simulation<'a, S> {
         let nodes = config.fleet.len();
         let pool = Pool::new(config.pool_blocks());
-        World {
+        Simulation {
             config,
             needs_overlap: rule.needs().overlap,
-            publishes_unheard: false,
+            publishes_unread: false,
             now: Micros::ZERO,
             began: Micros::ZERO,
             queue: Queue::default(),
@@ -164,11 +167,13 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             jobs: Vec::new(),
             vacant: Vec::new(),
             nodes: config.fleet.iter().map(|engine| Node::new(engine, pool.clone())).collect(),
-            gates: (0..config.routers).map(|gate| Gate::new(rule, config, talk::name(gate))).collect(),
+            routers: (0..config.routers)
+                .map(|router| SimRouter::new(rule, config, sharing::name(router)))
+                .collect(),
             directory: Directory::new(nodes),
-            post: Post::new(nodes),
-            streams: (0..nodes).map(|_| Stream::new(config.replay_batches)).collect(),
-            messages: talk::Messages::default(),
+            transit: EventTransit::new(nodes),
+            streams: (0..nodes).map(|_| EventStream::new(config.replay_batches)).collect(),
+            messages: sharing::PeerMessages::default(),
             told_bytes: 0,
             random: Random::new(config.seed, 0x0077_6f72_6c64),
             losses: Random::new(config.seed, 0x006c_6f73_7365),
@@ -182,33 +187,34 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         }
     }
 
-    /// New routers with another rule before engines that have a history, and sessions that start now.
-    fn succeeded_by<'b, T: Iterator<Item = Session>>(
+    /// Replaces the routers by new ones with another rule, keeps the engines and their caches, and starts the
+    /// sessions now.
+    fn with_new_routers<'b, T: Iterator<Item = Session>>(
         self,
         config: &'b Config,
         rule: &Rule,
         sessions: T,
-    ) -> World<'b, impl Iterator<Item = Session> + use<'b, T, S>> {
+    ) -> Simulation<'b, impl Iterator<Item = Session> + use<'b, T, S>> {
         let now = self.now;
         let later = move |session: Session| Session { starts: session.starts + now, ..session };
-        let mut world = World::new(config, rule, sessions.map(later).peekable());
-        (world.now, world.began) = (now, now);
-        (world.nodes, world.streams) = (self.nodes, self.streams);
-        (world.directory, world.post) = (self.directory, self.post);
-        world.nodes.iter_mut().for_each(Node::begin_run);
+        let mut simulation = Simulation::new(config, rule, sessions.map(later).peekable());
+        (simulation.now, simulation.began) = (now, now);
+        (simulation.nodes, simulation.streams) = (self.nodes, self.streams);
+        (simulation.directory, simulation.transit) = (self.directory, self.transit);
+        simulation.nodes.iter_mut().for_each(Node::begin_run);
         if config.history == History::Reset {
-            world.nodes.iter_mut().for_each(Node::reset);
+            simulation.nodes.iter_mut().for_each(Node::reset);
         }
-        for node in 0..world.nodes.len() {
+        for node in 0..simulation.nodes.len() {
             let engine = &config.fleet[node];
-            world.gates.iter_mut().for_each(|gate| gate.join(node, engine, now));
-            world.connect(node);
+            simulation.routers.iter_mut().for_each(|router| router.join(node, engine, now));
+            simulation.connect(node);
         }
-        let ticks = now.0 / world.tick_interval().0 + 1;
-        world.queue.push(Micros(ticks * world.tick_interval().0), Event::Tick);
-        world.open_talk();
-        world.schedule_incidents();
-        world
+        let ticks = now.0 / simulation.tick_interval().0 + 1;
+        simulation.queue.push(Micros(ticks * simulation.tick_interval().0), Event::Tick);
+        simulation.start_sharing();
+        simulation.schedule_incidents();
+        simulation
     }
 
     fn schedule_incidents(&mut self) {
@@ -217,8 +223,8 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         }
     }
 
-    /// Seats the fleet. An engine whose first incident is that it joins is not there yet.
-    fn open(&mut self) {
+    /// Adds the fleet to the routers. An engine whose first incident is a join starts absent.
+    fn start(&mut self) {
         self.schedule_incidents();
         for node in 0..self.nodes.len() {
             let mut own = self.config.incidents.iter().filter(|incident| incident.worker == node);
@@ -227,19 +233,21 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             if joins {
                 self.nodes[node].state = NodeState::Absent;
             } else {
-                self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node], self.now));
+                self.routers
+                    .iter_mut()
+                    .for_each(|router| router.join(node, &self.config.fleet[node], self.now));
                 self.open_stream(node);
             }
         }
         self.queue.push(self.tick_interval(), Event::Tick);
-        self.open_talk();
+        self.start_sharing();
     }
 
     fn tick_interval(&self) -> Micros {
         if self.config.view == View::Reported { TICK_REPORTED } else { TICK }
     }
 
-    /// The next thing that happens, an arrival or an event; false when there is nothing left.
+    /// Processes the next arrival or event. Returns false when none is left.
     fn step(&mut self) -> bool {
         let arrival = self.sessions.peek().map(|session| session.starts);
         let event = self.queue.next_at();
@@ -250,9 +258,9 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
                 self.arrive();
             }
             _ => {
-                let (at, event) = self.queue.pop().expect("it was looked at");
+                let (at, event) = self.queue.pop().expect("the queue has a next event");
                 self.move_to(at);
-                self.happen(event);
+                self.handle(event);
             }
         }
         true
@@ -265,33 +273,33 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         self.now = self.now.max(at);
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Due { node, stamp } => self.due(node as usize, stamp),
             Event::Ask { job } => self.ask(job),
             Event::Submit { job, attempt } => self.submit(job, attempt),
-            Event::FirstToken { job, attempt } => self.hear_first_token(job, attempt),
-            Event::Ended { job, attempt } => self.hear_end(job, attempt),
-            Event::News { delivery } => self.pass_news(delivery),
-            Event::Letter { node } => self.receive(node as usize),
-            Event::Replay { gate, node, number } => self.replay(gate.into(), node.into(), number),
-            Event::Replayed { gate, node, number } => self.replayed(gate.into(), node.into(), number),
+            Event::FirstToken { job, attempt } => self.receive_first_token(job, attempt),
+            Event::Ended { job, attempt } => self.receive_end(job, attempt),
+            Event::CacheChanges { delivery } => self.deliver_changes(delivery),
+            Event::StreamMessage { node } => self.receive_stream_message(node as usize),
+            Event::Replay { router, node, number } => self.replay(router.into(), node.into(), number),
+            Event::Replayed { router, node, number } => self.replayed(router.into(), node.into(), number),
             Event::Tick => self.tick(),
-            Event::Incident { index } => self.suffer(index as usize),
-            Event::Speak { gate } => self.speak(gate.into()),
-            Event::Told { message } => self.told(message),
+            Event::Incident { index } => self.apply_incident(index as usize),
+            Event::ShareBatch { router } => self.share_batch(router.into()),
+            Event::PeerMessage { message } => self.receive_peer_message(message),
         }
     }
 
     fn tick(&mut self) {
-        self.gates.iter().for_each(|gate| gate.tick(self.now));
-        self.pulse();
+        self.routers.iter().for_each(|router| router.tick(self.now));
+        self.tick_feeds();
         if !self.is_over() {
             self.queue.push(self.now + self.tick_interval(), Event::Tick);
         }
     }
 
-    /// Whether everybody who would ask has been answered.
+    /// Whether all sessions have ended.
     fn is_over(&mut self) -> bool {
         self.sessions.peek().is_none() && self.vacant.len() == self.jobs.len()
     }
@@ -324,7 +332,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         self.ask(place);
     }
 
-    /// A turn begins: it is routed and sent.
+    /// Starts a turn: picks a router, routes the request and sends it.
     fn ask(&mut self, place: u32) {
         let job = &mut self.jobs[place as usize];
         job.asked = self.now;
@@ -333,7 +341,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             Balancer::Turns => self.asks,
             Balancer::Session => mix(turn.thread.key.unwrap_or(self.asks as u64)) as usize,
         };
-        job.router = number % self.gates.len();
+        job.router = number % self.routers.len();
         self.asks += 1;
         job.avoid.clear();
         job.chain = block_names(&turn.prompt, &turn.answer, self.config.fleet[0].block_size);
@@ -341,32 +349,33 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     }
 
     fn route(&mut self, place: u32) {
-        self.look(place);
+        self.look_up_held_tokens(place);
         let job = &mut self.jobs[place as usize];
         job.attempt += 1;
         (job.cached_tokens, job.first_token, job.ended) = (0, None, None);
         let turn = &job.session.turns[job.turn];
-        let asked = Asked {
+        let asked = RoutingRequest {
             prompt: &turn.prompt,
             thread: turn.thread,
             held_tokens: &self.held_tokens,
             avoid: &job.avoid,
         };
         let router = job.router;
-        match self.gates[router].route(&asked, self.now, self.random.bits()) {
+        match self.routers[router].route(&asked, self.now, self.random.bits()) {
             Ok(routed) => {
                 self.nodes[routed.node].in_flight += 1;
                 job.routed = Some(routed);
                 let submit = Event::Submit { job: place, attempt: job.attempt };
                 self.queue.push(self.now + self.config.hop, submit);
-                self.speak_up(router);
+                self.share_now(router);
             }
-            Err(_) => self.give_up(place),
+            Err(_) => self.fail_request(place),
         }
     }
 
-    /// What each engine holds of a prompt, where the view is that somebody knows.
-    fn look(&mut self, place: u32) {
+    /// Looks up the prompt tokens that each engine holds. Empty unless the view is exact and the rule uses
+    /// overlap.
+    fn look_up_held_tokens(&mut self, place: u32) {
         self.held_tokens.clear();
         if self.config.view != View::Exact || !self.needs_overlap {
             return;
@@ -375,9 +384,9 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         let prompt_tokens = tokens(&job.session.turns[job.turn].prompt);
         let block_tokens = self.config.fleet[0].block_size;
         let usable = prompt_tokens.saturating_sub(1) / block_tokens * block_tokens;
-        let (directory, chain, news) = (&self.directory, &job.chain, self.config.news);
-        self.held_tokens.extend(self.nodes.iter().enumerate().map(|(index, node)| match news {
-            NewsPath::DIRECT => node.held_tokens(chain, prompt_tokens),
+        let (directory, chain, path) = (&self.directory, &job.chain, self.config.events);
+        self.held_tokens.extend(self.nodes.iter().enumerate().map(|(index, node)| match path {
+            EventPath::DIRECT => node.held_tokens(chain, prompt_tokens),
             _ => (directory.blocks(index, chain) as u32 * block_tokens).min(usable),
         }));
     }
@@ -388,26 +397,27 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         let index = routed.node;
         let node = &mut self.nodes[index];
         if node.state != NodeState::Up {
-            return self.lose(place);
+            return self.retry_elsewhere(place);
         }
         let turn = &job.session.turns[job.turn];
-        // News of it name its blocks.
-        let chain = if self.config.needs_news() { job.chain.clone() } else { std::mem::take(&mut job.chain) };
+        // Cache events of this request name its blocks, so the chain must stay with the job.
+        let chain =
+            if self.config.needs_events() { job.chain.clone() } else { std::mem::take(&mut job.chain) };
         let (prompt_tokens, output_tokens) = (tokens(&turn.prompt), tokens(&turn.answer));
         match node.submit(self.now, Request { chain, prompt_tokens, output_tokens }, place) {
-            Ok(()) => self.go_on(index),
+            Ok(()) => self.run_engine(index),
             Err(_) => self.reject(place),
         }
     }
 
-    fn go_on(&mut self, index: usize) {
+    fn run_engine(&mut self, index: usize) {
         let node = &mut self.nodes[index];
-        if let Some(at) = node.go_on(self.now) {
+        if let Some(at) = node.run(self.now) {
             self.queue.push(at, Event::Due { node: index as u32, stamp: node.stamp });
         }
     }
 
-    /// An engine's step or run has ended.
+    /// Ends an engine's step, or its run of steps.
     fn due(&mut self, index: usize, stamp: u32) {
         if self.nodes[index].stamp != stamp {
             return;
@@ -415,16 +425,16 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         let mut happened = std::mem::take(&mut self.happened);
         self.nodes[index].finish(&mut happened);
         for &one in &happened {
-            self.notice(index, one);
+            self.record_progress(index, one);
         }
-        self.post_news(index, &happened);
-        // Only now: what has ended in this step is needed for the news of it.
+        self.send_changes(index, &happened);
+        // Clear only now: the cache events above refer to sequences that ended in this step.
         happened.clear();
         self.happened = happened;
-        self.go_on(index);
+        self.run_engine(index);
     }
 
-    fn notice(&mut self, index: usize, happened: Happened) {
+    fn record_progress(&mut self, index: usize, happened: Happened) {
         let hop = self.config.hop;
         match happened {
             Happened::Started { id, cached_tokens } => {
@@ -451,16 +461,16 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         }
     }
 
-    fn hear_first_token(&mut self, place: u32, attempt: u32) {
+    fn receive_first_token(&mut self, place: u32, attempt: u32) {
         let job = &mut self.jobs[place as usize];
         if let Some(routed) = job.routed.as_mut().filter(|_| job.attempt == attempt) {
             let router = job.router;
-            self.gates[router].first_token(routed, self.now);
-            self.speak_up(router);
+            self.routers[router].first_token(routed, self.now);
+            self.share_now(router);
         }
     }
 
-    fn hear_end(&mut self, place: u32, attempt: u32) {
+    fn receive_end(&mut self, place: u32, attempt: u32) {
         let job = &mut self.jobs[place as usize];
         let Some(routed) = job.routed.take_if(|_| job.attempt == attempt) else { return };
         let turn = &job.session.turns[job.turn];
@@ -471,7 +481,7 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         };
         let Routed { node, predicted_tokens, restorable_tokens, .. } = routed;
         self.nodes[node].in_flight -= 1;
-        let feedback = self.gates[job.router].ended(routed, &turn.prompt, usage, self.now);
+        let feedback = self.routers[job.router].ended(routed, &turn.prompt, usage, self.now);
         let margin = self.config.fleet[0].block_size;
         let (stale_tokens, missed_tokens) = match self.config.view {
             View::Presumed | View::Reported => (feedback.stale, feedback.missed),
@@ -500,31 +510,31 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         job.turn += 1;
         match job.session.turns.get(job.turn) {
             Some(turn) => self.queue.push(self.now + turn.think, Event::Ask { job: place }),
-            None => self.dismiss(place),
+            None => self.release_job(place),
         }
     }
 
-    /// The engine could never run it.
+    /// Ends a request that its engine can never run.
     fn reject(&mut self, place: u32) {
         let job = &mut self.jobs[place as usize];
         if let Some(routed) = job.routed.take() {
             self.nodes[routed.node].in_flight -= 1;
-            self.gates[job.router].refused(routed, self.now);
+            self.routers[job.router].refused(routed, self.now);
         }
         self.rejected += 1;
-        self.dismiss(place);
+        self.release_job(place);
     }
 
-    /// Its engine is dead: to another one, unless its client has already read something.
-    fn lose(&mut self, place: u32) {
+    /// Retries a request whose engine died, unless its client has already received a token.
+    fn retry_elsewhere(&mut self, place: u32) {
         let job = &mut self.jobs[place as usize];
         if let Some(routed) = job.routed.take() {
             self.nodes[routed.node].in_flight -= 1;
-            job.avoid.push(self.gates[job.router].lost(routed, self.now));
+            job.avoid.push(self.routers[job.router].lost(routed, self.now));
         }
         let has_begun = job.first_token.is_some_and(|at| at <= self.now);
         if has_begun || job.avoid.len() > RETRIES_MAX {
-            return self.give_up(place);
+            return self.fail_request(place);
         }
         self.retried += 1;
         let turn = &job.session.turns[job.turn];
@@ -532,33 +542,35 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
         self.route(place);
     }
 
-    /// Nobody answers it, and its client goes away.
-    fn give_up(&mut self, place: u32) {
+    /// Counts a request as failed and ends its session.
+    fn fail_request(&mut self, place: u32) {
         self.failed += 1;
-        self.dismiss(place);
+        self.release_job(place);
     }
 
-    fn dismiss(&mut self, place: u32) {
+    fn release_job(&mut self, place: u32) {
         let job = &mut self.jobs[place as usize];
         job.attempt += 1;
         job.chain = Vec::new();
         self.vacant.push(place);
     }
 
-    fn suffer(&mut self, index: usize) {
+    fn apply_incident(&mut self, index: usize) {
         let incident = self.config.incidents[index];
         let node = incident.worker;
         match incident.kind {
             IncidentKind::Fail => self.fail(node),
             IncidentKind::Recover => {
                 self.nodes[node].state = NodeState::Up;
-                self.gates.iter().for_each(|gate| gate.recovered(node, self.now));
+                self.routers.iter().for_each(|router| router.recovered(node, self.now));
                 self.connect(node);
             }
-            IncidentKind::Leave => self.gates.iter_mut().for_each(|gate| gate.leave(node)),
+            IncidentKind::Leave => self.routers.iter_mut().for_each(|router| router.leave(node)),
             IncidentKind::Join => {
                 self.nodes[node].state = NodeState::Up;
-                self.gates.iter_mut().for_each(|gate| gate.join(node, &self.config.fleet[node], self.now));
+                self.routers
+                    .iter_mut()
+                    .for_each(|router| router.join(node, &self.config.fleet[node], self.now));
                 self.connect(node);
             }
             IncidentKind::Reset => self.nodes[node].reset(),
@@ -574,15 +586,15 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
             .filter(|&place| is_there(&self.jobs[place]))
             .map(|place| place as u32)
             .collect();
-        lost.into_iter().for_each(|place| self.lose(place));
+        lost.into_iter().for_each(|place| self.retry_elsewhere(place));
     }
 
-    fn close(mut self) -> Outcome {
+    fn finish(mut self) -> Outcome {
         self.nodes.iter_mut().for_each(Node::count);
         Outcome {
             replication: crate::replication::of(self.nodes.iter().map(|node| &node.engine)),
             totals: self.nodes.iter().map(|node| node.totals).collect(),
-            index_bytes: self.gates.iter().map(Gate::index_bytes).sum(),
+            index_bytes: self.routers.iter().map(SimRouter::index_bytes).sum(),
             told_bytes: self.told_bytes,
             records: self.records,
             load: self.load,
@@ -593,7 +605,8 @@ impl<'a, S: Iterator<Item = Session>> World<'a, S> {
     }
 }
 
-/// Promised and not there, there and not promised; up to the margin they mean nothing.
+/// Stale tokens (predicted but not cached) and missed tokens (cached but not predicted). Differences up to
+/// the margin count as zero.
 fn differences(predicted_tokens: Option<u32>, cached_tokens: u32, margin: u32) -> (u32, u32) {
     let Some(predicted) = predicted_tokens else { return (0, 0) };
     let beyond =
@@ -601,8 +614,8 @@ fn differences(predicted_tokens: Option<u32>, cached_tokens: u32, margin: u32) -
     (beyond(predicted, cached_tokens), beyond(cached_tokens, predicted))
 }
 
-mod news;
-mod talk;
+mod cache_events;
+mod sharing;
 
 #[cfg(test)]
 mod stream_tests;

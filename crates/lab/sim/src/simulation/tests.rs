@@ -1,9 +1,9 @@
-//! Small worlds whose outcome can be said beforehand.
+//! Small runs with a known outcome.
 
 use warmroute_engine::Profile;
 
 use super::*;
-use crate::{Balancer, Incident, Piece, Scale, Talk, Workload, mix};
+use crate::{Balancer, Incident, PeerNetwork, Piece, Workload, WorkloadScale, mix};
 
 fn config(workers: usize) -> Config {
     Config::new(Profile::Llama3_1_8b, workers)
@@ -17,12 +17,12 @@ fn piece(text: u64, tokens: u32) -> Piece {
     Piece { content: mix(text), tokens }
 }
 
-fn ask(at_ms: u64, prompt: &[Piece], answer: Piece) -> Session {
+fn request(at_ms: u64, prompt: &[Piece], answer: Piece) -> Session {
     Session::single(Micros::from_millis(at_ms), prompt.to_vec(), vec![answer])
 }
 
 fn chats(requests: u64) -> impl Iterator<Item = Session> {
-    Workload::Sharegpt.sessions(Scale { requests: Some(requests), ..Scale::default() })
+    Workload::Sharegpt.sessions(WorkloadScale { requests: Some(requests), ..WorkloadScale::default() })
 }
 
 fn outcome(config: &Config, policy: &str, sessions: impl Iterator<Item = Session>) -> Outcome {
@@ -41,9 +41,9 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn a_lone_request_takes_what_the_engine_takes_and_two_hops() {
+fn a_lone_request_takes_the_engine_time_and_two_hops() {
     let config = config(1);
-    let sessions = [ask(5, &[piece(1, 500)], piece(2, 10))];
+    let sessions = [request(5, &[piece(1, 500)], piece(2, 10))];
     let records = outcome(&config, "random", sessions.into_iter()).records;
     let mut work = warmroute_engine::StepWork::default();
     work.add(0, 500);
@@ -54,9 +54,9 @@ fn a_lone_request_takes_what_the_engine_takes_and_two_hops() {
 }
 
 #[test]
-fn a_repeated_prompt_is_found_where_it_was_sent_by_a_view_that_knows() {
+fn every_view_finds_a_repeated_prompt_on_its_engine() {
     let prompt = [piece(1, 4_000)];
-    let sessions = || (0..20).map(|turn| ask(turn * 3_000, &prompt, piece(100 + turn, 20)));
+    let sessions = || (0..20).map(|turn| request(turn * 3_000, &prompt, piece(100 + turn, 20)));
     for view in [View::Exact, View::Reported, View::Presumed] {
         let config = Config { view, ..config(4) };
         let records = outcome(&config, "sticky_least_loaded", sessions()).records;
@@ -73,7 +73,7 @@ fn a_repeated_prompt_is_found_where_it_was_sent_by_a_view_that_knows() {
 }
 
 #[test]
-fn events_tell_of_answers_that_routing_cannot_know() {
+fn events_reveal_answers_that_routing_cannot_presume() {
     let found = |view| {
         let records = outcome(&Config { view, ..config(8) }, "sticky_least_loaded", chats(3_000)).records;
         let sum = |of: fn(&Record) -> u32| records.iter().map(of).map(u64::from).sum::<u64>() as f64;
@@ -86,7 +86,7 @@ fn events_tell_of_answers_that_routing_cannot_know() {
 }
 
 #[test]
-fn turns_wait_for_the_answer_before_them() {
+fn turns_wait_for_the_previous_answer() {
     let turn = |think_ms, prompt: &[Piece], answer| crate::Turn {
         think: Micros::from_millis(think_ms),
         thread: crate::Thread::default(),
@@ -102,10 +102,10 @@ fn turns_wait_for_the_answer_before_them() {
 }
 
 #[test]
-fn an_old_directory_promises_what_is_gone_and_misses_what_is_there() {
+fn an_old_directory_has_stale_and_missing_blocks() {
     let sum = |refresh_s: u64| {
-        let news = NewsPath { refresh: Micros::from_secs(refresh_s), ..NewsPath::DIRECT };
-        let mut config = Config { view: View::Exact, news, ..config(2) };
+        let events = EventPath { refresh: Micros::from_secs(refresh_s), ..EventPath::DIRECT };
+        let mut config = Config { view: View::Exact, events, ..config(2) };
         config.fleet.iter_mut().for_each(|engine| engine.kv_tokens = 20_000);
         let outcome = outcome(&config, "sticky_least_loaded", chats(3_000));
         let sum = |of: fn(&Record) -> u32| outcome.records.iter().map(of).map(u64::from).sum::<u64>();
@@ -118,12 +118,13 @@ fn an_old_directory_promises_what_is_gone_and_misses_what_is_there() {
 }
 
 #[test]
-fn requests_of_a_dead_engine_are_answered_by_others_unless_they_had_begun() {
+fn requests_of_a_dead_engine_are_retried_unless_they_had_a_first_token() {
     let fail = Incident { at: Micros::from_secs(2), worker: 0, kind: IncidentKind::Fail };
     let recover = Incident { at: Micros::from_secs(20), worker: 0, kind: IncidentKind::Recover };
     let config = Config { incidents: vec![fail, recover], ..config(3) };
     let requests = 900;
-    let sessions = || Workload::Unique.sessions(Scale { requests: Some(requests), rate: 0.5, seed: 3 });
+    let sessions =
+        || Workload::Unique.sessions(WorkloadScale { requests: Some(requests), rate: 0.5, seed: 3 });
     let outcome = outcome(&config, "round_robin", sessions());
     assert!(outcome.failed > 0, "some were being answered");
     assert!(outcome.retried > 0, "some were not");
@@ -138,17 +139,18 @@ fn a_directory_forgets_an_engine_that_died() {
     let incident = |second, kind| Incident { at: Micros::from_secs(second), worker: 0, kind };
     let incidents = vec![incident(5, IncidentKind::Fail), incident(6, IncidentKind::Recover)];
     let prompt = [piece(1, 4_000)];
-    let sessions = || [0, 4_000, 10_000].map(|at_ms| ask(at_ms, &prompt, piece(at_ms, 2))).into_iter();
+    let sessions = || [0, 4_000, 10_000].map(|at_ms| request(at_ms, &prompt, piece(at_ms, 2))).into_iter();
     for (lag_ms, refresh_s, loss) in [(100, 0, 0.0), (0, 2, 0.0), (1_500, 2, 0.0), (100, 0, 0.5)] {
-        let news = NewsPath { lag: Micros::from_millis(lag_ms), refresh: Micros::from_secs(refresh_s), loss };
+        let events =
+            EventPath { lag: Micros::from_millis(lag_ms), refresh: Micros::from_secs(refresh_s), loss };
         for seed in 1..=8 {
             let incidents = incidents.clone();
-            let config = Config { view: View::Exact, news, incidents, seed, ..config(1) };
+            let config = Config { view: View::Exact, events, incidents, seed, ..config(1) };
             let records = outcome(&config, "sticky_least_loaded", sessions()).records;
             let last = records[2];
-            assert_eq!((last.predicted_tokens, last.cached_tokens), (Some(0), 0), "{news:?} {seed}");
+            assert_eq!((last.predicted_tokens, last.cached_tokens), (Some(0), 0), "{events:?} {seed}");
             let heard_before = records[1].predicted_tokens == Some(3_984);
-            assert!(heard_before || loss > 0.0, "{news:?} {seed}");
+            assert!(heard_before || loss > 0.0, "{events:?} {seed}");
         }
     }
 }
@@ -158,7 +160,7 @@ fn engines_join_and_leave() {
     let join = Incident { at: Micros::from_secs(5), worker: 1, kind: IncidentKind::Join };
     let leave = Incident { at: Micros::from_secs(10), worker: 0, kind: IncidentKind::Leave };
     let config = Config { incidents: vec![join, leave], ..config(2) };
-    let sessions = Workload::Short.sessions(Scale { requests: Some(900), rate: 0.15, seed: 3 });
+    let sessions = Workload::Short.sessions(WorkloadScale { requests: Some(900), rate: 0.15, seed: 3 });
     let outcome = outcome(&config, "least_loaded", sessions);
     assert_eq!(outcome.records.len(), 900);
     for record in &outcome.records {
@@ -172,55 +174,55 @@ fn engines_join_and_leave() {
 }
 
 #[test]
-fn what_fits_nowhere_is_rejected_and_the_rest_goes_on() {
-    let sessions = [ask(0, &[piece(1, 900_000)], piece(2, 1)), ask(1, &[piece(3, 100)], piece(4, 1))];
+fn a_request_too_large_for_every_engine_is_rejected_alone() {
+    let sessions = [request(0, &[piece(1, 900_000)], piece(2, 1)), request(1, &[piece(3, 100)], piece(4, 1))];
     let outcome = outcome(&config(2), "cache_aware", sessions.into_iter());
     assert_eq!((outcome.rejected, outcome.records.len()), (1, 1));
     assert!(outcome.load.samples.iter().flatten().all(|&in_flight| in_flight <= 1));
 }
 
 #[test]
-fn a_slow_engine_is_given_less_by_those_who_look() {
+fn load_aware_policies_send_less_to_a_slow_engine() {
     let mut config = config(2);
     config.fleet[1].speed_percent = 25;
-    let sessions = Workload::Unique.sessions(Scale { requests: Some(2_000), rate: 0.4, seed: 3 });
+    let sessions = Workload::Unique.sessions(WorkloadScale { requests: Some(2_000), rate: 0.4, seed: 3 });
     let totals = outcome(&config, "least_loaded", sessions).totals;
     assert!(totals[0].requests > 2 * totals[1].requests, "{totals:?}");
 }
 
 #[test]
-fn routers_with_views_of_their_own_find_less_and_those_that_talk_do_not() {
-    let hits = |routers, talk| {
-        let config = Config { routers, talk, ..config(8) };
+fn routers_that_share_find_more_than_routers_that_do_not() {
+    let hits = |routers, sharing| {
+        let config = Config { routers, sharing, ..config(8) };
         let records = outcome(&config, "cache_aware", chats(2_000)).records;
         let sum = |of: fn(&Record) -> u32| records.iter().map(|record| u64::from(of(record))).sum::<u64>();
         sum(|record| record.cached_tokens) as f64 / sum(|record| record.prompt_tokens) as f64
     };
-    let talk = |delay_ms, loss, cuts: &[&str]| {
-        let cuts = cuts.iter().map(|cut| cut.parse().unwrap()).collect();
-        Some(Talk { delay: Micros::from_millis(delay_ms), loss, cuts })
+    let sharing = |delay_ms, loss, partitions: &[&str]| {
+        let partitions = partitions.iter().map(|cut| cut.parse().unwrap()).collect();
+        Some(PeerNetwork { delay: Micros::from_millis(delay_ms), loss, partitions })
     };
     let (one, eight) = (hits(1, None), hits(8, None));
     assert!(eight < one * 0.9, "{eight} against {one}");
-    let together = hits(8, talk(50, 0.0, &[]));
+    let together = hits(8, sharing(50, 0.0, &[]));
     assert!(together > one - 0.01, "{together} against {one}");
-    let lossy = hits(8, talk(50, 0.2, &[]));
+    let lossy = hits(8, sharing(50, 0.2, &[]));
     assert!(lossy > one - 0.01, "{lossy}: what was lost is asked for");
-    let cut = hits(8, talk(50, 0.0, &["0..100000"]));
+    let cut = hits(8, sharing(50, 0.0, &["0..100000"]));
     assert!((eight..one).contains(&cut), "{cut}: two halves");
 }
 
 #[test]
-fn routers_that_talk_give_the_same_bytes_again() {
-    let talk = Some(Talk { delay: Micros::from_millis(20), loss: 0.1, cuts: Vec::new() });
-    let config = Config { routers: 4, talk, balancer: Balancer::Session, ..config(4) };
+fn the_same_seed_gives_the_same_bytes_when_routers_share() {
+    let sharing = Some(PeerNetwork { delay: Micros::from_millis(20), loss: 0.1, partitions: Vec::new() });
+    let config = Config { routers: 4, sharing, balancer: Balancer::Session, ..config(4) };
     let once = outcome(&config, "expected_ttft", chats(600));
     assert_eq!(once, outcome(&config, "expected_ttft", chats(600)));
     assert!(once.told_bytes > 0);
 }
 
 #[test]
-fn memory_behind_the_gpus_saves_computing_and_a_pool_serves_everybody() {
+fn host_memory_saves_prefill_and_a_pool_serves_all_engines() {
     let run = |host_tokens: u64, pool_tokens: u64| {
         let mut config = config(4);
         let tier = |tokens| {

@@ -1,11 +1,13 @@
 //! llm-d's "sticky until saturated".
 //!
-//! As published (llm-d's optimized baseline: `prefix-cache-affinity-filter`, then `token-load-scorer`): keep the workers
-//! that hold at least 0.80 of the prompt, unless the best of them would wait 18 s longer than the best other, the wait being
-//! uncached tokens in flight over the peak prefill rate; then the least of uncached tokens in flight and the own missing.
+//! As published (llm-d's optimized baseline: `prefix-cache-affinity-filter`, then `token-load-scorer`): keep
+//! the workers that hold at least 0.80 of the prompt, unless the best of them would wait 18 s longer than the
+//! best other worker. The wait is uncached tokens in flight over the peak prefill rate. Of the workers left,
+//! the one with the fewest uncached tokens, including this prompt's, wins.
 //!
-//! Here: the rate is each engine's own. **It herds by design**: whatever is shared by 0.80 of a prompt is served by the
-//! worker that had it first until that is 18 s behind, some 700,000 tokens on an H200.
+//! Differences here: the rate is each engine's own. **It herds by design**: a prefix of at least 0.80 of a
+//! prompt stays on the worker that had it first until that worker is 18 s behind, about 700,000 tokens on an
+//! H200.
 
 use parking_lot::Mutex;
 use warmroute_engine::Config as EngineConfig;
@@ -21,7 +23,7 @@ const MATCH_MIN: f64 = 0.80;
 /// `maxTTFTPenaltyMs`.
 const PENALTY_MS_MAX: f64 = 18_000.0;
 
-/// See the file's text.
+/// llm-d's rule; see the module text.
 #[derive(Default)]
 pub struct LlmdSticky {
     machines: Mutex<Machines>,
@@ -41,7 +43,7 @@ impl Policy for LlmdSticky {
         };
         let penalty_ms = match (shortest_ms(&is_sticky), shortest_ms(&|c| !is_sticky(c))) {
             (Some(sticky_ms), Some(other_ms)) => sticky_ms - other_ms,
-            // Nobody to stick to, or nobody else: all are in one boat.
+            // No worker matches, or all do: the penalty does not apply.
             _ => f64::INFINITY,
         };
         let stays = penalty_ms <= PENALTY_MS_MAX;
@@ -54,14 +56,14 @@ impl Policy for LlmdSticky {
 
 impl Watcher for LlmdSticky {
     fn joined(&self, worker: WorkerId, engine: &EngineConfig) {
-        self.machines.lock().seat(worker, engine);
+        self.machines.lock().set(worker, engine);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::fixtures::*;
+    use crate::baselines::fixtures::*;
 
     #[test]
     fn a_match_of_four_fifths_holds_a_request_until_its_worker_is_eighteen_seconds_behind() {

@@ -1,8 +1,7 @@
-//! A router in the lab: the real one, and who sits where.
+//! Router in the lab: the production router and the mapping between its workers and the engines.
 //!
-//! Its own index knows what was reported or presumed. To ask what perfect knowledge would be worth, or a directory that is so
-//! many seconds old, it is told with the request what every engine holds; everything else, choosing, booking, releasing, is
-//! the router as it is.
+//! The router's index knows what was reported or presumed. To measure perfect or outdated knowledge, the
+//! request carries what every engine holds; choosing, booking and releasing are the production code.
 
 use std::sync::Arc;
 
@@ -18,83 +17,84 @@ use warmroute_router::{
 };
 use warmroute_types::{Address, CacheCapacity, Micros, RouterId, Usage, WorkerId};
 
-use crate::follower::{Follower, Replays};
+use crate::feed_follower::{FeedFollower, Replays};
 use crate::prompt::{chunk_digests, head_key, token_ids, tokens};
-use crate::rule::{Made, Needs, Rule};
+use crate::rule::{BuiltRule, Needs, Rule};
 use crate::session::Thread;
 use crate::watch::{End, Watcher};
-use crate::{Config as WorldConfig, Piece, View};
+use crate::{Config as SimConfig, Piece, View};
 
-/// A token is this many bytes to the router, the usual figure; what it learns from engines' counts confirms it.
+/// Bytes per token. This is the router's prior, and the token counts of the engines confirm it.
 const TOKEN_BYTES: u32 = 4;
 const CHUNK_TOKENS: u32 = CHUNK_BYTES as u32 / TOKEN_BYTES;
-/// How far the prefix key reaches, as in production.
+/// Tokens that the prefix key covers, as in production.
 const HEAD_TOKENS: u32 = 1_024;
 
-/// One router and its seats.
-pub struct Gate {
+/// One simulated router.
+pub struct SimRouter {
     router: Router<Box<dyn Policy>>,
-    /// Who is told what the router is not.
+    /// Observer of the rule, which learns what policies do not see.
     watcher: Option<Arc<dyn Watcher>>,
-    /// How many choices were asked for.
+    /// Number of choices so far.
     choices: u64,
     scratch: Scratch,
     needs: Needs,
     view: View,
     root: RootKey,
     digests: Vec<u64>,
-    /// Where engines report prompts, and the prompt at hand as they do: token ids, four bytes each.
+    /// Namespace of reported prompts. `ids` and `text` hold the current prompt as engines report it: token
+    /// ids, four bytes each.
     text_root: RootKey,
     ids: Vec<u32>,
     text: Vec<u8>,
-    /// By node: its event stream, where those are followed.
-    followers: Vec<Follower>,
-    /// Of all engines.
+    /// Event feed per engine; empty if events are not followed.
+    followers: Vec<FeedFollower>,
+    /// Block size, the same for all engines.
     block_tokens: u32,
-    /// By node: its worker, while it is in the fleet.
+    /// Worker per engine, while it is in the fleet.
     workers: Vec<Option<Arc<Worker>>>,
-    /// By seat: whose it is.
+    /// Engine per worker index.
     nodes: Vec<usize>,
-    /// By seat: what it is known to hold of the prompt at hand.
+    /// Tokens of the current prompt known to be cached, per worker index.
     known_tokens: Vec<u32>,
 }
 
-/// A request as the router is asked.
+/// A request to route.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct RoutingRequest<'a> {
     pub prompt: &'a [Piece],
     pub thread: Thread,
-    /// By node, what it is known to hold; empty where the router knows by itself.
+    /// Tokens each engine is known to hold; empty if the router finds out by itself.
     pub held_tokens: &'a [u32],
-    /// Seats that have failed it.
+    /// Workers that failed this request.
     pub avoid: &'a [WorkerId],
 }
 
-/// Where it goes.
+/// A routed request.
 #[derive(Debug)]
 pub struct Routed {
     pub decision: Decision,
     pub node: usize,
-    /// Its number, to a watcher.
+    /// Number of the choice, for the observer.
     choice: u64,
     pub predicted_tokens: Option<u32>,
-    /// Beyond those, from slower memory.
+    /// Tokens expected from slower memory, beyond the predicted ones.
     pub restorable_tokens: u32,
 }
 
-impl Gate {
-    /// A router without workers, for the engines of a world.
-    pub fn new(rule: &Rule, config: &WorldConfig, name: RouterId) -> Gate {
+impl SimRouter {
+    /// Creates a router without workers.
+    pub fn new(rule: &Rule, config: &SimConfig, name: RouterId) -> SimRouter {
         let (view, nodes, needs) = (config.view, config.fleet.len(), rule.needs());
         let replays = if config.replay_batches > 0 { Replays::Answered } else { Replays::None };
         let followed = if view == View::Reported && needs.overlap { nodes } else { 0 };
-        let Made { policy, watcher } = rule.make();
+        let BuiltRule { policy, watcher } = rule.make();
         let router = Router::new(policy, Config::default());
-        if config.talk.is_some() {
+        if config.sharing.is_some() {
             router.share(name, warmroute_peers::Config::default());
         }
         let namespace = Namespace { model: "lab", lora: None, salt: None, cut: 0, source: Source::Presumed };
-        Gate {
+        SimRouter {
             text_root: router.text_root(&Family::default(), None, None, Unit::Token),
             ids: Vec::new(),
             text: Vec::new(),
@@ -106,7 +106,7 @@ impl Gate {
             view,
             root: RootKey::of(&namespace),
             digests: Vec::new(),
-            followers: (0..followed).map(|_| Follower::new(replays)).collect(),
+            followers: (0..followed).map(|_| FeedFollower::new(replays)).collect(),
             block_tokens: config.fleet[0].block_size,
             workers: vec![None; nodes],
             nodes: Vec::new(),
@@ -114,19 +114,19 @@ impl Gate {
         }
     }
 
-    /// An engine joins, and is well.
+    /// Adds an engine and marks it healthy.
     pub fn join(&mut self, node: usize, engine: &EngineConfig, now: Micros) {
         let address = Address::new(format!("http://engine-{node}"));
         let joined = self.router.apply(Change::Join { address: address.clone(), models: Models::Any });
-        joined.expect("the config was validated: there are seats for all");
+        joined.expect("the config was validated: the fleet has room for all engines");
         let views = self.router.workers().into_iter();
         let worker = views.map(|view| view.worker).find(|worker| worker.address == address);
-        let worker = worker.expect("it has just joined");
-        let seat = worker.id.index();
-        self.nodes.resize(self.nodes.len().max(seat + 1), usize::MAX);
-        self.nodes[seat] = node;
+        let worker = worker.expect("the worker joined in the line above");
+        let worker_index = worker.id.index();
+        self.nodes.resize(self.nodes.len().max(worker_index + 1), usize::MAX);
+        self.nodes[worker_index] = node;
         self.workers[node] = Some(Arc::clone(&worker));
-        self.tell(|watcher| watcher.joined(worker.id, engine));
+        self.notify_watcher(|watcher| watcher.joined(worker.id, engine));
         self.probed(node, ProbeResult::Answered, now);
         let capacity = CacheCapacity { tokens: engine.kv_tokens, block_tokens: engine.block_size };
         self.apply(Change::Capacity { worker: Arc::clone(&worker), capacity });
@@ -137,19 +137,19 @@ impl Gate {
         }
     }
 
-    /// An engine is back.
+    /// Marks a recovered engine healthy.
     pub fn recovered(&self, node: usize, now: Micros) {
         self.probed(node, ProbeResult::Answered, now);
     }
 
-    /// An engine is taken out.
+    /// Removes an engine from the fleet.
     pub fn leave(&mut self, node: usize) {
         if let Some(worker) = self.workers[node].take() {
             self.apply(Change::Leave { address: worker.address.clone() });
         }
     }
 
-    /// Somebody tried an engine.
+    /// Applies the result of a health probe.
     fn probed(&self, node: usize, result: ProbeResult, at: Micros) {
         if let Some(worker) = &self.workers[node] {
             self.apply(Change::Probed { worker: Arc::clone(worker), result, at });
@@ -157,22 +157,22 @@ impl Gate {
     }
 
     fn apply(&self, change: Change) {
-        self.router.apply(change).expect("only joining needs a seat");
+        self.router.apply(change).expect("only joining can find the fleet full");
     }
 
-    /// Forgets what is too old.
+    /// Expires old state.
     pub fn tick(&self, now: Micros) {
         self.router.tick(now);
     }
 
-    /// Chooses and books.
-    pub fn route(&mut self, asked: &Asked<'_>, now: Micros, random: u64) -> Result<Routed, NoRoute> {
+    /// Chooses a worker and books the request.
+    pub fn route(&mut self, asked: &RoutingRequest<'_>, now: Micros, random: u64) -> Result<Routed, NoRoute> {
         let prompt_tokens = tokens(asked.prompt);
-        self.look(asked);
-        let looks_itself = self.digest(asked.prompt);
-        let prompt = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
+        self.set_known_tokens(asked);
+        let uses_index = self.prepare_prompt(asked.prompt);
+        let prompt = uses_index.then(|| chunks(self.root, &self.digests, prompt_tokens));
         let text = self.is_reported().then(|| text(self.text_root, &self.text));
-        // A short prompt is keyed by what stays the same while its conversation grows.
+        // A short prompt is keyed by the part that stays the same while its conversation grows.
         let head_tokens = if prompt_tokens < HEAD_TOKENS { asked.thread.first_tokens } else { HEAD_TOKENS };
         let request = Request {
             prompt_tokens,
@@ -188,29 +188,30 @@ impl Gate {
         let choice = self.choices;
         self.watcher.iter().for_each(|watcher| watcher.asked(choice, now));
         let decision = self.router.route(&request, &mut self.scratch, now, random)?;
-        let seat = decision.worker.id.index();
-        let node = self.nodes[seat];
+        let worker_index = decision.worker.id.index();
+        let node = self.nodes[worker_index];
         let predicted_tokens = decision.cached_tokens;
         let chosen = decision.considered[0].as_ref();
         let restorable_tokens = chosen.map_or(0, |chosen| chosen.numbers.restorable_tokens);
         Ok(Routed { decision, node, choice, predicted_tokens, restorable_tokens })
     }
 
-    fn tell(&self, what: impl Fn(&dyn Watcher)) {
+    fn notify_watcher(&self, what: impl Fn(&dyn Watcher)) {
         self.watcher.iter().for_each(|watcher| what(watcher.as_ref()));
     }
 
-    /// Sorts what is held by seat, where somebody knows.
-    fn look(&mut self, asked: &Asked<'_>) {
+    /// Copies the known tokens from engine order to worker order.
+    fn set_known_tokens(&mut self, asked: &RoutingRequest<'_>) {
         let held = |&node: &usize| asked.held_tokens.get(node).copied().unwrap_or(0);
         self.known_tokens.clear();
         self.known_tokens.extend(self.nodes.iter().map(held));
     }
 
-    /// Whether the router shall find out by itself who holds what; then the prompt is made ready for it.
-    fn digest(&mut self, prompt: &[Piece]) -> bool {
-        let looks_itself = self.view != View::Exact && self.needs.overlap;
-        if looks_itself {
+    /// Prepares the prompt's digests and tokens. Returns whether the router looks up overlap in its own
+    /// index.
+    fn prepare_prompt(&mut self, prompt: &[Piece]) -> bool {
+        let uses_index = self.view != View::Exact && self.needs.overlap;
+        if uses_index {
             chunk_digests(prompt, CHUNK_TOKENS, &mut self.digests);
         }
         if self.is_reported() {
@@ -219,29 +220,29 @@ impl Gate {
             self.text.clear();
             self.text.extend(self.ids.iter().flat_map(|id| id.to_le_bytes()));
         }
-        looks_itself
+        uses_index
     }
 
-    /// Whether prompts are compared with what engines report.
+    /// Whether prompts are matched against reported blocks.
     fn is_reported(&self) -> bool {
         self.view == View::Reported && self.needs.overlap
     }
 
-    /// A first token was heard. A worker that is far later than predicted is left alone for a while, as in production.
+    /// Records a first token. A worker far slower than predicted is avoided for a while, as in production.
     pub fn first_token(&mut self, routed: &mut Routed, now: Micros) {
         self.router.observe(&mut routed.decision, Outcome::FirstToken { at: now });
         self.router.compare_first_token(&routed.decision, now);
-        self.tell(|watcher| watcher.first_token(routed.choice, now));
+        self.notify_watcher(|watcher| watcher.first_token(routed.choice, now));
     }
 
-    /// An answer was heard to its end, with what the engine says it found. What was promised against that.
+    /// Records a complete answer with the engine's usage, and compares it with the prediction.
     pub fn ended(&mut self, mut routed: Routed, prompt: &[Piece], usage: Usage, now: Micros) -> Feedback {
         self.router.observe(&mut routed.decision, Outcome::Ended);
         let end = End::Answered { at: now, output_tokens: usage.output_tokens };
-        self.tell(|watcher| watcher.ended(routed.choice, end));
+        self.notify_watcher(|watcher| watcher.ended(routed.choice, end));
         let prompt_tokens = usage.prompt_tokens;
-        let looks_itself = self.digest(prompt);
-        let chunks = looks_itself.then(|| chunks(self.root, &self.digests, prompt_tokens));
+        let uses_index = self.prepare_prompt(prompt);
+        let chunks = uses_index.then(|| chunks(self.root, &self.digests, prompt_tokens));
         let (silence, content) = (Silence::MeansZero, Content::Text);
         let text = self.is_reported().then(|| text(self.text_root, &self.text));
         let answered =
@@ -249,41 +250,41 @@ impl Gate {
         self.router.feedback(&mut routed.decision, answered, now)
     }
 
-    /// The worker would not take it.
+    /// Records that the worker refused the request.
     pub fn refused(&mut self, mut routed: Routed, now: Micros) {
         self.router.observe(&mut routed.decision, Outcome::Refused);
-        self.tell(|watcher| watcher.ended(routed.choice, End::Failed { at: now }));
+        self.notify_watcher(|watcher| watcher.ended(routed.choice, End::Failed { at: now }));
     }
 
-    /// The worker died with it.
+    /// Records that the worker died. Returns its id.
     pub fn lost(&mut self, routed: Routed, now: Micros) -> WorkerId {
         self.probed(routed.node, ProbeResult::Failed, now);
-        self.tell(|watcher| watcher.ended(routed.choice, End::Failed { at: now }));
+        self.notify_watcher(|watcher| watcher.ended(routed.choice, End::Failed { at: now }));
         routed.decision.worker.id
     }
 
-    /// What the router has to say to others.
-    pub fn speak(&self, now: Micros) -> Vec<Envelope> {
+    /// Messages for peers at the batch interval.
+    pub fn share_batch(&self, now: Micros) -> Vec<Envelope> {
         self.router.speak(now)
     }
 
-    /// What it says at once when it has routed something.
-    pub fn speak_up(&self, now: Micros) -> Vec<Envelope> {
+    /// Messages for peers right after routing a request.
+    pub fn share_now(&self, now: Micros) -> Vec<Envelope> {
         self.router.speak_up(now)
     }
 
-    /// Another router said something; what is to be answered.
-    pub fn hear_router(&self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
-        self.router.hear(bytes, now).expect("they speak one language")
+    /// Applies a peer's message. Returns the replies to send.
+    pub fn receive_from_peer(&self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
+        self.router.hear(bytes, now).expect("all routers of a run use one protocol version")
     }
 
-    /// Bytes of the router's index.
+    /// Size of the router's index, in bytes.
     pub fn index_bytes(&self) -> usize {
         self.router.index_stats().bytes.total()
     }
 }
 
-/// A prompt as the index is asked.
+/// A prompt as digests for the presumed index.
 fn chunks(root: RootKey, digests: &[u64], prompt_tokens: u32) -> PromptChunks<'_> {
     PromptChunks {
         root,
@@ -293,28 +294,29 @@ fn chunks(root: RootKey, digests: &[u64], prompt_tokens: u32) -> PromptChunks<'_
     }
 }
 
-/// The same as engines report it: a token is four bytes there, too.
+/// A prompt as engines report it, also with four bytes per token.
 fn text(root: RootKey, bytes: &[u8]) -> PromptText<'_> {
     PromptText { root, bytes, unit: Unit::Token }
 }
 
-mod listening;
+mod event_feeds;
 
 #[cfg(test)]
-impl Gate {
-    /// Of each engine: how its cache is known, and how much of a prompt it is believed to hold, and beyond that in slower
-    /// memory.
+impl SimRouter {
+    /// Per engine: the state of its cache view, and the prompt tokens believed cached in GPU memory and in
+    /// slower memory.
     pub fn known(
         &mut self,
         prompt: &[Piece],
         now: Micros,
     ) -> Vec<(usize, warmroute_types::CacheView, [u32; 2])> {
-        self.digest(prompt);
+        self.prepare_prompt(prompt);
         let prompt_tokens = tokens(prompt);
         let chunks = chunks(self.root, &self.digests, prompt_tokens);
         let texts = [text(self.text_root, &self.text)];
         let request = Request { prompt_tokens, prompt: Some(chunks), texts: &texts, ..Request::default() };
-        let preview = self.router.preview(&request, &mut self.scratch, now, 0).expect("somebody is there");
+        let preview =
+            self.router.preview(&request, &mut self.scratch, now, 0).expect("the fleet has a worker");
         let known = |one: warmroute_router::Considered| {
             let held = [one.numbers.overlap_tokens, one.numbers.restorable_tokens];
             (self.nodes[one.worker.id.index()], one.view, held)
@@ -329,49 +331,50 @@ mod tests {
     use crate::mix;
     use warmroute_engine::Profile;
 
-    /// Asks a gate whose engines answer one request at a time, and returns which was asked.
-    fn answered(gate: &mut Gate, now: &mut Micros, takes: impl Fn(usize) -> Micros) -> usize {
+    /// Routes one request to completion, with engines that serve one at a time. Returns the engine chosen.
+    fn answered(router: &mut SimRouter, now: &mut Micros, takes: impl Fn(usize) -> Micros) -> usize {
         let prompt = [Piece { content: mix(now.0), tokens: 1_000 }];
-        let asked = Asked { prompt: &prompt, thread: Thread::default(), held_tokens: &[], avoid: &[] };
-        let mut routed = gate.route(&asked, *now, 0).unwrap();
+        let asked =
+            RoutingRequest { prompt: &prompt, thread: Thread::default(), held_tokens: &[], avoid: &[] };
+        let mut routed = router.route(&asked, *now, 0).unwrap();
         let node = routed.node;
         *now = *now + takes(node);
-        gate.first_token(&mut routed, *now);
+        router.first_token(&mut routed, *now);
         let usage = Usage { prompt_tokens: 1_000, output_tokens: 1, cached_tokens: Some(0) };
-        gate.ended(routed, &prompt, usage, *now);
+        router.ended(routed, &prompt, usage, *now);
         node
     }
 
     #[test]
-    fn an_engine_that_has_become_slow_is_left_alone_for_a_while() {
-        let config = WorldConfig::new(Profile::Llama3_1_8b, 6);
-        let mut gate = Gate::new(&Rule::parse("round_robin").unwrap(), &config, RouterId(1));
+    fn an_engine_that_became_slow_is_avoided_for_a_while() {
+        let config = SimConfig::new(Profile::Llama3_1_8b, 6);
+        let mut router = SimRouter::new(&Rule::parse("round_robin").unwrap(), &config, RouterId(1));
         let mut now = Micros::ZERO;
-        (0..6).for_each(|node| gate.join(node, &config.fleet[node], now));
+        (0..6).for_each(|node| router.join(node, &config.fleet[node], now));
         let soon = Micros::from_millis(20);
         for _ in 0..200 {
-            answered(&mut gate, &mut now, |_| soon);
+            answered(&mut router, &mut now, |_| soon);
         }
         let late = |node| if node == 0 { Micros::from_secs(2) } else { soon };
-        let slow = (0..200).filter(|_| answered(&mut gate, &mut now, late) == 0).count();
+        let slow = (0..200).filter(|_| answered(&mut router, &mut now, late) == 0).count();
         assert!((2..20).contains(&slow), "{slow} of 200, where a turn each would be 33");
     }
 
     #[test]
-    fn every_view_counts_a_prompt_as_it_is() {
+    fn every_view_counts_all_prompt_tokens() {
         for view in [View::Exact, View::Reported, View::Presumed] {
-            let config = WorldConfig { view, ..WorldConfig::new(Profile::Llama3_1_8b, 1) };
-            let mut gate = Gate::new(&Rule::parse("cache_aware").unwrap(), &config, RouterId(1));
-            gate.join(0, &config.fleet[0], Micros::ZERO);
+            let config = SimConfig { view, ..SimConfig::new(Profile::Llama3_1_8b, 1) };
+            let mut router = SimRouter::new(&Rule::parse("cache_aware").unwrap(), &config, RouterId(1));
+            router.join(0, &config.fleet[0], Micros::ZERO);
             for prompt_tokens in (1..200_000).step_by(777) {
                 let prompt = [Piece { content: mix(u64::from(prompt_tokens)), tokens: prompt_tokens }];
                 let thread = Thread::default();
-                let asked = Asked { prompt: &prompt, thread, held_tokens: &[], avoid: &[] };
-                let mut routed = gate.route(&asked, Micros::ZERO, 0).unwrap();
+                let asked = RoutingRequest { prompt: &prompt, thread, held_tokens: &[], avoid: &[] };
+                let mut routed = router.route(&asked, Micros::ZERO, 0).unwrap();
                 assert_eq!(routed.decision.prompt_tokens, prompt_tokens, "{view}");
-                gate.first_token(&mut routed, Micros::ZERO);
+                router.first_token(&mut routed, Micros::ZERO);
                 let usage = Usage { prompt_tokens, output_tokens: 1, cached_tokens: Some(0) };
-                gate.ended(routed, &prompt, usage, Micros::ZERO);
+                router.ended(routed, &prompt, usage, Micros::ZERO);
             }
         }
     }

@@ -1,22 +1,23 @@
 //! Consistent hashing with bounded loads, as KubeAI routes by prefix.
 //!
-//! As published (Mirrokni, Thorup and Zadimoghaddam, 2016; KubeAI's `PrefixHash`): every worker has points on a ring; a
-//! key goes clockwise to the first worker whose load with the request would be within 1.25 times the mean, rounded up.
+//! As published (Mirrokni, Thorup and Zadimoghaddam, 2016; KubeAI's `PrefixHash`): every worker has points on
+//! a ring. A key goes clockwise to the first worker whose load, with the request, stays within 1.25 times the
+//! mean, rounded up.
 //!
-//! Here: the key is our prefix key (1,024 tokens; KubeAI hashes the first 100 characters, which one system prompt would make
-//! the same for everybody). Nothing is said of a slack at low counts, so none is given: it spills at two against one when
-//! few requests are in flight, and one at a time of the same key all go to one worker.
+//! Differences here: the key is our prefix key of 1,024 tokens; KubeAI hashes the first 100 characters, which
+//! one system prompt would make equal for all requests. The sources mention no slack at low counts, so there
+//! is none: with few requests in flight the rule spills at two against one.
 
 use warmroute_policy::{Ask, Candidate, Choice, Policy, least_by};
 
 use crate::mix;
 
-/// How far above the mean a worker may come: the published value.
+/// Load limit as a multiple of the mean, as published.
 const FACTOR: f64 = 1.25;
-/// Points of a worker on the ring: KubeAI's default.
+/// Points per worker on the ring: KubeAI's default.
 const POINTS: u64 = 256;
 
-/// See the file's text.
+/// KubeAI's rule; see the module text.
 #[derive(Default)]
 pub struct Chwbl;
 
@@ -29,7 +30,7 @@ impl Policy for Chwbl {
         let key = ask.prefix_key.unwrap_or(ask.random);
         let total: u64 = candidates.iter().map(|c| u64::from(c.in_flight)).sum();
         let room = (FACTOR * (total + 1) as f64 / candidates.len() as f64).ceil() as u64;
-        // The first with room in ring order is the nearest of those with room: no ring need be kept.
+        // The first worker with room in ring order is the nearest one with room, so no ring is stored.
         let way = |c: &Candidate| {
             if u64::from(c.in_flight) < room { distance(key, c.identity) } else { u64::MAX }
         };
@@ -37,7 +38,7 @@ impl Policy for Chwbl {
     }
 }
 
-/// Clockwise from the key to the nearest point of a worker.
+/// Clockwise distance from the key to the nearest point of a worker.
 fn distance(key: u64, identity: u64) -> u64 {
     (0..POINTS).map(|point| mix(identity.wrapping_add(point)).wrapping_sub(key)).min().unwrap_or(u64::MAX)
 }
@@ -45,10 +46,10 @@ fn distance(key: u64, identity: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::fixtures::*;
+    use crate::baselines::fixtures::*;
 
     #[test]
-    fn a_key_stays_until_its_worker_is_a_quarter_above_the_mean_and_then_walks_on() {
+    fn a_key_moves_on_when_its_worker_exceeds_the_mean_by_a_quarter() {
         let home = Chwbl.choose(&thousand(1), &holding(&[(0, 4); 4])).index;
         for (at_home, elsewhere, stays) in [(0, 0, true), (4, 4, true), (8, 4, false), (5, 4, true)] {
             let mut candidates = holding(&[(0, elsewhere); 4]);

@@ -1,15 +1,17 @@
 //! Preble's E2: exploit a cache, or explore.
 //!
-//! As published (Srivatsa et al., "Preble", ICLR 2025, and WukLab/preble): a prompt of which more than half is matched goes to
-//! the cheapest holder of the match, any other to the cheapest of all. A worker's cost over three minutes is the prefill time
-//! of what it missed of its subtrees, plus active requests × median answer × median time per token. After 50 requests a
-//! worker, where the dearest costs more than 1.5 times the cheapest, its cheapest subtrees that were asked for more than once
-//! move over, as long as that does not turn the scales; where it has but one, and first tokens of that take twice as
-//! long as before, the subtree is held on both. Then the next dearest.
+//! As published (Srivatsa et al., "Preble", ICLR 2025, and WukLab/preble): a prompt matched by more than half
+//! goes to the cheapest holder of the match, any other to the cheapest worker. A worker's cost over three
+//! minutes is the prefill time of the tokens it missed, plus active requests × median answer × median time
+//! per token. After 50 requests per worker, if the most expensive worker costs more than 1.5 times the
+//! cheapest, its cheapest subtrees with more than one request move over, as long as the order of the two does
+//! not flip. A worker's only subtree is copied instead, once its first tokens take twice as long as before.
+//! Then the next most expensive worker follows.
 //!
-//! Here: policies see no tree, so a subtree is what shares a prefix key (1,024 tokens, or a short prompt's first turn), and what
-//! a choice would evict is not part of the cost. A moved or copied subtree is remembered while anybody asks for it.
-//! **It herds at first**: a prefix that all share stays where it was computed first until first tokens slow down.
+//! Differences here: policies see no prefix tree, so a subtree is the requests with one prefix key (1,024
+//! tokens, or a short prompt's first turn). Evictions that a choice would cause are not part of the cost. A
+//! moved or copied subtree is remembered while requests for it arrive. **It herds at first**: a prefix that
+//! all requests share stays where it was computed first until its first tokens slow down.
 
 mod window;
 
@@ -24,19 +26,19 @@ use self::window::Window;
 use super::machines::Machines;
 use crate::watch::{End, Watcher};
 
-/// No subtree is moved before so many requests a worker.
+/// Requests per worker before subtrees may move.
 const WARM_UP_REQUESTS: u64 = 50;
-/// How much dearer the dearest must be than the cheapest.
+/// Cost ratio of the most and least loaded worker from which subtrees move.
 const IMBALANCE: f64 = 1.5;
-/// A subtree that was asked for once is not worth moving.
+/// Minimum requests of a subtree that moves.
 const MOVED_REQUESTS_MIN: u32 = 2;
-/// Answers of which the medians are taken.
+/// Answers over which medians are taken.
 const ANSWERS_MAX: usize = 200;
-/// Before the first answer: the lengths and times that Preble starts from.
+/// Preble's initial lengths and times, before the first answer.
 const OUTPUT_TOKENS_FIRST: f64 = 45.0;
 const TPOT_MS_FIRST: f64 = 150.0;
 
-/// See the file's text.
+/// Preble's rule; see the module text.
 #[derive(Default)]
 pub struct PrebleE2 {
     memory: Mutex<Memory>,
@@ -49,11 +51,11 @@ struct Memory {
     now: Micros,
     sent: u64,
     window: Window,
-    /// Subtrees that were moved or replicated, and where to.
+    /// Workers of the subtrees that were moved or replicated.
     homes: BTreeMap<u64, Vec<WorkerId>>,
     under_way: HashMap<u64, UnderWay>,
     output_tokens: VecDeque<f64>,
-    /// By seat.
+    /// Recent times per output token, per worker index.
     tpot_ms: Vec<VecDeque<f64>>,
 }
 
@@ -93,7 +95,8 @@ impl Memory {
         self.homes.retain(|&subtree, _| window.has(subtree));
     }
 
-    /// Who may be exploited: where a subtree was moved or copied to, or else whoever holds most.
+    /// Workers to exploit: the homes of a moved or copied subtree, or else the workers with the longest
+    /// match.
     fn holders(&self, subtree: u64, matched: u32, candidates: &[Candidate]) -> Vec<WorkerId> {
         let is_here = |worker: &WorkerId| candidates.iter().any(|c| c.worker == *worker);
         let homes = self.homes.get(&subtree).into_iter().flatten().copied().filter(is_here);
@@ -104,7 +107,7 @@ impl Memory {
         candidates.iter().filter(|c| c.overlap_tokens == matched).map(|c| c.worker).collect()
     }
 
-    /// What workers cost, of subtrees that were asked for at least so often.
+    /// Cost per worker over subtrees with at least `requests_min` requests.
     fn costs_ms(&self, candidates: &[Candidate], requests_min: u32) -> BTreeMap<WorkerId, f64> {
         let output_tokens = median(&self.output_tokens).unwrap_or(OUTPUT_TOKENS_FIRST);
         let cost_ms = |c: &Candidate| {
@@ -131,7 +134,7 @@ impl Memory {
         self.sent += 1;
     }
 
-    /// Relieves the dearest worker, then the next dearest, while the cheapest is far cheaper.
+    /// Relieves the most loaded worker, then the next, while the least loaded one is far cheaper.
     fn rebalance(&mut self, candidates: &[Candidate]) {
         if self.sent < WARM_UP_REQUESTS * candidates.len() as u64 {
             return;
@@ -148,7 +151,7 @@ impl Memory {
         }
     }
 
-    /// How much of the one's cost the other has taken over.
+    /// Moves work from one worker to another. Returns the cost moved.
     fn relieve(&mut self, heavy: WorkerId, heavy_ms: f64, light: WorkerId, light_ms: f64) -> f64 {
         let movable = self.movable(heavy);
         if let [(subtree, cost_ms)] = movable[..] {
@@ -170,7 +173,7 @@ impl Memory {
         moved_ms
     }
 
-    /// Holds the only subtree of a worker on another, too, if it has become slow there.
+    /// Copies a worker's only subtree to another worker if its first tokens have slowed down.
     fn copy(&mut self, subtree: u64, cost_ms: f64, heavy: WorkerId, light: WorkerId) -> f64 {
         let homes = self.homes.entry(subtree).or_insert_with(|| vec![heavy]);
         if homes.contains(&light) || !self.window.has_slowed_down(heavy, subtree, self.now) {
@@ -181,7 +184,7 @@ impl Memory {
         cost_ms / 2.0
     }
 
-    /// A worker's subtrees, the cheapest first.
+    /// A worker's subtrees, cheapest first.
     fn movable(&self, worker: WorkerId) -> Vec<(u64, f64)> {
         let often = self.window.subtrees(worker).filter(|(_, tally)| tally.requests >= MOVED_REQUESTS_MIN);
         let mut movable: Vec<(u64, u64)> =
@@ -196,16 +199,16 @@ impl Memory {
             && output_tokens > 1
         {
             let tpot_ms = at.since(first_token).as_millis_f64() / f64::from(output_tokens - 1);
-            let seat = under_way.worker.index();
-            self.tpot_ms.resize(self.tpot_ms.len().max(seat + 1), VecDeque::new());
-            keep(&mut self.tpot_ms[seat], tpot_ms);
+            let index = under_way.worker.index();
+            self.tpot_ms.resize(self.tpot_ms.len().max(index + 1), VecDeque::new());
+            keep(&mut self.tpot_ms[index], tpot_ms);
         }
     }
 }
 
 impl Watcher for PrebleE2 {
     fn joined(&self, worker: WorkerId, engine: &EngineConfig) {
-        self.memory.lock().machines.seat(worker, engine);
+        self.memory.lock().machines.set(worker, engine);
     }
 
     fn asked(&self, choice: u64, now: Micros) {
@@ -247,7 +250,7 @@ fn median(recent: &VecDeque<f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::fixtures::*;
+    use crate::baselines::fixtures::*;
 
     struct Run {
         rule: PrebleE2,
@@ -259,7 +262,7 @@ mod tests {
             Run { rule: PrebleE2::default(), choices: 0 }
         }
 
-        /// Chooses, and hears the first token and the end so much later.
+        /// Makes a choice and reports its first token and end after `ttft_ms`.
         fn one(&mut self, at_ms: u64, subtree: u64, held: &[(u32, u32)], ttft_ms: u64) -> Choice {
             self.choices += 1;
             self.rule.asked(self.choices, Micros::from_millis(at_ms));
@@ -287,25 +290,25 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_is_what_was_sent_in_three_minutes() {
+    fn the_cost_covers_the_last_three_minutes() {
         let mut run = Run::new();
         let first = run.one(0, 1, &[(0, 0), (0, 0)], 20).index;
         assert_eq!(run.one(1_000, 2, &[(0, 0), (0, 0)], 20).index, 1 - first);
-        // Both have computed a thousand tokens; the first one's are forgotten sooner.
+        // Both have computed a thousand tokens; the first worker's leave the window sooner.
         assert_eq!(run.one(180_500, 3, &[(0, 0), (0, 0)], 20).index, first);
     }
 
     #[test]
-    fn cheap_subtrees_move_when_one_worker_is_half_as_dear_again() {
+    fn cheap_subtrees_move_from_a_worker_with_one_and_a_half_times_the_cost() {
         let mut run = Run::new();
         for round in 0..60 {
-            // Subtrees 1 and 2 live on the first worker, and recompute 400 and 100 tokens.
+            // Subtrees 1 and 2 are on the first worker and recompute 400 and 100 tokens.
             run.one(round, 1, &[(600, 0), (0, 0)], 20);
             run.one(round, 2, &[(900, 0), (0, 0)], 20);
         }
         assert_eq!(run.one(100, 2, &[(900, 0), (0, 0)], 20), Choice { index: 1, reason: "exploit" });
         assert_eq!(run.one(100, 1, &[(600, 0), (0, 0)], 20), Choice { index: 0, reason: "exploit" });
-        // Nobody has asked for three minutes: it is where its cache is.
+        // After three minutes without a request the subtree is where its cache is.
         assert_eq!(run.one(400_000, 2, &[(900, 0), (0, 0)], 20).index, 0);
     }
 
@@ -316,7 +319,7 @@ mod tests {
         (0..100).for_each(|number| assert_eq!(run.one(number * 100, 1, &held, 20).index, 0));
         assert_eq!(run.one(120_000, 1, &held, 39).index, 0);
         assert_eq!(run.one(121_000, 1, &held, 500).index, 0);
-        // This one still goes there, and finds that the halves of the window differ.
+        // This request still goes there, and detects that the halves of the window differ.
         assert_eq!(run.one(122_000, 1, &held, 20).index, 0);
         assert_eq!(run.one(123_000, 1, &held, 20).index, 1);
     }

@@ -1,0 +1,91 @@
+//! Messages between routers, over a network that delays, loses or partitions them.
+
+use std::sync::Arc;
+
+use warmroute_peers::{Config, Envelope};
+use warmroute_types::{Micros, RouterId, To};
+
+use super::Simulation;
+use crate::queue::Event;
+use crate::session::Session;
+
+/// A message in transit.
+pub(super) struct PeerMessage {
+    from: usize,
+    to: usize,
+    bytes: Arc<[u8]>,
+}
+
+/// The id of the router at an index: the index plus one.
+pub(super) fn name(router: usize) -> RouterId {
+    RouterId(router as u64 + 1)
+}
+
+impl<S: Iterator<Item = Session>> Simulation<'_, S> {
+    /// Schedules the first batch of each router, spread evenly over the batch interval.
+    pub(super) fn start_sharing(&mut self) {
+        if self.config.sharing.is_none() {
+            return;
+        }
+        let routers = self.routers.len();
+        for router in 0..routers {
+            let offset = Config::default().batch_interval.0 * router as u64 / routers as u64;
+            self.queue.push(Micros(offset), Event::ShareBatch { router: router as u16 });
+        }
+    }
+
+    /// Sends a router's next batch, and schedules the one after it.
+    pub(super) fn share_batch(&mut self, router: usize) {
+        let envelopes = self.routers[router].share_batch(self.now);
+        envelopes.iter().for_each(|envelope| self.send_to_peers(router, envelope));
+        if !self.is_over() {
+            self.queue.push(
+                self.now + Config::default().batch_interval,
+                Event::ShareBatch { router: router as u16 },
+            );
+        }
+    }
+
+    /// Sends what a router shares at once after routing a request.
+    pub(super) fn share_now(&mut self, router: usize) {
+        let envelopes = self.routers[router].share_now(self.now);
+        envelopes.iter().for_each(|envelope| self.send_to_peers(router, envelope));
+    }
+
+    /// Sends an envelope to the routers it addresses. Losses are drawn per receiver.
+    fn send_to_peers(&mut self, from: usize, envelope: &Envelope) {
+        let Some(network) = &self.config.sharing else { return };
+        for to in 0..self.routers.len() {
+            let is_addressed = envelope.to == To::Everyone || envelope.to == To::One(name(to));
+            if to == from || !is_addressed {
+                continue;
+            }
+            self.told_bytes += envelope.bytes.len() as u64;
+            if network.loss > 0.0 && self.losses.share() < network.loss {
+                continue;
+            }
+            let message = PeerMessage { from, to, bytes: Arc::clone(&envelope.bytes) };
+            let number = self.messages.next_number;
+            self.messages.next_number += 1;
+            self.messages.in_transit.insert(number, message);
+            self.queue.push(self.now + network.delay, Event::PeerMessage { message: number });
+        }
+    }
+
+    /// Delivers a message, unless a partition stops it, and sends the replies.
+    pub(super) fn receive_peer_message(&mut self, message: u32) {
+        let Some(PeerMessage { from, to, bytes }) = self.messages.in_transit.remove(&message) else { return };
+        let routers = self.routers.len();
+        if self.config.sharing.as_ref().is_some_and(|network| network.passes(from, to, routers, self.now)) {
+            let answers = self.routers[to].receive_from_peer(&bytes, self.now);
+            answers.iter().for_each(|answer| self.send_to_peers(to, answer));
+        }
+    }
+}
+
+/// Messages in transit, by number.
+#[derive(Default)]
+pub(super) struct PeerMessages {
+    in_transit: std::collections::HashMap<u32, PeerMessage>,
+    next_number: u32,
+}

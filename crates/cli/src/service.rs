@@ -155,9 +155,9 @@ impl Service {
             };
             let precise = Precise::new(Arc::clone(&gateway), settings, bound).await?;
             if let Some(token) = plan.events_token {
-                page = page.with_reports(Arc::new(precise.posts()), token);
+                page = page.with_reports(Arc::new(precise.report_endpoint()), token);
             }
-            sole.extend(said.map(|said| background.spawn(precise.siblings(said))));
+            sole.extend(said.map(|said| background.spawn(precise.peer_streams(said))));
             sole.push(background.spawn(precise.run()));
         }
         let is_open = watch::Sender::new(OpenTo::Nobody);

@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::DemoArgs;
 use crate::plan::parse_policy;
-use crate::serve::{Stop, announce, runtime};
+use crate::serve::{StopSignals, announce, runtime};
 use fleet::Fleet;
 use report::Run;
 use workload::Workload;
@@ -80,7 +80,7 @@ fn progress_bar(policy: &str, requests: u64) -> ProgressBar {
 /// Leaves the gateway and the engines running until SIGTERM.
 async fn keep(args: &DemoArgs) -> anyhow::Result<()> {
     let policy = args.policies.last().expect("checked in run");
-    let mut stop = Stop::listen()?;
+    let mut stop = StopSignals::listen()?;
     let fleet = Fleet::start(args, policy).await?;
     announce(&fleet.service);
     eprintln!(
@@ -92,10 +92,10 @@ async fn keep(args: &DemoArgs) -> anyhow::Result<()> {
         fleet::MODEL,
         fleet.service.admin,
     );
-    stop.asked().await;
+    stop.received().await;
     tokio::select! {
         stopped = fleet.stop() => stopped,
-        () = stop.asked() => Ok(()),
+        () = stop.received() => Ok(()),
         () = tokio::time::sleep(Duration::from_secs(10)) => Ok(()),
     }
 }

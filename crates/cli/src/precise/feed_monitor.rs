@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_matched_in_a_former_life_does_not_excuse_this_one() {
+    fn matches_before_a_restart_do_not_count_after_it() {
         let counted = |matched, unmatched| Ingested { matched, unmatched, ..Ingested::default() };
         assert!(!is_unrelated(counted(0, 7), counted(0, 0)));
         assert!(is_unrelated(counted(0, 8), counted(0, 0)));

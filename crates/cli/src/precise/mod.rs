@@ -44,7 +44,7 @@ use follow::{Finding, FollowContext, Followed, find, find_sources};
 use peer_streams::PeerStreams;
 use reason_log::ReasonLog;
 use reasons::{FeedStatus, ViewReason};
-use reports::ReportEndpoint;
+pub use reports::ReportEndpoint;
 
 use crate::options::groups::MatchingUnit;
 

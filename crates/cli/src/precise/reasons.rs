@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_feed_says_what_keeps_it_from_being_believed() {
+    fn each_feed_problem_has_its_reason() {
         let reason_from = |publisher, view, known, doubt, trouble: Option<&str>, requests| {
             let status = FeedStatus {
                 view,

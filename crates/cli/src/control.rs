@@ -1,8 +1,10 @@
 //! Changes settings while the gateway runs, without dropping a request.
+//!
 //! ```text
 //! SIGHUP, a changed file ──▶ flags over file ──┐
 //! PUT /config ─────────────▶ body over flags ──┴─▶ Plan ──▶ applied as a whole, or refused with a reason
 //! ```
+//!
 //! A new plan is checked as at startup. Options that need a restart are named and refused; after that, applying the
 //! plan cannot fail. A request in flight keeps the settings it started with. Files of keys and tokens are watched
 //! too, and a change of any file reloads everything.

@@ -1,4 +1,5 @@
 //! Workers that no source lists any more, kept until others can replace them.
+//!
 //! A new list may name only new workers, which must be probed before they get requests. Removing the old ones at once
 //! would leave no worker for the requests of that moment.
 

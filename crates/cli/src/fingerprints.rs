@@ -1,4 +1,5 @@
 //! Fingerprints of the files behind a configuration, taken before the files are read.
+//!
 //! A file that changes in between then differs at the next check, and is read once too often. The reverse order could
 //! miss the change and keep a revoked key valid: at startup, minutes may pass in between while a predecessor is
 //! waited for.

@@ -1,4 +1,5 @@
 //! Notifies systemd (`NOTIFY_SOCKET`) that the service is ready, reloads, stops, and is alive.
+//!
 //! A message is a datagram of `KEY=value` lines without an answer.
 //! systemd follows a service's main process and may accept messages from that process only (`NotifyAccess=main`). So
 //! on a handover the old process names the new main process and then sends nothing more.

@@ -1,4 +1,5 @@
 //! Saves the router's state in a file, so that a new process does not start cold.
+//!
 //! The file is written when a process starts to drain, when it ends, and before a handover. It is replaced atomically
 //! and readable only by its owner. A file that cannot be used causes a log line and a cold start, nothing else.
 

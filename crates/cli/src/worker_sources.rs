@@ -1,4 +1,5 @@
 //! Follows the sources of workers: the configured list, a watched file, DNS names.
+//!
 //! Every change goes to the router. When the configuration changes the sources, all of them are read again. Workers
 //! that no source lists any more drain as soon as others can replace them.
 

@@ -1,4 +1,5 @@
 //! Zero-downtime restart: a new process takes over a running gateway's listeners.
+//!
 //! ```text
 //! old                            PATH                            new
 //!  │ ◀──────────────────────── connects ──────────────────────── │   both check the other process's user
@@ -9,6 +10,7 @@
 //!  │ ───────────────────────── "yours" ────────────────────────▶ │   accepts, and listens at PATH for its successor
 //!  ▼ finishes its requests and exits
 //! ```
+//!
 //! Until "ready" the old process continues unchanged, so a new process that fails to start, finds no worker or dies
 //! costs nothing. Between "ready" and "yours" new connections wait in the listeners' queues, which both processes
 //! hold. Several processes may try at once without blocking each other: the first to be ready takes over, and the

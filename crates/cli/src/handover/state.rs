@@ -1,7 +1,9 @@
 //! What a process passes to its successor besides the listeners.
+//!
 //! ```text
 //! warmroute-handover-1 12 clients admin activated=clients watchdog-usec=30000000 notify=/run/systemd/notify
 //! ```
+//!
 //! One line. The names are those of the passed listeners, in order. Older versions ignore the words after them.
 
 use std::fmt;

@@ -1,4 +1,5 @@
 //! Checks an engine's feeds twice a second.
+//!
 //! Tells the feeds what answers have shown, and the router what the feeds count. The result decides whether the
 //! engine is queried again for its event sources (it restarted, or is silent) or given up because its events match no
 //! prompts.

@@ -1,4 +1,5 @@
 //! Follows one engine's events: finds their sources, checks how to read them, and subscribes.
+//!
 //! Finding takes seconds, and its result may be out of date: the worker may have left, or a newer query may have
 //! started. So [`find`] changes no feed; it only reports the engine's cache size and adapters to the router. The
 //! caller checks the result and then calls [`FollowContext::follow`].

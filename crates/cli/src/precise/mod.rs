@@ -1,10 +1,12 @@
 //! Precise routing: follows the KV events of every engine that publishes them, and compares them with answers.
+//!
 //! ```text
 //!  a worker is ready ──▶ follow: where are its events? ──▶ align: do its tokens spell our bytes? ──▶ subscribe
 //!                                                                                                      │
 //!  router ◀── event_sink: events, restarts, trust in the stream ◀───────────────────────────────────────┘
 //!     └── feed_monitor, every half second: is it silent? do answers contradict it? ──▶ its feed
 //! ```
+//!
 //! `peer_streams` relays the events that only one of several routers receives. An engine that restarted or fell
 //! silent is queried again for its event sources. An engine without events, or whose prompts cannot be compared,
 //! keeps a presumed view and is queried again later.

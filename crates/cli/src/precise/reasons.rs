@@ -1,4 +1,5 @@
 //! Reasons why an engine's cache is not known better, for the log and for `GET /workers`.
+//!
 //! A wrong setting must never look like an empty cache. So everything that keeps events from being used has a
 //! sentence here, with the remedy where there is one.
 

@@ -53,7 +53,7 @@ const FIRST_WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Whose connections are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum OpenTo {
-    Nobody,
+    None,
     Operators,
     All,
 }
@@ -122,7 +122,7 @@ impl Service {
         }
         let Acceptors { clients: for_clients, operators: for_operators } = plan.acceptors;
         let schemes = [for_clients.scheme(), for_operators.scheme()];
-        let is_open = watch::Sender::new(OpenTo::Nobody);
+        let is_open = watch::Sender::new(OpenTo::None);
         let serving = page.serve(operators, for_operators, operators_drain.clone());
         let serving = async move { _ = serving.await };
         startup.background.spawn(when_open(&is_open, OpenTo::Operators, serving));

@@ -208,7 +208,7 @@ impl EngineCheck {
         let found = match connected {
             Ok(Ok(_)) => Finding::good(format!("{what} {endpoint}")),
             Ok(Err(error)) => Finding::trouble(
-                format!("{what} {endpoint}, where nobody can connect: {error}"),
+                format!("{what} {endpoint}, which cannot be reached: {error}"),
                 "open the port to this machine, or name the right endpoint as kv-events of this worker",
             ),
             Err(_) => Finding::trouble(

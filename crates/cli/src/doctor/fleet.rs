@@ -41,14 +41,14 @@ fn access(plan: &Plan) -> Vec<Finding> {
     if !plan.listen.ip().is_loopback() && plan.keys.is_none() {
         let address = plan.listen;
         findings.push(Finding::note(
-            format!("whoever reaches {address} may use the engines"),
-            "--api-keys-file lets in those with a key; leave it if somebody before the gateway does that",
+            format!("every client that reaches {address} may use the engines"),
+            "set --api-keys-file, unless a proxy in front of the gateway authenticates clients",
         ));
     }
     if !plan.admin.ip().is_loopback() && plan.admin_token.is_none() {
         findings.push(Finding::note(
             format!(
-                "whoever reaches {} may read metrics and workers, and nobody may change anything",
+                "every client that reaches {} may read metrics and workers, and none may change anything",
                 plan.admin
             ),
             "--admin-token-file, or WARMROUTE_ADMIN_TOKEN",

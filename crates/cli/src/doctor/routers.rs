@@ -87,7 +87,7 @@ fn mesh_remedy(failed: &MeshFailure) -> String {
                 "is a router with --share mesh started there, is that its --mesh-listen port, and may this machine connect? {FIRST}"
             );
         }
-        MeshFailure::Closed => "the log of whoever is there may say why",
+        MeshFailure::Closed => "the log of the process at that address may say why",
         MeshFailure::Io(_) => {
             "each router shows a certificate of --mesh-tls-ca, for the host that it is dialed by or for --mesh-tls-name"
         }
@@ -140,7 +140,7 @@ fn describe_server(server: &str, announced: &AnnouncedRouters, config: &RedisCon
     }
     if announced.unreadable > 0 {
         findings.push(Finding::trouble(
-            format!("{server}: somebody announces itself on {prefix}:all with another secret"),
+            format!("{server}: a router announces itself on {prefix}:all with another secret"),
             "give all routers the same --share-secret-file, and another fleet another --share-redis-prefix",
         ));
     }

@@ -49,7 +49,7 @@ struct Story {
     seconds: u64,
     seed: u64,
     tally: Tally,
-    trouble: FaultInjector,
+    faults: FaultInjector,
     in_flight_most: u64,
     retries: f64,
     /// Configurations applied and refused.
@@ -75,17 +75,17 @@ fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie
         0 => Gateways::One,
         _ => Gateways::OneAfterAnother,
     };
-    let mut trouble = FaultInjector::new(Random::new(seed), settings, gateways);
-    let in_flight_most = make_trouble(&mut trouble, &mut engines, &mut gateway, seconds);
+    let mut faults = FaultInjector::new(Random::new(seed), settings, gateways);
+    let in_flight_most = inject_faults(&mut faults, &mut engines, &mut gateway, seconds);
     // Under load, because an unhealthy worker is tried with real requests.
     gateway.wait_for_ready(ENGINES);
     let mut tally = load.stop();
-    trouble.floods.iter().for_each(|flood| tally.add(flood));
+    faults.floods.iter().for_each(|flood| tally.add(flood));
     engines::wait_for_views(&gateway);
     let after = Footprint::no_more_than(&gateway, &before);
-    trouble.counted.add(&gateway);
-    let Counted { retries, reloads } = trouble.counted;
-    let story = Story { seconds, seed, tally, trouble, in_flight_most, retries, reloads, before, after };
+    faults.counted.add(&gateway);
+    let Counted { retries, reloads } = faults.counted;
+    let story = Story { seconds, seed, tally, faults, in_flight_most, retries, reloads, before, after };
     story.tell();
     story.check();
     warm_up(&gateway, seed);
@@ -104,8 +104,8 @@ fn warm_up(gateway: &Gateway, seed: u64) {
 }
 
 /// Returns the maximum number of requests in flight.
-fn make_trouble(
-    trouble: &mut FaultInjector,
+fn inject_faults(
+    faults: &mut FaultInjector,
     engines: &mut Engines,
     gateway: &mut Gateway,
     seconds: u64,
@@ -113,27 +113,27 @@ fn make_trouble(
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut in_flight_most = 0;
     while Instant::now() < end {
-        trouble.go_on(engines, gateway);
+        faults.step(engines, gateway);
         let in_flight = gateway.workers().iter().map(|worker| worker["in_flight"].as_u64().unwrap()).sum();
         in_flight_most = in_flight_most.max(in_flight);
         std::thread::sleep(Duration::from_millis(50));
     }
-    trouble.make_good(engines, gateway);
+    faults.end_all(engines, gateway);
     in_flight_most
 }
 
 impl Story {
     fn tell(&self) {
-        let Story { tally, trouble, before, after, .. } = self;
+        let Story { tally, faults, before, after, .. } = self;
         println!("{} s, seed {}, {ENGINES} engines, {CLIENTS} clients", self.seconds, self.seed);
         network::spoiled().iter().for_each(|how| println!("the network: {how}"));
         println!("at most in flight               {:>7}", self.in_flight_most);
         println!("{tally}");
         println!("sent to another worker          {:>7}", self.retries);
-        println!("what was done: {}", trouble.list());
+        println!("what was done: {}", faults.list());
         println!("settings: {} times applied, {} times refused", self.reloads[0], self.reloads[1]);
         println!("open files  {} before, {} after", before.files, after.files);
-        let (before, most, after) = (before.rss_mib, trouble.most_mib, after.rss_mib);
+        let (before, most, after) = (before.rss_mib, faults.most_mib, after.rss_mib);
         println!(
             "memory      {before:.1} MiB before, {after:.1} MiB after, of those who were succeeded {most:.1} MiB at most"
         );
@@ -147,11 +147,11 @@ impl Story {
             tally.lost
         );
         assert!(tally.silent.is_empty(), "answers ended without a word: {:#?}", tally.silent);
-        assert!(self.trouble.count() >= self.seconds as usize / 2, "there was hardly any trouble");
-        assert!(self.retries > 0.0 && tally.broken() > 0, "trouble met nobody");
+        assert!(self.faults.count() >= self.seconds as usize / 2, "too few faults were injected");
+        assert!(self.retries > 0.0 && tally.broken() > 0, "the faults affected no request");
         let was_full = tally.turned_away > 0;
-        assert!(was_full || self.trouble.floods.is_empty(), "the queue was never full");
-        let grown_mib = after.rss_mib.max(self.trouble.most_mib) - before.rss_mib;
+        assert!(was_full || self.faults.floods.is_empty(), "the queue was never full");
+        let grown_mib = after.rss_mib.max(self.faults.most_mib) - before.rss_mib;
         assert!(grown_mib < GROWTH_MIB_MAX, "memory has grown by {grown_mib:.1} MiB");
     }
 }

@@ -171,7 +171,7 @@ impl EventSink for RouterSink {
         let Some(worker) = self.worker(address) else { return };
         for step in steps.drain(..) {
             if let Step::View(view) = step {
-                tracing::info!(worker = %worker.label, %view, "what this worker's events are worth");
+                tracing::info!(worker = %worker.label, %view, "the view of this worker's events changed");
             }
             Change::from_feed(&worker, step).into_iter().for_each(|change| self.apply_change(change));
         }

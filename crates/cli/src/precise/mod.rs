@@ -258,7 +258,7 @@ impl Precise {
         match reply {
             Reply::Found(found) => engine.start_following(&self.context, *found, &mut self.reasons),
             Reply::Sources(Ok(sources)) if engine.has_moved(&sources) => {
-                tracing::info!(worker = url, "its events are not where they were: it is asked anew");
+                tracing::info!(worker = url, "the engine's event sources changed; querying it again");
                 engine.release(&self.context.sink, &self.inbox);
                 for worker in &engine.workers {
                     self.reasons.forget(&worker.address);

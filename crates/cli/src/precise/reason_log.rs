@@ -31,9 +31,9 @@ impl ReasonLog {
             return;
         };
         if reason.is_trouble() {
-            tracing::warn!(worker = %worker.label, why = %reason, "its cache is not known as well as it could be");
+            tracing::warn!(worker = %worker.label, why = %reason, "the view of this worker's cache is limited");
         } else {
-            tracing::info!(worker = %worker.label, why = %reason, "its cache is presumed");
+            tracing::info!(worker = %worker.label, why = %reason, "the view of this worker's cache is presumed");
         }
         self.logged.insert(worker.address.clone(), reason);
     }

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_once_of_every_router_and_again_after_a_while() {
+    fn each_peer_is_warned_about_once_and_again_after_ten_minutes() {
         let now = Instant::now();
         let mut unknown = UnknownWorkers::new(now);
         assert!(!unknown.is_due(now) && unknown.is_due(now + CHECK_EVERY));

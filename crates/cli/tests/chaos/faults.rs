@@ -119,15 +119,15 @@ impl Counted {
 
 /// How long draining gateways are waited for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    None,
-    UntilTheEnd,
+enum Wait {
+    No,
+    UntilDrained,
 }
 
 /// A fault in progress at an engine.
 struct ActiveFault {
     victim: usize,
-    deed: FaultKind,
+    kind: FaultKind,
     until: Instant,
 }
 
@@ -167,22 +167,22 @@ impl FaultInjector {
     }
 
     /// Ends faults that have lasted long enough, and starts the next one when it is due.
-    pub fn go_on(&mut self, engines: &mut Engines, gateway: &mut Gateway) {
+    pub fn step(&mut self, engines: &mut Engines, gateway: &mut Gateway) {
         let now = Instant::now();
-        self.see_off(Patience::None);
-        self.make_good_where(engines, |suffering| suffering.until <= now);
+        self.collect_drained(Wait::No);
+        self.end_faults(engines, |suffering| suffering.until <= now);
         if self.next <= now {
             self.next = now + self.random.pause_ms(200..900);
-            self.strike(engines, gateway);
+            self.start_fault(engines, gateway);
         }
     }
 
     /// Ends all faults, and waits for the floods' answers.
-    pub fn make_good(&mut self, engines: &mut Engines, gateway: &Gateway) {
-        self.make_good_where(engines, |_| true);
+    pub fn end_all(&mut self, engines: &mut Engines, gateway: &Gateway) {
+        self.end_faults(engines, |_| true);
         self.settings.reset();
         gateway.process.signal("-HUP");
-        self.see_off(Patience::UntilTheEnd);
+        self.collect_drained(Wait::UntilDrained);
         self.floods = self.rushing.drain(..).map(|rushing| rushing.join().unwrap()).collect();
     }
 
@@ -195,25 +195,25 @@ impl FaultInjector {
         times.join(", ")
     }
 
-    fn strike(&mut self, engines: &mut Engines, gateway: &mut Gateway) {
-        let (deed, victim) =
+    fn start_fault(&mut self, engines: &mut Engines, gateway: &mut Gateway) {
+        let (kind, victim) =
             (self.random.one_of(&DEEDS), self.random.within(0..engines.size() as u64) as usize);
-        let lasting = self.random.pause_ms(deed.lasts_ms());
-        let failing = self.suffering.iter().filter(|one| one.deed.fails_requests()).count();
+        let lasting = self.random.pause_ms(kind.lasts_ms());
+        let failing = self.suffering.iter().filter(|one| one.kind.fails_requests()).count();
         let is_suffering = self.suffering.iter().any(|one| one.victim == victim);
-        let stays = deed == FaultKind::Handover && self.gateways == Gateways::One;
-        if stays || is_suffering || (deed.fails_requests() && failing >= FAILING_MAX) {
+        let stays = kind == FaultKind::Handover && self.gateways == Gateways::One;
+        if stays || is_suffering || (kind.fails_requests() && failing >= FAILING_MAX) {
             return;
         }
-        self.act(deed, victim, engines, gateway);
-        *self.done.entry(deed.name()).or_default() += 1;
-        if !matches!(deed, FaultKind::Flood | FaultKind::Reload | FaultKind::Handover) {
-            self.suffering.push(ActiveFault { victim, deed, until: Instant::now() + lasting });
+        self.act(kind, victim, engines, gateway);
+        *self.done.entry(kind.name()).or_default() += 1;
+        if !matches!(kind, FaultKind::Flood | FaultKind::Reload | FaultKind::Handover) {
+            self.suffering.push(ActiveFault { victim, kind, until: Instant::now() + lasting });
         }
     }
 
-    fn act(&mut self, deed: FaultKind, victim: usize, engines: &mut Engines, gateway: &mut Gateway) {
-        match deed {
+    fn act(&mut self, kind: FaultKind, victim: usize, engines: &mut Engines, gateway: &mut Gateway) {
+        match kind {
             FaultKind::Kill => engines.kill(victim),
             FaultKind::Stop => engines.signal(victim, "-STOP"),
             FaultKind::Hang => engines.order(victim, r#"{"kind":"hang"}"#),
@@ -243,20 +243,19 @@ impl FaultInjector {
     }
 
     /// Collects gateways that have drained and exited.
-    fn see_off(&mut self, patience: Patience) {
-        let is_over =
-            |gateway: &mut Gateway| patience == Patience::UntilTheEnd || gateway.process.has_ended();
+    fn collect_drained(&mut self, wait: Wait) {
+        let is_over = |gateway: &mut Gateway| wait == Wait::UntilDrained || gateway.process.has_ended();
         for mut gateway in self.leaving.extract_if(.., |gateway| is_over(gateway)) {
             assert!(gateway.process.wait_in_place().success(), "a gateway that was succeeded ended badly");
         }
     }
 
-    fn make_good_where(&mut self, engines: &mut Engines, is_over: impl Fn(&ActiveFault) -> bool) {
+    fn end_faults(&mut self, engines: &mut Engines, is_over: impl Fn(&ActiveFault) -> bool) {
         let (over, going_on) = self.suffering.drain(..).partition(is_over);
         self.suffering = going_on;
         let over: Vec<ActiveFault> = over;
-        for ActiveFault { victim, deed, .. } in over {
-            match deed {
+        for ActiveFault { victim, kind, .. } in over {
+            match kind {
                 FaultKind::Kill => engines.revive(victim),
                 FaultKind::Stop => engines.signal(victim, "-CONT"),
                 _ => engines.order(victim, r#"{"kind":"none"}"#),

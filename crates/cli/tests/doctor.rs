@@ -123,7 +123,7 @@ fn a_secret_that_all_users_can_read_is_noted() {
         std::fs::set_permissions(&ours, std::fs::Permissions::from_mode(mode)).unwrap();
         let flags = ["--worker-urls", engine.url(), "--requests", "off"];
         let (said, is_content) = doctor(&[&flags[..], &mesh(&ours, &[])].concat());
-        assert!(is_content && said.contains("may read") == is_noted, "{mode:o}: {said}");
+        assert!(is_content && said.contains("can read") == is_noted, "{mode:o}: {said}");
     }
 }
 

@@ -154,7 +154,7 @@ fn reports_to_one_router_or_to_all_in_turn_reach_every_router() {
 }
 
 #[test]
-fn the_same_by_redis() {
+fn reports_reach_every_router_by_redis() {
     let Some(server) = RedisServer::start() else { return };
     post_to_one_and_to_all(Cluster::new("posted-redis", Transport::Redis(server), 3));
 }
@@ -185,7 +185,7 @@ fn a_late_joiner_learns_all_and_a_killed_receiver_loses_nothing() {
 }
 
 #[test]
-fn nor_is_it_by_redis() {
+fn a_late_joiner_by_redis_learns_all() {
     let Some(server) = RedisServer::start() else { return };
     join_late_and_be_killed(Cluster::new("joining-redis", Transport::Redis(server), 2));
 }

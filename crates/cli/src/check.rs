@@ -1,15 +1,15 @@
-//! `warmroute check`: is this configuration good, and what would be in force?
+//! `warmroute check`: checks a configuration and prints what would be in force.
 
 use crate::args::CheckArgs;
 use crate::options::{check_environment, read_file};
-use crate::places::check_places;
+use crate::paths::check_paths;
 use crate::plan::Plan;
 
-/// Prints the effective configuration, or fails with what is wrong.
+/// Prints the effective configuration, or fails with the first mistake.
 pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     check_environment()?;
     let plan = Plan::new(args.options.clone().over(read_file(&args.config)?))?;
-    check_places(&plan)?;
+    check_paths(&plan)?;
     if let Some(precise) = &plan.precise {
         precise.paths.check()?;
     }
@@ -25,7 +25,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is not shown, and whether it is there.
+/// The secrets, which are not shown, and whether each is set.
 fn secrets(plan: &Plan) -> String {
     let is_set = |is_set: bool| if is_set { "set" } else { "not set" };
     format!(

@@ -1,4 +1,4 @@
-//! A client that streams one answer and watches the clock. The demo and `lab drive` measure with it.
+//! An HTTP client that streams one answer and measures its times, for the demo and `lab drive`.
 
 use std::time::{Duration, Instant};
 
@@ -12,27 +12,27 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use warmroute_types::Usage;
 
-/// What is asked, and whom.
+/// One request.
 pub struct Question<'a> {
     /// Host and port.
     pub authority: &'a str,
     pub path: &'a str,
-    /// What the client calls its session, where it does.
+    /// The session header's value, if any.
     pub session: Option<String>,
-    /// JSON that asks for a stream.
+    /// JSON body of a streaming request.
     pub body: String,
 }
 
-/// An answer, and how it came.
+/// An answer and its times.
 pub struct Served {
     pub text: String,
-    /// From sending the request to the first event of its answer, wall time.
+    /// From sending the request to its first event, in wall time.
     pub ttft: Duration,
-    /// The same to the end of its answer.
+    /// From sending the request to the end of its answer.
     pub e2e: Duration,
-    /// The worker that answered, where the gateway says so.
+    /// The worker that answered, if the gateway names it.
     pub worker: String,
-    /// Where it was asked for.
+    /// The answer's text, if requested.
     pub usage: Option<Usage>,
 }
 
@@ -60,7 +60,7 @@ pub async fn ask(question: Question<'_>) -> anyhow::Result<Served> {
     while let Some(frame) = response.body_mut().frame().await {
         let Ok(chunk) = frame.context("the answer broke off")?.into_data() else { continue };
         events.extend_from_slice(&chunk);
-        // Some routers send a comment before there is anything to say.
+        // Some routers send a comment before the first event.
         if ttft.is_none() && data_of(&events).next().is_some() {
             ttft = Some(sent.elapsed());
         }
@@ -78,7 +78,7 @@ fn data_of(events: &[u8]) -> impl Iterator<Item = &[u8]> {
     events.split(|&byte| byte == b'\n').filter_map(|line| line.strip_prefix(b"data: "))
 }
 
-/// What a stream of chat or of completions says.
+/// A chunk of a chat or completion stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     text: String,

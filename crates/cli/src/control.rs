@@ -1,13 +1,13 @@
-//! Other settings while the gateway runs, without dropping a request.
+//! Changes settings while the gateway runs, without dropping a request.
 //!
 //! ```text
-//! SIGHUP, a file that changed ──▶ flags over file ──┐
-//! PUT /config ─────────────────▶ body over flags ──┴─▶ Plan ──▶ all of it in force, or none and why
+//! SIGHUP, a changed file ──▶ flags over file ──┐
+//! PUT /config ─────────────▶ body over flags ──┴─▶ Plan ──▶ applied as a whole, or refused with a reason
 //! ```
 //!
-//! A plan is made and checked as at the start; what cannot change while it runs is named and refused. Then it is applied, which
-//! cannot fail. A request under way keeps the settings it began with. Files of keys and tokens are watched too: when one
-//! changes, everything is read again, so there is one way only.
+//! A new plan is checked as at startup. Options that need a restart are named and refused; after that, applying the
+//! plan cannot fail. A request in flight keeps the settings it started with. Files of keys and tokens are watched
+//! too, and a change of any file reloads everything.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use crate::options::{Options, parse, read_file};
 use crate::plan::{Plan, Sources};
 use crate::security::Acceptors;
 
-/// Looked at, not watched by the kernel: that works on network file systems and for files replaced through links too.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Files are polled rather than watched: polling works on network file systems and through replaced links.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where the options came from.
 #[derive(Default)]
@@ -37,68 +37,66 @@ pub struct Origin {
     pub flags: Options,
     /// The configuration file.
     pub file: Option<PathBuf>,
-    /// What the files were like before they were read.
-    pub seen: Fingerprints,
+    /// Fingerprints of the files, taken before they were read.
+    pub fingerprints: Fingerprints,
 }
 
-/// What a gateway begins with, of what can change.
+/// The settings at startup that a reload can change.
 pub struct InForce {
-    /// The options.
     pub options: Options,
-    /// What operators must show.
+    /// The token that operators send.
     pub admin_token: Option<Token>,
-    /// How workers are reached.
+    /// Connects to workers.
     pub dialer: Dialer,
-    /// How those who come are spoken to.
+    /// Plain or TLS, for each listener.
     pub acceptors: Acceptors,
 }
 
-/// Changes what is in force.
+/// Reloads settings.
 pub struct Control {
     origin: Origin,
     gateway: Arc<Gateway>,
     dialer: Dialer,
     acceptors: Acceptors,
     sources: mpsc::UnboundedSender<Sources>,
-    /// Held by whoever changes something, while files are read; `state` is held for moments only, because requests look there.
-    turn: Mutex<()>,
-    state: Mutex<State>,
+    /// Allows one reload at a time. `state` is locked only for moments, because requests read it.
+    reloading: Mutex<()>,
+    state: Mutex<ControlState>,
 }
 
-struct State {
-    said: Said,
+struct ControlState {
+    source: ConfigSource,
     options: Options,
     admin_token: Option<Token>,
-    /// What the files were like when what is in force was read.
+    /// Fingerprints of the files behind the settings in force.
     in_force: Fingerprints,
-    /// What they were like before they were last read.
-    seen: Fingerprints,
-    /// What they were like at the last look: one that is being written is left alone until it is the same twice.
-    last_look: Fingerprints,
+    /// Fingerprints of the files when they were last read.
+    fingerprints: Fingerprints,
+    /// Fingerprints at the last check. A file counts as written once two checks agree.
+    last_check: Fingerprints,
 }
 
-/// Who had the last word.
+/// Where the settings in force come from.
 #[derive(Clone)]
-enum Said {
+enum ConfigSource {
     File,
-    Put(Box<Put>),
+    Sent(Box<SentConfig>),
 }
 
-/// A configuration as it was sent.
+/// A configuration sent by `PUT /config`.
 #[derive(Clone)]
-pub struct Put {
-    /// What it says.
+pub struct SentConfig {
     pub options: Options,
-    /// Whether it says anything about workers: that there are none, for example.
-    pub says_workers: bool,
+    /// Whether it has a `workers` table, even an empty one.
+    pub names_workers: bool,
 }
 
-/// What [`Configuration::replace`] does, in its answer.
+/// What `PUT /config` replaces, as its answer says it.
 const REPLACES: &str = "the whole configuration file: what the body does not name is as the flags say, or the default; secrets, \
                         files of secrets and what only a restart can change stay";
 
 impl Control {
-    /// In force is what this plan says.
+    /// Starts with the settings of a plan.
     pub fn new(
         origin: Origin,
         gateway: Arc<Gateway>,
@@ -106,63 +104,66 @@ impl Control {
         in_force: InForce,
     ) -> Control {
         let InForce { options, admin_token, dialer, acceptors } = in_force;
-        let (in_force, seen, last_look) = (origin.seen.clone(), origin.seen.clone(), origin.seen.clone());
-        let said = Said::File;
-        let state = Mutex::new(State { said, options, admin_token, in_force, seen, last_look });
-        Control { origin, gateway, dialer, acceptors, sources, turn: Mutex::default(), state }
+        let (in_force, fingerprints, last_check) =
+            (origin.fingerprints.clone(), origin.fingerprints.clone(), origin.fingerprints.clone());
+        let source = ConfigSource::File;
+        let state =
+            Mutex::new(ControlState { source, options, admin_token, in_force, fingerprints, last_check });
+        Control { origin, gateway, dialer, acceptors, sources, reloading: Mutex::default(), state }
     }
 
-    /// Reads the configuration file and all it names again.
-    pub fn read_again(&self) {
-        let _turn = self.turn.lock();
-        _ = self.reload(Said::File);
+    /// Reloads the configuration file and all files it names.
+    pub fn reload_files(&self) {
+        let _reloading = self.reloading.lock();
+        _ = self.reload(ConfigSource::File);
     }
 
-    /// The same whenever one of the files has changed, for ever.
+    /// Reloads whenever one of the files has changed, forever.
     pub async fn watch_files(self: Arc<Control>) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
             let control = Arc::clone(&self);
-            // A file system may be slow.
-            _ = tokio::task::spawn_blocking(move || control.look_again()).await;
+            // A file system may block.
+            _ = tokio::task::spawn_blocking(move || control.check_files()).await;
         }
     }
 
-    fn look_again(&self) {
-        let _turn = self.turn.lock();
+    fn check_files(&self) {
+        let _reloading = self.reloading.lock();
         let options = self.state.lock().options.clone();
         let now = Fingerprints::of(self.origin.file.as_deref()).and_named_by(&options);
-        let said = self.whose_word(now);
-        said.into_iter().for_each(|said| _ = self.reload(said));
+        let source = self.changed_source(now);
+        source.into_iter().for_each(|source| _ = self.reload(source));
     }
 
-    /// Whose settings to put in force, now that the files are like this; `None`: they are as they were, or still being written.
-    fn whose_word(&self, now: Fingerprints) -> Option<Said> {
+    /// The settings to apply now that the files have these fingerprints. `None`: nothing changed, or a file is still
+    /// being written.
+    fn changed_source(&self, now: Fingerprints) -> Option<ConfigSource> {
         let mut state = self.state.lock();
-        if now != state.last_look {
-            state.last_look = now;
+        if now != state.last_check {
+            state.last_check = now;
             return None;
         }
-        let said = match &self.origin.file {
-            Some(file) if now.differ_at(file, &state.seen) => Said::File,
-            _ if now != state.seen => state.said.clone(),
+        let source = match &self.origin.file {
+            Some(file) if now.differ_at(file, &state.fingerprints) => ConfigSource::File,
+            _ if now != state.fingerprints => state.source.clone(),
             _ => return None,
         };
-        // A file that is no good is complained of once.
-        state.seen = now;
-        Some(said)
+        // A file with errors is reported once.
+        state.fingerprints = now;
+        Some(source)
     }
 
-    fn reload(&self, said: Said) -> anyhow::Result<Vec<String>> {
-        let seen = Fingerprints::of(self.origin.file.as_deref());
-        let changed = self.layers(&said).and_then(|options| self.put_in_force(options, seen));
+    fn reload(&self, source: ConfigSource) -> anyhow::Result<Vec<String>> {
+        let fingerprints = Fingerprints::of(self.origin.file.as_deref());
+        let changed = self.layers(&source).and_then(|options| self.apply_options(options, fingerprints));
         if changed.is_ok() {
-            self.state.lock().said = said;
+            self.state.lock().source = source;
         }
-        self.tell(changed)
+        self.report(changed)
     }
 
-    fn tell(&self, changed: anyhow::Result<Vec<String>>) -> anyhow::Result<Vec<String>> {
+    fn report(&self, changed: anyhow::Result<Vec<String>>) -> anyhow::Result<Vec<String>> {
         match &changed {
             Ok(changed) => {
                 tracing::info!(?changed, "configuration applied");
@@ -179,33 +180,33 @@ impl Control {
         changed
     }
 
-    /// Whoever puts a configuration does so after the flags were written, so it wins over them; a file does not.
-    fn layers(&self, said: &Said) -> anyhow::Result<Options> {
+    /// Merges the layers. A sent configuration is newer than the flags and wins over them; a file does not.
+    fn layers(&self, source: &ConfigSource) -> anyhow::Result<Options> {
         let flags = self.origin.flags.clone();
-        match (said, &self.origin.file) {
-            (Said::Put(put), _) => {
+        match (source, &self.origin.file) {
+            (ConfigSource::Sent(put), _) => {
                 let in_force = self.state.lock().options.clone();
-                let options = over_what_stays(put.options.clone(), in_force.clone()).over(flags);
+                let options = keep_fixed(put.options.clone(), in_force.clone()).over(flags);
                 anyhow::ensure!(
-                    put.says_workers || has_workers(&options) || !has_workers(&in_force),
+                    put.names_workers || has_workers(&options) || !has_workers(&in_force),
                     "the configuration lists no workers, and it replaces the whole file, so all workers would be removed: list \
                      those to keep, or write `workers = []`"
                 );
                 Ok(options)
             }
-            (Said::File, Some(file)) => {
+            (ConfigSource::File, Some(file)) => {
                 let options = read_file(file)?;
                 let is_empty = options == Options::default();
                 anyhow::ensure!(!is_empty, "{} is empty; it may be being written", file.display());
                 Ok(flags.over(options))
             }
-            (Said::File, None) => Ok(flags),
+            (ConfigSource::File, None) => Ok(flags),
         }
     }
 
-    /// All of it or nothing: whatever can fail comes first.
-    fn put_in_force(&self, options: Options, seen: Fingerprints) -> anyhow::Result<Vec<String>> {
-        let seen = seen.and_named_by(&options);
+    /// Applies all options or none: every step that can fail comes first.
+    fn apply_options(&self, options: Options, fingerprints: Fingerprints) -> anyhow::Result<Vec<String>> {
+        let fingerprints = fingerprints.and_named_by(&options);
         let plan = Plan::new(options)?;
         let mut changed = differences(&self.state.lock().options, &plan.options)?;
         let fixed: Vec<&str> = changed.iter().map(String::as_str).filter(|key| is_fixed(key)).collect();
@@ -224,11 +225,11 @@ impl Control {
             self.sources.send(plan.sources).context("worker discovery has stopped")?;
         }
         let mut state = self.state.lock();
-        let rotated = seen.rotated_since(&state.in_force, &plan.options);
+        let rotated = fingerprints.rotated_since(&state.in_force, &plan.options);
         changed.extend(rotated.map(|key| format!("what is in security.{key}")));
-        state.last_look = seen.clone();
-        state.in_force = seen.clone();
-        state.seen = seen;
+        state.last_check = fingerprints.clone();
+        state.in_force = fingerprints.clone();
+        state.fingerprints = fingerprints;
         state.options = plan.options;
         state.admin_token = plan.admin_token;
         Ok(changed)
@@ -245,18 +246,19 @@ impl Configuration for Control {
     }
 
     fn replace(&self, content_type: &str, body: &[u8]) -> Result<Value, String> {
-        let _turn = self.turn.lock();
+        let _reloading = self.reloading.lock();
         let changed = match read(content_type, body) {
-            Ok(put) => self.reload(Said::Put(Box::new(put))),
-            Err(why) => self.tell(Err(why)),
+            Ok(put) => self.reload(ConfigSource::Sent(Box::new(put))),
+            Err(why) => self.report(Err(why)),
         };
         let changed = changed.map_err(|why| format!("{why:#}"))?;
         Ok(json!({"replaces": REPLACES, "changed": changed, "config": self.in_force()}))
     }
 }
 
-/// What is put cannot be expected to repeat what cannot change, nor secrets, which are not shown: leaving them out must not open a door.
-fn over_what_stays(mut put: Options, in_force: Options) -> Options {
+/// Adds what a sent configuration cannot change or repeat: fixed options, and secrets, which `GET /config` does not
+/// show. Otherwise leaving a secret out would switch off its check.
+fn keep_fixed(mut put: Options, in_force: Options) -> Options {
     put.server = put.server.over(in_force.server);
     put.events = put.events.over(in_force.events);
     put.security = put.security.over(in_force.security);
@@ -272,7 +274,7 @@ fn over_what_stays(mut put: Options, in_force: Options) -> Options {
     put
 }
 
-/// Whether these lead to any worker.
+/// Whether the options name any worker.
 fn has_workers(options: &Options) -> bool {
     let discovery = &options.discovery;
     let lists = [&discovery.worker_urls, &discovery.worker_dns];
@@ -280,8 +282,8 @@ fn has_workers(options: &Options) -> bool {
     is_listed || discovery.worker_file.is_some() || !options.workers.is_empty()
 }
 
-/// A configuration as it is sent: JSON as `GET /config` shows it, or TOML as in the file.
-pub fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Put> {
+/// Parses a sent configuration: JSON as `GET /config` shows it, or TOML as in the file.
+pub fn read(content_type: &str, body: &[u8]) -> anyhow::Result<SentConfig> {
     let text = std::str::from_utf8(body).context("the configuration is not UTF-8")?;
     anyhow::ensure!(!text.trim().is_empty(), "the configuration is empty");
     match content_type.contains("json") {
@@ -291,12 +293,12 @@ pub fn read(content_type: &str, body: &[u8]) -> anyhow::Result<Put> {
             };
             let tables: Map<String, Value> = serde_json::from_str(text).map_err(bad)?;
             let options = serde_json::from_str(text).map_err(bad)?;
-            Ok(Put { options, says_workers: tables.contains_key("workers") })
+            Ok(SentConfig { options, names_workers: tables.contains_key("workers") })
         }
         false => {
             let options = parse(text)?;
             let tables = text.parse::<toml::Table>().unwrap_or_default();
-            Ok(Put { options, says_workers: tables.contains_key("workers") })
+            Ok(SentConfig { options, names_workers: tables.contains_key("workers") })
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What differs between two configurations, and what of it only a restart can change.
+//! Differences between two configurations, and which of them need a restart.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::options::Options;
 
-/// Tables that are read at the start only, and single keys.
+/// Tables and keys that are read only at startup.
 const FIXED: [&str; 10] = [
     "server.",
     "events.",
@@ -20,12 +20,12 @@ const FIXED: [&str; 10] = [
     "cache.worker-kv-tokens",
 ];
 
-/// Whether only a restart can change it.
+/// Whether a change of this key needs a restart.
 pub fn is_fixed(key: &str) -> bool {
     FIXED.iter().any(|fixed| key == *fixed || (fixed.ends_with('.') && key.starts_with(fixed)))
 }
 
-/// The keys whose values differ, as `table.key`. What they are is not told: some are secret.
+/// The keys whose values differ, as `table.key`. Values are left out, because some are secret.
 pub fn differences(before: &Options, after: &Options) -> anyhow::Result<Vec<String>> {
     let (before_json, after_json) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
     let (empty, mut changed) = (Map::new(), Vec::new());
@@ -43,7 +43,7 @@ pub fn differences(before: &Options, after: &Options) -> anyhow::Result<Vec<Stri
             _ => {}
         }
     }
-    // Secrets are in no JSON.
+    // Secrets are not serialized.
     let (old, new) = (&before.security, &after.security);
     let secrets = [
         ("events.events-token", before.events.events_token != after.events.events_token),
@@ -73,14 +73,14 @@ mod tests {
     }
 
     #[test]
-    fn another_secret_is_named_and_not_told() {
+    fn a_changed_secret_is_named_without_its_value() {
         let before = options("[security]\nadmin-token = \"a\"\nworker-api-key = \"k\"");
         let after = options("[security]\nadmin-token = \"b\"\nworker-api-key = \"k\"");
         assert_eq!(differences(&before, &after).unwrap(), ["security.admin-token"]);
     }
 
     #[test]
-    fn what_is_read_at_the_start_only_is_fixed() {
+    fn options_read_only_at_startup_are_fixed() {
         for fixed in ["server.port", "health.load-interval-ms", "cache.block-hash", "events.events-token"] {
             assert!(is_fixed(fixed), "{fixed}");
         }

@@ -11,12 +11,12 @@ use warmroute_replica::{
 
 use crate::args::{Encoding, EngineArgs, Switch};
 use crate::lab::host_tier;
-use crate::serve::{Stop, runtime};
+use crate::serve::{StopSignals, runtime};
 
-/// How long answers may go on after SIGTERM.
+/// How long answers may continue after SIGTERM.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// Serves until SIGTERM, or until it is told to die.
+/// Serves until SIGTERM or a fault that kills the engine.
 pub fn run(args: EngineArgs) -> anyhow::Result<()> {
     let config = config(&args)?;
     if let Some(folder) = &args.write_model {
@@ -25,13 +25,13 @@ pub fn run(args: EngineArgs) -> anyhow::Result<()> {
     let address = (args.host, args.port);
     let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address:?}"))?;
     runtime(0)?.block_on(async {
-        let mut stop = Stop::listen()?;
+        let mut stop = StopSignals::listen()?;
         let replica = serve(config, listener).await?;
         println!("{}", json!({"listening": replica.url()}));
         eprintln!("a simulated engine: the timing is an H200's, the text is filler");
         tokio::select! {
             () = replica.died() => anyhow::bail!("died, as it was told to by POST /fault"),
-            () = stop.asked() => {}
+            () = stop.received() => {}
         }
         _ = tokio::time::timeout(FINISH_WITHIN, replica.shutdown()).await;
         Ok(())

@@ -1,7 +1,8 @@
-//! What the files were like on which a configuration rests, from before they were read.
+//! Fingerprints of the files behind a configuration, taken before the files are read.
 //!
-//! In this order, one that changes in between looks changed ever after, and is read once too often. In the other it would look as it was
-//! read, and a key that was revoked meanwhile would stay good: at the start a predecessor may be waited for in between, for minutes.
+//! A file that changes in between then differs at the next check, and is read once too often. The reverse order could
+//! miss the change and keep a revoked key valid: at startup, minutes may pass in between while a predecessor is
+//! waited for.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,28 +10,28 @@ use std::path::{Path, PathBuf};
 
 use crate::options::Options;
 
-/// A fingerprint of each file, so that what is in it need not be kept; `None`: it cannot be read.
+/// A hash of each file. `None`: the file cannot be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprints(BTreeMap<PathBuf, Option<u64>>);
 
 impl Fingerprints {
-    /// Of the configuration file, which is to be read after this.
+    /// Fingerprints the configuration file, before it is read.
     pub fn of(file: Option<&Path>) -> Fingerprints {
         Fingerprints(file.map(look).into_iter().collect())
     }
 
-    /// And of the files that these options name, of which a plan is to be made after this.
+    /// Adds the files that the options name, before a plan reads them.
     pub fn and_named_by(mut self, options: &Options) -> Fingerprints {
         self.0.extend(named_by(options).map(|(_, file)| look(file)));
         self
     }
 
-    /// Whether this file is not what it was.
+    /// Whether this file differs.
     pub fn differ_at(&self, file: &Path, before: &Fingerprints) -> bool {
         self.0.get(file) != before.0.get(file)
     }
 
-    /// The keys of these options that name a file as before, in which something else is now.
+    /// The keys that name the same file as before, with different content.
     pub fn rotated_since(
         &self,
         before: &Fingerprints,

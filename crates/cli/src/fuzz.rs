@@ -1,4 +1,4 @@
-//! Fuzz target: whatever is written in a configuration, it is refused with a reason, or it is a plan that can be carried out.
+//! Fuzz target: any configuration is either refused with a reason or becomes a valid plan.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::control::read;
 use crate::options::{Options, Secret};
 use crate::plan::Plan;
 
-/// A configuration, as a file has it or as it is put: TOML and JSON.
+/// Reads a configuration as TOML and as JSON.
 pub fn config(input: &[u8]) {
     for content_type in ["application/toml", "application/json"] {
         match read(content_type, input) {
@@ -16,7 +16,7 @@ pub fn config(input: &[u8]) {
     }
 }
 
-/// What files hold is not in the input, and some that could be named never end.
+/// Options that name files are cleared: their content is not part of the input, and some paths never end.
 fn without_files(mut options: Options) -> Options {
     let s = &mut options.security;
     let named =
@@ -48,7 +48,7 @@ fn options_are_planned_or_refused(options: Options) {
     }
 }
 
-/// Those that are long enough not to be found by chance, and stand in no place that is nobody's secret.
+/// Secrets long enough not to appear in the output by chance, and not repeated in a public option.
 fn secrets(options: &Options) -> Vec<String> {
     let open = serde_json::to_string(options).expect("options can be written");
     let given =
@@ -58,7 +58,7 @@ fn secrets(options: &Options) -> Vec<String> {
     revealed.filter(is_one).map(str::to_owned).collect()
 }
 
-/// Deadlines are made of these while requests run, where a panic would cost one.
+/// Durations must be valid for deadlines, where a panic would lose a request.
 fn times_can_be_added_up(plan: &Plan) {
     let times = &plan.gateway.timeouts;
     let probes = [plan.probe.health_interval, plan.probe.load_interval, plan.probe.timeout];
@@ -81,7 +81,7 @@ fn times_can_be_added_up(plan: &Plan) {
     assert!(all.iter().all(|time| now.checked_add(time.saturating_mul(2)).is_some()), "{all:?}");
 }
 
-/// What `GET /config` shows is a configuration, and the same one.
+/// The output of `GET /config` reads back as the same configuration.
 fn what_is_in_force_can_be_put_again(plan: &Plan) -> String {
     let shown = serde_json::to_string(&plan.options).expect("options can be written");
     let again = read("application/json", shown.as_bytes()).expect("what is shown can be put").options;

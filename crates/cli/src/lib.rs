@@ -14,6 +14,7 @@ mod check;
 mod client;
 mod control;
 mod demo;
+mod departures;
 mod difference;
 mod doctor;
 mod engine;
@@ -23,19 +24,18 @@ mod fingerprints;
 pub mod fuzz;
 mod handover;
 mod lab;
-mod leavers;
 mod logging;
 mod notify;
 mod options;
-mod places;
+mod paths;
 mod plan;
 mod precise;
+mod saved_state;
 mod security;
 mod serve;
 mod service;
 mod sharing;
-mod sources;
-mod state;
+mod worker_sources;
 
 use std::process::ExitCode;
 
@@ -43,7 +43,7 @@ use clap::Parser;
 
 use crate::args::{Cli, Command};
 
-/// Does what the command line says.
+/// Runs the command.
 pub fn run() -> ExitCode {
     let ran = match Cli::parse().command {
         Command::Serve(args) => serve::run(args),

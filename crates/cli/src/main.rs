@@ -1,4 +1,4 @@
-//! The program: everything is in the library, so that fuzz targets reach it too.
+//! The program. The code is in the library, so that fuzz targets can use it.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,8 @@
-//! What systemd is told, where it wants to know (`NOTIFY_SOCKET`): that we are ready, read settings again, stop, and are alive.
+//! Notifies systemd (`NOTIFY_SOCKET`) that the service is ready, reloads, stops, and is alive.
 //!
-//! A datagram of `KEY=value` lines; nobody answers. By hand, because that is all there is to it.
-//!
-//! A service is followed by its main process. Whoever is succeeded says who that is from now on, because systemd may listen to nobody else
-//! (`NotifyAccess=main`), and then nothing more: not that the service stops, and no sign of life in another's name.
+//! A message is a datagram of `KEY=value` lines without an answer.
+//! systemd follows a service's main process and may accept messages from that process only (`NotifyAccess=main`). So
+//! on a handover the old process names the new main process and then sends nothing more.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -12,31 +11,31 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::handover::{Estate, Process};
+use crate::handover::{HandoverState, Process};
 
-/// Somebody who wants to know, or nobody.
+/// The connection to systemd, if there is one.
 #[derive(Default)]
 pub struct Notify {
     to: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Interval>,
-    /// What it was told itself.
+    /// The socket's name, for a successor.
     name: Option<String>,
     watchdog_us: Option<u64>,
 }
 
 impl Notify {
-    /// Whom the environment names.
+    /// Reads the socket's name and the watchdog from the environment.
     pub fn from_env() -> Notify {
         let watchdog_us = watchdog_us(|name| std::env::var(name).ok(), std::process::id());
         Notify::of(std::env::var("NOTIFY_SOCKET").ok(), watchdog_us)
     }
 
     fn of(name: Option<String>, watchdog_us: Option<u64>) -> Notify {
-        // 0 is no watchdog, whoever says so; and of 1 there is no half.
+        // 0 disables the watchdog, and 1 µs cannot be halved.
         let watchdog_us = watchdog_us.filter(|us| *us > 1);
         let to = name.as_deref().and_then(open);
         let watchdog = watchdog_us.filter(|_| to.is_some()).map(|us| {
-            // Twice in the time after which we would be taken for dead.
+            // Twice per watchdog timeout.
             let mut interval = interval(Duration::from_micros(us / 2));
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
             interval
@@ -44,19 +43,20 @@ impl Notify {
         Notify { to, watchdog, name, watchdog_us }
     }
 
-    /// What whoever takes our place must know to go on telling.
-    pub fn estate(&self) -> Estate {
-        Estate { notify: self.name.clone(), watchdog_us: self.watchdog_us, ..Estate::default() }
+    /// What a successor needs to notify systemd.
+    pub fn handover_state(&self) -> HandoverState {
+        HandoverState { notify: self.name.clone(), watchdog_us: self.watchdog_us, ..HandoverState::default() }
     }
 
-    /// We are the service's main process now. Whoever was it knows where to say so, and how often, should we not have been told.
-    pub fn take_over(&mut self, from: Estate) {
+    /// Makes this process the service's main process. The predecessor's settings are used where the environment has
+    /// none.
+    pub fn take_over(&mut self, from: HandoverState) {
         let name = self.name.take().or(from.notify);
         *self = Notify::of(name, self.watchdog_us.or(from.watchdog_us));
         self.say(&format!("MAINPID={}", std::process::id()));
     }
 
-    /// Another process is it, and says everything else.
+    /// Names the new main process and sends nothing more.
     pub fn hand_over(&mut self, to: Process) {
         match to.id {
             Some(id) => self.say(&format!("MAINPID={id}\nSTATUS=process {id} serves; this one is draining")),
@@ -70,20 +70,20 @@ impl Notify {
         self.say("READY=1\nSTATUS=serving");
     }
 
-    /// Settings are read again; [`Notify::ready`] is said when that is over.
+    /// The configuration is being reloaded; [`Notify::ready`] ends it.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let monotonic_us = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={monotonic_us}\nSTATUS=reloading the configuration"));
     }
 
-    /// Nothing new is taken.
+    /// The service is draining.
     pub fn stopping(&self) {
         self.say("STOPPING=1\nSTATUS=draining");
     }
 
-    /// Says that we are alive, again and again, as long as this is polled: a runtime that hangs says nothing.
-    pub async fn be_alive(&mut self) {
+    /// Sends the next watchdog message when it is due. A runtime that hangs does not poll this, and systemd notices.
+    pub async fn send_watchdog(&mut self) {
         match &mut self.watchdog {
             Some(watchdog) => {
                 watchdog.tick().await;
@@ -102,7 +102,7 @@ impl Notify {
     }
 }
 
-/// A name that begins with @ is no file.
+/// A name that starts with @ is an abstract socket.
 fn open(name: &str) -> Option<(UnixDatagram, SocketAddr)> {
     let address = match name.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name),
@@ -112,7 +112,7 @@ fn open(name: &str) -> Option<(UnixDatagram, SocketAddr)> {
     opened.inspect_err(|error| tracing::warn!(%error, "cannot notify systemd")).ok()
 }
 
-/// After how long a silence we would be taken for dead.
+/// The watchdog timeout, if it is meant for this process.
 fn watchdog_us(env: impl Fn(&str) -> Option<String>, our_pid: u32) -> Option<u64> {
     let limit_us: u64 = env("WATCHDOG_USEC")?.parse().ok()?;
     let is_for_us = env("WATCHDOG_PID").is_none_or(|pid| pid == our_pid.to_string());
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_watchdog_is_ours_if_it_names_us_or_nobody() {
+    fn the_watchdog_counts_if_it_names_this_process_or_none() {
         let every = |usec: &str, pid: Option<&str>| {
             watchdog_us(
                 |name| if name == "WATCHDOG_USEC" { Some(usec.to_owned()) } else { pid.map(str::to_owned) },
@@ -137,14 +137,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watchdog_of_no_time_is_none_be_it_our_own_or_inherited() {
+    async fn a_watchdog_below_two_microseconds_is_off() {
         for us in [0, 1] {
-            let name = Some("@warmroute-nobody".to_owned());
+            let name = Some("@warmroute-test".to_owned());
             let mut notify = Notify::of(name.clone(), Some(us));
-            assert!(notify.watchdog.is_none() && notify.estate().watchdog_us.is_none());
-            notify.take_over(Estate { notify: name, watchdog_us: Some(us), ..Estate::default() });
+            assert!(notify.watchdog.is_none() && notify.handover_state().watchdog_us.is_none());
+            notify.take_over(HandoverState {
+                notify: name,
+                watchdog_us: Some(us),
+                ..HandoverState::default()
+            });
             assert!(notify.watchdog.is_none() && notify.to.is_some());
         }
-        assert!(Notify::of(Some("@warmroute-nobody".to_owned()), Some(2)).watchdog.is_some());
+        assert!(Notify::of(Some("@warmroute-test".to_owned()), Some(2)).watchdog.is_some());
     }
 }

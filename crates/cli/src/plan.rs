@@ -409,7 +409,7 @@ fn precise(options: &Options, dialer: Dialer) -> Option<crate::precise::Settings
         paths: ModelPaths::new(events.model_path.as_deref().unwrap_or_default()),
         matching: value_of(events.matching),
         bind: events.kv_events_bind.clone(),
-        takes_posts: events.events_token.is_some(),
+        takes_reports: events.events_token.is_some(),
         configured: Configured::default(),
         dialer,
     })

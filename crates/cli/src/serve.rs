@@ -10,30 +10,30 @@ use warmroute_gateway::{Drain, DrainMode};
 use crate::args::ServeArgs;
 use crate::control::Origin;
 use crate::fingerprints::Fingerprints;
-use crate::handover::{Estate, Post, Predecessor, Successor, Successors, activated};
+use crate::handover::{HandoverSocket, HandoverState, Predecessor, Successor, Successors, activated};
 use crate::logging;
 use crate::notify::Notify;
 use crate::options::{check_environment, read_file};
-use crate::places::check_places;
+use crate::paths::check_paths;
 use crate::plan::Plan;
-use crate::service::{Service, TOLD_WITHIN};
+use crate::service::{ABORT_TIMEOUT, Service};
 
-/// Runs the gateway until SIGTERM or SIGINT, or until another process takes its place. SIGHUP makes it read its files again.
+/// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files.
 pub fn run(args: Box<ServeArgs>) -> anyhow::Result<()> {
     check_environment()?;
-    let seen = Fingerprints::of(args.config.as_deref());
+    let fingerprints = Fingerprints::of(args.config.as_deref());
     let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
     let options = args.options.clone().over(file);
-    let seen = seen.and_named_by(&options);
-    let origin = Origin { flags: args.options, file: args.config, seen };
+    let fingerprints = fingerprints.and_named_by(&options);
+    let origin = Origin { flags: args.options, file: args.config, fingerprints };
     logging::start(&options)?;
     let threads = options.server.threads.unwrap_or(0);
     let plan = Plan::new(options)?;
-    check_places(&plan)?;
+    check_paths(&plan)?;
     runtime(threads)?.block_on(serve(plan, origin))
 }
 
-/// The runtime for `threads` threads; 0 is one per core.
+/// The runtime with `threads` threads; 0 means one per core.
 pub fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if threads > 0 {
@@ -43,75 +43,76 @@ pub fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {
-    let mut stop = Stop::listen()?;
+    let mut stop = StopSignals::listen()?;
     let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let mut notify = Notify::from_env();
     let (drain_timeout, state, handover) = (plan.drain_timeout, plan.state.clone(), plan.handover.clone());
-    let post = handover.map(|path| {
-        Post::bind(&path).with_context(|| format!("handover: cannot listen at {}", path.display()))
+    let handover_socket = handover.map(|path| {
+        HandoverSocket::bind(&path).with_context(|| format!("handover: cannot listen at {}", path.display()))
     });
-    let post = post.transpose()?;
+    let handover_socket = handover_socket.transpose()?;
     let mut service = tokio::select! {
-        service = begin(plan, origin, &mut notify) => service?,
-        () = stop.asked() => anyhow::bail!("interrupted during startup"),
+        service = start(plan, origin, &mut notify) => service?,
+        () = stop.received() => anyhow::bail!("interrupted during startup"),
     };
-    let keeper = service.keeper(state);
-    let (before, gateway) = (keeper.clone(), Arc::clone(&service.gateway));
-    let told = notify.estate();
+    let state_writer = service.state_writer(state);
+    let (writer, gateway) = (state_writer.clone(), Arc::clone(&service.gateway));
+    let inherited = notify.handover_state();
     let prepare = move || {
-        before.keep();
-        Estate { retries_left: gateway.retries_left(), ..told.clone() }
+        writer.save();
+        HandoverState { retries_left: gateway.retries_left(), ..inherited.clone() }
     };
-    let successors = post.map(|post| post.await_successors(service.listeners(), Arc::new(prepare)));
-    // Not before the next one could find us.
+    let successors = handover_socket
+        .map(|handover_socket| handover_socket.accept_successors(service.listeners(), Arc::new(prepare)));
+    // The handover socket is in place before the start is announced.
     announce(&service);
     notify.ready();
-    let ending = run_on(&service, hangup, &mut stop, &mut notify, successors).await;
-    // A successor has had what is known, and has its own to keep.
+    let ending = serve_until_end(&service, hangup, &mut stop, &mut notify, successors).await;
+    // A successor has received the state and saves its own.
     let is_ours = matches!(ending, Ending::Stopped);
     match &ending {
         Ending::Stopped => notify.stopping(),
         Ending::Succeeded(successor) => notify.hand_over(successor.process()),
     }
     if is_ours {
-        // At once, and not only when all have been answered: whoever loses patience before that kills us without asking.
-        let keeper = keeper.clone();
-        tokio::task::spawn_blocking(move || keeper.keep());
+        // Saves at once as well as after draining, because the supervisor may kill the process before it has drained.
+        let writer = state_writer.clone();
+        tokio::task::spawn_blocking(move || writer.save());
     }
     let (clients, steps) = (service.clients_drain(), ending.steps());
     let mut draining = std::pin::pin!(end(service, ending, drain_timeout));
     let drained = tokio::select! {
         drained = draining.as_mut() => drained,
-        drained = still_alive(&mut notify) => drained,
-        () = hurry(&mut stop, &clients, steps) => {
-            _ = tokio::time::timeout(TOLD_WITHIN, draining).await;
+        drained = notify_alive(&mut notify) => drained,
+        () = speed_up(&mut stop, &clients, steps) => {
+            _ = tokio::time::timeout(ABORT_TIMEOUT, draining).await;
             Err(anyhow::anyhow!("stopped before every request had ended"))
         }
     };
     if is_ours {
-        keeper.keep();
+        state_writer.save();
     }
     drained
 }
 
-/// Each signal takes the draining a step further; returns after the last.
-async fn hurry(stop: &mut Stop, clients: &Drain, steps: &[DrainMode]) {
+/// Makes the drain stricter with each signal; returns after the last step.
+async fn speed_up(stop: &mut StopSignals, clients: &Drain, steps: &[DrainMode]) {
     for step in steps {
-        stop.asked().await;
+        stop.received().await;
         tracing::info!(?step, "second signal: draining faster");
         clients.begin(*step);
     }
 }
 
-/// For ever.
-async fn still_alive(notify: &mut Notify) -> anyhow::Result<()> {
+/// Sends watchdog messages forever.
+async fn notify_alive(notify: &mut Notify) -> anyhow::Result<()> {
     loop {
-        notify.be_alive().await;
+        notify.send_watchdog().await;
     }
 }
 
-/// Starts everything, in the place of whoever has been here; returns when those who connect are accepted.
-async fn begin(plan: Plan, origin: Origin, notify: &mut Notify) -> anyhow::Result<Service> {
+/// Starts everything, taking over from a running gateway if there is one. Returns when connections are accepted.
+async fn start(plan: Plan, origin: Origin, notify: &mut Notify) -> anyhow::Result<Service> {
     let mut inherited = activated(&plan.addresses())?;
     let predecessor = match &plan.handover {
         Some(path) => Predecessor::find(path, plan.handover_timeout)
@@ -127,26 +128,26 @@ async fn begin(plan: Plan, origin: Origin, notify: &mut Notify) -> anyhow::Resul
     let service = Service::start(plan, origin, inherited).await?;
     match predecessor {
         Some(predecessor) => {
-            service.fit_to_serve().await.context("startup failed; the running gateway continues")?;
-            service.gateway.inherit_retries(predecessor.estate.retries_left);
+            service.await_ready_workers().await.context("startup failed; the running gateway continues")?;
+            service.gateway.inherit_retries(predecessor.state.retries_left);
             notify.take_over(predecessor.release().await?);
         }
-        // Whoever connects meanwhile waits in the listener's queue, instead of being told that nobody is ready.
-        None => service.hear_workers().await,
+        // Clients that connect meanwhile wait in the listener's queue instead of getting an error.
+        None => service.await_first_worker().await,
     }
     service.open();
     Ok(service)
 }
 
-/// Why it ends.
+/// Why the service ends.
 enum Ending {
     Stopped,
     Succeeded(Successor),
 }
 
 impl Ending {
-    /// What the next signals bring. One that was succeeded has had none: the first asks it to drain as any other does, and only the
-    /// second ends what is under way.
+    /// What each further signal does. After a handover no signal has arrived yet: the first one drains as usual, and
+    /// the second one aborts requests.
     fn steps(&self) -> &'static [DrainMode] {
         match self {
             Ending::Stopped => &[DrainMode::Abort],
@@ -155,10 +156,10 @@ impl Ending {
     }
 }
 
-async fn run_on(
+async fn serve_until_end(
     service: &Service,
     mut hangup: Signal,
-    stop: &mut Stop,
+    stop: &mut StopSignals,
     notify: &mut Notify,
     mut successors: Option<Successors>,
 ) -> Ending {
@@ -170,13 +171,13 @@ async fn run_on(
             }
         };
         tokio::select! {
-            () = stop.asked() => return Ending::Stopped,
+            () = stop.received() => return Ending::Stopped,
             _ = hangup.recv() => {
                 notify.reloading();
-                service.control.read_again();
+                service.control.reload_files();
                 notify.ready();
             }
-            () = notify.be_alive() => {}
+            () = notify.send_watchdog() => {}
             Some(successor) = succeeded => return Ending::Succeeded(successor),
         }
     }
@@ -190,15 +191,15 @@ async fn end(mut service: Service, ending: Ending, drain_timeout: Duration) -> a
         }
         Ending::Succeeded(successor) => {
             tracing::info!("draining: the new process accepts requests now");
-            service.make_way().await;
-            successor.accede().await;
+            service.stop_accepting().await;
+            successor.take_over().await;
             DrainMode::KeepIdle
         }
     };
     service.drain(mode, drain_timeout).await
 }
 
-/// The first line on stdout, for whoever started us: where we listen, ports of 0 filled in.
+/// Prints the first line on stdout: the addresses of both listeners, with real ports in place of 0.
 pub fn announce(service: &Service) {
     let [clients, operators] = service.schemes;
     println!(
@@ -208,21 +209,21 @@ pub fn announce(service: &Service) {
 }
 
 /// SIGTERM and SIGINT.
-pub struct Stop {
+pub struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Stop {
-    /// From now on the signals are ours to answer.
-    pub fn listen() -> anyhow::Result<Stop> {
+impl StopSignals {
+    /// Installs the signal handlers.
+    pub fn listen() -> anyhow::Result<StopSignals> {
         let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-        Ok(Stop { terminate, interrupt })
+        Ok(StopSignals { terminate, interrupt })
     }
 
-    /// Returns at the next one.
-    pub async fn asked(&mut self) {
+    /// Returns at the next signal.
+    pub async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

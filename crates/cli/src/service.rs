@@ -1,9 +1,9 @@
 //! A running gateway with everything around it, for `serve` and for `demo`.
 //!
 //! ```text
-//! discovery ──▶ roster ──▶ router.apply ◀── probe, precise (engines' events)
-//!                             │
-//!              clients ──▶ gateway      admin ◀── operators
+//! discovery ──▶ worker list ──▶ router.apply ◀── probe, precise (engines' events)
+//!                                  │
+//!                   clients ──▶ gateway      admin ◀── operators
 //! ```
 
 use std::net::SocketAddr;
@@ -24,155 +24,111 @@ use warmroute_share::LeaveHandle;
 use warmroute_types::WorkerState;
 
 use crate::control::{Control, InForce, Origin};
+use crate::departures::Listings;
 use crate::handover::{Listeners, Opener, Purpose, address_of};
-use crate::leavers::Listings;
-use crate::plan::Plan;
-use crate::precise::Precise;
+use crate::plan::{Plan, SharePlan, Sources};
+use crate::precise::{Precise, ReportEndpoint, Settings};
+use crate::saved_state::{self, SavedState, StateWriter};
+use crate::security::Acceptors;
 use crate::sharing;
-use crate::sources::{Followed, follow_sources};
-use crate::state::{self, Keeper, Kept};
+use crate::worker_sources::{FollowedSources, follow_sources};
 
-/// How often presumptions whose events must have come are withdrawn.
+/// How often presumed entries whose events must have arrived are withdrawn.
 const SETTLE_EVERY: Duration = Duration::from_millis(250);
 
-/// How often unused connections are looked through.
+/// How often idle upstream connections are pruned.
 const PRUNE_EVERY: Duration = Duration::from_secs(2);
 
-/// Whoever takes another's place waits so long for all workers to be ready, and so long for any.
+/// How long a successor waits for all workers to be ready, and for any worker.
 const ALL_READY_WITHIN: Duration = Duration::from_secs(5);
 const ANY_READY_WITHIN: Duration = Duration::from_secs(30);
 const READY_CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// What is ended when the time for draining is over has so long to be told.
-pub const TOLD_WITHIN: Duration = Duration::from_secs(2);
+/// How long aborted requests have to send their error after the drain timeout.
+pub const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Clients of one that takes nobody's place wait so long for the first worker to say how it is.
-const FIRST_WORD_WITHIN: Duration = Duration::from_secs(5);
+/// How long clients wait at startup for the first ready worker. Not used for a handover.
+const FIRST_WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who is accepted.
+/// Whose connections are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum OpenTo {
-    Nobody,
+    None,
     Operators,
     All,
 }
 
-/// A gateway that runs. Dropped, everything stops at once.
+/// A running gateway. Dropping it stops everything at once.
 pub struct Service {
-    /// Where clients find it.
+    /// The client listener's address.
     pub listening: SocketAddr,
-    /// Where operators find it.
+    /// The admin listener's address.
     pub admin: SocketAddr,
-    /// By which schemes: `http` or `https`.
+    /// The schemes of the two listeners: `http` or `https`.
     pub schemes: [&'static str; 2],
-    /// Who is there.
     pub router: Arc<Router<Standard>>,
-    /// By which its settings are changed.
+    /// Reloads settings.
     pub control: Arc<Control>,
-    /// What serves.
     pub gateway: Arc<Gateway>,
-    /// Its listeners once more, for a successor.
+    /// Second handles of the listeners, for a successor.
     listeners: Listeners,
-    /// Which of those who connect are accepted.
+    /// Whose connections are accepted.
     is_open: watch::Sender<OpenTo>,
-    /// Whether all sources have said which workers there are.
+    /// Whether all sources have listed their workers.
     listings: watch::Receiver<Listings>,
     clients: JoinHandle<Drained>,
     clients_drain: Drain,
     operators_drain: Drain,
-    /// Follows engines' events and talks to other routers, which only one process does.
-    sole: Vec<AbortHandle>,
-    /// How other routers are told that this one leaves.
-    goodbye: Option<LeaveHandle>,
-    /// Ends with the service.
+    /// Tasks that only one process may run: following events and talking to peers.
+    exclusive: Vec<AbortHandle>,
+    /// Tells peers that this router leaves.
+    leave: Option<LeaveHandle>,
+    /// Tasks that end with the service.
     _background: JoinSet<()>,
 }
 
 impl Service {
-    /// Starts everything, on listeners that are there already or on its own; returns when they are open. Those who connect wait until
-    /// [`Service::open`].
-    pub async fn start(mut plan: Plan, origin: Origin, mut inherited: Listeners) -> anyhow::Result<Service> {
-        let seed = plan.sharing.as_ref().map(|sharing| sharing.seed);
-        let kept = plan.state.as_deref().and_then(|path| state::read(path, &plan.router.index, seed));
-        if let Some(kept) = &kept {
-            // Or the same prompts would have other digests.
-            plan.router.index.seed = kept.memory.seed();
-        }
+    /// Starts everything on inherited or new listeners, and returns when they are open. Connections wait in the
+    /// listeners' queues until [`Service::open`].
+    pub async fn start(mut plan: Plan, origin: Origin, inherited: Listeners) -> anyhow::Result<Service> {
+        let saved = read_saved_state(&mut plan);
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
         let recorder = plan.record.map(Recorder::start).transpose().context("the record")?;
         let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), recorder)?;
         gateway.set_keys(plan.keys);
-        if let Some(Kept { memory, away }) = kept {
-            router.recall(memory, gateway.now(), away);
+        if let Some(SavedState { memory, age }) = saved {
+            router.recall(memory, gateway.now(), age);
         }
-        let mut listeners = Listeners::default();
-        let clients = listen(Purpose::Clients, plan.listen, &mut inherited, &mut listeners).await?;
-        let operators = listen(Purpose::Admin, plan.admin, &mut inherited, &mut listeners).await?;
+        let mut startup = Startup::new(Arc::clone(&gateway), inherited);
+        let clients = startup.listen(Purpose::Clients, plan.listen).await?;
+        let operators = startup.listen(Purpose::Admin, plan.admin).await?;
         let (listening, admin) = (clients.local_addr()?, operators.local_addr()?);
-
-        let (clients_drain, operators_drain) = (Drain::default(), Drain::default());
-        let acceptors = plan.acceptors.clone();
-        let schemes = [acceptors.clients.scheme(), acceptors.operators.scheme()];
-        let mut background = JoinSet::new();
-        let configured =
-            plan.precise.as_ref().map(|precise| Arc::clone(&precise.configured)).unwrap_or_default();
-        let sources = follow_sources(plan.sources, Arc::clone(&router), configured, &mut background);
         let in_force = InForce {
             options: plan.options,
             admin_token: plan.admin_token,
             dialer: plan.gateway.dialer,
             acceptors: plan.acceptors.clone(),
         };
-        let Followed { changed, listings } = sources;
+        let FollowedSources { changed, listings } =
+            startup.follow_sources(plan.sources, plan.precise.as_ref());
         let control = Arc::new(Control::new(origin, Arc::clone(&gateway), changed, in_force));
-        background.spawn(Arc::clone(&control).watch_files());
-        let clock = Arc::clone(&gateway);
-        background.spawn(warmroute_probe::run(Arc::clone(&router), plan.probe, move || clock.now()));
-        keep_house(&gateway, plan.eviction_interval, &mut background);
-        let (mut sole, mut goodbye): (Vec<AbortHandle>, Option<LeaveHandle>) = (Vec::new(), None);
-        // What others say may be meant for feeds.
-        let said = plan.sharing.is_some().then(Arc::<Notify>::default);
-        if let (Some(plan), Some(said)) = (plan.sharing, said.clone()) {
-            let bound = match plan.listen() {
-                Some(address) => Some(listen(Purpose::Mesh, address, &mut inherited, &mut listeners).await?),
-                None => None,
-            };
-            let begun = sharing::begin(plan, Arc::clone(&gateway), bound, said).context("sharing");
-            let (conversation, leave) = begun?;
-            sole.push(background.spawn(conversation));
-            goodbye = Some(leave);
+        startup.maintain(&control, plan.probe, plan.eviction_interval);
+        let peers_changed = startup.share(plan.sharing).await?;
+        let reports = startup.follow_events(plan.precise, peers_changed).await?;
+        let (clients_drain, operators_drain) = (Drain::default(), Drain::default());
+        let mut page = admin_page(&gateway, &control, admin, &clients_drain);
+        if let (Some(reports), Some(token)) = (reports, plan.events_token) {
+            page = page.with_reports(Arc::new(reports), token);
         }
-        let reach = if admin.ip().is_loopback() { Reach::Loopback } else { Reach::Network };
-        let configuration = Arc::clone(&control) as Arc<dyn Configuration>;
-        let mut page = Admin::new(Arc::clone(&gateway), configuration, reach, clients_drain.clone());
-        if let Some(settings) = plan.precise {
-            let bound = match settings.bind.as_deref().and_then(address_of) {
-                Some(address) => {
-                    let bound = listen(Purpose::Events, address, &mut inherited, &mut listeners).await;
-                    Some(bound.with_context(|| format!("cannot bind kv-events-bind at tcp://{address}"))?)
-                }
-                None => None,
-            };
-            let precise = Precise::new(Arc::clone(&gateway), settings, bound).await?;
-            if let Some(token) = plan.events_token {
-                page = page.with_reports(Arc::new(precise.posts()), token);
-            }
-            sole.extend(said.map(|said| background.spawn(precise.siblings(said))));
-            sole.push(background.spawn(precise.run()));
-        }
-        let is_open = watch::Sender::new(OpenTo::Nobody);
-        let page = page.serve(operators, acceptors.operators, operators_drain.clone());
-        let opened = open(&is_open, OpenTo::Operators);
-        background.spawn(async move {
-            opened.await;
-            page.await;
-        });
-        let serving = serve(Arc::clone(&gateway), clients, acceptors.clients, clients_drain.clone());
-        let opened = open(&is_open, OpenTo::All);
-        let clients = tokio::spawn(async move {
-            opened.await;
-            serving.await
-        });
+        let Acceptors { clients: for_clients, operators: for_operators } = plan.acceptors;
+        let schemes = [for_clients.scheme(), for_operators.scheme()];
+        let is_open = watch::Sender::new(OpenTo::None);
+        let serving = page.serve(operators, for_operators, operators_drain.clone());
+        let serving = async move { _ = serving.await };
+        startup.background.spawn(when_open(&is_open, OpenTo::Operators, serving));
+        let serving = serve(Arc::clone(&gateway), clients, for_clients, clients_drain.clone());
+        let clients = tokio::spawn(when_open(&is_open, OpenTo::All, serving));
+        let Startup { listeners, background, exclusive, leave, .. } = startup;
         Ok(Service {
             listening,
             admin,
@@ -186,37 +142,37 @@ impl Service {
             clients,
             clients_drain,
             operators_drain,
-            sole,
-            goodbye,
+            exclusive,
+            leave,
             _background: background,
         })
     }
 
-    /// Accepts those who connect.
+    /// Accepts all connections.
     pub fn open(&self) {
         self.is_open.send_replace(OpenTo::All);
     }
 
-    /// Accepts operators; returns when it makes no sense to let clients wait any longer: a worker is ready, or all have been asked and
-    /// none is, or it takes too long.
-    pub async fn hear_workers(&self) {
+    /// Accepts operators' connections, then waits for workers. Returns when one is ready, when all have been probed
+    /// and none is, or after `FIRST_WORKER_TIMEOUT`.
+    pub async fn await_first_worker(&self) {
         self.is_open.send_replace(OpenTo::Operators);
         let since = Instant::now();
-        while since.elapsed() < FIRST_WORD_WITHIN && self.is_undecided() {
+        while since.elapsed() < FIRST_WORKER_TIMEOUT && self.is_undecided() {
             sleep(READY_CHECK_EVERY).await;
         }
     }
 
-    /// Nobody is ready, and somebody who may be has not been asked yet.
+    /// Whether no worker is ready but one may be: a source or a first probe is still pending.
     fn is_undecided(&self) -> bool {
         let workers = self.router.workers();
-        let is_awaited = *self.listings.borrow() == Listings::Awaited;
+        let is_awaited = *self.listings.borrow() == Listings::Pending;
         let is_ready = workers.iter().any(|view| view.desk.state.takes_requests());
         !is_ready && (is_awaited || workers.iter().any(|view| view.is_untried))
     }
 
-    /// Returns when it can serve: all workers are ready, or after a while at least one.
-    pub async fn fit_to_serve(&self) -> anyhow::Result<()> {
+    /// Returns when all workers are ready, or any worker after `ALL_READY_WITHIN`.
+    pub async fn await_ready_workers(&self) -> anyhow::Result<()> {
         let since = Instant::now();
         loop {
             let workers = self.router.workers();
@@ -233,93 +189,190 @@ impl Service {
         }
     }
 
-    /// Its listeners, for a successor; to be asked for once.
+    /// The listeners for a successor. A second call returns none.
     pub fn listeners(&mut self) -> Listeners {
         std::mem::take(&mut self.listeners)
     }
 
-    /// Leaves everything that only one process can have to a successor: whoever connects, operators, engines' events,
-    /// other routers.
-    pub async fn make_way(&mut self) {
+    /// Stops what only one process may do, so that a successor can: accepting connections, following events, talking
+    /// to peers.
+    pub async fn stop_accepting(&mut self) {
         self.clients_drain.begin(DrainMode::KeepIdle);
         self.operators_drain.begin(DrainMode::KeepIdle);
-        self.sole.iter().for_each(AbortHandle::abort);
-        while !self.sole.iter().all(AbortHandle::is_finished) {
+        self.exclusive.iter().for_each(AbortHandle::abort);
+        while !self.exclusive.iter().all(AbortHandle::is_finished) {
             sleep(READY_CHECK_EVERY).await;
         }
-        // Nobody leaves: the others shall look for the successor where this one was.
-        self.goodbye = None;
+        // Peers get no leave message: they find the successor at this router's address.
+        self.leave = None;
     }
 
-    /// What is known, to be kept.
-    pub fn keeper(&self, state: Option<PathBuf>) -> Keeper {
-        Keeper::new(Arc::clone(&self.gateway), state)
+    /// Writes the state to a file.
+    pub fn state_writer(&self, state: Option<PathBuf>) -> StateWriter {
+        StateWriter::new(Arc::clone(&self.gateway), state)
     }
 
-    /// By which clients are told to go.
+    /// The handle that drains clients.
     pub fn clients_drain(&self) -> Drain {
         self.clients_drain.clone()
     }
 
-    /// Takes nothing new, and waits until everything under way has ended, or for as long as is allowed. What has not ended then is told.
+    /// Stops accepting, and waits until all requests have ended. Requests that outlast `timeout` are aborted.
     pub async fn drain(mut self, mode: DrainMode, timeout: Duration) -> anyhow::Result<()> {
-        // Nobody shall connect to what nobody accepts from.
+        // An open listener that is not accepted from would let clients connect and wait.
         drop(self.listeners);
         self.clients_drain.begin(mode);
         let drained = match tokio::time::timeout(timeout, &mut self.clients).await {
             Ok(drained) => drained.map(|Drained| ()).context("the gateway panicked"),
             Err(_) => {
                 self.clients_drain.begin(DrainMode::Abort);
-                _ = tokio::time::timeout(TOLD_WITHIN, self.clients).await;
+                _ = tokio::time::timeout(ABORT_TIMEOUT, self.clients).await;
                 Err(anyhow::anyhow!("requests were still under way after {timeout:?}, and were ended"))
             }
         };
-        // Last: until then the others are told what is still under way.
-        if let Some(goodbye) = self.goodbye {
-            goodbye.leave().await;
+        // Peers hear of requests in flight until the last one has ended.
+        if let Some(leave) = self.leave {
+            leave.leave().await;
         }
         drained
     }
 }
 
-/// A listener that is there already, or a new one; another handle of it is kept for a successor.
-async fn listen(
-    purpose: Purpose,
-    address: SocketAddr,
-    inherited: &mut Listeners,
-    kept: &mut Listeners,
-) -> anyhow::Result<TcpListener> {
-    let (listener, opener) = match inherited.take(purpose) {
-        Some(inherited) => inherited,
-        None => {
-            let bound = TcpListener::bind(address).await;
-            let bound = bound.with_context(|| format!("cannot listen on {address}"))?;
-            (bound.into_std()?, Opener::Gateway)
-        }
-    };
-    kept.add(purpose, listener.try_clone()?, opener);
-    Ok(TcpListener::from_std(listener)?)
+/// Reads the saved state, if there is any. The index takes over its seed, because the same prompts must keep their
+/// digests.
+fn read_saved_state(plan: &mut Plan) -> Option<SavedState> {
+    let seed = plan.sharing.as_ref().map(|sharing| sharing.seed);
+    let saved = saved_state::read(plan.state.as_deref()?, &plan.router.index, seed)?;
+    plan.router.index.seed = saved.memory.seed();
+    Some(saved)
 }
 
-/// Returns when the service is opened to them.
-fn open(is_open: &watch::Sender<OpenTo>, to: OpenTo) -> impl Future<Output = ()> + Send + use<> {
+fn admin_page(
+    gateway: &Arc<Gateway>,
+    control: &Arc<Control>,
+    address: SocketAddr,
+    clients_drain: &Drain,
+) -> Admin {
+    let reach = if address.ip().is_loopback() { Reach::Loopback } else { Reach::Network };
+    let configuration = Arc::clone(control) as Arc<dyn Configuration>;
+    Admin::new(Arc::clone(gateway), configuration, reach, clients_drain.clone())
+}
+
+/// Runs `serving` once the service is open to `to`.
+fn when_open<S: Future>(
+    is_open: &watch::Sender<OpenTo>,
+    to: OpenTo,
+    serving: S,
+) -> impl Future<Output = S::Output> + use<S> {
     let mut is_open = is_open.subscribe();
     async move {
         if is_open.wait_for(|&open| open >= to).await.is_err() {
-            // It ended before it was opened.
-            std::future::pending().await
+            // The service ended before it was opened.
+            std::future::pending::<()>().await;
         }
+        serving.await
     }
 }
 
-fn keep_house(gateway: &Arc<Gateway>, eviction_interval: Duration, background: &mut JoinSet<()>) {
-    background.spawn(every(PRUNE_EVERY, Arc::clone(gateway), |gateway| gateway.prune_connections()));
-    let forget = |gateway: &Gateway| gateway.router().tick(gateway.now());
-    background.spawn(every(eviction_interval, Arc::clone(gateway), forget));
-    background.spawn(every(SETTLE_EVERY, Arc::clone(gateway), |gateway| {
-        gateway.router().settle(gateway.now());
-        gateway.admit_next();
-    }));
+/// A service while it starts: its listeners and background tasks.
+struct Startup {
+    gateway: Arc<Gateway>,
+    /// Listeners from systemd or a predecessor that are not in use yet.
+    inherited: Listeners,
+    /// Second handles of the listeners in use, for a successor.
+    listeners: Listeners,
+    background: JoinSet<()>,
+    exclusive: Vec<AbortHandle>,
+    leave: Option<LeaveHandle>,
+}
+
+impl Startup {
+    fn new(gateway: Arc<Gateway>, inherited: Listeners) -> Startup {
+        Startup {
+            gateway,
+            inherited,
+            listeners: Listeners::default(),
+            background: JoinSet::new(),
+            exclusive: Vec::new(),
+            leave: None,
+        }
+    }
+
+    /// Uses the inherited listener for this purpose, or opens one.
+    async fn listen(&mut self, purpose: Purpose, address: SocketAddr) -> anyhow::Result<TcpListener> {
+        let (listener, opener) = match self.inherited.take(purpose) {
+            Some(inherited) => inherited,
+            None => {
+                let bound = TcpListener::bind(address).await;
+                let bound = bound.with_context(|| format!("cannot listen on {address}"))?;
+                (bound.into_std()?, Opener::Gateway)
+            }
+        };
+        self.listeners.add(purpose, listener.try_clone()?, opener);
+        Ok(TcpListener::from_std(listener)?)
+    }
+
+    fn follow_sources(&mut self, sources: Sources, precise: Option<&Settings>) -> FollowedSources {
+        let configured = precise.map(|precise| Arc::clone(&precise.configured)).unwrap_or_default();
+        let router = Arc::clone(self.gateway.router());
+        follow_sources(sources, router, configured, &mut self.background)
+    }
+
+    /// Starts what runs at intervals: file watching, health probes, eviction.
+    fn maintain(&mut self, control: &Arc<Control>, probe: warmroute_probe::Config, eviction: Duration) {
+        self.background.spawn(Arc::clone(control).watch_files());
+        let (clock, router) = (Arc::clone(&self.gateway), Arc::clone(self.gateway.router()));
+        self.background.spawn(warmroute_probe::run(router, probe, move || clock.now()));
+        self.run_every(PRUNE_EVERY, |gateway| gateway.prune_connections());
+        self.run_every(eviction, |gateway| gateway.router().tick(gateway.now()));
+        self.run_every(SETTLE_EVERY, |gateway| {
+            gateway.router().settle(gateway.now());
+            gateway.admit_next();
+        });
+    }
+
+    fn run_every(&mut self, interval: Duration, work: fn(&Gateway)) {
+        self.background.spawn(every(interval, Arc::clone(&self.gateway), work));
+    }
+
+    /// Starts to share state with peers. Returns the signal that peers may have sent something about event streams.
+    async fn share(&mut self, plan: Option<SharePlan>) -> anyhow::Result<Option<Arc<Notify>>> {
+        let Some(plan) = plan else { return Ok(None) };
+        let listener = match plan.listen() {
+            Some(address) => Some(self.listen(Purpose::Mesh, address).await?),
+            None => None,
+        };
+        let peers_changed = Arc::<Notify>::default();
+        let (sharing, leave) =
+            sharing::start(plan, Arc::clone(&self.gateway), listener, Arc::clone(&peers_changed))
+                .context("sharing")?;
+        self.exclusive.push(self.background.spawn(sharing));
+        self.leave = Some(leave);
+        Ok(Some(peers_changed))
+    }
+
+    /// Starts to follow engines' events. Returns the receiver of reports about them.
+    async fn follow_events(
+        &mut self,
+        settings: Option<Settings>,
+        peers_changed: Option<Arc<Notify>>,
+    ) -> anyhow::Result<Option<ReportEndpoint>> {
+        let Some(settings) = settings else { return Ok(None) };
+        let listener = match settings.bind.as_deref().and_then(address_of) {
+            Some(address) => {
+                let bound = self.listen(Purpose::Events, address).await;
+                Some(bound.with_context(|| format!("cannot bind kv-events-bind at tcp://{address}"))?)
+            }
+            None => None,
+        };
+        let precise = Precise::new(Arc::clone(&self.gateway), settings, listener).await?;
+        let reports = precise.report_endpoint();
+        if let Some(changed) = peers_changed {
+            self.exclusive.push(self.background.spawn(precise.peer_streams(changed)));
+        }
+        self.exclusive.push(self.background.spawn(precise.run()));
+        Ok(Some(reports))
+    }
 }
 
 async fn every(interval: Duration, gateway: Arc<Gateway>, work: fn(&Gateway)) {

@@ -1,6 +1,6 @@
-//! This router among others: carries what the router has to say to them, and what they say to it.
+//! Exchanges messages with peers: sends what the router has for them, and applies what they send.
 
-mod unknown;
+mod unknown_workers;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,32 +19,33 @@ use warmroute_share::{
 };
 
 use crate::plan::{SharePlan, Transport};
-use unknown::Unknown;
+use unknown_workers::UnknownWorkers;
 
-/// Errands that wait. Those who ask meanwhile are told the same, so there are few.
+/// Bound of the errand queue. Errands are few, because peers that ask for the same state share one.
 const ERRANDS_MAX: usize = 16;
 
-/// A transport, as operators see it.
-struct Shown {
+/// A transport's figures for the admin listener.
+struct TransportView {
     transport: &'static str,
     status: Arc<TransportStatus>,
     news: Arc<Notify>,
 }
 
-/// Begins to share, on a listener where the routers themselves carry messages: what is to run until the end, and how to leave.
-pub fn begin(
+/// Starts to share. Returns the task that exchanges messages and the handle to leave. The mesh transport uses
+/// `listener`.
+pub fn start(
     plan: SharePlan,
     gateway: Arc<Gateway>,
-    bound: Option<TcpListener>,
-    said: Arc<Notify>,
+    listener: Option<TcpListener>,
+    streams_changed: Arc<Notify>,
 ) -> anyhow::Result<(impl Future<Output = ()>, LeaveHandle)> {
     let me = random_router_id();
     for file in &plan.exposed {
         tracing::warn!("all users of this machine can read {}: run chmod o-r", file.display());
     }
     let (transport, link) = match plan.transport {
-        Transport::Mesh(config) => match bound {
-            Some(bound) => ("mesh", mesh_on(bound, *config, me)?),
+        Transport::Mesh(config) => match listener {
+            Some(listener) => ("mesh", mesh_on(listener, *config, me)?),
             None => ("mesh", mesh(*config, me)?),
         },
         Transport::Redis(config) => ("redis", redis(*config, me)?),
@@ -57,21 +58,21 @@ pub fn begin(
     let config = Config::default();
     gateway.router().share(me, config);
     let news = Arc::new(Notify::new());
-    gateway.set_peer_transport(Arc::new(Shown { transport, status, news: Arc::clone(&news) }));
+    gateway.set_peer_transport(Arc::new(TransportView { transport, status, news: Arc::clone(&news) }));
     let every = Duration::from_micros(config.batch_interval.0);
-    Ok((converse(gateway, Signals { news, said }, outgoing, incoming, every), leave))
+    Ok((exchange_messages(gateway, Signals { news, streams_changed }, outgoing, incoming, every), leave))
 }
 
-/// Who is to be woken.
+/// Signals between the router, this task and the feeds.
 struct Signals {
-    /// This: there is news after a silence.
+    /// The router has news for its peers after a silence.
     news: Arc<Notify>,
-    /// Engines' feeds: others may have said something of them.
-    said: Arc<Notify>,
+    /// Peers may have sent something about engines' event streams.
+    streams_changed: Arc<Notify>,
 }
 
-/// Speaks at every tick, or at once where there is news after a silence, and hears in between.
-async fn converse(
+/// Sends at every tick, or at once when there is news after a silence, and receives in between.
+async fn exchange_messages(
     gateway: Arc<Gateway>,
     signals: Signals,
     outgoing: MessageOutbox,
@@ -80,39 +81,39 @@ async fn converse(
 ) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut unknown = Unknown::new(Instant::now());
+    let mut unknown = UnknownWorkers::new(Instant::now());
     let errands = run_errands(Arc::clone(&gateway));
     loop {
-        let letters = tokio::select! {
-            // First: whoever is flooded with news must not fall silent.
+        let messages = tokio::select! {
+            // Ticks come first: a router flooded with messages must not fall silent.
             biased;
             _ = ticks.tick() => gateway.router().speak(gateway.now()),
             () = signals.news.notified() => gateway.router().speak_up(gateway.now()),
             message = incoming.recv() => {
-                // What cannot be read is counted, and is nobody's fault who could mend it now.
-                let Taken { answers, errands: left } = hear(&gateway, &message).unwrap_or_default();
-                left.into_iter().for_each(|errand| leave(&errands, &gateway, errand));
+                // Unreadable messages are counted; nothing else can be done about them here.
+                let Taken { answers, errands: new } = receive(&gateway, &message).unwrap_or_default();
+                new.into_iter().for_each(|errand| queue_errand(&errands, &gateway, errand));
                 answers
             }
         };
-        letters.into_iter().for_each(|letter| post(&outgoing, letter));
-        signals.said.notify_one();
-        warn_of(&mut unknown, &gateway);
+        messages.into_iter().for_each(|message| send(&outgoing, message));
+        signals.streams_changed.notify_one();
+        warn_of_unknown_workers(&mut unknown, &gateway);
     }
 }
 
-/// What may take long, as when somebody has just come, is done beside the runtime's threads: those are for requests.
-fn hear(gateway: &Gateway, message: &ReceivedMessage) -> Result<Taken, BadMessage> {
-    let hear = || gateway.router().hear_from(message.from, &message.bytes, gateway.now());
-    if PeerMessage::is_expensive(&message.bytes) { block_in_place(hear) } else { hear() }
+/// Applies a message. Messages that take long, such as a whole view, run outside the request threads.
+fn receive(gateway: &Gateway, message: &ReceivedMessage) -> Result<Taken, BadMessage> {
+    let apply = || gateway.router().hear_from(message.from, &message.bytes, gateway.now());
+    if PeerMessage::is_expensive(&message.bytes) { block_in_place(apply) } else { apply() }
 }
 
-/// What takes seconds is done one by one beside this router's speaking: the others give up who is silent for so long. It ends with
-/// whoever leaves errands.
+/// Runs errands, which take seconds, one by one in a task of their own: peers give up a router that is silent for so
+/// long. The task ends when the sender is dropped.
 fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<Errand> {
-    let (errands, mut left) = mpsc::channel(ERRANDS_MAX);
+    let (errands, mut queue) = mpsc::channel(ERRANDS_MAX);
     tokio::spawn(async move {
-        while let Some(errand) = left.recv().await {
+        while let Some(errand) = queue.recv().await {
             let gateway = Arc::clone(&gateway);
             let run = spawn_blocking(move || gateway.router().run(errand, gateway.now()));
             if run.await.is_err() {
@@ -123,27 +124,27 @@ fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<Errand> {
     errands
 }
 
-/// One for which there is no room is done here and now: nothing may be lost.
-fn leave(errands: &mpsc::Sender<Errand>, gateway: &Gateway, errand: Errand) {
+/// Queues an errand. If the queue is full, the errand runs at once, because none may be lost.
+fn queue_errand(errands: &mpsc::Sender<Errand>, gateway: &Gateway, errand: Errand) {
     if let Err(TrySendError::Full(errand) | TrySendError::Closed(errand)) = errands.try_send(errand) {
         block_in_place(|| gateway.router().run(errand, gateway.now()));
     }
 }
 
-/// Workers that others name and nobody here does.
-fn warn_of(unknown: &mut Unknown, gateway: &Gateway) {
+/// Warns about workers that peers name and this router does not know.
+fn warn_of_unknown_workers(unknown: &mut UnknownWorkers, gateway: &Gateway) {
     let now = Instant::now();
     let sharing = unknown.is_due(now).then(|| gateway.router().sharing(gateway.now())).flatten();
     let warnings = sharing.map(|sharing| unknown.warnings(&sharing.peers, now));
     warnings.into_iter().flatten().for_each(|warning| tracing::warn!("{warning}"));
 }
 
-fn post(outgoing: &MessageOutbox, Envelope { to, bytes }: Envelope) {
-    // Letters are far below what a transport carries.
+fn send(outgoing: &MessageOutbox, Envelope { to, bytes }: Envelope) {
+    // Messages are far below a transport's size limit.
     _ = outgoing.send(to, bytes);
 }
 
-impl PeerTransport for Shown {
+impl PeerTransport for TransportView {
     fn notify(&self) {
         self.news.notify_one();
     }
@@ -160,11 +161,11 @@ impl PeerTransport for Shown {
             dropped: TrafficCounts { inward: traffic.dropped_in, outward: traffic.dropped_out },
             refused: traffic.refused,
             reconnects: traffic.reconnects,
-            troubles: self.status.problems().into_iter().map(aged).collect(),
+            troubles: self.status.problems().into_iter().map(with_age).collect(),
         }
     }
 }
 
-fn aged(trouble: Problem) -> (String, f64) {
-    (trouble.text, Instant::now().duration_since(trouble.at).as_secs_f64())
+fn with_age(problem: Problem) -> (String, f64) {
+    (problem.text, Instant::now().duration_since(problem.at).as_secs_f64())
 }

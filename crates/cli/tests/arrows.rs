@@ -1,7 +1,6 @@
-//! The architecture, executed: which crate may import which, and that the core stays pure.
+//! Checks the architecture: which crate may import which, and that the core stays pure.
 //!
-//! This reads what cargo itself says about the workspace, so a dependency added to a Cargo.toml turns the test red before
-//! any line uses it.
+//! The test reads cargo's own metadata, so a dependency added to a Cargo.toml fails before any line uses it.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
@@ -11,7 +10,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Ring, crate, and the crates of this workspace that it may import. A crate that is not listed here has no place.
+/// Ring, crate, and the workspace crates that it may import. Every crate must be listed here.
 const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     ("core", "types", &[]),
     ("core", "prompt", &["types"]),
@@ -54,9 +53,9 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
     ("lab", "replica", &["types", "engine", "zmtp"]),
 ];
 
-/// Every crate from outside that may lie below the core, at any depth: hashing, byte search, locks, epochs, error types, chat
-/// templates, Unicode tables, and what those are made of. Anything that opens a socket or a file, reads a clock or draws random numbers has no place
-/// here, and neither has anything nobody looked at.
+/// External crates allowed below the core, at any depth: hashing, byte search, locks, epochs, error types, chat
+/// templates, Unicode tables, and their dependencies. A crate that opens sockets or files, reads a clock or draws
+/// random numbers must not be added, nor one that was not reviewed.
 const PURE: &[&str] = &[
     "blake2",
     "block-buffer",
@@ -96,7 +95,7 @@ const PURE: &[&str] = &[
     "xxhash-rust",
 ];
 
-/// Words of the standard library that would let the outside into the core. Grouped imports are written out before the look.
+/// Paths of the standard library that would make the core impure. Grouped imports are expanded before the search.
 const IMPURE_WORDS: &[&str] = &[
     "std::net",
     "std::io",
@@ -115,7 +114,7 @@ const IMPURE_WORDS: &[&str] = &[
     "eprintln!",
 ];
 
-/// What cargo knows: for each crate its direct dependencies, and for each workspace crate its ring.
+/// Cargo's metadata: the direct dependencies of each crate, and the ring of each workspace crate.
 struct Graph {
     imports: BTreeMap<String, BTreeSet<String>>,
     rings: BTreeMap<String, String>,
@@ -125,7 +124,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Only this machine's platform: crates for others were never downloaded.
+/// This machine's platform only, because crates for others are not downloaded.
 fn metadata() -> Value {
     let version = printed_by("rustc", &["-vV"]);
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
@@ -140,7 +139,7 @@ fn printed_by(program: &str, args: &[&str]) -> String {
 }
 
 impl Graph {
-    /// Normal dependencies only: tests may use what they like.
+    /// Normal dependencies only; tests may import more.
     fn read(metadata: &Value) -> Graph {
         let list = |value: &Value| value.as_array().unwrap().clone();
         let packages = list(&metadata["packages"]);
@@ -150,7 +149,7 @@ impl Graph {
             .collect();
         let mut imports = BTreeMap::new();
         for node in list(&metadata["resolve"]["nodes"]) {
-            // Under a fuzzer more is imported; nobody ships that.
+            // Fuzzing builds import more, but are not shipped.
             let ships = |kind: &Value| kind["kind"].is_null() && kind["target"] != "cfg(fuzzing)";
             let normal = |dep: &&Value| dep["dep_kinds"].as_array().unwrap().iter().any(ships);
             let deps = list(&node["deps"]);
@@ -167,7 +166,7 @@ impl Graph {
         Graph { imports, rings }
     }
 
-    /// Everything below a crate, however deep.
+    /// All direct and indirect dependencies of a crate.
     fn below(&self, name: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut open = vec![name.to_owned()];
@@ -181,7 +180,7 @@ impl Graph {
         found
     }
 
-    /// Every way in which the workspace is not what the table says.
+    /// All differences between the workspace and the table.
     fn violations(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         for (name, ring) in self.rings.iter().filter(|(name, _)| *name != "warmroute-cli") {
@@ -207,12 +206,12 @@ impl Graph {
 }
 
 #[test]
-fn every_arrow_points_the_right_way() {
+fn every_import_is_allowed_by_the_table() {
     assert_eq!(Graph::read(&metadata()).violations(), Vec::<String>::new());
 }
 
 #[test]
-fn a_turned_arrow_and_an_impure_core_are_noticed() {
+fn a_wrong_import_and_an_impure_core_are_detected() {
     let mut graph = Graph::read(&metadata());
     graph.imports.get_mut("warmroute-policy").unwrap().insert("warmroute-fleet".to_owned());
     graph.imports.get_mut("warmroute-types").unwrap().insert("tokio".to_owned());
@@ -229,7 +228,7 @@ fn a_turned_arrow_and_an_impure_core_are_noticed() {
     }
 }
 
-/// Source files of the core, each cut off where its tests begin.
+/// Source files of the core, without their tests.
 fn core_sources() -> Vec<(PathBuf, String)> {
     let mut sources = Vec::new();
     let mut open: Vec<PathBuf> = std::fs::read_dir(root().join("crates/core"))
@@ -267,7 +266,7 @@ fn grouped_imports_are_seen() {
 }
 
 #[test]
-fn the_core_never_looks_outside() {
+fn the_core_uses_no_clock_file_or_socket() {
     let sources = core_sources();
     assert!(sources.len() > 20, "the core was not found");
     for (path, code) in sources {

@@ -1,20 +1,20 @@
-//! Routing to the data, end to end: simulated engines that really cache, and what the gateway says about it.
+//! Cache-aware routing end to end, with simulated engines that really cache.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use harness::client::{Response, post};
+use harness::process::{Gateway, Process, engine};
+use harness::script::Scripted;
 use serde_json::{Value, json};
-use world::client::{Response, post};
-use world::process::{Gateway, Process, engine};
-use world::script::Scripted;
 
 const MODEL: &str = "llama-3.1-8b";
 
-/// A prompt of some thousand tokens, this user's own from the start. Its first turn is longer than a prefix key.
+/// A prompt of some thousand tokens, different for each user. Its first turn is longer than a prefix key.
 fn prompt(user: usize, turns: usize) -> Value {
     let text = |turn: usize| format!("user {user} turn {turn} asks about caches. ").repeat(150);
     (0..turns)
@@ -52,7 +52,7 @@ fn conversations_stay_where_they_are_cached_and_spread_over_the_fleet() {
         let gateway = over(&urls, &["--policy", policy]);
         let mut homes = BTreeSet::new();
         for user in 0..12 {
-            // Users of this policy only: the engines still hold those of the one before.
+            // Each policy gets users of its own, because the engines still hold the previous policy's prompts.
             let user = user + 100 * turn;
             let first = chat(&gateway, &prompt(user, 1), &json!({}));
             let home = first.header("x-warmroute-worker").unwrap().to_owned();
@@ -72,7 +72,7 @@ fn conversations_stay_where_they_are_cached_and_spread_over_the_fleet() {
 }
 
 #[test]
-fn what_was_promised_is_compared_with_what_was_found() {
+fn predictions_are_compared_with_cached_tokens() {
     let (engines, urls) = engines(1);
     let gateway = over(&urls, &[]);
     chat(&gateway, &prompt(1, 3), &json!({}));
@@ -90,7 +90,7 @@ fn what_was_promised_is_compared_with_what_was_found() {
     assert!(gateway.metric("warmroute_index_bytes") > 0.0 && gateway.metric("warmroute_index_spans") > 10.0);
     assert_eq!(gateway.workers()[0]["cached_tokens"], "reported");
 
-    // The engine forgets behind our back: promised, not found, and believed from then on.
+    // The engine's cache is reset without an event: the prediction fails once and is corrected.
     assert_eq!(post(engines[0].url(), "/reset_prefix_cache", "{}").status, 200);
     chat(&gateway, &prompt(1, 3), &json!({}));
     assert!(total(&gateway, "warmroute_stale_tokens_total") > 1_000.0);
@@ -100,7 +100,7 @@ fn what_was_promised_is_compared_with_what_was_found() {
 }
 
 #[test]
-fn an_engine_that_does_not_say_is_shown_as_unknown() {
+fn an_engine_that_reports_no_cached_tokens_is_shown_as_unknown() {
     let engine = engine(&["--prompt-tokens-details", "off"]);
     let gateway = over(&[engine.url().to_owned()], &[]);
     chat(&gateway, &prompt(1, 3), &json!({}));
@@ -113,7 +113,7 @@ fn an_engine_that_does_not_say_is_shown_as_unknown() {
 }
 
 #[test]
-fn a_streams_usage_is_asked_for_and_kept_from_clients_who_did_not() {
+fn stream_usage_is_requested_and_removed_for_clients_that_did_not_ask() {
     let (_engines, urls) = engines(1);
     let gateway = over(&urls, &[]);
     let plain = chat(&gateway, &prompt(1, 1), &json!({"stream": true}));
@@ -124,13 +124,13 @@ fn a_streams_usage_is_asked_for_and_kept_from_clients_who_did_not() {
     assert!(asked.text().contains("\"usage\""));
     assert_eq!(total(&gateway, "warmroute_answers_total"), 2.0, "both were heard");
     assert!(total(&gateway, "warmroute_cached_tokens_total") > 0.0);
-    // Several answers to one prompt say nothing about the cache.
+    // Several answers to one prompt are no evidence about the cache.
     chat(&gateway, &prompt(1, 1), &json!({"n": 2}));
     assert_eq!(total(&gateway, "warmroute_answers_total"), 2.0);
 }
 
 #[test]
-fn with_injection_off_streams_go_on_untouched() {
+fn with_injection_off_streams_pass_unchanged() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&seen);
     let engine = Scripted::new(move |mut asked| {
@@ -139,7 +139,7 @@ fn with_injection_off_streams_go_on_untouched() {
         asked.chunk("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n");
         asked.end_chunks();
     });
-    let body = world::client::chat_stream("m", 3);
+    let body = harness::client::chat_stream("m", 3);
     let on = Gateway::over(&[&engine.url], &[]);
     assert_eq!(post(on.url(), "/v1/chat/completions", &body).text(), "");
     let sent: Value = serde_json::from_slice(&seen.lock().unwrap()).unwrap();

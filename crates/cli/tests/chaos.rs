@@ -1,58 +1,58 @@
-//! Everything goes wrong at once, for a while: eight engines as processes, two hundred clients, and somebody who kills, stops, restarts
-//! and spoils them by a seed. What was promised must hold all the time, and nothing may be left behind.
+//! Many faults at once: eight engine processes, two hundred clients, and a fault injector that kills, stops, restarts
+//! and corrupts them by a seed. All guarantees must hold during the run, and no resource may leak.
 //!
-//! `CHAOS_SECONDS=300 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos -- --ignored --nocapture` prints the table of docs/reliability.md.
-//! The seed fixes what is done to whom, when and for how long; how threads and packets meet it does not. With `CHAOS_HANDOVERS=0` one gateway
-//! bears all of it, so what it held before and what it holds after are the same process's, and whatever it leaks is seen. With
-//! `CHAOS_QDISC="netem delay 20ms loss 1%"`, as root, packets between all of them are late, and some are lost.
+//! `CHAOS_SECONDS=300 CHAOS_SEED=7 cargo test -p warmroute-cli --test chaos -- --ignored --nocapture` prints the
+//! table of docs/reliability.md. The seed fixes the faults and their times, but not the scheduling of threads and
+//! packets. With `CHAOS_HANDOVERS=0` one gateway serves the whole run, so that its leaks show. With
+//! `CHAOS_QDISC="netem delay 20ms loss 1%"`, as root, packets are delayed and lost.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-#[path = "chaos/dice.rs"]
-mod dice;
+#[path = "chaos/engines.rs"]
+mod engines;
+#[path = "chaos/faults.rs"]
+mod faults;
 #[path = "chaos/footprint.rs"]
 mod footprint;
+mod harness;
 #[path = "chaos/load.rs"]
 mod load;
 #[path = "chaos/network.rs"]
 mod network;
 #[path = "chaos/outcome.rs"]
 mod outcome;
+#[path = "chaos/random.rs"]
+mod random;
 #[path = "chaos/settings.rs"]
 mod settings;
-#[path = "chaos/trouble.rs"]
-mod trouble;
-#[path = "chaos/troupe.rs"]
-mod troupe;
-mod world;
 
 use std::time::{Duration, Instant};
 
-use dice::Dice;
+use engines::Engines;
+use faults::{Counted, FaultInjector, Gateways};
 use footprint::Footprint;
+use harness::process::Gateway;
 use load::Load;
 use outcome::Tally;
+use random::Random;
 use settings::Settings;
-use trouble::{Counted, Gateways, Trouble};
-use troupe::Troupe;
-use world::process::Gateway;
 
-/// As it is called when it runs again in a network of its own.
+/// The name of this test, to run it again in a network namespace.
 const THIS: &str = "no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie";
 const ENGINES: usize = 8;
 const CLIENTS: usize = 200;
-/// What the index and the allocator may have grown by; 9 to 20 were seen in runs of 15 to 300 s.
+/// Tolerated growth of the index and the allocator; runs of 15 to 300 s showed 9 to 20.
 const GROWTH_MIB_MAX: f64 = 32.0;
 
-/// What has happened, for the table.
+/// The figures of the table.
 struct Story {
     seconds: u64,
     seed: u64,
     tally: Tally,
-    trouble: Trouble,
+    faults: FaultInjector,
     in_flight_most: u64,
     retries: f64,
-    /// Settings that were applied, and those that were refused.
+    /// Configurations applied and refused.
     reloads: [f64; 2],
     before: Footprint,
     after: Footprint,
@@ -65,9 +65,9 @@ fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie
         return;
     }
     let (seconds, seed) = (from_environment("CHAOS_SECONDS", 15), from_environment("CHAOS_SEED", 7));
-    let mut troupe = Troupe::start(ENGINES);
+    let mut engines = Engines::start(ENGINES);
     let settings = Settings::new();
-    let mut gateway = troupe.gateway(&settings);
+    let mut gateway = engines.gateway(&settings);
     warm_up(&gateway, seed);
     let before = Footprint::at_rest(&gateway);
     let load = Load::start(gateway.url(), CLIENTS, seed);
@@ -75,17 +75,17 @@ fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie
         0 => Gateways::One,
         _ => Gateways::OneAfterAnother,
     };
-    let mut trouble = Trouble::new(Dice::new(seed), settings, gateways);
-    let in_flight_most = make_trouble(&mut trouble, &mut troupe, &mut gateway, seconds);
-    // Under load: a worker whose requests failed is tried with requests.
+    let mut faults = FaultInjector::new(Random::new(seed), settings, gateways);
+    let in_flight_most = inject_faults(&mut faults, &mut engines, &mut gateway, seconds);
+    // Under load, because an unhealthy worker is tried with real requests.
     gateway.wait_for_ready(ENGINES);
     let mut tally = load.stop();
-    trouble.floods.iter().for_each(|flood| tally.add(flood));
-    troupe::wait_for_views(&gateway);
+    faults.floods.iter().for_each(|flood| tally.add(flood));
+    engines::wait_for_views(&gateway);
     let after = Footprint::no_more_than(&gateway, &before);
-    trouble.counted.add(&gateway);
-    let Counted { retries, reloads } = trouble.counted;
-    let story = Story { seconds, seed, tally, trouble, in_flight_most, retries, reloads, before, after };
+    faults.counted.add(&gateway);
+    let Counted { retries, reloads } = faults.counted;
+    let story = Story { seconds, seed, tally, faults, in_flight_most, retries, reloads, before, after };
     story.tell();
     story.check();
     warm_up(&gateway, seed);
@@ -95,7 +95,7 @@ fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
 }
 
-/// Load without trouble: everything is served. It also opens what will be open, and learns the engines' pace.
+/// Load without faults: every request succeeds. This also opens connections and trains the latency model.
 fn warm_up(gateway: &Gateway, seed: u64) {
     let load = Load::start(gateway.url(), CLIENTS / 4, seed);
     std::thread::sleep(Duration::from_secs(2));
@@ -103,32 +103,37 @@ fn warm_up(gateway: &Gateway, seed: u64) {
     assert_eq!(tally.served() + tally.left, tally.sent, "{tally:?}");
 }
 
-/// Returns how many requests were in flight at most.
-fn make_trouble(trouble: &mut Trouble, troupe: &mut Troupe, gateway: &mut Gateway, seconds: u64) -> u64 {
+/// Returns the maximum number of requests in flight.
+fn inject_faults(
+    faults: &mut FaultInjector,
+    engines: &mut Engines,
+    gateway: &mut Gateway,
+    seconds: u64,
+) -> u64 {
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut in_flight_most = 0;
     while Instant::now() < end {
-        trouble.go_on(troupe, gateway);
+        faults.step(engines, gateway);
         let in_flight = gateway.workers().iter().map(|worker| worker["in_flight"].as_u64().unwrap()).sum();
         in_flight_most = in_flight_most.max(in_flight);
         std::thread::sleep(Duration::from_millis(50));
     }
-    trouble.make_good(troupe, gateway);
+    faults.end_all(engines, gateway);
     in_flight_most
 }
 
 impl Story {
     fn tell(&self) {
-        let Story { tally, trouble, before, after, .. } = self;
+        let Story { tally, faults, before, after, .. } = self;
         println!("{} s, seed {}, {ENGINES} engines, {CLIENTS} clients", self.seconds, self.seed);
         network::spoiled().iter().for_each(|how| println!("the network: {how}"));
         println!("at most in flight               {:>7}", self.in_flight_most);
         println!("{tally}");
         println!("sent to another worker          {:>7}", self.retries);
-        println!("what was done: {}", trouble.list());
+        println!("what was done: {}", faults.list());
         println!("settings: {} times applied, {} times refused", self.reloads[0], self.reloads[1]);
         println!("open files  {} before, {} after", before.files, after.files);
-        let (before, most, after) = (before.rss_mib, trouble.most_mib, after.rss_mib);
+        let (before, most, after) = (before.rss_mib, faults.most_mib, after.rss_mib);
         println!(
             "memory      {before:.1} MiB before, {after:.1} MiB after, of those who were succeeded {most:.1} MiB at most"
         );
@@ -142,11 +147,11 @@ impl Story {
             tally.lost
         );
         assert!(tally.silent.is_empty(), "answers ended without a word: {:#?}", tally.silent);
-        assert!(self.trouble.count() >= self.seconds as usize / 2, "there was hardly any trouble");
-        assert!(self.retries > 0.0 && tally.broken() > 0, "trouble met nobody");
+        assert!(self.faults.count() >= self.seconds as usize / 2, "too few faults were injected");
+        assert!(self.retries > 0.0 && tally.broken() > 0, "the faults affected no request");
         let was_full = tally.turned_away > 0;
-        assert!(was_full || self.trouble.floods.is_empty(), "the queue was never full");
-        let grown_mib = after.rss_mib.max(self.trouble.most_mib) - before.rss_mib;
+        assert!(was_full || self.faults.floods.is_empty(), "the queue was never full");
+        let grown_mib = after.rss_mib.max(self.faults.most_mib) - before.rss_mib;
         assert!(grown_mib < GROWTH_MIB_MAX, "memory has grown by {grown_mib:.1} MiB");
     }
 }

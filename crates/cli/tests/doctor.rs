@@ -1,20 +1,20 @@
-//! `warmroute doctor`, on engines that are well and on engines that are not.
+//! `warmroute doctor` on healthy and unhealthy engines.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
-use world::client::get;
-use world::eventually;
-use world::process::{Gateway, Process, engine, run};
-use world::redis::RedisServer;
-use world::scrap::Scrap;
+use harness::client::get;
+use harness::eventually;
+use harness::process::{Gateway, Process, engine, run};
+use harness::redis::RedisServer;
+use harness::temp_folder::TempFolder;
 
 fn scratch(name: &str) -> String {
     format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// What it says, and whether it was content.
+/// The output, and whether the exit status was 0.
 fn doctor(flags: &[&str]) -> (String, bool) {
     let done = run(&[&["doctor"], flags].concat());
     (String::from_utf8_lossy(&done.stdout).into_owned(), done.status.success())
@@ -26,7 +26,7 @@ fn publishing(folder: &str, more: &[&str]) -> Process {
 }
 
 #[test]
-fn a_healthy_engine_gets_a_clean_bill() {
+fn a_healthy_engine_has_no_findings() {
     let folder = scratch("doctor-well");
     let one = publishing(&folder, &[]);
     let (said, is_content) = doctor(&["--worker-urls", one.url(), "--model-path", &folder]);
@@ -45,7 +45,7 @@ fn a_healthy_engine_gets_a_clean_bill() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_the_flag_that_mends_it() {
+fn a_missing_feature_is_named_with_the_flag_that_enables_it() {
     let folder = scratch("doctor-blind");
     let (mute, blind) = (engine(&[]), publishing(&folder, &["--prompt-tokens-details", "off"]));
     let (said, is_content) = doctor(&["--worker-urls", mute.url(), blind.url(), "--model-path", &folder]);
@@ -56,7 +56,7 @@ fn what_is_missing_is_named_with_the_flag_that_mends_it() {
 }
 
 #[test]
-fn a_dead_engine_is_a_trouble_and_the_others_are_examined_all_the_same() {
+fn a_dead_engine_is_a_trouble_and_the_others_are_checked_as_well() {
     let alive = engine(&[]);
     let (said, is_content) = doctor(&["--worker-urls", "http://127.0.0.1:1", alive.url()]);
     assert!(
@@ -66,15 +66,15 @@ fn a_dead_engine_is_a_trouble_and_the_others_are_examined_all_the_same() {
 }
 
 #[test]
-fn without_workers_there_is_nothing_to_examine() {
+fn without_workers_there_is_nothing_to_check() {
     let (said, is_content) = doctor(&[]);
     assert!(!is_content && said.contains("names no workers"), "{said}");
 }
 
-/// Both of a mesh as files, and flags to share by it.
-fn secrets(scrap: &Scrap) -> [String; 2] {
+/// Secret and certificate files of a mesh, and flags to use them.
+fn secrets(folder: &TempFolder) -> [String; 2] {
     ["ours", "theirs"].map(|name| {
-        let file = scrap.file(name);
+        let file = folder.file(name);
         std::fs::write(&file, format!("the secret of these routers: {name}\n")).unwrap();
         file
     })
@@ -87,9 +87,9 @@ fn mesh<'a>(secret: &'a str, peers: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn other_routers_of_a_mesh_are_visited_and_do_not_notice() {
-    let (engine, scrap) = (engine(&[]), Scrap::new("doctor-mesh"));
-    let [ours, theirs] = secrets(&scrap);
+fn mesh_peers_are_probed_without_joining() {
+    let (engine, folder) = (engine(&[]), TempFolder::new("doctor-mesh"));
+    let [ours, theirs] = secrets(&folder);
     let running = Gateway::over(&[engine.url()], &mesh(&ours, &[]));
     let page = || get(running.admin(), "/peers").json();
     let at = page()["transport"]["listening"].as_str().unwrap().to_owned();
@@ -115,22 +115,22 @@ fn other_routers_of_a_mesh_are_visited_and_do_not_notice() {
 }
 
 #[test]
-fn a_secret_that_everybody_may_read_is_noted() {
+fn a_secret_that_all_users_can_read_is_noted() {
     use std::os::unix::fs::PermissionsExt;
-    let (engine, scrap) = (engine(&[]), Scrap::new("doctor-exposed"));
-    let [ours, _] = secrets(&scrap);
+    let (engine, folder) = (engine(&[]), TempFolder::new("doctor-exposed"));
+    let [ours, _] = secrets(&folder);
     for (mode, is_noted) in [(0o644, true), (0o640, false)] {
         std::fs::set_permissions(&ours, std::fs::Permissions::from_mode(mode)).unwrap();
         let flags = ["--worker-urls", engine.url(), "--requests", "off"];
         let (said, is_content) = doctor(&[&flags[..], &mesh(&ours, &[])].concat());
-        assert!(is_content && said.contains("may read") == is_noted, "{mode:o}: {said}");
+        assert!(is_content && said.contains("can read") == is_noted, "{mode:o}: {said}");
     }
 }
 
 #[test]
-fn a_redis_server_is_tried_and_who_is_there_is_told() {
-    let (engine, scrap) = (engine(&[]), Scrap::new("doctor-redis"));
-    let [ours, theirs] = secrets(&scrap);
+fn a_redis_server_is_probed_and_its_routers_are_listed() {
+    let (engine, folder) = (engine(&[]), TempFolder::new("doctor-redis"));
+    let [ours, theirs] = secrets(&folder);
     let Some(server) = RedisServer::start() else { return };
     let url = server.url();
     let flags = |secret| ["--share", url.as_str(), "--share-secret-file", secret];

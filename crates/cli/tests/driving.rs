@@ -1,21 +1,21 @@
-//! `warmroute lab drive`: the lab's traffic as text, in real time, against real sockets.
+//! `warmroute lab drive`: the lab's traffic as text, in real time, over real sockets.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
+use harness::process::{Gateway, Process, run};
 use serde_json::Value;
-use world::process::{Gateway, Process, run};
 
 const TRAFFIC: [&str; 6] = ["--workload", "sharegpt", "--requests", "60", "--seed", "3"];
-/// Fast, because nothing here is measured but counts.
+/// Fast, because the test only counts tokens.
 const SPEED: &str = "50";
 
 fn engine() -> Process {
     Process::start(&["engine", "--port", "0", "--speed", SPEED])
 }
 
-/// The only result of a command of the lab.
+/// The single result of a lab command.
 fn result(words: &[&str]) -> Value {
     let output = run(&[&["lab"], words, &TRAFFIC, &["--json", "-"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -24,7 +24,7 @@ fn result(words: &[&str]) -> Value {
 }
 
 #[test]
-fn an_engine_finds_of_the_text_what_the_model_finds_of_the_traffic() {
+fn an_engine_finds_as_much_cached_text_as_the_model() {
     let engine = engine();
     let driven = result(&["drive", "--url", engine.url(), "--speed", SPEED]);
     let simulated = result(&["simulate", "--workers", "1", "--policies", "round_robin", "--bounds", "off"]);
@@ -32,14 +32,14 @@ fn an_engine_finds_of_the_text_what_the_model_finds_of_the_traffic() {
     let figure = |result: &Value, name: &str| result[name].as_f64().unwrap();
     let output = figure(&simulated, "output_tokens_per_s") / figure(&simulated, "throughput_rps");
     assert!((figure(&driven, "output_tokens") / figure(&driven, "requests") - output).abs() < 0.01);
-    // Text has a token in front of it that the lab's prompts do not, so that blocks are cut elsewhere.
+    // Text has one token in front that the lab's prompts lack, so block boundaries shift.
     let apart = figure(&driven, "token_hit_ratio") - figure(&simulated, "token_hit_ratio");
     assert!(apart.abs() < 0.02, "{driven}\n{simulated}");
     assert!(figure(&driven, "token_hit_ratio") > 0.5, "sessions find their own answers: {driven}");
 }
 
 #[test]
-fn any_router_can_be_driven_and_only_what_clients_see_is_told() {
+fn any_router_can_be_driven_and_only_client_figures_are_reported() {
     let engines = [engine(), engine()];
     let gateway = Gateway::over(&engines.each_ref().map(Process::url), &["--policy", "cache_aware"]);
     let driven = result(&["drive", "--url", gateway.url(), "--speed", SPEED, "--name", "ours"]);
@@ -52,7 +52,7 @@ fn any_router_can_be_driven_and_only_what_clients_see_is_told() {
 }
 
 #[test]
-fn engines_that_do_not_tell_what_they_found_have_no_hit_ratio() {
+fn engines_without_cached_tokens_have_no_hit_ratio() {
     let engine =
         Process::start(&["engine", "--port", "0", "--speed", SPEED, "--prompt-tokens-details", "off"]);
     let driven = result(&["drive", "--url", engine.url(), "--speed", SPEED]);

@@ -1,26 +1,26 @@
-//! TLS on both listeners and towards workers, with certificates on either side, and replaced while it runs.
+//! TLS on both listeners and towards workers, with client certificates and certificate rotation.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use harness::client::{Call, chat, get, post};
+use harness::process::{Gateway, Process, engine, run};
+use harness::temp_folder::TempFolder;
+use harness::{TIMEOUT, eventually};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use world::client::{Call, chat, get, post};
-use world::process::{Gateway, Process, engine, run};
-use world::scrap::Scrap;
-use world::{PATIENCE, eventually};
 
-/// An authority, and whom it vouches for, as files.
+/// A certificate authority, as files.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    scrap: Scrap,
+    folder: TempFolder,
 }
 
 /// Files of a certificate and its key.
@@ -35,23 +35,23 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let scrap = Scrap::new(&format!("tls-{name}"));
-        std::fs::write(scrap.file("ca.pem"), issuer.pem()).unwrap();
-        Authority { issuer, scrap }
+        let folder = TempFolder::new(&format!("tls-{name}"));
+        std::fs::write(folder.file("ca.pem"), issuer.pem()).unwrap();
+        Authority { issuer, folder }
     }
 
     fn ca(&self) -> String {
-        self.scrap.file("ca.pem")
+        self.folder.file("ca.pem")
     }
 
-    /// Somebody at 127.0.0.1.
+    /// Issues a certificate for 127.0.0.1.
     fn issue(&self, name: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         let files = Identity {
-            cert: self.scrap.file(&format!("{name}.pem")),
-            key: self.scrap.file(&format!("{name}.key")),
+            cert: self.folder.file(&format!("{name}.pem")),
+            key: self.folder.file(&format!("{name}.key")),
         };
         std::fs::write(&files.cert, cert.pem()).unwrap();
         std::fs::write(&files.key, key.serialize_pem()).unwrap();
@@ -59,7 +59,7 @@ impl Authority {
     }
 }
 
-/// What a client that trusts this authority, and shows this of itself, is answered: everything, or nothing.
+/// The whole answer to a client with this authority and certificate, or an empty one.
 fn ask(url: &str, path: &str, ca: &str, identity: Option<&Identity>) -> String {
     let body = chat("llama-3.1-8b");
     let method = if path.starts_with("/v1/chat") { "POST" } else { "GET" };
@@ -68,7 +68,7 @@ fn ask(url: &str, path: &str, ca: &str, identity: Option<&Identity>) -> String {
     if let Ok(mut stream) = connect(url, ca, identity)
         && stream.write_all(&request).is_ok()
     {
-        // Being turned away in the handshake is one of the things to be seen.
+        // A failed handshake is a valid outcome.
         _ = stream.read_to_end(&mut answer);
     }
     String::from_utf8_lossy(&answer).into_owned()
@@ -95,13 +95,13 @@ fn connect(
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).map_err(std::io::Error::other)?;
     let socket = TcpStream::connect(url.strip_prefix("https://").unwrap())?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     let mut stream = StreamOwned::new(connection, socket);
     stream.flush()?;
     Ok(stream)
 }
 
-/// A gateway that shows this to its clients.
+/// A gateway with this server certificate.
 fn serve_as(identity: &Identity, flags: &[&str]) -> Process {
     serve(&[&["--tls-cert", &identity.cert, "--tls-key", &identity.key], flags].concat())
 }
@@ -114,7 +114,7 @@ fn serve(flags: &[&str]) -> Process {
 const OK: &str = "HTTP/1.1 200 OK";
 
 #[test]
-fn both_listeners_speak_tls_and_ask_for_certificates_where_told() {
+fn both_listeners_speak_tls_and_require_certificates_if_configured() {
     let (authority, stranger) = (Authority::new("listeners"), Authority::new("stranger"));
     let (server, client, other) =
         (authority.issue("server"), authority.issue("client"), stranger.issue("other"));
@@ -136,14 +136,14 @@ fn both_listeners_speak_tls_and_ask_for_certificates_where_told() {
     assert_eq!(ask(gateway.admin(), "/metrics", &ca, None), "", "no certificate");
     assert_eq!(ask(gateway.admin(), "/metrics", &ca, Some(&other)), "", "a stranger's certificate");
     assert!(ask(gateway.admin(), "/metrics", &ca, Some(&client)).contains("warmroute_client_connections"));
-    // Whoever speaks plainly is not understood, and hurts nobody.
+    // A plain HTTP client gets an error and affects no other client.
     let plain = gateway.url().replace("https://", "http://");
     assert!(Call::send(&plain, "GET", "/health", &[], b"").finish_if_begun().is_none());
     assert!(ask(gateway.url(), "/health", &ca, None).starts_with(OK));
 }
 
 #[test]
-fn a_certificate_is_replaced_while_it_runs_and_a_bad_one_is_refused() {
+fn a_certificate_is_replaced_at_run_time_and_a_bad_one_is_refused() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let (before, after) = (old.issue("server"), new.issue("server"));
     let gateway = serve_as(&before, &[]);
@@ -171,7 +171,7 @@ fn a_certificate_is_replaced_while_it_runs_and_a_bad_one_is_refused() {
 fn a_listener_with_tls_is_handed_over_and_its_certificate_is_replaced_after_that() {
     let (old, new) = (Authority::new("handover-old"), Authority::new("handover-new"));
     let (before, after, engine) = (old.issue("server"), new.issue("server"), engine(&[]));
-    let path = old.scrap.file("sock");
+    let path = old.folder.file("sock");
     let flags = ["--worker-urls", engine.url(), "--handover", &path];
     let first = serve_as(&before, &flags);
     eventually("it is ready", || (get(first.admin(), "/readyz").status == 200).then_some(()));
@@ -195,9 +195,9 @@ fn a_listener_with_tls_is_handed_over_and_its_certificate_is_replaced_after_that
     });
 }
 
-/// The worker is a gateway of its own here, for it can speak TLS; in front of it stands the one that is tried.
+/// A gateway serves as the TLS worker behind the gateway under test.
 #[test]
-fn workers_are_reached_over_tls_and_shown_a_certificate() {
+fn workers_are_reached_over_tls_with_a_client_certificate() {
     let (authority, stranger) = (Authority::new("workers"), Authority::new("impostor"));
     let (server, client) = (authority.issue("server"), authority.issue("client"));
     let (engine, ca) = (engine(&[]), authority.ca());
@@ -209,8 +209,8 @@ fn workers_are_reached_over_tls_and_shown_a_certificate() {
         let response = post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));
         assert_eq!((response.status, response.header("x-warmroute-worker")), (200, Some(worker.url())));
     }
-    // One whom nobody vouches for, and one to whom we show nothing.
-    let (stranger_ca, log) = (stranger.ca(), authority.scrap.file("log"));
+    // An untrusted worker certificate, and a missing client certificate.
+    let (stranger_ca, log) = (stranger.ca(), authority.folder.file("log"));
     for trusted in [&stranger_ca, &ca] {
         let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
         let args = [&args[..], &["--worker-urls", worker.url(), "--worker-tls-ca", trusted]].concat();
@@ -232,7 +232,7 @@ fn workers_are_reached_over_tls_and_shown_a_certificate() {
 fn certificates_without_keys_are_refused_at_the_start() {
     let authority = Authority::new("start");
     let (one, other) = (authority.issue("one"), authority.issue("other"));
-    let config = authority.scrap.file("config.toml");
+    let config = authority.folder.file("config.toml");
     for (cert, key, why) in [
         (&one.cert, &other.key, "tls: "),
         (&one.key, &one.key, "has no certificate in PEM"),
@@ -247,7 +247,7 @@ fn certificates_without_keys_are_refused_at_the_start() {
 }
 
 #[test]
-fn the_doctor_knows_tls_from_plain_http() {
+fn the_doctor_tells_tls_from_plain_http() {
     let (authority, plain) = (Authority::new("doctor"), engine(&[]));
     let Identity { cert, key } = authority.issue("gateway");
     let tls = Gateway::over(&[plain.url()], &["--tls-cert", &cert, "--tls-key", &key]);

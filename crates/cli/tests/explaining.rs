@@ -1,20 +1,20 @@
-//! Why a request went where it went, where it would go, and what other policies would have done.
+//! Explanations of decisions: past ones, previews, and shadow policies.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::path::PathBuf;
 use std::process::Output;
 
+use harness::client::{Call, chat, get, post};
+use harness::eventually;
+use harness::process::{Gateway, Process, engine, run, run_with_input};
 use serde_json::{Value, json};
-use world::client::{Call, chat, get, post};
-use world::eventually;
-use world::process::{Gateway, Process, engine, run, run_with_input};
 
 const MODEL: &str = "llama-3.1-8b";
 
-/// A conversation long enough that a cache matters. The word stands nowhere else.
+/// A conversation long enough for its cache to matter. The word occurs nowhere else.
 fn conversation(word: &str) -> String {
     let content = format!("{word} ").repeat(2_000);
     json!({"model": MODEL, "max_tokens": 3, "stream": true, "messages": [{"role": "user", "content": content}]})
@@ -43,7 +43,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_last_decisions_are_told_with_their_terms_and_without_the_prompt() {
+fn the_last_decisions_show_their_terms_and_no_prompt() {
     let (_engines, gateway) = fleet(6, &["--policy", "expected_ttft"]);
     assert_eq!(get(gateway.admin(), "/explain").json(), json!([]));
     let mut went = Vec::new();
@@ -78,7 +78,7 @@ fn the_last_decisions_are_told_with_their_terms_and_without_the_prompt() {
 }
 
 #[test]
-fn a_preview_tells_where_a_request_would_go_and_leaves_no_trace() {
+fn a_preview_shows_where_a_request_would_go_and_leaves_no_trace() {
     let (_engines, gateway) = fleet(3, &["--policy", "expected_ttft"]);
     let body = conversation("warm");
     let sent = post(gateway.url(), "/v1/chat/completions", &body);
@@ -156,7 +156,7 @@ fn the_command_prints_a_table_for_a_file_for_standard_input_and_for_the_past() {
 }
 
 #[test]
-fn the_command_fails_in_words() {
+fn the_command_fails_with_a_plain_message() {
     let (_engines, gateway) = fleet(1, &[]);
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let broken = file("broken.json", "{\"model\":");
@@ -177,7 +177,7 @@ fn the_command_fails_in_words() {
 }
 
 #[test]
-fn predictions_are_held_against_first_tokens() {
+fn predicted_ttft_is_compared_with_first_tokens() {
     let (_engines, gateway) = fleet(1, &[]);
     let count = |name: &str| gateway.metric_sum(&format!("warmroute_{name}"));
     assert_eq!(count("ttft_prediction_ratio_count"), 0.0);
@@ -202,7 +202,7 @@ fn predictions_are_held_against_first_tokens() {
 }
 
 #[test]
-fn shadows_are_asked_about_live_traffic_and_counted_beside_the_policy() {
+fn shadow_policies_are_evaluated_on_live_traffic_and_counted() {
     let more = ["--policy", "round_robin", "--shadow", "cache_aware,least_loaded"];
     let (_engines, gateway) = fleet(2, &more);
     assert_eq!(

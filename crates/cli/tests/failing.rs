@@ -1,23 +1,23 @@
 //! Workers that die, and requests that cannot be served.
 
-mod world;
+mod harness;
 
 use std::time::Duration;
 
+use harness::client::{Call, chat, chat_stream, get, post};
+use harness::eventually;
+use harness::gate::Gate;
+use harness::process::{Gateway, engine, engine_on};
+use harness::script::Scripted;
 use serde_json::json;
-use world::client::{Call, chat, chat_stream, get, post};
-use world::eventually;
-use world::gate::Gate;
-use world::process::{Gateway, engine, engine_on};
-use world::script::Scripted;
 
-/// An engine that answers everything.
+/// An engine that answers every request.
 fn good() -> Scripted {
     Scripted::new(|mut asked| asked.answer("{\"from\":\"good\"}"))
 }
 
-/// Sends requests until the bad engine has been tried, and returns the answer that followed from that.
-fn until_tried(bad: &Scripted, gateway: &Gateway, body: &str) -> world::client::Response {
+/// Sends requests until the bad engine has been tried, and returns the response to that request.
+fn until_tried(bad: &Scripted, gateway: &Gateway, body: &str) -> harness::client::Response {
     let before = bad.asked();
     loop {
         let response = post(gateway.url(), "/v1/chat/completions", body);
@@ -29,7 +29,8 @@ fn until_tried(bad: &Scripted, gateway: &Gateway, body: &str) -> world::client::
 
 #[test]
 fn a_worker_that_dies_before_the_first_byte_costs_the_client_nothing() {
-    // Cut right after the request, and cut after the head: nothing has reached the client in either case.
+    // The connection breaks after the request, and after the response head: the client has received nothing in either
+    // case.
     for sends_head in [false, true] {
         let bad = Scripted::new(move |mut asked| {
             if sends_head {
@@ -52,7 +53,7 @@ fn a_worker_that_dies_before_the_first_byte_costs_the_client_nothing() {
 }
 
 #[test]
-fn after_the_first_byte_nothing_is_tried_again_and_the_stream_ends_with_an_error() {
+fn after_the_first_byte_there_is_no_retry_and_the_stream_ends_with_an_error() {
     let bad = Scripted::new(|mut asked| {
         asked.begin_events();
         asked.chunk("data: {\"n\":1}\n\n");
@@ -75,7 +76,7 @@ fn after_the_first_byte_nothing_is_tried_again_and_the_stream_ends_with_an_error
     assert_eq!(response.header("x-warmroute-worker"), Some(bad.url.as_str()), "the good one was not asked");
 }
 
-/// Without length or chunks, a worker that has died looks like one that is done.
+/// A response without a length or chunks ends with its connection, whether or not the worker died.
 #[test]
 fn a_stream_that_ends_with_its_connection_is_whole_only_if_it_says_so() {
     for (goodbye, is_whole) in [("data: [DONE]\n\n", true), ("", false)] {
@@ -108,7 +109,7 @@ fn a_document_that_breaks_off_is_never_taken_for_whole() {
 }
 
 #[test]
-fn a_worker_that_is_killed_is_left_out_and_used_again_when_it_is_back() {
+fn a_killed_worker_is_left_out_and_used_again_when_it_returns() {
     let (staying, dying) = (engine(&[]), engine(&[]));
     let port = dying.url().rsplit(':').next().unwrap().to_owned();
     let gateway = Gateway::over(&[staying.url(), dying.url()], &["--policy", "round_robin"]);
@@ -160,7 +161,7 @@ fn without_retries_a_worker_that_breaks_every_request_is_found_all_the_same() {
         let body = chat("m").replace("Hello", &format!("Hello {number}"));
         lost += usize::from(post(gateway.url(), "/v1/chat/completions", &body).status != 200);
     }
-    // Trials are lost too, one a second at most.
+    // Trial requests fail as well, at most one per second.
     assert!((3..=8).contains(&lost), "{lost} of 40 were lost");
     eventually("it is out", || {
         let out = |worker: &serde_json::Value| worker["url"] == bad.url && worker["state"] != "ready";
@@ -188,7 +189,7 @@ fn different_requests_that_break_every_worker_do_not_take_the_fleet_out_without_
     assert!(gateway.workers().iter().all(|worker| worker["state"] == "ready"), "{:?}", gateway.workers());
 }
 
-/// An engine that streams, and breaks off within the streams for which this holds.
+/// An engine that streams, and breaks off the streams selected by `breaks`.
 fn streaming(breaks: impl Fn(&str) -> bool + Send + Sync + 'static) -> Scripted {
     Scripted::new(move |mut asked| {
         asked.begin_events();
@@ -224,7 +225,7 @@ fn a_worker_that_breaks_every_stream_after_its_first_token_is_found() {
         let body = chat_stream("m", 9).replace("Hello", &format!("Hello {number}"));
         post(gateway.url(), "/v1/chat/completions", &body);
     }
-    // Trials are lost too, one a second at most.
+    // Trial requests fail as well, at most one per second.
     assert!((3..=8).contains(&bad.asked()), "{} of 40 were lost", bad.asked());
 }
 
@@ -242,7 +243,7 @@ fn a_worker_that_answers_500_to_everything_is_found_and_its_answers_are_the_clie
         let status = post(gateway.url(), "/v1/chat/completions", &body).status;
         assert_eq!(status, if bad.asked() > asked { 500 } else { 200 });
     }
-    // Trials are lost too, one a second at most.
+    // Trial requests fail as well, at most one per second.
     assert!((3..=8).contains(&bad.asked()), "{} of 40 were lost", bad.asked());
 }
 
@@ -280,11 +281,11 @@ fn an_upload_that_the_client_breaks_off_is_not_the_workers_fault() {
 
 #[test]
 fn a_request_that_a_worker_has_taken_is_not_sent_to_it_again() {
-    // The first answer leaves a connection to be used again; the second request on it is taken and then dropped.
+    // The first answer leaves an idle connection; the second request on it is read and then dropped.
     let engine = Scripted::new(|mut asked| {
         asked.answer("{}");
         if asked.next_request() {
-            // Long enough to have begun to work.
+            // Long enough for the worker to have started.
             std::thread::sleep(Duration::from_millis(100));
             asked.reset();
         }
@@ -298,7 +299,7 @@ fn a_request_that_a_worker_has_taken_is_not_sent_to_it_again() {
 }
 
 #[test]
-fn failures_among_many_answers_take_nobody_out() {
+fn a_few_failures_among_many_answers_take_no_worker_out() {
     let engine =
         Scripted::new(|mut asked| if asked.turn % 4 == 3 { asked.reset() } else { asked.answer("{}") });
     let other = good();
@@ -334,7 +335,7 @@ fn a_worker_that_hides_its_models_is_not_called_ready() {
 }
 
 #[test]
-fn when_every_try_fails_the_client_is_told() {
+fn when_every_attempt_fails_the_client_gets_an_error() {
     let bad = [0; 4].map(|_| Scripted::new(|asked| asked.reset()));
     let urls: Vec<&str> = bad.iter().map(|engine| engine.url.as_str()).collect();
     let gateway = Gateway::over(&urls, &["--retry-max-retries", "2"]);
@@ -382,7 +383,7 @@ fn bodies_that_cannot_be_read_are_refused_with_the_place() {
     );
     assert_eq!(Call::raw(gateway.url(), chunked.as_bytes()).finish().status, 413);
 
-    // Told from the announced length alone: nothing of the body is sent, or waited for.
+    // The announced length suffices: the body is neither sent nor awaited.
     let huge = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 99999999999\r\n\r\n";
     Call::raw(gateway.url(), huge.as_bytes()).read_until("413 Payload Too Large");
     let asking = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 5000\r\nexpect: 100-continue\r\n\r\n";
@@ -416,7 +417,7 @@ fn every_refusal_has_the_shape_that_its_sdk_knows() {
 }
 
 #[test]
-fn without_a_ready_worker_the_client_is_asked_to_come_back() {
+fn without_a_ready_worker_the_client_is_asked_to_retry() {
     let gateway = Gateway::start(&[], &[]);
     let response = post(gateway.url(), "/v1/chat/completions", &chat("m"));
     assert_eq!((response.status, response.json()["error"]["code"].as_str()), (503, Some("no_worker_ready")));
@@ -438,8 +439,8 @@ fn garbage_harms_nobody() {
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}",
     ] {
         let mut answer = Vec::new();
-        let mut stream = std::net::TcpStream::connect(world::client::authority(gateway.url())).unwrap();
-        stream.set_read_timeout(Some(world::PATIENCE)).unwrap();
+        let mut stream = std::net::TcpStream::connect(harness::client::authority(gateway.url())).unwrap();
+        stream.set_read_timeout(Some(harness::TIMEOUT)).unwrap();
         std::io::Write::write_all(&mut stream, garbage).unwrap();
         _ = std::io::Read::read_to_end(&mut stream, &mut answer);
         assert!(

@@ -1,32 +1,32 @@
-//! One process takes another's place: by passing listeners on, and by systemd's socket activation. No request may fail, on
-//! connections that are kept neither, and clients here ask nothing twice.
+//! Handover of listeners between processes, and systemd's socket activation. No request may fail, not even on kept
+//! connections, and these clients never retry.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use world::client::{Call, authority, chat, chat_stream, get, post};
-use world::eventually;
-use world::gate::Gate;
-use world::kept::Kept;
-use world::load::Load;
-use world::process::{Gateway, Process, engine};
-use world::scrap::Scrap;
-use world::script::Scripted;
+use harness::client::{Call, authority, chat, chat_stream, get, post};
+use harness::eventually;
+use harness::gate::Gate;
+use harness::keep_alive::KeepAlive;
+use harness::load::Load;
+use harness::process::{Gateway, Process, engine};
+use harness::script::Scripted;
+use harness::temp_folder::TempFolder;
 
 const MODEL: &str = "llama-3.1-8b";
 const CHATS: &str = "/v1/chat/completions";
 
 #[test]
-fn processes_take_each_others_place_under_load_and_no_request_fails() {
+fn handovers_under_load_fail_no_request() {
     let engines = [engine(&[]), engine(&[])];
     let urls: Vec<&str> = engines.iter().map(Process::url).collect();
-    let scrap = Scrap::new("handover");
-    let path = scrap.file("handover.sock");
+    let folder = TempFolder::new("handover");
+    let path = folder.file("handover.sock");
     let flags = ["--handover", &path];
     let mut gateway = Gateway::over(&urls, &flags);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "nobody else's");
@@ -49,7 +49,7 @@ fn processes_take_each_others_place_under_load_and_no_request_fails() {
 }
 
 #[test]
-fn a_stream_under_way_is_finished_and_an_unused_connection_is_not_closed_in_the_clients_face() {
+fn a_stream_in_flight_finishes_and_an_idle_connection_stays_open() {
     let gate = Gate::default();
     let held = gate.clone();
     let engine = Scripted::new(move |mut asked| {
@@ -62,12 +62,12 @@ fn a_stream_under_way_is_finished_and_an_unused_connection_is_not_closed_in_the_
         asked.chunk("data: [DONE]\n\n");
         asked.end_chunks();
     });
-    let scrap = Scrap::new("handover-stream");
-    let path = scrap.file("sock");
+    let folder = TempFolder::new("handover-stream");
+    let path = folder.file("sock");
     let old = Gateway::over(&[&engine.url], &["--handover", &path]);
     let mut stream = Call::send(old.url(), "POST", CHATS, &[], chat_stream("m", 2).as_bytes());
     stream.read_until("{\"n\":1}");
-    let mut idle = Kept::new(old.url());
+    let mut idle = KeepAlive::new(old.url());
     assert!(!idle.post(CHATS, &chat("m")).unwrap().is_last);
 
     let new = Gateway::start(&[&engine.url], &["--handover", &path]);
@@ -85,9 +85,9 @@ fn a_stream_under_way_is_finished_and_an_unused_connection_is_not_closed_in_the_
     assert!(old.process.wait().success());
 }
 
-/// It drains already, but nobody has asked it to hurry.
+/// The old process drains after a handover, without a signal.
 #[test]
-fn the_first_signal_to_one_that_was_succeeded_ends_no_stream_and_the_second_does() {
+fn after_a_handover_the_first_signal_ends_no_stream_and_the_second_does() {
     let gate = Gate::default();
     let held = gate.clone();
     let engine = Scripted::new(move |mut asked| {
@@ -103,20 +103,20 @@ fn the_first_signal_to_one_that_was_succeeded_ends_no_stream_and_the_second_does
         asked.chunk("data: [DONE]\n\n");
         asked.end_chunks();
     });
-    let scrap = Scrap::new("handover-signals");
-    let flags = ["--handover", &scrap.file("sock")];
+    let folder = TempFolder::new("handover-signals");
+    let flags = ["--handover", &folder.file("sock")];
     let old = Gateway::over(&[&engine.url], &flags);
     let [ends, endless] = [0, 1].map(|_| {
         let mut stream = Call::send(old.url(), "POST", CHATS, &[], chat_stream("m", 2).as_bytes());
         stream.read_until("{\"n\":1}");
         stream
     });
-    let mut idle = Kept::new(old.url());
+    let mut idle = KeepAlive::new(old.url());
     assert!(!idle.post(CHATS, &chat("m")).unwrap().is_last);
     let _new = Gateway::start(&[&engine.url], &flags);
 
     old.process.signal("-TERM");
-    // As any drain does: without the signal it would have stayed.
+    // The signal closes the idle connection, which would otherwise stay open.
     idle.wait_for_close();
     gate.open();
     let whole = ends.finish();
@@ -127,7 +127,7 @@ fn the_first_signal_to_one_that_was_succeeded_ends_no_stream_and_the_second_does
     assert_eq!(old.process.wait().code(), Some(1), "not all was answered");
 }
 
-/// A process that wants to take over and cannot.
+/// A new process that cannot take over.
 fn would_be(args: &[&str], log: Stdio) -> std::process::Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
     command.arg("serve").args(["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]).args(args);
@@ -135,10 +135,10 @@ fn would_be(args: &[&str], log: Stdio) -> std::process::Child {
 }
 
 #[test]
-fn when_the_new_one_dies_before_it_is_ready_the_old_one_goes_on() {
+fn when_the_new_process_dies_before_it_is_ready_the_old_one_continues() {
     let (engine, nobody) = (engine(&[]), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    let scrap = Scrap::new("handover-dies");
-    let (path, log) = (scrap.file("sock"), scrap.file("log"));
+    let folder = TempFolder::new("handover-dies");
+    let (path, log) = (folder.file("sock"), folder.file("log"));
     let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--handover", &path];
     let args = [&args[..], &["--worker-urls", engine.url()]].concat();
     let old =
@@ -168,10 +168,10 @@ fn when_the_new_one_dies_before_it_is_ready_the_old_one_goes_on() {
 }
 
 #[test]
-fn who_waits_for_a_stopped_process_says_so_and_gives_up_in_time() {
+fn waiting_for_a_stopped_process_is_logged_and_times_out() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("handover-stopped");
-    let path = scrap.file("sock");
+    let folder = TempFolder::new("handover-stopped");
+    let path = folder.file("sock");
     let flags = ["--handover", &path];
     let old = Gateway::over(&[engine.url()], &flags);
     old.process.signal("-STOP");
@@ -194,10 +194,10 @@ fn who_waits_for_a_stopped_process_says_so_and_gives_up_in_time() {
 }
 
 #[test]
-fn a_connection_on_which_nothing_is_said_keeps_nobody_from_taking_the_place() {
+fn a_silent_connection_does_not_block_a_handover() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("handover-idle");
-    let path = scrap.file("sock");
+    let folder = TempFolder::new("handover-idle");
+    let path = folder.file("sock");
     let old = Gateway::over(&[engine.url()], &["--handover", &path]);
     let idle = [0; 3].map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap());
     let new = Gateway::start(&[engine.url()], &["--handover", &path]);
@@ -206,18 +206,18 @@ fn a_connection_on_which_nothing_is_said_keeps_nobody_from_taking_the_place() {
     drop(idle);
 }
 
-/// Both have the listeners, so the one that is late must not use them.
+/// Both new processes hold the listeners; the later one must not use them.
 #[test]
-fn of_two_that_want_the_place_one_has_it_and_the_other_ends() {
+fn of_two_successors_one_takes_over_and_the_other_exits() {
     let (ours, stopped) = (engine(&[]), engine(&[]));
-    let scrap = Scrap::new("handover-two");
-    let (path, log) = (scrap.file("sock"), scrap.file("log"));
+    let folder = TempFolder::new("handover-two");
+    let (path, log) = (folder.file("sock"), folder.file("log"));
     let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--handover", &path];
     let args = [&args[..], &["--worker-urls", ours.url()]].concat();
     let file = std::fs::File::create(&log).unwrap();
     let old = Gateway { process: Process::start_with_log(&args, &[], file.into()) };
     stopped.signal("-STOP");
-    let told = scrap.file("told");
+    let told = folder.file("told");
     let to = std::fs::File::create(&told).unwrap();
     let mut late = would_be(&["--handover", &path, "--worker-urls", stopped.url()], to.into());
     eventually("it has asked", || {
@@ -236,14 +236,14 @@ fn of_two_that_want_the_place_one_has_it_and_the_other_ends() {
 }
 
 #[test]
-fn a_key_that_is_revoked_while_a_new_process_waits_for_the_old_one_is_good_no_more() {
+fn a_key_revoked_during_a_handover_is_invalid_afterwards() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("handover-revoked");
-    let (path, keys) = (scrap.file("sock"), scrap.file("keys"));
+    let folder = TempFolder::new("handover-revoked");
+    let (path, keys) = (folder.file("sock"), folder.file("keys"));
     std::fs::write(&keys, "sk-alpha\nsk-beta\n").unwrap();
     let flags = ["--handover", &path, "--api-keys-file", &keys];
     let old = Gateway::over(&[engine.url()], &flags);
-    // It answers nobody, so the new one waits with its keys read.
+    // The old process is stopped, so the new one waits after it has read its keys.
     old.process.signal("-STOP");
     let new = std::thread::scope(|scope| {
         let new = scope.spawn(|| Gateway::start(&[engine.url()], &flags));
@@ -265,17 +265,17 @@ fn a_key_that_is_revoked_while_a_new_process_waits_for_the_old_one_is_good_no_mo
 }
 
 #[test]
-fn a_socket_that_nobody_listens_at_any_more_stops_nobody_and_other_files_are_left_alone() {
+fn a_stale_socket_is_replaced_and_other_files_are_left_alone() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("handover-stale");
-    let path = scrap.file("sock");
-    // Killed, so its socket is left behind.
+    let folder = TempFolder::new("handover-stale");
+    let path = folder.file("sock");
+    // Killed, so its socket file stays behind.
     drop(Gateway::over(&[engine.url()], &["--handover", &path]));
     assert!(std::fs::metadata(&path).is_ok());
     let gateway = Gateway::over(&[engine.url()], &["--handover", &path]);
     assert_eq!(post(gateway.url(), CHATS, &chat(MODEL)).status, 200);
 
-    // One that was killed while it started has left its own, too, and in a container all have the same number.
+    // A process killed during startup leaves a temporary socket; in a container, process ids repeat.
     let left = "touch \"$1.$$\"; shift; exec \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", left, "sh", &path, env!("CARGO_BIN_EXE_warmroute"), "serve", "--handover", &path]);
@@ -285,7 +285,7 @@ fn a_socket_that_nobody_listens_at_any_more_stops_nobody_and_other_files_are_lef
     assert_eq!(post(next.url(), CHATS, &chat(MODEL)).status, 200);
     assert!(gateway.process.wait().success());
 
-    let file = scrap.file("notes.txt");
+    let file = folder.file("notes.txt");
     std::fs::write(&file, "mine").unwrap();
     let refused = would_be(&["--handover", &file, "--worker-urls", engine.url()], Stdio::piped());
     let output = refused.wait_with_output().unwrap();
@@ -296,10 +296,10 @@ fn a_socket_that_nobody_listens_at_any_more_stops_nobody_and_other_files_are_lef
 }
 
 #[test]
-fn one_that_wants_other_addresses_opens_its_own() {
+fn a_successor_with_other_addresses_opens_its_own_listeners() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("handover-elsewhere");
-    let path = scrap.file("sock");
+    let folder = TempFolder::new("handover-elsewhere");
+    let path = folder.file("sock");
     let old = Gateway::over(&[engine.url()], &["--handover", &path]);
     let (url, admin) = (old.url().to_owned(), old.admin().to_owned());
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -312,7 +312,7 @@ fn one_that_wants_other_addresses_opens_its_own() {
     assert_eq!(post(new.url(), CHATS, &chat(MODEL)).status, 200);
 }
 
-/// As systemd does it: the sockets are 3 and 4, and the process is told how many there are and what they are called.
+/// As systemd does: descriptors 3 and 4, with their count and names in the environment.
 fn activated(sockets: [&std::net::TcpListener; 2], names: &str, engine: &str) -> Command {
     let handles = sockets.map(|socket| Stdio::from(OwnedFd::from(socket.try_clone().unwrap())));
     let [first, second] = handles;
@@ -324,9 +324,9 @@ fn activated(sockets: [&std::net::TcpListener; 2], names: &str, engine: &str) ->
 }
 
 #[test]
-fn a_socket_from_systemd_that_says_not_what_it_is_for_is_refused_by_name() {
-    let scrap = Scrap::new("unnamed");
-    let log = scrap.file("log");
+fn a_systemd_socket_without_a_known_name_is_refused() {
+    let folder = TempFolder::new("unnamed");
+    let log = folder.file("log");
     let sockets = ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap());
     let second = sockets[1].local_addr().unwrap();
     for (names, why) in [
@@ -345,7 +345,7 @@ fn a_socket_from_systemd_that_says_not_what_it_is_for_is_refused_by_name() {
 }
 
 #[test]
-fn systemd_opens_the_listeners_and_a_restart_refuses_nobody() {
+fn with_socket_activation_a_restart_refuses_no_client() {
     let engine = engine(&[]);
     let sockets = ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap());
     let [admin, clients] =
@@ -357,18 +357,18 @@ fn systemd_opens_the_listeners_and_a_restart_refuses_nobody() {
     assert_eq!(post(&clients, CHATS, &chat(MODEL)).status, 200);
     gateway.process.signal("-TERM");
     assert!(gateway.process.wait().success());
-    // Nobody is there; the socket is, and whoever connects waits.
+    // No process runs; the socket stays open, and clients wait.
     let waiting = Call::send(&clients, "POST", CHATS, &[], chat(MODEL).as_bytes());
     let _gateway = Gateway { process: start() };
     assert_eq!(waiting.finish().status, 200);
 }
 
-/// The others are not told by systemd which sockets there are, but by whom they succeed; the port that is configured is nobody's.
+/// The successors learn from their predecessor which sockets systemd opened. The configured port is unused.
 #[test]
-fn listeners_that_systemd_opened_are_handed_over_wherever_they_are() {
+fn listeners_from_systemd_are_handed_over_whatever_their_address() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("handover-activated");
-    let path = scrap.file("sock");
+    let folder = TempFolder::new("handover-activated");
+    let path = folder.file("sock");
     let sockets = ["127.0.0.1:0"; 2].map(|address| std::net::TcpListener::bind(address).unwrap());
     let [admin, clients] =
         sockets.each_ref().map(|socket| format!("http://{}", socket.local_addr().unwrap()));

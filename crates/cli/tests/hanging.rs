@@ -1,25 +1,25 @@
-//! Workers that take requests and say nothing, or stop in the middle: every wait has an end, and the client is told.
+//! Workers that accept requests and stall: every wait has a limit, and the client gets an error.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::time::{Duration, Instant};
 
+use harness::client::{Call, Response, chat, chat_stream, post};
+use harness::eventually;
+use harness::process::{Gateway, engine};
+use harness::script::Scripted;
 use serde_json::{Value, json};
-use world::client::{Call, Response, chat, chat_stream, post};
-use world::eventually;
-use world::process::{Gateway, engine};
-use world::script::Scripted;
 
 const PATH: &str = "/v1/chat/completions";
 
-/// An engine that takes everything and answers nothing, and sees that nobody waits any more.
+/// An engine that accepts requests, never answers, and notices when the gateway gives up.
 fn hanging() -> Scripted {
     Scripted::new(|mut asked| asked.wait_for_hang_up())
 }
 
-/// What stands after the first event.
+/// The text after the first event.
 fn last_event(response: &Response) -> Value {
     let text = response.text();
     let last = text.trim_end().rsplit("\n\n").next().unwrap().trim();
@@ -71,12 +71,12 @@ fn a_stream_that_falls_silent_ends_with_an_error_event() {
 }
 
 #[test]
-fn a_stream_that_pauses_for_less_goes_on() {
+fn a_stream_that_pauses_within_the_timeout_continues() {
     let slow = Scripted::new(|mut asked| {
         asked.begin_events();
         for _ in 0..4 {
             asked.chunk("data: {\"n\":1}\n\n");
-            // Together longer than the timeout, each shorter.
+            // The pauses together exceed the timeout, but none alone.
             std::thread::sleep(Duration::from_millis(600));
         }
         asked.chunk("data: [DONE]\n\n");
@@ -88,10 +88,10 @@ fn a_stream_that_pauses_for_less_goes_on() {
 }
 
 #[test]
-fn a_request_has_no_more_time_than_it_may_take() {
+fn a_request_ends_at_its_time_limit() {
     let endless = Scripted::new(|mut asked| {
         asked.begin_events();
-        // Until the gateway closes the connection, which breaks the write.
+        // Writes until the gateway closes the connection.
         while std::io::Write::write_all(&mut asked.stream, b"a\r\ndata: {}\n\n\r\n").is_ok() {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -121,7 +121,7 @@ fn a_request_has_no_more_time_than_it_may_take() {
     assert_eq!((ended(&gateway, "cut"), ended(&gateway, "failed")), (1.0, 0.0));
 }
 
-/// An engine that streams for as long as it is let, and sees that nobody takes it any more.
+/// An engine that streams until the connection closes.
 fn endless() -> Scripted {
     Scripted::new(|mut asked| {
         asked.begin_events();
@@ -132,8 +132,8 @@ fn endless() -> Scripted {
 }
 
 #[test]
-fn a_client_that_stops_reading_keeps_neither_its_place_nor_its_worker() {
-    // Nothing is taken for too long; or the whole has taken too long, whatever may still be taken.
+fn a_client_that_stops_reading_frees_its_slot_and_its_worker() {
+    // Either the client reads nothing for too long, or the whole request takes too long.
     for timeout in ["--idle-timeout-secs", "--request-timeout-secs"] {
         let endless = endless();
         let gateway = Gateway::over(&[&endless.url], &[timeout, "2", "--max-concurrent-requests", "1"]);
@@ -161,12 +161,12 @@ fn a_stopped_engine_keeps_no_request_waiting() {
     );
     let body = chat("llama-3.1-8b");
     let long = chat_stream("llama-3.1-8b", 100_000);
-    // Two streams under way, one on each.
+    // Two streams in flight, one on each engine.
     let mut streams = [0; 2].map(|_| Call::send(gateway.url(), "POST", PATH, &[], long.as_bytes()));
     streams.iter_mut().for_each(|stream| _ = stream.read_until("data: "));
     stopping.signal("-STOP");
     let since = Instant::now();
-    // Some of these go to the one that is stopped, and wait there.
+    // Some of these requests wait at the stopped engine.
     let calls: Vec<Call> =
         (0..6).map(|_| Call::send(gateway.url(), "POST", PATH, &[], body.as_bytes())).collect();
     for call in calls {

@@ -1,21 +1,21 @@
-//! Clients that try what they should not: two requests in one, heads and bodies without end, other people's headers, odd paths.
+//! Malicious clients: request smuggling, endless heads and bodies, internal headers, odd paths.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::sync::{Arc, Mutex};
 
+use harness::client::{Call, Response, chat, get, post};
+use harness::eventually;
+use harness::process::{Gateway, engine};
+use harness::script::Scripted;
+use harness::temp_folder::TempFolder;
 use serde_json::json;
-use world::client::{Call, Response, chat, get, post};
-use world::eventually;
-use world::process::{Gateway, engine};
-use world::scrap::Scrap;
-use world::script::Scripted;
 
 type Seen = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
-/// An engine that keeps what it is asked.
+/// An engine that keeps the requests it receives.
 fn keeper() -> (Scripted, Seen) {
     let seen = Seen::default();
     let kept = Arc::clone(&seen);
@@ -30,7 +30,7 @@ fn raw(gateway: &Gateway, text: &str) -> Option<Response> {
     Call::raw(gateway.url(), text.as_bytes()).finish_if_begun()
 }
 
-/// What could be read as two requests is one to us and one to the worker, framed anew, or none.
+/// An ambiguous request is either refused or framed anew as one request for the worker.
 #[test]
 fn no_request_is_smuggled_to_a_worker() {
     let (engine, seen) = keeper();
@@ -70,14 +70,15 @@ fn no_request_is_smuggled_to_a_worker() {
     }
     assert_eq!(engine.asked(), 0, "{:?}", seen.lock().unwrap());
 
-    // Both framings: the chunks count (RFC 9112, 6.3), the worker gets one length, and what follows is not part of it.
+    // With both framings, the chunks count (RFC 9112, 6.3); the worker gets one length, and the rest is not part of
+    // the body.
     let both = format!("{post}content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n{chunked}{hidden}");
     assert_eq!(raw(&gateway, &both).unwrap().status, 200);
     let (head, received) = seen.lock().unwrap().pop().unwrap();
     assert_eq!(received, body.as_bytes());
     assert!(head.contains(&format!("content-length: {n}")) && !head.contains("transfer-encoding"), "{head}");
     assert_eq!(head.matches("content-length").count(), 1);
-    // On a connection that stays open what follows is a request of its own, to us, and judged as one.
+    // On a kept connection, the rest is a request of its own and checked as one.
     let kept = both
         .replace("connection: close\r\n", "")
         .replace("content-length: 0", "connection: close\r\ncontent-length: 0");
@@ -88,7 +89,7 @@ fn no_request_is_smuggled_to_a_worker() {
 }
 
 #[test]
-fn what_belongs_to_others_is_dropped() {
+fn internal_headers_from_clients_are_dropped() {
     let (engine, seen) = keeper();
     let gateway = Gateway::over(&[&engine.url], &[]);
     let spoofed = [
@@ -123,7 +124,7 @@ fn what_belongs_to_others_is_dropped() {
 }
 
 #[test]
-fn a_client_chooses_its_worker_only_where_it_may() {
+fn a_client_chooses_its_worker_only_if_allowed() {
     let engines = [0; 3].map(|_| engine(&[]));
     let urls = engines.each_ref().map(|engine| engine.url());
     let gateway = Gateway::over(&urls, &["--allow-worker-choice"]);
@@ -159,7 +160,7 @@ fn heads_have_an_end() {
     assert_eq!((large.status, large.json()["error"]["code"].as_str()), (431, Some("head_too_large")));
     let many: String = (0..150).map(|n| format!("x-{n}: 1\r\n")).collect();
     assert_eq!(ask(&many).unwrap().status, 431);
-    // Far too large: it may be cut off before it has been sent.
+    // Far too large: the connection may close before everything is sent.
     let huge = ask(&format!("x-huge: {}\r\n", "x".repeat(2 << 20)));
     assert!(huge.as_ref().is_none_or(|huge| huge.status == 431), "{huge:?}");
     let target =
@@ -177,9 +178,9 @@ fn heads_have_an_end() {
     assert_eq!(ask("x-fine: 1\r\n").unwrap().status, 200);
 }
 
-/// One that sends its head or its body a byte at a time is not waited for; the rest is served meanwhile.
+/// Slow heads and bodies are cut off; other clients are served meanwhile.
 #[test]
-fn slow_clients_are_given_up() {
+fn slow_clients_are_cut_off() {
     let (engine, _) = keeper();
     let flags = ["--client-head-timeout-secs", "1", "--client-body-timeout-secs", "1"];
     let gateway = Gateway::over(&[&engine.url], &flags);
@@ -201,9 +202,9 @@ fn slow_clients_are_given_up() {
     assert_eq!(engine.asked(), 1);
 }
 
-/// A byte now and then does not buy time: what counts is how much has come in all.
+/// An occasional byte does not extend the deadline; the total received counts.
 #[test]
-fn a_body_that_trickles_is_given_up_though_it_goes_on() {
+fn a_body_that_trickles_is_cut_off() {
     let (engine, _) = keeper();
     let gateway = Gateway::over(&[&engine.url], &["--client-body-timeout-secs", "1"]);
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 100000\r\n\r\n{";
@@ -219,12 +220,12 @@ fn a_body_that_trickles_is_given_up_though_it_goes_on() {
     assert_eq!(engine.asked(), 0);
 }
 
-/// However fast: the body of somebody who is refused is nothing that anybody waits for.
+/// The body of an unauthorized request is not awaited, however fast it arrives.
 #[test]
-fn who_has_no_key_keeps_no_place_by_sending() {
+fn an_unauthorized_upload_holds_no_slot() {
     let (engine, _) = keeper();
-    let scrap = Scrap::new("hardening-keys");
-    let keys = scrap.file("keys");
+    let folder = TempFolder::new("hardening-keys");
+    let keys = folder.file("keys");
     std::fs::write(&keys, "sk-alpha name=alpha\n").unwrap();
     let gateway = Gateway::over(&[&engine.url], &["--api-keys-file", &keys]);
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 10000000\r\n\r\n{";
@@ -241,7 +242,7 @@ fn who_has_no_key_keeps_no_place_by_sending() {
 }
 
 #[test]
-fn no_more_clients_are_connected_than_may_be_and_the_others_wait() {
+fn connections_above_the_limit_wait() {
     let (engine, _) = keeper();
     let gateway = Gateway::over(&[&engine.url], &["--max-client-connections", "3"]);
     let idle: Vec<Call> = (0..3).map(|_| Call::raw(gateway.url(), b"GET")).collect();
@@ -256,9 +257,9 @@ fn no_more_clients_are_connected_than_may_be_and_the_others_wait() {
     assert_eq!(waiting.finish().status, 200);
 }
 
-/// Nothing is unpacked here, so nothing can burst here: an API that we read refuses it, others get it as it came.
+/// The gateway decompresses nothing: APIs that it parses refuse compressed bodies, others forward them.
 #[test]
-fn packed_bodies_are_refused_or_passed_on_unread() {
+fn compressed_bodies_are_refused_or_forwarded_unread() {
     let (engine, seen) = keeper();
     let gateway = Gateway::over(&[&engine.url], &[]);
     let packed = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
@@ -274,7 +275,7 @@ fn packed_bodies_are_refused_or_passed_on_unread() {
 }
 
 #[test]
-fn odd_paths_and_methods_reach_nothing_but_what_is_offered() {
+fn odd_paths_and_methods_reach_only_known_routes() {
     let (engine, seen) = keeper();
     let gateway = Gateway::over(&[&engine.url], &[]);
     let send =
@@ -302,7 +303,7 @@ fn odd_paths_and_methods_reach_nothing_but_what_is_offered() {
         assert!([400, 404, 405].contains(&status), "{line}: {status}");
     }
     assert_eq!(engine.asked(), 0, "{:?}", seen.lock().unwrap());
-    // A whole URL means its path, and the worker is asked by its own name.
+    // An absolute URL counts by its path, and the worker sees its own host name.
     assert_eq!(send("GET http://internal:99/v1/files?x=1").unwrap().status, 200);
     let (head, _) = seen.lock().unwrap().pop().unwrap();
     assert!(head.starts_with("get /v1/files?x=1 http/1.1") && !head.contains("internal"), "{head}");

@@ -1,17 +1,17 @@
-//! What a process knew, the next one knows: the saved state, with real processes and engines that really cache.
+//! Saved state with real processes and engines that really cache.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
+use harness::client::{Call, chat, get, post};
+use harness::eventually;
+use harness::process::{Gateway, Process, engine};
+use harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
-use world::client::{Call, chat, get, post};
-use world::eventually;
-use world::process::{Gateway, Process, engine};
-use world::scrap::Scrap;
 
 const MODEL: &str = "llama-3.1-8b";
 const CONVERSATIONS: usize = 24;
@@ -58,8 +58,8 @@ fn logged(urls: &[&str], more: &[&str], log: &str) -> Gateway {
 fn after_a_restart_conversations_are_found_where_they_were() {
     let engines = [(); ENGINES].map(|()| engine(&[]));
     let urls: Vec<&str> = engines.iter().map(Process::url).collect();
-    let scrap = Scrap::new("state");
-    let state = scrap.file("state");
+    let folder = TempFolder::new("state");
+    let state = folder.file("state");
     let kept = ["--state", state.as_str()];
     let gateway = Gateway::over(&urls, &kept);
     hit_ratio(&gateway, 1);
@@ -78,21 +78,21 @@ fn after_a_restart_conversations_are_found_where_they_were() {
     ended(warm);
     std::fs::remove_file(&state).unwrap();
     let cold = Gateway::over(&urls, &kept);
-    // Who knows nothing lets the engines take turns. So those come one after the other that took turns at one engine; in the same
-    // order as before all could find their own again by chance.
+    // A cold router alternates between engines. The order groups conversations of one engine, so that a cold router
+    // cannot find them again by chance.
     let numbers = (0..ENGINES).flat_map(|first| (first..CONVERSATIONS).step_by(ENGINES));
     let without = hit_ratio_of(numbers, &cold, 7);
-    // Of five turns three were there before, of seven five.
+    // Three of five turns were cached before, or five of seven.
     let (with, without) = (with / (3.0 / 5.0), without / (5.0 / 7.0));
     println!("found of what caches held: {with:.2} after a restart with the state, {without:.2} without");
     assert!(with > 0.9 && without < 0.8, "{with} against {without}");
 }
 
 #[test]
-fn what_is_known_is_kept_when_draining_begins_for_it_may_be_killed_before_it_ends() {
+fn state_is_saved_when_draining_starts() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("state-killed");
-    let (state, log) = (scrap.file("state"), scrap.file("log"));
+    let folder = TempFolder::new("state-killed");
+    let (state, log) = (folder.file("state"), folder.file("log"));
     let kept = ["--state", state.as_str()];
     let mut gateway = Gateway::over(&[engine.url()], &kept);
     ask(&gateway, 1, 3);
@@ -102,7 +102,7 @@ fn what_is_known_is_kept_when_draining_begins_for_it_may_be_killed_before_it_end
     gateway.process.signal("-TERM");
     eventually("the state is written", || std::fs::metadata(&state).ok());
     assert!(!gateway.process.has_ended(), "the request is still under way");
-    // By kill -9, as systemd does when its patience is at an end.
+    // SIGKILL, as systemd sends after its stop timeout.
     drop((gateway, waiting));
     assert_eq!(post(engine.url(), "/fault", r#"{"kind":"none"}"#).status, 200);
     let next = logged(&[engine.url()], &kept, &log);
@@ -112,10 +112,10 @@ fn what_is_known_is_kept_when_draining_begins_for_it_may_be_killed_before_it_end
 }
 
 #[test]
-fn a_state_that_is_of_no_use_costs_a_line_in_the_log_and_nothing_else() {
+fn an_unusable_state_file_costs_a_log_line_and_nothing_else() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("state-bad");
-    let (state, log) = (scrap.file("state"), scrap.file("log"));
+    let folder = TempFolder::new("state-bad");
+    let (state, log) = (folder.file("state"), folder.file("log"));
     let kept = ["--state", state.as_str()];
     let gateway = Gateway::over(&[engine.url()], &kept);
     ask(&gateway, 1, 3);
@@ -145,7 +145,7 @@ fn a_state_that_is_of_no_use_costs_a_line_in_the_log_and_nothing_else() {
     let other = logged(&[engine.url()], &[&kept[..], &["--block-hash", "sha256"]].concat(), &log);
     assert!(std::fs::read_to_string(&log).unwrap().contains("prompts were hashed otherwise"));
     drop(other);
-    let folder = scrap.file("folder");
+    let folder = folder.file("folder");
     std::fs::create_dir(&folder).unwrap();
     let gateway = logged(&[engine.url()], &["--state", &format!("{folder}/state")], &log);
     std::fs::remove_dir(&folder).unwrap();
@@ -158,8 +158,8 @@ fn a_state_that_is_of_no_use_costs_a_line_in_the_log_and_nothing_else() {
 fn a_successor_knows_what_its_predecessor_knew() {
     let engines = [(); 4].map(|()| engine(&[]));
     let urls: Vec<&str> = engines.iter().map(Process::url).collect();
-    let scrap = Scrap::new("state-handover");
-    let (state, path) = (scrap.file("state"), scrap.file("sock"));
+    let folder = TempFolder::new("state-handover");
+    let (state, path) = (folder.file("state"), folder.file("sock"));
     let flags = ["--state", state.as_str(), "--handover", path.as_str()];
     let old = Gateway::over(&urls, &flags);
     hit_ratio(&old, 1);

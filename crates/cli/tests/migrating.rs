@@ -1,17 +1,17 @@
-//! The command lines that docs/migrating.md gives to those who come from another router are understood.
+//! The command lines in docs/migrating.md, for users of other routers, are valid.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
+use harness::process::run;
+use harness::temp_folder::TempFolder;
 use rcgen::{CertificateParams, KeyPair};
-use world::process::run;
-use world::scrap::Scrap;
 
 const PAGE: &str = include_str!("../../../docs/migrating.md");
 
-/// The files that the lines name, and where they are here.
-fn files(scrap: &Scrap) -> [(&'static str, String); 4] {
+/// The files that the command lines name, and their test paths.
+fn files(folder: &TempFolder) -> [(&'static str, String); 4] {
     let key = KeyPair::generate().unwrap();
     let cert = CertificateParams::new(vec!["router".to_owned()]).unwrap().self_signed(&key).unwrap();
     [
@@ -21,15 +21,15 @@ fn files(scrap: &Scrap) -> [(&'static str, String); 4] {
         ("/etc/warmroute/worker-key", "worker-key", "hush".to_owned()),
     ]
     .map(|(named, name, text)| {
-        std::fs::write(scrap.file(name), text).unwrap();
-        (named, scrap.file(name))
+        std::fs::write(folder.file(name), text).unwrap();
+        (named, folder.file(name))
     })
 }
 
 #[test]
-fn every_command_line_for_those_who_come_from_elsewhere_is_accepted() {
-    let scrap = Scrap::new("migrating");
-    let (files, empty) = (files(&scrap), scrap.file("empty.toml"));
+fn every_command_line_of_the_migration_guide_is_accepted() {
+    let folder = TempFolder::new("migrating");
+    let (files, empty) = (files(&folder), folder.file("empty.toml"));
     std::fs::write(&empty, "").unwrap();
     let lines: Vec<&str> = PAGE.lines().filter_map(|line| line.strip_prefix("warmroute serve ")).collect();
     assert!(lines.len() >= 7, "{lines:#?}");

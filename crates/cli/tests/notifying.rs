@@ -1,25 +1,25 @@
-//! What systemd is told, over a real datagram socket.
+//! Messages to systemd, over a real datagram socket.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use world::PATIENCE;
-use world::client::{Call, chat_stream};
-use world::gate::Gate;
-use world::process::{Process, engine};
-use world::scrap::Scrap;
-use world::script::Scripted;
+use harness::TIMEOUT;
+use harness::client::{Call, chat_stream};
+use harness::gate::Gate;
+use harness::process::{Process, engine};
+use harness::script::Scripted;
+use harness::temp_folder::TempFolder;
 
 struct Systemd(UnixDatagram);
 
 impl Systemd {
     fn new(socket: UnixDatagram) -> Systemd {
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Systemd(socket)
     }
 
@@ -29,7 +29,7 @@ impl Systemd {
         String::from_utf8(bytes[..length].to_vec()).unwrap()
     }
 
-    /// The next thing that is no sign of life.
+    /// The next message that is not a watchdog message.
     fn news(&self) -> String {
         loop {
             match self.heard() {
@@ -50,9 +50,9 @@ fn serve_with(engine: &str, more: &[&str], env: &[(&str, &str)]) -> Process {
 }
 
 #[test]
-fn systemd_is_told_when_it_is_ready_reads_settings_again_lives_and_stops() {
-    let (engine, scrap) = (engine(&[]), Scrap::new("notify"));
-    let path = scrap.file("notify");
+fn systemd_is_notified_of_ready_reload_watchdog_and_stop() {
+    let (engine, folder) = (engine(&[]), TempFolder::new("notify"));
+    let path = folder.file("notify");
     let systemd = Systemd::new(UnixDatagram::bind(&path).unwrap());
     let process = serve(engine.url(), &[("NOTIFY_SOCKET", &path), ("WATCHDOG_USEC", "200000")]);
     assert!(systemd.news().starts_with("READY=1\n"));
@@ -67,7 +67,7 @@ fn systemd_is_told_when_it_is_ready_reads_settings_again_lives_and_stops() {
 }
 
 #[test]
-fn a_name_without_a_file_works_too_and_without_a_watchdog_nothing_more_is_said() {
+fn an_abstract_socket_works_and_without_a_watchdog_no_keepalive_is_sent() {
     let engine = engine(&[]);
     let name = format!("warmroute-notify-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&name).unwrap();
@@ -79,9 +79,9 @@ fn a_name_without_a_file_works_too_and_without_a_watchdog_nothing_more_is_said()
     assert!(process.wait().success());
 }
 
-/// The new one was started by somebody else, and is told by the old one whom to tell.
+/// The new process was not started by systemd; the old one passes the notify socket.
 #[test]
-fn systemd_is_told_which_process_serves_when_one_takes_anothers_place() {
+fn systemd_is_told_the_main_process_after_a_handover() {
     let gate = Gate::default();
     let held = gate.clone();
     let engine = Scripted::new(move |mut asked| {
@@ -91,8 +91,8 @@ fn systemd_is_told_which_process_serves_when_one_takes_anothers_place() {
         asked.chunk("data: [DONE]\n\n");
         asked.end_chunks();
     });
-    let scrap = Scrap::new("notify-handover");
-    let (path, socket) = (scrap.file("notify"), scrap.file("sock"));
+    let folder = TempFolder::new("notify-handover");
+    let (path, socket) = (folder.file("notify"), folder.file("sock"));
     let systemd = Systemd::new(UnixDatagram::bind(&path).unwrap());
     let env = [("NOTIFY_SOCKET", path.as_str()), ("WATCHDOG_USEC", "200000")];
     let old = serve_with(&engine.url, &["--handover", &socket], &env);
@@ -108,13 +108,13 @@ fn systemd_is_told_which_process_serves_when_one_takes_anothers_place() {
     assert!(systemd.news().starts_with("READY=1\n"));
     (0..3).for_each(|_| assert_eq!(systemd.heard(), "WATCHDOG=1"));
 
-    // The old one still has a stream, and gives no sign of life in the name of a new one that hangs.
+    // The old process still has a stream, and sends no watchdog messages for the new one.
     new.signal("-STOP");
     systemd.0.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     while systemd.0.recv(&mut [0; 512]).is_ok() {}
     systemd.0.set_read_timeout(Some(Duration::from_millis(1_000))).unwrap();
     assert!(systemd.0.recv(&mut [0; 512]).is_err(), "nobody says anything");
-    systemd.0.set_read_timeout(Some(PATIENCE)).unwrap();
+    systemd.0.set_read_timeout(Some(TIMEOUT)).unwrap();
     new.signal("-CONT");
     gate.open();
     assert!(stream.finish().complete);

@@ -1,16 +1,16 @@
-//! What an operator does: workers come and go, the gateway drains, configuration is checked.
+//! Operators' tasks: adding and removing workers, draining, checking configurations.
 
-mod world;
+mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use harness::client::{Call, chat, chat_stream, get, post};
+use harness::eventually;
+use harness::gate::Gate;
+use harness::process::{Gateway, Process, engine, run};
+use harness::script::Scripted;
+use harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
-use world::client::{Call, chat, chat_stream, get, post};
-use world::eventually;
-use world::gate::Gate;
-use world::process::{Gateway, Process, engine, run};
-use world::scrap::Scrap;
-use world::script::Scripted;
 
 #[test]
 fn concurrent_siblings_are_placed_as_if_in_sequence() {
@@ -29,7 +29,7 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
     let barrier = std::sync::Barrier::new(64);
     let calls: Vec<Call> = std::thread::scope(|scope| {
         let send = || {
-            // Connected before, so that the requests themselves arrive at once.
+            // Connected in advance, so that the requests arrive together.
             let mut call = Call::raw(gateway.url(), b"");
             barrier.wait();
             call.write(&Call::request("POST", "/v1/chat/completions", &[], chat("m").as_bytes()));
@@ -50,7 +50,7 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
 }
 
 #[test]
-fn sigterm_finishes_what_is_under_way_takes_nothing_new_and_exits_0() {
+fn sigterm_finishes_requests_in_flight_refuses_new_ones_and_exits_0() {
     let gate = Gate::default();
     let held = gate.clone();
     let engine = Scripted::new(move |mut asked| {
@@ -67,7 +67,7 @@ fn sigterm_finishes_what_is_under_way_takes_nothing_new_and_exits_0() {
     gateway.process.signal("-TERM");
     eventually("it is not ready any more", || (get(gateway.admin(), "/readyz").status == 503).then_some(()));
     eventually("new connections are refused", || {
-        std::net::TcpStream::connect(world::client::authority(gateway.url())).is_err().then_some(())
+        std::net::TcpStream::connect(harness::client::authority(gateway.url())).is_err().then_some(())
     });
     gate.open();
     let response = call.finish();
@@ -75,7 +75,7 @@ fn sigterm_finishes_what_is_under_way_takes_nothing_new_and_exits_0() {
     assert!(gateway.process.wait().success());
 }
 
-/// An engine whose chats fall silent, whose messages never end, and whose documents never begin; all until nobody waits for them.
+/// An engine whose chats stall, whose messages never end, and whose documents never start, until the client leaves.
 fn never_done() -> Scripted {
     Scripted::new(|mut asked| {
         if !asked.body.windows(13).any(|part| part == b"\"stream\":true") {
@@ -91,8 +91,8 @@ fn never_done() -> Scripted {
 }
 
 #[test]
-fn what_has_not_ended_when_the_time_for_draining_is_over_is_told_and_closed_cleanly() {
-    // The time runs out; or somebody loses patience and signals again.
+fn requests_that_outlast_the_drain_timeout_end_with_an_error() {
+    // Either the drain timeout passes, or a second signal arrives.
     for (drain_timeout_s, signals) in [("1", 1), ("600", 2)] {
         let engine = never_done();
         let gateway = Gateway::over(&[&engine.url], &["--drain-timeout-secs", drain_timeout_s]);
@@ -107,10 +107,10 @@ fn what_has_not_ended_when_the_time_for_draining_is_over_is_told_and_closed_clea
         for _ in 0..signals {
             gateway.process.signal("-TERM");
             eventually("new connections are refused", || {
-                std::net::TcpStream::connect(world::client::authority(gateway.url())).is_err().then_some(())
+                std::net::TcpStream::connect(harness::client::authority(gateway.url())).is_err().then_some(())
             });
         }
-        // One that never pauses is read meanwhile, or it would be cut for not reading.
+        // The endless stream is read meanwhile; otherwise its client would be cut off as stalled.
         let endless = std::thread::spawn(|| endless.finish());
         let (silent, waiting) = (silent.finish(), waiting.finish());
         let endless = endless.join().unwrap();
@@ -129,7 +129,7 @@ fn what_has_not_ended_when_the_time_for_draining_is_over_is_told_and_closed_clea
 }
 
 #[test]
-fn workers_come_and_go_by_the_admin_side() {
+fn workers_are_added_and_removed_by_the_admin_listener() {
     let (first, second) = (engine(&[]), engine(&["--model", "other"]));
     let gateway = Gateway::over(&[first.url()], &[]);
     let added = post(gateway.admin(), "/workers", &json!({"url": second.url()}).to_string());
@@ -161,14 +161,14 @@ fn workers_come_and_go_by_the_admin_side() {
     assert_eq!(Call::send(gateway.admin(), "PUT", "/workers", &[], b"").finish().status, 405);
 }
 
-/// Every metric on the page is explained, and everything explained is on the page.
+/// Every metric on the page is documented, and every documented metric is on the page.
 #[test]
 fn the_metrics_page_and_its_documentation_agree() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("metrics");
-    let record = scrap.file("trace.jsonl");
-    // What is written only where it is asked for is asked for.
-    let secret = scrap.file("secret");
+    let folder = TempFolder::new("metrics");
+    let record = folder.file("trace.jsonl");
+    // Enables the optional metrics.
+    let secret = folder.file("secret");
     std::fs::write(&secret, "a secret of sixteen bytes and more").unwrap();
     let flags = ["--load-interval-ms", "10", "--record", &record, "--max-concurrent-requests", "9"];
     let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
@@ -201,7 +201,7 @@ fn the_metrics_page_and_its_documentation_agree() {
 }
 
 #[test]
-fn series_of_a_worker_go_when_it_does() {
+fn a_removed_workers_metrics_disappear() {
     let engines = [engine(&[]), engine(&[])];
     let gateway = Gateway::over(&[engines[0].url()], &[]);
     let series = |url: &str| get(gateway.admin(), "/metrics").text().matches(url).count();
@@ -210,7 +210,7 @@ fn series_of_a_worker_go_when_it_does() {
         assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
         assert!(series(here) > 0);
         assert_eq!(series(gone), 0);
-        // The other one takes the seat that this one leaves.
+        // The new worker reuses the index of the removed one.
         gateway.wait_for_idle();
         assert_eq!(
             Call::send(gateway.admin(), "DELETE", &format!("/workers?url={here}"), &[], b"").finish().status,
@@ -245,7 +245,7 @@ fn a_dns_name_is_resolved_to_workers() {
     let engine = engine(&[]);
     let port = engine.url().rsplit(':').next().unwrap().to_owned();
     let gateway = Gateway::start(&[], &["--worker-dns", &format!("http://localhost:{port}")]);
-    // Where localhost has an IPv6 record too, that is a second worker, which nobody answers for.
+    // If localhost has an IPv6 record as well, that is a second worker, which never becomes ready.
     eventually("the IPv4 record is a ready worker", || {
         let is_it = |worker: &Value| worker["url"] == engine.url() && worker["state"] == "ready";
         gateway.workers().iter().any(is_it).then_some(())
@@ -254,7 +254,7 @@ fn a_dns_name_is_resolved_to_workers() {
 }
 
 #[test]
-fn metrics_and_workers_tell_what_happened() {
+fn metrics_and_workers_count_requests_and_failures() {
     let engine = engine(&[]);
     let gateway = Gateway::over(&[engine.url()], &["--load-interval-ms", "10"]);
     for _ in 0..2 {
@@ -288,7 +288,7 @@ fn metrics_and_workers_tell_what_happened() {
 }
 
 #[test]
-fn flags_win_over_the_environment_and_that_over_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let path = std::env::temp_dir().join(format!("warmroute-layers-{}.toml", std::process::id()));
     std::fs::write(
         &path,
@@ -317,7 +317,7 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
-fn check_says_what_is_good_and_what_is_not() {
+fn check_accepts_valid_and_refuses_invalid_configurations() {
     let path = std::env::temp_dir().join(format!("warmroute-check-{}.toml", std::process::id()));
     let check = |text: &str| {
         std::fs::write(&path, text).unwrap();
@@ -382,13 +382,13 @@ fn the_demo_prints_one_json_object() {
 fn an_engine_that_is_told_to_die_ends_with_an_error() {
     let engine = engine(&[]);
     let url = engine.url().to_owned();
-    // It may be gone before it has answered.
+    // The engine may exit before it has answered.
     let _ = std::panic::catch_unwind(|| post(&url, "/fault", r#"{"kind":"die"}"#));
     assert!(!engine.wait().success());
 }
 
 #[test]
-fn whoever_asks_right_after_the_start_is_served() {
+fn a_request_right_after_the_start_is_served() {
     let engine = engine(&[]);
     for _ in 0..5 {
         let gateway = Gateway::start(&[engine.url()], &[]);
@@ -396,9 +396,9 @@ fn whoever_asks_right_after_the_start_is_served() {
     }
 }
 
-/// Nobody is waited for who has been asked and is not there.
+/// Startup does not wait for workers that were probed and are down.
 #[test]
-fn one_whose_workers_are_all_away_opens_and_says_so() {
+fn a_gateway_without_reachable_workers_opens_and_answers_503() {
     let gateway = Gateway::start(&["http://127.0.0.1:1"], &[]);
     assert_eq!(get(gateway.admin(), "/readyz").status, 503);
     let answer = post(gateway.url(), "/v1/chat/completions", &chat("llama-3.1-8b"));

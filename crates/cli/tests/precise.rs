@@ -1,4 +1,4 @@
-//! Precise routing, end to end: simulated engines that publish their events, with every fault that a stream can have.
+//! Precise routing end to end: simulated engines that publish events, with every fault of a stream.
 //!
 //! `cargo test -p warmroute-cli --test precise -- --nocapture --test-threads 1` prints the table of faults.
 
@@ -6,36 +6,36 @@
 
 #[path = "precise/faults.rs"]
 mod faults;
-#[path = "precise/lives.rs"]
-mod lives;
-mod world;
+mod harness;
+#[path = "precise/restarts.rs"]
+mod restarts;
 
+use harness::client::{Call, Response, get, post};
+use harness::eventually;
+use harness::process::{Gateway, Process, engine};
 use serde_json::{Value, json};
-use world::client::{Call, Response, get, post};
-use world::eventually;
-use world::process::{Gateway, Process, engine};
 
 const MODEL: &str = "llama-3.1-8b";
 const BLOCK: u64 = 16;
 
-/// Engines that publish, the model's files, and a gateway that follows them.
-struct World {
+/// Engines that publish events, the model's files, and a gateway that follows them.
+struct Cluster {
     engines: Vec<Process>,
     gateway: Gateway,
-    /// Blocks that the engines must have reported in all.
+    /// Total number of blocks that the engines must have reported.
     told: u64,
 }
 
-impl World {
-    fn new(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> World {
+impl Cluster {
+    fn new(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> Cluster {
         let flags = [&["--replay", "tcp://127.0.0.1:0"], engine_flags].concat();
-        let world = World::unheard(name, engines, &flags, gateway_flags);
-        world.wait_for_view("reported");
-        world
+        let cluster = Cluster::unheard(name, engines, &flags, gateway_flags);
+        cluster.wait_for_view("reported");
+        cluster
     }
 
-    /// Engines that may have nothing to tell yet.
-    fn unheard(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> World {
+    /// Starts engines that may not have published yet.
+    fn unheard(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> Cluster {
         let folder = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
         let mut flags = vec!["--events", "tcp://127.0.0.1:0", "--write-model", &folder];
         flags.extend_from_slice(engine_flags);
@@ -44,7 +44,7 @@ impl World {
         let mut flags = vec!["--model-path", folder.as_str()];
         flags.extend_from_slice(gateway_flags);
         let gateway = Gateway::start(&urls, &flags);
-        World { engines, gateway, told: 0 }
+        Cluster { engines, gateway, told: 0 }
     }
 
     fn wait_for_view(&self, view: &str) {
@@ -58,9 +58,10 @@ impl World {
         self.gateway.workers().iter().map(blocks).sum()
     }
 
-    /// One turn; waits until the engine has told what it stored, unless the stream is broken on purpose.
-    fn ask(&mut self, messages: &Value) -> Asked {
-        let asked = Asked::of(&chat(&self.gateway, messages));
+    /// Sends one turn, then waits until the engine has published what it stored, unless the stream is broken on
+    /// purpose.
+    fn ask(&mut self, messages: &Value) -> Prediction {
+        let asked = Prediction::of(&chat(&self.gateway, messages));
         self.told += asked.prompt / BLOCK - asked.cached / BLOCK;
         asked
     }
@@ -72,17 +73,17 @@ impl World {
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
+struct Prediction {
     worker: String,
     predicted: u64,
     cached: u64,
     prompt: u64,
 }
 
-impl Asked {
-    fn of(response: &Response) -> Asked {
+impl Prediction {
+    fn of(response: &Response) -> Prediction {
         let usage = &response.json()["usage"];
-        Asked {
+        Prediction {
             worker: response.header("x-warmroute-worker").unwrap().to_owned(),
             predicted: response.header("x-warmroute-cached-tokens").unwrap().parse().unwrap(),
             cached: usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0),
@@ -91,7 +92,7 @@ impl Asked {
     }
 }
 
-/// Only one token is generated, so that nothing but prompts is stored.
+/// Only one token is generated, so that only prompts are stored.
 fn chat(gateway: &Gateway, messages: &Value) -> Response {
     let body = json!({"model": MODEL, "max_tokens": 1, "messages": messages});
     let response = post(gateway.url(), "/v1/chat/completions", &body.to_string());
@@ -99,7 +100,7 @@ fn chat(gateway: &Gateway, messages: &Value) -> Response {
     response
 }
 
-/// A conversation under one of four system prompts, with text that tokenizers stumble over.
+/// A conversation under one of four system prompts, with text that is hard to tokenize.
 fn conversation(number: usize, turns: usize) -> Value {
     let mut messages =
         vec![json!({"role": "system", "content": format!("You are assistant {}. ", number % 4).repeat(6)})];
@@ -112,15 +113,15 @@ fn conversation(number: usize, turns: usize) -> Value {
 }
 
 #[test]
-fn what_engines_offload_is_restored_where_it_lies_and_nobody_wonders() {
+fn what_engines_offload_is_restored_and_counts_as_cached() {
     let flags = ["--kv-tokens", "2048", "--host-kv-tokens", "100000"];
-    let mut world = World::new("model-tiers", 2, &flags, &["--policy", "expected_ttft"]);
+    let mut cluster = Cluster::new("model-tiers", 2, &flags, &["--policy", "expected_ttft"]);
     let mut rounds = Vec::new();
     for _ in 0..2 {
         let mut round = Vec::new();
         for number in 0..24 {
-            round.push(world.ask(&conversation(number, 7)));
-            world.settle();
+            round.push(cluster.ask(&conversation(number, 7)));
+            cluster.settle();
         }
         rounds.push(round);
     }
@@ -131,10 +132,10 @@ fn what_engines_offload_is_restored_where_it_lies_and_nobody_wonders() {
     }
     let blocks = |what: &str| -> u64 {
         let count = |worker: &Value| worker["events"]["blocks"][what].as_u64().unwrap();
-        world.gateway.workers().iter().map(count).sum()
+        cluster.gateway.workers().iter().map(count).sum()
     };
     assert!(blocks("offloaded") > 0 && blocks("unknown") == 0);
-    let metrics = get(world.gateway.admin(), "/metrics").text();
+    let metrics = get(cluster.gateway.admin(), "/metrics").text();
     let counted = |name: &str| -> f64 {
         let lines = metrics.lines().filter(|line| line.starts_with(name));
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
@@ -144,20 +145,20 @@ fn what_engines_offload_is_restored_where_it_lies_and_nobody_wonders() {
 }
 
 #[test]
-fn predictions_are_what_engines_find_in_both_encodings() {
+fn predictions_equal_cached_tokens_in_both_encodings() {
     for encoding in ["map", "array"] {
-        let mut world = World::new(&format!("model-{encoding}"), 3, &["--event-encoding", encoding], &[]);
+        let mut cluster = Cluster::new(&format!("model-{encoding}"), 3, &["--event-encoding", encoding], &[]);
         for turns in [1, 3, 5, 7] {
             for number in 0..12 {
-                let asked = world.ask(&conversation(number, turns));
+                let asked = cluster.ask(&conversation(number, turns));
                 assert_eq!(
                     asked.predicted, asked.cached,
                     "{encoding}, conversation {number}, {turns} turns: {asked:?}"
                 );
-                world.settle();
+                cluster.settle();
             }
         }
-        let counted = |name: &str| world.gateway.metric_sum(name);
+        let counted = |name: &str| cluster.gateway.metric_sum(name);
         assert_eq!(
             (counted("warmroute_stale_tokens_total"), counted("warmroute_missed_tokens_total")),
             (0.0, 0.0)
@@ -172,37 +173,37 @@ fn each_rank_has_a_view_of_its_own() {
     let flags = ["--ranks", "2", "--events", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0"];
     let one = engine(&[&flags[..], &["--write-model", &folder]].concat());
     let gateway = Gateway::start(&[one.url()], &["--dp-size", "2", "--model-path", &folder]);
-    let mut world = World { engines: vec![one], gateway, told: 0 };
-    world.wait_for_view("reported");
+    let mut cluster = Cluster { engines: vec![one], gateway, told: 0 };
+    cluster.wait_for_view("reported");
     for turns in [1, 3, 5] {
         for number in 0..8 {
-            let asked = world.ask(&conversation(number, turns));
+            let asked = cluster.ask(&conversation(number, turns));
             assert_eq!(asked.predicted, asked.cached, "{asked:?}");
-            world.settle();
+            cluster.settle();
         }
     }
-    // Blocks of one rank that were credited to the other would have been promised there.
-    assert_eq!(world.gateway.metric_sum("warmroute_stale_tokens_total"), 0.0);
+    // Blocks credited to the wrong rank would have been predicted there.
+    assert_eq!(cluster.gateway.metric_sum("warmroute_stale_tokens_total"), 0.0);
 }
 
 #[test]
 fn tokens_can_be_compared_instead_of_bytes() {
-    let mut world = World::new("model-tokens", 2, &[], &["--matching", "tokens"]);
+    let mut cluster = Cluster::new("model-tokens", 2, &[], &["--matching", "tokens"]);
     for turns in [1, 3, 5] {
         for number in 0..6 {
-            let asked = world.ask(&conversation(number, turns));
+            let asked = cluster.ask(&conversation(number, turns));
             assert_eq!(asked.predicted, asked.cached, "{asked:?}");
-            world.settle();
+            cluster.settle();
         }
     }
 }
 
 #[test]
-fn a_model_that_is_not_found_leaves_the_view_presumed_and_says_so() {
+fn a_missing_model_leaves_the_view_presumed_with_a_reason() {
     let one = engine(&["--events", "tcp://127.0.0.1:0"]);
     let gateway = Gateway::over(&[one.url()], &["--model-path", "/nowhere/at/all"]);
     chat(&gateway, &conversation(1, 3));
-    let again = Asked::of(&chat(&gateway, &conversation(1, 3)));
+    let again = Prediction::of(&chat(&gateway, &conversation(1, 3)));
     assert!(again.predicted > 0, "presumed all the same");
     assert_eq!(gateway.workers()[0]["view"], "presumed");
 }

@@ -1,25 +1,25 @@
-//! Traffic that is recorded by the gateway and asked about in the lab.
+//! Traffic recorded by the gateway and replayed in the lab.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::fs;
 use std::path::Path;
 
+use harness::client::{Call, Response};
+use harness::eventually;
+use harness::process::{Gateway, Process, engine, run};
+use harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
-use world::client::{Call, Response};
-use world::eventually;
-use world::process::{Gateway, Process, engine, run};
-use world::scrap::Scrap;
 
 const MODEL: &str = "llama-3.1-8b";
-/// No multiple of the engines, or taking turns would keep everybody where they are.
+/// Not a multiple of the number of engines; otherwise round robin would keep every user on one engine.
 const USERS: usize = 21;
 const TURNS: usize = 9;
 const ENGINES: usize = 4;
 
-/// What a user says: a prompt that a third of all share, then questions of their own.
+/// A user's turn: a prompt shared by a third of all users, then questions of their own.
 fn opening(user: usize) -> Vec<Value> {
     let shared = format!("walrus {} are the rules of this house. ", user % 3).repeat(120);
     vec![json!({"role": "system", "content": shared})]
@@ -40,7 +40,7 @@ fn ask(gateway: &Gateway, user: usize, messages: &[Value], output_tokens: usize)
     answer
 }
 
-/// Every user's conversation, all users taking turns. The share of prompt tokens that engines found.
+/// Sends every user's conversation, users in turn. Returns the share of prompt tokens found in caches.
 fn converse(gateway: &Gateway) -> f64 {
     let mut talks: Vec<Vec<Value>> = (0..USERS).map(opening).collect();
     let (mut asked, mut cached) = (0, 0);
@@ -56,7 +56,7 @@ fn converse(gateway: &Gateway) -> f64 {
     cached as f64 / asked as f64
 }
 
-/// Fresh engines, a gateway, all conversations; where they were recorded, if they were. Everything is over when it returns.
+/// Runs all conversations on fresh engines and a gateway, recorded to this file if any.
 fn live(policy: &str, kv_tokens: &str, record: Option<&str>) -> f64 {
     let engines: Vec<Process> = (0..ENGINES).map(|_| engine(&["--kv-tokens", kv_tokens])).collect();
     let urls: Vec<&str> = engines.iter().map(Process::url).collect();
@@ -82,10 +82,10 @@ fn replayed(file: &str, policy: &str, kv_tokens: &str) -> f64 {
 }
 
 #[test]
-fn the_lab_says_what_another_policy_and_another_cache_would_have_done() {
-    let scrap = Scrap::new("replay");
-    let file = scrap.file("trace.jsonl");
-    // The recorded caches hold a part of what is asked, so that eviction is put to the test too.
+fn the_lab_replays_a_record_with_another_policy_and_cache() {
+    let folder = TempFolder::new("replay");
+    let file = folder.file("trace.jsonl");
+    // The caches hold a part of the prompts, so that eviction is tested too.
     let (small, large) = ("12000", "846000");
     let cases = [("round_robin", small), ("round_robin", large), ("cache_aware", large)];
     let found = [
@@ -102,8 +102,8 @@ fn the_lab_says_what_another_policy_and_another_cache_would_have_done() {
     says_nothing(Path::new(&file));
 }
 
-/// A second between requests. The lab asks a user's next question as long after an answer as the user did, so an answer that this
-/// machine held up would change the order of everything behind it.
+/// Sets one second between requests. The lab repeats users' pauses, so a delay of this machine would change the order
+/// of later requests.
 fn pace_evenly(file: &str) {
     let text = fs::read_to_string(file).unwrap();
     let mut lines = text.lines().map(str::to_owned);
@@ -118,7 +118,7 @@ fn pace_evenly(file: &str) {
     fs::write(file, paced.join("\n") + "\n").unwrap();
 }
 
-/// Neither prompts nor answers, sessions or models.
+/// The record contains no prompts, answers, session names or model names.
 fn says_nothing(file: &Path) {
     let text = fs::read_to_string(file).unwrap();
     assert_eq!(text.lines().count(), 1 + USERS * TURNS, "a line for each request, and one before them");
@@ -142,7 +142,7 @@ fn says_nothing(file: &Path) {
 }
 
 #[test]
-fn a_full_disk_hurts_no_request_and_is_counted() {
+fn a_full_disk_fails_no_request_and_is_counted() {
     if !Path::new("/dev/full").exists() {
         return;
     }
@@ -155,14 +155,14 @@ fn a_full_disk_hurts_no_request_and_is_counted() {
 }
 
 #[test]
-fn a_record_is_rotated_and_what_clients_gave_up_is_in_it() {
-    let scrap = Scrap::new("rotation");
-    let file = scrap.file("trace.jsonl");
+fn a_record_is_rotated_and_includes_abandoned_requests() {
+    let folder = TempFolder::new("rotation");
+    let file = folder.file("trace.jsonl");
     fs::write(&file, "of yesterday\n").unwrap();
     let engine = engine(&[]);
     let flags = ["--record", &file, "--record-max-bytes", "4096", "--record-models", "named"];
     let gateway = Gateway::over(&[engine.url()], &flags);
-    assert_eq!(fs::read_to_string(scrap.file("trace.jsonl.1")).unwrap(), "of yesterday\n");
+    assert_eq!(fs::read_to_string(folder.file("trace.jsonl.1")).unwrap(), "of yesterday\n");
     let written = || gateway.metric("warmroute_record_lines_total{result=\"written\"}");
     (0..20).for_each(|user| _ = ask(&gateway, user, &[question(user, 0)], 2));
     eventually("twenty lines are written", || (written() == 20.0).then_some(()));
@@ -174,7 +174,7 @@ fn a_record_is_rotated_and_what_clients_gave_up_is_in_it() {
     call.hang_up();
     eventually("its line is written", || (written() == 21.0).then_some(()));
     let [new, old] =
-        ["trace.jsonl", "trace.jsonl.1"].map(|name| fs::read_to_string(scrap.file(name)).unwrap());
+        ["trace.jsonl", "trace.jsonl.1"].map(|name| fs::read_to_string(folder.file(name)).unwrap());
     assert!(new.len() <= 4_096 && old.len() <= 4_096 && old.starts_with("{\"warmroute_trace\":1}\n"));
     let last: Value = serde_json::from_str(new.lines().last().unwrap()).unwrap();
     assert_eq!((&last["output_tokens"], &last["model"]), (&Value::Null, &json!(MODEL)));

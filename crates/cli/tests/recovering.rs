@@ -1,25 +1,25 @@
-//! Workers that fail, are left alone, and are used again: retries, breakers and backpressure over real sockets.
+//! Retries, breakers and backpressure over real sockets.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use harness::client::{Response, chat, chat_stream, post};
+use harness::eventually;
+use harness::process::{Gateway, engine, engine_on};
+use harness::script::{ReceivedRequest, Scripted};
 use serde_json::{Value, json};
-use world::client::{Response, chat, chat_stream, post};
-use world::eventually;
-use world::process::{Gateway, engine, engine_on};
-use world::script::{Asked, Scripted};
 
-/// An engine that answers everything.
+/// An engine that answers every request.
 fn good() -> Scripted {
     Scripted::new(|mut asked| asked.answer("{\"from\":\"good\"}"))
 }
 
-/// An engine that says only this.
+/// An engine that always gives this response.
 fn saying(status: &'static str, retry_after: Option<u32>) -> Scripted {
     Scripted::new(move |mut asked| {
         let retry_after = retry_after.map(|s| format!("retry-after: {s}\r\n")).unwrap_or_default();
@@ -36,7 +36,7 @@ fn worker(gateway: &Gateway, url: &str) -> Value {
 }
 
 #[test]
-fn an_answer_that_another_worker_may_better_costs_the_client_nothing() {
+fn a_retryable_answer_is_retried_on_another_worker() {
     for (status, retry_after) in [
         ("502 Bad Gateway", None),
         ("503 Service Unavailable", None),
@@ -56,7 +56,7 @@ fn an_answer_that_another_worker_may_better_costs_the_client_nothing() {
 }
 
 #[test]
-fn answers_that_concern_the_client_are_not_tried_elsewhere() {
+fn client_errors_are_not_retried() {
     for status in
         ["400 Bad Request", "401 Unauthorized", "429 Too Many Requests", "500 Internal Server Error"]
     {
@@ -74,7 +74,7 @@ fn answers_that_concern_the_client_are_not_tried_elsewhere() {
 }
 
 #[test]
-fn when_nobody_is_left_the_last_answer_is_passed_on_as_it_came() {
+fn when_no_worker_is_left_the_last_answer_passes_unchanged() {
     let busy = [saying("429 Too Many Requests", Some(7)), saying("429 Too Many Requests", Some(7))];
     let gateway = Gateway::over(&[&busy[0].url, &busy[1].url], &[]);
     let response = ask(&gateway);
@@ -84,7 +84,7 @@ fn when_nobody_is_left_the_last_answer_is_passed_on_as_it_came() {
 }
 
 #[test]
-fn a_worker_that_is_busy_is_left_alone_for_as_long_as_it_says_and_is_no_fault() {
+fn a_busy_worker_is_avoided_for_its_retry_after_without_a_failure() {
     let (busy, good) = (saying("429 Too Many Requests", Some(600)), good());
     let gateway = Gateway::over(
         &[&busy.url, &good.url],
@@ -115,7 +115,7 @@ fn an_outage_is_not_amplified_by_retries() {
         assert_eq!((ask(&gateway).status, ask(&gateway).text().as_str()), (503, "no"));
     }
     let sent: usize = bad.iter().map(Scripted::asked).sum();
-    // The free ones are free once in thirty seconds.
+    // The free retries are granted once in thirty seconds.
     let free = 10 * (1 + begun.elapsed().as_secs() as usize / 30);
     let most = 2 * REQUESTS + 2 * REQUESTS / 5 + free;
     println!("{} requests, {sent} sent upstream, at most {most}", 2 * REQUESTS);
@@ -124,7 +124,7 @@ fn an_outage_is_not_amplified_by_retries() {
 }
 
 #[test]
-fn a_worker_whose_requests_fail_while_its_probes_answer_is_taken_out_and_tried_one_at_a_time() {
+fn a_worker_with_failing_requests_and_healthy_probes_is_ejected_and_tried_one_request_at_a_time() {
     let is_well = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&is_well);
     let bad = Scripted::new(move |mut asked| match seen.load(Ordering::SeqCst) {
@@ -143,7 +143,7 @@ fn a_worker_whose_requests_fail_while_its_probes_answer_is_taken_out_and_tried_o
     while bad.asked() == 3 {
         assert_eq!(ask(&gateway).status, 200);
     }
-    // The trial failed, so it is out again; now it gets well.
+    // The trial failed, so the worker is out again; now it recovers.
     is_well.store(true, Ordering::SeqCst);
     let since = Instant::now();
     eventually("it serves again", || (ask(&gateway).json() == json!({"from": "recovered"})).then_some(()));
@@ -153,7 +153,7 @@ fn a_worker_whose_requests_fail_while_its_probes_answer_is_taken_out_and_tried_o
 }
 
 #[test]
-fn a_killed_worker_that_is_back_is_used_within_two_seconds() {
+fn a_restarted_worker_is_used_within_two_seconds() {
     let (staying, dying) = (engine(&[]), engine(&[]));
     let port = dying.url().rsplit(':').next().unwrap().to_owned();
     let gateway = Gateway::over(&[staying.url(), dying.url()], &["--policy", "round_robin"]);
@@ -174,10 +174,10 @@ fn a_killed_worker_that_is_back_is_used_within_two_seconds() {
 }
 
 #[test]
-fn a_worker_that_has_become_slow_is_left_alone() {
+fn a_worker_that_becomes_slow_is_avoided() {
     let is_slow = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&is_slow);
-    let streams = |mut asked: Asked| {
+    let streams = |mut asked: ReceivedRequest| {
         asked.begin_events();
         asked.chunk("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\ndata: [DONE]\n\n");
         asked.end_chunks();

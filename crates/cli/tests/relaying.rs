@@ -1,23 +1,23 @@
-//! Bytes through the gateway: as they came, as they come, and not after anybody left.
+//! Bytes pass through the gateway unchanged and at once, and stop when the client leaves.
 
-mod world;
+mod harness;
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
-use world::client::{Call, chat, chat_stream, get, post};
-use world::process::{Gateway, engine};
-use world::script::Scripted;
+use harness::client::{Call, chat, chat_stream, get, post};
+use harness::process::{Gateway, engine};
+use harness::script::Scripted;
 
 #[test]
-fn every_chunk_is_passed_on_as_it_comes() {
+fn every_chunk_is_forwarded_at_once() {
     let (go, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let engine = Scripted::new(move |mut asked| {
         asked.begin_events();
         for n in 0..3 {
             asked.chunk(&format!("data: {{\"n\":{n}}}\n\n"));
-            // The next chunk is sent only after the client has read this one.
+            // The worker sends the next chunk only after the client has read this one.
             wait.lock().unwrap().recv().unwrap();
         }
         asked.chunk("data: [DONE]\n\n");
@@ -38,7 +38,7 @@ fn every_chunk_is_passed_on_as_it_comes() {
 }
 
 #[test]
-fn the_body_goes_on_byte_for_byte() {
+fn the_body_is_forwarded_byte_for_byte() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&seen);
     let engine = Scripted::new(move |mut asked| {
@@ -100,11 +100,11 @@ fn other_uploads_and_unknown_paths_pass_through() {
     assert_eq!(answer.json()["bytes"], 300_000);
     assert_eq!(get(gateway.url(), "/v1/something/new?x=1").json()["path"], "/v1/something/new?x=1");
     assert_eq!(post(gateway.url(), "/tokenize", r#"{"model":"m","prompt":"x"}"#).json()["path"], "/tokenize");
-    // An API that we do not know may send what we cannot read.
+    // Bodies of unknown APIs may be unreadable.
     for odd in ["[1,2]", "{\"a\":1}\n{\"a\":2}\n", "not json"] {
         assert_eq!(post(gateway.url(), "/v1/batches", odd).json()["bytes"], odd.len());
     }
-    // What steers an engine is not for clients, by whatever name.
+    // Engine-control headers from clients are dropped.
     for path in
         ["/reset_prefix_cache", "/v1/load_lora_adapter", "/v1/../reset_prefix_cache", "/v1/%2e%2e/metrics"]
     {
@@ -197,7 +197,7 @@ fn a_client_that_leaves_cancels_the_worker_in_a_stream_and_before_it() {
         }
         assert_eq!(gateway.workers()[0]["in_flight"], 1);
         call.hang_up();
-        gone.recv_timeout(world::PATIENCE).expect("the worker is hung up on");
+        gone.recv_timeout(harness::TIMEOUT).expect("the worker is hung up on");
         gateway.wait_for_idle();
         engine.check();
         if streams {
@@ -232,7 +232,7 @@ fn a_rank_is_ours_to_say() {
 
 #[test]
 fn a_connection_the_worker_closed_while_idle_is_no_failure() {
-    // Each connection is closed right after its answer, though HTTP/1.1 keeps it open by default.
+    // The worker closes each connection after its answer, although HTTP/1.1 keeps it open by default.
     let (closed, has_closed) = mpsc::channel::<()>();
     let closed = Mutex::new(closed);
     let engine = Scripted::new(move |mut asked| {
@@ -243,7 +243,7 @@ fn a_connection_the_worker_closed_while_idle_is_no_failure() {
     let gateway = Gateway::over(&[&engine.url], &["--retry-max-retries", "0"]);
     for _ in 0..20 {
         assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("m")).status, 200);
-        has_closed.recv_timeout(world::PATIENCE).unwrap();
+        has_closed.recv_timeout(harness::TIMEOUT).unwrap();
     }
     assert_eq!(engine.asked(), 20);
 }

@@ -1,19 +1,19 @@
-//! Other settings while requests are under way: all of them or none, and nobody notices but by what changes.
+//! Configuration changes while requests are in flight: applied as a whole or not at all, without a failed request.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use harness::client::{Call, Response, chat, chat_stream, get, post};
+use harness::eventually;
+use harness::gate::Gate;
+use harness::load::Load;
+use harness::process::{Gateway, Process, engine};
+use harness::script::Scripted;
+use harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
-use world::client::{Call, Response, chat, chat_stream, get, post};
-use world::eventually;
-use world::gate::Gate;
-use world::load::Load;
-use world::process::{Gateway, Process, engine};
-use world::scrap::Scrap;
-use world::script::Scripted;
 
 const APPLIED: &str = "warmroute_config_reloads_total{outcome=\"applied\"}";
 const REFUSED: &str = "warmroute_config_reloads_total{outcome=\"refused\"}";
@@ -33,9 +33,9 @@ fn served_by(gateway: &Gateway) -> (u16, Option<String>) {
 }
 
 #[test]
-fn a_file_is_read_again_by_signal_and_when_it_changes_and_a_bad_one_is_refused() {
-    let scrap = Scrap::new("reload-file");
-    let file = scrap.file("config.toml");
+fn a_file_is_reloaded_by_signal_and_on_change_and_a_bad_one_is_refused() {
+    let folder = TempFolder::new("reload-file");
+    let file = folder.file("config.toml");
     let (first, second) = (engine(&[]), engine(&[]));
     let write = |policy: &str, url: &str| {
         let text = format!("[routing]\npolicy = \"{policy}\"\n[[workers]]\nurl = \"{url}\"\n");
@@ -74,7 +74,7 @@ fn a_file_is_read_again_by_signal_and_when_it_changes_and_a_bad_one_is_refused()
 }
 
 #[test]
-fn a_configuration_that_is_put_is_in_force_as_a_whole_or_not_at_all() {
+fn a_sent_configuration_applies_as_a_whole_or_not_at_all() {
     let engine = engine(&[]);
     let gateway = Gateway::over(&[engine.url()], &["--policy", "random", "--worker-api-key", "k"]);
     let ranks = "[timeouts]\nfirst-byte-timeout-secs = 7\n[routing]\ndecision-headers = true\npolicy = \"round_robin\"\n";
@@ -101,7 +101,7 @@ fn a_configuration_that_is_put_is_in_force_as_a_whole_or_not_at_all() {
     }
     assert_eq!(gateway.metric(REFUSED), 7.0);
 
-    // What is shown can be put.
+    // The output of `GET /config` can be sent back.
     let mut shown = before.clone();
     shown["admission"]["rate-limit-requests-per-minute"] = json!(2);
     let json = ["content-type: application/json"];
@@ -116,11 +116,11 @@ fn a_configuration_that_is_put_is_in_force_as_a_whole_or_not_at_all() {
     assert_eq!([0; 3].map(|_| served_by(&gateway).0), [200, 200, 429]);
 }
 
-/// What is put replaces the file, and nobody loses his workers or is refused for what he did not say.
+/// `PUT /config` replaces the file, but leaving something out neither removes all workers nor is refused.
 #[test]
-fn a_small_configuration_that_is_put_keeps_what_cannot_change_and_drops_no_fleet_by_silence() {
-    let scrap = Scrap::new("reload-put");
-    let file = scrap.file("config.toml");
+fn a_partial_sent_configuration_keeps_fixed_options_and_workers() {
+    let folder = TempFolder::new("reload-put");
+    let file = folder.file("config.toml");
     let engine = engine(&[]);
     let worker = format!("[[workers]]\nurl = \"{}\"\n", engine.url());
     let fixed = "[server]\ndrain-timeout-secs = 7\n[health]\nload-interval-ms = 900\n[cache]\nmax-tree-size = 100000\n";
@@ -139,11 +139,11 @@ fn a_small_configuration_that_is_put_keeps_what_cannot_change_and_drops_no_fleet
     eventually("they are gone", || gateway.workers().is_empty().then_some(()));
 }
 
-/// Secrets are not shown, so they are missing from what is shown and put again: that must not open anything.
+/// `GET /config` shows no secrets, so a configuration sent back lacks them: that must not switch off any check.
 #[test]
-fn what_is_put_without_its_secrets_opens_no_door() {
-    let scrap = Scrap::new("reload-secrets");
-    let (file, keys) = (scrap.file("config.toml"), scrap.file("keys"));
+fn a_configuration_sent_without_secrets_keeps_them() {
+    let folder = TempFolder::new("reload-secrets");
+    let (file, keys) = (folder.file("config.toml"), folder.file("keys"));
     std::fs::write(&keys, "sk-one\n").unwrap();
     std::fs::write(&file, format!("[security]\nadmin-token = \"token\"\napi-keys-file = {keys:?}\n"))
         .unwrap();
@@ -169,9 +169,9 @@ fn what_is_put_without_its_secrets_opens_no_door() {
     assert_eq!(get(gateway.url(), "/v1/models").status, 401, "and the gateway for keys");
 }
 
-/// 200 requests are under way, half of them streams, when everything that can change does, again and again.
+/// 200 requests are in flight, half of them streams, while every changeable option changes repeatedly.
 #[test]
-fn nothing_that_is_under_way_is_dropped_when_settings_change() {
+fn a_reload_drops_no_request_in_flight() {
     let gate = Gate::default();
     let engines = [0; 3].map(|_| {
         let gate = gate.clone();
@@ -208,7 +208,7 @@ fn nothing_that_is_under_way_is_dropped_when_settings_change() {
     let policies =
         ["random", "round_robin", "cache_aware", "least_loaded", "prefix_affinity", "expected_ttft"];
     for (turn, policy) in policies.into_iter().cycle().take(24).enumerate() {
-        // Workers leave and come back, limits and timeouts are set and lifted.
+        // Workers leave and return; limits and timeouts are set and lifted.
         let here = [&urls[..], &urls[..1], &urls[1..]][turn % 3];
         let text = format!(
             "[routing]\npolicy = \"{policy}\"\nshadow = [{}]\n[admission]\nmax-concurrent-requests = {}\n\
@@ -237,9 +237,9 @@ fn nothing_that_is_under_way_is_dropped_when_settings_change() {
     gateway.wait_for_idle();
 }
 
-/// The same with requests that come and go all the while.
+/// The same with a steady flow of requests.
 #[test]
-fn requests_go_on_while_settings_change() {
+fn requests_succeed_while_settings_change() {
     let engines = [0; 3].map(|_| engine(&[]));
     let urls = engines.each_ref().map(|engine| engine.url());
     let gateway = Gateway::over(&urls, &[]);
@@ -275,7 +275,7 @@ fn requests_go_on_while_settings_change() {
 }
 
 #[test]
-fn a_limit_that_is_lifted_lets_those_in_who_wait() {
+fn a_raised_limit_admits_waiting_requests() {
     let gate = Gate::default();
     let held = gate.clone();
     let engine = Scripted::new(move |mut asked| {
@@ -292,11 +292,11 @@ fn a_limit_that_is_lifted_lets_those_in_who_wait() {
     assert!(calls.into_iter().all(|call| call.finish().status == 200));
 }
 
-/// Those that come have to be asked how they are first; until then, those that go are needed.
+/// New workers must be probed first; until then the old ones are needed.
 #[test]
 fn all_workers_are_replaced_under_load_and_no_request_fails() {
-    let scrap = Scrap::new("reload-all");
-    let file = scrap.file("config.toml");
+    let folder = TempFolder::new("reload-all");
+    let file = folder.file("config.toml");
     let engines = [engine(&[]), engine(&[]), engine(&[]), engine(&[])];
     let pairs = [[engines[0].url(), engines[1].url()], [engines[2].url(), engines[3].url()]];
     let write = |pair: usize| {
@@ -323,9 +323,9 @@ fn all_workers_are_replaced_under_load_and_no_request_fails() {
 }
 
 #[test]
-fn other_keys_in_the_same_file_are_named_in_the_log_and_not_told() {
-    let scrap = Scrap::new("reload-keys");
-    let (keys, log) = (scrap.file("keys"), scrap.file("log"));
+fn a_changed_key_file_is_logged_without_its_keys() {
+    let folder = TempFolder::new("reload-keys");
+    let (keys, log) = (folder.file("keys"), folder.file("log"));
     std::fs::write(&keys, "sk-one\n").unwrap();
     let args = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--api-keys-file", &keys];
     let file = std::fs::File::create(&log).unwrap();

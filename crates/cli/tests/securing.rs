@@ -1,18 +1,18 @@
-//! Who may come in, what workers and logs get to see, and what is refused.
+//! Authentication, and what workers, logs and clients can see.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
+use harness::client::{Call, Response, chat, get, post};
+use harness::eventually;
+use harness::process::{Gateway, Process, run};
+use harness::script::Scripted;
+use harness::temp_folder::TempFolder;
 use serde_json::json;
-use world::client::{Call, Response, chat, get, post};
-use world::eventually;
-use world::process::{Gateway, Process, run};
-use world::scrap::Scrap;
-use world::script::Scripted;
 
 /// An engine that keeps the heads of its requests.
 fn keeper() -> (Scripted, Arc<Mutex<Vec<String>>>) {
@@ -30,9 +30,9 @@ fn ask(url: &str, headers: &[&str]) -> Response {
 }
 
 #[test]
-fn only_keys_let_clients_in_and_workers_never_see_them() {
-    let scrap = Scrap::new("keys");
-    let keys = scrap.file("keys");
+fn clients_need_a_key_and_workers_never_see_it() {
+    let folder = TempFolder::new("keys");
+    let keys = folder.file("keys");
     std::fs::write(&keys, "sk-alpha name=alpha\nsk-beta name=beta\n").unwrap();
     let (engine, heads) = keeper();
     let gateway = Gateway::over(&[&engine.url], &["--api-keys-file", &keys]);
@@ -85,8 +85,8 @@ fn only_keys_let_clients_in_and_workers_never_see_them() {
 
 #[test]
 fn a_key_has_limits_of_its_own() {
-    let scrap = Scrap::new("key-limits");
-    let keys = scrap.file("keys");
+    let folder = TempFolder::new("key-limits");
+    let keys = folder.file("keys");
     std::fs::write(
         &keys,
         "sk-few name=few requests-per-minute=2\nsk-two name=few requests-per-minute=2\nsk-many\n",
@@ -103,21 +103,21 @@ fn a_key_has_limits_of_its_own() {
 }
 
 #[test]
-fn workers_are_shown_their_own_key_by_requests_and_by_probes() {
+fn requests_and_probes_send_the_workers_key() {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&heads);
     let engine = Scripted::guarded("Bearer worker-key", move |mut asked| {
         kept.lock().unwrap().push(asked.header("authorization").unwrap_or("none").to_owned());
         asked.answer("{}");
     });
-    // Ready only because the probe shows the key.
+    // The worker is ready only because the probe sends the key.
     let gateway = Gateway::over(&[&engine.url], &["--worker-api-key", "worker-key"]);
     assert_eq!(ask(gateway.url(), &["authorization: Bearer of-the-client"]).status, 200);
     assert_eq!(*heads.lock().unwrap(), ["Bearer worker-key"]);
 }
 
 #[test]
-fn clients_keys_are_passed_on_where_nobody_else_uses_them_or_as_told() {
+fn client_keys_are_forwarded_if_unused_here_or_configured() {
     for (flags, passed) in [
         (&[][..], true),
         (&["--client-credentials", "drop"], false),
@@ -131,9 +131,9 @@ fn clients_keys_are_passed_on_where_nobody_else_uses_them_or_as_told() {
 }
 
 #[test]
-fn the_admin_side_asks_for_its_token_but_for_health() {
-    let scrap = Scrap::new("admin-token");
-    let file = scrap.file("token");
+fn the_admin_listener_requires_its_token_except_for_health() {
+    let folder = TempFolder::new("admin-token");
+    let file = folder.file("token");
     std::fs::write(&file, "the-token\n").unwrap();
     let gateway = Gateway::start(&[], &["--admin-token-file", &file]);
     let status = |method: &str, path: &str, header: &str| {
@@ -163,7 +163,7 @@ fn the_admin_side_asks_for_its_token_but_for_health() {
 }
 
 #[test]
-fn from_other_machines_nothing_is_changed_without_a_token() {
+fn remote_changes_require_a_token() {
     let gateway = Gateway::start(&[], &["--admin-host", "0.0.0.0"]);
     let admin = gateway.admin().replace("0.0.0.0", "127.0.0.1");
     assert_eq!(get(&admin, "/metrics").status, 200);
@@ -174,13 +174,13 @@ fn from_other_machines_nothing_is_changed_without_a_token() {
     assert_eq!(Call::send(gateway.admin(), "POST", "/workers", &by_a_page, body).finish().status, 403);
 }
 
-/// Everything secret is used, rightly and wrongly, with logs as talkative as they can be.
+/// Uses every secret, valid and invalid, at the most verbose log level.
 #[test]
 fn secrets_and_prompts_are_in_no_log_page_or_answer() {
     const SECRETS: [&str; 7] =
         ["hush-key-1", "hush-key-2", "hush-admin", "hush-events", "hush-worker", "hush-wrong", "hush-prompt"];
-    let scrap = Scrap::new("secrets");
-    let (keys, config, log) = (scrap.file("keys"), scrap.file("config.toml"), scrap.file("log"));
+    let folder = TempFolder::new("secrets");
+    let (keys, config, log) = (folder.file("keys"), folder.file("config.toml"), folder.file("log"));
     std::fs::write(&keys, "hush-key-1 name=one\n").unwrap();
     let text = "[security]\nadmin-token = \"hush-admin\"\nworker-api-key = \"hush-worker\"\n[events]\nevents-token = \"hush-events\"\n";
     std::fs::write(&config, text).unwrap();

@@ -1,21 +1,21 @@
-//! Several routers before the same engines, as processes that find each other.
+//! Several routers in front of the same engines, as processes that find each other.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
+use harness::client::{Call, chat, chat_stream, get, post};
+use harness::eventually;
+use harness::process::{Gateway, Process, engine, run};
+use harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
-use world::client::{Call, chat, chat_stream, get, post};
-use world::eventually;
-use world::process::{Gateway, Process, engine, run};
-use world::scrap::Scrap;
 
-/// Three routers of one mesh, each of which was told of the first one only.
-fn mesh(engines: &[Process], scrap: &Scrap) -> Vec<Gateway> {
-    let secret = scrap.file("secret");
+/// Three routers of one mesh; the second and third know only the first.
+fn mesh(engines: &[Process], folder: &TempFolder) -> Vec<Gateway> {
+    let secret = folder.file("secret");
     std::fs::write(&secret, "a secret that only these routers know\n").unwrap();
     let urls: Vec<&str> = engines.iter().map(Process::url).collect();
-    // One that follows a prompt wherever it is: what takes a millisecond more would else be as good.
+    // A policy that always follows the cache; expected-TTFT would ignore a difference of one millisecond.
     let policy = ["--policy", "sticky_least_loaded"];
     let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
     let shared = [&shared[..], &policy].concat();
@@ -42,7 +42,7 @@ fn wait_for_peers(router: &Gateway, count: usize) {
     });
 }
 
-/// A conversation's turn, long enough to be worth following.
+/// A conversation's turn, long enough for its cache to matter.
 fn turn(topic: &str, words: usize) -> String {
     let text = format!("{topic} ").repeat(words);
     json!({"model": "llama-3.1-8b", "max_tokens": 2, "messages": [{"role": "user", "content": text}]})
@@ -56,14 +56,14 @@ fn ask(router: &Gateway, body: &str) -> (String, u32) {
     (answer.header("x-warmroute-worker").unwrap().to_owned(), cached)
 }
 
-/// Whether a router believes that somebody holds a prompt; asking this leaves no trace.
+/// Whether a router expects a prompt in some worker's cache. The preview leaves no trace.
 fn knows(router: &Gateway, body: &str) -> Option<()> {
     let page = post(router.admin(), "/explain", body).json();
     let holds = |one: &Value| one["overlap_tokens"].as_u64().is_some_and(|tokens| tokens > 0);
     page["candidates"].as_array()?.iter().any(holds).then_some(())
 }
 
-/// What all routers together know to be in flight, by router.
+/// The requests in flight that all routers know of, by router.
 fn in_flight(router: &Gateway) -> u64 {
     router.workers().iter().map(|worker| worker["in_flight"].as_u64().unwrap()).sum()
 }
@@ -87,8 +87,8 @@ fn follow_a_conversation(routers: &[Gateway]) {
 #[test]
 fn a_conversation_is_found_by_every_router_of_a_mesh() {
     let engines: Vec<Process> = (0..4).map(|_| engine(&[])).collect();
-    let scrap = Scrap::new("mesh");
-    let routers = mesh(&engines, &scrap);
+    let folder = TempFolder::new("mesh");
+    let routers = mesh(&engines, &folder);
     follow_a_conversation(&routers);
     let page = get(routers[0].admin(), "/metrics").text();
     assert!(page.contains("\nwarmroute_peers 2\n"), "{page}");
@@ -105,11 +105,11 @@ fn a_conversation_is_found_by_every_router_of_a_mesh() {
 
 #[test]
 fn a_router_that_is_killed_is_forgotten_with_all_it_had() {
-    // So slow that its requests are under way when it dies.
+    // Slow enough that its requests are in flight when it dies.
     let engines: Vec<Process> =
         (0..2).map(|_| Process::start(&["engine", "--port", "0", "--speed", "0.2"])).collect();
-    let scrap = Scrap::new("killed");
-    let mut routers = mesh(&engines, &scrap);
+    let folder = TempFolder::new("killed");
+    let mut routers = mesh(&engines, &folder);
     let dying = routers.remove(1);
     let calls: Vec<Call> = (0..6)
         .map(|_| {
@@ -139,20 +139,20 @@ fn a_router_that_is_killed_is_forgotten_with_all_it_had() {
     assert_eq!(post(routers[0].url(), "/v1/chat/completions", &chat("llama-3.1-8b")).status, 200);
 }
 
-/// The one that leaves is in nobody's list, and then the one that is in the other's.
+/// First a router that no other lists leaves, then one that another lists.
 #[test]
-fn a_router_that_is_stopped_says_goodbye_and_nobody_complains_of_it() {
-    let (engine, scrap) = (engine(&[]), Scrap::new("goodbye"));
-    let secret = scrap.file("secret");
+fn a_stopped_router_leaves_without_warnings() {
+    let (engine, folder) = (engine(&[]), TempFolder::new("goodbye"));
+    let secret = folder.file("secret");
     std::fs::write(&secret, "a secret that only these routers know\n").unwrap();
     let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
     let start = |name: &str, more: &[&str]| {
         let flags = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"];
         let flags = [&flags[..], &["--worker-urls", engine.url()], &shared, more].concat();
-        let log = std::fs::File::create(scrap.file(name)).unwrap();
+        let log = std::fs::File::create(folder.file(name)).unwrap();
         Gateway { process: Process::start_with_log(&flags, &[], log.into()) }
     };
-    let log = |name: &str| std::fs::read_to_string(scrap.file(name)).unwrap();
+    let log = |name: &str| std::fs::read_to_string(folder.file(name)).unwrap();
     let listening = |router: &Gateway| peers(router)["transport"]["listening"].as_str().unwrap().to_owned();
     let first = start("first", &[]);
     let seed = listening(&first);
@@ -161,7 +161,7 @@ fn a_router_that_is_stopped_says_goodbye_and_nobody_complains_of_it() {
     second.process.signal("-TERM");
     assert!(second.process.wait().success());
     eventually("it has been heard", || log("first").contains("it said goodbye").then_some(()));
-    // By the time that another one has come, whoever is dialed on would have been complained of many times.
+    // Until the new router has connected, failed dials would have been logged many times.
     let third = start("third", &["--mesh-peers", &seed]);
     [&first, &third].into_iter().for_each(|router| wait_for_peers(router, 1));
     assert_eq!(peers(&first)["transport"]["troubles"], json!([]), "{}", log("first"));
@@ -178,11 +178,11 @@ fn a_router_that_is_stopped_says_goodbye_and_nobody_complains_of_it() {
     }
 }
 
-/// With the files that it names put where they are.
+/// Replaces the file names in the documentation by test files.
 #[test]
 fn every_set_up_of_the_documentation_is_accepted() {
     let page = include_str!("../../../docs/many-routers.md");
-    let (scrap, key) = (Scrap::new("documented"), rcgen::KeyPair::generate().unwrap());
+    let (folder, key) = (TempFolder::new("documented"), rcgen::KeyPair::generate().unwrap());
     let cert = rcgen::CertificateParams::new(vec!["routers".to_owned()]).unwrap().self_signed(&key).unwrap();
     let files = [
         ("/secrets/share", "a secret that only these routers know"),
@@ -193,7 +193,7 @@ fn every_set_up_of_the_documentation_is_accepted() {
         ("router.key", &key.serialize_pem()),
     ]
     .map(|(named, text)| {
-        let here = scrap.file(named.rsplit('/').next().unwrap());
+        let here = folder.file(named.rsplit('/').next().unwrap());
         std::fs::write(&here, text).unwrap();
         (named, here)
     });
@@ -201,7 +201,7 @@ fn every_set_up_of_the_documentation_is_accepted() {
         files.iter().find(|(named, _)| *named == word).map_or(word.to_owned(), |(_, here)| here.clone())
     };
     let checked = |text: &str, flags: &[String]| {
-        let config = scrap.file("config.toml");
+        let config = folder.file("config.toml");
         std::fs::write(&config, text).unwrap();
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let output =
@@ -223,10 +223,10 @@ fn every_set_up_of_the_documentation_is_accepted() {
 }
 
 #[test]
-fn routers_with_another_secret_are_strangers() {
+fn routers_with_another_secret_are_refused() {
     let engine = engine(&[]);
-    let scrap = Scrap::new("strangers");
-    let (ours, theirs) = (scrap.file("ours"), scrap.file("theirs"));
+    let folder = TempFolder::new("strangers");
+    let (ours, theirs) = (folder.file("ours"), folder.file("theirs"));
     std::fs::write(&ours, "a secret that only these routers know").unwrap();
     std::fs::write(&theirs, "another secret of sixteen bytes and more").unwrap();
     let flags = |secret| ["--share", "mesh", "--share-secret-file", secret, "--mesh-listen", "127.0.0.1:0"];
@@ -244,9 +244,9 @@ fn routers_with_another_secret_are_strangers() {
 }
 
 #[test]
-fn transports_that_make_no_sense_are_refused_in_words() {
-    let scrap = Scrap::new("nonsense");
-    let (secret, config) = (scrap.file("secret"), scrap.file("empty.toml"));
+fn invalid_transports_are_refused_with_a_reason() {
+    let folder = TempFolder::new("nonsense");
+    let (secret, config) = (folder.file("secret"), folder.file("empty.toml"));
     std::fs::write(&config, "").unwrap();
     std::fs::write(&secret, "a secret that only these routers know").unwrap();
     for (share, why) in [

@@ -1,21 +1,21 @@
-//! The lab against the real thing: the same workload through `warmroute serve` over simulated engines in real time, and in virtual
+//! Compares the lab with reality: the same workload through `warmroute serve` with simulated engines, and in virtual
 //! time.
 //!
-//! The engines run at half their speed, so that what is modelled takes long against what a busy machine adds. Nothing that matters is
-//! left to chance: two heads that are drawn to the same engine double the queue, and then the draw would be compared, not the
-//! clock. Both cases are tried at once: everybody sleeps most of the time.
+//! The engines run at half speed, so that modelled times are long compared with a busy machine's delays. No placement
+//! is left to chance: two heads on one engine double its queue, and the test would compare placements instead of
+//! times. Both cases run at once, because they mostly sleep.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
+use harness::client::Call;
+use harness::process::{Gateway, Process, run};
+use harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
-use world::client::Call;
-use world::process::{Gateway, Process, run};
-use world::scrap::Scrap;
 
 const MODEL: &str = "llama-3.1-8b";
 const ENGINES: usize = 3;
@@ -25,7 +25,7 @@ const ANSWER_TOKENS: u32 = 40;
 /// Wall time between an answer and the next question.
 const THINK: Duration = Duration::from_millis(500);
 
-/// A policy and what it is tried on.
+/// A policy and its workload.
 #[derive(Clone, Copy)]
 struct Case {
     policy: &'static str,
@@ -36,20 +36,20 @@ struct Case {
 }
 
 const CASES: [Case; 2] = [
-    // The first three users are all under way at once, so each of the three heads finds an engine of its own.
+    // The first three users are in flight at once, so that each of the three heads gets its own engine.
     Case { policy: "cache_aware", users: 16, turns: 3, between: Duration::from_millis(240) },
-    // One turn each, at times of their own: nobody overtakes anybody, and turns fall as they fell.
+    // One turn each at fixed times, so that the order of turns is the same in every run.
     Case { policy: "round_robin", users: 30, turns: 1, between: Duration::from_millis(160) },
 ];
 
-/// What was measured: milliseconds to the first token on average, and the share of prompt tokens found in caches.
+/// Mean milliseconds to the first token, and the share of prompt tokens found in caches.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     ttft_ms: f64,
     hit: f64,
 }
 
-/// A user's conversation. Every third shares its head of 4,000 tokens; a question has 2,000.
+/// A user's conversation. Every third user shares a head of 4,000 tokens; a question has 2,000.
 fn converse(url: &str, case: Case, user: u32) -> Vec<Duration> {
     thread::sleep(case.between * user);
     let head = format!("these are the rules of house number {:>3} ", user % 3).repeat(400);
@@ -87,7 +87,7 @@ fn text_of(stream: &str) -> String {
     events.map(text).collect()
 }
 
-/// In real time; what was asked is recorded.
+/// Runs in real time, and records the requests.
 fn live(case: Case, record: &str) -> Measured {
     let start = |_| Process::start(&["engine", "--port", "0", "--speed", SPEED]);
     let engines: Vec<Process> = (0..ENGINES).map(start).collect();
@@ -107,7 +107,7 @@ fn live(case: Case, record: &str) -> Measured {
     Measured { ttft_ms, hit }
 }
 
-/// The same requests in virtual time, on average over what is drawn by lot.
+/// Runs the same requests in virtual time, averaged over seeds.
 fn simulated(case: Case, record: &str) -> Measured {
     let workers = ENGINES.to_string();
     let args = ["lab", "simulate", "--trace", record, "--workers", &workers, "--policies", case.policy];
@@ -124,17 +124,17 @@ fn simulated(case: Case, record: &str) -> Measured {
     }
 }
 
-/// A machine that is busy with something else makes real times longer, and right by chance never: one calm run of three is enough.
+/// A busy machine makes real times longer, but never right by chance: one good run of three suffices.
 #[test]
-fn virtual_time_tells_what_real_time_measures() {
+fn virtual_time_predicts_real_time() {
     let first = (1..=3).map(compared).find(|differences| differences.is_empty());
     assert!(first.is_some(), "three runs differ, the last by {:?}", compared(4));
 }
 
-/// What differs between a live run and the lab's.
+/// The differences between a live run and the lab's.
 fn compared(attempt: u32) -> Vec<String> {
-    let scrap = Scrap::new(&format!("validation-{attempt}"));
-    let cases = CASES.map(|case| (case, scrap.file(case.policy)));
+    let folder = TempFolder::new(&format!("validation-{attempt}"));
+    let cases = CASES.map(|case| (case, folder.file(case.policy)));
     let measured: Vec<Measured> = thread::scope(|scope| {
         let runs = cases.each_ref().map(|(case, file)| scope.spawn(move || live(*case, file)));
         runs.into_iter().map(|run| run.join().unwrap()).collect()

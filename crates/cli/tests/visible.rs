@@ -1,19 +1,19 @@
-//! Wrong settings of precise routing, each seen where an operator looks: `GET /workers`, an exit status, an HTTP status.
+//! Wrong settings of precise routing, each visible in `GET /workers`, an exit status or an HTTP status.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
+use harness::client::{Call, get, post};
+use harness::eventually;
+use harness::process::{Gateway, Process, engine, run};
 use serde_json::{Value, json};
-use world::client::{Call, get, post};
-use world::eventually;
-use world::process::{Gateway, Process, engine, run};
 
 fn scratch(name: &str) -> String {
     format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// A file of this test's own.
+/// A test file.
 fn written(name: &str, text: &str) -> String {
     let path = scratch(name);
     std::fs::create_dir_all(std::path::Path::new(&path).parent().unwrap()).unwrap();
@@ -25,7 +25,7 @@ fn worker(gateway: &Gateway, engine: &Process) -> Value {
     gateway.workers().into_iter().find(|worker| worker["url"] == engine.url()).unwrap()
 }
 
-/// Waits until an engine's worker says this.
+/// Waits until an engine's worker shows this reason.
 fn wait_for_why(gateway: &Gateway, engine: &Process, part: &str) -> Value {
     eventually(&format!("why: {part}; {:?}", gateway.workers()), || {
         let view = worker(gateway, engine);
@@ -47,7 +47,7 @@ fn ask(url: &str, text: &str) -> u16 {
 }
 
 #[test]
-fn a_worker_says_by_what_it_is_matched_and_why_it_is_not() {
+fn a_worker_shows_its_matching_or_why_it_has_none() {
     let folder = scratch("visible-model");
     let publishing = engine(&["--events", "tcp://127.0.0.1:0", "--write-model", &folder]);
     let silent = engine(&[]);
@@ -56,7 +56,7 @@ fn a_worker_says_by_what_it_is_matched_and_why_it_is_not() {
     assert_eq!((&without["view"], &without["matching"]), (&json!("presumed"), &json!("none")));
     let mut number = 0;
     let with = eventually("the other is reported", || {
-        // Without a replay, only what is published once we listen is heard.
+        // Without a replay, events before the subscription are lost.
         number += 1;
         ask(publishing.url(), &format!("something to be reported, {number} "));
         let view = worker(&gateway, &publishing);
@@ -66,7 +66,7 @@ fn a_worker_says_by_what_it_is_matched_and_why_it_is_not() {
 }
 
 #[test]
-fn a_topic_under_which_nothing_comes_is_named() {
+fn a_silent_topic_is_named() {
     let folder = scratch("visible-topic");
     let one =
         engine(&["--events", "tcp://127.0.0.1:0", "--events-topic", "kv@right", "--write-model", &folder]);
@@ -173,10 +173,10 @@ fn check_finds_endpoints_and_paths_that_cannot_work() {
 }
 
 #[test]
-fn posts_that_are_too_large_are_told_so() {
+fn reports_that_are_too_large_are_refused() {
     let one = engine(&[]);
     let gateway = Gateway::over(&[one.url()], &["--events-token", "secret"]);
-    // It waits for our go-ahead, which does not come.
+    // The client waits for `100 Continue`, which does not come.
     let request = format!(
         "POST /events?worker=x HTTP/1.1\r\nhost: x\r\nauthorization: bearer secret\r\nexpect: 100-continue\r\n\
          connection: close\r\ncontent-length: {}\r\n\r\n",

@@ -1,22 +1,22 @@
-//! Limits: who is let in, who waits, who is asked to come back.
+//! Admission limits: which requests are admitted, wait, or are refused.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
 use std::sync::{Arc, Mutex};
 
+use harness::client::{Call, Response, post};
+use harness::eventually;
+use harness::gate::Gate;
+use harness::process::Gateway;
+use harness::script::Scripted;
+use harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
-use world::client::{Call, Response, post};
-use world::eventually;
-use world::gate::Gate;
-use world::process::Gateway;
-use world::scrap::Scrap;
-use world::script::Scripted;
 
 const PATH: &str = "/v1/chat/completions";
 
-/// An engine that answers once the gate is open, and remembers in which order it was asked.
+/// An engine that answers once the gate is open, and records the order of its requests.
 struct Gated {
     engine: Scripted,
     gate: Gate,
@@ -59,7 +59,7 @@ fn wait_for_waiting(gateway: &Gateway, n: usize) {
     });
 }
 
-/// Sends these one after another, each once the one before it waits; the first is let in.
+/// Sends requests one after another, each once the previous one waits; the first is admitted.
 fn line_up(gateway: &Gateway, engine: &Gated, requests: &[(&str, &str)]) -> Vec<Call> {
     let mut calls = Vec::new();
     for (header, text) in requests {
@@ -84,7 +84,7 @@ fn refused(response: &Response, code: &str) -> u32 {
 }
 
 #[test]
-fn beyond_the_limit_requests_wait_and_are_let_in_as_others_end() {
+fn above_the_limit_requests_wait_until_others_end() {
     let gated = Gated::new();
     let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "2"]);
     let calls: Vec<Call> = (0..6).map(|_| send(&gateway, &[], "x")).collect();
@@ -98,7 +98,7 @@ fn beyond_the_limit_requests_wait_and_are_let_in_as_others_end() {
 }
 
 #[test]
-fn when_no_more_may_wait_the_client_is_told_when_to_come_back() {
+fn when_the_queue_is_full_the_client_gets_a_retry_after() {
     let gated = Gated::new();
     let gateway = Gateway::over(
         &[&gated.engine.url],
@@ -117,7 +117,8 @@ fn when_no_more_may_wait_the_client_is_told_when_to_come_back() {
     assert_eq!(gated.order(), ["first"], "who was refused was never sent");
 }
 
-/// The worker that took it broke off, and the other one is full: it waits for that one, though its own is free again.
+/// The request's worker broke off and the other one is full: the request waits for the other, although its own is
+/// free.
 #[test]
 fn a_request_whose_worker_fails_waits_for_room_at_another() {
     let gated = Gated::new();
@@ -140,9 +141,9 @@ fn a_request_whose_worker_fails_waits_for_room_at_another() {
     assert_eq!((gated.engine.asked(), bad.asked()), (2, 1));
 }
 
-/// Bodies are read before anybody is asked whether they may come in, so what they take is limited by itself.
+/// Bodies are read before admission, so their memory has a limit of its own.
 #[test]
-fn bodies_take_no_more_memory_than_they_may_together() {
+fn bodies_share_a_memory_limit() {
     let gated = Gated::new();
     let flags = ["--max-payload-size", "100000", "--max-buffered-bytes", "150000"];
     let gateway = Gateway::over(&[&gated.engine.url], &flags);
@@ -162,7 +163,7 @@ fn bodies_take_no_more_memory_than_they_may_together() {
 }
 
 #[test]
-fn a_client_that_leaves_waits_no_more() {
+fn a_client_that_leaves_is_removed_from_the_queue() {
     let gated = Gated::new();
     let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "1"]);
     let mut calls =
@@ -175,7 +176,7 @@ fn a_client_that_leaves_waits_no_more() {
 }
 
 #[test]
-fn the_urgent_go_first_unless_nobody_listens_to_that() {
+fn urgent_requests_go_first_if_priorities_are_on() {
     let requests = [
         ("x-warmroute-priority: normal", "first"),
         ("x-warmroute-priority: low", "low"),
@@ -198,9 +199,9 @@ fn the_urgent_go_first_unless_nobody_listens_to_that() {
 }
 
 #[test]
-fn only_a_key_that_may_goes_before_others() {
-    let scrap = Scrap::new("priorities");
-    let keys = scrap.file("keys");
+fn only_a_key_with_permission_sets_priorities() {
+    let folder = TempFolder::new("priorities");
+    let keys = folder.file("keys");
     std::fs::write(&keys, "sk-plain name=a\nsk-urgent name=b priority=high\nsk-batch name=c priority=low\n")
         .unwrap();
     let gated = Gated::new();
@@ -218,7 +219,7 @@ fn only_a_key_that_may_goes_before_others() {
 }
 
 #[test]
-fn one_who_sends_much_waits_behind_his_own() {
+fn a_busy_client_waits_behind_its_own_requests() {
     let gated = Gated::new();
     let gateway = Gateway::over(&[&gated.engine.url], &["--max-concurrent-requests", "1"]);
     let (much, little) = ("authorization: Bearer much", "authorization: Bearer little");
@@ -235,7 +236,7 @@ fn one_who_sends_much_waits_behind_his_own() {
 }
 
 #[test]
-fn no_worker_gets_more_than_it_may_and_one_models_queue_holds_up_no_other() {
+fn worker_limits_hold_and_one_models_queue_blocks_no_other() {
     let (one, two, other) = (Gated::new(), Gated::new(), Gated::serving("other"));
     let urls = [&*one.engine.url, &two.engine.url, &other.engine.url];
     let gateway = Gateway::over(&urls, &["--max-concurrent-per-worker", "1"]);
@@ -252,7 +253,7 @@ fn no_worker_gets_more_than_it_may_and_one_models_queue_holds_up_no_other() {
 }
 
 #[test]
-fn a_worker_that_comes_takes_those_who_wait() {
+fn a_new_worker_serves_waiting_requests() {
     let (full, newcomer) = (Gated::new(), Gated::new());
     let gateway = Gateway::over(&[&full.engine.url], &["--max-concurrent-per-worker", "2"]);
     let calls: Vec<Call> = (0..4).map(|_| send(&gateway, &[], "x")).collect();
@@ -268,7 +269,7 @@ fn a_worker_that_comes_takes_those_who_wait() {
 }
 
 #[test]
-fn a_key_has_so_many_requests_a_minute() {
+fn a_key_has_a_request_rate_limit() {
     let gated = Gated::new();
     gated.gate.open();
     let gateway = Gateway::over(&[&gated.engine.url], &["--rate-limit-requests-per-minute", "2"]);
@@ -279,7 +280,7 @@ fn a_key_has_so_many_requests_a_minute() {
 }
 
 #[test]
-fn a_key_has_so_many_tokens_a_minute_as_engines_count_them() {
+fn a_key_has_a_token_rate_limit_in_engine_tokens() {
     let gated = Gated::new();
     gated.gate.open();
     let gateway = Gateway::over(&[&gated.engine.url], &["--rate-limit-tokens-per-minute", "600"]);
@@ -294,9 +295,9 @@ fn bounded(stream: bool, max_tokens: u32) -> String {
     json!({"model": "m", "stream": stream, "max_tokens": max_tokens, "messages": messages}).to_string()
 }
 
-/// None of them has said yet what it took, so what they may take must count.
+/// No request has reported its usage yet, so the tokens that each may use must count.
 #[test]
-fn requests_that_a_key_sends_at_once_take_no_more_than_its_tokens() {
+fn concurrent_requests_of_a_key_stay_within_its_tokens() {
     let gate = Gate::default();
     let waited_at = gate.clone();
     let engine = Scripted::new(move |mut asked| {
@@ -323,7 +324,7 @@ fn requests_that_a_key_sends_at_once_take_no_more_than_its_tokens() {
 }
 
 #[test]
-fn what_was_set_aside_for_an_answer_is_given_back_when_its_client_hangs_up() {
+fn reserved_tokens_are_returned_when_the_client_leaves() {
     let engine = Scripted::new(|mut asked| {
         if asked.turn > 0 {
             return asked.answer("{}");
@@ -344,7 +345,7 @@ fn what_was_set_aside_for_an_answer_is_given_back_when_its_client_hangs_up() {
 }
 
 #[test]
-fn tokens_that_were_streamed_count_though_the_client_hangs_up_before_their_number_is_told() {
+fn streamed_tokens_count_when_the_client_leaves_before_the_usage() {
     let engine = Scripted::new(|mut asked| {
         asked.begin_events();
         (0..300).for_each(|_| asked.chunk("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n"));
@@ -363,7 +364,7 @@ fn tokens_that_were_streamed_count_though_the_client_hangs_up_before_their_numbe
 }
 
 #[test]
-fn who_was_not_served_has_used_no_tokens() {
+fn a_refused_request_uses_no_tokens() {
     let flags =
         ["--rate-limit-tokens-per-minute", "600", "--max-concurrent-requests", "1", "--queue-size", "1"];
     let long = "x".repeat(1_600);

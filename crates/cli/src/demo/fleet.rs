@@ -1,4 +1,4 @@
-//! The engines and the gateway of one run.
+//! The engines and the gateway of one demo run.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
@@ -16,17 +16,16 @@ use crate::options::{Discovery, Options, Routing, Server};
 use crate::plan::Plan;
 use crate::service::Service;
 
-/// What the engines serve.
+/// The simulated model.
 pub const MODEL: &str = "llama-3.1-8b";
 
-/// Starting takes a fraction of a second; longer than this and something is wrong.
+/// Startup takes a fraction of a second; after this time something is wrong.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 const READY_CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// Engines with a gateway in front.
 pub struct Fleet {
     engines: Vec<Replica>,
-    /// The gateway.
     pub service: Service,
 }
 
@@ -58,12 +57,12 @@ impl Fleet {
         }
     }
 
-    /// What each engine counted.
+    /// Each engine's counters.
     pub fn stats(&self) -> Vec<Stats> {
         self.engines.iter().map(Replica::stats).collect()
     }
 
-    /// Ends everything in order.
+    /// Stops everything in order.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.service.drain(DrainMode::CloseIdle, Duration::from_secs(5)).await
     }

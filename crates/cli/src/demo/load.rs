@@ -1,4 +1,4 @@
-//! Holds all conversations of a workload against a gateway.
+//! Sends all conversations of a workload to a gateway.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use tokio::time::Instant;
 use super::workload::{ANSWER_TOKENS, Conversation, Workload};
 use crate::client::{self, Question, Served};
 
-/// Where requests go.
+/// The gateway to send to.
 #[derive(Clone, Copy)]
 pub struct Target {
     pub gateway: SocketAddr,
     pub model: &'static str,
-    /// Engine seconds per second: pauses are engine time.
+    /// Engine seconds per second. Pauses are in engine time.
     pub speed: f64,
 }
 
-/// What came of a workload.
+/// The results of a workload.
 pub struct Outcome {
     pub served: Vec<Served>,
     pub errors: u64,
-    /// From the first request to the end of the last answer, wall time.
+    /// From the first request to the end of the last answer, in wall time.
     pub lasted: Duration,
 }
 
-/// Runs every conversation, each in its own time.
+/// Runs all conversations, each from its own start time.
 pub async fn run(workload: &Workload, target: Target, bar: &ProgressBar) -> Outcome {
     let start = Instant::now();
     let mut talks = JoinSet::new();
@@ -45,7 +45,7 @@ pub async fn run(workload: &Workload, target: Target, bar: &ProgressBar) -> Outc
     outcome
 }
 
-/// One conversation. A turn that fails ends it: without an answer there is nothing to go on from.
+/// Runs one conversation. A failed turn ends it, because the next turn needs the answer.
 async fn talk(
     conversation: Conversation,
     target: Target,

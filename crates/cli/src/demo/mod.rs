@@ -1,8 +1,8 @@
-//! `warmroute demo`: the whole thing in one process, in under a minute.
+//! `warmroute demo`: engines, gateway and workload in one process, in under a minute.
 //!
-//! Simulated engines and the real gateway on free ports of the loopback address, and a workload of conversations run
-//! through them once for each policy, every time on fresh engines. What is printed was measured by the clients and
-//! reported by the engines.
+//! Simulated engines and the real gateway listen on free loopback ports. A workload of conversations runs once for
+//! each policy, every time on fresh engines. The figures come from the clients' measurements and the engines'
+//! counters.
 
 mod fleet;
 mod load;
@@ -17,12 +17,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::DemoArgs;
 use crate::plan::parse_policy;
-use crate::serve::{Stop, announce, runtime};
+use crate::serve::{StopSignals, announce, runtime};
 use fleet::Fleet;
 use report::Run;
 use workload::Workload;
 
-/// Runs the demo, or leaves it running.
+/// Runs the workload, or keeps the gateway and engines running.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     anyhow::ensure!(args.speed.is_finite() && args.speed > 0.0, "--speed must be greater than 0");
     anyhow::ensure!(!args.policies.is_empty(), "--policies must name at least one policy");
@@ -32,7 +32,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     runtime(0)?.block_on(async { if args.keep { keep(&args).await } else { compare(&args).await } })
 }
 
-/// One run for each policy, then the table.
+/// Runs each policy once, then prints the table.
 async fn compare(args: &DemoArgs) -> anyhow::Result<()> {
     let workload = Workload::new(args.conversations, args.seed);
     let mut runs = Vec::new();
@@ -47,7 +47,7 @@ async fn compare(args: &DemoArgs) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// Prints; a reader who has seen enough and left is no error.
+/// Prints. A closed pipe is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -77,10 +77,10 @@ fn progress_bar(policy: &str, requests: u64) -> ProgressBar {
     ProgressBar::with_draw_target(Some(requests), target).with_style(style).with_message(policy.to_owned())
 }
 
-/// Leaves the gateway and the engines running until SIGTERM.
+/// Keeps the gateway and the engines running until SIGTERM.
 async fn keep(args: &DemoArgs) -> anyhow::Result<()> {
     let policy = args.policies.last().expect("checked in run");
-    let mut stop = Stop::listen()?;
+    let mut stop = StopSignals::listen()?;
     let fleet = Fleet::start(args, policy).await?;
     announce(&fleet.service);
     eprintln!(
@@ -92,10 +92,10 @@ async fn keep(args: &DemoArgs) -> anyhow::Result<()> {
         fleet::MODEL,
         fleet.service.admin,
     );
-    stop.asked().await;
+    stop.received().await;
     tokio::select! {
         stopped = fleet.stop() => stopped,
-        () = stop.asked() => Ok(()),
+        () = stop.received() => Ok(()),
         () = tokio::time::sleep(Duration::from_secs(10)) => Ok(()),
     }
 }

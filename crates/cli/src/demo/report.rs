@@ -1,4 +1,4 @@
-//! What a demo run came to.
+//! The results of a demo run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,7 +31,7 @@ pub struct Ttft {
 }
 
 impl Run {
-    /// From what clients saw and engines counted.
+    /// Computes the figures from the clients' measurements and the engines' counters.
     pub fn new(policy: &str, outcome: &Outcome, engines: &[Stats], speed: f64) -> Run {
         let ttfts = outcome.served.iter().map(|served| served.ttft.as_secs_f64() * 1e3 * speed).collect();
         let sum = |count: fn(&Stats) -> u64| engines.iter().map(count).sum::<u64>() as f64;
@@ -72,7 +72,7 @@ impl Ttft {
     }
 }
 
-/// For machines.
+/// The results as JSON.
 pub fn as_json(workload: &Workload, runs: &[Run]) -> Value {
     let one = |run: &Run| {
         json!({
@@ -91,12 +91,12 @@ pub fn as_json(workload: &Workload, runs: &[Run]) -> Value {
     json!({"runs": runs.iter().map(one).collect::<Vec<_>>()})
 }
 
-/// A row of the table: what it is called, how it is read and written, and which way is better.
+/// A row of the table: its label, value, format and direction.
 struct Row {
     name: &'static str,
     read: fn(&Run) -> f64,
     write: fn(f64) -> String,
-    /// The last policy's figure over the first one's, or the other way round where less is better.
+    /// The last policy's figure divided by the first one's, or the inverse if less is better.
     gain: fn(first: f64, last: f64) -> f64,
 }
 
@@ -131,7 +131,7 @@ fn more(first: f64, last: f64) -> f64 {
     last / first
 }
 
-/// For people.
+/// The results as a table.
 pub fn as_table(args: &DemoArgs, workload: &Workload, runs: &[Run]) -> String {
     let mut table = format!(
         "\n{} conversations of {TURNS} turns over {} simulated engines (8B on an H200): {SYSTEM_TOKENS} tokens of system \

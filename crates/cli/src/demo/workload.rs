@@ -1,37 +1,37 @@
-//! Conversations, as several tenants of one fleet hold them.
+//! A workload of conversations from several tenants of one fleet.
 //!
-//! Every tenant has a system prompt of its own, which all its conversations begin with. A conversation has a few turns; each
-//! sends all that was said before, and comes after the answer to the last one and a pause for reading.
+//! Each tenant has a system prompt that all its conversations start with. A conversation has a few turns. Each turn
+//! sends the whole conversation so far, after the last answer and a pause.
 
 use std::time::Duration;
 
 /// Conversations that share one system prompt.
 const CONVERSATIONS_PER_TENANT: u32 = 6;
-/// Questions in a conversation.
+/// Turns of a conversation.
 pub const TURNS: usize = 4;
-/// Length of a system prompt, a question and an answer, in tokens of four bytes.
+/// Tokens of a system prompt, a question and an answer; a token has four bytes.
 pub const SYSTEM_TOKENS: usize = 3_000;
 pub const QUESTION_TOKENS: usize = 300;
 pub const ANSWER_TOKENS: u32 = 60;
-/// Conversations begin within this many seconds of engine time.
+/// Conversations start within this many seconds of engine time.
 const BEGIN_WITHIN_S: f64 = 12.0;
-/// Seconds between an answer and the next question, at the least; as many again by chance.
+/// Minimum seconds between an answer and the next question; a random pause adds up to as many again.
 const PAUSE_S: f64 = 0.75;
 
-/// All conversations, in the order of their beginning.
+/// All conversations, in order of their start.
 pub struct Workload {
     pub conversations: Vec<Conversation>,
 }
 
-/// One user with one concern.
+/// One conversation.
 #[derive(Clone)]
 pub struct Conversation {
-    /// What the client calls its session.
+    /// The value of the session header.
     pub name: String,
-    /// After the start of the run, in engine time.
+    /// Start after the start of the run, in engine time.
     pub begins: Duration,
     pub system: String,
-    /// What is asked, and how long the user thought before.
+    /// Each question, and the pause before it.
     pub questions: Vec<(Duration, String)>,
 }
 
@@ -54,8 +54,8 @@ impl Workload {
         Workload { conversations }
     }
 
-    /// Share of all prompt tokens that an infinite cache, shared by all engines, would hold: everything but the first
-    /// appearance of each system prompt and each question. No policy finds more.
+    /// Share of all prompt tokens that an infinite shared cache would hold: everything but the first occurrence of
+    /// each system prompt and each question. No policy can find more.
     pub fn ideal_hit_ratio(&self) -> f64 {
         let (mut all, mut new) = (0, 0);
         let mut systems: Vec<&str> = Vec::new();
@@ -74,13 +74,13 @@ impl Workload {
         1.0 - new as f64 / all as f64
     }
 
-    /// Requests in all.
+    /// Total number of requests.
     pub fn requests(&self) -> u64 {
         (self.conversations.len() * TURNS) as u64
     }
 }
 
-/// A small random number generator: the workload must be the same everywhere, for ever.
+/// A small random number generator, so that a seed gives the same workload on every machine and version.
 struct Chance(u64);
 
 impl Chance {
@@ -91,12 +91,12 @@ impl Chance {
         x ^ (x >> 31)
     }
 
-    /// Between 0 and 1.
+    /// A random number between 0 and 1.
     fn share(&mut self) -> f64 {
         self.next() as f64 / u64::MAX as f64
     }
 
-    /// Filler that begins with `start`; no two are alike.
+    /// Filler text that starts with `start`; no two are equal.
     fn text(&mut self, start: &str, tokens: usize) -> String {
         const WORDS: [&str; 16] = [
             "routing", "prefix", "cache", "token", "engine", "queue", "batch", "worker", "prompt", "answer",

@@ -1,4 +1,4 @@
-//! One engine, examined.
+//! Checks one engine.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,15 +14,15 @@ use crate::args::Switch;
 use crate::plan::Plan;
 use crate::precise::{Aligned, Card, Engine, align};
 
-/// Clocks further apart than this make the lag of events a riddle.
+/// Clocks further apart than this make the measured delay of events useless.
 const SKEW_S_MAX: f64 = 5.0;
-/// For a connection to an event endpoint.
+/// Timeout of a connection to an event endpoint.
 const CONNECT: Duration = Duration::from_secs(2);
 const KV_EVENTS: &str = "start it with --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\
     \"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5657\"}' (vLLM; docs/precise.md has others)";
 
-/// An engine, and what was learned of it.
-pub struct Patient {
+/// One engine, and what the checks learned about it.
+pub struct EngineCheck {
     engine: Engine,
     ranks: u16,
     events: Option<EventsEntry>,
@@ -32,9 +32,9 @@ pub struct Patient {
     findings: Vec<Finding>,
 }
 
-impl Patient {
-    pub fn new(url: &str, ranks: u16, events: Option<EventsEntry>, dialer: &Dialer) -> Patient {
-        Patient {
+impl EngineCheck {
+    pub fn new(url: &str, ranks: u16, events: Option<EventsEntry>, dialer: &Dialer) -> EngineCheck {
+        EngineCheck {
             engine: Engine::new(url, dialer),
             ranks,
             events,
@@ -45,36 +45,36 @@ impl Patient {
         }
     }
 
-    /// Everything, in the order in which the gateway would need it.
-    pub async fn examine(&mut self, plan: &Plan, requests: Switch) -> Vec<Finding> {
+    /// Runs all checks, in the order in which the gateway depends on them.
+    pub async fn check(&mut self, plan: &Plan, requests: Switch) -> Vec<Finding> {
         match self.engine.page(&plan.probe.health_path).await {
             Ok(Some(_)) => {
                 self.is_well = true;
-                self.look_around(plan, requests).await;
+                self.check_engine(plan, requests).await;
             }
-            failed => match self.misunderstanding().await {
-                Some(finding) => self.find(finding),
-                None => self.find_failed(failed.map(|_| ()), &plan.probe.health_path),
+            failed => match self.check_scheme().await {
+                Some(finding) => self.add(finding),
+                None => self.report_failure(failed.map(|_| ()), &plan.probe.health_path),
             },
         }
         std::mem::take(&mut self.findings)
     }
 
-    fn find_failed(&mut self, failed: anyhow::Result<()>, health_path: &str) {
+    fn report_failure(&mut self, failed: anyhow::Result<()>, health_path: &str) {
         match failed {
-            Err(error) => self.find(Finding::trouble(
+            Err(error) => self.add(Finding::trouble(
                 format!("it does not answer: {error}"),
                 "is it running, is the address right, and may this machine connect to it?",
             )),
-            Ok(()) => self.find(Finding::trouble(
+            Ok(()) => self.add(Finding::trouble(
                 format!("GET {health_path} is not answered with 200"),
                 "it may still be loading; if it has another page for its health, say so with --health-check-endpoint",
             )),
         }
     }
 
-    /// Whether TLS is spoken where its URL says plain HTTP, or the other way round.
-    async fn misunderstanding(&self) -> Option<Finding> {
+    /// Reports a port that speaks TLS although the URL says plain HTTP, or the reverse.
+    async fn check_scheme(&self) -> Option<Finding> {
         let target: Target = self.engine.url.parse().ok()?;
         let (_, rest) = self.engine.url.split_once("://")?;
         match (target.scheme, detect_scheme(&target).await?) {
@@ -94,29 +94,29 @@ impl Patient {
         }
     }
 
-    fn find(&mut self, finding: Finding) {
+    fn add(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 
-    async fn look_around(&mut self, plan: &Plan, requests: Switch) {
-        self.ask_version().await;
+    async fn check_engine(&mut self, plan: &Plan, requests: Switch) {
+        self.check_version().await;
         let cards = match self.engine.cards().await {
             Ok(cards) if !cards.is_empty() => cards,
-            Ok(_) => return self.find(Finding::trouble("it lists no model", "look at its GET /v1/models")),
+            Ok(_) => return self.add(Finding::trouble("it lists no model", "look at its GET /v1/models")),
             Err(error) => {
-                return self.find(Finding::trouble(format!("{error:#}"), "it must have GET /v1/models"));
+                return self.add(Finding::trouble(format!("{error:#}"), "it must have GET /v1/models"));
             }
         };
         self.models = cards.iter().map(|card| card.id.clone()).collect();
-        self.find(Finding::good(format!("serves {}", self.models.join(", "))));
-        self.ask_metrics().await;
-        self.ask_events(plan, &cards[0]).await;
+        self.add(Finding::good(format!("serves {}", self.models.join(", "))));
+        self.check_metrics().await;
+        self.check_events(plan, &cards[0]).await;
         if requests == Switch::On {
-            self.send_twice(&cards[0]).await;
+            self.check_cached_tokens(&cards[0]).await;
         }
     }
 
-    async fn ask_version(&mut self) {
+    async fn check_version(&mut self) {
         let version =
             |page: &[u8]| serde_json::from_slice::<Value>(page).ok()?["version"].as_str().map(str::to_owned);
         if let Ok(Some(page)) = self.engine.page("/version").await {
@@ -131,19 +131,19 @@ impl Patient {
                 "any OpenAI-compatible server will do, but its cache can only be presumed",
             ),
         };
-        self.find(found);
+        self.add(found);
     }
 
-    async fn ask_metrics(&mut self) {
+    async fn check_metrics(&mut self) {
         let Ok(Some(page)) = self.engine.page("/metrics").await else {
-            return self.find(Finding::note(
+            return self.add(Finding::note(
                 "no GET /metrics: its load and the size of its cache are guessed",
                 "say how large its cache is with --worker-kv-tokens",
             ));
         };
         let text = String::from_utf8_lossy(&page);
         if text.contains("enable_prefix_caching=\"False\"") {
-            self.find(Finding::trouble("its prefix cache is off", "start it with --enable-prefix-caching"));
+            self.add(Finding::trouble("its prefix cache is off", "start it with --enable-prefix-caching"));
         }
         let found = match read_capacity(&page) {
             Some(capacity) => Finding::good(format!(
@@ -155,24 +155,24 @@ impl Patient {
                 "say it with --worker-kv-tokens: it is printed when the engine starts",
             ),
         };
-        self.find(found);
+        self.add(found);
     }
 
-    async fn ask_events(&mut self, plan: &Plan, card: &Card) {
+    async fn check_events(&mut self, plan: &Plan, card: &Card) {
         let Some(precise) = &plan.precise else {
-            return self.find(Finding::note("kv-events is off: caches are presumed", "kv-events = \"auto\""));
+            return self.add(Finding::note("kv-events is off: caches are presumed", "kv-events = \"auto\""));
         };
         match self.events.as_ref().map(|events| events.endpoint.as_str()) {
             Some("off" | "poll" | "bind") => {}
             _ => match self.engine.sources(self.events.as_ref(), self.ranks).await {
-                Err(error) => self.find(Finding::trouble(format!("its events: {error:#}"), KV_EVENTS)),
+                Err(error) => self.add(Finding::trouble(format!("its events: {error:#}"), KV_EVENTS)),
                 Ok(sources) if sources.is_empty() => {
-                    self.find(Finding::note(
+                    self.add(Finding::note(
                         "it publishes no KV events: what it holds is presumed",
                         KV_EVENTS,
                     ));
                 }
-                Ok(sources) => self.try_sources(&sources).await,
+                Ok(sources) => self.check_sources(&sources).await,
             },
         }
         let found = match align(&self.engine, card, &precise.paths, precise.matching).await {
@@ -184,17 +184,17 @@ impl Patient {
                 "docs/precise.md",
             ),
         };
-        self.find(found);
+        self.add(found);
     }
 
-    async fn try_sources(&mut self, sources: &[EventSource]) {
+    async fn check_sources(&mut self, sources: &[EventSource]) {
         for source in sources {
             if source.direction == Direction::WeConnect {
-                self.try_endpoint("publishes KV events at", &source.endpoint).await;
+                self.check_endpoint("publishes KV events at", &source.endpoint).await;
             }
             match &source.replay {
-                Some(replay) => self.try_endpoint("replays them at", replay).await,
-                None => self.find(Finding::note(
+                Some(replay) => self.check_endpoint("replays them at", replay).await,
+                None => self.add(Finding::note(
                     "it has no replay endpoint: what was published before the router came, or is lost, stays unknown",
                     "add \"replay_endpoint\" to its --kv-events-config",
                 )),
@@ -202,13 +202,13 @@ impl Patient {
         }
     }
 
-    async fn try_endpoint(&mut self, what: &str, endpoint: &Endpoint) {
+    async fn check_endpoint(&mut self, what: &str, endpoint: &Endpoint) {
         let Endpoint::Tcp { host, port } = endpoint else { return };
         let connected = tokio::time::timeout(CONNECT, TcpStream::connect((host.as_str(), *port))).await;
         let found = match connected {
             Ok(Ok(_)) => Finding::good(format!("{what} {endpoint}")),
             Ok(Err(error)) => Finding::trouble(
-                format!("{what} {endpoint}, where nobody can connect: {error}"),
+                format!("{what} {endpoint}, which cannot be reached: {error}"),
                 "open the port to this machine, or name the right endpoint as kv-events of this worker",
             ),
             Err(_) => Finding::trouble(
@@ -216,11 +216,12 @@ impl Patient {
                 "a firewall, most likely: open the port to this machine",
             ),
         };
-        self.find(found);
+        self.add(found);
     }
 
-    /// One prompt of some hundred tokens, twice, one token of answer each: the second must be found in the cache.
-    async fn send_twice(&mut self, card: &Card) {
+    /// Sends one prompt of some hundred tokens twice, for one token each. The engine must find the second one in its
+    /// cache.
+    async fn check_cached_tokens(&mut self, card: &Card) {
         let prompt = "The doctor asks the same thing twice, and looks whether it is remembered. ".repeat(24);
         let body = json!({"model": card.id, "prompt": prompt, "max_tokens": 1, "temperature": 0});
         let mut answers = Vec::new();
@@ -228,7 +229,7 @@ impl Patient {
             match self.engine.post("/v1/completions", &body).await {
                 Ok(answer) => answers.push(answer),
                 Err(error) => {
-                    return self.find(Finding::note(
+                    return self.add(Finding::note(
                         format!("a completion was not answered: {error:#}"),
                         "if it serves chats only, that is no harm; --requests off asks for none",
                     ));
@@ -247,7 +248,7 @@ impl Patient {
                 "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report",
             ),
         };
-        self.find(found);
+        self.add(found);
         self.compare_clocks(answers[1]["created"].as_f64());
     }
 
@@ -263,6 +264,6 @@ impl Patient {
                 Finding::note("its answers do not say when they were made: clocks are not compared", follow)
             }
         };
-        self.find(found);
+        self.add(found);
     }
 }

@@ -1,11 +1,11 @@
-//! One thing that was found, in plain words, with what to do about it.
+//! One finding in plain words, with its remedy.
 
 use std::fmt;
 
-/// How bad it is.
+/// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// As it should be.
+    /// Nothing to do.
     Good,
     /// It works, but could be better.
     Note,
@@ -13,7 +13,6 @@ pub enum Level {
     Trouble,
 }
 
-/// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub level: Level,

@@ -1,14 +1,14 @@
-//! What concerns the gateway itself, and all engines together.
+//! Checks of the gateway's own settings, and of all engines together.
 
 use std::collections::BTreeSet;
 
 use warmroute_policy::Policy;
 
-use super::engine::Patient;
+use super::engine::EngineCheck;
 use super::finding::Finding;
 use crate::plan::Plan;
 
-/// What can be said before anybody is asked.
+/// Checks that need no connection.
 pub fn configuration(plan: &Plan) -> Vec<Finding> {
     let sources = &plan.sources;
     let mut findings = vec![Finding::good(format!("it is understood; the policy is {}", plan.policy.name()))];
@@ -23,7 +23,7 @@ pub fn configuration(plan: &Plan) -> Vec<Finding> {
             "give some of them as --worker-urls to have them examined",
         ));
     }
-    findings.extend(openness(plan));
+    findings.extend(access(plan));
     if let Some(precise) = &plan.precise
         && let Err(error) = precise.paths.check()
     {
@@ -35,20 +35,20 @@ pub fn configuration(plan: &Plan) -> Vec<Finding> {
     findings
 }
 
-/// Who could come in without being asked.
-fn openness(plan: &Plan) -> Vec<Finding> {
+/// Reports listeners that are open without authentication.
+fn access(plan: &Plan) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !plan.listen.ip().is_loopback() && plan.keys.is_none() {
         let address = plan.listen;
         findings.push(Finding::note(
-            format!("whoever reaches {address} may use the engines"),
-            "--api-keys-file lets in those with a key; leave it if somebody before the gateway does that",
+            format!("every client that reaches {address} may use the engines"),
+            "set --api-keys-file, unless a proxy in front of the gateway authenticates clients",
         ));
     }
     if !plan.admin.ip().is_loopback() && plan.admin_token.is_none() {
         findings.push(Finding::note(
             format!(
-                "whoever reaches {} may read metrics and workers, and nobody may change anything",
+                "every client that reaches {} may read metrics and workers, and none may change anything",
                 plan.admin
             ),
             "--admin-token-file, or WARMROUTE_ADMIN_TOKEN",
@@ -57,9 +57,9 @@ fn openness(plan: &Plan) -> Vec<Finding> {
     findings
 }
 
-/// What differs between engines that should be alike.
-pub fn together(patients: &[Patient]) -> Vec<Finding> {
-    let versions: BTreeSet<&str> = patients.iter().filter_map(|patient| patient.version.as_deref()).collect();
+/// Reports differences between engines that should be alike.
+pub fn compare(engines: &[EngineCheck]) -> Vec<Finding> {
+    let versions: BTreeSet<&str> = engines.iter().filter_map(|engine| engine.version.as_deref()).collect();
     let mut findings = Vec::new();
     if versions.len() > 1 {
         let versions: Vec<&str> = versions.into_iter().collect();
@@ -69,14 +69,14 @@ pub fn together(patients: &[Patient]) -> Vec<Finding> {
         ));
     }
     let models: BTreeSet<&str> =
-        patients.iter().flat_map(|patient| &patient.models).map(String::as_str).collect();
+        engines.iter().flat_map(|engine| &engine.models).map(String::as_str).collect();
     let lacking = |model: &&str| {
-        patients.iter().any(|patient| patient.is_well && !patient.models.iter().any(|one| one == *model))
+        engines.iter().any(|engine| engine.is_well && !engine.models.iter().any(|one| one == *model))
     };
     for model in models.into_iter().filter(lacking) {
-        let holders = patients.iter().filter(|patient| patient.models.iter().any(|one| one == model)).count();
+        let holders = engines.iter().filter(|engine| engine.models.iter().any(|one| one == model)).count();
         findings.push(Finding::note(
-            format!("{holders} of {} engines serve `{model}`", patients.len()),
+            format!("{holders} of {} engines serve `{model}`", engines.len()),
             "requests for it go to those only; start the others with --served-model-name if they are the same",
         ));
     }

@@ -1,9 +1,8 @@
-//! `warmroute doctor`: would this work, and what should be changed?
+//! `warmroute doctor`: checks whether a configuration works, and reports what to change.
 //!
-//! `check` reads a configuration; `doctor` goes and looks. It asks every worker what the gateway would ask (is it well, what
-//! does it serve, how large is its cache, where are its events, does it write prompts as we do), and sends it one short prompt
-//! twice, because only an answer shows whether an engine says how much it found in its cache. Other routers, or the server between, are
-//! asked whether they would have this one; they do not see a router come or go.
+//! `check` only reads a configuration; `doctor` connects. It asks every worker what the gateway would ask: health,
+//! models, cache size, event sources, tokens. It also sends one short prompt twice, because only an answer shows
+//! whether the engine reports cached tokens. It probes peers or the Redis server without joining.
 
 mod engine;
 mod finding;
@@ -17,10 +16,10 @@ use warmroute_discovery::EventsEntry;
 use crate::args::DoctorArgs;
 use crate::options::{check_environment, read_file};
 use crate::plan::Plan;
-use engine::Patient;
+use engine::EngineCheck;
 use finding::{Finding, Level};
 
-/// Examines all, prints what was found, and fails where something does not work.
+/// Runs all checks, prints the findings, and fails if something does not work.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     check_environment()?;
     let options = match &args.config {
@@ -29,30 +28,30 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     };
     let plan = Plan::new(options)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let troubles = runtime.block_on(examine(&plan, args));
+    let troubles = runtime.block_on(check(&plan, args));
     anyhow::ensure!(troubles == 0, "{troubles} thing(s) do not work");
     Ok(())
 }
 
-async fn examine(plan: &Plan, args: &DoctorArgs) -> usize {
+async fn check(plan: &Plan, args: &DoctorArgs) -> usize {
     let configuration = fleet::configuration(plan);
-    let mut troubles = show("configuration", &configuration);
-    let mut patients = Vec::new();
-    for (url, (ranks, events)) in engines(plan) {
-        let mut patient = Patient::new(&url, ranks, events, &plan.gateway.dialer);
-        let findings = patient.examine(plan, args.requests).await;
-        troubles += show(&url, &findings);
-        patients.push(patient);
+    let mut troubles = print_findings("configuration", &configuration);
+    let mut checked = Vec::new();
+    for (url, (ranks, events)) in listed_engines(plan) {
+        let mut engine = EngineCheck::new(&url, ranks, events, &plan.gateway.dialer);
+        let findings = engine.check(plan, args.requests).await;
+        troubles += print_findings(&url, &findings);
+        checked.push(engine);
     }
-    troubles += show("together", &fleet::together(&patients));
+    troubles += print_findings("together", &fleet::compare(&checked));
     match &plan.sharing {
-        Some(sharing) => troubles + show("other routers", &routers::examine(sharing).await),
+        Some(sharing) => troubles + print_findings("other routers", &routers::check(sharing).await),
         None => troubles,
     }
 }
 
-/// The engines that are listed, each with how many ranks and with what is said of its events.
-fn engines(plan: &Plan) -> BTreeMap<String, (u16, Option<EventsEntry>)> {
+/// The listed engines, each with its number of ranks and its event settings.
+fn listed_engines(plan: &Plan) -> BTreeMap<String, (u16, Option<EventsEntry>)> {
     let mut engines = BTreeMap::new();
     for listed in &plan.sources.listed {
         let ranks = listed.address.rank.map_or(1, |rank| rank.saturating_add(1));
@@ -62,8 +61,8 @@ fn engines(plan: &Plan) -> BTreeMap<String, (u16, Option<EventsEntry>)> {
     engines
 }
 
-/// Prints findings under a title; how many are troubles.
-fn show(title: &str, findings: &[Finding]) -> usize {
+/// Prints findings under a title. Returns how many are troubles.
+fn print_findings(title: &str, findings: &[Finding]) -> usize {
     if !findings.is_empty() {
         println!("{title}");
         findings.iter().for_each(|finding| println!("{finding}"));

@@ -1,4 +1,4 @@
-//! The other routers, and what lies between: are they reached, and would they have this one?
+//! Checks the connections to peers or to the Redis server, and whether they accept this router.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -13,11 +13,11 @@ use crate::plan::{SharePlan, Transport};
 
 const FIRST: &str = "if this is the first router, that is as it should be";
 
-/// All that can be seen from here, without joining them.
-pub async fn examine(plan: &SharePlan) -> Vec<Finding> {
+/// Runs all checks that do not require joining.
+pub async fn check(plan: &SharePlan) -> Vec<Finding> {
     let exposed = plan.exposed.iter().map(|file| {
-        let says = format!("everybody on this machine may read {}", file.display());
-        Finding::note(says, "chmod o-r: whoever knows it is a router")
+        let says = format!("all users of this machine can read {}", file.display());
+        Finding::note(says, "run chmod o-r: any process that knows the secret can join as a router")
     });
     let mut findings: Vec<Finding> = exposed.collect();
     findings.extend(match &plan.transport {
@@ -35,37 +35,37 @@ async fn mesh(config: &MeshConfig) -> Vec<Finding> {
             "--mesh-peers HOST:PORT…, unless all others name this one",
         ));
     }
-    let visits = match probe_mesh(config).await {
-        Ok(visits) => visits,
+    let probes = match probe_mesh(config).await {
+        Ok(probes) => probes,
         Err(bad) => return vec![Finding::trouble(bad.to_string(), "docs/many-routers.md")],
     };
-    let is_joined = visits.iter().any(|visit| visit.found.is_ok());
-    findings.extend(visits.iter().map(|visit| met(visit, is_joined)));
+    let is_joined = probes.iter().any(|probe| probe.found.is_ok());
+    findings.extend(probes.iter().map(|probe| describe_peer(probe, is_joined)));
     findings
 }
 
 fn advertised(config: &MeshConfig) -> Option<Finding> {
-    let told = config.advertised();
+    let address = config.advertised();
     let is_here = |place: &str| place.parse().is_ok_and(|place: SocketAddr| place.ip().is_loopback());
     if config.listen.port() == 0 {
         return None;
     }
-    if is_here(&told) && !config.peers.iter().all(|peer| is_here(peer)) {
+    if is_here(&address) && !config.peers.iter().all(|peer| is_here(peer)) {
         return Some(Finding::note(
-            format!("others are told to dial {told}, which is only this machine"),
+            format!("others are told to dial {address}, which is only this machine"),
             "--mesh-advertise HOST:PORT, as the others reach this router",
         ));
     }
-    Some(Finding::good(format!("others are told to dial {told}")))
+    Some(Finding::good(format!("others are told to dial {address}")))
 }
 
-/// One that answers is enough: it tells of the others.
-fn met(visit: &MeshProbe, is_joined: bool) -> Finding {
-    let at = match &visit.address {
-        Some(address) if *address != visit.listed => format!("{} ({address})", visit.listed),
-        _ => visit.listed.clone(),
+/// One peer that answers is enough: it lists the others.
+fn describe_peer(probe: &MeshProbe, is_joined: bool) -> Finding {
+    let at = match &probe.address {
+        Some(address) if *address != probe.listed => format!("{} ({address})", probe.listed),
+        _ => probe.listed.clone(),
     };
-    match &visit.found {
+    match &probe.found {
         Ok(met) => Finding::good(format!(
             "{at}: router {} has our secret and speaks version {}",
             met.router, met.version
@@ -87,7 +87,7 @@ fn mesh_remedy(failed: &MeshFailure) -> String {
                 "is a router with --share mesh started there, is that its --mesh-listen port, and may this machine connect? {FIRST}"
             );
         }
-        MeshFailure::Closed => "the log of whoever is there may say why",
+        MeshFailure::Closed => "the log of the process at that address may say why",
         MeshFailure::Io(_) => {
             "each router shows a certificate of --mesh-tls-ca, for the host that it is dialed by or for --mesh-tls-name"
         }
@@ -106,41 +106,41 @@ fn mesh_remedy(failed: &MeshFailure) -> String {
 }
 
 async fn redis(config: &RedisConfig) -> Vec<Finding> {
-    let visits = match probe_redis(config).await {
-        Ok(visits) => visits,
+    let probes = match probe_redis(config).await {
+        Ok(probes) => probes,
         Err(bad) => return vec![Finding::trouble(bad.to_string(), "docs/many-routers.md")],
     };
-    let is_served = visits.iter().any(|visit| visit.found.is_ok());
-    let findings = visits.iter().flat_map(|visit| match &visit.found {
-        Ok(overheard) => served(&visit.server, overheard, config),
+    let is_served = probes.iter().any(|probe| probe.found.is_ok());
+    let findings = probes.iter().flat_map(|probe| match &probe.found {
+        Ok(announced) => describe_server(&probe.server, announced, config),
         Err(RedisFailure::Replica) if is_served => {
-            vec![Finding::good(format!("{}: a replica, passed over while it is one", visit.server))]
+            vec![Finding::good(format!("{}: a replica, passed over while it is one", probe.server))]
         }
         Err(lost) if is_served => {
-            vec![Finding::note(format!("{}: {lost}", visit.server), redis_remedy(lost, config))]
+            vec![Finding::note(format!("{}: {lost}", probe.server), redis_remedy(lost, config))]
         }
-        Err(lost) => vec![Finding::trouble(format!("{}: {lost}", visit.server), redis_remedy(lost, config))],
+        Err(lost) => vec![Finding::trouble(format!("{}: {lost}", probe.server), redis_remedy(lost, config))],
     });
     findings.collect()
 }
 
-fn served(server: &str, overheard: &AnnouncedRouters, config: &RedisConfig) -> Vec<Finding> {
+fn describe_server(server: &str, announced: &AnnouncedRouters, config: &RedisConfig) -> Vec<Finding> {
     let prefix = &config.prefix;
     let mut findings = vec![Finding::good(format!("{server}: what is published on {prefix}:* comes back"))];
-    findings.push(match overheard.routers.len() {
+    findings.push(match announced.routers.len() {
         0 => Finding::note(format!("{server}: no other router was heard"), FIRST),
         count => Finding::good(format!("{server}: {count} other router(s) with our secret")),
     });
-    for (router, theirs) in &overheard.incompatible {
+    for (router, theirs) in &announced.incompatible {
         let ours = Versions::OURS;
         findings.push(Finding::trouble(
             format!("router {router} speaks version {theirs}, this one would speak {ours}"),
             "upgrade the older one: all routers on a server must have one version in common",
         ));
     }
-    if overheard.unreadable > 0 {
+    if announced.unreadable > 0 {
         findings.push(Finding::trouble(
-            format!("{server}: somebody announces itself on {prefix}:all with another secret"),
+            format!("{server}: a router announces itself on {prefix}:all with another secret"),
             "give all routers the same --share-secret-file, and another fleet another --share-redis-prefix",
         ));
     }

@@ -1,11 +1,10 @@
-//! `warmroute explain`: where a request would go now, and why; or where the last ones went.
+//! `warmroute explain`: shows where a request would go now and why, or where the last requests went.
 //!
-//! The gateway is asked over its admin listener. It neither sends nor books what it is asked about, so this may be done to a
-//! gateway in production.
+//! The gateway answers on its admin listener. It neither sends nor books the request, so this is safe in production.
 
-mod question;
+mod decision;
+mod query;
 mod table;
-mod told;
 
 use std::io::Read;
 use std::path::Path;
@@ -13,17 +12,17 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::args::ExplainArgs;
-use question::Question;
-use told::Told;
+use decision::Decision;
+use query::ExplainQuery;
 
-/// Asks, and prints the answer.
+/// Queries the gateway and prints the answer.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
-    let question = match &args.request {
-        Some(file) => Question::what_of(&args.path, read(file)?),
-        None => Question::last(args.last),
+    let query = match &args.request {
+        Some(file) => ExplainQuery::preview(&args.path, read(file)?),
+        None => ExplainQuery::last(args.last),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let answer = runtime.block_on(question.put_to(&args.admin, args.admin_token.as_ref()))?;
+    let answer = runtime.block_on(query.send(&args.admin, args.admin_token.as_ref()))?;
     if args.json {
         println!("{}", answer.trim_end());
         return Ok(());
@@ -32,14 +31,14 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     print!(
         "{}",
         match args.request {
-            Some(_) => table::preview(&serde_json::from_str::<Told>(&answer).with_context(unreadable)?),
-            None => table::last(&serde_json::from_str::<Vec<Told>>(&answer).with_context(unreadable)?),
+            Some(_) => table::preview(&serde_json::from_str::<Decision>(&answer).with_context(unreadable)?),
+            None => table::last(&serde_json::from_str::<Vec<Decision>>(&answer).with_context(unreadable)?),
         }
     );
     Ok(())
 }
 
-/// A file's bytes; `-` is standard input.
+/// Reads a file; `-` is standard input.
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
     if file != Path::new("-") {
         return std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::told::{Candidate, Told};
+use super::decision::{Candidate, Decision};
 
-/// So many workers are shown of a larger fleet.
+/// Maximum number of workers shown.
 const ROWS_MAX: usize = 24;
-/// Longer addresses are cut at their beginning: their ends tell them apart.
+/// Longer addresses are cut at the start, because their ends differ.
 const WORKER_WIDTH: usize = 24;
 const REQUEST_WIDTH: usize = 10;
 
@@ -17,38 +17,38 @@ prefill; step: what it would add to each token of the answers there; cost: what 
 where it thinks in milliseconds. The chosen worker is marked with >.
 ";
 
-/// Where a request would go, and among whom.
-pub fn preview(told: &Told) -> String {
-    let mut ranked: Vec<&Candidate> = told.candidates.iter().collect();
-    ranked.sort_by(|a, b| a.rated_ms().total_cmp(&b.rated_ms()));
-    let mut text = headline(told);
+/// The candidates for a request that was not sent.
+pub fn preview(decision: &Decision) -> String {
+    let mut ranked: Vec<&Candidate> = decision.candidates.iter().collect();
+    ranked.sort_by(|a, b| a.compared_ms().total_cmp(&b.compared_ms()));
+    let mut text = headline(decision);
     text.push_str(&row(
         "",
         ["worker", "cached", "%", "ahead", "queue", "prefill", "lacking", "TTFT", "step", "cost"],
     ));
     let (shown, left_out) = ranked.split_at(ranked.len().min(ROWS_MAX));
     let chosen = left_out.iter().filter(|candidate| candidate.chosen);
-    shown.iter().chain(chosen).for_each(|candidate| text.push_str(&candidate_row(told, candidate)));
+    shown.iter().chain(chosen).for_each(|candidate| text.push_str(&candidate_row(decision, candidate)));
     if !left_out.is_empty() {
         _ = writeln!(text, "  {} more workers, at higher cost: --json shows all", left_out.len());
     }
     text + "\n" + LEGEND
 }
 
-fn headline(told: &Told) -> String {
-    let Told { policy, reason, prompt_tokens, .. } = told;
-    let chosen = told.chosen().map_or_else(String::new, Candidate::label);
-    let model = told.model.as_deref().unwrap_or("any model");
+fn headline(decision: &Decision) -> String {
+    let Decision { policy, reason, prompt_tokens, .. } = decision;
+    let chosen = decision.chosen().map_or_else(String::new, Candidate::label);
+    let model = decision.model.as_deref().unwrap_or("any model");
     let tokens = grouped(*prompt_tokens);
     format!("{model}, {tokens} prompt tokens\n{policy}: {reason}, goes to {chosen}\n\n")
 }
 
-fn candidate_row(told: &Told, candidate: &Candidate) -> String {
+fn candidate_row(decision: &Decision, candidate: &Candidate) -> String {
     let mark = if candidate.chosen { ">" } else { "" };
     let cells = [
         cut(&candidate.label(), WORKER_WIDTH),
         grouped(candidate.overlap_tokens),
-        format!("{:.0}", told.cached_percent(candidate)),
+        format!("{:.0}", decision.cached_percent(candidate)),
         candidate.prompts_ahead.to_string(),
         ms(candidate.queue_ms),
         ms(candidate.prefill_ms),
@@ -68,28 +68,31 @@ fn row(mark: &str, cells: [&str; 10]) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// Where the last requests went, the newest first.
-pub fn last(decisions: &[Told]) -> String {
+/// The last decisions, newest first.
+pub fn last(decisions: &[Decision]) -> String {
     if decisions.is_empty() {
         return "No request has been routed yet.\n".to_owned();
     }
     let heads = ["ago", "request", "worker", "reason", "tokens", "%", "expected", "observed"];
     let mut text = decision_row(heads);
-    decisions.iter().for_each(|told| text.push_str(&decision(told)));
+    decisions.iter().for_each(|decision| text.push_str(&last_row(decision)));
     text + "\nMilliseconds to the first token; %: of the prompt's tokens, believed in the worker's cache.\n"
 }
 
-fn decision(told: &Told) -> String {
-    let chosen = told.chosen();
+fn last_row(decision: &Decision) -> String {
+    let chosen = decision.chosen();
     let cells = [
-        age(told.age_ms.unwrap_or(0)),
-        told.request_id.as_deref().map_or_else(String::new, |id| id.chars().take(REQUEST_WIDTH).collect()),
+        age(decision.age_ms.unwrap_or(0)),
+        decision
+            .request_id
+            .as_deref()
+            .map_or_else(String::new, |id| id.chars().take(REQUEST_WIDTH).collect()),
         cut(&chosen.map_or_else(String::new, Candidate::label), WORKER_WIDTH),
-        told.reason.clone(),
-        grouped(told.prompt_tokens),
-        chosen.map_or_else(String::new, |chosen| format!("{:.0}", told.cached_percent(chosen))),
+        decision.reason.clone(),
+        grouped(decision.prompt_tokens),
+        chosen.map_or_else(String::new, |chosen| format!("{:.0}", decision.cached_percent(chosen))),
         chosen.map_or_else(String::new, |chosen| ms(chosen.expected_ttft_ms)),
-        told.observed_ttft_ms.map_or_else(|| "-".to_owned(), ms),
+        decision.observed_ttft_ms.map_or_else(|| "-".to_owned(), ms),
     ];
     decision_row(cells.each_ref().map(String::as_str))
 }
@@ -121,7 +124,7 @@ fn age(ms: u64) -> String {
     }
 }
 
-/// 12345 as 12,345.
+/// Formats 12345 as 12,345.
 fn grouped(number: u32) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
@@ -138,11 +141,11 @@ fn grouped(number: u32) -> String {
 mod tests {
     use super::*;
 
-    fn candidate(seat: usize, cost_ms: f64) -> Candidate {
+    fn candidate(number: usize, cost_ms: f64) -> Candidate {
         Candidate {
-            worker: format!("http://a-long-name-of-an-engine-{seat}.example.org:8000"),
+            worker: format!("http://a-long-name-of-an-engine-{number}.example.org:8000"),
             rank: Some(7),
-            chosen: seat == 99,
+            chosen: number == 99,
             overlap_tokens: 1_234_567,
             prompts_ahead: 12_345,
             queue_ms: 1_234_567.0,
@@ -154,13 +157,13 @@ mod tests {
         }
     }
 
-    fn told() -> Told {
-        Told {
+    fn sample() -> Decision {
+        Decision {
             model: Some("llama".to_owned()),
             policy: "expected_ttft".to_owned(),
             reason: "soonest_though_colder".to_owned(),
             prompt_tokens: 2_000_000,
-            candidates: (0..100).map(|seat| candidate(seat, seat as f64 * 7_919.0)).collect(),
+            candidates: (0..100).map(|number| candidate(number, number as f64 * 7_919.0)).collect(),
             age_ms: Some(86_400_000),
             request_id: Some("0123456789abcdef".to_owned()),
             observed_ttft_ms: Some(1_234_567.8),
@@ -169,7 +172,7 @@ mod tests {
 
     #[test]
     fn no_line_is_wider_than_a_terminal_whatever_the_numbers() {
-        for text in [preview(&told()), last(&[told()]), last(&[])] {
+        for text in [preview(&sample()), last(&[sample()]), last(&[])] {
             let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= 100, "{widest}: {text}");
         }
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_cheapest_come_first_and_the_chosen_one_is_never_left_out() {
-        let text = preview(&told());
+        let text = preview(&sample());
         let rows: Vec<&str> = text.lines().filter(|line| line.contains(":8000@7 ")).collect();
         assert_eq!(rows.len(), ROWS_MAX + 1);
         assert!(rows[0].trim_end().ends_with(" 0.0"), "{text}");

@@ -1,8 +1,9 @@
 //! Listeners that systemd opened for us: `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES`.
 //!
-//! It holds them too, so between two processes of ours clients wait instead of being refused. Their names say what they are for
-//! (`FileDescriptorName=clients`, `admin`, `events`, `mesh`). One without such a name, one too many or one that nothing here would use is
-//! refused: whoever connected to it would wait for ever, and a guess could open the admin side to everybody.
+//! systemd keeps these listeners open, so clients wait between two processes instead of being refused. The name of a
+//! listener states its purpose (`FileDescriptorName=clients`, `admin`, `events`, `mesh`). A listener without such a
+//! name, a duplicate or one that is not needed is refused: its clients would wait forever, and a guess could expose
+//! the admin listener.
 
 use std::net::SocketAddr;
 
@@ -11,10 +12,10 @@ use listenfd::ListenFd;
 
 use super::{Listeners, Opener, Purpose};
 
-/// systemd passes its sockets from this one on.
+/// The first file descriptor that systemd passes.
 const FIRST_SOCKET: usize = 3;
 
-/// What systemd gave us, usually nothing; what is listened for here is said with where it would be.
+/// The listeners from systemd, usually none. `wanted` lists the configured listeners and their addresses.
 pub fn activated(wanted: &[(Purpose, Option<SocketAddr>)]) -> anyhow::Result<Listeners> {
     let mut given = ListenFd::from_env();
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
@@ -27,7 +28,7 @@ pub fn activated(wanted: &[(Purpose, Option<SocketAddr>)]) -> anyhow::Result<Lis
         let listener = listener
             .with_context(|| format!("socket {socket} from systemd (`{name}`) is not a TCP listener"))?;
         let address = listener.local_addr()?;
-        let purpose = judge(name, &mut free)
+        let purpose = assign(name, &mut free)
             .with_context(|| format!("socket {socket} from systemd at {address} has the name `{name}`"))?;
         listener.set_nonblocking(true)?;
         tracing::info!(listener = purpose.name(), %address, "using the listener from systemd");
@@ -36,8 +37,8 @@ pub fn activated(wanted: &[(Purpose, Option<SocketAddr>)]) -> anyhow::Result<Lis
     Ok(listeners)
 }
 
-/// What a socket of this name is for, if there is anything left that it could be.
-fn judge(name: &str, free: &mut Vec<Purpose>) -> anyhow::Result<Purpose> {
+/// The purpose that a socket's name states, if that purpose is still free.
+fn assign(name: &str, free: &mut Vec<Purpose>) -> anyhow::Result<Purpose> {
     let names = Purpose::ALL.map(Purpose::name).join(", ");
     let purpose =
         Purpose::named(name).with_context(|| format!("FileDescriptorName= must be one of {names}"))?;
@@ -57,21 +58,21 @@ mod tests {
     use super::Purpose::{Admin, Clients, Mesh};
     use super::*;
 
-    fn judged(names: &[&str]) -> Result<Vec<Purpose>, String> {
+    fn assigned(names: &[&str]) -> Result<Vec<Purpose>, String> {
         let mut free = vec![Clients, Admin, Mesh];
-        let judged = names.iter().map(|name| judge(name, &mut free));
-        judged.collect::<anyhow::Result<_>>().map_err(|error| error.to_string())
+        let assigned = names.iter().map(|name| assign(name, &mut free));
+        assigned.collect::<anyhow::Result<_>>().map_err(|error| error.to_string())
     }
 
     #[test]
-    fn names_are_obeyed_and_nothing_is_guessed() {
-        assert_eq!(judged(&[]), Ok(vec![]));
-        assert_eq!(judged(&["admin", "clients", "mesh"]), Ok(vec![Admin, Clients, Mesh]));
+    fn a_socket_gets_the_purpose_its_name_states_and_nothing_is_guessed() {
+        assert_eq!(assigned(&[]), Ok(vec![]));
+        assert_eq!(assigned(&["admin", "clients", "mesh"]), Ok(vec![Admin, Clients, Mesh]));
         for unnamed in ["", "unknown", "warmroute.socket"] {
-            let why = judged(&["clients", unnamed]).unwrap_err();
+            let why = assigned(&["clients", unnamed]).unwrap_err();
             assert!(why.contains("must be one of clients, admin, events, mesh"), "{why}");
         }
-        assert!(judged(&["clients", "clients"]).unwrap_err().contains("another socket has this"));
-        assert!(judged(&["events"]).unwrap_err().contains("kv-events-bind"), "nobody would accept there");
+        assert!(assigned(&["clients", "clients"]).unwrap_err().contains("another socket has this"));
+        assert!(assigned(&["events"]).unwrap_err().contains("kv-events-bind"), "events are not bound");
     }
 }

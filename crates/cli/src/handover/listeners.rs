@@ -1,26 +1,25 @@
-//! Listeners that were open before we were, by what they are for.
+//! Inherited listeners, by purpose.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
-/// What a listener is for.
+/// The purpose of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Clients come in here.
+    /// Client requests.
     Clients,
-    /// Operators.
+    /// The admin listener.
     Admin,
-    /// Engines that publish events.
+    /// Engines that connect to publish events.
     Events,
-    /// Other routers.
+    /// Peers.
     Mesh,
 }
 
 impl Purpose {
-    /// All of them.
     pub const ALL: [Purpose; 4] = [Purpose::Clients, Purpose::Admin, Purpose::Events, Purpose::Mesh];
 
-    /// As it is called between processes, and in `FileDescriptorName=`.
+    /// The name in handover messages and in `FileDescriptorName=`.
     pub fn name(self) -> &'static str {
         match self {
             Purpose::Clients => "clients",
@@ -30,7 +29,7 @@ impl Purpose {
         }
     }
 
-    /// By its name.
+    /// The purpose of this name.
     pub fn named(name: &str) -> Option<Purpose> {
         Purpose::ALL.into_iter().find(|purpose| purpose.name() == name)
     }
@@ -39,33 +38,33 @@ impl Purpose {
 /// Who opened a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opener {
-    /// One of us, where it was configured.
+    /// A gateway, at its configured address.
     Gateway,
-    /// systemd, which holds it too: it stays where it is, whatever is configured, or those who connect there would wait for ever.
+    /// systemd, which keeps it open. It stays in use whatever the configured address is; otherwise its clients would
+    /// wait forever.
     Systemd,
 }
 
-/// Listeners by what they are for, at most one each.
+/// Listeners by purpose, at most one each.
 #[derive(Debug, Default)]
 pub struct Listeners(BTreeMap<Purpose, (TcpListener, Opener)>);
 
 impl Listeners {
-    /// Adds one. Where there is one already, it stays.
+    /// Adds a listener, unless there is one for this purpose.
     pub fn add(&mut self, purpose: Purpose, listener: TcpListener, opener: Opener) {
         self.0.entry(purpose).or_insert((listener, opener));
     }
 
-    /// Adds the others' where there is none.
+    /// Adds the others for purposes that have none.
     pub fn fill_from(&mut self, others: Listeners) {
         others.0.into_iter().for_each(|(purpose, (listener, opener))| self.add(purpose, listener, opener));
     }
 
-    /// Takes one out.
     pub fn take(&mut self, purpose: Purpose) -> Option<(TcpListener, Opener)> {
         self.0.remove(&purpose)
     }
 
-    /// Closes one that is elsewhere than it is wanted now, if it was for us to say where. Port 0 is content with any port.
+    /// Closes a gateway's listener whose address is not the wanted one. A wanted port of 0 accepts any port.
     pub fn keep_if_at(&mut self, purpose: Purpose, wanted: Option<SocketAddr>) {
         let fits = |(listener, opener): &(TcpListener, Opener)| {
             let (wanted, is) = (wanted?, listener.local_addr().ok()?);
@@ -81,7 +80,7 @@ impl Listeners {
         }
     }
 
-    /// Their names, in order.
+    /// Names of the listeners, in order.
     pub fn names(&self) -> Vec<&'static str> {
         self.0.keys().map(|purpose| purpose.name()).collect()
     }
@@ -91,14 +90,14 @@ impl Listeners {
         self.0.values().map(|(listener, _)| listener).collect()
     }
 
-    /// What those are for that systemd opened.
+    /// The purposes of the listeners that systemd opened.
     pub fn activated(&self) -> Vec<Purpose> {
         let activated = self.0.iter().filter(|(_, (_, opener))| *opener == Opener::Systemd);
         activated.map(|(purpose, _)| *purpose).collect()
     }
 }
 
-/// Where a ZeroMQ endpoint of ours is bound, if it is a plain TCP address.
+/// The address of a ZeroMQ endpoint to bind, if it is a plain TCP address.
 pub fn address_of(endpoint: &str) -> Option<SocketAddr> {
     let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
     let host = if host == "*" { "0.0.0.0" } else { host.trim_start_matches('[').trim_end_matches(']') };
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_is_kept_only_where_it_is_wanted() {
+    fn a_listener_is_kept_only_at_its_wanted_address() {
         let keeps_of = |opener: Opener, wanted: Option<&str>| {
             let mut listeners = Listeners::default();
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -123,12 +122,12 @@ mod tests {
         let keeps = |wanted| keeps_of(Opener::Gateway, wanted);
         assert!(keeps(Some("127.0.0.1:PORT")) && keeps(Some("127.0.0.1:0")));
         assert!(!keeps(Some("127.0.0.1:1")) && !keeps(Some("0.0.0.0:PORT")) && !keeps(None));
-        assert!(keeps_of(Opener::Systemd, Some("127.0.0.1:1")), "systemd says where");
-        assert!(!keeps_of(Opener::Systemd, None), "nothing would be done with it");
+        assert!(keeps_of(Opener::Systemd, Some("127.0.0.1:1")), "systemd sets the address");
+        assert!(!keeps_of(Opener::Systemd, None), "unused");
     }
 
     #[test]
-    fn endpoints_are_addresses_where_they_name_one() {
+    fn a_plain_tcp_endpoint_has_an_address() {
         let address = |endpoint| address_of(endpoint).map(|address| address.to_string());
         assert_eq!(address("tcp://*:5557").as_deref(), Some("0.0.0.0:5557"));
         assert_eq!(address("tcp://[::1]:0").as_deref(), Some("[::1]:0"));

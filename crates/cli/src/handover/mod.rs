@@ -1,46 +1,46 @@
-//! A new process takes the old one's place, and no client notices.
+//! Zero-downtime restart: a new process takes over a running gateway's listeners.
 //!
 //! ```text
 //! old                            PATH                            new
-//!  │ ◀──────────────────────── connects ──────────────────────── │   both check whose process the other is
-//!  │ saves what it remembers                                     │
-//!  │ ─────────── its listeners (SCM_RIGHTS), named ────────────▶ │   starts, asks its workers how they are
+//!  │ ◀──────────────────────── connects ──────────────────────── │   both check the other process's user
+//!  │ saves its state                                             │
+//!  │ ─────────── its listeners (SCM_RIGHTS), named ────────────▶ │   starts, probes its workers
 //!  │ ◀───────────────────────── "ready" ──────────────────────── │
-//!  │ accepts nobody any more                                     │
-//!  │ ───────────────────────── "yours" ────────────────────────▶ │   accepts, and waits at PATH for the next
-//!  ▼ answers what is under way, and ends
+//!  │ stops accepting                                             │
+//!  │ ───────────────────────── "yours" ────────────────────────▶ │   accepts, and listens at PATH for its successor
+//!  ▼ finishes its requests and exits
 //! ```
 //!
-//! Until "ready" the old one goes on as if nobody had come, so a new one that cannot start, finds no worker or dies costs nothing.
-//! Between "ready" and "yours" those who connect wait in the listener's queue, which both hold. Several may try at once, and one that
-//! says nothing holds up nobody: whoever is ready first has the place, and the others are told "taken". Where systemd holds the listeners
-//! instead (socket activation) there is nothing to ask for.
+//! Until "ready" the old process continues unchanged, so a new process that fails to start, finds no worker or dies
+//! costs nothing. Between "ready" and "yours" new connections wait in the listeners' queues, which both processes
+//! hold. Several processes may try at once without blocking each other: the first to be ready takes over, and the
+//! others get "taken". With socket activation systemd holds the listeners, and no handover is needed.
 
 mod activation;
-mod estate;
 mod listeners;
 mod predecessor;
 mod process;
+mod state;
 mod successor;
 
 pub use activation::activated;
-pub use estate::Estate;
 pub use listeners::{Listeners, Opener, Purpose, address_of};
 pub use predecessor::Predecessor;
 pub use process::Process;
-pub use successor::{Post, Successor, Successors};
+pub use state::HandoverState;
+pub use successor::{HandoverSocket, Successor, Successors};
 
 use tokio::net::UnixStream;
 
-/// What the old one's line begins with: whom it is from, and how it is to be read.
+/// Start of the old process's message: the protocol and its version.
 const GREETING: &str = "warmroute-handover-1";
 const READY: &[u8] = b"ready\n";
 const YOURS: &[u8] = b"yours\n";
 
-/// What it says instead to whoever has its listeners and became ready later than another.
+/// Sent instead of "yours" to a process that became ready after another one.
 const TAKEN: [u8; YOURS.len()] = *b"taken\n";
 
-/// What it is when a process may not have them.
+/// Sent instead of the listeners to a process of another user.
 const REFUSED: &[u8] = b"refused\n";
 
 fn check_owner(peer: &UnixStream) -> anyhow::Result<()> {
@@ -49,7 +49,7 @@ fn check_owner(peer: &UnixStream) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Listeners are given to, and taken from, our own user and root only.
+/// Listeners pass only between processes of the same user, and from or to root.
 fn is_trusted(theirs: u32, ours: u32) -> bool {
     theirs == ours || theirs == 0
 }
@@ -57,7 +57,7 @@ fn is_trusted(theirs: u32, ours: u32) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn nobody_but_ourselves_and_root_is_trusted() {
+    fn only_the_same_user_and_root_are_trusted() {
         assert!(super::is_trusted(1000, 1000) && super::is_trusted(0, 1000));
         assert!(!super::is_trusted(1000, 0) && !super::is_trusted(1001, 1000));
     }

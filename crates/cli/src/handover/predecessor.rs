@@ -1,4 +1,4 @@
-//! The process whose place we take.
+//! The running process to take over from.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
@@ -13,42 +13,42 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use warmroute_wire::socket_passing;
 
 use super::process::Process;
-use super::{Estate, GREETING, Listeners, Opener, Purpose, READY, REFUSED, TAKEN, YOURS, check_owner};
+use super::{GREETING, HandoverState, Listeners, Opener, Purpose, READY, REFUSED, TAKEN, YOURS, check_owner};
 
 const RETRY_EVERY: Duration = Duration::from_millis(50);
-/// How often it is said whom we wait for.
+/// How often the log repeats that the running process has not answered.
 const REMIND_EVERY: Duration = Duration::from_secs(5);
-/// It stops accepting at once; should it hang, it does not hold us up.
-const LEAVES_WITHIN: Duration = Duration::from_secs(5);
+/// How long the old process may take to stop accepting. A hung process does not block the new one.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A process that runs, and has given us its listeners.
+/// A running process that has passed its listeners.
 pub struct Predecessor {
     stream: UnixStream,
-    /// What it leaves us.
-    pub estate: Estate,
+    /// Its handover state.
+    pub state: HandoverState,
 }
 
 impl Predecessor {
-    /// Asks whoever waits at the path for its listeners, for so long; `None`: nobody waits there.
-    pub async fn find(path: &Path, patience: Duration) -> anyhow::Result<Option<(Predecessor, Listeners)>> {
-        let until = Instant::now() + patience;
+    /// Connects to the running process and receives its listeners. `None`: no process listens at the path.
+    pub async fn find(path: &Path, time_limit: Duration) -> anyhow::Result<Option<(Predecessor, Listeners)>> {
+        let until = Instant::now() + time_limit;
         loop {
             let Some(stream) = connect(path, until).await? else { return Ok(None) };
             check_owner(&stream)?;
-            let old = Process::behind(&stream);
-            tracing::info!(%old, ?patience, "taking over from the running gateway");
+            let old = Process::peer_of(&stream);
+            tracing::info!(%old, ?time_limit, "taking over from the running gateway");
             let received = wait_for(old, until, socket_passing::receive(&stream)).await;
             let Some(received) = received else {
                 anyhow::bail!(
-                    "the running gateway ({old}) did not hand over its listeners within {patience:?}; it continues, and \
+                    "the running gateway ({old}) did not hand over its listeners within {time_limit:?}; it continues, and \
                      nothing was changed"
                 );
             };
-            if let Some((line, sockets)) = unless_gone(received)? {
-                let (estate, listeners) = understood(&line, sockets)?;
-                return Ok(Some((Predecessor { stream, estate }, listeners)));
+            if let Some((line, sockets)) = unless_left(received)? {
+                let (state, listeners) = parse_offer(&line, sockets)?;
+                return Ok(Some((Predecessor { stream, state }, listeners)));
             }
-            // It is leaving: somebody else, or nobody, waits there in a moment.
+            // The process is exiting. Another one may listen there in a moment.
             anyhow::ensure!(
                 Instant::now() < until,
                 "the running gateway ({old}) did not hand over its listeners"
@@ -57,29 +57,30 @@ impl Predecessor {
         }
     }
 
-    /// Tells it that we are ready; returns when it accepts nobody any more. Fails where another process has its place already.
-    pub async fn release(mut self) -> anyhow::Result<Estate> {
+    /// Reports that this process is ready, and returns when the old one has stopped accepting. Fails if another
+    /// process has taken over already.
+    pub async fn release(mut self) -> anyhow::Result<HandoverState> {
         let leaving = async {
-            // Where it is gone this fails, but it may have left a word.
+            // The write fails if the process has exited, but its answer may still be readable.
             _ = self.stream.write_all(READY).await;
-            let mut said = [0; YOURS.len()];
-            self.stream.read_exact(&mut said).await.map(|_| said)
+            let mut answer = [0; YOURS.len()];
+            self.stream.read_exact(&mut answer).await.map(|_| answer)
         };
-        match timeout(LEAVES_WITHIN, leaving).await {
-            Ok(Ok(said)) if said == TAKEN => anyhow::bail!("another process has already taken over"),
+        match timeout(STOP_TIMEOUT, leaving).await {
+            Ok(Ok(answer)) if answer == TAKEN => anyhow::bail!("another process has already taken over"),
             Ok(Ok(_)) => tracing::info!("took over; the old gateway is draining"),
-            // Then it is gone, or will go on for a while; either way its sockets are ours as well.
+            // The old process has exited or continues for a while; this one holds the sockets in either case.
             Ok(Err(error)) => tracing::warn!(%error, "the old gateway exited during the handover"),
             Err(_) => {
-                let old = Process::behind(&self.stream);
+                let old = Process::peer_of(&self.stream);
                 tracing::warn!(%old, "the old gateway does not respond; both serve");
             }
         }
-        Ok(self.estate)
+        Ok(self.state)
     }
 }
 
-/// What comes of this in time; until then it is said now and then who is waited for.
+/// Waits for `work` until the deadline, and logs now and then which process has not answered.
 async fn wait_for<T>(old: Process, until: Instant, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     loop {
@@ -103,7 +104,7 @@ async fn connect(path: &Path, until: Instant) -> anyhow::Result<Option<UnixStrea
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 return Ok(None);
             }
-            // More wait there than fit into its queue.
+            // The socket's accept queue is full.
             Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < until => {
                 sleep(RETRY_EVERY).await;
             }
@@ -112,10 +113,10 @@ async fn connect(path: &Path, until: Instant) -> anyhow::Result<Option<UnixStrea
     }
 }
 
-type Given = (String, Vec<TcpListener>);
+type Received = (String, Vec<TcpListener>);
 
-/// What it gave us; `None` where it has left, which resets those whom it had not taken yet.
-fn unless_gone(received: io::Result<Given>) -> io::Result<Option<Given>> {
+/// The received message. `None`: the process exited and reset connections it had not accepted.
+fn unless_left(received: io::Result<Received>) -> io::Result<Option<Received>> {
     match received {
         Ok((line, _)) if line.is_empty() => Ok(None),
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
@@ -123,7 +124,7 @@ fn unless_gone(received: io::Result<Given>) -> io::Result<Option<Given>> {
     }
 }
 
-fn understood(line: &str, sockets: Vec<TcpListener>) -> anyhow::Result<(Estate, Listeners)> {
+fn parse_offer(line: &str, sockets: Vec<TcpListener>) -> anyhow::Result<(HandoverState, Listeners)> {
     anyhow::ensure!(
         line.as_bytes() != REFUSED,
         "the running gateway belongs to another user and refuses to hand over"
@@ -131,15 +132,15 @@ fn understood(line: &str, sockets: Vec<TcpListener>) -> anyhow::Result<(Estate, 
     let mut words = line.split_whitespace();
     anyhow::ensure!(words.next() == Some(GREETING), "the running gateway uses another handover version");
     let retries_left = words.next().and_then(|word| word.parse().ok()).context("invalid handover message")?;
-    // The sockets first: where they end, the next word is not a name any more, and stays.
+    // Each socket takes one name. The words after the last name belong to the handover state.
     let named: Vec<(TcpListener, &str)> = sockets.into_iter().zip(words.by_ref()).collect();
-    let estate = Estate::read(retries_left, words);
+    let state = HandoverState::read(retries_left, words);
     let mut listeners = Listeners::default();
     for (socket, name) in named {
-        // A newer version may have listeners that we know nothing of.
+        // A newer version may pass listeners unknown to this one.
         let Some(purpose) = Purpose::named(name) else { continue };
-        let is_activated = estate.activated.contains(&purpose);
+        let is_activated = state.activated.contains(&purpose);
         listeners.add(purpose, socket, if is_activated { Opener::Systemd } else { Opener::Gateway });
     }
-    Ok((estate, listeners))
+    Ok((state, listeners))
 }

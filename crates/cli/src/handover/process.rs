@@ -1,30 +1,30 @@
-//! Who is at the other end of a handover, in words that an operator can act on.
+//! The process at the other end of a handover, described so that an operator can act.
 
 use std::fmt;
 
 use tokio::net::UnixStream;
 
-/// A process that we wait for.
+/// The other process.
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
-    /// `None` where it is in another namespace, or the kernel does not say.
+    /// `None`: the process is in another PID namespace, or the kernel does not tell.
     pub id: Option<i32>,
 }
 
 impl Process {
-    /// Whoever listens, or has connected, at the other end.
-    pub fn behind(stream: &UnixStream) -> Process {
+    /// The process at the other end of the socket.
+    pub fn peer_of(stream: &UnixStream) -> Process {
         Process { id: stream.peer_cred().ok().and_then(|peer| peer.pid()).filter(|&id| id > 0) }
     }
 
-    /// Whether somebody has stopped it (`SIGSTOP`, or a debugger), as far as can be seen.
+    /// Whether the process is stopped (`SIGSTOP` or a debugger), as far as `/proc` shows.
     fn is_stopped(self) -> bool {
         let stat = self.id.and_then(|id| std::fs::read_to_string(format!("/proc/{id}/stat")).ok());
         stat.is_some_and(|stat| state_in(&stat).is_some_and(|state| matches!(state, 'T' | 't')))
     }
 }
 
-/// The state stands behind the name, which is in brackets and may hold anything.
+/// The state follows the command name, which is in brackets and may contain any character.
 fn state_in(stat: &str) -> Option<char> {
     stat.rsplit(')').next()?.trim_start().chars().next()
 }

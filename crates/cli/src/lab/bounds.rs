@@ -1,10 +1,10 @@
-//! `warmroute lab bounds`: what no router could do better.
+//! `warmroute lab bounds`: computes bounds that no router can beat.
 
 use super::args::BoundsArgs;
 use super::output::{self, Printed};
 use super::scene::Scene;
 
-/// Computes and shows them.
+/// Computes and prints the bounds.
 pub fn run(args: &BoundsArgs) -> anyhow::Result<()> {
     let scene = Scene::new(&args.scene, 1)?;
     let bounds = warmroute_sim::bounds(&scene.config, scene.sessions(args.scene.traffic.seed))?;

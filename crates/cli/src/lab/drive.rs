@@ -1,7 +1,7 @@
-//! `warmroute lab drive`: the lab's traffic in real time, against any router that speaks OpenAI's API.
+//! `warmroute lab drive`: sends the lab's traffic in real time to any router with the OpenAI API.
 //!
-//! Sessions run closed loop, as in virtual time. What is measured is what clients see and what engines say they found in
-//! their caches; what only a simulation can know is left out of the results.
+//! Sessions run closed loop, as in virtual time. Results contain what clients measure and what engines report about
+//! their caches, and nothing that only a simulation can know.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use warmroute_types::{Micros, Usage};
 use super::args::DriveArgs;
 use super::output::{self, Printed};
 use super::runs::progress_bar;
-use super::speech::Speech;
+use super::session_text::SessionText;
 use super::traffic::Traffic;
 use crate::client::{self, Question, Served};
 use crate::serve::runtime;
@@ -41,10 +41,10 @@ const MEASURED: [&str; 14] = [
 ];
 const OF_CACHES: usize = 3;
 
-/// By this share may prompts have other tokens than they should: a few come with the template.
+/// Tolerated relative difference between the prompts' tokens and the engines' count: a chat template adds a few.
 const TOKENS_MARGIN: f64 = 0.1;
 
-/// Drives and tells.
+/// Sends the traffic and reports the results.
 pub fn run(args: &DriveArgs) -> anyhow::Result<()> {
     anyhow::ensure!(args.speed.is_finite() && args.speed > 0.0, "--speed must be greater than 0");
     anyhow::ensure!(args.url.scheme_str() == Some("http"), "--url must begin with http://");
@@ -67,7 +67,7 @@ pub fn run(args: &DriveArgs) -> anyhow::Result<()> {
     output::print(&format!("{result:#}\n"))
 }
 
-/// Where completions are asked for, below a base that may or may not name the API's version.
+/// The completions URL for a base URL with or without the API version.
 fn completions(base: &str) -> String {
     let base = base.trim_end_matches('/');
     format!("{}/v1/completions", base.strip_suffix("/v1").unwrap_or(base))
@@ -84,14 +84,14 @@ struct Stage {
     bar: ProgressBar,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Default)]
 struct Driven {
     records: Vec<Record>,
     failures: Vec<String>,
-    /// Whether any engine has said what it found.
+    /// Whether any engine reported cached tokens.
     tells_cached: bool,
-    /// Tokens of prompts: as asked, and as engines counted those.
+    /// Prompt tokens as sent, and as counted by the engines.
     asked_tokens: u64,
     counted_tokens: u64,
 }
@@ -111,7 +111,7 @@ impl Stage {
         })
     }
 
-    /// Wall time that takes so long in engines.
+    /// Converts engine time to wall time.
     fn wall(&self, engine: Micros) -> Duration {
         Duration::from_micros(engine.0).div_f64(self.speed)
     }
@@ -120,9 +120,9 @@ impl Stage {
         (wall.as_secs_f64() * self.speed * 1e6).round() as u64
     }
 
-    fn question(&self, turn: &Turn, speech: &Speech) -> Question<'_> {
+    fn question(&self, turn: &Turn, texts: &SessionText) -> Question<'_> {
         let body = json!({
-            "model": self.model, "prompt": speech.prompt(&turn.prompt), "max_tokens": tokens(&turn.answer),
+            "model": self.model, "prompt": texts.prompt(&turn.prompt), "max_tokens": tokens(&turn.answer),
             "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true},
         });
         let session = turn.thread.key.map(|key| format!("{key:016x}"));
@@ -130,7 +130,7 @@ impl Stage {
     }
 }
 
-/// Plays every session, each in its own time after the first.
+/// Runs every session from its own start time.
 async fn drive(sessions: Vec<Session>, mut stage: Stage) -> Driven {
     let first = sessions.first().map_or(Micros::ZERO, |session| session.starts);
     stage.began = Instant::now();
@@ -148,17 +148,17 @@ async fn drive(sessions: Vec<Session>, mut stage: Stage) -> Driven {
     driven
 }
 
-/// One session. A turn that fails ends it: without an answer there is nothing to go on from.
+/// Runs one session. A failed turn ends it, because the next turn needs the answer.
 async fn play(session: Session, stage: Arc<Stage>) -> Driven {
-    let (mut driven, mut speech) = (Driven::default(), Speech::new(stage.token_bytes));
+    let (mut driven, mut texts) = (Driven::default(), SessionText::new(stage.token_bytes));
     for (index, turn) in session.turns.iter().enumerate() {
         if index > 0 {
             tokio::time::sleep(stage.wall(turn.think)).await;
         }
         let asked = stage.began.elapsed();
-        match client::ask(stage.question(turn, &speech)).await {
+        match client::ask(stage.question(turn, &texts)).await {
             Ok(served) => {
-                speech.hear(&turn.answer, &served.text);
+                texts.add_answer(&turn.answer, &served.text);
                 driven.note(&stage, asked, index, turn, &served);
             }
             Err(error) => {
@@ -184,7 +184,7 @@ impl Driven {
         self.counted_tokens += other.counted_tokens;
     }
 
-    /// Engines that cut text otherwise get other work than the traffic has.
+    /// Warns if the engines tokenize differently, because their work then differs from the trace.
     fn warn_of_tokens(&self, token_bytes: u8) {
         let ratio = self.counted_tokens as f64 / self.asked_tokens.max(1) as f64;
         if self.asked_tokens > 0 && (ratio - 1.0).abs() > TOKENS_MARGIN {
@@ -197,7 +197,7 @@ impl Driven {
     }
 
     fn note(&mut self, stage: &Stage, asked: Duration, index: usize, turn: &Turn, served: &Served) {
-        // Without usage, what was asked for is the best guess.
+        // Without usage, the requested number of tokens is the best estimate.
         let asked_for = Usage {
             prompt_tokens: tokens(&turn.prompt),
             output_tokens: tokens(&turn.answer),
@@ -223,7 +223,7 @@ impl Driven {
         });
     }
 
-    /// In the shape of a simulation's results.
+    /// The results in the format of a simulation's.
     fn result(self, name: &str, args: &DriveArgs) -> Value {
         let output_tokens: u64 = self.records.iter().map(|record| u64::from(record.output_tokens)).sum();
         let outcome = Outcome {

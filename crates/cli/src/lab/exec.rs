@@ -5,8 +5,9 @@
 //!   {"index": 2}  ◄──  program
 //! ```
 //!
-//! The program is started once for each router of each run, so it may remember what it likes. It is told exactly what a policy in
-//! Rust sees, under the same names, and answers with the place of its candidate. Who keeps silent for too long ends the run.
+//! The program is started once per router and run, so it may keep state. It receives exactly what a policy in Rust
+//! receives, under the same names, and answers with the index of its candidate. A program that exceeds the time limit
+//! ends the run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,15 +20,16 @@ use serde_json::{Value, json};
 use warmroute_policy::{Ask, Candidate, Choice, Estimate, Policy};
 use warmroute_sim::{Needs, Rule};
 
-/// The first thing that went wrong, for when the run is over: a policy cannot fail.
+/// The first error. A policy cannot fail, so the error is reported after the run.
 pub type Trouble = Arc<Mutex<Option<String>>>;
 
-/// How long a program may think. A choice takes microseconds; an interpreter may have much to load before its first.
+/// Time limit of an answer. A choice takes microseconds, but an interpreter may load for a while before its first
+/// one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A rule that asks a program.
+/// A policy that asks a program.
 pub fn rule(name: &str, program: &str, trouble: &Trouble) -> anyhow::Result<Rule> {
-    // Started once now, so that a wrong name is told before anything runs.
+    // Starts the program once now, so that a wrong name fails before anything runs.
     drop(Program::start(program, PATIENCE)?);
     let (program, trouble) = (program.to_owned(), Arc::clone(trouble));
     let needs = Needs { overlap: true, prefix_key: true, session_key: true };
@@ -39,14 +41,14 @@ pub fn rule(name: &str, program: &str, trouble: &Trouble) -> anyhow::Result<Rule
 }
 
 struct Exec {
-    /// Gone after its first mistake.
+    /// `None` after the first error.
     program: Mutex<Option<Program>>,
     trouble: Trouble,
 }
 
 struct Program {
     child: Child,
-    /// To and from the thread that talks with it: pipes cannot be waited for with a limit, neither for room nor for a line.
+    /// Channels to the thread that owns the pipes: pipe reads and writes have no timeout.
     asks: Sender<String>,
     answers: Receiver<anyhow::Result<String>>,
     patience: Duration,
@@ -86,7 +88,7 @@ impl Program {
     }
 }
 
-/// One question and one answer after the other, until either side is gone: a program that is killed ends its pipes.
+/// Writes queries and reads answers one by one until either side closes. Killing the program closes its pipes.
 fn talk(
     mut stdin: ChildStdin,
     mut stdout: BufReader<ChildStdout>,
@@ -105,7 +107,7 @@ fn talk(
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself; there is nobody left to tell.
+        // The program may have exited; the receiver is gone.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -164,7 +166,7 @@ impl Policy for Exec {
             }
             None => {}
         }
-        // The run is void; it only has to come to its end.
+        // The run is invalid and only has to end.
         Choice { index: 0, reason: "exec_failed" }
     }
 }
@@ -211,7 +213,7 @@ mod tests {
             ..Ask::default()
         };
         let candidate = candidate(4);
-        // Taken apart whole: a number that policies get one day must be told here, too.
+        // Destructured without `..`, so that a new field of policies must be added here as well.
         let Candidate {
             worker,
             identity,
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn who_keeps_silent_is_given_up() {
-        // It reads everything before it says anything.
+        // The program reads everything before it writes anything.
         let mut silent = Program::start("sort", Duration::from_millis(30)).unwrap();
         let error = silent.choose(&Ask::default(), &[candidate(0)]).unwrap_err().to_string();
         assert_eq!(error, "it did not answer within 0.03 s");
@@ -252,7 +254,7 @@ mod tests {
 
     #[test]
     fn who_does_not_even_read_is_given_up() {
-        // A question of this size has no room in a pipe that nobody reads.
+        // A query of this size does not fit into a pipe that is not read.
         let mut deaf = Program::start("yes", Duration::from_millis(30)).unwrap();
         let candidates: Vec<Candidate> = (0..2_000).map(candidate).collect();
         let error = deaf.choose(&Ask::default(), &candidates).unwrap_err().to_string();

@@ -16,8 +16,8 @@ mod exec;
 mod output;
 mod runs;
 mod scene;
+mod session_text;
 mod simulate;
-mod speech;
 mod sweep;
 mod traffic;
 

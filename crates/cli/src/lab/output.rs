@@ -1,4 +1,4 @@
-//! Where the findings go.
+//! Output of results.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,7 +11,7 @@ use warmroute_sim::{Record, View};
 
 use super::args::{BalancerWord, OutputArgs, SceneArgs, TrafficArgs};
 
-/// Writes a report in every wanted form; a table is printed unless one of them goes to stdout.
+/// Writes a report in every requested format. The table is printed unless another format goes to stdout.
 pub fn write(args: &OutputArgs, report: &Report, json: &Value) -> anyhow::Result<()> {
     let files = [&args.html, &args.markdown, &args.json].into_iter().flatten();
     anyhow::ensure!(
@@ -25,11 +25,11 @@ pub fn write(args: &OutputArgs, report: &Report, json: &Value) -> anyhow::Result
     if is_used { Ok(()) } else { print(&table(report)) }
 }
 
-/// What has gone to stdout.
+/// Whether stdout is in use.
 #[derive(PartialEq, Eq)]
 pub enum Printed {
     Nothing,
-    /// All that was wanted there.
+    /// Formats that stdout was requested for.
     All,
 }
 
@@ -37,12 +37,12 @@ fn is_stdout(file: &Path) -> bool {
     file == Path::new("-")
 }
 
-/// Writes JSON where it is wanted.
+/// Writes JSON if requested.
 pub fn write_json(file: Option<&Path>, json: &Value) -> anyhow::Result<Printed> {
     file.map_or(Ok(Printed::Nothing), |file| write_text(file, &format!("{json}\n")))
 }
 
-/// Writes into a file; `-` is stdout.
+/// Writes a file; `-` is stdout.
 fn write_text(file: &Path, text: &str) -> anyhow::Result<Printed> {
     if is_stdout(file) {
         return print(text).map(|()| Printed::All);
@@ -51,7 +51,7 @@ fn write_text(file: &Path, text: &str) -> anyhow::Result<Printed> {
     Ok(Printed::Nothing)
 }
 
-/// One row for each request.
+/// Writes one row per request.
 pub fn write_rows(file: &Path, runs: &[(String, u64, Vec<Record>)]) -> anyhow::Result<()> {
     let out = File::create(file).with_context(|| format!("writing {}", file.display()))?;
     let mut out = BufWriter::new(out);
@@ -83,7 +83,7 @@ pub fn write_rows(file: &Path, runs: &[(String, u64, Vec<Record>)]) -> anyhow::R
     Ok(out.flush()?)
 }
 
-/// Prints; a reader who has seen enough and left is no error.
+/// Prints. A closed pipe is not an error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     match write!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -91,7 +91,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The traffic's name: of the workload, or of the trace's file.
+/// The traffic's name: the workload's, or the trace file's.
 pub fn traffic(args: &TrafficArgs) -> String {
     let file = args.trace.as_deref().and_then(Path::file_name);
     let file = file.map(|name| name.to_string_lossy().into_owned());
@@ -141,7 +141,7 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// How many routers, and what they know of each other.
+/// The number of routers and how they share state.
 fn routers(args: &SceneArgs) -> String {
     let met = if args.balancer == BalancerWord::Session { ", one for each session" } else { "" };
     match args.share_delay_ms {
@@ -151,7 +151,7 @@ fn routers(args: &SceneArgs) -> String {
     }
 }
 
-/// What made the report: figures of another version may be others. The commit is known where the build was told it.
+/// The version that made the report, with its commit if the build knows it. Figures may differ between versions.
 fn version() -> String {
     let version = concat!("warmroute ", env!("CARGO_PKG_VERSION"));
     option_env!("WARMROUTE_COMMIT").map_or(version.to_owned(), |commit| format!("{version}, commit {commit}"))
@@ -181,7 +181,7 @@ fn behind(args: &SceneArgs) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-/// The command that was given, to be given again. A trace is named by its file alone.
+/// The command line, to run again. Traces are named without their folder.
 pub fn command() -> String {
     let words = std::env::args().enumerate().map(|(index, word)| {
         let path = Path::new(&word);
@@ -193,7 +193,7 @@ pub fn command() -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The results of one point, in the shape that others read.
+/// The results of one point, in the format that other programs read.
 pub fn results(point: &warmroute_report::Point) -> Value {
     json!({"results": point.summaries, "bounds": point.bounds})
 }

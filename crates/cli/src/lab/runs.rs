@@ -1,5 +1,5 @@
-//! All policies and seeds of one scene, as many at a time as there are cores. The order of the results is that of the flags,
-//! whichever run was done first.
+//! Runs all policies and seeds of one scene in parallel. Results keep the order of the flags, whichever run ends
+//! first.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +13,13 @@ use super::args::{ContestArgs, Toggle};
 use super::exec::{self, Trouble};
 use super::scene::Scene;
 
-/// What everybody would compare.
+/// The default policies.
 const POLICIES: [&str; 6] =
     ["round_robin", "least_loaded", "prefix_affinity", "weighted_score", "cache_aware", "expected_ttft"];
-/// Beyond so many requests the bounds would take longer than the runs.
+/// Above this many requests, computing the bounds takes longer than the runs.
 const BOUNDS_REQUESTS_MAX: usize = 300_000;
 
-/// The contest's rules, and where a foreign one says what went wrong.
+/// The policies to compare, and the first error of external ones.
 pub struct Contest {
     pub rules: Vec<Rule>,
     trouble: Trouble,
@@ -29,16 +29,16 @@ pub struct Contest {
     threads: usize,
 }
 
-/// What the runs of one scene brought.
+/// The results of one scene.
 #[derive(Default)]
 pub struct Ran {
     pub point: Point,
     pub loads: Vec<Load>,
-    /// By policy and seed, if they are wanted.
+    /// By policy and seed, if requested.
     pub records: Vec<(String, u64, Vec<Record>)>,
 }
 
-/// Whether each request's record is kept.
+/// Whether to keep each request's record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     Records,
@@ -46,11 +46,11 @@ pub enum Keep {
 }
 
 impl Contest {
-    /// From flags; `first_seed` is the scene's.
+    /// Reads the flags; `first_seed` is the scene's.
     pub fn new(args: &ContestArgs, first_seed: u64) -> anyhow::Result<Contest> {
         let trouble = Trouble::default();
         let names = named(args);
-        // Its runs would look like more seeds of one policy.
+        // Duplicate policies would look like more seeds of one policy.
         if let Some(at) = (1..names.len()).find(|&at| names[..at].contains(&names[at])) {
             anyhow::bail!("{} is compared with itself: every policy is given once", names[at]);
         }
@@ -69,12 +69,12 @@ impl Contest {
         })
     }
 
-    /// How many runs one scene takes.
+    /// The number of runs of one scene.
     pub fn runs(&self) -> usize {
         self.rules.len() * (self.seeds.end - self.seeds.start) as usize
     }
 
-    /// Runs them all.
+    /// Runs all.
     pub fn run(&self, scene: &Scene, keep: Keep, bar: &ProgressBar) -> anyhow::Result<Ran> {
         let jobs: Vec<(&Rule, u64)> =
             self.rules.iter().flat_map(|rule| self.seeds.clone().map(move |seed| (rule, seed))).collect();
@@ -89,7 +89,7 @@ impl Contest {
         self.gather(scene, done)
     }
 
-    /// Whether a foreign rule has failed: what it would still choose means nothing.
+    /// Fails if an external policy has failed, because its later choices are meaningless.
     fn is_void(&self) -> bool {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -118,7 +118,7 @@ impl Contest {
         Ok(ran)
     }
 
-    /// The mean over the seeds, as the figures that stand beside it are.
+    /// The mean over the seeds, like the figures beside it.
     fn bounds_of(&self, scene: &Scene) -> anyhow::Result<Option<Bounds>> {
         let seeds: Vec<u64> = self.seeds.clone().collect();
         let all = side_by_side(self.threads, &seeds, |&seed| {
@@ -128,13 +128,13 @@ impl Contest {
     }
 }
 
-/// The policies that the flags name, or those that everybody would compare.
+/// The policies in the flags, or the default ones.
 pub fn named(args: &ContestArgs) -> Vec<String> {
     let named: Vec<String> = args.policies.iter().chain(&args.policy).cloned().collect();
     if named.is_empty() { POLICIES.map(str::to_owned).to_vec() } else { named }
 }
 
-/// Does the work for each item, on so many threads; the results are in the order of the items.
+/// Runs `work` for each item on this many threads. Results are in the order of the items.
 fn side_by_side<I: Sync, T: Send>(threads: usize, items: &[I], work: impl Fn(&I) -> T + Sync) -> Vec<T> {
     let done: Mutex<Vec<Option<T>>> = Mutex::new(items.iter().map(|_| None).collect());
     let next = AtomicUsize::new(0);
@@ -159,7 +159,7 @@ struct Done {
     records: Vec<Record>,
 }
 
-/// Shows people how many of them are done.
+/// Shows how many runs are done.
 pub fn progress_bar(count: usize, what: &'static str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()

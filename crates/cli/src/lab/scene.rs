@@ -1,4 +1,4 @@
-//! From flags to a world and its traffic.
+//! Turns flags into a simulated world and its traffic.
 
 use anyhow::Context;
 use warmroute_engine::{Config as EngineConfig, Tier};
@@ -12,12 +12,12 @@ use super::traffic::Traffic;
 pub struct Scene {
     pub config: Config,
     traffic: Traffic,
-    /// What the reader must know about the traffic.
+    /// Notes about the traffic for the report.
     pub notes: Vec<String>,
 }
 
 impl Scene {
-    /// Checks the flags and reads the trace, for so many seeds.
+    /// Checks the flags and reads the trace for this many seeds.
     pub fn new(args: &SceneArgs, seeds: u64) -> anyhow::Result<Scene> {
         let config = world(args)?;
         let mut traffic = Traffic::new(&args.traffic, seeds)?;
@@ -42,7 +42,7 @@ impl Scene {
     }
 }
 
-/// The world that the flags describe, if there can be such a one.
+/// The world that the flags describe, if it is valid.
 pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
     let events = EventPath {
         lag: Micros::from_millis_f64(args.event_lag_ms),
@@ -92,15 +92,15 @@ fn fleet(args: &SceneArgs) -> anyhow::Result<Vec<EngineConfig>> {
     Ok(fleet)
 }
 
-/// Starting a copy over PCIe, and telling the kernels.
+/// Overhead of starting a copy over PCIe.
 const HOST_LATENCY: Micros = Micros(100);
 
-/// The host's memory behind a GPU's, if it holds anything.
+/// The host memory tier, if it has any capacity.
 pub fn host_tier(tokens: u64, gigabytes_per_s: f64) -> anyhow::Result<Option<Tier>> {
     tier(tokens, gigabytes_per_s, HOST_LATENCY)
 }
 
-/// A memory behind the GPUs', if it holds anything.
+/// A memory tier, if it has any capacity.
 fn tier(tokens: u64, gigabytes_per_s: f64, latency: Micros) -> anyhow::Result<Option<Tier>> {
     let megabytes_per_s = (gigabytes_per_s * 1_000.0).round();
     anyhow::ensure!(megabytes_per_s >= 1.0, "--host-gbps and --pool-gbps must be at least 0.001");

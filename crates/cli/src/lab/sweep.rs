@@ -1,4 +1,4 @@
-//! `warmroute lab sweep`: the same contest over a range of one parameter, or of two.
+//! `warmroute lab sweep`: repeats a simulation over a range of one or two parameters.
 
 use anyhow::Context;
 use serde_json::json;
@@ -10,7 +10,7 @@ use super::output;
 use super::runs::{Contest, Keep, named, progress_bar};
 use super::scene::{self, Scene};
 
-/// What can be varied.
+/// The parameters that can vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parameter {
     Rate,
@@ -46,7 +46,7 @@ const PARAMETERS: [(&str, Parameter, &str); 14] = [
     ("threshold", Parameter::Threshold, "cache threshold"),
 ];
 
-/// One of them with its values.
+/// A parameter with its values.
 #[derive(Debug)]
 struct Range {
     parameter: Parameter,
@@ -62,7 +62,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
         .into_iter()
         .map(|values| Setting::of(args, &ranges, values))
         .collect::<anyhow::Result<_>>()?;
-    // Before anything runs: a point that cannot be is no news for the end of an hour.
+    // All points are checked first: an invalid one should not fail after an hour.
     points.iter().try_for_each(|point| scene::world(&point.scene).map(drop))?;
     let bar =
         progress_bar(Contest::new(&args.contest, args.scene.traffic.seed)?.runs() * points.len(), "runs");
@@ -77,7 +77,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
         let contest = Contest::new(&contest, scene.traffic.seed)?;
         let scene = Scene::new(&scene, args.contest.seeds)?;
         let mut ran = contest.run(&scene, Keep::Summaries, &bar)?;
-        // A policy whose weights are varied is one policy to the reader.
+        // A policy with varying weights is one policy in the report.
         ran.point.summaries.iter_mut().for_each(|summary| summary.policy = plain(&summary.policy, &ranges));
         ran.point.values = values;
         report.points.push(ran.point);
@@ -92,7 +92,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<()> {
     output::write(&args.output, &report, &json)
 }
 
-/// One point of a sweep: the flags with its values put in.
+/// One point of a sweep: the flags with its values.
 struct Setting {
     values: Vec<f64>,
     scene: SceneArgs,
@@ -113,7 +113,7 @@ impl Setting {
     }
 }
 
-/// The set-up of all points: what differs is told from the first to the last.
+/// The set-up of all points. A varying part shows its first and last value.
 fn setup(points: &[Setting], seeds: u64) -> Vec<(String, String)> {
     let of = |point: Option<&Setting>| point.map_or(Vec::new(), |point| output::setup(&point.scene, seeds));
     let both = of(points.first()).into_iter().zip(of(points.last()));
@@ -136,13 +136,13 @@ fn combinations(ranges: &[Range]) -> Vec<Vec<f64>> {
     })
 }
 
-/// A policy's name without the parameters that the sweep has set. Those that it was given stay: they tell it from others.
+/// A policy's name without the parameters that the sweep sets. Its own parameters stay, because they distinguish it.
 fn plain(policy: &str, ranges: &[Range]) -> String {
     let knobs = ranges.iter().filter_map(|range| range.parameter.knob());
     knobs.filter(|knob| knob.is_of(policy)).fold(policy.to_owned(), |policy, knob| knob.taken_off(&policy))
 }
 
-/// A policy's own parameter.
+/// A parameter of a policy.
 #[derive(Clone, Copy)]
 struct Knob {
     kind: &'static str,
@@ -150,7 +150,7 @@ struct Knob {
 }
 
 impl Knob {
-    /// Sets it for every policy of its kind, whatever it was.
+    /// Sets the parameter for every policy of this kind.
     fn set(self, value: f64, policies: &mut [String]) -> anyhow::Result<()> {
         let Knob { kind, key } = self;
         anyhow::ensure!(
@@ -192,7 +192,7 @@ impl Range {
 }
 
 impl Parameter {
-    /// What it is of a policy, if it is no part of the scene.
+    /// The policy parameter, if this is not a parameter of the scene.
     fn knob(self) -> Option<Knob> {
         match self {
             Parameter::Affinity => Some(Knob { kind: "weighted_score", key: "affinity" }),
@@ -215,7 +215,7 @@ impl Parameter {
             Parameter::Loss => scene.event_loss = value,
             Parameter::Routers => scene.routers = value as usize,
             Parameter::ShareDelay => scene.share_delay_ms = Some(value),
-            // Of policies, see `knob`.
+            // Policy parameters: see `knob`.
             Parameter::Affinity | Parameter::Queue | Parameter::Threshold => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The lab from its flags to its JSON.
+//! Tests of the lab from flags to JSON.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ struct Command {
     lab: LabArgs,
 }
 
-/// A folder that is gone when the test is over.
+/// A folder that is removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! From flags to what is asked: a workload drawn for each seed, or a trace read for each.
+//! Turns flags into traffic: a workload drawn for each seed, or a trace.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use super::args::TrafficArgs;
 /// The traffic of a run, for any of its seeds.
 pub struct Traffic {
     source: Source,
-    /// What the reader must know about it.
+    /// Notes for the report.
     pub notes: Vec<String>,
 }
 
 enum Source {
-    /// Drawn anew for each run.
+    /// A workload drawn for each run.
     Workload(Workload, WorkloadScale),
-    /// Read once for each seed, from the first on.
+    /// A trace, read once per seed, starting with the first.
     Trace { first_seed: u64, by_seed: Vec<Arc<Vec<Session>>> },
 }
 
 impl Traffic {
-    /// Checks the flags and reads the trace, for so many seeds.
+    /// Checks the flags and reads the trace for this many seeds.
     pub fn new(args: &TrafficArgs, seeds: u64) -> anyhow::Result<Traffic> {
         anyhow::ensure!(args.rate_scale.is_finite() && args.rate_scale > 0.0, "--rate-scale must be above 0");
         let mut notes = Vec::new();

@@ -1,4 +1,4 @@
-//! Finds a model's files, and asks its engine whether they are the right ones.
+//! Finds a model's tokenizer files and checks them against the engine that serves the model.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,18 +15,18 @@ use warmroute_tokens::{EncoderPool, HubCache, Model, ModelText};
 use super::engine::{Card, Engine};
 use crate::options::groups::MatchingUnit;
 
-/// Where models' files may be.
+/// Places to look for models' files.
 #[derive(Clone, Debug)]
 pub struct ModelPaths {
-    /// For one model by its name.
+    /// Places for one model, by its name.
     named: Vec<(String, String)>,
-    /// For any.
+    /// Places for any model.
     others: Vec<String>,
     cache: HubCache,
 }
 
 impl ModelPaths {
-    /// From what the operator wrote: `DIR`, `ORG/NAME` or `MODEL=DIR`.
+    /// Parses the operator's entries: `DIR`, `ORG/NAME` or `MODEL=DIR`.
     pub fn new(paths: &[String]) -> ModelPaths {
         let split = |path: &String| path.split_once('=').map(|(name, dir)| (name.to_owned(), dir.to_owned()));
         ModelPaths {
@@ -36,7 +36,8 @@ impl ModelPaths {
         }
     }
 
-    /// Whether there is a model at every place that the operator named. `serve` does not insist: it may come later.
+    /// Fails unless every configured place holds a model. `serve` skips this check, because the files may arrive
+    /// later.
     pub fn check(&self) -> anyhow::Result<()> {
         let named = self.named.iter().map(|(_, dir)| dir);
         for place in named.chain(&self.others) {
@@ -45,7 +46,7 @@ impl ModelPaths {
         Ok(())
     }
 
-    /// The places to look at for a model, best first: as the operator says, as its engine says, by its name.
+    /// The places to look at for a model, in order: the operator's, the engine's own path, the model's name.
     fn of(&self, card: &Card) -> Vec<String> {
         let named = self.named.iter().filter(|(name, _)| *name == card.id).map(|(_, dir)| dir.clone());
         let fits = |path: &&String| self.others.len() == 1 || path.trim_end_matches('/').ends_with(&card.id);
@@ -54,7 +55,7 @@ impl ModelPaths {
         named.chain(others).chain(own).collect()
     }
 
-    /// The first place that has the model; otherwise why the best one has not.
+    /// The model at the first place that has one. `Err` explains why the best place has none.
     fn find(&self, card: &Card) -> Result<Model, String> {
         let mut first_problem = None;
         for place in self.of(card) {
@@ -71,20 +72,20 @@ impl ModelPaths {
     }
 }
 
-/// How an engine's prompts can be compared, and a print of what that was read from: the same for engines that agree.
+/// How an engine's prompts are compared with its events. Engines that agree have the same fingerprint.
 pub struct Aligned {
     pub matching: ModelMatching,
-    pub print: u64,
+    pub fingerprint: u64,
 }
 
-/// Asks an engine whether our reading of its model's files is its own; `Err`: nothing can be compared, and why.
+/// Checks with the engine that our tokenizer files give its tokens. `Err` explains why prompts cannot be compared.
 pub async fn align(
     engine: &Engine,
     card: &Card,
     paths: &ModelPaths,
     wanted: MatchingUnit,
 ) -> Result<Aligned, String> {
-    // Megabytes of JSON, and texts written in two ways: not on threads that serve sockets, and not on all cores at once.
+    // Reading and comparing files takes seconds of CPU: it runs outside the socket threads, one engine at a time.
     let _turn = TURNS.acquire().await.map_err(|closed| closed.to_string())?;
     let (engine, card, paths, runtime) = (engine.clone(), card.clone(), paths.clone(), Handle::current());
     let compared = tokio::task::spawn_blocking(move || {
@@ -96,7 +97,7 @@ pub async fn align(
     compared.await.map_err(|error| error.to_string())?
 }
 
-/// Engines are compared one after the other.
+/// Limits comparisons to one engine at a time.
 static TURNS: Semaphore = Semaphore::const_new(1);
 
 async fn ask(engine: &Engine, card: &Card, model: &Model, wanted: MatchingUnit) -> Result<Aligned, String> {
@@ -130,7 +131,7 @@ async fn ask(engine: &Engine, card: &Card, model: &Model, wanted: MatchingUnit) 
 
 fn in_bytes(model: &Model, reading: Reading, alignment: Alignment) -> Aligned {
     let matching = ModelMatching::Bytes(Arc::new(alignment));
-    Aligned { print: print(model, reading, &matching), matching }
+    Aligned { fingerprint: fingerprint(model, reading, &matching), matching }
 }
 
 fn in_tokens(model: &Model, reading: Reading) -> Result<Aligned, String> {
@@ -139,11 +140,12 @@ fn in_tokens(model: &Model, reading: Reading) -> Result<Aligned, String> {
     let pool = EncoderPool::new(encoder, warmroute_tokens::Config::default());
     let pool = Arc::new(pool.map_err(|error| error.to_string())?);
     let matching = ModelMatching::Tokens { renderer, pool };
-    Ok(Aligned { print: print(model, reading, &matching), matching })
+    Ok(Aligned { fingerprint: fingerprint(model, reading, &matching), matching })
 }
 
-/// Of everything that a prompt's writing depends on. The same in every process and build, because routers must agree on it.
-fn print(model: &Model, reading: Reading, matching: &ModelMatching) -> u64 {
+/// Hashes everything that a prompt's format depends on. The hash is the same in every process and build, because
+/// routers compare it.
+fn fingerprint(model: &Model, reading: Reading, matching: &ModelMatching) -> u64 {
     let ModelText { tokenizer, tokenizer_config, special_tokens_map, chat_template } = model.text();
     let optional = |file: &Option<Vec<u8>>| file.clone().unwrap_or_default();
     let mut hasher = Sha256::new();
@@ -158,5 +160,5 @@ fn print(model: &Model, reading: Reading, matching: &ModelMatching) -> u64 {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part);
     }
-    hasher.finalize().iter().take(8).fold(0, |print, &byte| print << 8 | u64::from(byte))
+    hasher.finalize().iter().take(8).fold(0, |fingerprint, &byte| fingerprint << 8 | u64::from(byte))
 }

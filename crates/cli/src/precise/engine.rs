@@ -1,4 +1,4 @@
-//! What an engine says about itself that precise matching needs: its models, its event sources, its tokens.
+//! An HTTP client for what precise matching reads from an engine: its models, its event sources, its tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use warmroute_probe::Client;
 use warmroute_tokens::parity::{Answer, TokenizeEndpoint};
 use warmroute_wire::Dialer;
 
-/// Tokenizing a sample takes an engine milliseconds, but it may be busy.
+/// Tokenizing a sample takes milliseconds, but a busy engine answers late.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One engine, asked over one connection, which its clones share.
+/// One engine, reached over one connection that all clones share.
 #[derive(Clone)]
 pub struct Engine {
     pub url: String,
     client: Arc<Mutex<Client>>,
 }
 
-/// A card of `GET /v1/models`.
+/// One model of `GET /v1/models`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Card {
-    /// The name under which it is asked for.
+    /// The name that requests use.
     pub id: String,
-    /// Where the engine found it: a path or a name.
+    /// The path or name from which the engine loaded the model.
     pub root: Option<String>,
-    /// Of an adapter: the model it belongs to.
+    /// An adapter's base model.
     pub parent: Option<String>,
 }
 
@@ -39,7 +39,7 @@ struct Cards {
     data: Vec<Card>,
 }
 
-/// What SGLang says of itself, as far as it is not about events.
+/// SGLang's cache size, from its server info.
 #[derive(Deserialize)]
 pub struct ServerInfo {
     pub max_total_num_tokens: Option<u64>,
@@ -54,7 +54,7 @@ impl Engine {
         }
     }
 
-    /// Its models, those that are no adapters first.
+    /// Lists the engine's models, base models before adapters.
     pub async fn cards(&self) -> anyhow::Result<Vec<Card>> {
         let (status, body) = self.client.lock().await.get("/v1/models").await?;
         anyhow::ensure!(status == StatusCode::OK, "GET /v1/models: {status}");
@@ -63,8 +63,8 @@ impl Engine {
         Ok(cards)
     }
 
-    /// Where its events are: as the operator says, or as it says itself. None where it publishes none; an error where it does
-    /// not answer, which is not the same.
+    /// Finds the engine's event sources: the configured ones, or those the engine lists. The list is empty if the
+    /// engine publishes no events; an engine that does not answer is an error.
     pub async fn sources(
         &self,
         configured: Option<&EventsEntry>,
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// SGLang's page about itself.
+    /// Reads SGLang's server info.
     pub async fn server_info(&self) -> anyhow::Result<Option<Bytes>> {
         match self.page("/server_info").await? {
             Some(body) => Ok(Some(body)),
@@ -90,14 +90,14 @@ impl Engine {
         }
     }
 
-    /// TensorRT-LLM's events since the last poll.
+    /// Reads TensorRT-LLM's events since the last poll.
     pub async fn poll_events(&self) -> anyhow::Result<Bytes> {
         let (status, body) = self.client.lock().await.post("/kv_cache_events", Bytes::new()).await?;
         anyhow::ensure!(status == StatusCode::OK, "POST /kv_cache_events: {status}");
         Ok(body)
     }
 
-    /// A page, where the engine has it.
+    /// Reads a page. `None`: the engine has no such page.
     pub async fn page(&self, path: &str) -> anyhow::Result<Option<Bytes>> {
         let (status, body) = self.client.lock().await.get(path).await?;
         Ok(Some(body).filter(|_| status == StatusCode::OK))
@@ -105,7 +105,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// What it answers to a JSON body.
+    /// Posts a JSON body and returns the JSON answer.
     pub async fn post(&self, path: &str, body: &serde_json::Value) -> anyhow::Result<serde_json::Value> {
         let body = Bytes::from(body.to_string());
         let (status, answer) = self.client.lock().await.post(path, body).await?;

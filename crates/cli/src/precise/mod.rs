@@ -1,25 +1,25 @@
-//! Precise routing: for every engine that publishes what its cache holds, listen, and compare with answers.
+//! Precise routing: follows the KV events of every engine that publishes them, and compares them with answers.
 //!
 //! ```text
 //!  a worker is ready ──▶ follow: where are its events? ──▶ align: do its tokens spell our bytes? ──▶ subscribe
 //!                                                                                                      │
-//!  router ◀── ear: events, restarts, what the stream is worth ◀────────────────────────────────────────┘
-//!     └── every half second, pulse: did it work in silence? do answers contradict it? ──▶ its feed
+//!  router ◀── event_sink: events, restarts, trust in the stream ◀───────────────────────────────────────┘
+//!     └── feed_monitor, every half second: is it silent? do answers contradict it? ──▶ its feed
 //! ```
 //!
-//! What only one of several routers can hear, `siblings` passes on and takes in.
-//! An engine that was restarted, or that has fallen silent, is asked again where its events are.
-//! An engine that has no events, or whose prompts cannot be followed, stays presumed, and is asked again later.
+//! `peer_streams` relays the events that only one of several routers receives. An engine that restarted or fell
+//! silent is queried again for its event sources. An engine without events, or whose prompts cannot be compared,
+//! keeps a presumed view and is queried again later.
 
 mod align;
-mod ear;
 mod engine;
+mod event_sink;
+mod feed_monitor;
 mod follow;
-mod notices;
-mod posts;
-mod pulse;
-mod siblings;
-mod why;
+mod peer_streams;
+mod reason_log;
+mod reasons;
+mod reports;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,358 +39,375 @@ use warmroute_types::WorkerState;
 use warmroute_wire::Dialer;
 
 pub use align::{Aligned, ModelPaths, align};
-use ear::Ear;
 pub use engine::{Card, Engine};
-use follow::{Finding, Followed, Means, find, find_sources};
-use notices::Notices;
-use posts::Posts;
-use pulse::Symptom;
-use siblings::Siblings;
-use why::{Heard, Why};
+use event_sink::RouterSink;
+use feed_monitor::FeedHealth;
+use follow::{Finding, FollowContext, Followed, find, find_sources};
+use peer_streams::PeerStreams;
+use reason_log::ReasonLog;
+use reasons::{FeedStatus, ViewReason};
+pub use reports::ReportEndpoint;
 
 use crate::options::groups::MatchingUnit;
 
-/// How often the fleet is compared with what is followed.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// An engine without usable events is asked again this often: it may have been restarted with other flags.
+/// Interval between checks of the fleet.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+/// How often an engine without usable events is queried again: a restart may have changed its flags.
 const RETRY_EVERY: Duration = Duration::from_secs(15);
-/// So often twice as late as before, while it has none: to compare a model's files with an engine takes seconds of a core.
+/// How often the retry interval doubles at most. A query compares a model's files with the engine, which takes
+/// seconds of CPU.
 const RETRY_DOUBLINGS: u32 = 3;
 
-/// What the operator said about events, by the engine's URL.
+/// The operator's event settings, by engine URL.
 pub type Configured = Arc<RwLock<BTreeMap<String, EventsEntry>>>;
 
-/// What precise routing needs to know.
+/// Settings of precise routing.
 pub struct Settings {
     pub paths: ModelPaths,
     pub matching: MatchingUnit,
     pub bind: Option<String>,
-    pub takes_posts: bool,
+    pub takes_reports: bool,
     pub configured: Configured,
     pub dialer: Dialer,
 }
 
 /// Follows the fleet's events until dropped.
 pub struct Precise {
-    means: Arc<Means>,
+    context: Arc<FollowContext>,
     configured: Configured,
     inbox: Arc<ReportInbox>,
-    engines: BTreeMap<String, Standing>,
-    notices: Notices,
-    answers: JoinSet<Answer>,
-    questions: u64,
+    engines: BTreeMap<String, EngineState>,
+    reasons: ReasonLog,
+    replies: JoinSet<EngineReply>,
+    queries_sent: u64,
 }
 
-/// What an engine said, and to which question: only the last one asked of it counts.
-struct Answer {
+/// An engine's reply. Replies to any query but the engine's last are ignored.
+struct EngineReply {
     url: String,
-    question: u64,
-    said: Said,
+    query: u64,
+    reply: Reply,
 }
 
-enum Said {
-    Found(Box<Result<Finding, Why>>),
-    /// Where its events are by now.
+enum Reply {
+    Found(Box<Result<Finding, ViewReason>>),
+    /// The engine's current event sources.
     Sources(anyhow::Result<Vec<EventSource>>),
 }
 
-/// Where we stand with an engine.
-struct Standing {
+/// The state of following one engine.
+struct EngineState {
     workers: Vec<Arc<Worker>>,
     models: Models,
-    state: State,
-    question: Option<Question>,
-    /// Questions in a row that found nothing usable.
+    phase: Phase,
+    query: Option<PendingQuery>,
+    /// Consecutive queries that found nothing usable.
     failures: u32,
 }
 
-enum State {
-    Asking,
+enum Phase {
+    Querying,
     Following(Box<Followed>),
     Presumed(Instant),
 }
 
-/// Something that was asked of an engine. Dropped, its answer is of no interest any more.
-struct Question {
+/// A query under way. Dropping it cancels the query.
+struct PendingQuery {
     number: u64,
     asked: Instant,
     task: AbortHandle,
 }
 
-impl Question {
+impl PendingQuery {
     fn is_overdue(&self) -> bool {
         self.task.is_finished() && self.asked.elapsed() >= RETRY_EVERY
     }
 }
 
-impl Drop for Question {
+impl Drop for PendingQuery {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl Precise {
-    /// Binds what is to be bound, unless it is already.
+    /// Creates the follower. It binds the listener for engines that connect to the router, unless it inherits one.
     pub async fn new(
         gateway: Arc<Gateway>,
         settings: Settings,
-        bound: Option<TcpListener>,
+        tcp_listener: Option<TcpListener>,
     ) -> anyhow::Result<Precise> {
         let config = warmroute_events::Config::default();
-        let ear = Arc::new(Ear::new(Arc::clone(&gateway)));
-        let hub = match (&settings.bind, bound) {
-            (Some(_), Some(bound)) => Some(BoundListener::on(bound, config.clone())?),
+        let sink = Arc::new(RouterSink::new(Arc::clone(&gateway)));
+        let bound_listener = match (&settings.bind, tcp_listener) {
+            (Some(_), Some(tcp)) => Some(BoundListener::on(tcp, config.clone())?),
             (Some(endpoint), None) => {
-                let hub = BoundListener::bind(&endpoint.parse()?, config.clone()).await;
-                Some(hub.with_context(|| format!("cannot bind kv-events-bind at {endpoint}"))?)
+                let bound_listener = BoundListener::bind(&endpoint.parse()?, config.clone()).await;
+                Some(bound_listener.with_context(|| format!("cannot bind kv-events-bind at {endpoint}"))?)
             }
             (None, _) => None,
         };
-        let listener = Arc::clone(&ear) as Arc<dyn EventSink>;
-        let inbox = Arc::new(ReportInbox::new(warmroute_events::InboxConfig::default(), listener));
-        let Settings { paths, matching, takes_posts, configured, dialer, .. } = settings;
-        let notices = Notices::new(Arc::clone(&gateway));
-        let means = Means { gateway, ear, paths, matching, config, hub, takes_posts, dialer };
+        let events = Arc::clone(&sink) as Arc<dyn EventSink>;
+        let inbox = Arc::new(ReportInbox::new(warmroute_events::InboxConfig::default(), events));
+        let Settings { paths, matching, takes_reports, configured, dialer, .. } = settings;
+        let reasons = ReasonLog::new(Arc::clone(&gateway));
+        let context =
+            FollowContext { gateway, sink, paths, matching, config, bound_listener, takes_reports, dialer };
         Ok(Precise {
-            means: Arc::new(means),
+            context: Arc::new(context),
             configured,
             inbox,
             engines: BTreeMap::new(),
-            notices,
-            answers: JoinSet::new(),
-            questions: 0,
+            reasons,
+            replies: JoinSet::new(),
+            queries_sent: 0,
         })
     }
 
-    /// What other routers hear is brought to the feeds, until dropped.
-    pub fn siblings(&self, said: Arc<Notify>) -> impl Future<Output = ()> + Send + use<> {
-        Siblings::new(Arc::clone(&self.means.ear), Arc::clone(&self.inbox)).run(said)
+    /// Applies what peers send about streams, until dropped.
+    pub fn peer_streams(&self, changed: Arc<Notify>) -> impl Future<Output = ()> + Send + use<> {
+        PeerStreams::new(Arc::clone(&self.context.sink), Arc::clone(&self.inbox)).run(changed)
     }
 
-    /// Where reporters' posts go.
-    pub fn posts(&self) -> Posts {
-        Posts { inbox: Arc::clone(&self.inbox), ear: Arc::clone(&self.means.ear) }
+    /// The receiver of `POST /events`.
+    pub fn report_endpoint(&self) -> ReportEndpoint {
+        ReportEndpoint { inbox: Arc::clone(&self.inbox), sink: Arc::clone(&self.context.sink) }
     }
 
-    /// Until dropped.
+    /// Runs until dropped.
     pub async fn run(mut self) {
-        let mut look = tokio::time::interval(LOOK_EVERY);
+        let mut ticks = tokio::time::interval(CHECK_EVERY);
         loop {
             tokio::select! {
-                _ = look.tick() => self.look(),
-                // One that was given up, or has failed, says nothing.
-                Some(Ok(answer)) = self.answers.join_next() => self.take(answer),
+                _ = ticks.tick() => self.check_fleet(),
+                // Cancelled and failed queries have no reply.
+                Some(Ok(reply)) = self.replies.join_next() => self.accept(reply),
             }
         }
     }
 
-    fn look(&mut self) {
+    fn check_fleet(&mut self) {
         let mut by_url: BTreeMap<String, Vec<WorkerView>> = BTreeMap::new();
-        for view in self.means.gateway.router().workers() {
+        for view in self.context.gateway.router().workers() {
             by_url.entry(view.worker.address.url.clone()).or_default().push(view);
         }
-        let (ear, inbox, hub) = (Arc::clone(&self.means.ear), Arc::clone(&self.inbox), &self.means.hub);
-        let notices = &mut self.notices;
-        self.engines.retain(|url, standing| {
+        let (sink, inbox, bound_listener) =
+            (Arc::clone(&self.context.sink), Arc::clone(&self.inbox), &self.context.bound_listener);
+        let reasons = &mut self.reasons;
+        self.engines.retain(|url, engine| {
             let stays =
-                by_url.get(url).is_some_and(|views| standing.is_of(views)) && standing.is_understood(&ear);
+                by_url.get(url).is_some_and(|views| engine.matches(views)) && engine.is_aligned(&sink);
             if !stays {
-                standing.let_go(&ear, &inbox);
-                for worker in &standing.workers {
-                    notices.forget(&worker.address);
-                    hub.iter().for_each(|hub| hub.release(&worker.address));
+                engine.release(&sink, &inbox);
+                for worker in &engine.workers {
+                    reasons.forget(&worker.address);
+                    bound_listener.iter().for_each(|bound_listener| bound_listener.release(&worker.address));
                 }
             }
             stays
         });
         for (url, views) in by_url {
-            let is_due = self.engines.get(&url).is_none_or(Standing::is_due);
+            let is_due = self.engines.get(&url).is_none_or(EngineState::is_due);
             if is_due && views.iter().any(|view| view.desk.state == WorkerState::Ready) {
-                self.ask(url.clone(), &views);
+                self.query_engine(url.clone(), &views);
             }
-            if let Some(standing) = self.engines.get_mut(&url)
-                && standing.pulse(&self.means.ear, &self.inbox, &views, &mut self.notices) == Search::Again
+            if let Some(engine) = self.engines.get_mut(&url)
+                && engine.check_feeds(&self.context.sink, &self.inbox, &views, &mut self.reasons)
+                    == Requery::Now
             {
-                self.search(url);
+                self.query_sources(url);
             }
         }
         self.inbox.tick();
     }
 
-    /// Asks an engine about its events, in the background.
-    fn ask(&mut self, url: String, views: &[WorkerView]) {
+    /// Queries an engine about its events, in the background.
+    fn query_engine(&mut self, url: String, views: &[WorkerView]) {
         let workers: Vec<_> = views.iter().map(|view| Arc::clone(&view.worker)).collect();
-        let standing = self.engines.entry(url.clone()).or_insert_with(|| Standing::new(views));
-        standing.state = State::Asking;
-        let means = Arc::clone(&self.means);
+        let engine = self.engines.entry(url.clone()).or_insert_with(|| EngineState::new(views));
+        engine.phase = Phase::Querying;
+        let context = Arc::clone(&self.context);
         let configured = self.configured.read().get(&url).cloned();
-        self.question(url.clone(), async move {
-            Said::Found(Box::new(find(&means, &url, &workers, configured).await))
+        self.spawn_query(url.clone(), async move {
+            Reply::Found(Box::new(find(&context, &url, &workers, configured).await))
         });
     }
 
-    /// Asks an engine that is followed whether its events are still where they were.
-    fn search(&mut self, url: String) {
-        let Some(standing) = self.engines.get(&url) else { return };
-        let (workers, configured) = (standing.workers.clone(), self.configured.read().get(&url).cloned());
-        let means = Arc::clone(&self.means);
-        self.question(url.clone(), async move {
-            Said::Sources(find_sources(&means, &url, &workers, configured).await)
+    /// Queries an engine that is followed for its current event sources.
+    fn query_sources(&mut self, url: String) {
+        let Some(engine) = self.engines.get(&url) else { return };
+        let (workers, configured) = (engine.workers.clone(), self.configured.read().get(&url).cloned());
+        let context = Arc::clone(&self.context);
+        self.spawn_query(url.clone(), async move {
+            Reply::Sources(find_sources(&context, &url, &workers, configured).await)
         });
     }
 
-    fn question(&mut self, url: String, said: impl Future<Output = Said> + Send + 'static) {
-        self.questions += 1;
-        let (number, asked) = (self.questions, Instant::now());
-        let Some(standing) = self.engines.get_mut(&url) else { return };
-        let answer = async move { Answer { url, question: number, said: said.await } };
-        standing.question = Some(Question { number, asked, task: self.answers.spawn(answer) });
+    fn spawn_query(&mut self, url: String, reply: impl Future<Output = Reply> + Send + 'static) {
+        self.queries_sent += 1;
+        let (number, asked) = (self.queries_sent, Instant::now());
+        let Some(engine) = self.engines.get_mut(&url) else { return };
+        let task = async move { EngineReply { url, query: number, reply: reply.await } };
+        engine.query = Some(PendingQuery { number, asked, task: self.replies.spawn(task) });
     }
 
-    fn take(&mut self, Answer { url, question, said }: Answer) {
-        let is_last = |asked: &Question| asked.number == question;
-        let standing = self.engines.get_mut(&url).filter(|one| one.question.as_ref().is_some_and(is_last));
-        let Some(standing) = standing else { return };
-        match said {
-            Said::Found(found) => standing.found(&self.means, *found, &mut self.notices),
-            Said::Sources(Ok(sources)) if standing.has_moved(&sources) => {
-                tracing::info!(worker = url, "its events are not where they were: it is asked anew");
-                standing.let_go(&self.means.ear, &self.inbox);
-                for worker in &standing.workers {
-                    self.notices.forget(&worker.address);
-                    self.means.hub.iter().for_each(|hub| hub.release(&worker.address));
+    fn accept(&mut self, EngineReply { url, query, reply }: EngineReply) {
+        let is_last = |pending: &PendingQuery| pending.number == query;
+        let engine = self.engines.get_mut(&url).filter(|one| one.query.as_ref().is_some_and(is_last));
+        let Some(engine) = engine else { return };
+        match reply {
+            Reply::Found(found) => engine.start_following(&self.context, *found, &mut self.reasons),
+            Reply::Sources(Ok(sources)) if engine.has_moved(&sources) => {
+                tracing::info!(worker = url, "the engine's event sources changed; querying it again");
+                engine.release(&self.context.sink, &self.inbox);
+                for worker in &engine.workers {
+                    self.reasons.forget(&worker.address);
+                    self.context
+                        .bound_listener
+                        .iter()
+                        .for_each(|bound_listener| bound_listener.release(&worker.address));
                 }
                 self.engines.remove(&url);
             }
-            // It does not answer now; it is asked again while its feed tells nothing.
-            Said::Sources(_) => {}
+            // The engine does not answer now. It is queried again while its feed is silent.
+            Reply::Sources(_) => {}
         }
     }
 }
 
-/// Whether an engine that is followed is to be asked again where its events are.
+/// Whether to query an engine again for its event sources.
 #[derive(PartialEq, Eq)]
-enum Search {
-    Again,
+enum Requery {
+    Now,
     No,
 }
 
-impl Standing {
-    fn new(views: &[WorkerView]) -> Standing {
-        Standing {
+impl EngineState {
+    fn new(views: &[WorkerView]) -> EngineState {
+        EngineState {
             workers: views.iter().map(|view| Arc::clone(&view.worker)).collect(),
             models: views[0].models.clone(),
-            state: State::Asking,
-            question: None,
+            phase: Phase::Querying,
+            query: None,
             failures: 0,
         }
     }
 
-    /// Whether these are still the workers, with the models, that were asked about.
-    fn is_of(&self, views: &[WorkerView]) -> bool {
+    /// Whether the engine still has these workers and models.
+    fn matches(&self, views: &[WorkerView]) -> bool {
         let is_same = |(worker, view): (&Arc<Worker>, &WorkerView)| *worker == view.worker;
         self.workers.len() == views.len()
             && self.workers.iter().zip(views).all(is_same)
             && self.models == views[0].models
     }
 
-    /// An engine that was asked and has not been heard of (its question failed, with us) is asked again, too.
+    /// Whether to query the engine, for the first time or again. A query that ended without a reply is repeated.
     fn is_due(&self) -> bool {
-        match &self.state {
-            State::Presumed(since) => {
+        match &self.phase {
+            Phase::Presumed(since) => {
                 since.elapsed() >= RETRY_EVERY * (1 << self.failures.saturating_sub(1).min(RETRY_DOUBLINGS))
             }
-            State::Asking => self.question.as_ref().is_none_or(Question::is_overdue),
-            State::Following(_) => false,
+            Phase::Querying => self.query.as_ref().is_none_or(PendingQuery::is_overdue),
+            Phase::Following(_) => false,
         }
     }
 
-    fn found(&mut self, means: &Means, found: Result<Finding, Why>, notices: &mut Notices) {
-        self.state = match found.and_then(|finding| means.follow(finding, &self.workers)) {
+    fn start_following(
+        &mut self,
+        context: &FollowContext,
+        found: Result<Finding, ViewReason>,
+        reasons: &mut ReasonLog,
+    ) {
+        self.phase = match found.and_then(|finding| context.follow(finding, &self.workers)) {
             Ok(followed) => {
                 self.failures = 0;
-                State::Following(Box::new(followed))
+                Phase::Following(Box::new(followed))
             }
-            Err(why) => {
+            Err(reason) => {
                 self.failures += 1;
-                self.workers.iter().for_each(|worker| notices.note(worker, Some(why.clone())));
-                State::Presumed(Instant::now())
+                self.workers.iter().for_each(|worker| reasons.set(worker, Some(reason.clone())));
+                Phase::Presumed(Instant::now())
             }
         };
     }
 
-    /// Whether an engine's streams are elsewhere than those that are followed.
+    /// Whether the engine's streams differ from those that are followed.
     fn has_moved(&self, sources: &[EventSource]) -> bool {
-        matches!(&self.state, State::Following(followed) if followed.sources != sources)
+        matches!(&self.phase, Phase::Following(followed) if followed.sources != sources)
     }
 
-    /// Lets the feeds know what answers have shown, and the router how the feeds fare.
-    fn pulse(
+    /// Tells the feeds what answers have shown, and the router how the feeds are.
+    fn check_feeds(
         &mut self,
-        ear: &Ear,
+        sink: &RouterSink,
         inbox: &ReportInbox,
         views: &[WorkerView],
-        notices: &mut Notices,
-    ) -> Search {
-        let State::Following(followed) = &mut self.state else { return Search::No };
-        let mut worst = Symptom::Well;
+        reasons: &mut ReasonLog,
+    ) -> Requery {
+        let Phase::Following(followed) = &mut self.phase else { return Requery::No };
+        let mut worst = FeedHealth::Good;
         for view in views {
-            let desk = followed.desk_of(&view.worker).or_else(|| inbox.feed_of(&view.worker.address));
-            notices.note(&view.worker, why(followed, view, desk.as_deref(), ear));
-            if let Some(desk) = desk {
-                worst = worst.max(followed.pulse.feel(ear, view, &desk));
+            let feed = followed.feed_of(&view.worker).or_else(|| inbox.feed_of(&view.worker.address));
+            reasons.set(&view.worker, view_reason(followed, view, feed.as_deref(), sink));
+            if let Some(feed) = feed {
+                worst = worst.max(followed.monitor.check(sink, view, &feed));
             }
         }
         let has_streams = !followed.sources.is_empty();
-        let is_answered = self.question.as_ref().is_none_or(|last| last.asked.elapsed() >= RETRY_EVERY);
+        let may_query = self.query.as_ref().is_none_or(|last| last.asked.elapsed() >= RETRY_EVERY);
         match worst {
-            _ if followed.is_contested() => self.give_up(ear, inbox),
-            Symptom::Stranger => {
-                self.workers.iter().for_each(|worker| notices.note(worker, Some(Why::Strangers)));
-                self.give_up(ear, inbox);
+            _ if followed.is_contested() => self.give_up(sink, inbox),
+            FeedHealth::Unrelated => {
+                self.workers.iter().for_each(|worker| reasons.set(worker, Some(ViewReason::Unrelated)));
+                self.give_up(sink, inbox);
             }
-            Symptom::Restarted if has_streams => return Search::Again,
-            Symptom::Silent if has_streams && is_answered => return Search::Again,
-            // Only reporters could speak for it. It may have been restarted with events of its own.
-            _ if followed.may_publish() && is_answered => return Search::Again,
-            Symptom::Well | Symptom::Silent | Symptom::Restarted => {}
+            FeedHealth::Restarted if has_streams => return Requery::Now,
+            FeedHealth::Silent if has_streams && may_query => return Requery::Now,
+            // Only reports can describe this engine, but a restart may give it events of its own.
+            _ if followed.may_publish() && may_query => return Requery::Now,
+            FeedHealth::Good | FeedHealth::Silent | FeedHealth::Restarted => {}
         }
-        Search::No
+        Requery::No
     }
 
-    /// What is heard of the engine is of no use; it is asked again later.
-    fn give_up(&mut self, ear: &Ear, inbox: &ReportInbox) {
-        self.let_go(ear, inbox);
-        self.state = State::Presumed(Instant::now());
+    /// Stops using the engine's events; a later check queries it again.
+    fn give_up(&mut self, sink: &RouterSink, inbox: &ReportInbox) {
+        self.release(sink, inbox);
+        self.phase = Phase::Presumed(Instant::now());
     }
 
-    /// Nothing that was heard of these workers counts any more.
-    fn let_go(&self, ear: &Ear, inbox: &ReportInbox) {
-        ear.unalign(&self.workers[0].address.url);
+    /// Removes these workers' events from the router.
+    fn release(&self, sink: &RouterSink, inbox: &ReportInbox) {
+        sink.unalign(&self.workers[0].address.url);
         for worker in &self.workers {
-            ear.tell(Change::Aligned { worker: Arc::clone(worker), matching: None });
-            ear.forget(&worker.address);
+            sink.apply_change(Change::Aligned { worker: Arc::clone(worker), matching: None });
+            sink.forget(&worker.address);
             inbox.forget(&worker.address);
         }
     }
 
-    /// One that left and came back between two looks is forgotten by the router, and must be followed anew.
-    fn is_understood(&self, ear: &Ear) -> bool {
-        let is_following = matches!(self.state, State::Following(_));
-        !is_following || self.workers.iter().all(|worker| ear.is_aligned(worker.id))
+    /// Whether the router still reads the events. It forgets a worker that left and returned between two checks.
+    fn is_aligned(&self, sink: &RouterSink) -> bool {
+        let is_following = matches!(self.phase, Phase::Following(_));
+        !is_following || self.workers.iter().all(|worker| sink.is_aligned(worker.id))
     }
 }
 
-/// Why a worker's cache is known no better than it is.
-fn why(followed: &Followed, view: &WorkerView, desk: Option<&FeedHandle>, ear: &Ear) -> Option<Why> {
-    let Some(desk) = desk else { return Some(followed.unheard(&view.worker)) };
-    let heard = Heard {
-        told: desk.view(),
-        doubt: desk.doubt(),
-        counters: desk.counters(),
-        trouble: desk.trouble(),
-        from: followed.origin(&view.worker),
-        voice: followed.voice(&view.worker),
+/// The reason why a worker's cache is not known better.
+fn view_reason(
+    followed: &Followed,
+    view: &WorkerView,
+    feed: Option<&FeedHandle>,
+    sink: &RouterSink,
+) -> Option<ViewReason> {
+    let Some(feed) = feed else { return Some(followed.silence_reason(&view.worker)) };
+    let status = FeedStatus {
+        view: feed.view(),
+        doubt: feed.doubt(),
+        counters: feed.counters(),
+        trouble: feed.trouble(),
+        origin: followed.origin(&view.worker),
+        publisher: followed.publisher(&view.worker),
     };
-    Why::of_feed(view.desk.view, &heard, ear.requests(view.worker.id))
+    ViewReason::of_feed(view.desk.view, &status, sink.requests(view.worker.id))
 }

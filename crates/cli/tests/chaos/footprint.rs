@@ -1,9 +1,9 @@
-//! What the gateway's process holds: open files and memory, as the kernel counts them.
+//! The open files and memory of the gateway's process, as the kernel counts them.
 
 use std::fs;
 
-use crate::world::eventually;
-use crate::world::process::Gateway;
+use crate::harness::eventually;
+use crate::harness::process::Gateway;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint {
@@ -20,12 +20,12 @@ impl Footprint {
         Footprint { files: fs::read_dir(format!("{folder}/fd")).unwrap().count(), rss_mib: rss_kib / 1024.0 }
     }
 
-    /// When the connections that are kept for the next request have been given up.
+    /// The footprint after idle connections were closed.
     pub fn at_rest(gateway: &Gateway) -> Footprint {
         gateway.wait_for_idle();
         let since = std::time::Instant::now();
         let mut least = Footprint::now(gateway);
-        // They are kept for 4 s and looked for now and then; here it costs nothing to wait for longer.
+        // Idle connections are kept for 4 s and pruned at intervals; a longer wait costs nothing here.
         while since.elapsed().as_secs() < 8 {
             let now = Footprint::now(gateway);
             least = if now.files < least.files { now } else { least };
@@ -34,7 +34,7 @@ impl Footprint {
         least
     }
 
-    /// When no more files are open than there were.
+    /// Waits until no more files are open than before.
     pub fn no_more_than(gateway: &Gateway, before: &Footprint) -> Footprint {
         gateway.wait_for_idle();
         eventually(&format!("at most {} files are open", before.files), || {

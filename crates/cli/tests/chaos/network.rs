@@ -1,21 +1,22 @@
-//! A slow network that loses packets: the whole run inside a network namespace of its own, whose loopback is spoiled by `tc`.
+//! A slow, lossy network: the whole run inside a network namespace with a `tc` queue on its loopback.
 //!
-//! That takes root, and a kernel that has the queue, so it is asked for by `CHAOS_QDISC`: `"netem delay 20ms loss 1%"`, or
-//! `"tbf rate 100mbit burst 128kb latency 20ms"`, which drops what has to wait for longer. Where it cannot be had it is left out, and that is said.
+//! It needs root and kernel support, so `CHAOS_QDISC` enables it: `"netem delay 20ms loss 1%"`, or `"tbf rate 100mbit
+//! burst 128kb latency 20ms"`, which drops packets that wait longer. Where it is unavailable, the run is skipped with
+//! a message.
 
 use std::process::Command;
 
 const WANTED: &str = "CHAOS_QDISC";
-/// Set inside.
+/// Set inside the namespace.
 const INSIDE: &str = "CHAOS_IS_INSIDE";
 const SPOIL: &str = "ip link set lo up && tc qdisc add dev lo root $CHAOS_QDISC";
 
-/// What is asked for and in force.
+/// The queue in use.
 pub fn spoiled() -> Option<String> {
     std::env::var(WANTED).ok().filter(|_| std::env::var_os(INSIDE).is_some())
 }
 
-/// Runs this test again inside, where that was asked for; true where it is done then, or cannot be.
+/// Runs this test again inside the namespace, if requested. True if that run is done or impossible.
 pub fn has_been_tried_inside(test: &str) -> bool {
     if std::env::var_os(WANTED).is_none() || std::env::var_os(INSIDE).is_some() {
         return false;

@@ -1,19 +1,19 @@
-//! What became of a request, as its client saw it.
+//! The outcome of a request, as its client sees it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::Value;
 
-use crate::world::client::Response;
+use crate::harness::client::Response;
 
-/// How an answer was asked for.
+/// The form of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Document,
     /// OpenAI's stream, which ends with `[DONE]`.
     Chat,
-    /// Anthropic's, which ends with `message_stop`.
+    /// Anthropic's stream, which ends with `message_stop`.
     Messages,
 }
 
@@ -21,15 +21,15 @@ pub enum Form {
 pub enum Outcome {
     Document,
     Stream,
-    /// The client went away in the middle.
+    /// The client left in the middle.
     Left,
-    /// The queue was full: 429 by the gateway itself, and when to come back.
+    /// The queue was full: the gateway's own 429 with a Retry-After.
     TurnedAway,
-    /// It had begun, it broke, and the client was told so; a document was cut short of its length.
+    /// The response broke, and the client could tell: an error event, or a document shorter than its length.
     Broke(String),
-    /// Nothing had come, and nothing good came.
+    /// The client got no response, or only an error.
     Lost(String),
-    /// It had begun, and the client cannot know that it is not whole.
+    /// The response broke, and the client could not tell.
     Silent(String),
 }
 
@@ -62,7 +62,7 @@ impl Outcome {
     }
 }
 
-/// An engine's own 429 would name the engine.
+/// An engine's own 429 names the engine.
 fn is_from_the_queue(response: &Response) -> bool {
     response.header("retry-after").is_some() && response.header("x-warmroute-worker").is_none()
 }
@@ -71,7 +71,7 @@ fn beginning(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
-/// Outcomes, counted.
+/// Counts of outcomes.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub sent: u64,

@@ -1,57 +1,58 @@
-//! The gateway's configuration file, which changes while everything else happens.
+//! The gateway's configuration file, which changes during the run.
 //!
-//! All that may be changed while it runs, and that makes a difference to requests: the policy, the limits, how long silence is borne.
-//! Every fourth file is wrong, and must change nothing.
+//! It varies all options that can change at run time and affect requests: policy, limits, idle timeouts. Every fourth
+//! file is invalid and must change nothing.
 
 use std::fs;
 
-use crate::dice::Dice;
 use crate::from_environment;
-use crate::world::scrap::Scrap;
+use crate::harness::temp_folder::TempFolder;
+use crate::random::Random;
 
-/// 200 clients pass it together with a flood of 300, not without.
+/// A limit that 200 clients exceed only together with a flood of 300.
 const UNDER_WAY_MAX: u64 = 230;
 const POLICIES: [&str; 4] = ["expected_ttft", "cache_aware", "round_robin", "least_loaded"];
 
 pub struct Settings {
-    scrap: Scrap,
+    folder: TempFolder,
 }
 
 impl Settings {
     pub fn new() -> Settings {
-        let settings = Settings { scrap: Scrap::new("chaos") };
+        let settings = Settings { folder: TempFolder::new("chaos") };
         settings.reset();
         settings
     }
 
     fn file(&self) -> String {
-        self.scrap.file("warmroute.toml")
+        self.folder.file("warmroute.toml")
     }
 
-    /// What every gateway of the run is started with.
+    /// The flags of every gateway of the run.
     pub fn flags(&self) -> Vec<String> {
-        let (socket, state) = (self.scrap.file("handover.sock"), self.scrap.file("state"));
+        let (socket, state) = (self.folder.file("handover.sock"), self.folder.file("state"));
         let named = [("--config", self.file()), ("--handover", socket), ("--state", state)];
-        // Stopped engines must be found out while the run lasts.
+        // Stopped engines must be detected during the run.
         let probes = [("--health-check-timeout-secs", "1".to_owned())];
         named.into_iter().chain(probes).flat_map(|(name, value)| [name.to_owned(), value]).collect()
     }
 
-    /// As it was at the beginning.
+    /// The initial settings.
     pub fn reset(&self) {
         self.write(POLICIES[0], UNDER_WAY_MAX, 3);
     }
 
-    pub fn change(&self, dice: &mut Dice) {
-        let (policy, idle_timeout_s) = (dice.one_of(&POLICIES), dice.within(2..5));
-        match dice.within(0..4) {
+    pub fn change(&self, random: &mut Random) {
+        let (policy, idle_timeout_s) = (random.one_of(&POLICIES), random.within(2..5));
+        match random.within(0..4) {
             0 => self.write("best", UNDER_WAY_MAX, idle_timeout_s),
-            _ => self.write(policy, dice.within(UNDER_WAY_MAX - 20..UNDER_WAY_MAX + 20), idle_timeout_s),
+            _ => self.write(policy, random.within(UNDER_WAY_MAX - 20..UNDER_WAY_MAX + 20), idle_timeout_s),
         }
     }
 
     fn write(&self, policy: &str, under_way_max: u64, idle_timeout_s: u64) {
-        // With less than a sixth of all, requests are lost: one that a worker refuses is not kept until another has room.
+        // With less than a sixth of all, requests are lost: one that a worker refuses does not wait until another has
+        // room.
         let on_a_worker_max = from_environment("CHAOS_ON_A_WORKER", 100);
         let text = format!(
             "[routing]\npolicy = \"{policy}\"\n[timeouts]\nidle-timeout-secs = {idle_timeout_s}\n\

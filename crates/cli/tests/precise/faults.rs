@@ -1,37 +1,36 @@
-//! Each fault of a stream, with what it costs, on caches that are too small for what is asked.
+//! Each fault of an event stream and its cost, with caches too small for the traffic.
 //!
-//! Where nothing is evicted a lost removal does no harm, and where requests follow each other faster than news travels,
-//! everything is wrong. So caches hold less than half of all conversations, and engines publish before they answer, as vLLM
-//! does.
+//! Without eviction a lost removal does no harm, and requests that are faster than events are mispredicted anyway. So
+//! caches hold less than half of all conversations, and engines publish before they answer, as vLLM does.
 
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Less than half of what the conversations of one engine come to.
+/// Less than half of the conversations of one engine.
 const KV_TOKENS: &str = "4000";
 const CONVERSATIONS: usize = 24;
 const REQUESTS: usize = 160;
-/// One engine is restarted after so many requests.
+/// One engine is restarted after this many requests.
 const RESTART_EVERY: usize = 20;
-/// And so many requests may come before that is noticed.
+/// Requests that may follow before the restart is noticed.
 const UNNOTICED: usize = 4;
 
-/// A fault, and what it may cost.
+/// A fault and its permitted cost.
 struct Fault {
     name: &'static str,
     kind: Kind,
-    /// Share of what was promised that may be absent.
+    /// Maximum share of predicted tokens that may be absent.
     stale_max: f64,
-    /// Share of the hits without a fault that must be left.
+    /// Minimum share of the hits without the fault.
     hit_share_min: f64,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// It can be made good: every view must be reported again.
+    /// The fault can be repaired: every view must be reported again.
     Mends(&'static str),
-    /// What was lost or hidden stays so; the view may remain uncertain, but it must be right again.
+    /// Lost events stay lost: the view may remain uncertain, but its predictions must be right again.
     Stays(&'static str),
     Restarts,
 }
@@ -47,7 +46,7 @@ impl Kind {
 
 const NO_FAULT: &str = r#"{"kind":"none"}"#;
 
-/// What a fault does to routing.
+/// The cost of a fault.
 struct Damage {
     hit: f64,
     predicted: f64,
@@ -66,36 +65,36 @@ pub fn patiently<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn order(world: &World, fault: &str) {
-    for one in &world.engines {
+fn order(cluster: &Cluster, fault: &str) {
+    for one in &cluster.engines {
         assert_eq!(post(one.url(), "/fault", fault).status, 200, "{fault}");
     }
 }
 
-/// Runs conversations while a fault stands, then heals it and waits until every prediction is right again.
+/// Runs conversations during a fault, then ends it and waits until every prediction is right again.
 fn damage(name: &str, kind: Kind) -> Damage {
     let flags = ["--policy", "sticky_least_loaded"];
-    let mut world = World::new(name, 3, &["--kv-tokens", KV_TOKENS], &flags);
-    order(&world, kind.order());
+    let mut cluster = Cluster::new(name, 3, &["--kv-tokens", KV_TOKENS], &flags);
+    order(&cluster, kind.order());
     let mut turns = [1_usize; CONVERSATIONS];
     let (mut predicted, mut stale, mut cached, mut prompt) = (0, 0, 0, 0);
-    // In no order: a cache that is a little too small for a cycle evicts exactly what comes next.
+    // In random order, because a cycle slightly larger than the cache evicts exactly the next entry.
     let mut draw = 1_usize;
     for request in 0..REQUESTS {
         draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let number = (draw >> 33) % turns.len();
-        let asked = world.ask(&conversation(number, turns[number]));
+        let asked = cluster.ask(&conversation(number, turns[number]));
         turns[number] = (turns[number] + 2).min(9);
         predicted += asked.predicted;
         let over = asked.predicted.saturating_sub(asked.cached);
         stale += if over > BLOCK { over } else { 0 };
         (cached, prompt) = (cached + asked.cached, prompt + asked.prompt);
         if kind == Kind::Restarts {
-            restart_now_and_then(&world, request, &asked.worker);
+            restart_now_and_then(&cluster, request, &asked.worker);
         }
     }
-    order(&world, NO_FAULT);
-    let healed_ms = heal(&mut world, kind, &turns);
+    order(&cluster, NO_FAULT);
+    let healed_ms = heal(&mut cluster, kind, &turns);
     Damage {
         hit: cached as f64 / prompt as f64,
         predicted: predicted as f64 / prompt as f64,
@@ -104,44 +103,44 @@ fn damage(name: &str, kind: Kind) -> Damage {
     }
 }
 
-/// Restarts the engine that has just answered: one that never published has no life that could end. A few requests follow
-/// faster than any news of it; then time stands still until it is noticed, since here a second has two thousand requests.
-fn restart_now_and_then(world: &World, request: usize, answered: &str) {
+/// Restarts the engine that has just answered, because it has certainly published. A few requests follow at once;
+/// then the test waits until the restart is noticed, since here a second has two thousand requests.
+fn restart_now_and_then(cluster: &Cluster, request: usize, answered: &str) {
     let (round, step) = (request / RESTART_EVERY, request % RESTART_EVERY);
     if step == RESTART_EVERY - 1 {
         assert_eq!(post(answered, "/fault", r#"{"kind":"restart"}"#).status, 200);
     }
     if step == UNNOTICED - 1 {
-        let restarts = || world.gateway.metric_sum("warmroute_feed_restarts_total");
+        let restarts = || cluster.gateway.metric_sum("warmroute_feed_restarts_total");
         eventually(&format!("{round} restarts are noticed"), || (restarts() >= round as f64).then_some(()));
     }
 }
 
-/// How long until the prompts that the fault concerned are predicted right.
-fn heal(world: &mut World, kind: Kind, turns: &[usize]) -> u128 {
+/// The time until the affected prompts are predicted right.
+fn heal(cluster: &mut Cluster, kind: Kind, turns: &[usize]) -> u128 {
     let (began, is_lasting) = (Instant::now(), matches!(kind, Kind::Stays(_)));
     let mut numbers: Vec<usize> = (0..turns.len()).collect();
-    patiently(&format!("views are right again: {:?}", world.gateway.workers()), || {
-        // To and fro, since a cycle evicts exactly what comes next.
+    patiently(&format!("views are right again: {:?}", cluster.gateway.workers()), || {
+        // Back and forth, because a cycle evicts exactly the next entry.
         numbers.reverse();
-        let asked = numbers.iter().map(|&number| world.ask(&conversation(number, turns[number])));
-        // A view that stays uncertain promises less than there is, on purpose.
-        let is_under = |asked: &Asked| !is_lasting && asked.predicted + BLOCK < asked.cached;
+        let asked = numbers.iter().map(|&number| cluster.ask(&conversation(number, turns[number])));
+        // An uncertain view predicts less than the engine holds, on purpose.
+        let is_under = |asked: &Prediction| !is_lasting && asked.predicted + BLOCK < asked.cached;
         let wrong = asked.filter(|asked| asked.predicted > asked.cached + BLOCK || is_under(asked)).count();
         (wrong <= 3).then_some(())
     });
     let healed_ms = began.elapsed().as_millis();
     if !is_lasting {
-        patiently(&format!("every view is reported again: {:?}", world.gateway.workers()), || {
-            (0..turns.len()).for_each(|number| _ = world.ask(&conversation(number, turns[number])));
-            world.gateway.workers().iter().all(|worker| worker["view"] == "reported").then_some(())
+        patiently(&format!("every view is reported again: {:?}", cluster.gateway.workers()), || {
+            (0..turns.len()).for_each(|number| _ = cluster.ask(&conversation(number, turns[number])));
+            cluster.gateway.workers().iter().all(|worker| worker["view"] == "reported").then_some(())
         });
     }
     healed_ms
 }
 
 const FAULTS: [Fault; 10] = [
-    // On a busy machine the news of one request in a hundred may come after the next request.
+    // On a busy machine, one request in a hundred may overtake the events of the previous one.
     Fault { name: "none", kind: Kind::Mends(NO_FAULT), stale_max: 0.05, hit_share_min: 0.0 },
     Fault {
         name: "lag 200 ms",

@@ -1,7 +1,7 @@
-//! What is remembered, as a file: so that a new process does not begin cold.
+//! Saves the router's state in a file, so that a new process does not start cold.
 //!
-//! It is written when a process begins to drain, when it ends, and when it is about to leave its place to another; whole or not at all, for nobody else to read. A file that
-//! cannot be used costs a line in the log and a cold start, nothing else.
+//! The file is written when a process starts to drain, when it ends, and before a handover. It is replaced atomically
+//! and readable only by its owner. A file that cannot be used causes a log line and a cold start, nothing else.
 
 use std::fs::{File, OpenOptions, metadata, remove_file, rename};
 use std::io::{ErrorKind, Read, Write};
@@ -16,23 +16,22 @@ use warmroute_gateway::Gateway;
 use warmroute_router::Memory;
 use warmroute_types::Micros;
 
-/// What was kept, and how long ago.
-pub struct Kept {
-    /// What it is.
+/// The saved state and its age.
+pub struct SavedState {
     pub memory: Memory,
-    /// How long nobody was there to see what happened.
-    pub away: Micros,
+    /// Time since the state was saved.
+    pub age: Micros,
 }
 
-/// What is in the file, if it can be used; where prompts must be digested by a certain seed, only if they were.
-pub fn read(path: &Path, config: &warmroute_index::Config, seed: Option<u64>) -> Option<Kept> {
+/// Reads the file, if it can be used. With a `seed`, the file must use the same one to digest prompts.
+pub fn read(path: &Path, config: &warmroute_index::Config, seed: Option<u64>) -> Option<SavedState> {
     let since = Instant::now();
     match try_read(path, config, seed) {
-        Ok(Some(kept)) => {
-            let (requests, spans, workers) = kept.memory.extent();
-            let (age_s, took) = (kept.away.as_secs_f64(), since.elapsed());
+        Ok(Some(saved)) => {
+            let (requests, spans, workers) = saved.memory.extent();
+            let (age_s, took) = (saved.age.as_secs_f64(), since.elapsed());
             tracing::info!(requests, spans, workers, age_s, ?took, "state read from {}", path.display());
-            Some(kept)
+            Some(saved)
         }
         Ok(None) => {
             tracing::info!("no saved state at {} yet", path.display());
@@ -50,15 +49,15 @@ fn try_read(
     path: &Path,
     config: &warmroute_index::Config,
     seed: Option<u64>,
-) -> anyhow::Result<Option<Kept>> {
-    // One that is no file may never end, or not even begin.
+) -> anyhow::Result<Option<SavedState>> {
+    // A device or pipe may block the open, or never end.
     let is_file = metadata(path).map_or(true, |there| there.is_file());
     anyhow::ensure!(is_file, "not a regular file");
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.context("cannot open the file")?,
     };
-    // What does not fit the index is not worth reading.
+    // A file larger than the index limit would not fit.
     let bytes_max = config.budget_bytes as u64;
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes).context("cannot read the file")?;
@@ -70,32 +69,32 @@ fn try_read(
     let is_readable = seed.is_none_or(|seed| seed == memory.seed());
     anyhow::ensure!(is_readable, "the file was written with another secret (share-secret-file)");
     let age_s = memory.age_s(config, unix_s())?;
-    Ok(Some(Kept { memory, away: Micros::from_secs(age_s) }))
+    Ok(Some(SavedState { memory, age: Micros::from_secs(age_s) }))
 }
 
 fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
-/// Keeps what a gateway knows.
+/// Saves a gateway's state.
 #[derive(Clone)]
-pub struct Keeper {
+pub struct StateWriter {
     gateway: Arc<Gateway>,
     path: Option<PathBuf>,
-    /// Held by whoever writes: a successor may come while we are told to stop.
-    turn: Arc<Mutex<()>>,
+    /// Allows one write at a time: a handover may start while a signal stops the process.
+    writing: Arc<Mutex<()>>,
 }
 
-impl Keeper {
-    /// In this file; `None`: nowhere.
-    pub fn new(gateway: Arc<Gateway>, path: Option<PathBuf>) -> Keeper {
-        Keeper { gateway, path, turn: Arc::default() }
+impl StateWriter {
+    /// `None`: state is not saved.
+    pub fn new(gateway: Arc<Gateway>, path: Option<PathBuf>) -> StateWriter {
+        StateWriter { gateway, path, writing: Arc::default() }
     }
 
-    /// Writes what is known at this moment.
-    pub fn keep(&self) {
+    /// Writes the current state.
+    pub fn save(&self) {
         let Some(path) = &self.path else { return };
-        let _turn = self.turn.lock();
+        let _writing = self.writing.lock();
         let since = Instant::now();
         let memory = self.gateway.router().remember(self.gateway.now(), unix_s());
         let (requests, spans, workers) = memory.extent();
@@ -110,22 +109,22 @@ impl Keeper {
     }
 }
 
-/// All of it or nothing, and nobody else's to read at any time.
+/// Replaces the file atomically, readable only by its owner at any time.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut unfinished = path.to_owned().into_os_string();
-    unfinished.push(format!(".{}", std::process::id()));
-    let unfinished = PathBuf::from(unfinished);
-    // One of this name is left from a process that was killed while it wrote.
-    _ = remove_file(&unfinished);
+    let mut temporary = path.to_owned().into_os_string();
+    temporary.push(format!(".{}", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    // A process that was killed while writing leaves a file of this name.
+    _ = remove_file(&temporary);
     let write = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        rename(&unfinished, path)
+        rename(&temporary, path)
     };
     let written = write();
     if written.is_err() {
-        _ = remove_file(&unfinished);
+        _ = remove_file(&temporary);
     }
     written
 }

@@ -1,4 +1,4 @@
-//! Whether what is to be kept can be, asked at the start: whoever learns it at the end has lost it.
+//! Checks at startup that the files to be written later can be written.
 
 use std::fs::{FileType, metadata};
 use std::io::ErrorKind;
@@ -9,15 +9,15 @@ use anyhow::Context;
 
 use crate::plan::Plan;
 
-/// Fails when a file could not be written where the plan wants it, or is something else.
-pub fn check_places(plan: &Plan) -> anyhow::Result<()> {
+/// Fails if the state file or the handover socket cannot be created, or the path is something else.
+pub fn check_paths(plan: &Plan) -> anyhow::Result<()> {
     let state = plan.state.as_deref().map_or(Ok(()), |path| check(path, FileType::is_file));
     state.context("state")?;
     let handover = plan.handover.as_deref().map_or(Ok(()), |path| check(path, FileType::is_socket));
     handover.context("handover")
 }
 
-/// In a folder that is there; what is there already must be of the right kind, because what stands for something else may hang.
+/// The folder must exist. An existing path must have the right type, because opening a device or pipe may hang.
 fn check(path: &Path, is_right: fn(&FileType) -> bool) -> anyhow::Result<()> {
     let shown = path.display();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_cannot_be_is_named() {
+    fn a_path_that_cannot_be_created_is_named_with_the_reason() {
         let folder = std::env::temp_dir().join(format!("warmroute-places-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("file");

@@ -1,28 +1,28 @@
-//! What the end-to-end tests are played with: the real binary as processes, engines that follow a script, and a client that
-//! sees every byte. Blocking sockets and threads: a test reads from top to bottom.
+//! The harness of the end-to-end tests: the real binary as processes, scripted engines, and a client that shows every
+//! byte. It uses blocking sockets and threads, so that a test reads from top to bottom.
 //!
-//! Nothing here waits a fixed time to decide anything. Whatever must happen is waited for, up to [`PATIENCE`].
+//! No fixed sleep decides a result. Tests wait for each event, up to [`TIMEOUT`].
 
 #![allow(dead_code, reason = "every test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
 pub mod client;
 pub mod gate;
-pub mod kept;
+pub mod keep_alive;
 pub mod load;
 pub mod process;
 pub mod redis;
-pub mod scrap;
 pub mod script;
+pub mod temp_folder;
 
 use std::time::{Duration, Instant};
 
-/// How long something that must happen may take on a busy machine before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long an expected event may take on a busy machine.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Waits until `happened` gives something.
+/// Waits until `happened` returns something.
 pub fn eventually<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(result) = happened() {
             return result;

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::PathBuf;
 
-/// A folder that is gone when the test is over.
-pub struct Scrap(PathBuf);
+/// A folder that is removed after the test.
+pub struct TempFolder(PathBuf);
 
-impl Scrap {
-    pub fn new(name: &str) -> Scrap {
+impl TempFolder {
+    pub fn new(name: &str) -> TempFolder {
         let folder = std::env::temp_dir().join(format!("warmroute-test-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        Scrap(folder)
+        TempFolder(folder)
     }
 
     pub fn file(&self, name: &str) -> String {
@@ -18,7 +18,7 @@ impl Scrap {
     }
 }
 
-impl Drop for Scrap {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         _ = fs::remove_dir_all(&self.0);
     }

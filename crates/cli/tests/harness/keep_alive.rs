@@ -1,42 +1,42 @@
-//! A client that keeps its connection for the next request, as SDKs do, and forgives nothing: it asks nothing twice.
+//! A client that keeps its connection, as SDKs do, and never retries.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use super::client::authority;
 
-/// A connection, and whether the next request may be sent on it.
-pub struct Kept {
+/// A client with one kept connection.
+pub struct KeepAlive {
     url: String,
     stream: Option<BufReader<TcpStream>>,
-    /// How often it connected.
+    /// Number of connections so far.
     pub connected: usize,
 }
 
-/// What was answered on it.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     pub body: String,
-    /// The gateway said that it was the last one here.
+    /// Whether the gateway announced that the connection closes.
     pub is_last: bool,
 }
 
-impl Kept {
-    pub fn new(url: &str) -> Kept {
-        Kept { url: url.to_owned(), stream: None, connected: 0 }
+impl KeepAlive {
+    pub fn new(url: &str) -> KeepAlive {
+        KeepAlive { url: url.to_owned(), stream: None, connected: 0 }
     }
 
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Asks, on the same connection as before unless that was said to end.
+    /// Sends a request on the kept connection, or on a new one if the gateway announced a close.
     pub fn post(&mut self, path: &str, body: &str) -> std::io::Result<Answer> {
         if self.stream.is_none() {
             let stream = TcpStream::connect(authority(&self.url))?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             stream.set_nodelay(true)?;
             self.stream = Some(BufReader::new(stream));
             self.connected += 1;
@@ -51,7 +51,7 @@ impl Kept {
         Ok(answer)
     }
 
-    /// Waits until the other side closes the connection, on which nothing is asked.
+    /// Waits until the gateway closes the idle connection.
     pub fn wait_for_close(&mut self) {
         let end = self.stream.as_mut().unwrap().read(&mut [0; 1]);
         assert!(matches!(end, Ok(0)), "{end:?}");

@@ -1,22 +1,22 @@
-//! Engines' events that reach one of several routers: all of them know what the engine holds.
+//! Events that reach only one of several routers: every router knows what the engine holds.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-mod world;
+mod harness;
 
+use harness::client::{Call, Response, get, post};
+use harness::eventually;
+use harness::process::{Gateway, Process, engine};
+use harness::redis::RedisServer;
+use harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
-use world::client::{Call, Response, get, post};
-use world::eventually;
-use world::process::{Gateway, Process, engine};
-use world::redis::RedisServer;
-use world::scrap::Scrap;
 
 const MODEL: &str = "llama-3.1-8b";
 const BLOCK: usize = 16;
 
 /// How routers reach each other.
 enum Transport {
-    /// By this one, once there is one.
+    /// The address of the first router, once there is one.
     Mesh {
         seed: Option<String>,
     },
@@ -35,7 +35,7 @@ impl Transport {
         flags.split(' ').map(str::to_owned).collect()
     }
 
-    /// Whoever comes next is to dial one that is alive.
+    /// The next router must dial a live one.
     fn meet_at(&mut self, router: &Gateway) {
         if let Transport::Mesh { seed } = self {
             *seed = peers(router)["transport"]["listening"].as_str().map(str::to_owned);
@@ -43,32 +43,32 @@ impl Transport {
     }
 }
 
-/// An engine without events of its own, and routers before it that share.
-struct World {
+/// An engine without events of its own, and several routers that share.
+struct Cluster {
     engine: Process,
     routers: Vec<Gateway>,
     transport: Transport,
     secret: String,
     folder: String,
-    /// Posts so far.
+    /// Number of reports so far.
     seq: u64,
-    _scrap: Scrap,
+    _files: TempFolder,
 }
 
-impl World {
-    fn new(name: &str, transport: Transport, routers: usize) -> World {
-        let scrap = Scrap::new(name);
+impl Cluster {
+    fn new(name: &str, transport: Transport, routers: usize) -> Cluster {
+        let files = TempFolder::new(name);
         let folder = format!("{}/model-{name}", env!("CARGO_TARGET_TMPDIR"));
-        let secret = scrap.file("secret");
+        let secret = files.file("secret");
         std::fs::write(&secret, "a secret that only these routers know\n").unwrap();
         let engine = engine(&["--write-model", &folder]);
-        let mut world =
-            World { engine, routers: Vec::new(), transport, secret, folder, seq: 0, _scrap: scrap };
-        (0..routers).for_each(|_| world.join());
-        world
+        let mut cluster =
+            Cluster { engine, routers: Vec::new(), transport, secret, folder, seq: 0, _files: files };
+        (0..routers).for_each(|_| cluster.join());
+        cluster
     }
 
-    /// One more router; returns when all hear each other and know how the engine's prompts are written.
+    /// Adds a router. Returns when all routers are connected and have aligned the engine's prompts.
     fn join(&mut self) {
         let shared = self.transport.flags();
         let mut flags: Vec<&str> = shared.iter().map(String::as_str).collect();
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// The engine computes a prompt, and its reporter posts that to one of the routers.
+    /// The engine computes a prompt, and its reporter posts the events to one of the routers.
     fn store(&mut self, topic: &str, router: usize) -> Response {
         let tokens = self.tokens(topic);
         let blocks: Vec<u64> = (1..=tokens.len() / BLOCK).map(|end| name(&tokens[..end * BLOCK])).collect();
@@ -111,9 +111,9 @@ impl World {
         answer["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
     }
 
-    /// Every router expects just the whole blocks of this prompt at the engine, by its events.
+    /// Checks that every router expects exactly the whole blocks of this prompt at the engine.
     fn all_know(&self, topic: &str) {
-        // The last token is computed again in any case.
+        // The last token is always recomputed.
         let blocks = (self.tokens(topic).len() - 1) / BLOCK;
         for (number, router) in self.routers.iter().enumerate() {
             eventually(&format!("router {number} knows {topic}: {}", overlap(router, topic)), || {
@@ -137,7 +137,7 @@ fn peers(router: &Gateway) -> Value {
     get(router.admin(), "/peers").json()
 }
 
-/// What a router expects the engine to hold of a prompt; asking this leaves no trace.
+/// The tokens of a prompt that a router expects at the engine. The preview leaves no trace.
 fn overlap(router: &Gateway, topic: &str) -> u64 {
     post(router.admin(), "/explain", &chat(topic)).json()["candidates"][0]["overlap_tokens"]
         .as_u64()
@@ -149,72 +149,72 @@ fn relayed(router: &Gateway, what: &str) -> u64 {
 }
 
 #[test]
-fn what_is_posted_to_one_router_or_to_all_in_turn_every_router_knows() {
-    post_to_one_and_to_all(World::new("posted", Transport::Mesh { seed: None }, 3));
+fn reports_to_one_router_or_to_all_in_turn_reach_every_router() {
+    post_to_one_and_to_all(Cluster::new("posted", Transport::Mesh { seed: None }, 3));
 }
 
 #[test]
-fn the_same_by_redis() {
+fn reports_reach_every_router_by_redis() {
     let Some(server) = RedisServer::start() else { return };
-    post_to_one_and_to_all(World::new("posted-redis", Transport::Redis(server), 3));
+    post_to_one_and_to_all(Cluster::new("posted-redis", Transport::Redis(server), 3));
 }
 
-fn post_to_one_and_to_all(mut world: World) {
+fn post_to_one_and_to_all(mut cluster: Cluster) {
     for topic in ["kettles", "herons", "violins"] {
-        assert_eq!(world.store(topic, 0).status, 200);
-        world.all_know(topic);
+        assert_eq!(cluster.store(topic, 0).status, 200);
+        cluster.all_know(topic);
     }
-    assert_eq!((relayed(&world.routers[0], "told"), relayed(&world.routers[1], "heard")), (3, 3));
+    assert_eq!((relayed(&cluster.routers[0], "told"), relayed(&cluster.routers[1], "heard")), (3, 3));
     for (number, topic) in ["gravel", "saffron", "lanterns", "anvils", "otters"].iter().enumerate() {
-        let answer = world.store(topic, number % 3);
-        assert_eq!((answer.status, answer.json()["next_seq"].as_u64()), (200, Some(world.seq)));
-        world.all_know(topic);
+        let answer = cluster.store(topic, number % 3);
+        assert_eq!((answer.status, answer.json()["next_seq"].as_u64()), (200, Some(cluster.seq)));
+        cluster.all_know(topic);
     }
     eventually("it is counted", || {
-        (world.routers[0].metric("warmroute_relayed_streams") == 1.0).then_some(())
+        (cluster.routers[0].metric("warmroute_relayed_streams") == 1.0).then_some(())
     });
-    world.post(vec![json!({"type": "AllBlocksCleared"})], 1);
+    cluster.post(vec![json!({"type": "AllBlocksCleared"})], 1);
     eventually("nobody believes it any more", || {
-        world.routers.iter().all(|router| overlap(router, "otters") == 0).then_some(())
+        cluster.routers.iter().all(|router| overlap(router, "otters") == 0).then_some(())
     });
 }
 
 #[test]
-fn a_late_joiner_learns_all_and_a_receiver_that_is_killed_is_not_missed() {
-    join_late_and_be_killed(World::new("joining", Transport::Mesh { seed: None }, 2));
+fn a_late_joiner_learns_all_and_a_killed_receiver_loses_nothing() {
+    join_late_and_be_killed(Cluster::new("joining", Transport::Mesh { seed: None }, 2));
 }
 
 #[test]
-fn nor_is_it_by_redis() {
+fn a_late_joiner_by_redis_learns_all() {
     let Some(server) = RedisServer::start() else { return };
-    join_late_and_be_killed(World::new("joining-redis", Transport::Redis(server), 2));
+    join_late_and_be_killed(Cluster::new("joining-redis", Transport::Redis(server), 2));
 }
 
-fn join_late_and_be_killed(mut world: World) {
+fn join_late_and_be_killed(mut cluster: Cluster) {
     let topics = ["kettles", "herons", "violins", "gravel"];
     for topic in topics {
-        assert_eq!(world.store(topic, 0).status, 200);
+        assert_eq!(cluster.store(topic, 0).status, 200);
     }
-    topics.iter().for_each(|topic| world.all_know(topic));
-    world.join();
-    topics.iter().for_each(|topic| world.all_know(topic));
-    let given: u64 = world.routers.iter().map(|router| relayed(router, "given")).sum();
+    topics.iter().for_each(|topic| cluster.all_know(topic));
+    cluster.join();
+    topics.iter().for_each(|topic| cluster.all_know(topic));
+    let given: u64 = cluster.routers.iter().map(|router| relayed(router, "given")).sum();
     assert!(given > 0, "a sibling told it, and no reporter");
     // With SIGKILL.
-    drop(world.routers.remove(0));
-    let answer = world.store("saffron", 1);
+    drop(cluster.routers.remove(0));
+    let answer = cluster.store("saffron", 1);
     assert_eq!(
         (answer.status, answer.json()["next_seq"].as_u64()),
-        (200, Some(world.seq)),
+        (200, Some(cluster.seq)),
         "{}",
         answer.text()
     );
-    world.all_know("saffron");
-    topics.iter().for_each(|topic| world.all_know(topic));
-    world.transport.meet_at(&world.routers[0]);
-    world.routers.iter().for_each(|router| {
+    cluster.all_know("saffron");
+    topics.iter().for_each(|topic| cluster.all_know(topic));
+    cluster.transport.meet_at(&cluster.routers[0]);
+    cluster.routers.iter().for_each(|router| {
         eventually("the dead one is gone", || (peers(router)["peers"].as_array()?.len() == 1).then_some(()));
     });
-    world.join();
-    topics.iter().for_each(|topic| world.all_know(topic));
+    cluster.join();
+    topics.iter().for_each(|topic| cluster.all_know(topic));
 }

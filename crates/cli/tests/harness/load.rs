@@ -1,16 +1,16 @@
-//! Load that notices everything: a failed request is kept, and nothing is asked twice.
+//! Load that records every failed request and never retries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::client::{chat, chat_stream};
 use super::eventually;
-use super::kept::Kept;
+use super::keep_alive::KeepAlive;
 
 const MODEL: &str = "llama-3.1-8b";
 const CHATS: &str = "/v1/chat/completions";
 
-/// Clients that ask one thing after another on connections that they keep, streams and documents.
+/// Clients that send streams and documents on kept connections.
 pub struct Load {
     is_over: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
@@ -21,7 +21,7 @@ impl Load {
     pub fn start(url: &str, clients: usize) -> Load {
         let (is_over, asked): (Arc<AtomicBool>, Arc<AtomicU64>) = Default::default();
         let client = |number: usize| {
-            let (mut kept, is_over, asked) = (Kept::new(url), Arc::clone(&is_over), Arc::clone(&asked));
+            let (mut kept, is_over, asked) = (KeepAlive::new(url), Arc::clone(&is_over), Arc::clone(&asked));
             std::thread::spawn(move || {
                 let mut failed = Vec::new();
                 while !is_over.load(Relaxed) {
@@ -39,7 +39,7 @@ impl Load {
         eventually("clients go on", || (self.asked.load(Relaxed) >= before + requests).then_some(()));
     }
 
-    /// How many were asked, and what failed.
+    /// Returns the number of requests, and the failures.
     pub fn stop(self) -> (u64, Vec<String>) {
         self.is_over.store(true, Relaxed);
         let failed = self.clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
@@ -47,8 +47,8 @@ impl Load {
     }
 }
 
-/// What went wrong, if anything.
-fn ask(kept: &mut Kept, number: usize) -> Option<String> {
+/// Sends a request. `Some`: why it failed.
+fn ask(kept: &mut KeepAlive, number: usize) -> Option<String> {
     let is_stream = number.is_multiple_of(2);
     let body = if is_stream { chat_stream(MODEL, 20) } else { chat(MODEL) };
     match kept.post(CHATS, &body) {
@@ -57,7 +57,7 @@ fn ask(kept: &mut Kept, number: usize) -> Option<String> {
         Ok(_) => None,
         Err(error) => {
             let failed = format!("connection {}: {error}", kept.connected);
-            *kept = Kept::new(kept.url());
+            *kept = KeepAlive::new(kept.url());
             Some(failed)
         }
     }

@@ -1,11 +1,11 @@
-//! A client that sees every byte.
+//! An HTTP client that shows every byte.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use serde_json::Value;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 /// A response, read to its end.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub struct Response {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// The body ended as its framing promised.
+    /// Whether the body ended as its framing promised.
     pub complete: bool,
 }
 
@@ -31,7 +31,7 @@ impl Response {
     }
 }
 
-/// An exchange under way.
+/// A request in flight.
 pub struct Call {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -50,23 +50,23 @@ impl Call {
 
     fn try_raw(url: &str, bytes: &[u8]) -> io::Result<Call> {
         let mut stream = TcpStream::connect(authority(url))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         stream.write_all(bytes)?;
         Ok(Call { stream, buffer: Vec::new() })
     }
 
-    /// Sends a request with a body, one of these headers a line.
+    /// Sends a request with these header lines and a body.
     pub fn send(url: &str, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Call {
         Call::raw(url, &Call::request(method, path, headers, body))
     }
 
-    /// The same where it may be that nobody takes it.
+    /// Sends a request; `Err` if the connection fails.
     pub fn try_send(url: &str, method: &str, path: &str, headers: &[&str], body: &[u8]) -> io::Result<Call> {
         Call::try_raw(url, &Call::request(method, path, headers, body))
     }
 
-    /// Sends more.
+    /// Sends more bytes.
     pub fn write(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
@@ -81,7 +81,7 @@ impl Call {
         bytes
     }
 
-    /// Reads until the text has come, and returns everything read so far.
+    /// Reads until the text has arrived, and returns everything read so far.
     pub fn read_until(&mut self, text: &str) -> String {
         while !String::from_utf8_lossy(&self.buffer).contains(text) {
             let mut chunk = [0; 4096];
@@ -92,7 +92,7 @@ impl Call {
         self.so_far()
     }
 
-    /// Whether the text is in what has come by now; waits for nothing.
+    /// Whether the text has arrived by now, without waiting.
     pub fn has_come(&mut self, text: &str) -> bool {
         self.stream.set_nonblocking(true).unwrap();
         _ = self.stream.read_to_end(&mut self.buffer);
@@ -104,7 +104,7 @@ impl Call {
         String::from_utf8_lossy(&self.buffer).into_owned()
     }
 
-    /// Leaves without a word.
+    /// Closes the connection.
     pub fn hang_up(self) {
         self.stream.shutdown(Shutdown::Both).unwrap();
     }
@@ -114,9 +114,9 @@ impl Call {
         self.finish_if_begun().expect("a response")
     }
 
-    /// The same, for a connection that may be cut before anything came.
+    /// Reads to the end; `None` if the connection closed before any byte.
     pub fn finish_if_begun(mut self) -> Option<Response> {
-        // Being cut in the middle is one of the things to be seen, so an error is an end too.
+        // A broken connection is a valid outcome, so an error counts as the end.
         _ = self.stream.read_to_end(&mut self.buffer);
         let head_end = self.buffer.windows(4).position(|w| w == b"\r\n\r\n")?;
         Some(parse(&self.buffer, head_end))
@@ -171,7 +171,7 @@ pub fn chat(model: &str) -> String {
     format!(r#"{{"model":"{model}","max_tokens":4,"messages":[{{"role":"user","content":"Hello"}}]}}"#)
 }
 
-/// The same as a stream.
+/// A small streaming chat request.
 pub fn chat_stream(model: &str, max_tokens: u32) -> String {
     format!(
         r#"{{"model":"{model}","max_tokens":{max_tokens},"stream":true,"messages":[{{"role":"user","content":"Hello"}}]}}"#

@@ -1,18 +1,19 @@
-//! The engines: processes that can be killed and come back on their port, and that publish events.
+//! The engine processes, which can be killed and restarted on their port, and publish events.
 
 use std::time::{Duration, Instant};
 
+use crate::harness::client::post;
+use crate::harness::process::{Gateway, Process};
 use crate::settings::Settings;
-use crate::world::client::post;
-use crate::world::process::{Gateway, Process};
 
 pub const MODEL: &str = "llama-3.1-8b";
-/// A token takes some 30 ms, so that streams last for seconds and 200 of them are no load for two cores.
+/// A token takes some 30 ms, so that streams last for seconds and 200 streams are little load for two cores.
 const SPEED: &str = "0.2";
-/// An engine that comes back publishes somewhere else: its old endpoint is silent after 10 s, and 15 s pass between two questions.
+/// A restarted engine publishes at another endpoint: the old one counts as silent after 10 s, and queries are 15 s
+/// apart.
 const VIEWS_WITHIN: Duration = Duration::from_secs(90);
 
-pub struct Troupe {
+pub struct Engines {
     engines: Vec<Engine>,
 }
 
@@ -21,16 +22,16 @@ struct Engine {
     process: Option<Process>,
 }
 
-impl Troupe {
-    pub fn start(engines: usize) -> Troupe {
+impl Engines {
+    pub fn start(engines: usize) -> Engines {
         let start = |_| {
             let process = start("0");
             Engine { url: process.url().to_owned(), process: Some(process) }
         };
-        Troupe { engines: (0..engines).map(start).collect() }
+        Engines { engines: (0..engines).map(start).collect() }
     }
 
-    /// A gateway over all of them that hears their events.
+    /// A gateway in front of all engines that follows their events.
     pub fn gateway(&self, settings: &Settings) -> Gateway {
         let gateway = self.successor(settings);
         gateway.wait_for_ready(self.size());
@@ -38,10 +39,10 @@ impl Troupe {
         gateway
     }
 
-    /// One that takes the place of the gateway that runs, should there be one; returns when it has.
+    /// Starts a gateway that takes over from the running one, if any; returns when it has.
     pub fn successor(&self, settings: &Settings) -> Gateway {
         let urls: Vec<&str> = self.engines.iter().map(|engine| engine.url.as_str()).collect();
-        // With a file that is wrong it would not start.
+        // A gateway would not start with an invalid file.
         settings.reset();
         let (folder, flags) = (model_folder(), settings.flags());
         let flags = ["--model-path", &folder].into_iter().chain(flags.iter().map(String::as_str));
@@ -60,7 +61,7 @@ impl Troupe {
         self.engines[victim].process.iter().for_each(|process| process.signal(signal));
     }
 
-    /// `kill -9`, and the process is gone when this returns.
+    /// Sends SIGKILL and waits for the process to end.
     pub fn kill(&mut self, victim: usize) {
         self.engines[victim].process = None;
     }

@@ -1,10 +1,10 @@
-//! What the gateway tells of a decision, made or not.
+//! A decision as the admin listener returns it.
 
 use serde::Deserialize;
 
-/// A decision. What only one that was made has is `None` in one that was not.
+/// A decision. `None` fields exist only for requests that were sent.
 #[derive(Deserialize)]
-pub struct Told {
+pub struct Decision {
     pub model: Option<String>,
     pub policy: String,
     pub reason: String,
@@ -28,29 +28,29 @@ pub struct Candidate {
     pub lacking_ms: f64,
     pub step_ms: f64,
     pub expected_ttft_ms: f64,
-    /// Where the policy thinks in milliseconds.
+    /// The policy's cost, if it compares milliseconds.
     pub cost_ms: Option<f64>,
 }
 
-impl Told {
+impl Decision {
     pub fn chosen(&self) -> Option<&Candidate> {
         self.candidates.iter().find(|candidate| candidate.chosen)
     }
 
-    /// Share of the prompt that a candidate is believed to hold, in percent.
+    /// Share of the prompt expected in a candidate's cache, in percent.
     pub fn cached_percent(&self, candidate: &Candidate) -> f64 {
         100.0 * f64::from(candidate.overlap_tokens) / f64::from(self.prompt_tokens.max(1))
     }
 }
 
 impl Candidate {
-    /// Its address as one word.
+    /// The worker's address and rank.
     pub fn label(&self) -> String {
         self.rank.map_or_else(|| self.worker.clone(), |rank| format!("{}@{rank}", self.worker))
     }
 
-    /// By what candidates are compared: what the policy counts, or else the time to first token.
-    pub fn rated_ms(&self) -> f64 {
+    /// The value by which candidates are sorted: the policy's cost, or else the expected time to first token.
+    pub fn compared_ms(&self) -> f64 {
         self.cost_ms.unwrap_or(self.expected_ttft_ms)
     }
 }

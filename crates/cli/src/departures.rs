@@ -1,7 +1,7 @@
-//! Workers that no source lists any more, and that stay until somebody can take their place.
+//! Workers that no source lists any more, kept until others can replace them.
 //!
-//! A new list may name none of the old workers, and those that it names must be asked how they are before they get anything. Whoever
-//! let the old ones go at once would have nobody for the requests of that moment.
+//! A new list may name only new workers, which must be probed before they get requests. Removing the old ones at once
+//! would leave no worker for the requests of that moment.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,56 +9,55 @@ use std::time::{Duration, Instant};
 use warmroute_fleet::{Models, WorkerView};
 use warmroute_types::{Address, WorkerState};
 
-/// So long those that come are waited for.
-const STAY_MAX: Duration = Duration::from_secs(10);
+/// How long a departing worker is kept for want of a replacement.
+const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether sources have yet to say whom they list.
+/// Whether some sources have not listed their workers yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listings {
     /// More workers may come.
-    Awaited,
-    /// All have spoken.
+    Pending,
+    /// All sources have listed their workers.
     Complete,
 }
 
-/// Who is to go, and until when at most he stays.
+/// Departing workers, and the time after which each is removed in any case.
 #[derive(Debug, Default)]
-pub struct Leavers(BTreeMap<Address, Instant>);
+pub struct Departures(BTreeMap<Address, Instant>);
 
-impl Leavers {
-    /// Nobody lists it any more.
+impl Departures {
+    /// Adds a worker that no source lists any more.
     pub fn add(&mut self, address: Address, now: Instant) {
-        self.0.entry(address).or_insert(now + STAY_MAX);
+        self.0.entry(address).or_insert(now + REPLACEMENT_TIMEOUT);
     }
 
-    /// It is listed again.
-    pub fn call_back(&mut self, address: &Address) {
+    /// Keeps a worker that is listed again.
+    pub fn cancel(&mut self, address: &Address) {
         self.0.remove(address);
     }
 
-    /// Whether nobody is to go.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes out those that may go now.
-    pub fn let_go(&mut self, workers: &[WorkerView], listings: Listings, now: Instant) -> Vec<Address> {
+    /// Takes out the workers that can be removed now.
+    pub fn take_ready(&mut self, workers: &[WorkerView], listings: Listings, now: Instant) -> Vec<Address> {
         let (going, staying): (Vec<_>, Vec<_>) =
             workers.iter().partition(|view| self.0.contains_key(&view.worker.address));
         let is_ready = |view: &&WorkerView| view.desk.state.takes_requests();
         let ready: Vec<&WorkerView> = staying.iter().copied().filter(is_ready).collect();
-        let is_coming = staying.iter().any(|view| view.desk.state == WorkerState::Starting)
-            || listings == Listings::Awaited;
+        let may_come = staying.iter().any(|view| view.desk.state == WorkerState::Starting)
+            || listings == Listings::Pending;
         let is_needed = |address: &Address| {
             let view = going.iter().find(|view| view.worker.address == *address);
-            is_coming && view.is_some_and(|view| is_ready(view) && !can_replace(&ready, &view.models))
+            may_come && view.is_some_and(|view| is_ready(view) && !can_replace(&ready, &view.models))
         };
         let may_go = self.0.extract_if(.., |address, until| *until <= now || !is_needed(address));
         may_go.map(|(address, _)| address).collect()
     }
 }
 
-/// Whether these serve all that one of such models does.
+/// Whether the ready workers serve all of these models.
 fn can_replace(ready: &[&WorkerView], models: &Models) -> bool {
     match models {
         Models::Named(names) => names.iter().all(|name| {
@@ -78,7 +77,7 @@ mod tests {
     use warmroute_fleet::{Fleet, HealthConfig, ProbeResult};
     use warmroute_types::Micros;
 
-    /// Workers by name and model; those in capitals have answered.
+    /// Workers by name and model. Names in capitals are ready.
     fn fleet(workers: &[(&str, &str)]) -> Vec<WorkerView> {
         let fleet = Fleet::new(HealthConfig::default());
         for (name, model) in workers {
@@ -90,46 +89,49 @@ mod tests {
         fleet.workers()
     }
 
-    fn goes(workers: &[(&str, &str)], listings: Listings) -> bool {
-        let (mut leavers, now) = (Leavers::default(), Instant::now());
-        leavers.add(Address::new("A"), now);
-        leavers.let_go(&fleet(workers), listings, now) == [Address::new("A")]
+    fn leaves_at_once(workers: &[(&str, &str)], listings: Listings) -> bool {
+        let (mut departures, now) = (Departures::default(), Instant::now());
+        departures.add(Address::new("A"), now);
+        departures.take_ready(&fleet(workers), listings, now) == [Address::new("A")]
     }
 
     #[test]
-    fn whoever_is_needed_stays_until_another_is_ready() {
-        use Listings::{Awaited, Complete};
-        for (workers, listings, does_go) in [
+    fn a_needed_worker_stays_until_another_is_ready() {
+        use Listings::{Complete, Pending};
+        for (workers, listings, leaves) in [
             (&[("A", "m"), ("b", "m")][..], Complete, false),
             (&[("A", "m"), ("B", "m")], Complete, true),
             (&[("A", "m"), ("B", "m"), ("c", "m")], Complete, true),
             (&[("A", "m"), ("B", "other"), ("c", "m")], Complete, false),
             (&[("A", "m"), ("B", "other")], Complete, true),
             (&[("A", "m")], Complete, true),
-            (&[("A", "m")], Awaited, false),
+            (&[("A", "m")], Pending, false),
             (&[("b", "m")], Complete, true),
         ] {
-            assert_eq!(goes(workers, listings), does_go, "{workers:?} {listings:?}");
+            assert_eq!(leaves_at_once(workers, listings), leaves, "{workers:?} {listings:?}");
         }
     }
 
     #[test]
-    fn nobody_stays_for_ever_and_who_is_called_back_stays() {
+    fn a_departing_worker_stays_at_most_ten_seconds_and_a_relisted_one_stays() {
         let workers = fleet(&[("A", "m"), ("B", "m"), ("c", "other")]);
-        let (mut leavers, now) = (Leavers::default(), Instant::now());
-        leavers.add(Address::new("A"), now);
-        leavers.add(Address::new("B"), now);
-        assert_eq!(leavers.let_go(&workers, Listings::Complete, now), []);
-        leavers.call_back(&Address::new("B"));
+        let (mut departures, now) = (Departures::default(), Instant::now());
+        departures.add(Address::new("A"), now);
+        departures.add(Address::new("B"), now);
+        assert_eq!(departures.take_ready(&workers, Listings::Complete, now), []);
+        departures.cancel(&Address::new("B"));
         assert_eq!(
-            leavers.let_go(&workers, Listings::Complete, now),
+            departures.take_ready(&workers, Listings::Complete, now),
             [Address::new("A")],
             "B serves what A did"
         );
         let workers = fleet(&[("B", "m"), ("c", "other")]);
-        leavers.add(Address::new("B"), now);
-        assert_eq!(leavers.let_go(&workers, Listings::Complete, now), []);
-        assert_eq!(leavers.let_go(&workers, Listings::Complete, now + STAY_MAX), [Address::new("B")]);
-        assert!(leavers.is_empty());
+        departures.add(Address::new("B"), now);
+        assert_eq!(departures.take_ready(&workers, Listings::Complete, now), []);
+        assert_eq!(
+            departures.take_ready(&workers, Listings::Complete, now + REPLACEMENT_TIMEOUT),
+            [Address::new("B")]
+        );
+        assert!(departures.is_empty());
     }
 }

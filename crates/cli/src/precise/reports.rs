@@ -1,4 +1,4 @@
-//! `POST /events`: the admin listener's posts, into the inbox.
+//! `POST /events`: passes reports from the admin listener to the inbox.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use warmroute_events::{PostRefused, ReportInbox};
 use warmroute_gateway::{ReportError, ReportSink};
 use warmroute_types::Address;
 
-use super::ear::{Ear, Spoken};
+use super::event_sink::{EventOrigin, RouterSink};
 
-/// The inbox as the admin listener sees it.
-pub struct Posts {
+/// The inbox as seen by the admin listener.
+pub struct ReportEndpoint {
     pub inbox: Arc<ReportInbox>,
-    pub ear: Arc<Ear>,
+    pub sink: Arc<RouterSink>,
 }
 
-impl ReportSink for Posts {
+impl ReportSink for ReportEndpoint {
     fn post(&self, worker: &Address, content_type: &str, body: &[u8]) -> Result<Value, ReportError> {
         let refused = |status, why: &str| Err(ReportError { status, why: why.to_owned(), expected: None });
-        match self.ear.spoken(worker) {
-            Spoken::ByReporter => {}
-            Spoken::NotUnderstood => return refused(503, "this worker's prompts cannot be compared yet"),
-            Spoken::ByItself => {
+        match self.sink.event_origin(worker) {
+            EventOrigin::Reporter => {}
+            EventOrigin::Unaligned => return refused(503, "this worker's prompts cannot be compared yet"),
+            EventOrigin::Engine => {
                 return refused(
                     403,
                     "this worker publishes itself; kv-events = { endpoint = \"off\" } lets it be",

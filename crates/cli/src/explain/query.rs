@@ -1,4 +1,4 @@
-//! One question to a gateway's admin listener.
+//! One request to a gateway's admin listener.
 
 use std::time::Duration;
 
@@ -13,42 +13,46 @@ use tokio::net::TcpStream;
 
 use crate::options::Secret;
 
-/// A gateway that has not answered by then is not going to.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is asked.
-pub struct Question {
+/// A query for decisions.
+pub struct ExplainQuery {
     method: Method,
     path: String,
     body: Vec<u8>,
 }
 
-impl Question {
-    /// Where would this request go, sent to that path?
-    pub fn what_of(path: &str, body: Vec<u8>) -> Question {
+impl ExplainQuery {
+    /// Asks where this request would go, if sent to this path.
+    pub fn preview(path: &str, body: Vec<u8>) -> ExplainQuery {
         let path = path.replace('%', "%25").replace('&', "%26").replace('#', "%23").replace(' ', "%20");
-        Question { method: Method::POST, path: format!("/explain?path={path}"), body }
+        ExplainQuery { method: Method::POST, path: format!("/explain?path={path}"), body }
     }
 
-    /// Where did the last `n` go?
-    pub fn last(n: u16) -> Question {
-        Question { method: Method::GET, path: format!("/explain?n={n}"), body: Vec::new() }
+    /// Asks where the last `n` requests went.
+    pub fn last(n: u16) -> ExplainQuery {
+        ExplainQuery { method: Method::GET, path: format!("/explain?n={n}"), body: Vec::new() }
     }
 
-    /// The answer, if the gateway gives one.
-    pub async fn put_to(self, admin: &str, token: Option<&Secret>) -> anyhow::Result<String> {
+    /// Sends the query and returns the JSON answer.
+    pub async fn send(self, admin: &str, token: Option<&Secret>) -> anyhow::Result<String> {
         let (host, port) = authority(admin)?;
-        let asking = self.ask(&host, port, token);
-        let (status, body) = match tokio::time::timeout(PATIENCE, asking).await {
+        let request = self.request(&host, port, token);
+        let (status, body) = match tokio::time::timeout(TIMEOUT, request).await {
             Ok(answered) => answered.with_context(|| format!("no gateway answers at {admin}"))?,
-            Err(_) => bail!("{admin} did not answer within {PATIENCE:?}"),
+            Err(_) => bail!("{admin} did not answer within {TIMEOUT:?}"),
         };
         let body = String::from_utf8_lossy(&body).into_owned();
         if status.is_success() { Ok(body) } else { bail!("{}", refusal(admin, status, &body)) }
     }
 
-    async fn ask(self, host: &str, port: u16, token: Option<&Secret>) -> anyhow::Result<(StatusCode, Bytes)> {
-        // A literal IPv6 address stands in brackets in a URL, and without them in an address.
+    async fn request(
+        self,
+        host: &str,
+        port: u16,
+        token: Option<&Secret>,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        // An IPv6 address has brackets in a URL, but not in a socket address.
         let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await?;
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
         let mut request = Request::builder()
@@ -80,10 +84,10 @@ fn authority(admin: &str) -> anyhow::Result<(String, u16)> {
     Ok((host.to_owned(), url.port_u16().unwrap_or(80)))
 }
 
-/// What the gateway said, in its own words where it has any.
+/// The error for a refused query, with the gateway's own message if there is one.
 fn refusal(admin: &str, status: StatusCode, body: &str) -> String {
-    let said: Value = serde_json::from_str(body).unwrap_or_default();
-    match said["error"]["message"].as_str() {
+    let answer: Value = serde_json::from_str(body).unwrap_or_default();
+    match answer["error"]["message"].as_str() {
         Some(message) => format!("{message} ({status})"),
         None => format!("{admin} answers {status}: is it a warmroute admin listener?"),
     }
@@ -94,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_taken_from_a_url_and_nothing_else() {
+    fn only_an_http_url_has_an_admin_address() {
         assert_eq!(authority("http://127.0.0.1:29000").unwrap(), ("127.0.0.1".to_owned(), 29_000));
         assert_eq!(authority("http://[::1]/").unwrap(), ("[::1]".to_owned(), 80));
         for bad in ["127.0.0.1:29000", "https://a:1", "gateway", ""] {
@@ -103,10 +107,10 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_in_the_gateways_words() {
+    fn a_refusal_shows_the_gateways_message() {
         let status = StatusCode::NOT_FOUND;
-        let said = refusal("http://a", status, r#"{"error":{"message":"no such thing"}}"#);
-        assert_eq!(said, "no such thing (404 Not Found)");
+        let text = refusal("http://a", status, r#"{"error":{"message":"no such thing"}}"#);
+        assert_eq!(text, "no such thing (404 Not Found)");
         assert!(refusal("http://a", status, "<html>").contains("is it a warmroute admin listener?"));
     }
 }

@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::client::get;
 use super::eventually;
 
-/// A running `warmroute`. Killed when dropped.
+/// A running `warmroute`, killed when dropped.
 pub struct Process {
     child: Child,
     first_line: Value,
 }
 
 impl Process {
-    /// Starts it and reads the line in which it says where it listens.
+    /// Starts it and reads the line with its addresses.
     pub fn start(args: &[&str]) -> Process {
         Process::start_with_env(args, &[])
     }
@@ -24,14 +24,14 @@ impl Process {
         Process::start_with_log(args, env, Stdio::null())
     }
 
-    /// The same, and its log goes there.
+    /// Starts it with its log in `log`.
     pub fn start_with_log(args: &[&str], env: &[(&str, &str)], log: Stdio) -> Process {
         let mut command = command(args, env);
         command.stderr(log);
         Process::of(command)
     }
 
-    /// By any command that becomes a `warmroute`.
+    /// Starts it by any command that becomes a `warmroute`.
     pub fn of(mut command: Command) -> Process {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -56,7 +56,7 @@ impl Process {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         if signal == "-STOP" {
-            // Its threads stop one after another, and the last may still answer.
+            // Threads stop one after another, and the last may still answer.
             eventually("all its threads have stopped", || self.is_stopped().then_some(()));
         }
     }
@@ -64,7 +64,7 @@ impl Process {
     fn is_stopped(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap();
-        // The state stands behind the name, which is in brackets.
+        // The state follows the command name, which is in brackets.
         let is_stopped = |stat: String| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"));
         threads.map(Result::unwrap).map(stat).all(is_stopped)
     }
@@ -100,7 +100,7 @@ pub fn run(args: &[&str]) -> std::process::Output {
     command(args, &[]).output().unwrap()
 }
 
-/// The same, given something to read.
+/// Runs a command with standard input.
 pub fn run_with_input(args: &[&str], input: &[u8]) -> std::process::Output {
     let piped =
         command(args, &[]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -109,13 +109,13 @@ pub fn run_with_input(args: &[&str], input: &[u8]) -> std::process::Output {
     child.wait_with_output().unwrap()
 }
 
-/// A gateway with its admin side.
+/// A gateway with its admin listener.
 pub struct Gateway {
     pub process: Process,
 }
 
 impl Gateway {
-    /// In front of these workers; returns when all of them are ready.
+    /// Starts a gateway for these workers; returns when all are ready.
     pub fn over(urls: &[&str], more: &[&str]) -> Gateway {
         let gateway = Gateway::start(urls, more);
         gateway.wait_for_ready(urls.len());
@@ -145,7 +145,7 @@ impl Gateway {
         get(self.admin(), "/workers").json().as_array().unwrap().clone()
     }
 
-    /// Waits until so many workers are ready, and no others are there.
+    /// Waits until exactly this many workers exist and are ready.
     pub fn wait_for_ready(&self, n: usize) {
         eventually(&format!("{n} workers are ready: {:?}", self.workers()), || {
             let workers = self.workers();
@@ -153,7 +153,7 @@ impl Gateway {
         });
     }
 
-    /// Waits until nothing is in flight.
+    /// Waits until no request is in flight.
     pub fn wait_for_idle(&self) {
         eventually("nothing is in flight", || {
             self.workers().iter().all(|worker| worker["in_flight"] == 0).then_some(())
@@ -179,7 +179,7 @@ pub fn engine(more: &[&str]) -> Process {
     engine_on("0", more)
 }
 
-/// The same on a given port: one that was here before and comes back.
+/// A simulated engine on a given port, for restarts.
 pub fn engine_on(port: &str, more: &[&str]) -> Process {
     let mut args = vec!["engine", "--port", port, "--speed", "50"];
     args.extend_from_slice(more);

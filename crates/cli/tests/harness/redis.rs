@@ -1,18 +1,18 @@
-//! A real `redis-server` of a test's own.
+//! A real `redis-server` for one test.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use super::eventually;
 
-/// On a free port, with nothing on disk. Killed when dropped.
+/// A server on a free port without persistence, killed when dropped.
 pub struct RedisServer {
     child: Child,
     port: u16,
 }
 
 impl RedisServer {
-    /// None, with a word why, where it is not installed.
+    /// `None`, with a message, if it is not installed.
     pub fn start() -> Option<RedisServer> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new("redis-server");

@@ -1,25 +1,25 @@
-//! An engine that follows a script: what it does with each request is a closure of the test.
+//! An engine that follows a script: a closure of the test answers each request.
 //!
-//! Health checks, models and metrics are answered for it, so that the gateway finds it ready; every other request goes to
-//! the script, with the raw connection in hand.
+//! Health checks, models and metrics are answered automatically, so that the gateway finds the engine ready. Every
+//! other request goes to the script with its raw connection.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::{PATIENCE, eventually};
+use super::{TIMEOUT, eventually};
 
-/// A request as it arrived, byte for byte, and the connection to answer on.
-pub struct Asked {
+/// A request, byte for byte, and its connection.
+pub struct ReceivedRequest {
     pub head: String,
     pub body: Vec<u8>,
     pub stream: TcpStream,
-    /// The how-manieth request of the script, from 0.
+    /// The number of this request, from 0.
     pub turn: usize,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (key, value) = line.split_once(": ")?;
@@ -31,7 +31,7 @@ impl Asked {
         self.stream.write_all(text.as_bytes()).unwrap();
     }
 
-    /// A whole JSON answer.
+    /// Sends a whole JSON answer.
     pub fn answer(&mut self, body: &str) {
         self.write(&format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -39,7 +39,7 @@ impl Asked {
         ));
     }
 
-    /// The head of a stream of events.
+    /// Sends the head of an event stream.
     pub fn begin_events(&mut self) {
         self.write(
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -54,21 +54,21 @@ impl Asked {
         self.write("0\r\n\r\n");
     }
 
-    /// Waits for another request on the same connection, and takes it; false if the connection ends instead.
+    /// Waits for another request on the same connection. False if the connection ends instead.
     pub fn next_request(&mut self) -> bool {
-        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         read_request(&mut self.stream).is_some()
     }
 
-    /// Waits until the other side is gone.
+    /// Waits until the other side has closed.
     pub fn wait_for_hang_up(&mut self) {
-        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let gone = matches!(self.stream.read(&mut [0; 1]), Ok(0))
             || self.stream.take_error().is_ok_and(|error| error.is_some());
         assert!(gone, "the other side is still there");
     }
 
-    /// Resets the connection: what was not read by then is lost, and the other side gets an error.
+    /// Resets the connection: unread bytes are lost, and the other side gets an error.
     pub fn reset(self) {
         socket2::SockRef::from(&self.stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     }
@@ -83,10 +83,10 @@ pub struct Scripted {
 }
 
 /// What all connections of an engine share.
-struct Stage<S> {
+struct ServerState<S> {
     script: S,
     models: Option<&'static str>,
-    /// Who does not show this as `Authorization` is not told the models.
+    /// The `Authorization` header that the list of models requires.
     guard: Option<&'static str>,
     asked: Arc<AtomicUsize>,
     probed: Arc<AtomicUsize>,
@@ -94,28 +94,31 @@ struct Stage<S> {
 }
 
 impl Scripted {
-    /// Serves model `m` by this script, each request on a thread of its own.
-    pub fn new(script: impl Fn(Asked) + Send + Sync + 'static) -> Scripted {
+    /// Serves model `m` by this script, each request on its own thread.
+    pub fn new(script: impl Fn(ReceivedRequest) + Send + Sync + 'static) -> Scripted {
         Scripted::with_models(Some("m"), script)
     }
 
-    /// The same for another model; without one, the list of models is refused.
+    /// Serves another model. `None`: the list of models is refused.
     pub fn with_models(
         models: Option<&'static str>,
-        script: impl Fn(Asked) + Send + Sync + 'static,
+        script: impl Fn(ReceivedRequest) + Send + Sync + 'static,
     ) -> Scripted {
         Scripted::start(models, None, script)
     }
 
-    /// Serves model `m` to those who show this as `Authorization`.
-    pub fn guarded(guard: &'static str, script: impl Fn(Asked) + Send + Sync + 'static) -> Scripted {
+    /// Serves model `m`, with this `Authorization` header required.
+    pub fn guarded(
+        guard: &'static str,
+        script: impl Fn(ReceivedRequest) + Send + Sync + 'static,
+    ) -> Scripted {
         Scripted::start(Some("m"), Some(guard), script)
     }
 
     fn start(
         models: Option<&'static str>,
         guard: Option<&'static str>,
-        script: impl Fn(Asked) + Send + Sync + 'static,
+        script: impl Fn(ReceivedRequest) + Send + Sync + 'static,
     ) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -126,7 +129,7 @@ impl Scripted {
             probed: Arc::clone(&probed),
             problems: Arc::clone(&problems),
         };
-        let stage = Arc::new(Stage { script, models, guard, asked, probed, problems });
+        let stage = Arc::new(ServerState { script, models, guard, asked, probed, problems });
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let stage = Arc::clone(&stage);
@@ -142,12 +145,12 @@ impl Scripted {
         scripted
     }
 
-    /// How often the gateway asked how it is.
+    /// Number of health checks.
     pub fn probed(&self) -> usize {
         self.probed.load(Ordering::SeqCst)
     }
 
-    /// How many requests reached the script.
+    /// Number of requests that reached the script.
     pub fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
@@ -156,13 +159,13 @@ impl Scripted {
         eventually(&format!("the engine is asked {n} times"), || (self.asked() >= n).then_some(()));
     }
 
-    /// Fails the test if an assertion inside the script failed.
+    /// Fails the test if an assertion in the script failed.
     pub fn check(&self) {
         assert_eq!(*self.problems.lock().unwrap(), Vec::<String>::new());
     }
 }
 
-fn serve<S: Fn(Asked)>(mut stream: TcpStream, stage: &Stage<S>) {
+fn serve<S: Fn(ReceivedRequest)>(mut stream: TcpStream, stage: &ServerState<S>) {
     stream.set_nodelay(true).unwrap();
     while let Some((head, body)) = read_request(&mut stream) {
         let path = head.split(' ').nth(1).unwrap();
@@ -171,7 +174,7 @@ fn serve<S: Fn(Asked)>(mut stream: TcpStream, stage: &Stage<S>) {
             .is_none_or(|guard| head.lines().any(|line| line == format!("authorization: {guard}")));
         let canned = match (path, stage.models.filter(|_| is_known)) {
             ("/health", _) => Some(String::new()),
-            // It has two ranks: a rank that its metrics do not name gets no requests.
+            // The metrics name two ranks, because a rank that they do not name gets no requests.
             ("/metrics", _) => {
                 let waiting = |rank| format!("vllm:num_requests_waiting{{engine=\"{rank}\"}} 0.0\n");
                 Some(waiting(0) + &waiting(1))
@@ -184,7 +187,7 @@ fn serve<S: Fn(Asked)>(mut stream: TcpStream, stage: &Stage<S>) {
                 stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n").unwrap();
                 continue;
             }
-            // Whether it publishes events: it does not.
+            // The engine publishes no events.
             ("/kv_event_sources" | "/server_info" | "/get_server_info", _) => {
                 stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").unwrap();
                 continue;
@@ -195,12 +198,12 @@ fn serve<S: Fn(Asked)>(mut stream: TcpStream, stage: &Stage<S>) {
         match canned {
             Some(body) => {
                 stage.probed.fetch_add(1, Ordering::SeqCst);
-                Asked { head, body: vec![], stream: answering, turn: 0 }.answer(&body);
+                ReceivedRequest { head, body: vec![], stream: answering, turn: 0 }.answer(&body);
             }
             None => {
                 let turn = stage.asked.fetch_add(1, Ordering::SeqCst);
                 drop(stream);
-                return (stage.script)(Asked { head, body, stream: answering, turn });
+                return (stage.script)(ReceivedRequest { head, body, stream: answering, turn });
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Something that scripted engines wait at until the test lets them go on.
+//! A gate at which scripted engines wait until the test opens it.
 
 use std::sync::{Arc, Condvar, Mutex};
 
-/// A gate that scripted engines wait at.
+/// A gate for scripted engines.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
 

@@ -1,14 +1,14 @@
-//! Random numbers that are the same for the same seed: SplitMix64, which is good enough for trouble.
+//! Random numbers from a seed: SplitMix64.
 
 use std::ops::Range;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Random(u64);
 
-impl Dice {
-    pub fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
     }
 
     pub fn throw(&mut self) -> u64 {

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use warmroute_policy::{Ask, Candidate, Choice, Policy};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest};
 use warmroute_types::Micros;
 
 /// One that acts, and any number that do not.
@@ -62,7 +62,7 @@ impl<P: Policy> Policies<P> {
         std::iter::once(&self.acting).chain(&self.shadows).map(|voice| &voice.policy)
     }
 
-    pub(crate) fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    pub(crate) fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let choice = self.acting.policy.choose(ask, candidates);
         if !self.shadows.is_empty() {
             self.compare(ask, candidates, choice.index);
@@ -70,7 +70,7 @@ impl<P: Policy> Policies<P> {
         choice
     }
 
-    fn compare(&self, ask: &Ask, candidates: &[Candidate], chosen: usize) {
+    fn compare(&self, ask: &PolicyRequest, candidates: &[Candidate], chosen: usize) {
         self.acting.tally.count(ask, &candidates[chosen], &candidates[chosen]);
         for shadow in &self.shadows {
             let would_be = shadow.policy.choose(ask, candidates).index;
@@ -106,7 +106,7 @@ impl<P> From<P> for Voice<P> {
 }
 
 impl Tally {
-    fn count(&self, ask: &Ask, would_be: &Candidate, chosen: &Candidate) {
+    fn count(&self, ask: &PolicyRequest, would_be: &Candidate, chosen: &Candidate) {
         self.decisions.fetch_add(1, Relaxed);
         self.agreed.fetch_add(u64::from(would_be.worker == chosen.worker), Relaxed);
         self.prompt_tokens.fetch_add(ask.prompt_tokens.into(), Relaxed);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use warmroute_fleet::{Booking, DeskView, Fleet, PrefillFeatures, Work, Worker};
 use warmroute_index::{Index, Reach};
-use warmroute_policy::{Ask, Candidate, Choice, ExpectedTtft, Policy};
+use warmroute_policy::{Candidate, Choice, ExpectedTtft, Policy, PolicyRequest};
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, WorkerId};
 
 use crate::considered::{CONSIDERED_MAX, Considered, NextBest, Preview};
@@ -97,7 +97,7 @@ pub(crate) struct Expectation {
 
 /// What a decision needs besides the policy.
 pub(crate) struct Terms<'a> {
-    pub ask: Ask,
+    pub ask: PolicyRequest,
     pub prompt: Option<PromptChunks<'a>>,
     pub texts: &'a [PromptText<'a>],
     /// How often what was stored while decoding is found again.

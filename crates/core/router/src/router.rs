@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, LatencyView, Worker, WorkerView};
 use warmroute_index::{Digester, Index, RootKey};
-use warmroute_policy::{Ask, Policy};
+use warmroute_policy::{Policy, PolicyRequest};
 use warmroute_types::{CacheView, Delivery, Micros, WorkerId, WorkerState};
 
 use crate::considered::{CONSIDERED_MAX, Considered, Preview};
@@ -240,14 +240,14 @@ impl<P: Policy> Router<P> {
 
     fn terms<'a>(&self, pool: &Pool, request: &Request<'a>, now: Micros, random: u64) -> Terms<'a> {
         let counted = request.prompt.map(|prompt| pool.tokens.tokens_in(prompt.bytes));
-        let ask = Ask {
+        let ask = PolicyRequest {
             prompt_tokens: counted.unwrap_or(request.prompt_tokens),
             session_key: request.session_key,
             prefix_key: request.prefix_key,
             random,
             turn: 0,
-            place: self.sharing.get().map_or(0, |sharing| sharing.place()),
-            unheard: self.sharing.get().map_or(Micros::ZERO, |sharing| sharing.unheard()),
+            router_rank: self.sharing.get().map_or(0, |sharing| sharing.place()),
+            unpropagated_load: self.sharing.get().map_or(Micros::ZERO, |sharing| sharing.unheard()),
         };
         let report_age_max = self.config.report_age_max;
         let in_flight_max = self.in_flight_max.load(Relaxed);

@@ -7,7 +7,7 @@
 //! Here: the constants are those above; they have changed between its versions (a factor of 2 over the mean with a gap of 8, and one
 //! deviation, in later ones). Running requests are those that the router has in flight, which is what AIBrix's gateway counts, too.
 
-use warmroute_policy::{Ask, Candidate, Choice, Policy, least_by};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest, least_by};
 
 /// The spread of running requests beyond which caches no longer count (`IMBALANCE_ABS_COUNT`).
 const IMBALANCE: u32 = 16;
@@ -23,7 +23,7 @@ impl Policy for Aibrix {
         "aibrix"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let running = || candidates.iter().map(|c| c.in_flight);
         let (most, least) = (running().max().unwrap_or(0), running().min().unwrap_or(0));
         let least_busy = |reason| Choice { index: least_by(candidates, ask.random, |c| c.in_flight), reason };

@@ -45,9 +45,9 @@ impl Leavers {
     pub fn let_go(&mut self, workers: &[WorkerView], listings: Listings, now: Instant) -> Vec<Address> {
         let (going, staying): (Vec<_>, Vec<_>) =
             workers.iter().partition(|view| self.0.contains_key(&view.worker.address));
-        let is_ready = |view: &&WorkerView| view.desk.state.takes_requests();
+        let is_ready = |view: &&WorkerView| view.load.state.takes_requests();
         let ready: Vec<&WorkerView> = staying.iter().copied().filter(is_ready).collect();
-        let is_coming = staying.iter().any(|view| view.desk.state == WorkerState::Starting)
+        let is_coming = staying.iter().any(|view| view.load.state == WorkerState::Starting)
             || listings == Listings::Awaited;
         let is_needed = |address: &Address| {
             let view = going.iter().find(|view| view.worker.address == *address);

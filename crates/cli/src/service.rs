@@ -211,8 +211,8 @@ impl Service {
     fn is_undecided(&self) -> bool {
         let workers = self.router.workers();
         let is_awaited = *self.listings.borrow() == Listings::Awaited;
-        let is_ready = workers.iter().any(|view| view.desk.state.takes_requests());
-        !is_ready && (is_awaited || workers.iter().any(|view| view.is_untried))
+        let is_ready = workers.iter().any(|view| view.load.state.takes_requests());
+        !is_ready && (is_awaited || workers.iter().any(|view| view.is_unprobed))
     }
 
     /// Returns when it can serve: all workers are ready, or after a while at least one.
@@ -221,7 +221,7 @@ impl Service {
         loop {
             let workers = self.router.workers();
             let is_ready = |state: WorkerState| state.takes_requests();
-            let ready = workers.iter().filter(|view| is_ready(view.desk.state)).count();
+            let ready = workers.iter().filter(|view| is_ready(view.load.state)).count();
             if ready > 0 && (ready == workers.len() || since.elapsed() >= ALL_READY_WITHIN) {
                 return Ok(());
             }

@@ -205,7 +205,7 @@ impl Precise {
         });
         for (url, views) in by_url {
             let is_due = self.engines.get(&url).is_none_or(Standing::is_due);
-            if is_due && views.iter().any(|view| view.desk.state == WorkerState::Ready) {
+            if is_due && views.iter().any(|view| view.load.state == WorkerState::Ready) {
                 self.ask(url.clone(), &views);
             }
             if let Some(standing) = self.engines.get_mut(&url)
@@ -392,5 +392,5 @@ fn why(followed: &Followed, view: &WorkerView, desk: Option<&FeedHandle>, ear: &
         from: followed.origin(&view.worker),
         voice: followed.voice(&view.worker),
     };
-    Why::of_feed(view.desk.view, &heard, ear.requests(view.worker.id))
+    Why::of_feed(view.load.view, &heard, ear.requests(view.worker.id))
 }

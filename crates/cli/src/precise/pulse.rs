@@ -49,11 +49,14 @@ impl Pulse {
         let counters = desk.counters();
         ear.tell(Change::Fed { worker: Arc::clone(worker), counters });
         let ingested = ear.ingested(worker.id);
-        let fresh = Seen { fillings: view.desk.fillings, restarts: counters.restarts, before: ingested };
+        let fresh =
+            Seen { fillings: view.load.block_filling_answers, restarts: counters.restarts, before: ingested };
         // Answers may have come before the first look.
         let seen =
             self.seen.entry(worker.id).or_insert(Seen { fillings: 0, before: Ingested::default(), ..fresh });
-        if std::mem::replace(&mut seen.fillings, view.desk.fillings) != view.desk.fillings {
+        if std::mem::replace(&mut seen.fillings, view.load.block_filling_answers)
+            != view.load.block_filling_answers
+        {
             desk.answered();
         }
         desk.corrected(|| ear.view_of(worker.id));

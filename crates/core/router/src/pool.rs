@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use warmroute_fleet::{Booking, DeskView, Fleet, PrefillFeatures, Work, Worker};
+use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView};
 use warmroute_index::{Index, Reach};
 use warmroute_policy::{Candidate, Choice, ExpectedTtft, Policy, PolicyRequest};
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, WorkerId};
@@ -88,7 +88,7 @@ struct Member {
 pub(crate) struct Expectation {
     pub view: CacheView,
     /// In which of the cache's lives.
-    pub life: u32,
+    pub generation: u32,
     /// Bytes of the prompt that it is presumed to hold.
     pub presumed_bytes: u32,
     /// What its engine's events promise; `None` without them.
@@ -167,11 +167,11 @@ impl Pool {
         let section = self.section.lock();
         let others = section.members.iter().filter(|member| !avoid.contains(&member.id));
         let mut ready =
-            others.map(|member| fleet.desk_view(member.id)).filter(DeskView::takes_requests).peekable();
+            others.map(|member| fleet.load_view(member.id)).filter(WorkerLoadView::takes_requests).peekable();
         if ready.peek().is_none() {
             return Vacancy::Nobody;
         }
-        if ready.any(|desk| desk.in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
+        if ready.any(|load| load.in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
     }
 
     /// Tokens of a prompt: those that engines have counted, and what its rest is believed to have.
@@ -207,7 +207,7 @@ impl Pool {
         let considered = section.considered(chosen);
         let worker = Arc::clone(&section.members[section.seats[chosen]].worker);
         let prompt_tokens = terms.ask.prompt_tokens;
-        let work = Work {
+        let work = BookedWork {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
             context_tokens: prompt_tokens,
             features: section.features[chosen],
@@ -321,17 +321,22 @@ impl Section {
         let (mut kind, mut cost) = (0, fleet.prefill_cost(0));
         let moment = Moment { now: terms.now, report_age_max: terms.report_age_max };
         for (seat, member) in self.members.iter().enumerate() {
-            let desk = fleet.desk_view(member.id);
-            let is_passed_over = resting == Resting::PassedOver && desk.rests(terms.now);
-            let has_room = desk.takes_requests() && desk.in_flight < terms.in_flight_max;
+            let load = fleet.load_view(member.id);
+            let is_passed_over = resting == Resting::PassedOver && load.is_paused(terms.now);
+            let has_room = load.takes_requests() && load.in_flight < terms.in_flight_max;
             if !has_room || is_passed_over || terms.avoid.contains(&member.id) {
                 continue;
             }
             self.seats.push(seat);
             let presumed_bytes = self.overlap_bytes[member.id.index()];
-            let presumed = whole_blocks(rate.tokens_in(presumed_bytes).min(usable), &desk);
-            let promise = terms.promise(&desk, || scratch.held(member.id));
-            self.expectations.push(Expectation { view: desk.view, life: desk.life, presumed_bytes, promise });
+            let presumed = whole_blocks(rate.tokens_in(presumed_bytes).min(usable), &load);
+            let promise = terms.promise(&load, || scratch.held(member.id));
+            self.expectations.push(Expectation {
+                view: load.view,
+                generation: load.generation,
+                presumed_bytes,
+                promise,
+            });
             // Never added: what was sent to a worker with events is presumed only until its event must have come.
             let believed = promise.map_or(presumed, |promise| promise.expected.max(presumed));
             let reported = promise.map_or(0, |promise| promise.expected + promise.restorable);
@@ -345,7 +350,7 @@ impl Section {
             if forecast.kind != kind {
                 (kind, cost) = (forecast.kind, fleet.prefill_cost(forecast.kind));
             }
-            let Prospect { features, estimate } = Prospect::of(&desk, &forecast, &cost, found, moment);
+            let Prospect { features, estimate } = Prospect::of(&load, &forecast, &cost, found, moment);
             self.longest_match = self.longest_match.max(found.overlap_tokens);
             self.features.push(features);
             self.candidates.push(Candidate {
@@ -354,10 +359,10 @@ impl Section {
                 overlap_tokens: found.overlap_tokens,
                 restorable_tokens: found.restorable_tokens,
                 estimate,
-                in_flight: desk.in_flight,
-                prefill_tokens: desk.prefill_tokens,
-                decode_tokens: desk.decode_tokens,
-                waiting: desk.waiting(terms.now, terms.report_age_max),
+                in_flight: load.in_flight,
+                prefill_tokens: load.prefill_tokens,
+                decode_tokens: load.decode_tokens,
+                waiting: load.waiting(terms.now, terms.report_age_max),
             });
         }
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = 0);
@@ -405,8 +410,8 @@ fn common(overlaps: impl Iterator<Item = u32>) -> u32 {
 }
 
 /// Caches hold whole blocks, where it is known how large they are.
-fn whole_blocks(tokens: u32, desk: &DeskView) -> u32 {
-    tokens - tokens % desk.block_tokens.unwrap_or(1).max(1)
+fn whole_blocks(tokens: u32, load: &WorkerLoadView) -> u32 {
+    tokens - tokens % load.block_tokens.unwrap_or(1).max(1)
 }
 
 impl Terms<'_> {
@@ -417,14 +422,14 @@ impl Terms<'_> {
     }
 
     /// What a worker's events promise of the prompt; `None` for one without them.
-    fn promise(&self, desk: &DeskView, held: impl FnOnce() -> Held) -> Option<Promise> {
-        let first = self.texts.first().filter(|_| desk.view != CacheView::Presumed)?;
+    fn promise(&self, load: &WorkerLoadView, held: impl FnOnce() -> Held) -> Option<Promise> {
+        let first = self.texts.first().filter(|_| load.view != CacheView::Presumed)?;
         let held = held();
         // A worker holds something in its own family's writing only.
         let text = self.texts.get(usize::from(held.text)).unwrap_or(first);
-        let block_tokens = desk.block_tokens.unwrap_or(1);
+        let block_tokens = load.block_tokens.unwrap_or(1);
         let prompt_bytes = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
-        let (view, trust) = (desk.view, desk.trust);
+        let (view, trust) = (load.view, load.trust);
         let unproven = match text.unit {
             Unit::Byte => self.unproven,
             // Tokens that are the same are the same, sampled or not.

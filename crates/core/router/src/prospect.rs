@@ -3,7 +3,7 @@
 //! What this router has booked is the main signal; what engines report is a correction, for the prompts that came to them by
 //! another way, and only while it is fresh.
 
-use warmroute_fleet::{DeskView, PrefillCost, PrefillFeatures, QueueForecast};
+use warmroute_fleet::{PrefillCost, PrefillFeatures, QueueForecast, WorkerLoadView};
 use warmroute_policy::Estimate;
 use warmroute_types::{CacheView, Micros};
 
@@ -34,16 +34,16 @@ pub(crate) struct Moment {
 
 impl Prospect {
     pub(crate) fn of(
-        desk: &DeskView,
+        load: &WorkerLoadView,
         forecast: &QueueForecast,
         cost: &PrefillCost,
         found: Found,
         at: Moment,
     ) -> Prospect {
-        let features = features(desk, forecast, found);
-        let prefill_ms = forecast.relative_latency * expected_ms(cost, &features, desk, forecast);
+        let features = features(load, forecast, found);
+        let prefill_ms = forecast.relative_latency * expected_ms(cost, &features, load, forecast);
         let estimate = Estimate {
-            queue_ms: forecast.queue_ms + external_ms(desk, forecast, at, prefill_ms),
+            queue_ms: forecast.queue_ms + external_ms(load, forecast, at, prefill_ms),
             prefill_ms,
             lacking_ms: 0.0,
             anywhere_ms: 0.0,
@@ -63,36 +63,36 @@ const STALE_REPLAY: f32 = 0.25;
 fn expected_ms(
     cost: &PrefillCost,
     features: &PrefillFeatures,
-    desk: &DeskView,
+    load: &WorkerLoadView,
     forecast: &QueueForecast,
 ) -> f32 {
     let reported_ms = cost.prefill_ms(features);
-    match desk.view == CacheView::Presumed || forecast.has_answered || features.cached_tokens == 0 {
+    match load.view == CacheView::Presumed || forecast.has_answered || features.cached_tokens == 0 {
         true => reported_ms,
         false => reported_ms + STALE_REPLAY * (cost.prefill_ms(&features.cold()) - reported_ms),
     }
 }
 
 /// What the prefill time on a worker is predicted from.
-pub(crate) fn features(desk: &DeskView, forecast: &QueueForecast, found: Found) -> PrefillFeatures {
+pub(crate) fn features(load: &WorkerLoadView, forecast: &QueueForecast, found: Found) -> PrefillFeatures {
     let Found { prompt_tokens, overlap_tokens, restorable_tokens, underpromised_tokens } = found;
     let cached_tokens = overlap_tokens.saturating_add(restorable_tokens).saturating_add(underpromised_tokens);
-    let wanted_tokens = desk.decode_tokens + u64::from(prompt_tokens);
+    let wanted_tokens = load.decode_tokens + u64::from(prompt_tokens);
     let is_crowded = forecast.kv_tokens.is_some_and(|kv_tokens| wanted_tokens > kv_tokens);
     PrefillFeatures {
         miss_tokens: prompt_tokens.saturating_sub(cached_tokens),
         cached_tokens,
         restored_tokens: restorable_tokens,
-        decoding: desk.in_flight.saturating_sub(forecast.prompts),
-        context_tokens: desk.decode_tokens,
+        decoding: load.in_flight.saturating_sub(forecast.prompts),
+        context_tokens: load.decode_tokens,
         crowded_tokens: if is_crowded { prompt_tokens } else { 0 },
         position: forecast.position,
     }
 }
 
 /// Milliseconds for prompts of other clients that wait in the engine. Nothing is known of them: each counts as one like ours.
-fn external_ms(desk: &DeskView, forecast: &QueueForecast, at: Moment, prefill_ms: f32) -> f32 {
-    let is_fresh = desk.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
+fn external_ms(load: &WorkerLoadView, forecast: &QueueForecast, at: Moment, prefill_ms: f32) -> f32 {
+    let is_fresh = load.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
     let external = if is_fresh { forecast.external_waiting } else { 0 };
     let ours_ms = forecast.queue_ms / forecast.prompts.max(1) as f32;
     external as f32 * ours_ms.max(prefill_ms)
@@ -102,7 +102,7 @@ fn external_ms(desk: &DeskView, forecast: &QueueForecast, at: Moment, prefill_ms
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use warmroute_fleet::{Booking, Fleet, HealthConfig, Models, Work};
+    use warmroute_fleet::{BookedWork, Booking, Fleet, HealthConfig, Models};
     use warmroute_types::{Address, LoadReport};
 
     const FOUND: Found =
@@ -114,8 +114,8 @@ mod tests {
         let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
         let queue_ms = |now_s| {
             let at = Moment { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
-            let (desk, forecast) = (fleet.desk_view(worker.id), fleet.forecast(worker.id, at.now));
-            Prospect::of(&desk, &forecast, &fleet.prefill_cost(forecast.kind), FOUND, at).estimate.queue_ms
+            let (load, forecast) = (fleet.load_view(worker.id), fleet.forecast(worker.id, at.now));
+            Prospect::of(&load, &forecast, &fleet.prefill_cost(forecast.kind), FOUND, at).estimate.queue_ms
         };
         let report = |waiting, at_s| {
             fleet.report(
@@ -123,7 +123,7 @@ mod tests {
                 LoadReport { waiting, at: Micros::from_secs(at_s), ..LoadReport::default() },
             );
         };
-        let work = Work { prefill_tokens: 4_000, context_tokens: 4_000, ..Work::default() };
+        let work = BookedWork { prefill_tokens: 4_000, context_tokens: 4_000, ..BookedWork::default() };
         let booking = Booking::make(&fleet, worker.id, work, Micros::from_secs(1));
         report(1, 1);
         let ours = queue_ms(1);

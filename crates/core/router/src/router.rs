@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
-use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, LatencyView, Worker, WorkerView};
+use warmroute_fleet::{AnswerProgress, Booking, Fleet, HealthConfig, LatencyView, Worker, WorkerView};
 use warmroute_index::{Digester, Index, RootKey};
 use warmroute_policy::{Policy, PolicyRequest};
 use warmroute_types::{CacheView, Delivery, Micros, WorkerId, WorkerState};
@@ -67,7 +67,7 @@ pub struct Request<'a> {
     pub delivery: Delivery,
 }
 
-/// Where a request goes. The booking inside keeps the work on the worker's desk until it is dropped.
+/// Where a request goes. The booking inside keeps the work on the worker's load until it is dropped.
 #[derive(Debug)]
 pub struct Decision {
     /// Who.
@@ -94,7 +94,7 @@ pub struct Decision {
     moment: u64,
     /// How many bookings its worker had had when this one was made.
     bookings: u32,
-    /// The work, on the worker's desk.
+    /// The work, on the worker's load.
     pub booking: Booking,
     /// What is presumed about the worker's cache from now on.
     presumed: Option<Presumed>,
@@ -282,13 +282,13 @@ impl<P: Policy> Router<P> {
             Outcome::FirstToken { at } => {
                 decision.notice.iter().for_each(|notice| notice.computed(decision.worker.id, at));
                 decision.booking.first_token(at);
-                self.fleet.answered(&decision.worker, &decision.booking, Answer::Begun);
+                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Begun);
             }
             Outcome::Ended | Outcome::Refused => {
                 if let Some(notice) = decision.notice.as_mut().filter(|_| outcome == Outcome::Ended) {
                     notice.answered();
                 }
-                self.fleet.answered(&decision.worker, &decision.booking, Answer::Whole);
+                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Complete);
             }
         }
     }
@@ -350,7 +350,7 @@ impl<P: Policy> Router<P> {
 
     /// One worker's state.
     pub fn worker_state(&self, worker: WorkerId) -> WorkerState {
-        self.fleet.desk_view(worker).state
+        self.fleet.load_view(worker).state
     }
 
     /// Whether nobody reaches the worker: its probes or connections fail, again and again.
@@ -360,7 +360,7 @@ impl<P: Policy> Router<P> {
 
     /// How a worker's cache is known at this moment.
     pub fn cache_view(&self, worker: WorkerId) -> CacheView {
-        self.fleet.desk_view(worker).view
+        self.fleet.load_view(worker).view
     }
 
     /// Whether the operator wrote down what this worker serves.

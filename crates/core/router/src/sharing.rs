@@ -1,6 +1,6 @@
 //! One router among others: what it tells them of its requests, and theirs, kept here as if they were its own.
 //!
-//! A request that another router has sent to a worker is booked on the same desk and presumed in the same index as one of ours,
+//! A request that another router has sent to a worker is booked on the same load and presumed in the same index as one of ours,
 //! so every policy sees the sum and every prompt finds what anybody's requests have left behind; nothing else has to know that
 //! there are several routers. A request here waits for nobody there: it leaves a note, and the driver does the rest.
 

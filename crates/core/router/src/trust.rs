@@ -4,7 +4,7 @@
 //! several times in a row is demoted: its view is kept, but discounted and cut at what was found, until it has been right
 //! for a while. A hole in a stream halves the trust at once.
 
-use warmroute_fleet::Belief;
+use warmroute_fleet::CacheBelief;
 use warmroute_types::CacheView;
 
 /// What is left of the trust after a wrong promise: four in a row demote a feed that was always right.
@@ -26,20 +26,20 @@ pub(crate) enum Promised {
 }
 
 /// What is believed after one more answer.
-pub(crate) fn answered(before: Belief, promise: Promised) -> Belief {
+pub(crate) fn answered(before: CacheBelief, promise: Promised) -> CacheBelief {
     let trust = after(before.trust, promise);
-    Belief { view: view_at(trust, before.view), trust, ..before }
+    CacheBelief { view: view_at(trust, before.view), trust, ..before }
 }
 
 /// What is believed after a feed has said what its word is worth. A hole costs trust at once; a stream that is whole again
 /// starts afresh; silence says nothing for or against what was told before.
-pub(crate) fn told(before: Belief, view: CacheView) -> Belief {
+pub(crate) fn told(before: CacheBelief, view: CacheView) -> CacheBelief {
     let trust = match view {
         CacheView::Uncertain => before.trust.min(AFTER_HOLE),
         CacheView::Reported if before.view != CacheView::Reported => 1.0,
         CacheView::Reported | CacheView::Presumed => before.trust,
     };
-    Belief { view, trust, ..before }
+    CacheBelief { view, trust, ..before }
 }
 
 /// Trust after one more answer.
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_feed_in_discredit_is_not_cleared_by_falling_silent() {
-        let doubted = Belief { view: CacheView::Uncertain, trust: 0.3, life: 4 };
+        let doubted = CacheBelief { view: CacheView::Uncertain, trust: 0.3, generation: 4 };
         let returned = told(told(doubted, CacheView::Presumed), CacheView::Uncertain);
         assert_eq!(returned, doubted);
         assert_eq!(told(returned, CacheView::Reported).trust, 1.0, "whole, and nobody contradicts it");

@@ -1,6 +1,6 @@
-//! Work that other routers have sent, and that nobody here has heard of yet.
+//! BookedWork that other routers have sent, and that nobody here has heard of yet.
 //!
-//! It lies on some worker's desk and on none of ours. How much it is follows from what they send and from how long their news is under
+//! It lies on some worker's load and on none of ours. How much it is follows from what they send and from how long their news is under
 //! way; where it lies does not. So it makes no worker worse than another, but a choice less sure: whoever is better by less than this
 //! may be taken already. By one prompt, that is: the next one goes elsewhere.
 

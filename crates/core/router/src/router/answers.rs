@@ -1,6 +1,6 @@
 //! What answers teach: how much of a prompt was found, against what was expected.
 
-use warmroute_fleet::{Belief, ObservedPrompt, Worker};
+use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker};
 use warmroute_index::{Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, Micros, Usage, WorkerId};
@@ -39,7 +39,7 @@ impl<P: Policy> Router<P> {
         // What was expected is the next best guess: a feed that tells all knows it, and for one that does not it is too low.
         let cached = usage.cached_tokens.or(decision.cached_tokens).unwrap_or(0);
         if usage.prompt_tokens.saturating_sub(cached) >= 2 * block_tokens {
-            self.fleet.filled(decision.worker.id);
+            self.fleet.count_block_filling(decision.worker.id);
         }
         if let Some(cached_tokens) = usage.cached_tokens {
             let observed = ObservedPrompt { prompt_tokens: usage.prompt_tokens, cached_tokens };
@@ -91,7 +91,7 @@ impl<P: Policy> Router<P> {
         let feedback = Feedback::of(usage, Some(expected), margin);
         if self.is_lost(decision, &feedback) {
             self.index.clear_presumed(decision.worker.id);
-            self.fleet.promise_kept(decision.worker.id);
+            self.fleet.reset_failed_predictions(decision.worker.id);
             self.sharing.get().into_iter().for_each(|sharing| sharing.emptied(&decision.worker));
             return feedback;
         }
@@ -133,8 +133,8 @@ impl<P: Policy> Router<P> {
         let (Some(found), true) = (usage.cached_tokens, self.fleet.is_member(&decision.worker)) else {
             return;
         };
-        let (id, Expectation { life, presumed_bytes, .. }) = (decision.worker.id, decision.expectation);
-        if self.fleet.desk_view(id).life != life {
+        let (id, Expectation { generation, presumed_bytes, .. }) = (decision.worker.id, decision.expectation);
+        if self.fleet.load_view(id).generation != generation {
             // What was promised of the cache before this one tells nothing about this one.
             return;
         }
@@ -187,8 +187,8 @@ impl<P: Policy> Router<P> {
 
     /// What a promise of this life, kept or broken, makes of its feed.
     fn trust(&self, decision: &Decision, promised: Promised) {
-        let life = decision.expectation.life;
-        let revised = |belief: Belief| match belief.life == life {
+        let generation = decision.expectation.generation;
+        let revised = |belief: CacheBelief| match belief.generation == generation {
             true => trust::answered(belief, promised),
             false => belief,
         };
@@ -245,9 +245,9 @@ impl<P: Policy> Router<P> {
     fn is_lost(&self, decision: &Decision, feedback: &Feedback) -> bool {
         let id = decision.worker.id;
         match feedback.cached {
-            Some(0) if feedback.stale > 0 => self.fleet.promise_broken(id) >= LOST_IN_A_ROW,
+            Some(0) if feedback.stale > 0 => self.fleet.record_failed_prediction(id) >= LOST_IN_A_ROW,
             Some(found) if found > 0 => {
-                self.fleet.promise_kept(id);
+                self.fleet.reset_failed_predictions(id);
                 false
             }
             _ => false,

@@ -74,7 +74,7 @@ fn a_preview_says_what_would_happen_and_leaves_no_trace() {
         let ask = Request { session_key: Some(4), prefix_key: Some(5), ..request(&digests) };
         let look = || router.preview(&ask, &mut Scratch::default(), Micros(9), 3).unwrap();
         let (before, again) = (look(), look());
-        assert_eq!(router.workers().iter().map(|view| view.desk.in_flight).sum::<u32>(), 1, "{policy}");
+        assert_eq!(router.workers().iter().map(|view| view.load.in_flight).sum::<u32>(), 1, "{policy}");
         assert_eq!((router.index_stats().held, router.tallies()), (held, tallies), "{policy}");
         assert_eq!((before.chosen, before.reason), (again.chosen, again.reason), "{policy}");
         assert_eq!(before.candidates.len(), 6);

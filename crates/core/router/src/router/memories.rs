@@ -48,7 +48,7 @@ impl<P: Policy> Router<P> {
     /// A worker has come of which something may be known.
     pub(super) fn recollect(&self, worker: &Worker) {
         let Some((recalled, known)) = self.recollections.take(&worker.address) else { return };
-        self.fleet.recall_worker(worker, known.relative_latency, known.prefix_cache);
+        self.fleet.restore_worker(worker, known.relative_latency, known.prefix_cache);
         self.set_capacity(worker.id, known.capacity_tokens);
         let restored = self.index.restore(&recalled, WorkerId(known.seat), worker.id);
         restored.expect("a worker's seat is below the most there are");

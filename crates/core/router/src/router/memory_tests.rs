@@ -100,7 +100,7 @@ fn a_new_router_sends_conversations_where_the_old_one_did() {
 fn what_was_learned_of_workers_comes_back_with_them() {
     let old = experienced();
     let worker = old.workers()[1].worker.clone();
-    old.fleet.recall_worker(&worker, [2.5, 50.0], None);
+    old.fleet.restore_worker(&worker, [2.5, 50.0], None);
     (0..30).for_each(|_| old.pools.read().serving(Some("m")).unwrap().tokens.learn(1_000, 400));
     let (before, rate) = (old.latency(worker.id, NOW), old.pools.read().token_rates().next().unwrap().1);
     let new = router(7);

@@ -1,6 +1,6 @@
 //! News: who comes and goes, how workers are, what their caches hold.
 
-use warmroute_fleet::{Belief, Fleet, FleetFull, ProbeResult, Worker};
+use warmroute_fleet::{CacheBelief, Fleet, FleetFull, ProbeResult, Worker};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, WorkerId, WorkerState};
 
@@ -35,16 +35,16 @@ impl<P: Policy> Router<P> {
             Change::Probed { worker, result, at } => {
                 // One that was away has most likely been restarted, and its cache is empty. Where its events are read,
                 // they tell. One that was never asked before may hold what another process has seen it hold.
-                let is_new = self.fleet.desk_view(worker.id).state == WorkerState::Starting;
+                let is_new = self.fleet.load_view(worker.id).state == WorkerState::Starting;
                 let is_back = self.fleet.probed(&worker, result, at) == Some(WorkerState::Ready) && !is_new;
                 let is_away = is_new && result == ProbeResult::Failed;
-                if (is_back || is_away) && self.fleet.desk_view(worker.id).view == CacheView::Presumed {
+                if (is_back || is_away) && self.fleet.load_view(worker.id).view == CacheView::Presumed {
                     reported::forget(&self.index, worker.id);
                 }
             }
             Change::Faulted { worker, at } => _ = self.fleet.failed(&worker, at),
-            Change::Broke { worker, request, at } => _ = self.fleet.broke(&worker, request, at),
-            Change::Resting { worker, until } => self.fleet.rest(&worker, until),
+            Change::Broke { worker, request, at } => _ = self.fleet.record_break(&worker, request, at),
+            Change::Resting { worker, until } => self.fleet.pause(&worker, until),
             Change::Capacity { worker, capacity } if self.fleet.is_member(&worker) => {
                 self.fleet.set_kv_tokens(worker.id, capacity.tokens);
                 self.fleet.set_block_tokens(&worker, capacity.block_tokens);
@@ -59,7 +59,7 @@ impl<P: Policy> Router<P> {
             Change::Load { worker, report } => {
                 // A feed that is in step knows better: it has been told of the new process, or will be at once.
                 let is_restarted = self.fleet.report(&worker, report);
-                if is_restarted && self.fleet.desk_view(worker.id).view != CacheView::Reported {
+                if is_restarted && self.fleet.load_view(worker.id).view != CacheView::Reported {
                     self.empty(&worker);
                 }
             }
@@ -106,7 +106,7 @@ impl<P: Policy> Router<P> {
     fn empty(&self, worker: &Worker) {
         reported::forget(&self.index, worker.id);
         self.reported.emptied(worker.id);
-        self.fleet.revise(worker, |belief| Belief { life: belief.reborn().life, ..belief });
+        self.fleet.revise(worker, |belief| CacheBelief { generation: belief.reset().generation, ..belief });
     }
 
     /// Nothing is known any more of the cache of whoever sits here.

@@ -407,7 +407,7 @@ enum Act {
     Lose(u64),
     Repeat(u64),
     Delay(u64),
-    Work(u8, Balancer),
+    BookedWork(u8, Balancer),
     Restart,
     Wait(u8),
 }
@@ -422,7 +422,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (0_u64..80).prop_map(Act::Lose),
         1 => (0_u64..80).prop_map(Act::Repeat),
         1 => (1_u64..600).prop_map(Act::Delay),
-        10 => (1_u8..20, balancer()).prop_map(|(times, balancer)| Act::Work(times, balancer)),
+        10 => (1_u8..20, balancer()).prop_map(|(times, balancer)| Act::BookedWork(times, balancer)),
         1 => Just(Act::Restart),
         8 => (1_u8..40).prop_map(Act::Wait),
     ]
@@ -446,7 +446,7 @@ fn play(seed: u64, script: &[Act]) -> World {
             Act::Lose(percent) => net.lost = percent,
             Act::Repeat(percent) => net.repeated = percent,
             Act::Delay(ms) => net.set_delay_ms(0..=ms),
-            Act::Work(times, balancer) => net.work(times, balancer),
+            Act::BookedWork(times, balancer) => net.work(times, balancer),
             Act::Restart => net.engine.restart(),
             Act::Wait(steps) => net.steps(steps.into()),
         }

@@ -221,7 +221,7 @@ fn a_feed_that_lies_is_demoted_discounted_and_cut_and_can_come_back() {
     let router = router_of(1);
     let asking = Asking::of(&text(1, 1_000));
     store(&router, 0, &asking.text, 0, 60);
-    let view = || (router.workers()[0].desk.view, router.workers()[0].desk.trust);
+    let view = || (router.workers()[0].load.view, router.workers()[0].load.trust);
     for _ in 0..4 {
         let mut decision = asking.route(&router, Micros(1));
         assert_eq!(decision.cached_tokens, Some(960));
@@ -291,7 +291,7 @@ fn what_was_generated_and_not_found_is_given_up_but_prompts_are_kept() {
     asking.answer(&router, &mut decision, 640);
     drop(decision);
     assert_eq!(expected(&router, &prompt), 640);
-    assert_eq!(router.workers()[0].desk.view, CacheView::Reported, "nobody promised it");
+    assert_eq!(router.workers()[0].load.view, CacheView::Reported, "nobody promised it");
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn families_of_one_model_are_each_matched_by_their_own_writing() {
     let (silence, content) = (Silence::MeansZero, Content::Text);
     let answered = Answered { model: Some("m"), prompt: None, texts: &texts, usage, silence, content };
     assert_eq!(router.feedback(&mut decision, answered, Micros(2)).stale, 800);
-    assert!(router.workers()[1].desk.trust < 1.0, "and judged by it");
+    assert!(router.workers()[1].load.trust < 1.0, "and judged by it");
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn a_seats_next_worker_inherits_nothing() {
     let late = CacheEvent::Stored(blocks(&prompt, 0, 60));
     router.apply(Change::Cached { worker: former, events: vec![late] }).unwrap();
     assert_eq!(expected(&router, &prompt), 0);
-    assert_eq!(router.workers()[0].desk.view, CacheView::Presumed);
+    assert_eq!(router.workers()[0].load.view, CacheView::Presumed);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLockReadGuard;
-use warmroute_fleet::{Booking, Work};
+use warmroute_fleet::{BookedWork, Booking};
 use warmroute_index::{BoundedSnapshot, RootKey, Span};
 use warmroute_peers::{
     AssignmentEnd, BadMessage, BookingRecord, Config, Effect, Envelope, Ledger, PeerMessage, Peers,
@@ -142,7 +142,7 @@ impl<P: Policy> Router<P> {
             WorkerState::Unhealthy | WorkerState::Recovering => WorkerHealth::Failing,
             WorkerState::Starting | WorkerState::Ready | WorkerState::Draining => WorkerHealth::Healthy,
         };
-        let found = members.iter().map(|view| (view.worker.identity, found(view.desk.state))).collect();
+        let found = members.iter().map(|view| (view.worker.identity, found(view.load.state))).collect();
         sharing.examine(&found);
         let members = found.into_keys().collect();
         heard.peers.compare_workers(&members, now);
@@ -150,7 +150,7 @@ impl<P: Policy> Router<P> {
             let worker = sharing.worker(identity);
             let serves = |age: Micros| age <= OWN_EVIDENCE;
             let doubted = worker.filter(|worker| !sharing.answered_for(worker.id, now).is_some_and(serves));
-            doubted.into_iter().for_each(|worker| self.fleet.rest(&worker, now + PASSED_OVER_FOR));
+            doubted.into_iter().for_each(|worker| self.fleet.pause(&worker, now + PASSED_OVER_FOR));
         }
     }
 
@@ -186,7 +186,7 @@ impl<P: Policy> Router<P> {
             Effect::CacheCleared { worker } => {
                 let worker = sharing.worker(*worker);
                 let presumed =
-                    worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed);
+                    worker.filter(|worker| self.fleet.load_view(worker.id).view == CacheView::Presumed);
                 presumed.into_iter().for_each(|worker| self.index.clear_presumed(worker.id));
             }
             // Those take long, and locks of their own.
@@ -227,7 +227,7 @@ impl<P: Policy> Router<P> {
         for (place, identity) in (0..).zip(workers) {
             let presumed = || {
                 let worker = sharing.worker(identity);
-                worker.filter(|worker| self.fleet.desk_view(worker.id).view == CacheView::Presumed)
+                worker.filter(|worker| self.fleet.load_view(worker.id).view == CacheView::Presumed)
             };
             let Some(worker) = presumed() else { continue };
             let is_there = || {
@@ -244,31 +244,31 @@ impl<P: Policy> Router<P> {
         let BookingRecord { prompt_tokens, cached_tokens, restorable_tokens, .. } = *booked;
         let prompt = booked.prompt.as_ref().filter(|prompt| is_sane(prompt));
         let worker = sharing.worker(booked.worker)?;
-        let (desk, forecast) = (self.fleet.desk_view(worker.id), self.fleet.forecast(worker.id, now));
+        let (load, forecast) = (self.fleet.load_view(worker.id), self.fleet.forecast(worker.id, now));
         let found = Found {
             prompt_tokens,
             overlap_tokens: cached_tokens,
             restorable_tokens,
             underpromised_tokens: 0,
         };
-        let work = Work {
+        let work = BookedWork {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens),
             context_tokens: prompt_tokens,
-            features: prospect::features(&desk, &forecast, found),
+            features: prospect::features(&load, &forecast, found),
             delivery: booked.delivery,
         };
-        let booking = Booking::elsewhere(&self.fleet, worker.id, work, now);
+        let booking = Booking::of_peer(&self.fleet, worker.id, work, now);
         let bookings = self.fleet.bookings(worker.id);
         let presumed = prompt.and_then(|prompt| {
             let root = RootKey::presumed_from_bits(prompt.root);
             Presumed::make(&self.index, worker.id, root, &spans(prompt), now)
         });
-        Some(Mirrored { worker, booking, presumed, view: desk.view, made: now, bookings })
+        Some(Mirrored { worker, booking, presumed, view: load.view, made: now, bookings })
     }
 
     /// As [`Router::observe`] does with a first token.
     fn computed(&self, mirrored: &mut Mirrored, now: Micros) {
-        mirrored.booking.computed_elsewhere(now);
+        mirrored.booking.first_token_at_peer(now);
         match mirrored.presumed.take() {
             Some(presumed) if mirrored.view == CacheView::Reported => {
                 self.speculations.await_event(presumed, mirrored.worker.id, mirrored.made);

@@ -65,7 +65,7 @@ fn route(router: &Router<Standard>, digests: &[u64], now: u64) -> Decision {
 /// By address, what a router believes to be in flight.
 fn in_flight(router: &Router<Standard>) -> Vec<(String, u32)> {
     let views = router.workers().into_iter();
-    let mut loads: Vec<_> = views.map(|view| (view.worker.label.to_string(), view.desk.in_flight)).collect();
+    let mut loads: Vec<_> = views.map(|view| (view.worker.label.to_string(), view.load.in_flight)).collect();
     loads.sort();
     loads
 }
@@ -82,7 +82,7 @@ fn everybody_sees_what_everybody_has_sent_where() {
     assert_eq!(even, [6, 6, 6, 6], "as one router would have spread them");
     assert!(routers.iter().all(|router| in_flight(router) == in_flight(&routers[0])));
     let prefill = |router: &Router<Standard>| -> u64 {
-        router.workers().iter().map(|view| view.desk.prefill_tokens).sum()
+        router.workers().iter().map(|view| view.load.prefill_tokens).sum()
     };
     assert_eq!(prefill(&routers[0]), prefill(&routers[2]));
     decisions.iter_mut().for_each(|decision| {
@@ -378,7 +378,7 @@ fn what_was_sent_to_a_worker_that_joins_here_a_moment_later_is_booked_then() {
     talk(&routers, SECOND + 60);
     assert_eq!(in_flight(&routers[1]), in_flight(&routers[0]), "but for the one that was over before");
     let prefill = |router: &Router<Standard>| -> u64 {
-        router.workers().iter().map(|view| view.desk.prefill_tokens).sum()
+        router.workers().iter().map(|view| view.load.prefill_tokens).sum()
     };
     assert_eq!(prefill(&routers[1]), prefill(&routers[0]));
     drop((decisions, prompt));

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Barrier};
 
-use warmroute_fleet::{PAUSE, ProbeResult};
+use warmroute_fleet::{BREAKER_PAUSE, ProbeResult};
 use warmroute_index::{Namespace, Source};
 use warmroute_policy::{LeastLoaded, RoundRobin, Standard};
 use warmroute_types::{Address, LoadReport};
@@ -34,7 +34,7 @@ fn ask(model: &str) -> Request<'_> {
 }
 
 fn loads<P: Policy>(router: &Router<P>) -> Vec<u32> {
-    router.workers().iter().map(|view| view.desk.in_flight).collect()
+    router.workers().iter().map(|view| view.load.in_flight).collect()
 }
 
 /// The law: k concurrent siblings are placed as if they had come one after another. With the shortest queue that means
@@ -72,13 +72,13 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
 fn prefill_leaves_the_desk_at_the_first_token_and_the_rest_at_the_end() {
     let router = router_of(RoundRobin, 1, Models::Any);
     let mut decision = router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
-    let desk = |router: &Router<RoundRobin>| router.workers()[0].desk;
-    assert_eq!((desk(&router).prefill_tokens, desk(&router).decode_tokens), (100, 100));
+    let load = |router: &Router<RoundRobin>| router.workers()[0].load;
+    assert_eq!((load(&router).prefill_tokens, load(&router).decode_tokens), (100, 100));
     router.observe(&mut decision, Outcome::FirstToken { at: Micros(1) });
-    assert_eq!((desk(&router).prefill_tokens, desk(&router).decode_tokens), (0, 100));
+    assert_eq!((load(&router).prefill_tokens, load(&router).decode_tokens), (0, 100));
     router.observe(&mut decision, Outcome::Ended);
     drop(decision);
-    assert_eq!((desk(&router).in_flight, desk(&router).decode_tokens), (0, 0));
+    assert_eq!((load(&router).in_flight, load(&router).decode_tokens), (0, 0));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
     let router = router_of(RoundRobin, 2, Models::Any);
     let bad = Arc::clone(&router.workers()[0].worker);
     let mut failed = 0;
-    while router.workers()[0].desk.state == WorkerState::Ready {
+    while router.workers()[0].load.state == WorkerState::Ready {
         let mut decision = router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
         let is_bad = decision.worker == bad;
         if is_bad {
@@ -199,7 +199,7 @@ fn a_worker_that_leaves_gets_nothing_new_and_keeps_what_it_has() {
             .address
             == address(1))
     );
-    let states: Vec<_> = router.workers().iter().map(|view| view.desk.state).collect();
+    let states: Vec<_> = router.workers().iter().map(|view| view.load.state).collect();
     assert_eq!(states, [WorkerState::Draining, WorkerState::Ready]);
     drop(held);
     assert_eq!(router.workers().len(), 1, "gone after its last request");
@@ -242,7 +242,7 @@ fn a_worker_whose_requests_failed_is_tried_with_one_at_a_time() {
     let router = router_of(RoundRobin, 2, Models::Any);
     let bad = Arc::clone(&router.workers()[0].worker);
     break_down(&router, &bad, Micros(1));
-    let late = Micros(1) + PAUSE;
+    let late = Micros(1) + BREAKER_PAUSE;
     let answered = Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered, at: late };
     router.apply(answered).unwrap();
     let held: Vec<_> =

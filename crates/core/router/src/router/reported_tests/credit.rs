@@ -117,7 +117,7 @@ fn a_liar_that_repeats_its_lies_is_not_believed_again_and_not_asked_for_ever() {
     assert_eq!(liar.relapses(), 0, "a thousand seconds of the same lies");
     // The first question at the beginning, then after 2, 4, 8 ... 256 and 512 seconds: the last one is not due yet.
     assert!((5..=10).contains(&liar.replays), "{} replays", liar.replays);
-    assert!(liar.router.workers()[0].desk.trust < 0.1);
+    assert!(liar.router.workers()[0].load.trust < 0.1);
     for round in 0..60 {
         liar.ask(round % 3);
     }
@@ -158,8 +158,8 @@ fn promises_of_a_former_life_do_not_discredit_the_new_process() {
     for decision in &mut overtaken {
         assert_eq!(asking.answer(&router, decision, 0).stale, 960, "it is counted all the same");
     }
-    let desk = router.workers()[0].desk;
-    assert_eq!((desk.view, desk.trust), (CacheView::Reported, 1.0));
+    let load = router.workers()[0].load;
+    assert_eq!((load.view, load.trust), (CacheView::Reported, 1.0));
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl Service {
         let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), recorder)?;
         gateway.set_keys(plan.keys);
         if let Some(Kept { memory, away }) = kept {
-            router.recall(memory, gateway.now(), away);
+            router.restore(memory, gateway.now(), away);
         }
         let mut listeners = Listeners::default();
         let clients = listen(Purpose::Clients, plan.listen, &mut inherited, &mut listeners).await?;

@@ -12,7 +12,7 @@ use tokio::task::{block_in_place, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Gateway, PeerTransport, TrafficCounts, TransportStats};
 use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
-use warmroute_router::{Errand, Taken};
+use warmroute_router::{PeerTask, Received};
 use warmroute_share::{
     LeaveHandle, Link, MessageInbox, MessageOutbox, Problem, ReceivedMessage, TransportStatus, mesh, mesh_on,
     random_router_id, redis,
@@ -86,11 +86,11 @@ async fn converse(
         let letters = tokio::select! {
             // First: whoever is flooded with news must not fall silent.
             biased;
-            _ = ticks.tick() => gateway.router().speak(gateway.now()),
-            () = signals.news.notified() => gateway.router().speak_up(gateway.now()),
+            _ = ticks.tick() => gateway.router().compose_messages(gateway.now()),
+            () = signals.news.notified() => gateway.router().compose_urgent(gateway.now()),
             message = incoming.recv() => {
                 // What cannot be read is counted, and is nobody's fault who could mend it now.
-                let Taken { answers, errands: left } = hear(&gateway, &message).unwrap_or_default();
+                let Received { answers, tasks: left } = hear(&gateway, &message).unwrap_or_default();
                 left.into_iter().for_each(|errand| leave(&errands, &gateway, errand));
                 answers
             }
@@ -102,14 +102,14 @@ async fn converse(
 }
 
 /// What may take long, as when somebody has just come, is done beside the runtime's threads: those are for requests.
-fn hear(gateway: &Gateway, message: &ReceivedMessage) -> Result<Taken, BadMessage> {
-    let hear = || gateway.router().hear_from(message.from, &message.bytes, gateway.now());
+fn hear(gateway: &Gateway, message: &ReceivedMessage) -> Result<Received, BadMessage> {
+    let hear = || gateway.router().receive_from(message.from, &message.bytes, gateway.now());
     if PeerMessage::is_expensive(&message.bytes) { block_in_place(hear) } else { hear() }
 }
 
 /// What takes seconds is done one by one beside this router's speaking: the others give up who is silent for so long. It ends with
 /// whoever leaves errands.
-fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<Errand> {
+fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<PeerTask> {
     let (errands, mut left) = mpsc::channel(ERRANDS_MAX);
     tokio::spawn(async move {
         while let Some(errand) = left.recv().await {
@@ -124,7 +124,7 @@ fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<Errand> {
 }
 
 /// One for which there is no room is done here and now: nothing may be lost.
-fn leave(errands: &mpsc::Sender<Errand>, gateway: &Gateway, errand: Errand) {
+fn leave(errands: &mpsc::Sender<PeerTask>, gateway: &Gateway, errand: PeerTask) {
     if let Err(TrySendError::Full(errand) | TrySendError::Closed(errand)) = errands.try_send(errand) {
         block_in_place(|| gateway.router().run(errand, gateway.now()));
     }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use parking_lot::Mutex;
 use warmroute_gateway::Gateway;
-use warmroute_router::Memory;
+use warmroute_router::SavedState;
 use warmroute_types::Micros;
 
 /// What was kept, and how long ago.
 pub struct Kept {
     /// What it is.
-    pub memory: Memory,
+    pub memory: SavedState,
     /// How long nobody was there to see what happened.
     pub away: Micros,
 }
@@ -66,7 +66,7 @@ fn try_read(
         bytes.len() as u64 <= bytes_max,
         "the file is larger than the index limit (max-tree-size)"
     );
-    let memory = Memory::decode(&bytes)?;
+    let memory = SavedState::decode(&bytes)?;
     let is_readable = seed.is_none_or(|seed| seed == memory.seed());
     anyhow::ensure!(is_readable, "the file was written with another secret (share-secret-file)");
     let age_s = memory.age_s(config, unix_s())?;
@@ -97,7 +97,7 @@ impl Keeper {
         let Some(path) = &self.path else { return };
         let _turn = self.turn.lock();
         let since = Instant::now();
-        let memory = self.gateway.router().remember(self.gateway.now(), unix_s());
+        let memory = self.gateway.router().save(self.gateway.now(), unix_s());
         let (requests, spans, workers) = memory.extent();
         let bytes = memory.encode();
         match replace(path, &bytes) {

@@ -12,18 +12,18 @@ use warmroute_types::Micros;
 
 /// One that acts, and any number that do not.
 pub(crate) struct Policies<P> {
-    acting: Voice<P>,
-    shadows: Box<[Voice<P>]>,
+    acting: CountedPolicy<P>,
+    shadows: Box<[CountedPolicy<P>]>,
 }
 
 /// A policy and what its choices amount to.
-struct Voice<P> {
+struct CountedPolicy<P> {
     policy: P,
-    tally: Tally,
+    counts: ChoiceCounts,
 }
 
 #[derive(Default)]
-struct Tally {
+struct ChoiceCounts {
     decisions: AtomicU64,
     agreed: AtomicU64,
     prompt_tokens: AtomicU64,
@@ -33,7 +33,7 @@ struct Tally {
 
 /// What a policy's choices would have amounted to, by what was expected of the workers it chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tallied {
+pub struct PolicyComparison {
     /// Whose.
     pub policy: &'static str,
     /// Decisions on which it was asked.
@@ -50,7 +50,10 @@ pub struct Tallied {
 
 impl<P: Policy> Policies<P> {
     pub(crate) fn new(acting: P, shadows: Vec<P>) -> Policies<P> {
-        Policies { acting: Voice::from(acting), shadows: shadows.into_iter().map(Voice::from).collect() }
+        Policies {
+            acting: CountedPolicy::from(acting),
+            shadows: shadows.into_iter().map(CountedPolicy::from).collect(),
+        }
     }
 
     pub(crate) fn acting(&self) -> &P {
@@ -62,55 +65,55 @@ impl<P: Policy> Policies<P> {
         std::iter::once(&self.acting).chain(&self.shadows).map(|voice| &voice.policy)
     }
 
-    pub(crate) fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
-        let choice = self.acting.policy.choose(ask, candidates);
+    pub(crate) fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
+        let choice = self.acting.policy.choose(request, candidates);
         if !self.shadows.is_empty() {
-            self.compare(ask, candidates, choice.index);
+            self.compare(request, candidates, choice.index);
         }
         choice
     }
 
-    fn compare(&self, ask: &PolicyRequest, candidates: &[Candidate], chosen: usize) {
-        self.acting.tally.count(ask, &candidates[chosen], &candidates[chosen]);
+    fn compare(&self, request: &PolicyRequest, candidates: &[Candidate], chosen: usize) {
+        self.acting.counts.count(request, &candidates[chosen], &candidates[chosen]);
         for shadow in &self.shadows {
-            let would_be = shadow.policy.choose(ask, candidates).index;
-            shadow.tally.count(ask, &candidates[would_be], &candidates[chosen]);
+            let would_be = shadow.policy.choose(request, candidates).index;
+            shadow.counts.count(request, &candidates[would_be], &candidates[chosen]);
         }
     }
 
     /// What each amounts to, the acting one first; nothing where there is nothing to compare.
-    pub(crate) fn tallies(&self) -> Vec<Tallied> {
+    pub(crate) fn policy_comparisons(&self) -> Vec<PolicyComparison> {
         let voices = std::iter::once(&self.acting).chain(&self.shadows);
-        voices.filter(|_| !self.shadows.is_empty()).map(Voice::tallied).collect()
+        voices.filter(|_| !self.shadows.is_empty()).map(CountedPolicy::comparison).collect()
     }
 }
 
-impl<P: Policy> Voice<P> {
-    fn tallied(&self) -> Tallied {
+impl<P: Policy> CountedPolicy<P> {
+    fn comparison(&self) -> PolicyComparison {
         let read = |count: &AtomicU64| count.load(Relaxed);
-        Tallied {
+        PolicyComparison {
             policy: self.policy.name(),
-            decisions: read(&self.tally.decisions),
-            agreed: read(&self.tally.agreed),
-            prompt_tokens: read(&self.tally.prompt_tokens),
-            cached_tokens: read(&self.tally.cached_tokens),
-            ttft: Micros(read(&self.tally.ttft_us)),
+            decisions: read(&self.counts.decisions),
+            agreed: read(&self.counts.agreed),
+            prompt_tokens: read(&self.counts.prompt_tokens),
+            cached_tokens: read(&self.counts.cached_tokens),
+            ttft: Micros(read(&self.counts.ttft_us)),
         }
     }
 }
 
-impl<P> From<P> for Voice<P> {
-    fn from(policy: P) -> Voice<P> {
-        Voice { policy, tally: Tally::default() }
+impl<P> From<P> for CountedPolicy<P> {
+    fn from(policy: P) -> CountedPolicy<P> {
+        CountedPolicy { policy, counts: ChoiceCounts::default() }
     }
 }
 
-impl Tally {
-    fn count(&self, ask: &PolicyRequest, would_be: &Candidate, chosen: &Candidate) {
+impl ChoiceCounts {
+    fn count(&self, request: &PolicyRequest, would_be: &Candidate, chosen: &Candidate) {
         self.decisions.fetch_add(1, Relaxed);
         self.agreed.fetch_add(u64::from(would_be.worker == chosen.worker), Relaxed);
-        self.prompt_tokens.fetch_add(ask.prompt_tokens.into(), Relaxed);
-        self.cached_tokens.fetch_add(would_be.overlap_tokens.min(ask.prompt_tokens).into(), Relaxed);
+        self.prompt_tokens.fetch_add(request.prompt_tokens.into(), Relaxed);
+        self.cached_tokens.fetch_add(would_be.overlap_tokens.min(request.prompt_tokens).into(), Relaxed);
         self.ttft_us.fetch_add((would_be.estimate.ttft_ms() * 1e3) as u64, Relaxed);
     }
 }

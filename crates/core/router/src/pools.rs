@@ -33,7 +33,7 @@ impl Pools {
         }
     }
 
-    pub fn why_nobody(&self) -> NoRoute {
+    pub fn no_route_reason(&self) -> NoRoute {
         if self.all.is_empty() { NoRoute::NoWorkers } else { NoRoute::NotReady }
     }
 
@@ -43,7 +43,7 @@ impl Pools {
     }
 
     /// Pools that stay keep their count of turns; pools without workers go.
-    pub fn seat(&mut self, members: &[WorkerView], rate_of: impl Fn(&str) -> TokenRate) {
+    pub fn set_members(&mut self, members: &[WorkerView], rate_of: impl Fn(&str) -> TokenRate) {
         let serving = |wanted: &dyn Fn(&Models) -> bool| -> Vec<Arc<Worker>> {
             let chosen = members.iter().filter(|view| wanted(&view.models));
             chosen.map(|view| Arc::clone(&view.worker)).collect()

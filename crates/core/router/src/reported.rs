@@ -18,8 +18,8 @@ use warmroute_types::{
 
 use crate::PromptText;
 use crate::family::Family;
-use crate::plane::Plane;
-use crate::returned::{Awaited, Returned};
+use crate::feed_check::{AwaitedPrompt, PromptSeen};
+use crate::reported_view::ReportedView;
 
 /// Adapters that are told apart. An engine that speaks of more is not believed to have them.
 const LORAS_MAX: usize = 4_096;
@@ -108,12 +108,12 @@ pub struct Ingested {
 /// All reports.
 #[derive(Default)]
 pub(crate) struct Reported {
-    sources: RwLock<BTreeMap<WorkerId, Arc<Mutex<Ingest>>>>,
+    sources: RwLock<BTreeMap<WorkerId, Arc<Mutex<WorkerIngest>>>>,
     loras: RwLock<BTreeSet<Box<str>>>,
 }
 
 /// One worker's reports.
-pub(crate) struct Ingest {
+pub(crate) struct WorkerIngest {
     matching: Matching,
     blocks: Blocks,
     spans: Vec<NamedSpan>,
@@ -123,7 +123,7 @@ pub(crate) struct Ingest {
     block_tokens: Option<u32>,
     counted: Ingested,
     stream: Option<Counters>,
-    awaited: Option<Awaited>,
+    awaited: Option<AwaitedPrompt>,
 }
 
 /// One worker's events, in numbers.
@@ -142,7 +142,7 @@ impl Reported {
     pub fn align(&self, worker: WorkerId, matching: Option<Matching>) {
         let mut sources = self.sources.write();
         match matching {
-            Some(matching) => _ = sources.insert(worker, Arc::new(Mutex::new(Ingest::new(matching)))),
+            Some(matching) => _ = sources.insert(worker, Arc::new(Mutex::new(WorkerIngest::new(matching)))),
             None => _ = sources.remove(&worker),
         }
     }
@@ -158,7 +158,7 @@ impl Reported {
     }
 
     /// An answer found something in the cache, or events had promised it: did the two meet?
-    pub fn met(&self, worker: WorkerId, promised: u32, found: u32) {
+    pub fn count_match(&self, worker: WorkerId, promised: u32, found: u32) {
         let Some(source) = self.sources.read().get(&worker).cloned() else { return };
         let counted = &mut source.lock().counted;
         counted.matched += u64::from(promised > 0);
@@ -166,20 +166,20 @@ impl Reported {
     }
 
     /// A worker has computed this prompt, and does not say how much of it was cached: does it come back in its events?
-    pub fn recall(&self, index: &Index, worker: WorkerId, text: PromptText<'_>, now: Micros) {
+    pub fn check_prompt_reported(&self, index: &Index, worker: WorkerId, text: PromptText<'_>, now: Micros) {
         let Some(source) = self.sources.read().get(&worker).cloned() else { return };
         let mut source = source.lock();
         let stored = source.counted.stored + source.counted.parked;
         match &source.awaited {
             Some(awaited) if !awaited.is_due(now) => return,
             Some(awaited) => match awaited.look(index, worker, stored) {
-                Returned::Yes => source.counted.matched += 1,
-                Returned::No => source.counted.unmatched += 1,
-                Returned::Unknown => {}
+                PromptSeen::Yes => source.counted.matched += 1,
+                PromptSeen::No => source.counted.unmatched += 1,
+                PromptSeen::Unknown => {}
             },
             None => {}
         }
-        source.awaited = Some(Awaited::new(text, now, stored));
+        source.awaited = Some(AwaitedPrompt::new(text, now, stored));
     }
 
     /// A feed tells its own numbers.
@@ -244,8 +244,11 @@ impl Reported {
         let source = source.lock();
         let mut bytes = vec![u8::from(source.has_tiers)];
         bytes.extend_from_slice(&source.block_tokens.unwrap_or(0).to_le_bytes());
-        for plane in Plane::ALL.into_iter().filter(|&plane| plane != Plane::Tiers || source.has_tiers) {
-            index.holdings(plane.of(worker)).encode(&mut bytes);
+        for reported_view in ReportedView::ALL
+            .into_iter()
+            .filter(|&reported_view| reported_view != ReportedView::AllTiers || source.has_tiers)
+        {
+            index.holdings(reported_view.holder(worker)).encode(&mut bytes);
         }
         Some(bytes.into())
     }
@@ -286,12 +289,12 @@ impl Reported {
 
 /// Forgets all that is known of one worker's cache.
 pub(crate) fn forget(index: &Index, worker: WorkerId) {
-    Plane::ALL.into_iter().for_each(|plane| index.clear(plane.of(worker)));
+    ReportedView::ALL.into_iter().for_each(|reported_view| index.clear(reported_view.holder(worker)));
 }
 
-impl Ingest {
-    fn new(matching: Matching) -> Ingest {
-        Ingest {
+impl WorkerIngest {
+    fn new(matching: Matching) -> WorkerIngest {
+        WorkerIngest {
             matching,
             blocks: Blocks::default(),
             spans: Vec::new(),
@@ -315,19 +318,19 @@ impl Ingest {
         let parent = blocks.parent.map_or(Parent::Root(root), Parent::Name);
         // One block alone may have been filled while decoding: prompts come in runs.
         let is_prompt = blocks.names.len() > 1;
-        for plane in Plane::ALL {
-            let is_there = match plane {
-                Plane::Certain => blocks.medium == Medium::Gpu && is_prompt,
-                Plane::Hoped => blocks.medium == Medium::Gpu,
-                Plane::Tiers => self.has_tiers,
+        for reported_view in ReportedView::ALL {
+            let is_there = match reported_view {
+                ReportedView::Proven => blocks.medium == Medium::Gpu && is_prompt,
+                ReportedView::Sampled => blocks.medium == Medium::Gpu,
+                ReportedView::AllTiers => self.has_tiers,
             };
             if !is_there {
                 continue;
             }
             let stored = index
-                .store(plane.of(worker), parent, &self.spans)
+                .store(reported_view.holder(worker), parent, &self.spans)
                 .expect("a worker's planes are seats, and the root is a reported one");
-            if plane == Plane::Hoped {
+            if reported_view == ReportedView::Sampled {
                 self.counted.stored += stored.placed as u64;
                 self.counted.parked += stored.parked as u64;
                 self.counted.refused += stored.refused as u64;
@@ -338,10 +341,14 @@ impl Ingest {
     /// Blocks lie in slower memory too, told by name alone. What they are is known from when they were stored on the GPU; who
     /// uses names of its own for slower memory has no tiers here.
     fn store_again(&mut self, index: &Index, worker: WorkerId, names: &[u64]) {
-        if !self.has_tiers && index.knows_any(Plane::Hoped.of(worker), names) {
+        if !self.has_tiers && index.knows_any(ReportedView::Sampled.holder(worker), names) {
             self.open_tiers(index, worker);
         }
-        let known = if self.has_tiers { index.store_by_name(Plane::Tiers.of(worker), names) } else { 0 };
+        let known = if self.has_tiers {
+            index.store_by_name(ReportedView::AllTiers.holder(worker), names)
+        } else {
+            0
+        };
         self.counted.offloaded += known as u64;
         self.counted.unknown += (names.len() - known) as u64;
     }
@@ -350,20 +357,21 @@ impl Ingest {
     /// chains that go on in another memory have something to go on from.
     fn open_tiers(&mut self, index: &Index, worker: WorkerId) {
         if !std::mem::replace(&mut self.has_tiers, true) {
-            let adopted = index.copy_all(Plane::Hoped.of(worker), Plane::Tiers.of(worker));
+            let adopted =
+                index.copy_all(ReportedView::Sampled.holder(worker), ReportedView::AllTiers.holder(worker));
             adopted.expect("a worker's planes are seats");
         }
     }
 
     fn remove(&mut self, index: &Index, worker: WorkerId, blocks: &RemovedBlocks) {
         if blocks.medium == Medium::Gpu {
-            index.remove(Plane::Certain.of(worker), &blocks.names);
-            let removed = index.remove(Plane::Hoped.of(worker), &blocks.names);
+            index.remove(ReportedView::Proven.holder(worker), &blocks.names);
+            let removed = index.remove(ReportedView::Sampled.holder(worker), &blocks.names);
             self.counted.removed += removed.known as u64;
             self.counted.unknown += removed.unknown as u64;
         }
         if self.has_tiers {
-            index.remove(Plane::Tiers.of(worker), &blocks.names);
+            index.remove(ReportedView::AllTiers.holder(worker), &blocks.names);
         }
     }
 
@@ -374,10 +382,15 @@ impl Ingest {
         let (has_tiers, block_tokens) = head.ok_or(BadHoldings)?;
         self.has_tiers = has_tiers > 0;
         self.block_tokens = Some(block_tokens).filter(|tokens| *tokens > 0);
-        for plane in Plane::ALL.into_iter().filter(|&plane| plane != Plane::Tiers || has_tiers > 0) {
+        for reported_view in ReportedView::ALL
+            .into_iter()
+            .filter(|&reported_view| reported_view != ReportedView::AllTiers || has_tiers > 0)
+        {
             let holdings = Holdings::decode(&mut packed)?;
-            index.replace_holdings(plane.of(worker), &holdings).expect("a worker's planes are seats");
-            if plane == Plane::Hoped {
+            index
+                .replace_holdings(reported_view.holder(worker), &holdings)
+                .expect("a worker's planes are seats");
+            if reported_view == ReportedView::Sampled {
                 self.counted.stored += holdings.spans() as u64;
             }
         }

@@ -9,15 +9,15 @@ use warmroute_index::{Digester, Index, RootKey};
 use warmroute_policy::{Policy, PolicyRequest};
 use warmroute_types::{CacheView, Delivery, Micros, WorkerId, WorkerState};
 
-use crate::considered::{CONSIDERED_MAX, Considered, Preview};
-use crate::policies::{Policies, Tallied};
-use crate::pool::{Expectation, Pool, Terms, Vacancy};
+use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, Preview};
+use crate::policies::{Policies, PolicyComparison};
+use crate::pool::{Expectation, PlacementInput, Pool, Vacancy};
 use crate::pools::Pools;
-use crate::presumed::Presumed;
-use crate::recollections::Recollections;
+use crate::presumption_guard::PresumptionGuard;
 use crate::reported::Reported;
-use crate::sharing::{Notice, Sharing};
-use crate::speculation::{Speculations, Ticket};
+use crate::sharing::{AssignmentGuard, Sharing};
+use crate::speculation::{SpeculationTicket, Speculations};
+use crate::unclaimed_state::UnclaimedState;
 use crate::{Family, FeedReport, Outcome, PromptChunks, PromptText, Scratch, Unit};
 
 /// The router's own few settings.
@@ -85,7 +85,7 @@ pub struct Decision {
     /// How its worker's cache was known.
     pub view: CacheView,
     /// The chosen worker and the next best by expected time to first token, as the policy saw them; the chosen one first.
-    pub considered: [Option<Considered>; CONSIDERED_MAX],
+    pub candidate_records: [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX],
     /// When it was made.
     pub made: Micros,
     /// From what it was concluded.
@@ -97,17 +97,17 @@ pub struct Decision {
     /// The work, on the worker's load.
     pub booking: Booking,
     /// What is presumed about the worker's cache from now on.
-    presumed: Option<Presumed>,
+    presumed: Option<PresumptionGuard>,
     /// The same, once it waits for an event.
-    ticket: Option<Ticket>,
+    ticket: Option<SpeculationTicket>,
     /// What other routers are told of it, where there are any.
-    notice: Option<Notice>,
+    assignment_guard: Option<AssignmentGuard>,
 }
 
 impl Decision {
     /// How long its first token was expected to take, from the decision on.
     pub fn expected_ttft_ms(&self) -> f32 {
-        self.considered[0].as_ref().map_or(0.0, |chosen| chosen.numbers.estimate.ttft_ms())
+        self.candidate_records[0].as_ref().map_or(0.0, |chosen| chosen.numbers.estimate.ttft_ms())
     }
 }
 
@@ -140,7 +140,7 @@ pub struct Router<P> {
     reported: Reported,
     speculations: Speculations,
     sharing: OnceLock<Arc<Sharing>>,
-    recollections: Recollections,
+    unclaimed: UnclaimedState,
 }
 
 impl<P: Policy> Router<P> {
@@ -149,7 +149,7 @@ impl<P: Policy> Router<P> {
         Router::with_shadows(policy, Vec::new(), config)
     }
 
-    /// The same, with other policies that are asked about every request without a say: see [`Router::tallies`].
+    /// The same, with other policies that are asked about every request without a say: see [`Router::policy_comparisons`].
     pub fn with_shadows(policy: P, shadows: Vec<P>, config: Config) -> Router<P> {
         let fleet = Arc::new(Fleet::new(config.health));
         let index = Arc::new(Index::new(&config.index));
@@ -163,7 +163,7 @@ impl<P: Policy> Router<P> {
             reported: Reported::default(),
             speculations: Speculations::default(),
             sharing: OnceLock::new(),
-            recollections: Recollections::default(),
+            unclaimed: UnclaimedState::default(),
         }
     }
 
@@ -177,31 +177,31 @@ impl<P: Policy> Router<P> {
     ) -> Result<Decision, NoRoute> {
         let pools = self.pools.read();
         let pool = pools.serving(request.model)?;
-        let terms = self.terms(pool, request, now, random);
+        let input = self.input(pool, request, now, random);
         let policies = self.policies.read();
-        let placed = pool.place(&self.fleet, &self.index, &policies, terms, scratch);
-        let placed = placed.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))?;
-        let notice = self
+        let placement = pool.place(&self.fleet, &self.index, &policies, input, scratch);
+        let placement = placement.ok_or_else(|| self.no_route_reason(&pools, pool, request.avoid))?;
+        let assignment_guard = self
             .sharing
             .get()
-            .map(|sharing| sharing.notice(&placed, request.prompt, request.delivery, scratch));
+            .map(|sharing| sharing.assignment_guard(&placement, request.prompt, request.delivery, scratch));
         Ok(Decision {
-            worker: placed.worker,
+            worker: placement.worker,
             policy: policies.acting().name(),
-            reason: placed.reason,
-            cached_tokens: placed.cached_tokens,
-            longest_match: placed.longest_match,
-            prompt_tokens: placed.prompt_tokens,
-            view: placed.expectation.view,
-            considered: placed.considered,
+            reason: placement.reason,
+            cached_tokens: placement.cached_tokens,
+            longest_match: placement.longest_match,
+            prompt_tokens: placement.prompt_tokens,
+            view: placement.expectation.view,
+            candidate_records: placement.candidate_records,
             made: now,
-            expectation: placed.expectation,
+            expectation: placement.expectation,
             moment: self.speculations.moment(),
-            bookings: placed.bookings,
-            booking: placed.booking,
-            presumed: placed.presumed,
+            bookings: placement.bookings,
+            booking: placement.booking,
+            presumed: placement.presumed,
             ticket: None,
-            notice,
+            assignment_guard,
         })
     }
 
@@ -215,50 +215,50 @@ impl<P: Policy> Router<P> {
     ) -> Result<Preview, NoRoute> {
         let pools = self.pools.read();
         let pool = pools.serving(request.model)?;
-        let terms = self.terms(pool, request, now, random);
+        let input = self.input(pool, request, now, random);
         let policies = self.policies.read();
-        let preview = pool.preview(&self.fleet, &self.index, policies.acting(), terms, scratch);
-        preview.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))
+        let preview = pool.preview(&self.fleet, &self.index, policies.acting(), input, scratch);
+        preview.ok_or_else(|| self.no_route_reason(&pools, pool, request.avoid))
     }
 
     /// Whether a worker would take a request for this model now, other than those to be avoided.
     pub fn vacancy(&self, model: Option<&str>, avoid: &[WorkerId]) -> Vacancy {
         let pools = self.pools.read();
         let pool = pools.serving(model);
-        pool.map_or(Vacancy::Nobody, |pool| {
+        pool.map_or(Vacancy::NoWorker, |pool| {
             pool.vacancy(&self.fleet, avoid, self.in_flight_max.load(Relaxed))
         })
     }
 
     /// Why nobody was found among a pool's workers.
-    fn why_nobody(&self, pools: &Pools, pool: &Pool, avoid: &[WorkerId]) -> NoRoute {
+    fn no_route_reason(&self, pools: &Pools, pool: &Pool, avoid: &[WorkerId]) -> NoRoute {
         match pool.vacancy(&self.fleet, avoid, self.in_flight_max.load(Relaxed)) {
             Vacancy::Full => NoRoute::Full,
-            Vacancy::Nobody | Vacancy::Free => pools.why_nobody(),
+            Vacancy::NoWorker | Vacancy::Free => pools.no_route_reason(),
         }
     }
 
-    fn terms<'a>(&self, pool: &Pool, request: &Request<'a>, now: Micros, random: u64) -> Terms<'a> {
+    fn input<'a>(&self, pool: &Pool, request: &Request<'a>, now: Micros, random: u64) -> PlacementInput<'a> {
         let counted = request.prompt.map(|prompt| pool.tokens.tokens_in(prompt.bytes));
-        let ask = PolicyRequest {
+        let policy_request = PolicyRequest {
             prompt_tokens: counted.unwrap_or(request.prompt_tokens),
             session_key: request.session_key,
             prefix_key: request.prefix_key,
             random,
             turn: 0,
-            router_rank: self.sharing.get().map_or(0, |sharing| sharing.place()),
-            unpropagated_load: self.sharing.get().map_or(Micros::ZERO, |sharing| sharing.unheard()),
+            router_rank: self.sharing.get().map_or(0, |sharing| sharing.rank()),
+            unpropagated_load: self.sharing.get().map_or(Micros::ZERO, |sharing| sharing.unpropagated_load()),
         };
         let report_age_max = self.config.report_age_max;
         let in_flight_max = self.in_flight_max.load(Relaxed);
-        let (unproven, underpromised) = (pool.unproven.weight(), pool.underpromise.tokens());
+        let (sampled_weight, shortfall) = (pool.sampled_reuse.weight(), pool.presumed_shortfall.tokens());
         let Request { prompt, texts, avoid, known_tokens, delivery, .. } = *request;
-        Terms {
-            ask,
+        PlacementInput {
+            request: policy_request,
             prompt,
             texts,
-            unproven,
-            underpromised,
+            sampled_weight,
+            shortfall,
             avoid,
             known_tokens,
             delivery,
@@ -280,13 +280,18 @@ impl<P: Policy> Router<P> {
         }
         match outcome {
             Outcome::FirstToken { at } => {
-                decision.notice.iter().for_each(|notice| notice.computed(decision.worker.id, at));
+                decision
+                    .assignment_guard
+                    .iter()
+                    .for_each(|assignment_guard| assignment_guard.computed(decision.worker.id, at));
                 decision.booking.first_token(at);
                 self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Begun);
             }
             Outcome::Ended | Outcome::Refused => {
-                if let Some(notice) = decision.notice.as_mut().filter(|_| outcome == Outcome::Ended) {
-                    notice.answered();
+                if let Some(assignment_guard) =
+                    decision.assignment_guard.as_mut().filter(|_| outcome == Outcome::Ended)
+                {
+                    assignment_guard.answered();
                 }
                 self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Complete);
             }
@@ -303,7 +308,7 @@ impl<P: Policy> Router<P> {
     /// Forgets what is too old to be believed. To be called every now and then.
     pub fn tick(&self, now: Micros) {
         self.settle(now);
-        self.recollections.expire(now, self.config.index.presumed_ttl);
+        self.unclaimed.expire(now, self.config.index.presumed_ttl);
         self.index.expire(now);
     }
 
@@ -397,33 +402,33 @@ impl<P: Policy> Router<P> {
     }
 
     /// What the policy in use and each shadow would have made of the requests so far; nothing without shadows.
-    pub fn tallies(&self) -> Vec<Tallied> {
-        self.policies.read().tallies()
+    pub fn policy_comparisons(&self) -> Vec<PolicyComparison> {
+        self.policies.read().policy_comparisons()
     }
 }
 
-mod answers;
-mod memories;
-mod news;
+mod changes;
+mod feedback;
 mod relaying;
+mod saving;
 mod sharing;
 
 pub use relaying::StreamNews;
 
 #[cfg(test)]
 mod caching_tests;
-#[cfg(test)]
-mod explaining_tests;
-#[cfg(test)]
-mod memory_tests;
 /// The network of the conversation's own tests.
 #[cfg(test)]
 #[path = "../../peers/tests/net/mod.rs"]
 mod net;
 #[cfg(test)]
+mod preview_tests;
+#[cfg(test)]
 mod relaying_tests;
 #[cfg(test)]
 mod reported_tests;
+#[cfg(test)]
+mod saving_tests;
 #[cfg(test)]
 mod sharing_tests;
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Memory that decisions need and that is kept between them.
+//! SavedState that decisions need and that is kept between them.
 
 use warmroute_index::{Index, Overlaps, Prompt, Reach, Span};
 use warmroute_types::{MAX_WORKERS, WorkerId};
 
-use crate::held::Held;
-use crate::plane::Plane;
 use crate::prompt::{PromptChunks, PromptText};
+use crate::reported_overlap::ReportedOverlap;
+use crate::reported_view::ReportedView;
 use crate::token_rate::TokenRate;
 
 /// One for each thread that decides.
@@ -19,7 +19,7 @@ pub struct Scratch {
     /// How far anybody holds the first of them.
     furthest: Reach,
     /// The same by seat; empty for all that are not in `holders`.
-    held: Vec<Held>,
+    held: Vec<ReportedOverlap>,
     holders: Vec<WorkerId>,
 }
 
@@ -37,10 +37,10 @@ impl Scratch {
 
     /// Looks up what is reported of each writing of the prompt.
     pub(crate) fn walk_texts(&mut self, index: &Index, texts: &[PromptText<'_>]) {
-        self.holders.drain(..).for_each(|worker| self.held[worker.index()] = Held::default());
+        self.holders.drain(..).for_each(|worker| self.held[worker.index()] = ReportedOverlap::default());
         self.furthest = Reach::default();
         for (number, text) in (0..).zip(texts) {
-            self.held.resize(MAX_WORKERS, Held::default());
+            self.held.resize(MAX_WORKERS, ReportedOverlap::default());
             index.lookup(text.root, Prompt::Bytes(text.bytes), &mut self.reported);
             self.note(number);
         }
@@ -48,13 +48,13 @@ impl Scratch {
 
     fn note(&mut self, text: u8) {
         for overlap in self.reported.as_slice() {
-            let (worker, plane) = Plane::split(overlap.worker);
+            let (worker, reported_view) = ReportedView::split(overlap.worker);
             let held = &mut self.held[worker.index()];
-            if *held == Held::default() {
+            if *held == ReportedOverlap::default() {
                 self.holders.push(worker);
             }
             held.text = text;
-            held.add(overlap, plane);
+            held.add(overlap, reported_view);
             if text == 0 && overlap.reach.bytes > self.furthest.bytes {
                 self.furthest = overlap.reach;
             }
@@ -62,7 +62,7 @@ impl Scratch {
     }
 
     /// What a worker reports to hold.
-    pub(crate) fn held(&self, worker: WorkerId) -> Held {
+    pub(crate) fn held(&self, worker: WorkerId) -> ReportedOverlap {
         self.held.get(worker.index()).copied().unwrap_or_default()
     }
 

@@ -18,20 +18,20 @@ use warmroute_peers::{
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, RouterId, WorkerId};
 
 use crate::PromptChunks;
-use crate::pool::Placed;
-use crate::presumed::Presumed;
+use crate::pool::Placement;
+use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::PRESUMED_CHUNKS_MAX;
+use crate::relay_inbox::RelayInbox;
 use crate::scratch::Scratch;
-use crate::streams::Streams;
-use crate::unheard::Unheard;
-use crate::unseated::Unseated;
+use crate::unpropagated_load::UnpropagatedLoad;
+use crate::waiting_assignments::WaitingAssignments;
 
 /// A router's part in the conversation.
 pub(crate) struct Sharing {
     /// Every request writes to it. So whoever else takes it takes something out or copies a little, and does the work afterwards.
     own: Mutex<OwnLedger>,
     /// No request takes it: it is held while messages are read and written. Nobody takes it who holds the pools.
-    heard: Mutex<Heard>,
+    peer_state: Mutex<PeerState>,
     /// By identity, who is in the fleet.
     workers: RwLock<BTreeMap<u64, Arc<Worker>>>,
     /// By seat, when a first token of one of our own requests last came from there, in microseconds.
@@ -39,29 +39,29 @@ pub(crate) struct Sharing {
     /// How many routers come before this one.
     place: AtomicU32,
     /// Work that others may have sent to the worker that seems best here, and that is not known of yet, in microseconds.
-    unheard_us: AtomicU64,
+    unpropagated_load_us: AtomicU64,
 }
 
 /// What others have said.
-pub(crate) struct Heard {
+pub(crate) struct PeerState {
     pub peers: Peers,
     /// Their requests that are open.
-    pub trips: BTreeMap<(RouterId, u64), Mirrored>,
+    pub assignments: BTreeMap<(RouterId, u64), PeerAssignment>,
     /// Those at workers that are not here.
-    pub unseated: Unseated,
+    pub waiting_assignments: WaitingAssignments,
     /// What others send.
-    pub unheard: Unheard,
+    pub unpropagated_load: UnpropagatedLoad,
     /// When the workers' health was last looked at.
     pub examined: Option<Micros>,
     /// What concerns engines' streams: for whoever drives their feeds.
-    pub streams: Streams,
+    pub relay_inbox: RelayInbox,
 }
 
-impl Heard {
+impl PeerState {
     /// Leaves news of a stream for whoever drives its feed. Where nobody does, who asks is not kept waiting.
     pub fn leave(&mut self, news: Effect) {
         match news {
-            news if self.streams.is_followed => self.streams.push(news),
+            news if self.relay_inbox.is_followed => self.relay_inbox.push(news),
             Effect::ReplayRequested { router, range: wanted } => {
                 self.peers.answer_replay(router, wanted.worker, &[])
             }
@@ -71,10 +71,10 @@ impl Heard {
 }
 
 /// Another router's request, here.
-pub(crate) struct Mirrored {
+pub(crate) struct PeerAssignment {
     pub worker: Arc<Worker>,
     pub booking: Booking,
-    pub presumed: Option<Presumed>,
+    pub presumed: Option<PresumptionGuard>,
     /// How its worker's cache was known then.
     pub view: CacheView,
     pub made: Micros,
@@ -84,17 +84,17 @@ pub(crate) struct Mirrored {
 
 /// What came of a message.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct Received {
     /// To be sent.
     pub answers: Vec<Envelope>,
     /// To be done by [`Router::run`](crate::Router::run), in this order, beside what is said and heard meanwhile: who is silent for as long
     /// as they take is given up by the others.
-    pub errands: Vec<Errand>,
+    pub tasks: Vec<PeerTask>,
 }
 
 /// Something that takes long.
 #[derive(Debug)]
-pub enum Errand {
+pub enum PeerTask {
     /// All that is presumed is asked for.
     Tell,
     /// All that another presumes has come.
@@ -108,11 +108,11 @@ pub enum Errand {
     },
 }
 
-impl Errand {
-    pub(crate) fn of(effect: Effect, now: Micros) -> Option<Errand> {
+impl PeerTask {
+    pub(crate) fn of(effect: Effect, now: Micros) -> Option<PeerTask> {
         match effect {
-            Effect::SnapshotRequested => Some(Errand::Tell),
-            Effect::SnapshotReceived { bytes, age } => Some(Errand::Learn { bytes, age, heard: now }),
+            Effect::SnapshotRequested => Some(PeerTask::Tell),
+            Effect::SnapshotReceived { bytes, age } => Some(PeerTask::Learn { bytes, age, heard: now }),
             _ => None,
         }
     }
@@ -149,38 +149,38 @@ impl Sharing {
     pub fn new(peers: Peers, members: &[WorkerView]) -> Sharing {
         let sharing = Sharing {
             own: Mutex::default(),
-            heard: Mutex::new(Heard {
+            peer_state: Mutex::new(PeerState {
                 peers,
-                trips: BTreeMap::new(),
-                unseated: Unseated::default(),
-                unheard: Unheard::default(),
+                assignments: BTreeMap::new(),
+                waiting_assignments: WaitingAssignments::default(),
+                unpropagated_load: UnpropagatedLoad::default(),
                 examined: None,
-                streams: Streams::default(),
+                relay_inbox: RelayInbox::default(),
             }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
             place: AtomicU32::new(0),
-            unheard_us: AtomicU64::new(0),
+            unpropagated_load_us: AtomicU64::new(0),
         };
-        sharing.seat(members);
+        sharing.set_members(members);
         sharing
     }
 
     /// Takes down who is in the fleet.
-    pub fn seat(&self, members: &[WorkerView]) {
+    pub fn set_members(&self, members: &[WorkerView]) {
         let identified = |view: &WorkerView| (view.worker.identity, Arc::clone(&view.worker));
         *self.workers.write() = members.iter().map(identified).collect();
     }
 
     /// Takes down a decision, for the others to hear of.
-    pub fn notice(
+    pub fn assignment_guard(
         self: &Arc<Sharing>,
-        placed: &Placed,
+        placement: &Placement,
         prompt: Option<PromptChunks<'_>>,
         delivery: Delivery,
         scratch: &Scratch,
-    ) -> Notice {
-        let numbers = placed.considered[0].as_ref().map(|chosen| chosen.numbers);
+    ) -> AssignmentGuard {
+        let numbers = placement.candidate_records[0].as_ref().map(|chosen| chosen.numbers);
         let chunk_tokens = scratch.spans.first().map_or(1, |span| span.tokens);
         let chunks = |prompt: PromptChunks<'_>| PromptDigests {
             root: prompt.root.to_bits(),
@@ -189,15 +189,15 @@ impl Sharing {
             digests: prompt.digests[..prompt.digests.len().min(PRESUMED_CHUNKS_MAX)].into(),
         };
         let booked = BookingRecord {
-            worker: placed.worker.identity,
-            prompt_tokens: placed.prompt_tokens,
+            worker: placement.worker.identity,
+            prompt_tokens: placement.prompt_tokens,
             cached_tokens: numbers.map_or(0, |numbers| numbers.overlap_tokens),
             restorable_tokens: numbers.map_or(0, |numbers| numbers.restorable_tokens),
             delivery,
             prompt: prompt.filter(|prompt| !prompt.digests.is_empty()).map(chunks),
         };
-        let trip = self.own.lock().begin(booked);
-        Notice { sharing: Arc::clone(self), trip, over: AssignmentEnd::Abandoned }
+        let assignment = self.own.lock().begin(booked);
+        AssignmentGuard { sharing: Arc::clone(self), assignment, over: AssignmentEnd::Abandoned }
     }
 
     /// A worker's cache has turned out to be empty.
@@ -234,20 +234,20 @@ impl Sharing {
     }
 
     /// Routers that come before this one, in the order of their numbers.
-    pub fn place(&self) -> u32 {
+    pub fn rank(&self) -> u32 {
         self.place.load(Relaxed)
     }
 
     /// Work that others may have sent to the worker that seems best, and that nobody here has heard of.
-    pub fn unheard(&self) -> Micros {
-        Micros(self.unheard_us.load(Relaxed))
+    pub fn unpropagated_load(&self) -> Micros {
+        Micros(self.unpropagated_load_us.load(Relaxed))
     }
 
-    pub fn set_unheard(&self, work: Micros) {
-        self.unheard_us.store(work.0, Relaxed);
+    pub fn set_unpropagated_load(&self, work: Micros) {
+        self.unpropagated_load_us.store(work.0, Relaxed);
     }
 
-    pub fn set_place(&self, place: usize) {
+    pub fn set_rank(&self, place: usize) {
         self.place.store(place as u32, Relaxed);
     }
 
@@ -257,8 +257,8 @@ impl Sharing {
         self.own.lock()
     }
 
-    pub fn heard(&self) -> parking_lot::MutexGuard<'_, Heard> {
-        self.heard.lock()
+    pub fn peer_state(&self) -> parking_lot::MutexGuard<'_, PeerState> {
+        self.peer_state.lock()
     }
 
     pub fn view(&self, now: Micros) -> SharingView {
@@ -266,7 +266,7 @@ impl Sharing {
             let own = self.own.lock();
             (own.open_count(), own.dropped_prompts)
         };
-        let heard = self.heard();
+        let heard = self.peer_state();
         SharingView {
             me: heard.peers.own_id(),
             peers: heard.peers.statuses(now),
@@ -278,23 +278,23 @@ impl Sharing {
             lost_peers: heard.peers.lost_peers,
             cut_answers: heard.peers.truncated_answers,
             relayed: heard.peers.relay_counts(),
-            overrun: heard.streams.dropped,
+            overrun: heard.relay_inbox.dropped,
         }
     }
 }
 
 /// What the others are told of a request. Dropped with its decision, it says that the request is over.
-pub(crate) struct Notice {
+pub(crate) struct AssignmentGuard {
     sharing: Arc<Sharing>,
-    trip: u64,
+    assignment: u64,
     over: AssignmentEnd,
 }
 
-impl Notice {
+impl AssignmentGuard {
     /// The first token has come.
     pub fn computed(&self, worker: WorkerId, at: Micros) {
         self.sharing.answered_at[worker.index()].store(at.0, Relaxed);
-        self.sharing.own.lock().mark_prefilled(self.trip);
+        self.sharing.own.lock().mark_prefilled(self.assignment);
     }
 
     /// It was answered to the end.
@@ -308,14 +308,14 @@ impl Notice {
     }
 }
 
-impl Drop for Notice {
+impl Drop for AssignmentGuard {
     fn drop(&mut self) {
-        self.sharing.own.lock().end(self.trip, self.over);
+        self.sharing.own.lock().end(self.assignment, self.over);
     }
 }
 
-impl fmt::Debug for Notice {
+impl fmt::Debug for AssignmentGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Notice({})", self.trip)
+        write!(f, "AssignmentGuard({})", self.assignment)
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use warmroute_types::{Micros, WorkerId};
 
-use crate::presumed::Presumed;
+use crate::presumption_guard::PresumptionGuard;
 
 /// An event that has not come by then does not come.
 const ANSWERED_WITHIN: Micros = Micros::from_secs(2);
@@ -22,7 +22,7 @@ const WAITING_MAX: usize = 1 << 16;
 
 /// Names one that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket {
+pub(crate) struct SpeculationTicket {
     /// When its request was sent.
     sent: Micros,
     worker: WorkerId,
@@ -39,29 +39,29 @@ pub(crate) struct Speculations {
 
 #[derive(Default)]
 struct Waiting {
-    by_age: BTreeMap<Ticket, Presumed>,
+    by_age: BTreeMap<SpeculationTicket, PresumptionGuard>,
     by_worker: BTreeSet<(WorkerId, u64, Micros)>,
 }
 
 impl Waiting {
-    fn insert(&mut self, ticket: Ticket, presumed: Presumed) {
+    fn insert(&mut self, ticket: SpeculationTicket, presumed: PresumptionGuard) {
         self.by_age.insert(ticket, presumed);
         self.by_worker.insert((ticket.worker, ticket.number, ticket.sent));
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Option<Presumed> {
+    fn remove(&mut self, ticket: SpeculationTicket) -> Option<PresumptionGuard> {
         self.by_worker.remove(&(ticket.worker, ticket.number, ticket.sent));
         self.by_age.remove(&ticket)
     }
 
-    fn oldest(&self) -> Option<Ticket> {
+    fn oldest(&self) -> Option<SpeculationTicket> {
         self.by_age.first_key_value().map(|(ticket, _)| *ticket)
     }
 
-    fn first_of(&self, worker: WorkerId) -> Option<Ticket> {
+    fn first_of(&self, worker: WorkerId) -> Option<SpeculationTicket> {
         let from = (worker, 0, Micros::ZERO);
         let &(of, number, sent) = self.by_worker.range(from..).next()?;
-        (of == worker).then_some(Ticket { sent, worker, number })
+        (of == worker).then_some(SpeculationTicket { sent, worker, number })
     }
 }
 
@@ -72,8 +72,13 @@ impl Speculations {
     }
 
     /// A prompt that was sent to a worker at `sent` is being computed; its event is on its way.
-    pub fn await_event(&self, presumed: Presumed, worker: WorkerId, sent: Micros) -> Ticket {
-        let ticket = Ticket { sent, worker, number: self.next.fetch_add(1, Ordering::Relaxed) };
+    pub fn await_event(
+        &self,
+        presumed: PresumptionGuard,
+        worker: WorkerId,
+        sent: Micros,
+    ) -> SpeculationTicket {
+        let ticket = SpeculationTicket { sent, worker, number: self.next.fetch_add(1, Ordering::Relaxed) };
         let mut waiting = self.waiting.lock();
         waiting.insert(ticket, presumed);
         let early = waiting.oldest().filter(|_| waiting.by_age.len() > WAITING_MAX);
@@ -85,7 +90,7 @@ impl Speculations {
     }
 
     /// Its event has come.
-    pub fn answered(&self, ticket: Ticket) {
+    pub fn answered(&self, ticket: SpeculationTicket) {
         let withdrawn = self.waiting.lock().remove(ticket);
         drop(withdrawn);
     }
@@ -98,12 +103,12 @@ impl Speculations {
 
     /// Withdraws what is old enough.
     pub fn expire(&self, now: Micros) {
-        let is_old = |ticket: &Ticket| now.since(ticket.sent) >= ANSWERED_WITHIN;
+        let is_old = |ticket: &SpeculationTicket| now.since(ticket.sent) >= ANSWERED_WITHIN;
         self.withdraw(|waiting| waiting.oldest().filter(is_old));
     }
 
     /// Withdraws one after another, and nothing of it under the lock.
-    fn withdraw(&self, next: impl Fn(&Waiting) -> Option<Ticket>) {
+    fn withdraw(&self, next: impl Fn(&Waiting) -> Option<SpeculationTicket>) {
         loop {
             let mut waiting = self.waiting.lock();
             let withdrawn = next(&waiting).and_then(|ticket| waiting.remove(ticket));

@@ -7,9 +7,9 @@
 use warmroute_fleet::CacheBelief;
 use warmroute_types::CacheView;
 
-/// What is left of the trust after a wrong promise: four in a row demote a feed that was always right.
+/// What is left of the trust after a wrong prediction: four in a row demote a feed that was always right.
 const AFTER_WRONG: f32 = 0.8;
-/// How much of what is missing to full trust a kept promise gives back.
+/// How much of what is missing to full trust a kept prediction gives back.
 const AFTER_RIGHT: f32 = 0.1;
 /// Below this a feed is demoted.
 const DEMOTED_BELOW: f32 = 0.5;
@@ -18,16 +18,16 @@ const PROMOTED_FROM: f32 = 0.8;
 /// What remains at most when events are known to be missing.
 const AFTER_HOLE: f32 = 0.5;
 
-/// Whether a promise was kept.
+/// Whether a prediction was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Promised {
-    Kept,
-    Broken,
+pub(crate) enum Prediction {
+    Confirmed,
+    Refuted,
 }
 
 /// What is believed after one more answer.
-pub(crate) fn answered(before: CacheBelief, promise: Promised) -> CacheBelief {
-    let trust = after(before.trust, promise);
+pub(crate) fn answered(before: CacheBelief, prediction: Prediction) -> CacheBelief {
+    let trust = after(before.trust, prediction);
     CacheBelief { view: view_at(trust, before.view), trust, ..before }
 }
 
@@ -43,10 +43,10 @@ pub(crate) fn told(before: CacheBelief, view: CacheView) -> CacheBelief {
 }
 
 /// Trust after one more answer.
-fn after(trust: f32, promise: Promised) -> f32 {
-    match promise {
-        Promised::Kept => trust + (1.0 - trust) * AFTER_RIGHT,
-        Promised::Broken => trust * AFTER_WRONG,
+fn after(trust: f32, prediction: Prediction) -> f32 {
+    match prediction {
+        Prediction::Confirmed => trust + (1.0 - trust) * AFTER_RIGHT,
+        Prediction::Refuted => trust * AFTER_WRONG,
     }
 }
 
@@ -68,14 +68,14 @@ mod tests {
         let (mut trust, mut view) = (1.0, CacheView::Reported);
         let mut answers = 0;
         while view == CacheView::Reported {
-            trust = after(trust, Promised::Broken);
+            trust = after(trust, Prediction::Refuted);
             view = view_at(trust, view);
             answers += 1;
         }
         assert_eq!(answers, 4);
-        trust = after(trust, Promised::Kept);
+        trust = after(trust, Prediction::Confirmed);
         assert_eq!(view_at(trust, view), CacheView::Uncertain, "once is chance");
-        (0..12).for_each(|_| trust = after(trust, Promised::Kept));
+        (0..12).for_each(|_| trust = after(trust, Prediction::Confirmed));
         assert_eq!(view_at(trust, view), CacheView::Reported);
     }
 
@@ -83,8 +83,8 @@ mod tests {
     fn one_wrong_promise_among_ten_changes_nothing() {
         let mut trust = 1.0;
         for answer in 0..1_000 {
-            let promise = if answer % 10 == 0 { Promised::Broken } else { Promised::Kept };
-            trust = after(trust, promise);
+            let prediction = if answer % 10 == 0 { Prediction::Refuted } else { Prediction::Confirmed };
+            trust = after(trust, prediction);
             assert_eq!(view_at(trust, CacheView::Reported), CacheView::Reported);
         }
     }

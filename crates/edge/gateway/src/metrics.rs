@@ -402,7 +402,7 @@ impl Collector for WorkerCollector {
         let accuracies: Vec<_> =
             views.iter().map(|view| (&view.worker, self.upstreams.ttft_accuracy(&view.worker))).collect();
         ttft::encode(&mut encoder, &accuracies)?;
-        shadows::encode(&mut encoder, &self.router.tallies())?;
+        shadows::encode(&mut encoder, &self.router.policy_comparisons())?;
         feeds::encode(&mut encoder, &self.router, &views)?;
         encode_index(&mut encoder, self.router.index_stats())
     }

@@ -191,7 +191,7 @@ impl Gate {
         let seat = decision.worker.id.index();
         let node = self.nodes[seat];
         let predicted_tokens = decision.cached_tokens;
-        let chosen = decision.considered[0].as_ref();
+        let chosen = decision.candidate_records[0].as_ref();
         let restorable_tokens = chosen.map_or(0, |chosen| chosen.numbers.restorable_tokens);
         Ok(Routed { decision, node, choice, predicted_tokens, restorable_tokens })
     }
@@ -264,17 +264,17 @@ impl Gate {
 
     /// What the router has to say to others.
     pub fn speak(&self, now: Micros) -> Vec<Envelope> {
-        self.router.speak(now)
+        self.router.compose_messages(now)
     }
 
     /// What it says at once when it has routed something.
     pub fn speak_up(&self, now: Micros) -> Vec<Envelope> {
-        self.router.speak_up(now)
+        self.router.compose_urgent(now)
     }
 
     /// Another router said something; what is to be answered.
     pub fn hear_router(&self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
-        self.router.hear(bytes, now).expect("they speak one language")
+        self.router.receive(bytes, now).expect("they speak one language")
     }
 
     /// Bytes of the router's index.
@@ -315,7 +315,7 @@ impl Gate {
         let texts = [text(self.text_root, &self.text)];
         let request = Request { prompt_tokens, prompt: Some(chunks), texts: &texts, ..Request::default() };
         let preview = self.router.preview(&request, &mut self.scratch, now, 0).expect("somebody is there");
-        let known = |one: warmroute_router::Considered| {
+        let known = |one: warmroute_router::CandidateRecord| {
             let held = [one.numbers.overlap_tokens, one.numbers.restorable_tokens];
             (self.nodes[one.worker.id.index()], one.view, held)
         };

@@ -34,12 +34,12 @@ impl<P: Policy> Router<P> {
 
     /// Whether other routers are heard.
     pub fn has_peers(&self) -> bool {
-        self.sharing.get().is_some_and(|sharing| sharing.heard().peers.ids().next().is_some())
+        self.sharing.get().is_some_and(|sharing| sharing.peer_state().peers.ids().next().is_some())
     }
 
     /// Whether this router comes before all others. Only one of them should do what only one can.
     pub fn is_first(&self) -> bool {
-        self.sharing.get().is_none_or(|sharing| sharing.place() == 0)
+        self.sharing.get().is_none_or(|sharing| sharing.rank() == 0)
     }
 
     /// Makes of a worker's batch what may be passed on, in its place too. `None`: nothing is to be.
@@ -58,18 +58,18 @@ impl<P: Policy> Router<P> {
         };
         let report = RelayedBatch { worker: worker.identity, source, seq, kind, bytes };
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.relay(report);
+            sharing.peer_state().peers.relay(report);
         }
     }
 
     /// How far streams were heard here without a hole: all that are passed on.
     pub fn set_reaches(&self, reaches: Vec<StreamPosition>) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.set_positions(reaches);
+            sharing.peer_state().peers.set_positions(reaches);
         }
     }
 
-    /// A worker's stream is missing something, which that router may have. False where there is nobody to ask.
+    /// A worker's stream is missing something, which that router may have. False where there is nobody to request.
     pub fn want(
         &self,
         worker: &Worker,
@@ -78,19 +78,19 @@ impl<P: Policy> Router<P> {
         now: Micros,
     ) -> bool {
         let wanted = StreamRange { worker: worker.identity, source, from_seq };
-        self.sharing.get().is_some_and(|sharing| sharing.heard().peers.request_replay(wanted, of, now))
+        self.sharing.get().is_some_and(|sharing| sharing.peer_state().peers.request_replay(wanted, of, now))
     }
 
     /// It has come by another way.
     pub fn call_off(&self, worker: &Worker) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.cancel_replay(worker.identity);
+            sharing.peer_state().peers.cancel_replay(worker.identity);
         }
     }
 
     /// The batches that another router wants, where they are still there.
     pub fn kept(&self, wanted: StreamRange) -> Option<Vec<RelayedBatch>> {
-        self.sharing.get()?.heard().peers.retained(wanted)
+        self.sharing.get()?.peer_state().peers.retained(wanted)
     }
 
     /// All that is known of a worker's cache by its events.
@@ -98,26 +98,26 @@ impl<P: Policy> Router<P> {
         self.reported.known(&self.index, worker)
     }
 
-    /// Tells another router what it wants; nothing: it is to ask somebody else.
+    /// Tells another router what it wants; nothing: it is to request somebody else.
     pub fn tell_replay(&self, to: RouterId, worker: &Worker, reports: &[RelayedBatch]) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.answer_replay(to, worker.identity, reports);
+            sharing.peer_state().peers.answer_replay(to, worker.identity, reports);
         }
     }
 
     /// From now on somebody comes for what others say of streams.
     pub fn follow_streams(&self) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().streams.is_followed = true;
+            sharing.peer_state().relay_inbox.is_followed = true;
         }
     }
 
     /// What others have said of streams since the last time, for whoever drives their feeds. That of workers who are not here means
-    /// nothing; who asks for it is told at once to ask another.
+    /// nothing; who asks for it is told at once to request another.
     pub fn take_streams(&self) -> Vec<(Arc<Worker>, StreamNews)> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
-        let mut heard = sharing.heard();
-        let news = heard.streams.take();
+        let mut heard = sharing.peer_state();
+        let news = heard.relay_inbox.take();
         let of = |news: Effect| {
             let (identity, news) = stream_news(news)?;
             let worker = sharing.worker(identity);

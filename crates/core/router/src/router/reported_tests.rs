@@ -233,7 +233,7 @@ fn a_feed_that_lies_is_demoted_discounted_and_cut_and_can_come_back() {
     asking.answer(&router, &mut decision, 0);
     drop(decision);
     let decision = asking.route(&router, Micros(1));
-    assert_eq!(decision.expectation.promise.unwrap().certain, 0, "and cut at what was found");
+    assert_eq!(decision.expectation.prediction.unwrap().proven, 0, "and cut at what was found");
     assert!(decision.cached_tokens.unwrap() > 900, "but it has just been computed: that is presumed");
     drop(decision);
     let honest = Asking::of(&text(2, 1_000));
@@ -353,7 +353,7 @@ fn equal_prompts_of_two_models_never_match_each_other() {
 #[test]
 fn prompts_that_do_not_come_back_in_events_are_counted_where_answers_say_nothing() {
     let router = router_of(1);
-    let ask = |number: u64, reported: &[u8]| {
+    let request = |number: u64, reported: &[u8]| {
         let asking = Asking::of(&[&number.to_le_bytes()[..], &text(1, 1_000)].concat());
         let now = Micros::from_secs(3 * number);
         let mut decision = asking.route(&router, now);
@@ -368,9 +368,9 @@ fn prompts_that_do_not_come_back_in_events_are_counted_where_answers_say_nothing
         let ingested = router.feed_report(WorkerId(0)).unwrap().ingested;
         (ingested.matched, ingested.unmatched)
     };
-    (0..5).for_each(|number| ask(number, &text(number as u8 + 2, 400)));
+    (0..5).for_each(|number| request(number, &text(number as u8 + 2, 400)));
     assert_eq!(met(), (0, 4), "the last is still awaited");
-    (5..8).for_each(|number| ask(number, b""));
+    (5..8).for_each(|number| request(number, b""));
     assert_eq!(met(), (2, 5));
 }
 

@@ -20,11 +20,11 @@ use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
 
 use super::Router;
 use crate::PromptChunks;
-use crate::presumed::Presumed;
+use crate::estimate::{self, PromptOverlap};
+use crate::peer_snapshot::{self, View};
+use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::PRESUMED_CHUNKS_MAX;
-use crate::prospect::{self, Found};
-use crate::sharing::{Errand, Heard, Mirrored, Sharing, SharingView, Taken};
-use crate::view::{self, View};
+use crate::sharing::{PeerAssignment, PeerState, PeerTask, Received, Sharing, SharingView};
 
 /// The workers' health is looked at this often.
 const EXAMINED_EVERY: Micros = Micros::from_millis(200);
@@ -49,62 +49,67 @@ impl<P: Policy> Router<P> {
     }
 
     /// What is to be said to the others now. To be asked every few milliseconds.
-    pub fn speak(&self, now: Micros) -> Vec<Envelope> {
+    pub fn compose_messages(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
-        let (mut heard, mut effects) = (sharing.heard(), Vec::new());
+        let (mut heard, mut effects) = (sharing.peer_state(), Vec::new());
         heard.peers.expire(now, &mut effects);
         self.take_in(sharing, &mut heard, &effects, now);
         self.look_around(sharing, &mut heard, now);
-        sharing.set_place(heard.peers.rank());
+        sharing.set_rank(heard.peers.rank());
         let others = heard.peers.ids().count();
-        sharing.set_unheard(heard.unheard.expected(others, heard.peers.one_way_delay(), now));
+        sharing.set_unpropagated_load(heard.unpropagated_load.expected(
+            others,
+            heard.peers.one_way_delay(),
+            now,
+        ));
         heard.peers.compose(sharing.take_news(), now)
     }
 
     /// A request was routed: what is to be said of it at once. For whoever carries messages, not for the request: messages that are
     /// being read keep this waiting.
-    pub fn speak_up(&self, now: Micros) -> Vec<Envelope> {
+    pub fn compose_urgent(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
-        let mut heard = sharing.heard();
+        let mut heard = sharing.peer_state();
         if heard.peers.may_send_now(now) { heard.peers.compose(sharing.take_news(), now) } else { Vec::new() }
     }
 
     /// Takes in what another router said; what is to be answered.
-    pub fn hear(&self, bytes: &[u8], now: Micros) -> Result<Vec<Envelope>, BadMessage> {
-        let Taken { answers, errands } = self.hear_briefly(bytes, now)?;
-        errands.into_iter().for_each(|errand| self.run(errand, now));
+    pub fn receive(&self, bytes: &[u8], now: Micros) -> Result<Vec<Envelope>, BadMessage> {
+        let Received { answers, tasks } = self.receive_message(bytes, now)?;
+        tasks.into_iter().for_each(|task| self.run(task, now));
         Ok(answers)
     }
 
     /// The same from one whom the transport knows: nobody speaks for another. What takes long is left to be done.
-    pub fn hear_from(&self, from: RouterId, bytes: &[u8], now: Micros) -> Result<Taken, BadMessage> {
+    pub fn receive_from(&self, from: RouterId, bytes: &[u8], now: Micros) -> Result<Received, BadMessage> {
         if PeerMessage::claimed_sender(bytes).is_some_and(|claimed| claimed != from) {
-            self.sharing.get().into_iter().for_each(|sharing| sharing.heard().peers.bad_messages += 1);
-            return Ok(Taken::default());
+            self.sharing.get().into_iter().for_each(|sharing| sharing.peer_state().peers.bad_messages += 1);
+            return Ok(Received::default());
         }
-        self.hear_briefly(bytes, now)
+        self.receive_message(bytes, now)
     }
 
-    fn hear_briefly(&self, bytes: &[u8], now: Micros) -> Result<Taken, BadMessage> {
-        let Some(sharing) = self.sharing.get() else { return Ok(Taken::default()) };
-        let (mut heard, mut effects) = (sharing.heard(), Vec::new());
+    fn receive_message(&self, bytes: &[u8], now: Micros) -> Result<Received, BadMessage> {
+        let Some(sharing) = self.sharing.get() else { return Ok(Received::default()) };
+        let (mut heard, mut effects) = (sharing.peer_state(), Vec::new());
         let answers = heard.peers.receive(bytes, now, &mut effects)?;
         self.take_in(sharing, &mut heard, &effects, now);
         drop(heard);
         let states = effects.iter().filter(|effect| matches!(effect, Effect::LedgerRequested { .. }));
         states.for_each(|effect| self.tell_state(sharing, effect));
-        let errands = effects.into_iter().filter_map(|effect| Errand::of(effect, now)).collect();
-        Ok(Taken { answers, errands })
+        let tasks = effects.into_iter().filter_map(|effect| PeerTask::of(effect, now)).collect();
+        Ok(Received { answers, tasks })
     }
 
     /// Tells, or takes in, all that is presumed: somebody has just come. It may take seconds, and may be done beside all else.
-    pub fn run(&self, errand: Errand, now: Micros) {
+    pub fn run(&self, task: PeerTask, now: Micros) {
         let Some(sharing) = self.sharing.get() else { return };
-        match errand {
-            Errand::Tell => self.tell_view(sharing, now),
-            Errand::Learn { bytes, age, heard } => match view::read(&bytes, self.index.digester()) {
+        match task {
+            PeerTask::Tell => self.tell_view(sharing, now),
+            PeerTask::Learn { bytes, age, heard } => match peer_snapshot::read(&bytes, self.index.digester())
+            {
                 Ok(view) => self.learn_view(sharing, view, heard, age),
-                Err(_) => sharing.heard().peers.bad_messages += 1,
+                Err(_) => sharing.peer_state().peers.bad_messages += 1,
             },
         }
     }
@@ -115,7 +120,7 @@ impl<P: Policy> Router<P> {
     }
 
     /// Looks at what may have changed here since the last time.
-    fn look_around(&self, sharing: &Sharing, heard: &mut Heard, now: Micros) {
+    fn look_around(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
         let _pools = self.pools.read();
         self.seat_waiting(sharing, heard, now);
         if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
@@ -125,18 +130,18 @@ impl<P: Policy> Router<P> {
     }
 
     /// Books what others have sent to workers that have joined here since.
-    fn seat_waiting(&self, sharing: &Sharing, heard: &mut Heard, now: Micros) {
-        for (key, waiting) in heard.unseated.take(|worker| sharing.worker(worker).is_some()) {
+    fn seat_waiting(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
+        for (key, waiting) in heard.waiting_assignments.take(|worker| sharing.worker(worker).is_some()) {
             let Some(mut one) = self.mirror(sharing, &waiting.booked, now) else { continue };
             if waiting.is_computed {
                 self.computed(&mut one, now);
             }
-            heard.trips.insert(key, one);
+            heard.assignments.insert(key, one);
         }
     }
 
     /// Tells the others who is failing, and heeds what they tell.
-    fn examine(&self, sharing: &Sharing, heard: &mut Heard, now: Micros) {
+    fn examine(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
         let members = self.fleet.members();
         let found = |state| match state {
             WorkerState::Unhealthy | WorkerState::Recovering => WorkerHealth::Failing,
@@ -155,32 +160,34 @@ impl<P: Policy> Router<P> {
     }
 
     /// A few at a time: nobody's seat changes meanwhile, and whoever wants one to must not wait, for requests wait with it.
-    fn take_in(&self, sharing: &Sharing, heard: &mut Heard, effects: &[Effect], now: Micros) {
+    fn take_in(&self, sharing: &Sharing, heard: &mut PeerState, effects: &[Effect], now: Micros) {
         for some in effects.chunks(EFFECTS_AT_ONCE) {
             let _pools = self.pools.read();
             some.iter().for_each(|effect| self.take_in_one(sharing, heard, effect, now));
         }
     }
 
-    fn take_in_one(&self, sharing: &Sharing, heard: &mut Heard, effect: &Effect, now: Micros) {
+    fn take_in_one(&self, sharing: &Sharing, heard: &mut PeerState, effect: &Effect, now: Micros) {
         match effect {
-            Effect::Booked { router, assignment: trip, booking: booked } => {
+            Effect::Booked { router, assignment, booking: booked } => {
                 match self.mirror(sharing, booked, now) {
                     Some(one) => {
-                        heard.unheard.note(one.booking.expected_ms(now), now);
-                        heard.trips.insert((*router, *trip), one);
+                        heard.unpropagated_load.note(one.booking.expected_ms(now), now);
+                        heard.assignments.insert((*router, *assignment), one);
                     }
-                    None => heard.unseated.add((*router, *trip), booked.clone()),
+                    None => heard.waiting_assignments.add((*router, *assignment), booked.clone()),
                 }
             }
-            Effect::Prefilled { router, assignment: trip } => match heard.trips.get_mut(&(*router, *trip)) {
-                Some(one) => self.computed(one, now),
-                None => heard.unseated.computed((*router, *trip)),
-            },
-            Effect::Ended { router, assignment: trip, end: over, prompt } => {
-                match heard.trips.remove(&(*router, *trip)) {
+            Effect::Prefilled { router, assignment } => {
+                match heard.assignments.get_mut(&(*router, *assignment)) {
+                    Some(one) => self.computed(one, now),
+                    None => heard.waiting_assignments.computed((*router, *assignment)),
+                }
+            }
+            Effect::Ended { router, assignment, end: over, prompt } => {
+                match heard.assignments.remove(&(*router, *assignment)) {
                     Some(one) => self.over(one, *over, prompt.as_ref(), now),
-                    None => _ = heard.unseated.remove((*router, *trip)),
+                    None => _ = heard.waiting_assignments.remove((*router, *assignment)),
                 }
             }
             Effect::CacheCleared { worker } => {
@@ -202,7 +209,7 @@ impl<P: Policy> Router<P> {
     fn tell_state(&self, sharing: &Sharing, asked: &Effect) {
         if let Effect::LedgerRequested { router, up_to, low_water } = asked {
             let state = Ledger { low_water: *low_water, ..sharing.state() };
-            sharing.heard().peers.answer_ledger(*router, *up_to, state);
+            sharing.peer_state().peers.answer_ledger(*router, *up_to, state);
         }
     }
 
@@ -213,8 +220,8 @@ impl<P: Policy> Router<P> {
         let identities: BTreeMap<u16, u64> =
             members.iter().map(|view| (view.worker.id.0, view.worker.identity)).collect();
         let identity_of = |seat| identities.get(&seat).copied();
-        let bytes = view::write(&snapshot, self.index.digester(), identity_of).into();
-        let mut heard = sharing.heard();
+        let bytes = peer_snapshot::write(&snapshot, self.index.digester(), identity_of).into();
+        let mut heard = sharing.peer_state();
         heard.peers.truncated_answers += u64::from(is_truncated);
         heard.peers.answer_snapshot(bytes);
     }
@@ -240,56 +247,70 @@ impl<P: Policy> Router<P> {
     }
 
     /// Books and presumes what another router has sent to a worker; nothing where the worker is not known here.
-    fn mirror(&self, sharing: &Sharing, booked: &BookingRecord, now: Micros) -> Option<Mirrored> {
+    fn mirror(&self, sharing: &Sharing, booked: &BookingRecord, now: Micros) -> Option<PeerAssignment> {
         let BookingRecord { prompt_tokens, cached_tokens, restorable_tokens, .. } = *booked;
         let prompt = booked.prompt.as_ref().filter(|prompt| is_sane(prompt));
         let worker = sharing.worker(booked.worker)?;
         let (load, forecast) = (self.fleet.load_view(worker.id), self.fleet.forecast(worker.id, now));
-        let found = Found {
+        let found = PromptOverlap {
             prompt_tokens,
             overlap_tokens: cached_tokens,
             restorable_tokens,
-            underpromised_tokens: 0,
+            shortfall_tokens: 0,
         };
         let work = BookedWork {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens),
             context_tokens: prompt_tokens,
-            features: prospect::features(&load, &forecast, found),
+            features: estimate::features(&load, &forecast, found),
             delivery: booked.delivery,
         };
         let booking = Booking::of_peer(&self.fleet, worker.id, work, now);
         let bookings = self.fleet.bookings(worker.id);
         let presumed = prompt.and_then(|prompt| {
             let root = RootKey::presumed_from_bits(prompt.root);
-            Presumed::make(&self.index, worker.id, root, &spans(prompt), now)
+            PresumptionGuard::make(&self.index, worker.id, root, &spans(prompt), now)
         });
-        Some(Mirrored { worker, booking, presumed, view: load.view, made: now, bookings })
+        Some(PeerAssignment { worker, booking, presumed, view: load.view, made: now, bookings })
     }
 
     /// As [`Router::observe`] does with a first token.
-    fn computed(&self, mirrored: &mut Mirrored, now: Micros) {
-        mirrored.booking.first_token_at_peer(now);
-        match mirrored.presumed.take() {
-            Some(presumed) if mirrored.view == CacheView::Reported => {
-                self.speculations.await_event(presumed, mirrored.worker.id, mirrored.made);
+    fn computed(&self, peer_assignment: &mut PeerAssignment, now: Micros) {
+        peer_assignment.booking.first_token_at_peer(now);
+        match peer_assignment.presumed.take() {
+            Some(presumed) if peer_assignment.view == CacheView::Reported => {
+                self.speculations.await_event(presumed, peer_assignment.worker.id, peer_assignment.made);
             }
             Some(mut presumed) => presumed.confirm(),
             None => {}
         }
     }
 
-    fn over(&self, mut mirrored: Mirrored, over: AssignmentEnd, prompt: Option<&PromptDigests>, now: Micros) {
+    fn over(
+        &self,
+        mut peer_assignment: PeerAssignment,
+        over: AssignmentEnd,
+        prompt: Option<&PromptDigests>,
+        now: Micros,
+    ) {
         if over > AssignmentEnd::Abandoned {
-            self.computed(&mut mirrored, now);
+            self.computed(&mut peer_assignment, now);
         }
         if let (AssignmentEnd::Stale { found_chunks: chunks }, Some(prompt)) =
             (over, prompt.filter(|prompt| is_sane(prompt)))
         {
             let rate = prompt.chunk_tokens as f32 / prompt.chunk_bytes as f32;
             let prompt = as_chunks(prompt);
-            match mirrored.view {
-                CacheView::Reported => self.cut_presumed(&mirrored.worker, mirrored.bookings, prompt, chunks),
-                _ => self.correct(&mirrored.worker, mirrored.bookings, (prompt, rate), chunks, now),
+            match peer_assignment.view {
+                CacheView::Reported => {
+                    self.cut_presumed(&peer_assignment.worker, peer_assignment.bookings, prompt, chunks)
+                }
+                _ => self.correct(
+                    &peer_assignment.worker,
+                    peer_assignment.bookings,
+                    (prompt, rate),
+                    chunks,
+                    now,
+                ),
             }
         }
     }

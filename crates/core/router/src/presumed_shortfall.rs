@@ -13,9 +13,9 @@ const TOKENS_MAX: u32 = 4_096;
 
 /// The mean over answers, per model. Two threads that learn at once may lose one answer.
 #[derive(Debug, Default)]
-pub(crate) struct Underpromise(AtomicU32);
+pub(crate) struct PresumedShortfall(AtomicU32);
 
-impl Underpromise {
+impl PresumedShortfall {
     /// Tokens to add to a presumed overlap for an unbiased estimate.
     pub(crate) fn tokens(&self) -> u32 {
         f32::from_bits(self.0.load(Relaxed)) as u32
@@ -39,15 +39,15 @@ mod tests {
 
     #[test]
     fn the_mean_follows_what_engines_find_beyond_what_was_presumed() {
-        let underpromise = Underpromise::default();
-        assert_eq!(underpromise.tokens(), 0);
-        underpromise.learn(1_100, 1_000);
-        assert_eq!(underpromise.tokens(), 100);
-        (0..200).for_each(|_| underpromise.learn(1_040, 1_000));
-        assert!((39..=41).contains(&underpromise.tokens()), "{}", underpromise.tokens());
+        let presumed_shortfall = PresumedShortfall::default();
+        assert_eq!(presumed_shortfall.tokens(), 0);
+        presumed_shortfall.learn(1_100, 1_000);
+        assert_eq!(presumed_shortfall.tokens(), 100);
+        (0..200).for_each(|_| presumed_shortfall.learn(1_040, 1_000));
+        assert!((39..=41).contains(&presumed_shortfall.tokens()), "{}", presumed_shortfall.tokens());
         for (found, presumed) in [(0, 1_000), (90_000, 1_000), (5_000, 0)] {
-            underpromise.learn(found, presumed);
+            presumed_shortfall.learn(found, presumed);
         }
-        assert!((39..=41).contains(&underpromise.tokens()), "stale and foreign prompts tell nothing");
+        assert!((39..=41).contains(&presumed_shortfall.tokens()), "stale and foreign prompts tell nothing");
     }
 }

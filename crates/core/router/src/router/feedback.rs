@@ -7,12 +7,12 @@ use warmroute_types::{CacheView, Micros, Usage, WorkerId};
 
 use super::{Decision, Router};
 use crate::feedback::{Answered, Content, Expected, Silence};
-use crate::held::Promise;
-use crate::plane::Plane;
 use crate::pool::Expectation;
-use crate::presumed::Presumed;
+use crate::presumption_guard::PresumptionGuard;
+use crate::reported_overlap::CachePrediction;
+use crate::reported_view::ReportedView;
 use crate::token_rate::TokenRate;
-use crate::trust::{self, Promised};
+use crate::trust::{self, Prediction};
 use crate::{Feedback, PromptChunks, PromptText, Unit};
 
 /// Tokens of an engine's block where it has not said so: vLLM's default on GPUs. It is part of the margin within which
@@ -47,24 +47,27 @@ impl<P: Policy> Router<P> {
         }
         let prompt = asked.prompt.filter(|_| asked.content == Content::Text);
         prompt.into_iter().for_each(|prompt| self.learn(asked.model, prompt, usage));
-        if let Some(promise) = decision.expectation.promise {
+        if let Some(prediction) = decision.expectation.prediction {
             let text = self.written_for(decision.worker.id, asked.texts);
             let has_blocks = usage.prompt_tokens >= 2 * block_tokens;
             if let Some(text) = text.filter(|_| usage.cached_tokens.is_none() && has_blocks) {
-                self.reported.recall(&self.index, decision.worker.id, text, now);
+                self.reported.check_prompt_reported(&self.index, decision.worker.id, text, now);
             }
             let asked = Answered { texts: text.as_slice(), ..asked };
-            self.judge(decision, promise, asked, usage, block_tokens);
+            self.assess(decision, prediction, asked, usage, block_tokens);
             if decision.view == CacheView::Reported {
                 // Engines count what they have restored as found, and may as well compute it.
                 let expected = decision.cached_tokens.map(|tokens| Expected {
                     tokens,
-                    counted_otherwise: tokens.max(promise.expected + promise.restorable),
+                    counted_otherwise: tokens.max(prediction.expected + prediction.restorable),
                 });
                 let feedback = Feedback::of(usage, expected, block_tokens);
                 if let Some(prompt) = prompt.filter(|_| feedback.stale > 0) {
                     let kept = found_chunks(prompt, usage);
-                    decision.notice.iter_mut().for_each(|notice| notice.found(kept));
+                    decision
+                        .assignment_guard
+                        .iter_mut()
+                        .for_each(|assignment_guard| assignment_guard.found(kept));
                     self.cut_presumed(&decision.worker, decision.bookings, prompt, kept);
                 }
                 return feedback;
@@ -79,7 +82,7 @@ impl<P: Policy> Router<P> {
         let tokens = |bytes: u32| (f64::from(bytes) * scale) as u32;
         let usable = usage.prompt_tokens.saturating_sub(1);
         let presumed = tokens(decision.expectation.presumed_bytes).min(usable);
-        let promised = decision.expectation.promise.map_or(0, |promise| promise.expected);
+        let promised = decision.expectation.prediction.map_or(0, |prediction| prediction.expected);
         let expected = Expected {
             tokens: presumed.max(promised),
             counted_otherwise: decision.cached_tokens.unwrap_or(0).min(usable),
@@ -96,11 +99,11 @@ impl<P: Policy> Router<P> {
             return feedback;
         }
         if let (Some(found), CacheView::Presumed) = (feedback.cached, decision.view) {
-            self.learn_underpromise(asked.model, found, decision.cached_tokens.unwrap_or(0));
+            self.learn_shortfall(asked.model, found, decision.cached_tokens.unwrap_or(0));
         }
         if feedback.stale > 0 {
             let kept = found_chunks(prompt, usage);
-            decision.notice.iter_mut().for_each(|notice| notice.found(kept));
+            decision.assignment_guard.iter_mut().for_each(|assignment_guard| assignment_guard.found(kept));
             let rate = self.token_rate(asked.model);
             self.correct(&decision.worker, decision.bookings, (prompt, rate), kept, now);
         }
@@ -112,7 +115,7 @@ impl<P: Policy> Router<P> {
         let mut overlaps = Overlaps::new();
         let mut reported = |text: &&PromptText<'_>| {
             self.index.lookup(text.root, Prompt::Bytes(text.bytes), &mut overlaps);
-            overlaps.of(Plane::Hoped.of(worker)).tokens
+            overlaps.of(ReportedView::Sampled.holder(worker)).tokens
         };
         match texts {
             [text] => Some(*text),
@@ -122,10 +125,10 @@ impl<P: Policy> Router<P> {
 
     /// Holds what an engine found against what its own events promised: the feed gains or loses trust, an uncertain view is
     /// cut, and blocks that were stored while decoding are proven or given up.
-    fn judge(
+    fn assess(
         &self,
         decision: &mut Decision,
-        promise: Promise,
+        prediction: CachePrediction,
         asked: Answered<'_>,
         usage: Usage,
         block_tokens: u32,
@@ -139,22 +142,23 @@ impl<P: Policy> Router<P> {
             return;
         }
         // Where it was sent to a moment ago, its event may be on its way: that is no sign that the two never meet.
-        if promise.hoped > 0 || presumed_bytes == 0 {
-            self.reported.met(id, promise.hoped, found);
+        if prediction.sampled > 0 || presumed_bytes == 0 {
+            self.reported.count_match(id, prediction.sampled, found);
         }
-        let is_kept = promise.certain <= found.saturating_add(block_tokens);
-        if promise.certain > 0 {
-            self.trust(decision, if is_kept { Promised::Kept } else { Promised::Broken });
+        let is_kept = prediction.proven <= found.saturating_add(block_tokens);
+        if prediction.proven > 0 {
+            self.trust(decision, if is_kept { Prediction::Confirmed } else { Prediction::Refuted });
         }
-        let hope = promise.hoped - promise.certain;
-        if is_kept && hope > 0 {
-            self.learn_hope(asked, found.saturating_sub(promise.certain), hope);
+        let sampled_only = prediction.sampled - prediction.proven;
+        if is_kept && sampled_only > 0 {
+            self.learn_sampled_reuse(asked, found.saturating_sub(prediction.proven), sampled_only);
         }
         let Some(&PromptText { root, bytes, .. }) = asked.texts.first() else { return };
-        let (prompt, hoped, certain) = (Prompt::Bytes(bytes), Plane::Hoped.of(id), Plane::Certain.of(id));
+        let (prompt, sampled, proven) =
+            (Prompt::Bytes(bytes), ReportedView::Sampled.holder(id), ReportedView::Proven.holder(id));
         let mut overlaps = Overlaps::new();
         self.index.lookup(root, prompt, &mut overlaps);
-        let reported = overlaps.of(hoped).tokens;
+        let reported = overlaps.of(sampled).tokens;
         if reported >= found.saturating_add(2 * block_tokens) {
             // What it has computed itself is reported: its own event has come, and with it all before. The one block that
             // an engine computes anew though it has it does not tell.
@@ -168,25 +172,27 @@ impl<P: Policy> Router<P> {
         // Later requests' blocks would be cut too, though they came after.
         let is_latest = self.fleet.bookings(id) == decision.bookings;
         if !is_kept && decision.view == CacheView::Uncertain && is_latest {
-            Plane::ALL.into_iter().for_each(|plane| self.index.cut(plane.of(id), root, prompt, found));
-        } else if hope > 0 && found < promise.hoped {
-            let keep = found.max(promise.certain);
+            ReportedView::ALL
+                .into_iter()
+                .for_each(|reported_view| self.index.cut(reported_view.holder(id), root, prompt, found));
+        } else if sampled_only > 0 && found < prediction.sampled {
+            let keep = found.max(prediction.proven);
             // It lies in no memory as the text tokenizes.
-            for plane in [hoped, Plane::Tiers.of(id)] {
-                let cut = self.index.cut_unless(plane, root, prompt, keep, certain);
+            for reported_view in [sampled, ReportedView::AllTiers.holder(id)] {
+                let cut = self.index.cut_unless(reported_view, root, prompt, keep, proven);
                 cut.expect("the root is a reported one");
             }
         }
         self.index.lookup(root, prompt, &mut overlaps);
-        if overlaps.of(hoped).tokens > overlaps.of(certain).tokens {
+        if overlaps.of(sampled).tokens > overlaps.of(proven).tokens {
             // The engine has computed, or found, this very prompt: what it holds of it is what its text tokenizes to.
-            let adopted = self.index.copy_prefix(hoped, certain, root, prompt, usage.prompt_tokens);
+            let adopted = self.index.copy_prefix(sampled, proven, root, prompt, usage.prompt_tokens);
             adopted.expect("the root is a reported one, and both are seats");
         }
     }
 
-    /// What a promise of this life, kept or broken, makes of its feed.
-    fn trust(&self, decision: &Decision, promised: Promised) {
+    /// What a prediction of this life, kept or broken, makes of its feed.
+    fn trust(&self, decision: &Decision, promised: Prediction) {
         let generation = decision.expectation.generation;
         let revised = |belief: CacheBelief| match belief.generation == generation {
             true => trust::answered(belief, promised),
@@ -198,10 +204,10 @@ impl<P: Policy> Router<P> {
     }
 
     /// Learns how often sampled tokens are what their text tokenizes to. Where tokens are compared, there is nothing to learn.
-    fn learn_hope(&self, asked: Answered<'_>, found: u32, hoped: u32) {
+    fn learn_sampled_reuse(&self, asked: Answered<'_>, found: u32, sampled: u32) {
         let is_in_bytes = asked.texts.first().is_some_and(|text| text.unit == Unit::Byte);
         if let (Ok(pool), true) = (self.pools.read().serving(asked.model), is_in_bytes) {
-            pool.unproven.learn(found, hoped);
+            pool.sampled_reuse.learn(found, sampled);
         }
     }
 
@@ -237,7 +243,7 @@ impl<P: Policy> Router<P> {
         }
         self.cut_presumed(worker, bookings, prompt, kept);
         let spans: Vec<Span> = prompt.spans(|bytes| (bytes as f32 * tokens_per_byte) as u32).collect();
-        let presumed = Presumed::make(&self.index, worker.id, prompt.root, &spans, now);
+        let presumed = PresumptionGuard::make(&self.index, worker.id, prompt.root, &spans, now);
         presumed.into_iter().for_each(|mut presumed| presumed.confirm());
     }
 
@@ -255,9 +261,9 @@ impl<P: Policy> Router<P> {
     }
 
     /// Learns how much more than presumed engines find.
-    fn learn_underpromise(&self, model: Option<&str>, found: u32, presumed: u32) {
+    fn learn_shortfall(&self, model: Option<&str>, found: u32, presumed: u32) {
         if let Ok(pool) = self.pools.read().serving(model) {
-            pool.underpromise.learn(found, presumed);
+            pool.presumed_shortfall.learn(found, presumed);
         }
     }
 

@@ -9,7 +9,7 @@ use warmroute_peers::BookingRecord;
 use warmroute_types::RouterId;
 
 /// Requests that wait, in all; more are not booked.
-const TRIPS_MAX: usize = 1 << 16;
+const ASSIGNMENTS_MAX: usize = 1 << 16;
 
 /// Bytes of their prompts; more are booked without.
 const PROMPTS_MAX: usize = 4 << 20;
@@ -22,8 +22,8 @@ pub(crate) type Key = (RouterId, u64);
 
 /// Requests that wait for their workers.
 #[derive(Debug, Default)]
-pub(crate) struct Unseated {
-    trips: BTreeMap<Key, Waiting>,
+pub(crate) struct WaitingAssignments {
+    assignments: BTreeMap<Key, Waiting>,
     by_worker: BTreeMap<u64, BTreeSet<Key>>,
     prompt_bytes: usize,
 }
@@ -41,10 +41,10 @@ impl Waiting {
     }
 }
 
-impl Unseated {
+impl WaitingAssignments {
     /// It has begun.
     pub fn add(&mut self, key: Key, booked: BookingRecord) {
-        if self.trips.len() >= TRIPS_MAX {
+        if self.assignments.len() >= ASSIGNMENTS_MAX {
             return;
         }
         let mut waiting = Waiting { booked, is_computed: false };
@@ -53,17 +53,17 @@ impl Unseated {
         }
         self.prompt_bytes += waiting.prompt_bytes();
         self.by_worker.entry(waiting.booked.worker).or_default().insert(key);
-        self.trips.insert(key, waiting);
+        self.assignments.insert(key, waiting);
     }
 
     /// Its prompt has been computed.
     pub fn computed(&mut self, key: Key) {
-        self.trips.get_mut(&key).into_iter().for_each(|waiting| waiting.is_computed = true);
+        self.assignments.get_mut(&key).into_iter().for_each(|waiting| waiting.is_computed = true);
     }
 
     /// It is over, or waits no more.
     pub fn remove(&mut self, key: Key) -> Option<Waiting> {
-        let waiting = self.trips.remove(&key)?;
+        let waiting = self.assignments.remove(&key)?;
         self.prompt_bytes -= waiting.prompt_bytes();
         if let Some(keys) = self.by_worker.get_mut(&waiting.booked.worker) {
             keys.remove(&key);
@@ -102,17 +102,25 @@ mod tests {
 
     #[test]
     fn what_is_not_over_is_taken_when_its_worker_has_come() {
-        let mut unseated = Unseated::default();
-        let key = |trip| (RouterId(1), trip);
-        (0..300).for_each(|trip| unseated.add(key(trip), booked(trip % 3, 2_048)));
-        assert!(unseated.prompt_bytes <= PROMPTS_MAX);
-        unseated.computed(key(3));
-        assert!(unseated.remove(key(0)).is_some() && unseated.remove(key(0)).is_none());
-        let first = unseated.take(|worker| worker == 0);
+        let mut waiting_assignments = WaitingAssignments::default();
+        let key = |assignment| (RouterId(1), assignment);
+        (0..300)
+            .for_each(|assignment| waiting_assignments.add(key(assignment), booked(assignment % 3, 2_048)));
+        assert!(waiting_assignments.prompt_bytes <= PROMPTS_MAX);
+        waiting_assignments.computed(key(3));
+        assert!(waiting_assignments.remove(key(0)).is_some() && waiting_assignments.remove(key(0)).is_none());
+        let first = waiting_assignments.take(|worker| worker == 0);
         assert_eq!((first.len(), first[0].0, first[0].1.is_computed), (AT_ONCE, key(3), true));
         assert!(first[0].1.booked.prompt.is_some(), "the first ones have their prompts");
-        assert_eq!(unseated.take(|worker| worker == 0).len(), 99 - AT_ONCE);
-        (0..10).for_each(|_| _ = unseated.take(|_| true));
-        assert_eq!((unseated.trips.len(), unseated.by_worker.len(), unseated.prompt_bytes), (0, 0, 0));
+        assert_eq!(waiting_assignments.take(|worker| worker == 0).len(), 99 - AT_ONCE);
+        (0..10).for_each(|_| _ = waiting_assignments.take(|_| true));
+        assert_eq!(
+            (
+                waiting_assignments.assignments.len(),
+                waiting_assignments.by_worker.len(),
+                waiting_assignments.prompt_bytes
+            ),
+            (0, 0, 0)
+        );
     }
 }

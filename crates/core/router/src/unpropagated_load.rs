@@ -17,19 +17,19 @@ const OTHERS_MIN: usize = 3;
 
 /// How much others send.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Unheard {
+pub(crate) struct UnpropagatedLoad {
     /// Prompts and their work of late, the older the less.
     prompts: f64,
     work_ms: f64,
     at: Micros,
 }
 
-impl Unheard {
+impl UnpropagatedLoad {
     /// Another router has sent a prompt that takes so long.
     pub fn note(&mut self, work_ms: f32, now: Micros) {
         let left = self.left(now);
         let work_ms = left * self.work_ms + f64::from(work_ms.max(0.0));
-        *self = Unheard { prompts: left * self.prompts + 1.0, work_ms, at: now };
+        *self = UnpropagatedLoad { prompts: left * self.prompts + 1.0, work_ms, at: now };
     }
 
     /// What is on its way to the worker that is best here, where news takes so long: a part of it all, and of a usual prompt at most.
@@ -53,16 +53,16 @@ mod tests {
 
     #[test]
     fn it_is_what_is_sent_in_the_time_that_news_takes_and_passes_when_nothing_is() {
-        let mut unheard = Unheard::default();
+        let mut unpropagated_load = UnpropagatedLoad::default();
         let ms = Micros::from_millis;
-        assert_eq!(unheard.expected(7, ms(50), ms(1)), Micros::ZERO);
+        assert_eq!(unpropagated_load.expected(7, ms(50), ms(1)), Micros::ZERO);
         // Three seconds of work in each second, for a minute.
-        (0..600).for_each(|tenth| unheard.note(300.0, ms(100 * tenth)));
-        let expected = |lag, at| unheard.expected(7, ms(lag), ms(at)).0 / 1_000;
+        (0..600).for_each(|tenth| unpropagated_load.note(300.0, ms(100 * tenth)));
+        let expected = |lag, at| unpropagated_load.expected(7, ms(lag), ms(at)).0 / 1_000;
         assert!((35..=40).contains(&expected(50, 60_000)), "{}", expected(50, 60_000));
         assert!((70..=75).contains(&expected(100, 60_000)));
         assert!((74..=75).contains(&expected(500, 60_000)), "not more than one of them");
-        assert_eq!(unheard.expected(1, ms(50), ms(60_000)), Micros::ZERO, "of one other");
+        assert_eq!(unpropagated_load.expected(1, ms(50), ms(60_000)), Micros::ZERO, "of one other");
         assert_eq!((expected(0, 60_000), expected(50, 160_000)), (0, 0));
     }
 }

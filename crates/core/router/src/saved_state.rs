@@ -22,7 +22,7 @@ const MODELS_MAX: usize = 4_096;
 
 /// What a router takes to the next process.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Memory {
+pub struct SavedState {
     pub(crate) seed: u64,
     pub(crate) hash: Hash,
     pub(crate) saved_at_s: u64,
@@ -30,13 +30,13 @@ pub struct Memory {
     pub(crate) latency_models: Vec<(u64, Vec<f64>)>,
     /// By the hash of a model's name: tokens per byte.
     pub(crate) token_rates: Vec<(u64, f64)>,
-    pub(crate) workers: Vec<Remembered>,
+    pub(crate) workers: Vec<SavedWorker>,
     pub(crate) snapshot: Snapshot,
 }
 
 /// A worker, as it was.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Remembered {
+pub(crate) struct SavedWorker {
     pub address: Address,
     /// Its number then.
     pub seat: u16,
@@ -47,7 +47,7 @@ pub(crate) struct Remembered {
 
 /// Why a memory cannot be used. Whoever is told begins with none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadMemory {
+pub enum BadSavedState {
     /// It begins otherwise.
     #[error("it is no saved state")]
     NotOne,
@@ -74,7 +74,7 @@ pub enum BadMemory {
     FromTheFuture,
 }
 
-impl Memory {
+impl SavedState {
     /// By which prompts must be digested for it to mean anything.
     pub fn seed(&self) -> u64 {
         self.seed
@@ -86,16 +86,16 @@ impl Memory {
     }
 
     /// How long ago it was written; or why it is of no use to a router like this at this time.
-    pub fn age_s(&self, config: &warmroute_index::Config, unix_s: u64) -> Result<u64, BadMemory> {
+    pub fn age_s(&self, config: &warmroute_index::Config, unix_s: u64) -> Result<u64, BadSavedState> {
         if self.hash != config.hash {
-            return Err(BadMemory::OtherHash);
+            return Err(BadSavedState::OtherHash);
         }
         if self.saved_at_s > unix_s.saturating_add(FUTURE_MAX_S) {
-            return Err(BadMemory::FromTheFuture);
+            return Err(BadSavedState::FromTheFuture);
         }
         let age_s = unix_s.saturating_sub(self.saved_at_s);
         let is_old = age_s.saturating_mul(1_000_000) >= config.presumed_ttl.0;
-        if is_old { Err(BadMemory::TooOld(age_s)) } else { Ok(age_s) }
+        if is_old { Err(BadSavedState::TooOld(age_s)) } else { Ok(age_s) }
     }
 
     /// Writes it down.
@@ -125,38 +125,38 @@ impl Memory {
         out
     }
 
-    /// Reads what [`Memory::encode`] wrote, and refuses everything else. It takes no more memory than a few times the bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Memory, BadMemory> {
+    /// Reads what [`SavedState::encode`] wrote, and refuses everything else. It takes no more memory than a few times the bytes.
+    pub fn decode(bytes: &[u8]) -> Result<SavedState, BadSavedState> {
         let mut packed = Packed(bytes);
         if packed.bytes(MAGIC.len()) != Some(MAGIC) {
-            return Err(BadMemory::NotOne);
+            return Err(BadSavedState::NotOne);
         }
         match packed.u32() {
             Some(VERSION) => {}
-            Some(other) => return Err(BadMemory::OtherVersion(other)),
-            None => return Err(BadMemory::Spoiled),
+            Some(other) => return Err(BadSavedState::OtherVersion(other)),
+            None => return Err(BadSavedState::Spoiled),
         }
         let written = bytes.len().saturating_sub(CHECKSUM_BYTES);
         let checksum = Packed(&bytes[written..]).u64();
         if checksum != Some(xxh3_64(&bytes[..written])) {
-            return Err(BadMemory::Spoiled);
+            return Err(BadSavedState::Spoiled);
         }
-        Memory::read(Packed(&bytes[MAGIC.len() + size_of_val(&VERSION)..written]))
+        SavedState::read(Packed(&bytes[MAGIC.len() + size_of_val(&VERSION)..written]))
     }
 
-    fn read(mut packed: Packed<'_>) -> Result<Memory, BadMemory> {
-        let head = read_head(&mut packed).ok_or(BadMemory::Nonsense)?;
+    fn read(mut packed: Packed<'_>) -> Result<SavedState, BadSavedState> {
+        let head = read_head(&mut packed).ok_or(BadSavedState::Nonsense)?;
         let (seed, hash, chunk_bytes, saved_at_s) = head;
         if chunk_bytes != CHUNK_BYTES as u32 {
-            return Err(BadMemory::OtherChunks(chunk_bytes));
+            return Err(BadSavedState::OtherChunks(chunk_bytes));
         }
-        let learned = read_learned(&mut packed).ok_or(BadMemory::Nonsense)?;
+        let learned = read_learned(&mut packed).ok_or(BadSavedState::Nonsense)?;
         let (latency_models, token_rates, workers) = learned;
-        let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadMemory::Nonsense)?;
+        let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadSavedState::Nonsense)?;
         if !packed.0.is_empty() {
-            return Err(BadMemory::Nonsense);
+            return Err(BadSavedState::Nonsense);
         }
-        Ok(Memory { seed, hash, saved_at_s, latency_models, token_rates, workers, snapshot })
+        Ok(SavedState { seed, hash, saved_at_s, latency_models, token_rates, workers, snapshot })
     }
 }
 
@@ -166,7 +166,7 @@ fn read_head(packed: &mut Packed<'_>) -> Option<(u64, Hash, u32, u64)> {
     Some((seed, hash, packed.u32()?, packed.u64()?))
 }
 
-type Learned = (Vec<(u64, Vec<f64>)>, Vec<(u64, f64)>, Vec<Remembered>);
+type Learned = (Vec<(u64, Vec<f64>)>, Vec<(u64, f64)>, Vec<SavedWorker>);
 
 fn read_learned(packed: &mut Packed<'_>) -> Option<Learned> {
     let latency_models = packed.count(12).filter(|&models| models <= MODELS_MAX)?;
@@ -174,7 +174,7 @@ fn read_learned(packed: &mut Packed<'_>) -> Option<Learned> {
     let models = packed.count(16).filter(|&models| models <= MODELS_MAX)?;
     let rates = (0..models).map(|_| Some((packed.u64()?, packed.amount()?))).collect::<Option<_>>()?;
     let workers = packed.count(32).filter(|&workers| workers <= MAX_WORKERS)?;
-    let workers = (0..workers).map(|_| Remembered::read(packed)).collect::<Option<_>>()?;
+    let workers = (0..workers).map(|_| SavedWorker::read(packed)).collect::<Option<_>>()?;
     Some((latency_models, rates, workers))
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn model_key(model: &str) -> u64 {
     xxh3_64(model.as_bytes())
 }
 
-impl Remembered {
+impl SavedWorker {
     fn encode(&self, out: &mut Vec<u8>) {
         let url = self.address.url.as_bytes();
         out.extend_from_slice(&(url.len() as u32).to_le_bytes());
@@ -205,7 +205,7 @@ impl Remembered {
         [queries, hits].iter().for_each(|count| out.extend_from_slice(&count.to_le_bytes()));
     }
 
-    fn read(packed: &mut Packed<'_>) -> Option<Remembered> {
+    fn read(packed: &mut Packed<'_>) -> Option<SavedWorker> {
         let length = packed.count(1)?;
         let url = std::str::from_utf8(packed.bytes(length)?).ok()?.to_owned();
         let rank = told(packed.u8()?, packed.u16()?)?;
@@ -214,7 +214,7 @@ impl Remembered {
         let has_counters = packed.u8()?;
         let counters = PrefixCache { queries: packed.u64()?, hits: packed.u64()? };
         let prefix_cache = told(has_counters, counters)?;
-        Some(Remembered {
+        Some(SavedWorker {
             address: Address { url, rank },
             seat,
             capacity_tokens,

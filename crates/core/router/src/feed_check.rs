@@ -8,7 +8,7 @@ use warmroute_index::{Index, Overlaps, Prompt, RootKey};
 use warmroute_types::{Micros, WorkerId};
 
 use crate::PromptText;
-use crate::plane::Plane;
+use crate::reported_view::ReportedView;
 
 /// After this time a prompt's events must have come.
 const WITHIN: Micros = Micros::from_secs(2);
@@ -17,7 +17,7 @@ const WITHIN: Micros = Micros::from_secs(2);
 const HEAD_BYTES: usize = 8 << 10;
 
 /// A prompt whose events are awaited.
-pub(crate) struct Awaited {
+pub(crate) struct AwaitedPrompt {
     root: RootKey,
     head: Box<[u8]>,
     since: Micros,
@@ -27,7 +27,7 @@ pub(crate) struct Awaited {
 
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Returned {
+pub(crate) enum PromptSeen {
     /// Its beginning was reported.
     Yes,
     /// Other blocks were, but not its own.
@@ -36,23 +36,23 @@ pub(crate) enum Returned {
     Unknown,
 }
 
-impl Awaited {
-    pub fn new(text: PromptText<'_>, since: Micros, stored: u64) -> Awaited {
+impl AwaitedPrompt {
+    pub fn new(text: PromptText<'_>, since: Micros, stored: u64) -> AwaitedPrompt {
         let head = &text.bytes[..text.bytes.len().min(HEAD_BYTES)];
-        Awaited { root: text.root, head: head.into(), since, stored }
+        AwaitedPrompt { root: text.root, head: head.into(), since, stored }
     }
 
     pub fn is_due(&self, now: Micros) -> bool {
         now.since(self.since) >= WITHIN
     }
 
-    pub fn look(&self, index: &Index, worker: WorkerId, stored: u64) -> Returned {
+    pub fn look(&self, index: &Index, worker: WorkerId, stored: u64) -> PromptSeen {
         let mut overlaps = Overlaps::new();
         index.lookup(self.root, Prompt::Bytes(&self.head), &mut overlaps);
-        match overlaps.of(Plane::Hoped.of(worker)).tokens {
-            0 if stored == self.stored => Returned::Unknown,
-            0 => Returned::No,
-            _ => Returned::Yes,
+        match overlaps.of(ReportedView::Sampled.holder(worker)).tokens {
+            0 if stored == self.stored => PromptSeen::Unknown,
+            0 => PromptSeen::No,
+            _ => PromptSeen::Yes,
         }
     }
 }

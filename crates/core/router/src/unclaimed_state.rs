@@ -6,28 +6,28 @@ use parking_lot::Mutex;
 use warmroute_index::PendingRestore;
 use warmroute_types::{Address, Micros};
 
-use crate::memory::{Remembered, model_key};
+use crate::saved_state::{SavedWorker, model_key};
 use crate::token_rate::TokenRate;
 
 /// What has not come to be of use yet.
 #[derive(Default)]
-pub(crate) struct Recollections(Mutex<Option<Pending>>);
+pub(crate) struct UnclaimedState(Mutex<Option<UnclaimedParts>>);
 
 /// A memory in parts.
-pub(crate) struct Pending {
+pub(crate) struct UnclaimedParts {
     pub since: Micros,
     pub recalled: Arc<PendingRestore>,
-    pub workers: Vec<Remembered>,
+    pub workers: Vec<SavedWorker>,
     pub token_rates: Vec<(u64, f64)>,
 }
 
-impl Recollections {
-    pub fn set(&self, pending: Pending) {
+impl UnclaimedState {
+    pub fn set(&self, pending: UnclaimedParts) {
         *self.0.lock() = Some(pending);
     }
 
     /// What is known of the worker at this address, once.
-    pub fn take(&self, address: &Address) -> Option<(Arc<PendingRestore>, Remembered)> {
+    pub fn take(&self, address: &Address) -> Option<(Arc<PendingRestore>, SavedWorker)> {
         let mut pending = self.0.lock();
         let pending = pending.as_mut()?;
         let at = pending.workers.iter().position(|worker| worker.address == *address)?;
@@ -37,8 +37,9 @@ impl Recollections {
     /// How many tokens a model makes of a byte.
     pub fn token_rate(&self, model: &str) -> TokenRate {
         let key = model_key(model);
-        let known =
-            |pending: &Pending| pending.token_rates.iter().find(|rate| rate.0 == key).map(|rate| rate.1);
+        let known = |pending: &UnclaimedParts| {
+            pending.token_rates.iter().find(|rate| rate.0 == key).map(|rate| rate.1)
+        };
         let rate = self.0.lock().as_ref().and_then(known);
         rate.map_or_else(TokenRate::default, |rate| TokenRate::recalled(rate as f32))
     }

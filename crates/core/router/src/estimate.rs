@@ -9,7 +9,7 @@ use warmroute_types::{CacheView, Micros};
 
 /// A request as one worker would meet it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Prospect {
+pub(crate) struct WorkerEstimate {
     /// Booked with the request, and compared with what the engine reports.
     pub features: PrefillFeatures,
     pub estimate: Estimate,
@@ -17,29 +17,29 @@ pub(crate) struct Prospect {
 
 /// What a worker would find of a prompt.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct PromptOverlap {
     pub prompt_tokens: u32,
     pub overlap_tokens: u32,
     pub restorable_tokens: u32,
-    /// What the engine probably finds beyond the overlap: see `underpromise.rs`.
-    pub underpromised_tokens: u32,
+    /// What the engine probably finds beyond the overlap: see `presumed_shortfall.rs`.
+    pub shortfall_tokens: u32,
 }
 
 /// The time at which it is asked, and how old reports may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct EstimateTime {
     pub now: Micros,
     pub report_age_max: Micros,
 }
 
-impl Prospect {
+impl WorkerEstimate {
     pub(crate) fn of(
         load: &WorkerLoadView,
         forecast: &QueueForecast,
         cost: &PrefillCost,
-        found: Found,
-        at: Moment,
-    ) -> Prospect {
+        found: PromptOverlap,
+        at: EstimateTime,
+    ) -> WorkerEstimate {
         let features = features(load, forecast, found);
         let prefill_ms = forecast.relative_latency * expected_ms(cost, &features, load, forecast);
         let estimate = Estimate {
@@ -51,7 +51,7 @@ impl Prospect {
             prompts_ahead: forecast.prompts,
             idle: forecast.idle,
         };
-        Prospect { features, estimate }
+        WorkerEstimate { features, estimate }
     }
 }
 
@@ -74,9 +74,13 @@ fn expected_ms(
 }
 
 /// What the prefill time on a worker is predicted from.
-pub(crate) fn features(load: &WorkerLoadView, forecast: &QueueForecast, found: Found) -> PrefillFeatures {
-    let Found { prompt_tokens, overlap_tokens, restorable_tokens, underpromised_tokens } = found;
-    let cached_tokens = overlap_tokens.saturating_add(restorable_tokens).saturating_add(underpromised_tokens);
+pub(crate) fn features(
+    load: &WorkerLoadView,
+    forecast: &QueueForecast,
+    found: PromptOverlap,
+) -> PrefillFeatures {
+    let PromptOverlap { prompt_tokens, overlap_tokens, restorable_tokens, shortfall_tokens } = found;
+    let cached_tokens = overlap_tokens.saturating_add(restorable_tokens).saturating_add(shortfall_tokens);
     let wanted_tokens = load.decode_tokens + u64::from(prompt_tokens);
     let is_crowded = forecast.kv_tokens.is_some_and(|kv_tokens| wanted_tokens > kv_tokens);
     PrefillFeatures {
@@ -91,7 +95,7 @@ pub(crate) fn features(load: &WorkerLoadView, forecast: &QueueForecast, found: F
 }
 
 /// Milliseconds for prompts of other clients that wait in the engine. Nothing is known of them: each counts as one like ours.
-fn external_ms(load: &WorkerLoadView, forecast: &QueueForecast, at: Moment, prefill_ms: f32) -> f32 {
+fn external_ms(load: &WorkerLoadView, forecast: &QueueForecast, at: EstimateTime, prefill_ms: f32) -> f32 {
     let is_fresh = load.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
     let external = if is_fresh { forecast.external_waiting } else { 0 };
     let ours_ms = forecast.queue_ms / forecast.prompts.max(1) as f32;
@@ -105,17 +109,19 @@ mod tests {
     use warmroute_fleet::{BookedWork, Booking, Fleet, HealthConfig, Models};
     use warmroute_types::{Address, LoadReport};
 
-    const FOUND: Found =
-        Found { prompt_tokens: 4_000, overlap_tokens: 0, restorable_tokens: 0, underpromised_tokens: 0 };
+    const FOUND: PromptOverlap =
+        PromptOverlap { prompt_tokens: 4_000, overlap_tokens: 0, restorable_tokens: 0, shortfall_tokens: 0 };
 
     #[test]
     fn prompts_that_came_another_way_count_while_the_report_is_fresh() {
         let fleet = Arc::new(Fleet::new(HealthConfig::default()));
         let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
         let queue_ms = |now_s| {
-            let at = Moment { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
+            let at = EstimateTime { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
             let (load, forecast) = (fleet.load_view(worker.id), fleet.forecast(worker.id, at.now));
-            Prospect::of(&load, &forecast, &fleet.prefill_cost(forecast.kind), FOUND, at).estimate.queue_ms
+            WorkerEstimate::of(&load, &forecast, &fleet.prefill_cost(forecast.kind), FOUND, at)
+                .estimate
+                .queue_ms
         };
         let report = |waiting, at_s| {
             fleet.report(

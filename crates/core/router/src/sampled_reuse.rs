@@ -1,7 +1,7 @@
 //! How often what was stored while decoding is found by a prompt that repeats it.
 //!
 //! Engines cache answers as they were sampled, and the same text may tokenize otherwise. What is found is learned as a moving
-//! mean; a mean never quite reaches the whole, and promises are rounded down to blocks, so a mean alone would promise one
+//! mean; a mean never quite reaches the whole, and promises are rounded down to blocks, so a mean alone would prediction one
 //! block too few for ever. Answers that were found whole in a row are therefore expected whole, until one falls short.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,15 +22,15 @@ struct Learned {
 
 /// What was learned of one model, in one word, so that no answer is lost to another.
 #[derive(Debug)]
-pub(crate) struct Unproven(AtomicU64);
+pub(crate) struct SampledReuse(AtomicU64);
 
-impl Default for Unproven {
-    fn default() -> Unproven {
-        Unproven(AtomicU64::new(Learned { mean: AT_FIRST, whole: 0 }.pack()))
+impl Default for SampledReuse {
+    fn default() -> SampledReuse {
+        SampledReuse(AtomicU64::new(Learned { mean: AT_FIRST, whole: 0 }.pack()))
     }
 }
 
-impl Unproven {
+impl SampledReuse {
     /// The share that is to be expected, 0 to 1.
     pub fn weight(&self) -> f32 {
         let Learned { mean, whole } = Learned::unpack(self.0.load(Relaxed));
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn what_is_always_found_whole_is_expected_whole_until_it_falls_short() {
-        let unproven = Unproven::default();
+        let unproven = SampledReuse::default();
         assert_eq!(unproven.weight(), AT_FIRST);
         (0..WHOLE_IN_A_ROW).for_each(|_| unproven.learn(160, 160));
         assert_eq!(unproven.weight(), 1.0);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_often_falls_short_is_not_expected_whole_by_a_lucky_row() {
-        let unproven = Unproven::default();
+        let unproven = SampledReuse::default();
         (0..40).for_each(|_| unproven.learn(0, 160));
         (0..20).for_each(|_| unproven.learn(160, 160));
         assert!(unproven.weight() < 0.75, "{}", unproven.weight());

@@ -1,6 +1,6 @@
 //! What other routers have said of engines' streams, until whoever drives their feeds comes for it.
 //!
-//! Where nobody does (no events are followed here) nothing is kept, and who asks is told at once to ask another. Where somebody is too
+//! Where nobody does (no events are followed here) nothing is kept, and who asks is told at once to request another. Where somebody is too
 //! slow, the oldest goes and is counted: what was told is asked for again, and an answer that went is none.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -18,7 +18,7 @@ const NEWS_BYTES: usize = 64;
 
 /// News of streams.
 #[derive(Debug, Default)]
-pub(crate) struct Streams {
+pub(crate) struct RelayInbox {
     /// Whether somebody comes for them.
     pub is_followed: bool,
     news: VecDeque<Effect>,
@@ -29,7 +29,7 @@ pub(crate) struct Streams {
     pub dropped: u64,
 }
 
-impl Streams {
+impl RelayInbox {
     pub fn push(&mut self, news: Effect) {
         if let Effect::ReplayReceived { worker, .. } = news {
             self.unanswered.remove(&worker);
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn too_much_drops_the_oldest_and_counts_it_and_no_answer_is_left_out() {
-        let mut streams = Streams::default();
+        let mut streams = RelayInbox::default();
         streams.push(Effect::ReplayReceived { worker: 1, batches: vec![report(0, BYTES_MAX / 2)] });
         let reported = |seq| Effect::BatchRelayed { router: RouterId(3), batch: report(seq, BYTES_MAX / 8) };
         (1..=6).for_each(|seq| streams.push(reported(seq)));
@@ -104,6 +104,6 @@ mod tests {
         );
         (0..2 * NEWS_MAX as u64)
             .for_each(|worker| streams.push(Effect::ReplayReceived { worker, batches: Vec::new() }));
-        assert_eq!(streams.take().len(), 2 * NEWS_MAX, "as many as ask");
+        assert_eq!(streams.take().len(), 2 * NEWS_MAX, "as many as request");
     }
 }

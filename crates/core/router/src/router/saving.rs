@@ -7,13 +7,13 @@ use warmroute_policy::Policy;
 use warmroute_types::{Micros, WorkerId};
 
 use super::Router;
-use crate::memory::{Memory, Remembered, model_key};
-use crate::recollections::Pending;
+use crate::saved_state::{SavedState, SavedWorker, model_key};
+use crate::unclaimed_state::UnclaimedParts;
 
 impl<P: Policy> Router<P> {
     /// What is worth taking to the next process. `unix_s` is the time that both have in common.
-    pub fn remember(&self, now: Micros, unix_s: u64) -> Memory {
-        let remembered = |view: WorkerView| Remembered {
+    pub fn save(&self, now: Micros, unix_s: u64) -> SavedState {
+        let remembered = |view: WorkerView| SavedWorker {
             seat: view.worker.id.0,
             capacity_tokens: self.index.capacity_tokens(view.worker.id),
             relative_latency: self.fleet.relative_latency_numbers(view.worker.id),
@@ -23,7 +23,7 @@ impl<P: Policy> Router<P> {
         let pools = self.pools.read();
         let token_rates = pools.token_rates().map(|(model, rate)| (model_key(model), rate.into())).collect();
         drop(pools);
-        Memory {
+        SavedState {
             seed: self.config.index.seed,
             hash: self.config.index.hash,
             saved_at_s: unix_s,
@@ -36,18 +36,18 @@ impl<P: Policy> Router<P> {
 
     /// Begins with what another process knew `away` ago: each worker gets its part when it comes. To be called before any does, on a
     /// router with that memory's seed.
-    pub fn recall(&self, memory: Memory, now: Micros, away: Micros) {
+    pub fn restore(&self, memory: SavedState, now: Micros, away: Micros) {
         for (model, numbers) in &memory.latency_models {
             self.fleet.restore_latency(*model, numbers);
         }
         let recalled = Arc::new(self.index.begin_restore(memory.snapshot, now, away));
-        let Memory { workers, token_rates, .. } = memory;
-        self.recollections.set(Pending { since: now, recalled, workers, token_rates });
+        let SavedState { workers, token_rates, .. } = memory;
+        self.unclaimed.set(UnclaimedParts { since: now, recalled, workers, token_rates });
     }
 
     /// A worker has come of which something may be known.
-    pub(super) fn recollect(&self, worker: &Worker) {
-        let Some((recalled, known)) = self.recollections.take(&worker.address) else { return };
+    pub(super) fn restore_worker(&self, worker: &Worker) {
+        let Some((recalled, known)) = self.unclaimed.take(&worker.address) else { return };
         self.fleet.restore_worker(worker, known.relative_latency, known.prefix_cache);
         self.set_capacity(worker.id, known.capacity_tokens);
         let restored = self.index.restore(&recalled, WorkerId(known.seat), worker.id);

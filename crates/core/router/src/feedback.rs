@@ -47,9 +47,9 @@ pub struct Feedback {
     pub prompt_tokens: u32,
     /// Tokens predicted in the cache; `None` without a prediction.
     pub predicted: Option<u32>,
-    /// PromptOverlap there; `None` when the engine does not say.
+    /// Tokens found in the cache; `None` if not reported.
     pub cached: Option<u32>,
-    /// Prediction and not there.
+    /// Tokens predicted and not found.
     pub stale: u32,
     /// Tokens found and not predicted.
     pub missed: u32,

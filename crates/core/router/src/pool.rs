@@ -1,8 +1,8 @@
-//! The workers that serve one model, and the critical section in which one is chosen and booked.
+//! The workers that serve one model, and the critical section that chooses and books one.
 //!
-//! The index is walked before the section is entered. Whoever presumes something inside moves a version on, and a walk of
-//! the same head that began before that is repeated inside: so a sibling sees what the one before it was given, and
-//! everybody else does not pay for it.
+//! The index is walked before the section. A presumption made inside increments a version, and a walk of the
+//! same prompt head that began earlier is repeated inside. A sibling therefore sees the assignment before it,
+//! and other requests do not pay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,17 +29,17 @@ use crate::token_rate::TokenRate;
 #[derive(Default)]
 pub(crate) struct Pool {
     section: Mutex<DecisionState>,
-    /// Each moves on with every presumption of a prompt whose head falls to it.
+    /// Incremented by every presumption of a prompt whose first chunk maps to it.
     versions: Versions,
-    /// How many tokens this model makes of a byte.
+    /// Tokens per byte of this model.
     pub(crate) tokens: TokenRate,
-    /// How often its answers are found again by prompts that repeat them.
+    /// Share of sampled tokens that later prompts find cached.
     pub(crate) sampled_reuse: SampledReuse,
-    /// How many tokens more than presumed its engines find.
+    /// Tokens that engines find beyond the presumed overlap.
     pub(crate) presumed_shortfall: PresumedShortfall,
 }
 
-/// Versions of what is presumed, by the first chunk of a prompt: prompts that share nothing hardly ever share one.
+/// Versions of presumptions, by the first chunk of a prompt. Unrelated prompts hardly ever share one.
 struct Versions([AtomicU64; 64]);
 
 impl Default for Versions {
@@ -49,45 +49,45 @@ impl Default for Versions {
 }
 
 impl Versions {
-    /// A prompt shorter than a chunk presumes nothing and finds nothing; any will do.
+    /// A prompt shorter than a chunk presumes and finds nothing, so any version will do.
     fn of(&self, prompt: PromptChunks<'_>) -> &AtomicU64 {
         &self.0[prompt.digests.first().map_or(0, |digest| *digest as usize % 64)]
     }
 }
 
-/// What the critical section works on. The candidates' memory is reserved when members change, not per decision.
+/// The state inside the critical section. Memory is reserved when members change, not per decision.
 #[derive(Default)]
 struct DecisionState {
     members: Vec<Member>,
     candidates: Vec<Candidate>,
     /// The rest of each candidate, at the same index. Apart, because policies take a slice of [`Candidate`].
     details: Vec<CandidateDetails>,
-    /// Which candidates are best by the rule that counts in milliseconds.
+    /// The candidates with the lowest expected-TTFT cost.
     next_best: NextBest,
-    /// Prompt tokens that the best of them is believed to hold.
+    /// The longest overlap of any candidate, in tokens.
     longest_match: u32,
-    /// For each seat of the fleet, how many bytes of the prompt at hand it holds; zero between decisions.
+    /// Presumed overlap of the current prompt in bytes, by worker index; zero between decisions.
     overlap_bytes: Vec<u32>,
     turn: u64,
 }
 
-/// A worker, with what every decision reads of it copied beside the pointer: following thousands of pointers would be
-/// most of a decision's cost.
+/// A worker, with the fields that every decision reads copied beside the pointer. Following thousands of
+/// pointers would dominate the cost of a decision.
 struct Member {
     id: WorkerId,
     identity: u64,
     worker: Arc<Worker>,
 }
 
-/// What is expected of a worker's cache, and by what.
+/// The prediction for a worker's cache, and its basis.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Expectation {
     pub view: CacheView,
-    /// In which of the cache's lives.
+    /// Generation of the cache.
     pub generation: u32,
-    /// Bytes of the prompt that it is presumed to hold.
+    /// Presumed overlap in bytes.
     pub presumed_bytes: u32,
-    /// What its engine's events prediction; `None` without them.
+    /// Prediction from the engine's events; `None` without them.
     pub prediction: Option<CachePrediction>,
 }
 
@@ -99,44 +99,44 @@ struct CandidateDetails {
     features: PrefillFeatures,
 }
 
-/// What a decision needs besides the policy.
+/// The input of a decision besides the policy.
 pub(crate) struct PlacementInput<'a> {
     pub request: PolicyRequest,
     pub prompt: Option<PromptChunks<'a>>,
     pub texts: &'a [PromptText<'a>],
-    /// How often what was stored while decoding is found again.
+    /// Share of sampled tokens that later prompts find.
     pub sampled_weight: f32,
-    /// How many tokens more than presumed engines find.
+    /// Tokens that engines find beyond the presumed overlap.
     pub shortfall: u32,
     pub avoid: &'a [WorkerId],
-    /// By seat, how many tokens of the prompt are known to be held, where somebody knows for certain.
+    /// Exact overlap by worker index, where the caller knows it (the lab does).
     pub known_tokens: Option<&'a [u32]>,
-    /// How its answer will come.
+    /// Whether the answer streams.
     pub delivery: Delivery,
     pub now: Micros,
     pub report_age_max: Micros,
     pub in_flight_max: u32,
 }
 
-/// Whether a request could be sent anywhere.
+/// Whether a worker can take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vacancy {
-    /// Nobody is there to take it, full or not.
+    /// No worker is ready, full or not.
     NoWorker,
-    /// All who are there have as many as they may.
+    /// All ready workers are at their concurrency limit.
     Full,
-    /// Somebody would take it.
+    /// A worker can take the request.
     Free,
 }
 
-/// What becomes of workers that asked to be left alone for now.
+/// Whether paused workers are candidates.
 #[derive(Clone, Copy, PartialEq)]
 enum PausedWorkers {
     Skip,
     Include,
 }
 
-/// A booked choice.
+/// A booked decision.
 pub(crate) struct Placement {
     pub worker: Arc<Worker>,
     pub reason: &'static str,
@@ -151,7 +151,8 @@ pub(crate) struct Placement {
 }
 
 impl Pool {
-    /// Replaces the members; the count of turns goes on. When this returns, no decision can choose a former member.
+    /// Replaces the members; the turn count continues. Once this returns, no decision can choose a former
+    /// member.
     pub(crate) fn set_members(&self, members: Vec<Arc<Worker>>) {
         let mut section = self.section.lock();
         section.candidates = Vec::with_capacity(members.len());
@@ -164,7 +165,7 @@ impl Pool {
         self.section.lock().members.is_empty()
     }
 
-    /// Whether a member would take a request now, other than those to be avoided.
+    /// Whether a member outside `avoid` can take a request now.
     pub(crate) fn vacancy(&self, fleet: &Fleet, avoid: &[WorkerId], in_flight_max: u32) -> Vacancy {
         let section = self.section.lock();
         let others = section.members.iter().filter(|member| !avoid.contains(&member.id));
@@ -176,7 +177,7 @@ impl Pool {
         if ready.any(|load| load.in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
     }
 
-    /// Tokens of a prompt: those that engines have counted, and what its rest is believed to have.
+    /// Tokens of a prompt: those that engines have counted plus an estimate of the rest.
     fn count(&self, text: PromptText<'_>, prompt: Option<PromptChunks<'_>>, known: Reach) -> u32 {
         let len = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
         match text.unit {
@@ -188,7 +189,7 @@ impl Pool {
         }
     }
 
-    /// Chooses, books and presumes in one step. `None`: no member is ready, or all ready ones are to be avoided.
+    /// Chooses, books and presumes in one step. `None` if no member outside `avoid` is ready.
     pub(crate) fn place<P: Policy>(
         &self,
         fleet: &Arc<Fleet>,
@@ -219,7 +220,7 @@ impl Pool {
         let bookings = fleet.bookings(worker.id);
         let presumed = input.prompt.and_then(|prompt| {
             let presumed = PresumptionGuard::make(index, worker.id, prompt.root, &scratch.spans, input.now);
-            // After it, not before: whoever reads the new version must see what it stands for.
+            // After the presumption: a reader of the new version must see it.
             self.versions.of(prompt).fetch_add(1, Ordering::Release);
             presumed
         });
@@ -237,7 +238,7 @@ impl Pool {
         })
     }
 
-    /// What [`Pool::place`] would choose now, and among whom. It leaves no trace.
+    /// The decision that [`Pool::place`] would make now, with all candidates. Has no effects.
     pub(crate) fn preview<P: Policy>(
         &self,
         fleet: &Fleet,
@@ -246,7 +247,7 @@ impl Pool {
         mut input: PlacementInput<'_>,
         scratch: &mut Scratch,
     ) -> Option<Preview> {
-        // Decisions wait while this one copies: they shall not wait for the allocator too.
+        // Allocates outside the section: decisions wait while it is held.
         let mut candidates = Vec::with_capacity(self.section.lock().members.len());
         let section = self.enter(fleet, index, &mut input, scratch)?;
         let Choice { index: chosen, reason } = policy.choose(&input.request, &section.candidates);
@@ -255,7 +256,7 @@ impl Pool {
         Some(Preview { policy: policy.name(), reason, prompt_tokens, chosen, candidates })
     }
 
-    /// Looks the prompt up, enters the section and lines up the candidates; `None` when there are none.
+    /// Looks the prompt up, enters the section and fills the candidates; `None` if there are none.
     fn enter(
         &self,
         fleet: &Fleet,
@@ -275,8 +276,8 @@ impl Pool {
             scratch.walk(index, prompt);
         }
         section.fill_candidates(fleet, input, &self.tokens, scratch, PausedWorkers::Skip);
-        // Better a worker that asked to be left alone than none. But one that has just turned this request away, or stands
-        // beside one that did, is not asked in its place.
+        // A paused worker is better than none. A retried request does not fall back to paused workers,
+        // because one of them has probably just refused it.
         if section.candidates.is_empty() && input.avoid.is_empty() {
             section.fill_candidates(fleet, input, &self.tokens, scratch, PausedWorkers::Include);
         }
@@ -286,7 +287,7 @@ impl Pool {
 }
 
 impl DecisionState {
-    /// A candidate, to be remembered.
+    /// The record of a candidate.
     fn record(&self, index: usize) -> CandidateRecord {
         CandidateRecord {
             worker: Arc::clone(&self.members[self.details[index].member].worker),
@@ -295,13 +296,13 @@ impl DecisionState {
         }
     }
 
-    /// The chosen one and the next best.
+    /// The records of the chosen and the next best candidates.
     fn candidate_records(&self, chosen: usize) -> [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX] {
         let mut indices = self.next_best.after(chosen);
         std::array::from_fn(|_| indices.next().map(|index| self.record(index)))
     }
 
-    /// Writes the ready members' numbers into the candidates.
+    /// Fills the candidates from the ready members.
     fn fill_candidates(
         &mut self,
         fleet: &Fleet,
@@ -312,19 +313,19 @@ impl DecisionState {
     ) {
         let overlaps = if input.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = overlap.reach.bytes);
-        // The last token is computed anew even when everything is cached: its logits are wanted.
+        // Engines always compute the last token for its logits.
         let usable = input.request.prompt_tokens.saturating_sub(1);
         self.candidates.clear();
         self.details.clear();
         self.longest_match = 0;
-        // Neighbours in the list mostly serve the same model: its cost is read once for all of them.
+        // Neighbouring members mostly serve the same model, so its cost is read once.
         let (mut kind, mut cost) = (0, fleet.prefill_cost(0));
         let moment = EstimateTime { now: input.now, report_age_max: input.report_age_max };
         for (number, member) in self.members.iter().enumerate() {
             let load = fleet.load_view(member.id);
-            let is_passed_over = paused == PausedWorkers::Skip && load.is_paused(input.now);
+            let is_skipped = paused == PausedWorkers::Skip && load.is_paused(input.now);
             let has_room = load.takes_requests() && load.in_flight < input.in_flight_max;
-            if !has_room || is_passed_over || input.avoid.contains(&member.id) {
+            if !has_room || is_skipped || input.avoid.contains(&member.id) {
                 continue;
             }
             let presumed_bytes = self.overlap_bytes[member.id.index()];
@@ -333,7 +334,8 @@ impl DecisionState {
             let prediction = input.prediction(&load, || scratch.held(member.id));
             let expectation =
                 Expectation { view: load.view, generation: load.generation, presumed_bytes, prediction };
-            // Never added: what was sent to a worker with events is presumed only until its event must have come.
+            // The maximum, not the sum: a presumption for a worker with events stands only until its event
+            // must have arrived.
             let believed = prediction.map_or(presumed, |prediction| prediction.expected.max(presumed));
             let reported = prediction.map_or(0, |prediction| prediction.expected + prediction.restorable);
             let found = PromptOverlap {
@@ -367,7 +369,7 @@ impl DecisionState {
         self.rank();
     }
 
-    /// Sets apart what a worker would compute only because it is the one that lacks what the others have.
+    /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
     fn discount_common_prefix(&mut self, fleet: &Fleet, now: Micros) {
         let common_tokens = common(self.candidates.iter().map(|candidate| candidate.overlap_tokens));
         for (candidate, CandidateDetails { features, .. }) in self.candidates.iter_mut().zip(&self.details) {
@@ -385,7 +387,7 @@ impl DecisionState {
         }
     }
 
-    /// Tells each what the request would take anywhere, and notes who is best by the rule that counts in milliseconds.
+    /// Sets `anywhere_ms` and notes the candidates with the lowest expected-TTFT cost.
     fn rank(&mut self) {
         let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
         let anywhere_ms = works_ms.fold(f32::INFINITY, f32::min);
@@ -397,8 +399,8 @@ impl DecisionState {
     }
 }
 
-/// What workers hold of a prompt on average, the one that holds most left out: of a conversation that one worker has, nothing; of
-/// a head that everybody shares, nearly all of it.
+/// Mean overlap of the candidates without the longest: near zero for a conversation on one worker, near the
+/// full length for a prefix that all workers hold.
 fn common(overlaps: impl Iterator<Item = u32>) -> u32 {
     let (sum, most, count) = overlaps.fold((0_u64, 0, 0_u64), |(sum, most, count), tokens| {
         (sum + u64::from(tokens), tokens.max(most), count + 1)
@@ -407,13 +409,13 @@ fn common(overlaps: impl Iterator<Item = u32>) -> u32 {
 }
 
 impl PlacementInput<'_> {
-    /// What a worker without events probably holds beyond what is presumed. Of a prompt that it does not hold, nothing.
+    /// Tokens that a worker without events probably holds beyond the presumed overlap; 0 without an overlap.
     fn shortfall(&self, is_presumed: bool, presumed: u32, usable: u32) -> u32 {
         let applies = is_presumed && presumed > 0 && self.known_tokens.is_none();
         if applies { self.shortfall.min((usable - presumed.min(usable)) / 2) } else { 0 }
     }
 
-    /// What a worker's events prediction of the prompt; `None` for one without them.
+    /// Prediction from the worker's events; `None` without events.
     fn prediction(
         &self,
         load: &WorkerLoadView,
@@ -421,14 +423,14 @@ impl PlacementInput<'_> {
     ) -> Option<CachePrediction> {
         let first = self.texts.first().filter(|_| load.view != CacheView::Presumed)?;
         let held = held();
-        // A worker holds something in its own family's writing only.
+        // A worker matches only the text of its own family.
         let text = self.texts.get(usize::from(held.text)).unwrap_or(first);
         let block_tokens = load.block_tokens.unwrap_or(1);
         let prompt_bytes = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
         let (view, trust) = (load.view, load.trust);
         let sampled_weight = match text.unit {
             Unit::Byte => self.sampled_weight,
-            // Tokens that are the same are the same, sampled or not.
+            // Token ids match exactly, sampled or not.
             Unit::Token => 1.0,
         };
         Some(held.predict(PredictionWeights { view, trust, sampled_weight, block_tokens, prompt_bytes }))

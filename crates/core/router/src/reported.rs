@@ -329,7 +329,7 @@ impl WorkerIngest {
             }
             let stored = index
                 .store(reported_view.holder(worker), parent, &self.spans)
-                .expect("a worker's planes are seats, and the root is a reported one");
+                .expect("a worker's views are valid holders, and the root is a reported one");
             if reported_view == ReportedView::Sampled {
                 self.counted.stored += stored.placed as u64;
                 self.counted.parked += stored.parked as u64;
@@ -359,7 +359,7 @@ impl WorkerIngest {
         if !std::mem::replace(&mut self.has_tiers, true) {
             let adopted =
                 index.copy_all(ReportedView::Sampled.holder(worker), ReportedView::AllTiers.holder(worker));
-            adopted.expect("a worker's planes are seats");
+            adopted.expect("a worker's views are valid holders");
         }
     }
 
@@ -389,7 +389,7 @@ impl WorkerIngest {
             let holdings = Holdings::decode(&mut packed)?;
             index
                 .replace_holdings(reported_view.holder(worker), &holdings)
-                .expect("a worker's planes are seats");
+                .expect("a worker's views are valid holders");
             if reported_view == ReportedView::Sampled {
                 self.counted.stored += holdings.spans() as u64;
             }

@@ -1,4 +1,4 @@
-//! News: who comes and goes, how workers are, what their caches hold.
+//! Applies changes: workers that join and leave, their health, load and caches.
 
 use warmroute_fleet::{CacheBelief, Fleet, FleetFull, Models, ProbeResult, Worker};
 use warmroute_policy::Policy;
@@ -98,26 +98,26 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// What a feed says its word is worth.
+    /// Applies the feed's assessment of its events.
     fn view(&self, worker: &Worker, view: CacheView) {
         let is_aligned = self.reported.is_aligned(worker.id);
         let view = if is_aligned { view } else { CacheView::Presumed };
         let before = self.fleet.revise(worker, |belief| trust::told(belief, view));
         let is_new = before.is_some_and(|belief| belief.view != view);
         if is_new && view == CacheView::Reported {
-            // What was guessed before is now known, or wrong.
+            // Earlier presumptions are now reported, or wrong.
             self.index.clear_presumed(worker.id);
         }
     }
 
-    /// The cache is another one from now on: what was promised of the former says nothing about it.
+    /// Clears the cache of a restarted engine. Predictions for the old cache do not count for the new one.
     fn empty(&self, worker: &Worker) {
         reported::forget(&self.index, worker.id);
         self.reported.emptied(worker.id);
         self.fleet.revise(worker, |belief| CacheBelief { generation: belief.reset().generation, ..belief });
     }
 
-    /// Nothing is known any more of the cache of whoever sits here.
+    /// Forgets everything about the cache of a slot.
     fn forget(&self, worker: WorkerId) {
         reported::forget(&self.index, worker);
         self.reported.align(worker, None);
@@ -126,11 +126,11 @@ impl<P: Policy> Router<P> {
     }
 
     pub(super) fn set_capacity(&self, worker: WorkerId, tokens: u64) {
-        self.index.set_capacity(worker, tokens).expect("a worker's seat is below the most there are");
+        self.index.set_capacity(worker, tokens).expect("worker ids are below MAX_WORKERS");
     }
 
-    /// Changes who sits where, and derives the pools anew. No decision is made meanwhile: a request that has chosen a
-    /// worker but not booked it yet would otherwise find a newcomer on its seat.
+    /// Changes the fleet and rebuilds the pools. The write lock excludes decisions: a request that has chosen
+    /// a worker but not booked it yet must not find another worker in its slot.
     fn update_members(&self, change: impl FnOnce(&Fleet) -> Result<(), FleetFull>) -> Result<(), FleetFull> {
         let mut pools = self.pools.write();
         let changed = change(&self.fleet);

@@ -51,6 +51,6 @@ impl<P: Policy> Router<P> {
         self.fleet.restore_worker(worker, known.relative_latency, known.prefix_cache);
         self.set_capacity(worker.id, known.capacity_tokens);
         let restored = self.index.restore(&recalled, WorkerId(known.seat), worker.id);
-        restored.expect("a worker's seat is below the most there are");
+        restored.expect("worker ids are below MAX_WORKERS");
     }
 }

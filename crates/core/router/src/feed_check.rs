@@ -1,8 +1,8 @@
-//! Whether our own prompts come back in an engine's events.
+//! Checks that this router's prompts appear in an engine's events.
 //!
-//! Where an engine can be asked how it tokenizes, or says how much it found in its cache, wrong files are noticed by that.
-//! Where it says neither, there is one more sign: a prompt that it has computed must appear in its events. So now and then
-//! one is remembered, and looked for when its events must have come.
+//! Wrong model files show when an engine can be asked how it tokenizes, or reports cached tokens. For an
+//! engine that does neither, one sign remains: a computed prompt must appear in its events. The check keeps
+//! one prompt at a time and looks for it once its events must have arrived.
 
 use warmroute_index::{Index, Overlaps, Prompt, RootKey};
 use warmroute_types::{Micros, WorkerId};
@@ -10,29 +10,29 @@ use warmroute_types::{Micros, WorkerId};
 use crate::PromptText;
 use crate::reported_view::ReportedView;
 
-/// After this time a prompt's events must have come.
+/// Time after which a prompt's events must have arrived.
 const WITHIN: Micros = Micros::from_secs(2);
 
-/// So much of a prompt is remembered: more than its first block, whatever an engine's blocks are.
+/// Length of the kept head: more than the first block of any engine.
 const HEAD_BYTES: usize = 8 << 10;
 
-/// A prompt whose events are awaited.
+/// A prompt whose events are expected.
 pub(crate) struct AwaitedPrompt {
     root: RootKey,
     head: Box<[u8]>,
     since: Micros,
-    /// Blocks that had been reported by then.
+    /// Number of blocks reported before.
     stored: u64,
 }
 
-/// What became of it.
+/// Whether the prompt appeared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PromptSeen {
     /// Its beginning was reported.
     Yes,
-    /// Other blocks were, but not its own.
+    /// Other blocks were reported, but not its own.
     No,
-    /// Nothing was reported since, so nobody knows.
+    /// Nothing was reported since.
     Unknown,
 }
 

@@ -1,22 +1,21 @@
-//! The policy that decides, and those that are only asked: shadows.
+//! The acting policy, and shadow policies that are evaluated without acting.
 //!
-//! A shadow sees the same candidates in the same section, and what it would have chosen is counted, nothing more. So it
-//! sees the world that the acting policy makes: caches are warm where that one has sent prompts, queues are as long as
-//! that one has made them. What is counted is therefore how good single choices would have been, not how a fleet under
-//! the other policy would have fared; for that there is the lab.
+//! A shadow sees the same candidates, and its choices are only counted. Caches and queues are those that the
+//! acting policy produced. The counts therefore rate single choices, not how a fleet would perform under the
+//! shadow; the lab measures that.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest};
 use warmroute_types::Micros;
 
-/// One that acts, and any number that do not.
+/// The acting policy and its shadows.
 pub(crate) struct Policies<P> {
     acting: CountedPolicy<P>,
     shadows: Box<[CountedPolicy<P>]>,
 }
 
-/// A policy and what its choices amount to.
+/// A policy and the counts of its choices.
 struct CountedPolicy<P> {
     policy: P,
     counts: ChoiceCounts,
@@ -31,20 +30,20 @@ struct ChoiceCounts {
     ttft_us: AtomicU64,
 }
 
-/// What a policy's choices would have amounted to, by what was expected of the workers it chose.
+/// The sums over a policy's choices, from the predictions for the chosen workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyComparison {
-    /// Whose.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// Decisions on which it was asked.
+    /// Decisions evaluated.
     pub decisions: u64,
-    /// Those in which it chose the worker that the request went to.
+    /// Decisions in which it chose the same worker as the acting policy.
     pub agreed: u64,
-    /// Prompt tokens in all.
+    /// Sum of prompt tokens.
     pub prompt_tokens: u64,
-    /// Of them, those that were expected in the cache of the worker it chose.
+    /// Sum of tokens predicted in the cache of the chosen workers.
     pub cached_tokens: u64,
-    /// Times to first token that were expected there, in sum.
+    /// Sum of predicted times to first token.
     pub ttft: Micros,
 }
 
@@ -60,9 +59,9 @@ impl<P: Policy> Policies<P> {
         &self.acting.policy
     }
 
-    /// All of them, the acting one first.
+    /// All policies, the acting one first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &P> {
-        std::iter::once(&self.acting).chain(&self.shadows).map(|voice| &voice.policy)
+        std::iter::once(&self.acting).chain(&self.shadows).map(|policy| &policy.policy)
     }
 
     pub(crate) fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
@@ -81,10 +80,10 @@ impl<P: Policy> Policies<P> {
         }
     }
 
-    /// What each amounts to, the acting one first; nothing where there is nothing to compare.
+    /// The counts of each policy, the acting one first; empty without shadows.
     pub(crate) fn policy_comparisons(&self) -> Vec<PolicyComparison> {
-        let voices = std::iter::once(&self.acting).chain(&self.shadows);
-        voices.filter(|_| !self.shadows.is_empty()).map(CountedPolicy::comparison).collect()
+        let policies = std::iter::once(&self.acting).chain(&self.shadows);
+        policies.filter(|_| !self.shadows.is_empty()).map(CountedPolicy::comparison).collect()
     }
 }
 

@@ -1,14 +1,15 @@
-//! How many tokens more than presumed engines find in their caches.
+//! Tokens that engines find beyond the presumed overlap.
 //!
-//! A presumed prompt is cut into whole chunks and does not include its answer, while engines cache in smaller blocks and cache answers
-//! too. So a presumed overlap is too small by a part of a chunk and by most of the last answer. That does not change which worker is the
-//! warmest, but the expected time to first token of a warm prompt would be too long by as much: a tenth or more of it.
+//! Presumed prompts are cut into whole chunks and exclude the answer, while engines cache smaller blocks and
+//! answers too. A presumed overlap is therefore too small by part of a chunk and most of the last answer. The
+//! order of workers does not change, but the expected TTFT of a warm prompt would be too long by a tenth or
+//! more.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Weight of the newest answer in the mean.
 const NEWEST: f32 = 0.05;
-/// More than this is something else: a prompt that another client has sent to the engine.
+/// Larger differences are ignored: another client sent the prompt.
 const TOKENS_MAX: u32 = 4_096;
 
 /// The mean over answers, per model. Two threads that learn at once may lose one answer.
@@ -21,7 +22,7 @@ impl PresumedShortfall {
         f32::from_bits(self.0.load(Relaxed)) as u32
     }
 
-    /// An engine found `found` tokens where `presumed` were presumed.
+    /// Records that an engine found `found` tokens where `presumed` were presumed.
     pub(crate) fn learn(&self, found: u32, presumed: u32) {
         if presumed == 0 || found < presumed || found - presumed > TOKENS_MAX {
             return;

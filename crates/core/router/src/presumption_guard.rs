@@ -1,4 +1,4 @@
-//! What a decision presumes about its worker's cache, until something is known.
+//! The presumption that a decision makes about its worker's cache.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use warmroute_index::{Index, Presumption, RootKey, Span};
 use warmroute_types::{Micros, WorkerId};
 
-/// A prompt presumed to be in a worker's cache soon. Dropped before it was confirmed, it is withdrawn: the request failed,
-/// or its client left, before the prompt was computed.
+/// A prompt presumed to be in a worker's cache soon. Dropped before confirmation, it is withdrawn: the
+/// request failed or its client left before the prompt was computed.
 pub(crate) struct PresumptionGuard {
     index: Arc<Index>,
     open: Option<Presumption>,
 }
 
 impl PresumptionGuard {
-    /// `None` when the index has no room for it, which costs a hit later and nothing now.
+    /// Presumes a prompt. `None` if the index is full, which costs a hit later and nothing now.
     pub(crate) fn make(
         index: &Arc<Index>,
         worker: WorkerId,
@@ -26,7 +26,7 @@ impl PresumptionGuard {
         Some(PresumptionGuard { index: Arc::clone(index), open: Some(open) })
     }
 
-    /// The prompt has been computed.
+    /// Confirms the presumption: the prompt has been computed.
     pub(crate) fn confirm(&mut self) {
         if let Some(presumption) = self.open.take() {
             self.index.confirm(presumption);

@@ -134,7 +134,7 @@ pub struct Router<P> {
     index: Arc<Index>,
     policies: RwLock<Policies<P>>,
     config: Config,
-    /// A worker with so many requests in flight gets no more.
+    /// Concurrency limit of a worker, in requests.
     in_flight_max: AtomicU32,
     pools: RwLock<Pools>,
     reported: Reported,

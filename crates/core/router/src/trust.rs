@@ -1,38 +1,38 @@
-//! How far engines' events are believed, learned from what answers say.
+//! Trust in engines' events, learned from answers.
 //!
-//! Every answer that says how much of its prompt was cached is a test of what the events promised. A feed that is wrong
-//! several times in a row is demoted: its view is kept, but discounted and cut at what was found, until it has been right
-//! for a while. A hole in a stream halves the trust at once.
+//! Every answer that reports cached tokens tests the prediction from events. A feed that is wrong several
+//! times in a row is demoted: its view is discounted and cut at what was found, until it has been right for a
+//! while. A gap in the stream halves the trust at once.
 
 use warmroute_fleet::CacheBelief;
 use warmroute_types::CacheView;
 
-/// What is left of the trust after a wrong prediction: four in a row demote a feed that was always right.
+/// Factor after a refuted prediction: four in a row demote a feed with full trust.
 const AFTER_WRONG: f32 = 0.8;
-/// How much of what is missing to full trust a kept prediction gives back.
+/// Share of the missing trust that a confirmed prediction restores.
 const AFTER_RIGHT: f32 = 0.1;
 /// Below this a feed is demoted.
 const DEMOTED_BELOW: f32 = 0.5;
-/// From here on it is believed again.
+/// At or above this a feed is promoted again.
 const PROMOTED_FROM: f32 = 0.8;
-/// What remains at most when events are known to be missing.
+/// Maximum trust after a gap in the stream.
 const AFTER_HOLE: f32 = 0.5;
 
-/// Whether a prediction was kept.
+/// The outcome of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prediction {
     Confirmed,
     Refuted,
 }
 
-/// What is believed after one more answer.
+/// The belief after one more answer.
 pub(crate) fn answered(before: CacheBelief, prediction: Prediction) -> CacheBelief {
     let trust = after(before.trust, prediction);
     CacheBelief { view: view_at(trust, before.view), trust, ..before }
 }
 
-/// What is believed after a feed has said what its word is worth. A hole costs trust at once; a stream that is whole again
-/// starts afresh; silence says nothing for or against what was told before.
+/// The belief after a feed's own assessment. A gap costs trust at once, a complete stream starts with full
+/// trust, and silence changes nothing.
 pub(crate) fn told(before: CacheBelief, view: CacheView) -> CacheBelief {
     let trust = match view {
         CacheView::Uncertain => before.trust.min(AFTER_HOLE),
@@ -50,7 +50,7 @@ fn after(trust: f32, prediction: Prediction) -> f32 {
     }
 }
 
-/// The view that a feed's word is worth at this trust, where it was worth `before`.
+/// The view at this trust, where it was `before`.
 fn view_at(trust: f32, before: CacheView) -> CacheView {
     match before {
         CacheView::Reported if trust < DEMOTED_BELOW => CacheView::Uncertain,

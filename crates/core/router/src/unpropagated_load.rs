@@ -1,38 +1,39 @@
-//! BookedWork that other routers have sent, and that nobody here has heard of yet.
+//! Work that peers have assigned in decisions that this router has not received yet.
 //!
-//! It lies on some worker's load and on none of ours. How much it is follows from what they send and from how long their news is under
-//! way; where it lies does not. So it makes no worker worse than another, but a choice less sure: whoever is better by less than this
-//! may be taken already. By one prompt, that is: the next one goes elsewhere.
+//! The amount follows from the peers' rate of assignments and the message delay; the workers are unknown. It
+//! therefore changes no worker's cost but widens ties: candidates within this margin count as equal. The
+//! margin is at most one prompt, because the peer's next prompt goes to another worker.
 
 use warmroute_types::Micros;
 
-/// What was sent longer ago says little about now.
+/// Time constant of the moving sums.
 const MEMORY: Micros = Micros::from_secs(10);
 
-/// So likely it is that another one has chosen the worker that is best here, as far as the lab can tell.
+/// Probability that a peer has chosen the worker that is best here, as measured in the lab.
 const CHANCE: f64 = 0.25;
 
-/// With fewer others most of what is sent is our own, and whoever steps aside does so in vain too often.
+/// Minimum of peers. With fewer, most load is our own and stepping aside rarely pays.
 const OTHERS_MIN: usize = 3;
 
-/// How much others send.
+/// Moving sums of the peers' assignments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UnpropagatedLoad {
-    /// Prompts and their work of late, the older the less.
+    /// Number of prompts and their work, exponentially decayed.
     prompts: f64,
     work_ms: f64,
     at: Micros,
 }
 
 impl UnpropagatedLoad {
-    /// Another router has sent a prompt that takes so long.
+    /// Records a peer's assignment with its expected work.
     pub fn note(&mut self, work_ms: f32, now: Micros) {
         let left = self.left(now);
         let work_ms = left * self.work_ms + f64::from(work_ms.max(0.0));
         *self = UnpropagatedLoad { prompts: left * self.prompts + 1.0, work_ms, at: now };
     }
 
-    /// What is on its way to the worker that is best here, where news takes so long: a part of it all, and of a usual prompt at most.
+    /// Expected work under way to the best worker for a message delay `lag`: a share of the total, at most
+    /// one mean prompt.
     pub fn expected(&self, others: usize, lag: Micros, now: Micros) -> Micros {
         if others < OTHERS_MIN {
             return Micros::ZERO;

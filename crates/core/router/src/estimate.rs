@@ -1,31 +1,31 @@
-//! How long a request's first token would take on a worker, and what that is concluded from.
+//! Estimates the time to first token of a request on a worker.
 //!
-//! What this router has booked is the main signal; what engines report is a correction, for the prompts that came to them by
-//! another way, and only while it is fresh.
+//! The main signal is what this router has booked. Engine reports are a correction for prompts from other
+//! clients, and only while they are fresh.
 
 use warmroute_fleet::{PrefillCost, PrefillFeatures, QueueForecast, WorkerLoadView};
 use warmroute_policy::Estimate;
 use warmroute_types::{CacheView, Micros};
 
-/// A request as one worker would meet it.
+/// The estimate of a request on one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WorkerEstimate {
-    /// Booked with the request, and compared with what the engine reports.
+    /// Booked with the request and compared with the engine's report.
     pub features: PrefillFeatures,
     pub estimate: Estimate,
 }
 
-/// What a worker would find of a prompt.
+/// The expected overlap of a prompt on a worker, in tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PromptOverlap {
     pub prompt_tokens: u32,
     pub overlap_tokens: u32,
     pub restorable_tokens: u32,
-    /// What the engine probably finds beyond the overlap: see `presumed_shortfall.rs`.
+    /// Tokens that the engine probably finds beyond the overlap: see `presumed_shortfall.rs`.
     pub shortfall_tokens: u32,
 }
 
-/// The time at which it is asked, and how old reports may be.
+/// Time of the estimate, and the age limit of reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EstimateTime {
     pub now: Micros,
@@ -55,11 +55,11 @@ impl WorkerEstimate {
     }
 }
 
-/// How likely what an engine's replayed events say is no longer true, before its next step has confirmed them. Any share serves to prefer
-/// what is confirmed among workers that hold about the same.
+/// Probability that a replayed event is out of date before the engine's next answer confirms it. Any value
+/// above 0 prefers confirmed workers among those with similar overlaps.
 const STALE_REPLAY: f32 = 0.25;
 
-/// The prefill time, where what the worker reports may be out of date.
+/// The expected prefill time, allowing for out-of-date reports.
 fn expected_ms(
     cost: &PrefillCost,
     features: &PrefillFeatures,
@@ -73,7 +73,7 @@ fn expected_ms(
     }
 }
 
-/// What the prefill time on a worker is predicted from.
+/// The inputs of the prefill prediction.
 pub(crate) fn features(
     load: &WorkerLoadView,
     forecast: &QueueForecast,
@@ -94,7 +94,8 @@ pub(crate) fn features(
     }
 }
 
-/// Milliseconds for prompts of other clients that wait in the engine. Nothing is known of them: each counts as one like ours.
+/// Wait for other clients' prompts in the engine, in milliseconds. Their size is unknown: each counts as one
+/// of ours.
 fn external_ms(load: &WorkerLoadView, forecast: &QueueForecast, at: EstimateTime, prefill_ms: f32) -> f32 {
     let is_fresh = load.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
     let external = if is_fresh { forecast.external_waiting } else { 0 };

@@ -1,31 +1,32 @@
-//! What other routers have said of engines' streams, until whoever drives their feeds comes for it.
+//! A bounded queue of peers' stream updates for the feeds' driver.
 //!
-//! Where nobody does (no events are followed here) nothing is kept, and who asks is told at once to request another. Where somebody is too
-//! slow, the oldest goes and is counted: what was told is asked for again, and an answer that went is none.
+//! Without a driver nothing is kept, and replay requests are refused at once. When the driver is too slow,
+//! the oldest update is dropped and counted; a dropped batch is requested again, and a dropped answer counts
+//! as empty.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use warmroute_peers::{Effect, RelayedBatch};
 
-/// News that wait, at most,
+/// Maximum number of queued updates.
 const NEWS_MAX: usize = 1 << 14;
 
-/// and their bytes. One answer may be larger than that, alone.
+/// Maximum bytes of queued updates. A single larger answer is accepted alone.
 const BYTES_MAX: usize = 32 << 20;
 
-/// Bytes of news beside what is reported, about.
+/// Approximate bytes of an update without its batches.
 const NEWS_BYTES: usize = 64;
 
-/// News of streams.
+/// Queued stream updates.
 #[derive(Debug, Default)]
 pub(crate) struct RelayInbox {
-    /// Whether somebody comes for them.
+    /// Whether a driver takes the updates.
     pub is_followed: bool,
     news: VecDeque<Effect>,
     bytes: usize,
-    /// Workers whose answers were dropped. Their feeds wait for one, whatever it is.
+    /// Workers whose answers were dropped. Their feeds wait for an answer, even an empty one.
     unanswered: BTreeSet<u64>,
-    /// News that nobody came for in time.
+    /// Updates dropped before they were taken.
     pub dropped: u64,
 }
 

@@ -1,11 +1,12 @@
-//! What a router knows that is worth taking to the next process: what it presumes of caches, and what it has learned of workers.
+//! State that a router saves for the next process: presumed caches and what was learned about workers.
 //!
 //! ```text
 //! "WARMROUT" version | seed hash chunk_bytes saved_at | latency models | token rates | workers | snapshot | checksum
 //! ```
 //!
-//! What engines report is not in it: they tell it again. Neither is any text: prompts are keyed digests, models are hashes. The seed of the
-//! digests is, because without it they mean nothing; with it, whoever has the file can try whether a text was asked. So the file is private.
+//! Reported caches are not saved: engines report them again. No text is saved either: prompts are keyed
+//! digests, models are hashes. The seed of the digests is included, because digests are useless without it. A
+//! reader of the file can therefore test whether a guessed prompt was sent: keep the file private.
 
 use warmroute_index::{Hash, Snapshot};
 use warmroute_prompt::CHUNK_BYTES;
@@ -15,58 +16,58 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAGIC: &[u8; 8] = b"WARMROUT";
 const VERSION: u32 = 2;
 const CHECKSUM_BYTES: usize = 8;
-/// A clock may be a little behind the one that wrote.
+/// Tolerated clock difference to the writer, in seconds.
 const FUTURE_MAX_S: u64 = 60;
-/// More are neither written nor read.
+/// Maximum number of models written or read.
 const MODELS_MAX: usize = 4_096;
 
-/// What a router takes to the next process.
+/// The saved state of a router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedState {
     pub(crate) seed: u64,
     pub(crate) hash: Hash,
     pub(crate) saved_at_s: u64,
-    /// By the hash of a model's name: the numbers of its latency model.
+    /// Latency model coefficients by hash of the model name.
     pub(crate) latency_models: Vec<(u64, Vec<f64>)>,
-    /// By the hash of a model's name: tokens per byte.
+    /// Tokens per byte by hash of the model name.
     pub(crate) token_rates: Vec<(u64, f64)>,
     pub(crate) workers: Vec<SavedWorker>,
     pub(crate) snapshot: Snapshot,
 }
 
-/// A worker, as it was.
+/// The saved state of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SavedWorker {
     pub address: Address,
-    /// Its number then.
+    /// Its worker index when saved.
     pub seat: u16,
     pub capacity_tokens: u64,
     pub relative_latency: [f64; 2],
     pub prefix_cache: Option<PrefixCache>,
 }
 
-/// Why a memory cannot be used. Whoever is told begins with none.
+/// Why a saved state cannot be used. The router then starts empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSavedState {
-    /// It begins otherwise.
+    /// The magic number is wrong.
     #[error("it is no saved state")]
     NotOne,
-    /// Another version of this program wrote it.
+    /// Written by another version of the format.
     #[error("it is of version {0}, and this is version {VERSION}")]
     OtherVersion(u32),
-    /// It is not all there, or not as it was written.
+    /// Truncated or corrupted.
     #[error("its checksum is wrong: it is cut short or spoiled")]
     Spoiled,
-    /// It is as it was written, and still makes no sense.
+    /// The checksum is right, but the content is invalid.
     #[error("it makes no sense")]
     Nonsense,
-    /// Prompts are cut into other pieces now.
+    /// Prompts are cut into chunks of another size now.
     #[error("prompts were cut into chunks of {0} bytes, and now of {CHUNK_BYTES}")]
     OtherChunks(u32),
     /// Another hash is configured.
     #[error("prompts were hashed otherwise (block-hash)")]
     OtherHash,
-    /// All that is in it would be forgotten at once.
+    /// Everything in it has expired.
     #[error("it is {0} s old, and nothing is believed for so long (presumed-ttl-secs)")]
     TooOld(u64),
     /// Clocks disagree.
@@ -75,17 +76,17 @@ pub enum BadSavedState {
 }
 
 impl SavedState {
-    /// By which prompts must be digested for it to mean anything.
+    /// Seed of the digests: a router must use the same one.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// How many requests and how many spans are remembered, of how many workers.
+    /// Number of saved uses, spans and workers.
     pub fn extent(&self) -> (usize, usize, usize) {
         (self.snapshot.uses(), self.snapshot.spans(), self.workers.len())
     }
 
-    /// How long ago it was written; or why it is of no use to a router like this at this time.
+    /// Age in seconds, or why the state is unusable now.
     pub fn age_s(&self, config: &warmroute_index::Config, unix_s: u64) -> Result<u64, BadSavedState> {
         if self.hash != config.hash {
             return Err(BadSavedState::OtherHash);
@@ -98,7 +99,7 @@ impl SavedState {
         if is_old { Err(BadSavedState::TooOld(age_s)) } else { Ok(age_s) }
     }
 
-    /// Writes it down.
+    /// Encodes the state.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(9 * self.snapshot.spans() + 16 * self.snapshot.uses() + 4_096);
         out.extend_from_slice(MAGIC);
@@ -125,7 +126,8 @@ impl SavedState {
         out
     }
 
-    /// Reads what [`SavedState::encode`] wrote, and refuses everything else. It takes no more memory than a few times the bytes.
+    /// Decodes the output of [`SavedState::encode`] and refuses everything else. Uses at most a few times the
+    /// memory of the input.
     pub fn decode(bytes: &[u8]) -> Result<SavedState, BadSavedState> {
         let mut packed = Packed(bytes);
         if packed.bytes(MAGIC.len()) != Some(MAGIC) {
@@ -185,7 +187,7 @@ fn latency_model(packed: &mut Packed<'_>) -> Option<(u64, Vec<f64>)> {
     Some((model, numbers))
 }
 
-/// How a model is called in a memory.
+/// The hash of a model name in a saved state.
 pub(crate) fn model_key(model: &str) -> u64 {
     xxh3_64(model.as_bytes())
 }
@@ -224,7 +226,7 @@ impl SavedWorker {
     }
 }
 
-/// Something that is there or is not; where it is not, nothing stands in its place.
+/// Decodes an optional value; an absent value must be zero.
 fn told<T: Default + PartialEq>(is_there: u8, value: T) -> Option<Option<T>> {
     match is_there {
         0 => (value == T::default()).then_some(None),

@@ -1,4 +1,4 @@
-//! SavedState that decisions need and that is kept between them.
+//! Buffers that decisions reuse.
 
 use warmroute_index::{Index, Overlaps, Prompt, Reach, Span};
 use warmroute_types::{MAX_WORKERS, WorkerId};
@@ -8,34 +8,34 @@ use crate::reported_overlap::ReportedOverlap;
 use crate::reported_view::ReportedView;
 use crate::token_rate::TokenRate;
 
-/// One for each thread that decides.
+/// Buffers of one thread that routes requests.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// What is presumed of the prompt at hand.
+    /// Presumed overlaps of the current prompt.
     pub(crate) presumed: Overlaps,
     pub(crate) spans: Vec<Span>,
-    /// What is reported of one of its writings, by the index's numbers.
+    /// Reported overlaps of one text of the prompt, by holder number.
     reported: Overlaps,
-    /// How far anybody holds the first of them.
+    /// The longest reported overlap of the first text.
     furthest: Reach,
-    /// The same by seat; empty for all that are not in `holders`.
+    /// Reported overlaps by worker index; default for workers not in `holders`.
     held: Vec<ReportedOverlap>,
     holders: Vec<WorkerId>,
 }
 
 impl Scratch {
-    /// Looks up what is presumed.
+    /// Looks up the presumed overlaps.
     pub(crate) fn walk(&mut self, index: &Index, prompt: PromptChunks<'_>) {
         index.lookup(prompt.root, Prompt::Chunks(prompt.digests), &mut self.presumed);
     }
 
-    /// The prompt as spans, with the tokens that its chunks are believed to have.
+    /// Cuts the prompt into spans with their estimated tokens.
     pub(crate) fn cut(&mut self, prompt: PromptChunks<'_>, rate: &TokenRate) {
         self.spans.clear();
         self.spans.extend(prompt.spans(|bytes| rate.tokens_in(bytes)));
     }
 
-    /// Looks up what is reported of each writing of the prompt.
+    /// Looks up the reported overlaps of each text of the prompt.
     pub(crate) fn walk_texts(&mut self, index: &Index, texts: &[PromptText<'_>]) {
         self.holders.drain(..).for_each(|worker| self.held[worker.index()] = ReportedOverlap::default());
         self.furthest = Reach::default();
@@ -61,12 +61,12 @@ impl Scratch {
         }
     }
 
-    /// What a worker reports to hold.
+    /// The reported overlap of a worker.
     pub(crate) fn held(&self, worker: WorkerId) -> ReportedOverlap {
         self.held.get(worker.index()).copied().unwrap_or_default()
     }
 
-    /// How far anybody holds the prompt's first writing: there its tokens have been counted.
+    /// The longest reported overlap of the first text, whose tokens engines have counted.
     pub(crate) fn furthest(&self) -> Reach {
         self.furthest
     }

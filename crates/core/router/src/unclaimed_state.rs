@@ -1,4 +1,4 @@
-//! What another process knew, until the workers come that it is about.
+//! Restored state that waits for its workers to join.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use warmroute_types::{Address, Micros};
 use crate::saved_state::{SavedWorker, model_key};
 use crate::token_rate::TokenRate;
 
-/// What has not come to be of use yet.
+/// The part of a saved state that no worker has claimed yet.
 #[derive(Default)]
 pub(crate) struct UnclaimedState(Mutex<Option<UnclaimedParts>>);
 
-/// A memory in parts.
+/// The parts of a saved state.
 pub(crate) struct UnclaimedParts {
     pub since: Micros,
     pub recalled: Arc<PendingRestore>,
@@ -26,7 +26,7 @@ impl UnclaimedState {
         *self.0.lock() = Some(pending);
     }
 
-    /// What is known of the worker at this address, once.
+    /// Takes the saved state of the worker at this address.
     pub fn take(&self, address: &Address) -> Option<(Arc<PendingRestore>, SavedWorker)> {
         let mut pending = self.0.lock();
         let pending = pending.as_mut()?;
@@ -34,7 +34,7 @@ impl UnclaimedState {
         Some((Arc::clone(&pending.recalled), pending.workers.swap_remove(at)))
     }
 
-    /// How many tokens a model makes of a byte.
+    /// The saved tokens per byte of a model.
     pub fn token_rate(&self, model: &str) -> TokenRate {
         let key = model_key(model);
         let known = |pending: &UnclaimedParts| {
@@ -44,7 +44,7 @@ impl UnclaimedState {
         rate.map_or_else(TokenRate::default, |rate| TokenRate::recalled(rate as f32))
     }
 
-    /// By then everything would be too old, and whoever it is about does not come any more.
+    /// Drops the state once all of it has expired.
     pub fn expire(&self, now: Micros, ttl: Micros) {
         let mut pending = self.0.lock();
         pending.take_if(|pending| now.since(pending.since) >= ttl);

@@ -1,26 +1,27 @@
-//! Other routers' requests at workers that are not here: a moment later they may be.
+//! Peers' assignments to workers that are not members here yet.
 //!
-//! Where a worker joins, some routers know it before others do, and send to it at once. What they have sent is booked when it is known here,
-//! too, as far as it is not over by then. Everything is bounded; without its prompt a booking still tells how busy a worker is.
+//! When a worker joins, some routers know it earlier and use it at once. Their assignments are booked here
+//! when the worker joins, unless they have ended. Everything is bounded; without its prompt an assignment
+//! still counts as load.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute_peers::BookingRecord;
 use warmroute_types::RouterId;
 
-/// Requests that wait, in all; more are not booked.
+/// Maximum of waiting assignments; further ones are not booked.
 const ASSIGNMENTS_MAX: usize = 1 << 16;
 
-/// Bytes of their prompts; more are booked without.
+/// Maximum bytes of their prompts; further ones are kept without.
 const PROMPTS_MAX: usize = 4 << 20;
 
-/// Requests that are booked at a time: nobody's seat changes meanwhile.
+/// Assignments booked per hold of the pools' lock.
 const AT_ONCE: usize = 64;
 
-/// A request, by its router and that one's number for it.
+/// Router and its number for the assignment.
 pub(crate) type Key = (RouterId, u64);
 
-/// Requests that wait for their workers.
+/// Assignments that wait for their workers.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingAssignments {
     assignments: BTreeMap<Key, Waiting>,
@@ -28,7 +29,7 @@ pub(crate) struct WaitingAssignments {
     prompt_bytes: usize,
 }
 
-/// One of them.
+/// A waiting assignment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub booked: BookingRecord,
@@ -42,7 +43,7 @@ impl Waiting {
 }
 
 impl WaitingAssignments {
-    /// It has begun.
+    /// Adds an assignment.
     pub fn add(&mut self, key: Key, booked: BookingRecord) {
         if self.assignments.len() >= ASSIGNMENTS_MAX {
             return;
@@ -56,12 +57,12 @@ impl WaitingAssignments {
         self.assignments.insert(key, waiting);
     }
 
-    /// Its prompt has been computed.
+    /// Records that its prompt has been computed.
     pub fn computed(&mut self, key: Key) {
         self.assignments.get_mut(&key).into_iter().for_each(|waiting| waiting.is_computed = true);
     }
 
-    /// It is over, or waits no more.
+    /// Removes an assignment.
     pub fn remove(&mut self, key: Key) -> Option<Waiting> {
         let waiting = self.assignments.remove(&key)?;
         self.prompt_bytes -= waiting.prompt_bytes();
@@ -74,7 +75,7 @@ impl WaitingAssignments {
         Some(waiting)
     }
 
-    /// Some of those whose workers have come.
+    /// Takes up to `AT_ONCE` assignments whose workers have joined.
     pub fn take(&mut self, is_here: impl Fn(u64) -> bool) -> Vec<(Key, Waiting)> {
         let come = self.by_worker.iter().filter(|(worker, _)| is_here(**worker));
         let keys: Vec<Key> = come.flat_map(|(_, keys)| keys.iter().copied()).take(AT_ONCE).collect();

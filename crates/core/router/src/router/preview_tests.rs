@@ -92,14 +92,14 @@ fn a_preview_says_what_would_happen_and_leaves_no_trace() {
 }
 
 #[test]
-fn nobody_to_preview_is_as_nobody_to_route_to() {
+fn preview_and_route_fail_alike_without_workers() {
     let router = router_of(soonest(), Vec::new(), 0);
     let preview = router.preview(&request(&[1]), &mut Scratch::default(), Micros(1), 1);
     assert_eq!(preview.err(), Some(NoRoute::NoWorkers));
 }
 
 #[test]
-fn shadows_are_counted_beside_the_policy_that_acts_and_have_no_say() {
+fn shadow_policies_are_counted_and_do_not_act() {
     let turns = Standard::RoundRobin(RoundRobin);
     let router = router_of(soonest(), vec![turns, Standard::CacheAware(CacheAware::default())], 4);
     let digests: Vec<u64> = (0..40).collect();

@@ -590,12 +590,12 @@ fn without_workers() -> Router<Standard> {
 }
 
 #[test]
-fn a_router_that_follows_no_events_keeps_none_and_lets_nobody_wait() {
+fn a_router_without_feeds_keeps_no_updates_and_refuses_requests_at_once() {
     asked_in_vain(&without_workers());
 }
 
 #[test]
-fn a_router_that_does_not_know_a_worker_lets_nobody_wait_for_its_events() {
+fn a_router_refuses_requests_for_unknown_workers_at_once() {
     let router = without_workers();
     router.follow_streams();
     asked_in_vain(&router);

@@ -260,7 +260,7 @@ fn a_hole_in_the_stream_discounts_and_a_stream_that_is_whole_again_does_not() {
 }
 
 #[test]
-fn what_was_generated_is_hoped_for_until_an_answer_proves_it() {
+fn generated_tokens_are_unproven_until_an_answer_confirms_them() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
     store(&router, 0, &prompt, 0, 40);
@@ -291,7 +291,7 @@ fn what_was_generated_and_not_found_is_given_up_but_prompts_are_kept() {
     asking.answer(&router, &mut decision, 640);
     drop(decision);
     assert_eq!(expected(&router, &prompt), 640);
-    assert_eq!(router.workers()[0].load.view, CacheView::Reported, "nobody promised it");
+    assert_eq!(router.workers()[0].load.view, CacheView::Reported, "it was not predicted");
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn a_worker_whose_events_cannot_be_read_stays_presumed() {
 }
 
 #[test]
-fn a_seats_next_worker_inherits_nothing() {
+fn a_new_worker_in_a_slot_inherits_nothing() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
     let former = worker(&router, 0);

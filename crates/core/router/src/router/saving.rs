@@ -1,4 +1,4 @@
-//! From one process to the next.
+//! Saves state for the next process and restores it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::saved_state::{SavedState, SavedWorker, model_key};
 use crate::unclaimed_state::UnclaimedParts;
 
 impl<P: Policy> Router<P> {
-    /// What is worth taking to the next process. `unix_s` is the time that both have in common.
+    /// The state to save. `unix_s` is the wall clock, which both processes share.
     pub fn save(&self, now: Micros, unix_s: u64) -> SavedState {
         let remembered = |view: WorkerView| SavedWorker {
             seat: view.worker.id.0,
@@ -34,8 +34,8 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Begins with what another process knew `away` ago: each worker gets its part when it comes. To be called before any does, on a
-    /// router with that memory's seed.
+    /// Restores a state saved `away` ago: each worker gets its part when it joins. Call it before any worker
+    /// joins, on a router with the same seed.
     pub fn restore(&self, memory: SavedState, now: Micros, away: Micros) {
         for (model, numbers) in &memory.latency_models {
             self.fleet.restore_latency(*model, numbers);
@@ -45,7 +45,7 @@ impl<P: Policy> Router<P> {
         self.unclaimed.set(UnclaimedParts { since: now, recalled, workers, token_rates });
     }
 
-    /// A worker has come of which something may be known.
+    /// Restores the saved state of a worker that joined.
     pub(super) fn restore_worker(&self, worker: &Worker) {
         let Some((recalled, known)) = self.unclaimed.take(&worker.address) else { return };
         self.fleet.restore_worker(worker, known.relative_latency, known.prefix_cache);

@@ -1,8 +1,8 @@
-//! Hearing other routers, and being heard.
+//! Receives messages from peers and composes messages to them.
 //!
-//! Of the locks, what was heard is taken first and the pools after it, for a moment: so whoever changes the fleet, and the requests that
-//! wait behind that, never wait for messages that are being read. What follows from a message is taken in before the next one is
-//! read, whoever drives: order is what effects mean.
+//! Lock order: the peer state first, then the pools, briefly. Changes of the fleet and the requests behind
+//! them therefore never wait for messages being read. The effects of one message are applied before the next
+//! is read, because their order matters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,35 +26,35 @@ use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::PRESUMED_CHUNKS_MAX;
 use crate::sharing::{PeerAssignment, PeerState, PeerTask, Received, Sharing, SharingView};
 
-/// The workers' health is looked at this often.
+/// Interval of the health exchange.
 const EXAMINED_EVERY: Micros = Micros::from_millis(200);
 
-/// A worker that a peer finds failing is passed over for so long, and again while the peer says so.
+/// How long a worker that a peer reports as failing is skipped; extended while the peer repeats it.
 const PASSED_OVER_FOR: Micros = Micros::from_millis(500);
 
-/// So many things are taken in at a time.
+/// Effects applied per hold of the pools' lock.
 const EFFECTS_AT_ONCE: usize = 16;
 
-/// No router cuts prompts into larger pieces.
+/// Maximum chunk size that a peer may use.
 const CHUNK_BYTES_MAX: u32 = 1 << 16;
 
-/// One that has answered us within this time is well, whatever others say.
+/// A worker that answered this router within this time is healthy, whatever peers report.
 const OWN_EVIDENCE: Micros = Micros::from_secs(2);
 
 impl<P: Policy> Router<P> {
-    /// From now on this router is one of several. Saying it twice changes nothing.
+    /// Starts sharing with peers. Further calls have no effect.
     pub fn share(&self, me: RouterId, config: Config) {
         let _pools = self.pools.write();
         self.sharing.get_or_init(|| Arc::new(Sharing::new(Peers::new(me, config), &self.fleet.members())));
     }
 
-    /// What is to be said to the others now. To be asked every few milliseconds.
+    /// The messages to send now. Call it every few milliseconds.
     pub fn compose_messages(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
         let (mut heard, mut effects) = (sharing.peer_state(), Vec::new());
         heard.peers.expire(now, &mut effects);
         self.take_in(sharing, &mut heard, &effects, now);
-        self.look_around(sharing, &mut heard, now);
+        self.apply_local_changes(sharing, &mut heard, now);
         sharing.set_rank(heard.peers.rank());
         let others = heard.peers.ids().count();
         sharing.set_unpropagated_load(heard.unpropagated_load.expected(
@@ -65,22 +65,23 @@ impl<P: Policy> Router<P> {
         heard.peers.compose(sharing.take_news(), now)
     }
 
-    /// A request was routed: what is to be said of it at once. For whoever carries messages, not for the request: messages that are
-    /// being read keep this waiting.
+    /// The messages to send right after a decision. For the message driver, not for the request: reading
+    /// messages blocks it.
     pub fn compose_urgent(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
         let mut heard = sharing.peer_state();
         if heard.peers.may_send_now(now) { heard.peers.compose(sharing.take_news(), now) } else { Vec::new() }
     }
 
-    /// Takes in what another router said; what is to be answered.
+    /// Applies a peer's message; returns the answers.
     pub fn receive(&self, bytes: &[u8], now: Micros) -> Result<Vec<Envelope>, BadMessage> {
         let Received { answers, tasks } = self.receive_message(bytes, now)?;
         tasks.into_iter().for_each(|task| self.run(task, now));
         Ok(answers)
     }
 
-    /// The same from one whom the transport knows: nobody speaks for another. What takes long is left to be done.
+    /// Applies a message of an authenticated peer; messages that claim another sender are rejected. Long
+    /// tasks are returned.
     pub fn receive_from(&self, from: RouterId, bytes: &[u8], now: Micros) -> Result<Received, BadMessage> {
         if PeerMessage::claimed_sender(bytes).is_some_and(|claimed| claimed != from) {
             self.sharing.get().into_iter().for_each(|sharing| sharing.peer_state().peers.bad_messages += 1);
@@ -101,7 +102,8 @@ impl<P: Policy> Router<P> {
         Ok(Received { answers, tasks })
     }
 
-    /// Tells, or takes in, all that is presumed: somebody has just come. It may take seconds, and may be done beside all else.
+    /// Sends or merges a snapshot of the presumed caches, for a new peer. May take seconds and runs beside
+    /// everything else.
     pub fn run(&self, task: PeerTask, now: Micros) {
         let Some(sharing) = self.sharing.get() else { return };
         match task {
@@ -114,23 +116,23 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// The conversation in numbers; `None` for a router on its own.
+    /// Sharing in numbers; `None` without sharing.
     pub fn sharing(&self, now: Micros) -> Option<SharingView> {
         self.sharing.get().map(|sharing| sharing.view(now))
     }
 
-    /// Looks at what may have changed here since the last time.
-    fn look_around(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
+    /// Applies local changes since the last call.
+    fn apply_local_changes(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
         let _pools = self.pools.read();
-        self.seat_waiting(sharing, heard, now);
+        self.book_waiting(sharing, heard, now);
         if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
             heard.examined = Some(now);
             self.examine(sharing, heard, now);
         }
     }
 
-    /// Books what others have sent to workers that have joined here since.
-    fn seat_waiting(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
+    /// Books peers' assignments to workers that have joined since.
+    fn book_waiting(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
         for (key, waiting) in heard.waiting_assignments.take(|worker| sharing.worker(worker).is_some()) {
             let Some(mut one) = self.mirror(sharing, &waiting.booked, now) else { continue };
             if waiting.is_computed {
@@ -140,7 +142,7 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Tells the others who is failing, and heeds what they tell.
+    /// Announces failing workers and skips those that peers report.
     fn examine(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
         let members = self.fleet.members();
         let found = |state| match state {
@@ -159,7 +161,8 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// A few at a time: nobody's seat changes meanwhile, and whoever wants one to must not wait, for requests wait with it.
+    /// Applies effects in small groups: the pools' lock holds up changes of the fleet, and requests behind
+    /// them.
     fn take_in(&self, sharing: &Sharing, heard: &mut PeerState, effects: &[Effect], now: Micros) {
         for some in effects.chunks(EFFECTS_AT_ONCE) {
             let _pools = self.pools.read();
@@ -196,7 +199,7 @@ impl<P: Policy> Router<P> {
                     worker.filter(|worker| self.fleet.load_view(worker.id).view == CacheView::Presumed);
                 presumed.into_iter().for_each(|worker| self.index.clear_presumed(worker.id));
             }
-            // Those take long, and locks of their own.
+            // Long tasks with locks of their own.
             Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
             Effect::BatchRelayed { .. }
             | Effect::PositionReported { .. }
@@ -205,7 +208,7 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Tells all that is open: somebody has just come, or missed much.
+    /// Sends all open assignments to a peer that is new or has missed many.
     fn tell_state(&self, sharing: &Sharing, asked: &Effect) {
         if let Effect::LedgerRequested { router, up_to, low_water } = asked {
             let state = Ledger { low_water: *low_water, ..sharing.state() };
@@ -213,20 +216,21 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Tells what was used last of all that is presumed, as much as can be told.
+    /// Sends the most recently used presumptions up to the size limit.
     fn tell_view(&self, sharing: &Sharing, now: Micros) {
         let BoundedSnapshot { snapshot, is_truncated } = self.index.snapshot_newest(now, SNAPSHOT_BYTES_MAX);
         let members = self.fleet.members();
         let identities: BTreeMap<u16, u64> =
             members.iter().map(|view| (view.worker.id.0, view.worker.identity)).collect();
-        let identity_of = |seat| identities.get(&seat).copied();
+        let identity_of = |worker| identities.get(&worker).copied();
         let bytes = peer_snapshot::write(&snapshot, self.index.digester(), identity_of).into();
         let mut heard = sharing.peer_state();
         heard.peers.truncated_answers += u64::from(is_truncated);
         heard.peers.answer_snapshot(bytes);
     }
 
-    /// What is presumed of workers elsewhere, and known of them here by nothing better. Between two prompts seats may change.
+    /// Merges a peer's presumptions for workers that have no better view here. The fleet may change between
+    /// two prompts.
     fn learn_view(&self, sharing: &Sharing, view: View, heard: Micros, age: Micros) {
         let View { workers, snapshot } = view;
         let recalled = self.index.begin_restore(snapshot, heard, age);
@@ -241,12 +245,12 @@ impl<P: Policy> Router<P> {
                 RwLockReadGuard::bump(&mut pools);
                 presumed().is_some_and(|now| Arc::ptr_eq(&now, &worker))
             };
-            // Where the index is full, what is left out costs a hit later.
+            // A full index drops the rest, which costs hits later.
             _ = self.index.merge(&recalled, WorkerId(place), worker.id, is_there);
         }
     }
 
-    /// Books and presumes what another router has sent to a worker; nothing where the worker is not known here.
+    /// Books and presumes a peer's assignment; `None` if the worker is not a member here.
     fn mirror(&self, sharing: &Sharing, booked: &BookingRecord, now: Micros) -> Option<PeerAssignment> {
         let BookingRecord { prompt_tokens, cached_tokens, restorable_tokens, .. } = *booked;
         let prompt = booked.prompt.as_ref().filter(|prompt| is_sane(prompt));
@@ -273,7 +277,7 @@ impl<P: Policy> Router<P> {
         Some(PeerAssignment { worker, booking, presumed, view: load.view, made: now, bookings })
     }
 
-    /// As [`Router::observe`] does with a first token.
+    /// Records a peer's first token, as [`Router::observe`] does for an own one.
     fn computed(&self, peer_assignment: &mut PeerAssignment, now: Micros) {
         peer_assignment.booking.first_token_at_peer(now);
         match peer_assignment.presumed.take() {
@@ -316,7 +320,7 @@ impl<P: Policy> Router<P> {
     }
 }
 
-/// Whether it can be a prompt of a router like this one.
+/// Whether a peer's prompt is within the limits.
 fn is_sane(prompt: &PromptDigests) -> bool {
     (1..=CHUNK_BYTES_MAX).contains(&prompt.chunk_bytes) && prompt.digests.len() <= PRESUMED_CHUNKS_MAX
 }

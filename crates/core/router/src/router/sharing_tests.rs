@@ -72,7 +72,7 @@ fn in_flight(router: &Router<Standard>) -> Vec<(String, u32)> {
 }
 
 #[test]
-fn everybody_sees_what_everybody_has_sent_where() {
+fn every_router_sees_the_assignments_of_all() {
     let routers = routers(3, 4);
     let mut decisions: Vec<Decision> = Vec::new();
     for n in 0..24 {
@@ -97,7 +97,7 @@ fn everybody_sees_what_everybody_has_sent_where() {
 }
 
 #[test]
-fn a_conversation_is_found_again_whoever_is_asked() {
+fn every_router_finds_a_conversation() {
     let routers = routers(3, 4);
     let mut first = route(&routers[0], &digests(1, 40), SECOND);
     talk(&routers, SECOND);
@@ -186,7 +186,7 @@ fn what_takes_long_is_left_to_be_done_beside_the_conversation_and_tells_no_names
 }
 
 #[test]
-fn what_failed_elsewhere_is_not_presumed_here() {
+fn a_peers_failed_request_is_not_presumed() {
     let routers = routers(2, 4);
     drop(route(&routers[0], &digests(1, 40), SECOND));
     talk(&routers, SECOND);
@@ -408,7 +408,7 @@ fn workers_that_another_names_otherwise_are_counted_and_those_that_are_late_are_
 }
 
 #[test]
-fn nobody_speaks_for_another() {
+fn messages_that_claim_another_sender_are_rejected() {
     let routers = routers(3, 2);
     let _decision = route(&routers[0], &digests(1, 10), SECOND);
     let letter = routers[0].compose_messages(Micros(SECOND)).remove(0);
@@ -447,7 +447,7 @@ fn unpropagated_load(delay_ms: u64) -> f64 {
 }
 
 #[test]
-fn what_is_unheard_grows_with_the_time_that_news_takes() {
+fn unpropagated_load_grows_with_the_message_delay() {
     let [little, some, more] = [20, 80, 400].map(unpropagated_load);
     assert!(little > 0.0 && (3.0..5.0).contains(&(some / little)), "{little}, {some}");
     assert!((1.0..1.6).contains(&(more / some)), "{some}, {more}: no more than one prompt");

@@ -71,7 +71,7 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
 }
 
 #[test]
-fn prefill_leaves_the_desk_at_the_first_token_and_the_rest_at_the_end() {
+fn prefill_is_released_at_the_first_token_and_the_rest_at_the_end() {
     let router = router_of(RoundRobin, 1, Models::Any);
     let mut decision = router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
     let load = |router: &Router<RoundRobin>| router.workers()[0].load;
@@ -123,7 +123,7 @@ fn a_request_goes_only_to_workers_that_serve_its_model() {
 }
 
 #[test]
-fn why_there_is_no_route_is_told_apart() {
+fn each_reason_for_no_route_is_distinct() {
     let router = Router::new(RoundRobin, Config::default());
     let why = |router: &Router<RoundRobin>| {
         router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap_err()
@@ -254,7 +254,7 @@ fn a_worker_whose_requests_failed_is_tried_with_one_at_a_time() {
 }
 
 #[test]
-fn a_worker_that_rests_is_passed_over_while_others_are_there() {
+fn a_paused_worker_is_skipped_while_others_are_ready() {
     let router = router_of(RoundRobin, 2, Models::Any);
     let busy = Arc::clone(&router.workers()[0].worker);
     let until = Micros::from_secs(5);
@@ -265,7 +265,7 @@ fn a_worker_that_rests_is_passed_over_while_others_are_there() {
     assert!((0..6).all(|_| went_to(&request_for("m"), Micros::from_secs(4)).unwrap() != busy));
     assert!((0..2).any(|_| went_to(&request_for("m"), until).unwrap() == busy), "its time is over");
     router.apply(Change::Leave { address: address(1) }).unwrap();
-    assert_eq!(went_to(&request_for("m"), Micros::from_secs(4)).unwrap(), busy, "better than nobody");
+    assert_eq!(went_to(&request_for("m"), Micros::from_secs(4)).unwrap(), busy, "better than no worker");
     let avoid = [WorkerId(1)];
     let again = Request { avoid: &avoid, ..request_for("m") };
     assert_eq!(
@@ -284,7 +284,7 @@ fn asking(digests: &[u64]) -> Request<'_> {
 
 /// One worker holds sixty-four conversations, and goes out. They are placement as if nobody had ever held them.
 #[test]
-fn when_all_holders_are_out_the_rest_is_not_herded() {
+fn requests_spread_when_all_holders_are_out() {
     let conversations: Vec<Vec<u64>> =
         (0..64).map(|i| (0..64).map(|chunk| i << 32 | chunk).collect()).collect();
     let random = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15);

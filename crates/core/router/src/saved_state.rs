@@ -40,7 +40,7 @@ pub struct SavedState {
 pub(crate) struct SavedWorker {
     pub address: Address,
     /// Its worker index when saved.
-    pub seat: u16,
+    pub index: u16,
     pub capacity_tokens: u64,
     pub relative_latency: [f64; 2],
     pub prefix_cache: Option<PrefixCache>,
@@ -199,7 +199,7 @@ impl SavedWorker {
         out.extend_from_slice(url);
         out.push(u8::from(self.address.rank.is_some()));
         out.extend_from_slice(&self.address.rank.unwrap_or(0).to_le_bytes());
-        out.extend_from_slice(&self.seat.to_le_bytes());
+        out.extend_from_slice(&self.index.to_le_bytes());
         out.extend_from_slice(&self.capacity_tokens.to_le_bytes());
         self.relative_latency.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
         out.push(u8::from(self.prefix_cache.is_some()));
@@ -211,14 +211,14 @@ impl SavedWorker {
         let length = packed.count(1)?;
         let url = std::str::from_utf8(packed.bytes(length)?).ok()?.to_owned();
         let rank = told(packed.u8()?, packed.u16()?)?;
-        let (seat, capacity_tokens) = (packed.u16()?, packed.u64()?);
+        let (index, capacity_tokens) = (packed.u16()?, packed.u64()?);
         let relative_latency = [packed.amount()?, packed.amount()?];
         let has_counters = packed.u8()?;
         let counters = PrefixCache { queries: packed.u64()?, hits: packed.u64()? };
         let prefix_cache = told(has_counters, counters)?;
         Some(SavedWorker {
             address: Address { url, rank },
-            seat,
+            index,
             capacity_tokens,
             relative_latency,
             prefix_cache,

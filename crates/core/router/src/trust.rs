@@ -94,7 +94,7 @@ mod tests {
         let doubted = CacheBelief { view: CacheView::Uncertain, trust: 0.3, generation: 4 };
         let returned = told(told(doubted, CacheView::Presumed), CacheView::Uncertain);
         assert_eq!(returned, doubted);
-        assert_eq!(told(returned, CacheView::Reported).trust, 1.0, "whole, and nobody contradicts it");
+        assert_eq!(told(returned, CacheView::Reported).trust, 1.0, "complete, and no answer contradicts it");
     }
 
     #[test]

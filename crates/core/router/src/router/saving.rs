@@ -14,7 +14,7 @@ impl<P: Policy> Router<P> {
     /// The state to save. `unix_s` is the wall clock, which both processes share.
     pub fn save(&self, now: Micros, unix_s: u64) -> SavedState {
         let remembered = |view: WorkerView| SavedWorker {
-            seat: view.worker.id.0,
+            index: view.worker.id.0,
             capacity_tokens: self.index.capacity_tokens(view.worker.id),
             relative_latency: self.fleet.relative_latency_numbers(view.worker.id),
             prefix_cache: view.prefix_cache,
@@ -50,7 +50,7 @@ impl<P: Policy> Router<P> {
         let Some((recalled, known)) = self.unclaimed.take(&worker.address) else { return };
         self.fleet.restore_worker(worker, known.relative_latency, known.prefix_cache);
         self.set_capacity(worker.id, known.capacity_tokens);
-        let restored = self.index.restore(&recalled, WorkerId(known.seat), worker.id);
+        let restored = self.index.restore(&recalled, WorkerId(known.index), worker.id);
         restored.expect("worker ids are below MAX_WORKERS");
     }
 }

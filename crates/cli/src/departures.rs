@@ -44,9 +44,9 @@ impl Departures {
     pub fn take_ready(&mut self, workers: &[WorkerView], listings: Listings, now: Instant) -> Vec<Address> {
         let (going, staying): (Vec<_>, Vec<_>) =
             workers.iter().partition(|view| self.0.contains_key(&view.worker.address));
-        let is_ready = |view: &&WorkerView| view.desk.state.takes_requests();
+        let is_ready = |view: &&WorkerView| view.load.state.takes_requests();
         let ready: Vec<&WorkerView> = staying.iter().copied().filter(is_ready).collect();
-        let may_come = staying.iter().any(|view| view.desk.state == WorkerState::Starting)
+        let may_come = staying.iter().any(|view| view.load.state == WorkerState::Starting)
             || listings == Listings::Pending;
         let is_needed = |address: &Address| {
             let view = going.iter().find(|view| view.worker.address == *address);

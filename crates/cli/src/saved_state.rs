@@ -13,22 +13,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use parking_lot::Mutex;
 use warmroute_gateway::Gateway;
-use warmroute_router::Memory;
+use warmroute_router::SavedState;
 use warmroute_types::Micros;
 
 /// The saved state and its age.
-pub struct SavedState {
-    pub memory: Memory,
+pub struct AgedState {
+    pub state: SavedState,
     /// Time since the state was saved.
     pub age: Micros,
 }
 
 /// Reads the file, if it can be used. With a `seed`, the file must use the same one to digest prompts.
-pub fn read(path: &Path, config: &warmroute_index::Config, seed: Option<u64>) -> Option<SavedState> {
+pub fn read(path: &Path, config: &warmroute_index::Config, seed: Option<u64>) -> Option<AgedState> {
     let since = Instant::now();
     match try_read(path, config, seed) {
         Ok(Some(saved)) => {
-            let (requests, spans, workers) = saved.memory.extent();
+            let (requests, spans, workers) = saved.state.extent();
             let (age_s, took) = (saved.age.as_secs_f64(), since.elapsed());
             tracing::info!(requests, spans, workers, age_s, ?took, "state read from {}", path.display());
             Some(saved)
@@ -49,7 +49,7 @@ fn try_read(
     path: &Path,
     config: &warmroute_index::Config,
     seed: Option<u64>,
-) -> anyhow::Result<Option<SavedState>> {
+) -> anyhow::Result<Option<AgedState>> {
     // A device or pipe may block the open, or never end.
     let is_file = metadata(path).map_or(true, |there| there.is_file());
     anyhow::ensure!(is_file, "not a regular file");
@@ -65,11 +65,11 @@ fn try_read(
         bytes.len() as u64 <= bytes_max,
         "the file is larger than the index limit (max-tree-size)"
     );
-    let memory = Memory::decode(&bytes)?;
+    let memory = SavedState::decode(&bytes)?;
     let is_readable = seed.is_none_or(|seed| seed == memory.seed());
     anyhow::ensure!(is_readable, "the file was written with another secret (share-secret-file)");
     let age_s = memory.age_s(config, unix_s())?;
-    Ok(Some(SavedState { memory, age: Micros::from_secs(age_s) }))
+    Ok(Some(AgedState { state: memory, age: Micros::from_secs(age_s) }))
 }
 
 fn unix_s() -> u64 {
@@ -96,7 +96,7 @@ impl StateWriter {
         let Some(path) = &self.path else { return };
         let _writing = self.writing.lock();
         let since = Instant::now();
-        let memory = self.gateway.router().remember(self.gateway.now(), unix_s());
+        let memory = self.gateway.router().save(self.gateway.now(), unix_s());
         let (requests, spans, workers) = memory.extent();
         let bytes = memory.encode();
         match replace(path, &bytes) {

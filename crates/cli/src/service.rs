@@ -28,7 +28,7 @@ use crate::departures::Listings;
 use crate::handover::{Listeners, Opener, Purpose, address_of};
 use crate::plan::{Plan, SharePlan, Sources};
 use crate::precise::{Precise, ReportEndpoint, Settings};
-use crate::saved_state::{self, SavedState, StateWriter};
+use crate::saved_state::{self, AgedState, StateWriter};
 use crate::security::Acceptors;
 use crate::sharing;
 use crate::worker_sources::{FollowedSources, follow_sources};
@@ -96,8 +96,8 @@ impl Service {
         let recorder = plan.record.map(Recorder::start).transpose().context("the record")?;
         let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), recorder)?;
         gateway.set_keys(plan.keys);
-        if let Some(SavedState { memory, age }) = saved {
-            router.recall(memory, gateway.now(), age);
+        if let Some(AgedState { state, age }) = saved {
+            router.restore(state, gateway.now(), age);
         }
         let mut startup = Startup::new(Arc::clone(&gateway), inherited);
         let clients = startup.listen(Purpose::Clients, plan.listen).await?;
@@ -167,8 +167,8 @@ impl Service {
     fn is_undecided(&self) -> bool {
         let workers = self.router.workers();
         let is_awaited = *self.listings.borrow() == Listings::Pending;
-        let is_ready = workers.iter().any(|view| view.desk.state.takes_requests());
-        !is_ready && (is_awaited || workers.iter().any(|view| view.is_untried))
+        let is_ready = workers.iter().any(|view| view.load.state.takes_requests());
+        !is_ready && (is_awaited || workers.iter().any(|view| view.is_unprobed))
     }
 
     /// Returns when all workers are ready, or any worker after `ALL_READY_WITHIN`.
@@ -177,7 +177,7 @@ impl Service {
         loop {
             let workers = self.router.workers();
             let is_ready = |state: WorkerState| state.takes_requests();
-            let ready = workers.iter().filter(|view| is_ready(view.desk.state)).count();
+            let ready = workers.iter().filter(|view| is_ready(view.load.state)).count();
             if ready > 0 && (ready == workers.len() || since.elapsed() >= ALL_READY_WITHIN) {
                 return Ok(());
             }
@@ -240,10 +240,10 @@ impl Service {
 
 /// Reads the saved state, if there is any. The index takes over its seed, because the same prompts must keep their
 /// digests.
-fn read_saved_state(plan: &mut Plan) -> Option<SavedState> {
+fn read_saved_state(plan: &mut Plan) -> Option<AgedState> {
     let seed = plan.sharing.as_ref().map(|sharing| sharing.seed);
     let saved = saved_state::read(plan.state.as_deref()?, &plan.router.index, seed)?;
-    plan.router.index.seed = saved.memory.seed();
+    plan.router.index.seed = saved.state.seed();
     Some(saved)
 }
 

@@ -12,7 +12,7 @@ use tokio::task::{block_in_place, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 use warmroute_gateway::{Gateway, PeerTransport, TrafficCounts, TransportStats};
 use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
-use warmroute_router::{Errand, Taken};
+use warmroute_router::{PeerTask, Received};
 use warmroute_share::{
     LeaveHandle, Link, MessageInbox, MessageOutbox, Problem, ReceivedMessage, TransportStatus, mesh, mesh_on,
     random_router_id, redis,
@@ -87,11 +87,11 @@ async fn exchange_messages(
         let messages = tokio::select! {
             // Ticks come first: a router flooded with messages must not fall silent.
             biased;
-            _ = ticks.tick() => gateway.router().speak(gateway.now()),
-            () = signals.news.notified() => gateway.router().speak_up(gateway.now()),
+            _ = ticks.tick() => gateway.router().compose_messages(gateway.now()),
+            () = signals.news.notified() => gateway.router().compose_urgent(gateway.now()),
             message = incoming.recv() => {
                 // Unreadable messages are counted; nothing else can be done about them here.
-                let Taken { answers, errands: new } = receive(&gateway, &message).unwrap_or_default();
+                let Received { answers, tasks: new } = receive(&gateway, &message).unwrap_or_default();
                 new.into_iter().for_each(|errand| queue_errand(&errands, &gateway, errand));
                 answers
             }
@@ -103,14 +103,14 @@ async fn exchange_messages(
 }
 
 /// Applies a message. Messages that take long, such as a whole view, run outside the request threads.
-fn receive(gateway: &Gateway, message: &ReceivedMessage) -> Result<Taken, BadMessage> {
-    let apply = || gateway.router().hear_from(message.from, &message.bytes, gateway.now());
+fn receive(gateway: &Gateway, message: &ReceivedMessage) -> Result<Received, BadMessage> {
+    let apply = || gateway.router().receive_from(message.from, &message.bytes, gateway.now());
     if PeerMessage::is_expensive(&message.bytes) { block_in_place(apply) } else { apply() }
 }
 
 /// Runs errands, which take seconds, one by one in a task of their own: peers give up a router that is silent for so
 /// long. The task ends when the sender is dropped.
-fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<Errand> {
+fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<PeerTask> {
     let (errands, mut queue) = mpsc::channel(ERRANDS_MAX);
     tokio::spawn(async move {
         while let Some(errand) = queue.recv().await {
@@ -125,7 +125,7 @@ fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<Errand> {
 }
 
 /// Queues an errand. If the queue is full, the errand runs at once, because none may be lost.
-fn queue_errand(errands: &mpsc::Sender<Errand>, gateway: &Gateway, errand: Errand) {
+fn queue_errand(errands: &mpsc::Sender<PeerTask>, gateway: &Gateway, errand: PeerTask) {
     if let Err(TrySendError::Full(errand) | TrySendError::Closed(errand)) = errands.try_send(errand) {
         block_in_place(|| gateway.router().run(errand, gateway.now()));
     }

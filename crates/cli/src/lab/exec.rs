@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use warmroute_policy::{Ask, Candidate, Choice, Estimate, Policy};
+use warmroute_policy::{Candidate, Choice, Estimate, Policy, PolicyRequest};
 use warmroute_sim::{Needs, Rule};
 
 /// The first error. A policy cannot fail, so the error is reported after the run.
@@ -68,7 +68,7 @@ impl Program {
         Ok(Program { child, asks, answers, patience })
     }
 
-    fn choose(&mut self, ask: &Ask, candidates: &[Candidate]) -> anyhow::Result<usize> {
+    fn choose(&mut self, ask: &PolicyRequest, candidates: &[Candidate]) -> anyhow::Result<usize> {
         let line = self.answer(question(ask, candidates).to_string())?;
         let answer: Value = serde_json::from_str(&line).with_context(|| format!("it answered {line:?}"))?;
         let index = answer["index"].as_u64().with_context(|| format!("no index in {line:?}"))? as usize;
@@ -113,7 +113,7 @@ impl Drop for Program {
     }
 }
 
-fn question(ask: &Ask, candidates: &[Candidate]) -> Value {
+fn question(ask: &PolicyRequest, candidates: &[Candidate]) -> Value {
     let candidate = |candidate: &Candidate| {
         json!({
             "worker": candidate.worker.0,
@@ -155,7 +155,7 @@ impl Policy for Exec {
         "exec"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
         let chosen = program.as_mut().map(|program| program.choose(ask, candidates));
         match chosen {
@@ -204,13 +204,13 @@ mod tests {
 
     #[test]
     fn a_program_is_told_all_that_a_policy_sees() {
-        let ask = Ask {
+        let ask = PolicyRequest {
             prompt_tokens: 900,
             session_key: Some(7),
             prefix_key: None,
             random: 5,
             turn: 1,
-            ..Ask::default()
+            ..PolicyRequest::default()
         };
         let candidate = candidate(4);
         // Destructured without `..`, so that a new field of policies must be added here as well.
@@ -248,7 +248,7 @@ mod tests {
     fn who_keeps_silent_is_given_up() {
         // The program reads everything before it writes anything.
         let mut silent = Program::start("sort", Duration::from_millis(30)).unwrap();
-        let error = silent.choose(&Ask::default(), &[candidate(0)]).unwrap_err().to_string();
+        let error = silent.choose(&PolicyRequest::default(), &[candidate(0)]).unwrap_err().to_string();
         assert_eq!(error, "it did not answer within 0.03 s");
     }
 
@@ -257,7 +257,7 @@ mod tests {
         // A query of this size does not fit into a pipe that is not read.
         let mut deaf = Program::start("yes", Duration::from_millis(30)).unwrap();
         let candidates: Vec<Candidate> = (0..2_000).map(candidate).collect();
-        let error = deaf.choose(&Ask::default(), &candidates).unwrap_err().to_string();
+        let error = deaf.choose(&PolicyRequest::default(), &candidates).unwrap_err().to_string();
         assert_eq!(error, "it did not answer within 0.03 s");
     }
 }

@@ -51,14 +51,20 @@ impl FeedMonitor {
         let counters = feed.counters();
         sink.apply_change(Change::Fed { worker: Arc::clone(worker), counters });
         let ingested = sink.ingested(worker.id);
-        let fresh = LastCheck { fillings: view.desk.fillings, restarts: counters.restarts, before: ingested };
+        let fresh = LastCheck {
+            fillings: view.load.block_filling_answers,
+            restarts: counters.restarts,
+            before: ingested,
+        };
         // The first check counts answers that came before it.
         let seen = self.seen.entry(worker.id).or_insert(LastCheck {
             fillings: 0,
             before: Ingested::default(),
             ..fresh
         });
-        if std::mem::replace(&mut seen.fillings, view.desk.fillings) != view.desk.fillings {
+        if std::mem::replace(&mut seen.fillings, view.load.block_filling_answers)
+            != view.load.block_filling_answers
+        {
             feed.answered();
         }
         feed.corrected(|| sink.view_of(worker.id));

@@ -208,7 +208,7 @@ impl Precise {
         });
         for (url, views) in by_url {
             let is_due = self.engines.get(&url).is_none_or(EngineState::is_due);
-            if is_due && views.iter().any(|view| view.desk.state == WorkerState::Ready) {
+            if is_due && views.iter().any(|view| view.load.state == WorkerState::Ready) {
                 self.query_engine(url.clone(), &views);
             }
             if let Some(engine) = self.engines.get_mut(&url)
@@ -409,5 +409,5 @@ fn view_reason(
         origin: followed.origin(&view.worker),
         publisher: followed.publisher(&view.worker),
     };
-    ViewReason::of_feed(view.desk.view, &status, sink.requests(view.worker.id))
+    ViewReason::of_feed(view.load.view, &status, sink.requests(view.worker.id))
 }

@@ -1,38 +1,38 @@
-//! Work promised to a worker, from the decision until it is over.
+//! Work assigned to a worker, from the decision until the request ends.
 
 use std::fmt;
 use std::sync::Arc;
 
 use warmroute_types::{Delivery, Micros, WorkerId};
 
-use crate::desk::Trial;
 use crate::prefill_queue::Ticket;
+use crate::worker_load::Trial;
 use crate::{Fleet, ObservedPrompt, PrefillFeatures};
 
-/// What one request costs its worker, as far as is known when it is sent.
+/// The expected cost of a request, known when it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
+pub struct BookedWork {
     /// Prompt tokens to compute: those not expected in the cache.
     pub prefill_tokens: u32,
-    /// Prompt tokens in all: the context that every decode step will read.
+    /// All prompt tokens: the context that every decode step reads.
     pub context_tokens: u32,
-    /// What its prefill time is predicted from.
+    /// The inputs of the prefill prediction.
     pub features: PrefillFeatures,
-    /// How its answer will come.
+    /// Whether the answer streams.
     pub delivery: Delivery,
 }
 
-/// A request's place on its worker's desk. Prefill leaves the desk at the first token, the rest at the end. Dropping
-/// a booking ends it, whatever way its request took: that is the whole defence against leaked load.
+/// A request's share of its worker's load. The prefill is released at the first token, the rest at the end.
+/// Dropping a booking releases it on every path, which prevents leaked load.
 pub struct Booking {
     fleet: Arc<Fleet>,
     worker: WorkerId,
-    work: Work,
+    work: BookedWork,
     ticket: Ticket,
     prefill: Prefill,
-    /// Whether what the engine reported about the prompt has been learned from.
+    /// Whether the engine's cached-token count has been learned from.
     report: Report,
-    /// Where it finds out whether its worker has recovered.
+    /// The trial, if this request tests a recovering worker.
     trial: Option<Trial>,
 }
 
@@ -49,16 +49,16 @@ enum Report {
 }
 
 impl Booking {
-    /// Puts `work` on the worker's desk.
-    pub fn make(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
-        let mut booking = Booking::elsewhere(fleet, worker, work, now);
-        booking.trial = fleet.desk(worker).begin_trial();
+    /// Adds `work` to the worker's load. Starts the trial of a recovering worker.
+    pub fn make(fleet: &Arc<Fleet>, worker: WorkerId, work: BookedWork, now: Micros) -> Booking {
+        let mut booking = Booking::of_peer(fleet, worker, work, now);
+        booking.trial = fleet.load(worker).begin_trial();
         booking
     }
 
-    /// The same for work that another router has sent there. It tries nobody.
-    pub fn elsewhere(fleet: &Arc<Fleet>, worker: WorkerId, work: Work, now: Micros) -> Booking {
-        fleet.desk(worker).book(work);
+    /// Adds work that a peer sent to the worker. Never starts a trial.
+    pub fn of_peer(fleet: &Arc<Fleet>, worker: WorkerId, work: BookedWork, now: Micros) -> Booking {
+        fleet.load(worker).book(work);
         let expected_ms = fleet.prefill_ms(worker, &work.features, now);
         let ticket = fleet.queue(worker).book(work.features, work.delivery, expected_ms, now);
         let (prefill, report) = (Prefill::Pending, Report::Pending);
@@ -70,25 +70,25 @@ impl Booking {
         self.fleet.prefill_ms(self.worker, &self.work.features, now)
     }
 
-    /// Whose desk it is on.
+    /// The worker that has the booking.
     pub fn worker(&self) -> WorkerId {
         self.worker
     }
 
-    /// Whether its answer tells, now, if its worker has recovered.
+    /// Whether this request is the trial in flight.
     pub(crate) fn is_trial(&self) -> bool {
-        self.trial.is_some_and(|trial| self.fleet.desk(self.worker).is_tried_by(trial))
+        self.trial.is_some_and(|trial| self.fleet.load(self.worker).is_current_trial(trial))
     }
 
-    /// The first token came: the prompt is computed. Further calls change nothing.
+    /// Records the first token, which ends the prefill. Further calls have no effect.
     pub fn first_token(&mut self, now: Micros) {
         if self.release_prefill() {
             self.fleet.first_token(self.worker, self.ticket, now);
         }
     }
 
-    /// The engine reported how much of the prompt it found in its cache: the latency model learns what the rest took. Further calls
-    /// change nothing.
+    /// Records the engine's cached-token count, from which the latency model learns. Further calls have no
+    /// effect.
     pub fn reported(&mut self, prompt: ObservedPrompt, now: Micros) {
         if self.report == Report::Pending {
             self.report = Report::Made;
@@ -96,19 +96,19 @@ impl Booking {
         }
     }
 
-    /// Another router has heard the first token: when that was is not known well enough to learn from.
-    pub fn computed_elsewhere(&mut self, now: Micros) {
+    /// Records a first token at a peer. Its time is not precise enough to learn from.
+    pub fn first_token_at_peer(&mut self, now: Micros) {
         if self.release_prefill() {
             self.fleet.queue(self.worker).done_elsewhere(self.ticket, now);
         }
     }
 
-    /// Takes the prompt from the desk; false if that was done before.
+    /// Removes the prefill from the load; false if it was removed before.
     fn release_prefill(&mut self) -> bool {
         let is_pending = self.prefill == Prefill::Pending;
         if is_pending {
             self.prefill = Prefill::Done;
-            self.fleet.desk(self.worker).release_prefill(self.work);
+            self.fleet.load(self.worker).release_prefill(self.work);
         }
         is_pending
     }
@@ -123,9 +123,9 @@ impl Drop for Booking {
             self.fleet.queue(self.worker).abandon(self.ticket);
         }
         if let Some(trial) = self.trial {
-            self.fleet.desk(self.worker).end_trial(trial);
+            self.fleet.load(self.worker).end_trial(trial);
         }
-        self.fleet.desk(self.worker).release_request(self.work);
+        self.fleet.load(self.worker).release_request(self.work);
     }
 }
 

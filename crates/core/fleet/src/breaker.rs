@@ -1,4 +1,4 @@
-//! Whether a worker gets requests: a circuit breaker over what was seen of it. Pure; `now` is an argument.
+//! A circuit breaker that decides whether a worker gets requests. Pure; `now` is an argument.
 //!
 //! ```text
 //!  closed ──failures in a row──▶ open ──probe answered, pause over──▶ half-open ──trial answered──▶ closed
@@ -6,35 +6,35 @@
 //!     └── unreachable: answered ──┘ └────────────── a failure ────────────┘
 //! ```
 //!
-//! Two rows are kept apart, because they are refuted by different things. Whether a worker can be *reached*, a probe tells as
-//! well as a request; one that could not be reached is used again after the first probe it answers. Whether it *serves*, only
-//! requests tell: an engine that answers probes while its requests break is tried with one request at a time. Client errors
-//! and backpressure are not told to a breaker at all.
+//! Failures to connect and failed requests are counted apart, because different events refute them. A probe
+//! shows whether a worker can be *reached*: an unreachable worker is used again after its first answered
+//! probe. Only requests show whether it *serves*: an engine that answers probes while its requests fail gets
+//! one trial request at a time. Client errors and backpressure are never reported to a breaker.
 
 use warmroute_types::Micros;
 
-/// How long a breaker that requests opened stays open. Short, because a trial costs its client only the retry, and a worker
-/// that serves again is to be used again within two seconds.
-pub const PAUSE: Micros = Micros::from_secs(1);
+/// How long a breaker stays open after failed requests. Short, because a failed trial costs its client only a
+/// retry, and a recovered worker must be used again within two seconds.
+pub const BREAKER_PAUSE: Micros = Micros::from_secs(1);
 
-/// Where a breaker stands.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Position {
-    /// Requests go through.
+pub enum BreakerState {
+    /// Requests pass.
     #[default]
     Closed,
-    /// None does.
-    Open(Open),
-    /// One at a time does.
+    /// No request passes.
+    Open(OpenReason),
+    /// One trial request at a time passes.
     HalfOpen,
 }
 
-/// Why a breaker is open, which decides what ends it.
+/// Why a breaker is open, which decides what closes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Open {
-    /// Nobody could connect: until somebody can.
+pub enum OpenReason {
+    /// Connections failed. The first answered probe closes the breaker.
     Unreachable,
-    /// Requests failed: a probe that is answered from this moment on lets one try again.
+    /// Requests failed. A probe answered after `until` allows a trial request.
     Failing {
         /// The end of the pause.
         until: Micros,
@@ -44,80 +44,82 @@ pub enum Open {
 /// One worker's breaker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Breaker {
-    position: Position,
-    /// Times in a row that it could not be reached.
+    state: BreakerState,
+    /// Consecutive failures to connect.
     unreached: u32,
-    /// Requests in a row that it failed.
+    /// Consecutive failed requests.
     faults: u32,
     openings: u64,
 }
 
-impl Position {
+impl BreakerState {
     /// The word used in `GET /workers`.
     pub fn as_str(self) -> &'static str {
         match self {
-            Position::Closed => "closed",
-            Position::Open(_) => "open",
-            Position::HalfOpen => "half_open",
+            BreakerState::Closed => "closed",
+            BreakerState::Open(_) => "open",
+            BreakerState::HalfOpen => "half_open",
         }
     }
 }
 
 impl Breaker {
-    /// Where it stands.
-    pub fn position(&self) -> Position {
-        self.position
+    /// The current state.
+    pub fn state(&self) -> BreakerState {
+        self.state
     }
 
-    /// How often it has opened.
+    /// Number of times the breaker has opened.
     pub fn openings(&self) -> u64 {
         self.openings
     }
 
-    /// Whether an answer would change anything.
+    /// Whether an answer would change the breaker.
     pub(crate) fn awaits_answer(&self) -> bool {
-        self.position == Position::HalfOpen || self.unreached + self.faults > 0
+        self.state == BreakerState::HalfOpen || self.unreached + self.faults > 0
     }
 
-    /// A probe was answered. It says nothing about requests that failed.
+    /// Records an answered probe. It says nothing about failed requests.
     pub fn reached(&mut self, now: Micros) {
         self.unreached = 0;
-        self.position = match self.position {
-            Position::Open(Open::Unreachable) => {
-                // Whoever was away and is back is another process, most likely.
+        self.state = match self.state {
+            BreakerState::Open(OpenReason::Unreachable) => {
+                // The engine was probably restarted.
                 self.faults = 0;
-                Position::Closed
+                BreakerState::Closed
             }
-            Position::Open(Open::Failing { until }) if now >= until => Position::HalfOpen,
-            position => position,
+            BreakerState::Open(OpenReason::Failing { until }) if now >= until => BreakerState::HalfOpen,
+            state => state,
         };
     }
 
-    /// Nobody could connect, or a probe was not answered.
+    /// Records a failed connection or probe.
     pub fn unreached(&mut self, failures_max: u32) {
         self.unreached = self.unreached.saturating_add(1);
-        match self.position {
-            Position::Closed if self.unreached < failures_max => {}
-            Position::Open(_) => self.position = Position::Open(Open::Unreachable),
-            Position::Closed | Position::HalfOpen => self.open(Open::Unreachable),
+        match self.state {
+            BreakerState::Closed if self.unreached < failures_max => {}
+            BreakerState::Open(_) => self.state = BreakerState::Open(OpenReason::Unreachable),
+            BreakerState::Closed | BreakerState::HalfOpen => self.open(OpenReason::Unreachable),
         }
     }
 
-    /// It took a request and failed it.
+    /// Records a failed request.
     pub fn fault(&mut self, now: Micros, failures_max: u32) {
         self.faults = self.faults.saturating_add(1);
-        match self.position {
-            Position::Closed if self.faults < failures_max => {}
-            // Of requests that were under way; whatever opened it knows better.
-            Position::Open(_) => {}
-            Position::Closed | Position::HalfOpen => self.open(Open::Failing { until: now + PAUSE }),
+        match self.state {
+            BreakerState::Closed if self.faults < failures_max => {}
+            // Requests sent before the breaker opened: the reason that opened it stands.
+            BreakerState::Open(_) => {}
+            BreakerState::Closed | BreakerState::HalfOpen => {
+                self.open(OpenReason::Failing { until: now + BREAKER_PAUSE })
+            }
         }
     }
 
-    /// A request's first token came. A trial has shown that the worker serves; but only an end shows that it does not break
-    /// off, so the next fault opens the breaker again.
+    /// Records a first token. A trial has shown that the worker serves, but not that it completes answers, so
+    /// the next fault opens the breaker again.
     pub fn began(&mut self, failures_max: u32) {
-        if self.position == Position::HalfOpen {
+        if self.state == BreakerState::HalfOpen {
             *self = Breaker {
                 faults: failures_max.saturating_sub(1),
                 openings: self.openings,
@@ -126,15 +128,15 @@ impl Breaker {
         }
     }
 
-    /// A request was answered to its end. To an open breaker that says nothing: it was long under way.
+    /// Records a completed answer. It does not close an open breaker: the request was sent before it opened.
     pub fn answered(&mut self) {
-        if !matches!(self.position, Position::Open(_)) {
+        if !matches!(self.state, BreakerState::Open(_)) {
             *self = Breaker { openings: self.openings, ..Breaker::default() };
         }
     }
 
-    fn open(&mut self, why: Open) {
-        self.position = Position::Open(why);
+    fn open(&mut self, why: OpenReason) {
+        self.state = BreakerState::Open(why);
         self.openings += 1;
     }
 }
@@ -156,18 +158,18 @@ mod tests {
     #[test]
     fn faults_in_a_row_open_it_and_a_trial_closes_it() {
         let mut breaker = failing();
-        assert!(matches!(breaker.position(), Position::Open(Open::Failing { .. })));
+        assert!(matches!(breaker.state(), BreakerState::Open(OpenReason::Failing { .. })));
         breaker.reached(Micros::from_secs(10));
-        assert!(matches!(breaker.position(), Position::Open(_)), "a probe says nothing about requests");
+        assert!(matches!(breaker.state(), BreakerState::Open(_)), "a probe says nothing about requests");
         breaker.answered();
         assert!(
-            matches!(breaker.position(), Position::Open(_)),
+            matches!(breaker.state(), BreakerState::Open(_)),
             "nor does an answer that was long under way"
         );
         breaker.reached(Micros::from_secs(11));
-        assert_eq!(breaker.position(), Position::HalfOpen);
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
         breaker.answered();
-        assert_eq!((breaker.position(), breaker.openings()), (Position::Closed, 1));
+        assert_eq!((breaker.state(), breaker.openings()), (BreakerState::Closed, 1));
     }
 
     #[test]
@@ -175,7 +177,7 @@ mod tests {
         let mut breaker = failing();
         breaker.reached(Micros::from_secs(11));
         breaker.fault(Micros::from_secs(12), MAX);
-        assert_eq!(breaker.position(), Position::Open(Open::Failing { until: Micros::from_secs(13) }));
+        assert_eq!(breaker.state(), BreakerState::Open(OpenReason::Failing { until: Micros::from_secs(13) }));
         assert_eq!(breaker.openings(), 2);
     }
 
@@ -184,28 +186,28 @@ mod tests {
         let mut breaker = failing();
         breaker.reached(Micros::from_secs(11));
         breaker.began(MAX);
-        assert_eq!(breaker.position(), Position::Closed);
+        assert_eq!(breaker.state(), BreakerState::Closed);
         breaker.fault(Micros::from_secs(12), MAX);
-        assert!(matches!(breaker.position(), Position::Open(_)));
+        assert!(matches!(breaker.state(), BreakerState::Open(_)));
     }
 
     #[test]
-    fn one_that_could_not_be_reached_needs_no_trial() {
+    fn an_unreachable_worker_needs_no_trial() {
         let mut breaker = Breaker::default();
         (0..MAX).for_each(|_| breaker.unreached(MAX));
-        assert_eq!(breaker.position(), Position::Open(Open::Unreachable));
+        assert_eq!(breaker.state(), BreakerState::Open(OpenReason::Unreachable));
         breaker.reached(Micros::ZERO);
-        assert_eq!(breaker.position(), Position::Closed);
+        assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
-    fn one_that_failed_and_then_died_is_another_when_it_is_back() {
+    fn a_worker_that_failed_and_then_died_starts_without_failures() {
         let mut breaker = failing();
         breaker.unreached(MAX);
         breaker.reached(Micros::from_secs(10));
-        assert_eq!(breaker.position(), Position::Closed);
+        assert_eq!(breaker.state(), BreakerState::Closed);
         breaker.fault(Micros::from_secs(10), MAX);
-        assert_eq!(breaker.position(), Position::Closed, "its row begins anew");
+        assert_eq!(breaker.state(), BreakerState::Closed, "its row begins anew");
     }
 
     #[test]
@@ -215,11 +217,11 @@ mod tests {
             breaker.reached(Micros::from_secs(second));
             breaker.fault(Micros::from_secs(second), MAX);
         }
-        assert!(matches!(breaker.position(), Position::Open(_)));
+        assert!(matches!(breaker.state(), BreakerState::Open(_)));
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Sign {
+    enum Event {
         Reached,
         Unreached,
         Fault,
@@ -227,54 +229,55 @@ mod tests {
         Answered,
     }
 
-    fn sign() -> impl Strategy<Value = Sign> {
+    fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
-            Just(Sign::Reached),
-            Just(Sign::Unreached),
-            Just(Sign::Fault),
-            Just(Sign::Began),
-            Just(Sign::Answered)
+            Just(Event::Reached),
+            Just(Event::Unreached),
+            Just(Event::Fault),
+            Just(Event::Began),
+            Just(Event::Answered)
         ]
     }
 
-    fn show(breaker: &mut Breaker, sign: Sign, now: Micros) {
-        match sign {
-            Sign::Reached => breaker.reached(now),
-            Sign::Unreached => breaker.unreached(MAX),
-            Sign::Fault => breaker.fault(now, MAX),
-            Sign::Began => breaker.began(MAX),
-            Sign::Answered => breaker.answered(),
+    fn apply(breaker: &mut Breaker, event: Event, now: Micros) {
+        match event {
+            Event::Reached => breaker.reached(now),
+            Event::Unreached => breaker.unreached(MAX),
+            Event::Fault => breaker.fault(now, MAX),
+            Event::Began => breaker.began(MAX),
+            Event::Answered => breaker.answered(),
         }
     }
 
     proptest! {
-        /// Only failures open it; whatever happened, a worker that serves is used again within the pause and one probe.
+        /// Only failures open it. After any history, a worker that serves is used again after the pause and
+        /// one probe.
         #[test]
-        fn only_failures_open_it_and_it_never_stays_open(steps in prop::collection::vec((sign(), 0..900_u64), 0..200)) {
+        fn only_failures_open_it_and_it_never_stays_open(steps in prop::collection::vec((event(), 0..900_u64), 0..200)) {
             let (mut breaker, mut now) = (Breaker::default(), Micros::ZERO);
-            for (sign, ms) in steps {
+            for (event, ms) in steps {
                 now = now + Micros::from_millis(ms);
                 let before = breaker;
-                show(&mut breaker, sign, now);
+                apply(&mut breaker, event, now);
                 let has_opened = breaker.openings() > before.openings();
-                prop_assert_eq!(has_opened, matches!(breaker.position(), Position::Open(_)) && !matches!(before.position(), Position::Open(_)));
-                prop_assert!(!has_opened || matches!(sign, Sign::Unreached | Sign::Fault));
+                prop_assert_eq!(has_opened, matches!(breaker.state(), BreakerState::Open(_)) && !matches!(before.state(), BreakerState::Open(_)));
+                prop_assert!(!has_opened || matches!(event, Event::Unreached | Event::Fault));
             }
-            breaker.reached(now + PAUSE);
+            breaker.reached(now + BREAKER_PAUSE);
             breaker.answered();
-            prop_assert_eq!(breaker.position(), Position::Closed);
+            prop_assert_eq!(breaker.state(), BreakerState::Closed);
         }
 
-        /// A row that an answer ends before it is full never opens it.
+        /// A row of failures that an answer ends before it is full never opens it.
         #[test]
-        fn rows_that_end_in_time_never_open_it(rows in prop::collection::vec((0..MAX, 0..MAX), 0..100)) {
+        fn failures_below_the_limit_never_open_it(rows in prop::collection::vec((0..MAX, 0..MAX), 0..100)) {
             let mut breaker = Breaker::default();
             for (faults, unreached) in rows {
                 (0..faults).for_each(|_| breaker.fault(Micros::ZERO, MAX));
                 (0..unreached).for_each(|_| breaker.unreached(MAX));
                 breaker.answered();
             }
-            prop_assert_eq!((breaker.position(), breaker.openings()), (Position::Closed, 0));
+            prop_assert_eq!((breaker.state(), breaker.openings()), (BreakerState::Closed, 0));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The registry: who sits where.
+//! The registry of workers. A worker keeps its slot (its [`WorkerId`]) while it is a member.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -6,49 +6,49 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 use warmroute_types::{Address, LoadReport, MAX_WORKERS, Micros, PrefixCache, WorkerId, WorkerState};
 
-use crate::desk::Desk;
 use crate::engine_kinds::EngineKinds;
+use crate::fault_attribution::{BREAKS_MIN, FaultAttribution, OutcomeCounts, Verdict};
 use crate::outlier::Outliers;
 use crate::prefill_queue::{PrefillQueue, Ticket};
-use crate::suspicion::{Proof, ROW_MIN, Suspicions, Tally};
+use crate::worker_load::WorkerLoad;
 use crate::{
-    Answer, Belief, Booking, DeskView, Health, HealthConfig, LatencyView, Models, ObservedPrompt,
-    PrefillCost, PrefillFeatures, ProbeResult, QueueForecast, Worker, WorkerView,
+    AnswerProgress, Booking, CacheBelief, HealthConfig, HealthTracker, LatencyView, Models, ObservedPrompt,
+    PrefillCost, PrefillFeatures, ProbeResult, QueueForecast, Worker, WorkerLoadView, WorkerView,
 };
 
-/// All workers. Seats change rarely and are locked; desks are read by every decision and are not.
+/// All workers. Slots change rarely and are locked; loads are read by every decision and are not.
 pub struct Fleet {
-    seats: RwLock<Vec<Seat>>,
-    desks: Box<[Desk]>,
+    slots: RwLock<Vec<WorkerSlot>>,
+    loads: Box<[WorkerLoad]>,
     queues: Box<[PrefillQueue]>,
-    /// The latency models, one for each model that workers serve.
+    /// The latency models, one per model that workers serve.
     kinds: EngineKinds,
     outliers: Mutex<Outliers>,
-    suspicions: Mutex<Suspicions>,
-    /// By seat.
-    tallies: Box<[Counts]>,
+    faults: Mutex<FaultAttribution>,
+    /// Answer counts by worker index.
+    outcomes: Box<[OutcomeCounters]>,
     health: HealthConfig,
 }
 
-/// How often a worker has answered requests and how often it broke off; they wrap.
+/// Completed and broken-off answers of a worker; wrap.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Counts {
+struct OutcomeCounters {
     answers: AtomicU32,
     breaks: AtomicU32,
 }
 
-struct Seat {
+struct WorkerSlot {
     worker: Arc<Worker>,
     models: Models,
     models_from: ModelsFrom,
-    health: Health,
-    stay: Stay,
+    health: HealthTracker,
+    membership: Membership,
     /// The engine's own counters, for lists and metrics only.
     prefix_cache: Option<PrefixCache>,
 }
 
-/// Who said what a worker serves. The operator's word stands against the engine's own list.
+/// Source of a worker's model list. The operator's list overrides the engine's.
 #[derive(Clone, Copy, PartialEq)]
 enum ModelsFrom {
     Operator,
@@ -62,13 +62,13 @@ impl ModelsFrom {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Stay {
+enum Membership {
     Member,
-    /// Told to go. The seat is taken by a newcomer only once nothing is booked on its desk.
+    /// The worker gets nothing new. Its slot is free once nothing is booked on it.
     Leaving,
 }
 
-/// There is no seat left.
+/// The fleet has no free slot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the fleet is full: {MAX_WORKERS} workers")]
 pub struct FleetFull;
@@ -76,157 +76,158 @@ pub struct FleetFull;
 impl Fleet {
     /// An empty fleet.
     pub fn new(health: HealthConfig) -> Fleet {
-        let desks = (0..MAX_WORKERS).map(|_| Desk::default()).collect();
+        let loads = (0..MAX_WORKERS).map(|_| WorkerLoad::default()).collect();
         let queues = (0..MAX_WORKERS).map(|_| PrefillQueue::default()).collect();
-        let (outliers, suspicions) = Default::default();
+        let (outliers, faults) = Default::default();
         Fleet {
-            seats: RwLock::new(Vec::new()),
-            desks,
+            slots: RwLock::new(Vec::new()),
+            loads,
             queues,
             kinds: EngineKinds::default(),
             outliers,
-            suspicions,
-            tallies: (0..MAX_WORKERS).map(|_| Counts::default()).collect(),
+            faults,
+            outcomes: (0..MAX_WORKERS).map(|_| OutcomeCounters::default()).collect(),
             health,
         }
     }
 
-    /// Seats a worker. One that is already here keeps its seat and what it learned; one that was leaving is called
-    /// back. Models given here stand, whatever the engine lists itself; unknown ones are learned from it.
+    /// Adds a worker. A known worker keeps its slot and what was learned; a leaving one becomes a member
+    /// again. Models given here override the engine's own list; unknown models are learned from it.
     pub fn join(&self, address: Address, models: Models) -> Result<Arc<Worker>, FleetFull> {
-        let mut seats = self.seats.write();
-        if let Some(seat) = seats.iter_mut().find(|seat| seat.worker.address == address) {
-            seat.welcome_back(models, &self.desks);
-            let (worker, models) = (Arc::clone(&seat.worker), seat.models.clone());
-            self.queue(worker.id).set_kind(self.kind_of(&models, &seats));
+        let mut slots = self.slots.write();
+        if let Some(slot) = slots.iter_mut().find(|slot| slot.worker.address == address) {
+            slot.rejoin(models, &self.loads);
+            let (worker, models) = (Arc::clone(&slot.worker), slot.models.clone());
+            self.queue(worker.id).set_kind(self.kind_of(&models, &slots));
             return Ok(worker);
         }
-        let free = seats.iter().position(|seat| seat.is_free(&self.desks)).unwrap_or(seats.len());
+        let free = slots.iter().position(|slot| slot.is_free(&self.loads)).unwrap_or(slots.len());
         if free == MAX_WORKERS {
             return Err(FleetFull);
         }
         let worker = Arc::new(Worker::new(WorkerId(free as u16), address));
-        let seat = Seat {
+        let slot = WorkerSlot {
             worker: Arc::clone(&worker),
             models_from: ModelsFrom::joining_with(&models),
             models,
-            health: Health::default(),
-            stay: Stay::Member,
+            health: HealthTracker::default(),
+            membership: Membership::Member,
             prefix_cache: None,
         };
-        self.desks[free].wipe();
-        self.queues[free].forget(self.kind_of(&seat.models, &seats));
+        self.loads[free].clear();
+        self.queues[free].forget(self.kind_of(&slot.models, &slots));
         self.outliers.lock().forget(worker.id);
-        self.suspicions.lock().forget(worker.id);
-        if free == seats.len() {
-            seats.push(seat)
+        self.faults.lock().forget(worker.id);
+        if free == slots.len() {
+            slots.push(slot)
         } else {
-            seats[free] = seat
+            slots[free] = slot
         }
         Ok(worker)
     }
 
-    /// Lets a worker go: it gets nothing new, finishes what it has, and its seat is free after that.
+    /// Removes a worker: it gets nothing new, finishes its requests, and its slot is free after that.
     pub fn leave(&self, address: &Address) -> Option<WorkerId> {
-        let mut seats = self.seats.write();
-        let seat = seats.iter_mut().find(|s| s.worker.address == *address && s.stay == Stay::Member)?;
-        seat.stay = Stay::Leaving;
-        seat.health.drain();
-        self.desk(seat.worker.id).set_state(WorkerState::Draining);
-        Some(seat.worker.id)
+        let mut slots = self.slots.write();
+        let slot =
+            slots.iter_mut().find(|s| s.worker.address == *address && s.membership == Membership::Member)?;
+        slot.membership = Membership::Leaving;
+        slot.health.drain();
+        self.load(slot.worker.id).set_state(WorkerState::Draining);
+        Some(slot.worker.id)
     }
 
-    /// Somebody tried to reach the worker; the state that leads to, if it changed.
-    /// News of a worker whose seat has gone to another is ignored, here and everywhere below.
+    /// Records the result of a probe; returns the new state if it changed. Like all methods below, ignores a
+    /// worker whose slot has been given to another.
     pub fn probed(&self, worker: &Worker, result: ProbeResult, now: Micros) -> Option<WorkerState> {
-        self.tend(worker, |health| health.probed(result, self.health, now))
+        self.update_health(worker, |health| health.probed(result, self.health, now))
     }
 
-    /// The worker took a request and failed it; the state that leads to, if it changed.
+    /// Records a failed request; returns the new state if it changed.
     pub fn failed(&self, worker: &Worker, now: Micros) -> Option<WorkerState> {
-        self.tend(worker, |health| health.failed(self.health, now))
+        self.update_health(worker, |health| health.failed(self.health, now))
     }
 
-    /// The worker took a request and broke off, and it is not known whose fault that is: see `suspicion.rs`. The state that leads to, if
-    /// it changed. One request, however often it is sent, is to have one number. No more than a third of the fleet is ever taken
-    /// out this way.
-    pub fn broke(&self, worker: &Worker, request: u64, now: Micros) -> Option<WorkerState> {
-        self.tallies[worker.id.index()].breaks.fetch_add(1, Relaxed);
-        // Whoever was to find out has found out.
-        let is_trial = self.desk(worker.id).state() == WorkerState::Recovering;
+    /// Records an answer that broke off, of which the fault is unknown (see `fault_attribution.rs`); returns
+    /// the new state if it changed. All attempts of one request must carry the same `request` number. At most
+    /// a third of the fleet is taken out this way.
+    pub fn record_break(&self, worker: &Worker, request: u64, now: Micros) -> Option<WorkerState> {
+        self.outcomes[worker.id.index()].breaks.fetch_add(1, Relaxed);
+        // A break during the trial answers the question of the trial.
+        let is_trial = self.load(worker.id).state() == WorkerState::Recovering;
         if is_trial {
             return self.failed(worker, now);
         }
-        let (tally, may_be_taken_out) = self.survey(worker.id);
-        let row_max = self.health.failures_max.max(ROW_MIN);
-        let proof = self.suspicions.lock().broke(worker.id, request, tally, row_max);
-        if proof == Proof::None || !may_be_taken_out {
+        let (counts, may_be_taken_out) = self.compare_with_others(worker.id);
+        let breaks_min = self.health.failures_max.max(BREAKS_MIN);
+        let verdict = self.faults.lock().record_break(worker.id, request, counts, breaks_min);
+        if verdict == Verdict::Inconclusive || !may_be_taken_out {
             return None;
         }
-        self.tend(worker, |health| (0..row_max).for_each(|_| health.failed(self.health, now)))
+        self.update_health(worker, |health| (0..breaks_min).for_each(|_| health.failed(self.health, now)))
     }
 
-    /// How the others fare beside this worker, and whether one more of them can be spared.
-    fn survey(&self, worker: WorkerId) -> (Tally, bool) {
-        let seats = self.seats.read();
-        let members: Vec<usize> = seats
+    /// The outcomes of the other workers, and whether another worker may be taken out.
+    fn compare_with_others(&self, worker: WorkerId) -> (OutcomeCounts, bool) {
+        let slots = self.slots.read();
+        let members: Vec<usize> = slots
             .iter()
-            .filter(|seat| seat.stay == Stay::Member)
-            .map(|seat| seat.worker.id.index())
+            .filter(|slot| slot.membership == Membership::Member)
+            .map(|slot| slot.worker.id.index())
             .collect();
-        let others = |count: fn(&Counts) -> &AtomicU32| {
-            let counts = members.iter().filter(|&&seat| seat != worker.index());
-            counts.fold(0_u32, |sum, &seat| sum.wrapping_add(count(&self.tallies[seat]).load(Relaxed)))
+        let others = |count: fn(&OutcomeCounters) -> &AtomicU32| {
+            let counts = members.iter().filter(|&&slot| slot != worker.index());
+            counts.fold(0_u32, |sum, &slot| sum.wrapping_add(count(&self.outcomes[slot]).load(Relaxed)))
         };
-        let tally = Tally {
-            own_answers: self.tallies[worker.index()].answers.load(Relaxed),
+        let counts = OutcomeCounts {
+            own_answers: self.outcomes[worker.index()].answers.load(Relaxed),
             others_answers: others(|counts| &counts.answers),
             others_breaks: others(|counts| &counts.breaks),
         };
-        let out = members.iter().filter(|&&seat| !self.desks[seat].state().takes_requests()).count();
-        (tally, out * 3 < members.len())
+        let out = members.iter().filter(|&&slot| !self.loads[slot].state().takes_requests()).count();
+        (counts, out * 3 < members.len())
     }
 
-    /// A request was answered. That ends rows of failures; where there are none, which is nearly always, it costs one read.
-    /// Whether a worker has recovered only the request tells that was sent to find out: one long under way says little.
-    pub fn answered(&self, worker: &Worker, booking: &Booking, answer: Answer) {
-        // One that has begun may still break: it ends no row, and proves nothing about the others.
-        if answer == Answer::Whole {
-            self.tallies[worker.id.index()].answers.fetch_add(1, Relaxed);
+    /// Records an answer, which ends a row of failures. Without failures, nearly always, the cost is one
+    /// read. Only the trial request shows that a worker has recovered; a request sent earlier does not.
+    pub fn answered(&self, worker: &Worker, booking: &Booking, answer: AnswerProgress) {
+        // An answer that has only begun may still break: it does not count.
+        if answer == AnswerProgress::Complete {
+            self.outcomes[worker.id.index()].answers.fetch_add(1, Relaxed);
         }
-        let desk = self.desk(worker.id);
-        if desk.is_suspect() && (desk.state() != WorkerState::Recovering || booking.is_trial()) {
-            self.tend(worker, |health| health.answered(answer, self.health));
+        let load = self.load(worker.id);
+        if load.awaits_answer() && (load.state() != WorkerState::Recovering || booking.is_trial()) {
+            self.update_health(worker, |health| health.answered(answer, self.health));
         }
     }
 
-    fn tend(&self, worker: &Worker, change: impl FnOnce(&mut Health)) -> Option<WorkerState> {
-        let mut seats = self.seats.write();
-        let seat = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker)?;
-        let before = seat.health.state();
-        change(&mut seat.health);
-        let after = seat.health.state();
-        self.desk(worker.id).set_state(after);
-        self.desk(worker.id).set_suspect(seat.health.breaker().awaits_answer());
+    fn update_health(&self, worker: &Worker, change: impl FnOnce(&mut HealthTracker)) -> Option<WorkerState> {
+        let mut slots = self.slots.write();
+        let slot = slots.get_mut(worker.id.index()).filter(|slot| *slot.worker == *worker)?;
+        let before = slot.health.state();
+        change(&mut slot.health);
+        let after = slot.health.state();
+        self.load(worker.id).set_state(after);
+        self.load(worker.id).set_awaits_answer(slot.health.breaker().awaits_answer());
         (before != after).then_some(after)
     }
 
-    /// Whether nobody reaches the worker. Of one that takes requests this costs one read.
+    /// Whether connections to the worker fail. For a worker that takes requests this is one read.
     pub fn is_unreachable(&self, worker: WorkerId) -> bool {
-        let is_out = self.desk(worker).state() == WorkerState::Unhealthy;
-        is_out && self.seats.read().get(worker.index()).is_some_and(|seat| seat.health.is_unreachable())
+        let is_out = self.load(worker).state() == WorkerState::Unhealthy;
+        is_out && self.slots.read().get(worker.index()).is_some_and(|slot| slot.health.is_unreachable())
     }
 
-    /// The worker asked to be left alone until then. It is, as long as there are others.
-    pub fn rest(&self, worker: &Worker, until: Micros) {
-        let seats = self.seats.read();
-        if seats.get(worker.id.index()).is_some_and(|seat| *seat.worker == *worker) {
-            self.desk(worker.id).rest(until);
+    /// Pauses the worker until then. It still gets requests when all others are paused too.
+    pub fn pause(&self, worker: &Worker, until: Micros) {
+        let slots = self.slots.read();
+        if slots.get(worker.id.index()).is_some_and(|slot| *slot.worker == *worker) {
+            self.load(worker.id).pause(until);
         }
     }
 
-    /// A first token came. Where its worker is so much later than predicted, again and again, that it is left alone for a while:
-    /// until when.
+    /// Compares a first token with its prediction. Ejects a worker that is repeatedly far too late and
+    /// returns the end of the ejection.
     pub fn compare_first_token(
         &self,
         worker: &Worker,
@@ -234,109 +235,114 @@ impl Fleet {
         observed: Micros,
         now: Micros,
     ) -> Option<Micros> {
-        let seats = self.seats.read();
-        seats.get(worker.id.index()).filter(|seat| *seat.worker == *worker)?;
-        let members = || seats.iter().filter(|seat| seat.stay == Stay::Member).count();
-        let until = self.outliers.lock().saw(worker.id, predicted, observed, members, now)?;
-        self.desk(worker.id).rest(until);
+        let slots = self.slots.read();
+        slots.get(worker.id.index()).filter(|slot| *slot.worker == *worker)?;
+        let members = || slots.iter().filter(|slot| slot.membership == Membership::Member).count();
+        let until = self.outliers.lock().record_first_token(worker.id, predicted, observed, members, now)?;
+        self.load(worker.id).pause(until);
         Some(until)
     }
 
-    /// The engine listed its models; true if that is news.
+    /// Records the engine's model list; true if it changed.
     pub fn serves(&self, worker: &Worker, models: Models) -> bool {
-        let mut seats = self.seats.write();
-        let seat = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker);
-        let Some(seat) = seat.filter(|seat| seat.models_from == ModelsFrom::Engine) else { return false };
-        let news = seat.models != models;
-        seat.models = models;
+        let mut slots = self.slots.write();
+        let slot = slots.get_mut(worker.id.index()).filter(|slot| *slot.worker == *worker);
+        let Some(slot) = slot.filter(|slot| slot.models_from == ModelsFrom::Engine) else { return false };
+        let news = slot.models != models;
+        slot.models = models;
         if news {
-            let models = seat.models.clone();
-            self.queue(worker.id).set_kind(self.kind_of(&models, &seats));
+            let models = slot.models.clone();
+            self.queue(worker.id).set_kind(self.kind_of(&models, &slots));
         }
         news
     }
 
-    /// Which latency model workers with these models have.
-    fn kind_of(&self, models: &Models, seats: &[Seat]) -> u8 {
-        let is_used = |kind| seats.iter().any(|seat| self.queue(seat.worker.id).kind() == kind);
+    /// The latency model for workers with these models.
+    fn kind_of(&self, models: &Models, slots: &[WorkerSlot]) -> u8 {
+        let is_used = |kind| slots.iter().any(|slot| self.queue(slot.worker.id).kind() == kind);
         self.kinds.of(models, is_used)
     }
 
-    /// What a worker's answer means about cached tokens: `None` is unknown, until it has once given a number.
+    /// The cached tokens of an answer. A missing count is unknown until the worker has reported one, then 0.
     pub fn cached_tokens(&self, worker: &Worker, said: Option<u32>) -> Option<u32> {
-        self.desk(worker.id).cached_tokens(said)
+        self.load(worker.id).cached_tokens(said)
     }
 
-    /// Tokens of a block of the worker's cache, if it has said so.
+    /// Tokens per cache block, if the worker has reported it.
     pub fn block_tokens(&self, worker: WorkerId) -> Option<u32> {
-        self.desk(worker).block_tokens()
+        self.load(worker).block_tokens()
     }
 
-    /// The engine said how its cache is cut.
+    /// Records the engine's block size.
     pub fn set_block_tokens(&self, worker: &Worker, tokens: u32) {
-        let seats = self.seats.read();
-        if seats.get(worker.id.index()).is_some_and(|seat| *seat.worker == *worker) {
-            self.desk(worker.id).set_block_tokens(tokens);
+        let slots = self.slots.read();
+        if slots.get(worker.id.index()).is_some_and(|slot| *slot.worker == *worker) {
+            self.load(worker.id).set_block_tokens(tokens);
         }
     }
 
-    /// A request was answered whose prompt must have filled a block of the worker's cache: its engine has something to tell.
-    pub fn filled(&self, worker: WorkerId) {
-        self.desk(worker).filled();
+    /// Counts an answer whose prompt filled at least one cache block, so that the engine must have published
+    /// events.
+    pub fn count_block_filling(&self, worker: WorkerId) {
+        self.load(worker).count_block_filling();
     }
 
-    /// An answer found nothing of what was promised of this worker's cache; how many in a row did.
-    pub fn promise_broken(&self, worker: WorkerId) -> u8 {
-        self.desk(worker).promise_broken()
+    /// Counts an answer that found none of the predicted tokens cached; returns the consecutive count.
+    pub fn record_failed_prediction(&self, worker: WorkerId) -> u8 {
+        self.load(worker).record_failed_prediction()
     }
 
-    /// An answer found something: the row is over.
-    pub fn promise_kept(&self, worker: WorkerId) {
-        self.desk(worker).promise_kept();
+    /// Resets the count: an answer found predicted tokens.
+    pub fn reset_failed_predictions(&self, worker: WorkerId) {
+        self.load(worker).reset_failed_predictions();
     }
 
-    /// Changes what is believed of a member's cache, by what is believed at this very moment; returns what that was. `None`
-    /// for one that has left: its seat may be another's.
-    pub fn revise(&self, worker: &Worker, change: impl FnMut(Belief) -> Belief) -> Option<Belief> {
-        let seats = self.seats.read();
-        let seat = seats.get(worker.id.index()).filter(|seat| *seat.worker == *worker)?;
-        (seat.stay == Stay::Member).then(|| self.desk(worker.id).believed.revise(change))
+    /// Replaces the belief about a member's cache by `change` of the current one and returns the previous
+    /// one. `None` for a worker that has left: its slot may be another's.
+    pub fn revise(
+        &self,
+        worker: &Worker,
+        change: impl FnMut(CacheBelief) -> CacheBelief,
+    ) -> Option<CacheBelief> {
+        let slots = self.slots.read();
+        let slot = slots.get(worker.id.index()).filter(|slot| *slot.worker == *worker)?;
+        (slot.membership == Membership::Member).then(|| self.load(worker.id).cache_belief.revise(change))
     }
 
-    /// Nothing is known any more of the worker's cache.
+    /// Resets what is known about the worker's cache.
     pub fn forget_cache(&self, worker: WorkerId) {
         self.queue(worker).forget_answers();
-        self.desk(worker).believed.revise(Belief::reborn);
+        self.load(worker).cache_belief.revise(CacheBelief::reset);
     }
 
-    /// How many requests were ever booked on this seat; it wraps.
+    /// Number of requests ever booked on this slot; wraps.
     pub fn bookings(&self, worker: WorkerId) -> u32 {
-        self.desk(worker).bookings()
+        self.load(worker).bookings()
     }
 
-    /// Whether this worker still sits where it sat, and is not leaving.
+    /// Whether this worker still has its slot and is not leaving.
     pub fn is_member(&self, worker: &Worker) -> bool {
-        let seats = self.seats.read();
-        let seat = seats.get(worker.id.index()).filter(|seat| *seat.worker == *worker);
-        seat.is_some_and(|seat| seat.stay == Stay::Member)
+        let slots = self.slots.read();
+        let slot = slots.get(worker.id.index()).filter(|slot| *slot.worker == *worker);
+        slot.is_some_and(|slot| slot.membership == Membership::Member)
     }
 
-    /// Whether the operator said what this worker serves.
+    /// Whether the operator configured this worker's models.
     pub fn models_are_given(&self, worker: &Worker) -> bool {
-        let seats = self.seats.read();
-        let seat = seats.get(worker.id.index()).filter(|seat| *seat.worker == *worker);
-        seat.is_some_and(|seat| seat.models_from == ModelsFrom::Operator)
+        let slots = self.slots.read();
+        let slot = slots.get(worker.id.index()).filter(|slot| *slot.worker == *worker);
+        slot.is_some_and(|slot| slot.models_from == ModelsFrom::Operator)
     }
 
-    /// The engine reported its load. True when its counters have gone back: it has been restarted.
+    /// Records the engine's load report. True when its counters went back: the engine was restarted.
     pub fn report(&self, worker: &Worker, report: LoadReport) -> bool {
-        let mut seats = self.seats.write();
-        let seat = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker);
-        let Some(seat) = seat else { return false };
+        let mut slots = self.slots.write();
+        let slot = slots.get_mut(worker.id.index()).filter(|slot| *slot.worker == *worker);
+        let Some(slot) = slot else { return false };
         let counted = |cache: Option<PrefixCache>| cache.map_or(0, |cache| cache.queries);
-        let is_restarted = counted(report.prefix_cache) < counted(seat.prefix_cache);
-        seat.prefix_cache = report.prefix_cache;
-        self.desk(worker.id).report(report);
+        let is_restarted = counted(report.prefix_cache) < counted(slot.prefix_cache);
+        slot.prefix_cache = report.prefix_cache;
+        self.load(worker.id).report(report);
         self.queue(worker.id).report_waiting(report.waiting);
         if is_restarted {
             self.queue(worker.id).doubt();
@@ -344,7 +350,7 @@ impl Fleet {
         is_restarted
     }
 
-    /// What is ahead of a prompt that would be sent to this worker now.
+    /// The queue ahead of a prompt sent to this worker now.
     pub fn forecast(&self, worker: WorkerId, now: Micros) -> QueueForecast {
         self.queue(worker).forecast(now)
     }
@@ -361,7 +367,7 @@ impl Fleet {
         queue.relative_latency(now) * self.kinds.get(queue.kind()).cost().prefill_ms(features)
     }
 
-    /// A worker's learned latency, for people.
+    /// A worker's learned latency, for display.
     pub fn latency_view(&self, worker: WorkerId, now: Micros) -> LatencyView {
         let of = |miss_tokens| {
             self.prefill_ms(worker, &PrefillFeatures { miss_tokens, ..PrefillFeatures::default() }, now)
@@ -374,12 +380,12 @@ impl Fleet {
         }
     }
 
-    /// A worker has reported the size of its KV cache.
+    /// Records the size of the worker's KV cache.
     pub fn set_kv_tokens(&self, worker: WorkerId, tokens: u64) {
         self.queue(worker).set_kv_tokens(tokens);
     }
 
-    /// The latency models as numbers, by the hashes of the models' names, for [`Fleet::restore_latency`] of another fleet.
+    /// The latency models as numbers, by model name hash; input of [`Fleet::restore_latency`].
     pub fn latency_numbers(&self) -> Vec<(u64, Vec<f64>)> {
         self.kinds.numbers()
     }
@@ -389,21 +395,22 @@ impl Fleet {
         self.kinds.restore(model, numbers);
     }
 
-    /// A worker's relative latency as numbers, for [`Fleet::recall_worker`] of another fleet.
+    /// A worker's relative latency as numbers; input of [`Fleet::restore_worker`].
     pub fn relative_latency_numbers(&self, worker: WorkerId) -> [f64; 2] {
         self.queue(worker).numbers()
     }
 
-    /// Another fleet knew this of the worker. Should its counters turn out to be lower, it has been restarted since.
-    pub fn recall_worker(
+    /// Restores a worker's saved state. Lower counters in the next report show that the engine was restarted
+    /// since.
+    pub fn restore_worker(
         &self,
         worker: &Worker,
         relative_latency: [f64; 2],
         prefix_cache: Option<PrefixCache>,
     ) {
-        let mut seats = self.seats.write();
-        if let Some(seat) = seats.get_mut(worker.id.index()).filter(|seat| *seat.worker == *worker) {
-            seat.prefix_cache = prefix_cache;
+        let mut slots = self.slots.write();
+        if let Some(slot) = slots.get_mut(worker.id.index()).filter(|slot| *slot.worker == *worker) {
+            slot.prefix_cache = prefix_cache;
             self.queue(worker.id).restore(relative_latency);
         }
     }
@@ -424,60 +431,60 @@ impl Fleet {
         }
     }
 
-    /// The numbers on a worker's desk.
-    pub fn desk_view(&self, worker: WorkerId) -> DeskView {
-        self.desk(worker).view()
+    /// The state and load of a worker.
+    pub fn load_view(&self, worker: WorkerId) -> WorkerLoadView {
+        self.load(worker).view()
     }
 
-    /// Every worker that is here: members, and those that leave but have not finished.
+    /// Every worker: members, and leaving workers with requests in flight.
     pub fn workers(&self) -> Vec<WorkerView> {
-        let (seats, outliers) = (self.seats.read(), self.outliers.lock());
-        seats
+        let (slots, outliers) = (self.slots.read(), self.outliers.lock());
+        slots
             .iter()
-            .filter(|seat| !seat.is_free(&self.desks))
-            .map(|seat| seat.view(&self.desks, &outliers))
+            .filter(|slot| !slot.is_free(&self.loads))
+            .map(|slot| slot.view(&self.loads, &outliers))
             .collect()
     }
 
-    /// Those among which to choose: [`Fleet::workers`] without the leaving ones.
+    /// The members: [`Fleet::workers`] without the leaving ones.
     pub fn members(&self) -> Vec<WorkerView> {
-        let (seats, outliers) = (self.seats.read(), self.outliers.lock());
-        let members = seats.iter().filter(|seat| seat.stay == Stay::Member);
-        members.map(|seat| seat.view(&self.desks, &outliers)).collect()
+        let (slots, outliers) = (self.slots.read(), self.outliers.lock());
+        let members = slots.iter().filter(|slot| slot.membership == Membership::Member);
+        members.map(|slot| slot.view(&self.loads, &outliers)).collect()
     }
 
     pub(crate) fn queue(&self, worker: WorkerId) -> &PrefillQueue {
         &self.queues[worker.index()]
     }
 
-    pub(crate) fn desk(&self, worker: WorkerId) -> &Desk {
-        &self.desks[worker.index()]
+    pub(crate) fn load(&self, worker: WorkerId) -> &WorkerLoad {
+        &self.loads[worker.index()]
     }
 }
 
-impl Seat {
-    fn welcome_back(&mut self, models: Models, desks: &[Desk]) {
+impl WorkerSlot {
+    fn rejoin(&mut self, models: Models, loads: &[WorkerLoad]) {
         if models != Models::Unknown {
             self.models = models;
             self.models_from = ModelsFrom::Operator;
         }
-        if self.stay == Stay::Leaving {
-            self.stay = Stay::Member;
-            self.health = Health::default();
-            desks[self.worker.id.index()].set_state(WorkerState::Starting);
+        if self.membership == Membership::Leaving {
+            self.membership = Membership::Member;
+            self.health = HealthTracker::default();
+            loads[self.worker.id.index()].set_state(WorkerState::Starting);
         }
     }
 
-    fn is_free(&self, desks: &[Desk]) -> bool {
-        self.stay == Stay::Leaving && desks[self.worker.id.index()].in_flight() == 0
+    fn is_free(&self, loads: &[WorkerLoad]) -> bool {
+        self.membership == Membership::Leaving && loads[self.worker.id.index()].in_flight() == 0
     }
 
-    fn view(&self, desks: &[Desk], outliers: &Outliers) -> WorkerView {
+    fn view(&self, loads: &[WorkerLoad], outliers: &Outliers) -> WorkerView {
         WorkerView {
             worker: Arc::clone(&self.worker),
             models: self.models.clone(),
-            desk: desks[self.worker.id.index()].view(),
-            is_untried: self.health.is_untried(),
+            load: loads[self.worker.id.index()].view(),
+            is_unprobed: self.health.is_unprobed(),
             breaker: *self.health.breaker(),
             ejections: outliers.ejections(self.worker.id),
             prefix_cache: self.prefix_cache,
@@ -488,7 +495,7 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PAUSE, Work};
+    use crate::{BREAKER_PAUSE, BookedWork};
     use proptest::prelude::*;
     use warmroute_types::Delivery;
 
@@ -502,8 +509,12 @@ mod tests {
         Address::new(format!("http://engine-{i}"))
     }
 
-    const WORK: Work =
-        Work { prefill_tokens: 70, context_tokens: 100, features: FEATURES, delivery: Delivery::Streamed };
+    const WORK: BookedWork = BookedWork {
+        prefill_tokens: 70,
+        context_tokens: 100,
+        features: FEATURES,
+        delivery: Delivery::Streamed,
+    };
     const FEATURES: PrefillFeatures = PrefillFeatures {
         miss_tokens: 70,
         cached_tokens: 30,
@@ -515,22 +526,22 @@ mod tests {
     };
 
     #[test]
-    fn a_booking_is_on_the_desk_until_it_is_over() {
+    fn a_booking_counts_as_load_until_it_ends() {
         let fleet = fleet_of(1);
         let mut booking = Booking::make(&fleet, WorkerId(0), WORK, Micros(5));
-        let desk = fleet.desk_view(WorkerId(0));
-        assert_eq!((desk.in_flight, desk.prefill_tokens, desk.decode_tokens), (1, 70, 100));
+        let load = fleet.load_view(WorkerId(0));
+        assert_eq!((load.in_flight, load.prefill_tokens, load.decode_tokens), (1, 70, 100));
         booking.first_token(Micros(9));
         booking.first_token(Micros(9));
-        let desk = fleet.desk_view(WorkerId(0));
-        assert_eq!((desk.in_flight, desk.prefill_tokens, desk.decode_tokens), (1, 0, 100));
+        let load = fleet.load_view(WorkerId(0));
+        assert_eq!((load.in_flight, load.prefill_tokens, load.decode_tokens), (1, 0, 100));
         drop(booking);
-        let desk = fleet.desk_view(WorkerId(0));
-        assert_eq!((desk.in_flight, desk.prefill_tokens, desk.decode_tokens), (0, 0, 0));
+        let load = fleet.load_view(WorkerId(0));
+        assert_eq!((load.in_flight, load.prefill_tokens, load.decode_tokens), (0, 0, 0));
     }
 
     #[test]
-    fn a_seat_is_reused_only_after_its_last_booking() {
+    fn a_slot_is_reused_only_after_its_last_booking() {
         let fleet = fleet_of(2);
         let booking = Booking::make(&fleet, WorkerId(0), WORK, Micros(5));
         fleet.leave(&address(0));
@@ -540,33 +551,33 @@ mod tests {
         drop(booking);
         assert_eq!(fleet.workers().len(), 2);
         assert_eq!(fleet.join(address(8), Models::Any).unwrap().id, WorkerId(0));
-        assert_eq!(fleet.desk_view(WorkerId(0)).state, WorkerState::Starting);
+        assert_eq!(fleet.load_view(WorkerId(0)).state, WorkerState::Starting);
     }
 
     #[test]
-    fn a_worker_that_comes_back_while_leaving_keeps_its_seat() {
+    fn a_worker_that_rejoins_while_leaving_keeps_its_slot() {
         let fleet = fleet_of(1);
         let _booking = Booking::make(&fleet, WorkerId(0), WORK, Micros(5));
         fleet.leave(&address(0));
         assert_eq!(fleet.join(address(0), Models::Unknown).unwrap().id, WorkerId(0));
         assert_eq!(fleet.members()[0].models, Models::Any, "what it serves is remembered");
-        assert_eq!(fleet.desk_view(WorkerId(0)).in_flight, 1);
+        assert_eq!(fleet.load_view(WorkerId(0)).in_flight, 1);
     }
 
     #[test]
-    fn late_news_of_a_former_worker_is_ignored() {
+    fn late_reports_of_a_former_worker_are_ignored() {
         let fleet = fleet_of(1);
         let former = Arc::clone(&fleet.members()[0].worker);
         fleet.leave(&former.address);
-        let newcomer = fleet.join(address(5), Models::Any).unwrap();
-        assert_eq!(newcomer.id, former.id);
+        let joined = fleet.join(address(5), Models::Any).unwrap();
+        assert_eq!(joined.id, former.id);
         assert_eq!(fleet.probed(&former, ProbeResult::Answered, Micros(1)), None);
         assert_eq!(fleet.failed(&former, Micros(1)), None);
         assert!(!fleet.serves(&former, Models::named(&["old"])));
-        assert_eq!(fleet.probed(&newcomer, ProbeResult::Answered, Micros(1)), Some(WorkerState::Ready));
+        assert_eq!(fleet.probed(&joined, ProbeResult::Answered, Micros(1)), Some(WorkerState::Ready));
     }
 
-    /// One worker that is ready.
+    /// A fleet with one ready worker.
     fn ready() -> (Arc<Fleet>, Arc<Worker>) {
         let fleet = fleet_of(1);
         let worker = Arc::clone(&fleet.members()[0].worker);
@@ -575,58 +586,58 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_a_row_of_failures() {
+    fn an_answer_resets_the_failures() {
         let (fleet, worker) = ready();
         let booking = Booking::make(&fleet, worker.id, WORK, Micros(5));
         for _ in 0..20 {
             fleet.failed(&worker, Micros(1));
             fleet.failed(&worker, Micros(1));
-            fleet.answered(&worker, &booking, Answer::Whole);
+            fleet.answered(&worker, &booking, AnswerProgress::Complete);
         }
-        assert_eq!(fleet.desk_view(worker.id).state, WorkerState::Ready);
+        assert_eq!(fleet.load_view(worker.id).state, WorkerState::Ready);
         (0..3).for_each(|_| _ = fleet.failed(&worker, Micros(1)));
-        fleet.answered(&worker, &booking, Answer::Whole);
-        assert_eq!(fleet.desk_view(worker.id).state, WorkerState::Unhealthy, "a late answer proves little");
+        fleet.answered(&worker, &booking, AnswerProgress::Complete);
+        assert_eq!(fleet.load_view(worker.id).state, WorkerState::Unhealthy, "a late answer proves little");
     }
 
     #[test]
-    fn one_request_at_a_time_finds_out_whether_a_worker_has_recovered() {
+    fn a_recovering_worker_gets_one_trial_request_at_a_time() {
         let (fleet, worker) = ready();
         let book = || Booking::make(&fleet, worker.id, WORK, Micros(5));
-        let view = || fleet.desk_view(worker.id);
+        let view = || fleet.load_view(worker.id);
         let late = book();
         (0..3).for_each(|_| _ = fleet.failed(&worker, Micros::ZERO));
         assert!(!view().takes_requests() && !fleet.is_unreachable(worker.id));
-        fleet.probed(&worker, ProbeResult::Answered, PAUSE);
+        fleet.probed(&worker, ProbeResult::Answered, BREAKER_PAUSE);
         assert!(view().takes_requests() && view().state == WorkerState::Recovering);
         let trial = book();
-        assert!(!view().takes_requests(), "it has its one request");
-        fleet.probed(&worker, ProbeResult::Answered, PAUSE);
+        assert!(!view().takes_requests(), "the trial is in flight");
+        fleet.probed(&worker, ProbeResult::Answered, BREAKER_PAUSE);
         assert!(!view().takes_requests(), "a probe does not end it");
         drop(trial);
-        assert!(view().takes_requests(), "its client left: another may try");
+        assert!(view().takes_requests(), "the client left: another request may be the trial");
         let trial = book();
-        fleet.answered(&worker, &late, Answer::Whole);
-        assert_eq!(view().state, WorkerState::Recovering, "that one was long under way");
-        fleet.answered(&worker, &trial, Answer::Whole);
+        fleet.answered(&worker, &late, AnswerProgress::Complete);
+        assert_eq!(view().state, WorkerState::Recovering, "that request was sent before the failures");
+        fleet.answered(&worker, &trial, AnswerProgress::Complete);
         drop(trial);
         assert!(view().takes_requests() && view().state == WorkerState::Ready);
     }
 
     #[test]
-    fn a_trial_of_another_time_does_not_make_room_for_a_second_one() {
+    fn the_trial_of_an_earlier_recovery_does_not_end_the_current_one() {
         let (fleet, worker) = ready();
         let book = || Booking::make(&fleet, worker.id, WORK, Micros(5));
-        let is_free = || fleet.desk_view(worker.id).takes_requests();
+        let is_free = || fleet.load_view(worker.id).takes_requests();
         let recover = |at: Micros| {
             (0..3).for_each(|_| _ = fleet.failed(&worker, at));
-            fleet.probed(&worker, ProbeResult::Answered, at + PAUSE);
+            fleet.probed(&worker, ProbeResult::Answered, at + BREAKER_PAUSE);
         };
         recover(Micros::ZERO);
         let slow = book();
-        recover(PAUSE);
+        recover(BREAKER_PAUSE);
         let trial = book();
-        fleet.answered(&worker, &slow, Answer::Whole);
+        fleet.answered(&worker, &slow, AnswerProgress::Complete);
         drop(slow);
         assert!(!is_free(), "it was sent before the worker failed again");
         drop(trial);
@@ -634,15 +645,15 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_lasts_as_long_as_was_asked_for_and_a_newcomer_has_none() {
+    fn a_pause_lasts_as_long_as_requested_and_a_new_worker_has_none() {
         let (fleet, worker) = ready();
-        let rests = |ms| fleet.desk_view(worker.id).rests(Micros::from_millis(ms));
-        fleet.rest(&worker, Micros::from_millis(2_000));
-        fleet.rest(&worker, Micros::from_millis(1_000));
-        assert!(rests(1_999) && !rests(2_000));
+        let is_paused = |ms| fleet.load_view(worker.id).is_paused(Micros::from_millis(ms));
+        fleet.pause(&worker, Micros::from_millis(2_000));
+        fleet.pause(&worker, Micros::from_millis(1_000));
+        assert!(is_paused(1_999) && !is_paused(2_000));
         fleet.leave(&worker.address);
         fleet.join(address(7), Models::Any).unwrap();
-        assert!(!rests(0));
+        assert!(!is_paused(0));
     }
 
     #[test]
@@ -658,16 +669,16 @@ mod tests {
     }
 
     #[test]
-    fn the_fleet_has_an_end() {
+    fn a_full_fleet_refuses_another_worker() {
         let fleet = fleet_of(MAX_WORKERS);
         assert_eq!(fleet.join(Address::new("http://one-too-many"), Models::Any), Err(FleetFull));
     }
 
     #[test]
-    fn a_report_ages_and_what_was_sent_since_is_added() {
+    fn reports_expire_and_requests_sent_since_are_added() {
         let fleet = fleet_of(1);
         let (worker, engine) = (WorkerId(0), Arc::clone(&fleet.members()[0].worker));
-        let waiting = |now| fleet.desk_view(worker).waiting(Micros::from_secs(now), Micros::from_secs(5));
+        let waiting = |now| fleet.load_view(worker).waiting(Micros::from_secs(now), Micros::from_secs(5));
         assert_eq!(waiting(10), None, "no report yet");
         fleet.report(
             &engine,
@@ -676,7 +687,7 @@ mod tests {
         let _bookings = [WORK, WORK].map(|work| Booking::make(&fleet, worker, work, Micros(5)));
         assert_eq!(waiting(12), Some(5));
         assert_eq!(waiting(9), Some(5), "a clock that steps back makes nothing older");
-        assert_eq!(waiting(16), None, "too old to be believed");
+        assert_eq!(waiting(16), None, "the report is too old");
     }
 
     #[derive(Clone, Debug)]
@@ -698,19 +709,20 @@ mod tests {
         })
     }
 
-    /// What happens to one worker.
+    /// An event of one worker.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Book,
-        /// One of its requests is answered, as far as that, or its client leaves.
-        Answered(usize, Option<Answer>),
+        /// One of its requests is answered that far, or its client leaves.
+        Answered(usize, Option<AnswerProgress>),
         Failed(usize),
         Probed(ProbeResult),
         Later(u64),
     }
 
     fn event() -> impl Strategy<Value = Event> {
-        let answer = prop_oneof![Just(None), Just(Some(Answer::Begun)), Just(Some(Answer::Whole))];
+        let answer =
+            prop_oneof![Just(None), Just(Some(AnswerProgress::Begun)), Just(Some(AnswerProgress::Complete))];
         let probe = prop_oneof![4 => Just(ProbeResult::Answered), 1 => Just(ProbeResult::Failed)];
         prop_oneof![
             3 => Just(Event::Book),
@@ -721,7 +733,7 @@ mod tests {
         ]
     }
 
-    /// One worker, and the bookings on it, each with whether it is the trial of this recovery.
+    /// A worker and its bookings, each with whether it is the trial of this recovery.
     struct Watched {
         fleet: Arc<Fleet>,
         worker: Arc<Worker>,
@@ -732,7 +744,7 @@ mod tests {
     impl Watched {
         fn see(&mut self, event: Event) {
             match event {
-                // A router sends nothing to a worker that takes nothing.
+                // A router sends nothing to a worker that takes no requests.
                 Event::Book if self.view().takes_requests() => {
                     let is_trial = self.view().state == WorkerState::Recovering;
                     let booking = Booking::make(&self.fleet, self.worker.id, WORK, self.now);
@@ -742,7 +754,7 @@ mod tests {
                     answer
                         .iter()
                         .for_each(|&answer| self.fleet.answered(&self.worker, &self.bookings[n].0, answer));
-                    if answer != Some(Answer::Begun) {
+                    if answer != Some(AnswerProgress::Begun) {
                         self.bookings.swap_remove(n);
                     }
                 }
@@ -759,16 +771,16 @@ mod tests {
             }
         }
 
-        fn view(&self) -> DeskView {
-            self.fleet.desk_view(self.worker.id)
+        fn view(&self) -> WorkerLoadView {
+            self.fleet.load_view(self.worker.id)
         }
     }
 
     proptest! {
-        /// Whatever happens in whatever order: a worker that may have recovered has one request to show it, and another one only
-        /// when that has ended. Answers, refusals among them, and clients that leave never take a worker out.
+        /// In any order of events: a recovering worker has at most one trial, and the next one only after it
+        /// ends. Answers, refusals and clients that leave never take a worker out.
         #[test]
-        fn one_request_at_most_finds_out_and_only_failures_take_a_worker_out(events in prop::collection::vec(event(), 1..300)) {
+        fn at_most_one_trial_is_in_flight_and_only_failures_take_a_worker_out(events in prop::collection::vec(event(), 1..300)) {
             let (fleet, worker) = ready();
             let mut watched = Watched { fleet, worker, bookings: Vec::new(), now: Micros::ZERO };
             for event in events {
@@ -777,13 +789,13 @@ mod tests {
                 let after = watched.view();
                 let trials = watched.bookings.iter().filter(|(_, is_trial)| *is_trial).count();
                 prop_assert!(trials <= 1);
-                prop_assert_eq!(after.is_tried, trials == 1);
+                prop_assert_eq!(after.is_on_trial, trials == 1);
                 let went_out = before != WorkerState::Unhealthy && after.state == WorkerState::Unhealthy;
                 prop_assert!(!went_out || matches!(event, Event::Failed(_) | Event::Probed(ProbeResult::Failed)));
             }
         }
 
-        /// Whatever happens in whatever order: desks hold exactly the live bookings, and no two workers share a seat.
+        /// In any order of events: loads equal the live bookings, and no two workers share a slot.
         #[test]
         fn load_is_the_sum_of_live_bookings(steps in prop::collection::vec(step(), 1..200)) {
             let fleet = fleet_of(4);
@@ -808,12 +820,12 @@ mod tests {
                 }
                 for view in fleet.workers() {
                     let live = bookings.iter().filter(|b| b.worker() == view.worker.id).count() as u32;
-                    prop_assert_eq!(view.desk.in_flight, live);
-                    prop_assert_eq!(view.desk.decode_tokens, u64::from(live) * 100);
+                    prop_assert_eq!(view.load.in_flight, live);
+                    prop_assert_eq!(view.load.decode_tokens, u64::from(live) * 100);
                 }
-                let mut seats: Vec<_> = fleet.workers().iter().map(|view| view.worker.id).collect();
-                seats.dedup();
-                prop_assert_eq!(seats.len(), fleet.workers().len());
+                let mut slots: Vec<_> = fleet.workers().iter().map(|view| view.worker.id).collect();
+                slots.dedup();
+                prop_assert_eq!(slots.len(), fleet.workers().len());
             }
         }
     }

@@ -1,18 +1,18 @@
-//! Is this worker well? Where it is in its life, and while it serves, where its [`Breaker`] stands.
+//! The health of a worker: its lifecycle stage and, while it serves, its [`Breaker`].
 //!
 //! ```text
 //! starting ──answered──▶ ready / unhealthy / recovering, as the breaker is closed, open or half-open
 //!     any state ──told to drain──▶ draining
 //! ```
 //!
-//! One answer makes a worker ready: a probe that reached the engine is better evidence than any waiting period. Several
-//! failures in a row make it unhealthy, because one lost probe is not an outage.
+//! One answered probe makes a worker ready: it is better evidence than any waiting period. Several failures
+//! in a row make it unhealthy, because one lost probe is not an outage.
 
 use warmroute_types::{Micros, WorkerState};
 
-use crate::breaker::{Breaker, Open, Position};
+use crate::breaker::{Breaker, BreakerState, OpenReason};
 
-/// When a worker is given up.
+/// When a worker becomes unhealthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthConfig {
     /// Failures in a row that make a worker unhealthy; at least 1.
@@ -25,95 +25,95 @@ impl Default for HealthConfig {
     }
 }
 
-/// What somebody who tried to reach the worker saw.
+/// The result of a health probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// It answered that it is well.
+    /// The worker answered that it is healthy.
     Answered,
-    /// It did not answer, or said that it is not well.
+    /// The worker did not answer, or answered that it is not healthy.
     Failed,
 }
 
-/// How far a request was answered.
+/// How far an answer got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// To its first token.
+pub enum AnswerProgress {
+    /// The first token arrived.
     Begun,
-    /// To its end, or with a refusal that is no fault.
-    Whole,
+    /// The answer ended, or the engine refused the request without being at fault.
+    Complete,
 }
 
 /// One worker's health.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Health {
+pub struct HealthTracker {
     stage: Stage,
     breaker: Breaker,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Stage {
-    /// Nobody has tried to reach it yet.
+    /// No probe has completed yet.
     #[default]
-    Untried,
-    /// It has never said that it is well.
+    Unprobed,
+    /// No probe has been answered yet.
     Starting,
     Serving,
-    /// It leaves, however well it is.
+    /// The worker is leaving, healthy or not.
     Draining,
 }
 
-impl Health {
-    /// The state now.
+impl HealthTracker {
+    /// The current state.
     pub fn state(&self) -> WorkerState {
-        match (self.stage, self.breaker.position()) {
-            (Stage::Untried | Stage::Starting, _) => WorkerState::Starting,
+        match (self.stage, self.breaker.state()) {
+            (Stage::Unprobed | Stage::Starting, _) => WorkerState::Starting,
             (Stage::Draining, _) => WorkerState::Draining,
-            (Stage::Serving, Position::Closed) => WorkerState::Ready,
-            (Stage::Serving, Position::Open(_)) => WorkerState::Unhealthy,
-            (Stage::Serving, Position::HalfOpen) => WorkerState::Recovering,
+            (Stage::Serving, BreakerState::Closed) => WorkerState::Ready,
+            (Stage::Serving, BreakerState::Open(_)) => WorkerState::Unhealthy,
+            (Stage::Serving, BreakerState::HalfOpen) => WorkerState::Recovering,
         }
     }
 
-    /// Its breaker.
+    /// The circuit breaker.
     pub fn breaker(&self) -> &Breaker {
         &self.breaker
     }
 
-    /// Whether nobody has tried to reach it yet: how it is will be known in a moment.
-    pub fn is_untried(&self) -> bool {
-        self.stage == Stage::Untried
+    /// Whether no probe has completed yet; the state is known as soon as one has.
+    pub fn is_unprobed(&self) -> bool {
+        self.stage == Stage::Unprobed
     }
 
-    /// Whether nobody reaches it.
+    /// Whether connections to the worker fail.
     pub fn is_unreachable(&self) -> bool {
-        self.breaker.position() == Position::Open(Open::Unreachable)
+        self.breaker.state() == BreakerState::Open(OpenReason::Unreachable)
     }
 
-    /// Somebody tried to reach it.
+    /// Records the result of a probe.
     pub fn probed(&mut self, result: ProbeResult, config: HealthConfig, now: Micros) {
         match (self.stage, result) {
-            (Stage::Untried | Stage::Starting, ProbeResult::Answered) => self.stage = Stage::Serving,
-            // Never well, so still starting.
-            (Stage::Untried | Stage::Starting, ProbeResult::Failed) => self.stage = Stage::Starting,
+            (Stage::Unprobed | Stage::Starting, ProbeResult::Answered) => self.stage = Stage::Serving,
+            // Never healthy, so still starting.
+            (Stage::Unprobed | Stage::Starting, ProbeResult::Failed) => self.stage = Stage::Starting,
             (_, ProbeResult::Answered) => self.breaker.reached(now),
             (_, ProbeResult::Failed) => self.breaker.unreached(config.failures_max),
         }
     }
 
-    /// It failed a request.
+    /// Records a failed request.
     pub fn failed(&mut self, config: HealthConfig, now: Micros) {
         self.breaker.fault(now, config.failures_max);
     }
 
-    /// It answered a request.
-    pub fn answered(&mut self, answer: Answer, config: HealthConfig) {
+    /// Records an answer.
+    pub fn answered(&mut self, answer: AnswerProgress, config: HealthConfig) {
         match answer {
-            Answer::Begun => self.breaker.began(config.failures_max),
-            Answer::Whole => self.breaker.answered(),
+            AnswerProgress::Begun => self.breaker.began(config.failures_max),
+            AnswerProgress::Complete => self.breaker.answered(),
         }
     }
 
-    /// It gets nothing new from now on.
+    /// Stops new requests to the worker.
     pub fn drain(&mut self) {
         self.stage = Stage::Draining;
     }
@@ -126,13 +126,13 @@ mod tests {
     use super::*;
 
     fn after(results: &[ProbeResult]) -> WorkerState {
-        let mut health = Health::default();
+        let mut health = HealthTracker::default();
         results.iter().for_each(|&result| health.probed(result, HealthConfig::default(), Micros::ZERO));
         health.state()
     }
 
     #[test]
-    fn states_follow_what_was_seen() {
+    fn probes_decide_the_state() {
         assert_eq!(after(&[]), Starting);
         assert_eq!(after(&[Failed; 9]), Starting, "never well, so still starting");
         assert_eq!(after(&[Failed, Answered]), Ready);
@@ -143,7 +143,7 @@ mod tests {
             "only failures in a row count"
         );
         assert_eq!(after(&[Answered, Failed, Failed, Failed]), Unhealthy);
-        let mut away = Health::default();
+        let mut away = HealthTracker::default();
         away.probed(Answered, HealthConfig::default(), Micros::ZERO);
         (0..3).for_each(|_| away.probed(Failed, HealthConfig::default(), Micros::ZERO));
         assert!(away.is_unreachable());
@@ -151,28 +151,28 @@ mod tests {
     }
 
     #[test]
-    fn one_is_untried_until_the_first_probe() {
-        let mut health = Health::default();
-        assert!(health.is_untried());
+    fn a_worker_is_unprobed_until_the_first_probe() {
+        let mut health = HealthTracker::default();
+        assert!(health.is_unprobed());
         health.probed(Failed, HealthConfig::default(), Micros::ZERO);
-        assert!(!health.is_untried());
+        assert!(!health.is_unprobed());
     }
 
     #[test]
-    fn one_whose_requests_fail_recovers_by_a_request() {
-        let (mut health, config) = (Health::default(), HealthConfig::default());
+    fn a_worker_whose_requests_fail_recovers_by_a_trial_request() {
+        let (mut health, config) = (HealthTracker::default(), HealthConfig::default());
         health.probed(Answered, config, Micros::ZERO);
         (0..3).for_each(|_| health.failed(config, Micros::ZERO));
         assert_eq!(health.state(), Unhealthy);
         health.probed(Answered, config, Micros::from_secs(1));
         assert_eq!(health.state(), Recovering);
-        health.answered(Answer::Whole, config);
+        health.answered(AnswerProgress::Complete, config);
         assert_eq!(health.state(), Ready);
     }
 
     #[test]
-    fn a_draining_worker_is_not_called_back() {
-        let mut health = Health::default();
+    fn a_draining_worker_stays_draining() {
+        let mut health = HealthTracker::default();
         health.drain();
         health.probed(Answered, HealthConfig::default(), Micros::ZERO);
         assert_eq!(health.state(), Draining);

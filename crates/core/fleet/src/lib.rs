@@ -1,21 +1,21 @@
-//! Which workers there are, how they are, and what they have in hand.
+//! The workers: registry, health, load and latency.
 //!
 //! ```text
-//! Fleet ── seats   who sits where: address, models, health, breaker  (changes rarely, behind a lock)
-//!       ├─ desks   per seat: state, requests and tokens booked    (atomics in one array, read by every decision)
-//!       ├─ queues  per seat: prefill queue, relative latency      (the same)
-//!       └─ kinds   per model served: the latency model
+//! Fleet ── slots    per worker: address, models, health, breaker     (changes rarely, behind a lock)
+//!       ├─ loads    per worker: state, requests and tokens booked    (atomics in one array, read by every decision)
+//!       ├─ queues   per worker: prefill queue, relative latency      (the same)
+//!       └─ kinds    per model served: the latency model
 //! ```
 //!
-//! A [`Booking`] is work promised to a worker. It is made in the router's critical section and released by what
-//! happened; dropped unfinished, it releases itself, so that no path through the gateway can leak load.
+//! All arrays are indexed by [`warmroute_types::WorkerId`]. A [`Booking`] is work assigned to a worker. The
+//! router makes it in its critical section and releases it at the first token and at the end. A dropped
+//! booking releases itself, so no path through the gateway can leak load.
 
-mod belief;
 mod booking;
 mod breaker;
-mod budget;
-mod desk;
+mod cache_belief;
 mod engine_kinds;
+mod fault_attribution;
 mod fleet;
 mod health;
 mod latency_model;
@@ -24,16 +24,17 @@ mod prefill_queue;
 mod prefill_steps;
 mod ratios;
 mod relative_latency;
-mod suspicion;
+mod retry_budget;
 mod worker;
+mod worker_load;
 
-pub use belief::Belief;
-pub use booking::{Booking, Work};
-pub use breaker::{Breaker, Open, PAUSE, Position};
-pub use budget::{RETRIES_FREE, RetryBudget, Spent};
-pub use desk::DeskView;
+pub use booking::{BookedWork, Booking};
+pub use breaker::{BREAKER_PAUSE, Breaker, BreakerState, OpenReason};
+pub use cache_belief::CacheBelief;
 pub use fleet::{Fleet, FleetFull};
-pub use health::{Answer, Health, HealthConfig, ProbeResult};
+pub use health::{AnswerProgress, HealthConfig, HealthTracker, ProbeResult};
 pub use latency_model::{ObservedPrompt, PrefillCost, PrefillFeatures, QueuePosition};
 pub use prefill_queue::{LatencyView, QueueForecast};
+pub use retry_budget::{RETRIES_FREE, RetryBudget, RetryBudgetSpent};
 pub use worker::{Models, Worker, WorkerView};
+pub use worker_load::WorkerLoadView;

@@ -1,41 +1,41 @@
-//! One worker as the fleet knows it.
+//! A worker: its identity, and everything known about it at one moment.
 
 use std::sync::Arc;
 
 use warmroute_types::{Address, PrefixCache, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Breaker, DeskView};
+use crate::{Breaker, WorkerLoadView};
 
 /// Which models a worker serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Models {
-    /// Nobody said, and it has not been asked yet.
+    /// Neither configured nor listed by the engine yet.
     #[default]
     Unknown,
-    /// It does not list its models: it is offered every request.
+    /// The engine does not list its models: it is a candidate for every request.
     Any,
     /// These, by name: a base model and its LoRA adapters.
     Named(Vec<Arc<str>>),
 }
 
 impl Models {
-    /// From names.
+    /// Creates [`Models::Named`] from names.
     pub fn named<S: AsRef<str>>(names: &[S]) -> Models {
         Models::Named(names.iter().map(|name| Arc::from(name.as_ref())).collect())
     }
 }
 
-/// Who a worker is. Shared with every decision that chose it.
+/// Identity of a worker. Shared with every decision that chose it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// Its seat.
+    /// Index of the worker in the fleet.
     pub id: WorkerId,
-    /// Where it is.
+    /// Address of the engine.
     pub address: Address,
     /// The address as one word, for labels and headers.
     pub label: Box<str>,
-    /// A hash of the address: the same in every router and after every restart.
+    /// Hash of the address: the same in every router and after every restart.
     pub identity: u64,
 }
 
@@ -45,7 +45,7 @@ impl Worker {
         Worker { id, identity: Worker::identity_of(&address), address, label }
     }
 
-    /// The identity of whoever is at this address.
+    /// The identity of the worker at this address.
     pub fn identity_of(address: &Address) -> u64 {
         xxh3_64(address.to_string().as_bytes())
     }
@@ -54,18 +54,18 @@ impl Worker {
 /// Everything about one worker at one moment, for lists and metrics.
 #[derive(Clone, Debug)]
 pub struct WorkerView {
-    /// Who.
+    /// The worker.
     pub worker: Arc<Worker>,
-    /// What it serves.
+    /// Models that the worker serves.
     pub models: Models,
-    /// How it is and what it has to do.
-    pub desk: DeskView,
-    /// Whether nobody has tried to reach it yet.
-    pub is_untried: bool,
-    /// Whether requests reach it.
+    /// State and load.
+    pub load: WorkerLoadView,
+    /// Whether no probe has completed yet.
+    pub is_unprobed: bool,
+    /// Circuit breaker.
     pub breaker: Breaker,
-    /// How often it was left alone because its first tokens came far later than predicted.
+    /// Number of ejections as a latency outlier.
     pub ejections: u64,
-    /// What the engine counts itself of its prefix cache.
+    /// The engine's own prefix cache counters.
     pub prefix_cache: Option<PrefixCache>,
 }

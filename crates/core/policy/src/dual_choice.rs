@@ -1,16 +1,17 @@
-//! Two homes for every prefix: the warmer one while it has room, the less loaded one otherwise.
+//! Two home workers for every prefix: the warmer one while it has room, otherwise the other.
 //!
-//! One home per prefix is a hot spot waiting to happen, and all workers are too many to keep warm. With two, by two hashes of the
-//! same key, a hot prefix is held twice and its load shared, and a worker that goes leaves a warm one behind.
+//! A single home per prefix becomes a hot spot, and keeping a prefix warm on every worker costs too much
+//! memory. With two homes, from two hashes of the same key, a hot prefix is cached twice and its load shared.
+//! When one worker leaves, the other is still warm.
 
 use crate::numbers::is_worth_waiting_for;
 use crate::rendezvous::{LoadBound, two_homes};
-use crate::{Ask, Candidate, Choice, LeastLoaded, Policy};
+use crate::{Candidate, Choice, LeastLoaded, Policy, PolicyRequest};
 
-/// The better of two homes.
+/// The warmer of two home workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DualChoice {
-    /// When a home counts as full.
+    /// When a home worker counts as full.
     pub bound: LoadBound,
 }
 
@@ -19,20 +20,21 @@ impl Policy for DualChoice {
         "dual_choice"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        let Some(key) = ask.prefix_key else {
-            return Choice { reason: "no_prefix", ..LeastLoaded::default().choose(ask, candidates) };
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
+        let Some(key) = request.prefix_key else {
+            return Choice { reason: "no_prefix", ..LeastLoaded::default().choose(request, candidates) };
         };
         let (first, second) = two_homes(key, candidates);
-        // Warmer, unless more waits there than that saves.
-        let ahead = |index: usize| candidates[index].tokens_to_first(ask);
+        // The warmer home, unless its queue costs more than its cache saves.
+        let ahead = |index: usize| candidates[index].tokens_to_first(request);
         let (warmer, cooler) = if ahead(second) < ahead(first) { (second, first) } else { (first, second) };
         let room = self.bound.room_below(candidates);
-        // A home that holds the prefix must also be worth its queue, or one head that all share would occupy two workers.
+        // A home that holds the prefix must also justify its queue, or a prefix that all requests share would
+        // occupy two workers.
         let has_room = |index: usize| {
             let home = &candidates[index];
-            let is_cold = home.match_tokens(ask) == 0;
-            u64::from(home.in_flight) < room && (is_cold || is_worth_waiting_for(home, ask, candidates))
+            let is_cold = home.match_tokens(request) == 0;
+            u64::from(home.in_flight) < room && (is_cold || is_worth_waiting_for(home, request, candidates))
         };
         if has_room(warmer) {
             return Choice { index: warmer, reason: "warmer_home" };
@@ -40,8 +42,8 @@ impl Policy for DualChoice {
         if has_room(cooler) {
             return Choice { index: cooler, reason: "other_home" };
         }
-        // Both are full: a prefix this hot may live anywhere.
-        Choice { reason: "homes_full", ..LeastLoaded::default().choose(ask, candidates) }
+        // Both homes are full: a prefix this hot may go to any worker.
+        Choice { reason: "homes_full", ..LeastLoaded::default().choose(request, candidates) }
     }
 }
 
@@ -53,28 +55,28 @@ mod tests {
     #[test]
     fn the_warmer_home_is_taken_while_it_has_room() {
         let policy = DualChoice::default();
-        let ask = thousand(5);
-        let (first, second) = two_homes(ask.prefix_key.unwrap(), &with_in_flight(&[0; 8]));
+        let request = thousand_tokens(5);
+        let (first, second) = two_homes(request.prefix_key.unwrap(), &with_in_flight(&[0; 8]));
         assert_ne!(first, second);
         let mut candidates = with_in_flight(&[0; 8]);
-        assert_eq!(policy.choose(&ask, &candidates), Choice { index: first, reason: "warmer_home" });
+        assert_eq!(policy.choose(&request, &candidates), Choice { index: first, reason: "warmer_home" });
         candidates[second].overlap_tokens = 500;
-        assert_eq!(policy.choose(&ask, &candidates), Choice { index: second, reason: "warmer_home" });
+        assert_eq!(policy.choose(&request, &candidates), Choice { index: second, reason: "warmer_home" });
         candidates[second].in_flight = 90;
-        assert_eq!(policy.choose(&ask, &candidates), Choice { index: first, reason: "other_home" });
+        assert_eq!(policy.choose(&request, &candidates), Choice { index: first, reason: "other_home" });
         candidates[first].in_flight = 90;
-        let elsewhere = policy.choose(&ask, &candidates);
+        let elsewhere = policy.choose(&request, &candidates);
         assert_eq!(elsewhere.reason, "homes_full");
         assert!(elsewhere.index != first && elsewhere.index != second);
     }
 
     #[test]
-    fn a_head_that_all_share_does_not_herd() {
-        assert_nobody_is_left_out(&DualChoice::default());
+    fn a_shared_prefix_does_not_herd_requests_on_one_worker() {
+        assert_every_worker_gets_work(&DualChoice::default());
         let mut candidates = with_in_flight(&[0; 4]);
         for draw in 0..32 {
-            let ask = Ask { prefix_key: Some(1), ..thousand(draw) };
-            let index = DualChoice::default().choose(&ask, &candidates).index;
+            let request = PolicyRequest { prefix_key: Some(1), ..thousand_tokens(draw) };
+            let index = DualChoice::default().choose(&request, &candidates).index;
             let chosen = &mut candidates[index];
             chosen.prefill_tokens += u64::from(1_000 - chosen.overlap_tokens);
             (chosen.in_flight, chosen.overlap_tokens) = (chosen.in_flight + 1, 550);
@@ -86,12 +88,12 @@ mod tests {
     }
 
     #[test]
-    fn one_prefix_shared_by_all_gives_everyone_work() {
+    fn a_prefix_shared_by_all_requests_gives_every_worker_work() {
         let policy = DualChoice::default();
         let mut candidates = with_in_flight(&[0; 8]);
         for draw in 0..800 {
-            let ask = Ask { prefix_key: Some(1), ..thousand(draw) };
-            let choice = policy.choose(&ask, &candidates);
+            let request = PolicyRequest { prefix_key: Some(1), ..thousand_tokens(draw) };
+            let choice = policy.choose(&request, &candidates);
             candidates[choice.index].in_flight += 1;
         }
         let loads: Vec<u32> = candidates.iter().map(|c| c.in_flight).collect();

@@ -1,11 +1,11 @@
-//! The worker with the least to do: join the shortest queue.
+//! The least loaded worker (join the shortest queue).
 //!
-//! "To do" is what this router has in flight there, counted at the moment of decision. Counting what waits inside the
-//! engines instead sees other clients' load too, but from reports that are old when they are read; what was sent since
-//! the report is added, so that a burst between two reports does not herd.
+//! Load is the number of requests that this router has in flight, counted at decision time. The waiting count
+//! of the engines also includes other clients' requests, but comes from reports that are old when they are
+//! read. Requests sent since the report are added, so that a burst between two reports does not herd.
 
 use crate::numbers::least_by;
-use crate::{Ask, Candidate, Choice, Policy};
+use crate::{Candidate, Choice, Policy, PolicyRequest};
 
 /// What counts as load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,12 +13,12 @@ pub enum LoadSignal {
     /// Requests that this router has in flight.
     #[default]
     InFlight,
-    /// Requests that wait inside the engine; in-flight decides between equals, and alone where any worker has no
-    /// fresh report.
+    /// Requests that wait inside the engine, then requests in flight. Only requests in flight when any worker
+    /// lacks a fresh report.
     Waiting,
 }
 
-/// Fewest requests, by the chosen signal; equals by lot.
+/// Fewest requests by the chosen signal; ties are random.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeastLoaded {
     /// What counts as load.
@@ -30,10 +30,10 @@ impl Policy for LeastLoaded {
         "least_loaded"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let reports = self.signal == LoadSignal::Waiting && candidates.iter().all(|c| c.waiting.is_some());
         let waiting = |c: &Candidate| if reports { c.waiting.unwrap_or(0) } else { 0 };
-        let index = least_by(candidates, ask.random, |c| (waiting(c), c.in_flight));
+        let index = least_by(candidates, request.random, |c| (waiting(c), c.in_flight));
         Choice { index, reason: if reports { "least_waiting" } else { "least_in_flight" } }
     }
 }
@@ -43,12 +43,12 @@ mod tests {
     use super::*;
     use crate::numbers::fixtures::*;
 
-    /// Requests in flight, and the engine's waiting count where there is one.
+    /// (requests in flight, the engine's waiting count if reported)
     type Row = (u32, Option<u32>);
 
     fn with_waiting(rows: &[Row]) -> Vec<Candidate> {
         let rows = rows.iter().enumerate();
-        rows.map(|(seat, &(n, waiting))| Candidate { waiting, ..candidate(seat as u16, n) }).collect()
+        rows.map(|(index, &(n, waiting))| Candidate { waiting, ..candidate(index as u16, n) }).collect()
     }
 
     #[test]
@@ -62,7 +62,7 @@ mod tests {
             (Waiting, &[(3, Some(0)), (1, None)], 1, "least_in_flight"),
         ];
         for (signal, rows, index, reason) in cases {
-            let choice = LeastLoaded { signal }.choose(&drawn(7), &with_waiting(rows));
+            let choice = LeastLoaded { signal }.choose(&request_with_random(7), &with_waiting(rows));
             assert_eq!(choice, Choice { index, reason }, "{signal:?} {rows:?}");
         }
     }

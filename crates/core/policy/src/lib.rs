@@ -1,10 +1,11 @@
-//! Where should this request go?
+//! Routing policies: which worker gets this request?
 //!
-//! A policy answers that from numbers alone: the request's ([`Ask`]) and each ready worker's ([`Candidate`]). It owns no
-//! tree, thread, clock or connection, so every rule is a short pure function that a table of cases can test, and the
-//! lab can run rules of other routers through the very same door.
+//! A policy decides from numbers alone: those of the request ([`PolicyRequest`]) and of each ready worker
+//! ([`Candidate`]). It owns no tree, thread, clock or connection. Every policy is therefore a short pure
+//! function that a table of cases can test, and the lab runs the rules of other routers through the same
+//! trait.
 //!
-//! One rule per file. [`Standard`] is the set that the gateway offers by name.
+//! One policy per file. [`Standard`] lists the policies that the gateway offers by name.
 
 mod cache_aware;
 mod dual_choice;
@@ -24,9 +25,9 @@ mod weighted_score;
 
 pub use cache_aware::{Balance, CacheAware};
 pub use dual_choice::DualChoice;
-pub use expected_ttft::{ExpectedTtft, Part};
+pub use expected_ttft::{CostTerm, ExpectedTtft};
 pub use least_loaded::{LeastLoaded, LoadSignal};
-pub use numbers::{Ask, Candidate, Choice, Estimate, least_by};
+pub use numbers::{Candidate, Choice, Estimate, PolicyRequest, least_by};
 pub use power_of_two::PowerOfTwo;
 pub use prefix_affinity::PrefixAffinity;
 pub use product::Product;
@@ -43,8 +44,8 @@ pub trait Policy: Send + Sync {
     /// The name in configuration, metrics and decision headers.
     fn name(&self) -> &'static str;
 
-    /// Picks one. `candidates` is never empty; its order is stable between calls as long as the fleet is.
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice;
+    /// Picks one candidate. `candidates` is never empty, and its order is stable while the fleet is.
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice;
 }
 
 impl<P: Policy + ?Sized> Policy for Box<P> {
@@ -52,7 +53,7 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
         (**self).name()
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        (**self).choose(ask, candidates)
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
+        (**self).choose(request, candidates)
     }
 }

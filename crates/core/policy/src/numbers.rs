@@ -1,133 +1,143 @@
-//! What a policy sees, and what it says.
+//! The input of a policy (the request and its candidates) and its output (a choice with a reason).
 
 use warmroute_types::{Micros, WorkerId};
 
 /// The request, as numbers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ask {
-    /// Tokens of the prompt, estimated where nobody counted them.
+pub struct PolicyRequest {
+    /// Tokens of the prompt: counted by a tokenizer where there is one, otherwise estimated from its bytes.
     pub prompt_tokens: u32,
-    /// Hash of the session, user or tenant the request belongs to, where it names one.
+    /// Hash of the session, user or tenant, if the request names one.
     pub session_key: Option<u64>,
-    /// Hash of the prompt's beginning, where it has one.
+    /// Hash of the prompt's beginning, if the request has a prompt.
     pub prefix_key: Option<u64>,
     /// Fresh random bits for this decision.
     pub random: u64,
-    /// How many decisions were made before this one in the same pool.
+    /// Number of earlier decisions in the same pool.
     pub turn: u64,
-    /// Routers before the same workers that come before this one, in an order that all agree on. What they have just decided is
-    /// not known yet: whoever would take the first of several equals leaves it to them.
-    pub place: u32,
-    /// Work that other routers may have sent to the worker that seems best: news of it is under way.
-    pub unheard: Micros,
+    /// This router's position among the routers of the same fleet, in an order on which all agree. Routers do
+    /// not see each other's latest decisions, so among tied workers each router takes the one at its own
+    /// position.
+    pub router_rank: u32,
+    /// Work that peers may have assigned in decisions that this router has not received yet.
+    pub unpropagated_load: Micros,
 }
 
 /// One ready worker, as numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
-    /// Its seat in the fleet.
+    /// Index of the worker in the fleet.
     pub worker: WorkerId,
-    /// A hash of its address: the same in every router and after every restart.
+    /// Hash of the worker's address: the same in every router and after every restart.
     pub identity: u64,
-    /// Prompt tokens, from the start, that its cache is believed to hold.
+    /// Tokens from the start of the prompt that the worker's cache is believed to hold.
     pub overlap_tokens: u32,
-    /// Prompt tokens beyond those that it holds in slower memory, from where they must be fetched.
+    /// Tokens after the overlap that the worker holds in slower memory and must restore first.
     pub restorable_tokens: u32,
-    /// Requests sent to it that have not ended.
+    /// Requests in flight on the worker.
     pub in_flight: u32,
-    /// Prompt tokens booked on it whose prefill has not ended.
+    /// Prompt tokens booked on the worker whose prefill has not ended.
     pub prefill_tokens: u64,
-    /// Context tokens of the requests in flight: what each decode step has to read.
+    /// Context tokens of the requests in flight, which every decode step reads.
     pub decode_tokens: u64,
-    /// Requests that wait inside the engine: its last report plus what was sent since; `None` without a fresh report.
+    /// Requests that wait inside the engine: the last report plus the requests sent since. `None` without a
+    /// fresh report.
     pub waiting: Option<u32>,
-    /// How long this request's first token would take.
+    /// Expected time to this request's first token.
     pub estimate: Estimate,
 }
 
-/// The time to a first token, in its parts.
+/// The expected time to first token, split into its terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// Until the prompts booked before it are computed.
+    /// Wait for the prompts booked earlier on this worker.
     pub queue_ms: f32,
-    /// What is missing of its own prompt, computed beside the answers that are being written, with everything that every
-    /// request takes: the network, the end of the step under way.
+    /// Prefill of the uncached part of the prompt while the worker decodes other answers. Includes the fixed
+    /// cost of every request: the network and the rest of the current step.
     pub prefill_ms: f32,
-    /// Of that, what it takes only because its worker lacks what the others have of the prompt, and will have from then on.
+    /// The share of `prefill_ms` spent on a prefix that the other workers hold and this one lacks. It is paid
+    /// once.
     pub lacking_ms: f32,
-    /// What is left of it on the worker where that is least: what it takes wherever it goes.
+    /// The smallest `work_ms` of any candidate: the work that the request costs on every worker.
     pub anywhere_ms: f32,
-    /// What it would add to one token of every answer there, its own included.
+    /// Time that the request adds to one decode step of every answer on the worker, its own included.
     pub step_ms: f32,
-    /// Prompts booked before it.
+    /// Prompts booked earlier on this worker whose prefill has not ended.
     pub prompts_ahead: u32,
-    /// Since its worker was last given something.
+    /// Time since the worker was last assigned a request.
     pub idle: Micros,
 }
 
 impl Estimate {
-    /// In all.
+    /// Expected time to first token: queue plus prefill.
     pub fn ttft_ms(&self) -> f32 {
         self.queue_ms + self.prefill_ms
     }
 
-    /// What is this worker's to compute and not paid once for all.
+    /// Prefill time without the one-time cost of a prefix that all other workers hold.
     pub fn work_ms(&self) -> f32 {
         self.prefill_ms - self.lacking_ms
     }
 }
 
 impl Candidate {
-    /// Share of the prompt that its cache is believed to hold, 0 to 1.
-    pub(crate) fn overlap_ratio(&self, ask: &Ask) -> f64 {
-        (f64::from(self.overlap_tokens) / f64::from(ask.prompt_tokens.max(1))).min(1.0)
+    /// Share of the prompt that the worker's cache is believed to hold, 0 to 1.
+    pub(crate) fn overlap_ratio(&self, request: &PolicyRequest) -> f64 {
+        (f64::from(self.overlap_tokens) / f64::from(request.prompt_tokens.max(1))).min(1.0)
     }
 
-    /// The tokens that it holds, where they are enough to be followed.
-    pub(crate) fn match_tokens(&self, ask: &Ask) -> u32 {
-        if self.overlap_ratio(ask) < MATCH_RATIO_MIN { 0 } else { self.overlap_tokens }
+    /// The overlap, or 0 when it is too small a share of the prompt to follow.
+    pub(crate) fn match_tokens(&self, request: &PolicyRequest) -> u32 {
+        if self.overlap_ratio(request) < MATCH_RATIO_MIN { 0 } else { self.overlap_tokens }
     }
 
-    /// Prompt tokens to be computed until this request's first token would come: what waits, and what is missing.
-    pub(crate) fn tokens_to_first(&self, ask: &Ask) -> u64 {
-        self.prefill_tokens + u64::from(ask.prompt_tokens.saturating_sub(self.match_tokens(ask)))
+    /// Prompt tokens that the worker computes before this request's first token: those booked and those
+    /// missing.
+    pub(crate) fn tokens_to_first(&self, request: &PolicyRequest) -> u64 {
+        self.prefill_tokens + u64::from(request.prompt_tokens.saturating_sub(self.match_tokens(request)))
     }
 }
 
-/// A smaller share of the prompt than this is a head that everybody shares, not a conversation that goes on. To follow it
-/// saves little, and gathers everybody on whoever had it first.
+/// Overlaps below this share of the prompt count as none. Such a short prefix is usually a system prompt that
+/// all requests share; following it saves little and gathers all requests on the first worker that cached it.
 const MATCH_RATIO_MIN: f64 = 0.1;
 
-/// A match is worth a wait for so many times the tokens that it saves: to compute them elsewhere takes as long once, and
-/// takes room there from other prompts.
+/// An overlap justifies waiting for this multiple of its tokens. Computing them on another worker takes as
+/// long once and evicts other prompts there.
 const WORTH_WAITING: u64 = 2;
 
-/// So many more requests in flight, or half as many more as the least loaded worker has, are worth a match that covers half
-/// of the prompt: what they cost is a place in a batch.
+/// Extra requests in flight that an overlap of half the prompt justifies; at least half of the least loaded
+/// worker's count. Each extra request costs only a slot in the batch.
 const WORTH_IN_FLIGHT: f64 = 8.0;
 
-/// Whether a match is worth what its worker has to do, compared with the least that any has. Without this a head that all
-/// share would gather them on one worker; with it, the more of the prompt is shared the later they spread.
-pub(crate) fn is_worth_waiting_for(candidate: &Candidate, ask: &Ask, candidates: &[Candidate]) -> bool {
+/// Whether the overlap justifies the candidate's load, compared with the least loaded candidate. Without this
+/// check a prefix shared by all requests would gather them on one worker. The larger the shared part, the
+/// later requests spread.
+pub(crate) fn is_worth_waiting_for(
+    candidate: &Candidate,
+    request: &PolicyRequest,
+    candidates: &[Candidate],
+) -> bool {
     let least = |of: fn(&Candidate) -> u64| candidates.iter().map(of).min().unwrap_or(0);
     let wait_tokens = candidate.prefill_tokens.saturating_sub(least(|c| c.prefill_tokens));
     let least_in_flight = least(|c| c.in_flight.into());
     let more_in_flight = u64::from(candidate.in_flight).saturating_sub(least_in_flight);
-    let ratio = candidate.overlap_ratio(ask);
+    let ratio = candidate.overlap_ratio(request);
     wait_tokens <= WORTH_WAITING * u64::from(candidate.overlap_tokens)
         && more_in_flight as f64 * (1.0 - ratio) <= WORTH_IN_FLIGHT.max(least_in_flight as f64 / 2.0) * ratio
 }
 
-/// Which candidate, and why.
+/// The chosen candidate and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Index into the candidates.
     pub index: usize,
-    /// A word for metrics and decision headers, from a small fixed set.
+    /// Reason for metrics and decision headers, from a small fixed set.
     pub reason: &'static str,
 }
 
-/// The candidate with the least `cost`; equals are drawn by lot, or a burst of cold requests would herd on the first.
+/// The candidate with the lowest `cost`. Ties are drawn at random; otherwise a burst of cold requests would
+/// herd on the first candidate.
 pub fn least_by<C: PartialOrd + Copy>(
     candidates: &[Candidate],
     random: u64,
@@ -140,7 +150,7 @@ pub fn least_by<C: PartialOrd + Copy>(
         if challenger < champion {
             (best, equals) = (index, 1);
         } else if challenger == champion {
-            // Reservoir sampling: the n-th equal replaces the champion with probability 1/n.
+            // Reservoir sampling: the n-th tied candidate replaces the best with probability 1/n.
             equals += 1;
             if mix(random ^ index as u64).is_multiple_of(equals) {
                 best = index;
@@ -150,7 +160,7 @@ pub fn least_by<C: PartialOrd + Copy>(
     best
 }
 
-/// Spreads the bits of `x` (the finalizer of splitmix64): one number in, one well-mixed number out.
+/// Mixes the bits of `x` (the finalizer of splitmix64).
 pub(crate) fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -163,13 +173,13 @@ pub(crate) mod fixtures {
 
     /// Candidates with the given numbers of requests in flight.
     pub fn with_in_flight(in_flight: &[u32]) -> Vec<Candidate> {
-        in_flight.iter().enumerate().map(|(seat, &n)| candidate(seat as u16, n)).collect()
+        in_flight.iter().enumerate().map(|(index, &n)| candidate(index as u16, n)).collect()
     }
 
-    pub fn candidate(seat: u16, in_flight: u32) -> Candidate {
+    pub fn candidate(index: u16, in_flight: u32) -> Candidate {
         Candidate {
-            worker: WorkerId(seat),
-            identity: mix(u64::from(seat) + 1),
+            worker: WorkerId(index),
+            identity: mix(u64::from(index) + 1),
             overlap_tokens: 0,
             restorable_tokens: 0,
             in_flight,
@@ -180,32 +190,34 @@ pub(crate) mod fixtures {
         }
     }
 
-    /// How many tokens of the prompt a worker holds, and how many requests it has in flight.
+    /// (tokens of the prompt that the worker holds, requests in flight)
     pub type Holding = (u32, u32);
 
     pub fn holding(rows: &[Holding]) -> Vec<Candidate> {
         let rows = rows.iter().enumerate();
-        rows.map(|(seat, &(overlap_tokens, n))| Candidate { overlap_tokens, ..candidate(seat as u16, n) })
+        rows.map(|(index, &(overlap_tokens, n))| Candidate { overlap_tokens, ..candidate(index as u16, n) })
             .collect()
     }
 
     /// A prompt of a thousand tokens.
-    pub fn thousand(random: u64) -> Ask {
-        Ask { prompt_tokens: 1_000, prefix_key: Some(mix(random)), ..drawn(random) }
+    pub fn thousand_tokens(random: u64) -> PolicyRequest {
+        PolicyRequest { prompt_tokens: 1_000, prefix_key: Some(mix(random)), ..request_with_random(random) }
     }
 
-    /// Sends `requests` that share only their first `shared` tokens of a thousand, none of which ends; how many each of
-    /// eight workers got. What was sent to a worker is in its cache from then on.
+    /// Sends `requests` of a thousand tokens that share their first `shared` tokens to eight workers and
+    /// returns the requests per worker. No request ends, and each prompt is in its worker's cache from then
+    /// on.
     pub fn spread(policy: &dyn crate::Policy, shared: u32, requests: usize) -> Vec<u32> {
-        sent(policy, shared, 8, requests, requests)
+        requests_per_worker(policy, shared, 8, requests, requests)
     }
 
-    /// The same with eighty requests over four workers, where each ends when it is one of `concurrent`.
+    /// As `spread`, with eighty requests over four workers. The oldest request ends when `concurrent` are in
+    /// flight.
     pub fn spread_at_low_load(policy: &dyn crate::Policy, shared: u32, concurrent: usize) -> Vec<u32> {
-        sent(policy, shared, 4, 80, concurrent)
+        requests_per_worker(policy, shared, 4, 80, concurrent)
     }
 
-    fn sent(
+    fn requests_per_worker(
         policy: &dyn crate::Policy,
         shared: u32,
         workers: usize,
@@ -213,40 +225,40 @@ pub(crate) mod fixtures {
         concurrent: usize,
     ) -> Vec<u32> {
         let mut candidates = with_in_flight(&vec![0; workers]);
-        let mut under_way = std::collections::VecDeque::new();
-        let mut got = vec![0; workers];
+        let mut in_flight = std::collections::VecDeque::new();
+        let mut per_worker = vec![0; workers];
         for draw in 0..requests {
-            let choice = policy.choose(&thousand(draw as u64), &candidates);
+            let choice = policy.choose(&thousand_tokens(draw as u64), &candidates);
             let chosen = &mut candidates[choice.index];
             let missing = u64::from(1_000 - chosen.overlap_tokens);
             chosen.in_flight += 1;
             chosen.prefill_tokens += missing;
             chosen.overlap_tokens = shared;
-            got[choice.index] += 1;
-            under_way.push_back((choice.index, missing));
-            if under_way.len() == concurrent {
-                let (ended, missing) = under_way.pop_front().unwrap();
+            per_worker[choice.index] += 1;
+            in_flight.push_back((choice.index, missing));
+            if in_flight.len() == concurrent {
+                let (ended, missing) = in_flight.pop_front().unwrap();
                 candidates[ended].in_flight -= 1;
                 candidates[ended].prefill_tokens -= missing;
             }
         }
-        got
+        per_worker
     }
 
-    /// No worker is left out, whatever share of its prompt everybody shares, one at a time or many at once.
-    pub fn assert_nobody_is_left_out(policy: &dyn crate::Policy) {
+    /// Every worker gets at least 8 of 80 requests, for any shared prefix and any concurrency.
+    pub fn assert_every_worker_gets_work(policy: &dyn crate::Policy) {
         for (shared, concurrent) in [(70, 1), (70, 3), (70, 16), (450, 16), (550, 32), (900, 32)] {
-            let got = spread_at_low_load(policy, shared, concurrent);
+            let per_worker = spread_at_low_load(policy, shared, concurrent);
             let name = policy.name();
             assert!(
-                got.iter().all(|&n| n >= 8),
-                "{name}: {shared} of 1,000 shared, {concurrent} at once: {got:?}"
+                per_worker.iter().all(|&n| n >= 8),
+                "{name}: {shared} of 1,000 shared, {concurrent} at once: {per_worker:?}"
             );
         }
     }
 
-    pub fn drawn(random: u64) -> Ask {
-        Ask { random: mix(random), ..Ask::default() }
+    pub fn request_with_random(random: u64) -> PolicyRequest {
+        PolicyRequest { random: mix(random), ..PolicyRequest::default() }
     }
 }
 
@@ -256,15 +268,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equals_are_drawn_evenly() {
+    fn ties_are_drawn_evenly() {
         let candidates = with_in_flight(&[1, 0, 0, 2, 0]);
         let mut wins = [0_u32; 5];
         for draw in 0..9_000 {
             wins[least_by(&candidates, mix(draw), |c| c.in_flight)] += 1;
         }
         assert_eq!((wins[0], wins[3]), (0, 0));
-        for seat in [1, 2, 4] {
-            assert!((2_700..3_300).contains(&wins[seat]), "each of three equals about 3,000 times: {wins:?}");
+        for index in [1, 2, 4] {
+            assert!(
+                (2_700..3_300).contains(&wins[index]),
+                "each of three equals about 3,000 times: {wins:?}"
+            );
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Two workers by lot, the less loaded of them. Nearly as even as the shortest queue, and it does not herd when several
-//! routers see only their own part of the load.
+//! The less loaded of two random workers. Nearly as even as the shortest queue, and it does not herd when
+//! several routers see only their own part of the load.
 
 use crate::numbers::mix;
-use crate::{Ask, Candidate, Choice, Policy};
+use crate::{Candidate, Choice, Policy, PolicyRequest};
 
-/// The better of two draws.
+/// The less loaded of two random workers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PowerOfTwo;
 
@@ -13,14 +13,14 @@ impl Policy for PowerOfTwo {
         "power_of_two"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        let (first, second) = two_of(candidates.len(), ask.random);
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
+        let (first, second) = two_of(candidates.len(), request.random);
         let second_is_less = candidates[second].in_flight < candidates[first].in_flight;
         Choice { index: if second_is_less { second } else { first }, reason: "two_choices" }
     }
 }
 
-/// Two different indices below `n`; the same one twice when there is only one.
+/// Two different indices below `n`; the same index twice when `n` is 1.
 fn two_of(n: usize, random: u64) -> (usize, usize) {
     let first = (random % n as u64) as usize;
     if n == 1 {
@@ -36,18 +36,20 @@ mod tests {
     use crate::numbers::fixtures::*;
 
     #[test]
-    fn the_busiest_never_wins_and_the_idlest_wins_whenever_drawn() {
+    fn the_least_loaded_of_the_two_drawn_wins() {
         let candidates = with_in_flight(&[7, 3, 0, 5]);
         let mut wins = [0_u32; 4];
-        (0..12_000).for_each(|draw| wins[PowerOfTwo.choose(&drawn(draw), &candidates).index] += 1);
+        (0..12_000)
+            .for_each(|draw| wins[PowerOfTwo.choose(&request_with_random(draw), &candidates).index] += 1);
         assert_eq!(wins[0], 0, "the busiest loses against every other");
-        // The idlest is one of the two in half of the draws, the next in a third, the last in a sixth.
+        // The idle worker is drawn in half of the cases, wins of the next one are a third, of the third one a
+        // sixth.
         assert!((5_600..6_400).contains(&wins[2]), "{wins:?}");
         assert!((3_600..4_400).contains(&wins[1]), "{wins:?}");
     }
 
     #[test]
-    fn a_lone_worker_is_chosen() {
-        assert_eq!(PowerOfTwo.choose(&drawn(3), &with_in_flight(&[4])).index, 0);
+    fn the_only_worker_is_chosen() {
+        assert_eq!(PowerOfTwo.choose(&request_with_random(3), &with_in_flight(&[4])).index, 0);
     }
 }

@@ -1,10 +1,10 @@
-//! Prompts that begin alike to one worker, whoever sends them.
+//! Prompts with the same beginning go to one worker, for all clients.
 //!
-//! The key is a hash of the prompt's beginning. How much of it is hashed decides everything: a key that reaches no
-//! further than a system prompt shared by all sends everybody to one worker, and only the load bound saves the day.
+//! The key is a hash of the prompt's beginning, and the hashed length matters most. A key that covers only a
+//! system prompt shared by all requests sends them all to one worker, up to the load bound.
 
 use crate::rendezvous::{Home, LoadBound, home};
-use crate::{Ask, Candidate, Choice, LeastLoaded, Policy};
+use crate::{Candidate, Choice, LeastLoaded, Policy, PolicyRequest};
 
 /// Consistent hashing of the prefix key, with bounded load.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,9 +18,9 @@ impl Policy for PrefixAffinity {
         "prefix_affinity"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        let Some(key) = ask.prefix_key else {
-            return Choice { reason: "no_prefix", ..LeastLoaded::default().choose(ask, candidates) };
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
+        let Some(key) = request.prefix_key else {
+            return Choice { reason: "no_prefix", ..LeastLoaded::default().choose(request, candidates) };
         };
         match home(key, candidates, self.bound) {
             Home::First(index) => Choice { index, reason: "prefix" },
@@ -39,7 +39,8 @@ mod tests {
         let policy = PrefixAffinity::default();
         let mut candidates = with_in_flight(&[0; 8]);
         for draw in 0..800 {
-            let choice = policy.choose(&Ask { prefix_key: Some(1), ..drawn(draw) }, &candidates);
+            let choice = policy
+                .choose(&PolicyRequest { prefix_key: Some(1), ..request_with_random(draw) }, &candidates);
             candidates[choice.index].in_flight += 1;
         }
         let mut loads: Vec<u32> = candidates.iter().map(|c| c.in_flight).collect();
@@ -49,8 +50,8 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_prompt_goes_where_there_is_least_to_do() {
-        let choice = PrefixAffinity::default().choose(&drawn(1), &with_in_flight(&[4, 1, 3]));
+    fn an_empty_prompt_goes_to_the_least_loaded_worker() {
+        let choice = PrefixAffinity::default().choose(&request_with_random(1), &with_in_flight(&[4, 1, 3]));
         assert_eq!(choice, Choice { index: 1, reason: "no_prefix" });
     }
 }

@@ -1,12 +1,12 @@
-//! Tokens to compute, times requests in the batch: the least product wins.
+//! Tokens to compute times requests in the batch: the lowest product wins (LMetric).
 //!
-//! No weights: halving the miss is worth doubling the batch. Known as LMetric. One is added to both, because an idle worker
-//! would win with any miss, and a full hit with any queue.
+//! There are no weights: halving the uncached tokens is worth doubling the batch. One is added to both
+//! factors; otherwise an idle worker would win with any miss, and a full hit with any queue.
 
 use crate::numbers::least_by;
-use crate::{Ask, Candidate, Choice, Policy};
+use crate::{Candidate, Choice, Policy, PolicyRequest};
 
-/// `(miss tokens + 1) × (requests in flight + 1)`, least wins.
+/// `(uncached tokens + 1) × (requests in flight + 1)`, lowest wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Product;
 
@@ -15,10 +15,12 @@ impl Policy for Product {
         "product"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        let miss = |c: &Candidate| u64::from(ask.prompt_tokens.saturating_sub(c.match_tokens(ask))) + 1;
-        let index = least_by(candidates, ask.random, |c| miss(c) * (u64::from(c.in_flight) + 1));
-        let reason = if candidates[index].match_tokens(ask) > 0 { "product_with_match" } else { "product" };
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
+        let miss =
+            |c: &Candidate| u64::from(request.prompt_tokens.saturating_sub(c.match_tokens(request))) + 1;
+        let index = least_by(candidates, request.random, |c| miss(c) * (u64::from(c.in_flight) + 1));
+        let reason =
+            if candidates[index].match_tokens(request) > 0 { "product_with_match" } else { "product" };
         Choice { index, reason }
     }
 }
@@ -37,14 +39,14 @@ mod tests {
             (&[(0, 3), (0, 2)], 1),
         ];
         for (rows, index) in cases {
-            assert_eq!(Product.choose(&thousand(3), &holding(rows)).index, index, "{rows:?}");
+            assert_eq!(Product.choose(&thousand_tokens(3), &holding(rows)).index, index, "{rows:?}");
         }
     }
 
     #[test]
-    fn a_head_that_all_share_does_not_herd() {
+    fn a_shared_prefix_does_not_herd_requests_on_one_worker() {
         let spread = spread(&Product, 500, 800);
         assert!(spread.iter().all(|&n| (95..=105).contains(&n)), "{spread:?}");
-        assert_nobody_is_left_out(&Product);
+        assert_every_worker_gets_work(&Product);
     }
 }

@@ -1,8 +1,8 @@
-//! Any worker, by lot. The other baseline: stateless, so several routers need not agree on anything.
+//! A random worker. A stateless baseline: several routers need not agree on anything.
 
-use crate::{Ask, Candidate, Choice, Policy};
+use crate::{Candidate, Choice, Policy, PolicyRequest};
 
-/// A uniform draw.
+/// A uniformly random worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Random;
 
@@ -11,8 +11,8 @@ impl Policy for Random {
         "random"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        Choice { index: (ask.random % candidates.len() as u64) as usize, reason: "chance" }
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
+        Choice { index: (request.random % candidates.len() as u64) as usize, reason: "chance" }
     }
 }
 
@@ -25,7 +25,7 @@ mod tests {
     fn the_draw_is_even() {
         let candidates = with_in_flight(&[0; 4]);
         let mut wins = [0_u32; 4];
-        (0..8_000).for_each(|draw| wins[Random.choose(&drawn(draw), &candidates).index] += 1);
+        (0..8_000).for_each(|draw| wins[Random.choose(&request_with_random(draw), &candidates).index] += 1);
         assert!(wins.iter().all(|wins| (1_800..2_200).contains(wins)), "{wins:?}");
     }
 }

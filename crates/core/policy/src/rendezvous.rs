@@ -1,20 +1,20 @@
-//! Consistent hashing with bounded load, without a ring.
+//! Consistent hashing with bounded load, by rendezvous hashing instead of a ring.
 //!
-//! Every worker draws a number for the key (a mix of both hashes); the highest draw among the workers that are not full
-//! wins. That is the ring's walk "on to the next one with room" without the ring: no state to rebuild when the fleet
-//! changes, no virtual nodes, and a worker that comes or goes moves only the keys it wins or held. The price is looking
-//! at every worker once, a nanosecond each, which choosing does anyway.
+//! Every worker gets a score for the key (a mix of both hashes). The highest score among the workers that are
+//! not full wins, which equals a ring's walk to the next node with room. There is no state to rebuild when
+//! the fleet changes and there are no virtual nodes; a worker that joins or leaves moves only its own keys.
+//! The cost is one look at every worker, about a nanosecond each.
 
 use crate::Candidate;
 use crate::numbers::mix;
 
-/// How far above the mean a worker may be loaded before its keys spill to others.
+/// How far above the mean load a worker may be before its keys spill to others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadBound {
     /// A worker is full at this many times the mean load. 1.25 is the published value.
     pub factor: f64,
-    /// But never before it has this many requests more than the mean: at low counts a factor alone would spill at two
-    /// against one, and give up locality for nothing.
+    /// Minimum number of requests above the mean before a worker is full. With few requests the factor alone
+    /// would spill at two against one and lose locality.
     pub slack: u32,
 }
 
@@ -25,7 +25,7 @@ impl Default for LoadBound {
 }
 
 impl LoadBound {
-    /// The most requests in flight with which a worker still takes one more.
+    /// A worker with fewer requests in flight than this has room for one more.
     pub(crate) fn room_below(&self, candidates: &[Candidate]) -> u64 {
         let total: u64 = candidates.iter().map(|c| u64::from(c.in_flight)).sum();
         let mean = (total + 1) as f64 / candidates.len() as f64;
@@ -33,12 +33,12 @@ impl LoadBound {
     }
 }
 
-/// Where a key lives.
+/// The worker of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
     /// The key's own worker.
     First(usize),
-    /// The key's own worker was full: the next in the key's order that is not.
+    /// The key's own worker is full: the next worker with room in the key's order.
     Spilled(usize),
 }
 
@@ -50,11 +50,12 @@ pub(crate) fn home(key: u64, candidates: &[Candidate], bound: LoadBound) -> Home
     if u64::from(candidates[first].in_flight) < room {
         return Home::First(first);
     }
-    // A full worker draws nothing. The `| 1` keeps a worker with room above every full one.
+    // A full worker scores 0. The `| 1` keeps every worker with room above it.
     Home::Spilled(highest(candidates, |c| if u64::from(c.in_flight) < room { draw(c) | 1 } else { 0 }))
 }
 
-/// The two workers with the highest draws for `key`, the highest first; the same one twice when there is only one.
+/// The two workers with the highest scores for `key`, highest first; the same one twice when there is only
+/// one.
 pub(crate) fn two_homes(key: u64, candidates: &[Candidate]) -> (usize, usize) {
     let first = highest(candidates, |c| mix(key ^ c.identity));
     let of_others = |c: &Candidate| {
@@ -82,21 +83,21 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_comes_or_goes_moves_only_its_own_keys() {
+    fn adding_or_removing_a_worker_moves_only_its_own_keys() {
         const KEYS: u64 = 40_000;
         for n in [2_usize, 8, 64] {
             let before = with_in_flight(&vec![0; n]);
             let after = with_in_flight(&vec![0; n + 1]);
-            let newcomer = WorkerId(n as u16);
+            let added = WorkerId(n as u16);
             let mut moved = 0;
             for key in (0..KEYS).map(mix) {
                 let (old, new) = (owner(key, &before), owner(key, &after));
                 if old != new {
-                    assert_eq!(new, newcomer, "a key moves to the newcomer or not at all");
+                    assert_eq!(new, added, "a key moves to the added or not at all");
                     moved += 1;
                 }
             }
-            // Read backwards it is the same law for a worker that leaves: only its own keys move.
+            // Removing the added worker is the same change in reverse: only its own keys move.
             let share = moved as f64 / KEYS as f64 * (n + 1) as f64;
             assert!(
                 (0.9..1.1).contains(&share),
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_worker_spills_in_the_keys_own_order() {
+    fn a_full_worker_spills_in_the_order_of_the_key() {
         let idle = with_in_flight(&[0; 4]);
         for key in (0..100).map(mix) {
             let first = owner(key, &idle);
@@ -129,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_pushed_past_the_bound(key: u64, loads in prop::collection::vec(0_u32..400, 1..40)) {
+        fn no_worker_is_loaded_past_the_bound(key: u64, loads in prop::collection::vec(0_u32..400, 1..40)) {
             let candidates = with_in_flight(&loads);
             let bound = LoadBound::default();
             let (Home::First(index) | Home::Spilled(index)) = home(key, &candidates, bound);

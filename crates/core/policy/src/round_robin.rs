@@ -1,9 +1,8 @@
-//! Each worker in its turn. The baseline: it spreads requests evenly and finds a cached prefix once in N times.
+//! Each worker in turn. The baseline: it spreads requests evenly and hits a cached prefix once in N times.
 
-use crate::{Ask, Candidate, Choice, Policy};
+use crate::{Candidate, Choice, Policy, PolicyRequest};
 
-/// The next worker after the last one chosen, while the ready ones stay the same; when they change, the round goes on from
-/// another place.
+/// The worker after the last one chosen. A change of the ready workers moves the position.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundRobin;
 
@@ -12,8 +11,8 @@ impl Policy for RoundRobin {
         "round_robin"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        Choice { index: (ask.turn % candidates.len() as u64) as usize, reason: "turn" }
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
+        Choice { index: (request.turn % candidates.len() as u64) as usize, reason: "turn" }
     }
 }
 
@@ -23,9 +22,11 @@ mod tests {
     use crate::numbers::fixtures::*;
 
     #[test]
-    fn everyone_has_a_turn_in_order() {
+    fn workers_are_chosen_in_order() {
         let candidates = with_in_flight(&[9, 0, 5]);
-        let order = (0..7).map(|turn| RoundRobin.choose(&Ask { turn, ..Ask::default() }, &candidates).index);
+        let order = (0..7).map(|turn| {
+            RoundRobin.choose(&PolicyRequest { turn, ..PolicyRequest::default() }, &candidates).index
+        });
         assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2, 0]);
     }
 }

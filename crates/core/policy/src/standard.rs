@@ -3,47 +3,47 @@
 use std::str::FromStr;
 
 use crate::{
-    Ask, CacheAware, Candidate, Choice, DualChoice, ExpectedTtft, LeastLoaded, Policy, PowerOfTwo,
+    CacheAware, Candidate, Choice, DualChoice, ExpectedTtft, LeastLoaded, Policy, PolicyRequest, PowerOfTwo,
     PrefixAffinity, Product, Random, RoundRobin, SessionAffinity, StickyLeastLoaded, WeightedScore,
 };
 
-/// One of production's policies, with its parameters. An enum, so that a configuration can be
-/// compared, copied and printed back.
+/// A policy that the gateway offers, with its parameters. An enum, so that a configuration can be compared,
+/// copied and printed.
 #[derive(Clone, Copy, Debug)]
 pub enum Standard {
-    /// The first token soonest.
+    /// Lowest expected time to first token.
     ExpectedTtft(ExpectedTtft),
-    /// Each in its turn.
+    /// Each worker in turn.
     RoundRobin(RoundRobin),
-    /// By lot.
+    /// A random worker.
     Random(Random),
-    /// The least to do.
+    /// The least loaded worker.
     LeastLoaded(LeastLoaded),
-    /// The better of two draws.
+    /// The less loaded of two random workers.
     PowerOfTwo(PowerOfTwo),
-    /// By session key.
+    /// Consistent hashing of the session key.
     SessionAffinity(SessionAffinity),
-    /// By prompt prefix.
+    /// Consistent hashing of the prompt's prefix.
     PrefixAffinity(PrefixAffinity),
-    /// The longest match, unless its worker is overloaded.
+    /// The longest overlap, unless its worker is overloaded.
     CacheAware(CacheAware),
-    /// The least loaded of those that hold the prefix.
+    /// The least loaded worker that holds the prefix.
     StickyLeastLoaded(StickyLeastLoaded),
-    /// A weighed sum of match and queue.
+    /// A weighted sum of overlap and queue.
     WeightedScore(WeightedScore),
-    /// Miss times load.
+    /// Uncached tokens times load.
     Product(Product),
-    /// The better of two homes.
+    /// The warmer of two workers chosen by hashing the prefix.
     DualChoice(DualChoice),
 }
 
-/// A policy name that nobody knows.
+/// A policy name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown policy `{0}`; known: {known}", known = Standard::NAMES.join(", "))]
 pub struct UnknownPolicy(pub String);
 
 impl Standard {
-    /// Every policy's name, in the order in which they are explained.
+    /// Names of all policies, in the order in which the manual explains them.
     pub const NAMES: [&'static str; 12] = [
         "expected_ttft",
         "cache_aware",
@@ -59,7 +59,7 @@ impl Standard {
         "random",
     ];
 
-    /// Whether it looks at what workers hold: only then is that looked up.
+    /// Whether the policy reads overlaps. The router skips the lookup otherwise.
     pub fn needs_overlap(&self) -> bool {
         matches!(
             self,
@@ -72,17 +72,17 @@ impl Standard {
         )
     }
 
-    /// Whether it looks at the prefix key.
+    /// Whether the policy reads the prefix key.
     pub fn needs_prefix_key(&self) -> bool {
         matches!(self, Standard::PrefixAffinity(_) | Standard::DualChoice(_))
     }
 
-    /// Whether it looks at the session key.
+    /// Whether the policy reads the session key.
     pub fn needs_session_key(&self) -> bool {
         matches!(self, Standard::SessionAffinity(_))
     }
 
-    /// What a candidate costs, where the policy thinks in milliseconds.
+    /// Cost of a candidate in milliseconds, for policies that compute one.
     pub fn cost_ms(&self, candidate: &Candidate) -> Option<f32> {
         match self {
             Standard::ExpectedTtft(rule) => Some(rule.cost_ms(candidate)),
@@ -140,8 +140,8 @@ impl Policy for Standard {
         self.rule().name()
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
-        self.rule().choose(ask, candidates)
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
+        self.rule().choose(request, candidates)
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_name_means_the_policy_that_bears_it() {
+    fn every_name_parses_to_its_policy() {
         for name in Standard::NAMES {
             assert_eq!(name.parse::<Standard>().unwrap().name(), name);
             assert_eq!(name.replace('_', "-").parse::<Standard>().unwrap().name(), name);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn names_from_elsewhere_are_understood() {
+    fn aliases_from_other_routers_parse() {
         for (alias, name) in [
             ("join_shortest_queue", "least_loaded"),
             ("prefix_hash", "prefix_affinity"),
@@ -178,12 +178,12 @@ mod tests {
             loads in prop::collection::vec(0_u32..1_000, 1..100),
         ) {
             let candidates = with_in_flight(&loads);
-            let ask = Ask { prompt_tokens: 10, session_key, prefix_key, random, turn, ..Ask::default() };
+            let request = PolicyRequest { prompt_tokens: 10, session_key, prefix_key, random, turn, ..PolicyRequest::default() };
             for name in Standard::NAMES {
                 let policy: Standard = name.parse().unwrap();
-                let choice = policy.choose(&ask, &candidates);
+                let choice = policy.choose(&request, &candidates);
                 prop_assert!(choice.index < candidates.len());
-                prop_assert_eq!(policy.choose(&ask, &candidates), choice, "the same numbers, the same choice");
+                prop_assert_eq!(policy.choose(&request, &candidates), choice, "the same numbers, the same choice");
             }
         }
     }

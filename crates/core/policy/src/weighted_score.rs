@@ -1,18 +1,18 @@
-//! A weighed sum: how much of the prompt a worker holds, against how long its queue is.
+//! A weighted sum of the prompt's cached share and the worker's queue.
 //!
-//! With both weights at 1 a prompt that is held in full is worth a queue longer by [`QUEUE_UNIT`] requests. The queue is
-//! counted from the shortest one, so that the trade does not depend on how busy the fleet is.
+//! With both weights at 1, a fully cached prompt is worth a queue longer by [`QUEUE_UNIT`] requests. Queues
+//! are measured from the shortest one, so the trade-off does not depend on how busy the fleet is.
 
 use crate::numbers::least_by;
-use crate::{Ask, Candidate, Choice, Policy};
+use crate::{Candidate, Choice, Policy, PolicyRequest};
 
-/// So many requests of queue weigh as much as a whole prompt.
+/// Queue length, in requests, that weighs as much as a whole prompt.
 const QUEUE_UNIT: f64 = 4.0;
 
 /// `affinity_weight × overlap − queue_weight × queue`, highest wins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightedScore {
-    /// Weight of the share of the prompt that is held.
+    /// Weight of the cached share of the prompt.
     pub affinity_weight: f64,
     /// Weight of the queue.
     pub queue_weight: f64,
@@ -29,13 +29,13 @@ impl Policy for WeightedScore {
         "weighted_score"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let shortest = f64::from(candidates.iter().map(|c| c.in_flight).min().unwrap_or(0));
         let queue = |c: &Candidate| (f64::from(c.in_flight) - shortest) / QUEUE_UNIT;
-        let held = |c: &Candidate| if c.match_tokens(ask) > 0 { c.overlap_ratio(ask) } else { 0.0 };
+        let held = |c: &Candidate| if c.match_tokens(request) > 0 { c.overlap_ratio(request) } else { 0.0 };
         let cost = |c: &Candidate| self.queue_weight * queue(c) - self.affinity_weight * held(c);
-        let index = least_by(candidates, ask.random, cost);
-        let reason = if candidates[index].match_tokens(ask) > 0 { "score_with_match" } else { "score" };
+        let index = least_by(candidates, request.random, cost);
+        let reason = if candidates[index].match_tokens(request) > 0 { "score_with_match" } else { "score" };
         Choice { index, reason }
     }
 }
@@ -57,15 +57,19 @@ mod tests {
             (even, &[(100, 2), (0, 0)], 1),
         ];
         for (policy, rows, index) in cases {
-            assert_eq!(policy.choose(&thousand(3), &holding(rows)).index, index, "{policy:?} {rows:?}");
+            assert_eq!(
+                policy.choose(&thousand_tokens(3), &holding(rows)).index,
+                index,
+                "{policy:?} {rows:?}"
+            );
         }
     }
 
     #[test]
-    fn a_head_that_all_share_does_not_herd() {
+    fn a_shared_prefix_does_not_herd_requests_on_one_worker() {
         let low = spread_at_low_load(&WeightedScore::default(), 500, 8);
         assert!(low.iter().all(|&n| n >= 5), "{low:?}");
-        assert_nobody_is_left_out(&WeightedScore::default());
+        assert_every_worker_gets_work(&WeightedScore::default());
         let spread = spread(&WeightedScore::default(), 900, 800);
         assert!(spread.iter().all(|&n| (85..=115).contains(&n)), "{spread:?}");
     }

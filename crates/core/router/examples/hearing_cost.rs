@@ -42,7 +42,7 @@ fn router(id: u64) -> Router<Standard> {
     router
 }
 
-fn ask(router: &Router<Standard>, scratch: &mut Scratch, conversation: u64, chunks: u64, now: Micros) {
+fn request(router: &Router<Standard>, scratch: &mut Scratch, conversation: u64, chunks: u64, now: Micros) {
     let digest = |at: u64| (conversation << 32 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let digests: Vec<u64> = (0..chunks).map(digest).collect();
     let namespace = Namespace { model: "m", lora: None, salt: None, cut: CHUNK, source: Source::Presumed };
@@ -58,7 +58,7 @@ fn work(router: &Router<Standard>, is_over: &AtomicBool) -> Vec<Duration> {
     let (mut scratch, mut took) = (Scratch::default(), Vec::new());
     for conversation in (1_u64 << 24).. {
         let since = Instant::now();
-        ask(router, &mut scratch, conversation, 4, BEGIN);
+        request(router, &mut scratch, conversation, 4, BEGIN);
         took.push(since.elapsed());
         if is_over.load(Relaxed) {
             break;
@@ -74,14 +74,14 @@ fn talk(known: &Router<Standard>, newcomer: &Router<Standard>) -> usize {
     let (mut sent, mut now) = (0, BEGIN);
     for _ in 0..400 {
         now = now + TICK;
-        let mut to_known: VecDeque<Envelope> = newcomer.speak(now).into();
-        let mut to_newcomer: VecDeque<Envelope> = known.speak(now).into();
+        let mut to_known: VecDeque<Envelope> = newcomer.compose_messages(now).into();
+        let mut to_newcomer: VecDeque<Envelope> = known.compose_messages(now).into();
         while let Some(letter) = to_known.pop_front() {
-            to_newcomer.extend(known.hear(&letter.bytes, now).unwrap());
+            to_newcomer.extend(known.receive(&letter.bytes, now).unwrap());
         }
         while let Some(letter) = to_newcomer.pop_front() {
             sent += letter.bytes.len();
-            newcomer.hear(&letter.bytes, now).unwrap();
+            newcomer.receive(&letter.bytes, now).unwrap();
         }
     }
     sent
@@ -104,9 +104,9 @@ fn main() {
     let known = router(1);
     let (mut scratch, mut now) = (Scratch::default(), BEGIN);
     for conversation in 0..PROMPTS {
-        ask(&known, &mut scratch, conversation, CHUNKS, now);
+        request(&known, &mut scratch, conversation, CHUNKS, now);
         now = Micros(now.0 + 1_000);
-        known.speak(now);
+        known.compose_messages(now);
     }
     let (mut beside, mut hearing, mut sent, mut longest) = (Vec::new(), Vec::new(), 0, Vec::new());
     for round in 0..ROUNDS {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::{Standard, StickyLeastLoaded};
-use warmroute_router::{Change, Config, Memory, Outcome, PromptChunks, Request, Router, Scratch};
+use warmroute_router::{Change, Config, Outcome, PromptChunks, Request, Router, SavedState, Scratch};
 use warmroute_types::{Address, Micros};
 
 const CHUNK: u32 = 256;
@@ -36,7 +36,7 @@ fn join(router: &Router<Standard>) {
     }
 }
 
-fn ask(router: &Router<Standard>, conversation: u64) {
+fn request(router: &Router<Standard>, conversation: u64) {
     let own = (SHARED..CHUNKS).map(|at| conversation << 32 | at);
     let digests: Vec<u64> = (0..SHARED).chain(own).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     let namespace = Namespace { model: "m", lora: None, salt: None, cut: CHUNK, source: Source::Presumed };
@@ -57,14 +57,14 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
 fn main() {
     let old = router();
     join(&old);
-    timed("ask", || (0..CONVERSATIONS).for_each(|conversation| ask(&old, conversation)));
-    let memory = timed("remember", || old.remember(NOW, 0));
+    timed("request", || (0..CONVERSATIONS).for_each(|conversation| request(&old, conversation)));
+    let memory = timed("save", || old.save(NOW, 0));
     let bytes = timed("encode", || memory.encode());
     let (requests, spans, workers) = memory.extent();
     println!("{requests} requests, {spans} chunks, {workers} workers: {} bytes", bytes.len());
-    let memory = timed("decode", || Memory::decode(&bytes).unwrap());
+    let memory = timed("decode", || SavedState::decode(&bytes).unwrap());
     let new = router();
-    new.recall(memory, NOW, Micros(0));
+    new.restore(memory, NOW, Micros(0));
     timed("bring back, as workers join", || join(&new));
     assert_eq!(new.index_stats().held, old.index_stats().held, "nothing is lost");
 }

@@ -1,4 +1,4 @@
-//! What the router is told: news of the fleet, and how requests fared.
+//! The inputs of the router: changes of the fleet, and outcomes of requests.
 
 use std::sync::Arc;
 
@@ -8,111 +8,111 @@ use warmroute_types::{Address, CacheCapacity, CacheEvent, CacheView, LoadReport,
 
 use crate::Matching;
 
-/// News that changes the router's state. Feeds, discovery, health and load reports all come through this one door.
+/// A change of the router's state. Feeds, discovery, health probes and load reports all arrive as changes.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A worker is there.
+    /// A worker joins.
     Join {
-        /// Where.
+        /// Address of the worker.
         address: Address,
-        /// What it serves, if somebody said so.
+        /// Models that it serves, if configured.
         models: Models,
     },
-    /// A worker shall go: it finishes what it has and gets nothing new.
+    /// A worker leaves: it finishes its requests and gets no new ones.
     Leave {
-        /// Where.
+        /// Address of the worker.
         address: Address,
     },
-    /// Somebody tried to reach the worker.
+    /// A health probe completed.
     Probed {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// How it went.
+        /// Result of the probe.
         result: ProbeResult,
-        /// When.
+        /// Time of the event.
         at: Micros,
     },
-    /// The worker took a request and failed it: its connection broke, nothing came in time, or it said 502, 503 or 504.
+    /// The worker failed a request: its connection broke, it timed out, or it answered 502, 503 or 504.
     Faulted {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// When.
+        /// Time of the event.
         at: Micros,
     },
-    /// The same, and nobody knows yet whether it was the worker's fault or the request's.
+    /// An answer broke off, and the fault may be the worker's or the request's.
     Broke {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// What was asked, as a number: the same for the same.
+        /// Fingerprint of the request: equal for equal requests.
         request: u64,
-        /// When.
+        /// Time of the event.
         at: Micros,
     },
-    /// The worker asked not to be sent more for now: 429 or 503, with a time.
+    /// The worker asked for a pause: 429 or 503 with Retry-After.
     Resting {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// Until when.
+        /// End of the pause.
         until: Micros,
     },
-    /// The worker named its models.
+    /// The engine listed its models.
     Serves {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// What.
+        /// The models.
         models: Models,
     },
-    /// The engine said how much its cache holds.
+    /// The engine reported the size of its cache.
     Capacity {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// So much.
+        /// The size.
         capacity: CacheCapacity,
     },
-    /// It is known how the worker's events are to be read, or that they cannot be.
+    /// The matching of the worker's events was decided.
     Aligned {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// How; `None`: its cache stays presumed.
+        /// How events are matched; `None` if they cannot be read and the cache stays presumed.
         matching: Option<Matching>,
     },
-    /// The worker's engine told what happened to its cache.
+    /// The engine published cache events.
     Cached {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// In this order.
+        /// Events in order.
         events: Vec<CacheEvent>,
     },
-    /// The worker's cache is empty: its engine has been restarted.
+    /// The worker's cache is empty: the engine was restarted.
     Emptied {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
     },
-    /// What the worker's events are worth.
+    /// The feed's assessment of the worker's events.
     Viewed {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// `Presumed`: nothing, they have fallen silent.
+        /// The view; `Presumed` when the feed is silent.
         view: CacheView,
     },
-    /// How the worker's event stream fares.
+    /// The feed's counters.
     Fed {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// In numbers.
+        /// The counters.
         counters: Counters,
     },
     /// The engine reported its load.
     Load {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// What it said.
+        /// The report.
         report: LoadReport,
     },
 }
 
 impl Change {
-    /// What a worker's feed says is to be done. A replay is nobody's but the feed's driver's to ask for.
+    /// Converts a step of a worker's feed. `None` for a replay request, which the feed's driver handles.
     pub fn from_feed(worker: &Arc<Worker>, step: Step) -> Option<Change> {
         let worker = Arc::clone(worker);
         match step {
@@ -124,17 +124,17 @@ impl Change {
     }
 }
 
-/// How a request fared. A failure and a client that leaves are no outcomes: the booking is simply dropped. Whether a failure
-/// speaks against its worker only the driver can tell; if so, it says [`Change::Faulted`].
+/// The outcome of a request. Failures and clients that leave are no outcomes: the decision is dropped. The
+/// driver reports a failure of the worker as [`Change::Faulted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The first token came: the prefill is over. The booking stays for the decoding.
+    /// The first token arrived and the prefill is over. The booking stays for decoding.
     FirstToken {
-        /// When.
+        /// Time of the event.
         at: Micros,
     },
-    /// It was answered to the end: the prompt has been computed.
+    /// The answer ended: the prompt has been computed.
     Ended,
-    /// The worker refused it (backpressure, a client's error): it is alive, and has computed nothing.
+    /// The worker refused the request (backpressure, a client error): it is alive and has computed nothing.
     Refused,
 }

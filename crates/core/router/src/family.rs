@@ -1,9 +1,9 @@
-//! Whose reports may be compared with one another.
+//! Families: workers whose reports are comparable.
 //!
-//! Two engines that serve the same model from the same tokenizer and template write a prompt as the same bytes; two that
-//! differ in any of that do not, even under one name. A family is the former: its name is part of the root under which its
-//! events are kept, so that what one family holds is never found by another's prompt. Who belongs together is decided
-//! outside; here it is only a name.
+//! Engines that serve the same model with the same tokenizer and template turn a prompt into the same bytes.
+//! Engines that differ in any of these do not, even under one model name. The family name is part of the root
+//! of its events, so one family's prompts never match another's cache. Callers decide which workers form a
+//! family.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use warmroute_index::{Namespace, RootKey, Source};
 
 use crate::Unit;
 
-/// Workers of one model whose files agree.
+/// The name of a group of workers whose model files agree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Family(Arc<str>);
 
 impl Family {
-    /// The family of this name.
+    /// Creates the family with this name.
     pub fn new(name: &str) -> Family {
         Family(name.into())
     }
 
-    /// Where its prompts begin, with an adapter and a salt.
+    /// The root of its prompts, with an adapter and a salt.
     pub(crate) fn root(&self, lora: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
         let (model, cut) = (&*self.0, unit as u32);
         RootKey::of(&Namespace { model, lora, salt, cut, source: Source::Reported })

@@ -1,62 +1,62 @@
-//! What an engine said about a prompt, against what was expected of it.
+//! The cached tokens that an engine reports, compared with the prediction.
 
 use warmroute_types::Usage;
 
 use crate::{PromptChunks, PromptText};
 
-/// What an engine said about a request, with what the request was.
+/// The usage of an answer and its request.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
-    /// The model that answered.
+    /// The model of the request.
     pub model: Option<&'a str>,
-    /// The prompt, where it was looked up.
+    /// The prompt's chunks, if looked up.
     pub prompt: Option<PromptChunks<'a>>,
-    /// The same as engines write it, where it was looked up so.
+    /// The prompt as engines tokenize it, if looked up.
     pub texts: &'a [PromptText<'a>],
-    /// What was used.
+    /// The engine's usage numbers.
     pub usage: Usage,
-    /// What it means when the engine says nothing about cached tokens.
+    /// Meaning of a missing cached-token count.
     pub silence: Silence,
-    /// Whether the prompt's bytes are all that its tokens were made of.
+    /// Whether the prompt is text only.
     pub content: Content,
 }
 
-/// What a prompt is made of.
+/// The content of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Content {
-    /// Text: bytes and tokens are in proportion.
+    /// Text only: tokens are proportional to bytes.
     #[default]
     Text,
-    /// Images or sounds too, which are a hash to us and thousands of tokens to the engine.
+    /// Also images or audio, which are a hash here and thousands of tokens in the engine.
     Media,
 }
 
-/// What it means when an engine says nothing about cached tokens in an answer.
+/// Meaning of a missing cached-token count in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// None were, provided that it has said a number before: engines leave a zero out.
+    /// Zero, if the engine has reported a count before: engines omit a zero.
     MeansZero,
-    /// This API may never say it.
+    /// Unknown: this API may never report it.
     MeansNothing,
 }
 
-/// Predicted and found, for one request. Tokens.
+/// Predicted and reported cached tokens of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
-    /// Of the prompt.
+    /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Expected in the cache; `None` when nothing was predicted.
+    /// Tokens predicted in the cache; `None` without a prediction.
     pub predicted: Option<u32>,
-    /// Found there; `None` when the engine does not say.
+    /// Tokens found in the cache; `None` if not reported.
     pub cached: Option<u32>,
-    /// Promised and not there.
+    /// Tokens predicted and not found.
     pub stale: u32,
-    /// There and not promised.
+    /// Tokens found and not predicted.
     pub missed: u32,
 }
 
-/// What was expected in the cache. Tokens per byte differ within a prompt (another language after an English system
-/// prompt), so there may be two honest ways to count: only what is below both is stale, and only what is above both missed.
+/// The prediction, counted in two ways, because tokens per byte differ within a prompt (another language
+/// after an English system prompt). Only counts below both are stale, and only counts above both are missed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
     pub tokens: u32,
@@ -70,7 +70,8 @@ impl From<u32> for Expected {
 }
 
 impl Feedback {
-    /// Differences up to `margin` are how chunks and blocks fall, and mean nothing.
+    /// Compares usage and prediction. Differences up to `margin` come from chunk and block boundaries and do
+    /// not count.
     pub(crate) fn of(usage: Usage, expected: Option<Expected>, margin: u32) -> Feedback {
         let beyond =
             |more: u32, less: u32| Some(more.saturating_sub(less)).filter(|&by| by > margin).unwrap_or(0);
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_real_differences_count_and_unknown_is_not_zero() {
+    fn differences_within_the_margin_and_unknown_counts_are_ignored() {
         let feedback = |predicted: Option<u32>, cached_tokens| {
             let usage = Usage { prompt_tokens: 1_000, output_tokens: 5, cached_tokens };
             let feedback = Feedback::of(usage, predicted.map(Expected::from), 80);
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_counted_in_two_ways_must_be_wrong_in_both() {
+    fn a_difference_counts_only_if_both_countings_agree() {
         for (cached, stale, missed) in [(400, 100, 0), (450, 0, 0), (700, 0, 0), (800, 0, 100)] {
             let usage = Usage { prompt_tokens: 1_000, output_tokens: 5, cached_tokens: Some(cached) };
             let expected = Expected { tokens: 700, counted_otherwise: 500 };

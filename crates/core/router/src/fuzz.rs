@@ -7,7 +7,7 @@ use warmroute_policy::Standard;
 use warmroute_types::{Address, Micros};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Change, Config, Memory, PromptChunks, Request, Router, Scratch};
+use crate::{Change, Config, PromptChunks, Request, Router, SavedState, Scratch};
 
 /// Long after the beginning of time, so that there is a before.
 const NOW: Micros = Micros::from_secs(100_000);
@@ -22,7 +22,7 @@ const WORKERS: usize = 8;
 /// A saved state but for its checksum, which is made here: one that is wrong is refused before anything is read.
 pub fn memory(input: &[u8]) {
     let bytes = [input, &xxh3_64(input).to_le_bytes()].concat();
-    match Memory::decode(&bytes) {
+    match SavedState::decode(&bytes) {
         Ok(memory) => {
             assert!(memory.encode() == bytes, "it is written otherwise than it was read");
             one_can_begin_with_it(memory);
@@ -31,7 +31,7 @@ pub fn memory(input: &[u8]) {
     }
 }
 
-fn one_can_begin_with_it(memory: Memory) {
+fn one_can_begin_with_it(memory: SavedState) {
     let index = warmroute_index::Config {
         seed: memory.seed(),
         hash: memory.hash,
@@ -43,7 +43,7 @@ fn one_can_begin_with_it(memory: Memory) {
     let addresses: Vec<Address> =
         memory.workers.iter().map(|worker| worker.address.clone()).take(WORKERS).collect();
     let (uses, ..) = memory.extent();
-    router.recall(memory, NOW, AWAY);
+    router.restore(memory, NOW, AWAY);
     for address in addresses {
         // An address that is named twice is refused.
         _ = router.apply(Change::Join { address, models: Models::named(&["m"]) });
@@ -58,9 +58,9 @@ fn one_can_begin_with_it(memory: Memory) {
         _ = router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: NOW });
     }
     a_request_is_expected_to_take_some_time(&router);
-    let again = router.remember(NOW, 0);
+    let again = router.save(NOW, 0);
     assert!(again.extent().0 <= uses, "more is remembered than there was");
-    assert!(Memory::decode(&again.encode()) == Ok(again), "what is remembered then can be read");
+    assert!(SavedState::decode(&again.encode()) == Ok(again), "what is remembered then can be read");
 }
 
 fn a_request_is_expected_to_take_some_time(router: &Router<Standard>) {

@@ -1,62 +1,63 @@
 //! The routing core: `route`, `observe`, `apply`.
 //!
 //! ```text
-//!  request ──▶ route ──▶ Decision (worker, reason, expected cached tokens, booking, presumption)
-//!                          │
-//!  request ──▶ preview                     the same without a trace: what would happen, and among whom
-//!  what happened ──▶ observe(decision)     first token, end; dropping the decision = failed, or client gone
-//!  usage ──▶ feedback(decision)            what the engine found in its cache, against what was expected
-//!  news ──▶ apply(change)                  workers come and go, probes, load reports, capacities
-//!  other routers ──▶ hear, speak           what they have sent where; see `sharing.rs`
-//!  remember ──▶ Memory ──▶ recall        what was learned, from one process to the next
+//!   request ──▶ route ──▶ Decision (worker, reason, expected cached tokens, booking, presumption)
+//!                           │
+//!   request ──▶ preview                    the same without effects: what would be decided, and among which candidates
+//!   outcome ──▶ observe(decision)          first token, end; dropping the decision = failed, or client gone
+//!   usage ──▶ feedback(decision)           cached tokens that the engine reports, against the prediction
+//!   change ──▶ apply(change)               workers join and leave, probes, load reports, capacities
+//!   peers ──▶ receive, compose_messages    assignments of other routers; see `sharing.rs`
+//!   save ──▶ SavedState ──▶ restore        what was learned, from one process to the next
 //! ```
 //!
-//! Pure: no clock, sockets or randomness of its own. The gateway drives it in real time, the lab in virtual time.
+//! Pure: no clock, sockets or randomness of its own. The gateway drives it in real time, the lab in virtual
+//! time.
 //!
-//! The law of this crate: scoring and booking happen in one critical section per model, so k concurrent requests are
-//! placed as if they had come one after another. Nothing in that section waits, and only remembering a new prompt in the
-//! index allocates.
+//! The invariant of this crate: scoring and booking happen in one critical section per model, so k concurrent
+//! requests are placed as if they had come one after another. Nothing in that section waits, and only storing
+//! a new prompt in the index allocates.
 
+mod candidate_record;
 mod change;
-mod considered;
+mod estimate;
 mod family;
+mod feed_check;
 mod feedback;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod held;
-mod memory;
-mod plane;
+mod peer_snapshot;
 mod policies;
 mod pool;
 mod pools;
-mod presumed;
+mod presumed_shortfall;
+mod presumption_guard;
 mod prompt;
-mod prospect;
-mod recollections;
+mod relay_inbox;
 mod reported;
-mod returned;
+mod reported_overlap;
+mod reported_view;
 mod router;
+mod sampled_reuse;
+mod saved_state;
 mod scratch;
 mod sharing;
 mod speculation;
-mod streams;
 mod token_rate;
 mod trust;
-mod underpromise;
-mod unheard;
-mod unproven;
-mod unseated;
-mod view;
+mod unclaimed_state;
+mod unpropagated_load;
+mod waiting_assignments;
 
+pub use candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, Preview};
 pub use change::{Change, Outcome};
-pub use considered::{CONSIDERED_MAX, Considered, Preview};
 pub use family::Family;
 pub use feedback::{Answered, Content, Feedback, Silence};
-pub use memory::{BadMemory, Memory};
-pub use policies::Tallied;
+pub use policies::PolicyComparison;
 pub use pool::Vacancy;
 pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};
 pub use router::{Config, Decision, NoRoute, Request, Router, StreamNews};
+pub use saved_state::{BadSavedState, SavedState};
 pub use scratch::Scratch;
-pub use sharing::{Errand, SharingView, Taken};
+pub use sharing::{PeerTask, Received, SharingView};

@@ -1,45 +1,45 @@
-//! The workers that serve one model, and the critical section in which one is chosen and booked.
+//! The workers that serve one model, and the critical section that chooses and books one.
 //!
-//! The index is walked before the section is entered. Whoever presumes something inside moves a version on, and a walk of
-//! the same head that began before that is repeated inside: so a sibling sees what the one before it was given, and
-//! everybody else does not pay for it.
+//! The index is walked before the section. A presumption made inside increments a version, and a walk of the
+//! same prompt head that began earlier is repeated inside. A sibling therefore sees the assignment before it,
+//! and other requests do not pay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use warmroute_fleet::{Booking, DeskView, Fleet, PrefillFeatures, Work, Worker};
+use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView};
 use warmroute_index::{Index, Reach};
-use warmroute_policy::{Ask, Candidate, Choice, ExpectedTtft, Policy};
+use warmroute_policy::{Candidate, Choice, ExpectedTtft, Policy, PolicyRequest};
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, WorkerId};
 
-use crate::considered::{CONSIDERED_MAX, Considered, NextBest, Preview};
-use crate::held::{Held, Promise, Weights};
+use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest, Preview};
+use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
 use crate::policies::Policies;
-use crate::presumed::Presumed;
+use crate::presumed_shortfall::PresumedShortfall;
+use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::{PromptChunks, PromptText};
-use crate::prospect::{Found, Moment, Prospect};
 use crate::reported::Unit;
+use crate::reported_overlap::{CachePrediction, PredictionWeights, ReportedOverlap, whole_blocks};
+use crate::sampled_reuse::SampledReuse;
 use crate::scratch::Scratch;
 use crate::token_rate::TokenRate;
-use crate::underpromise::Underpromise;
-use crate::unproven::Unproven;
 
 /// One model's workers.
 #[derive(Default)]
 pub(crate) struct Pool {
-    section: Mutex<Section>,
-    /// Each moves on with every presumption of a prompt whose head falls to it.
+    section: Mutex<DecisionState>,
+    /// Incremented by every presumption of a prompt whose first chunk maps to it.
     versions: Versions,
-    /// How many tokens this model makes of a byte.
+    /// Tokens per byte of this model.
     pub(crate) tokens: TokenRate,
-    /// How often its answers are found again by prompts that repeat them.
-    pub(crate) unproven: Unproven,
-    /// How many tokens more than presumed its engines find.
-    pub(crate) underpromise: Underpromise,
+    /// Share of sampled tokens that later prompts find cached.
+    pub(crate) sampled_reuse: SampledReuse,
+    /// Tokens that engines find beyond the presumed overlap.
+    pub(crate) presumed_shortfall: PresumedShortfall,
 }
 
-/// Versions of what is presumed, by the first chunk of a prompt: prompts that share nothing hardly ever share one.
+/// Versions of presumptions, by the first chunk of a prompt. Unrelated prompts hardly ever share one.
 struct Versions([AtomicU64; 64]);
 
 impl Default for Versions {
@@ -49,91 +49,95 @@ impl Default for Versions {
 }
 
 impl Versions {
-    /// A prompt shorter than a chunk presumes nothing and finds nothing; any will do.
+    /// A prompt shorter than a chunk presumes and finds nothing, so any version will do.
     fn of(&self, prompt: PromptChunks<'_>) -> &AtomicU64 {
         &self.0[prompt.digests.first().map_or(0, |digest| *digest as usize % 64)]
     }
 }
 
-/// What the critical section works on. The candidates' memory is reserved when members change, not per decision.
+/// The state inside the critical section. Memory is reserved when members change, not per decision.
 #[derive(Default)]
-struct Section {
+struct DecisionState {
     members: Vec<Member>,
     candidates: Vec<Candidate>,
-    /// For each candidate, which member it is.
-    seats: Vec<usize>,
-    /// For each candidate, what is known of its cache.
-    expectations: Vec<Expectation>,
-    /// For each candidate, what its prefill time is predicted from.
-    features: Vec<PrefillFeatures>,
-    /// Which candidates are best by the rule that counts in milliseconds.
+    /// The rest of each candidate, at the same index. Apart, because policies take a slice of [`Candidate`].
+    details: Vec<CandidateDetails>,
+    /// The candidates with the lowest expected-TTFT cost.
     next_best: NextBest,
-    /// Prompt tokens that the best of them is believed to hold.
+    /// The longest overlap of any candidate, in tokens.
     longest_match: u32,
-    /// For each seat of the fleet, how many bytes of the prompt at hand it holds; zero between decisions.
+    /// Presumed overlap of the current prompt in bytes, by worker index; zero between decisions.
     overlap_bytes: Vec<u32>,
     turn: u64,
 }
 
-/// A worker, with what every decision reads of it copied beside the pointer: following thousands of pointers would be
-/// most of a decision's cost.
+/// A worker, with the fields that every decision reads copied beside the pointer. Following thousands of
+/// pointers would dominate the cost of a decision.
 struct Member {
     id: WorkerId,
     identity: u64,
     worker: Arc<Worker>,
 }
 
-/// What is expected of a worker's cache, and by what.
+/// The prediction for a worker's cache, and its basis.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Expectation {
     pub view: CacheView,
-    /// In which of the cache's lives.
-    pub life: u32,
-    /// Bytes of the prompt that it is presumed to hold.
+    /// Generation of the cache.
+    pub generation: u32,
+    /// Presumed overlap in bytes.
     pub presumed_bytes: u32,
-    /// What its engine's events promise; `None` without them.
-    pub promise: Option<Promise>,
+    /// Prediction from the engine's events; `None` without them.
+    pub prediction: Option<CachePrediction>,
 }
 
-/// What a decision needs besides the policy.
-pub(crate) struct Terms<'a> {
-    pub ask: Ask,
+/// A candidate beyond what its policy sees.
+struct CandidateDetails {
+    /// Index into the members.
+    member: usize,
+    expectation: Expectation,
+    features: PrefillFeatures,
+}
+
+/// The input of a decision besides the policy.
+pub(crate) struct PlacementInput<'a> {
+    pub request: PolicyRequest,
     pub prompt: Option<PromptChunks<'a>>,
     pub texts: &'a [PromptText<'a>],
-    /// How often what was stored while decoding is found again.
-    pub unproven: f32,
-    /// How many tokens more than presumed engines find.
-    pub underpromised: u32,
+    /// Share of sampled tokens that later prompts find.
+    pub sampled_weight: f32,
+    /// Tokens that engines find beyond the presumed overlap.
+    pub shortfall: u32,
     pub avoid: &'a [WorkerId],
-    /// By seat, how many tokens of the prompt are known to be held, where somebody knows for certain.
+    /// Exact overlap by worker index, where the caller knows it (the lab does).
     pub known_tokens: Option<&'a [u32]>,
-    /// How its answer will come.
+    /// Whether the answer streams.
     pub delivery: Delivery,
     pub now: Micros,
     pub report_age_max: Micros,
     pub in_flight_max: u32,
 }
 
-/// Whether a request could be sent anywhere.
+/// Whether a worker can take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vacancy {
-    /// Nobody is there to take it, full or not.
-    Nobody,
-    /// All who are there have as many as they may.
+    /// No worker is ready, full or not.
+    NoWorker,
+    /// All ready workers are at their concurrency limit.
     Full,
-    /// Somebody would take it.
+    /// A worker can take the request.
     Free,
 }
 
-/// What becomes of workers that asked to be left alone for now.
+/// Whether paused workers are candidates.
 #[derive(Clone, Copy, PartialEq)]
-enum Resting {
-    PassedOver,
-    Asked,
+enum PausedWorkers {
+    Skip,
+    Include,
 }
 
-/// A booked choice.
-pub(crate) struct Placed {
+/// A booked decision.
+pub(crate) struct Placement {
     pub worker: Arc<Worker>,
     pub reason: &'static str,
     pub cached_tokens: Option<u32>,
@@ -142,18 +146,17 @@ pub(crate) struct Placed {
     pub expectation: Expectation,
     pub bookings: u32,
     pub booking: Booking,
-    pub presumed: Option<Presumed>,
-    pub considered: [Option<Considered>; CONSIDERED_MAX],
+    pub presumed: Option<PresumptionGuard>,
+    pub candidate_records: [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX],
 }
 
 impl Pool {
-    /// Replaces the members; the count of turns goes on. When this returns, no decision can choose a former member.
+    /// Replaces the members; the turn count continues. Once this returns, no decision can choose a former
+    /// member.
     pub(crate) fn set_members(&self, members: Vec<Arc<Worker>>) {
         let mut section = self.section.lock();
         section.candidates = Vec::with_capacity(members.len());
-        section.seats = Vec::with_capacity(members.len());
-        section.expectations = Vec::with_capacity(members.len());
-        section.features = Vec::with_capacity(members.len());
+        section.details = Vec::with_capacity(members.len());
         section.overlap_bytes.resize(MAX_WORKERS, 0);
         section.members = members.into_iter().map(Member::from).collect();
     }
@@ -162,19 +165,19 @@ impl Pool {
         self.section.lock().members.is_empty()
     }
 
-    /// Whether a member would take a request now, other than those to be avoided.
+    /// Whether a member outside `avoid` can take a request now.
     pub(crate) fn vacancy(&self, fleet: &Fleet, avoid: &[WorkerId], in_flight_max: u32) -> Vacancy {
         let section = self.section.lock();
         let others = section.members.iter().filter(|member| !avoid.contains(&member.id));
         let mut ready =
-            others.map(|member| fleet.desk_view(member.id)).filter(DeskView::takes_requests).peekable();
+            others.map(|member| fleet.load_view(member.id)).filter(WorkerLoadView::takes_requests).peekable();
         if ready.peek().is_none() {
-            return Vacancy::Nobody;
+            return Vacancy::NoWorker;
         }
-        if ready.any(|desk| desk.in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
+        if ready.any(|load| load.in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
     }
 
-    /// Tokens of a prompt: those that engines have counted, and what its rest is believed to have.
+    /// Tokens of a prompt: those that engines have counted plus an estimate of the rest.
     fn count(&self, text: PromptText<'_>, prompt: Option<PromptChunks<'_>>, known: Reach) -> u32 {
         let len = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
         match text.unit {
@@ -186,42 +189,42 @@ impl Pool {
         }
     }
 
-    /// Chooses, books and presumes in one step. `None`: no member is ready, or all ready ones are to be avoided.
+    /// Chooses, books and presumes in one step. `None` if no member outside `avoid` is ready.
     pub(crate) fn place<P: Policy>(
         &self,
         fleet: &Arc<Fleet>,
         index: &Arc<Index>,
         policies: &Policies<P>,
-        mut terms: Terms<'_>,
+        mut input: PlacementInput<'_>,
         scratch: &mut Scratch,
-    ) -> Option<Placed> {
-        terms.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &self.tokens));
-        let mut section = self.enter(fleet, index, &mut terms, scratch)?;
+    ) -> Option<Placement> {
+        input.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &self.tokens));
+        let mut section = self.enter(fleet, index, &mut input, scratch)?;
         section.turn = section.turn.wrapping_add(1);
-        let Choice { index: chosen, reason } = policies.choose(&terms.ask, &section.candidates);
-        let expectation = section.expectations[chosen];
+        let Choice { index: chosen, reason } = policies.choose(&input.request, &section.candidates);
+        let expectation = section.details[chosen].expectation;
         let is_looked_up =
-            terms.prompt.is_some() || expectation.promise.is_some() || terms.known_tokens.is_some();
+            input.prompt.is_some() || expectation.prediction.is_some() || input.known_tokens.is_some();
         let cached_tokens = is_looked_up.then_some(section.candidates[chosen].overlap_tokens);
         let longest_match = is_looked_up.then_some(section.longest_match);
-        let considered = section.considered(chosen);
-        let worker = Arc::clone(&section.members[section.seats[chosen]].worker);
-        let prompt_tokens = terms.ask.prompt_tokens;
-        let work = Work {
+        let candidate_records = section.candidate_records(chosen);
+        let worker = Arc::clone(&section.members[section.details[chosen].member].worker);
+        let prompt_tokens = input.request.prompt_tokens;
+        let work = BookedWork {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
             context_tokens: prompt_tokens,
-            features: section.features[chosen],
-            delivery: terms.delivery,
+            features: section.details[chosen].features,
+            delivery: input.delivery,
         };
-        let booking = Booking::make(fleet, worker.id, work, terms.now);
+        let booking = Booking::make(fleet, worker.id, work, input.now);
         let bookings = fleet.bookings(worker.id);
-        let presumed = terms.prompt.and_then(|prompt| {
-            let presumed = Presumed::make(index, worker.id, prompt.root, &scratch.spans, terms.now);
-            // After it, not before: whoever reads the new version must see what it stands for.
+        let presumed = input.prompt.and_then(|prompt| {
+            let presumed = PresumptionGuard::make(index, worker.id, prompt.root, &scratch.spans, input.now);
+            // After the presumption: a reader of the new version must see it.
             self.versions.of(prompt).fetch_add(1, Ordering::Release);
             presumed
         });
-        Some(Placed {
+        Some(Placement {
             worker,
             reason,
             cached_tokens,
@@ -231,144 +234,145 @@ impl Pool {
             bookings,
             booking,
             presumed,
-            considered,
+            candidate_records,
         })
     }
 
-    /// What [`Pool::place`] would choose now, and among whom. It leaves no trace.
+    /// The decision that [`Pool::place`] would make now, with all candidates. Has no effects.
     pub(crate) fn preview<P: Policy>(
         &self,
         fleet: &Fleet,
         index: &Index,
         policy: &P,
-        mut terms: Terms<'_>,
+        mut input: PlacementInput<'_>,
         scratch: &mut Scratch,
     ) -> Option<Preview> {
-        // Decisions wait while this one copies: they shall not wait for the allocator too.
+        // Allocates outside the section: decisions wait while it is held.
         let mut candidates = Vec::with_capacity(self.section.lock().members.len());
-        let section = self.enter(fleet, index, &mut terms, scratch)?;
-        let Choice { index: chosen, reason } = policy.choose(&terms.ask, &section.candidates);
-        candidates.extend((0..section.candidates.len()).map(|index| section.consider(index)));
-        let prompt_tokens = terms.ask.prompt_tokens;
+        let section = self.enter(fleet, index, &mut input, scratch)?;
+        let Choice { index: chosen, reason } = policy.choose(&input.request, &section.candidates);
+        candidates.extend((0..section.candidates.len()).map(|index| section.record(index)));
+        let prompt_tokens = input.request.prompt_tokens;
         Some(Preview { policy: policy.name(), reason, prompt_tokens, chosen, candidates })
     }
 
-    /// Looks the prompt up, enters the section and lines up the candidates; `None` when there are none.
+    /// Looks the prompt up, enters the section and fills the candidates; `None` if there are none.
     fn enter(
         &self,
         fleet: &Fleet,
         index: &Index,
-        terms: &mut Terms<'_>,
+        input: &mut PlacementInput<'_>,
         scratch: &mut Scratch,
-    ) -> Option<MutexGuard<'_, Section>> {
+    ) -> Option<MutexGuard<'_, DecisionState>> {
         let version = |prompt| self.versions.of(prompt).load(Ordering::Acquire);
-        let walked = terms.prompt.map(version);
-        terms.prompt.into_iter().for_each(|prompt| scratch.walk(index, prompt));
-        scratch.walk_texts(index, terms.texts);
-        if let Some(text) = terms.texts.first() {
-            terms.ask.prompt_tokens = self.count(*text, terms.prompt, scratch.furthest());
+        let walked = input.prompt.map(version);
+        input.prompt.into_iter().for_each(|prompt| scratch.walk(index, prompt));
+        scratch.walk_texts(index, input.texts);
+        if let Some(text) = input.texts.first() {
+            input.request.prompt_tokens = self.count(*text, input.prompt, scratch.furthest());
         }
         let mut section = self.section.lock();
-        if let Some(prompt) = terms.prompt.filter(|&prompt| walked != Some(version(prompt))) {
+        if let Some(prompt) = input.prompt.filter(|&prompt| walked != Some(version(prompt))) {
             scratch.walk(index, prompt);
         }
-        section.line_up(fleet, terms, &self.tokens, scratch, Resting::PassedOver);
-        // Better a worker that asked to be left alone than none. But one that has just turned this request away, or stands
-        // beside one that did, is not asked in its place.
-        if section.candidates.is_empty() && terms.avoid.is_empty() {
-            section.line_up(fleet, terms, &self.tokens, scratch, Resting::Asked);
+        section.fill_candidates(fleet, input, &self.tokens, scratch, PausedWorkers::Skip);
+        // A paused worker is better than none. A retried request does not fall back to paused workers,
+        // because one of them has probably just refused it.
+        if section.candidates.is_empty() && input.avoid.is_empty() {
+            section.fill_candidates(fleet, input, &self.tokens, scratch, PausedWorkers::Include);
         }
-        terms.ask.turn = section.turn;
+        input.request.turn = section.turn;
         (!section.candidates.is_empty()).then_some(section)
     }
 }
 
-impl Section {
-    /// A candidate, to be remembered.
-    fn consider(&self, index: usize) -> Considered {
-        Considered {
-            worker: Arc::clone(&self.members[self.seats[index]].worker),
-            view: self.expectations[index].view,
+impl DecisionState {
+    /// The record of a candidate.
+    fn record(&self, index: usize) -> CandidateRecord {
+        CandidateRecord {
+            worker: Arc::clone(&self.members[self.details[index].member].worker),
+            view: self.details[index].expectation.view,
             numbers: self.candidates[index],
         }
     }
 
-    /// The chosen one and the next best.
-    fn considered(&self, chosen: usize) -> [Option<Considered>; CONSIDERED_MAX] {
+    /// The records of the chosen and the next best candidates.
+    fn candidate_records(&self, chosen: usize) -> [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX] {
         let mut indices = self.next_best.after(chosen);
-        std::array::from_fn(|_| indices.next().map(|index| self.consider(index)))
+        std::array::from_fn(|_| indices.next().map(|index| self.record(index)))
     }
 
-    /// Writes the ready members' numbers into the candidates.
-    fn line_up(
+    /// Fills the candidates from the ready members.
+    fn fill_candidates(
         &mut self,
         fleet: &Fleet,
-        terms: &Terms<'_>,
+        input: &PlacementInput<'_>,
         rate: &TokenRate,
         scratch: &Scratch,
-        resting: Resting,
+        paused: PausedWorkers,
     ) {
-        let overlaps = if terms.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
+        let overlaps = if input.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = overlap.reach.bytes);
-        // The last token is computed anew even when everything is cached: its logits are wanted.
-        let usable = terms.ask.prompt_tokens.saturating_sub(1);
+        // Engines always compute the last token for its logits.
+        let usable = input.request.prompt_tokens.saturating_sub(1);
         self.candidates.clear();
-        self.seats.clear();
-        self.expectations.clear();
-        self.features.clear();
+        self.details.clear();
         self.longest_match = 0;
-        // Neighbours in the list mostly serve the same model: its cost is read once for all of them.
+        // Neighbouring members mostly serve the same model, so its cost is read once.
         let (mut kind, mut cost) = (0, fleet.prefill_cost(0));
-        let moment = Moment { now: terms.now, report_age_max: terms.report_age_max };
-        for (seat, member) in self.members.iter().enumerate() {
-            let desk = fleet.desk_view(member.id);
-            let is_passed_over = resting == Resting::PassedOver && desk.rests(terms.now);
-            let has_room = desk.takes_requests() && desk.in_flight < terms.in_flight_max;
-            if !has_room || is_passed_over || terms.avoid.contains(&member.id) {
+        let moment = EstimateTime { now: input.now, report_age_max: input.report_age_max };
+        for (number, member) in self.members.iter().enumerate() {
+            let load = fleet.load_view(member.id);
+            let is_skipped = paused == PausedWorkers::Skip && load.is_paused(input.now);
+            let has_room = load.takes_requests() && load.in_flight < input.in_flight_max;
+            if !has_room || is_skipped || input.avoid.contains(&member.id) {
                 continue;
             }
-            self.seats.push(seat);
             let presumed_bytes = self.overlap_bytes[member.id.index()];
-            let presumed = whole_blocks(rate.tokens_in(presumed_bytes).min(usable), &desk);
-            let promise = terms.promise(&desk, || scratch.held(member.id));
-            self.expectations.push(Expectation { view: desk.view, life: desk.life, presumed_bytes, promise });
-            // Never added: what was sent to a worker with events is presumed only until its event must have come.
-            let believed = promise.map_or(presumed, |promise| promise.expected.max(presumed));
-            let reported = promise.map_or(0, |promise| promise.expected + promise.restorable);
-            let found = Found {
-                prompt_tokens: terms.ask.prompt_tokens,
-                overlap_tokens: terms.known_tokens.map_or(believed, |known| known[member.id.index()]),
+            let presumed =
+                whole_blocks(rate.tokens_in(presumed_bytes).min(usable), load.block_tokens.unwrap_or(1));
+            let prediction = input.prediction(&load, || scratch.held(member.id));
+            let expectation =
+                Expectation { view: load.view, generation: load.generation, presumed_bytes, prediction };
+            // The maximum, not the sum: a presumption for a worker with events stands only until its event
+            // must have arrived.
+            let believed = prediction.map_or(presumed, |prediction| prediction.expected.max(presumed));
+            let reported = prediction.map_or(0, |prediction| prediction.expected + prediction.restorable);
+            let found = PromptOverlap {
+                prompt_tokens: input.request.prompt_tokens,
+                overlap_tokens: input.known_tokens.map_or(believed, |known| known[member.id.index()]),
                 restorable_tokens: reported.saturating_sub(believed),
-                underpromised_tokens: terms.underpromised(promise.is_none(), believed, usable),
+                shortfall_tokens: input.shortfall(prediction.is_none(), believed, usable),
             };
-            let forecast = fleet.forecast(member.id, terms.now);
+            let forecast = fleet.forecast(member.id, input.now);
             if forecast.kind != kind {
                 (kind, cost) = (forecast.kind, fleet.prefill_cost(forecast.kind));
             }
-            let Prospect { features, estimate } = Prospect::of(&desk, &forecast, &cost, found, moment);
+            let WorkerEstimate { features, estimate } =
+                WorkerEstimate::of(&load, &forecast, &cost, found, moment);
             self.longest_match = self.longest_match.max(found.overlap_tokens);
-            self.features.push(features);
+            self.details.push(CandidateDetails { member: number, expectation, features });
             self.candidates.push(Candidate {
                 worker: member.id,
                 identity: member.identity,
                 overlap_tokens: found.overlap_tokens,
                 restorable_tokens: found.restorable_tokens,
                 estimate,
-                in_flight: desk.in_flight,
-                prefill_tokens: desk.prefill_tokens,
-                decode_tokens: desk.decode_tokens,
-                waiting: desk.waiting(terms.now, terms.report_age_max),
+                in_flight: load.in_flight,
+                prefill_tokens: load.prefill_tokens,
+                decode_tokens: load.decode_tokens,
+                waiting: load.waiting(input.now, input.report_age_max),
             });
         }
         overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = 0);
-        self.spare(fleet, terms.now);
-        self.compare();
+        self.discount_common_prefix(fleet, input.now);
+        self.rank();
     }
 
-    /// Sets apart what a worker would compute only because it is the one that lacks what the others have.
-    fn spare(&mut self, fleet: &Fleet, now: Micros) {
+    /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
+    fn discount_common_prefix(&mut self, fleet: &Fleet, now: Micros) {
         let common_tokens = common(self.candidates.iter().map(|candidate| candidate.overlap_tokens));
-        for (candidate, features) in self.candidates.iter_mut().zip(&self.features) {
+        for (candidate, CandidateDetails { features, .. }) in self.candidates.iter_mut().zip(&self.details) {
             let found_tokens = candidate.overlap_tokens + candidate.restorable_tokens;
             let lacking_tokens = common_tokens.saturating_sub(found_tokens).min(features.miss_tokens);
             if lacking_tokens > 0 {
@@ -383,8 +387,8 @@ impl Section {
         }
     }
 
-    /// Tells each what the request would take anywhere, and notes who is best by the rule that counts in milliseconds.
-    fn compare(&mut self) {
+    /// Sets `anywhere_ms` and notes the candidates with the lowest expected-TTFT cost.
+    fn rank(&mut self) {
         let works_ms = self.candidates.iter().map(|candidate| candidate.estimate.work_ms());
         let anywhere_ms = works_ms.fold(f32::INFINITY, f32::min);
         self.next_best = NextBest::default();
@@ -395,8 +399,8 @@ impl Section {
     }
 }
 
-/// What workers hold of a prompt on average, the one that holds most left out: of a conversation that one worker has, nothing; of
-/// a head that everybody shares, nearly all of it.
+/// Mean overlap of the candidates without the longest: near zero for a conversation on one worker, near the
+/// full length for a prefix that all workers hold.
 fn common(overlaps: impl Iterator<Item = u32>) -> u32 {
     let (sum, most, count) = overlaps.fold((0_u64, 0, 0_u64), |(sum, most, count), tokens| {
         (sum + u64::from(tokens), tokens.max(most), count + 1)
@@ -404,33 +408,32 @@ fn common(overlaps: impl Iterator<Item = u32>) -> u32 {
     (sum - u64::from(most)).checked_div(count.saturating_sub(1)).unwrap_or(0) as u32
 }
 
-/// Caches hold whole blocks, where it is known how large they are.
-fn whole_blocks(tokens: u32, desk: &DeskView) -> u32 {
-    tokens - tokens % desk.block_tokens.unwrap_or(1).max(1)
-}
-
-impl Terms<'_> {
-    /// What a worker without events probably holds beyond what is presumed. Of a prompt that it does not hold, nothing.
-    fn underpromised(&self, is_presumed: bool, presumed: u32, usable: u32) -> u32 {
+impl PlacementInput<'_> {
+    /// Tokens that a worker without events probably holds beyond the presumed overlap; 0 without an overlap.
+    fn shortfall(&self, is_presumed: bool, presumed: u32, usable: u32) -> u32 {
         let applies = is_presumed && presumed > 0 && self.known_tokens.is_none();
-        if applies { self.underpromised.min((usable - presumed.min(usable)) / 2) } else { 0 }
+        if applies { self.shortfall.min((usable - presumed.min(usable)) / 2) } else { 0 }
     }
 
-    /// What a worker's events promise of the prompt; `None` for one without them.
-    fn promise(&self, desk: &DeskView, held: impl FnOnce() -> Held) -> Option<Promise> {
-        let first = self.texts.first().filter(|_| desk.view != CacheView::Presumed)?;
+    /// Prediction from the worker's events; `None` without events.
+    fn prediction(
+        &self,
+        load: &WorkerLoadView,
+        held: impl FnOnce() -> ReportedOverlap,
+    ) -> Option<CachePrediction> {
+        let first = self.texts.first().filter(|_| load.view != CacheView::Presumed)?;
         let held = held();
-        // A worker holds something in its own family's writing only.
+        // A worker matches only the text of its own family.
         let text = self.texts.get(usize::from(held.text)).unwrap_or(first);
-        let block_tokens = desk.block_tokens.unwrap_or(1);
+        let block_tokens = load.block_tokens.unwrap_or(1);
         let prompt_bytes = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
-        let (view, trust) = (desk.view, desk.trust);
-        let unproven = match text.unit {
-            Unit::Byte => self.unproven,
-            // Tokens that are the same are the same, sampled or not.
+        let (view, trust) = (load.view, load.trust);
+        let sampled_weight = match text.unit {
+            Unit::Byte => self.sampled_weight,
+            // Token ids match exactly, sampled or not.
             Unit::Token => 1.0,
         };
-        Some(held.promise(Weights { view, trust, unproven, block_tokens, prompt_bytes }))
+        Some(held.predict(PredictionWeights { view, trust, sampled_weight, block_tokens, prompt_bytes }))
     }
 }
 

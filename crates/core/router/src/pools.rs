@@ -1,4 +1,4 @@
-//! Who serves what: a pool of workers for each model.
+//! Pools of workers by model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use crate::NoRoute;
 use crate::pool::Pool;
 use crate::token_rate::TokenRate;
 
-/// Who serves what. Rebuilt from the fleet whenever somebody comes, goes or changes models.
+/// Pools of workers by model. Rebuilt from the fleet when a worker joins, leaves or changes models.
 #[derive(Default)]
 pub(crate) struct Pools {
     by_model: BTreeMap<Arc<str>, Pool>,
-    /// Workers that take any model.
+    /// Workers that accept every model.
     any: Pool,
     /// All workers, for requests that name no model.
     all: Pool,
-    /// Some worker has not said yet what it serves.
+    /// Some worker has not listed its models yet.
     some_unknown: bool,
 }
 
@@ -33,17 +33,17 @@ impl Pools {
         }
     }
 
-    pub fn why_nobody(&self) -> NoRoute {
+    pub fn no_route_reason(&self) -> NoRoute {
         if self.all.is_empty() { NoRoute::NoWorkers } else { NoRoute::NotReady }
     }
 
-    /// How many tokens each model makes of a byte, where that was learned.
+    /// Learned tokens per byte of each model.
     pub fn token_rates(&self) -> impl Iterator<Item = (&str, f32)> {
         self.by_model.iter().filter_map(|(model, pool)| Some((&**model, pool.tokens.learned()?)))
     }
 
-    /// Pools that stay keep their count of turns; pools without workers go.
-    pub fn seat(&mut self, members: &[WorkerView], rate_of: impl Fn(&str) -> TokenRate) {
+    /// Sets the members. Remaining pools keep their turn count; pools without workers are removed.
+    pub fn set_members(&mut self, members: &[WorkerView], rate_of: impl Fn(&str) -> TokenRate) {
         let serving = |wanted: &dyn Fn(&Models) -> bool| -> Vec<Arc<Worker>> {
             let chosen = members.iter().filter(|view| wanted(&view.models));
             chosen.map(|view| Arc::clone(&view.worker)).collect()

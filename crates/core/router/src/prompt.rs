@@ -1,24 +1,24 @@
-//! A prompt as the index knows it.
+//! Prompts in the form that the index looks up.
 
 use warmroute_index::{RootKey, Span};
 use warmroute_prompt::ChunkSizes;
 
 use crate::Unit;
 
-/// No more chunks of a prompt are presumed: 26 MB, several times the longest contexts of today. The index presumes no more than the
-/// worker's KV cache holds.
+/// Maximum of presumed chunks: 26 MB, several times the longest contexts of today. The index presumes at most
+/// the worker's KV cache.
 pub(crate) const PRESUMED_CHUNKS_MAX: usize = 8_192;
 
 /// A prompt cut into chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptChunks<'a> {
-    /// Its namespace.
+    /// Root of its namespace.
     pub root: RootKey,
     /// Digests of its whole chunks, in order.
     pub digests: &'a [u64],
-    /// Bytes of the first of them; later ones are longer, by [`ChunkSizes`].
+    /// Length of the first chunk in bytes; later ones are longer, see [`ChunkSizes`].
     pub chunk_bytes: u32,
-    /// Bytes in all, the last part of a chunk included.
+    /// Length of the prompt in bytes, the incomplete last chunk included.
     pub bytes: u32,
 }
 
@@ -27,7 +27,7 @@ impl PromptChunks<'_> {
         ChunkSizes::of_unit(self.chunk_bytes)
     }
 
-    /// The chunks as spans, with the tokens that each is believed to have.
+    /// The chunks as spans, with their estimated tokens.
     pub(crate) fn spans(&self, tokens_in: impl Fn(u32) -> u32) -> impl Iterator<Item = Span> {
         let sizes = self.sizes();
         let digests = self.digests.iter().take(PRESUMED_CHUNKS_MAX).enumerate();
@@ -37,26 +37,26 @@ impl PromptChunks<'_> {
         })
     }
 
-    /// How many chunks so many bytes reach into, the last one perhaps in part.
+    /// Number of chunks in the first `bytes`, a partial one included.
     pub(crate) fn chunks_in(&self, bytes: u32) -> u32 {
         let whole = self.sizes().whole(bytes.into());
         let is_partial = self.sizes().bytes_before(whole) < u64::from(bytes);
         whole as u32 + u32::from(is_partial)
     }
 
-    /// Bytes of the chunk at so many bytes from the start: by so much a match may be too short there.
+    /// Length of the chunk at this offset: the resolution of a match there.
     pub(crate) fn chunk_bytes_at(&self, bytes: u32) -> u32 {
         self.sizes().bytes_of(self.sizes().whole(bytes.into()))
     }
 }
 
-/// A prompt in the units in which a family of engines reports what it holds: the text that they tokenize, or its tokens.
+/// A prompt in the unit in which a family of engines reports its cache: text or tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptText<'a> {
-    /// Its namespace, by [`Router::text_root`](crate::Router::text_root).
+    /// Root of its namespace, by [`Router::text_root`](crate::Router::text_root).
     pub root: RootKey,
-    /// From its beginning to its end, or to the first thing in it that is no text.
+    /// The prompt up to its end or its first part that is not text.
     pub bytes: &'a [u8],
-    /// What it is made of.
+    /// The unit.
     pub unit: Unit,
 }

@@ -1,9 +1,9 @@
-//! What engines report of their caches, on its way into the index.
+//! Ingests the cache events of engines into the index.
 //!
-//! An event carries token ids. Here they become bytes (or stay tokens, where a model's bytes cannot be told), are digested
-//! block by block and stored under the engine's own names. That happens when the event arrives, so that a request need not
-//! be tokenized. Blocks whose content is no text are stored too, under digests that no prompt has: their names must be
-//! known when they are removed, and their children must not wait for them.
+//! An event carries token ids. They become bytes here (or stay tokens, if a model's bytes cannot be
+//! reconstructed), are digested block by block and stored under the engine's own names. This happens when the
+//! event arrives, so requests need no tokenizing. Blocks without text are stored under digests that no prompt
+//! has: their names must be known for removal, and their children must not wait for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use warmroute_types::{
 
 use crate::PromptText;
 use crate::family::Family;
-use crate::plane::Plane;
-use crate::returned::{Awaited, Returned};
+use crate::feed_check::{AwaitedPrompt, PromptSeen};
+use crate::reported_view::ReportedView;
 
-/// Adapters that are told apart. An engine that speaks of more is not believed to have them.
+/// Maximum number of LoRA adapters; further ones are ignored.
 const LORAS_MAX: usize = 4_096;
 
-/// How one worker's events are compared with prompts.
+/// How one worker's events are matched with prompts.
 #[derive(Clone, Debug)]
 pub struct Matching {
     family: Family,
     alphabet: Alphabet,
 }
 
-/// What reported tokens become.
+/// The unit that reported tokens are converted to.
 #[derive(Clone, Debug)]
 enum Alphabet {
     Bytes(Arc<Vocabulary>),
     Tokens,
 }
 
-/// The unit alone.
+/// The unit in which prompts are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A byte of text.
@@ -48,7 +48,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its plural, for lists and logs.
+    /// Plural for lists and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Unit::Byte => "bytes",
@@ -58,22 +58,22 @@ impl Unit {
 }
 
 impl Matching {
-    /// In bytes: reported tokens are written out, requests are rendered but not tokenized.
+    /// Matching in bytes: reported tokens are converted to text, requests are rendered but not tokenized.
     pub fn bytes(family: Family, vocabulary: Arc<Vocabulary>) -> Matching {
         Matching { family, alphabet: Alphabet::Bytes(vocabulary) }
     }
 
-    /// In tokens: requests are tokenized.
+    /// Matching in tokens: requests are tokenized.
     pub fn tokens(family: Family) -> Matching {
         Matching { family, alphabet: Alphabet::Tokens }
     }
 
-    /// Among whom it holds.
+    /// The family of comparable workers.
     pub fn family(&self) -> &Family {
         &self.family
     }
 
-    /// In which unit.
+    /// The unit of comparison.
     pub fn unit(&self) -> Unit {
         match self.alphabet {
             Alphabet::Bytes(_) => Unit::Byte,
@@ -82,67 +82,67 @@ impl Matching {
     }
 }
 
-/// What has come in of one worker's events, for metrics and lists.
+/// Counters of one worker's ingested events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ingested {
     /// Blocks stored.
     pub stored: u64,
     /// Blocks removed that were held.
     pub removed: u64,
-    /// Blocks removed, or told by name alone, that nobody knew.
+    /// Blocks removed or referred to by name that are not known.
     pub unknown: u64,
     /// Blocks stored in slower memory.
     pub offloaded: u64,
-    /// Blocks whose parent is not known (yet).
+    /// Blocks whose parent is not known yet.
     pub parked: u64,
-    /// Blocks for which the index has no room.
+    /// Blocks that did not fit into the index.
     pub refused: u64,
-    /// Blocks with tokens that the model's vocabulary does not have.
+    /// Blocks with token ids outside the model's vocabulary.
     pub foreign: u64,
-    /// Answers of which events had promised something, and prompts that came back in events.
+    /// Answers whose cache hit the events predicted, and prompts that appeared in events.
     pub matched: u64,
-    /// Answers that found something of which events had promised nothing, and prompts that did not come back.
+    /// Answers with a cache hit that no event predicted, and prompts that did not appear in events.
     pub unmatched: u64,
 }
 
-/// All reports.
+/// The reported caches of all workers.
 #[derive(Default)]
 pub(crate) struct Reported {
-    sources: RwLock<BTreeMap<WorkerId, Arc<Mutex<Ingest>>>>,
+    sources: RwLock<BTreeMap<WorkerId, Arc<Mutex<WorkerIngest>>>>,
     loras: RwLock<BTreeSet<Box<str>>>,
 }
 
-/// One worker's reports.
-pub(crate) struct Ingest {
+/// The ingest state of one worker.
+pub(crate) struct WorkerIngest {
     matching: Matching,
     blocks: Blocks,
     spans: Vec<NamedSpan>,
-    /// It has spoken of slower memory.
+    /// The engine has reported slower memory.
     has_tiers: bool,
-    /// Tokens of its largest block.
+    /// Size of its largest block in tokens.
     block_tokens: Option<u32>,
     counted: Ingested,
     stream: Option<Counters>,
-    awaited: Option<Awaited>,
+    awaited: Option<AwaitedPrompt>,
 }
 
-/// One worker's events, in numbers.
+/// Counters of one worker's events.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FeedReport {
-    /// Of the stream, as its feed last told; `None` before it has.
+    /// The feed's counters; `None` before the first report.
     pub stream: Option<Counters>,
-    /// Of what was made of it.
+    /// Counters of the ingested events.
     pub ingested: Ingested,
-    /// In which unit its prompts are compared.
+    /// The unit of comparison.
     pub unit: Unit,
 }
 
 impl Reported {
-    /// From now on this worker's events can be read; `None`: they cannot.
+    /// Sets how this worker's events are matched; `None` if they cannot be read.
     pub fn align(&self, worker: WorkerId, matching: Option<Matching>) {
         let mut sources = self.sources.write();
         match matching {
-            Some(matching) => _ = sources.insert(worker, Arc::new(Mutex::new(Ingest::new(matching)))),
+            Some(matching) => _ = sources.insert(worker, Arc::new(Mutex::new(WorkerIngest::new(matching)))),
             None => _ = sources.remove(&worker),
         }
     }
@@ -157,39 +157,40 @@ impl Reported {
         Some(FeedReport { stream: source.stream, ingested: source.counted, unit: source.matching.unit() })
     }
 
-    /// An answer found something in the cache, or events had promised it: did the two meet?
-    pub fn met(&self, worker: WorkerId, promised: u32, found: u32) {
+    /// Counts whether a cache hit and the events' prediction agree.
+    pub fn count_match(&self, worker: WorkerId, promised: u32, found: u32) {
         let Some(source) = self.sources.read().get(&worker).cloned() else { return };
         let counted = &mut source.lock().counted;
         counted.matched += u64::from(promised > 0);
         counted.unmatched += u64::from(promised == 0 && found > 0);
     }
 
-    /// A worker has computed this prompt, and does not say how much of it was cached: does it come back in its events?
-    pub fn recall(&self, index: &Index, worker: WorkerId, text: PromptText<'_>, now: Micros) {
+    /// Checks that a computed prompt appears in the worker's events, for engines that do not report cached
+    /// tokens.
+    pub fn check_prompt_reported(&self, index: &Index, worker: WorkerId, text: PromptText<'_>, now: Micros) {
         let Some(source) = self.sources.read().get(&worker).cloned() else { return };
         let mut source = source.lock();
         let stored = source.counted.stored + source.counted.parked;
         match &source.awaited {
             Some(awaited) if !awaited.is_due(now) => return,
             Some(awaited) => match awaited.look(index, worker, stored) {
-                Returned::Yes => source.counted.matched += 1,
-                Returned::No => source.counted.unmatched += 1,
-                Returned::Unknown => {}
+                PromptSeen::Yes => source.counted.matched += 1,
+                PromptSeen::No => source.counted.unmatched += 1,
+                PromptSeen::Unknown => {}
             },
             None => {}
         }
-        source.awaited = Some(Awaited::new(text, now, stored));
+        source.awaited = Some(AwaitedPrompt::new(text, now, stored));
     }
 
-    /// A feed tells its own numbers.
+    /// Records the feed's counters.
     pub fn note(&self, worker: WorkerId, counters: Counters) {
         if let Some(source) = self.sources.read().get(&worker) {
             source.lock().stream = Some(counters);
         }
     }
 
-    /// Takes events in. Returns the tokens of a block, where they say so. Those of a worker that is not aligned mean nothing.
+    /// Ingests events; returns the block size if they contain it. Ignores workers without a matching.
     pub fn take(&self, index: &Index, worker: WorkerId, events: &[CacheEvent]) -> Option<u32> {
         let source = self.sources.read().get(&worker).cloned()?;
         let mut source = source.lock();
@@ -198,7 +199,7 @@ impl Reported {
             match event {
                 CacheEvent::Stored(blocks) => {
                     if blocks.medium == Medium::Gpu {
-                        // The last block of a prompt may be told before it is full.
+                        // The last block of a prompt may be reported before it is full.
                         block_tokens = block_tokens.max(Some(blocks.block_tokens)).max(source.block_tokens);
                         source.block_tokens = block_tokens;
                     }
@@ -219,7 +220,8 @@ impl Reported {
         block_tokens
     }
 
-    /// Makes of a batch's tokens what other routers may hear, and this one needs: digests. False where they cannot be read.
+    /// Replaces the tokens of a batch by digests, which may be sent to peers. False if the worker has no
+    /// matching.
     pub fn digest(&self, digester: &Digester, worker: WorkerId, batch: &mut EventBatch) -> bool {
         let Some(source) = self.sources.read().get(&worker).cloned() else { return false };
         let mut source = source.lock();
@@ -238,26 +240,29 @@ impl Reported {
         true
     }
 
-    /// All that is known of one worker's cache by its events, for another router.
+    /// The worker's reported cache in packed form, for a peer.
     pub fn known(&self, index: &Index, worker: WorkerId) -> Option<Arc<[u8]>> {
         let source = self.sources.read().get(&worker).cloned()?;
         let source = source.lock();
         let mut bytes = vec![u8::from(source.has_tiers)];
         bytes.extend_from_slice(&source.block_tokens.unwrap_or(0).to_le_bytes());
-        for plane in Plane::ALL.into_iter().filter(|&plane| plane != Plane::Tiers || source.has_tiers) {
-            index.holdings(plane.of(worker)).encode(&mut bytes);
+        for reported_view in ReportedView::ALL
+            .into_iter()
+            .filter(|&reported_view| reported_view != ReportedView::AllTiers || source.has_tiers)
+        {
+            index.holdings(reported_view.holder(worker)).encode(&mut bytes);
         }
         Some(bytes.into())
     }
 
-    /// Another process may cut its blocks otherwise.
+    /// Forgets the block size: a restarted engine may use another.
     pub fn emptied(&self, worker: WorkerId) {
         if let Some(source) = self.sources.read().get(&worker) {
             source.lock().block_tokens = None;
         }
     }
 
-    /// An adapter that engines serve, before they have told anything of it.
+    /// Declares an adapter before the first event about it.
     pub fn know_lora(&self, lora: &str) {
         let mut loras = self.loras.write();
         if loras.len() < LORAS_MAX {
@@ -276,22 +281,22 @@ impl Reported {
         }
     }
 
-    /// Where a family would report a request's prompt. An adapter is asked for by its name, as a model is; what is no
-    /// adapter's name is the model itself, whatever it is called: engines share one cache between all of its names.
+    /// The root of a request's prompt in a family. Requests name adapters like models. Any other name is the
+    /// base model, because engines share one cache between all its names.
     pub fn root_for(&self, family: &Family, model: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
         let lora = model.filter(|model| self.loras.read().contains(*model));
         family.root(lora, salt, unit)
     }
 }
 
-/// Forgets all that is known of one worker's cache.
+/// Forgets the worker's reported and presumed cache.
 pub(crate) fn forget(index: &Index, worker: WorkerId) {
-    Plane::ALL.into_iter().for_each(|plane| index.clear(plane.of(worker)));
+    ReportedView::ALL.into_iter().for_each(|reported_view| index.clear(reported_view.holder(worker)));
 }
 
-impl Ingest {
-    fn new(matching: Matching) -> Ingest {
-        Ingest {
+impl WorkerIngest {
+    fn new(matching: Matching) -> WorkerIngest {
+        WorkerIngest {
             matching,
             blocks: Blocks::default(),
             spans: Vec::new(),
@@ -313,21 +318,21 @@ impl Ingest {
         }
         self.cut(index.digester(), blocks);
         let parent = blocks.parent.map_or(Parent::Root(root), Parent::Name);
-        // One block alone may have been filled while decoding: prompts come in runs.
+        // A single block may have been filled while decoding; prompts arrive in runs of blocks.
         let is_prompt = blocks.names.len() > 1;
-        for plane in Plane::ALL {
-            let is_there = match plane {
-                Plane::Certain => blocks.medium == Medium::Gpu && is_prompt,
-                Plane::Hoped => blocks.medium == Medium::Gpu,
-                Plane::Tiers => self.has_tiers,
+        for reported_view in ReportedView::ALL {
+            let is_there = match reported_view {
+                ReportedView::Proven => blocks.medium == Medium::Gpu && is_prompt,
+                ReportedView::Sampled => blocks.medium == Medium::Gpu,
+                ReportedView::AllTiers => self.has_tiers,
             };
             if !is_there {
                 continue;
             }
             let stored = index
-                .store(plane.of(worker), parent, &self.spans)
-                .expect("a worker's planes are seats, and the root is a reported one");
-            if plane == Plane::Hoped {
+                .store(reported_view.holder(worker), parent, &self.spans)
+                .expect("a worker's views are valid holders, and the root is a reported one");
+            if reported_view == ReportedView::Sampled {
                 self.counted.stored += stored.placed as u64;
                 self.counted.parked += stored.parked as u64;
                 self.counted.refused += stored.refused as u64;
@@ -335,56 +340,65 @@ impl Ingest {
         }
     }
 
-    /// Blocks lie in slower memory too, told by name alone. What they are is known from when they were stored on the GPU; who
-    /// uses names of its own for slower memory has no tiers here.
+    /// Records blocks in slower memory that events refer to by name only. Their content is known from the GPU
+    /// event. Engines that use separate names for slower memory get no tiers.
     fn store_again(&mut self, index: &Index, worker: WorkerId, names: &[u64]) {
-        if !self.has_tiers && index.knows_any(Plane::Hoped.of(worker), names) {
+        if !self.has_tiers && index.knows_any(ReportedView::Sampled.holder(worker), names) {
             self.open_tiers(index, worker);
         }
-        let known = if self.has_tiers { index.store_by_name(Plane::Tiers.of(worker), names) } else { 0 };
+        let known = if self.has_tiers {
+            index.store_by_name(ReportedView::AllTiers.holder(worker), names)
+        } else {
+            0
+        };
         self.counted.offloaded += known as u64;
         self.counted.unknown += (names.len() - known) as u64;
     }
 
-    /// The engine speaks of slower memory for the first time: what it holds on the GPU is in its tiers from now on, so that
-    /// chains that go on in another memory have something to go on from.
+    /// Starts the tier view with a copy of the GPU's blocks, so that chains can continue in slower memory.
     fn open_tiers(&mut self, index: &Index, worker: WorkerId) {
         if !std::mem::replace(&mut self.has_tiers, true) {
-            let adopted = index.copy_all(Plane::Hoped.of(worker), Plane::Tiers.of(worker));
-            adopted.expect("a worker's planes are seats");
+            let adopted =
+                index.copy_all(ReportedView::Sampled.holder(worker), ReportedView::AllTiers.holder(worker));
+            adopted.expect("a worker's views are valid holders");
         }
     }
 
     fn remove(&mut self, index: &Index, worker: WorkerId, blocks: &RemovedBlocks) {
         if blocks.medium == Medium::Gpu {
-            index.remove(Plane::Certain.of(worker), &blocks.names);
-            let removed = index.remove(Plane::Hoped.of(worker), &blocks.names);
+            index.remove(ReportedView::Proven.holder(worker), &blocks.names);
+            let removed = index.remove(ReportedView::Sampled.holder(worker), &blocks.names);
             self.counted.removed += removed.known as u64;
             self.counted.unknown += removed.unknown as u64;
         }
         if self.has_tiers {
-            index.remove(Plane::Tiers.of(worker), &blocks.names);
+            index.remove(ReportedView::AllTiers.holder(worker), &blocks.names);
         }
     }
 
-    /// Takes in what another router knew.
+    /// Restores a reported cache from a peer.
     fn restore(&mut self, index: &Index, worker: WorkerId, bytes: &[u8]) -> Result<(), BadHoldings> {
         let mut packed = Packed(bytes);
         let head = packed.u8().zip(packed.u32());
         let (has_tiers, block_tokens) = head.ok_or(BadHoldings)?;
         self.has_tiers = has_tiers > 0;
         self.block_tokens = Some(block_tokens).filter(|tokens| *tokens > 0);
-        for plane in Plane::ALL.into_iter().filter(|&plane| plane != Plane::Tiers || has_tiers > 0) {
+        for reported_view in ReportedView::ALL
+            .into_iter()
+            .filter(|&reported_view| reported_view != ReportedView::AllTiers || has_tiers > 0)
+        {
             let holdings = Holdings::decode(&mut packed)?;
-            index.replace_holdings(plane.of(worker), &holdings).expect("a worker's planes are seats");
-            if plane == Plane::Hoped {
+            index
+                .replace_holdings(reported_view.holder(worker), &holdings)
+                .expect("a worker's views are valid holders");
+            if reported_view == ReportedView::Sampled {
                 self.counted.stored += holdings.spans() as u64;
             }
         }
         Ok(())
     }
 
-    /// Turns blocks of tokens into spans, unless another router has.
+    /// Converts blocks of tokens into spans, unless a peer has done so.
     fn cut(&mut self, digester: &Digester, blocks: &StoredBlocks) {
         self.spans.clear();
         if let Some(cut) = &blocks.cut {
@@ -405,7 +419,7 @@ impl Ingest {
         };
         match &self.matching.alphabet {
             Alphabet::Bytes(vocabulary) => {
-                // It stops at a token that does not exist; what follows is filled in below.
+                // Stops at an unknown token; the remaining blocks are filled in below.
                 let written = vocabulary.write_blocks(text, block_tokens, &mut self.blocks);
                 self.counted.foreign += u64::from(written.is_err());
                 self.spans.extend(self.blocks.iter().zip(&blocks.names).map(named));
@@ -420,7 +434,7 @@ impl Ingest {
             }
         }
         let others = &blocks.names[self.spans.len()..];
-        let nobodys = |&name: &u64| NamedSpan { name, span: Span { digest: !name, bytes: 1, tokens } };
-        self.spans.extend(others.iter().map(nobodys));
+        let unmatchable = |&name: &u64| NamedSpan { name, span: Span { digest: !name, bytes: 1, tokens } };
+        self.spans.extend(others.iter().map(unmatchable));
     }
 }

@@ -1,35 +1,35 @@
-//! The router: pools of workers by model, one policy, and the three verbs.
+//! The router: pools of workers by model, a policy, and the verbs `route`, `observe` and `apply`.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
-use warmroute_fleet::{Answer, Booking, Fleet, HealthConfig, LatencyView, Worker, WorkerView};
+use warmroute_fleet::{AnswerProgress, Booking, Fleet, HealthConfig, LatencyView, Worker, WorkerView};
 use warmroute_index::{Digester, Index, RootKey};
-use warmroute_policy::{Ask, Policy};
+use warmroute_policy::{Policy, PolicyRequest};
 use warmroute_types::{CacheView, Delivery, Micros, WorkerId, WorkerState};
 
-use crate::considered::{CONSIDERED_MAX, Considered, Preview};
-use crate::policies::{Policies, Tallied};
-use crate::pool::{Expectation, Pool, Terms, Vacancy};
+use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, Preview};
+use crate::policies::{Policies, PolicyComparison};
+use crate::pool::{Expectation, PlacementInput, Pool, Vacancy};
 use crate::pools::Pools;
-use crate::presumed::Presumed;
-use crate::recollections::Recollections;
+use crate::presumption_guard::PresumptionGuard;
 use crate::reported::Reported;
-use crate::sharing::{Notice, Sharing};
-use crate::speculation::{Speculations, Ticket};
+use crate::sharing::{AssignmentGuard, Sharing};
+use crate::speculation::{SpeculationTicket, Speculations};
+use crate::unclaimed_state::UnclaimedState;
 use crate::{Family, FeedReport, Outcome, PromptChunks, PromptText, Scratch, Unit};
 
-/// The router's own few settings.
+/// Settings of the router.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// When a worker counts as unhealthy.
     pub health: HealthConfig,
-    /// A load report older than this is not believed.
+    /// Load reports older than this are ignored.
     pub report_age_max: Micros,
-    /// A worker with so many requests in flight gets no more.
+    /// Concurrency limit of a worker, in requests.
     pub in_flight_max: u32,
-    /// Bounds of what is remembered about caches.
+    /// Limits of the index.
     pub index: warmroute_index::Config,
 }
 
@@ -44,83 +44,83 @@ impl Default for Config {
     }
 }
 
-/// What a request asks of the router.
+/// A request to route.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
-    /// The model it names; `None` is content with any worker.
+    /// The requested model; `None` accepts any worker.
     pub model: Option<&'a str>,
-    /// Tokens of its prompt, as far as known; where the prompt is given too, they are estimated from that.
+    /// Tokens of the prompt, if known. With `prompt`, they are estimated from its bytes.
     pub prompt_tokens: u32,
-    /// Its prompt, where caches shall be looked at.
+    /// The prompt's chunks, if caches are to be considered.
     pub prompt: Option<PromptChunks<'a>>,
-    /// The same as engines write it, where that is known: once for each family of workers that serves the model.
+    /// The prompt as engines tokenize it, once per family of workers that serves the model.
     pub texts: &'a [PromptText<'a>],
-    /// Hash of its session, if it names one.
+    /// Hash of the session, if the request names one.
     pub session_key: Option<u64>,
-    /// Hash of its prompt's beginning, if it has one.
+    /// Hash of the prompt's beginning, if it has one.
     pub prefix_key: Option<u64>,
-    /// Workers that have already failed it.
+    /// Workers that have failed this request.
     pub avoid: &'a [WorkerId],
-    /// By seat, how many tokens of the prompt each worker holds, where somebody knows for certain, as the lab does.
+    /// Exact overlap by worker index, where the caller knows it (the lab does).
     pub known_tokens: Option<&'a [u32]>,
-    /// How its answer will come.
+    /// Whether the answer streams.
     pub delivery: Delivery,
 }
 
-/// Where a request goes. The booking inside keeps the work on the worker's desk until it is dropped.
+/// The chosen worker of a request. Its booking counts as load until the decision is dropped.
 #[derive(Debug)]
 pub struct Decision {
-    /// Who.
+    /// The worker.
     pub worker: Arc<Worker>,
-    /// By which policy.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// And why, in a word.
+    /// Reason of the choice.
     pub reason: &'static str,
-    /// Prompt tokens expected in the worker's cache; `None` when nothing is known of its cache.
+    /// Predicted cached tokens; `None` without a lookup.
     pub cached_tokens: Option<u32>,
-    /// Prompt tokens that the best of all candidates was expected to hold, chosen or not.
+    /// The longest predicted overlap of any candidate.
     pub longest_match: Option<u32>,
-    /// Prompt tokens in all, as far as known.
+    /// Prompt tokens, counted or estimated.
     pub prompt_tokens: u32,
-    /// How its worker's cache was known.
+    /// Source of what was known about the worker's cache.
     pub view: CacheView,
-    /// The chosen worker and the next best by expected time to first token, as the policy saw them; the chosen one first.
-    pub considered: [Option<Considered>; CONSIDERED_MAX],
-    /// When it was made.
+    /// The chosen candidate, then the next best by expected TTFT, as the policy saw them.
+    pub candidate_records: [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX],
+    /// Time of the decision.
     pub made: Micros,
-    /// From what it was concluded.
+    /// Basis of the prediction.
     expectation: Expectation,
-    /// How many had had their first token by then.
+    /// Number of first tokens observed before the decision.
     moment: u64,
-    /// How many bookings its worker had had when this one was made.
+    /// The worker's booking count at the decision.
     bookings: u32,
-    /// The work, on the worker's desk.
+    /// The work booked on the worker.
     pub booking: Booking,
-    /// What is presumed about the worker's cache from now on.
-    presumed: Option<Presumed>,
-    /// The same, once it waits for an event.
-    ticket: Option<Ticket>,
-    /// What other routers are told of it, where there are any.
-    notice: Option<Notice>,
+    /// The presumption about the worker's cache.
+    presumed: Option<PresumptionGuard>,
+    /// Ticket of the presumption while it waits for an event.
+    ticket: Option<SpeculationTicket>,
+    /// Announces the assignment to peers, if there are any.
+    assignment_guard: Option<AssignmentGuard>,
 }
 
 impl Decision {
-    /// How long its first token was expected to take, from the decision on.
+    /// Predicted time to first token, from the decision on.
     pub fn expected_ttft_ms(&self) -> f32 {
-        self.considered[0].as_ref().map_or(0.0, |chosen| chosen.numbers.estimate.ttft_ms())
+        self.candidate_records[0].as_ref().map_or(0.0, |chosen| chosen.numbers.estimate.ttft_ms())
     }
 }
 
-/// Why a request can go nowhere.
+/// Why a request cannot be routed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoute {
-    /// No worker serves this model, and all have said what they serve.
+    /// No worker serves this model, and all have listed their models.
     #[error("the model does not exist")]
     UnknownModel,
     /// Workers exist, but none is ready now.
     #[error("no worker is ready")]
     NotReady,
-    /// Workers are ready, but each has as many requests as it may.
+    /// All ready workers are at their concurrency limit.
     #[error("every worker has as much as it may")]
     Full,
     /// There is no worker at all.
@@ -128,19 +128,19 @@ pub enum NoRoute {
     NoWorkers,
 }
 
-/// The routing core, generic over its policy so that the lab can run rules of other routers.
+/// The routing core, generic over its policy so that the lab can run the rules of other routers.
 pub struct Router<P> {
     fleet: Arc<Fleet>,
     index: Arc<Index>,
     policies: RwLock<Policies<P>>,
     config: Config,
-    /// A worker with so many requests in flight gets no more.
+    /// Concurrency limit of a worker, in requests.
     in_flight_max: AtomicU32,
     pools: RwLock<Pools>,
     reported: Reported,
     speculations: Speculations,
     sharing: OnceLock<Arc<Sharing>>,
-    recollections: Recollections,
+    unclaimed: UnclaimedState,
 }
 
 impl<P: Policy> Router<P> {
@@ -149,7 +149,8 @@ impl<P: Policy> Router<P> {
         Router::with_shadows(policy, Vec::new(), config)
     }
 
-    /// The same, with other policies that are asked about every request without a say: see [`Router::tallies`].
+    /// A router with shadow policies, which are evaluated on every request without acting: see
+    /// [`Router::policy_comparisons`].
     pub fn with_shadows(policy: P, shadows: Vec<P>, config: Config) -> Router<P> {
         let fleet = Arc::new(Fleet::new(config.health));
         let index = Arc::new(Index::new(&config.index));
@@ -163,7 +164,7 @@ impl<P: Policy> Router<P> {
             reported: Reported::default(),
             speculations: Speculations::default(),
             sharing: OnceLock::new(),
-            recollections: Recollections::default(),
+            unclaimed: UnclaimedState::default(),
         }
     }
 
@@ -177,35 +178,35 @@ impl<P: Policy> Router<P> {
     ) -> Result<Decision, NoRoute> {
         let pools = self.pools.read();
         let pool = pools.serving(request.model)?;
-        let terms = self.terms(pool, request, now, random);
+        let input = self.input(pool, request, now, random);
         let policies = self.policies.read();
-        let placed = pool.place(&self.fleet, &self.index, &policies, terms, scratch);
-        let placed = placed.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))?;
-        let notice = self
+        let placement = pool.place(&self.fleet, &self.index, &policies, input, scratch);
+        let placement = placement.ok_or_else(|| self.no_route_reason(&pools, pool, request.avoid))?;
+        let assignment_guard = self
             .sharing
             .get()
-            .map(|sharing| sharing.notice(&placed, request.prompt, request.delivery, scratch));
+            .map(|sharing| sharing.assignment_guard(&placement, request.prompt, request.delivery, scratch));
         Ok(Decision {
-            worker: placed.worker,
+            worker: placement.worker,
             policy: policies.acting().name(),
-            reason: placed.reason,
-            cached_tokens: placed.cached_tokens,
-            longest_match: placed.longest_match,
-            prompt_tokens: placed.prompt_tokens,
-            view: placed.expectation.view,
-            considered: placed.considered,
+            reason: placement.reason,
+            cached_tokens: placement.cached_tokens,
+            longest_match: placement.longest_match,
+            prompt_tokens: placement.prompt_tokens,
+            view: placement.expectation.view,
+            candidate_records: placement.candidate_records,
             made: now,
-            expectation: placed.expectation,
+            expectation: placement.expectation,
             moment: self.speculations.moment(),
-            bookings: placed.bookings,
-            booking: placed.booking,
-            presumed: placed.presumed,
+            bookings: placement.bookings,
+            booking: placement.booking,
+            presumed: placement.presumed,
             ticket: None,
-            notice,
+            assignment_guard,
         })
     }
 
-    /// What [`Router::route`] would do with a request now, and among whom it would choose. Nothing is booked or presumed.
+    /// The decision that [`Router::route`] would make now, with all candidates. Books and presumes nothing.
     pub fn preview(
         &self,
         request: &Request<'_>,
@@ -215,50 +216,50 @@ impl<P: Policy> Router<P> {
     ) -> Result<Preview, NoRoute> {
         let pools = self.pools.read();
         let pool = pools.serving(request.model)?;
-        let terms = self.terms(pool, request, now, random);
+        let input = self.input(pool, request, now, random);
         let policies = self.policies.read();
-        let preview = pool.preview(&self.fleet, &self.index, policies.acting(), terms, scratch);
-        preview.ok_or_else(|| self.why_nobody(&pools, pool, request.avoid))
+        let preview = pool.preview(&self.fleet, &self.index, policies.acting(), input, scratch);
+        preview.ok_or_else(|| self.no_route_reason(&pools, pool, request.avoid))
     }
 
-    /// Whether a worker would take a request for this model now, other than those to be avoided.
+    /// Whether a worker outside `avoid` can take a request for this model now.
     pub fn vacancy(&self, model: Option<&str>, avoid: &[WorkerId]) -> Vacancy {
         let pools = self.pools.read();
         let pool = pools.serving(model);
-        pool.map_or(Vacancy::Nobody, |pool| {
+        pool.map_or(Vacancy::NoWorker, |pool| {
             pool.vacancy(&self.fleet, avoid, self.in_flight_max.load(Relaxed))
         })
     }
 
-    /// Why nobody was found among a pool's workers.
-    fn why_nobody(&self, pools: &Pools, pool: &Pool, avoid: &[WorkerId]) -> NoRoute {
+    /// Why no worker of a pool was chosen.
+    fn no_route_reason(&self, pools: &Pools, pool: &Pool, avoid: &[WorkerId]) -> NoRoute {
         match pool.vacancy(&self.fleet, avoid, self.in_flight_max.load(Relaxed)) {
             Vacancy::Full => NoRoute::Full,
-            Vacancy::Nobody | Vacancy::Free => pools.why_nobody(),
+            Vacancy::NoWorker | Vacancy::Free => pools.no_route_reason(),
         }
     }
 
-    fn terms<'a>(&self, pool: &Pool, request: &Request<'a>, now: Micros, random: u64) -> Terms<'a> {
+    fn input<'a>(&self, pool: &Pool, request: &Request<'a>, now: Micros, random: u64) -> PlacementInput<'a> {
         let counted = request.prompt.map(|prompt| pool.tokens.tokens_in(prompt.bytes));
-        let ask = Ask {
+        let policy_request = PolicyRequest {
             prompt_tokens: counted.unwrap_or(request.prompt_tokens),
             session_key: request.session_key,
             prefix_key: request.prefix_key,
             random,
             turn: 0,
-            place: self.sharing.get().map_or(0, |sharing| sharing.place()),
-            unheard: self.sharing.get().map_or(Micros::ZERO, |sharing| sharing.unheard()),
+            router_rank: self.sharing.get().map_or(0, |sharing| sharing.rank()),
+            unpropagated_load: self.sharing.get().map_or(Micros::ZERO, |sharing| sharing.unpropagated_load()),
         };
         let report_age_max = self.config.report_age_max;
         let in_flight_max = self.in_flight_max.load(Relaxed);
-        let (unproven, underpromised) = (pool.unproven.weight(), pool.underpromise.tokens());
+        let (sampled_weight, shortfall) = (pool.sampled_reuse.weight(), pool.presumed_shortfall.tokens());
         let Request { prompt, texts, avoid, known_tokens, delivery, .. } = *request;
-        Terms {
-            ask,
+        PlacementInput {
+            request: policy_request,
             prompt,
             texts,
-            unproven,
-            underpromised,
+            sampled_weight,
+            shortfall,
             avoid,
             known_tokens,
             delivery,
@@ -268,7 +269,7 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Takes in how a request fared. After `Ended` and `Refused` the caller drops the decision.
+    /// Records the outcome of a request. After `Ended` and `Refused` the caller drops the decision.
     pub fn observe(&self, decision: &mut Decision, outcome: Outcome) {
         match decision.presumed.take_if(|_| outcome != Outcome::Refused) {
             Some(presumed) if decision.view == CacheView::Reported => {
@@ -280,90 +281,95 @@ impl<P: Policy> Router<P> {
         }
         match outcome {
             Outcome::FirstToken { at } => {
-                decision.notice.iter().for_each(|notice| notice.computed(decision.worker.id, at));
+                decision
+                    .assignment_guard
+                    .iter()
+                    .for_each(|assignment_guard| assignment_guard.computed(decision.worker.id, at));
                 decision.booking.first_token(at);
-                self.fleet.answered(&decision.worker, &decision.booking, Answer::Begun);
+                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Begun);
             }
             Outcome::Ended | Outcome::Refused => {
-                if let Some(notice) = decision.notice.as_mut().filter(|_| outcome == Outcome::Ended) {
-                    notice.answered();
+                if let Some(assignment_guard) =
+                    decision.assignment_guard.as_mut().filter(|_| outcome == Outcome::Ended)
+                {
+                    assignment_guard.answered();
                 }
-                self.fleet.answered(&decision.worker, &decision.booking, Answer::Whole);
+                self.fleet.answered(&decision.worker, &decision.booking, AnswerProgress::Complete);
             }
         }
     }
 
-    /// Holds a first token's time against what was predicted of it. Where the worker is an outlier and is left alone for a while:
-    /// until when, for whoever keeps a log.
+    /// Compares a first token with its prediction. Returns the end of the ejection, if the worker is ejected
+    /// as an outlier.
     pub fn compare_first_token(&self, decision: &Decision, at: Micros) -> Option<Micros> {
         let predicted = Micros::from_millis_f64(decision.expected_ttft_ms().into());
         self.fleet.compare_first_token(&decision.worker, predicted, at.since(decision.made), at)
     }
 
-    /// Forgets what is too old to be believed. To be called every now and then.
+    /// Expires old presumptions and saved state. Call it every few seconds.
     pub fn tick(&self, now: Micros) {
         self.settle(now);
-        self.recollections.expire(now, self.config.index.presumed_ttl);
+        self.unclaimed.expire(now, self.config.index.presumed_ttl);
         self.index.expire(now);
     }
 
-    /// Withdraws what was presumed of workers with events, once their events must have come. To be called about once a
-    /// second.
+    /// Withdraws presumptions of workers with events once their events must have arrived. Call it about once
+    /// a second.
     pub fn settle(&self, now: Micros) {
         self.speculations.expire(now);
     }
 
-    /// The namespace in which a family's engines report a request's prompt.
+    /// The root under which a family's engines report a request's prompt.
     pub fn text_root(&self, family: &Family, model: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
         self.reported.root_for(family, model, salt, unit)
     }
 
-    /// This name is an adapter's: its cache is not that of the model it belongs to.
+    /// Declares a LoRA adapter name, whose cache is separate from its base model's.
     pub fn know_lora(&self, name: &str) {
         self.reported.know_lora(name);
     }
 
-    /// A worker's events in numbers; `None` for one whose events cannot be read.
+    /// Counters of a worker's events; `None` if they cannot be read.
     pub fn feed_report(&self, worker: WorkerId) -> Option<FeedReport> {
         self.reported.report(worker)
     }
 
-    /// What is remembered about caches, in numbers.
+    /// Statistics of the index.
     pub fn index_stats(&self) -> warmroute_index::Stats {
         self.index.stats()
     }
 
-    /// What digests a prompt's chunks.
+    /// The digester of prompt chunks.
     pub fn digester(&self) -> &Digester {
         self.index.digester()
     }
 
-    /// Every worker, as it is now.
+    /// The current state of every worker.
     pub fn workers(&self) -> Vec<WorkerView> {
         self.fleet.workers()
     }
 
-    /// How many requests a worker has been sent; it wraps.
+    /// Requests sent to a worker so far; wraps.
     pub fn bookings(&self, worker: WorkerId) -> u32 {
         self.fleet.bookings(worker)
     }
 
-    /// One worker's state.
+    /// The state of a worker.
     pub fn worker_state(&self, worker: WorkerId) -> WorkerState {
-        self.fleet.desk_view(worker).state
+        self.fleet.load_view(worker).state
     }
 
-    /// Whether nobody reaches the worker: its probes or connections fail, again and again.
+    /// Whether connections to the worker fail repeatedly.
     pub fn is_unreachable(&self, worker: WorkerId) -> bool {
         self.fleet.is_unreachable(worker)
     }
 
-    /// How a worker's cache is known at this moment.
+    /// Source of what is known about a worker's cache.
     pub fn cache_view(&self, worker: WorkerId) -> CacheView {
-        self.fleet.desk_view(worker).view
+        self.fleet.load_view(worker).view
     }
 
-    /// Whether the operator wrote down what this worker serves.
+    /// Whether the operator configured this worker's models.
     pub fn models_are_given(&self, worker: &Worker) -> bool {
         self.fleet.models_are_given(worker)
     }
@@ -373,7 +379,7 @@ impl<P: Policy> Router<P> {
         self.fleet.latency_view(worker, now)
     }
 
-    /// The policy in use.
+    /// The acting policy.
     pub fn policy(&self) -> P
     where
         P: Clone,
@@ -381,49 +387,49 @@ impl<P: Policy> Router<P> {
         self.policies.read().acting().clone()
     }
 
-    /// Whether the policy in use or any of its shadows needs something: it must be known of a request then.
+    /// Whether the acting policy or a shadow needs something of requests.
     pub fn needs(&self, what: impl Fn(&P) -> bool) -> bool {
         self.policies.read().all().any(what)
     }
 
-    /// Other policies from the next request on. Shadows count from nothing again.
+    /// Replaces the policies from the next request on. Shadow counts start over.
     pub fn set_policies(&self, policy: P, shadows: Vec<P>) {
         *self.policies.write() = Policies::new(policy, shadows);
     }
 
-    /// From now on a worker with so many requests in flight gets no more.
+    /// Sets the concurrency limit of workers.
     pub fn set_in_flight_max(&self, requests: u32) {
         self.in_flight_max.store(requests, Relaxed);
     }
 
-    /// What the policy in use and each shadow would have made of the requests so far; nothing without shadows.
-    pub fn tallies(&self) -> Vec<Tallied> {
-        self.policies.read().tallies()
+    /// Counts of the acting policy and each shadow; empty without shadows.
+    pub fn policy_comparisons(&self) -> Vec<PolicyComparison> {
+        self.policies.read().policy_comparisons()
     }
 }
 
-mod answers;
-mod memories;
-mod news;
+mod changes;
+mod feedback;
 mod relaying;
+mod saving;
 mod sharing;
 
 pub use relaying::StreamNews;
 
 #[cfg(test)]
 mod caching_tests;
-#[cfg(test)]
-mod explaining_tests;
-#[cfg(test)]
-mod memory_tests;
-/// The network of the conversation's own tests.
+/// The simulated network of the peers' tests.
 #[cfg(test)]
 #[path = "../../peers/tests/net/mod.rs"]
 mod net;
 #[cfg(test)]
+mod preview_tests;
+#[cfg(test)]
 mod relaying_tests;
 #[cfg(test)]
 mod reported_tests;
+#[cfg(test)]
+mod saving_tests;
 #[cfg(test)]
 mod sharing_tests;
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! One router among others: what it tells them of its requests, and theirs, kept here as if they were its own.
+//! Sharing with peers: announces this router's assignments and applies those of peers.
 //!
-//! A request that another router has sent to a worker is booked on the same desk and presumed in the same index as one of ours,
-//! so every policy sees the sum and every prompt finds what anybody's requests have left behind; nothing else has to know that
-//! there are several routers. A request here waits for nobody there: it leaves a note, and the driver does the rest.
+//! A peer's assignment is booked on the same load and presumed in the same index as an own one. Every policy
+//! therefore sees the sum, and every prompt finds what any router's requests cached. No request waits for a
+//! peer: it records its assignment, and the driver sends it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,50 +18,51 @@ use warmroute_peers::{
 use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, RouterId, WorkerId};
 
 use crate::PromptChunks;
-use crate::pool::Placed;
-use crate::presumed::Presumed;
+use crate::pool::Placement;
+use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::PRESUMED_CHUNKS_MAX;
+use crate::relay_inbox::RelayInbox;
 use crate::scratch::Scratch;
-use crate::streams::Streams;
-use crate::unheard::Unheard;
-use crate::unseated::Unseated;
+use crate::unpropagated_load::UnpropagatedLoad;
+use crate::waiting_assignments::WaitingAssignments;
 
-/// A router's part in the conversation.
+/// The sharing state of this router.
 pub(crate) struct Sharing {
-    /// Every request writes to it. So whoever else takes it takes something out or copies a little, and does the work afterwards.
+    /// Own assignments. Every request writes here, so other holders of the lock only take or copy a little.
     own: Mutex<OwnLedger>,
-    /// No request takes it: it is held while messages are read and written. Nobody takes it who holds the pools.
-    heard: Mutex<Heard>,
-    /// By identity, who is in the fleet.
+    /// State received from peers, held while messages are read and written. No request takes this lock; never
+    /// taken while holding the pools.
+    peer_state: Mutex<PeerState>,
+    /// Members of the fleet by identity.
     workers: RwLock<BTreeMap<u64, Arc<Worker>>>,
-    /// By seat, when a first token of one of our own requests last came from there, in microseconds.
+    /// Time of the last own first token by worker index, in microseconds.
     answered_at: Box<[AtomicU64]>,
-    /// How many routers come before this one.
+    /// Number of peers with a lower id.
     place: AtomicU32,
-    /// Work that others may have sent to the worker that seems best here, and that is not known of yet, in microseconds.
-    unheard_us: AtomicU64,
+    /// Load that peers may have assigned without this router knowing, in microseconds.
+    unpropagated_load_us: AtomicU64,
 }
 
-/// What others have said.
-pub(crate) struct Heard {
+/// State received from peers.
+pub(crate) struct PeerState {
     pub peers: Peers,
-    /// Their requests that are open.
-    pub trips: BTreeMap<(RouterId, u64), Mirrored>,
-    /// Those at workers that are not here.
-    pub unseated: Unseated,
-    /// What others send.
-    pub unheard: Unheard,
-    /// When the workers' health was last looked at.
+    /// Open assignments of peers.
+    pub assignments: BTreeMap<(RouterId, u64), PeerAssignment>,
+    /// Assignments to workers that are not members here.
+    pub waiting_assignments: WaitingAssignments,
+    /// Estimate of unpropagated load.
+    pub unpropagated_load: UnpropagatedLoad,
+    /// Time of the last health exchange.
     pub examined: Option<Micros>,
-    /// What concerns engines' streams: for whoever drives their feeds.
-    pub streams: Streams,
+    /// Updates about engines' event streams, for the feeds' driver.
+    pub relay_inbox: RelayInbox,
 }
 
-impl Heard {
-    /// Leaves news of a stream for whoever drives its feed. Where nobody does, who asks is not kept waiting.
+impl PeerState {
+    /// Queues a stream update for the feeds' driver. Without a driver, replay requests are refused at once.
     pub fn leave(&mut self, news: Effect) {
         match news {
-            news if self.streams.is_followed => self.streams.push(news),
+            news if self.relay_inbox.is_followed => self.relay_inbox.push(news),
             Effect::ReplayRequested { router, range: wanted } => {
                 self.peers.answer_replay(router, wanted.worker, &[])
             }
@@ -70,78 +71,78 @@ impl Heard {
     }
 }
 
-/// Another router's request, here.
-pub(crate) struct Mirrored {
+/// A peer's assignment, booked here.
+pub(crate) struct PeerAssignment {
     pub worker: Arc<Worker>,
     pub booking: Booking,
-    pub presumed: Option<Presumed>,
-    /// How its worker's cache was known then.
+    pub presumed: Option<PresumptionGuard>,
+    /// Source of what was known about the worker's cache.
     pub view: CacheView,
     pub made: Micros,
-    /// How many bookings its worker had had by then.
+    /// The worker's booking count at that time.
     pub bookings: u32,
 }
 
-/// What came of a message.
+/// The result of a received message.
 #[derive(Debug, Default)]
-pub struct Taken {
-    /// To be sent.
+pub struct Received {
+    /// Messages to send.
     pub answers: Vec<Envelope>,
-    /// To be done by [`Router::run`](crate::Router::run), in this order, beside what is said and heard meanwhile: who is silent for as long
-    /// as they take is given up by the others.
-    pub errands: Vec<Errand>,
+    /// Tasks for [`Router::run`](crate::Router::run), in this order, in the background: peers drop a router
+    /// that is silent for as long as the tasks take.
+    pub tasks: Vec<PeerTask>,
 }
 
-/// Something that takes long.
+/// A task that takes long.
 #[derive(Debug)]
-pub enum Errand {
-    /// All that is presumed is asked for.
+pub enum PeerTask {
+    /// Send a snapshot of the presumed caches.
     Tell,
-    /// All that another presumes has come.
+    /// Merge a peer's snapshot of presumed caches.
     Learn {
-        /// As it was written there.
+        /// The encoded snapshot.
         bytes: Vec<u8>,
-        /// How old it was then at most.
+        /// Maximum age of the snapshot when received.
         age: Micros,
         /// When.
         heard: Micros,
     },
 }
 
-impl Errand {
-    pub(crate) fn of(effect: Effect, now: Micros) -> Option<Errand> {
+impl PeerTask {
+    pub(crate) fn of(effect: Effect, now: Micros) -> Option<PeerTask> {
         match effect {
-            Effect::SnapshotRequested => Some(Errand::Tell),
-            Effect::SnapshotReceived { bytes, age } => Some(Errand::Learn { bytes, age, heard: now }),
+            Effect::SnapshotRequested => Some(PeerTask::Tell),
+            Effect::SnapshotReceived { bytes, age } => Some(PeerTask::Learn { bytes, age, heard: now }),
             _ => None,
         }
     }
 }
 
-/// The conversation in numbers.
+/// Sharing in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharingView {
-    /// This router's number.
+    /// This router's id.
     pub me: RouterId,
-    /// Who else is there.
+    /// The peers.
     pub peers: Vec<PeerStatus>,
-    /// Own requests that are open.
+    /// Own open assignments.
     pub open: usize,
-    /// Prompts that were not told because there was too much to tell.
+    /// Prompts left out of messages because of size limits.
     pub dropped_prompts: u64,
-    /// Prompts of others' open requests that were forgotten for want of room.
+    /// Prompts of peers' open assignments dropped for lack of room.
     pub forgotten_prompts: u64,
-    /// Messages that could not be read.
+    /// Unreadable messages.
     pub bad_messages: u64,
-    /// Holes that were asked for.
+    /// Missing batches requested.
     pub asked: u64,
-    /// Peers that fell silent.
+    /// Peers lost by timeout.
     pub lost_peers: u64,
-    /// Answers of which some was left out: there was more than can be told.
+    /// Answers truncated to the size limit.
     pub cut_answers: u64,
-    /// Engines' events that were passed on.
+    /// Relayed engine events.
     pub relayed: RelayCounts,
-    /// What others passed on and nobody here took in time.
+    /// Relayed updates dropped because the feeds' driver was too slow.
     pub overrun: u64,
 }
 
@@ -149,38 +150,38 @@ impl Sharing {
     pub fn new(peers: Peers, members: &[WorkerView]) -> Sharing {
         let sharing = Sharing {
             own: Mutex::default(),
-            heard: Mutex::new(Heard {
+            peer_state: Mutex::new(PeerState {
                 peers,
-                trips: BTreeMap::new(),
-                unseated: Unseated::default(),
-                unheard: Unheard::default(),
+                assignments: BTreeMap::new(),
+                waiting_assignments: WaitingAssignments::default(),
+                unpropagated_load: UnpropagatedLoad::default(),
                 examined: None,
-                streams: Streams::default(),
+                relay_inbox: RelayInbox::default(),
             }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
             place: AtomicU32::new(0),
-            unheard_us: AtomicU64::new(0),
+            unpropagated_load_us: AtomicU64::new(0),
         };
-        sharing.seat(members);
+        sharing.set_members(members);
         sharing
     }
 
-    /// Takes down who is in the fleet.
-    pub fn seat(&self, members: &[WorkerView]) {
+    /// Sets the members of the fleet.
+    pub fn set_members(&self, members: &[WorkerView]) {
         let identified = |view: &WorkerView| (view.worker.identity, Arc::clone(&view.worker));
         *self.workers.write() = members.iter().map(identified).collect();
     }
 
-    /// Takes down a decision, for the others to hear of.
-    pub fn notice(
+    /// Records a decision for the peers.
+    pub fn assignment_guard(
         self: &Arc<Sharing>,
-        placed: &Placed,
+        placement: &Placement,
         prompt: Option<PromptChunks<'_>>,
         delivery: Delivery,
         scratch: &Scratch,
-    ) -> Notice {
-        let numbers = placed.considered[0].as_ref().map(|chosen| chosen.numbers);
+    ) -> AssignmentGuard {
+        let numbers = placement.candidate_records[0].as_ref().map(|chosen| chosen.numbers);
         let chunk_tokens = scratch.spans.first().map_or(1, |span| span.tokens);
         let chunks = |prompt: PromptChunks<'_>| PromptDigests {
             root: prompt.root.to_bits(),
@@ -189,23 +190,23 @@ impl Sharing {
             digests: prompt.digests[..prompt.digests.len().min(PRESUMED_CHUNKS_MAX)].into(),
         };
         let booked = BookingRecord {
-            worker: placed.worker.identity,
-            prompt_tokens: placed.prompt_tokens,
+            worker: placement.worker.identity,
+            prompt_tokens: placement.prompt_tokens,
             cached_tokens: numbers.map_or(0, |numbers| numbers.overlap_tokens),
             restorable_tokens: numbers.map_or(0, |numbers| numbers.restorable_tokens),
             delivery,
             prompt: prompt.filter(|prompt| !prompt.digests.is_empty()).map(chunks),
         };
-        let trip = self.own.lock().begin(booked);
-        Notice { sharing: Arc::clone(self), trip, over: AssignmentEnd::Abandoned }
+        let assignment = self.own.lock().begin(booked);
+        AssignmentGuard { sharing: Arc::clone(self), assignment, over: AssignmentEnd::Abandoned }
     }
 
-    /// A worker's cache has turned out to be empty.
+    /// Records that a worker's cache is empty.
     pub fn emptied(&self, worker: &Worker) {
         self.own.lock().report_cache_cleared(worker.identity);
     }
 
-    /// What was found of the health of all members, for the others to hear of.
+    /// Records the health of all members for the peers.
     pub fn examine(&self, members: &BTreeMap<u64, WorkerHealth>) {
         for (&worker, &health) in members {
             self.own.lock().report_health(worker, health);
@@ -213,12 +214,12 @@ impl Sharing {
         self.own.lock().retract_departed(|worker| members.contains_key(&worker));
     }
 
-    /// What has not been told to the others.
+    /// Takes the updates not sent yet.
     pub fn take_news(&self) -> LedgerUpdates {
         self.own.lock().take_updates()
     }
 
-    /// All that is open, a little at a time: requests go on in between.
+    /// All open assignments, collected in small steps so that requests continue in between.
     pub fn state(&self) -> Ledger {
         OwnLedger::collect_open(|number| self.own.lock().open_after(number))
     }
@@ -227,38 +228,38 @@ impl Sharing {
         self.workers.read().get(&identity).cloned()
     }
 
-    /// Since one of our own requests was last answered there; `None`: none ever was.
+    /// Time since the last own answer of the worker; `None` without one.
     pub fn answered_for(&self, worker: WorkerId, now: Micros) -> Option<Micros> {
         let at = Micros(self.answered_at[worker.index()].load(Relaxed));
         (at > Micros::ZERO).then(|| now.since(at))
     }
 
-    /// Routers that come before this one, in the order of their numbers.
-    pub fn place(&self) -> u32 {
+    /// Number of peers with a lower id.
+    pub fn rank(&self) -> u32 {
         self.place.load(Relaxed)
     }
 
-    /// Work that others may have sent to the worker that seems best, and that nobody here has heard of.
-    pub fn unheard(&self) -> Micros {
-        Micros(self.unheard_us.load(Relaxed))
+    /// Load that peers may have assigned without this router knowing.
+    pub fn unpropagated_load(&self) -> Micros {
+        Micros(self.unpropagated_load_us.load(Relaxed))
     }
 
-    pub fn set_unheard(&self, work: Micros) {
-        self.unheard_us.store(work.0, Relaxed);
+    pub fn set_unpropagated_load(&self, work: Micros) {
+        self.unpropagated_load_us.store(work.0, Relaxed);
     }
 
-    pub fn set_place(&self, place: usize) {
+    pub fn set_rank(&self, place: usize) {
         self.place.store(place as u32, Relaxed);
     }
 
-    /// Keeps others from writing, as a request does for a moment.
+    /// Blocks writers, as a request does for a moment.
     #[cfg(test)]
     pub fn hold_own(&self) -> parking_lot::MutexGuard<'_, OwnLedger> {
         self.own.lock()
     }
 
-    pub fn heard(&self) -> parking_lot::MutexGuard<'_, Heard> {
-        self.heard.lock()
+    pub fn peer_state(&self) -> parking_lot::MutexGuard<'_, PeerState> {
+        self.peer_state.lock()
     }
 
     pub fn view(&self, now: Micros) -> SharingView {
@@ -266,7 +267,7 @@ impl Sharing {
             let own = self.own.lock();
             (own.open_count(), own.dropped_prompts)
         };
-        let heard = self.heard();
+        let heard = self.peer_state();
         SharingView {
             me: heard.peers.own_id(),
             peers: heard.peers.statuses(now),
@@ -278,44 +279,44 @@ impl Sharing {
             lost_peers: heard.peers.lost_peers,
             cut_answers: heard.peers.truncated_answers,
             relayed: heard.peers.relay_counts(),
-            overrun: heard.streams.dropped,
+            overrun: heard.relay_inbox.dropped,
         }
     }
 }
 
-/// What the others are told of a request. Dropped with its decision, it says that the request is over.
-pub(crate) struct Notice {
+/// Announces an assignment to the peers. Dropping it with its decision announces the end.
+pub(crate) struct AssignmentGuard {
     sharing: Arc<Sharing>,
-    trip: u64,
+    assignment: u64,
     over: AssignmentEnd,
 }
 
-impl Notice {
-    /// The first token has come.
+impl AssignmentGuard {
+    /// Announces the first token.
     pub fn computed(&self, worker: WorkerId, at: Micros) {
         self.sharing.answered_at[worker.index()].store(at.0, Relaxed);
-        self.sharing.own.lock().mark_prefilled(self.trip);
+        self.sharing.own.lock().mark_prefilled(self.assignment);
     }
 
-    /// It was answered to the end.
+    /// Marks the request as answered.
     pub fn answered(&mut self) {
         self.over = self.over.max(AssignmentEnd::Answered);
     }
 
-    /// The engine had only so many chunks of what it was believed to hold.
+    /// Marks the prediction as stale: the engine found only this many chunks.
     pub fn found(&mut self, chunks: u32) {
         self.over = AssignmentEnd::Stale { found_chunks: chunks };
     }
 }
 
-impl Drop for Notice {
+impl Drop for AssignmentGuard {
     fn drop(&mut self) {
-        self.sharing.own.lock().end(self.trip, self.over);
+        self.sharing.own.lock().end(self.assignment, self.over);
     }
 }
 
-impl fmt::Debug for Notice {
+impl fmt::Debug for AssignmentGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Notice({})", self.trip)
+        write!(f, "AssignmentGuard({})", self.assignment)
     }
 }

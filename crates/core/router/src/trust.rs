@@ -1,56 +1,56 @@
-//! How far engines' events are believed, learned from what answers say.
+//! Trust in engines' events, learned from answers.
 //!
-//! Every answer that says how much of its prompt was cached is a test of what the events promised. A feed that is wrong
-//! several times in a row is demoted: its view is kept, but discounted and cut at what was found, until it has been right
-//! for a while. A hole in a stream halves the trust at once.
+//! Every answer that reports cached tokens tests the prediction from events. A feed that is wrong several
+//! times in a row is demoted: its view is discounted and cut at what was found, until it has been right for a
+//! while. A gap in the stream halves the trust at once.
 
-use warmroute_fleet::Belief;
+use warmroute_fleet::CacheBelief;
 use warmroute_types::CacheView;
 
-/// What is left of the trust after a wrong promise: four in a row demote a feed that was always right.
+/// Factor after a refuted prediction: four in a row demote a feed with full trust.
 const AFTER_WRONG: f32 = 0.8;
-/// How much of what is missing to full trust a kept promise gives back.
+/// Share of the missing trust that a confirmed prediction restores.
 const AFTER_RIGHT: f32 = 0.1;
 /// Below this a feed is demoted.
 const DEMOTED_BELOW: f32 = 0.5;
-/// From here on it is believed again.
+/// At or above this a feed is promoted again.
 const PROMOTED_FROM: f32 = 0.8;
-/// What remains at most when events are known to be missing.
+/// Maximum trust after a gap in the stream.
 const AFTER_HOLE: f32 = 0.5;
 
-/// Whether a promise was kept.
+/// The outcome of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Promised {
-    Kept,
-    Broken,
+pub(crate) enum Prediction {
+    Confirmed,
+    Refuted,
 }
 
-/// What is believed after one more answer.
-pub(crate) fn answered(before: Belief, promise: Promised) -> Belief {
-    let trust = after(before.trust, promise);
-    Belief { view: view_at(trust, before.view), trust, ..before }
+/// The belief after one more answer.
+pub(crate) fn answered(before: CacheBelief, prediction: Prediction) -> CacheBelief {
+    let trust = after(before.trust, prediction);
+    CacheBelief { view: view_at(trust, before.view), trust, ..before }
 }
 
-/// What is believed after a feed has said what its word is worth. A hole costs trust at once; a stream that is whole again
-/// starts afresh; silence says nothing for or against what was told before.
-pub(crate) fn told(before: Belief, view: CacheView) -> Belief {
+/// The belief after a feed's own assessment. A gap costs trust at once, a complete stream starts with full
+/// trust, and silence changes nothing.
+pub(crate) fn told(before: CacheBelief, view: CacheView) -> CacheBelief {
     let trust = match view {
         CacheView::Uncertain => before.trust.min(AFTER_HOLE),
         CacheView::Reported if before.view != CacheView::Reported => 1.0,
         CacheView::Reported | CacheView::Presumed => before.trust,
     };
-    Belief { view, trust, ..before }
+    CacheBelief { view, trust, ..before }
 }
 
 /// Trust after one more answer.
-fn after(trust: f32, promise: Promised) -> f32 {
-    match promise {
-        Promised::Kept => trust + (1.0 - trust) * AFTER_RIGHT,
-        Promised::Broken => trust * AFTER_WRONG,
+fn after(trust: f32, prediction: Prediction) -> f32 {
+    match prediction {
+        Prediction::Confirmed => trust + (1.0 - trust) * AFTER_RIGHT,
+        Prediction::Refuted => trust * AFTER_WRONG,
     }
 }
 
-/// The view that a feed's word is worth at this trust, where it was worth `before`.
+/// The view at this trust, where it was `before`.
 fn view_at(trust: f32, before: CacheView) -> CacheView {
     match before {
         CacheView::Reported if trust < DEMOTED_BELOW => CacheView::Uncertain,
@@ -68,14 +68,14 @@ mod tests {
         let (mut trust, mut view) = (1.0, CacheView::Reported);
         let mut answers = 0;
         while view == CacheView::Reported {
-            trust = after(trust, Promised::Broken);
+            trust = after(trust, Prediction::Refuted);
             view = view_at(trust, view);
             answers += 1;
         }
         assert_eq!(answers, 4);
-        trust = after(trust, Promised::Kept);
+        trust = after(trust, Prediction::Confirmed);
         assert_eq!(view_at(trust, view), CacheView::Uncertain, "once is chance");
-        (0..12).for_each(|_| trust = after(trust, Promised::Kept));
+        (0..12).for_each(|_| trust = after(trust, Prediction::Confirmed));
         assert_eq!(view_at(trust, view), CacheView::Reported);
     }
 
@@ -83,18 +83,18 @@ mod tests {
     fn one_wrong_promise_among_ten_changes_nothing() {
         let mut trust = 1.0;
         for answer in 0..1_000 {
-            let promise = if answer % 10 == 0 { Promised::Broken } else { Promised::Kept };
-            trust = after(trust, promise);
+            let prediction = if answer % 10 == 0 { Prediction::Refuted } else { Prediction::Confirmed };
+            trust = after(trust, prediction);
             assert_eq!(view_at(trust, CacheView::Reported), CacheView::Reported);
         }
     }
 
     #[test]
     fn a_feed_in_discredit_is_not_cleared_by_falling_silent() {
-        let doubted = Belief { view: CacheView::Uncertain, trust: 0.3, life: 4 };
+        let doubted = CacheBelief { view: CacheView::Uncertain, trust: 0.3, generation: 4 };
         let returned = told(told(doubted, CacheView::Presumed), CacheView::Uncertain);
         assert_eq!(returned, doubted);
-        assert_eq!(told(returned, CacheView::Reported).trust, 1.0, "whole, and nobody contradicts it");
+        assert_eq!(told(returned, CacheView::Reported).trust, 1.0, "complete, and no answer contradicts it");
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl World {
     }
 
     /// Asks for a prompt: it is routed, computed and told of, and answered with what was found.
-    fn ask(&mut self, text: &str) -> Outcome {
+    fn request(&mut self, text: &str) -> Outcome {
         let (ids, bytes) = (self.ids(text), self.written(text));
         let root = self.router.text_root(&Family::new("m"), Some("m"), None, self.unit);
         let texts = &[PromptText { root, bytes: &bytes, unit: self.unit }];
@@ -179,11 +179,11 @@ impl World {
         if !is_usable {
             return None;
         }
-        self.ask(&prompt);
+        self.request(&prompt);
         ids.truncate(begin + ANSWER_TOKENS);
         (0..splits).for_each(|_| self.split_one(&mut ids, begin, dice));
         self.compute(&ids, 1);
-        Some((self.ask(&format!("{whole} And then?")), self.ask(&format!("{whole} Go on."))))
+        Some((self.request(&format!("{whole} And then?")), self.request(&format!("{whole} Go on."))))
     }
 
     /// All cases; `splits` says how many tokens of the nth answer are split.

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use http::HeaderValue;
 use parking_lot::Mutex;
-use warmroute_router::{CONSIDERED_MAX, Considered, Decision};
+use warmroute_router::{CANDIDATE_RECORDS_MAX, CandidateRecord, Decision};
 use warmroute_types::Micros;
 
 /// Number of decisions kept.
@@ -33,7 +33,7 @@ pub(crate) struct PastDecision {
     pub reason: &'static str,
     pub prompt_tokens: u32,
     /// The chosen candidate first.
-    pub considered: [Option<Considered>; CONSIDERED_MAX],
+    pub considered: [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX],
     /// Time from the decision to the first token, in microseconds; 0 until it arrives.
     ttft_us: AtomicU64,
 }
@@ -60,7 +60,7 @@ impl History {
             policy: decision.policy,
             reason: decision.reason,
             prompt_tokens: decision.prompt_tokens,
-            considered: decision.considered.clone(),
+            considered: decision.candidate_records.clone(),
             ttft_us: AtomicU64::new(0),
         });
         let slot = self.written.fetch_add(1, Relaxed) % HISTORY_LEN;

@@ -322,19 +322,19 @@ type WorkerGauge = (&'static str, &'static str, fn(&WorkerView) -> Option<f64>);
 
 const WORKER_GAUGES: [WorkerGauge; 5] = [
     ("worker_requests_active", "Requests in flight, as booked by this router", |view| {
-        Some(view.desk.in_flight.into())
+        Some(view.load.in_flight.into())
     }),
     ("worker_prefill_tokens", "Prompt tokens booked and not yet prefilled", |view| {
-        Some(view.desk.prefill_tokens as f64)
+        Some(view.load.prefill_tokens as f64)
     }),
     ("worker_waiting", "Waiting requests that the engine reports", |view| {
-        Some(view.desk.report?.waiting.into())
+        Some(view.load.report?.waiting.into())
     }),
     ("worker_running", "Running requests that the engine reports", |view| {
-        Some(view.desk.report?.running.into())
+        Some(view.load.report?.running.into())
     }),
     ("worker_kv_use", "Share of KV blocks in use that the engine reports", |view| {
-        Some(view.desk.report?.kv_use.into())
+        Some(view.load.report?.kv_use.into())
     }),
 ];
 
@@ -383,7 +383,7 @@ impl Collector for WorkerCollector {
         for view in &views {
             for state in WorkerState::ALL {
                 let labels = [("worker", &*view.worker.label), ("state", state.as_str())];
-                ConstGauge::new(i64::from(state == view.desk.state))
+                ConstGauge::new(i64::from(state == view.load.state))
                     .encode(family.encode_family(&labels)?)?;
             }
         }
@@ -402,7 +402,7 @@ impl Collector for WorkerCollector {
         let accuracies: Vec<_> =
             views.iter().map(|view| (&view.worker, self.upstreams.ttft_accuracy(&view.worker))).collect();
         ttft::encode(&mut encoder, &accuracies)?;
-        shadows::encode(&mut encoder, &self.router.tallies())?;
+        shadows::encode(&mut encoder, &self.router.policy_comparisons())?;
         feeds::encode(&mut encoder, &self.router, &views)?;
         encode_index(&mut encoder, self.router.index_stats())
     }

@@ -263,7 +263,7 @@ fn target_bytes(uri: &http::Uri) -> usize {
 
 /// `GET /health` for load balancers: 200 if any worker takes requests, else 503.
 fn health(gateway: &Gateway) -> Response<ResponseBody> {
-    let is_ready = gateway.router.workers().iter().any(|view| view.desk.state.takes_requests());
+    let is_ready = gateway.router.workers().iter().any(|view| view.load.state.takes_requests());
     let mut response = Response::new(ResponseBody::whole(bytes::Bytes::new()));
     if !is_ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

@@ -26,7 +26,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use warmroute_policy::{Ask, Candidate, Choice, Policy};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest};
 
 use crate::rule::{BuiltRule, Needs};
 use crate::watch::Watcher;
@@ -89,17 +89,17 @@ impl<P: Policy> Policy for Shared<P> {
         self.0.name()
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         self.0.choose(ask, candidates)
     }
 }
 
 /// Prompt tokens that a worker would have to compute.
-fn missing_tokens(ask: &Ask, candidate: &Candidate) -> u32 {
+fn missing_tokens(ask: &PolicyRequest, candidate: &Candidate) -> u32 {
     ask.prompt_tokens.saturating_sub(candidate.overlap_tokens)
 }
 
 /// Share of the prompt that a worker holds.
-fn match_ratio(ask: &Ask, candidate: &Candidate) -> f64 {
+fn match_ratio(ask: &PolicyRequest, candidate: &Candidate) -> f64 {
     (f64::from(candidate.overlap_tokens) / f64::from(ask.prompt_tokens.max(1))).min(1.0)
 }

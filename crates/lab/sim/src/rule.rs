@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use warmroute_policy::{
-    Balance, CacheAware, ExpectedTtft, LoadBound, Part, Policy, Standard, UnknownPolicy, WeightedScore,
+    Balance, CacheAware, CostTerm, ExpectedTtft, LoadBound, Policy, Standard, UnknownPolicy, WeightedScore,
 };
 
 use crate::baselines::Baseline;
@@ -128,11 +128,11 @@ fn set(policy: &mut Standard, key: &str, value: &str) -> Result<(), String> {
 
 fn set_expected_ttft(rule: &mut ExpectedTtft, key: &str, value: &str) -> Result<(), String> {
     let part = match (key, value) {
-        ("without", "queue") => Part::Queue,
-        ("without", "behind") => Part::Behind,
-        ("without", "step") => Part::Step,
-        ("without", "lacking") => Part::Lacking,
-        ("without", "ties") => Part::Ties,
+        ("without", "queue") => CostTerm::Queue,
+        ("without", "behind") => CostTerm::Followers,
+        ("without", "step") => CostTerm::Step,
+        ("without", "lacking") => CostTerm::Lacking,
+        ("without", "ties") => CostTerm::Ties,
         _ => {
             return Err(format!(
                 "`{key}={value}`: known is without, of queue, behind, step, lacking and ties"

@@ -191,7 +191,7 @@ impl SimRouter {
         let worker_index = decision.worker.id.index();
         let node = self.nodes[worker_index];
         let predicted_tokens = decision.cached_tokens;
-        let chosen = decision.considered[0].as_ref();
+        let chosen = decision.candidate_records[0].as_ref();
         let restorable_tokens = chosen.map_or(0, |chosen| chosen.numbers.restorable_tokens);
         Ok(Routed { decision, node, choice, predicted_tokens, restorable_tokens })
     }
@@ -265,17 +265,17 @@ impl SimRouter {
 
     /// Messages for peers at the batch interval.
     pub fn share_batch(&self, now: Micros) -> Vec<Envelope> {
-        self.router.speak(now)
+        self.router.compose_messages(now)
     }
 
     /// Messages for peers right after routing a request.
     pub fn share_now(&self, now: Micros) -> Vec<Envelope> {
-        self.router.speak_up(now)
+        self.router.compose_urgent(now)
     }
 
     /// Applies a peer's message. Returns the replies to send.
     pub fn receive_from_peer(&self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
-        self.router.hear(bytes, now).expect("all routers of a run use one protocol version")
+        self.router.receive(bytes, now).expect("all routers of a run use one protocol version")
     }
 
     /// Size of the router's index, in bytes.
@@ -317,7 +317,7 @@ impl SimRouter {
         let request = Request { prompt_tokens, prompt: Some(chunks), texts: &texts, ..Request::default() };
         let preview =
             self.router.preview(&request, &mut self.scratch, now, 0).expect("the fleet has a worker");
-        let known = |one: warmroute_router::Considered| {
+        let known = |one: warmroute_router::CandidateRecord| {
             let held = [one.numbers.overlap_tokens, one.numbers.restorable_tokens];
             (self.nodes[one.worker.id.index()], one.view, held)
         };

@@ -77,7 +77,8 @@ fn three_answers_correct_the_scale() {
 fn five_lies_in_twenty_are_overcome_by_the_thirtieth_answer() {
     for factor in FACTORS {
         for (lie, times) in [("long", 150.0), ("short", 0.01)] {
-            let places: [(&str, fn(u32) -> bool); 3] = [
+            type Place = (&'static str, fn(u32) -> bool);
+            let places: [Place; 3] = [
                 ("first", |n| n < 5),
                 ("last", |n| (15..20).contains(&n)),
                 ("spread", |n| n < 20 && n % 4 == 1),

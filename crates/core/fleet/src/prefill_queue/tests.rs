@@ -84,7 +84,7 @@ fn a_first_token_that_was_overtaken_says_nothing() {
     let next = book(&queue, 1_000, Micros(100_000));
     let before = queue.forecast(Micros(110_000));
     assert!(first_token(&queue, slow, Micros(110_000)).is_none());
-    assert_eq!(queue.forecast(Micros(110_000)), before, "whoever is computed now was not begun anew");
+    assert_eq!(queue.forecast(Micros(110_000)), before, "the running prefill did not start over");
     let batch = first_token(&queue, next, Micros(125_000)).unwrap();
     assert_eq!((batch.features[2], batch.took_ms), (5.1, 100.0), "the two are learned from once");
 }
@@ -100,7 +100,7 @@ fn nothing_is_learned_from_the_time_of_a_prompt_that_was_given_up() {
 }
 
 #[test]
-fn whoever_stood_behind_one_that_was_given_up_has_not_had_its_time() {
+fn a_prompt_behind_an_abandoned_one_has_not_started() {
     let queue = PrefillQueue::default();
     let (gone, next) = (book(&queue, 40_000, Micros(0)), book(&queue, 4_000, Micros(0)));
     queue.release(gone);
@@ -195,7 +195,7 @@ fn an_engine_that_stalls_is_not_taken_for_idle() {
     assert_eq!(queue.forecast(Micros(90_000_000)).queue_ms, 2_000.0, "up to a limit");
     let silent = PrefillQueue::default();
     book_one(&silent, 400, Delivery::Whole, Micros(0));
-    assert_eq!(silent.forecast(Micros(90_000_000)).queue_ms, 0.0, "nobody expected a word");
+    assert_eq!(silent.forecast(Micros(90_000_000)).queue_ms, 0.0, "no answer was expected");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_prompt_whose_answer_comes_whole_is_done_when_its_time_has_passed() {
     assert_eq!(ahead(0), (500.0, 5));
     assert_eq!(ahead(250), (250.0, 5), "those at the head are passing by");
     assert_eq!(ahead(350), (150.0, 2), "they have passed");
-    assert_eq!(ahead(1_300), (100.0, 2), "but whoever will be heard is not done before");
+    assert_eq!(ahead(1_300), (100.0, 2), "a streamed prompt is not done before its first token");
     book_one(&queue, 4_000, Delivery::Whole, Micros(1_300_000));
     assert_eq!(ahead(1_300), (200.0, 3));
     whole.into_iter().for_each(|ticket| queue.release(ticket));
@@ -281,7 +281,7 @@ fn whole_answers_that_end_early_late_or_never_stop_no_clock() {
     let streamed = book(&queue, 4_000, Micros(900_000));
     let behind = book_one(&queue, 4_000, Delivery::Whole, Micros(900_000));
     queue.release(streamed);
-    assert_eq!(queue_ms(1_000), 100.0, "given up: the next one begins when somebody looks");
+    assert_eq!(queue_ms(1_000), 100.0, "abandoned: the next prompt starts at the next read");
     assert_eq!(queue_ms(1_060), 40.0);
     [last, behind].into_iter().for_each(|ticket| queue.release(ticket));
     assert_eq!((queue_ms(1_060), queue.forecast(Micros(1_060_000)).prompts), (0.0, 0));
@@ -312,7 +312,7 @@ fn the_next_of_a_disturbed_step_is_not_learned_from_alone() {
 }
 
 #[test]
-fn where_nobody_is_ever_heard_the_row_stays_short() {
+fn the_queue_stays_short_when_no_first_token_is_ever_observed() {
     let queue = PrefillQueue::default();
     (0..1_000_u64).for_each(|n| {
         book_one(&queue, 4_000, Delivery::Whole, Micros(n * 99_000));

@@ -70,7 +70,7 @@ fn a_prompt_is_expected_where_it_was_sent() {
     let second = route(&router, &longer);
     assert_eq!((second.worker.id, second.reason), (first.worker.id, "hit"));
     assert_eq!(second.cached_tokens, Some(40 * CHUNK / 4), "as far as they are the same");
-    let booked = router.workers()[second.worker.id.index()].desk.prefill_tokens;
+    let booked = router.workers()[second.worker.id.index()].load.prefill_tokens;
     assert_eq!(booked, u64::from(10 * CHUNK / 4 + 2), "only what is not expected in the cache is booked");
 }
 

@@ -1,7 +1,7 @@
-//! Engines' streams among several routers: what one hears and the others cannot.
+//! Relays engines' event streams between routers, for engines that only one router can hear.
 //!
-//! The router carries it between the conversation of routers and whoever drives the feeds; what a batch means is decided there, by the
-//! same rules for all. Tokens do not leave this router: a batch is digested first, and taken here in that form, too.
+//! The router passes batches between peers and the feeds' driver, which interprets them by the same rules for
+//! all. Tokens never leave this router: batches are digested first and applied here in that form too.
 
 use std::sync::Arc;
 
@@ -13,43 +13,43 @@ use warmroute_types::{EventBatch, Micros, RouterId, WorkerId};
 
 use super::Router;
 
-/// News of one worker's stream, of another router.
+/// A peer's update about one worker's stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamNews {
-    /// It has heard this.
+    /// The peer received this batch.
     Reported(RouterId, RelayedBatch),
-    /// It has heard all up to there.
+    /// The peer has everything up to this position.
     Reached(RouterId, StreamPosition),
-    /// It lacks this.
+    /// The peer requests this range.
     Asked(RouterId, StreamRange),
-    /// What was asked for; nothing where nobody had it.
+    /// Requested batches; empty if no peer had them.
     Replayed(Vec<RelayedBatch>),
 }
 
 impl<P: Policy> Router<P> {
-    /// Whether this router is one of several, as far as it was told.
+    /// Whether sharing with peers is on.
     pub fn is_sharing(&self) -> bool {
         self.sharing.get().is_some()
     }
 
-    /// Whether other routers are heard.
+    /// Whether any peer is connected.
     pub fn has_peers(&self) -> bool {
-        self.sharing.get().is_some_and(|sharing| sharing.heard().peers.ids().next().is_some())
+        self.sharing.get().is_some_and(|sharing| sharing.peer_state().peers.ids().next().is_some())
     }
 
-    /// Whether this router comes before all others. Only one of them should do what only one can.
+    /// Whether this router has the lowest id. Tasks for exactly one router go to it.
     pub fn is_first(&self) -> bool {
-        self.sharing.get().is_none_or(|sharing| sharing.place() == 0)
+        self.sharing.get().is_none_or(|sharing| sharing.rank() == 0)
     }
 
-    /// Makes of a worker's batch what may be passed on, in its place too. `None`: nothing is to be.
+    /// Digests a worker's batch in place for relaying. `None` if nothing is to be relayed.
     pub fn digest(&self, worker: WorkerId, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
         self.sharing.get()?;
         let is_read = self.reported.digest(self.index.digester(), worker, batch);
         is_read.then(|| pack_events(batch))
     }
 
-    /// Passes a worker's batch on to the others.
+    /// Relays a worker's batch to the peers.
     pub fn relay(&self, worker: &Worker, numbered: BatchId, bytes: Arc<[u8]>) {
         let BatchId { source, seq, arrival } = numbered;
         let kind = match arrival {
@@ -58,18 +58,18 @@ impl<P: Policy> Router<P> {
         };
         let report = RelayedBatch { worker: worker.identity, source, seq, kind, bytes };
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.relay(report);
+            sharing.peer_state().peers.relay(report);
         }
     }
 
-    /// How far streams were heard here without a hole: all that are passed on.
+    /// Sets the positions up to which relayed streams are complete here.
     pub fn set_reaches(&self, reaches: Vec<StreamPosition>) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.set_positions(reaches);
+            sharing.peer_state().peers.set_positions(reaches);
         }
     }
 
-    /// A worker's stream is missing something, which that router may have. False where there is nobody to ask.
+    /// Requests a missing range of a stream. False if there is no peer to ask.
     pub fn want(
         &self,
         worker: &Worker,
@@ -78,46 +78,46 @@ impl<P: Policy> Router<P> {
         now: Micros,
     ) -> bool {
         let wanted = StreamRange { worker: worker.identity, source, from_seq };
-        self.sharing.get().is_some_and(|sharing| sharing.heard().peers.request_replay(wanted, of, now))
+        self.sharing.get().is_some_and(|sharing| sharing.peer_state().peers.request_replay(wanted, of, now))
     }
 
-    /// It has come by another way.
+    /// Cancels the request: the range arrived another way.
     pub fn call_off(&self, worker: &Worker) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.cancel_replay(worker.identity);
+            sharing.peer_state().peers.cancel_replay(worker.identity);
         }
     }
 
-    /// The batches that another router wants, where they are still there.
+    /// The requested batches, if still retained.
     pub fn kept(&self, wanted: StreamRange) -> Option<Vec<RelayedBatch>> {
-        self.sharing.get()?.heard().peers.retained(wanted)
+        self.sharing.get()?.peer_state().peers.retained(wanted)
     }
 
-    /// All that is known of a worker's cache by its events.
+    /// The worker's reported cache in packed form.
     pub fn known(&self, worker: WorkerId) -> Option<Arc<[u8]>> {
         self.reported.known(&self.index, worker)
     }
 
-    /// Tells another router what it wants; nothing: it is to ask somebody else.
+    /// Answers a peer's replay request; empty means that it should ask another peer.
     pub fn tell_replay(&self, to: RouterId, worker: &Worker, reports: &[RelayedBatch]) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().peers.answer_replay(to, worker.identity, reports);
+            sharing.peer_state().peers.answer_replay(to, worker.identity, reports);
         }
     }
 
-    /// From now on somebody comes for what others say of streams.
+    /// Enables queueing of stream updates for the feeds' driver.
     pub fn follow_streams(&self) {
         if let Some(sharing) = self.sharing.get() {
-            sharing.heard().streams.is_followed = true;
+            sharing.peer_state().relay_inbox.is_followed = true;
         }
     }
 
-    /// What others have said of streams since the last time, for whoever drives their feeds. That of workers who are not here means
-    /// nothing; who asks for it is told at once to ask another.
+    /// Takes the stream updates since the last call. Drops those of unknown workers and refuses requests for
+    /// them at once.
     pub fn take_streams(&self) -> Vec<(Arc<Worker>, StreamNews)> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
-        let mut heard = sharing.heard();
-        let news = heard.streams.take();
+        let mut heard = sharing.peer_state();
+        let news = heard.relay_inbox.take();
         let of = |news: Effect| {
             let (identity, news) = stream_news(news)?;
             let worker = sharing.worker(identity);

@@ -22,7 +22,7 @@ use warmroute_types::{
 };
 
 use super::*;
-use crate::plane::Plane;
+use crate::reported_view::ReportedView;
 use crate::router::net::{self, mix};
 use crate::{Change, Family, Matching, Unit};
 
@@ -235,7 +235,7 @@ impl Node {
         }
     }
 
-    fn hear(&mut self, news: StreamNews, now: Micros) {
+    fn receive(&mut self, news: StreamNews, now: Micros) {
         match news {
             StreamNews::Reported(router, report) => {
                 self.teller = Some(router);
@@ -286,7 +286,7 @@ impl Node {
 
     fn turn(&mut self, now: Micros) -> Vec<Envelope> {
         for (_, news) in self.router.take_streams() {
-            self.hear(news, now);
+            self.receive(news, now);
         }
         let reach = self.stream.extent().map(|(source, extent)| StreamPosition {
             worker: self.worker.identity,
@@ -296,7 +296,7 @@ impl Node {
         });
         self.router.set_reaches(reach.into_iter().collect());
         self.tell(now, |stream, at, steps| stream.feed.tick(at.now, steps));
-        self.router.speak(now)
+        self.router.compose_messages(now)
     }
 
     /// How many tokens of each prompt the engine is believed to hold.
@@ -305,7 +305,7 @@ impl Node {
         let root = Family::new("m").root(None, None, Unit::Byte);
         let reach = |text: Vec<u8>| {
             self.router.index.lookup(root, Prompt::Bytes(&text), &mut out);
-            out.of(Plane::Hoped.of(self.worker.id)).tokens
+            out.of(ReportedView::Sampled.holder(self.worker.id)).tokens
         };
         (0..PROMPTS).map(prompt).map(reach).collect()
     }
@@ -319,7 +319,7 @@ fn numbered(report: &RelayedBatch) -> BatchId {
 
 impl net::Node for Node {
     fn receive(&mut self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
-        self.router.hear(bytes, now).unwrap()
+        self.router.receive(bytes, now).unwrap()
     }
 
     fn step(&mut self, now: Micros) -> Vec<Envelope> {
@@ -407,7 +407,7 @@ enum Act {
     Lose(u64),
     Repeat(u64),
     Delay(u64),
-    Work(u8, Balancer),
+    BookedWork(u8, Balancer),
     Restart,
     Wait(u8),
 }
@@ -422,7 +422,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (0_u64..80).prop_map(Act::Lose),
         1 => (0_u64..80).prop_map(Act::Repeat),
         1 => (1_u64..600).prop_map(Act::Delay),
-        10 => (1_u8..20, balancer()).prop_map(|(times, balancer)| Act::Work(times, balancer)),
+        10 => (1_u8..20, balancer()).prop_map(|(times, balancer)| Act::BookedWork(times, balancer)),
         1 => Just(Act::Restart),
         8 => (1_u8..40).prop_map(Act::Wait),
     ]
@@ -446,7 +446,7 @@ fn play(seed: u64, script: &[Act]) -> World {
             Act::Lose(percent) => net.lost = percent,
             Act::Repeat(percent) => net.repeated = percent,
             Act::Delay(ms) => net.set_delay_ms(0..=ms),
-            Act::Work(times, balancer) => net.work(times, balancer),
+            Act::BookedWork(times, balancer) => net.work(times, balancer),
             Act::Restart => net.engine.restart(),
             Act::Wait(steps) => net.steps(steps.into()),
         }
@@ -569,12 +569,14 @@ fn asked_in_vain(deaf: &Router<Standard>) {
     let now = |ms: u64| Micros::from_millis(1_000 + ms);
     let numbered = BatchId { source: 1, seq: 0, arrival: Arrival::Begins };
     teller.router.relay(&teller.worker, numbered, [7].into());
-    deaf.speak(now(0)).iter().for_each(|one| _ = teller.router.hear(&one.bytes, now(1)).unwrap());
+    deaf.compose_messages(now(0))
+        .iter()
+        .for_each(|one| _ = teller.router.receive(&one.bytes, now(1)).unwrap());
     assert!(teller.router.want(&teller.worker, (1, 0), None, now(2)));
-    let told = [now(2), now(200)].map(|at| teller.router.speak(at)).concat();
-    told.iter().for_each(|one| _ = deaf.hear(&one.bytes, now(201)).unwrap());
+    let told = [now(2), now(200)].map(|at| teller.router.compose_messages(at)).concat();
+    told.iter().for_each(|one| _ = deaf.receive(&one.bytes, now(201)).unwrap());
     assert!(deaf.take_streams().is_empty() && deaf.sharing(now(202)).unwrap().relayed.received == 1);
-    let nothing = deaf.speak(now(202));
+    let nothing = deaf.compose_messages(now(202));
     let is_answer =
         |one: &&Envelope| matches!(PeerMessage::decode(&one.bytes), Ok(Some(PeerMessage::Answer { .. })));
     assert_eq!(nothing.iter().filter(is_answer).count(), 1, "it says at once that it has nothing");
@@ -588,12 +590,12 @@ fn without_workers() -> Router<Standard> {
 }
 
 #[test]
-fn a_router_that_follows_no_events_keeps_none_and_lets_nobody_wait() {
+fn a_router_without_feeds_keeps_no_updates_and_refuses_requests_at_once() {
     asked_in_vain(&without_workers());
 }
 
 #[test]
-fn a_router_that_does_not_know_a_worker_lets_nobody_wait_for_its_events() {
+fn a_router_refuses_requests_for_unknown_workers_at_once() {
     let router = without_workers();
     router.follow_streams();
     asked_in_vain(&router);

@@ -221,7 +221,7 @@ fn a_feed_that_lies_is_demoted_discounted_and_cut_and_can_come_back() {
     let router = router_of(1);
     let asking = Asking::of(&text(1, 1_000));
     store(&router, 0, &asking.text, 0, 60);
-    let view = || (router.workers()[0].desk.view, router.workers()[0].desk.trust);
+    let view = || (router.workers()[0].load.view, router.workers()[0].load.trust);
     for _ in 0..4 {
         let mut decision = asking.route(&router, Micros(1));
         assert_eq!(decision.cached_tokens, Some(960));
@@ -233,7 +233,7 @@ fn a_feed_that_lies_is_demoted_discounted_and_cut_and_can_come_back() {
     asking.answer(&router, &mut decision, 0);
     drop(decision);
     let decision = asking.route(&router, Micros(1));
-    assert_eq!(decision.expectation.promise.unwrap().certain, 0, "and cut at what was found");
+    assert_eq!(decision.expectation.prediction.unwrap().proven, 0, "and cut at what was found");
     assert!(decision.cached_tokens.unwrap() > 900, "but it has just been computed: that is presumed");
     drop(decision);
     let honest = Asking::of(&text(2, 1_000));
@@ -260,7 +260,7 @@ fn a_hole_in_the_stream_discounts_and_a_stream_that_is_whole_again_does_not() {
 }
 
 #[test]
-fn what_was_generated_is_hoped_for_until_an_answer_proves_it() {
+fn generated_tokens_are_unproven_until_an_answer_confirms_them() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
     store(&router, 0, &prompt, 0, 40);
@@ -291,7 +291,7 @@ fn what_was_generated_and_not_found_is_given_up_but_prompts_are_kept() {
     asking.answer(&router, &mut decision, 640);
     drop(decision);
     assert_eq!(expected(&router, &prompt), 640);
-    assert_eq!(router.workers()[0].desk.view, CacheView::Reported, "nobody promised it");
+    assert_eq!(router.workers()[0].load.view, CacheView::Reported, "it was not predicted");
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn equal_prompts_of_two_models_never_match_each_other() {
 #[test]
 fn prompts_that_do_not_come_back_in_events_are_counted_where_answers_say_nothing() {
     let router = router_of(1);
-    let ask = |number: u64, reported: &[u8]| {
+    let request = |number: u64, reported: &[u8]| {
         let asking = Asking::of(&[&number.to_le_bytes()[..], &text(1, 1_000)].concat());
         let now = Micros::from_secs(3 * number);
         let mut decision = asking.route(&router, now);
@@ -368,9 +368,9 @@ fn prompts_that_do_not_come_back_in_events_are_counted_where_answers_say_nothing
         let ingested = router.feed_report(WorkerId(0)).unwrap().ingested;
         (ingested.matched, ingested.unmatched)
     };
-    (0..5).for_each(|number| ask(number, &text(number as u8 + 2, 400)));
+    (0..5).for_each(|number| request(number, &text(number as u8 + 2, 400)));
     assert_eq!(met(), (0, 4), "the last is still awaited");
-    (5..8).for_each(|number| ask(number, b""));
+    (5..8).for_each(|number| request(number, b""));
     assert_eq!(met(), (2, 5));
 }
 
@@ -397,7 +397,7 @@ fn families_of_one_model_are_each_matched_by_their_own_writing() {
     let (silence, content) = (Silence::MeansZero, Content::Text);
     let answered = Answered { model: Some("m"), prompt: None, texts: &texts, usage, silence, content };
     assert_eq!(router.feedback(&mut decision, answered, Micros(2)).stale, 800);
-    assert!(router.workers()[1].desk.trust < 1.0, "and judged by it");
+    assert!(router.workers()[1].load.trust < 1.0, "and judged by it");
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn a_worker_whose_events_cannot_be_read_stays_presumed() {
 }
 
 #[test]
-fn a_seats_next_worker_inherits_nothing() {
+fn a_new_worker_in_a_slot_inherits_nothing() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
     let former = worker(&router, 0);
@@ -427,7 +427,7 @@ fn a_seats_next_worker_inherits_nothing() {
     let late = CacheEvent::Stored(blocks(&prompt, 0, 60));
     router.apply(Change::Cached { worker: former, events: vec![late] }).unwrap();
     assert_eq!(expected(&router, &prompt), 0);
-    assert_eq!(router.workers()[0].desk.view, CacheView::Presumed);
+    assert_eq!(router.workers()[0].load.view, CacheView::Presumed);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use warmroute_types::{Address, RouterId, To, Usage};
 
 use super::*;
 use crate::feedback::{Answered, Content, Silence};
-use crate::{Change, Errand, PromptChunks};
+use crate::{Change, PeerTask, PromptChunks};
 
 const CHUNK: u32 = 256;
 const SECOND: u64 = 1_000_000;
@@ -47,11 +47,12 @@ fn routers(count: usize, workers: usize) -> Vec<Router<Standard>> {
 
 /// Everybody says what they have to say, and hears it, until there is nothing left to say.
 fn talk(routers: &[Router<Standard>], now: u64) {
-    let mut letters: Vec<Envelope> = routers.iter().flat_map(|router| router.speak(Micros(now))).collect();
+    let mut letters: Vec<Envelope> =
+        routers.iter().flat_map(|router| router.compose_messages(Micros(now))).collect();
     while let Some(letter) = letters.pop() {
         for (number, router) in routers.iter().enumerate() {
             if letter.to == To::Everyone || letter.to == To::One(RouterId(number as u64 + 1)) {
-                letters.extend(router.hear(&letter.bytes, Micros(now)).unwrap());
+                letters.extend(router.receive(&letter.bytes, Micros(now)).unwrap());
             }
         }
     }
@@ -65,13 +66,13 @@ fn route(router: &Router<Standard>, digests: &[u64], now: u64) -> Decision {
 /// By address, what a router believes to be in flight.
 fn in_flight(router: &Router<Standard>) -> Vec<(String, u32)> {
     let views = router.workers().into_iter();
-    let mut loads: Vec<_> = views.map(|view| (view.worker.label.to_string(), view.desk.in_flight)).collect();
+    let mut loads: Vec<_> = views.map(|view| (view.worker.label.to_string(), view.load.in_flight)).collect();
     loads.sort();
     loads
 }
 
 #[test]
-fn everybody_sees_what_everybody_has_sent_where() {
+fn every_router_sees_the_assignments_of_all() {
     let routers = routers(3, 4);
     let mut decisions: Vec<Decision> = Vec::new();
     for n in 0..24 {
@@ -82,7 +83,7 @@ fn everybody_sees_what_everybody_has_sent_where() {
     assert_eq!(even, [6, 6, 6, 6], "as one router would have spread them");
     assert!(routers.iter().all(|router| in_flight(router) == in_flight(&routers[0])));
     let prefill = |router: &Router<Standard>| -> u64 {
-        router.workers().iter().map(|view| view.desk.prefill_tokens).sum()
+        router.workers().iter().map(|view| view.load.prefill_tokens).sum()
     };
     assert_eq!(prefill(&routers[0]), prefill(&routers[2]));
     decisions.iter_mut().for_each(|decision| {
@@ -96,7 +97,7 @@ fn everybody_sees_what_everybody_has_sent_where() {
 }
 
 #[test]
-fn a_conversation_is_found_again_whoever_is_asked() {
+fn every_router_finds_a_conversation() {
     let routers = routers(3, 4);
     let mut first = route(&routers[0], &digests(1, 40), SECOND);
     talk(&routers, SECOND);
@@ -136,23 +137,23 @@ fn a_late_joiner_finds_what_was_sent_before_it_came() {
 }
 
 /// Two routers talk for two seconds, as one process each does; all that they have said, and what was left to be done of it.
-fn talk_at_length(routers: &[Router<Standard>; 2], from: u64) -> (Vec<u8>, Vec<Errand>) {
-    let (mut said, mut errands) = (Vec::new(), Vec::new());
+fn talk_at_length(routers: &[Router<Standard>; 2], from: u64) -> (Vec<u8>, Vec<PeerTask>) {
+    let (mut said, mut tasks) = (Vec::new(), Vec::new());
     for now in (0..100).map(|step| Micros(from + step * 20_000)) {
         let mut letters: Vec<(usize, Envelope)> = Vec::new();
         for (number, router) in routers.iter().enumerate() {
-            letters.extend(router.speak(now).into_iter().map(|letter| (number, letter)));
+            letters.extend(router.compose_messages(now).into_iter().map(|letter| (number, letter)));
         }
         while let Some((number, letter)) = letters.pop() {
             said.extend_from_slice(&letter.bytes);
             let other = 1 - number;
             let by = RouterId(number as u64 + 1);
-            let taken = routers[other].hear_from(by, &letter.bytes, now).unwrap();
+            let taken = routers[other].receive_from(by, &letter.bytes, now).unwrap();
             letters.extend(taken.answers.into_iter().map(|letter| (other, letter)));
-            errands.extend(taken.errands);
+            tasks.extend(taken.tasks);
         }
     }
-    (said, errands)
+    (said, tasks)
 }
 
 #[test]
@@ -164,20 +165,20 @@ fn what_takes_long_is_left_to_be_done_beside_the_conversation_and_tells_no_names
         let mut decision = route(&routers[0], &long, SECOND + n);
         routers[0].observe(&mut decision, Outcome::Ended);
         drop(decision);
-        routers[0].speak(Micros(SECOND + n));
+        routers[0].compose_messages(Micros(SECOND + n));
     }
     let mut decision = route(&routers[0], &digests(7, 40), 2 * SECOND);
     routers[0].observe(&mut decision, Outcome::Ended);
     let identity = decision.worker.identity;
     drop(decision);
-    routers[0].speak(Micros(2 * SECOND));
-    let (_, mut errands) = talk_at_length(&routers, 3 * SECOND);
-    assert!(matches!(errands[..], [Errand::Tell]), "{}", errands.len());
-    routers[0].run(errands.remove(0), Micros(5 * SECOND));
-    let (said, mut errands) = talk_at_length(&routers, 5 * SECOND);
-    assert!(matches!(errands[..], [Errand::Learn { .. }]), "{}", errands.len());
+    routers[0].compose_messages(Micros(2 * SECOND));
+    let (_, mut tasks) = talk_at_length(&routers, 3 * SECOND);
+    assert!(matches!(tasks[..], [PeerTask::Tell]), "{}", tasks.len());
+    routers[0].run(tasks.remove(0), Micros(5 * SECOND));
+    let (said, mut tasks) = talk_at_length(&routers, 5 * SECOND);
+    assert!(matches!(tasks[..], [PeerTask::Learn { .. }]), "{}", tasks.len());
     let known = || route(&routers[1], &long, 7 * SECOND).cached_tokens;
-    routers[1].run(errands.remove(0), Micros(7 * SECOND));
+    routers[1].run(tasks.remove(0), Micros(7 * SECOND));
     assert!(known().is_some_and(|tokens| tokens > 100_000), "{:?}", known());
     let is_said = |bytes: &[u8]| said.windows(bytes.len()).any(|some| some == bytes);
     assert!(!is_said(b"http") && !is_said(b"engine-"), "no worker's address");
@@ -185,7 +186,7 @@ fn what_takes_long_is_left_to_be_done_beside_the_conversation_and_tells_no_names
 }
 
 #[test]
-fn what_failed_elsewhere_is_not_presumed_here() {
+fn a_peers_failed_request_is_not_presumed() {
     let routers = routers(2, 4);
     drop(route(&routers[0], &digests(1, 40), SECOND));
     talk(&routers, SECOND);
@@ -338,12 +339,12 @@ fn a_worker_that_fails_elsewhere_is_passed_over_unless_it_serves_here() {
 fn what_another_says_is_read_while_a_request_writes() {
     let routers = routers(2, 2);
     let _open: Vec<Decision> = (0..50).map(|n| route(&routers[0], &digests(n, 2_048), SECOND)).collect();
-    let letters = routers[0].speak(Micros(SECOND));
+    let letters = routers[0].compose_messages(Micros(SECOND));
     let requests = routers[1].sharing.get().unwrap().hold_own();
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            letters.iter().for_each(|one| _ = routers[1].hear(&one.bytes, Micros(SECOND)).unwrap());
+            letters.iter().for_each(|one| _ = routers[1].receive(&one.bytes, Micros(SECOND)).unwrap());
             tell.send(in_flight(&routers[1])).unwrap();
         });
         let heard = told.recv_timeout(std::time::Duration::from_secs(60));
@@ -378,7 +379,7 @@ fn what_was_sent_to_a_worker_that_joins_here_a_moment_later_is_booked_then() {
     talk(&routers, SECOND + 60);
     assert_eq!(in_flight(&routers[1]), in_flight(&routers[0]), "but for the one that was over before");
     let prefill = |router: &Router<Standard>| -> u64 {
-        router.workers().iter().map(|view| view.desk.prefill_tokens).sum()
+        router.workers().iter().map(|view| view.load.prefill_tokens).sum()
     };
     assert_eq!(prefill(&routers[1]), prefill(&routers[0]));
     drop((decisions, prompt));
@@ -407,11 +408,11 @@ fn workers_that_another_names_otherwise_are_counted_and_those_that_are_late_are_
 }
 
 #[test]
-fn nobody_speaks_for_another() {
+fn messages_that_claim_another_sender_are_rejected() {
     let routers = routers(3, 2);
     let _decision = route(&routers[0], &digests(1, 10), SECOND);
-    let letter = routers[0].speak(Micros(SECOND)).remove(0);
-    let hear = |from: u64| routers[1].hear_from(RouterId(from), &letter.bytes, Micros(SECOND)).unwrap();
+    let letter = routers[0].compose_messages(Micros(SECOND)).remove(0);
+    let hear = |from: u64| routers[1].receive_from(RouterId(from), &letter.bytes, Micros(SECOND)).unwrap();
     assert_eq!(hear(3).answers, []);
     let sum = || in_flight(&routers[1]).iter().map(|(_, load)| load).sum::<u32>();
     let bad = || routers[1].sharing(Micros(SECOND)).unwrap().bad_messages;
@@ -420,8 +421,8 @@ fn nobody_speaks_for_another() {
     assert_eq!((sum(), bad()), (1, 1));
 }
 
-/// How much of what one router sends another takes for unheard, after a minute in which every message was under way for so long.
-fn unheard(delay_ms: u64) -> f64 {
+/// How much of what one router sends another takes for unpropagated_load, after a minute in which every message was under way for so long.
+fn unpropagated_load(delay_ms: u64) -> f64 {
     let routers = routers(4, 4);
     let mut under_way: VecDeque<(u64, Envelope)> = VecDeque::new();
     for ms in (0..60_000).step_by(10) {
@@ -431,7 +432,7 @@ fn unheard(delay_ms: u64) -> f64 {
         {
             let is_for = |number: usize| to == To::Everyone || to == To::One(RouterId(number as u64 + 1));
             let hearers = routers.iter().enumerate().filter(|(number, _)| is_for(*number));
-            let answers = hearers.flat_map(|(_, router)| router.hear(&bytes, now).unwrap());
+            let answers = hearers.flat_map(|(_, router)| router.receive(&bytes, now).unwrap());
             let answers: Vec<Envelope> = answers.collect();
             under_way.extend(answers.into_iter().map(|letter| (ms + delay_ms, letter)));
         }
@@ -439,15 +440,15 @@ fn unheard(delay_ms: u64) -> f64 {
             drop(route(&routers[0], &digests(ms, 40), now.0));
         }
         for router in &routers {
-            under_way.extend(router.speak(now).into_iter().map(|letter| (ms + delay_ms, letter)));
+            under_way.extend(router.compose_messages(now).into_iter().map(|letter| (ms + delay_ms, letter)));
         }
     }
-    routers[1].sharing.get().unwrap().unheard().0 as f64
+    routers[1].sharing.get().unwrap().unpropagated_load().0 as f64
 }
 
 #[test]
-fn what_is_unheard_grows_with_the_time_that_news_takes() {
-    let [little, some, more] = [20, 80, 400].map(unheard);
+fn unpropagated_load_grows_with_the_message_delay() {
+    let [little, some, more] = [20, 80, 400].map(unpropagated_load);
     assert!(little > 0.0 && (3.0..5.0).contains(&(some / little)), "{little}, {some}");
     assert!((1.0..1.6).contains(&(more / some)), "{some}, {more}: no more than one prompt");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Barrier};
 
-use warmroute_fleet::{PAUSE, ProbeResult};
+use warmroute_fleet::{BREAKER_PAUSE, ProbeResult};
 use warmroute_index::{Namespace, Source};
 use warmroute_policy::{LeastLoaded, RoundRobin, Standard};
 use warmroute_types::{Address, LoadReport};
@@ -29,15 +29,15 @@ fn router_of<P: Policy>(policy: P, n: usize, models: Models) -> Router<P> {
     router
 }
 
-fn ask(model: &str) -> Request<'_> {
+fn request_for(model: &str) -> Request<'_> {
     Request { model: Some(model), prompt_tokens: 100, ..Request::default() }
 }
 
 fn loads<P: Policy>(router: &Router<P>) -> Vec<u32> {
-    router.workers().iter().map(|view| view.desk.in_flight).collect()
+    router.workers().iter().map(|view| view.load.in_flight).collect()
 }
 
-/// The law: k concurrent siblings are placed as if they had come one after another. With the shortest queue that means
+/// The law: k concurrent siblings are placement as if they had come one after another. With the shortest queue that means
 /// a perfectly even spread, which any gap between reading the load and booking would spoil.
 #[test]
 fn concurrent_siblings_are_placed_as_if_in_sequence() {
@@ -56,7 +56,9 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
                     let now = Micros(1_000_000 - thread as u64 * 1_000);
                     let random = |i: usize| (thread * EACH + i) as u64;
                     (0..EACH)
-                        .map(|i| router.route(&ask("m"), &mut Scratch::default(), now, random(i)).unwrap())
+                        .map(|i| {
+                            router.route(&request_for("m"), &mut Scratch::default(), now, random(i)).unwrap()
+                        })
                         .collect::<Vec<_>>()
                 })
             })
@@ -69,16 +71,16 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
 }
 
 #[test]
-fn prefill_leaves_the_desk_at_the_first_token_and_the_rest_at_the_end() {
+fn prefill_is_released_at_the_first_token_and_the_rest_at_the_end() {
     let router = router_of(RoundRobin, 1, Models::Any);
-    let mut decision = router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
-    let desk = |router: &Router<RoundRobin>| router.workers()[0].desk;
-    assert_eq!((desk(&router).prefill_tokens, desk(&router).decode_tokens), (100, 100));
+    let mut decision = router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
+    let load = |router: &Router<RoundRobin>| router.workers()[0].load;
+    assert_eq!((load(&router).prefill_tokens, load(&router).decode_tokens), (100, 100));
     router.observe(&mut decision, Outcome::FirstToken { at: Micros(1) });
-    assert_eq!((desk(&router).prefill_tokens, desk(&router).decode_tokens), (0, 100));
+    assert_eq!((load(&router).prefill_tokens, load(&router).decode_tokens), (0, 100));
     router.observe(&mut decision, Outcome::Ended);
     drop(decision);
-    assert_eq!((desk(&router).in_flight, desk(&router).decode_tokens), (0, 0));
+    assert_eq!((load(&router).in_flight, load(&router).decode_tokens), (0, 0));
 }
 
 #[test]
@@ -115,16 +117,16 @@ fn a_request_goes_only_to_workers_that_serve_its_model() {
     assert_eq!(goes_to(Some("large")), ["http://engine-1", "http://engine-2"]);
     assert_eq!(goes_to(None).len(), 3, "a request that names no model may go anywhere");
     assert_eq!(
-        router.route(&ask("other"), &mut Scratch::default(), Micros(1), 1).unwrap_err(),
+        router.route(&request_for("other"), &mut Scratch::default(), Micros(1), 1).unwrap_err(),
         NoRoute::UnknownModel
     );
 }
 
 #[test]
-fn why_there_is_no_route_is_told_apart() {
+fn each_reason_for_no_route_is_distinct() {
     let router = Router::new(RoundRobin, Config::default());
     let why = |router: &Router<RoundRobin>| {
-        router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap_err()
+        router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap_err()
     };
     assert_eq!(why(&router), NoRoute::NoWorkers);
     router.apply(Change::Join { address: address(0), models: Models::Unknown }).unwrap();
@@ -136,7 +138,7 @@ fn why_there_is_no_route_is_told_apart() {
     serves(Models::named(&["m"]));
     assert_eq!(why(&router), NoRoute::NotReady, "it serves the model but has not said that it is well");
     router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) }).unwrap();
-    assert!(router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).is_ok());
+    assert!(router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).is_ok());
 }
 
 #[test]
@@ -144,8 +146,8 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
     let router = router_of(RoundRobin, 2, Models::Any);
     let bad = Arc::clone(&router.workers()[0].worker);
     let mut failed = 0;
-    while router.workers()[0].desk.state == WorkerState::Ready {
-        let mut decision = router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
+    while router.workers()[0].load.state == WorkerState::Ready {
+        let mut decision = router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
         let is_bad = decision.worker == bad;
         if is_bad {
             let worker = Arc::clone(&decision.worker);
@@ -156,22 +158,22 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
         failed += u32::from(is_bad);
     }
     assert_eq!(failed, HealthConfig::default().failures_max);
-    assert!(
-        (0..9).all(|_| router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker != bad)
-    );
+    assert!((0..9).all(|_| {
+        router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker != bad
+    }));
     router
         .apply(Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered, at: Micros(1) })
         .unwrap();
-    assert!(
-        (0..2).any(|_| router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker == bad)
-    );
+    assert!((0..2).any(|_| {
+        router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker == bad
+    }));
 }
 
 #[test]
 fn a_worker_that_failed_this_request_is_avoided() {
     let router = router_of(RoundRobin, 3, Models::Any);
     let avoid = [WorkerId(0), WorkerId(2)];
-    let request = Request { avoid: &avoid, ..ask("m") };
+    let request = Request { avoid: &avoid, ..request_for("m") };
     assert!(
         (0..5).all(|turn| router
             .route(&request, &mut Scratch::default(), Micros(1), turn)
@@ -181,25 +183,22 @@ fn a_worker_that_failed_this_request_is_avoided() {
             == WorkerId(1))
     );
     let all = [WorkerId(0), WorkerId(1), WorkerId(2)];
-    let request = Request { avoid: &all, ..ask("m") };
+    let request = Request { avoid: &all, ..request_for("m") };
     assert_eq!(router.route(&request, &mut Scratch::default(), Micros(1), 1).unwrap_err(), NoRoute::NotReady);
 }
 
 #[test]
 fn a_worker_that_leaves_gets_nothing_new_and_keeps_what_it_has() {
     let router = router_of(RoundRobin, 2, Models::Any);
-    let held: Vec<_> =
-        (0..2).map(|_| router.route(&ask("m"), &mut Scratch::default(), Micros(1), 1).unwrap()).collect();
+    let held: Vec<_> = (0..2)
+        .map(|_| router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap())
+        .collect();
     router.apply(Change::Leave { address: address(0) }).unwrap();
-    assert!(
-        (0..4).all(|_| router
-            .route(&ask("m"), &mut Scratch::default(), Micros(1), 1)
-            .unwrap()
-            .worker
-            .address
-            == address(1))
-    );
-    let states: Vec<_> = router.workers().iter().map(|view| view.desk.state).collect();
+    assert!((0..4).all(|_| {
+        router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker.address
+            == address(1)
+    }));
+    let states: Vec<_> = router.workers().iter().map(|view| view.load.state).collect();
     assert_eq!(states, [WorkerState::Draining, WorkerState::Ready]);
     drop(held);
     assert_eq!(router.workers().len(), 1, "gone after its last request");
@@ -213,8 +212,9 @@ fn the_engines_waiting_count_is_believed_while_it_is_fresh() {
         let report = LoadReport { waiting, at: Micros::from_secs(10), ..LoadReport::default() };
         router.apply(Change::Load { worker: view.worker, report }).unwrap();
     }
-    let at =
-        |seconds| router.route(&ask("m"), &mut Scratch::default(), Micros::from_secs(seconds), 5).unwrap();
+    let at = |seconds| {
+        router.route(&request_for("m"), &mut Scratch::default(), Micros::from_secs(seconds), 5).unwrap()
+    };
     let first = at(11);
     assert_eq!((first.worker.id, first.reason), (WorkerId(1), "least_waiting"));
     let late = at(60);
@@ -225,7 +225,7 @@ fn the_engines_waiting_count_is_believed_while_it_is_fresh() {
 fn the_policy_and_its_reason_are_in_the_decision() {
     let router = router_of("session_affinity".parse::<Standard>().unwrap(), 4, Models::Any);
     let decision = router
-        .route(&Request { session_key: Some(5), ..ask("m") }, &mut Scratch::default(), Micros(1), 1)
+        .route(&Request { session_key: Some(5), ..request_for("m") }, &mut Scratch::default(), Micros(1), 1)
         .unwrap();
     assert_eq!((decision.policy, decision.reason), ("session_affinity", "session"));
 }
@@ -242,11 +242,11 @@ fn a_worker_whose_requests_failed_is_tried_with_one_at_a_time() {
     let router = router_of(RoundRobin, 2, Models::Any);
     let bad = Arc::clone(&router.workers()[0].worker);
     break_down(&router, &bad, Micros(1));
-    let late = Micros(1) + PAUSE;
+    let late = Micros(1) + BREAKER_PAUSE;
     let answered = Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered, at: late };
     router.apply(answered).unwrap();
     let held: Vec<_> =
-        (0..9).map(|_| router.route(&ask("m"), &mut Scratch::default(), late, 1).unwrap()).collect();
+        (0..9).map(|_| router.route(&request_for("m"), &mut Scratch::default(), late, 1).unwrap()).collect();
     let mut trials: Vec<_> = held.into_iter().filter(|decision| decision.worker == bad).collect();
     assert_eq!(trials.len(), 1, "it has one request; the others go elsewhere");
     router.observe(&mut trials[0], Outcome::FirstToken { at: late });
@@ -254,7 +254,7 @@ fn a_worker_whose_requests_failed_is_tried_with_one_at_a_time() {
 }
 
 #[test]
-fn a_worker_that_rests_is_passed_over_while_others_are_there() {
+fn a_paused_worker_is_skipped_while_others_are_ready() {
     let router = router_of(RoundRobin, 2, Models::Any);
     let busy = Arc::clone(&router.workers()[0].worker);
     let until = Micros::from_secs(5);
@@ -262,12 +262,12 @@ fn a_worker_that_rests_is_passed_over_while_others_are_there() {
     let went_to = |request: &Request<'_>, now| {
         router.route(request, &mut Scratch::default(), now, 1).map(|decision| decision.worker)
     };
-    assert!((0..6).all(|_| went_to(&ask("m"), Micros::from_secs(4)).unwrap() != busy));
-    assert!((0..2).any(|_| went_to(&ask("m"), until).unwrap() == busy), "its time is over");
+    assert!((0..6).all(|_| went_to(&request_for("m"), Micros::from_secs(4)).unwrap() != busy));
+    assert!((0..2).any(|_| went_to(&request_for("m"), until).unwrap() == busy), "its time is over");
     router.apply(Change::Leave { address: address(1) }).unwrap();
-    assert_eq!(went_to(&ask("m"), Micros::from_secs(4)).unwrap(), busy, "better than nobody");
+    assert_eq!(went_to(&request_for("m"), Micros::from_secs(4)).unwrap(), busy, "better than no worker");
     let avoid = [WorkerId(1)];
-    let again = Request { avoid: &avoid, ..ask("m") };
+    let again = Request { avoid: &avoid, ..request_for("m") };
     assert_eq!(
         went_to(&again, Micros::from_secs(4)).unwrap_err(),
         NoRoute::NotReady,
@@ -279,12 +279,12 @@ fn a_worker_that_rests_is_passed_over_while_others_are_there() {
 fn asking(digests: &[u64]) -> Request<'_> {
     let name = Namespace { model: "m", lora: None, salt: None, cut: 256, source: Source::Presumed };
     let prompt = PromptChunks { root: RootKey::of(&name), digests, chunk_bytes: 256, bytes: 64 * 256 };
-    Request { prompt: Some(prompt), ..ask("m") }
+    Request { prompt: Some(prompt), ..request_for("m") }
 }
 
-/// One worker holds sixty-four conversations, and goes out. They are placed as if nobody had ever held them.
+/// One worker holds sixty-four conversations, and goes out. They are placement as if nobody had ever held them.
 #[test]
-fn when_all_holders_are_out_the_rest_is_not_herded() {
+fn requests_spread_when_all_holders_are_out() {
     let conversations: Vec<Vec<u64>> =
         (0..64).map(|i| (0..64).map(|chunk| i << 32 | chunk).collect()).collect();
     let random = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -8,7 +8,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use warmroute_prompt::Api;
-use warmroute_router::{Considered, Preview, Scratch};
+use warmroute_router::{CandidateRecord, Preview, Scratch};
 
 use super::workers::parameter;
 use super::{AdminError, AdminResult, as_json};
@@ -117,8 +117,8 @@ impl CandidateRole {
     }
 }
 
-fn describe(gateway: &Gateway, candidate: &Considered, role: CandidateRole) -> Value {
-    let Considered { worker, view, numbers } = candidate;
+fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole) -> Value {
+    let CandidateRecord { worker, view, numbers } = candidate;
     let estimate = &numbers.estimate;
     json!({
         "worker": worker.address.url,

@@ -101,7 +101,7 @@ impl Admin {
             return Readiness::Draining;
         }
         let workers = self.gateway.router.workers();
-        if workers.iter().any(|view| view.desk.state.takes_requests()) {
+        if workers.iter().any(|view| view.load.state.takes_requests()) {
             Readiness::Ready
         } else {
             Readiness::NoWorker

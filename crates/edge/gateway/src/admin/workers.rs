@@ -35,7 +35,7 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         Models::Named(names) => names.iter().map(AsRef::as_ref).collect(),
         Models::Any | Models::Unknown => Vec::new(),
     };
-    let report = view.desk.report.map(|report| {
+    let report = view.load.report.map(|report| {
         json!({
             "waiting": report.waiting, "running": report.running, "kv_use": report.kv_use,
             "age_ms": gateway.now().since(report.at).as_millis_f64().round(),
@@ -48,20 +48,20 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
         "rank": view.worker.address.rank,
         "model": models.first(),
         "models": models,
-        "state": view.desk.state.as_str(),
-        "breaker": view.breaker.position().as_str(),
+        "state": view.load.state.as_str(),
+        "breaker": view.breaker.state().as_str(),
         // The worker asked for a pause, or is avoided because it is far slower than predicted.
-        "rests_ms": view.desk.rests_until.since(gateway.now()).as_millis_f64().round(),
-        "view": view.desk.view.as_str(),
+        "rests_ms": view.load.paused_until.since(gateway.now()).as_millis_f64().round(),
+        "view": view.load.view.as_str(),
         "matching": feed.map_or("none", |feed| feed.unit.as_str()),
-        "why": gateway.view_reasons.for_worker(&view.worker.address, view.desk.view),
+        "why": gateway.view_reasons.for_worker(&view.worker.address, view.load.view),
         // Without reported events there is nothing to trust.
-        "trust": (view.desk.view != CacheView::Presumed).then(|| rounded(view.desk.trust)),
+        "trust": (view.load.view != CacheView::Presumed).then(|| rounded(view.load.trust)),
         "events": feed.map(|report| describe_feed(&report)),
-        "cached_tokens": if view.desk.says_cached { "reported" } else { CACHED_TOKENS_HINT },
-        "in_flight": view.desk.in_flight,
-        "prefill_tokens": view.desk.prefill_tokens,
-        "decode_tokens": view.desk.decode_tokens,
+        "cached_tokens": if view.load.reports_cached_tokens { "reported" } else { CACHED_TOKENS_HINT },
+        "in_flight": view.load.in_flight,
+        "prefill_tokens": view.load.prefill_tokens,
+        "decode_tokens": view.load.decode_tokens,
         "report": report,
         "expected_queue_ms": latency.queue_ms,
         "latency": {

@@ -71,14 +71,14 @@ fn encode_views(encoder: &mut DescriptorEncoder<'_>, views: &[WorkerView]) -> Re
     for view in views {
         for known in VIEWS {
             let labels = [("worker", &*view.worker.label), ("view", known.as_str())];
-            ConstGauge::new(i64::from(known == view.desk.view)).encode(family.encode_family(&labels)?)?;
+            ConstGauge::new(i64::from(known == view.load.view)).encode(family.encode_family(&labels)?)?;
         }
     }
     let help = "Trust in a worker's events, 0 to 1";
     let mut family = encoder.encode_descriptor("worker_trust", help, None, MetricType::Gauge)?;
-    for view in views.iter().filter(|view| view.desk.view != CacheView::Presumed) {
+    for view in views.iter().filter(|view| view.load.view != CacheView::Presumed) {
         let labels = [("worker", &*view.worker.label)];
-        ConstGauge::new(f64::from(view.desk.trust)).encode(family.encode_family(&labels)?)?;
+        ConstGauge::new(f64::from(view.load.trust)).encode(family.encode_family(&labels)?)?;
     }
     Ok(())
 }

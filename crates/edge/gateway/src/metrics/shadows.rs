@@ -3,10 +3,10 @@
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use warmroute_router::Tallied;
+use warmroute_router::PolicyComparison;
 
 /// A counter of a policy: name, help, and how to read it.
-type ShadowCount = (&'static str, &'static str, fn(&Tallied) -> f64);
+type ShadowCount = (&'static str, &'static str, fn(&PolicyComparison) -> f64);
 
 const COUNTS: [ShadowCount; 5] = [
     ("shadow_decisions", "Decisions that the policy evaluated", |t| t.decisions as f64),
@@ -28,7 +28,7 @@ const COUNTS: [ShadowCount; 5] = [
 
 pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
-    tallies: &[Tallied],
+    tallies: &[PolicyComparison],
 ) -> Result<(), std::fmt::Error> {
     for (name, help, read) in COUNTS {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;

@@ -8,7 +8,7 @@
 //! Differences here: the constants are those above; later versions use a factor of 2 over the mean with a gap
 //! of 8, and one deviation. Running requests are the router's requests in flight, as in AIBrix's gateway.
 
-use warmroute_policy::{Ask, Candidate, Choice, Policy, least_by};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest, least_by};
 
 /// Difference of running requests beyond which caches are ignored (`IMBALANCE_ABS_COUNT`).
 const IMBALANCE: u32 = 16;
@@ -24,7 +24,7 @@ impl Policy for Aibrix {
         "aibrix"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let running = || candidates.iter().map(|c| c.in_flight);
         let (most, least) = (running().max().unwrap_or(0), running().min().unwrap_or(0));
         let least_busy = |reason| Choice { index: least_by(candidates, ask.random, |c| c.in_flight), reason };

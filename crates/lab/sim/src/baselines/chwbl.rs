@@ -8,7 +8,7 @@
 //! one system prompt would make equal for all requests. The sources mention no slack at low counts, so there
 //! is none: with few requests in flight the rule spills at two against one.
 
-use warmroute_policy::{Ask, Candidate, Choice, Policy, least_by};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest, least_by};
 
 use crate::mix;
 
@@ -26,7 +26,7 @@ impl Policy for Chwbl {
         "chwbl"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let key = ask.prefix_key.unwrap_or(ask.random);
         let total: u64 = candidates.iter().map(|c| u64::from(c.in_flight)).sum();
         let room = (FACTOR * (total + 1) as f64 / candidates.len() as f64).ceil() as u64;
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_worker_that_leaves_moves_only_its_own_keys() {
         let all = holding(&[(0, 0); 5]);
-        let key = |key| Ask { prefix_key: Some(mix(key)), ..thousand(0) };
+        let key = |key| PolicyRequest { prefix_key: Some(mix(key)), ..thousand(0) };
         for number in 0..200 {
             let before = all[Chwbl.choose(&key(number), &all).index].worker;
             let after = all[..4][Chwbl.choose(&key(number), &all[..4]).index].worker;

@@ -9,7 +9,7 @@
 
 use parking_lot::Mutex;
 use warmroute_engine::Config as EngineConfig;
-use warmroute_policy::{Ask, Candidate, Choice, Policy, least_by};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest, least_by};
 use warmroute_types::WorkerId;
 
 use super::machines::Machines;
@@ -29,7 +29,7 @@ impl Policy for DynamoCost {
         "dynamo_cost"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let machines = self.machines.lock();
         let cost = |c: &Candidate| cost(ask, c, f64::from(machines.at(c.worker).block_tokens));
         Choice { index: least_by(candidates, ask.random, cost), reason: "cost" }
@@ -42,7 +42,7 @@ impl Watcher for DynamoCost {
     }
 }
 
-fn cost(ask: &Ask, c: &Candidate, block_tokens: f64) -> f64 {
+fn cost(ask: &PolicyRequest, c: &Candidate, block_tokens: f64) -> f64 {
     let credit_tokens = f64::from(c.overlap_tokens) + HOST_CREDIT * f64::from(c.restorable_tokens);
     let prefill_tokens = c.prefill_tokens as f64 + f64::from(ask.prompt_tokens) - credit_tokens;
     (SCALE * prefill_tokens.max(0.0) + c.decode_tokens as f64) / block_tokens

@@ -1,6 +1,6 @@
 //! Candidates for table tests.
 
-use warmroute_policy::{Ask, Candidate, Estimate};
+use warmroute_policy::{Candidate, Estimate, PolicyRequest};
 use warmroute_types::WorkerId;
 
 use crate::mix;
@@ -43,6 +43,11 @@ pub fn behind(rows: &[(u32, u64)]) -> Vec<Candidate> {
 }
 
 /// A prompt of a thousand tokens.
-pub fn thousand(random: u64) -> Ask {
-    Ask { prompt_tokens: 1_000, prefix_key: Some(7), random: mix(random), ..Ask::default() }
+pub fn thousand(random: u64) -> PolicyRequest {
+    PolicyRequest {
+        prompt_tokens: 1_000,
+        prefix_key: Some(7),
+        random: mix(random),
+        ..PolicyRequest::default()
+    }
 }

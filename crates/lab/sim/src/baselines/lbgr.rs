@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use warmroute_policy::{Ask, Candidate, Choice, Policy};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest};
 use warmroute_types::{Micros, WorkerId};
 
 use super::missing_tokens;
@@ -89,7 +89,7 @@ impl Learned {
 }
 
 /// Service time of the tokens that a worker lacks.
-fn service_ms(ask: &Ask, c: &Candidate) -> f64 {
+fn service_ms(ask: &PolicyRequest, c: &Candidate) -> f64 {
     (f64::from(missing_tokens(ask, c)) * TOKEN_MS).max(LEAST_MS)
 }
 
@@ -106,7 +106,7 @@ impl Policy for Lbgr {
         "lbgr"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let mut memory = self.memory.lock();
         candidates.iter().for_each(|c| memory.decay(c.worker));
         let mut best = (0, f64::INFINITY);
@@ -128,12 +128,12 @@ impl Memory {
         self.workers[worker.index()].decay(self.now);
     }
 
-    fn expected_ms(&self, ask: &Ask, c: &Candidate) -> f64 {
+    fn expected_ms(&self, ask: &PolicyRequest, c: &Candidate) -> f64 {
         let worker = &self.workers[c.worker.index()];
         (service_ms(ask, c) + worker.backlog_ms + worker.residual_ms).max(LEAST_MS)
     }
 
-    fn send(&mut self, ask: &Ask, c: &Candidate) {
+    fn send(&mut self, ask: &PolicyRequest, c: &Candidate) {
         let service_ms = service_ms(ask, c);
         let worker = &mut self.workers[c.worker.index()];
         let plain_ms = service_ms + worker.backlog_ms;

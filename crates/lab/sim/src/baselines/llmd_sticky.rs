@@ -11,7 +11,7 @@
 
 use parking_lot::Mutex;
 use warmroute_engine::Config as EngineConfig;
-use warmroute_policy::{Ask, Candidate, Choice, Policy, least_by};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest, least_by};
 use warmroute_types::WorkerId;
 
 use super::machines::Machines;
@@ -34,7 +34,7 @@ impl Policy for LlmdSticky {
         "llmd_sticky"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let machines = self.machines.lock();
         let wait_ms = |c: &Candidate| c.prefill_tokens as f64 * machines.at(c.worker).token_ms();
         let is_sticky = |c: &Candidate| match_ratio(ask, c) >= MATCH_MIN;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use warmroute_engine::Config as EngineConfig;
-use warmroute_policy::{Ask, Candidate, Choice, Policy, least_by};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest, least_by};
 use warmroute_types::{Micros, WorkerId};
 
 use super::machines::Machines;
@@ -41,7 +41,7 @@ impl Policy for MooncakeConductor {
         "mooncake_conductor"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let mut memory = self.memory.lock();
         let ttft_us = |c: &Candidate| memory.queue_us(c.worker) + memory.prefill_us(ask, c);
         let index = least_by(candidates, ask.random, ttft_us);
@@ -56,7 +56,7 @@ impl Memory {
         self.queue_us.get(worker.index()).copied().unwrap_or(0)
     }
 
-    fn prefill_us(&self, ask: &Ask, c: &Candidate) -> u64 {
+    fn prefill_us(&self, ask: &PolicyRequest, c: &Candidate) -> u64 {
         let prefill_ms = self.machines.at(c.worker).prefill_ms(c.overlap_tokens, ask.prompt_tokens);
         Micros::from_millis_f64(prefill_ms).0
     }

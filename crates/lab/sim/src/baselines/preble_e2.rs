@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use parking_lot::Mutex;
 use warmroute_engine::Config as EngineConfig;
-use warmroute_policy::{Ask, Candidate, Choice, Policy, least_by};
+use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest, least_by};
 use warmroute_types::{Micros, WorkerId};
 
 use self::window::Window;
@@ -72,7 +72,7 @@ impl Policy for PrebleE2 {
         "preble_e2"
     }
 
-    fn choose(&self, ask: &Ask, candidates: &[Candidate]) -> Choice {
+    fn choose(&self, ask: &PolicyRequest, candidates: &[Candidate]) -> Choice {
         let mut memory = self.memory.lock();
         memory.forget();
         let subtree = ask.prefix_key.unwrap_or(0);
@@ -126,7 +126,7 @@ impl Memory {
         self.tpot_ms.get(worker.index()).and_then(median).unwrap_or(TPOT_MS_FIRST)
     }
 
-    fn send(&mut self, ask: &Ask, c: &Candidate, subtree: u64) {
+    fn send(&mut self, ask: &PolicyRequest, c: &Candidate, subtree: u64) {
         let prefill_ms = self.machines.at(c.worker).prefill_ms(c.overlap_tokens, ask.prompt_tokens);
         self.window.send(self.now, c.worker, subtree, Micros::from_millis_f64(prefill_ms).0);
         let under_way = UnderWay { worker: c.worker, subtree, asked: self.now, first_token: None };
@@ -266,7 +266,7 @@ mod tests {
         fn one(&mut self, at_ms: u64, subtree: u64, held: &[(u32, u32)], ttft_ms: u64) -> Choice {
             self.choices += 1;
             self.rule.asked(self.choices, Micros::from_millis(at_ms));
-            let ask = Ask { prefix_key: Some(subtree), ..thousand(self.choices) };
+            let ask = PolicyRequest { prefix_key: Some(subtree), ..thousand(self.choices) };
             let choice = self.rule.choose(&ask, &holding(held));
             self.rule.first_token(self.choices, Micros::from_millis(at_ms + ttft_ms));
             let end = End::Answered { at: Micros::from_millis(at_ms + ttft_ms + 100), output_tokens: 11 };

@@ -85,7 +85,7 @@ impl SimRouter {
             return requests;
         }
         for view in self.router.workers() {
-            let (node, fillings) = (self.nodes[view.worker.id.index()], view.desk.fillings);
+            let (node, fillings) = (self.nodes[view.worker.id.index()], view.load.block_filling_answers);
             if std::mem::replace(&mut self.followers[node].fillings, fillings) != fillings {
                 self.update_feed(node, now, |feed, steps| feed.answered(now, steps));
             }

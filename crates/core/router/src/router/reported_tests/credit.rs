@@ -66,7 +66,7 @@ impl Liar {
     }
 
     /// A prompt is asked for and answered; half a second passes.
-    fn ask(&mut self, number: u8) {
+    fn request(&mut self, number: u8) {
         let asking = Asking::of(&text(number, 1_000));
         let mut decision = asking.route(&self.router, self.now);
         self.router.observe(&mut decision, Outcome::Ended);
@@ -111,15 +111,15 @@ impl Liar {
 fn a_liar_that_repeats_its_lies_is_not_believed_again_and_not_asked_for_ever() {
     let mut liar = Liar::new();
     for round in 0..2_000 {
-        liar.ask((round % 8) as u8);
+        liar.request((round % 8) as u8);
     }
     assert_eq!(liar.views[20], CacheView::Uncertain);
     assert_eq!(liar.relapses(), 0, "a thousand seconds of the same lies");
     // The first question at the beginning, then after 2, 4, 8 ... 256 and 512 seconds: the last one is not due yet.
     assert!((5..=10).contains(&liar.replays), "{} replays", liar.replays);
-    assert!(liar.router.workers()[0].desk.trust < 0.1);
+    assert!(liar.router.workers()[0].load.trust < 0.1);
     for round in 0..60 {
-        liar.ask(round % 3);
+        liar.request(round % 3);
     }
     assert_eq!(liar.relapses(), 1, "what it says is true now: answers have shown it");
     assert_eq!(liar.views.last(), Some(&CacheView::Reported));
@@ -158,8 +158,8 @@ fn promises_of_a_former_life_do_not_discredit_the_new_process() {
     for decision in &mut overtaken {
         assert_eq!(asking.answer(&router, decision, 0).stale, 960, "it is counted all the same");
     }
-    let desk = router.workers()[0].desk;
-    assert_eq!((desk.view, desk.trust), (CacheView::Reported, 1.0));
+    let load = router.workers()[0].load;
+    assert_eq!((load.view, load.trust), (CacheView::Reported, 1.0));
 }
 
 #[test]
@@ -183,16 +183,16 @@ fn late_events_are_no_sign_of_a_stranger() {
     let router = router_of(1);
     let asking = Asking::of(&text(1, 1_000));
     let unmatched = || router.feed_report(WorkerId(0)).unwrap().ingested.unmatched;
-    let ask = |now| {
+    let request = |now| {
         let mut decision = asking.route(&router, now);
         router.observe(&mut decision, Outcome::Ended);
         asking.answer(&router, &mut decision, 960);
     };
-    (0..20).for_each(|_| ask(Micros(1)));
+    (0..20).for_each(|_| request(Micros(1)));
     assert_eq!(unmatched(), 1, "only the first, of which nobody knew anything");
     for secs in [3, 6, 9] {
         router.settle(Micros::from_secs(secs));
-        ask(Micros::from_secs(secs));
+        request(Micros::from_secs(secs));
     }
     assert_eq!(unmatched(), 4, "but what has had its time is one");
 }
@@ -206,20 +206,20 @@ fn store_generated(router: &Router<Standard>, prompt: &[u8]) {
 #[test]
 fn generated_blocks_that_are_always_found_are_promised_exactly_and_not_after_one_falls_short() {
     let router = router_of(1);
-    let ask = |seed, found| {
+    let request = |seed, found| {
         let asking = Asking::of(&text(seed, 1_000));
         store_generated(&router, &asking.text);
         let mut decision = asking.route(&router, Micros(1));
-        let promised = decision.expectation.promise.unwrap().expected;
+        let promised = decision.expectation.prediction.unwrap().expected;
         asking.answer(&router, &mut decision, found);
         promised
     };
-    assert_eq!(ask(0, 960), 928, "nine of ten, at first");
-    (1..8).for_each(|seed| assert!(ask(seed, 960) < 960));
-    (8..12).for_each(|seed| assert_eq!(ask(seed, 960), 960));
-    assert_eq!(ask(12, 800), 960, "nobody could know");
-    (13..21).for_each(|seed| assert!(ask(seed, 960) < 960));
-    assert_eq!(ask(21, 960), 960);
+    assert_eq!(request(0, 960), 928, "nine of ten, at first");
+    (1..8).for_each(|seed| assert!(request(seed, 960) < 960));
+    (8..12).for_each(|seed| assert_eq!(request(seed, 960), 960));
+    assert_eq!(request(12, 800), 960, "nobody could know");
+    (13..21).for_each(|seed| assert!(request(seed, 960) < 960));
+    assert_eq!(request(21, 960), 960);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::*;
 /// What is expected on the GPU, and beyond it.
 fn promised(router: &Router<Standard>, prompt: &[u8]) -> (u32, u32) {
     let decision = Asking::of(prompt).route(router, Micros(1));
-    (decision.cached_tokens.unwrap(), decision.expectation.promise.unwrap().restorable)
+    (decision.cached_tokens.unwrap(), decision.expectation.prediction.unwrap().restorable)
 }
 
 /// Blocks `from..to` of a text lie in host memory too, told as vLLM's offloading connector does.
@@ -37,12 +37,12 @@ fn slower_memory_is_no_hit_but_is_known() {
     store(&router, 0, &prompt, 0, 20);
     let decision = Asking::of(&prompt).route(&router, Micros(1));
     assert_eq!(decision.cached_tokens, Some(320));
-    assert_eq!(decision.expectation.promise.unwrap().restorable, 640);
+    assert_eq!(decision.expectation.prediction.unwrap().restorable, 640);
     drop(decision);
     (0..20).rev().for_each(|block| remove(&router, 0, &prompt, block));
     let decision = Asking::of(&prompt).route(&router, Micros(1));
     assert_eq!(
-        decision.expectation.promise.unwrap().restorable,
+        decision.expectation.prediction.unwrap().restorable,
         960,
         "evicted from the GPU, not from the host"
     );

@@ -1,33 +1,33 @@
-//! What answers teach: how much of a prompt was found, against what was expected.
+//! Feedback: compares the cached tokens of answers with the predictions and corrects what is believed.
 
-use warmroute_fleet::{Belief, ObservedPrompt, Worker};
+use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker};
 use warmroute_index::{Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, Micros, Usage, WorkerId};
 
 use super::{Decision, Router};
 use crate::feedback::{Answered, Content, Expected, Silence};
-use crate::held::Promise;
-use crate::plane::Plane;
 use crate::pool::Expectation;
-use crate::presumed::Presumed;
+use crate::presumption_guard::PresumptionGuard;
+use crate::reported_overlap::CachePrediction;
+use crate::reported_view::ReportedView;
 use crate::token_rate::TokenRate;
-use crate::trust::{self, Promised};
+use crate::trust::{self, Prediction};
 use crate::{Feedback, PromptChunks, PromptText, Unit};
 
-/// Tokens of an engine's block where it has not said so: vLLM's default on GPUs. It is part of the margin within which
-/// prediction and report agree.
+/// Assumed block size if the engine has not reported one: vLLM's default on GPUs. Part of the margin within
+/// which prediction and report agree.
 const BLOCK_TOKENS: u32 = 16;
 
-/// One part in so many by which the tokens of a prompt's beginning may differ from their share of its bytes.
+/// Reciprocal of the share by which the token density of a prompt's beginning may differ from its mean.
 const DENSITY_MARGIN: u32 = 8;
 
-/// So many answers in a row that found nothing at all of what was promised mean that the engine has been restarted.
+/// Consecutive answers without any predicted token after which the engine counts as restarted.
 const LOST_IN_A_ROW: u8 = 3;
 
 impl<P: Policy> Router<P> {
-    /// Compares what an engine found in its cache with what was expected. For one prompt with one answer only: of
-    /// several, nobody can say which was meant.
+    /// Compares the engine's cached tokens with the prediction. Only for one prompt with one answer: usage
+    /// does not tell several apart.
     pub fn feedback(&self, decision: &mut Decision, asked: Answered<'_>, now: Micros) -> Feedback {
         let said = asked.usage.cached_tokens;
         let cached_tokens = match asked.silence {
@@ -36,10 +36,11 @@ impl<P: Policy> Router<P> {
         };
         let usage = Usage { cached_tokens, ..asked.usage };
         let block_tokens = self.fleet.block_tokens(decision.worker.id).unwrap_or(BLOCK_TOKENS);
-        // What was expected is the next best guess: a feed that tells all knows it, and for one that does not it is too low.
+        // Without a report the prediction is the best estimate. It is exact for a complete feed and too low
+        // otherwise.
         let cached = usage.cached_tokens.or(decision.cached_tokens).unwrap_or(0);
         if usage.prompt_tokens.saturating_sub(cached) >= 2 * block_tokens {
-            self.fleet.filled(decision.worker.id);
+            self.fleet.count_block_filling(decision.worker.id);
         }
         if let Some(cached_tokens) = usage.cached_tokens {
             let observed = ObservedPrompt { prompt_tokens: usage.prompt_tokens, cached_tokens };
@@ -47,39 +48,42 @@ impl<P: Policy> Router<P> {
         }
         let prompt = asked.prompt.filter(|_| asked.content == Content::Text);
         prompt.into_iter().for_each(|prompt| self.learn(asked.model, prompt, usage));
-        if let Some(promise) = decision.expectation.promise {
+        if let Some(prediction) = decision.expectation.prediction {
             let text = self.written_for(decision.worker.id, asked.texts);
             let has_blocks = usage.prompt_tokens >= 2 * block_tokens;
             if let Some(text) = text.filter(|_| usage.cached_tokens.is_none() && has_blocks) {
-                self.reported.recall(&self.index, decision.worker.id, text, now);
+                self.reported.check_prompt_reported(&self.index, decision.worker.id, text, now);
             }
             let asked = Answered { texts: text.as_slice(), ..asked };
-            self.judge(decision, promise, asked, usage, block_tokens);
+            self.assess(decision, prediction, asked, usage, block_tokens);
             if decision.view == CacheView::Reported {
-                // Engines count what they have restored as found, and may as well compute it.
+                // Engines count restored tokens as cached, but may also recompute them.
                 let expected = decision.cached_tokens.map(|tokens| Expected {
                     tokens,
-                    counted_otherwise: tokens.max(promise.expected + promise.restorable),
+                    counted_otherwise: tokens.max(prediction.expected + prediction.restorable),
                 });
                 let feedback = Feedback::of(usage, expected, block_tokens);
                 if let Some(prompt) = prompt.filter(|_| feedback.stale > 0) {
                     let kept = found_chunks(prompt, usage);
-                    decision.notice.iter_mut().for_each(|notice| notice.found(kept));
+                    decision
+                        .assignment_guard
+                        .iter_mut()
+                        .for_each(|assignment_guard| assignment_guard.found(kept));
                     self.cut_presumed(&decision.worker, decision.bookings, prompt, kept);
                 }
                 return feedback;
             }
         }
         let Some(prompt) = prompt else {
-            // Where in a prompt with images the cache ends, its bytes do not tell.
+            // In a prompt with images, bytes do not tell where the cached part ends.
             return Feedback::of(usage, None, block_tokens);
         };
-        // The engine has counted: what was expected, in this prompt's own tokens.
+        // The prediction in this prompt's own tokens per byte, known now.
         let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
         let tokens = |bytes: u32| (f64::from(bytes) * scale) as u32;
         let usable = usage.prompt_tokens.saturating_sub(1);
         let presumed = tokens(decision.expectation.presumed_bytes).min(usable);
-        let promised = decision.expectation.promise.map_or(0, |promise| promise.expected);
+        let promised = decision.expectation.prediction.map_or(0, |prediction| prediction.expected);
         let expected = Expected {
             tokens: presumed.max(promised),
             counted_otherwise: decision.cached_tokens.unwrap_or(0).min(usable),
@@ -91,28 +95,28 @@ impl<P: Policy> Router<P> {
         let feedback = Feedback::of(usage, Some(expected), margin);
         if self.is_lost(decision, &feedback) {
             self.index.clear_presumed(decision.worker.id);
-            self.fleet.promise_kept(decision.worker.id);
+            self.fleet.reset_failed_predictions(decision.worker.id);
             self.sharing.get().into_iter().for_each(|sharing| sharing.emptied(&decision.worker));
             return feedback;
         }
         if let (Some(found), CacheView::Presumed) = (feedback.cached, decision.view) {
-            self.learn_underpromise(asked.model, found, decision.cached_tokens.unwrap_or(0));
+            self.learn_shortfall(asked.model, found, decision.cached_tokens.unwrap_or(0));
         }
         if feedback.stale > 0 {
             let kept = found_chunks(prompt, usage);
-            decision.notice.iter_mut().for_each(|notice| notice.found(kept));
+            decision.assignment_guard.iter_mut().for_each(|assignment_guard| assignment_guard.found(kept));
             let rate = self.token_rate(asked.model);
             self.correct(&decision.worker, decision.bookings, (prompt, rate), kept, now);
         }
         feedback
     }
 
-    /// The prompt as a worker's family writes it: where that is one of several, the one of which the worker reports most.
+    /// The prompt text of the worker's family: of several, the one with the longest reported overlap.
     fn written_for<'a>(&self, worker: WorkerId, texts: &[PromptText<'a>]) -> Option<PromptText<'a>> {
         let mut overlaps = Overlaps::new();
         let mut reported = |text: &&PromptText<'_>| {
             self.index.lookup(text.root, Prompt::Bytes(text.bytes), &mut overlaps);
-            overlaps.of(Plane::Hoped.of(worker)).tokens
+            overlaps.of(ReportedView::Sampled.holder(worker)).tokens
         };
         match texts {
             [text] => Some(*text),
@@ -120,12 +124,12 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Holds what an engine found against what its own events promised: the feed gains or loses trust, an uncertain view is
-    /// cut, and blocks that were stored while decoding are proven or given up.
-    fn judge(
+    /// Compares the engine's cached tokens with its events. Adjusts the trust in the feed, cuts an uncertain
+    /// view, and proves or drops blocks stored while decoding.
+    fn assess(
         &self,
         decision: &mut Decision,
-        promise: Promise,
+        prediction: CachePrediction,
         asked: Answered<'_>,
         usage: Usage,
         block_tokens: u32,
@@ -133,80 +137,84 @@ impl<P: Policy> Router<P> {
         let (Some(found), true) = (usage.cached_tokens, self.fleet.is_member(&decision.worker)) else {
             return;
         };
-        let (id, Expectation { life, presumed_bytes, .. }) = (decision.worker.id, decision.expectation);
-        if self.fleet.desk_view(id).life != life {
-            // What was promised of the cache before this one tells nothing about this one.
+        let (id, Expectation { generation, presumed_bytes, .. }) = (decision.worker.id, decision.expectation);
+        if self.fleet.load_view(id).generation != generation {
+            // The prediction was made for an earlier cache.
             return;
         }
-        // Where it was sent to a moment ago, its event may be on its way: that is no sign that the two never meet.
-        if promise.hoped > 0 || presumed_bytes == 0 {
-            self.reported.met(id, promise.hoped, found);
+        // A request sent a moment ago may not have its event yet, which is no mismatch.
+        if prediction.sampled > 0 || presumed_bytes == 0 {
+            self.reported.count_match(id, prediction.sampled, found);
         }
-        let is_kept = promise.certain <= found.saturating_add(block_tokens);
-        if promise.certain > 0 {
-            self.trust(decision, if is_kept { Promised::Kept } else { Promised::Broken });
+        let is_kept = prediction.proven <= found.saturating_add(block_tokens);
+        if prediction.proven > 0 {
+            self.trust(decision, if is_kept { Prediction::Confirmed } else { Prediction::Refuted });
         }
-        let hope = promise.hoped - promise.certain;
-        if is_kept && hope > 0 {
-            self.learn_hope(asked, found.saturating_sub(promise.certain), hope);
+        let sampled_only = prediction.sampled - prediction.proven;
+        if is_kept && sampled_only > 0 {
+            self.learn_sampled_reuse(asked, found.saturating_sub(prediction.proven), sampled_only);
         }
         let Some(&PromptText { root, bytes, .. }) = asked.texts.first() else { return };
-        let (prompt, hoped, certain) = (Prompt::Bytes(bytes), Plane::Hoped.of(id), Plane::Certain.of(id));
+        let (prompt, sampled, proven) =
+            (Prompt::Bytes(bytes), ReportedView::Sampled.holder(id), ReportedView::Proven.holder(id));
         let mut overlaps = Overlaps::new();
         self.index.lookup(root, prompt, &mut overlaps);
-        let reported = overlaps.of(hoped).tokens;
+        let reported = overlaps.of(sampled).tokens;
         if reported >= found.saturating_add(2 * block_tokens) {
-            // What it has computed itself is reported: its own event has come, and with it all before. The one block that
-            // an engine computes anew though it has it does not tell.
+            // This request's own blocks are reported, so all earlier events have arrived. One recomputed
+            // block is within the margin.
             self.speculations.caught_up(id, decision.moment);
         }
         if reported + block_tokens > usage.prompt_tokens {
-            // All its blocks are reported: nothing is presumed any more.
+            // All blocks are reported: the presumption is obsolete.
             decision.presumed = None;
             decision.ticket.take().into_iter().for_each(|ticket| self.speculations.answered(ticket));
         }
-        // Later requests' blocks would be cut too, though they came after.
+        // Cutting would also remove the blocks of later requests.
         let is_latest = self.fleet.bookings(id) == decision.bookings;
         if !is_kept && decision.view == CacheView::Uncertain && is_latest {
-            Plane::ALL.into_iter().for_each(|plane| self.index.cut(plane.of(id), root, prompt, found));
-        } else if hope > 0 && found < promise.hoped {
-            let keep = found.max(promise.certain);
-            // It lies in no memory as the text tokenizes.
-            for plane in [hoped, Plane::Tiers.of(id)] {
-                let cut = self.index.cut_unless(plane, root, prompt, keep, certain);
+            ReportedView::ALL
+                .into_iter()
+                .for_each(|reported_view| self.index.cut(reported_view.holder(id), root, prompt, found));
+        } else if sampled_only > 0 && found < prediction.sampled {
+            let keep = found.max(prediction.proven);
+            // No tier holds the blocks under the tokens of this text.
+            for reported_view in [sampled, ReportedView::AllTiers.holder(id)] {
+                let cut = self.index.cut_unless(reported_view, root, prompt, keep, proven);
                 cut.expect("the root is a reported one");
             }
         }
         self.index.lookup(root, prompt, &mut overlaps);
-        if overlaps.of(hoped).tokens > overlaps.of(certain).tokens {
-            // The engine has computed, or found, this very prompt: what it holds of it is what its text tokenizes to.
-            let adopted = self.index.copy_prefix(hoped, certain, root, prompt, usage.prompt_tokens);
-            adopted.expect("the root is a reported one, and both are seats");
+        if overlaps.of(sampled).tokens > overlaps.of(proven).tokens {
+            // The engine has computed or found this prompt, so its blocks match the tokenization of the text.
+            let adopted = self.index.copy_prefix(sampled, proven, root, prompt, usage.prompt_tokens);
+            adopted.expect("the root is a reported one, and both are holder numbers");
         }
     }
 
-    /// What a promise of this life, kept or broken, makes of its feed.
-    fn trust(&self, decision: &Decision, promised: Promised) {
-        let life = decision.expectation.life;
-        let revised = |belief: Belief| match belief.life == life {
+    /// Adjusts the trust in the feed, unless the cache was reset since the prediction.
+    fn trust(&self, decision: &Decision, promised: Prediction) {
+        let generation = decision.expectation.generation;
+        let revised = |belief: CacheBelief| match belief.generation == generation {
             true => trust::answered(belief, promised),
             false => belief,
         };
-        // What was guessed while it was in doubt stays: answers say that what the feed told is true, not that it told all. A stream
-        // with holes under-promises, and a guess that is wrong is cut by the answer that finds it out.
+        // Presumptions made while in doubt stay: answers confirm that the feed's claims are true, not that
+        // they are complete. A wrong presumption is cut by the answer that refutes it.
         self.fleet.revise(&decision.worker, revised);
     }
 
-    /// Learns how often sampled tokens are what their text tokenizes to. Where tokens are compared, there is nothing to learn.
-    fn learn_hope(&self, asked: Answered<'_>, found: u32, hoped: u32) {
+    /// Learns how often sampled tokens equal the tokenization of their text. Token matching has nothing to
+    /// learn.
+    fn learn_sampled_reuse(&self, asked: Answered<'_>, found: u32, sampled: u32) {
         let is_in_bytes = asked.texts.first().is_some_and(|text| text.unit == Unit::Byte);
         if let (Ok(pool), true) = (self.pools.read().serving(asked.model), is_in_bytes) {
-            pool.unproven.learn(found, hoped);
+            pool.sampled_reuse.learn(found, sampled);
         }
     }
 
-    /// Cuts what is presumed of a worker's cache after so many chunks, with everything that continued them. Only while nobody else
-    /// has been sent there since: what they have put into the cache would be cut too, though it came after.
+    /// Cuts presumed chunks after the first `kept` ones. Only without later requests on the worker, whose
+    /// chunks would be cut too.
     pub(super) fn cut_presumed(&self, worker: &Worker, bookings: u32, prompt: PromptChunks<'_>, kept: u32) {
         if !self.is_latest(worker, bookings) {
             return;
@@ -218,12 +226,12 @@ impl<P: Policy> Router<P> {
         self.index.cut(worker.id, prompt.root, Prompt::Chunks(prompt.digests), keep_tokens);
     }
 
-    /// Whether nobody has been sent to a worker since it had had so many bookings.
+    /// Whether the worker got no request since it had this booking count.
     fn is_latest(&self, worker: &Worker, bookings: u32) -> bool {
         self.fleet.bookings(worker.id) == bookings && self.fleet.is_member(worker)
     }
 
-    /// The same, and presumes again what the request itself has put there.
+    /// Cuts presumed chunks and presumes again what the request itself has put into the cache.
     pub(super) fn correct(
         &self,
         worker: &Worker,
@@ -237,36 +245,36 @@ impl<P: Policy> Router<P> {
         }
         self.cut_presumed(worker, bookings, prompt, kept);
         let spans: Vec<Span> = prompt.spans(|bytes| (bytes as f32 * tokens_per_byte) as u32).collect();
-        let presumed = Presumed::make(&self.index, worker.id, prompt.root, &spans, now);
+        let presumed = PresumptionGuard::make(&self.index, worker.id, prompt.root, &spans, now);
         presumed.into_iter().for_each(|mut presumed| presumed.confirm());
     }
 
-    /// Whether everything that was presumed of a worker has turned out wrong for a while: then its cache is empty.
+    /// Whether predictions for the worker failed repeatedly and completely: its cache is then empty.
     fn is_lost(&self, decision: &Decision, feedback: &Feedback) -> bool {
         let id = decision.worker.id;
         match feedback.cached {
-            Some(0) if feedback.stale > 0 => self.fleet.promise_broken(id) >= LOST_IN_A_ROW,
+            Some(0) if feedback.stale > 0 => self.fleet.record_failed_prediction(id) >= LOST_IN_A_ROW,
             Some(found) if found > 0 => {
-                self.fleet.promise_kept(id);
+                self.fleet.reset_failed_predictions(id);
                 false
             }
             _ => false,
         }
     }
 
-    /// Learns how much more than presumed engines find.
-    fn learn_underpromise(&self, model: Option<&str>, found: u32, presumed: u32) {
+    /// Learns how many tokens engines find beyond the presumed overlap.
+    fn learn_shortfall(&self, model: Option<&str>, found: u32, presumed: u32) {
         if let Ok(pool) = self.pools.read().serving(model) {
-            pool.underpromise.learn(found, presumed);
+            pool.presumed_shortfall.learn(found, presumed);
         }
     }
 
-    /// How many tokens the model makes of a byte.
+    /// Tokens per byte of the model.
     fn token_rate(&self, model: Option<&str>) -> f32 {
         self.pools.read().serving(model).map_or(TokenRate::default().rate(), |pool| pool.tokens.rate())
     }
 
-    /// Learns how many tokens the model makes of a byte.
+    /// Learns the tokens per byte of the model.
     fn learn(&self, model: Option<&str>, prompt: PromptChunks<'_>, usage: Usage) {
         if let Ok(pool) = self.pools.read().serving(model) {
             pool.tokens.learn(prompt.bytes, usage.prompt_tokens);
@@ -274,7 +282,7 @@ impl<P: Policy> Router<P> {
     }
 }
 
-/// How many chunks of a prompt an engine has found, the last one perhaps in part.
+/// Number of chunks that the engine found, a partial one included.
 fn found_chunks(prompt: PromptChunks<'_>, usage: Usage) -> u32 {
     let found = f64::from(usage.cached_tokens.unwrap_or(0));
     let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));

@@ -6,7 +6,7 @@ use warmroute_policy::{Standard, StickyLeastLoaded};
 use warmroute_types::{Address, LoadReport, PrefixCache, WorkerId};
 
 use super::*;
-use crate::memory::{BadMemory, Memory};
+use crate::saved_state::{BadSavedState, SavedState};
 use crate::{Change, PromptChunks};
 
 const CHUNK: u32 = 256;
@@ -44,7 +44,7 @@ fn probe(router: &Router<Standard>, result: ProbeResult) {
     }
 }
 
-fn ask(router: &Router<Standard>, digests: &[u64]) -> (String, u32) {
+fn request(router: &Router<Standard>, digests: &[u64]) -> (String, u32) {
     let decision = answered(router, digests);
     (decision.worker.address.url.clone(), decision.cached_tokens.unwrap_or(0))
 }
@@ -68,12 +68,12 @@ fn experienced() -> Router<Standard> {
     router
 }
 
-fn memory() -> Memory {
-    experienced().remember(NOW, UNIX_S)
+fn memory() -> SavedState {
+    experienced().save(NOW, UNIX_S)
 }
 
-fn reread(memory: &Memory) -> Memory {
-    let read = Memory::decode(&memory.encode()).unwrap();
+fn reread(memory: &SavedState) -> SavedState {
+    let read = SavedState::decode(&memory.encode()).unwrap();
     assert_eq!(read, *memory);
     read
 }
@@ -81,15 +81,15 @@ fn reread(memory: &Memory) -> Memory {
 #[test]
 fn a_new_router_sends_conversations_where_the_old_one_did() {
     let old = experienced();
-    let memory = reread(&old.remember(NOW, UNIX_S));
+    let memory = reread(&old.save(NOW, UNIX_S));
     let new = router(memory.seed());
-    new.recall(memory, NOW, Micros::from_secs(30));
+    new.restore(memory, NOW, Micros::from_secs(30));
     // In another order, and one of them does not come any more.
     join(&new, &[2, 0]);
     for number in 0..10 {
-        let (home, known) = ask(&old, &conversation(number));
+        let (home, known) = request(&old, &conversation(number));
         assert!(known > 0);
-        let (sent_to, expected) = ask(&new, &conversation(number));
+        let (sent_to, expected) = request(&new, &conversation(number));
         if home != "http://engine-1" {
             assert_eq!((sent_to, expected), (home, known), "conversation {number}");
         }
@@ -100,11 +100,11 @@ fn a_new_router_sends_conversations_where_the_old_one_did() {
 fn what_was_learned_of_workers_comes_back_with_them() {
     let old = experienced();
     let worker = old.workers()[1].worker.clone();
-    old.fleet.recall_worker(&worker, [2.5, 50.0], None);
+    old.fleet.restore_worker(&worker, [2.5, 50.0], None);
     (0..30).for_each(|_| old.pools.read().serving(Some("m")).unwrap().tokens.learn(1_000, 400));
     let (before, rate) = (old.latency(worker.id, NOW), old.pools.read().token_rates().next().unwrap().1);
     let new = router(7);
-    new.recall(reread(&old.remember(NOW, UNIX_S)), NOW, Micros(0));
+    new.restore(reread(&old.save(NOW, UNIX_S)), NOW, Micros(0));
     join(&new, &[1, 0]);
     let after = new.latency(WorkerId(0), NOW);
     assert_eq!(
@@ -122,17 +122,17 @@ fn one_that_was_restarted_or_does_not_answer_begins_with_nothing() {
     let report =
         |queries_now| LoadReport { prefix_cache: Some(queries(queries_now)), ..LoadReport::default() };
     old.apply(Change::Load { worker, report: report(1_000) }).unwrap();
-    let memory = old.remember(NOW, UNIX_S);
+    let memory = old.save(NOW, UNIX_S);
     for (queries_now, is_known) in [(1_500, true), (10, false)] {
         let new = router(7);
-        new.recall(reread(&memory), NOW, Micros(0));
+        new.restore(reread(&memory), NOW, Micros(0));
         join(&new, &[0]);
         let worker = new.workers()[0].worker.clone();
         new.apply(Change::Load { worker, report: report(queries_now) }).unwrap();
         assert_eq!(new.index.presumed_tokens(WorkerId(0)) > 0, is_known, "{queries_now}");
     }
     let new = router(7);
-    new.recall(reread(&memory), NOW, Micros(0));
+    new.restore(reread(&memory), NOW, Micros(0));
     let address = Address::new("http://engine-0");
     new.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
     assert!(new.index.presumed_tokens(WorkerId(0)) > 0);
@@ -144,14 +144,18 @@ fn one_that_was_restarted_or_does_not_answer_begins_with_nothing() {
 fn every_byte_that_is_wrong_or_missing_is_found() {
     let bytes = memory().encode();
     for end in 0..bytes.len() {
-        assert!(Memory::decode(&bytes[..end]).is_err(), "cut at {end}");
+        assert!(SavedState::decode(&bytes[..end]).is_err(), "cut at {end}");
     }
     for at in 0..bytes.len() {
         let mut spoiled = bytes.clone();
         spoiled[at] ^= 1 << (at % 8);
-        assert!(Memory::decode(&spoiled).is_err(), "spoiled at {at}");
+        assert!(SavedState::decode(&spoiled).is_err(), "spoiled at {at}");
     }
-    assert_eq!(Memory::decode(&[bytes, vec![0]].concat()), Err(BadMemory::Spoiled), "and so is one too many");
+    assert_eq!(
+        SavedState::decode(&[bytes, vec![0]].concat()),
+        Err(BadSavedState::Spoiled),
+        "and so is one too many"
+    );
 }
 
 /// Somebody who can write a checksum can write anything: it is read or refused, never a panic.
@@ -165,11 +169,11 @@ fn a_right_checksum_over_nonsense_is_harmless() {
             spoiled[at] ^= flip;
             let checksum = xxhash_rust::xxh3::xxh3_64(&spoiled[..body]);
             spoiled[body..].copy_from_slice(&checksum.to_le_bytes());
-            if let Ok(memory) = Memory::decode(&spoiled) {
+            if let Ok(memory) = SavedState::decode(&spoiled) {
                 let new = router(memory.seed());
-                new.recall(memory, NOW, Micros(0));
+                new.restore(memory, NOW, Micros(0));
                 join(&new, &[0, 1, 2]);
-                ask(&new, &conversation(1));
+                request(&new, &conversation(1));
             }
         }
     }
@@ -179,13 +183,13 @@ fn a_right_checksum_over_nonsense_is_harmless() {
 fn what_is_of_no_use_is_refused_with_its_reason() {
     let (memory, config) = (memory(), warmroute_index::Config::default());
     let bytes = memory.encode();
-    assert_eq!(Memory::decode(b"something else"), Err(BadMemory::NotOne));
+    assert_eq!(SavedState::decode(b"something else"), Err(BadSavedState::NotOne));
     let mut newer = bytes.clone();
     newer[8] = 9;
-    assert_eq!(Memory::decode(&newer), Err(BadMemory::OtherVersion(9)));
+    assert_eq!(SavedState::decode(&newer), Err(BadSavedState::OtherVersion(9)));
     assert_eq!(memory.age_s(&config, UNIX_S + 60), Ok(60));
-    assert_eq!(memory.age_s(&config, UNIX_S + 1_800), Err(BadMemory::TooOld(1_800)));
-    assert_eq!(memory.age_s(&config, UNIX_S - 3_600), Err(BadMemory::FromTheFuture));
+    assert_eq!(memory.age_s(&config, UNIX_S + 1_800), Err(BadSavedState::TooOld(1_800)));
+    assert_eq!(memory.age_s(&config, UNIX_S - 3_600), Err(BadSavedState::FromTheFuture));
     let other = warmroute_index::Config { hash: warmroute_index::Hash::Sha256, ..config };
-    assert_eq!(memory.age_s(&other, UNIX_S), Err(BadMemory::OtherHash));
+    assert_eq!(memory.age_s(&other, UNIX_S), Err(BadSavedState::OtherHash));
 }

@@ -1,34 +1,35 @@
-//! Other routers' requests at workers that are not here: a moment later they may be.
+//! Peers' assignments to workers that are not members here yet.
 //!
-//! Where a worker joins, some routers know it before others do, and send to it at once. What they have sent is booked when it is known here,
-//! too, as far as it is not over by then. Everything is bounded; without its prompt a booking still tells how busy a worker is.
+//! When a worker joins, some routers know it earlier and use it at once. Their assignments are booked here
+//! when the worker joins, unless they have ended. Everything is bounded; without its prompt an assignment
+//! still counts as load.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute_peers::BookingRecord;
 use warmroute_types::RouterId;
 
-/// Requests that wait, in all; more are not booked.
-const TRIPS_MAX: usize = 1 << 16;
+/// Maximum of waiting assignments; further ones are not booked.
+const ASSIGNMENTS_MAX: usize = 1 << 16;
 
-/// Bytes of their prompts; more are booked without.
+/// Maximum bytes of their prompts; further ones are kept without.
 const PROMPTS_MAX: usize = 4 << 20;
 
-/// Requests that are booked at a time: nobody's seat changes meanwhile.
+/// Assignments booked per hold of the pools' lock.
 const AT_ONCE: usize = 64;
 
-/// A request, by its router and that one's number for it.
+/// Router and its number for the assignment.
 pub(crate) type Key = (RouterId, u64);
 
-/// Requests that wait for their workers.
+/// Assignments that wait for their workers.
 #[derive(Debug, Default)]
-pub(crate) struct Unseated {
-    trips: BTreeMap<Key, Waiting>,
+pub(crate) struct WaitingAssignments {
+    assignments: BTreeMap<Key, Waiting>,
     by_worker: BTreeMap<u64, BTreeSet<Key>>,
     prompt_bytes: usize,
 }
 
-/// One of them.
+/// A waiting assignment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub booked: BookingRecord,
@@ -41,10 +42,10 @@ impl Waiting {
     }
 }
 
-impl Unseated {
-    /// It has begun.
+impl WaitingAssignments {
+    /// Adds an assignment.
     pub fn add(&mut self, key: Key, booked: BookingRecord) {
-        if self.trips.len() >= TRIPS_MAX {
+        if self.assignments.len() >= ASSIGNMENTS_MAX {
             return;
         }
         let mut waiting = Waiting { booked, is_computed: false };
@@ -53,17 +54,17 @@ impl Unseated {
         }
         self.prompt_bytes += waiting.prompt_bytes();
         self.by_worker.entry(waiting.booked.worker).or_default().insert(key);
-        self.trips.insert(key, waiting);
+        self.assignments.insert(key, waiting);
     }
 
-    /// Its prompt has been computed.
+    /// Records that its prompt has been computed.
     pub fn computed(&mut self, key: Key) {
-        self.trips.get_mut(&key).into_iter().for_each(|waiting| waiting.is_computed = true);
+        self.assignments.get_mut(&key).into_iter().for_each(|waiting| waiting.is_computed = true);
     }
 
-    /// It is over, or waits no more.
+    /// Removes an assignment.
     pub fn remove(&mut self, key: Key) -> Option<Waiting> {
-        let waiting = self.trips.remove(&key)?;
+        let waiting = self.assignments.remove(&key)?;
         self.prompt_bytes -= waiting.prompt_bytes();
         if let Some(keys) = self.by_worker.get_mut(&waiting.booked.worker) {
             keys.remove(&key);
@@ -74,7 +75,7 @@ impl Unseated {
         Some(waiting)
     }
 
-    /// Some of those whose workers have come.
+    /// Takes up to `AT_ONCE` assignments whose workers have joined.
     pub fn take(&mut self, is_here: impl Fn(u64) -> bool) -> Vec<(Key, Waiting)> {
         let come = self.by_worker.iter().filter(|(worker, _)| is_here(**worker));
         let keys: Vec<Key> = come.flat_map(|(_, keys)| keys.iter().copied()).take(AT_ONCE).collect();
@@ -102,17 +103,25 @@ mod tests {
 
     #[test]
     fn what_is_not_over_is_taken_when_its_worker_has_come() {
-        let mut unseated = Unseated::default();
-        let key = |trip| (RouterId(1), trip);
-        (0..300).for_each(|trip| unseated.add(key(trip), booked(trip % 3, 2_048)));
-        assert!(unseated.prompt_bytes <= PROMPTS_MAX);
-        unseated.computed(key(3));
-        assert!(unseated.remove(key(0)).is_some() && unseated.remove(key(0)).is_none());
-        let first = unseated.take(|worker| worker == 0);
+        let mut waiting_assignments = WaitingAssignments::default();
+        let key = |assignment| (RouterId(1), assignment);
+        (0..300)
+            .for_each(|assignment| waiting_assignments.add(key(assignment), booked(assignment % 3, 2_048)));
+        assert!(waiting_assignments.prompt_bytes <= PROMPTS_MAX);
+        waiting_assignments.computed(key(3));
+        assert!(waiting_assignments.remove(key(0)).is_some() && waiting_assignments.remove(key(0)).is_none());
+        let first = waiting_assignments.take(|worker| worker == 0);
         assert_eq!((first.len(), first[0].0, first[0].1.is_computed), (AT_ONCE, key(3), true));
         assert!(first[0].1.booked.prompt.is_some(), "the first ones have their prompts");
-        assert_eq!(unseated.take(|worker| worker == 0).len(), 99 - AT_ONCE);
-        (0..10).for_each(|_| _ = unseated.take(|_| true));
-        assert_eq!((unseated.trips.len(), unseated.by_worker.len(), unseated.prompt_bytes), (0, 0, 0));
+        assert_eq!(waiting_assignments.take(|worker| worker == 0).len(), 99 - AT_ONCE);
+        (0..10).for_each(|_| _ = waiting_assignments.take(|_| true));
+        assert_eq!(
+            (
+                waiting_assignments.assignments.len(),
+                waiting_assignments.by_worker.len(),
+                waiting_assignments.prompt_bytes
+            ),
+            (0, 0, 0)
+        );
     }
 }

@@ -1,29 +1,29 @@
-//! How many requests may be sent again: a share of those that came, so that retries never make an outage worse.
+//! A retry budget: retries are limited to a share of the requests, so that they never make an outage worse.
 //!
-//! One request's retries are bounded by its own limit. That alone would still triple the load of a fleet that fails every
-//! request, at the very moment when it can take none. So over a sliding window there are at most one retry for five
-//! requests, and a few more, without which a quiet gateway could never retry.
+//! The per-request retry limit alone would still triple the load of a fleet that fails every request. Over a
+//! sliding window the budget allows one retry per five requests, plus a few free ones, without which a quiet
+//! gateway could never retry.
 
 use parking_lot::Mutex;
 use warmroute_types::Micros;
 
-/// The window: so many slots of a second each. Long enough that a worker of a small fleet may die with all that it has waiting,
-/// and every request finds another.
+/// Length of the window in slots of one second. Long enough that a worker of a small fleet may die with its
+/// whole queue, and every request of it can be retried.
 const SLOTS: usize = 30;
 
-/// One retry for so many requests.
+/// Requests that earn one retry.
 const REQUESTS_PER_RETRY: u64 = 5;
 
-/// Retries in a window that need no requests beside them.
+/// Retries per window that need no requests.
 pub const RETRIES_FREE: u64 = 10;
 
-/// What was sent lately, shared by all requests.
+/// The requests and retries of the window, shared by all requests.
 #[derive(Debug, Default)]
 pub struct RetryBudget(Mutex<Window>);
 
-/// No retry is left: the last answer must do.
+/// The budget is spent: return the last answer to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spent;
+pub struct RetryBudgetSpent;
 
 #[derive(Debug, Default)]
 struct Window {
@@ -38,32 +38,32 @@ struct Slot {
 }
 
 impl RetryBudget {
-    /// A request came.
+    /// Counts a request.
     pub fn earn(&self, now: Micros) {
         self.0.lock().slot(now).requests += 1;
     }
 
-    /// How many could be sent again now, beyond those that are free, for [`RetryBudget::inherit`] of another.
+    /// Retries earned and not spent, without the free ones; input of [`RetryBudget::inherit`].
     pub fn left(&self, now: Micros) -> u64 {
         let (requests, retries) = self.0.lock().live(now);
         (requests / REQUESTS_PER_RETRY).saturating_sub(retries)
     }
 
-    /// Another had so many left, and its requests come here from now on: with their failures, and nothing earned yet.
+    /// Takes over the retries that a predecessor had left, because its requests arrive here from now on.
     pub fn inherit(&self, now: Micros, left: u64) {
         self.0.lock().slot(now).requests += left.saturating_mul(REQUESTS_PER_RETRY);
     }
 
-    /// Whether one could be sent again now.
+    /// Whether the budget allows a retry now.
     pub fn has_room(&self, now: Micros) -> bool {
         self.0.lock().has_room(now)
     }
 
-    /// One is sent again, if there is room for that.
-    pub fn spend(&self, now: Micros) -> Result<(), Spent> {
+    /// Spends one retry, if the budget allows it.
+    pub fn spend(&self, now: Micros) -> Result<(), RetryBudgetSpent> {
         let mut window = self.0.lock();
         if !window.has_room(now) {
-            return Err(Spent);
+            return Err(RetryBudgetSpent);
         }
         window.slot(now).retries += 1;
         Ok(())
@@ -71,8 +71,8 @@ impl RetryBudget {
 }
 
 impl Window {
-    /// The slot of this moment, emptied if it was another's. Time may step back between threads; a moment so far back that
-    /// its slot has been given on is counted there.
+    /// The slot of this second, reset if it held an older one. Time may step back between threads; a second
+    /// whose slot has been reused is counted in that slot.
     fn slot(&mut self, now: Micros) -> &mut Slot {
         let second = now.0 / 1_000_000;
         let slot = &mut self.slots[second as usize % SLOTS];
@@ -101,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_successor_has_what_its_predecessor_had_left_and_no_more() {
+    fn a_successor_inherits_exactly_the_retries_left() {
         let (old, new, now) = (RetryBudget::default(), RetryBudget::default(), Micros::from_secs(100));
         (0..100).for_each(|_| old.earn(now));
         (0..5).for_each(|_| old.spend(now).unwrap());
@@ -124,17 +124,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_spent_is_forgotten_with_its_window() {
+    fn spent_retries_expire_with_the_window() {
         let budget = RetryBudget::default();
         (0..RETRIES_FREE).for_each(|_| budget.spend(Micros::from_secs(1)).unwrap());
-        assert_eq!(budget.spend(Micros::from_secs(SLOTS as u64)), Err(Spent));
+        assert_eq!(budget.spend(Micros::from_secs(SLOTS as u64)), Err(RetryBudgetSpent));
         assert_eq!(budget.spend(Micros::from_secs(SLOTS as u64 + 1)), Ok(()));
     }
 
     proptest! {
-        /// However requests and retries come, and whichever window is looked at: a fifth, and the free ones.
+        /// For any order of requests and retries, every window holds at most a fifth plus the free retries.
         #[test]
-        fn no_window_holds_more_than_its_share(steps in prop::collection::vec((0..3_u8, 0..700_u64), 1..400)) {
+        fn no_window_exceeds_its_share_of_retries(steps in prop::collection::vec((0..3_u8, 0..700_u64), 1..400)) {
             let (budget, mut now, mut log) = (RetryBudget::default(), Micros::ZERO, Vec::new());
             for (kind, ms) in steps {
                 now = now + Micros::from_millis(ms);

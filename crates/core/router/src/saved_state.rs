@@ -1,11 +1,12 @@
-//! What a router knows that is worth taking to the next process: what it presumes of caches, and what it has learned of workers.
+//! State that a router saves for the next process: presumed caches and what was learned about workers.
 //!
 //! ```text
 //! "WARMROUT" version | seed hash chunk_bytes saved_at | latency models | token rates | workers | snapshot | checksum
 //! ```
 //!
-//! What engines report is not in it: they tell it again. Neither is any text: prompts are keyed digests, models are hashes. The seed of the
-//! digests is, because without it they mean nothing; with it, whoever has the file can try whether a text was asked. So the file is private.
+//! Reported caches are not saved: engines report them again. No text is saved either: prompts are keyed
+//! digests, models are hashes. The seed of the digests is included, because digests are useless without it. A
+//! reader of the file can therefore test whether a guessed prompt was sent: keep the file private.
 
 use warmroute_index::{Hash, Snapshot};
 use warmroute_prompt::CHUNK_BYTES;
@@ -15,58 +16,58 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAGIC: &[u8; 8] = b"WARMROUT";
 const VERSION: u32 = 2;
 const CHECKSUM_BYTES: usize = 8;
-/// A clock may be a little behind the one that wrote.
+/// Tolerated clock difference to the writer, in seconds.
 const FUTURE_MAX_S: u64 = 60;
-/// More are neither written nor read.
+/// Maximum number of models written or read.
 const MODELS_MAX: usize = 4_096;
 
-/// What a router takes to the next process.
+/// The saved state of a router.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Memory {
+pub struct SavedState {
     pub(crate) seed: u64,
     pub(crate) hash: Hash,
     pub(crate) saved_at_s: u64,
-    /// By the hash of a model's name: the numbers of its latency model.
+    /// Latency model coefficients by hash of the model name.
     pub(crate) latency_models: Vec<(u64, Vec<f64>)>,
-    /// By the hash of a model's name: tokens per byte.
+    /// Tokens per byte by hash of the model name.
     pub(crate) token_rates: Vec<(u64, f64)>,
-    pub(crate) workers: Vec<Remembered>,
+    pub(crate) workers: Vec<SavedWorker>,
     pub(crate) snapshot: Snapshot,
 }
 
-/// A worker, as it was.
+/// The saved state of a worker.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Remembered {
+pub(crate) struct SavedWorker {
     pub address: Address,
-    /// Its number then.
-    pub seat: u16,
+    /// Its worker index when saved.
+    pub index: u16,
     pub capacity_tokens: u64,
     pub relative_latency: [f64; 2],
     pub prefix_cache: Option<PrefixCache>,
 }
 
-/// Why a memory cannot be used. Whoever is told begins with none.
+/// Why a saved state cannot be used. The router then starts empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadMemory {
-    /// It begins otherwise.
+pub enum BadSavedState {
+    /// The magic number is wrong.
     #[error("it is no saved state")]
     NotOne,
-    /// Another version of this program wrote it.
+    /// Written by another version of the format.
     #[error("it is of version {0}, and this is version {VERSION}")]
     OtherVersion(u32),
-    /// It is not all there, or not as it was written.
+    /// Truncated or corrupted.
     #[error("its checksum is wrong: it is cut short or spoiled")]
     Spoiled,
-    /// It is as it was written, and still makes no sense.
+    /// The checksum is right, but the content is invalid.
     #[error("it makes no sense")]
     Nonsense,
-    /// Prompts are cut into other pieces now.
+    /// Prompts are cut into chunks of another size now.
     #[error("prompts were cut into chunks of {0} bytes, and now of {CHUNK_BYTES}")]
     OtherChunks(u32),
     /// Another hash is configured.
     #[error("prompts were hashed otherwise (block-hash)")]
     OtherHash,
-    /// All that is in it would be forgotten at once.
+    /// Everything in it has expired.
     #[error("it is {0} s old, and nothing is believed for so long (presumed-ttl-secs)")]
     TooOld(u64),
     /// Clocks disagree.
@@ -74,31 +75,31 @@ pub enum BadMemory {
     FromTheFuture,
 }
 
-impl Memory {
-    /// By which prompts must be digested for it to mean anything.
+impl SavedState {
+    /// Seed of the digests: a router must use the same one.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// How many requests and how many spans are remembered, of how many workers.
+    /// Number of saved uses, spans and workers.
     pub fn extent(&self) -> (usize, usize, usize) {
         (self.snapshot.uses(), self.snapshot.spans(), self.workers.len())
     }
 
-    /// How long ago it was written; or why it is of no use to a router like this at this time.
-    pub fn age_s(&self, config: &warmroute_index::Config, unix_s: u64) -> Result<u64, BadMemory> {
+    /// Age in seconds, or why the state is unusable now.
+    pub fn age_s(&self, config: &warmroute_index::Config, unix_s: u64) -> Result<u64, BadSavedState> {
         if self.hash != config.hash {
-            return Err(BadMemory::OtherHash);
+            return Err(BadSavedState::OtherHash);
         }
         if self.saved_at_s > unix_s.saturating_add(FUTURE_MAX_S) {
-            return Err(BadMemory::FromTheFuture);
+            return Err(BadSavedState::FromTheFuture);
         }
         let age_s = unix_s.saturating_sub(self.saved_at_s);
         let is_old = age_s.saturating_mul(1_000_000) >= config.presumed_ttl.0;
-        if is_old { Err(BadMemory::TooOld(age_s)) } else { Ok(age_s) }
+        if is_old { Err(BadSavedState::TooOld(age_s)) } else { Ok(age_s) }
     }
 
-    /// Writes it down.
+    /// Encodes the state.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(9 * self.snapshot.spans() + 16 * self.snapshot.uses() + 4_096);
         out.extend_from_slice(MAGIC);
@@ -125,38 +126,39 @@ impl Memory {
         out
     }
 
-    /// Reads what [`Memory::encode`] wrote, and refuses everything else. It takes no more memory than a few times the bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Memory, BadMemory> {
+    /// Decodes the output of [`SavedState::encode`] and refuses everything else. Uses at most a few times the
+    /// memory of the input.
+    pub fn decode(bytes: &[u8]) -> Result<SavedState, BadSavedState> {
         let mut packed = Packed(bytes);
         if packed.bytes(MAGIC.len()) != Some(MAGIC) {
-            return Err(BadMemory::NotOne);
+            return Err(BadSavedState::NotOne);
         }
         match packed.u32() {
             Some(VERSION) => {}
-            Some(other) => return Err(BadMemory::OtherVersion(other)),
-            None => return Err(BadMemory::Spoiled),
+            Some(other) => return Err(BadSavedState::OtherVersion(other)),
+            None => return Err(BadSavedState::Spoiled),
         }
         let written = bytes.len().saturating_sub(CHECKSUM_BYTES);
         let checksum = Packed(&bytes[written..]).u64();
         if checksum != Some(xxh3_64(&bytes[..written])) {
-            return Err(BadMemory::Spoiled);
+            return Err(BadSavedState::Spoiled);
         }
-        Memory::read(Packed(&bytes[MAGIC.len() + size_of_val(&VERSION)..written]))
+        SavedState::read(Packed(&bytes[MAGIC.len() + size_of_val(&VERSION)..written]))
     }
 
-    fn read(mut packed: Packed<'_>) -> Result<Memory, BadMemory> {
-        let head = read_head(&mut packed).ok_or(BadMemory::Nonsense)?;
+    fn read(mut packed: Packed<'_>) -> Result<SavedState, BadSavedState> {
+        let head = read_head(&mut packed).ok_or(BadSavedState::Nonsense)?;
         let (seed, hash, chunk_bytes, saved_at_s) = head;
         if chunk_bytes != CHUNK_BYTES as u32 {
-            return Err(BadMemory::OtherChunks(chunk_bytes));
+            return Err(BadSavedState::OtherChunks(chunk_bytes));
         }
-        let learned = read_learned(&mut packed).ok_or(BadMemory::Nonsense)?;
+        let learned = read_learned(&mut packed).ok_or(BadSavedState::Nonsense)?;
         let (latency_models, token_rates, workers) = learned;
-        let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadMemory::Nonsense)?;
+        let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadSavedState::Nonsense)?;
         if !packed.0.is_empty() {
-            return Err(BadMemory::Nonsense);
+            return Err(BadSavedState::Nonsense);
         }
-        Ok(Memory { seed, hash, saved_at_s, latency_models, token_rates, workers, snapshot })
+        Ok(SavedState { seed, hash, saved_at_s, latency_models, token_rates, workers, snapshot })
     }
 }
 
@@ -166,7 +168,7 @@ fn read_head(packed: &mut Packed<'_>) -> Option<(u64, Hash, u32, u64)> {
     Some((seed, hash, packed.u32()?, packed.u64()?))
 }
 
-type Learned = (Vec<(u64, Vec<f64>)>, Vec<(u64, f64)>, Vec<Remembered>);
+type Learned = (Vec<(u64, Vec<f64>)>, Vec<(u64, f64)>, Vec<SavedWorker>);
 
 fn read_learned(packed: &mut Packed<'_>) -> Option<Learned> {
     let latency_models = packed.count(12).filter(|&models| models <= MODELS_MAX)?;
@@ -174,7 +176,7 @@ fn read_learned(packed: &mut Packed<'_>) -> Option<Learned> {
     let models = packed.count(16).filter(|&models| models <= MODELS_MAX)?;
     let rates = (0..models).map(|_| Some((packed.u64()?, packed.amount()?))).collect::<Option<_>>()?;
     let workers = packed.count(32).filter(|&workers| workers <= MAX_WORKERS)?;
-    let workers = (0..workers).map(|_| Remembered::read(packed)).collect::<Option<_>>()?;
+    let workers = (0..workers).map(|_| SavedWorker::read(packed)).collect::<Option<_>>()?;
     Some((latency_models, rates, workers))
 }
 
@@ -185,19 +187,19 @@ fn latency_model(packed: &mut Packed<'_>) -> Option<(u64, Vec<f64>)> {
     Some((model, numbers))
 }
 
-/// How a model is called in a memory.
+/// The hash of a model name in a saved state.
 pub(crate) fn model_key(model: &str) -> u64 {
     xxh3_64(model.as_bytes())
 }
 
-impl Remembered {
+impl SavedWorker {
     fn encode(&self, out: &mut Vec<u8>) {
         let url = self.address.url.as_bytes();
         out.extend_from_slice(&(url.len() as u32).to_le_bytes());
         out.extend_from_slice(url);
         out.push(u8::from(self.address.rank.is_some()));
         out.extend_from_slice(&self.address.rank.unwrap_or(0).to_le_bytes());
-        out.extend_from_slice(&self.seat.to_le_bytes());
+        out.extend_from_slice(&self.index.to_le_bytes());
         out.extend_from_slice(&self.capacity_tokens.to_le_bytes());
         self.relative_latency.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
         out.push(u8::from(self.prefix_cache.is_some()));
@@ -205,18 +207,18 @@ impl Remembered {
         [queries, hits].iter().for_each(|count| out.extend_from_slice(&count.to_le_bytes()));
     }
 
-    fn read(packed: &mut Packed<'_>) -> Option<Remembered> {
+    fn read(packed: &mut Packed<'_>) -> Option<SavedWorker> {
         let length = packed.count(1)?;
         let url = std::str::from_utf8(packed.bytes(length)?).ok()?.to_owned();
         let rank = told(packed.u8()?, packed.u16()?)?;
-        let (seat, capacity_tokens) = (packed.u16()?, packed.u64()?);
+        let (index, capacity_tokens) = (packed.u16()?, packed.u64()?);
         let relative_latency = [packed.amount()?, packed.amount()?];
         let has_counters = packed.u8()?;
         let counters = PrefixCache { queries: packed.u64()?, hits: packed.u64()? };
         let prefix_cache = told(has_counters, counters)?;
-        Some(Remembered {
+        Some(SavedWorker {
             address: Address { url, rank },
-            seat,
+            index,
             capacity_tokens,
             relative_latency,
             prefix_cache,
@@ -224,7 +226,7 @@ impl Remembered {
     }
 }
 
-/// Something that is there or is not; where it is not, nothing stands in its place.
+/// Decodes an optional value; an absent value must be zero.
 fn told<T: Default + PartialEq>(is_there: u8, value: T) -> Option<Option<T>> {
     match is_there {
         0 => (value == T::default()).then_some(None),

@@ -1,4 +1,4 @@
-//! What a decision presumes about its worker's cache, until something is known.
+//! The presumption that a decision makes about its worker's cache.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,27 +6,27 @@ use std::sync::Arc;
 use warmroute_index::{Index, Presumption, RootKey, Span};
 use warmroute_types::{Micros, WorkerId};
 
-/// A prompt presumed to be in a worker's cache soon. Dropped before it was confirmed, it is withdrawn: the request failed,
-/// or its client left, before the prompt was computed.
-pub(crate) struct Presumed {
+/// A prompt presumed to be in a worker's cache soon. Dropped before confirmation, it is withdrawn: the
+/// request failed or its client left before the prompt was computed.
+pub(crate) struct PresumptionGuard {
     index: Arc<Index>,
     open: Option<Presumption>,
 }
 
-impl Presumed {
-    /// `None` when the index has no room for it, which costs a hit later and nothing now.
+impl PresumptionGuard {
+    /// Presumes a prompt. `None` if the index is full, which costs a hit later and nothing now.
     pub(crate) fn make(
         index: &Arc<Index>,
         worker: WorkerId,
         root: RootKey,
         spans: &[Span],
         now: Micros,
-    ) -> Option<Presumed> {
+    ) -> Option<PresumptionGuard> {
         let open = index.presume(worker, root, spans, now).ok()?;
-        Some(Presumed { index: Arc::clone(index), open: Some(open) })
+        Some(PresumptionGuard { index: Arc::clone(index), open: Some(open) })
     }
 
-    /// The prompt has been computed.
+    /// Confirms the presumption: the prompt has been computed.
     pub(crate) fn confirm(&mut self) {
         if let Some(presumption) = self.open.take() {
             self.index.confirm(presumption);
@@ -34,7 +34,7 @@ impl Presumed {
     }
 }
 
-impl Drop for Presumed {
+impl Drop for PresumptionGuard {
     fn drop(&mut self) {
         if let Some(presumption) = self.open.take() {
             self.index.withdraw(presumption);
@@ -42,7 +42,7 @@ impl Drop for Presumed {
     }
 }
 
-impl fmt::Debug for Presumed {
+impl fmt::Debug for PresumptionGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Presumed(..)")
     }

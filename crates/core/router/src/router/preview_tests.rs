@@ -52,8 +52,8 @@ fn a_decision_remembers_the_chosen_worker_and_the_next_best() {
     let digests: Vec<u64> = (0..40).collect();
     let cold = route(&router, &digests, 1);
     let warm = route(&router, &digests, 2);
-    let told: Vec<&Considered> = warm.considered.iter().flatten().collect();
-    assert_eq!(told.len(), CONSIDERED_MAX);
+    let told: Vec<&CandidateRecord> = warm.candidate_records.iter().flatten().collect();
+    assert_eq!(told.len(), CANDIDATE_RECORDS_MAX);
     assert_eq!(told[0].worker, warm.worker);
     assert_eq!(Some(told[0].numbers.overlap_tokens), warm.cached_tokens);
     assert_eq!(told[0].numbers.estimate.ttft_ms(), warm.expected_ttft_ms());
@@ -61,7 +61,7 @@ fn a_decision_remembers_the_chosen_worker_and_the_next_best() {
     assert!(rest.is_sorted(), "{rest:?}");
     assert!(cold.expected_ttft_ms() > 0.0);
     let alone = route(&router_of(soonest(), Vec::new(), 1), &digests, 1);
-    assert_eq!(alone.considered.iter().flatten().count(), 1);
+    assert_eq!(alone.candidate_records.iter().flatten().count(), 1);
 }
 
 #[test]
@@ -70,15 +70,19 @@ fn a_preview_says_what_would_happen_and_leaves_no_trace() {
         let router = router_of(policy.parse().unwrap(), vec![soonest()], 6);
         let digests: Vec<u64> = (0..40).collect();
         let first = route(&router, &digests, 1);
-        let (held, tallies) = (router.index_stats().held, router.tallies());
-        let ask = Request { session_key: Some(4), prefix_key: Some(5), ..request(&digests) };
-        let look = || router.preview(&ask, &mut Scratch::default(), Micros(9), 3).unwrap();
+        let (held, policy_comparisons) = (router.index_stats().held, router.policy_comparisons());
+        let request = Request { session_key: Some(4), prefix_key: Some(5), ..request(&digests) };
+        let look = || router.preview(&request, &mut Scratch::default(), Micros(9), 3).unwrap();
         let (before, again) = (look(), look());
-        assert_eq!(router.workers().iter().map(|view| view.desk.in_flight).sum::<u32>(), 1, "{policy}");
-        assert_eq!((router.index_stats().held, router.tallies()), (held, tallies), "{policy}");
+        assert_eq!(router.workers().iter().map(|view| view.load.in_flight).sum::<u32>(), 1, "{policy}");
+        assert_eq!(
+            (router.index_stats().held, router.policy_comparisons()),
+            (held, policy_comparisons),
+            "{policy}"
+        );
         assert_eq!((before.chosen, before.reason), (again.chosen, again.reason), "{policy}");
         assert_eq!(before.candidates.len(), 6);
-        let decision = router.route(&ask, &mut Scratch::default(), Micros(9), 3).unwrap();
+        let decision = router.route(&request, &mut Scratch::default(), Micros(9), 3).unwrap();
         assert_eq!(before.candidates[before.chosen].worker, decision.worker, "{policy}");
         assert_eq!((before.reason, before.policy), (decision.reason, decision.policy));
         assert_eq!(before.prompt_tokens, decision.prompt_tokens);
@@ -88,22 +92,22 @@ fn a_preview_says_what_would_happen_and_leaves_no_trace() {
 }
 
 #[test]
-fn nobody_to_preview_is_as_nobody_to_route_to() {
+fn preview_and_route_fail_alike_without_workers() {
     let router = router_of(soonest(), Vec::new(), 0);
     let preview = router.preview(&request(&[1]), &mut Scratch::default(), Micros(1), 1);
     assert_eq!(preview.err(), Some(NoRoute::NoWorkers));
 }
 
 #[test]
-fn shadows_are_counted_beside_the_policy_that_acts_and_have_no_say() {
+fn shadow_policies_are_counted_and_do_not_act() {
     let turns = Standard::RoundRobin(RoundRobin);
     let router = router_of(soonest(), vec![turns, Standard::CacheAware(CacheAware::default())], 4);
     let digests: Vec<u64> = (0..40).collect();
     let workers: Vec<_> = (1..=8).map(|n| serve(&router, &digests, n * 100_000)).collect();
-    let [acting, turn, cache] = router.tallies()[..] else { panic!("three are compared") };
+    let [acting, turn, cache] = router.policy_comparisons()[..] else { panic!("three are compared") };
     assert_eq!([acting.policy, turn.policy, cache.policy], ["expected_ttft", "round_robin", "cache_aware"]);
-    for tally in [acting, turn, cache] {
-        assert_eq!((tally.decisions, tally.prompt_tokens), (8, acting.prompt_tokens));
+    for counts in [acting, turn, cache] {
+        assert_eq!((counts.decisions, counts.prompt_tokens), (8, acting.prompt_tokens));
     }
     assert_eq!(acting.agreed, 8);
     let in_turn = workers.iter().enumerate().filter(|(i, id)| id.index() == i % 4).count() as u64;
@@ -114,5 +118,5 @@ fn shadows_are_counted_beside_the_policy_that_acts_and_have_no_say() {
     let alone = router_of(soonest(), Vec::new(), 4);
     let unwatched: Vec<_> = (1..=8).map(|n| serve(&alone, &digests, n * 100_000)).collect();
     assert_eq!(workers, unwatched);
-    assert!(alone.tallies().is_empty());
+    assert!(alone.policy_comparisons().is_empty());
 }

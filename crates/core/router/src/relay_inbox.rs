@@ -1,35 +1,36 @@
-//! What other routers have said of engines' streams, until whoever drives their feeds comes for it.
+//! A bounded queue of peers' stream updates for the feeds' driver.
 //!
-//! Where nobody does (no events are followed here) nothing is kept, and who asks is told at once to ask another. Where somebody is too
-//! slow, the oldest goes and is counted: what was told is asked for again, and an answer that went is none.
+//! Without a driver nothing is kept, and replay requests are refused at once. When the driver is too slow,
+//! the oldest update is dropped and counted; a dropped batch is requested again, and a dropped answer counts
+//! as empty.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use warmroute_peers::{Effect, RelayedBatch};
 
-/// News that wait, at most,
+/// Maximum number of queued updates.
 const NEWS_MAX: usize = 1 << 14;
 
-/// and their bytes. One answer may be larger than that, alone.
+/// Maximum bytes of queued updates. A single larger answer is accepted alone.
 const BYTES_MAX: usize = 32 << 20;
 
-/// Bytes of news beside what is reported, about.
+/// Approximate bytes of an update without its batches.
 const NEWS_BYTES: usize = 64;
 
-/// News of streams.
+/// Queued stream updates.
 #[derive(Debug, Default)]
-pub(crate) struct Streams {
-    /// Whether somebody comes for them.
+pub(crate) struct RelayInbox {
+    /// Whether a driver takes the updates.
     pub is_followed: bool,
     news: VecDeque<Effect>,
     bytes: usize,
-    /// Workers whose answers were dropped. Their feeds wait for one, whatever it is.
+    /// Workers whose answers were dropped. Their feeds wait for an answer, even an empty one.
     unanswered: BTreeSet<u64>,
-    /// News that nobody came for in time.
+    /// Updates dropped before they were taken.
     pub dropped: u64,
 }
 
-impl Streams {
+impl RelayInbox {
     pub fn push(&mut self, news: Effect) {
         if let Effect::ReplayReceived { worker, .. } = news {
             self.unanswered.remove(&worker);
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn too_much_drops_the_oldest_and_counts_it_and_no_answer_is_left_out() {
-        let mut streams = Streams::default();
+        let mut streams = RelayInbox::default();
         streams.push(Effect::ReplayReceived { worker: 1, batches: vec![report(0, BYTES_MAX / 2)] });
         let reported = |seq| Effect::BatchRelayed { router: RouterId(3), batch: report(seq, BYTES_MAX / 8) };
         (1..=6).for_each(|seq| streams.push(reported(seq)));
@@ -104,6 +105,6 @@ mod tests {
         );
         (0..2 * NEWS_MAX as u64)
             .for_each(|worker| streams.push(Effect::ReplayReceived { worker, batches: Vec::new() }));
-        assert_eq!(streams.take().len(), 2 * NEWS_MAX, "as many as ask");
+        assert_eq!(streams.take().len(), 2 * NEWS_MAX, "as many as request");
     }
 }

@@ -1,6 +1,6 @@
-//! What is presumed of caches, between the index and the language of routers.
+//! Converts presumed caches between the index and the peers' wire format.
 //!
-//! Nothing of a worker but its identity is told, and of prompts only digests: the seed, addresses and paces stay here.
+//! Only worker identities and prompt digests are sent: seeds, addresses and latencies stay here.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use warmroute_index::{Digester, SegmentParent, Snapshot, SnapshotUse, Span};
 use warmroute_peers::{BadMessage, PresumedRecord, RunParent, SnapshotReader, SnapshotWriter, SpanSizes};
 use warmroute_types::MAX_WORKERS;
 
-/// Who digests this alike digests prompts alike.
+/// Routers with equal digests of this text digest prompts alike.
 const KNOWN_TEXT: &[u8] = b"warmroute: do we digest alike?";
 
-/// What another presumes.
+/// A peer's presumptions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct View {
-    /// Identities of workers, which have these places as numbers in the snapshot.
+    /// Worker identities; the snapshot refers to them by position.
     pub workers: Vec<u64>,
     pub snapshot: Snapshot,
 }
 
-/// As it is told; nothing where nothing is presumed. Workers that have no identity any more are left out.
+/// Encodes the presumptions; empty without any. Workers without an identity are left out.
 pub(crate) fn write(
     snapshot: &Snapshot,
     digester: &Digester,
@@ -62,7 +62,7 @@ fn stretch(before: SegmentParent, spans: &[Span]) -> PresumedRecord {
     PresumedRecord::Run { parent: after, sizes: sizes.collect(), digests }
 }
 
-/// What another has told, unless it makes no sense or means other prompts.
+/// Decodes a peer's presumptions. Fails on invalid data and on other digest seeds.
 pub(crate) fn read(bytes: &[u8], digester: &Digester) -> Result<View, BadMessage> {
     let mut reader = SnapshotReader::new(bytes)?;
     if reader.record()? != Some(PresumedRecord::Key(digester.digest(KNOWN_TEXT))) {

@@ -1,0 +1,100 @@
+//! What the router believes about a worker's cache: the source of the knowledge, its trust and its
+//! generation.
+//!
+//! Feeds and answers change these from many threads. They share one atomic word, so that readers see
+//! consistent values and every change is a compare-and-swap ([`AtomicCacheBelief::revise`]) that loses no
+//! other thread's change.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use warmroute_types::CacheView;
+
+/// Scale of the stored trust, in thousandths.
+const WHOLE: f32 = 1_000.0;
+const TRUST_BITS: u32 = 10;
+const VIEW_BITS: u32 = 2;
+/// Generations use the remaining bits and wrap. That is harmless: only requests in flight remember one.
+const GENERATION_SHIFT: u32 = TRUST_BITS + VIEW_BITS;
+const GENERATION_MAX: u32 = u32::MAX >> GENERATION_SHIFT;
+
+/// What is believed about one worker's cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheBelief {
+    /// Source of the knowledge.
+    pub view: CacheView,
+    /// Share of the feed's claims confirmed by answers, 0 to 1.
+    pub trust: f32,
+    /// Number of resets. A prediction made in one generation says nothing about the next.
+    pub generation: u32,
+}
+
+impl CacheBelief {
+    /// The belief after a reset: presumed, full trust, next generation.
+    pub fn reset(self) -> CacheBelief {
+        CacheBelief {
+            view: CacheView::Presumed,
+            trust: 1.0,
+            generation: self.generation.wrapping_add(1) & GENERATION_MAX,
+        }
+    }
+
+    fn pack(self) -> u32 {
+        let trust = (self.trust.clamp(0.0, 1.0) * WHOLE) as u32;
+        (self.generation & GENERATION_MAX) << GENERATION_SHIFT | (self.view as u32) << TRUST_BITS | trust
+    }
+
+    fn unpack(word: u32) -> CacheBelief {
+        let view = match word >> TRUST_BITS & ((1 << VIEW_BITS) - 1) {
+            1 => CacheView::Uncertain,
+            2 => CacheView::Reported,
+            _ => CacheView::Presumed,
+        };
+        let trust = (word & ((1 << TRUST_BITS) - 1)) as f32 / WHOLE;
+        CacheBelief { view, trust, generation: word >> GENERATION_SHIFT }
+    }
+}
+
+/// A [`CacheBelief`] shared between threads.
+#[derive(Debug, Default)]
+pub(crate) struct AtomicCacheBelief(AtomicU32);
+
+impl AtomicCacheBelief {
+    pub(crate) fn get(&self) -> CacheBelief {
+        CacheBelief::unpack(self.0.load(Relaxed))
+    }
+
+    /// Replaces the current belief by `change` of it and returns the previous one.
+    pub(crate) fn revise(&self, mut change: impl FnMut(CacheBelief) -> CacheBelief) -> CacheBelief {
+        let revised =
+            self.0.fetch_update(Relaxed, Relaxed, |word| Some(change(CacheBelief::unpack(word)).pack()));
+        CacheBelief::unpack(revised.unwrap_or_else(|word| word))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_belief_survives_packing() {
+        for view in [CacheView::Presumed, CacheView::Uncertain, CacheView::Reported] {
+            for (trust, generation) in [(0.0, 0), (0.5, 7), (0.999, 1), (1.0, GENERATION_MAX)] {
+                let belief = CacheBelief { view, trust, generation };
+                assert_eq!(CacheBelief::unpack(belief.pack()), belief);
+            }
+        }
+        let oldest = CacheBelief { view: CacheView::Reported, trust: 0.2, generation: GENERATION_MAX };
+        assert_eq!(oldest.reset(), CacheBelief { view: CacheView::Presumed, trust: 1.0, generation: 0 });
+    }
+
+    #[test]
+    fn concurrent_changes_are_all_applied() {
+        let cache_belief = AtomicCacheBelief::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| _ = cache_belief.revise(CacheBelief::reset)));
+            }
+        });
+        assert_eq!(cache_belief.get().generation, 40_000);
+    }
+}

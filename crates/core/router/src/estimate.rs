@@ -1,0 +1,143 @@
+//! Estimates the time to first token of a request on a worker.
+//!
+//! The main signal is what this router has booked. Engine reports are a correction for prompts from other
+//! clients, and only while they are fresh.
+
+use warmroute_fleet::{PrefillCost, PrefillFeatures, QueueForecast, WorkerLoadView};
+use warmroute_policy::Estimate;
+use warmroute_types::{CacheView, Micros};
+
+/// The estimate of a request on one worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WorkerEstimate {
+    /// Booked with the request and compared with the engine's report.
+    pub features: PrefillFeatures,
+    pub estimate: Estimate,
+}
+
+/// The expected overlap of a prompt on a worker, in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromptOverlap {
+    pub prompt_tokens: u32,
+    pub overlap_tokens: u32,
+    pub restorable_tokens: u32,
+    /// Tokens that the engine probably finds beyond the overlap: see `presumed_shortfall.rs`.
+    pub shortfall_tokens: u32,
+}
+
+/// Time of the estimate, and the age limit of reports.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EstimateTime {
+    pub now: Micros,
+    pub report_age_max: Micros,
+}
+
+impl WorkerEstimate {
+    pub(crate) fn of(
+        load: &WorkerLoadView,
+        forecast: &QueueForecast,
+        cost: &PrefillCost,
+        found: PromptOverlap,
+        at: EstimateTime,
+    ) -> WorkerEstimate {
+        let features = features(load, forecast, found);
+        let prefill_ms = forecast.relative_latency * expected_ms(cost, &features, load, forecast);
+        let estimate = Estimate {
+            queue_ms: forecast.queue_ms + external_ms(load, forecast, at, prefill_ms),
+            prefill_ms,
+            lacking_ms: 0.0,
+            anywhere_ms: 0.0,
+            step_ms: forecast.relative_latency * cost.step_ms(&features),
+            prompts_ahead: forecast.prompts,
+            idle: forecast.idle,
+        };
+        WorkerEstimate { features, estimate }
+    }
+}
+
+/// Probability that a replayed event is out of date before the engine's next answer confirms it. Any value
+/// above 0 prefers confirmed workers among those with similar overlaps.
+const STALE_REPLAY: f32 = 0.25;
+
+/// The expected prefill time, allowing for out-of-date reports.
+fn expected_ms(
+    cost: &PrefillCost,
+    features: &PrefillFeatures,
+    load: &WorkerLoadView,
+    forecast: &QueueForecast,
+) -> f32 {
+    let reported_ms = cost.prefill_ms(features);
+    match load.view == CacheView::Presumed || forecast.has_answered || features.cached_tokens == 0 {
+        true => reported_ms,
+        false => reported_ms + STALE_REPLAY * (cost.prefill_ms(&features.cold()) - reported_ms),
+    }
+}
+
+/// The inputs of the prefill prediction.
+pub(crate) fn features(
+    load: &WorkerLoadView,
+    forecast: &QueueForecast,
+    found: PromptOverlap,
+) -> PrefillFeatures {
+    let PromptOverlap { prompt_tokens, overlap_tokens, restorable_tokens, shortfall_tokens } = found;
+    let cached_tokens = overlap_tokens.saturating_add(restorable_tokens).saturating_add(shortfall_tokens);
+    let wanted_tokens = load.decode_tokens + u64::from(prompt_tokens);
+    let is_crowded = forecast.kv_tokens.is_some_and(|kv_tokens| wanted_tokens > kv_tokens);
+    PrefillFeatures {
+        miss_tokens: prompt_tokens.saturating_sub(cached_tokens),
+        cached_tokens,
+        restored_tokens: restorable_tokens,
+        decoding: load.in_flight.saturating_sub(forecast.prompts),
+        context_tokens: load.decode_tokens,
+        crowded_tokens: if is_crowded { prompt_tokens } else { 0 },
+        position: forecast.position,
+    }
+}
+
+/// Wait for other clients' prompts in the engine, in milliseconds. Their size is unknown: each counts as one
+/// of ours.
+fn external_ms(load: &WorkerLoadView, forecast: &QueueForecast, at: EstimateTime, prefill_ms: f32) -> f32 {
+    let is_fresh = load.report.is_some_and(|report| at.now.since(report.at) <= at.report_age_max);
+    let external = if is_fresh { forecast.external_waiting } else { 0 };
+    let ours_ms = forecast.queue_ms / forecast.prompts.max(1) as f32;
+    external as f32 * ours_ms.max(prefill_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use warmroute_fleet::{BookedWork, Booking, Fleet, HealthConfig, Models};
+    use warmroute_types::{Address, LoadReport};
+
+    const FOUND: PromptOverlap =
+        PromptOverlap { prompt_tokens: 4_000, overlap_tokens: 0, restorable_tokens: 0, shortfall_tokens: 0 };
+
+    #[test]
+    fn prompts_that_came_another_way_count_while_the_report_is_fresh() {
+        let fleet = Arc::new(Fleet::new(HealthConfig::default()));
+        let worker = fleet.join(Address::new("http://engine"), Models::Any).unwrap();
+        let queue_ms = |now_s| {
+            let at = EstimateTime { now: Micros::from_secs(now_s), report_age_max: Micros::from_secs(5) };
+            let (load, forecast) = (fleet.load_view(worker.id), fleet.forecast(worker.id, at.now));
+            WorkerEstimate::of(&load, &forecast, &fleet.prefill_cost(forecast.kind), FOUND, at)
+                .estimate
+                .queue_ms
+        };
+        let report = |waiting, at_s| {
+            fleet.report(
+                &worker,
+                LoadReport { waiting, at: Micros::from_secs(at_s), ..LoadReport::default() },
+            );
+        };
+        let work = BookedWork { prefill_tokens: 4_000, context_tokens: 4_000, ..BookedWork::default() };
+        let booking = Booking::make(&fleet, worker.id, work, Micros::from_secs(1));
+        report(1, 1);
+        let ours = queue_ms(1);
+        drop(booking);
+        assert_eq!(queue_ms(1), 0.0, "it was ours, and is done");
+        report(2, 2);
+        assert!(queue_ms(3) > ours, "two others wait");
+        assert_eq!(queue_ms(9), 0.0, "that was long ago");
+    }
+}

@@ -1,0 +1,142 @@
+//! Applies changes: workers that join and leave, their health, load and caches.
+
+use warmroute_fleet::{CacheBelief, Fleet, FleetFull, Models, ProbeResult, Worker};
+use warmroute_policy::Policy;
+use warmroute_types::{Address, CacheView, LoadReport, Micros, WorkerId, WorkerState};
+
+use super::Router;
+use crate::{Change, reported, trust};
+
+impl<P: Policy> Router<P> {
+    /// Applies a change to the fleet, the pools and what is known about caches. Changes of a worker that has left are ignored.
+    pub fn apply(&self, change: Change) -> Result<(), FleetFull> {
+        match change {
+            Change::Join { address, models } => return self.join(address, models),
+            Change::Leave { address } => return self.leave(&address),
+            Change::Serves { worker, models } => {
+                // Probes list the models every few seconds, mostly without a change.
+                if self.fleet.serves(&worker, models) {
+                    return self.update_members(|_| Ok(()));
+                }
+            }
+            Change::Probed { worker, result, at } => self.apply_probe(&worker, result, at),
+            Change::Faulted { worker, at } => _ = self.fleet.failed(&worker, at),
+            Change::Broke { worker, request, at } => _ = self.fleet.record_break(&worker, request, at),
+            Change::Resting { worker, until } => self.fleet.pause(&worker, until),
+            Change::Load { worker, report } => self.apply_load(&worker, report),
+            Change::Capacity { worker, capacity } => self.of_member(&worker, |router| {
+                router.fleet.set_kv_tokens(worker.id, capacity.tokens);
+                router.fleet.set_block_tokens(&worker, capacity.block_tokens);
+                router.set_capacity(worker.id, capacity.tokens);
+            }),
+            Change::Aligned { worker, matching } => self.of_member(&worker, |router| {
+                // Earlier events were read with another matching, or come again.
+                reported::forget(&router.index, worker.id);
+                router.fleet.forget_cache(worker.id);
+                router.reported.align(worker.id, matching);
+            }),
+            Change::Cached { worker, events } => self.of_member(&worker, |router| {
+                if let Some(block_tokens) = router.reported.take(&router.index, worker.id, &events) {
+                    router.fleet.set_block_tokens(&worker, block_tokens);
+                }
+            }),
+            Change::Emptied { worker } => self.of_member(&worker, |router| router.empty(&worker)),
+            Change::Viewed { worker, view } => self.of_member(&worker, |router| router.view(&worker, view)),
+            Change::Fed { worker, counters } => {
+                self.of_member(&worker, |router| router.reported.note(worker.id, counters));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `apply` unless the worker has left.
+    fn of_member(&self, worker: &Worker, apply: impl FnOnce(&Router<P>)) {
+        if self.fleet.is_member(worker) {
+            apply(self);
+        }
+    }
+
+    fn join(&self, address: Address, models: Models) -> Result<(), FleetFull> {
+        let mut joined = None;
+        self.update_members(|fleet| {
+            let is_known = fleet.members().iter().any(|view| view.worker.address == address);
+            let worker = fleet.join(address, models)?;
+            if !is_known {
+                self.forget(worker.id);
+                joined = Some(worker);
+            }
+            Ok(())
+        })?;
+        // After the members' lock is released: a large saved state must not hold up decisions.
+        joined.iter().for_each(|worker| self.restore_worker(worker));
+        Ok(())
+    }
+
+    fn leave(&self, address: &Address) -> Result<(), FleetFull> {
+        self.update_members(|fleet| {
+            fleet.leave(address).into_iter().for_each(|worker| self.forget(worker));
+            Ok(())
+        })
+    }
+
+    /// Clears a presumed cache when the worker comes back, because the engine was most likely restarted. A worker with events
+    /// reports a restart itself. A worker probed for the first time keeps its restored cache, unless the probe fails.
+    fn apply_probe(&self, worker: &Worker, result: ProbeResult, at: Micros) {
+        let is_new = self.fleet.load_view(worker.id).state == WorkerState::Starting;
+        let is_back = self.fleet.probed(worker, result, at) == Some(WorkerState::Ready) && !is_new;
+        let is_away = is_new && result == ProbeResult::Failed;
+        if (is_back || is_away) && self.fleet.load_view(worker.id).view == CacheView::Presumed {
+            reported::forget(&self.index, worker.id);
+        }
+    }
+
+    /// Clears the cache of a restarted engine. A feed without gaps reports the restart itself.
+    fn apply_load(&self, worker: &Worker, report: LoadReport) {
+        let is_restarted = self.fleet.report(worker, report);
+        if is_restarted && self.fleet.load_view(worker.id).view != CacheView::Reported {
+            self.empty(worker);
+        }
+    }
+
+    /// Applies the feed's assessment of its events.
+    fn view(&self, worker: &Worker, view: CacheView) {
+        let is_aligned = self.reported.is_aligned(worker.id);
+        let view = if is_aligned { view } else { CacheView::Presumed };
+        let before = self.fleet.revise(worker, |belief| trust::told(belief, view));
+        let is_new = before.is_some_and(|belief| belief.view != view);
+        if is_new && view == CacheView::Reported {
+            // Earlier presumptions are now reported, or wrong.
+            self.index.clear_presumed(worker.id);
+        }
+    }
+
+    /// Clears the cache of a restarted engine. Predictions for the old cache do not count for the new one.
+    fn empty(&self, worker: &Worker) {
+        reported::forget(&self.index, worker.id);
+        self.reported.emptied(worker.id);
+        self.fleet.revise(worker, |belief| CacheBelief { generation: belief.reset().generation, ..belief });
+    }
+
+    /// Forgets everything about the cache of a slot.
+    fn forget(&self, worker: WorkerId) {
+        reported::forget(&self.index, worker);
+        self.reported.align(worker, None);
+        self.fleet.forget_cache(worker);
+        self.set_capacity(worker, self.config.index.presumed_tokens);
+    }
+
+    pub(super) fn set_capacity(&self, worker: WorkerId, tokens: u64) {
+        self.index.set_capacity(worker, tokens).expect("worker ids are below MAX_WORKERS");
+    }
+
+    /// Changes the fleet and rebuilds the pools. The write lock excludes decisions: a request that has chosen
+    /// a worker but not booked it yet must not find another worker in its slot.
+    fn update_members(&self, change: impl FnOnce(&Fleet) -> Result<(), FleetFull>) -> Result<(), FleetFull> {
+        let mut pools = self.pools.write();
+        let changed = change(&self.fleet);
+        let members = self.fleet.members();
+        pools.set_members(&members, |model| self.unclaimed.token_rate(model));
+        self.sharing.get().into_iter().for_each(|sharing| sharing.set_members(&members));
+        changed
+    }
+}

@@ -275,3 +275,49 @@ fn the_core_uses_no_clock_file_or_socket() {
         }
     }
 }
+
+/// Type names that every crate may define.
+const SHARED_NAMES: &[&str] = &["Config", "ConfigError", "Error"];
+
+/// The public types of a source file: name and file.
+fn public_types(path: &Path, code: &str) -> Vec<(String, PathBuf)> {
+    let kinds = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
+    let name = |line: &str| {
+        let rest = kinds.iter().find_map(|kind| line.strip_prefix(kind))?;
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        Some((rest[..end].to_owned(), path.to_owned()))
+    };
+    code.lines().filter_map(name).collect()
+}
+
+fn sources_below(folder: &Path, sources: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.path() {
+            path if path.is_dir() => sources_below(&path, sources),
+            path if path.extension().is_some_and(|extension| extension == "rs") => sources.push(path),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_public_type_name_is_defined_once_per_ring() {
+    for ring in ["core", "edge", "lab"] {
+        let mut sources = Vec::new();
+        for name in MAY_IMPORT.iter().filter(|(of, _, _)| *of == ring).map(|(_, name, _)| name) {
+            let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+            sources_below(&crates.join(ring).join(name).join("src"), &mut sources);
+        }
+        let mut defined: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
+        for path in sources {
+            let code = std::fs::read_to_string(&path).unwrap();
+            for (name, path) in public_types(&path, &code) {
+                defined.entry(name).or_default().insert(path);
+            }
+        }
+        assert!(defined.len() > 50, "the types of {ring} were not found");
+        let twice =
+            defined.iter().filter(|(name, files)| files.len() > 1 && !SHARED_NAMES.contains(&name.as_str()));
+        assert_eq!(twice.collect::<Vec<_>>(), [], "ring {ring}");
+    }
+}

@@ -17,7 +17,7 @@ pub const OUT_BYTES_MAX: usize = 256 << 10;
 pub type PeerNumber = u64;
 
 /// One connected peer.
-pub struct ConnectedPeer {
+pub struct SocketPeer {
     pub queue: mpsc::Sender<Message>,
     /// Its subscriptions, one entry for each time.
     pub topics: Vec<Bytes>,
@@ -29,7 +29,7 @@ pub struct ConnectedPeer {
 /// All connected peers.
 #[derive(Default)]
 pub struct Peers {
-    open: Mutex<BTreeMap<PeerNumber, ConnectedPeer>>,
+    open: Mutex<BTreeMap<PeerNumber, SocketPeer>>,
     numbers: AtomicU64,
     pub dropped: AtomicU64,
     /// Notified when a peer's queue is empty or a peer has disconnected.
@@ -38,7 +38,7 @@ pub struct Peers {
 
 impl Peers {
     /// The peers. A panic in another thread leaves the list valid.
-    pub fn lock(&self) -> MutexGuard<'_, BTreeMap<PeerNumber, ConnectedPeer>> {
+    pub fn lock(&self) -> MutexGuard<'_, BTreeMap<PeerNumber, SocketPeer>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,7 +46,7 @@ impl Peers {
     pub fn join(&self, queue_max: usize) -> (PeerNumber, mpsc::Receiver<Message>) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (queue, waiting) = mpsc::channel(queue_max.max(1));
-        self.lock().insert(number, ConnectedPeer { queue, topics: Vec::new(), unsent: 0, task: None });
+        self.lock().insert(number, SocketPeer { queue, topics: Vec::new(), unsent: 0, task: None });
         (number, waiting)
     }
 

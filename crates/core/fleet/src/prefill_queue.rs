@@ -384,7 +384,9 @@ impl PrefillQueue {
         let is_disturbed = std::mem::take(&mut state.is_disturbed);
         state.steps.observe(&computed, position, now.since(begun), now, is_disturbed);
         state.steps.computed = computed;
-        state.steps.teach_newest(&mut model.lock())
+        let has_learned = state.steps.teach_newest(&mut model.lock());
+        // Answers of an engine that reports no cached tokens only end: their steps are complete without a report.
+        self.learn_complete(state, model, now) || has_learned
     }
 
     /// An answer has ended, and its engine reported this about its prompt. Steps that are complete now teach `model`. Whether there
@@ -398,18 +400,23 @@ impl PrefillQueue {
     ) -> bool {
         let mut state = self.state.lock();
         state.steps.report(ticket.number, Some(prompt));
+        self.learn_complete(&mut state, model, now)
+    }
+
+    /// Learns from steps all of whose answers have ended. False if there are none.
+    fn learn_complete(&self, state: &mut State, model: &Mutex<LatencyModel>, now: Micros) -> bool {
         let mut has_learned = false;
         while let Some((step, lesson)) = state.steps.take_complete(now) {
             learn(&step, lesson, &mut state.relative_latency, &mut model.lock());
             has_learned = true;
         }
         if has_learned {
-            self.publish_latency(&state, now);
+            self.publish_latency(state, now);
         }
         has_learned
     }
 
-    /// An answer was given up: nothing will be reported about its prompt.
+    /// An answer has ended or was given up, and nothing was reported about its prompt.
     pub(crate) fn abandon(&self, ticket: Ticket) {
         self.state.lock().steps.report(ticket.number, None);
     }

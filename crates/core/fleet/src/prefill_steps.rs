@@ -1,7 +1,8 @@
 //! Steps that have been observed and wait for what their answers tell.
 //!
 //! A first token shows how long a step of prefills took. How many of its prompt tokens were cached the engine reports only at the
-//! end of the answer, seconds later. The latency model is taught then, with the cached tokens as they were.
+//! end of the answer, seconds later. The latency model learns from the step at once with predicted cached tokens, and again with
+//! the reported ones.
 
 use std::collections::VecDeque;
 
@@ -164,6 +165,20 @@ impl PendingSteps {
             }
         }
         None
+    }
+
+    /// Steps that are not complete.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// All answers end without a report, except those of the newest step.
+    #[cfg(test)]
+    pub(crate) fn abandon_older(&mut self) {
+        let newest = self.steps.back().map_or(0, |step| step.number);
+        let older = self.prompts.iter().filter(|prompt| prompt.step < newest).map(|prompt| prompt.ticket);
+        older.collect::<Vec<_>>().into_iter().for_each(|ticket| self.report(ticket, None));
     }
 
     /// Allocates what this many prompts need, so that requests do not.

@@ -2,13 +2,12 @@
 
 use super::*;
 
-/// A first token comes, and all answers up to it end without a word about cached tokens. The step before it, if it can be learned
-/// from.
+/// A first token comes, and all answers of the step before it end without a report of cached tokens. Returns that step if it can
+/// be learned from.
 fn first_token(queue: &PrefillQueue, ticket: Ticket, now: Micros) -> Option<ObservedStep> {
     queue.first_token(ticket, &Mutex::new(LatencyModel::new()), now);
     let mut state = queue.state.lock();
-    (0..=ticket.number).for_each(|number| state.steps.report(number, None));
-    // Not the step that this first token belongs to: others may join it.
+    state.steps.abandon_older();
     state.steps.take_complete(Micros::ZERO).map(|(step, _)| step)
 }
 
@@ -341,4 +340,23 @@ fn what_never_had_a_first_token_leaves_nothing_behind() {
     let tickets: Vec<Ticket> = (1..50).map(|tokens| book(&queue, tokens * 100, Micros(0))).collect();
     tickets.into_iter().for_each(|ticket| queue.release(ticket));
     assert_eq!((queue.forecast(Micros(1)).queue_ms, queue.forecast(Micros(1)).prompts), (0.0, 0));
+}
+
+#[test]
+fn an_engine_that_reports_no_cached_tokens_is_learned_from_and_nothing_piles_up() {
+    let (fast, slow) = (PrefillQueue::default(), PrefillQueue::default());
+    let model = Mutex::new(LatencyModel::new());
+    for request in 0..5_000u64 {
+        let at = 1_000 * request;
+        for (queue, ms) in [(&fast, 100), (&slow, 300)] {
+            let ticket = book(queue, 1_000, Micros::from_millis(at));
+            queue.first_token(ticket, &model, Micros::from_millis(at + ms));
+            queue.abandon(ticket);
+        }
+    }
+    let pending = [&fast, &slow].map(|queue| queue.state.lock().steps.len());
+    assert!(pending.iter().all(|&steps| steps <= 2), "{pending:?}");
+    let now = Micros::from_millis(1_000 * 5_000);
+    let ratio = slow.relative_latency(now) / fast.relative_latency(now);
+    assert!((2.0..4.0).contains(&ratio), "{ratio}");
 }

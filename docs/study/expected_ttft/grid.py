@@ -41,7 +41,7 @@ AXES = {
     "reset": (["--view", "reported", "--history", "reset"], 1),
     "warm-presumed": (["--view", "presumed", "--history", "warm"], 1),
     "resets": (["--view", "reported"] + [word for worker in range(8) for at in (20, 90) for word in ("--incident", f"reset:{worker}@{at + worker}")], 1),
-    "evictions-untold": (["--view", "reported", "--evictions", "untold"], 1),
+    "evictions-unpublished": (["--view", "reported", "--evictions", "unpublished"], 1),
     # A prior of the latency model that is wrong by a factor of four, either way.
     "slow": (["--view", "reported", "--history", "reset", "--speed-percent", "25"], 1),
     "fast": (["--view", "reported", "--history", "reset", "--speed-percent", "400"], 1),

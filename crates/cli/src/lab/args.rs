@@ -211,8 +211,8 @@ pub struct SceneArgs {
     /// (the same, and their caches were reset just before)
     #[arg(long, default_value = "fresh")]
     pub history: History,
-    /// Whether engines publish the blocks that they evict: told or untold; reported view
-    #[arg(long, default_value = "told")]
+    /// Whether engines publish the blocks that they evict: published or unpublished; reported view
+    #[arg(long, default_value = "published")]
     pub evictions: EvictionEvents,
     /// Events in the fleet: fail:3@120 (worker 3, second 120), recover, leave, join, reset; repeatable
     #[arg(long, value_name = "WHAT:WORKER@SECOND")]

@@ -276,8 +276,8 @@ impl FromStr for EvictionEvents {
 
     fn from_str(word: &str) -> Result<EvictionEvents, UnknownWord> {
         match word {
-            "told" => Ok(EvictionEvents::Published),
-            "untold" => Ok(EvictionEvents::Unpublished),
+            "published" => Ok(EvictionEvents::Published),
+            "unpublished" => Ok(EvictionEvents::Unpublished),
             _ => Err(UnknownWord { word: word.to_owned(), known: "told, untold" }),
         }
     }

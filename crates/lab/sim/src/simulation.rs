@@ -63,9 +63,6 @@ pub struct Outcome {
     pub told_bytes: u64,
 }
 
-/// Requests that engines serve before the run when they have a history.
-const HISTORY_REQUESTS: usize = 300;
-
 /// Runs sessions through a fleet. Sessions must be sorted by start time.
 pub fn run(
     config: &Config,
@@ -73,33 +70,12 @@ pub fn run(
     sessions: impl Iterator<Item = Session>,
 ) -> Result<Outcome, BadConfig> {
     config.validate()?;
-    if config.history == History::Fresh {
-        let mut simulation = Simulation::new(config, rule, sessions.peekable());
-        simulation.start();
-        while simulation.step() {}
-        return Ok(simulation.finish());
+    if config.history != History::Fresh {
+        return Ok(history::run(config, rule, sessions.collect()));
     }
-    // The history is the beginning of the same traffic, spread over all engines, so that many replayed blocks
-    // are requested again.
-    let sessions: Vec<Session> = sessions.collect();
-    let mut requests = 0;
-    let past: Vec<Session> = sessions
-        .iter()
-        .take_while(|session| {
-            requests += session.turns.len();
-            requests <= HISTORY_REQUESTS
-        })
-        .cloned()
-        .collect();
-    let round_robin = Rule::parse("round_robin").expect("round_robin is a policy");
-    let quiet = Config { incidents: Vec::new(), ..config.clone() };
-    let mut simulation = Simulation::new(&quiet, &round_robin, past.into_iter().peekable());
-    simulation.publishes_unread = true;
+    let mut simulation = Simulation::new(config, rule, sessions.peekable());
     simulation.start();
-    while simulation.step() {}
-    let mut simulation = simulation.with_new_routers(config, rule, sessions.into_iter());
-    while simulation.step() {}
-    Ok(simulation.finish())
+    Ok(simulation.run_to_end())
 }
 
 /// State of one client's session. It keeps its index in the job table for all its turns.
@@ -187,36 +163,6 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
         }
     }
 
-    /// Replaces the routers by new ones with another rule, keeps the engines and their caches, and starts the
-    /// sessions now.
-    fn with_new_routers<'b, T: Iterator<Item = Session>>(
-        self,
-        config: &'b Config,
-        rule: &Rule,
-        sessions: T,
-    ) -> Simulation<'b, impl Iterator<Item = Session> + use<'b, T, S>> {
-        let now = self.now;
-        let later = move |session: Session| Session { starts: session.starts + now, ..session };
-        let mut simulation = Simulation::new(config, rule, sessions.map(later).peekable());
-        (simulation.now, simulation.began) = (now, now);
-        (simulation.nodes, simulation.streams) = (self.nodes, self.streams);
-        (simulation.directory, simulation.transit) = (self.directory, self.transit);
-        simulation.nodes.iter_mut().for_each(Node::begin_run);
-        if config.history == History::Reset {
-            simulation.nodes.iter_mut().for_each(Node::reset);
-        }
-        for node in 0..simulation.nodes.len() {
-            let engine = &config.fleet[node];
-            simulation.routers.iter_mut().for_each(|router| router.join(node, engine, now));
-            simulation.connect(node);
-        }
-        let ticks = now.0 / simulation.tick_interval().0 + 1;
-        simulation.queue.push(Micros(ticks * simulation.tick_interval().0), Event::Tick);
-        simulation.start_sharing();
-        simulation.schedule_incidents();
-        simulation
-    }
-
     fn schedule_incidents(&mut self) {
         for (index, incident) in self.config.incidents.iter().enumerate() {
             self.queue.push(self.began + incident.at, Event::Incident { index: index as u32 });
@@ -224,6 +170,11 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
     }
 
     /// Adds the fleet to the routers. An engine whose first incident is a join starts absent.
+    fn run_to_end(mut self) -> Outcome {
+        while self.step() {}
+        self.finish()
+    }
+
     fn start(&mut self) {
         self.schedule_incidents();
         for node in 0..self.nodes.len() {
@@ -615,6 +566,7 @@ fn differences(predicted_tokens: Option<u32>, cached_tokens: u32, margin: u32) -
 }
 
 mod cache_events;
+mod history;
 mod sharing;
 
 #[cfg(test)]

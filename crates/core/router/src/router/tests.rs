@@ -282,7 +282,7 @@ fn asking(digests: &[u64]) -> Request<'_> {
     Request { prompt: Some(prompt), ..request_for("m") }
 }
 
-/// One worker holds sixty-four conversations, and goes out. They are placement as if nobody had ever held them.
+/// One worker holds 64 conversations and goes down: they are placed like new ones.
 #[test]
 fn requests_spread_when_all_holders_are_out() {
     let conversations: Vec<Vec<u64>> =

@@ -3,7 +3,8 @@
 #
 # SIZE is 1b, 3b or 8b: the shape of a Llama model with made-up weights. BLOCKS is each server's KV cache in blocks of 16 tokens. Ports
 # are 8101..., KV events on 5601..., replay on 5701.... The servers outlive this script: FLEET/pids has their process ids, and
-# FLEET/fleet.json describes them for bench/sockets/run.py.
+# FLEET/fleet.json describes them for bench/sockets/run.py. TEXTS names files that the tokenizer is trained on. REPORTER names
+# warmroute_reporter.py: it posts what the caches hold to port 29000 every 100 ms, as well.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 servers=$1 size=$2 blocks=$3
@@ -16,11 +17,15 @@ mkdir -p mps mpslog
 pgrep -f nvidia-cuda-mps-control > /dev/null || nvidia-cuda-mps-control -d
 if [[ -d vt ]]; then export PYTHONPATH=$FLEET/vt; fi
 export VLLM_NO_USAGE_STATS=1 VLLM_USE_FLASHINFER_SAMPLER=0 VLLM_ATTENTION_BACKEND=FLASH_ATTN VLLM_SERVER_DEV_MODE=1 HF_HUB_OFFLINE=1
-[[ -d model-$size ]] || python3 "$here/model.py" "model-$size" "$size"
+[[ -d model-$size ]] || python3 "$here/model.py" "model-$size" "$size" ${TEXTS:-}
 
 for i in $(seq 1 "$servers"); do
     events='{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:'$((5600 + i))'","replay_endpoint":"tcp://*:'$((5700 + i))'"}'
-    CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((100 / servers)) setsid nohup python3 -m vllm.entrypoints.openai.api_server \
+    report=()
+    if [[ -n ${REPORTER:-} ]]; then
+        report=("$REPORTER" --url http://127.0.0.1:29000/events --worker "http://127.0.0.1:$((8100 + i))" -- python3)
+    fi
+    CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((100 / servers)) setsid nohup python3 ${report[@]+"${report[@]}"} -m vllm.entrypoints.openai.api_server \
         --model "model-$size" --served-model-name m --load-format dummy --host 127.0.0.1 --port $((8100 + i)) \
         --gpu-memory-utilization "$(python3 -c "print(round(0.9 / $servers, 2))")" --num-gpu-blocks-override "$blocks" \
         --max-model-len 32768 --max-num-batched-tokens 4096 --enforce-eager --enable-prompt-tokens-details \

@@ -288,7 +288,8 @@ fn sum_of(runs: &[EngineRun]) -> EngineFigures {
         add(&mut all.waiting.mean, run.waiting.mean);
         add(&mut all.waiting.last, run.waiting.last);
     }
-    let figures: [(&str, fn(&EngineRun) -> bool); 6] = [
+    type Figure = (&'static str, fn(&EngineRun) -> bool);
+    let figures: [Figure; 6] = [
         ("ttft_ms", |run| run.counted.ttft_s.is_some()),
         ("prefill_tokens_computed", |run| run.counted.computed.is_some()),
         ("prefix_queries_tokens", |run| run.counted.queries.is_some()),

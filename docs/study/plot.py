@@ -19,9 +19,12 @@ HERE = Path(__file__).resolve().parent
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 # What describes a scenario in a row, and how a panel's title says it.
 SHAPE = {"fleet": "{}", "traffic": "{}", "system": "system prompts of {:,} words", "rate": "{:g} conversations/s",
-         "concurrency": "{} at a time", "history": "caches: {}"}
+         "concurrency": "{} conversations at a time", "history": "{}"}
+HISTORY = {"reset": "after a cache reset", "fresh": "new engines"}
 METRICS = [("mean_ms", "mean TTFT"), ("p99_ms", "p99 TTFT")]
-WIDTH, LABELS, VALUE, GAP, ROW, BAR = 820, 236, 62, 18, 25, 15
+WIDTH, VALUE, GAP, ROW, BAR = 820, 62, 18, 25, 15
+# A wide font's letters at the size of labels.
+LETTER = 7.5
 STYLE = """
 .card{fill:#ffffff;stroke:#d0d7de} .title{fill:#1f2328;font-weight:600} .name{fill:#1f2328} .note{fill:#59636e}
 .ours{fill:#0969da} .other{fill:#9aa4af} .ours-text{fill:#0550ae;font-weight:600} .axis{stroke:#d0d7de} .range{stroke:#1f2328}
@@ -46,16 +49,13 @@ def read(files, where):
     """Rows of the present format. Rows without `policy` are those of an earlier script, and are left out."""
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.strip()]
     wanted = [condition.split("=", 1) for condition in where]
-    return [row for row in rows if "policy" in row and "mean_ms" in row and all(str(row.get(key)) == value or number(row.get(key), value)
-                                                                                for key, value in wanted)]
+    fits = lambda row: all(is_value(row.get(key), value) for key, value in wanted)
+    return [row for row in rows if "policy" in row and fits(row)]
 
 
-def number(have, want):
-    """Whether a number of a row is the number in a word: 3.0 and 3."""
-    try:
-        return float(have) == float(want)
-    except (TypeError, ValueError):
-        return False
+def is_value(have, word):
+    """Whether a row's value is the one of a flag; 3 is 3.0, too."""
+    return format(have, "g") == word if isinstance(have, float) else str(have) == word
 
 
 def scenarios(rows):
@@ -69,7 +69,7 @@ def scenarios(rows):
 
 def panel_title(key, policies):
     """What the scenario is, and how much was measured."""
-    words = [SHAPE[name].format(value) for name, value in key]
+    words = [SHAPE[name].format(HISTORY.get(value, value)) for name, value in key]
     runs = [row for rows in policies.values() for row in rows]
     requests = sorted({row["requests"] for row in runs if "requests" in row})
     seeds = len({row.get("seed") for row in runs})
@@ -83,7 +83,7 @@ def label(policy, all_policies):
     name, _, source = peer.partition("+")
     if program:
         return f"{program.replace('smg', 'SMG')} {name}"
-    ways = {"events": "KV events", "reporter": "posted KV events"}
+    ways = {"events": "KV events"}
     if source:
         return f"{name}, {ways.get(source, source)}"
     return f"{name}, presumed" if any(other.startswith(f"{policy}+") for other in all_policies) else name
@@ -110,14 +110,14 @@ def bar(x, y, width, longest, values, kind):
     return shapes
 
 
-def panel(top, key, policies):
-    """A panel's shapes, and its height."""
+def panel(top, key, policies, left):
+    """A panel's shapes, and its height. Bars begin at `left`."""
     shapes = [text(20, top + 14, panel_title(key, policies), "note")]
     order = sorted(policies, key=lambda policy: statistics.mean(row["mean_ms"] for row in policies[policy]))
-    width = (WIDTH - LABELS - 20 - GAP) / 2 - VALUE
+    width = (WIDTH - left - 20 - GAP) / 2 - VALUE
     first = top + 44
     for column, (metric, heading) in enumerate(METRICS):
-        x = LABELS + column * (width + VALUE + GAP)
+        x = left + column * (width + VALUE + GAP)
         longest = max(row[metric] for rows in policies.values() for row in rows)
         shapes.append(text(x, top + 36, heading, "title"))
         for index, policy in enumerate(order):
@@ -126,7 +126,7 @@ def panel(top, key, policies):
         shapes.append(f'<path d="M {x} {first - 4} V {first + len(order) * ROW - 4}" class="axis"/>')
     for index, policy in enumerate(order):
         kind = "ours-text" if policy.startswith("expected_ttft") else "name"
-        shapes.append(text(LABELS - 10, first + index * ROW + BAR - 3, label(policy, policies), kind, anchor="end"))
+        shapes.append(text(left - 10, first + index * ROW + BAR - 3, label(policy, policies), kind, anchor="end"))
     return shapes, 44 + len(order) * ROW + 16
 
 
@@ -136,8 +136,10 @@ def main():
     if not rows:
         sys.exit("no result fits")
     shapes, top = [text(20, 32, o.title, "title", 15), text(20, 51, o.subtitle, "note")], 66
-    for key, policies in scenarios(rows).items():
-        drawn, height = panel(top, key, policies)
+    found = scenarios(rows)
+    left = 30 + LETTER * max(len(label(policy, policies)) for policies in found.values() for policy in policies)
+    for key, policies in found.items():
+        drawn, height = panel(top, key, policies, left)
         shapes += drawn
         top += height
     o.out.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top + 4}" font-family="{escape(FONT)}" role="img">\n'

@@ -384,6 +384,8 @@ impl EngineTtft {
 mod tests {
     use super::*;
 
+    /// Lines of a real engine's page after 23 requests.
+    const VLLM: &str = include_str!("vllm-0.32.0.metrics.txt");
     const SGLANG: &str = "\
 sglang:prompt_tokens_total{model_name=\"m\"} 1000.0
 sglang:cached_tokens_total{cache_source=\"device\",model_name=\"m\"} 600.0
@@ -405,6 +407,21 @@ sglang:time_to_first_token_seconds_sum{model_name=\"m\"} 0.2
         let mut run = EngineRun::default();
         run.compare(&reading(before), &reading(after), &WaitingSamples { sum: 6.0, count: 3, failed: 0 });
         run
+    }
+
+    #[test]
+    fn the_page_of_a_real_vllm_is_read() {
+        let after = reading(VLLM);
+        let before = Reading { names: after.names, counted: Counted::default(), waiting: None };
+        let mut run = EngineRun::default();
+        run.compare(&before, &after, &WaitingSamples::default());
+        let figures = EngineFigures::of("e".to_owned(), &run);
+        assert_eq!((figures.requests, figures.prefill_tokens_computed), (Some(23), Some(3_020)));
+        assert_eq!((figures.prefix_queries_tokens, figures.prefix_hits_tokens), (Some(3_660), Some(640)));
+        assert_eq!((figures.preemptions, figures.waiting.last), (Some(0), Some(0.0)));
+        assert!(figures.problems.is_empty(), "{figures:?}");
+        let ttft = figures.ttft_ms.unwrap();
+        assert!((ttft.mean - 17.94).abs() < 0.01 && ttft.p50 < ttft.p95 && ttft.p95 < ttft.p99, "{ttft:?}");
     }
 
     #[test]

@@ -21,16 +21,15 @@ import itertools
 import json
 import os
 import random
-import re
 import shlex
-import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
+
+from processes import Fleet, Process, get, stop, wait_until, wait_until_ready
 
 # Where reporters post to.
 REPORTER_PORT = 29_000
@@ -68,78 +67,6 @@ def arguments():
     return parser.parse_args()
 
 
-class Process:
-    """A running warmroute, on ports that it has chosen itself."""
-
-    def __init__(self, *command, log=subprocess.DEVNULL):
-        self.process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=log)
-        self.addresses = json.loads(self.process.stdout.readline())
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait()
-
-
-def get(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.read().decode()
-
-
-def post(url):
-    urllib.request.urlopen(urllib.request.Request(url, data=b"", method="POST"), timeout=10).read()
-
-
-def wait_until(what, is_so, seconds=30):
-    until = time.time() + seconds
-    while time.time() < until:
-        try:
-            if is_so():
-                return
-        except OSError:
-            pass
-        time.sleep(0.05)
-    sys.exit(f"timed out: {what}")
-
-
-class Fleet:
-    """Simulated engines, with KV events and replay."""
-
-    def __init__(self, o, folder):
-        self.model_path, endpoint = os.path.join(folder, "model"), "tcp://127.0.0.1:0"
-        command = [o.warmroute, "engine", "--port", 0, "--speed", o.speed, "--kv-tokens", o.kv_tokens, "--model", "m",
-                   "--events", endpoint, "--replay", endpoint, "--write-model", self.model_path]
-        if o.no_details:
-            command += ["--prompt-tokens-details", "off"]
-        self.engines = [Process(*command) for _ in range(o.engines)]
-        self.workers = [{"url": engine.addresses["listening"]} for engine in self.engines]
-
-    @classmethod
-    def running(cls, described):
-        """Servers that somebody else has started."""
-        fleet = cls.__new__(cls)
-        fleet.model_path, fleet.engines = described["model_path"], []
-        local = "tcp://127.0.0.1"
-        fleet.workers = [{"url": f"http://127.0.0.1:{port}", "events": f"{local}:{events}", "replay": f"{local}:{replay}"}
-                         for port, events, replay in described["ports"]]
-        return fleet
-
-    def reset(self):
-        for worker in self.workers:
-            post(f"{worker['url']}/reset_prefix_cache")
-
-    def counters(self):
-        hits = queries = 0.0
-        for worker in self.workers:
-            text = get(f"{worker['url']}/metrics")
-            hits += sum(float(x) for x in re.findall(r"^vllm:prefix_cache_hits_total\S* (\S+)$", text, re.M))
-            queries += sum(float(x) for x in re.findall(r"^vllm:prefix_cache_queries_total\S* (\S+)$", text, re.M))
-        return hits, queries
-
-    def stop(self):
-        for engine in self.engines:
-            engine.stop()
-
-
 class Peer:
     """Another router before a fleet, in its default setting."""
 
@@ -150,16 +77,12 @@ class Peer:
         log = open(os.path.join(o.logs, f"{program}.log"), "w") if o.logs else subprocess.DEVNULL
         self.process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(self.port), "--prometheus-port", str(free_port()), "--policy", policy,
-             "--worker-urls", *(worker["url"] for worker in fleet.workers)], stdout=log, stderr=log)
+             "--worker-urls", *fleet.urls], stdout=log, stderr=log)
         url = f"http://127.0.0.1:{self.port}/workers"
         wait_until(f"{program}'s workers are healthy", lambda: get(url).count('"is_healthy":true') == len(fleet.workers), 60)
 
     def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        stop(self.process)
 
 
 def free_port():
@@ -187,13 +110,7 @@ class Router:
         self.process = Process(o.warmroute, "serve", "--config", config, "--host", "127.0.0.1", "--port", 0, "--admin-port", admin,
                                "--policy", policy, "--decision-headers", *flags, log=log)
         self.port = int(self.process.addresses["listening"].rsplit(":", 1)[1])
-        view = "reported" if source else "presumed"
-
-        def is_ready():
-            workers = json.loads(get(f"{self.process.addresses['admin']}/workers"))
-            return all(worker["state"] == "ready" and worker["view"] == view for worker in workers)
-
-        wait_until(f"all workers are ready and {view}", is_ready)
+        wait_until_ready(self.process, "reported" if source else "presumed")
 
     def stop(self):
         self.process.stop()
@@ -372,6 +289,11 @@ def make_history(o, fleet, folder):
     fleet.reset()
 
 
+def simulated(o, folder):
+    details = ["--prompt-tokens-details", "off"] if o.no_details else []
+    return Fleet.simulated(o.warmroute, folder, o.engines, o.speed, o.kv_tokens, "--model", "m", *details)
+
+
 def main():
     o = arguments()
     o.words, described = WORDS, None
@@ -390,7 +312,7 @@ def main():
                 elif fleet is None or (o.history == "fresh" and not described):
                     if fleet:
                         fleet.stop()
-                    fleet = Fleet(o, folder)
+                    fleet = simulated(o, folder)
                     if o.history == "reset":
                         make_history(o, fleet, folder)
                 else:

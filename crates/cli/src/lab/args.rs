@@ -71,8 +71,10 @@ pub struct BoundsArgs {
 Prompts are made-up words of four bytes per token, as simulated engines count them (two with --events or --write-model: use \
 --token-bytes 2), sent to /v1/completions as streams. Start the engines with the same --speed.
 
-Example:
-  warmroute lab drive --url http://127.0.0.1:8080 --workload b2b --requests 400 --json -")]
+Examples:
+  warmroute lab drive --url http://127.0.0.1:8080 --workload b2b --requests 400 --json -
+  warmroute lab drive --url http://127.0.0.1:8080 --workload tenants --concurrency 32 --duration 60 --requests 100000 \
+--engine-metrics http://127.0.0.1:8001,http://127.0.0.1:8002")]
 pub struct DriveArgs {
     /// URL of the router or engine, with or without /v1
     #[arg(long, value_name = "URL")]
@@ -89,6 +91,15 @@ pub struct DriveArgs {
     /// Bytes per token, as the engines count them
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=16))]
     pub token_bytes: u8,
+    /// Base URLs of engines whose /metrics are read before, during and after the run; vLLM and SGLang
+    #[arg(long, value_name = "URL", value_delimiter = ',', num_args = 1..)]
+    pub engine_metrics: Vec<Uri>,
+    /// Requests in flight at any time: each of N clients plays session after session, without start and think times
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub concurrency: Option<u32>,
+    /// Seconds after which --concurrency sends no further request. Traffic can end before: raise --requests
+    #[arg(long, value_name = "S", requires = "concurrency")]
+    pub duration: Option<f64>,
     #[command(flatten)]
     pub traffic: TrafficArgs,
     #[command(flatten)]

@@ -5,12 +5,14 @@ use warmroute_index::{Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
 use warmroute_types::{CacheView, Micros, Usage, WorkerId};
 
-use super::{Decision, Router};
-use crate::feedback::{Answered, Content, Expected, Silence};
-use crate::pool::Expectation;
+use super::Router;
+use crate::decision::{Decision, Expectation};
+use crate::feedback::Expected;
+use crate::outcome::Answered;
 use crate::presumption_guard::PresumptionGuard;
 use crate::reported_overlap::CachePrediction;
 use crate::reported_view::ReportedView;
+use crate::request::{Content, Request, Silence};
 use crate::token_rate::TokenRate;
 use crate::trust::{self, Prediction};
 use crate::{Feedback, PromptChunks, PromptText, Unit};
@@ -26,15 +28,15 @@ const DENSITY_MARGIN: u32 = 8;
 const LOST_IN_A_ROW: u8 = 3;
 
 impl<P: Policy> Router<P> {
-    /// Compares the engine's cached tokens with the prediction. Only for one prompt with one answer: usage
-    /// does not tell several apart.
-    pub fn feedback(&self, decision: &mut Decision, asked: Answered<'_>, now: Micros) -> Feedback {
-        let said = asked.usage.cached_tokens;
-        let cached_tokens = match asked.silence {
+    /// Compares the engine's cached tokens with the prediction.
+    pub(super) fn feedback(&self, decision: &mut Decision, answered: Answered<'_>) -> Feedback {
+        let Answered { request, usage, at: now } = answered;
+        let said = usage.cached_tokens;
+        let cached_tokens = match request.silence {
             Silence::MeansZero => self.fleet.cached_tokens(&decision.worker, said),
             Silence::MeansNothing => said,
         };
-        let usage = Usage { cached_tokens, ..asked.usage };
+        let usage = Usage { cached_tokens, ..usage };
         let block_tokens = self.fleet.block_tokens(decision.worker.id).unwrap_or(BLOCK_TOKENS);
         // Without a report the prediction is the best estimate. It is exact for a complete feed and too low
         // otherwise.
@@ -46,16 +48,16 @@ impl<P: Policy> Router<P> {
             let observed = ObservedPrompt { prompt_tokens: usage.prompt_tokens, cached_tokens };
             decision.booking.reported(observed, now);
         }
-        let prompt = asked.prompt.filter(|_| asked.content == Content::Text);
-        prompt.into_iter().for_each(|prompt| self.learn(asked.model, prompt, usage));
+        let prompt = request.prompt.filter(|_| request.content == Content::Text);
+        prompt.into_iter().for_each(|prompt| self.learn(request.model, prompt, usage));
         if let Some(prediction) = decision.expectation.prediction {
-            let text = self.written_for(decision.worker.id, asked.texts);
+            let text = self.written_for(decision.worker.id, request.texts);
             let has_blocks = usage.prompt_tokens >= 2 * block_tokens;
             if let Some(text) = text.filter(|_| usage.cached_tokens.is_none() && has_blocks) {
                 self.reported.check_prompt_reported(&self.index, decision.worker.id, text, now);
             }
-            let asked = Answered { texts: text.as_slice(), ..asked };
-            self.assess(decision, prediction, asked, usage, block_tokens);
+            let request = &Request { texts: text.as_slice(), ..*request };
+            self.assess(decision, prediction, request, usage, block_tokens);
             if decision.view == CacheView::Reported {
                 // Engines count restored tokens as cached, but may also recompute them.
                 let expected = decision.cached_tokens.map(|tokens| Expected {
@@ -100,12 +102,12 @@ impl<P: Policy> Router<P> {
             return feedback;
         }
         if let (Some(found), CacheView::Presumed) = (feedback.cached, decision.view) {
-            self.learn_shortfall(asked.model, found, decision.cached_tokens.unwrap_or(0));
+            self.learn_shortfall(request.model, found, decision.cached_tokens.unwrap_or(0));
         }
         if feedback.stale > 0 {
             let kept = found_chunks(prompt, usage);
             decision.assignment_guard.iter_mut().for_each(|assignment_guard| assignment_guard.found(kept));
-            let rate = self.token_rate(asked.model);
+            let rate = self.token_rate(request.model);
             self.correct(&decision.worker, decision.bookings, (prompt, rate), kept, now);
         }
         feedback
@@ -130,7 +132,7 @@ impl<P: Policy> Router<P> {
         &self,
         decision: &mut Decision,
         prediction: CachePrediction,
-        asked: Answered<'_>,
+        request: &Request<'_>,
         usage: Usage,
         block_tokens: u32,
     ) {
@@ -152,9 +154,9 @@ impl<P: Policy> Router<P> {
         }
         let sampled_only = prediction.sampled - prediction.proven;
         if is_kept && sampled_only > 0 {
-            self.learn_sampled_reuse(asked, found.saturating_sub(prediction.proven), sampled_only);
+            self.learn_sampled_reuse(request, found.saturating_sub(prediction.proven), sampled_only);
         }
-        let Some(&PromptText { root, bytes, .. }) = asked.texts.first() else { return };
+        let Some(&PromptText { root, bytes, .. }) = request.texts.first() else { return };
         let (prompt, sampled, proven) =
             (Prompt::Bytes(bytes), ReportedView::Sampled.holder(id), ReportedView::Proven.holder(id));
         let mut overlaps = Overlaps::new();
@@ -206,9 +208,9 @@ impl<P: Policy> Router<P> {
 
     /// Learns how often sampled tokens equal the tokenization of their text. Token matching has nothing to
     /// learn.
-    fn learn_sampled_reuse(&self, asked: Answered<'_>, found: u32, sampled: u32) {
-        let is_in_bytes = asked.texts.first().is_some_and(|text| text.unit == Unit::Byte);
-        if let (Ok(pool), true) = (self.pools.read().serving(asked.model), is_in_bytes) {
+    fn learn_sampled_reuse(&self, request: &Request<'_>, found: u32, sampled: u32) {
+        let is_in_bytes = request.texts.first().is_some_and(|text| text.unit == Unit::Byte);
+        if let (Ok(pool), true) = (self.pools.read().serving(request.model), is_in_bytes) {
             pool.sampled_reuse.learn(found, sampled);
         }
     }

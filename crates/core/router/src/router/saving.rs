@@ -11,8 +11,8 @@ use crate::saved_state::{SavedState, SavedWorker, model_key};
 use crate::unclaimed_state::UnclaimedParts;
 
 impl<P: Policy> Router<P> {
-    /// The state to save. `unix_s` is the wall clock, which both processes share.
-    pub fn save(&self, now: Micros, unix_s: u64) -> SavedState {
+    /// The state to save.
+    pub(super) fn save(&self, now: Micros, unix_s: u64) -> SavedState {
         let remembered = |view: WorkerView| SavedWorker {
             index: view.worker.id.0,
             capacity_tokens: self.index.capacity_tokens(view.worker.id),
@@ -34,9 +34,8 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Restores a state saved `away` ago: each worker gets its part when it joins. Call it before any worker
-    /// joins, on a router with the same seed.
-    pub fn restore(&self, memory: SavedState, now: Micros, away: Micros) {
+    /// Restores a state saved `away` ago: each worker gets its part when it joins.
+    pub(super) fn restore(&self, memory: SavedState, now: Micros, away: Micros) {
         for (model, numbers) in &memory.latency_models {
             self.fleet.restore_latency(*model, numbers);
         }

@@ -7,6 +7,7 @@ use warmroute_index::Span;
 use warmroute_peers::{BookingRecord, PromptDigests};
 use warmroute_types::{CacheView, Micros};
 
+use crate::assessment::PredictedCache;
 use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord};
 use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::{PRESUMED_CHUNKS_MAX, PromptChunks};
@@ -56,6 +57,12 @@ impl Decision {
     /// Predicted time to first token, from the decision on.
     pub fn expected_ttft_ms(&self) -> f32 {
         self.candidate_records[0].as_ref().map_or(0.0, |chosen| chosen.numbers.estimate.ttft_ms())
+    }
+
+    /// The prediction for the worker's cache.
+    pub(crate) fn predicted(&self) -> PredictedCache {
+        let Expectation { view, presumed_bytes, prediction: reported, .. } = self.expectation;
+        PredictedCache { view, cached_tokens: self.cached_tokens, presumed_bytes, reported }
     }
 
     /// The booking as peers learn of it.

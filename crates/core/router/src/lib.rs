@@ -18,6 +18,7 @@
 //! requests are placed as if they had come one after another. Nothing in that section waits, and only storing
 //! a new prompt in the index allocates.
 
+mod assessment;
 mod candidate_record;
 mod change;
 mod decision;
@@ -62,6 +63,8 @@ pub use policies::PolicyComparison;
 pub use pool::Vacancy;
 pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};
+#[doc(hidden)]
+pub use reported_view::ReportedView;
 pub use request::{Content, Request, Silence};
 pub use router::{Config, Inspect, Peering, Router, StreamNews};
 pub use saved_state::{BadSavedState, SavedState};

@@ -21,6 +21,7 @@ use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::{PromptChunks, PromptText};
 use crate::reported::Unit;
 use crate::reported_overlap::{CachePrediction, PredictionWeights, ReportedOverlap, whole_blocks};
+use crate::reported_view::ReportedView;
 use crate::request::Request;
 use crate::sampled_reuse::SampledReuse;
 use crate::scratch::Scratch;
@@ -94,6 +95,8 @@ pub(crate) struct DecisionContext<'a> {
     /// Load that peers may have assigned without this router knowing.
     pub unpropagated_load: Micros,
     pub report_age_max: Micros,
+    /// A view of reported caches that predictions ignore.
+    pub without_view: Option<ReportedView>,
     pub in_flight_max: u32,
     pub now: Micros,
     pub random: u64,
@@ -306,7 +309,7 @@ impl DecisionState {
     fn fill_candidates(&mut self, input: &CandidateInput<'_>, paused: PausedWorkers) {
         let CandidateInput { context: DecisionContext { fleet, now, .. }, request, scratch, .. } = *input;
         let overlaps = if request.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
-        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = overlap.reach.bytes);
+        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.holder.index()] = overlap.reach.bytes);
         self.candidates.clear();
         self.longest_match = 0;
         // Neighbouring members mostly serve the same model, so its cost is read once.
@@ -341,7 +344,7 @@ impl DecisionState {
                 waiting: load.waiting(*now, input.context.report_age_max),
             });
         }
-        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = 0);
+        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.holder.index()] = 0);
         self.discount_common_prefix(fleet, *now);
         self.rank();
     }
@@ -431,7 +434,7 @@ impl CandidateInput<'_> {
     ) -> Option<CachePrediction> {
         let texts = self.request.texts;
         let first = texts.first().filter(|_| load.view != CacheView::Presumed)?;
-        let held = held();
+        let held = held().without(self.context.without_view);
         // A worker matches only the text of its own family.
         let text: &PromptText<'_> = texts.get(usize::from(held.text)).unwrap_or(first);
         let block_tokens = load.block_tokens.unwrap_or(1);

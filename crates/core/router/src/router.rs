@@ -15,6 +15,7 @@ use crate::policies::Policies;
 use crate::pool::{DecisionContext, Pool, Vacancy};
 use crate::pools::Pools;
 use crate::reported::Reported;
+use crate::reported_view::ReportedView;
 use crate::request::Request;
 use crate::scratch::Scratch;
 use crate::sharing::{AssignmentGuard, Sharing};
@@ -32,6 +33,9 @@ pub struct Config {
     pub in_flight_max: u32,
     /// Limits of the index.
     pub index: warmroute_index::Config,
+    /// A view of reported caches that predictions ignore, to measure what it is worth.
+    #[doc(hidden)]
+    pub without_view: Option<ReportedView>,
 }
 
 impl Default for Config {
@@ -41,6 +45,7 @@ impl Default for Config {
             report_age_max: Micros::from_secs(5),
             in_flight_max: u32::MAX,
             index: warmroute_index::Config::default(),
+            without_view: None,
         }
     }
 }
@@ -158,6 +163,7 @@ impl<P: Policy> Router<P> {
             router_rank: sharing.map_or(0, |sharing| sharing.rank()),
             unpropagated_load: sharing.map_or(Micros::ZERO, |sharing| sharing.unpropagated_load()),
             report_age_max: self.config.report_age_max,
+            without_view: self.config.without_view,
             in_flight_max: self.in_flight_max.load(Relaxed),
             now,
             random,

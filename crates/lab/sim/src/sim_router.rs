@@ -47,6 +47,8 @@ pub struct SimRouter {
     text_root: RootKey,
     ids: Vec<u32>,
     text: Vec<u8>,
+    /// Tokens match exactly. Where answers tokenize otherwise when repeated, text is matched, as with real engines.
+    unit: Unit,
     /// Event feed per engine; empty if events are not followed.
     followers: Vec<FeedFollower>,
     /// Block size, the same for all engines.
@@ -89,7 +91,7 @@ impl SimRouter {
         let replays = if config.replay_batches > 0 { Replays::Answered } else { Replays::None };
         let followed = if view == View::Reported && needs.overlap { nodes } else { 0 };
         let BuiltRule { policy, watcher } = rule.make();
-        let router = Router::new(policy, Config::default());
+        let router = Router::new(policy, Config { without_view: config.without_view, ..Config::default() });
         if config.sharing.is_some() {
             router.peering().start(name, warmroute_peers::Config::default());
         }
@@ -98,6 +100,7 @@ impl SimRouter {
             text_root: router.inspect().text_root(&Family::default(), None, None, Unit::Token),
             ids: Vec::new(),
             text: Vec::new(),
+            unit: if config.retokenized > 0.0 { Unit::Byte } else { Unit::Token },
             router,
             watcher,
             choices: 0,
@@ -164,7 +167,7 @@ impl SimRouter {
         self.set_known_tokens(asked);
         let uses_index = self.prepare_prompt(asked.prompt);
         let prompt = uses_index.then(|| chunks(self.root, &self.digests, prompt_tokens));
-        let text = self.is_reported().then(|| text(self.text_root, &self.text));
+        let text = self.is_reported().then(|| text(self.text_root, &self.text, self.unit));
         // A short prompt is keyed by the part that stays the same while its conversation grows.
         let head_tokens = if prompt_tokens < HEAD_TOKENS { asked.thread.first_tokens } else { HEAD_TOKENS };
         let request = Request {
@@ -233,7 +236,7 @@ impl SimRouter {
         self.notify_watcher(|watcher| watcher.ended(routed.choice, end));
         let uses_index = self.prepare_prompt(prompt);
         let prompt = uses_index.then(|| chunks(self.root, &self.digests, usage.prompt_tokens));
-        let text = self.is_reported().then(|| text(self.text_root, &self.text));
+        let text = self.is_reported().then(|| text(self.text_root, &self.text, self.unit));
         let silence = Silence::MeansZero;
         let request = &Request { prompt, texts: text.as_slice(), silence, ..Request::default() };
         let answered = Some(Answered { request, usage, at: now });
@@ -286,8 +289,8 @@ fn chunks(root: RootKey, digests: &[u64], prompt_tokens: u32) -> PromptChunks<'_
 }
 
 /// A prompt as engines report it, also with four bytes per token.
-fn text(root: RootKey, bytes: &[u8]) -> PromptText<'_> {
-    PromptText { root, bytes, unit: Unit::Token }
+fn text(root: RootKey, bytes: &[u8], unit: Unit) -> PromptText<'_> {
+    PromptText { root, bytes, unit }
 }
 
 mod event_feeds;
@@ -304,7 +307,7 @@ impl SimRouter {
         self.prepare_prompt(prompt);
         let prompt_tokens = tokens(prompt);
         let chunks = chunks(self.root, &self.digests, prompt_tokens);
-        let texts = [text(self.text_root, &self.text)];
+        let texts = [text(self.text_root, &self.text, self.unit)];
         let request = Request { prompt_tokens, prompt: Some(chunks), texts: &texts, ..Request::default() };
         let preview = self
             .router

@@ -120,7 +120,7 @@ impl<P: Policy> Router<P> {
         let is_new = before.is_some_and(|belief| belief.view != view);
         if is_new && view == CacheView::Reported {
             // Earlier presumptions are now reported, or wrong.
-            self.index.clear_presumed(worker.id);
+            self.index.clear_presumed(worker.id.into());
         }
     }
 
@@ -140,7 +140,7 @@ impl<P: Policy> Router<P> {
     }
 
     pub(super) fn set_capacity(&self, worker: WorkerId, tokens: u64) {
-        self.index.set_capacity(worker, tokens).expect("worker ids are below MAX_WORKERS");
+        self.index.set_capacity(worker.into(), tokens).expect("worker ids are below MAX_WORKERS");
     }
 
     /// Changes the fleet and rebuilds the pools. The write lock excludes decisions: a request that has chosen

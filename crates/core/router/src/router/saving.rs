@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use warmroute_fleet::{Worker, WorkerView};
+use warmroute_index::HolderId;
 use warmroute_policy::Policy;
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::Micros;
 
 use super::Router;
 use crate::saved_state::{SavedState, SavedWorker, model_key};
@@ -15,7 +16,7 @@ impl<P: Policy> Router<P> {
     pub(super) fn save(&self, now: Micros, unix_s: u64) -> SavedState {
         let remembered = |view: WorkerView| SavedWorker {
             index: view.worker.id.0,
-            capacity_tokens: self.index.capacity_tokens(view.worker.id),
+            capacity_tokens: self.index.capacity_tokens(view.worker.id.into()),
             relative_latency: self.fleet.relative_latency_numbers(view.worker.id),
             prefix_cache: view.prefix_cache,
             address: view.worker.address.clone(),
@@ -49,7 +50,7 @@ impl<P: Policy> Router<P> {
         let Some((recalled, known)) = self.unclaimed.take(&worker.address) else { return };
         self.fleet.restore_worker(worker, known.relative_latency, known.prefix_cache);
         self.set_capacity(worker.id, known.capacity_tokens);
-        let restored = self.index.restore(&recalled, WorkerId(known.index), worker.id);
+        let restored = self.index.restore(&recalled, HolderId(known.index), worker.id.into());
         restored.expect("worker ids are below MAX_WORKERS");
     }
 }

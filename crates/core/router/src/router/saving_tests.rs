@@ -64,7 +64,7 @@ fn experienced() -> Router<Standard> {
     // All at once, so that each engine gets some.
     let under_way: Vec<Decision> = (0..10).map(|number| answered(&router, &conversation(number))).collect();
     drop(under_way);
-    assert!((0..3).all(|seat| router.index.presumed_tokens(WorkerId(seat)) > 0));
+    assert!((0..3).all(|seat| router.index.presumed_tokens(WorkerId(seat).into()) > 0));
     router
 }
 
@@ -131,15 +131,15 @@ fn one_that_was_restarted_or_does_not_answer_begins_with_nothing() {
         join(&new, &[0]);
         let worker = new.inspect().workers()[0].worker.clone();
         new.apply(Change::Load { worker, report: report(queries_now) });
-        assert_eq!(new.index.presumed_tokens(WorkerId(0)) > 0, is_known, "{queries_now}");
+        assert_eq!(new.index.presumed_tokens(WorkerId(0).into()) > 0, is_known, "{queries_now}");
     }
     let new = router(7);
     new.restore(reread(&memory), NOW, Micros(0));
     let address = Address::new("http://engine-0");
     new.join(address, Models::named(&["m"])).unwrap();
-    assert!(new.index.presumed_tokens(WorkerId(0)) > 0);
+    assert!(new.index.presumed_tokens(WorkerId(0).into()) > 0);
     probe(&new, ProbeResult::Failed);
-    assert_eq!(new.index.presumed_tokens(WorkerId(0)), 0);
+    assert_eq!(new.index.presumed_tokens(WorkerId(0).into()), 0);
 }
 
 #[test]

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use parking_lot::RwLockReadGuard;
 use warmroute_fleet::{BookedWork, Booking};
-use warmroute_index::{BoundedSnapshot, RootKey, Span};
+use warmroute_index::{BoundedSnapshot, HolderId, RootKey, Span};
 use warmroute_peers::{
     AssignmentEnd, BadMessage, BookingRecord, Config, Effect, Envelope, Ledger, PeerMessage, Peers,
     PromptDigests, SNAPSHOT_BYTES_MAX, WorkerHealth,
 };
 use warmroute_policy::Policy;
 use warmroute_prompt::ChunkSizes;
-use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
+use warmroute_types::{CacheView, Micros, RouterId, WorkerState};
 
 use super::Peering;
 use crate::PromptChunks;
@@ -204,7 +204,7 @@ impl<P: Policy> Peering<'_, P> {
                 let worker = sharing.worker(*worker);
                 let presumed = worker
                     .filter(|worker| self.router.fleet.load_view(worker.id).view == CacheView::Presumed);
-                presumed.into_iter().for_each(|worker| self.router.index.clear_presumed(worker.id));
+                presumed.into_iter().for_each(|worker| self.router.index.clear_presumed(worker.id.into()));
             }
             // Long tasks with locks of their own.
             Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
@@ -254,7 +254,7 @@ impl<P: Policy> Peering<'_, P> {
                 presumed().is_some_and(|now| Arc::ptr_eq(&now, &worker))
             };
             // A full index drops the rest, which costs hits later.
-            _ = self.router.index.merge(&recalled, WorkerId(place), worker.id, is_there);
+            _ = self.router.index.merge(&recalled, HolderId(place), worker.id.into(), is_there);
         }
     }
 

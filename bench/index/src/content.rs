@@ -4,8 +4,7 @@
 
 use dynamo_kv_router::protocols::{BlockHashOptions, compute_block_hash_for_seq};
 use kv_index::compute_request_content_hashes;
-use warmroute_index::{NamedSpan, Overlaps, Parent, Prompt, Span};
-use warmroute_types::WorkerId;
+use warmroute_index::{NamedSpan, Overlaps, Parent, Prompt, Span, HolderId};
 
 use crate::clock::timed;
 use crate::dynamo::Dynamo;
@@ -47,7 +46,7 @@ fn bytes_walk(tokens: &[Vec<u32>]) -> f64 {
         }
         for worker in 0..WORKERS {
             ours.index
-                .store(WorkerId(worker as u16), Parent::Root(ours.root), &spans)
+                .store(HolderId(worker as u16), Parent::Root(ours.root), &spans)
                 .expect("a valid store");
         }
         texts.push(bytes);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use warmroute_index::{Config, Index, NamedSpan, Namespace, Overlaps, Parent, Prompt, RootKey, Source, Span};
-use warmroute_types::{Micros, WorkerId};
+use warmroute_index::{Config, Index, NamedSpan, Namespace, Overlaps, Parent, Prompt, RootKey, Source, Span, HolderId};
+use warmroute_types::Micros;
 
 use crate::rival::Rival;
 use crate::stream::{Remove, Store};
@@ -49,12 +49,12 @@ impl Rival for Ours {
         };
         self.spans.extend(store.blocks.iter().map(named));
         let parent = store.parent.map_or(Parent::Root(self.root), Parent::Name);
-        let stored = self.index.store(WorkerId(store.worker as u16), parent, &self.spans);
+        let stored = self.index.store(HolderId(store.worker as u16), parent, &self.spans);
         debug_assert!(stored.is_ok_and(|stored| stored.placed == store.blocks.len()));
     }
 
     fn remove(&mut self, remove: &Remove) {
-        self.index.remove(WorkerId(remove.worker as u16), &remove.names);
+        self.index.remove(HolderId(remove.worker as u16), &remove.names);
     }
 
     fn find(&mut self, prompt: &[u64]) -> (usize, u64) {

@@ -10,8 +10,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use warmroute_index::{Config, Index, NamedSpan, Namespace, Parent, Prompt, RootKey, Source, Span};
-use warmroute_types::{Micros, WorkerId};
+use warmroute_index::{Config, Index, NamedSpan, Namespace, Parent, Prompt, RootKey, Source, Span, HolderId};
+use warmroute_types::Micros;
 
 use crate::clock::{self, ThreadClock, timed};
 use crate::ours::root;
@@ -67,7 +67,7 @@ fn reported(resident: usize) {
     let (mut stores, mut removes) = (Calls::default(), Calls::default());
     let chains = resident / CHAIN;
     for number in 0..chains {
-        let (worker, spans) = (WorkerId((number % WORKERS) as u16), chain(number as u64));
+        let (worker, spans) = (HolderId((number % WORKERS) as u16), chain(number as u64));
         let mut parent = Parent::Root(root());
         for event in spans.chunks(EVENT) {
             let stored = stores.time(|| index.store(worker, parent, event));
@@ -77,7 +77,7 @@ fn reported(resident: usize) {
     }
     stores.print("store", "48 blocks an event, from none to all");
     // Heads below which many chains hang, as with system prompts.
-    let wide = WorkerId(WORKERS as u16);
+    let wide = HolderId(WORKERS as u16);
     let heads: Vec<Vec<NamedSpan>> = (0..TIMES as u64).map(|number| chain(u64::MAX - number)).collect();
     for head in &heads {
         index.store(wide, Parent::Root(root()), head).expect("a seat");
@@ -90,11 +90,11 @@ fn reported(resident: usize) {
         let digests: Vec<u64> = heads[time].iter().map(|named| named.span.digest).collect();
         index.cut(wide, root(), Prompt::Chunks(&digests), 0);
     });
-    waits(&index, "clear", "a sixteenth of all spans", |time| index.clear(WorkerId(time as u16)));
+    waits(&index, "clear", "a sixteenth of all spans", |time| index.clear(HolderId(time as u16)));
     for number in (0..chains).filter(|number| number % WORKERS >= TIMES) {
         let names: Vec<u64> = chain(number as u64).iter().rev().map(|named| named.name).collect();
         for event in names.chunks(EVENT) {
-            removes.time(|| index.remove(WorkerId((number % WORKERS) as u16), event));
+            removes.time(|| index.remove(HolderId((number % WORKERS) as u16), event));
         }
     }
     removes.print("remove", "48 blocks an event, from all to none");
@@ -117,7 +117,7 @@ fn presumed(resident: usize) {
         let mut random = Random(number as u64);
         let spans: Vec<Span> =
             (0..chunks).map(|_| Span { digest: random.next(), bytes: 256, tokens: 64 }).collect();
-        let worker = WorkerId((number % WORKERS) as u16);
+        let worker = HolderId((number % WORKERS) as u16);
         let handle = presumes.time(|| index.presume(worker, presumed_root(), &spans, Micros(number as u64)));
         let handle = handle.expect("a seat and a presumed root");
         confirms.time(|| index.confirm(handle));
@@ -132,10 +132,10 @@ fn presumed(resident: usize) {
         stats.evicted_by_budget
     );
     waits(&index, "set_capacity", "half of one worker's spans go", |time| {
-        let worker = WorkerId((WORKERS - 1 - time) as u16);
+        let worker = HolderId((WORKERS - 1 - time) as u16);
         index.set_capacity(worker, index.presumed_tokens(worker) / 2).expect("a seat");
     });
-    waits(&index, "clear", "a sixteenth of all spans", |time| index.clear(WorkerId(time as u16)));
+    waits(&index, "clear", "a sixteenth of all spans", |time| index.clear(HolderId(time as u16)));
     let sent = resident / chunks * 5 / 4;
     waits(&index, "expire", "an eighth of what was sent", |time| {
         index.expire(Micros(ttl.0 + (sent / TIMES * (time + 1)) as u64));

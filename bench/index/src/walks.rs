@@ -1,7 +1,6 @@
 //! Lookups over 100 KB of bytes: known, in spans of usual and of few bytes, and unknown where many lengths must be tried.
 
-use warmroute_index::{NamedSpan, Overlaps, Parent, Prompt, Span};
-use warmroute_types::WorkerId;
+use warmroute_index::{NamedSpan, Overlaps, Parent, Prompt, Span, HolderId};
 
 use crate::clock::timed;
 use crate::ours::Ours;
@@ -46,7 +45,7 @@ fn known(length: usize, workers: u16) -> f64 {
     let (ours, text) = (Ours::new(), text(1));
     for worker in 0..workers {
         let spans = spans(&ours, &text, length, 1);
-        ours.index.store(WorkerId(worker), Parent::Root(ours.root), &spans).expect("a seat");
+        ours.index.store(HolderId(worker), Parent::Root(ours.root), &spans).expect("a seat");
     }
     lookups(&ours, &text, text.len() / length * length)
 }
@@ -56,7 +55,7 @@ fn unknown(lengths: usize) -> f64 {
     for length in 0..lengths {
         let text = text(length as u64 + 10);
         let spans = spans(&ours, &text[..40 + length], 40 + length, length as u64);
-        ours.index.store(WorkerId(0), Parent::Root(ours.root), &spans).expect("a seat");
+        ours.index.store(HolderId(0), Parent::Root(ours.root), &spans).expect("a seat");
     }
     lookups(&ours, &text(1), 0)
 }
@@ -67,7 +66,7 @@ fn lookups(ours: &Ours, text: &[u8], held: usize) -> f64 {
     let ((), ns) = timed(|| {
         for _ in 0..LOOKUPS {
             ours.index.lookup(ours.root, Prompt::Bytes(text), &mut out);
-            assert_eq!(out.of(WorkerId(0)).bytes as usize, held);
+            assert_eq!(out.of(HolderId(0)).bytes as usize, held);
         }
     });
     ns as f64 / LOOKUPS as f64

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use warmroute_gateway::{Configuration, Gateway, Reload, Token};
+use warmroute_router::Change;
 use warmroute_types::redact_values;
 use warmroute_wire::Dialer;
 
@@ -217,7 +218,8 @@ impl Control {
         self.dialer.follow(&plan.gateway.dialer);
         self.acceptors.follow(&plan.acceptors);
         self.gateway.set_keys(plan.keys);
-        self.gateway.router().set_in_flight_max(plan.router.in_flight_max);
+        let requests = plan.router.in_flight_max;
+        self.gateway.router().apply(Change::InFlightMax { requests });
         if touches("routing.") || touches("cache.") {
             self.gateway.router().set_policies(plan.policy, plan.shadows);
         }

@@ -96,7 +96,7 @@ impl StateWriter {
         let Some(path) = &self.path else { return };
         let _writing = self.writing.lock();
         let since = Instant::now();
-        let memory = self.gateway.router().save(self.gateway.now(), unix_s());
+        let memory = self.gateway.router().inspect().saved_state(self.gateway.now(), unix_s());
         let (requests, spans, workers) = memory.extent();
         let bytes = memory.encode();
         match replace(path, &bytes) {

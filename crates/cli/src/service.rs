@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use warmroute_gateway::{Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, serve};
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
-use warmroute_router::Router;
+use warmroute_router::{Change, Router};
 use warmroute_share::LeaveHandle;
 use warmroute_types::WorkerState;
 
@@ -97,7 +97,7 @@ impl Service {
         let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), recorder)?;
         gateway.set_keys(plan.keys);
         if let Some(AgedState { state, age }) = saved {
-            router.restore(state, gateway.now(), age);
+            router.apply(Change::Restored { state: Box::new(state), age, at: gateway.now() });
         }
         let mut startup = Startup::new(Arc::clone(&gateway), inherited);
         let clients = startup.listen(Purpose::Clients, plan.listen).await?;
@@ -165,7 +165,7 @@ impl Service {
 
     /// Whether no worker is ready but one may be: a source or a first probe is still pending.
     fn is_undecided(&self) -> bool {
-        let workers = self.router.workers();
+        let workers = self.router.inspect().workers();
         let is_awaited = *self.listings.borrow() == Listings::Pending;
         let is_ready = workers.iter().any(|view| view.load.state.takes_requests());
         !is_ready && (is_awaited || workers.iter().any(|view| view.is_unprobed))
@@ -175,7 +175,7 @@ impl Service {
     pub async fn await_ready_workers(&self) -> anyhow::Result<()> {
         let since = Instant::now();
         loop {
-            let workers = self.router.workers();
+            let workers = self.router.inspect().workers();
             let is_ready = |state: WorkerState| state.takes_requests();
             let ready = workers.iter().filter(|view| is_ready(view.load.state)).count();
             if ready > 0 && (ready == workers.len() || since.elapsed() >= ALL_READY_WITHIN) {
@@ -324,9 +324,9 @@ impl Startup {
         let (clock, router) = (Arc::clone(&self.gateway), Arc::clone(self.gateway.router()));
         self.background.spawn(warmroute_probe::run(router, probe, move || clock.now()));
         self.run_every(PRUNE_EVERY, |gateway| gateway.prune_connections());
-        self.run_every(eviction, |gateway| gateway.router().tick(gateway.now()));
+        self.run_every(eviction, |gateway| gateway.router().apply(Change::Expired { at: gateway.now() }));
         self.run_every(SETTLE_EVERY, |gateway| {
-            gateway.router().settle(gateway.now());
+            gateway.router().apply(Change::EventsDue { at: gateway.now() });
             gateway.admit_next();
         });
     }

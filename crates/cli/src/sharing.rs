@@ -56,7 +56,7 @@ pub fn start(
         None => tracing::info!(router = %me, "sharing state by {transport}"),
     }
     let config = Config::default();
-    gateway.router().share(me, config);
+    gateway.router().peering().start(me, config);
     let news = Arc::new(Notify::new());
     gateway.set_peer_transport(Arc::new(TransportView { transport, status, news: Arc::clone(&news) }));
     let every = Duration::from_micros(config.batch_interval.0);
@@ -87,8 +87,8 @@ async fn exchange_messages(
         let messages = tokio::select! {
             // Ticks come first: a router flooded with messages must not fall silent.
             biased;
-            _ = ticks.tick() => gateway.router().compose_messages(gateway.now()),
-            () = signals.news.notified() => gateway.router().compose_urgent(gateway.now()),
+            _ = ticks.tick() => gateway.router().peering().compose_messages(gateway.now()),
+            () = signals.news.notified() => gateway.router().peering().compose_urgent(gateway.now()),
             message = incoming.recv() => {
                 // Unreadable messages are counted; nothing else can be done about them here.
                 let Received { answers, tasks: new } = receive(&gateway, &message).unwrap_or_default();
@@ -104,7 +104,7 @@ async fn exchange_messages(
 
 /// Applies a message. Messages that take long, such as a whole view, run outside the request threads.
 fn receive(gateway: &Gateway, message: &ReceivedMessage) -> Result<Received, BadMessage> {
-    let apply = || gateway.router().receive_from(message.from, &message.bytes, gateway.now());
+    let apply = || gateway.router().peering().receive_from(message.from, &message.bytes, gateway.now());
     if PeerMessage::is_expensive(&message.bytes) { block_in_place(apply) } else { apply() }
 }
 
@@ -115,7 +115,7 @@ fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<PeerTask> {
     tokio::spawn(async move {
         while let Some(errand) = queue.recv().await {
             let gateway = Arc::clone(&gateway);
-            let run = spawn_blocking(move || gateway.router().run(errand, gateway.now()));
+            let run = spawn_blocking(move || gateway.router().peering().run(errand, gateway.now()));
             if run.await.is_err() {
                 tracing::error!("a state exchange with a peer failed");
             }
@@ -127,14 +127,14 @@ fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<PeerTask> {
 /// Queues an errand. If the queue is full, the errand runs at once, because none may be lost.
 fn queue_errand(errands: &mpsc::Sender<PeerTask>, gateway: &Gateway, errand: PeerTask) {
     if let Err(TrySendError::Full(errand) | TrySendError::Closed(errand)) = errands.try_send(errand) {
-        block_in_place(|| gateway.router().run(errand, gateway.now()));
+        block_in_place(|| gateway.router().peering().run(errand, gateway.now()));
     }
 }
 
 /// Warns about workers that peers name and this router does not know.
 fn warn_of_unknown_workers(unknown: &mut UnknownWorkers, gateway: &Gateway) {
     let now = Instant::now();
-    let sharing = unknown.is_due(now).then(|| gateway.router().sharing(gateway.now())).flatten();
+    let sharing = unknown.is_due(now).then(|| gateway.router().peering().view(gateway.now())).flatten();
     let warnings = sharing.map(|sharing| unknown.warnings(&sharing.peers, now));
     warnings.into_iter().flatten().for_each(|warning| tracing::warn!("{warning}"));
 }

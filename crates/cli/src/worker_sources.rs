@@ -147,7 +147,9 @@ impl WorkerSources {
             self.configured.write().insert(listed.address.url.clone(), events);
         }
         let models = listed.models.map_or(Models::Unknown, |names| Models::named(&names));
-        self.apply(Change::Join { address: listed.address, models });
+        if let Err(full) = self.router.join(listed.address, models) {
+            tracing::error!(%full, "worker ignored: the fleet is full");
+        }
     }
 
     /// Drains the departing workers that are not needed any more.
@@ -155,15 +157,11 @@ impl WorkerSources {
         if self.departures.is_empty() {
             return;
         }
-        for address in self.departures.take_ready(&self.router.workers(), self.listings(), Instant::now()) {
+        for address in
+            self.departures.take_ready(&self.router.inspect().workers(), self.listings(), Instant::now())
+        {
             tracing::info!(worker = %address, "draining worker");
-            self.apply(Change::Leave { address });
-        }
-    }
-
-    fn apply(&self, change: Change) {
-        if let Err(full) = self.router.apply(change) {
-            tracing::error!(%full, "worker ignored: the fleet is full");
+            self.router.apply(Change::Leave { address });
         }
     }
 }

@@ -52,7 +52,14 @@ impl Fleet {
     }
 
     async fn ready(&self) {
-        while !self.service.router.workers().iter().all(|view| view.load.state == WorkerState::Ready) {
+        while !self
+            .service
+            .router
+            .inspect()
+            .workers()
+            .iter()
+            .all(|view| view.load.state == WorkerState::Ready)
+        {
             tokio::time::sleep(READY_CHECK_EVERY).await;
         }
     }

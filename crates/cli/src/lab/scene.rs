@@ -55,6 +55,8 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
         events,
         tier_events: TierEvents::Published,
         eviction_events: args.evictions,
+        retokenized: 0.0,
+        without_view: None,
         history: args.history,
         replay_batches: args.event_replay,
         routers: args.routers,

@@ -90,37 +90,37 @@ impl RouterSink {
 
     /// Asks the router to collect what peers send about streams.
     pub fn follow_streams(&self) {
-        self.gateway.router().follow_streams();
+        self.gateway.router().peering().follow_streams();
     }
 
     /// Takes what peers have sent about streams.
     pub fn take_streams(&self) -> Vec<(Arc<Worker>, StreamNews)> {
-        self.gateway.router().take_streams()
+        self.gateway.router().peering().take_streams()
     }
 
     /// Tells peers how far each stream was received here.
     pub fn set_positions(&self, positions: Vec<StreamPosition>) {
-        self.gateway.router().set_reaches(positions);
+        self.gateway.router().peering().set_positions(positions);
     }
 
     /// The batches that a peer wants, if the router still keeps them.
     pub fn kept_batches(&self, wanted: StreamRange) -> Option<Vec<RelayedBatch>> {
-        self.gateway.router().kept(wanted)
+        self.gateway.router().peering().retained(wanted)
     }
 
     /// A worker's whole cache as known from its events.
     pub fn snapshot(&self, worker: WorkerId) -> Option<Arc<[u8]>> {
-        self.gateway.router().known(worker)
+        self.gateway.router().peering().holdings(worker)
     }
 
     /// Answers a peer's replay request.
     pub fn send_replay(&self, to: RouterId, worker: &Worker, reports: &[RelayedBatch]) {
-        self.gateway.router().tell_replay(to, worker, reports);
+        self.gateway.router().peering().answer_replay(to, worker, reports);
     }
 
     /// Whether this router polls the engines that only one router can poll.
     pub fn is_poller(&self) -> bool {
-        self.peer_presence() != PeerPresence::Unknown && self.gateway.router().is_first()
+        self.peer_presence() != PeerPresence::Unknown && self.gateway.router().peering().is_first()
     }
 
     fn worker(&self, address: &Address) -> Option<Arc<Worker>> {
@@ -138,22 +138,26 @@ impl RouterSink {
 
     /// Whether the router can read a worker's events. A worker that left and returned must be aligned again.
     pub fn is_aligned(&self, worker: WorkerId) -> bool {
-        self.gateway.router().feed_report(worker).is_some()
+        self.gateway.router().inspect().feed_report(worker).is_some()
     }
 
     /// What the router did with a worker's events, and how answers compared with them.
     pub fn ingested(&self, worker: WorkerId) -> Ingested {
-        self.gateway.router().feed_report(worker).map_or(Ingested::default(), |report| report.ingested)
+        self.gateway
+            .router()
+            .inspect()
+            .feed_report(worker)
+            .map_or(Ingested::default(), |report| report.ingested)
     }
 
     /// The router's current view of a worker's cache.
     pub fn view_of(&self, worker: WorkerId) -> View {
-        self.gateway.router().cache_view(worker).into()
+        self.gateway.router().inspect().cache_view(worker).into()
     }
 
     /// How many requests the router has sent to a worker.
     pub fn requests(&self, worker: WorkerId) -> u32 {
-        self.gateway.router().bookings(worker)
+        self.gateway.router().inspect().bookings(worker)
     }
 
     /// Stops formatting prompts for an engine.
@@ -162,7 +166,7 @@ impl RouterSink {
     }
 
     pub fn apply_change(&self, change: Change) {
-        self.gateway.router().apply(change).expect("only a join can find the fleet full");
+        self.gateway.router().apply(change);
     }
 }
 
@@ -178,31 +182,36 @@ impl EventSink for RouterSink {
     }
 
     fn prepare_relay(&self, address: &Address, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
-        self.gateway.router().digest(self.worker(address)?.id, batch)
+        self.gateway.router().peering().digest(self.worker(address)?.id, batch)
     }
 
     fn relay(&self, address: &Address, which: BatchId, bytes: Arc<[u8]>) {
         if let Some(worker) = self.worker(address) {
-            self.gateway.router().relay(&worker, which, bytes);
+            self.gateway.router().peering().relay(&worker, which, bytes);
         }
     }
 
     fn request_replay(&self, address: &Address, source: u64, from_seq: u64) -> bool {
         let Some(worker) = self.worker(address) else { return false };
         let preferred = self.stream_peers.read().get(address).copied();
-        self.gateway.router().want(&worker, (source, from_seq), preferred, self.gateway.now())
+        self.gateway.router().peering().request_replay(
+            &worker,
+            (source, from_seq),
+            preferred,
+            self.gateway.now(),
+        )
     }
 
     fn cancel_replay(&self, address: &Address) {
         if let Some(worker) = self.worker(address) {
-            self.gateway.router().call_off(&worker);
+            self.gateway.router().peering().cancel_replay(&worker);
         }
     }
 
     fn peer_presence(&self) -> PeerPresence {
         let router = self.gateway.router();
-        match router.is_sharing() {
-            true => presence(router.has_peers(), self.gateway.now().since(self.started)),
+        match router.peering().is_sharing() {
+            true => presence(router.peering().has_peers(), self.gateway.now().since(self.started)),
             false => PeerPresence::Absent,
         }
     }
@@ -238,7 +247,7 @@ mod tests {
         let gateway = Gateway::new(Arc::clone(&router), warmroute_gateway::Config::default(), None).unwrap();
         let sink = RouterSink::new(gateway);
         assert_eq!(sink.peer_presence(), PeerPresence::Absent);
-        router.share(RouterId(1), warmroute_peers::Config::default());
+        router.peering().start(RouterId(1), warmroute_peers::Config::default());
         assert_eq!(sink.peer_presence(), PeerPresence::Unknown);
         assert!(!sink.is_poller());
     }

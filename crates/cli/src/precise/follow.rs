@@ -148,7 +148,8 @@ pub async fn find(
     let cards = engine.cards().await.map_err(|error| error.to_string())?;
     let card = cards.first().ok_or_else(|| "the engine lists no model".to_owned())?;
     let adapters = cards.iter().filter(|card| card.parent.is_some());
-    adapters.for_each(|adapter| context.gateway.router().know_lora(&adapter.id));
+    let names = adapters.map(|adapter| adapter.id.as_str().into());
+    names.for_each(|name| context.gateway.router().apply(Change::Adapter { name }));
     let Aligned { matching, fingerprint } = align(&engine, card, &context.paths, context.matching).await?;
     let format =
         PromptFormat { names: cards.iter().map(|card| card.id.clone()).collect(), fingerprint, matching };

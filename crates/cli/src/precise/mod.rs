@@ -188,7 +188,7 @@ impl Precise {
 
     fn check_fleet(&mut self) {
         let mut by_url: BTreeMap<String, Vec<WorkerView>> = BTreeMap::new();
-        for view in self.context.gateway.router().workers() {
+        for view in self.context.gateway.router().inspect().workers() {
             by_url.entry(view.worker.address.url.clone()).or_default().push(view);
         }
         let (sink, inbox, bound_listener) =

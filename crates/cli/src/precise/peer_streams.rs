@@ -1,7 +1,7 @@
 //! Exchanges engines' event streams with peers: events that only a peer receives, and replays that a peer lacks.
 //!
 //! ```text
-//! router.take_streams ──▶ a batch, a position, a replay ──▶ the worker's feed
+//! peering.take_streams ──▶ a batch, a position, a replay ──▶ the worker's feed
 //!                    └──▶ a replay request ──▶ kept batches, or a snapshot of the feed and the index ──▶ send_replay
 //! ```
 

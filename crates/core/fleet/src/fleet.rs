@@ -292,6 +292,11 @@ impl Fleet {
         self.load(worker).record_failed_prediction()
     }
 
+    /// Consecutive answers that found none of the predicted tokens cached.
+    pub fn failed_predictions(&self, worker: WorkerId) -> u8 {
+        self.load(worker).failed_predictions()
+    }
+
     /// Resets the count: an answer found predicted tokens.
     pub fn reset_failed_predictions(&self, worker: WorkerId) {
         self.load(worker).reset_failed_predictions();

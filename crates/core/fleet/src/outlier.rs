@@ -54,9 +54,7 @@ impl Outliers {
         members: impl FnOnce() -> usize,
         now: Micros,
     ) -> Option<Micros> {
-        if self.0.len() <= worker.index() {
-            self.0.resize(worker.index() + 1, TtftLateness::default());
-        }
+        self.make_room(worker);
         self.0[worker.index()].learn(predicted, observed);
         let is_due = self.0[worker.index()].is_late(RATIO_MAX) && self.others_are_well(worker);
         (is_due && self.has_room(members(), now)).then(|| self.0[worker.index()].eject(now))
@@ -67,17 +65,24 @@ impl Outliers {
         self.0.get(worker.index()).map_or(0, |slot| slot.ejections_total)
     }
 
-    /// Forgets a worker whose slot is given to another.
+    /// Forgets a worker whose slot is given to another. Makes room for the other, so that its answers need none.
     pub(crate) fn forget(&mut self, worker: WorkerId) {
-        self.0.get_mut(worker.index()).into_iter().for_each(|slot| *slot = TtftLateness::default());
+        self.make_room(worker);
+        self.0[worker.index()] = TtftLateness::default();
+    }
+
+    fn make_room(&mut self, worker: WorkerId) {
+        if self.0.len() <= worker.index() {
+            self.0.resize(worker.index() + 1, TtftLateness::default());
+        }
     }
 
     fn others_are_well(&self, worker: WorkerId) -> bool {
         let others = self.0.iter().enumerate().filter(|(slot, _)| *slot != worker.index());
-        let judged: Vec<_> =
-            others.map(|(_, other)| other).filter(|other| other.answers >= ANSWERS).collect();
-        let late = judged.iter().filter(|other| other.is_late(MEDIAN_MAX)).count();
-        judged.len() >= 2 && 2 * late < judged.len()
+        let judged = others.map(|(_, other)| other).filter(|other| other.answers >= ANSWERS);
+        let late = judged.clone().filter(|other| other.is_late(MEDIAN_MAX)).count();
+        let judged = judged.count();
+        judged >= 2 && 2 * late < judged
     }
 
     /// At most a third of the fleet is out at once.

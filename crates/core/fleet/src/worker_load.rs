@@ -192,6 +192,11 @@ impl WorkerLoad {
         self.failed_predictions.fetch_add(1, Relaxed).saturating_add(1)
     }
 
+    /// Consecutive answers that found none of the predicted tokens cached.
+    pub(crate) fn failed_predictions(&self) -> u8 {
+        self.failed_predictions.load(Relaxed)
+    }
+
     /// Resets the count: an answer found predicted tokens.
     pub(crate) fn reset_failed_predictions(&self) {
         self.failed_predictions.store(0, Relaxed);

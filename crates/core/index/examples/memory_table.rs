@@ -8,8 +8,8 @@
 
 use std::time::{Duration, Instant};
 
-use warmroute_index::{Config, Index, Namespace, Overlaps, Prompt, RootKey, Source, Span};
-use warmroute_types::{Micros, WorkerId};
+use warmroute_index::{Config, HolderId, Index, Namespace, Overlaps, Prompt, RootKey, Source, Span};
+use warmroute_types::Micros;
 
 const MIB: usize = 1 << 20;
 const CHUNK_BYTES: u32 = 256;
@@ -150,8 +150,8 @@ fn root() -> RootKey {
 }
 
 impl Traffic {
-    fn worker(&self, prompt: u64) -> WorkerId {
-        WorkerId((prompt % self.workers) as u16)
+    fn worker(&self, prompt: u64) -> HolderId {
+        HolderId((prompt % self.workers) as u16)
     }
 
     /// The chunks of a prompt: the shared ones, then its own.

@@ -1,9 +1,10 @@
 //! The index's limits. Everything that the index keeps has one.
 
 use thiserror::Error;
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::Micros;
 
 use crate::digest::Hash;
+use crate::holder_id::HolderId;
 
 /// Limits of an index.
 #[derive(Clone, Debug)]
@@ -70,7 +71,7 @@ pub enum ConfigError {
 pub enum IndexError {
     /// The worker's id is not below [`WORKER_IDS_MAX`](crate::WORKER_IDS_MAX).
     #[error("worker id {0} is too large for the index; the limit is {max}", max = crate::WORKER_IDS_MAX)]
-    WorkerIdTooLarge(WorkerId),
+    HolderIdTooLarge(HolderId),
     /// Reported spans under a presumed root, presumed spans under a reported root, or an operation of the other
     /// source.
     #[error("the root belongs to the other source: reported and presumed spans never share a root")]

@@ -6,9 +6,10 @@
 //! the import removes it at the end. The export contains digests only. Without the seed they reveal nothing about the
 //! text.
 
-use warmroute_types::{Packed, WorkerId};
+use warmroute_types::Packed;
 
 use crate::config::IndexError;
+use crate::holder_id::HolderId;
 use crate::index::{Index, Parent};
 use crate::orphans::OrphanSpan;
 use crate::root::RootKey;
@@ -148,7 +149,7 @@ fn read_count(bytes: &mut Packed<'_>) -> Option<u32> {
 
 impl Index {
     /// Replaces everything known about a worker by these holdings, as far as the budget allows.
-    pub fn replace_holdings(&self, worker: WorkerId, holdings: &Holdings) -> Result<(), IndexError> {
+    pub fn replace_holdings(&self, worker: HolderId, holdings: &Holdings) -> Result<(), IndexError> {
         self.clear(worker);
         for run in &holdings.runs {
             self.store(worker, run.after, &run.spans)?;
@@ -171,7 +172,7 @@ mod tests {
         let namespace = Namespace { model: "m", lora: None, salt: None, cut: 0, source: Source::Reported };
         let root = Parent::Root(RootKey::of(&namespace));
         let span = |name| NamedSpan { name, span: Span { digest: name, bytes: 16, tokens: 4 } };
-        let worker = WorkerId(3);
+        let worker = HolderId(3);
         from.store(worker, root, &[span(1)]).unwrap();
         from.store(worker, Parent::Name(99), &[span(2)]).unwrap();
         from.add_counts(worker, &[(1, EXTRA_COUNT_MAX + 5), (2, EXTRA_COUNT_MAX + 5)]);

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::Micros;
 
 use crate::chain::ChainSlice;
 use crate::children::Children;
 use crate::config::{Config, IndexError};
 use crate::digest::Digester;
+use crate::holder_id::HolderId;
 use crate::holdings::Holdings;
 use crate::lookup::LookupContext;
 use crate::node::Pinned;
@@ -126,7 +127,7 @@ impl Index {
     }
 
     /// Stores a chain of spans that a worker reported after `parent`. A chain with an unknown parent waits for it.
-    pub fn store(&self, worker: WorkerId, parent: Parent, spans: &[NamedSpan]) -> Result<Stored, IndexError> {
+    pub fn store(&self, worker: HolderId, parent: Parent, spans: &[NamedSpan]) -> Result<Stored, IndexError> {
         if let Parent::Root(root) = parent {
             expect_source(root, Source::Reported)?;
         }
@@ -170,7 +171,7 @@ impl Index {
     }
 
     /// Removes spans that a worker reported as removed: each name once.
-    pub fn remove(&self, worker: WorkerId, names: &[u64]) -> Removed {
+    pub fn remove(&self, worker: HolderId, names: &[u64]) -> Removed {
         let Some(position) = self.worker_bits.find(worker) else {
             return Removed { known: 0, unknown: names.len() };
         };
@@ -185,8 +186,8 @@ impl Index {
     /// before. For reported roots.
     pub fn copy_prefix(
         &self,
-        from: WorkerId,
-        to: WorkerId,
+        from: HolderId,
+        to: HolderId,
         root: RootKey,
         prompt: Prompt<'_>,
         upto_tokens: u32,
@@ -207,7 +208,7 @@ impl Index {
 
     /// Replaces what `to` holds by a copy of what `from` holds and has waiting, with the same names and counts.
     /// Returns the number of spans. Runs in pieces; the caller must not change either worker meanwhile.
-    pub fn copy_all(&self, from: WorkerId, to: WorkerId) -> Result<usize, IndexError> {
+    pub fn copy_all(&self, from: HolderId, to: HolderId) -> Result<usize, IndexError> {
         if from == to {
             return Ok(0);
         }
@@ -230,26 +231,26 @@ impl Index {
 
     /// Counts spans once more that a worker reported again by name only. Returns how many of the names the worker
     /// holds or has waiting; other names are ignored.
-    pub fn store_by_name(&self, worker: WorkerId, names: &[u64]) -> usize {
+    pub fn store_by_name(&self, worker: HolderId, names: &[u64]) -> usize {
         let Some(position) = self.worker_bits.find(worker) else { return 0 };
         names.chunks(SPANS_A_HOLD).map(|piece| self.writer.lock().store_by_name(position, piece)).sum()
     }
 
     /// Adds to the counts of a worker's names.
-    pub(crate) fn add_counts(&self, worker: WorkerId, names: &[(u64, u32)]) {
+    pub(crate) fn add_counts(&self, worker: HolderId, names: &[(u64, u32)]) {
         let Some(position) = self.worker_bits.find(worker) else { return };
         names.chunks(SPANS_A_HOLD).for_each(|piece| self.writer.lock().add_counts(position, piece));
     }
 
     /// Whether a worker holds any of these names or has it waiting.
-    pub fn knows_any(&self, worker: WorkerId, names: &[u64]) -> bool {
+    pub fn knows_any(&self, worker: HolderId, names: &[u64]) -> bool {
         let Some(position) = self.worker_bits.find(worker) else { return false };
         names.chunks(SPANS_A_HOLD).any(|piece| self.writer.lock().knows_any(position, piece))
     }
 
     /// Exports everything that a worker reported and holds or has waiting, for another index with the same digester.
     /// Runs in pieces; the caller must not change the worker meanwhile.
-    pub fn holdings(&self, worker: WorkerId) -> Holdings {
+    pub fn holdings(&self, worker: HolderId) -> Holdings {
         let Some(position) = self.worker_bits.find(worker) else { return Holdings::default() };
         let mut writer = self.writer.lock();
         let mut export = Export::default();
@@ -267,7 +268,7 @@ impl Index {
     /// Adds chains that wait for their parents.
     pub(crate) fn park_chains(
         &self,
-        worker: WorkerId,
+        worker: HolderId,
         chains: &[(u64, Vec<OrphanSpan>)],
     ) -> Result<(), IndexError> {
         let mut writer = self.writer.lock();
@@ -279,7 +280,7 @@ impl Index {
     }
 
     /// Removes everything that one worker holds, reported and presumed. Its capacity stays.
-    pub fn clear(&self, worker: WorkerId) {
+    pub fn clear(&self, worker: HolderId) {
         let Some(position) = self.worker_bits.find(worker) else { return };
         let mut writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
@@ -289,7 +290,7 @@ impl Index {
     }
 
     /// Removes what one worker is presumed to hold, and keeps what it reported.
-    pub fn clear_presumed(&self, worker: WorkerId) {
+    pub fn clear_presumed(&self, worker: HolderId) {
         let Some(position) = self.worker_bits.find(worker) else { return };
         let mut writer = self.writer.lock();
         let horizon = writer.presumed.horizon();
@@ -302,7 +303,7 @@ impl Index {
     /// evicts nothing that an unanswered request uses, and nothing for the sake of the worker's capacity.
     pub fn presume(
         &self,
-        worker: WorkerId,
+        worker: HolderId,
         root: RootKey,
         spans: &[Span],
         now: Micros,
@@ -326,7 +327,7 @@ impl Index {
     }
 
     /// Sets a worker's cache capacity in tokens. Presumed spans beyond it are evicted, least recently used first.
-    pub fn set_capacity(&self, worker: WorkerId, tokens: u64) -> Result<(), IndexError> {
+    pub fn set_capacity(&self, worker: HolderId, tokens: u64) -> Result<(), IndexError> {
         let mut writer = self.writer.lock();
         let position = self.assign_position(worker)?;
         writer.presumed.set_capacity(position, tokens);
@@ -337,14 +338,14 @@ impl Index {
     }
 
     /// The cache capacity of a worker, in tokens.
-    pub fn capacity_tokens(&self, worker: WorkerId) -> u64 {
+    pub fn capacity_tokens(&self, worker: HolderId) -> u64 {
         let position = self.worker_bits.find(worker);
         let writer = self.writer.lock();
         writer.presumed.capacity_tokens(position)
     }
 
     /// Tokens that a worker is presumed to hold, including those of unanswered requests.
-    pub fn presumed_tokens(&self, worker: WorkerId) -> u64 {
+    pub fn presumed_tokens(&self, worker: HolderId) -> u64 {
         self.worker_bits.find(worker).map_or(0, |position| self.writer.lock().presumed.tokens(position))
     }
 
@@ -372,8 +373,8 @@ impl Index {
     pub fn restore(
         &self,
         pending: &PendingRestore,
-        saved_id: WorkerId,
-        worker: WorkerId,
+        saved_id: HolderId,
+        worker: HolderId,
     ) -> Result<(), IndexError> {
         self.merge(pending, saved_id, worker, || true)
     }
@@ -384,8 +385,8 @@ impl Index {
     pub fn merge(
         &self,
         pending: &PendingRestore,
-        saved_id: WorkerId,
-        worker: WorkerId,
+        saved_id: HolderId,
+        worker: HolderId,
         mut goes_on: impl FnMut() -> bool,
     ) -> Result<(), IndexError> {
         let PendingRestore { snapshot, now, away } = pending;
@@ -411,7 +412,7 @@ impl Index {
 
     /// Corrects a worker's view after an engine found only `keep_tokens` of the prompt cached: removes the rest of
     /// the prompt and everything that continues it.
-    pub fn cut(&self, worker: WorkerId, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) {
+    pub fn cut(&self, worker: HolderId, root: RootKey, prompt: Prompt<'_>, keep_tokens: u32) {
         if let Some(position) = self.worker_bits.find(worker) {
             self.cut_position(position, root, prompt, keep_tokens, None);
         }
@@ -421,11 +422,11 @@ impl Index {
     /// possible.
     pub fn cut_unless(
         &self,
-        worker: WorkerId,
+        worker: HolderId,
         root: RootKey,
         prompt: Prompt<'_>,
         keep_tokens: u32,
-        spared_by: WorkerId,
+        spared_by: HolderId,
     ) -> Result<(), IndexError> {
         expect_source(root, Source::Reported)?;
         if let Some(position) = self.worker_bits.find(worker) {
@@ -472,8 +473,8 @@ impl Index {
     }
 
     /// The worker's bit position, assigned on first use. The caller holds the writer's lock.
-    fn assign_position(&self, worker: WorkerId) -> Result<u16, IndexError> {
-        self.worker_bits.take(worker).ok_or(IndexError::WorkerIdTooLarge(worker))
+    fn assign_position(&self, worker: HolderId) -> Result<u16, IndexError> {
+        self.worker_bits.take(worker).ok_or(IndexError::HolderIdTooLarge(worker))
     }
 }
 

@@ -28,7 +28,7 @@
 //!   bounds everything together.
 //! * Presumed spans can be exported as a [`Snapshot`] and restored into another index ([`Index::begin_restore`]). The
 //!   reported spans of one worker are exported as [`Holdings`] ([`Index::replace_holdings`]).
-//! * An engine may have several **worker ids**: one for what it certainly holds, one for what it may hold, one for any
+//! * An engine may have several **holders**: one for what it certainly holds, one for what it may hold, one for any
 //!   tier of its cache. One lookup answers for all of them; [`Index::copy_prefix`] copies spans from one to another.
 //! * **Work under the lock is bounded.** Tables grow and shrink in small parts. An operation on many spans runs in
 //!   pieces, and releases the lock in between.
@@ -42,6 +42,7 @@ mod children;
 mod config;
 mod cut;
 mod digest;
+mod holder_id;
 mod holders;
 mod holdings;
 mod index;
@@ -71,6 +72,7 @@ mod writer;
 
 pub use config::{BUDGET_BYTES_MIN, Config, ConfigError, IndexError};
 pub use digest::{Digester, Hash, UnknownHash};
+pub use holder_id::HolderId;
 pub use holdings::{BadHoldings, Holdings};
 pub use index::{Index, Parent, PendingRestore, Presumption, Prompt, Removed, Stored};
 pub use overlap::{Overlap, Overlaps};

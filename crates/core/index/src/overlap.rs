@@ -1,19 +1,18 @@
 //! The result of a lookup, in a buffer that the caller reuses: lookups allocate nothing once it has grown.
 
-use warmroute_types::WorkerId;
-
+use crate::holder_id::HolderId;
 use crate::span::Reach;
 
-/// How far from its start one worker holds a prompt.
+/// How far from its start one holder holds a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap {
-    /// The worker.
-    pub worker: WorkerId,
+    /// The holder.
+    pub holder: HolderId,
     /// How far its cache reaches.
     pub reach: Reach,
 }
 
-/// The overlaps of one prompt: every worker that holds anything of it, once, in no particular order.
+/// The overlaps of one prompt: every holder that holds anything of it, once, in no particular order.
 #[derive(Debug, Default)]
 pub struct Overlaps {
     found: Vec<Overlap>,
@@ -29,16 +28,16 @@ impl Overlaps {
         Overlaps::default()
     }
 
-    /// The workers that hold something, each once.
+    /// The holders that hold something, each once.
     pub fn as_slice(&self) -> &[Overlap] {
         &self.found
     }
 
-    /// How far one worker's cache reaches. This scans the list; to score a fleet, iterate over it once instead.
-    pub fn of(&self, worker: WorkerId) -> Reach {
+    /// How far one holder's cache reaches. This scans the list; to score a fleet, iterate over it once instead.
+    pub fn of(&self, holder: HolderId) -> Reach {
         self.found
             .iter()
-            .find(|overlap| overlap.worker == worker)
+            .find(|overlap| overlap.holder == holder)
             .map_or(Reach::default(), |found| found.reach)
     }
 
@@ -57,14 +56,14 @@ impl Overlaps {
         self.overflows += 1;
     }
 
-    /// Reports a worker that was not reported before.
+    /// Reports a holder that was not reported before.
     #[inline]
-    pub(crate) fn report(&mut self, worker: WorkerId, reach: Reach) {
-        self.found.push(Overlap { worker, reach });
+    pub(crate) fn report(&mut self, holder: HolderId, reach: Reach) {
+        self.found.push(Overlap { holder, reach });
     }
 
-    /// Reports a worker that another path may have reported already; the longer overlap counts.
-    pub(crate) fn report_best(&mut self, position: u16, worker: WorkerId, reach: Reach) {
+    /// Reports a holder that another path may have reported already; the longer overlap counts.
+    pub(crate) fn report_best(&mut self, position: u16, holder: HolderId, reach: Reach) {
         let position = usize::from(position);
         if self.reported.len() <= position {
             self.reported.resize(position + 1, (0, 0));
@@ -72,7 +71,7 @@ impl Overlaps {
         let (lookup, at) = self.reported[position];
         if lookup != self.lookup {
             self.reported[position] = (self.lookup, self.found.len() as u32);
-            self.report(worker, reach);
+            self.report(holder, reach);
         } else if self.found[at as usize].reach.bytes < reach.bytes {
             self.found[at as usize].reach = reach;
         }

@@ -7,7 +7,9 @@
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use warmroute_types::{MAX_WORKERS, WorkerId};
+use warmroute_types::MAX_WORKERS;
+
+use crate::holder_id::HolderId;
 
 /// Worker ids that an index accepts: three for each worker of the largest fleet.
 pub const WORKER_IDS_MAX: usize = 3 * MAX_WORKERS;
@@ -42,14 +44,14 @@ impl WorkerBits {
     }
 
     /// The position of a worker, if it has one.
-    pub fn find(&self, worker: WorkerId) -> Option<u16> {
+    pub fn find(&self, worker: HolderId) -> Option<u16> {
         let word = self.words.get(worker.index() / 64)?.load(Ordering::Relaxed);
         (word != NO_WORD).then(|| u16::from(word) * 64 + worker.0 % 64)
     }
 
     /// The position of a worker, assigned on first use. `None` for ids from [`WORKER_IDS_MAX`] on. Only the writer
     /// calls this, under its lock.
-    pub fn take(&self, worker: WorkerId) -> Option<u16> {
+    pub fn take(&self, worker: HolderId) -> Option<u16> {
         let block = worker.index() / 64;
         if block < WORDS_MAX && self.find(worker).is_none() {
             let word = self.used.load(Ordering::Relaxed);
@@ -62,9 +64,9 @@ impl WorkerBits {
 
     /// The worker at a position.
     #[inline]
-    pub fn worker(&self, position: u16) -> WorkerId {
+    pub fn worker(&self, position: u16) -> HolderId {
         let block = self.blocks[usize::from(position / 64)].load(Ordering::Relaxed);
-        WorkerId(u16::from(block) * 64 + position % 64)
+        HolderId(u16::from(block) * 64 + position % 64)
     }
 }
 
@@ -76,13 +78,13 @@ mod tests {
     fn ids_far_apart_share_few_words_and_map_back() {
         let worker_bits = WorkerBits::new();
         let blocks = [0, 63, 4_096, 8_192, 8_193, WORKER_IDS_MAX as u16 - 1, 64];
-        let taken: Vec<u16> = blocks.iter().map(|&id| worker_bits.take(WorkerId(id)).unwrap()).collect();
+        let taken: Vec<u16> = blocks.iter().map(|&id| worker_bits.take(HolderId(id)).unwrap()).collect();
         assert_eq!(taken, [0, 63, 64, 128, 129, 255, 256]);
         assert_eq!(worker_bits.words(), 5);
         for (&id, &position) in blocks.iter().zip(&taken) {
             assert_eq!(
-                (worker_bits.worker(position), worker_bits.find(WorkerId(id))),
-                (WorkerId(id), Some(position))
+                (worker_bits.worker(position), worker_bits.find(HolderId(id))),
+                (HolderId(id), Some(position))
             );
         }
     }
@@ -90,9 +92,9 @@ mod tests {
     #[test]
     fn every_valid_id_has_a_position_and_the_next_has_none() {
         let worker_bits = WorkerBits::new();
-        (0..WORKER_IDS_MAX as u16).for_each(|id| assert!(worker_bits.take(WorkerId(id)).is_some()));
+        (0..WORKER_IDS_MAX as u16).for_each(|id| assert!(worker_bits.take(HolderId(id)).is_some()));
         assert_eq!(worker_bits.words(), WORDS_MAX);
-        assert_eq!(worker_bits.take(WorkerId(WORKER_IDS_MAX as u16)), None);
-        assert_eq!(worker_bits.find(WorkerId(u16::MAX)), None);
+        assert_eq!(worker_bits.take(HolderId(WORKER_IDS_MAX as u16)), None);
+        assert_eq!(worker_bits.find(HolderId(u16::MAX)), None);
     }
 }

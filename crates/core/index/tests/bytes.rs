@@ -6,8 +6,9 @@ mod model;
 use std::collections::BTreeSet;
 
 use model::Random;
-use warmroute_index::{Config, Index, NamedSpan, Namespace, Overlaps, Parent, Prompt, RootKey, Source, Span};
-use warmroute_types::WorkerId;
+use warmroute_index::{
+    Config, HolderId, Index, NamedSpan, Namespace, Overlaps, Parent, Prompt, RootKey, Source, Span,
+};
 
 fn root() -> RootKey {
     RootKey::of(&Namespace { model: "m", lora: None, salt: None, cut: 0, source: Source::Reported })
@@ -75,7 +76,7 @@ impl World {
         for at in known..owned.len() {
             if self.held[worker].insert(owned[..=at].to_vec()) {
                 let parent = if at == 0 { parent } else { Parent::Name(named[at - 1].name) };
-                self.index.store(WorkerId(worker as u16), parent, &named[at..=at]).unwrap();
+                self.index.store(HolderId(worker as u16), parent, &named[at..=at]).unwrap();
             }
         }
     }
@@ -89,7 +90,7 @@ impl World {
         let victim = self.held[worker].iter().nth(self.random.below(count) as usize).unwrap().clone();
         self.held[worker].remove(&victim);
         let spans: Vec<&[u8]> = victim.iter().map(Vec::as_slice).collect();
-        assert_eq!(self.index.remove(WorkerId(worker as u16), &[name(&spans)]).known, 1);
+        assert_eq!(self.index.remove(HolderId(worker as u16), &[name(&spans)]).known, 1);
     }
 
     /// The longest beginning of the prompt that a worker holds without a hole, in any cut.
@@ -110,7 +111,7 @@ impl World {
         // One token a span: every chain goes whose first `keep + 1` spans begin the prompt.
         self.held[worker]
             .retain(|chain| !(chain.len() > keep && prompt.starts_with(&chain[..=keep].concat())));
-        self.index.cut(WorkerId(worker as u16), root(), Prompt::Bytes(&prompt), keep as u32);
+        self.index.cut(HolderId(worker as u16), root(), Prompt::Bytes(&prompt), keep as u32);
     }
 }
 
@@ -135,7 +136,7 @@ fn a_lookup_finds_the_longest_held_prefix_in_any_cut() {
             overflowed += out.overflows();
             for worker in 0..world.held.len() {
                 let (found, expected) =
-                    (out.of(WorkerId(worker as u16)).bytes as usize, world.longest(worker, &prompt));
+                    (out.of(HolderId(worker as u16)).bytes as usize, world.longest(worker, &prompt));
                 if out.overflows() == 0 {
                     assert_eq!(found, expected, "worker {worker}");
                 } else {
@@ -155,7 +156,7 @@ fn a_fifth_path_is_abandoned_and_counted() {
         let digest = index.digester().digest(&text[..length]);
         let span = Span { digest, bytes: length as u32, tokens: 1 };
         let named = NamedSpan { name: length as u64, span };
-        index.store(WorkerId(length as u16), Parent::Root(root()), &[named]).unwrap();
+        index.store(HolderId(length as u16), Parent::Root(root()), &[named]).unwrap();
     }
     let mut out = Overlaps::new();
     index.lookup(root(), Prompt::Bytes(text), &mut out);
@@ -168,12 +169,12 @@ fn a_prompt_that_ends_inside_a_span_does_not_hold_it() {
     let index = Index::new(&Config::default());
     let text = b"hello world, this is a block";
     let span = Span { digest: index.digester().digest(text), bytes: text.len() as u32, tokens: 7 };
-    index.store(WorkerId(0), Parent::Root(root()), &[NamedSpan { name: 1, span }]).unwrap();
+    index.store(HolderId(0), Parent::Root(root()), &[NamedSpan { name: 1, span }]).unwrap();
     let mut out = Overlaps::new();
     index.lookup(root(), Prompt::Bytes(&text[..text.len() - 1]), &mut out);
     assert!(out.as_slice().is_empty());
     index.lookup(root(), Prompt::Bytes(b"hello world, this is a block and more"), &mut out);
-    assert_eq!(out.of(WorkerId(0)).tokens, 7);
+    assert_eq!(out.of(HolderId(0)).tokens, 7);
 }
 
 /// Stores a text in spans of these lengths, in turn, on one worker.
@@ -187,7 +188,7 @@ fn store_text(index: &Index, worker: u16, text: &[u8], lengths: &[usize]) {
         spans.push(NamedSpan { name: Random(from as u64 ^ u64::from(worker) << 40).next(), span });
     }
     assert_eq!(
-        index.store(WorkerId(worker), Parent::Root(root()), &spans).unwrap().placed,
+        index.store(HolderId(worker), Parent::Root(root()), &spans).unwrap().placed,
         spans.len(),
         "there is room for all"
     );
@@ -210,7 +211,7 @@ fn all_spans_of_a_few_bytes_are_found() {
                 index.lookup(root(), Prompt::Bytes(prompt), &mut out);
                 for (worker, held) in [(0, 40_000), (8_191, 20_000)] {
                     let expected = whole(prompt.len().min(held), lengths);
-                    assert_eq!(out.of(WorkerId(worker)).bytes as usize, expected, "{lengths:?}");
+                    assert_eq!(out.of(HolderId(worker)).bytes as usize, expected, "{lengths:?}");
                 }
             }
         }
@@ -235,15 +236,15 @@ fn a_megabyte_prompt_is_found_to_its_end() {
         let index = Index::new(&Config::default());
         store_text(&index, 3, &text, &[64, 61, 70]);
         store_text(&index, 4, &text, &[64, 61, 70]);
-        index.cut(WorkerId(4), root(), Prompt::Bytes(&text), 16_000);
+        index.cut(HolderId(4), root(), Prompt::Bytes(&text), 16_000);
         let mut out = Overlaps::new();
         index.lookup(root(), Prompt::Bytes(&text), &mut out);
-        assert_eq!(out.of(WorkerId(3)).bytes as usize, whole(1 << 20, &[64, 61, 70]));
-        assert_eq!(out.of(WorkerId(4)).tokens, 16_000);
+        assert_eq!(out.of(HolderId(3)).bytes as usize, whole(1 << 20, &[64, 61, 70]));
+        assert_eq!(out.of(HolderId(4)).tokens, 16_000);
         let copied =
-            index.copy_prefix(WorkerId(3), WorkerId(4), root(), Prompt::Bytes(&text), u32::MAX).unwrap();
+            index.copy_prefix(HolderId(3), HolderId(4), root(), Prompt::Bytes(&text), u32::MAX).unwrap();
         index.lookup(root(), Prompt::Bytes(&text), &mut out);
-        assert_eq!(out.of(WorkerId(4)), out.of(WorkerId(3)), "{copied} spans");
+        assert_eq!(out.of(HolderId(4)), out.of(HolderId(3)), "{copied} spans");
     }
 }
 

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use model::{Random, named, root, span};
-use warmroute_index::{Config, Index, Overlaps, Parent, Prompt, Source};
-use warmroute_types::{Micros, WorkerId};
+use warmroute_index::{Config, HolderId, Index, Overlaps, Parent, Prompt, Source};
+use warmroute_types::Micros;
 
 const ROUNDS: u64 = if cfg!(miri) { 4 } else { 4_000 };
 /// Spans of the shared chain: more than two nodes, or a little more than one under Miri, where every step is slow.
@@ -37,7 +37,7 @@ fn readers_see_the_permanent_prefix_and_never_more_than_was_stored() {
     let key = root("a", Source::Reported);
     let heads: Vec<usize> = vec![10, 62, 65, 66, 3, 20];
     for (worker, &head) in heads.iter().enumerate() {
-        index.store(WorkerId(worker as u16), Parent::Root(key), &spans[..head]).unwrap();
+        index.store(HolderId(worker as u16), Parent::Root(key), &spans[..head]).unwrap();
     }
     let is_empty = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -48,10 +48,10 @@ fn readers_see_the_permanent_prefix_and_never_more_than_was_stored() {
                 for _ in 0..ROUNDS {
                     let end = head + 1 + random.below((chain.len() - head) as u64) as usize;
                     index
-                        .store(WorkerId(worker as u16), Parent::Name(names[head - 1]), &spans[head..end])
+                        .store(HolderId(worker as u16), Parent::Name(names[head - 1]), &spans[head..end])
                         .unwrap();
                     let tail: Vec<u64> = names[head..end].iter().rev().copied().collect();
-                    index.remove(WorkerId(worker as u16), &tail);
+                    index.remove(HolderId(worker as u16), &tail);
                 }
             });
         }
@@ -63,10 +63,10 @@ fn readers_see_the_permanent_prefix_and_never_more_than_was_stored() {
                     while !is_empty.load(Ordering::Relaxed) {
                         index.lookup(key, Prompt::Chunks(chain), &mut out);
                         // Worker 9 joins and leaves.
-                        let staying = out.as_slice().iter().filter(|overlap| overlap.worker != WorkerId(9));
+                        let staying = out.as_slice().iter().filter(|overlap| overlap.holder != HolderId(9));
                         assert_eq!(staying.count(), heads.len(), "each worker once");
                         for (worker, &head) in heads.iter().enumerate() {
-                            let spans = out.of(WorkerId(worker as u16)).spans as usize;
+                            let spans = out.of(HolderId(worker as u16)).spans as usize;
                             let is_still = worker % 2 == 0;
                             assert!(spans == head || (!is_still && spans > head), "{worker} {head} {spans}");
                         }
@@ -75,8 +75,8 @@ fn readers_see_the_permanent_prefix_and_never_more_than_was_stored() {
             })
             .collect();
         for round in 0..ROUNDS {
-            index.store(WorkerId(9), Parent::Root(key), &spans[..1 + (round % 70) as usize]).unwrap();
-            index.clear(WorkerId(9));
+            index.store(HolderId(9), Parent::Root(key), &spans[..1 + (round % 70) as usize]).unwrap();
+            index.clear(HolderId(9));
             if readers.iter().any(thread::ScopedJoinHandle::is_finished) {
                 break;
             }
@@ -104,7 +104,7 @@ fn unique_chains_are_stored_and_removed_while_readers_look() {
                     let number = last.saturating_sub(random.below(64));
                     index.lookup(key, Prompt::Chunks(&prompt(number)), &mut out);
                     for overlap in out.as_slice() {
-                        assert_eq!(u64::from(overlap.worker.0), number % 5, "only its own worker holds it");
+                        assert_eq!(u64::from(overlap.holder.0), number % 5, "only its own worker holds it");
                         assert!(overlap.reach.spans <= 20);
                     }
                 }
@@ -112,15 +112,15 @@ fn unique_chains_are_stored_and_removed_while_readers_look() {
         }
         for number in 0..ROUNDS * 2 {
             let spans: Vec<_> = prompt(number).into_iter().map(span).collect();
-            let handle = index.presume(WorkerId((number % 5) as u16), key, &spans, Micros(number)).unwrap();
+            let handle = index.presume(HolderId((number % 5) as u16), key, &spans, Micros(number)).unwrap();
             snapshot_newest.store(number, Ordering::Release);
             match number % 3 {
                 0 => index.withdraw(handle),
                 1 => index.confirm(handle),
-                _ => index.cut(WorkerId((number % 5) as u16), key, Prompt::Chunks(&prompt(number)), 9),
+                _ => index.cut(HolderId((number % 5) as u16), key, Prompt::Chunks(&prompt(number)), 9),
             }
             if number % 50 == 49 {
-                index.clear(WorkerId((number % 5) as u16));
+                index.clear(HolderId((number % 5) as u16));
             }
         }
         is_empty.store(true, Ordering::Relaxed);
@@ -135,7 +135,7 @@ fn forked(number: u64) -> Vec<u64> {
 
 /// Random operations of one thread on its own engine, which has two worker ids.
 fn disturb(index: &Index, engine: u64, rounds: u64) {
-    let (sure, maybe) = (WorkerId(engine as u16), WorkerId(8_000 + engine as u16));
+    let (sure, maybe) = (HolderId(engine as u16), HolderId(8_000 + engine as u16));
     let (reported, presumed) = (root("a", Source::Reported), root("a", Source::Presumed));
     let mut random = Random(engine);
     for round in 0..rounds {
@@ -169,7 +169,7 @@ fn disturb(index: &Index, engine: u64, rounds: u64) {
 fn lookups_during_random_changes_are_consistent_and_match_the_prompt() {
     let config = Config { presumed_tokens: 2 * LENGTH, presumed_ttl: Micros(50), ..Config::default() };
     let index = Index::new(&config);
-    let still = WorkerId(12_000);
+    let still = HolderId(12_000);
     let spans: Vec<_> = forked(1).iter().map(|&digest| named(digest, digest)).collect();
     index.store(still, Parent::Root(root("a", Source::Reported)), &spans).unwrap();
     let working = AtomicU64::new(3);
@@ -197,15 +197,15 @@ fn lookups_during_random_changes_are_consistent_and_match_the_prompt() {
         }
     });
     for engine in 0..3 {
-        index.clear(WorkerId(engine));
-        index.clear(WorkerId(8_000 + engine));
+        index.clear(HolderId(engine));
+        index.clear(HolderId(8_000 + engine));
     }
     assert_eq!(index.stats().held as u64, LENGTH, "only who stays is left");
 }
 
 fn assert_whole(out: &Overlaps, number: u64) {
     let chain = forked(number);
-    let mut seen: Vec<_> = out.as_slice().iter().map(|overlap| overlap.worker).collect();
+    let mut seen: Vec<_> = out.as_slice().iter().map(|overlap| overlap.holder).collect();
     seen.sort_unstable();
     assert!(seen.is_sorted_by(|a, b| a < b), "each once");
     for overlap in out.as_slice() {
@@ -213,6 +213,6 @@ fn assert_whole(out: &Overlaps, number: u64) {
         let sizes = chain[..spans].iter().map(|&digest| span(digest));
         let (bytes, tokens) = sizes.fold((0, 0), |sum, size| (sum.0 + size.bytes, sum.1 + size.tokens));
         assert_eq!((overlap.reach.bytes, overlap.reach.tokens), (bytes, tokens));
-        assert!([0, 1, 2, 8_000, 8_001, 8_002, 12_000].contains(&overlap.worker.0));
+        assert!([0, 1, 2, 8_000, 8_001, 8_002, 12_000].contains(&overlap.holder.0));
     }
 }

@@ -5,9 +5,9 @@ mod model;
 
 use model::{Random, named, root, span};
 use warmroute_index::{
-    Config, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, RootKey, Source, WORKER_IDS_MAX,
+    Config, HolderId, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, RootKey, Source, WORKER_IDS_MAX,
 };
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::Micros;
 
 fn key() -> RootKey {
     root("a", Source::Reported)
@@ -23,7 +23,7 @@ fn chain(length: u64) -> (Vec<u64>, Vec<NamedSpan>) {
 fn spans_held(index: &Index, prompt: &[u64], worker: u16) -> u32 {
     let mut out = Overlaps::new();
     index.lookup(key(), Prompt::Chunks(prompt), &mut out);
-    out.of(WorkerId(worker)).spans
+    out.of(HolderId(worker)).spans
 }
 
 #[test]
@@ -31,15 +31,15 @@ fn a_block_evicted_in_the_middle_ends_the_overlap_there() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(200);
     for worker in 0..6 {
-        index.store(WorkerId(worker), Parent::Root(key()), &spans).unwrap();
+        index.store(HolderId(worker), Parent::Root(key()), &spans).unwrap();
     }
     for (worker, hole) in [(0, 0), (1, 1), (2, 63), (3, 64), (4, 199)] {
-        assert_eq!(index.remove(WorkerId(worker), &[spans[hole].name]).known, 1);
+        assert_eq!(index.remove(HolderId(worker), &[spans[hole].name]).known, 1);
         assert_eq!(spans_held(&index, &digests, worker), hole as u32);
     }
     assert_eq!(spans_held(&index, &digests, 5), 200);
     for (worker, hole) in [(1, 1), (2, 63), (3, 64), (4, 199)] {
-        let again = index.store(WorkerId(worker), Parent::Name(spans[hole - 1].name), &spans[hole..=hole]);
+        let again = index.store(HolderId(worker), Parent::Name(spans[hole - 1].name), &spans[hole..=hole]);
         assert_eq!(again.unwrap().placed, 1);
         assert_eq!(spans_held(&index, &digests, worker), 200, "stored again, the chain is whole");
     }
@@ -49,8 +49,8 @@ fn a_block_evicted_in_the_middle_ends_the_overlap_there() {
 fn a_worker_with_one_of_65_blocks_scores_one() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(65);
-    index.store(WorkerId(0), Parent::Root(key()), &spans).unwrap();
-    index.store(WorkerId(1), Parent::Root(key()), &spans[..1]).unwrap();
+    index.store(HolderId(0), Parent::Root(key()), &spans).unwrap();
+    index.store(HolderId(1), Parent::Root(key()), &spans[..1]).unwrap();
     assert_eq!((spans_held(&index, &digests, 0), spans_held(&index, &digests, 1)), (65, 1));
 }
 
@@ -58,11 +58,11 @@ fn a_worker_with_one_of_65_blocks_scores_one() {
 fn orphans_are_not_inserted_at_the_root() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(10);
-    let stored = index.store(WorkerId(0), Parent::Name(spans[4].name), &spans[5..]).unwrap();
+    let stored = index.store(HolderId(0), Parent::Name(spans[4].name), &spans[5..]).unwrap();
     assert_eq!((stored.placed, stored.parked), (0, 5));
     assert_eq!(spans_held(&index, &digests[5..], 0), 0);
     assert_eq!(spans_held(&index, &digests, 0), 0);
-    index.store(WorkerId(0), Parent::Root(key()), &spans[..5]).unwrap();
+    index.store(HolderId(0), Parent::Root(key()), &spans[..5]).unwrap();
     assert_eq!(spans_held(&index, &digests, 0), 10, "grafted when the parent came");
     assert_eq!(index.stats().orphans, 0);
 }
@@ -72,10 +72,10 @@ fn a_long_chain_of_orphans_is_inserted_at_once() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(60_000);
     for at in (1..spans.len()).rev() {
-        let stored = index.store(WorkerId(0), Parent::Name(spans[at - 1].name), &spans[at..=at]).unwrap();
+        let stored = index.store(HolderId(0), Parent::Name(spans[at - 1].name), &spans[at..=at]).unwrap();
         assert_eq!(stored.parked, 1);
     }
-    index.store(WorkerId(0), Parent::Root(key()), &spans[..1]).unwrap();
+    index.store(HolderId(0), Parent::Root(key()), &spans[..1]).unwrap();
     assert_eq!(spans_held(&index, &digests, 0), 60_000);
     assert_eq!(index.stats().orphans, 0);
 }
@@ -84,8 +84,8 @@ fn a_long_chain_of_orphans_is_inserted_at_once() {
 fn a_parent_of_another_worker_does_not_count() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(10);
-    index.store(WorkerId(0), Parent::Root(key()), &spans[..5]).unwrap();
-    index.store(WorkerId(1), Parent::Name(spans[4].name), &spans[5..]).unwrap();
+    index.store(HolderId(0), Parent::Root(key()), &spans[..5]).unwrap();
+    index.store(HolderId(1), Parent::Name(spans[4].name), &spans[5..]).unwrap();
     assert_eq!((spans_held(&index, &digests, 0), spans_held(&index, &digests, 1)), (5, 0));
 }
 
@@ -94,15 +94,15 @@ fn a_restarted_engine_starts_empty_and_the_others_keep_their_spans() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(130);
     for worker in [0, 1, 4_095] {
-        index.store(WorkerId(worker), Parent::Root(key()), &spans).unwrap();
+        index.store(HolderId(worker), Parent::Root(key()), &spans).unwrap();
     }
-    index.clear(WorkerId(1));
+    index.clear(HolderId(1));
     assert_eq!(spans_held(&index, &digests, 1), 0);
     assert_eq!((spans_held(&index, &digests, 0), spans_held(&index, &digests, 4_095)), (130, 130));
-    assert_eq!(index.remove(WorkerId(1), &[spans[0].name]).known, 0, "its old names mean nothing");
+    assert_eq!(index.remove(HolderId(1), &[spans[0].name]).known, 0, "its old names mean nothing");
     // The new process has other names for the same content.
     let renamed: Vec<_> = digests.iter().map(|&digest| named(digest + 5_000, digest)).collect();
-    index.store(WorkerId(1), Parent::Root(key()), &renamed[..70]).unwrap();
+    index.store(HolderId(1), Parent::Root(key()), &renamed[..70]).unwrap();
     assert_eq!(spans_held(&index, &digests, 1), 70);
 }
 
@@ -112,16 +112,16 @@ fn a_span_may_have_any_number_of_holders() {
     let (digests, spans) = chain(100);
     for worker in 0..WORKER_IDS_MAX as u16 {
         let depth = 1 + usize::from(worker) % 100;
-        index.store(WorkerId(worker), Parent::Root(key()), &spans[..depth]).unwrap();
+        index.store(HolderId(worker), Parent::Root(key()), &spans[..depth]).unwrap();
     }
     let mut out = Overlaps::new();
     index.lookup(key(), Prompt::Chunks(&digests), &mut out);
     assert_eq!(out.as_slice().len(), WORKER_IDS_MAX);
     for overlap in out.as_slice() {
-        assert_eq!(overlap.reach.spans, 1 + u32::from(overlap.worker.0) % 100);
+        assert_eq!(overlap.reach.spans, 1 + u32::from(overlap.holder.0) % 100);
     }
     for worker in (0..WORKER_IDS_MAX as u16).step_by(2) {
-        index.clear(WorkerId(worker));
+        index.clear(HolderId(worker));
     }
     index.lookup(key(), Prompt::Chunks(&digests), &mut out);
     assert_eq!(out.as_slice().len(), WORKER_IDS_MAX / 2);
@@ -131,7 +131,7 @@ fn a_span_may_have_any_number_of_holders() {
 fn each_rank_is_a_separate_worker() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(10);
-    let (rank_0, rank_1) = (WorkerId(0), WorkerId(1));
+    let (rank_0, rank_1) = (HolderId(0), HolderId(1));
     index.store(rank_0, Parent::Root(key()), &spans).unwrap();
     let mut out = Overlaps::new();
     index.lookup(key(), Prompt::Chunks(&digests), &mut out);
@@ -142,12 +142,12 @@ fn each_rank_is_a_separate_worker() {
 fn a_block_stored_three_times_stays_until_it_is_removed_three_times() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(6);
-    index.store(WorkerId(0), Parent::Root(key()), &spans).unwrap();
+    index.store(HolderId(0), Parent::Root(key()), &spans).unwrap();
     for _ in 0..2 {
-        index.store(WorkerId(0), Parent::Name(spans[4].name), &spans[5..]).unwrap();
+        index.store(HolderId(0), Parent::Name(spans[4].name), &spans[5..]).unwrap();
     }
     for left in [6, 6, 5, 5] {
-        index.remove(WorkerId(0), &[spans[5].name]);
+        index.remove(HolderId(0), &[spans[5].name]);
         assert_eq!(spans_held(&index, &digests, 0), left);
     }
 }
@@ -157,13 +157,13 @@ fn engines_that_name_the_same_content_differently_share_its_spans() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(100);
     let other: Vec<_> = digests.iter().map(|&digest| named(!digest, digest)).collect();
-    index.store(WorkerId(0), Parent::Root(key()), &spans).unwrap();
-    index.store(WorkerId(1), Parent::Root(key()), &other).unwrap();
+    index.store(HolderId(0), Parent::Root(key()), &spans).unwrap();
+    index.store(HolderId(1), Parent::Root(key()), &other).unwrap();
     assert_eq!(index.stats().spans, 100);
-    assert_eq!(index.remove(WorkerId(1), &[spans[50].name]).known, 0, "the name of another worker");
-    assert_eq!(index.remove(WorkerId(1), &[other[50].name]).known, 1);
+    assert_eq!(index.remove(HolderId(1), &[spans[50].name]).known, 0, "the name of another worker");
+    assert_eq!(index.remove(HolderId(1), &[other[50].name]).known, 1);
     assert_eq!((spans_held(&index, &digests, 0), spans_held(&index, &digests, 1)), (100, 50));
-    index.clear(WorkerId(0));
+    index.clear(HolderId(0));
     assert_eq!(spans_held(&index, &digests, 1), 50, "its names outlive the first owner's");
 }
 
@@ -171,7 +171,7 @@ fn engines_that_name_the_same_content_differently_share_its_spans() {
 fn model_lora_and_salt_keep_chains_apart() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(10);
-    index.store(WorkerId(0), Parent::Root(root("a", Source::Reported)), &spans).unwrap();
+    index.store(HolderId(0), Parent::Root(root("a", Source::Reported)), &spans).unwrap();
     let mut out = Overlaps::new();
     index.lookup(root("b", Source::Reported), Prompt::Chunks(&digests), &mut out);
     assert!(out.as_slice().is_empty());
@@ -181,14 +181,14 @@ fn model_lora_and_salt_keep_chains_apart() {
 fn one_live_chain_does_not_grow_under_split_and_remove() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(100);
-    index.store(WorkerId(0), Parent::Root(key()), &spans).unwrap();
+    index.store(HolderId(0), Parent::Root(key()), &spans).unwrap();
     let before = index.bytes();
     let mut random = Random(3);
     for cycle in 0..20_000u64 {
         let fork = random.below(100) as usize;
         let parent = if fork == 0 { Parent::Root(key()) } else { Parent::Name(spans[fork - 1].name) };
         let side = [named(1 << 40 | cycle, 1 << 41 | cycle), named(1 << 42 | cycle, 1 << 43 | cycle)];
-        let worker = WorkerId(if fork == 0 { 1 } else { 0 });
+        let worker = HolderId(if fork == 0 { 1 } else { 0 });
         index.store(worker, parent, &side).unwrap();
         assert_eq!(index.remove(worker, &[side[1].name, side[0].name]).known, 2);
     }
@@ -201,14 +201,14 @@ fn one_live_chain_does_not_grow_under_split_and_remove() {
 fn a_million_children_under_one_root_are_still_found() {
     let index = Index::new(&Config::default());
     for digest in 0..100_000u64 {
-        index.store(WorkerId((digest % 7) as u16), Parent::Root(key()), &[named(digest, digest)]).unwrap();
+        index.store(HolderId((digest % 7) as u16), Parent::Root(key()), &[named(digest, digest)]).unwrap();
     }
     for digest in (0..100_000).step_by(997) {
         assert_eq!(spans_held(&index, &[digest, 5], (digest % 7) as u16), 1);
     }
     let names: Vec<u64> = (0..100_000).collect();
     for worker in 0..7 {
-        index.remove(WorkerId(worker), &names);
+        index.remove(HolderId(worker), &names);
     }
     assert_eq!(index.stats().nodes, 0);
 }
@@ -217,7 +217,7 @@ fn a_million_children_under_one_root_are_still_found() {
 fn excess_orphans_are_dropped_oldest_first_and_counted() {
     let index = Index::new(&Config { orphans_max: 100, ..Config::default() });
     for parent in 0..300u64 {
-        index.store(WorkerId(0), Parent::Name(parent), &[named(1_000 + parent, parent)]).unwrap();
+        index.store(HolderId(0), Parent::Name(parent), &[named(1_000 + parent, parent)]).unwrap();
     }
     let stats = index.stats();
     assert_eq!((stats.orphans, stats.orphans_dropped), (100, 200));
@@ -228,7 +228,7 @@ fn a_full_index_refuses_and_counts_reported_spans() {
     let index = Index::new(&Config { budget_bytes: 1 << 18, ..Config::default() });
     let mut refused = 0;
     for digest in 0..20_000u64 {
-        let stored = index.store(WorkerId(0), Parent::Root(key()), &[named(digest, digest)]).unwrap();
+        let stored = index.store(HolderId(0), Parent::Root(key()), &[named(digest, digest)]).unwrap();
         refused += stored.refused;
     }
     let stats = index.stats();
@@ -242,11 +242,11 @@ fn presumed_spans_make_room_for_reported_ones() {
     let index = Index::new(&config);
     for prompt in 0..2_000u64 {
         let spans: Vec<_> = (0..30).map(|at| span(prompt * 32 + at)).collect();
-        let handle = index.presume(WorkerId(0), root("a", Source::Presumed), &spans, Micros(prompt)).unwrap();
+        let handle = index.presume(HolderId(0), root("a", Source::Presumed), &spans, Micros(prompt)).unwrap();
         index.confirm(handle);
     }
     let (digests, spans) = chain(5_000);
-    assert_eq!(index.store(WorkerId(0), Parent::Root(key()), &spans).unwrap().placed, 5_000);
+    assert_eq!(index.store(HolderId(0), Parent::Root(key()), &spans).unwrap().placed, 5_000);
     assert_eq!(spans_held(&index, &digests, 0), 5_000);
 }
 
@@ -255,11 +255,11 @@ fn sources_do_not_mix_and_worker_ids_are_bounded() {
     let index = Index::new(&Config::default());
     let (_, spans) = chain(1);
     let presumed = root("a", Source::Presumed);
-    assert_eq!(index.store(WorkerId(0), Parent::Root(presumed), &spans), Err(IndexError::OtherSource));
-    let wrong = index.presume(WorkerId(0), key(), &[span(1)], Micros(0));
+    assert_eq!(index.store(HolderId(0), Parent::Root(presumed), &spans), Err(IndexError::OtherSource));
+    let wrong = index.presume(HolderId(0), key(), &[span(1)], Micros(0));
     assert_eq!(wrong, Err(IndexError::OtherSource));
-    let beyond = WorkerId(WORKER_IDS_MAX as u16);
-    assert_eq!(index.store(beyond, Parent::Root(key()), &spans), Err(IndexError::WorkerIdTooLarge(beyond)));
+    let beyond = HolderId(WORKER_IDS_MAX as u16);
+    assert_eq!(index.store(beyond, Parent::Root(key()), &spans), Err(IndexError::HolderIdTooLarge(beyond)));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn a_span_of_invalid_size_ends_the_chain_and_is_counted() {
     let index = Index::new(&Config::default());
     let (digests, mut spans) = chain(5);
     spans[3].span.bytes = 0;
-    let stored = index.store(WorkerId(0), Parent::Root(key()), &spans).unwrap();
+    let stored = index.store(HolderId(0), Parent::Root(key()), &spans).unwrap();
     assert_eq!((stored.placed, stored.refused), (3, 2));
     assert_eq!(spans_held(&index, &digests, 0), 3);
 }

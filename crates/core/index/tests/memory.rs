@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
 use model::{Random, named, root, span};
-use warmroute_index::{Config, Index, NamedSpan, Overlaps, Parent, Prompt, Source, Span};
-use warmroute_types::{Micros, WorkerId};
+use warmroute_index::{Config, HolderId, Index, NamedSpan, Overlaps, Parent, Prompt, Source, Span};
+use warmroute_types::Micros;
 
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 
@@ -79,7 +79,7 @@ fn the_byte_count_matches_the_allocator() {
         for worker in 0..3 {
             // One worker of three has names of its own.
             let spans = chain(session, 60 + session % 200, worker / 2);
-            index.store(WorkerId(worker as u16), Parent::Root(key), &spans).unwrap();
+            index.store(HolderId(worker as u16), Parent::Root(key), &spans).unwrap();
         }
     }
     index.expire(Micros(0));
@@ -88,14 +88,14 @@ fn the_byte_count_matches_the_allocator() {
     for prompt in 0..4_000u64 {
         let spans: Vec<Span> = (0..30 + prompt % 50).map(|at| span((prompt / 3) * 1_000 + at)).collect();
         let handle =
-            index.presume(WorkerId((prompt % 5) as u16), root("a", Source::Presumed), &spans, Micros(0));
+            index.presume(HolderId((prompt % 5) as u16), root("a", Source::Presumed), &spans, Micros(0));
         index.confirm(handle.unwrap());
     }
     index.expire(Micros(0));
     assert_near(index.bytes() - presumed_from.0, live() - presumed_from.1, "presumed");
     let parked_from = (index.bytes(), live());
     for group in 0..2_000 {
-        index.store(WorkerId(9), Parent::Name(group), &chain(1 << 40 | group, 20, 9)).unwrap();
+        index.store(HolderId(9), Parent::Name(group), &chain(1 << 40 | group, 20, 9)).unwrap();
     }
     let (said, measured) = (index.bytes() - parked_from.0, live() - parked_from.1);
     assert!(
@@ -113,12 +113,12 @@ fn a_million_cycles_of_store_split_and_remove_leak_nothing() {
     let index = Index::new(&Config::default());
     let spans = chain(1, 200, 0);
     for worker in 0..4 {
-        index.store(WorkerId(worker), Parent::Root(key), &spans[..150 + usize::from(worker)]).unwrap();
+        index.store(HolderId(worker), Parent::Root(key), &spans[..150 + usize::from(worker)]).unwrap();
     }
     let before = live();
     let mut random = Random(5);
     for cycle in 0..1_000_000u64 {
-        let (worker, fork) = (WorkerId(random.below(4) as u16), 1 + random.below(150) as usize);
+        let (worker, fork) = (HolderId(random.below(4) as u16), 1 + random.below(150) as usize);
         let side = [named(cycle << 1, random.next()), named(cycle << 1 | 1, random.next())];
         let count = 1 + random.below(2) as usize;
         index.store(worker, Parent::Name(spans[fork - 1].name), &side[..count]).unwrap();
@@ -143,7 +143,7 @@ fn a_million_unique_prompts_leak_nothing() {
     for prompt in 0..1_000_000u64 {
         let head = prompt % 3;
         let spans = [3 + head * 4, 1_003 + head * 4, random.next() >> 8, random.next() >> 8].map(span);
-        let handle = index.presume(WorkerId((prompt % 8) as u16), key, &spans, Micros(prompt)).unwrap();
+        let handle = index.presume(HolderId((prompt % 8) as u16), key, &spans, Micros(prompt)).unwrap();
         if prompt % 7 == 0 {
             index.withdraw(handle)
         } else {
@@ -176,7 +176,7 @@ fn lookups_allocate_nothing_once_their_buffer_has_grown() {
         .collect();
     for worker in 0..200 {
         index
-            .store(WorkerId(worker), Parent::Root(key), &spans[..1 + usize::from(worker) % spans.len()])
+            .store(HolderId(worker), Parent::Root(key), &spans[..1 + usize::from(worker) % spans.len()])
             .unwrap();
     }
     let digests: Vec<u64> = spans.iter().map(|named| named.span.digest).collect();

@@ -6,8 +6,8 @@ mod model;
 use std::collections::BTreeMap;
 
 use model::{Cache, Random, first_beyond, reach, root, span};
-use warmroute_index::{Config, Index, Overlaps, Parent, Presumption, Prompt, RootKey, Source};
-use warmroute_types::{Micros, WorkerId};
+use warmroute_index::{Config, HolderId, Index, Overlaps, Parent, Presumption, Prompt, RootKey, Source};
+use warmroute_types::Micros;
 
 const WORKERS: [u16; 4] = [0, 7, 64, 4_095];
 const TTL: u64 = 400;
@@ -69,7 +69,7 @@ impl World {
         let spans: Vec<_> = prompt.iter().map(|&digest| span(digest)).collect();
         let at = Micros(self.now);
         self.last_time = self.now;
-        let handle = self.index.presume(WorkerId(WORKERS[worker]), self.roots[which], &spans, at).unwrap();
+        let handle = self.index.presume(HolderId(WORKERS[worker]), self.roots[which], &spans, at).unwrap();
         self.caches[worker].presume(which as u64, &prompt, self.next_use);
         self.waiting.insert(self.next_use, (worker, self.now, handle));
         self.next_use += 1;
@@ -113,7 +113,7 @@ impl World {
         let tokens = self.random.below(2 * self.caches[worker].capacity_tokens + 10);
         self.caches[worker].capacity_tokens = tokens;
         self.caches[worker].fit();
-        self.index.set_capacity(WorkerId(WORKERS[worker]), tokens).unwrap();
+        self.index.set_capacity(HolderId(WORKERS[worker]), tokens).unwrap();
     }
 
     fn cut(&mut self) {
@@ -124,14 +124,14 @@ impl World {
         if let Some(place) = first_beyond(which as u64, &prompt, keep) {
             self.caches[worker].cut(&place);
         }
-        self.index.cut(WorkerId(WORKERS[worker]), self.roots[which], Prompt::Chunks(&prompt), keep);
+        self.index.cut(HolderId(WORKERS[worker]), self.roots[which], Prompt::Chunks(&prompt), keep);
     }
 
     fn clear(&mut self) {
         let worker = self.random.below(WORKERS.len() as u64) as usize;
         self.caches[worker].blocks.clear();
         // A cleared cache loses its answered and its unanswered requests.
-        self.index.clear(WorkerId(WORKERS[worker]));
+        self.index.clear(HolderId(WORKERS[worker]));
     }
 
     fn step(&mut self) {
@@ -152,9 +152,9 @@ impl World {
         self.index.lookup(self.roots[which], Prompt::Chunks(&prompt), &mut self.out);
         for (&id, cache) in WORKERS.iter().zip(&self.caches) {
             let expected = reach(which as u64, &prompt, |path| cache.blocks.contains_key(path));
-            let found = self.out.of(WorkerId(id));
+            let found = self.out.of(HolderId(id));
             assert_eq!((found.spans, found.bytes, found.tokens), expected, "worker {id}");
-            assert_eq!(self.index.presumed_tokens(WorkerId(id)), cache.tokens(), "worker {id}");
+            assert_eq!(self.index.presumed_tokens(HolderId(id)), cache.tokens(), "worker {id}");
         }
     }
 
@@ -184,13 +184,13 @@ fn equals_the_model_on_short_and_long_chains_with_small_and_large_caches() {
 
 fn presume(index: &Index, worker: u16, digests: &[u64], now: u64) -> Presumption {
     let spans: Vec<_> = digests.iter().map(|&digest| span(digest)).collect();
-    index.presume(WorkerId(worker), root("a", Source::Presumed), &spans, Micros(now)).unwrap()
+    index.presume(HolderId(worker), root("a", Source::Presumed), &spans, Micros(now)).unwrap()
 }
 
 fn held(index: &Index, worker: u16, digests: &[u64]) -> u32 {
     let mut out = Overlaps::new();
     index.lookup(root("a", Source::Presumed), Prompt::Chunks(digests), &mut out);
-    out.of(WorkerId(worker)).spans
+    out.of(HolderId(worker)).spans
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn an_unanswered_request_evicts_nothing_and_is_not_evicted() {
     assert_eq!(all.map(|chain| held(&index, 0, chain)), [0, 2, 2, 4]);
     index.confirm(large);
     assert_eq!(all.map(|chain| held(&index, 0, chain)), [0, 0, 0, 4], "answered, it takes its room");
-    assert_eq!(index.presumed_tokens(WorkerId(0)), 12);
+    assert_eq!(index.presumed_tokens(HolderId(0)), 12);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn reported_spans_do_not_wait_for_unanswered_requests_to_make_room() {
     let waiting: Vec<Presumption> =
         (0..2_000u64).map(|n| presume(&index, 0, &[n * 8, n * 8 + 1, n * 8 + 2], n)).collect();
     let spans: Vec<_> = (0..6_000).map(|digest| model::named(digest, digest)).collect();
-    let store = || index.store(WorkerId(1), Parent::Root(root("a", Source::Reported)), &spans).unwrap();
+    let store = || index.store(HolderId(1), Parent::Root(root("a", Source::Reported)), &spans).unwrap();
     let stored = store();
     assert!(stored.refused > 0 && stored.placed + stored.refused == 6_000, "{stored:?}");
     waiting.into_iter().for_each(|handle| index.withdraw(handle));

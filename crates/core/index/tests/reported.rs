@@ -5,8 +5,10 @@
 mod model;
 
 use model::{Random, Reports, first_beyond, named, reach, root};
-use warmroute_index::{Config, Holdings, Index, Overlaps, Parent, Prompt, Removed, RootKey, Source};
-use warmroute_types::{Packed, WorkerId};
+use warmroute_index::{
+    Config, HolderId, Holdings, Index, Overlaps, Parent, Prompt, Removed, RootKey, Source,
+};
+use warmroute_types::Packed;
 
 /// How engines name their spans.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +87,7 @@ impl World {
         }
         let reported: Vec<_> = spans.iter().map(|&(name, digest)| named(name, digest)).collect();
         let to = parent.map_or(Parent::Root(self.roots[which]), Parent::Name);
-        let stored = self.index.store(WorkerId(WORKERS[worker]), to, &reported).unwrap();
+        let stored = self.index.store(HolderId(WORKERS[worker]), to, &reported).unwrap();
         assert_eq!(stored.placed + stored.parked, spans.len());
         self.changes += spans.len();
         self.workers[worker].1.store(parent.map_or(Ok(which as u64), Err), &spans);
@@ -106,7 +108,7 @@ impl World {
             names.push(self.random.below(40));
         }
         let found = names.iter().filter(|&&name| self.workers[worker].1.remove(name)).count();
-        let removed = self.index.remove(WorkerId(WORKERS[worker]), &names);
+        let removed = self.index.remove(HolderId(WORKERS[worker]), &names);
         assert_eq!(removed, Removed { known: found, unknown: names.len() - found });
         self.changes += found;
     }
@@ -120,14 +122,14 @@ impl World {
         let count = self.random.below(held.len() as u64 + 1) as usize;
         let names: Vec<u64> = held[..count].iter().map(|&(_, name)| name).collect();
         names.iter().for_each(|&name| assert!(self.workers[worker].1.remove(name)));
-        assert_eq!(self.index.remove(WorkerId(WORKERS[worker]), &names).known, count);
+        assert_eq!(self.index.remove(HolderId(WORKERS[worker]), &names).known, count);
         self.changes += count;
     }
 
     fn clear(&mut self) {
         let worker = self.random.below(WORKERS.len() as u64) as usize;
         self.workers[worker].1 = Reports::default();
-        self.index.clear(WorkerId(WORKERS[worker]));
+        self.index.clear(HolderId(WORKERS[worker]));
     }
 
     fn cut(&mut self) {
@@ -138,7 +140,7 @@ impl World {
         if let Some(place) = first_beyond(which as u64, &prompt, keep) {
             self.workers[worker].1.cut(&place);
         }
-        self.index.cut(WorkerId(WORKERS[worker]), self.roots[which], Prompt::Chunks(&prompt), keep);
+        self.index.cut(HolderId(WORKERS[worker]), self.roots[which], Prompt::Chunks(&prompt), keep);
     }
 
     /// Two different workers.
@@ -156,9 +158,9 @@ impl World {
             let [(_, mine), (_, spared)] = self.workers.get_disjoint_mut([worker, other]).unwrap();
             mine.cut_unless(&place, spared);
         }
-        let (root, spared_by) = (self.roots[which], WorkerId(WORKERS[other]));
+        let (root, spared_by) = (self.roots[which], HolderId(WORKERS[other]));
         self.index
-            .cut_unless(WorkerId(WORKERS[worker]), root, Prompt::Chunks(&prompt), keep, spared_by)
+            .cut_unless(HolderId(WORKERS[worker]), root, Prompt::Chunks(&prompt), keep, spared_by)
             .unwrap();
     }
 
@@ -170,7 +172,7 @@ impl World {
         let before = held_places(&self.workers[other].1);
         let [(_, theirs), (_, mine)] = self.workers.get_disjoint_mut([of, other]).unwrap();
         mine.copy_prefix(theirs, which as u64, &prompt, upto);
-        let (of, to) = (WorkerId(WORKERS[of]), WorkerId(WORKERS[other]));
+        let (of, to) = (HolderId(WORKERS[of]), HolderId(WORKERS[other]));
         let copied =
             self.index.copy_prefix(of, to, self.roots[which], Prompt::Chunks(&prompt), upto).unwrap();
         self.changes += copied;
@@ -183,7 +185,7 @@ impl World {
     fn copy_all(&mut self) {
         let (of, other) = self.pair();
         self.workers[other].1 = self.workers[of].1.clone();
-        let copied = self.index.copy_all(WorkerId(WORKERS[of]), WorkerId(WORKERS[other])).unwrap();
+        let copied = self.index.copy_all(HolderId(WORKERS[of]), HolderId(WORKERS[other])).unwrap();
         assert_eq!(copied, held_places(&self.workers[other].1));
         self.changes += copied;
     }
@@ -193,13 +195,13 @@ impl World {
         let (of, other) = self.pair();
         let other = if self.random.one_in(3) { of } else { other };
         self.workers[other].1 = self.workers[of].1.clone();
-        let taken = self.index.holdings(WorkerId(WORKERS[of]));
+        let taken = self.index.holdings(HolderId(WORKERS[of]));
         let mut bytes = Vec::new();
         taken.encode(&mut bytes);
         assert_eq!(Holdings::decode(&mut Packed(&bytes)).as_ref(), Ok(&taken));
         let half = &bytes[..bytes.len() / 2];
         assert!(Holdings::decode(&mut Packed(half)).is_err());
-        self.index.replace_holdings(WorkerId(WORKERS[other]), &taken).unwrap();
+        self.index.replace_holdings(HolderId(WORKERS[other]), &taken).unwrap();
         self.changes += taken.spans();
     }
 
@@ -209,7 +211,7 @@ impl World {
         let held: Vec<u64> = self.workers[worker].1.names.keys().copied().collect();
         let mut names: Vec<u64> = held.into_iter().filter(|_| self.random.one_in(3)).collect();
         names.push(self.random.below(40));
-        let id = WorkerId(WORKERS[worker]);
+        let id = HolderId(WORKERS[worker]);
         let is_any_known = self.index.knows_any(id, &names);
         let known = names.iter().filter(|&&name| self.workers[worker].1.store_by_name(name)).count();
         assert_eq!((self.index.store_by_name(id, &names), is_any_known), (known, known > 0));
@@ -233,7 +235,7 @@ impl World {
         let mut reported = 0;
         for (id, reports) in &self.workers {
             let expected = reach(which as u64, &prompt, |path| reports.holds(path));
-            let found = self.out.of(WorkerId(*id));
+            let found = self.out.of(HolderId(*id));
             assert_eq!((found.spans, found.bytes, found.tokens), expected, "worker {id}");
             reported += usize::from(expected.0 > 0);
         }
@@ -274,8 +276,8 @@ impl World {
                 .iter()
                 .flat_map(|(&name, &(_, count))| std::iter::repeat_n(name, count as usize))
                 .collect();
-            self.index.remove(WorkerId(*id), &names);
-            self.index.clear(WorkerId(*id));
+            self.index.remove(HolderId(*id), &names);
+            self.index.clear(HolderId(*id));
         }
         let stats = self.index.stats();
         assert_eq!((stats.spans, stats.held, stats.nodes, stats.orphans), (0, 0, 0, 0));

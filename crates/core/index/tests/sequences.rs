@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use model::{Cache, Reports, first_beyond, named, reach, root, span};
 use proptest::prelude::*;
-use warmroute_index::{Config, Index, Overlaps, Parent, Presumption, Prompt, Source};
-use warmroute_types::{Micros, WorkerId};
+use warmroute_index::{Config, HolderId, Index, Overlaps, Parent, Presumption, Prompt, Source};
+use warmroute_types::Micros;
 
 const WORKERS: [u16; 3] = [0, 4_096, 12_287];
 
@@ -96,20 +96,20 @@ impl World {
                     (from..to).map(|at| (name(&chain, at + 1, naming), chain[at])).collect();
                 let reported: Vec<_> = spans.iter().map(|&(name, digest)| named(name, digest)).collect();
                 let after = parent.map_or(Parent::Root(root("a", Source::Reported)), Parent::Name);
-                self.index.store(WorkerId(WORKERS[id]), after, &reported).unwrap();
+                self.index.store(HolderId(WORKERS[id]), after, &reported).unwrap();
                 self.reports[id].store(parent.map_or(Ok(0), Err), &spans);
             }
             Step::Remove { id, chain: number, at, naming } => {
                 let name = name(&chain(number), at + 1, naming);
                 let was_known = self.reports[id].remove(name);
-                let removed = self.index.remove(WorkerId(WORKERS[id]), &[name]);
+                let removed = self.index.remove(HolderId(WORKERS[id]), &[name]);
                 assert_eq!(removed.known, usize::from(was_known));
             }
             Step::CopyPrefix { from, to, chain: number, upto } if from != to => {
                 let chain = chain(number);
                 let [theirs, mine] = self.reports.get_disjoint_mut([from, to]).unwrap();
                 mine.copy_prefix(theirs, 0, &chain, upto);
-                let (from, to) = (WorkerId(WORKERS[from]), WorkerId(WORKERS[to]));
+                let (from, to) = (HolderId(WORKERS[from]), HolderId(WORKERS[to]));
                 self.index
                     .copy_prefix(from, to, root("a", Source::Reported), Prompt::Chunks(&chain), upto)
                     .unwrap();
@@ -117,12 +117,12 @@ impl World {
             Step::CopyAll { from, to } if from != to => {
                 self.reports[to] = self.reports[from].clone();
                 self.caches[to].blocks.clear();
-                self.index.copy_all(WorkerId(WORKERS[from]), WorkerId(WORKERS[to])).unwrap();
+                self.index.copy_all(HolderId(WORKERS[from]), HolderId(WORKERS[to])).unwrap();
             }
             Step::StoreByName { id, chain: number, at, naming } => {
                 let name = name(&chain(number), at + 1, naming);
                 let was_known = self.reports[id].store_by_name(name);
-                let known = self.index.store_by_name(WorkerId(WORKERS[id]), &[name]);
+                let known = self.index.store_by_name(HolderId(WORKERS[id]), &[name]);
                 assert_eq!(known, usize::from(was_known));
             }
             Step::CutUnless { id, spared_by, chain: number, keep } if id != spared_by => {
@@ -131,7 +131,7 @@ impl World {
                     let [mine, spared] = self.reports.get_disjoint_mut([id, spared_by]).unwrap();
                     mine.cut_unless(&place, spared);
                 }
-                let (id, spared_by) = (WorkerId(WORKERS[id]), WorkerId(WORKERS[spared_by]));
+                let (id, spared_by) = (HolderId(WORKERS[id]), HolderId(WORKERS[spared_by]));
                 let root = root("a", Source::Reported);
                 self.index.cut_unless(id, root, Prompt::Chunks(&chain), keep, spared_by).unwrap();
             }
@@ -139,7 +139,7 @@ impl World {
             Step::Clear { id } => {
                 self.reports[id] = Reports::default();
                 self.caches[id].blocks.clear();
-                self.index.clear(WorkerId(WORKERS[id]));
+                self.index.clear(HolderId(WORKERS[id]));
             }
             _ => self.apply_presumed(step),
         }
@@ -151,7 +151,7 @@ impl World {
                 let prompt = &chain(number)[..length];
                 let spans: Vec<_> = prompt.iter().map(|&digest| span(digest)).collect();
                 let root = root("a", Source::Presumed);
-                let handle = self.index.presume(WorkerId(WORKERS[id]), root, &spans, Micros(0)).unwrap();
+                let handle = self.index.presume(HolderId(WORKERS[id]), root, &spans, Micros(0)).unwrap();
                 self.caches[id].presume(0, prompt, self.next);
                 self.waiting.insert(self.next, (id, handle));
                 self.next += 1;
@@ -172,7 +172,7 @@ impl World {
             Step::Resize { id, tokens } => {
                 self.caches[id].capacity_tokens = tokens;
                 self.caches[id].fit();
-                self.index.set_capacity(WorkerId(WORKERS[id]), tokens).unwrap();
+                self.index.set_capacity(HolderId(WORKERS[id]), tokens).unwrap();
             }
             _ => unreachable!("the others are reports"),
         }
@@ -187,7 +187,7 @@ impl World {
         let prompt = chain(number);
         let mut out = Overlaps::new();
         let found = |out: &Overlaps, id: usize| {
-            let reach = out.of(WorkerId(WORKERS[id]));
+            let reach = out.of(HolderId(WORKERS[id]));
             (reach.spans, reach.bytes, reach.tokens)
         };
         self.index.lookup(root("a", Source::Reported), Prompt::Chunks(&prompt), &mut out);
@@ -215,7 +215,7 @@ proptest! {
             world.apply(step);
             asked.iter().for_each(|&number| world.check(number));
         }
-        WORKERS.iter().for_each(|&id| world.index.clear(WorkerId(id)));
+        WORKERS.iter().for_each(|&id| world.index.clear(HolderId(id)));
         let stats = world.index.stats();
         prop_assert_eq!((stats.spans, stats.held, stats.nodes, stats.orphans, stats.uses), (0, 0, 0, 0, 0));
     }

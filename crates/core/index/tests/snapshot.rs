@@ -4,8 +4,8 @@
 mod model;
 
 use model::{Random, root, span};
-use warmroute_index::{Config, Index, Overlaps, Prompt, RootKey, Snapshot, Source, Span};
-use warmroute_types::{Micros, Packed, WorkerId};
+use warmroute_index::{Config, HolderId, Index, Overlaps, Prompt, RootKey, Snapshot, Source, Span};
+use warmroute_types::{Micros, Packed};
 
 const WORKERS: [u16; 3] = [0, 7, 64];
 /// The ids of the same workers in the other index.
@@ -41,7 +41,7 @@ impl World {
         let roots = [root("a", Source::Presumed), root("b", Source::Presumed)];
         let world = World { index, workers, roots, chains };
         for (worker, capacity) in workers.iter().zip(CAPACITIES) {
-            world.index.set_capacity(WorkerId(*worker), capacity).unwrap();
+            world.index.set_capacity(HolderId(*worker), capacity).unwrap();
         }
         world
     }
@@ -52,7 +52,7 @@ impl World {
         let chain = &self.chains[random.below(self.chains.len() as u64) as usize];
         let spans: Vec<Span> =
             chain[..1 + random.below(150) as usize].iter().map(|&digest| span(digest)).collect();
-        let worker = WorkerId(self.workers[random.below(3) as usize]);
+        let worker = HolderId(self.workers[random.below(3) as usize]);
         let root = self.roots[random.below(2) as usize];
         let asked = self.index.presume(worker, root, &spans, Micros(now)).unwrap();
         match random.below(8) {
@@ -68,9 +68,9 @@ impl World {
             self.roots.iter().flat_map(|root| self.chains.iter().map(move |chain| (root, chain)))
         {
             self.index.lookup(*root, Prompt::Chunks(chain), &mut out);
-            let place = |worker: WorkerId| self.workers.iter().position(|&one| one == worker.0).unwrap();
+            let place = |worker: HolderId| self.workers.iter().position(|&one| one == worker.0).unwrap();
             let mut held: Vec<(usize, u32)> =
-                out.as_slice().iter().map(|overlap| (place(overlap.worker), overlap.reach.spans)).collect();
+                out.as_slice().iter().map(|overlap| (place(overlap.holder), overlap.reach.spans)).collect();
             held.sort_unstable();
             all.push(held);
         }
@@ -87,7 +87,7 @@ impl World {
         let pending = other.index.begin_restore(snapshot, Micros(now + away), Micros(away));
         // In any order.
         for place in [2, 0, 1] {
-            let (of, worker) = (WorkerId(self.workers[place]), WorkerId(other.workers[place]));
+            let (of, worker) = (HolderId(self.workers[place]), HolderId(other.workers[place]));
             other.index.restore(&pending, of, worker).unwrap();
         }
         other
@@ -111,7 +111,7 @@ fn a_restored_index_finds_the_same_and_evicts_in_the_same_order() {
         let other = world.successor(now, 0);
         assert_eq!(world.view(), other.view(), "seed {seed}");
         let tokens =
-            |world: &World| world.workers.map(|worker| world.index.presumed_tokens(WorkerId(worker)));
+            |world: &World| world.workers.map(|worker| world.index.presumed_tokens(HolderId(worker)));
         assert_eq!(tokens(&world), tokens(&other), "seed {seed}");
         for step in 0..40 {
             now += random.below(300);
@@ -144,7 +144,7 @@ fn the_budget_holds_for_restored_spans() {
     let small = Config { budget_bytes: 20_000, ..config() };
     let index = Index::new(&small);
     let pending = index.begin_restore(world.index.snapshot(Micros(1_000_000)), Micros(1_000_000), Micros(0));
-    WORKERS.iter().for_each(|&worker| index.restore(&pending, WorkerId(worker), WorkerId(worker)).unwrap());
+    WORKERS.iter().for_each(|&worker| index.restore(&pending, HolderId(worker), HolderId(worker)).unwrap());
     assert!(index.bytes() <= 24_000, "{}", index.bytes());
 }
 
@@ -165,8 +165,8 @@ fn any_bytes_are_decoded_or_refused() {
             // There is no checksum: whatever decodes must be harmless.
             if let Ok(snapshot) = Snapshot::decode(&mut Packed(&spoiled)) {
                 let pending = index.begin_restore(snapshot, Micros(1), Micros(0));
-                WORKERS.iter().for_each(|&of| index.restore(&pending, WorkerId(of), WorkerId(of)).unwrap());
-                WORKERS.iter().for_each(|&of| index.clear(WorkerId(of)));
+                WORKERS.iter().for_each(|&of| index.restore(&pending, HolderId(of), HolderId(of)).unwrap());
+                WORKERS.iter().for_each(|&of| index.clear(HolderId(of)));
             }
         }
     }
@@ -181,13 +181,13 @@ fn held(index: &Index, chain: &[u64]) -> u32 {
 
 fn answer(index: &Index, chain: &[u64], now: u64) {
     let spans: Vec<Span> = chain.iter().map(|&digest| span(digest)).collect();
-    let asked = index.presume(WorkerId(0), root("a", Source::Presumed), &spans, Micros(now)).unwrap();
+    let asked = index.presume(HolderId(0), root("a", Source::Presumed), &spans, Micros(now)).unwrap();
     index.confirm(asked);
 }
 
 fn merge(by: &Index, of: &Index, now: u64) {
     let pending = by.begin_restore(of.snapshot(Micros(now)), Micros(now), Micros(0));
-    by.merge(&pending, WorkerId(0), WorkerId(0), || true).unwrap();
+    by.merge(&pending, HolderId(0), HolderId(0), || true).unwrap();
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn merging_back_and_forth_does_not_extend_a_use() {
 #[test]
 fn a_bounded_snapshot_keeps_the_newest_uses() {
     let index = Index::new(&config());
-    index.set_capacity(WorkerId(0), 1_000_000).unwrap();
+    index.set_capacity(HolderId(0), 1_000_000).unwrap();
     let chain = |at: u64| (1_000 * at..1_000 * at + 60).collect::<Vec<u64>>();
     (0..100).for_each(|at| answer(&index, &chain(at), 1_000_000 + at));
     let snapshot_newest = index.snapshot_newest(Micros(1_000_100), 10_000);
@@ -244,7 +244,7 @@ fn a_bounded_snapshot_keeps_the_newest_uses() {
     let other = Index::new(&config());
     let kept = snapshot_newest.snapshot.uses() as u64;
     let pending = other.begin_restore(snapshot_newest.snapshot, Micros(1_000_100), Micros(0));
-    other.merge(&pending, WorkerId(0), WorkerId(0), || true).unwrap();
+    other.merge(&pending, HolderId(0), HolderId(0), || true).unwrap();
     let known: Vec<u64> = (0..100).filter(|&at| held(&other, &chain(at)) > 0).collect();
     assert_eq!(known, (100 - kept..100).collect::<Vec<u64>>());
 }
@@ -256,6 +256,6 @@ fn clearing_a_worker_removes_merged_uses_too() {
     answer(&theirs, &chain, 1_000_000);
     merge(&ours, &theirs, 1_000_100);
     assert_eq!(held(&ours, &chain), 200);
-    ours.clear_presumed(WorkerId(0));
+    ours.clear_presumed(HolderId(0));
     assert_eq!((held(&ours, &chain), ours.stats().uses), (0, 0));
 }

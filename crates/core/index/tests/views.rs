@@ -5,13 +5,14 @@ mod model;
 
 use model::{named, root, span};
 use warmroute_index::{
-    Config, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, Removed, RootKey, Source, WORKER_IDS_MAX,
+    Config, HolderId, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, Removed, RootKey, Source,
+    WORKER_IDS_MAX,
 };
-use warmroute_types::{MAX_WORKERS, WorkerId};
+use warmroute_types::MAX_WORKERS;
 
-const SURE: WorkerId = WorkerId(7);
-const MAYBE: WorkerId = WorkerId(MAX_WORKERS as u16 + 7);
-const ANY_TIER: WorkerId = WorkerId(2 * MAX_WORKERS as u16 + 7);
+const SURE: HolderId = HolderId(7);
+const MAYBE: HolderId = HolderId(MAX_WORKERS as u16 + 7);
+const ANY_TIER: HolderId = HolderId(2 * MAX_WORKERS as u16 + 7);
 
 fn key() -> RootKey {
     root("a", Source::Reported)
@@ -95,8 +96,8 @@ fn operations_on_reported_spans_refuse_presumed_roots() {
     let prompt = Prompt::Chunks(&[1, 2]);
     assert_eq!(index.copy_prefix(SURE, MAYBE, presumed, prompt, 9), Err(IndexError::OtherSource));
     assert_eq!(index.cut_unless(SURE, presumed, prompt, 9, MAYBE), Err(IndexError::OtherSource));
-    let beyond = WorkerId(WORKER_IDS_MAX as u16);
-    assert_eq!(index.copy_prefix(SURE, beyond, key(), prompt, 9), Err(IndexError::WorkerIdTooLarge(beyond)));
+    let beyond = HolderId(WORKER_IDS_MAX as u16);
+    assert_eq!(index.copy_prefix(SURE, beyond, key(), prompt, 9), Err(IndexError::HolderIdTooLarge(beyond)));
     assert_eq!(index.remove(beyond, &[1]), Removed { known: 0, unknown: 1 });
     assert_eq!(index.presumed_tokens(beyond), 0);
     assert!(index.presume(beyond, presumed, &[span(1)], warmroute_types::Micros(0)).is_err());

@@ -44,11 +44,11 @@ fn fleet(policy: &str, shadows: &[&str], workers: usize) -> Router<Standard> {
     let router = Router::with_shadows(parse(policy), shadows, Config::default());
     for i in 0..workers {
         let address = Address::new(format!("http://engine-{i}"));
-        router.apply(Change::Join { address, models: Models::Any }).expect("there is room");
+        router.join(address, Models::Any).expect("there is room");
     }
-    for view in router.workers() {
+    for view in router.inspect().workers() {
         let change = Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) };
-        router.apply(change).expect("no new seat");
+        router.apply(change);
     }
     router
 }

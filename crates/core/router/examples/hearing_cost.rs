@@ -32,13 +32,13 @@ fn router(id: u64) -> Router<Standard> {
     let router = Router::new(policy, Config { index, ..Config::default() });
     for number in 0..WORKERS {
         let address = Address::new(format!("http://engine-{number}"));
-        router.apply(Change::Join { address, models: Models::Any }).unwrap();
+        router.join(address, Models::Any).unwrap();
     }
-    for view in router.workers() {
+    for view in router.inspect().workers() {
         let (worker, result) = (view.worker, ProbeResult::Answered);
-        router.apply(Change::Probed { worker, result, at: BEGIN }).unwrap();
+        router.apply(Change::Probed { worker, result, at: BEGIN });
     }
-    router.share(RouterId(id), PeersConfig::default());
+    router.peering().start(RouterId(id), PeersConfig::default());
     router
 }
 
@@ -74,14 +74,14 @@ fn talk(known: &Router<Standard>, newcomer: &Router<Standard>) -> usize {
     let (mut sent, mut now) = (0, BEGIN);
     for _ in 0..400 {
         now = now + TICK;
-        let mut to_known: VecDeque<Envelope> = newcomer.compose_messages(now).into();
-        let mut to_newcomer: VecDeque<Envelope> = known.compose_messages(now).into();
+        let mut to_known: VecDeque<Envelope> = newcomer.peering().compose_messages(now).into();
+        let mut to_newcomer: VecDeque<Envelope> = known.peering().compose_messages(now).into();
         while let Some(letter) = to_known.pop_front() {
-            to_newcomer.extend(known.receive(&letter.bytes, now).unwrap());
+            to_newcomer.extend(known.peering().receive(&letter.bytes, now).unwrap());
         }
         while let Some(letter) = to_newcomer.pop_front() {
             sent += letter.bytes.len();
-            newcomer.receive(&letter.bytes, now).unwrap();
+            newcomer.peering().receive(&letter.bytes, now).unwrap();
         }
     }
     sent
@@ -106,7 +106,7 @@ fn main() {
     for conversation in 0..PROMPTS {
         request(&known, &mut scratch, conversation, CHUNKS, now);
         now = Micros(now.0 + 1_000);
-        known.compose_messages(now);
+        known.peering().compose_messages(now);
     }
     let (mut beside, mut hearing, mut sent, mut longest) = (Vec::new(), Vec::new(), 0, Vec::new());
     for round in 0..ROUNDS {

@@ -35,7 +35,7 @@ fn measure(bytes: usize) -> (usize, Vec<f64>, u32) {
         let body = chat(bytes + round * 1_024);
         let since = Instant::now();
         let read = Body::read(body.as_bytes()).expect("it is JSON");
-        chunks.cut(&read, |bytes| router.digester().digest(bytes));
+        chunks.cut(&read, |bytes| router.inspect().digester().digest(bytes));
         let prompt = PromptChunks {
             root,
             digests: chunks.digests(),
@@ -56,16 +56,16 @@ fn router() -> Router<Standard> {
     let router = Router::new("expected_ttft".parse::<Standard>().expect("it is a policy"), Config::default());
     for i in 0..8 {
         let address = Address::new(format!("http://engine-{i}"));
-        router.apply(Change::Join { address, models: Models::named(&["m"]) }).expect("there is room");
+        router.join(address, Models::named(&["m"])).expect("there is room");
     }
-    for view in router.workers() {
+    for view in router.inspect().workers() {
         let worker = view.worker;
         let capacity = CacheCapacity { tokens: 2_000_000, block_tokens: 16 };
         let changes = [
             Change::Probed { worker: worker.clone(), result: ProbeResult::Answered, at: Micros(1) },
             Change::Capacity { worker, capacity },
         ];
-        changes.into_iter().for_each(|change| router.apply(change).expect("only a join needs room"));
+        changes.into_iter().for_each(|change| router.apply(change));
     }
     router
 }

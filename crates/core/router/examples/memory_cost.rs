@@ -29,10 +29,10 @@ fn router() -> Router<Standard> {
 fn join(router: &Router<Standard>) {
     for number in 0..WORKERS {
         let address = Address::new(format!("http://engine-{number}"));
-        router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
+        router.join(address, Models::named(&["m"])).unwrap();
     }
-    for view in router.workers() {
-        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: NOW }).unwrap();
+    for view in router.inspect().workers() {
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: NOW });
     }
 }
 
@@ -58,13 +58,13 @@ fn main() {
     let old = router();
     join(&old);
     timed("request", || (0..CONVERSATIONS).for_each(|conversation| request(&old, conversation)));
-    let memory = timed("save", || old.save(NOW, 0));
+    let memory = timed("save", || old.inspect().saved_state(NOW, 0));
     let bytes = timed("encode", || memory.encode());
     let (requests, spans, workers) = memory.extent();
     println!("{requests} requests, {spans} chunks, {workers} workers: {} bytes", bytes.len());
     let memory = timed("decode", || SavedState::decode(&bytes).unwrap());
     let new = router();
-    new.restore(memory, NOW, Micros(0));
+    new.apply(Change::Restored { state: Box::new(memory), age: Micros(0), at: NOW });
     timed("bring back, as workers join", || join(&new));
-    assert_eq!(new.index_stats().held, old.index_stats().held, "nothing is lost");
+    assert_eq!(new.inspect().index_stats().held, old.inspect().index_stats().held, "nothing is lost");
 }

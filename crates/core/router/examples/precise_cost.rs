@@ -62,7 +62,7 @@ fn router_of(vocabulary: &Arc<Vocabulary>) -> Router<Standard> {
     let router = Router::new(policy, Config::default());
     for i in 0..WORKERS {
         let address = Address::new(format!("http://engine-{i}"));
-        router.apply(Change::Join { address, models: Models::named(&["m"]) }).expect("there is room");
+        router.join(address, Models::named(&["m"])).expect("there is room");
     }
     for worker in workers(&router) {
         let matching = Some(Matching::bytes(Family::new("m"), Arc::clone(vocabulary)));
@@ -71,14 +71,14 @@ fn router_of(vocabulary: &Arc<Vocabulary>) -> Router<Standard> {
             Change::Aligned { worker: Arc::clone(&worker), matching },
             Change::Viewed { worker, view: CacheView::Reported },
         ] {
-            router.apply(change).expect("only a join can find the fleet full");
+            router.apply(change);
         }
     }
     router
 }
 
 fn workers(router: &Router<Standard>) -> Vec<Arc<Worker>> {
-    router.workers().into_iter().map(|view| view.worker).collect()
+    router.inspect().workers().into_iter().map(|view| view.worker).collect()
 }
 
 /// Prompts of 256 blocks, a different one for each worker and round, each told in batches; the one of eight rounds before is
@@ -100,7 +100,7 @@ fn ingest_ns(vocabulary: &Arc<Vocabulary>, run_blocks: usize) -> [f64; 2] {
         let began = Instant::now();
         for (seat, events) in batches {
             let worker = Arc::clone(&workers[seat]);
-            router.apply(Change::Cached { worker, events }).expect("only a join can find the fleet full");
+            router.apply(Change::Cached { worker, events });
         }
         rounds.push(began.elapsed().as_nanos() as f64 / (WORKERS as usize * BLOCKS) as f64);
     }
@@ -138,7 +138,7 @@ fn store(router: &Router<Standard>, worker: &Arc<Worker>, tokens: &[u32], seed: 
         ..StoredBlocks::default()
     };
     let events = vec![CacheEvent::Stored(stored)];
-    router.apply(Change::Cached { worker: Arc::clone(worker), events }).expect("there is room");
+    router.apply(Change::Cached { worker: Arc::clone(worker), events });
 }
 
 /// Tokens that spell this text: the longest that fits, as far as four bytes.
@@ -171,7 +171,7 @@ fn route_us(router: &Router<Standard>, alignment: &Alignment, body: &str) -> [[f
         steps[0].push(lap.us());
         alignment.write_prompt(&read, Api::Chat, 0, &mut text).expect("the template takes it");
         steps[1].push(lap.us());
-        let digests = Chunks::cut_text(&text, |bytes| router.digester().digest(bytes));
+        let digests = Chunks::cut_text(&text, |bytes| router.inspect().digester().digest(bytes));
         steps[2].push(lap.us());
         let prompt = PromptChunks {
             root,
@@ -179,7 +179,7 @@ fn route_us(router: &Router<Standard>, alignment: &Alignment, body: &str) -> [[f
             chunk_bytes: CHUNK_BYTES as u32,
             bytes: text.len() as u32,
         };
-        let reported = router.text_root(&Family::new("m"), Some("m"), None, Unit::Byte);
+        let reported = router.inspect().text_root(&Family::new("m"), Some("m"), None, Unit::Byte);
         let text = PromptText { root: reported, bytes: &text, unit: Unit::Byte };
         let request =
             Request { model: Some("m"), prompt: Some(prompt), texts: &[text], ..Request::default() };

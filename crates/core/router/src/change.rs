@@ -1,4 +1,4 @@
-//! The inputs of the router: changes of the fleet, and outcomes of requests.
+//! Changes of the router's state: the fleet, the workers' caches, settings and time.
 
 use std::sync::Arc;
 
@@ -6,18 +6,12 @@ use warmroute_feed::{Counters, Step};
 use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_types::{Address, CacheCapacity, CacheEvent, CacheView, LoadReport, Micros};
 
-use crate::Matching;
+use crate::{Matching, SavedState};
 
-/// A change of the router's state. Feeds, discovery, health probes and load reports all arrive as changes.
+/// A change of the router's state. Workers join by [`Router::join`](crate::Router::join), which can fail. Feeds, discovery, health probes, load reports, settings and
+/// time all arrive as changes.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A worker joins.
-    Join {
-        /// Address of the worker.
-        address: Address,
-        /// Models that it serves, if configured.
-        models: Models,
-    },
     /// A worker leaves: it finishes its requests and gets no new ones.
     Leave {
         /// Address of the worker.
@@ -109,6 +103,37 @@ pub enum Change {
         /// The report.
         report: LoadReport,
     },
+    /// A LoRA adapter exists. Its cache is separate from its base model's.
+    Adapter {
+        /// Name of the adapter.
+        name: Box<str>,
+    },
+    /// The concurrency limit of workers changed.
+    InFlightMax {
+        /// The limit, in requests.
+        requests: u32,
+    },
+    /// An earlier process left its state. Each worker gets its part when it joins, so this comes before any worker, on a
+    /// router with the same seed.
+    Restored {
+        /// The state.
+        state: Box<SavedState>,
+        /// Time since the state was saved.
+        age: Micros,
+        /// Time of the event.
+        at: Micros,
+    },
+    /// Events for earlier requests must have arrived: presumptions that wait for them are withdrawn. Due about once a
+    /// second.
+    EventsDue {
+        /// Time of the event.
+        at: Micros,
+    },
+    /// Old presumptions and saved state expire. Due every few seconds.
+    Expired {
+        /// Time of the event.
+        at: Micros,
+    },
 }
 
 impl Change {
@@ -122,19 +147,4 @@ impl Change {
             Step::AskReplay { .. } => None,
         }
     }
-}
-
-/// The outcome of a request. Failures and clients that leave are no outcomes: the decision is dropped. The
-/// driver reports a failure of the worker as [`Change::Faulted`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The first token arrived and the prefill is over. The booking stays for decoding.
-    FirstToken {
-        /// Time of the event.
-        at: Micros,
-    },
-    /// The answer ended: the prompt has been computed.
-    Ended,
-    /// The worker refused the request (backpressure, a client error): it is alive and has computed nothing.
-    Refused,
 }

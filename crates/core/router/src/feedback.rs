@@ -2,44 +2,6 @@
 
 use warmroute_types::Usage;
 
-use crate::{PromptChunks, PromptText};
-
-/// The usage of an answer and its request.
-#[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
-    /// The model of the request.
-    pub model: Option<&'a str>,
-    /// The prompt's chunks, if looked up.
-    pub prompt: Option<PromptChunks<'a>>,
-    /// The prompt as engines tokenize it, if looked up.
-    pub texts: &'a [PromptText<'a>],
-    /// The engine's usage numbers.
-    pub usage: Usage,
-    /// Meaning of a missing cached-token count.
-    pub silence: Silence,
-    /// Whether the prompt is text only.
-    pub content: Content,
-}
-
-/// The content of a prompt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Content {
-    /// Text only: tokens are proportional to bytes.
-    #[default]
-    Text,
-    /// Also images or audio, which are a hash here and thousands of tokens in the engine.
-    Media,
-}
-
-/// Meaning of a missing cached-token count in an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
-    /// Zero, if the engine has reported a count before: engines omit a zero.
-    MeansZero,
-    /// Unknown: this API may never report it.
-    MeansNothing,
-}
-
 /// Predicted and reported cached tokens of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {

@@ -43,22 +43,23 @@ fn one_can_begin_with_it(memory: SavedState) {
     let addresses: Vec<Address> =
         memory.workers.iter().map(|worker| worker.address.clone()).take(WORKERS).collect();
     let (uses, ..) = memory.extent();
-    router.restore(memory, NOW, AWAY);
+    let state = Box::new(memory);
+    router.apply(Change::Restored { state, age: AWAY, at: NOW });
     for address in addresses {
         // An address that is named twice is refused.
-        _ = router.apply(Change::Join { address, models: Models::named(&["m"]) });
-        let bytes = router.index_stats().bytes.total();
+        _ = router.join(address, Models::named(&["m"]));
+        let bytes = router.inspect().index_stats().bytes.total();
         assert!(bytes <= BUDGET_BYTES + OVER_BYTES_MAX, "{bytes} bytes are held");
     }
-    for view in router.workers() {
-        let latency = router.latency(view.worker.id, NOW);
+    for view in router.inspect().workers() {
+        let latency = router.inspect().latency(view.worker.id, NOW);
         let numbers =
             [latency.relative_latency, latency.ms_per_1k_tokens, latency.ms_before_first, latency.queue_ms];
         assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{latency:?}");
-        _ = router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: NOW });
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: NOW });
     }
     a_request_is_expected_to_take_some_time(&router);
-    let again = router.save(NOW, 0);
+    let again = router.inspect().saved_state(NOW, 0);
     assert!(again.extent().0 <= uses, "more is remembered than there was");
     assert!(SavedState::decode(&again.encode()) == Ok(again), "what is remembered then can be read");
 }

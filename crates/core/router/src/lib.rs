@@ -3,12 +3,12 @@
 //! ```text
 //!   request ──▶ route ──▶ Decision (worker, reason, expected cached tokens, booking, presumption)
 //!                           │
-//!   request ──▶ preview                    the same without effects: what would be decided, and among which candidates
-//!   outcome ──▶ observe(decision)          first token, end; dropping the decision = failed, or client gone
-//!   usage ──▶ feedback(decision)           cached tokens that the engine reports, against the prediction
-//!   change ──▶ apply(change)               workers join and leave, probes, load reports, capacities
-//!   peers ──▶ receive, compose_messages    assignments of other routers; see `sharing.rs`
-//!   save ──▶ SavedState ──▶ restore        what was learned, from one process to the next
+//!   outcome ──▶ observe(decision) ──▶ Observed   first token, end with the engine's token counts, refusal: compared with the
+//!                                                prediction; dropping the decision = failed, or client gone
+//!   change ──▶ apply                             workers join and leave, probes, load reports, events, settings, time
+//!
+//!   peering()                                    messages to and from other routers, relayed event streams
+//!   inspect()                                    read-only: previews, workers, statistics, the state to save
 //! ```
 //!
 //! Pure: no clock, sockets or randomness of its own. The gateway drives it in real time, the lab in virtual
@@ -18,14 +18,17 @@
 //! requests are placed as if they had come one after another. Nothing in that section waits, and only storing
 //! a new prompt in the index allocates.
 
+mod assessment;
 mod candidate_record;
 mod change;
+mod decision;
 mod estimate;
 mod family;
 mod feed_check;
 mod feedback;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod outcome;
 mod peer_snapshot;
 mod policies;
 mod pool;
@@ -37,6 +40,7 @@ mod relay_inbox;
 mod reported;
 mod reported_overlap;
 mod reported_view;
+mod request;
 mod router;
 mod sampled_reuse;
 mod saved_state;
@@ -50,14 +54,19 @@ mod unpropagated_load;
 mod waiting_assignments;
 
 pub use candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, Preview};
-pub use change::{Change, Outcome};
+pub use change::Change;
+pub use decision::{Decision, NoRoute};
 pub use family::Family;
-pub use feedback::{Answered, Content, Feedback, Silence};
+pub use feedback::Feedback;
+pub use outcome::{Answered, Observed, Outcome};
 pub use policies::PolicyComparison;
 pub use pool::Vacancy;
 pub use prompt::{PromptChunks, PromptText};
 pub use reported::{FeedReport, Ingested, Matching, Unit};
-pub use router::{Config, Decision, NoRoute, Request, Router, StreamNews};
+#[doc(hidden)]
+pub use reported_view::ReportedView;
+pub use request::{Content, Request, Silence};
+pub use router::{Config, Inspect, Peering, Router, StreamNews};
 pub use saved_state::{BadSavedState, SavedState};
 pub use scratch::Scratch;
 pub use sharing::{PeerTask, Received, SharingView};

@@ -128,7 +128,7 @@ mod tests {
             let spans: Vec<Span> =
                 (0..at).map(|digest| Span { digest: digest.max(at / 2), bytes, tokens: 64 }).collect();
             let worker = WorkerId(10 + (at % 3) as u16);
-            let asked = index.presume(worker, RootKey::of(&namespace), &spans, Micros(at)).unwrap();
+            let asked = index.presume(worker.into(), RootKey::of(&namespace), &spans, Micros(at)).unwrap();
             index.confirm(asked);
         }
         let snapshot = index.snapshot(Micros(1_000));

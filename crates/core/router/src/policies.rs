@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest};
+use warmroute_policy::{Candidate, Policy, PolicyRequest};
 use warmroute_types::Micros;
 
 /// The acting policy and its shadows.
@@ -64,15 +64,11 @@ impl<P: Policy> Policies<P> {
         std::iter::once(&self.acting).chain(&self.shadows).map(|policy| &policy.policy)
     }
 
-    pub(crate) fn choose(&self, request: &PolicyRequest, candidates: &[Candidate]) -> Choice {
-        let choice = self.acting.policy.choose(request, candidates);
-        if !self.shadows.is_empty() {
-            self.compare(request, candidates, choice.index);
+    /// Counts what the shadows would have chosen, beside the acting policy's choice.
+    pub(crate) fn compare_shadows(&self, request: &PolicyRequest, candidates: &[Candidate], chosen: usize) {
+        if self.shadows.is_empty() {
+            return;
         }
-        choice
-    }
-
-    fn compare(&self, request: &PolicyRequest, candidates: &[Candidate], chosen: usize) {
         self.acting.counts.count(request, &candidates[chosen], &candidates[chosen]);
         for shadow in &self.shadows {
             let would_be = shadow.policy.choose(request, candidates).index;

@@ -9,20 +9,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use warmroute_fleet::{BookedWork, Booking, Fleet, PrefillFeatures, Worker, WorkerLoadView};
-use warmroute_index::{Index, Reach};
-use warmroute_policy::{Candidate, Choice, ExpectedTtft, Policy, PolicyRequest};
-use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, WorkerId};
+use warmroute_index::{Index, Reach, Span};
+use warmroute_policy::{Candidate, Choice, ExpectedTtft, PolicyRequest};
+use warmroute_types::{CacheView, MAX_WORKERS, Micros, WorkerId};
 
-use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest, Preview};
+use crate::candidate_record::{CANDIDATE_RECORDS_MAX, CandidateRecord, NextBest};
+use crate::decision::{Decision, Expectation};
 use crate::estimate::{EstimateTime, PromptOverlap, WorkerEstimate};
-use crate::policies::Policies;
 use crate::presumed_shortfall::PresumedShortfall;
 use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::{PromptChunks, PromptText};
 use crate::reported::Unit;
 use crate::reported_overlap::{CachePrediction, PredictionWeights, ReportedOverlap, whole_blocks};
+use crate::reported_view::ReportedView;
+use crate::request::Request;
 use crate::sampled_reuse::SampledReuse;
 use crate::scratch::Scratch;
+use crate::speculation::Speculations;
 use crate::token_rate::TokenRate;
 
 /// One model's workers.
@@ -58,10 +61,10 @@ impl Versions {
 /// The state inside the critical section. Memory is reserved when members change, not per decision.
 #[derive(Default)]
 struct DecisionState {
+    /// In the order of their ids.
     members: Vec<Member>,
+    /// The members that can take the request, in the members' order, as the policy sees them.
     candidates: Vec<Candidate>,
-    /// The rest of each candidate, at the same index. Apart, because policies take a slice of [`Candidate`].
-    details: Vec<CandidateDetails>,
     /// The candidates with the lowest expected-TTFT cost.
     next_best: NextBest,
     /// The longest overlap of any candidate, in tokens.
@@ -77,45 +80,36 @@ struct Member {
     id: WorkerId,
     identity: u64,
     worker: Arc<Worker>,
-}
-
-/// The prediction for a worker's cache, and its basis.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Expectation {
-    pub view: CacheView,
-    /// Generation of the cache.
-    pub generation: u32,
-    /// Presumed overlap in bytes.
-    pub presumed_bytes: u32,
-    /// Prediction from the engine's events; `None` without them.
-    pub prediction: Option<CachePrediction>,
-}
-
-/// A candidate beyond what its policy sees.
-struct CandidateDetails {
-    /// Index into the members.
-    member: usize,
+    /// What the policy does not see of a candidate. Valid if the member is a candidate of the current decision.
     expectation: Expectation,
     features: PrefillFeatures,
 }
 
-/// The input of a decision besides the policy.
-pub(crate) struct PlacementInput<'a> {
-    pub request: PolicyRequest,
-    pub prompt: Option<PromptChunks<'a>>,
-    pub texts: &'a [PromptText<'a>],
-    /// Share of sampled tokens that later prompts find.
-    pub sampled_weight: f32,
-    /// Tokens that engines find beyond the presumed overlap.
-    pub shortfall: u32,
-    pub avoid: &'a [WorkerId],
-    /// Exact overlap by worker index, where the caller knows it (the lab does).
-    pub known_tokens: Option<&'a [u32]>,
-    /// Whether the answer streams.
-    pub delivery: Delivery,
-    pub now: Micros,
+/// The router's state that a decision reads, beside the request.
+pub(crate) struct DecisionContext<'a> {
+    pub fleet: &'a Arc<Fleet>,
+    pub index: &'a Arc<Index>,
+    pub speculations: &'a Speculations,
+    /// Number of peers with a lower id.
+    pub router_rank: u32,
+    /// Load that peers may have assigned without this router knowing.
+    pub unpropagated_load: Micros,
     pub report_age_max: Micros,
+    /// A view of reported caches that predictions ignore.
+    pub without_view: Option<ReportedView>,
     pub in_flight_max: u32,
+    pub now: Micros,
+    pub random: u64,
+}
+
+/// The input of one decision's candidates.
+struct CandidateInput<'a> {
+    pool: &'a Pool,
+    context: &'a DecisionContext<'a>,
+    request: &'a Request<'a>,
+    prompt_tokens: u32,
+    /// Overlaps of the prompt.
+    scratch: &'a Scratch,
 }
 
 /// Whether a worker can take a request.
@@ -136,29 +130,15 @@ enum PausedWorkers {
     Include,
 }
 
-/// A booked decision.
-pub(crate) struct Placement {
-    pub worker: Arc<Worker>,
-    pub reason: &'static str,
-    pub cached_tokens: Option<u32>,
-    pub longest_match: Option<u32>,
-    pub prompt_tokens: u32,
-    pub expectation: Expectation,
-    pub bookings: u32,
-    pub booking: Booking,
-    pub presumed: Option<PresumptionGuard>,
-    pub candidate_records: [Option<CandidateRecord>; CANDIDATE_RECORDS_MAX],
-}
-
 impl Pool {
     /// Replaces the members; the turn count continues. Once this returns, no decision can choose a former
     /// member.
     pub(crate) fn set_members(&self, members: Vec<Arc<Worker>>) {
         let mut section = self.section.lock();
         section.candidates = Vec::with_capacity(members.len());
-        section.details = Vec::with_capacity(members.len());
         section.overlap_bytes.resize(MAX_WORKERS, 0);
         section.members = members.into_iter().map(Member::from).collect();
+        section.members.sort_unstable_by_key(|member| member.id);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -177,121 +157,144 @@ impl Pool {
         if ready.any(|load| load.in_flight < in_flight_max) { Vacancy::Free } else { Vacancy::Full }
     }
 
-    /// Tokens of a prompt: those that engines have counted plus an estimate of the rest.
-    fn count(&self, text: PromptText<'_>, prompt: Option<PromptChunks<'_>>, known: Reach) -> u32 {
+    /// Tokens of the prompt: those that engines have counted, plus an estimate of the rest.
+    fn prompt_tokens(&self, request: &Request<'_>, known: Reach) -> u32 {
+        let estimated = request.prompt.map(|prompt| self.tokens.tokens_in(prompt.bytes));
+        let Some(text) = request.texts.first() else { return estimated.unwrap_or(request.prompt_tokens) };
         let len = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
         match text.unit {
             Unit::Token => len / 4,
             Unit::Byte => {
-                let bytes = prompt.map_or(len, |prompt| prompt.bytes);
+                let bytes = request.prompt.map_or(len, |prompt| prompt.bytes);
                 known.tokens.saturating_add(self.tokens.tokens_in(bytes.saturating_sub(known.bytes)))
             }
         }
     }
 
-    /// Chooses, books and presumes in one step. `None` if no member outside `avoid` is ready.
-    pub(crate) fn place<P: Policy>(
-        &self,
-        fleet: &Arc<Fleet>,
-        index: &Arc<Index>,
-        policies: &Policies<P>,
-        mut input: PlacementInput<'_>,
+    /// Number of members.
+    pub(crate) fn len(&self) -> usize {
+        self.section.lock().members.len()
+    }
+
+    /// Looks the prompt up, enters the section and fills the candidates; `None` if no member outside `avoid` is ready.
+    pub(crate) fn enter<'a>(
+        &'a self,
+        context: &'a DecisionContext<'a>,
+        request: &'a Request<'a>,
         scratch: &mut Scratch,
-    ) -> Option<Placement> {
-        input.prompt.into_iter().for_each(|prompt| scratch.cut(prompt, &self.tokens));
-        let mut section = self.enter(fleet, index, &mut input, scratch)?;
-        section.turn = section.turn.wrapping_add(1);
-        let Choice { index: chosen, reason } = policies.choose(&input.request, &section.candidates);
-        let expectation = section.details[chosen].expectation;
+    ) -> Option<OpenDecision<'a>> {
+        let version = |prompt| self.versions.of(prompt).load(Ordering::Acquire);
+        let walked = request.prompt.map(version);
+        request.prompt.into_iter().for_each(|prompt| scratch.walk(context.index, prompt));
+        scratch.walk_texts(context.index, request.texts);
+        let prompt_tokens = self.prompt_tokens(request, scratch.furthest());
+        let mut state = self.section.lock();
+        if let Some(prompt) = request.prompt.filter(|&prompt| walked != Some(version(prompt))) {
+            scratch.walk(context.index, prompt);
+        }
+        let input = CandidateInput { pool: self, context, request, prompt_tokens, scratch };
+        state.fill_candidates(&input, PausedWorkers::Skip);
+        // A paused worker is better than none. A retried request does not fall back to paused workers,
+        // because one of them has probably just refused it.
+        if state.candidates.is_empty() && request.avoid.is_empty() {
+            state.fill_candidates(&input, PausedWorkers::Include);
+        }
+        let policy_request = PolicyRequest {
+            prompt_tokens,
+            session_key: request.session_key,
+            prefix_key: request.prefix_key,
+            random: context.random,
+            turn: state.turn,
+            router_rank: context.router_rank,
+            unpropagated_load: context.unpropagated_load,
+        };
+        let is_possible = !state.candidates.is_empty();
+        is_possible.then_some(OpenDecision { pool: self, context, request, policy_request, state })
+    }
+}
+
+/// A decision inside the critical section: the candidates are known, the choice is not made yet.
+pub(crate) struct OpenDecision<'a> {
+    pool: &'a Pool,
+    context: &'a DecisionContext<'a>,
+    request: &'a Request<'a>,
+    /// The request as policies see it.
+    pub policy_request: PolicyRequest,
+    state: MutexGuard<'a, DecisionState>,
+}
+
+impl OpenDecision<'_> {
+    /// The candidates as policies see them.
+    pub(crate) fn candidates(&self) -> &[Candidate] {
+        &self.state.candidates
+    }
+
+    /// The records of all candidates.
+    pub(crate) fn records(&self) -> impl Iterator<Item = CandidateRecord> {
+        (0..self.state.candidates.len()).map(|index| self.state.record(index))
+    }
+
+    /// Books the request on the chosen worker and presumes the prompt there, whose chunks are `spans`.
+    pub(crate) fn book(mut self, policy: &'static str, choice: Choice, spans: &[Span]) -> Decision {
+        let OpenDecision { context, request, .. } = self;
+        let Choice { index: chosen, reason } = choice;
+        self.state.turn = self.state.turn.wrapping_add(1);
+        let Member { worker, expectation, features, .. } = self.state.member(chosen);
+        let (worker, expectation, features) = (Arc::clone(worker), *expectation, *features);
         let is_looked_up =
-            input.prompt.is_some() || expectation.prediction.is_some() || input.known_tokens.is_some();
-        let cached_tokens = is_looked_up.then_some(section.candidates[chosen].overlap_tokens);
-        let longest_match = is_looked_up.then_some(section.longest_match);
-        let candidate_records = section.candidate_records(chosen);
-        let worker = Arc::clone(&section.members[section.details[chosen].member].worker);
-        let prompt_tokens = input.request.prompt_tokens;
+            request.prompt.is_some() || expectation.prediction.is_some() || request.known_tokens.is_some();
+        let cached_tokens = is_looked_up.then_some(self.state.candidates[chosen].overlap_tokens);
+        let prompt_tokens = self.policy_request.prompt_tokens;
         let work = BookedWork {
             prefill_tokens: prompt_tokens.saturating_sub(cached_tokens.unwrap_or(0)),
             context_tokens: prompt_tokens,
-            features: section.details[chosen].features,
-            delivery: input.delivery,
+            features,
+            delivery: request.delivery,
         };
-        let booking = Booking::make(fleet, worker.id, work, input.now);
-        let bookings = fleet.bookings(worker.id);
-        let presumed = input.prompt.and_then(|prompt| {
-            let presumed = PresumptionGuard::make(index, worker.id, prompt.root, &scratch.spans, input.now);
-            // After the presumption: a reader of the new version must see it.
-            self.versions.of(prompt).fetch_add(1, Ordering::Release);
-            presumed
-        });
-        Some(Placement {
-            worker,
+        Decision {
+            policy,
             reason,
             cached_tokens,
-            longest_match,
+            longest_match: is_looked_up.then_some(self.state.longest_match),
             prompt_tokens,
+            view: expectation.view,
+            candidate_records: self.state.candidate_records(chosen),
+            made: context.now,
             expectation,
-            bookings,
-            booking,
-            presumed,
-            candidate_records,
-        })
+            booking: Booking::make(context.fleet, worker.id, work, context.now),
+            moment: context.speculations.moment(),
+            bookings: context.fleet.bookings(worker.id),
+            presumed: self.presume(worker.id, spans),
+            worker,
+            ticket: None,
+            assignment_guard: None,
+        }
     }
 
-    /// The decision that [`Pool::place`] would make now, with all candidates. Has no effects.
-    pub(crate) fn preview<P: Policy>(
-        &self,
-        fleet: &Fleet,
-        index: &Index,
-        policy: &P,
-        mut input: PlacementInput<'_>,
-        scratch: &mut Scratch,
-    ) -> Option<Preview> {
-        // Allocates outside the section: decisions wait while it is held.
-        let mut candidates = Vec::with_capacity(self.section.lock().members.len());
-        let section = self.enter(fleet, index, &mut input, scratch)?;
-        let Choice { index: chosen, reason } = policy.choose(&input.request, &section.candidates);
-        candidates.extend((0..section.candidates.len()).map(|index| section.record(index)));
-        let prompt_tokens = input.request.prompt_tokens;
-        Some(Preview { policy: policy.name(), reason, prompt_tokens, chosen, candidates })
-    }
-
-    /// Looks the prompt up, enters the section and fills the candidates; `None` if there are none.
-    fn enter(
-        &self,
-        fleet: &Fleet,
-        index: &Index,
-        input: &mut PlacementInput<'_>,
-        scratch: &mut Scratch,
-    ) -> Option<MutexGuard<'_, DecisionState>> {
-        let version = |prompt| self.versions.of(prompt).load(Ordering::Acquire);
-        let walked = input.prompt.map(version);
-        input.prompt.into_iter().for_each(|prompt| scratch.walk(index, prompt));
-        scratch.walk_texts(index, input.texts);
-        if let Some(text) = input.texts.first() {
-            input.request.prompt_tokens = self.count(*text, input.prompt, scratch.furthest());
-        }
-        let mut section = self.section.lock();
-        if let Some(prompt) = input.prompt.filter(|&prompt| walked != Some(version(prompt))) {
-            scratch.walk(index, prompt);
-        }
-        section.fill_candidates(fleet, input, &self.tokens, scratch, PausedWorkers::Skip);
-        // A paused worker is better than none. A retried request does not fall back to paused workers,
-        // because one of them has probably just refused it.
-        if section.candidates.is_empty() && input.avoid.is_empty() {
-            section.fill_candidates(fleet, input, &self.tokens, scratch, PausedWorkers::Include);
-        }
-        input.request.turn = section.turn;
-        (!section.candidates.is_empty()).then_some(section)
+    /// Presumes the prompt on the chosen worker.
+    fn presume(&self, worker: WorkerId, spans: &[Span]) -> Option<PresumptionGuard> {
+        let (context, prompt) = (self.context, self.request.prompt?);
+        let presumed = PresumptionGuard::make(context.index, worker, prompt.root, spans, context.now);
+        // After the presumption: a reader of the new version must see it.
+        self.pool.versions.of(prompt).fetch_add(1, Ordering::Release);
+        presumed
     }
 }
 
 impl DecisionState {
+    /// The member behind a candidate.
+    fn member(&self, candidate: usize) -> &Member {
+        let id = self.candidates[candidate].worker;
+        let place = self.members.binary_search_by_key(&id, |member| member.id);
+        &self.members[place.expect("every candidate is a member, and members are in the order of their ids")]
+    }
+
     /// The record of a candidate.
     fn record(&self, index: usize) -> CandidateRecord {
+        let Member { worker, expectation, .. } = self.member(index);
         CandidateRecord {
-            worker: Arc::clone(&self.members[self.details[index].member].worker),
-            view: self.details[index].expectation.view,
+            worker: Arc::clone(worker),
+            view: expectation.view,
             numbers: self.candidates[index],
         }
     }
@@ -303,55 +306,32 @@ impl DecisionState {
     }
 
     /// Fills the candidates from the ready members.
-    fn fill_candidates(
-        &mut self,
-        fleet: &Fleet,
-        input: &PlacementInput<'_>,
-        rate: &TokenRate,
-        scratch: &Scratch,
-        paused: PausedWorkers,
-    ) {
-        let overlaps = if input.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
-        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = overlap.reach.bytes);
-        // Engines always compute the last token for its logits.
-        let usable = input.request.prompt_tokens.saturating_sub(1);
+    fn fill_candidates(&mut self, input: &CandidateInput<'_>, paused: PausedWorkers) {
+        let CandidateInput { context: DecisionContext { fleet, now, .. }, request, scratch, .. } = *input;
+        let overlaps = if request.prompt.is_some() { scratch.presumed.as_slice() } else { &[] };
+        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.holder.index()] = overlap.reach.bytes);
         self.candidates.clear();
-        self.details.clear();
         self.longest_match = 0;
         // Neighbouring members mostly serve the same model, so its cost is read once.
         let (mut kind, mut cost) = (0, fleet.prefill_cost(0));
-        let moment = EstimateTime { now: input.now, report_age_max: input.report_age_max };
-        for (number, member) in self.members.iter().enumerate() {
+        let at = EstimateTime { now: *now, report_age_max: input.context.report_age_max };
+        for member in &mut self.members {
             let load = fleet.load_view(member.id);
-            let is_skipped = paused == PausedWorkers::Skip && load.is_paused(input.now);
-            let has_room = load.takes_requests() && load.in_flight < input.in_flight_max;
-            if !has_room || is_skipped || input.avoid.contains(&member.id) {
+            let is_skipped = paused == PausedWorkers::Skip && load.is_paused(*now);
+            let has_room = load.takes_requests() && load.in_flight < input.context.in_flight_max;
+            if !has_room || is_skipped || request.avoid.contains(&member.id) {
                 continue;
             }
-            let presumed_bytes = self.overlap_bytes[member.id.index()];
-            let presumed =
-                whole_blocks(rate.tokens_in(presumed_bytes).min(usable), load.block_tokens.unwrap_or(1));
-            let prediction = input.prediction(&load, || scratch.held(member.id));
-            let expectation =
-                Expectation { view: load.view, generation: load.generation, presumed_bytes, prediction };
-            // The maximum, not the sum: a presumption for a worker with events stands only until its event
-            // must have arrived.
-            let believed = prediction.map_or(presumed, |prediction| prediction.expected.max(presumed));
-            let reported = prediction.map_or(0, |prediction| prediction.expected + prediction.restorable);
-            let found = PromptOverlap {
-                prompt_tokens: input.request.prompt_tokens,
-                overlap_tokens: input.known_tokens.map_or(believed, |known| known[member.id.index()]),
-                restorable_tokens: reported.saturating_sub(believed),
-                shortfall_tokens: input.shortfall(prediction.is_none(), believed, usable),
-            };
-            let forecast = fleet.forecast(member.id, input.now);
+            member.expectation = input.expectation(member.id, &load, self.overlap_bytes[member.id.index()]);
+            let found = input.overlap(member.id, &load, &member.expectation);
+            let forecast = fleet.forecast(member.id, *now);
             if forecast.kind != kind {
                 (kind, cost) = (forecast.kind, fleet.prefill_cost(forecast.kind));
             }
             let WorkerEstimate { features, estimate } =
-                WorkerEstimate::of(&load, &forecast, &cost, found, moment);
+                WorkerEstimate::of(&load, &forecast, &cost, found, at);
+            member.features = features;
             self.longest_match = self.longest_match.max(found.overlap_tokens);
-            self.details.push(CandidateDetails { member: number, expectation, features });
             self.candidates.push(Candidate {
                 worker: member.id,
                 identity: member.identity,
@@ -361,18 +341,23 @@ impl DecisionState {
                 in_flight: load.in_flight,
                 prefill_tokens: load.prefill_tokens,
                 decode_tokens: load.decode_tokens,
-                waiting: load.waiting(input.now, input.report_age_max),
+                waiting: load.waiting(*now, input.context.report_age_max),
             });
         }
-        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.worker.index()] = 0);
-        self.discount_common_prefix(fleet, input.now);
+        overlaps.iter().for_each(|overlap| self.overlap_bytes[overlap.holder.index()] = 0);
+        self.discount_common_prefix(fleet, *now);
         self.rank();
     }
 
     /// Sets `lacking_ms`: the time for a prefix that the other candidates hold and this one lacks.
     fn discount_common_prefix(&mut self, fleet: &Fleet, now: Micros) {
         let common_tokens = common(self.candidates.iter().map(|candidate| candidate.overlap_tokens));
-        for (candidate, CandidateDetails { features, .. }) in self.candidates.iter_mut().zip(&self.details) {
+        let mut members = self.members.iter();
+        for candidate in &mut self.candidates {
+            // Candidates are in the members' order, so the search goes on where the last one ended.
+            let Some(Member { features, .. }) = members.find(|member| member.id == candidate.worker) else {
+                return;
+            };
             let found_tokens = candidate.overlap_tokens + candidate.restorable_tokens;
             let lacking_tokens = common_tokens.saturating_sub(found_tokens).min(features.miss_tokens);
             if lacking_tokens > 0 {
@@ -408,11 +393,37 @@ fn common(overlaps: impl Iterator<Item = u32>) -> u32 {
     (sum - u64::from(most)).checked_div(count.saturating_sub(1)).unwrap_or(0) as u32
 }
 
-impl PlacementInput<'_> {
+impl CandidateInput<'_> {
+    /// The prediction for a worker's cache.
+    fn expectation(&self, worker: WorkerId, load: &WorkerLoadView, presumed_bytes: u32) -> Expectation {
+        let prediction = self.prediction(load, || self.scratch.held(worker));
+        Expectation { view: load.view, generation: load.generation, presumed_bytes, prediction }
+    }
+
+    /// The expected overlap with a worker's cache.
+    fn overlap(&self, worker: WorkerId, load: &WorkerLoadView, expectation: &Expectation) -> PromptOverlap {
+        let Expectation { presumed_bytes, prediction, .. } = *expectation;
+        // Engines always compute the last token for its logits.
+        let usable = self.prompt_tokens.saturating_sub(1);
+        let presumed = self.pool.tokens.tokens_in(presumed_bytes).min(usable);
+        let presumed = whole_blocks(presumed, load.block_tokens.unwrap_or(1));
+        // The maximum, not the sum: a presumption for a worker with events stands only until its event
+        // must have arrived.
+        let believed = prediction.map_or(presumed, |prediction| prediction.expected.max(presumed));
+        let reported = prediction.map_or(0, |prediction| prediction.expected + prediction.restorable);
+        PromptOverlap {
+            prompt_tokens: self.prompt_tokens,
+            overlap_tokens: self.request.known_tokens.map_or(believed, |known| known[worker.index()]),
+            restorable_tokens: reported.saturating_sub(believed),
+            shortfall_tokens: self.shortfall(prediction.is_none(), believed, usable),
+        }
+    }
+
     /// Tokens that a worker without events probably holds beyond the presumed overlap; 0 without an overlap.
     fn shortfall(&self, is_presumed: bool, presumed: u32, usable: u32) -> u32 {
-        let applies = is_presumed && presumed > 0 && self.known_tokens.is_none();
-        if applies { self.shortfall.min((usable - presumed.min(usable)) / 2) } else { 0 }
+        let applies = is_presumed && presumed > 0 && self.request.known_tokens.is_none();
+        let shortfall = || self.pool.presumed_shortfall.tokens();
+        if applies { shortfall().min((usable - presumed.min(usable)) / 2) } else { 0 }
     }
 
     /// Prediction from the worker's events; `None` without events.
@@ -421,15 +432,16 @@ impl PlacementInput<'_> {
         load: &WorkerLoadView,
         held: impl FnOnce() -> ReportedOverlap,
     ) -> Option<CachePrediction> {
-        let first = self.texts.first().filter(|_| load.view != CacheView::Presumed)?;
-        let held = held();
+        let texts = self.request.texts;
+        let first = texts.first().filter(|_| load.view != CacheView::Presumed)?;
+        let held = held().without(self.context.without_view);
         // A worker matches only the text of its own family.
-        let text = self.texts.get(usize::from(held.text)).unwrap_or(first);
+        let text: &PromptText<'_> = texts.get(usize::from(held.text)).unwrap_or(first);
         let block_tokens = load.block_tokens.unwrap_or(1);
         let prompt_bytes = u32::try_from(text.bytes.len()).unwrap_or(u32::MAX);
         let (view, trust) = (load.view, load.trust);
         let sampled_weight = match text.unit {
-            Unit::Byte => self.sampled_weight,
+            Unit::Byte => self.pool.sampled_reuse.weight(),
             // Token ids match exactly, sampled or not.
             Unit::Token => 1.0,
         };
@@ -439,6 +451,7 @@ impl PlacementInput<'_> {
 
 impl From<Arc<Worker>> for Member {
     fn from(worker: Arc<Worker>) -> Member {
-        Member { id: worker.id, identity: worker.identity, worker }
+        let (expectation, features) = (Expectation::default(), PrefillFeatures::default());
+        Member { id: worker.id, identity: worker.identity, worker, expectation, features }
     }
 }

@@ -22,7 +22,7 @@ impl PresumptionGuard {
         spans: &[Span],
         now: Micros,
     ) -> Option<PresumptionGuard> {
-        let open = index.presume(worker, root, spans, now).ok()?;
+        let open = index.presume(worker.into(), root, spans, now).ok()?;
         Some(PresumptionGuard { index: Arc::clone(index), open: Some(open) })
     }
 

@@ -49,6 +49,16 @@ impl ReportedOverlap {
         }
     }
 
+    /// The overlap as it would be known without one of the views.
+    pub fn without(self, view: Option<ReportedView>) -> ReportedOverlap {
+        match view {
+            None => self,
+            Some(ReportedView::Proven) => ReportedOverlap { proven: self.sampled, ..self },
+            Some(ReportedView::Sampled) => ReportedOverlap { sampled: self.proven, ..self },
+            Some(ReportedView::AllTiers) => ReportedOverlap { all_tiers: self.sampled, ..self },
+        }
+    }
+
     /// The prediction for the worker.
     pub fn predict(&self, by: PredictionWeights) -> CachePrediction {
         let usable = |reach: Reach| usable_tokens(reach, by);

@@ -10,26 +10,31 @@
 //! - *all tiers*: sampled blocks plus blocks in slower memory. Kept only once an engine reports slower
 //!   memory, starting as a copy of *sampled*. It counts in how many tiers a block is stored, not in which.
 
+use warmroute_index::HolderId;
 use warmroute_types::{MAX_WORKERS, WorkerId};
 
 /// One view of a worker's reported cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReportedView {
+pub enum ReportedView {
+    /// Blocks of prompts.
     Proven = 0,
+    /// Proven blocks and blocks stored while decoding.
     Sampled = 1,
+    /// Sampled blocks and blocks in slower memory.
     AllTiers = 2,
 }
 
 impl ReportedView {
-    pub const ALL: [ReportedView; 3] = [ReportedView::Proven, ReportedView::Sampled, ReportedView::AllTiers];
+    pub(crate) const ALL: [ReportedView; 3] =
+        [ReportedView::Proven, ReportedView::Sampled, ReportedView::AllTiers];
 
     /// The index's holder number of this worker in this view.
-    pub fn holder(self, worker: WorkerId) -> WorkerId {
-        WorkerId(worker.0 + self as u16 * MAX_WORKERS as u16)
+    pub(crate) fn holder(self, worker: WorkerId) -> HolderId {
+        HolderId(worker.0 + self as u16 * MAX_WORKERS as u16)
     }
 
     /// The worker and view of a holder number.
-    pub fn split(holder: WorkerId) -> (WorkerId, ReportedView) {
+    pub(crate) fn split(holder: HolderId) -> (WorkerId, ReportedView) {
         let reported_view = ReportedView::ALL[(holder.index() / MAX_WORKERS).min(2)];
         (WorkerId((holder.index() % MAX_WORKERS) as u16), reported_view)
     }

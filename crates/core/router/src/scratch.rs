@@ -48,7 +48,7 @@ impl Scratch {
 
     fn note(&mut self, text: u8) {
         for overlap in self.reported.as_slice() {
-            let (worker, reported_view) = ReportedView::split(overlap.worker);
+            let (worker, reported_view) = ReportedView::split(overlap.holder);
             let held = &mut self.held[worker.index()];
             if *held == ReportedOverlap::default() {
                 self.holders.push(worker);

@@ -13,16 +13,12 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
 use warmroute_peers::{
     AssignmentEnd, BookingRecord, Effect, Envelope, Ledger, LedgerUpdates, OwnLedger, PeerStatus, Peers,
-    PromptDigests, RelayCounts, WorkerHealth,
+    RelayCounts, WorkerHealth,
 };
-use warmroute_types::{CacheView, Delivery, MAX_WORKERS, Micros, RouterId, WorkerId};
+use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
 
-use crate::PromptChunks;
-use crate::pool::Placement;
 use crate::presumption_guard::PresumptionGuard;
-use crate::prompt::PRESUMED_CHUNKS_MAX;
 use crate::relay_inbox::RelayInbox;
-use crate::scratch::Scratch;
 use crate::unpropagated_load::UnpropagatedLoad;
 use crate::waiting_assignments::WaitingAssignments;
 
@@ -88,7 +84,7 @@ pub(crate) struct PeerAssignment {
 pub struct Received {
     /// Messages to send.
     pub answers: Vec<Envelope>,
-    /// Tasks for [`Router::run`](crate::Router::run), in this order, in the background: peers drop a router
+    /// Tasks for [`Peering::run`](crate::Peering::run), in this order, in the background: peers drop a router
     /// that is silent for as long as the tasks take.
     pub tasks: Vec<PeerTask>,
 }
@@ -173,31 +169,9 @@ impl Sharing {
         *self.workers.write() = members.iter().map(identified).collect();
     }
 
-    /// Records a decision for the peers.
-    pub fn assignment_guard(
-        self: &Arc<Sharing>,
-        placement: &Placement,
-        prompt: Option<PromptChunks<'_>>,
-        delivery: Delivery,
-        scratch: &Scratch,
-    ) -> AssignmentGuard {
-        let numbers = placement.candidate_records[0].as_ref().map(|chosen| chosen.numbers);
-        let chunk_tokens = scratch.spans.first().map_or(1, |span| span.tokens);
-        let chunks = |prompt: PromptChunks<'_>| PromptDigests {
-            root: prompt.root.to_bits(),
-            chunk_bytes: prompt.chunk_bytes,
-            chunk_tokens,
-            digests: prompt.digests[..prompt.digests.len().min(PRESUMED_CHUNKS_MAX)].into(),
-        };
-        let booked = BookingRecord {
-            worker: placement.worker.identity,
-            prompt_tokens: placement.prompt_tokens,
-            cached_tokens: numbers.map_or(0, |numbers| numbers.overlap_tokens),
-            restorable_tokens: numbers.map_or(0, |numbers| numbers.restorable_tokens),
-            delivery,
-            prompt: prompt.filter(|prompt| !prompt.digests.is_empty()).map(chunks),
-        };
-        let assignment = self.own.lock().begin(booked);
+    /// Announces an own booking to the peers.
+    pub fn announce(self: &Arc<Sharing>, booking: BookingRecord) -> AssignmentGuard {
+        let assignment = self.own.lock().begin(booking);
         AssignmentGuard { sharing: Arc::clone(self), assignment, over: AssignmentEnd::Abandoned }
     }
 

@@ -15,7 +15,8 @@ use warmroute_fleet::{Models, ProbeResult};
 use warmroute_policy::{LeastLoaded, Standard};
 use warmroute_prompt::{Alignment, Api, Body, ModelFiles};
 use warmroute_router::{
-    Answered, Change, Config, Content, Family, Matching, PromptText, Request, Router, Scratch, Silence, Unit,
+    Answered, Change, Config, Family, Matching, Outcome as RequestOutcome, PromptText, Request, Router,
+    Scratch, Silence, Unit,
 };
 use warmroute_types::{Address, CacheEvent, CacheView, Micros, StoredBlocks, Usage};
 
@@ -66,21 +67,19 @@ impl World {
         tokens.sort();
         let router = Router::new(Standard::LeastLoaded(LeastLoaded::default()), Config::default());
         let address = Address::new("http://engine");
-        router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
-        let worker = Arc::clone(&router.workers()[0].worker);
+        router.join(address, Models::named(&["m"])).unwrap();
+        let worker = Arc::clone(&router.inspect().workers()[0].worker);
         let matching = Some(match unit {
             Unit::Byte => Matching::bytes(Family::new("m"), Arc::clone(vocabulary)),
             Unit::Token => Matching::tokens(Family::new("m")),
         });
-        router
-            .apply(Change::Probed {
-                worker: Arc::clone(&worker),
-                result: ProbeResult::Answered,
-                at: Micros(1),
-            })
-            .unwrap();
-        router.apply(Change::Aligned { worker: Arc::clone(&worker), matching }).unwrap();
-        router.apply(Change::Viewed { worker, view: CacheView::Reported }).unwrap();
+        router.apply(Change::Probed {
+            worker: Arc::clone(&worker),
+            result: ProbeResult::Answered,
+            at: Micros(1),
+        });
+        router.apply(Change::Aligned { worker: Arc::clone(&worker), matching });
+        router.apply(Change::Viewed { worker, view: CacheView::Reported });
         let truth = Tokenizer::from_bytes(&tokenizer).unwrap();
         World { alignment, truth, tokens, router, unit, holds: HashSet::new() }
     }
@@ -121,9 +120,9 @@ impl World {
                 text_blocks: (to - from) as u32,
                 ..StoredBlocks::default()
             };
-            let worker = Arc::clone(&self.router.workers()[0].worker);
+            let worker = Arc::clone(&self.router.inspect().workers()[0].worker);
             let events = vec![CacheEvent::Stored(stored)];
-            self.router.apply(Change::Cached { worker, events }).unwrap();
+            self.router.apply(Change::Cached { worker, events });
             from = to;
         }
     }
@@ -131,9 +130,10 @@ impl World {
     /// Asks for a prompt: it is routed, computed and told of, and answered with what was found.
     fn request(&mut self, text: &str) -> Outcome {
         let (ids, bytes) = (self.ids(text), self.written(text));
-        let root = self.router.text_root(&Family::new("m"), Some("m"), None, self.unit);
+        let root = self.router.inspect().text_root(&Family::new("m"), Some("m"), None, self.unit);
         let texts = &[PromptText { root, bytes: &bytes, unit: self.unit }];
-        let request = Request { model: Some("m"), texts, ..Request::default() };
+        let silence = Silence::MeansZero;
+        let request = Request { model: Some("m"), texts, silence, ..Request::default() };
         let mut decision = self.router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
         let found = self.held_blocks(&ids).min((ids.len() - 1) / BLOCK);
         self.compute(&ids, usize::MAX);
@@ -142,9 +142,8 @@ impl World {
             output_tokens: 1,
             cached_tokens: Some((found * BLOCK) as u32),
         };
-        let (silence, content) = (Silence::MeansZero, Content::Text);
-        let answered = Answered { model: Some("m"), prompt: None, texts, usage, silence, content };
-        self.router.feedback(&mut decision, answered, Micros(1));
+        let answered = Some(Answered { request: &request, usage, at: Micros(1) });
+        self.router.observe(&mut decision, RequestOutcome::Ended { answered });
         (i64::from(decision.cached_tokens.unwrap()) / BLOCK as i64, found as i64)
     }
 

@@ -38,12 +38,14 @@ fn route_and_observe_allocate_nothing() {
         let router = Router::with_shadows(name.parse::<Standard>().unwrap(), shadows, Config::default());
         for i in 0..64 {
             let address = Address::new(format!("http://engine-{i}"));
-            router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
+            router.join(address, Models::named(&["m"])).unwrap();
         }
-        for view in router.workers() {
-            router
-                .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
-                .unwrap();
+        for view in router.inspect().workers() {
+            router.apply(Change::Probed {
+                worker: view.worker,
+                result: ProbeResult::Answered,
+                at: Micros(1),
+            });
         }
         let mut scratch = Scratch::default();
         let before = ALLOCATIONS.with(Cell::get);

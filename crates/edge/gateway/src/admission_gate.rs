@@ -196,7 +196,7 @@ impl AdmissionGate {
 }
 
 fn vacancy(gateway: &Gateway, request: &ParsedRequest, avoid: &[WorkerId]) -> Vacancy {
-    gateway.router.vacancy(request.model.as_deref(), avoid)
+    gateway.router.inspect().vacancy(request.model.as_deref(), avoid)
 }
 
 /// Admits a request, after waiting in the queue if necessary. Returns `None` if nothing is limited.

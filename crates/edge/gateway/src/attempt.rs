@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::HeaderValue;
 use warmroute_fleet::{ProbeResult, Worker};
 use warmroute_record::TraceEntry;
-use warmroute_router::{Answered, Change, Content, Decision, Outcome};
+use warmroute_router::{Answered, Change, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
 use crate::drain::Drain;
@@ -17,7 +17,6 @@ use crate::gateway::Gateway;
 use crate::history::PastDecision;
 use crate::metrics::AttemptOutcome;
 use crate::parsed_request::ParsedRequest;
-use crate::prompt_keys::PromptKeys;
 use crate::status_class::StatusClass;
 use crate::upstream::UpstreamError;
 
@@ -74,36 +73,48 @@ impl Attempt {
     /// Reports the first token to the router, the metrics and the history.
     pub(crate) fn mark_first_token(&mut self) {
         let at = self.gateway.now();
-        self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
+        let observed = self.gateway.router.observe(&mut self.decision, Outcome::FirstToken { at });
         self.gateway.notify_peers();
         self.gateway.metrics.observe_first_token(at.since(self.received));
         // Predictions start at the decision, so time for reading the body or for failed attempts does not count.
-        let observed = at.since(self.decision.made);
-        self.gateway.upstreams.count_first_token(
-            &self.decision.worker,
-            self.decision.expected_ttft_ms(),
-            observed,
-        );
-        self.past_decision.set_ttft(observed);
-        if let Some(until) = self.gateway.router.compare_first_token(&self.decision, at) {
-            let (worker, for_s) = (&self.decision.worker.label, until.since(at).as_secs_f64());
+        let ttft = at.since(self.decision.made);
+        let worker = &self.decision.worker;
+        self.gateway.upstreams.count_first_token(worker, self.decision.expected_ttft_ms(), ttft);
+        self.past_decision.set_ttft(ttft);
+        if let Some(until) = observed.ejected_until {
+            let (worker, for_s) = (&worker.label, until.since(at).as_secs_f64());
             tracing::warn!(%worker, for_s, "worker is far slower than predicted and is avoided for a while");
         }
     }
 
-    /// Ends the attempt after a complete response. Only a successful one has computed the prompt.
-    pub(crate) fn end(mut self, outcome: AttemptOutcome, class: StatusClass) {
+    /// Ends the attempt after a complete response. Only a successful one has computed the prompt. `usage` is what the
+    /// engine reported.
+    pub(crate) fn end(mut self, outcome: AttemptOutcome, class: StatusClass, usage: Option<Usage>) {
         self.outcome = outcome;
-        if !matches!(class, StatusClass::ServerError | StatusClass::WorkerFailure) {
-            let event = if outcome == AttemptOutcome::Ok { Outcome::Ended } else { Outcome::Refused };
-            self.gateway.router.observe(&mut self.decision, event);
+        match outcome {
+            _ if matches!(class, StatusClass::ServerError | StatusClass::WorkerFailure) => {}
+            AttemptOutcome::Ok => self.observe_end(usage),
+            _ => _ = self.gateway.router.observe(&mut self.decision, Outcome::Refused),
+        }
+    }
+
+    /// Reports a successful end to the router, which compares the token counts with its prediction.
+    fn observe_end(&mut self, usage: Option<Usage>) {
+        let texts = self.request.texts();
+        let request = &self.request.routing_request(&texts, &[]);
+        let usage = usage.filter(|_| self.request.is_single);
+        let answered = usage.map(|usage| Answered { request, usage, at: self.gateway.now() });
+        let observed = self.gateway.router.observe(&mut self.decision, Outcome::Ended { answered });
+        if let (Some(usage), Some(feedback)) = (usage, observed.feedback) {
+            self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback, self.request.silence);
+            self.usage = Some(Usage { cached_tokens: feedback.cached, ..usage });
         }
     }
 
     /// Ends the attempt after a response that sends the request to another worker.
     pub(crate) fn reject(mut self, class: StatusClass) {
         self.fate = RequestFate::Continues;
-        self.end(AttemptOutcome::ServerError, class);
+        self.end(AttemptOutcome::ServerError, class, None);
     }
 
     /// Stops routing to the worker for the time it asked for.
@@ -111,26 +122,7 @@ impl Attempt {
         let (worker, until) = (Arc::clone(&self.decision.worker), self.gateway.now() + pause);
         self.gateway.upstreams.count_backpressure(&worker);
         let change = Change::Resting { worker, until };
-        self.gateway.router.apply(change).expect("only a join can find the fleet full");
-    }
-
-    /// Compares the reported usage with the prediction.
-    pub(crate) fn report_usage(&mut self, usage: Usage) {
-        if !self.request.is_single {
-            return;
-        }
-        let texts = self.request.texts();
-        let answered = Answered {
-            model: self.request.model.as_deref(),
-            prompt: self.request.prompt.as_ref().map(PromptKeys::chunks),
-            texts: &texts,
-            usage,
-            silence: self.request.silence,
-            content: self.request.prompt.as_ref().map_or_else(Content::default, |keys| keys.content),
-        };
-        let feedback = self.gateway.router.feedback(&mut self.decision, answered, self.gateway.now());
-        self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback, self.request.silence);
-        self.usage = Some(Usage { cached_tokens: feedback.cached, ..usage });
+        self.gateway.router.apply(change);
     }
 
     /// Writes a line to the trace, if one is recorded.
@@ -203,9 +195,9 @@ pub(crate) fn suspect_worker(gateway: &Gateway, worker: &Arc<Worker>, fingerprin
 
 /// Applies a failure and logs the change of state that it causes.
 fn apply_and_log(gateway: &Gateway, worker: &Worker, change: Change) {
-    let before = gateway.router.worker_state(worker.id);
-    gateway.router.apply(change).expect("only a join can find the fleet full");
-    let after = gateway.router.worker_state(worker.id);
+    let before = gateway.router.inspect().worker_state(worker.id);
+    gateway.router.apply(change);
+    let after = gateway.router.inspect().worker_state(worker.id);
     if before != after {
         tracing::warn!(worker = %worker.label, state = %after, "worker changed state after failed requests");
     }
@@ -226,10 +218,10 @@ mod tests {
     fn counted_outcomes(end: impl FnOnce(Attempt, &Drain)) -> Vec<AttemptOutcome> {
         let policy: Standard = "random".parse().unwrap();
         let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
-        router.apply(Change::Join { address: Address::new("http://a"), models: Models::Any }).unwrap();
-        let worker = Arc::clone(&router.workers()[0].worker);
+        router.join(Address::new("http://a"), Models::Any).unwrap();
+        let worker = Arc::clone(&router.inspect().workers()[0].worker);
         let result = ProbeResult::Answered;
-        router.apply(Change::Probed { worker: Arc::clone(&worker), result, at: Micros(1) }).unwrap();
+        router.apply(Change::Probed { worker: Arc::clone(&worker), result, at: Micros(1) });
         let gateway = Gateway::new(router, Config::default(), None).unwrap();
         gateway.upstreams.get_or_create(&worker).unwrap();
         let (parsed, drain) = (Arc::new(ParsedRequest::default()), Drain::default());

@@ -42,7 +42,7 @@ thread_local! {
 }
 
 /// One request on its way to a worker, across all its attempts.
-struct Dispatch {
+pub(crate) struct Dispatch {
     gateway: Arc<Gateway>,
     /// The settings in force when the request arrived.
     config: Arc<Config>,
@@ -77,52 +77,53 @@ struct StartedResponse {
     first: Option<bytes::Bytes>,
 }
 
-/// Handles a request from body to response: reads it, waits for admission, sends it to a worker.
-pub(crate) async fn forward(
-    gateway: &Arc<Gateway>,
-    api: Api,
-    request: Request<Incoming>,
-    tenant: Option<&Tenant>,
-    request_id: &HeaderValue,
-) -> Result<Response<ResponseBody>, GatewayError> {
-    let received = gateway.now();
-    let config = gateway.config();
-    let deadline = config.timeouts.total.map(|total| Instant::now() + total);
-    let (mut parts, body) = request.into_parts();
-    if let Some(response_deadline) = parts.extensions.get::<ResponseDeadline>() {
-        response_deadline.set(deadline);
-    }
-    let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
-    let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, &config).await?;
-    let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
-    let permit =
-        admission_gate::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request).await?;
-    gateway.retries.earn(received);
-    headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
-    headers::set_credentials(&mut parts.headers, &config, tenant);
-    let dispatch = Dispatch {
-        gateway: Arc::clone(gateway),
-        config,
-        api,
-        method: parts.method,
-        uri: parts.uri,
-        headers: parts.headers,
-        intake,
-        received,
-        deadline,
-        drain,
-        requested_worker,
-        failed_workers: Vec::new(),
-        workers_reached: 0,
-        suspects: Vec::new(),
-        fallback: None,
-        permit,
-    };
-    dispatch.run().await
-}
-
 impl Dispatch {
-    async fn run(mut self) -> Result<Response<ResponseBody>, GatewayError> {
+    /// Reads a request and waits for its admission.
+    pub(crate) async fn receive(
+        gateway: &Arc<Gateway>,
+        api: Api,
+        request: Request<Incoming>,
+        tenant: Option<&Tenant>,
+        request_id: &HeaderValue,
+    ) -> Result<Dispatch, GatewayError> {
+        let received = gateway.now();
+        let config = gateway.config();
+        let deadline = config.timeouts.total.map(|total| Instant::now() + total);
+        let (mut parts, body) = request.into_parts();
+        if let Some(response_deadline) = parts.extensions.get::<ResponseDeadline>() {
+            response_deadline.set(deadline);
+        }
+        let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
+        let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, &config).await?;
+        let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
+        let permit =
+            admission_gate::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request)
+                .await?;
+        gateway.retries.earn(received);
+        headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
+        headers::set_credentials(&mut parts.headers, &config, tenant);
+        Ok(Dispatch {
+            gateway: Arc::clone(gateway),
+            config,
+            api,
+            method: parts.method,
+            uri: parts.uri,
+            headers: parts.headers,
+            intake,
+            received,
+            deadline,
+            drain,
+            requested_worker,
+            failed_workers: Vec::new(),
+            workers_reached: 0,
+            suspects: Vec::new(),
+            fallback: None,
+            permit,
+        })
+    }
+
+    /// Sends the request to a worker, and to another one if that fails, until a response starts.
+    pub(crate) async fn run(mut self) -> Result<Response<ResponseBody>, GatewayError> {
         loop {
             let decision = match self.route().and_then(|decision| self.spend_retry(decision)) {
                 Ok(decision) => decision,
@@ -267,7 +268,7 @@ impl Dispatch {
     /// Workers that failed; if the client requests a worker, also all other workers.
     fn excluded_workers(&self) -> Result<Vec<WorkerId>, GatewayError> {
         let Some(requested_worker) = &self.requested_worker else { return Ok(self.failed_workers.clone()) };
-        let workers = self.gateway.router.workers();
+        let workers = self.gateway.router.inspect().workers();
         let others =
             workers.iter().filter(|view| *view.worker.label != **requested_worker).map(|view| view.worker.id);
         let others: Vec<WorkerId> = others.collect();

@@ -49,7 +49,7 @@ impl FirstByteWait {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             return Err(UpstreamError::FirstByteTimeout);
         }
-        if gateway.router.is_unreachable(self.worker) && self.has_alternative(gateway) {
+        if gateway.router.inspect().is_unreachable(self.worker) && self.has_alternative(gateway) {
             return Err(UpstreamError::Unhealthy);
         }
         Ok(())
@@ -57,7 +57,7 @@ impl FirstByteWait {
 
     fn has_alternative(&self, gateway: &Gateway) -> bool {
         let is_free = |avoid: &Vec<WorkerId>| {
-            gateway.router.vacancy(self.request.model.as_deref(), avoid) == Vacancy::Free
+            gateway.router.inspect().vacancy(self.request.model.as_deref(), avoid) == Vacancy::Free
         };
         self.avoid.as_ref().is_some_and(is_free) && gateway.retries.has_room(gateway.now())
     }

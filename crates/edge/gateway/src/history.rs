@@ -99,9 +99,9 @@ mod tests {
 
     fn decision() -> Decision {
         let router = Router::new("random".parse::<Standard>().unwrap(), Config::default());
-        router.apply(Change::Join { address: Address::new("http://a"), models: Models::Any }).unwrap();
-        let worker = router.workers().remove(0).worker;
-        router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) }).unwrap();
+        router.join(Address::new("http://a"), Models::Any).unwrap();
+        let worker = router.inspect().workers().remove(0).worker;
+        router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) });
         router.route(&Request::default(), &mut Scratch::default(), Micros(1), 1).unwrap()
     }
 

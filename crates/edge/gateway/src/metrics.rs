@@ -367,7 +367,7 @@ const FAULT_COUNTS: [FaultCount; 3] = [
 
 impl Collector for WorkerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let views = self.router.workers();
+        let views = self.router.inspect().workers();
         for (name, help, read) in WORKER_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for view in &views {
@@ -402,9 +402,9 @@ impl Collector for WorkerCollector {
         let accuracies: Vec<_> =
             views.iter().map(|view| (&view.worker, self.upstreams.ttft_accuracy(&view.worker))).collect();
         ttft::encode(&mut encoder, &accuracies)?;
-        shadows::encode(&mut encoder, &self.router.policy_comparisons())?;
+        shadows::encode(&mut encoder, &self.router.inspect().policy_comparisons())?;
         feeds::encode(&mut encoder, &self.router, &views)?;
-        encode_index(&mut encoder, self.router.index_stats())
+        encode_index(&mut encoder, self.router.inspect().index_stats())
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<ResponseBody>,
 /// change with every health check.
 fn catalogue(gateway: &Gateway) -> BTreeMap<String, String> {
     let mut catalogue = BTreeMap::new();
-    for view in gateway.router.workers() {
+    for view in gateway.router.inspect().workers() {
         if let (Models::Named(names), true) = (view.models, view.load.state != WorkerState::Draining) {
             catalogue.extend(names.iter().map(|name| (name.to_string(), name.to_string())));
         }

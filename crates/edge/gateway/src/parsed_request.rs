@@ -5,7 +5,7 @@ use http::HeaderMap;
 use warmroute_policy::Standard;
 use warmroute_prompt::{Api, Body};
 use warmroute_record::Sketch;
-use warmroute_router::{PromptText, Request, Silence};
+use warmroute_router::{Content, PromptText, Request, Silence};
 use warmroute_types::{Delivery, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -78,7 +78,7 @@ impl ParsedRequest {
         gateway: &Gateway,
         config: &Config,
     ) -> ParsedRequest {
-        let needs = |what: fn(&Standard) -> bool| gateway.router.needs(what);
+        let needs = |what: fn(&Standard) -> bool| gateway.router.inspect().needs(what);
         let named = body.model();
         let model = named.as_deref().map(|name| config.aliases.get(name).map_or(name, String::as_str));
         // A prompt that continues a stored one, or several prompts, cannot be looked up.
@@ -156,6 +156,8 @@ impl ParsedRequest {
             avoid,
             known_tokens: None,
             delivery: self.delivery,
+            content: self.prompt.as_ref().map_or_else(Content::default, |keys| keys.content),
+            silence: self.silence,
         }
     }
 
@@ -189,7 +191,7 @@ pub(crate) fn should_inject_usage(body: &Body<'_>, api: Api, injection: UsageInj
 }
 
 fn sketch(body: &Body<'_>, gateway: &Gateway) -> Sketch {
-    let digester = gateway.router.digester();
+    let digester = gateway.router.inspect().digester();
     Sketch::of(body, |bytes| digester.digest(bytes))
 }
 

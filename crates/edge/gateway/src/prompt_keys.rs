@@ -62,7 +62,7 @@ impl PromptKeys {
             cut: ChunkSizes::of_unit(CHUNK_BYTES as u32).identity(),
             source: Source::Presumed,
         });
-        let digester = gateway.router.digester();
+        let digester = gateway.router.inspect().digester();
         let formats = gateway.alignments.for_model(model);
         let mut keys: Option<PromptKeys> = None;
         for FamilyMatching { family, matching } in formats.iter().flat_map(|formats| formats.iter()) {
@@ -70,7 +70,12 @@ impl PromptKeys {
                 Ok(rendered) => {
                     let keys =
                         keys.get_or_insert_with(|| PromptKeys::from_rendered(&rendered, root, digester));
-                    let root = gateway.router.text_root(family, Some(model), salt.as_deref(), rendered.unit);
+                    let root = gateway.router.inspect().text_root(
+                        family,
+                        Some(model),
+                        salt.as_deref(),
+                        rendered.unit,
+                    );
                     keys.texts.push(EngineText {
                         root,
                         bytes: rendered.reported.into(),

@@ -192,15 +192,13 @@ impl Relay {
     fn finish(&mut self) {
         let Some(mut open) = self.open.take() else { return };
         let (outcome, class) = (self.params.outcome, self.params.class);
-        match (outcome, open.usage.read()) {
-            (AttemptOutcome::Ok, Some(usage)) => {
-                open.permit.iter_mut().for_each(|permit| permit.charge_answer(usage));
-                open.attempt.report_usage(usage);
-            }
-            _ if class != StatusClass::Normal => open.permit.iter_mut().for_each(Permit::refund),
-            _ => {}
+        let usage = open.usage.read().filter(|_| outcome == AttemptOutcome::Ok);
+        match usage {
+            Some(usage) => open.permit.iter_mut().for_each(|permit| permit.charge_answer(usage)),
+            None if class != StatusClass::Normal => open.permit.iter_mut().for_each(Permit::refund),
+            None => {}
         }
-        open.release(|attempt| attempt.end(outcome, class), Some(&self.upstream));
+        open.release(|attempt| attempt.end(outcome, class, usage), Some(&self.upstream));
     }
 
     /// Ends a response that failed after its first byte; retries are no longer possible. A stream ends with an error

@@ -85,12 +85,12 @@ async fn read_until(stream: &mut TcpStream, end: &[u8]) -> std::io::Result<bool>
 async fn start_gateway(worker: &str) -> (Arc<Gateway>, String) {
     let config = warmroute_router::Config { in_flight_max: 1, ..warmroute_router::Config::default() };
     let router = Arc::new(Router::new("random".parse::<Standard>().unwrap(), config));
-    router.apply(Change::Join { address: Address::new(worker), models: Models::Any }).unwrap();
+    router.join(Address::new(worker), Models::Any).unwrap();
     let admission = AdmissionConfig { worker_limit: WorkerLimit::On, ..AdmissionConfig::default() };
     let gateway = Gateway::new(router, Config { admission, ..Config::default() }, None).unwrap();
-    let worker = Arc::clone(&gateway.router().workers()[0].worker);
+    let worker = Arc::clone(&gateway.router().inspect().workers()[0].worker);
     let change = Change::Probed { worker, result: ProbeResult::Answered, at: gateway.now() };
-    gateway.router().apply(change).unwrap();
+    gateway.router().apply(change);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(serve(Arc::clone(&gateway), listener, Acceptor::default(), Drain::default()));

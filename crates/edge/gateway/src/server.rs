@@ -14,14 +14,16 @@ use tokio::sync::mpsc;
 use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
+use crate::dispatch::Dispatch;
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
+use crate::keys::Tenant;
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::percent::percent_decoded;
 use crate::response_body::ResponseBody;
 use crate::write_stall::{ResponseDeadline, WriteStall};
-use crate::{dispatch, headers, intake, models};
+use crate::{headers, intake, models};
 
 /// Requests with larger heads get 431. Beyond about 400 KB or 100 headers hyper itself answers, with an empty body.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -166,7 +168,15 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
-    let responding = Box::pin(respond(gateway, api, request, &request_id));
+    let responding = Box::pin(async {
+        match screen(gateway, api, request).await? {
+            Screened::Answered(response) => Ok(response),
+            Screened::Passed { request, tenant } => {
+                let dispatch = Dispatch::receive(gateway, api, request, tenant.as_deref(), &request_id);
+                dispatch.await?.run().await
+            }
+        }
+    });
     let result = drain.unless_aborted(responding).await;
     let mut response = match result.unwrap_or(Err(GatewayError::ShuttingDown)) {
         Ok(response) => response,
@@ -181,12 +191,20 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     response
 }
 
-async fn respond(
+/// A request after the checks of its head.
+enum Screened {
+    /// The gateway has answered it without a worker.
+    Answered(Response<ResponseBody>),
+    /// It goes to a worker.
+    Passed { request: Request<Incoming>, tenant: Option<Arc<Tenant>> },
+}
+
+/// Checks the head, the path and the API key, and answers what needs no worker.
+async fn screen(
     gateway: &Arc<Gateway>,
     api: Api,
     request: Request<Incoming>,
-    request_id: &http::HeaderValue,
-) -> Result<Response<ResponseBody>, GatewayError> {
+) -> Result<Screened, GatewayError> {
     if headers::size_bytes(request.headers()) > HEAD_BYTES_MAX {
         return Err(GatewayError::HeadTooLarge { limit: HEAD_BYTES_MAX });
     }
@@ -201,7 +219,7 @@ async fn respond(
     if path == "/health" {
         // Load balancers check this endpoint without a key.
         only(Method::GET, "GET, HEAD")?;
-        return Ok(health(gateway));
+        return Ok(Screened::Answered(health(gateway)));
     }
     let tenant = match gateway.authenticate(request.headers()) {
         Ok(tenant) => tenant,
@@ -214,14 +232,14 @@ async fn respond(
         only(Method::POST, "POST")?;
     } else if path == "/v1/models" {
         only(Method::GET, "GET, HEAD")?;
-        return Ok(models::list(gateway));
+        return Ok(Screened::Answered(models::list(gateway)));
     } else if let Some(id) = path.strip_prefix("/v1/models/") {
         only(Method::GET, "GET, HEAD")?;
-        return models::one(gateway, &percent_decoded(id));
+        return models::one(gateway, &percent_decoded(id)).map(Screened::Answered);
     } else if !is_client_path(path) {
         return Err(GatewayError::UnknownPath(path.to_owned()));
     }
-    dispatch::forward(gateway, api, request, tenant.as_deref(), request_id).await
+    Ok(Screened::Passed { request, tenant })
 }
 
 /// Whether clients may request this path from a worker. A path with dot segments could mean another path to the worker.
@@ -263,7 +281,7 @@ fn target_bytes(uri: &http::Uri) -> usize {
 
 /// `GET /health` for load balancers: 200 if any worker takes requests, else 503.
 fn health(gateway: &Gateway) -> Response<ResponseBody> {
-    let is_ready = gateway.router.workers().iter().any(|view| view.load.state.takes_requests());
+    let is_ready = gateway.router.inspect().workers().iter().any(|view| view.load.state.takes_requests());
     let mut response = Response::new(ResponseBody::whole(bytes::Bytes::new()));
     if !is_ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

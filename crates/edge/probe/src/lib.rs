@@ -65,7 +65,7 @@ where
     let config = Arc::new(config);
     let mut probes: HashMap<WorkerId, ProbeTask> = HashMap::new();
     loop {
-        let workers = router.workers();
+        let workers = router.inspect().workers();
         let by_id: HashMap<WorkerId, Arc<Worker>> =
             workers.into_iter().map(|view| (view.worker.id, view.worker)).collect();
         // A worker that left and joined again may have another index, and its index may belong to another worker.

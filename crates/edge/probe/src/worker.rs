@@ -80,7 +80,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
     }
 
     fn state(&self) -> WorkerState {
-        self.router.worker_state(self.worker.id)
+        self.router.inspect().worker_state(self.worker.id)
     }
 
     /// Checks the health. A worker becomes ready only when its models are known, or its first requests would find no
@@ -117,7 +117,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         let response = self.client.get("/v1/models").await;
         let models = match response {
             // Configured models take precedence, so the engine's list only proves that it is alive.
-            _ if self.router.models_are_given(&self.worker) => Ok(None),
+            _ if self.router.inspect().models_are_given(&self.worker) => Ok(None),
             Ok((StatusCode::OK, body)) => match read_models(&body) {
                 Some(names) => Ok(Some(Models::named(&names))),
                 None => Err("not a list of models".to_owned()),
@@ -181,7 +181,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
 
     fn apply(&self, change: Change) {
         let before = self.state();
-        self.router.apply(change).expect("only a join can find the fleet full");
+        self.router.apply(change);
         let after = self.state();
         if before != after {
             tracing::info!(worker = %self.worker.label, state = %after, "worker changed state");

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 use warmroute_engine::{Config as EngineConfig, ConfigError, Profile};
+use warmroute_router::ReportedView;
 use warmroute_types::{MAX_WORKERS, Micros};
 
 use crate::incident::Incident;
@@ -26,6 +27,11 @@ pub struct Config {
     pub tier_events: TierEvents,
     /// Whether engines publish evictions. Reported view only.
     pub eviction_events: EvictionEvents,
+    /// Share of answers that tokenize otherwise when a later prompt repeats them, from 0 to 1: engines then find
+    /// only the beginning of such an answer in their caches.
+    pub retokenized: f64,
+    /// A view of reported caches that routers ignore, to measure what it is worth.
+    pub without_view: Option<ReportedView>,
     /// What the engines did before the routers started.
     pub history: History,
     /// Event batches that an engine keeps for replays; 0 disables replays.
@@ -161,6 +167,8 @@ impl Config {
             events: EventPath::DIRECT,
             tier_events: TierEvents::Published,
             eviction_events: EvictionEvents::Published,
+            retokenized: 0.0,
+            without_view: None,
             history: History::Fresh,
             replay_batches: REPLAY_BATCHES,
             routers: 1,
@@ -205,8 +213,9 @@ impl Config {
             return Err(BadConfig::BlockSize(worker));
         }
         let sharing_loss = self.sharing.as_ref().map_or(0.0, |network| network.loss);
-        if let Some(loss) =
-            [self.events.loss, sharing_loss].into_iter().find(|loss| !(0.0..=1.0).contains(loss))
+        if let Some(loss) = [self.events.loss, sharing_loss, self.retokenized]
+            .into_iter()
+            .find(|loss| !(0.0..=1.0).contains(loss))
         {
             return Err(BadConfig::Loss(loss.to_string()));
         }

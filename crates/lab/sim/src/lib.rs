@@ -26,6 +26,7 @@ mod random;
 mod record;
 mod replication;
 mod rule;
+mod sampled;
 mod session;
 mod sim_router;
 mod simulation;

@@ -12,7 +12,7 @@ use warmroute_peers::Envelope;
 use warmroute_policy::Policy;
 use warmroute_prompt::CHUNK_BYTES;
 use warmroute_router::{
-    Answered, Change, Config, Content, Decision, Family, Feedback, Matching, NoRoute, Outcome, PromptChunks,
+    Answered, Change, Config, Decision, Family, Feedback, Matching, NoRoute, Outcome, PromptChunks,
     PromptText, Request, Router, Scratch, Silence, Unit,
 };
 use warmroute_types::{Address, CacheCapacity, Micros, RouterId, Usage, WorkerId};
@@ -47,6 +47,8 @@ pub struct SimRouter {
     text_root: RootKey,
     ids: Vec<u32>,
     text: Vec<u8>,
+    /// Tokens match exactly. Where answers tokenize otherwise when repeated, text is matched, as with real engines.
+    unit: Unit,
     /// Event feed per engine; empty if events are not followed.
     followers: Vec<FeedFollower>,
     /// Block size, the same for all engines.
@@ -89,15 +91,16 @@ impl SimRouter {
         let replays = if config.replay_batches > 0 { Replays::Answered } else { Replays::None };
         let followed = if view == View::Reported && needs.overlap { nodes } else { 0 };
         let BuiltRule { policy, watcher } = rule.make();
-        let router = Router::new(policy, Config::default());
+        let router = Router::new(policy, Config { without_view: config.without_view, ..Config::default() });
         if config.sharing.is_some() {
-            router.share(name, warmroute_peers::Config::default());
+            router.peering().start(name, warmroute_peers::Config::default());
         }
         let namespace = Namespace { model: "lab", lora: None, salt: None, cut: 0, source: Source::Presumed };
         SimRouter {
-            text_root: router.text_root(&Family::default(), None, None, Unit::Token),
+            text_root: router.inspect().text_root(&Family::default(), None, None, Unit::Token),
             ids: Vec::new(),
             text: Vec::new(),
+            unit: if config.retokenized > 0.0 { Unit::Byte } else { Unit::Token },
             router,
             watcher,
             choices: 0,
@@ -117,11 +120,8 @@ impl SimRouter {
     /// Adds an engine and marks it healthy.
     pub fn join(&mut self, node: usize, engine: &EngineConfig, now: Micros) {
         let address = Address::new(format!("http://engine-{node}"));
-        let joined = self.router.apply(Change::Join { address: address.clone(), models: Models::Any });
-        joined.expect("the config was validated: the fleet has room for all engines");
-        let views = self.router.workers().into_iter();
-        let worker = views.map(|view| view.worker).find(|worker| worker.address == address);
-        let worker = worker.expect("the worker joined in the line above");
+        let worker = self.router.join(address, Models::Any);
+        let worker = worker.expect("the config was validated: the fleet has room for all engines");
         let worker_index = worker.id.index();
         self.nodes.resize(self.nodes.len().max(worker_index + 1), usize::MAX);
         self.nodes[worker_index] = node;
@@ -129,11 +129,11 @@ impl SimRouter {
         self.notify_watcher(|watcher| watcher.joined(worker.id, engine));
         self.probed(node, ProbeResult::Answered, now);
         let capacity = CacheCapacity { tokens: engine.kv_tokens, block_tokens: engine.block_size };
-        self.apply(Change::Capacity { worker: Arc::clone(&worker), capacity });
+        self.router.apply(Change::Capacity { worker: Arc::clone(&worker), capacity });
         if let Some(follower) = self.followers.get_mut(node) {
             follower.renew();
             let matching = Some(Matching::tokens(Family::default()));
-            self.apply(Change::Aligned { worker, matching });
+            self.router.apply(Change::Aligned { worker, matching });
         }
     }
 
@@ -145,24 +145,20 @@ impl SimRouter {
     /// Removes an engine from the fleet.
     pub fn leave(&mut self, node: usize) {
         if let Some(worker) = self.workers[node].take() {
-            self.apply(Change::Leave { address: worker.address.clone() });
+            self.router.apply(Change::Leave { address: worker.address.clone() });
         }
     }
 
     /// Applies the result of a health probe.
     fn probed(&self, node: usize, result: ProbeResult, at: Micros) {
         if let Some(worker) = &self.workers[node] {
-            self.apply(Change::Probed { worker: Arc::clone(worker), result, at });
+            self.router.apply(Change::Probed { worker: Arc::clone(worker), result, at });
         }
-    }
-
-    fn apply(&self, change: Change) {
-        self.router.apply(change).expect("only joining can find the fleet full");
     }
 
     /// Expires old state.
     pub fn tick(&self, now: Micros) {
-        self.router.tick(now);
+        self.router.apply(Change::Expired { at: now });
     }
 
     /// Chooses a worker and books the request.
@@ -171,7 +167,7 @@ impl SimRouter {
         self.set_known_tokens(asked);
         let uses_index = self.prepare_prompt(asked.prompt);
         let prompt = uses_index.then(|| chunks(self.root, &self.digests, prompt_tokens));
-        let text = self.is_reported().then(|| text(self.text_root, &self.text));
+        let text = self.is_reported().then(|| text(self.text_root, &self.text, self.unit));
         // A short prompt is keyed by the part that stays the same while its conversation grows.
         let head_tokens = if prompt_tokens < HEAD_TOKENS { asked.thread.first_tokens } else { HEAD_TOKENS };
         let request = Request {
@@ -231,23 +227,21 @@ impl SimRouter {
     /// Records a first token. A worker far slower than predicted is avoided for a while, as in production.
     pub fn first_token(&mut self, routed: &mut Routed, now: Micros) {
         self.router.observe(&mut routed.decision, Outcome::FirstToken { at: now });
-        self.router.compare_first_token(&routed.decision, now);
         self.notify_watcher(|watcher| watcher.first_token(routed.choice, now));
     }
 
     /// Records a complete answer with the engine's usage, and compares it with the prediction.
     pub fn ended(&mut self, mut routed: Routed, prompt: &[Piece], usage: Usage, now: Micros) -> Feedback {
-        self.router.observe(&mut routed.decision, Outcome::Ended);
         let end = End::Answered { at: now, output_tokens: usage.output_tokens };
         self.notify_watcher(|watcher| watcher.ended(routed.choice, end));
-        let prompt_tokens = usage.prompt_tokens;
         let uses_index = self.prepare_prompt(prompt);
-        let chunks = uses_index.then(|| chunks(self.root, &self.digests, prompt_tokens));
-        let (silence, content) = (Silence::MeansZero, Content::Text);
-        let text = self.is_reported().then(|| text(self.text_root, &self.text));
-        let answered =
-            Answered { model: None, prompt: chunks, texts: text.as_slice(), usage, silence, content };
-        self.router.feedback(&mut routed.decision, answered, now)
+        let prompt = uses_index.then(|| chunks(self.root, &self.digests, usage.prompt_tokens));
+        let text = self.is_reported().then(|| text(self.text_root, &self.text, self.unit));
+        let silence = Silence::MeansZero;
+        let request = &Request { prompt, texts: text.as_slice(), silence, ..Request::default() };
+        let answered = Some(Answered { request, usage, at: now });
+        let observed = self.router.observe(&mut routed.decision, Outcome::Ended { answered });
+        observed.feedback.expect("an answer with token counts is compared")
     }
 
     /// Records that the worker refused the request.
@@ -265,22 +259,22 @@ impl SimRouter {
 
     /// Messages for peers at the batch interval.
     pub fn share_batch(&self, now: Micros) -> Vec<Envelope> {
-        self.router.compose_messages(now)
+        self.router.peering().compose_messages(now)
     }
 
     /// Messages for peers right after routing a request.
     pub fn share_now(&self, now: Micros) -> Vec<Envelope> {
-        self.router.compose_urgent(now)
+        self.router.peering().compose_urgent(now)
     }
 
     /// Applies a peer's message. Returns the replies to send.
     pub fn receive_from_peer(&self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
-        self.router.receive(bytes, now).expect("all routers of a run use one protocol version")
+        self.router.peering().receive(bytes, now).expect("all routers of a run use one protocol version")
     }
 
     /// Size of the router's index, in bytes.
     pub fn index_bytes(&self) -> usize {
-        self.router.index_stats().bytes.total()
+        self.router.inspect().index_stats().bytes.total()
     }
 }
 
@@ -295,8 +289,8 @@ fn chunks(root: RootKey, digests: &[u64], prompt_tokens: u32) -> PromptChunks<'_
 }
 
 /// A prompt as engines report it, also with four bytes per token.
-fn text(root: RootKey, bytes: &[u8]) -> PromptText<'_> {
-    PromptText { root, bytes, unit: Unit::Token }
+fn text(root: RootKey, bytes: &[u8], unit: Unit) -> PromptText<'_> {
+    PromptText { root, bytes, unit }
 }
 
 mod event_feeds;
@@ -313,10 +307,13 @@ impl SimRouter {
         self.prepare_prompt(prompt);
         let prompt_tokens = tokens(prompt);
         let chunks = chunks(self.root, &self.digests, prompt_tokens);
-        let texts = [text(self.text_root, &self.text)];
+        let texts = [text(self.text_root, &self.text, self.unit)];
         let request = Request { prompt_tokens, prompt: Some(chunks), texts: &texts, ..Request::default() };
-        let preview =
-            self.router.preview(&request, &mut self.scratch, now, 0).expect("the fleet has a worker");
+        let preview = self
+            .router
+            .inspect()
+            .preview(&request, &mut self.scratch, now, 0)
+            .expect("the fleet has a worker");
         let known = |one: warmroute_router::CandidateRecord| {
             let held = [one.numbers.overlap_tokens, one.numbers.restorable_tokens];
             (self.nodes[one.worker.id.index()], one.view, held)

@@ -22,12 +22,13 @@ use crate::incident::IncidentKind;
 use crate::load::LoadSeries;
 use crate::node::{Node, NodeState, Totals};
 use crate::peer_network::Balancer;
-use crate::prompt::{block_names, tokens};
+use crate::prompt::tokens;
 use crate::queue::{Event, Queue};
 use crate::random::{Random, mix};
 use crate::record::Record;
 use crate::replication::Replication;
 use crate::rule::Rule;
+use crate::sampled::sampled_chain;
 use crate::session::Session;
 use crate::sim_router::{Routed, RoutingRequest, SimRouter};
 
@@ -295,7 +296,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
         job.router = number % self.routers.len();
         self.asks += 1;
         job.avoid.clear();
-        job.chain = block_names(&turn.prompt, &turn.answer, self.config.fleet[0].block_size);
+        job.chain = sampled_chain(turn, self.config.fleet[0].block_size, self.config.retokenized);
         self.route(place);
     }
 
@@ -489,7 +490,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
         }
         self.retried += 1;
         let turn = &job.session.turns[job.turn];
-        job.chain = block_names(&turn.prompt, &turn.answer, self.config.fleet[0].block_size);
+        job.chain = sampled_chain(turn, self.config.fleet[0].block_size, self.config.retokenized);
         self.route(place);
     }
 

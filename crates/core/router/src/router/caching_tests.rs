@@ -8,8 +8,8 @@ use warmroute_policy::{Standard, StickyLeastLoaded};
 use warmroute_types::{Address, CacheCapacity};
 
 use super::*;
-use crate::Change;
-use crate::feedback::{Answered, Content, Silence};
+use crate::request::{Content, Silence};
+use crate::{Change, PromptChunks};
 use warmroute_fleet::Models;
 use warmroute_types::Usage;
 
@@ -34,12 +34,10 @@ fn router_of(n: usize) -> Router<Standard> {
     let router = Router::new(policy, Config::default());
     for i in 0..n {
         let address = Address::new(format!("http://engine-{i}"));
-        router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
+        router.join(address, Models::named(&["m"])).unwrap();
     }
-    for view in router.workers() {
-        router
-            .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
-            .unwrap();
+    for view in router.inspect().workers() {
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) });
     }
     router
 }
@@ -53,10 +51,9 @@ fn usage(prompt_tokens: u32, cached: u32) -> Usage {
     Usage { prompt_tokens, output_tokens: 1, cached_tokens: Some(cached) }
 }
 
-fn answered(digests: &[u64], usage: Usage) -> Answered<'_> {
-    let prompt = Some(chunks(digests));
-    let silence = Silence::MeansZero;
-    Answered { model: Some("m"), prompt, texts: &[], usage, silence, content: Content::Text }
+fn answered(digests: &[u64]) -> Request<'_> {
+    let (prompt, silence) = (Some(chunks(digests)), Silence::MeansZero);
+    Request { model: Some("m"), prompt, silence, ..Request::default() }
 }
 
 #[test]
@@ -70,7 +67,7 @@ fn a_prompt_is_expected_where_it_was_sent() {
     let second = route(&router, &longer);
     assert_eq!((second.worker.id, second.reason), (first.worker.id, "hit"));
     assert_eq!(second.cached_tokens, Some(40 * CHUNK / 4), "as far as they are the same");
-    let booked = router.workers()[second.worker.id.index()].load.prefill_tokens;
+    let booked = router.inspect().workers()[second.worker.id.index()].load.prefill_tokens;
     assert_eq!(booked, u64::from(10 * CHUNK / 4 + 2), "only what is not expected in the cache is booked");
 }
 
@@ -79,11 +76,11 @@ fn a_prompt_with_images_teaches_nothing_and_contradicts_nothing() {
     let router = router_of(1);
     let digests = prompt(0, 40, 1);
     let mut first = route(&router, &digests);
-    router.observe(&mut first, Outcome::Ended);
+    router.observe(&mut first, Outcome::Ended { answered: None });
     let mut second = route(&router, &digests);
     let heavy = usage(50_000, 16);
-    let media = Answered { content: Content::Media, ..answered(&digests, heavy) };
-    let feedback = router.feedback(&mut second, media, Micros(2));
+    let media = Request { content: Content::Media, ..answered(&digests) };
+    let feedback = router.answered(&mut second, &media, heavy, Micros(2));
     assert_eq!((feedback.predicted, feedback.stale, feedback.cached), (None, 0, Some(16)));
     assert_eq!(route(&router, &digests).cached_tokens, second.cached_tokens, "the rate is what it was");
 }
@@ -93,7 +90,7 @@ fn what_is_all_cached_still_computes_its_last_token() {
     let router = router_of(1);
     let digests = prompt(0, 10, 1);
     let mut first = route(&router, &digests);
-    router.observe(&mut first, Outcome::Ended);
+    router.observe(&mut first, Outcome::Ended { answered: None });
     let exact = PromptChunks { bytes: 10 * CHUNK, ..chunks(&digests) };
     let request = Request { model: Some("m"), prompt: Some(exact), ..Request::default() };
     let second = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
@@ -140,11 +137,11 @@ fn an_engine_that_found_less_corrects_the_view() {
     let router = router_of(2);
     let (digests, sibling) = (prompt(20, 20, 1), prompt(20, 20, 2));
     for digests in [&digests, &sibling] {
-        router.observe(&mut route(&router, digests), Outcome::Ended);
+        router.observe(&mut route(&router, digests), Outcome::Ended { answered: None });
     }
     let mut again = route(&router, &digests);
     assert_eq!(again.cached_tokens, Some(40 * CHUNK / 4));
-    let feedback = router.feedback(&mut again, answered(&digests, usage(2_562, 640)), Micros(2));
+    let feedback = router.answered(&mut again, &answered(&digests), usage(2_562, 640), Micros(2));
     assert!(feedback.stale.abs_diff(40 * CHUNK / 4 - 640) <= 2 && feedback.missed == 0, "{feedback:?}");
     let request = |digests: &[u64]| {
         let decision = route(&router, digests);
@@ -161,7 +158,7 @@ fn an_engine_that_says_nothing_is_unknown_until_it_has_said_a_number() {
     let digests = prompt(0, 40, 1);
     let mut decision = route(&router, &digests);
     let silent = Usage { prompt_tokens: 2_562, output_tokens: 1, cached_tokens: None };
-    let mut hear = |usage| router.feedback(&mut decision, answered(&digests, usage), Micros(2)).cached;
+    let mut hear = |usage| router.answered(&mut decision, &answered(&digests), usage, Micros(2)).cached;
     assert_eq!(hear(silent), None);
     assert_eq!(hear(usage(2_562, 512)), Some(512));
     assert_eq!(hear(silent), Some(0));
@@ -172,30 +169,27 @@ fn a_worker_that_leaves_or_was_away_holds_nothing() {
     let router = router_of(2);
     let digests = prompt(0, 40, 1);
     let mut decision = route(&router, &digests);
-    router.observe(&mut decision, Outcome::Ended);
+    router.observe(&mut decision, Outcome::Ended { answered: None });
     let holder = Arc::clone(&decision.worker);
     drop(decision);
-    let probed =
-        |result| router.apply(Change::Probed { worker: Arc::clone(&holder), result, at: Micros(1) }).unwrap();
+    let probed = |result| router.apply(Change::Probed { worker: Arc::clone(&holder), result, at: Micros(1) });
     (0..3).for_each(|_| probed(ProbeResult::Failed));
     probed(ProbeResult::Answered);
     assert_eq!(route(&router, &digests).reason, "miss", "restarted, most likely");
     let mut decision = route(&router, &digests);
-    router.observe(&mut decision, Outcome::Ended);
-    router.apply(Change::Leave { address: decision.worker.address.clone() }).unwrap();
+    router.observe(&mut decision, Outcome::Ended { answered: None });
+    router.apply(Change::Leave { address: decision.worker.address.clone() });
     drop(decision);
-    assert_eq!(router.index_stats().held, 0);
+    assert_eq!(router.inspect().index_stats().held, 0);
 }
 
 #[test]
 fn a_worker_holds_no_more_than_its_capacity() {
     let router = router_of(1);
-    let worker = Arc::clone(&router.workers()[0].worker);
-    router
-        .apply(Change::Capacity { worker, capacity: CacheCapacity { tokens: 3_000, block_tokens: 16 } })
-        .unwrap();
+    let worker = Arc::clone(&router.inspect().workers()[0].worker);
+    router.apply(Change::Capacity { worker, capacity: CacheCapacity { tokens: 3_000, block_tokens: 16 } });
     for conversation in 1..=3 {
-        router.observe(&mut route(&router, &prompt(0, 40, conversation)), Outcome::Ended);
+        router.observe(&mut route(&router, &prompt(0, 40, conversation)), Outcome::Ended { answered: None });
     }
     let cached = |conversation| route(&router, &prompt(0, 40, conversation)).cached_tokens.unwrap();
     assert_eq!(cached(3), 40 * CHUNK / 4);
@@ -208,12 +202,12 @@ fn a_prompt_of_other_density_is_not_called_stale() {
     // The model is taught 0.5 tokens a byte; then comes a prompt of 0.15, all of which is found.
     let dense = prompt(0, 40, 1);
     let mut decision = route(&router, &dense);
-    router.observe(&mut decision, Outcome::Ended);
-    router.feedback(&mut decision, answered(&dense, usage(5_125, 0)), Micros(2));
+    router.observe(&mut decision, Outcome::Ended { answered: None });
+    router.answered(&mut decision, &answered(&dense), usage(5_125, 0), Micros(2));
     let thin = prompt(0, 40, 2);
-    router.observe(&mut route(&router, &thin), Outcome::Ended);
+    router.observe(&mut route(&router, &thin), Outcome::Ended { answered: None });
     let mut again = route(&router, &thin);
-    let feedback = router.feedback(&mut again, answered(&thin, usage(1_537, 1_530)), Micros(2));
+    let feedback = router.answered(&mut again, &answered(&thin), usage(1_537, 1_530), Micros(2));
     assert_eq!((feedback.stale, feedback.missed), (0, 0), "{feedback:?}");
 }
 
@@ -221,11 +215,11 @@ fn a_prompt_of_other_density_is_not_called_stale() {
 fn a_late_report_does_not_cut_what_came_after_it() {
     let router = router_of(1);
     let (short, long) = (prompt(0, 20, 1), prompt(0, 40, 1));
-    router.observe(&mut route(&router, &short), Outcome::Ended);
+    router.observe(&mut route(&router, &short), Outcome::Ended { answered: None });
     let mut slow = route(&router, &short);
-    router.observe(&mut route(&router, &long), Outcome::Ended);
+    router.observe(&mut route(&router, &long), Outcome::Ended { answered: None });
     // The slow one found nothing when it began; the long one has been computed since.
-    let feedback = router.feedback(&mut slow, answered(&short, usage(1_282, 0)), Micros(2));
+    let feedback = router.answered(&mut slow, &answered(&short), usage(1_282, 0), Micros(2));
     assert!(feedback.stale > 0);
     assert!(route(&router, &long).cached_tokens >= Some(40 * CHUNK / 4 - 1), "what came later stays");
 }
@@ -242,7 +236,7 @@ fn a_refusal_leaves_nothing_behind() {
 fn one_huge_prompt_does_not_push_everything_out() {
     let router = router_of(1);
     let small = prompt(0, 40, 1);
-    router.observe(&mut route(&router, &small), Outcome::Ended);
+    router.observe(&mut route(&router, &small), Outcome::Ended { answered: None });
     drop(route(&router, &prompt(0, 100_000, 2)));
     assert_eq!(route(&router, &small).cached_tokens, Some(40 * CHUNK / 4));
 }

@@ -1,4 +1,7 @@
-//! Applies changes: workers that join and leave, their health, load and caches.
+//! Applies changes: workers that join and leave, their health, load and caches, settings and time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use warmroute_fleet::{CacheBelief, Fleet, FleetFull, Models, ProbeResult, Worker};
 use warmroute_policy::Policy;
@@ -8,15 +11,32 @@ use super::Router;
 use crate::{Change, reported, trust};
 
 impl<P: Policy> Router<P> {
-    /// Applies a change to the fleet, the pools and what is known about caches. Changes of a worker that has left are ignored.
-    pub fn apply(&self, change: Change) -> Result<(), FleetFull> {
+    /// Adds a worker, or returns the one at this address. `models` are those it serves, if configured.
+    pub fn join(&self, address: Address, models: Models) -> Result<Arc<Worker>, FleetFull> {
+        let (worker, is_new) = self.update_members(|fleet| {
+            let is_new = !fleet.members().iter().any(|view| view.worker.address == address);
+            let worker = fleet.join(address, models)?;
+            if is_new {
+                self.forget(worker.id);
+            }
+            Ok((worker, is_new))
+        })?;
+        if is_new {
+            // After the members' lock is released: a large saved state must not hold up decisions.
+            self.restore_worker(&worker);
+        }
+        Ok(worker)
+    }
+
+    /// Applies a change of the fleet, of what is known about caches, or of a setting. Changes of a worker that has left are
+    /// ignored.
+    pub fn apply(&self, change: Change) {
         match change {
-            Change::Join { address, models } => return self.join(address, models),
-            Change::Leave { address } => return self.leave(&address),
+            Change::Leave { address } => self.leave(&address),
             Change::Serves { worker, models } => {
                 // Probes list the models every few seconds, mostly without a change.
                 if self.fleet.serves(&worker, models) {
-                    return self.update_members(|_| Ok(()));
+                    self.update_members(|_| ());
                 }
             }
             Change::Probed { worker, result, at } => self.apply_probe(&worker, result, at),
@@ -45,8 +65,19 @@ impl<P: Policy> Router<P> {
             Change::Fed { worker, counters } => {
                 self.of_member(&worker, |router| router.reported.note(worker.id, counters));
             }
+            Change::Adapter { name } => self.reported.know_lora(&name),
+            Change::InFlightMax { requests } => self.in_flight_max.store(requests, Relaxed),
+            Change::Restored { state, age, at } => self.restore(*state, at, age),
+            Change::EventsDue { at } => self.speculations.expire(at),
+            Change::Expired { at } => self.expire(at),
         }
-        Ok(())
+    }
+
+    /// Expires presumptions and saved state.
+    fn expire(&self, now: Micros) {
+        self.speculations.expire(now);
+        self.unclaimed.expire(now, self.config.index.presumed_ttl);
+        self.index.expire(now);
     }
 
     /// Runs `apply` unless the worker has left.
@@ -56,27 +87,10 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    fn join(&self, address: Address, models: Models) -> Result<(), FleetFull> {
-        let mut joined = None;
-        self.update_members(|fleet| {
-            let is_known = fleet.members().iter().any(|view| view.worker.address == address);
-            let worker = fleet.join(address, models)?;
-            if !is_known {
-                self.forget(worker.id);
-                joined = Some(worker);
-            }
-            Ok(())
-        })?;
-        // After the members' lock is released: a large saved state must not hold up decisions.
-        joined.iter().for_each(|worker| self.restore_worker(worker));
-        Ok(())
-    }
-
-    fn leave(&self, address: &Address) -> Result<(), FleetFull> {
+    fn leave(&self, address: &Address) {
         self.update_members(|fleet| {
             fleet.leave(address).into_iter().for_each(|worker| self.forget(worker));
-            Ok(())
-        })
+        });
     }
 
     /// Clears a presumed cache when the worker comes back, because the engine was most likely restarted. A worker with events
@@ -106,7 +120,7 @@ impl<P: Policy> Router<P> {
         let is_new = before.is_some_and(|belief| belief.view != view);
         if is_new && view == CacheView::Reported {
             // Earlier presumptions are now reported, or wrong.
-            self.index.clear_presumed(worker.id);
+            self.index.clear_presumed(worker.id.into());
         }
     }
 
@@ -126,12 +140,12 @@ impl<P: Policy> Router<P> {
     }
 
     pub(super) fn set_capacity(&self, worker: WorkerId, tokens: u64) {
-        self.index.set_capacity(worker, tokens).expect("worker ids are below MAX_WORKERS");
+        self.index.set_capacity(worker.into(), tokens).expect("worker ids are below MAX_WORKERS");
     }
 
     /// Changes the fleet and rebuilds the pools. The write lock excludes decisions: a request that has chosen
     /// a worker but not booked it yet must not find another worker in its slot.
-    fn update_members(&self, change: impl FnOnce(&Fleet) -> Result<(), FleetFull>) -> Result<(), FleetFull> {
+    fn update_members<T>(&self, change: impl FnOnce(&Fleet) -> T) -> T {
         let mut pools = self.pools.write();
         let changed = change(&self.fleet);
         let members = self.fleet.members();

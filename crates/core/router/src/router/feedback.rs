@@ -1,16 +1,21 @@
-//! Feedback: compares the cached tokens of answers with the predictions and corrects what is believed.
+//! Feedback: gathers what an answer shows, and executes the corrections that [`assess`] derives from it.
 
 use warmroute_fleet::{CacheBelief, ObservedPrompt, Worker};
-use warmroute_index::{Overlaps, Prompt, Span};
+use warmroute_index::{HolderId, Overlaps, Prompt, Span};
 use warmroute_policy::Policy;
-use warmroute_types::{CacheView, Micros, Usage, WorkerId};
+use warmroute_types::{Micros, Usage, WorkerId};
 
-use super::{Decision, Router};
-use crate::feedback::{Answered, Content, Expected, Silence};
-use crate::pool::Expectation;
+use super::Router;
+use crate::assessment::{
+    Corrections, Failures, ObservedCache, PresumedCorrection, ReportedCorrections, ReportedCut, SampledFound,
+    assess,
+};
+use crate::decision::Decision;
+use crate::outcome::Answered;
+use crate::pool::Pool;
 use crate::presumption_guard::PresumptionGuard;
-use crate::reported_overlap::CachePrediction;
 use crate::reported_view::ReportedView;
+use crate::request::{Content, Request, Silence};
 use crate::token_rate::TokenRate;
 use crate::trust::{self, Prediction};
 use crate::{Feedback, PromptChunks, PromptText, Unit};
@@ -19,23 +24,63 @@ use crate::{Feedback, PromptChunks, PromptText, Unit};
 /// which prediction and report agree.
 const BLOCK_TOKENS: u32 = 16;
 
-/// Reciprocal of the share by which the token density of a prompt's beginning may differ from its mean.
-const DENSITY_MARGIN: u32 = 8;
-
-/// Consecutive answers without any predicted token after which the engine counts as restarted.
-const LOST_IN_A_ROW: u8 = 3;
-
 impl<P: Policy> Router<P> {
-    /// Compares the engine's cached tokens with the prediction. Only for one prompt with one answer: usage
-    /// does not tell several apart.
-    pub fn feedback(&self, decision: &mut Decision, asked: Answered<'_>, now: Micros) -> Feedback {
-        let said = asked.usage.cached_tokens;
-        let cached_tokens = match asked.silence {
-            Silence::MeansZero => self.fleet.cached_tokens(&decision.worker, said),
-            Silence::MeansNothing => said,
+    /// Compares the engine's token counts with the prediction and corrects what is believed about the worker.
+    pub(super) fn feedback(&self, decision: &mut Decision, answered: Answered<'_>) -> Feedback {
+        let Answered { request, usage, at } = answered;
+        let id = decision.worker.id;
+        let cached_tokens = match request.silence {
+            Silence::MeansZero => self.fleet.cached_tokens(&decision.worker, usage.cached_tokens),
+            Silence::MeansNothing => usage.cached_tokens,
         };
-        let usage = Usage { cached_tokens, ..asked.usage };
-        let block_tokens = self.fleet.block_tokens(decision.worker.id).unwrap_or(BLOCK_TOKENS);
+        let usage = Usage { cached_tokens, ..usage };
+        let block_tokens = self.fleet.block_tokens(id).unwrap_or(BLOCK_TOKENS);
+        self.learn_times(decision, usage, block_tokens, at);
+        let prompt = request.prompt.filter(|_| request.content == Content::Text);
+        prompt.into_iter().for_each(|prompt| {
+            self.learn(request, |pool| pool.tokens.learn(prompt.bytes, usage.prompt_tokens));
+        });
+        let text = decision.expectation.prediction.and_then(|_| self.written_for(id, request.texts));
+        if let Some(text) =
+            text.filter(|_| cached_tokens.is_none() && usage.prompt_tokens >= 2 * block_tokens)
+        {
+            self.reported.check_prompt_reported(&self.index, id, text, at);
+        }
+        let observed = self.observed(decision, usage, block_tokens, prompt, text);
+        let corrections = assess(&decision.predicted(), &observed);
+        if let Some(reported) = corrections.reported {
+            self.correct_reported(decision, request, usage, text, reported);
+        }
+        self.correct_presumed(decision, request, &corrections, at);
+        corrections.feedback
+    }
+
+    /// What is known about the worker's cache now.
+    fn observed<'a>(
+        &self,
+        decision: &Decision,
+        usage: Usage,
+        block_tokens: u32,
+        prompt: Option<PromptChunks<'a>>,
+        text: Option<PromptText<'_>>,
+    ) -> ObservedCache<'a> {
+        let id = decision.worker.id;
+        let generation = self.fleet.load_view(id).generation;
+        let sampled = ReportedView::Sampled.holder(id);
+        ObservedCache {
+            usage,
+            block_tokens,
+            prompt,
+            is_same_cache: self.fleet.is_member(&decision.worker)
+                && generation == decision.expectation.generation,
+            reported_tokens: text.map(|text| self.reported_tokens(text, sampled)),
+            is_latest: self.fleet.bookings(id) == decision.bookings,
+            failures: self.fleet.failed_predictions(id),
+        }
+    }
+
+    /// Passes the token counts to the latency model and to the feed.
+    fn learn_times(&self, decision: &mut Decision, usage: Usage, block_tokens: u32, now: Micros) {
         // Without a report the prediction is the best estimate. It is exact for a complete feed and too low
         // otherwise.
         let cached = usage.cached_tokens.or(decision.cached_tokens).unwrap_or(0);
@@ -46,149 +91,129 @@ impl<P: Policy> Router<P> {
             let observed = ObservedPrompt { prompt_tokens: usage.prompt_tokens, cached_tokens };
             decision.booking.reported(observed, now);
         }
-        let prompt = asked.prompt.filter(|_| asked.content == Content::Text);
-        prompt.into_iter().for_each(|prompt| self.learn(asked.model, prompt, usage));
-        if let Some(prediction) = decision.expectation.prediction {
-            let text = self.written_for(decision.worker.id, asked.texts);
-            let has_blocks = usage.prompt_tokens >= 2 * block_tokens;
-            if let Some(text) = text.filter(|_| usage.cached_tokens.is_none() && has_blocks) {
-                self.reported.check_prompt_reported(&self.index, decision.worker.id, text, now);
-            }
-            let asked = Answered { texts: text.as_slice(), ..asked };
-            self.assess(decision, prediction, asked, usage, block_tokens);
-            if decision.view == CacheView::Reported {
-                // Engines count restored tokens as cached, but may also recompute them.
-                let expected = decision.cached_tokens.map(|tokens| Expected {
-                    tokens,
-                    counted_otherwise: tokens.max(prediction.expected + prediction.restorable),
-                });
-                let feedback = Feedback::of(usage, expected, block_tokens);
-                if let Some(prompt) = prompt.filter(|_| feedback.stale > 0) {
-                    let kept = found_chunks(prompt, usage);
-                    decision
-                        .assignment_guard
-                        .iter_mut()
-                        .for_each(|assignment_guard| assignment_guard.found(kept));
-                    self.cut_presumed(&decision.worker, decision.bookings, prompt, kept);
-                }
-                return feedback;
-            }
-        }
-        let Some(prompt) = prompt else {
-            // In a prompt with images, bytes do not tell where the cached part ends.
-            return Feedback::of(usage, None, block_tokens);
-        };
-        // The prediction in this prompt's own tokens per byte, known now.
-        let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
-        let tokens = |bytes: u32| (f64::from(bytes) * scale) as u32;
-        let usable = usage.prompt_tokens.saturating_sub(1);
-        let presumed = tokens(decision.expectation.presumed_bytes).min(usable);
-        let promised = decision.expectation.prediction.map_or(0, |prediction| prediction.expected);
-        let expected = Expected {
-            tokens: presumed.max(promised),
-            counted_otherwise: decision.cached_tokens.unwrap_or(0).min(usable),
-        };
-        let chunk_bytes = prompt.chunk_bytes_at(decision.expectation.presumed_bytes);
-        let margin = [block_tokens, expected.tokens / DENSITY_MARGIN]
-            .into_iter()
-            .fold(tokens(chunk_bytes), u32::saturating_add);
-        let feedback = Feedback::of(usage, Some(expected), margin);
-        if self.is_lost(decision, &feedback) {
-            self.index.clear_presumed(decision.worker.id);
-            self.fleet.reset_failed_predictions(decision.worker.id);
-            self.sharing.get().into_iter().for_each(|sharing| sharing.emptied(&decision.worker));
-            return feedback;
-        }
-        if let (Some(found), CacheView::Presumed) = (feedback.cached, decision.view) {
-            self.learn_shortfall(asked.model, found, decision.cached_tokens.unwrap_or(0));
-        }
-        if feedback.stale > 0 {
-            let kept = found_chunks(prompt, usage);
-            decision.assignment_guard.iter_mut().for_each(|assignment_guard| assignment_guard.found(kept));
-            let rate = self.token_rate(asked.model);
-            self.correct(&decision.worker, decision.bookings, (prompt, rate), kept, now);
-        }
-        feedback
+    }
+
+    /// Tokens of a text that events report for a holder.
+    fn reported_tokens(&self, text: PromptText<'_>, holder: HolderId) -> u32 {
+        let mut overlaps = Overlaps::new();
+        self.index.lookup(text.root, Prompt::Bytes(text.bytes), &mut overlaps);
+        overlaps.of(holder).tokens
     }
 
     /// The prompt text of the worker's family: of several, the one with the longest reported overlap.
     fn written_for<'a>(&self, worker: WorkerId, texts: &[PromptText<'a>]) -> Option<PromptText<'a>> {
-        let mut overlaps = Overlaps::new();
-        let mut reported = |text: &&PromptText<'_>| {
-            self.index.lookup(text.root, Prompt::Bytes(text.bytes), &mut overlaps);
-            overlaps.of(ReportedView::Sampled.holder(worker)).tokens
-        };
         match texts {
             [text] => Some(*text),
-            several => several.iter().max_by_key(|text| reported(text)).copied(),
+            several => {
+                let reported = |text: &&PromptText<'_>| {
+                    self.reported_tokens(**text, ReportedView::Sampled.holder(worker))
+                };
+                several.iter().max_by_key(reported).copied()
+            }
         }
     }
 
-    /// Compares the engine's cached tokens with its events. Adjusts the trust in the feed, cuts an uncertain
-    /// view, and proves or drops blocks stored while decoding.
-    fn assess(
+    /// Executes corrections of a reported cache.
+    fn correct_reported(
         &self,
         decision: &mut Decision,
-        prediction: CachePrediction,
-        asked: Answered<'_>,
+        request: &Request<'_>,
         usage: Usage,
-        block_tokens: u32,
+        text: Option<PromptText<'_>>,
+        corrections: ReportedCorrections,
     ) {
-        let (Some(found), true) = (usage.cached_tokens, self.fleet.is_member(&decision.worker)) else {
-            return;
-        };
-        let (id, Expectation { generation, presumed_bytes, .. }) = (decision.worker.id, decision.expectation);
-        if self.fleet.load_view(id).generation != generation {
-            // The prediction was made for an earlier cache.
-            return;
+        let id = decision.worker.id;
+        let sampled = decision.expectation.prediction.map_or(0, |prediction| prediction.sampled);
+        if corrections.is_counted {
+            self.reported.count_match(id, sampled, usage.cached_tokens.unwrap_or(0));
         }
-        // A request sent a moment ago may not have its event yet, which is no mismatch.
-        if prediction.sampled > 0 || presumed_bytes == 0 {
-            self.reported.count_match(id, prediction.sampled, found);
+        corrections.trust.into_iter().for_each(|prediction| self.trust(decision, prediction));
+        // Token matching has nothing to learn.
+        let is_in_bytes = text.is_some_and(|text| text.unit == Unit::Byte);
+        if let Some(SampledFound { found, sampled }) = corrections.sampled.filter(|_| is_in_bytes) {
+            self.learn(request, |pool| pool.sampled_reuse.learn(found, sampled));
         }
-        let is_kept = prediction.proven <= found.saturating_add(block_tokens);
-        if prediction.proven > 0 {
-            self.trust(decision, if is_kept { Prediction::Confirmed } else { Prediction::Refuted });
-        }
-        let sampled_only = prediction.sampled - prediction.proven;
-        if is_kept && sampled_only > 0 {
-            self.learn_sampled_reuse(asked, found.saturating_sub(prediction.proven), sampled_only);
-        }
-        let Some(&PromptText { root, bytes, .. }) = asked.texts.first() else { return };
-        let (prompt, sampled, proven) =
-            (Prompt::Bytes(bytes), ReportedView::Sampled.holder(id), ReportedView::Proven.holder(id));
-        let mut overlaps = Overlaps::new();
-        self.index.lookup(root, prompt, &mut overlaps);
-        let reported = overlaps.of(sampled).tokens;
-        if reported >= found.saturating_add(2 * block_tokens) {
-            // This request's own blocks are reported, so all earlier events have arrived. One recomputed
-            // block is within the margin.
+        if corrections.earlier_events_arrived {
             self.speculations.caught_up(id, decision.moment);
         }
-        if reported + block_tokens > usage.prompt_tokens {
-            // All blocks are reported: the presumption is obsolete.
+        if corrections.own_events_arrived {
             decision.presumed = None;
             decision.ticket.take().into_iter().for_each(|ticket| self.speculations.answered(ticket));
         }
-        // Cutting would also remove the blocks of later requests.
-        let is_latest = self.fleet.bookings(id) == decision.bookings;
-        if !is_kept && decision.view == CacheView::Uncertain && is_latest {
-            ReportedView::ALL
-                .into_iter()
-                .for_each(|reported_view| self.index.cut(reported_view.holder(id), root, prompt, found));
-        } else if sampled_only > 0 && found < prediction.sampled {
-            let keep = found.max(prediction.proven);
-            // No tier holds the blocks under the tokens of this text.
-            for reported_view in [sampled, ReportedView::AllTiers.holder(id)] {
-                let cut = self.index.cut_unless(reported_view, root, prompt, keep, proven);
-                cut.expect("the root is a reported one");
+        if let Some(text) = text {
+            self.cut_reported(id, text, corrections.cut);
+            if corrections.is_proof {
+                self.prove(id, text, usage.prompt_tokens);
             }
         }
-        self.index.lookup(root, prompt, &mut overlaps);
+    }
+
+    /// Removes reported blocks of a prompt.
+    fn cut_reported(&self, worker: WorkerId, text: PromptText<'_>, cut: ReportedCut) {
+        let (root, prompt) = (text.root, Prompt::Bytes(text.bytes));
+        match cut {
+            ReportedCut::Nothing => {}
+            ReportedCut::All { keep_tokens } => ReportedView::ALL
+                .into_iter()
+                .for_each(|view| self.index.cut(view.holder(worker), root, prompt, keep_tokens)),
+            ReportedCut::Sampled { keep_tokens } => {
+                let proven = ReportedView::Proven.holder(worker);
+                for view in [ReportedView::Sampled, ReportedView::AllTiers] {
+                    let cut = self.index.cut_unless(view.holder(worker), root, prompt, keep_tokens, proven);
+                    cut.expect("the root is a reported one");
+                }
+            }
+        }
+    }
+
+    /// Marks the sampled blocks of a prompt as proven: they match the tokenization of the text.
+    fn prove(&self, worker: WorkerId, text: PromptText<'_>, prompt_tokens: u32) {
+        let (sampled, proven) = (ReportedView::Sampled.holder(worker), ReportedView::Proven.holder(worker));
+        let mut overlaps = Overlaps::new();
+        self.index.lookup(text.root, Prompt::Bytes(text.bytes), &mut overlaps);
         if overlaps.of(sampled).tokens > overlaps.of(proven).tokens {
-            // The engine has computed or found this prompt, so its blocks match the tokenization of the text.
-            let adopted = self.index.copy_prefix(sampled, proven, root, prompt, usage.prompt_tokens);
-            adopted.expect("the root is a reported one, and both are holder numbers");
+            let prompt = Prompt::Bytes(text.bytes);
+            let copied = self.index.copy_prefix(sampled, proven, text.root, prompt, prompt_tokens);
+            copied.expect("the root is a reported one, and both are holder numbers");
+        }
+    }
+
+    /// Executes corrections of a presumed cache.
+    fn correct_presumed(
+        &self,
+        decision: &mut Decision,
+        request: &Request<'_>,
+        corrections: &Corrections,
+        now: Micros,
+    ) {
+        let id = decision.worker.id;
+        match corrections.failures {
+            Failures::Unchanged => {}
+            Failures::Reset => self.fleet.reset_failed_predictions(id),
+            Failures::OneMore => _ = self.fleet.record_failed_prediction(id),
+        }
+        if let Some(found) = corrections.shortfall_found {
+            let presumed = decision.cached_tokens.unwrap_or(0);
+            self.learn(request, |pool| pool.presumed_shortfall.learn(found, presumed));
+        }
+        let found = |decision: &mut Decision, kept_chunks| {
+            decision.assignment_guard.iter_mut().for_each(|guard| guard.found(kept_chunks));
+        };
+        match (corrections.presumed, request.prompt) {
+            (PresumedCorrection::Clear, _) => {
+                self.index.clear_presumed(id.into());
+                self.sharing.get().into_iter().for_each(|sharing| sharing.emptied(&decision.worker));
+            }
+            (PresumedCorrection::Cut { kept_chunks }, Some(prompt)) => {
+                found(decision, kept_chunks);
+                self.cut_presumed(&decision.worker, decision.bookings, prompt, kept_chunks);
+            }
+            (PresumedCorrection::Replace { kept_chunks }, Some(prompt)) => {
+                found(decision, kept_chunks);
+                let rate = self.token_rate(request.model);
+                self.correct(&decision.worker, decision.bookings, (prompt, rate), kept_chunks, now);
+            }
+            (PresumedCorrection::Nothing, _) | (_, None) => {}
         }
     }
 
@@ -204,26 +229,18 @@ impl<P: Policy> Router<P> {
         self.fleet.revise(&decision.worker, revised);
     }
 
-    /// Learns how often sampled tokens equal the tokenization of their text. Token matching has nothing to
-    /// learn.
-    fn learn_sampled_reuse(&self, asked: Answered<'_>, found: u32, sampled: u32) {
-        let is_in_bytes = asked.texts.first().is_some_and(|text| text.unit == Unit::Byte);
-        if let (Ok(pool), true) = (self.pools.read().serving(asked.model), is_in_bytes) {
-            pool.sampled_reuse.learn(found, sampled);
-        }
-    }
-
     /// Cuts presumed chunks after the first `kept` ones. Only without later requests on the worker, whose
     /// chunks would be cut too.
     pub(super) fn cut_presumed(&self, worker: &Worker, bookings: u32, prompt: PromptChunks<'_>, kept: u32) {
         if !self.is_latest(worker, bookings) {
             return;
         }
+        let holder = HolderId::from(worker.id);
         let kept = prompt.digests.len().min(kept as usize);
         let mut overlaps = Overlaps::new();
         self.index.lookup(prompt.root, Prompt::Chunks(&prompt.digests[..kept]), &mut overlaps);
-        let keep_tokens = overlaps.of(worker.id).tokens;
-        self.index.cut(worker.id, prompt.root, Prompt::Chunks(prompt.digests), keep_tokens);
+        let keep_tokens = overlaps.of(holder).tokens;
+        self.index.cut(holder, prompt.root, Prompt::Chunks(prompt.digests), keep_tokens);
     }
 
     /// Whether the worker got no request since it had this booking count.
@@ -249,42 +266,15 @@ impl<P: Policy> Router<P> {
         presumed.into_iter().for_each(|mut presumed| presumed.confirm());
     }
 
-    /// Whether predictions for the worker failed repeatedly and completely: its cache is then empty.
-    fn is_lost(&self, decision: &Decision, feedback: &Feedback) -> bool {
-        let id = decision.worker.id;
-        match feedback.cached {
-            Some(0) if feedback.stale > 0 => self.fleet.record_failed_prediction(id) >= LOST_IN_A_ROW,
-            Some(found) if found > 0 => {
-                self.fleet.reset_failed_predictions(id);
-                false
-            }
-            _ => false,
-        }
-    }
-
-    /// Learns how many tokens engines find beyond the presumed overlap.
-    fn learn_shortfall(&self, model: Option<&str>, found: u32, presumed: u32) {
-        if let Ok(pool) = self.pools.read().serving(model) {
-            pool.presumed_shortfall.learn(found, presumed);
-        }
-    }
-
     /// Tokens per byte of the model.
     fn token_rate(&self, model: Option<&str>) -> f32 {
         self.pools.read().serving(model).map_or(TokenRate::default().rate(), |pool| pool.tokens.rate())
     }
 
-    /// Learns the tokens per byte of the model.
-    fn learn(&self, model: Option<&str>, prompt: PromptChunks<'_>, usage: Usage) {
-        if let Ok(pool) = self.pools.read().serving(model) {
-            pool.tokens.learn(prompt.bytes, usage.prompt_tokens);
+    /// Learns something about the request's model.
+    fn learn(&self, request: &Request<'_>, learn: impl FnOnce(&Pool)) {
+        if let Ok(pool) = self.pools.read().serving(request.model) {
+            learn(pool);
         }
     }
-}
-
-/// Number of chunks that the engine found, a partial one included.
-fn found_chunks(prompt: PromptChunks<'_>, usage: Usage) -> u32 {
-    let found = f64::from(usage.cached_tokens.unwrap_or(0));
-    let scale = f64::from(usage.prompt_tokens) / f64::from(prompt.bytes.max(1));
-    prompt.chunks_in((found / scale) as u32)
 }

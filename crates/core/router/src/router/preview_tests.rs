@@ -6,7 +6,7 @@ use warmroute_policy::{CacheAware, ExpectedTtft, RoundRobin, Standard};
 use warmroute_types::Address;
 
 use super::*;
-use crate::Change;
+use crate::{CANDIDATE_RECORDS_MAX, CandidateRecord, Change, PromptChunks};
 
 const CHUNK: u32 = 256;
 
@@ -14,12 +14,10 @@ fn router_of(policy: Standard, shadows: Vec<Standard>, workers: usize) -> Router
     let router = Router::with_shadows(policy, shadows, Config::default());
     for i in 0..workers {
         let address = Address::new(format!("http://engine-{i}"));
-        router.apply(Change::Join { address, models: Models::Any }).unwrap();
+        router.join(address, Models::Any).unwrap();
     }
-    for view in router.workers() {
-        router
-            .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
-            .unwrap();
+    for view in router.inspect().workers() {
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) });
     }
     router
 }
@@ -70,13 +68,18 @@ fn a_preview_says_what_would_happen_and_leaves_no_trace() {
         let router = router_of(policy.parse().unwrap(), vec![soonest()], 6);
         let digests: Vec<u64> = (0..40).collect();
         let first = route(&router, &digests, 1);
-        let (held, policy_comparisons) = (router.index_stats().held, router.policy_comparisons());
+        let (held, policy_comparisons) =
+            (router.inspect().index_stats().held, router.inspect().policy_comparisons());
         let request = Request { session_key: Some(4), prefix_key: Some(5), ..request(&digests) };
-        let look = || router.preview(&request, &mut Scratch::default(), Micros(9), 3).unwrap();
+        let look = || router.inspect().preview(&request, &mut Scratch::default(), Micros(9), 3).unwrap();
         let (before, again) = (look(), look());
-        assert_eq!(router.workers().iter().map(|view| view.load.in_flight).sum::<u32>(), 1, "{policy}");
         assert_eq!(
-            (router.index_stats().held, router.policy_comparisons()),
+            router.inspect().workers().iter().map(|view| view.load.in_flight).sum::<u32>(),
+            1,
+            "{policy}"
+        );
+        assert_eq!(
+            (router.inspect().index_stats().held, router.inspect().policy_comparisons()),
             (held, policy_comparisons),
             "{policy}"
         );
@@ -94,7 +97,7 @@ fn a_preview_says_what_would_happen_and_leaves_no_trace() {
 #[test]
 fn preview_and_route_fail_alike_without_workers() {
     let router = router_of(soonest(), Vec::new(), 0);
-    let preview = router.preview(&request(&[1]), &mut Scratch::default(), Micros(1), 1);
+    let preview = router.inspect().preview(&request(&[1]), &mut Scratch::default(), Micros(1), 1);
     assert_eq!(preview.err(), Some(NoRoute::NoWorkers));
 }
 
@@ -104,7 +107,9 @@ fn shadow_policies_are_counted_and_do_not_act() {
     let router = router_of(soonest(), vec![turns, Standard::CacheAware(CacheAware::default())], 4);
     let digests: Vec<u64> = (0..40).collect();
     let workers: Vec<_> = (1..=8).map(|n| serve(&router, &digests, n * 100_000)).collect();
-    let [acting, turn, cache] = router.policy_comparisons()[..] else { panic!("three are compared") };
+    let [acting, turn, cache] = router.inspect().policy_comparisons()[..] else {
+        panic!("three are compared")
+    };
     assert_eq!([acting.policy, turn.policy, cache.policy], ["expected_ttft", "round_robin", "cache_aware"]);
     for counts in [acting, turn, cache] {
         assert_eq!((counts.decisions, counts.prompt_tokens), (8, acting.prompt_tokens));
@@ -118,5 +123,5 @@ fn shadow_policies_are_counted_and_do_not_act() {
     let alone = router_of(soonest(), Vec::new(), 4);
     let unwatched: Vec<_> = (1..=8).map(|n| serve(&alone, &digests, n * 100_000)).collect();
     assert_eq!(workers, unwatched);
-    assert!(alone.policy_comparisons().is_empty());
+    assert!(alone.inspect().policy_comparisons().is_empty());
 }

@@ -11,7 +11,7 @@ use warmroute_peers::{Effect, RelayedBatch, RelayedBatchKind, StreamPosition, St
 use warmroute_policy::Policy;
 use warmroute_types::{EventBatch, Micros, RouterId, WorkerId};
 
-use super::Router;
+use super::Peering;
 
 /// A peer's update about one worker's stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,26 +26,26 @@ pub enum StreamNews {
     Replayed(Vec<RelayedBatch>),
 }
 
-impl<P: Policy> Router<P> {
+impl<P: Policy> Peering<'_, P> {
     /// Whether sharing with peers is on.
     pub fn is_sharing(&self) -> bool {
-        self.sharing.get().is_some()
+        self.router.sharing.get().is_some()
     }
 
     /// Whether any peer is connected.
     pub fn has_peers(&self) -> bool {
-        self.sharing.get().is_some_and(|sharing| sharing.peer_state().peers.ids().next().is_some())
+        self.router.sharing.get().is_some_and(|sharing| sharing.peer_state().peers.ids().next().is_some())
     }
 
     /// Whether this router has the lowest id. Tasks for exactly one router go to it.
     pub fn is_first(&self) -> bool {
-        self.sharing.get().is_none_or(|sharing| sharing.rank() == 0)
+        self.router.sharing.get().is_none_or(|sharing| sharing.rank() == 0)
     }
 
     /// Digests a worker's batch in place for relaying. `None` if nothing is to be relayed.
     pub fn digest(&self, worker: WorkerId, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
-        self.sharing.get()?;
-        let is_read = self.reported.digest(self.index.digester(), worker, batch);
+        self.router.sharing.get()?;
+        let is_read = self.router.reported.digest(self.router.index.digester(), worker, batch);
         is_read.then(|| pack_events(batch))
     }
 
@@ -57,20 +57,20 @@ impl<P: Policy> Router<P> {
             Arrival::Begins => RelayedBatchKind::Restart,
         };
         let report = RelayedBatch { worker: worker.identity, source, seq, kind, bytes };
-        if let Some(sharing) = self.sharing.get() {
+        if let Some(sharing) = self.router.sharing.get() {
             sharing.peer_state().peers.relay(report);
         }
     }
 
     /// Sets the positions up to which relayed streams are complete here.
-    pub fn set_reaches(&self, reaches: Vec<StreamPosition>) {
-        if let Some(sharing) = self.sharing.get() {
+    pub fn set_positions(&self, reaches: Vec<StreamPosition>) {
+        if let Some(sharing) = self.router.sharing.get() {
             sharing.peer_state().peers.set_positions(reaches);
         }
     }
 
     /// Requests a missing range of a stream. False if there is no peer to ask.
-    pub fn want(
+    pub fn request_replay(
         &self,
         worker: &Worker,
         (source, from_seq): (u64, u64),
@@ -78,36 +78,39 @@ impl<P: Policy> Router<P> {
         now: Micros,
     ) -> bool {
         let wanted = StreamRange { worker: worker.identity, source, from_seq };
-        self.sharing.get().is_some_and(|sharing| sharing.peer_state().peers.request_replay(wanted, of, now))
+        self.router
+            .sharing
+            .get()
+            .is_some_and(|sharing| sharing.peer_state().peers.request_replay(wanted, of, now))
     }
 
     /// Cancels the request: the range arrived another way.
-    pub fn call_off(&self, worker: &Worker) {
-        if let Some(sharing) = self.sharing.get() {
+    pub fn cancel_replay(&self, worker: &Worker) {
+        if let Some(sharing) = self.router.sharing.get() {
             sharing.peer_state().peers.cancel_replay(worker.identity);
         }
     }
 
     /// The requested batches, if still retained.
-    pub fn kept(&self, wanted: StreamRange) -> Option<Vec<RelayedBatch>> {
-        self.sharing.get()?.peer_state().peers.retained(wanted)
+    pub fn retained(&self, wanted: StreamRange) -> Option<Vec<RelayedBatch>> {
+        self.router.sharing.get()?.peer_state().peers.retained(wanted)
     }
 
     /// The worker's reported cache in packed form.
-    pub fn known(&self, worker: WorkerId) -> Option<Arc<[u8]>> {
-        self.reported.known(&self.index, worker)
+    pub fn holdings(&self, worker: WorkerId) -> Option<Arc<[u8]>> {
+        self.router.reported.known(&self.router.index, worker)
     }
 
     /// Answers a peer's replay request; empty means that it should ask another peer.
-    pub fn tell_replay(&self, to: RouterId, worker: &Worker, reports: &[RelayedBatch]) {
-        if let Some(sharing) = self.sharing.get() {
+    pub fn answer_replay(&self, to: RouterId, worker: &Worker, reports: &[RelayedBatch]) {
+        if let Some(sharing) = self.router.sharing.get() {
             sharing.peer_state().peers.answer_replay(to, worker.identity, reports);
         }
     }
 
     /// Enables queueing of stream updates for the feeds' driver.
     pub fn follow_streams(&self) {
-        if let Some(sharing) = self.sharing.get() {
+        if let Some(sharing) = self.router.sharing.get() {
             sharing.peer_state().relay_inbox.is_followed = true;
         }
     }
@@ -115,7 +118,7 @@ impl<P: Policy> Router<P> {
     /// Takes the stream updates since the last call. Drops those of unknown workers and refuses requests for
     /// them at once.
     pub fn take_streams(&self) -> Vec<(Arc<Worker>, StreamNews)> {
-        let Some(sharing) = self.sharing.get() else { return Vec::new() };
+        let Some(sharing) = self.router.sharing.get() else { return Vec::new() };
         let mut heard = sharing.peer_state();
         let news = heard.relay_inbox.take();
         let of = |news: Effect| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use warmroute_feed::{Arrival, BatchId, Config as FeedConfig, Moment, PeerPresence, ReplayEnd, Step, Stream};
-use warmroute_fleet::{Models, ProbeResult};
+use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_index::{Overlaps, Prompt};
 use warmroute_peers::{
     Config as PeersConfig, Envelope, PeerMessage, RelayedBatch, RelayedBatchKind, StreamPosition,
@@ -169,16 +169,16 @@ impl Node {
         let router =
             Router::new(Standard::StickyLeastLoaded(StickyLeastLoaded::default()), Config::default());
         let address = Address::new("http://engine");
-        router.apply(Change::Join { address, models: Models::Any }).unwrap();
-        let worker = Arc::clone(&router.workers()[0].worker);
+        router.join(address, Models::Any).unwrap();
+        let worker = Arc::clone(&router.inspect().workers()[0].worker);
         let bytes = (0..=255).map(|byte| (u32::from(byte), vec![byte])).collect();
         let matching = Some(Matching::bytes(Family::new("m"), Arc::new(Vocabulary::new(bytes))));
         let probed =
             Change::Probed { worker: Arc::clone(&worker), result: ProbeResult::Answered, at: Micros(1) };
-        router.apply(probed).unwrap();
-        router.apply(Change::Aligned { worker: Arc::clone(&worker), matching }).unwrap();
-        router.share(RouterId(id), PeersConfig::default());
-        router.follow_streams();
+        router.apply(probed);
+        router.apply(Change::Aligned { worker: Arc::clone(&worker), matching });
+        router.peering().start(RouterId(id), PeersConfig::default());
+        router.peering().follow_streams();
         Node { router, worker, stream: Stream::new(FeedConfig::default()), teller: None }
     }
 
@@ -190,7 +190,7 @@ impl Node {
         while let Some(from_seq) = asked {
             let wanted = (self.stream.source(), from_seq);
             asked = None;
-            if !self.router.want(&self.worker, wanted, self.teller, now) {
+            if !self.router.peering().request_replay(&self.worker, wanted, self.teller, now) {
                 let mut steps = Vec::new();
                 self.stream.feed.replay_ended(ReplayEnd::Failed, now, &mut steps);
                 asked = self.take(steps);
@@ -202,7 +202,7 @@ impl Node {
             assert_eq!(self.take(steps), None);
         }
         if !self.stream.feed.is_awaiting_replay() {
-            self.router.call_off(&self.worker);
+            self.router.peering().cancel_replay(&self.worker);
         }
         told
     }
@@ -214,7 +214,7 @@ impl Node {
                 Step::AskReplay { from_seq } => asked = Some(from_seq),
                 step => {
                     let change = Change::from_feed(&self.worker, step).unwrap();
-                    self.router.apply(change).unwrap();
+                    self.router.apply(change);
                 }
             }
         }
@@ -223,11 +223,12 @@ impl Node {
 
     /// The number that is expected next.
     fn post(&mut self, post: BatchId, mut batch: EventBatch, now: Micros) -> u64 {
-        let others = if self.router.has_peers() { PeerPresence::Present } else { PeerPresence::Absent };
-        let bytes = self.router.digest(self.worker.id, &mut batch).unwrap();
+        let others =
+            if self.router.peering().has_peers() { PeerPresence::Present } else { PeerPresence::Absent };
+        let bytes = self.router.peering().digest(self.worker.id, &mut batch).unwrap();
         match self.tell(now, |stream, at, steps| stream.posted(post, batch, others, at, steps)) {
             Ok(Some(arrival)) => {
-                self.router.relay(&self.worker, BatchId { arrival, ..post }, bytes);
+                self.router.peering().relay(&self.worker, BatchId { arrival, ..post }, bytes);
                 post.seq + 1
             }
             Ok(None) => self.stream.feed.counters().next_seq.unwrap(),
@@ -248,8 +249,8 @@ impl Node {
                 self.tell(now, |stream, at, steps| stream.reached(source, next, at_unix_ms, at.now, steps));
             }
             StreamNews::Asked(router, wanted) => {
-                let reports = self.router.kept(wanted).or_else(|| self.known(wanted.source));
-                self.router.tell_replay(router, &self.worker, &reports.unwrap_or_default());
+                let reports = self.router.peering().retained(wanted).or_else(|| self.known(wanted.source));
+                self.router.peering().answer_replay(router, &self.worker, &reports.unwrap_or_default());
             }
             StreamNews::Replayed(reports) => self.replayed(&reports, now),
         }
@@ -275,7 +276,7 @@ impl Node {
 
     fn known(&self, wanted: u64) -> Option<Vec<RelayedBatch>> {
         let (source, extent) = self.stream.extent().filter(|(source, _)| wanted == 0 || *source == wanted)?;
-        let bytes = self.router.known(self.worker.id)?;
+        let bytes = self.router.peering().holdings(self.worker.id)?;
         let known = Restored { bytes, group: extent.group, floor_seq: extent.floor_seq };
         let events = vec![CacheEvent::Restored(known)];
         let (at_unix_s, print) = (extent.at_unix_s, extent.print);
@@ -285,7 +286,7 @@ impl Node {
     }
 
     fn turn(&mut self, now: Micros) -> Vec<Envelope> {
-        for (_, news) in self.router.take_streams() {
+        for (_, news) in self.router.peering().take_streams() {
             self.receive(news, now);
         }
         let reach = self.stream.extent().map(|(source, extent)| StreamPosition {
@@ -294,9 +295,9 @@ impl Node {
             next: extent.seq + 1,
             at_unix_ms: self.stream.at_unix_ms(),
         });
-        self.router.set_reaches(reach.into_iter().collect());
+        self.router.peering().set_positions(reach.into_iter().collect());
         self.tell(now, |stream, at, steps| stream.feed.tick(at.now, steps));
-        self.router.compose_messages(now)
+        self.router.peering().compose_messages(now)
     }
 
     /// How many tokens of each prompt the engine is believed to hold.
@@ -319,7 +320,7 @@ fn numbered(report: &RelayedBatch) -> BatchId {
 
 impl net::Node for Node {
     fn receive(&mut self, bytes: &[u8], now: Micros) -> Vec<Envelope> {
-        self.router.receive(bytes, now).unwrap()
+        self.router.peering().receive(bytes, now).unwrap()
     }
 
     fn step(&mut self, now: Micros) -> Vec<Envelope> {
@@ -382,7 +383,7 @@ impl World {
     fn disagreement(&self) -> Option<String> {
         let truth = self.engine.truth();
         let wrong = |(id, node): (&u64, &Node)| {
-            let (view, belief) = (node.view(), node.router.cache_view(node.worker.id));
+            let (view, belief) = (node.view(), node.router.inspect().cache_view(node.worker.id));
             let is_right = view == truth && belief == CacheView::Reported;
             (!is_right).then(|| {
                 format!("{id} believes {view:?} ({belief}) where there is {truth:?}: {:?}", node.stream)
@@ -491,7 +492,7 @@ fn what_one_router_hears_all_know_at_once() {
         assert_eq!(net.disagreement(), None);
     }
     assert!(net.engine.truth().iter().sum::<u32>() > 0 && net.engine.snapshots == 0);
-    let relayed = |id: u64| net.nodes[&id].router.sharing(net.now).unwrap().relayed;
+    let relayed = |id: u64| net.nodes[&id].router.peering().view(net.now).unwrap().relayed;
     assert_eq!((relayed(1).sent, relayed(1).received), (120, 0));
     assert_eq!((relayed(2).received, relayed(3).received, relayed(3).replays_requested), (120, 120, 0));
 }
@@ -539,7 +540,7 @@ fn when_the_receiver_dies_the_next_number_decides_whether_all_is_known() {
     net.work(1, Balancer::First);
     assert_eq!(net.engine.snapshots, 0, "it may only be late");
     net.steps(80);
-    let view = net.nodes[&3].router.cache_view(net.nodes[&3].worker.id);
+    let view = net.nodes[&3].router.inspect().cache_view(net.nodes[&3].worker.id);
     assert_eq!(view, CacheView::Uncertain, "five posts have died with their receiver");
     net.work(1, Balancer::First);
     net.steps(4);
@@ -557,8 +558,11 @@ fn what_is_lost_on_the_way_is_asked_for_and_not_all_of_it() {
     net.lost = 0;
     net.steps(60);
     assert_eq!(net.disagreement(), None, "though the engine said nothing more");
-    let given: u64 =
-        net.nodes.values().map(|node| node.router.sharing(net.now).unwrap().relayed.replays_answered).sum();
+    let given: u64 = net
+        .nodes
+        .values()
+        .map(|node| node.router.peering().view(net.now).unwrap().relayed.replays_answered)
+        .sum();
     assert!(given >= 2 && net.engine.snapshots == 0, "{given}");
     assert!(net.nodes[&3].stream.feed.counters().floor_seq == Some(0));
 }
@@ -568,24 +572,28 @@ fn asked_in_vain(deaf: &Router<Standard>) {
     let teller = Node::new(1);
     let now = |ms: u64| Micros::from_millis(1_000 + ms);
     let numbered = BatchId { source: 1, seq: 0, arrival: Arrival::Begins };
-    teller.router.relay(&teller.worker, numbered, [7].into());
-    deaf.compose_messages(now(0))
+    teller.router.peering().relay(&teller.worker, numbered, [7].into());
+    deaf.peering()
+        .compose_messages(now(0))
         .iter()
-        .for_each(|one| _ = teller.router.receive(&one.bytes, now(1)).unwrap());
-    assert!(teller.router.want(&teller.worker, (1, 0), None, now(2)));
-    let told = [now(2), now(200)].map(|at| teller.router.compose_messages(at)).concat();
-    told.iter().for_each(|one| _ = deaf.receive(&one.bytes, now(201)).unwrap());
-    assert!(deaf.take_streams().is_empty() && deaf.sharing(now(202)).unwrap().relayed.received == 1);
-    let nothing = deaf.compose_messages(now(202));
+        .for_each(|one| _ = teller.router.peering().receive(&one.bytes, now(1)).unwrap());
+    assert!(teller.router.peering().request_replay(&teller.worker, (1, 0), None, now(2)));
+    let told = [now(2), now(200)].map(|at| teller.router.peering().compose_messages(at)).concat();
+    told.iter().for_each(|one| _ = deaf.peering().receive(&one.bytes, now(201)).unwrap());
+    assert!(
+        deaf.peering().take_streams().is_empty()
+            && deaf.peering().view(now(202)).unwrap().relayed.received == 1
+    );
+    let nothing = deaf.peering().compose_messages(now(202));
     let is_answer =
         |one: &&Envelope| matches!(PeerMessage::decode(&one.bytes), Ok(Some(PeerMessage::Answer { .. })));
     assert_eq!(nothing.iter().filter(is_answer).count(), 1, "it says at once that it has nothing");
-    assert_eq!(deaf.sharing(now(203)).unwrap().relayed.replays_answered, 0);
+    assert_eq!(deaf.peering().view(now(203)).unwrap().relayed.replays_answered, 0);
 }
 
 fn without_workers() -> Router<Standard> {
     let router = Router::new(Standard::StickyLeastLoaded(StickyLeastLoaded::default()), Config::default());
-    router.share(RouterId(2), PeersConfig::default());
+    router.peering().start(RouterId(2), PeersConfig::default());
     router
 }
 
@@ -597,6 +605,6 @@ fn a_router_without_feeds_keeps_no_updates_and_refuses_requests_at_once() {
 #[test]
 fn a_router_refuses_requests_for_unknown_workers_at_once() {
     let router = without_workers();
-    router.follow_streams();
+    router.peering().follow_streams();
     asked_in_vain(&router);
 }

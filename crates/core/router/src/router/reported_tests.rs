@@ -5,15 +5,15 @@ mod tiers;
 
 use std::sync::Arc;
 
-use warmroute_fleet::ProbeResult;
+use warmroute_fleet::{ProbeResult, Worker};
 use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::{Standard, StickyLeastLoaded};
 use warmroute_prompt::Vocabulary;
 use warmroute_types::{Address, CacheEvent, RemovedBlocks, StoredBlocks};
 
 use super::*;
-use crate::feedback::{Answered, Content, Silence};
-use crate::{Change, Feedback};
+use crate::request::Silence;
+use crate::{Answered, Change, Feedback, PromptChunks, PromptText};
 use crate::{Family, Matching, Unit};
 use warmroute_fleet::Models;
 use warmroute_types::Usage;
@@ -29,26 +29,24 @@ fn router_of(n: usize) -> Router<Standard> {
     let router = Router::new(Standard::StickyLeastLoaded(StickyLeastLoaded::default()), Config::default());
     for i in 0..n {
         let address = Address::new(format!("http://engine-{i}"));
-        router.apply(Change::Join { address, models: Models::named(&["m", "adapter"]) }).unwrap();
+        router.join(address, Models::named(&["m", "adapter"])).unwrap();
     }
-    for view in router.workers() {
+    for view in router.inspect().workers() {
         let worker = view.worker;
         let matching = Some(Matching::bytes(Family::new("m"), vocabulary()));
-        router
-            .apply(Change::Probed {
-                worker: Arc::clone(&worker),
-                result: ProbeResult::Answered,
-                at: Micros(1),
-            })
-            .unwrap();
-        router.apply(Change::Aligned { worker: Arc::clone(&worker), matching }).unwrap();
-        router.apply(Change::Viewed { worker, view: CacheView::Reported }).unwrap();
+        router.apply(Change::Probed {
+            worker: Arc::clone(&worker),
+            result: ProbeResult::Answered,
+            at: Micros(1),
+        });
+        router.apply(Change::Aligned { worker: Arc::clone(&worker), matching });
+        router.apply(Change::Viewed { worker, view: CacheView::Reported });
     }
     router
 }
 
 fn worker(router: &Router<Standard>, seat: u16) -> Arc<Worker> {
-    Arc::clone(&router.workers()[usize::from(seat)].worker)
+    Arc::clone(&router.inspect().workers()[usize::from(seat)].worker)
 }
 
 /// A name for a block: by its content up to its end, as engines do it.
@@ -74,7 +72,7 @@ fn blocks(text: &[u8], from: usize, to: usize) -> StoredBlocks {
 }
 
 fn tell(router: &Router<Standard>, seat: u16, event: CacheEvent) {
-    router.apply(Change::Cached { worker: worker(router, seat), events: vec![event] }).unwrap();
+    router.apply(Change::Cached { worker: worker(router, seat), events: vec![event] });
 }
 
 fn store(router: &Router<Standard>, seat: u16, text: &[u8], from: usize, to: usize) {
@@ -106,28 +104,28 @@ impl Asking {
         PromptChunks { root, digests: &self.digests, chunk_bytes: 64, bytes: self.text.len() as u32 }
     }
 
+    fn request<'a>(&'a self, texts: &'a [PromptText<'a>]) -> Request<'a> {
+        let (model, prompt) = (Some(self.model), Some(self.chunks()));
+        Request { model, prompt, texts, silence: Silence::MeansZero, ..Request::default() }
+    }
+
     fn route(&self, router: &Router<Standard>, now: Micros) -> Decision {
-        let request = Request {
-            model: Some(self.model),
-            prompt: Some(self.chunks()),
-            texts: &[self.text(router)],
-            ..Request::default()
-        };
-        router.route(&request, &mut Scratch::default(), now, 7).unwrap()
+        let texts = [self.text(router)];
+        router.route(&self.request(&texts), &mut Scratch::default(), now, 7).unwrap()
     }
 
     fn text(&self, router: &Router<Standard>) -> PromptText<'_> {
-        let root = router.text_root(&Family::new(self.family), Some(self.model), self.salt, Unit::Byte);
+        let root =
+            router.inspect().text_root(&Family::new(self.family), Some(self.model), self.salt, Unit::Byte);
         PromptText { root, bytes: &self.text, unit: Unit::Byte }
     }
 
     fn answer(&self, router: &Router<Standard>, decision: &mut Decision, cached: u32) -> Feedback {
         let prompt_tokens = self.text.len() as u32;
         let usage = Usage { prompt_tokens, output_tokens: 1, cached_tokens: Some(cached) };
-        let (prompt, texts) = (Some(self.chunks()), &[self.text(router)]);
-        let (silence, content) = (Silence::MeansZero, Content::Text);
-        let answered = Answered { model: Some(self.model), prompt, texts, usage, silence, content };
-        router.feedback(decision, answered, Micros(1))
+        let texts = [self.text(router)];
+        // Feedback alone: after the end, the presumption would wait for its event.
+        router.feedback(decision, Answered { request: &self.request(&texts), usage, at: Micros(1) })
     }
 }
 
@@ -176,7 +174,7 @@ fn removal_makes_a_hole_and_clearing_forgets_that_worker_only() {
     let decision = Asking::of(&prompt).route(&router, Micros(1));
     assert_eq!((decision.worker.id, decision.cached_tokens), (WorkerId(0), Some(800)), "whole again");
     drop(decision);
-    router.apply(Change::Emptied { worker: worker(&router, 0) }).unwrap();
+    router.apply(Change::Emptied { worker: worker(&router, 0) });
     assert_eq!(Asking::of(&prompt).route(&router, Micros(1)).cached_tokens, Some(0));
 }
 
@@ -190,10 +188,10 @@ fn speculation_bridges_the_gap_to_the_event_and_no_longer() {
     assert!(sibling.cached_tokens.unwrap() > 0);
     drop(sibling);
     router.observe(&mut first, Outcome::FirstToken { at: Micros(1) });
-    router.settle(Micros::from_secs(1));
+    router.apply(Change::EventsDue { at: Micros::from_secs(1) });
     let seat = first.worker.id.0;
     assert!(asking.route(&router, Micros::from_secs(1)).cached_tokens.unwrap() > 0);
-    router.settle(Micros::from_secs(3));
+    router.apply(Change::EventsDue { at: Micros::from_secs(3) });
     assert_eq!(asking.route(&router, Micros::from_secs(3)).cached_tokens, Some(0), "no event came");
     store(&router, seat, &asking.text, 0, 62);
     assert_eq!(asking.route(&router, Micros::from_secs(3)).cached_tokens, Some(992));
@@ -204,7 +202,7 @@ fn an_event_that_came_after_its_answer_ends_the_speculation_with_the_next_one() 
     let router = router_of(1);
     let [early, next] = [1, 2].map(|seed| Asking::of(&text(seed, 1_000)));
     let mut first = early.route(&router, Micros(1));
-    router.observe(&mut first, Outcome::Ended);
+    router.observe(&mut first, Outcome::Ended { answered: None });
     early.answer(&router, &mut first, 0);
     store(&router, 0, &early.text, 0, 62);
     (0..62).for_each(|block| remove(&router, 0, &early.text, block));
@@ -221,7 +219,7 @@ fn a_feed_that_lies_is_demoted_discounted_and_cut_and_can_come_back() {
     let router = router_of(1);
     let asking = Asking::of(&text(1, 1_000));
     store(&router, 0, &asking.text, 0, 60);
-    let view = || (router.workers()[0].load.view, router.workers()[0].load.trust);
+    let view = || (router.inspect().workers()[0].load.view, router.inspect().workers()[0].load.trust);
     for _ in 0..4 {
         let mut decision = asking.route(&router, Micros(1));
         assert_eq!(decision.cached_tokens, Some(960));
@@ -250,7 +248,7 @@ fn a_hole_in_the_stream_discounts_and_a_stream_that_is_whole_again_does_not() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
     store(&router, 0, &prompt, 0, 60);
-    let viewed = |view| router.apply(Change::Viewed { worker: worker(&router, 0), view }).unwrap();
+    let viewed = |view| router.apply(Change::Viewed { worker: worker(&router, 0), view });
     viewed(CacheView::Uncertain);
     assert_eq!(expected(&router, &prompt), 480);
     viewed(CacheView::Reported);
@@ -291,7 +289,7 @@ fn what_was_generated_and_not_found_is_given_up_but_prompts_are_kept() {
     asking.answer(&router, &mut decision, 640);
     drop(decision);
     assert_eq!(expected(&router, &prompt), 640);
-    assert_eq!(router.workers()[0].load.view, CacheView::Reported, "it was not predicted");
+    assert_eq!(router.inspect().workers()[0].load.view, CacheView::Reported, "it was not predicted");
 }
 
 #[test]
@@ -303,9 +301,9 @@ fn images_end_what_can_be_matched_and_their_blocks_still_have_names() {
     assert_eq!(expected(&router, &prompt), 160);
     store(&router, 0, &prompt, 20, 30);
     assert_eq!(expected(&router, &prompt), 160, "nor does what follows it match");
-    let held = router.index_stats().held;
+    let held = router.inspect().index_stats().held;
     (0..30).for_each(|block| remove(&router, 0, &prompt, block));
-    assert!(held > 0 && router.index_stats().held == 0, "and all of it can be removed");
+    assert!(held > 0 && router.inspect().index_stats().held == 0, "and all of it can be removed");
 }
 
 #[test]
@@ -316,7 +314,7 @@ fn tokens_that_the_model_does_not_have_match_nothing_and_are_counted() {
     foreign.tokens[5 * BLOCK] = 9_999;
     tell(&router, 0, CacheEvent::Stored(foreign));
     assert_eq!(expected(&router, &prompt), 80);
-    assert_eq!(router.feed_report(WorkerId(0)).unwrap().ingested.foreign, 1);
+    assert_eq!(router.inspect().feed_report(WorkerId(0)).unwrap().ingested.foreign, 1);
 }
 
 #[test]
@@ -340,8 +338,8 @@ fn adapters_and_salts_share_nothing() {
 fn equal_prompts_of_two_models_never_match_each_other() {
     let router = router_of(2);
     let matching = Some(Matching::bytes(Family::new("other"), vocabulary()));
-    router.apply(Change::Aligned { worker: worker(&router, 1), matching }).unwrap();
-    router.apply(Change::Viewed { worker: worker(&router, 1), view: CacheView::Reported }).unwrap();
+    router.apply(Change::Aligned { worker: worker(&router, 1), matching });
+    router.apply(Change::Viewed { worker: worker(&router, 1), view: CacheView::Reported });
     let prompt = text(1, 1_000);
     store(&router, 1, &prompt, 0, 60);
     assert_eq!(expected(&router, &prompt), 0, "the other model's cache is of no use");
@@ -359,13 +357,12 @@ fn prompts_that_do_not_come_back_in_events_are_counted_where_answers_say_nothing
         let mut decision = asking.route(&router, now);
         store(&router, 0, if reported.is_empty() { &asking.text } else { reported }, 0, 20);
         let usage = Usage { prompt_tokens: 1_008, ..Usage::default() };
-        let (silence, content) = (Silence::MeansNothing, Content::Text);
         let texts = &[asking.text(&router)];
-        let answered = Answered { model: Some("m"), prompt: None, texts, usage, silence, content };
-        router.feedback(&mut decision, answered, now);
+        let request = Request { model: Some("m"), texts, ..Request::default() };
+        router.answered(&mut decision, &request, usage, now);
     };
     let met = || {
-        let ingested = router.feed_report(WorkerId(0)).unwrap().ingested;
+        let ingested = router.inspect().feed_report(WorkerId(0)).unwrap().ingested;
         (ingested.matched, ingested.unmatched)
     };
     (0..5).for_each(|number| request(number, &text(number as u8 + 2, 400)));
@@ -378,15 +375,14 @@ fn prompts_that_do_not_come_back_in_events_are_counted_where_answers_say_nothing
 fn families_of_one_model_are_each_matched_by_their_own_writing() {
     let router = router_of(2);
     let matching = Some(Matching::bytes(Family::new("m in capitals"), vocabulary()));
-    router.apply(Change::Aligned { worker: worker(&router, 1), matching }).unwrap();
-    router.apply(Change::Viewed { worker: worker(&router, 1), view: CacheView::Reported }).unwrap();
+    router.apply(Change::Aligned { worker: worker(&router, 1), matching });
+    router.apply(Change::Viewed { worker: worker(&router, 1), view: CacheView::Reported });
     let small = Asking::of(&text(1, 1_000));
     let capital = Asking { family: "m in capitals", ..Asking::of(&text(2, 900)) };
     let texts = [small.text(&router), capital.text(&router)];
-    let route = || {
-        let request = Request { model: Some("m"), texts: &texts, ..Request::default() };
-        router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap()
-    };
+    let request =
+        Request { model: Some("m"), texts: &texts, silence: Silence::MeansZero, ..Request::default() };
+    let route = || router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
     store(&router, 1, &capital.text, 0, 50);
     assert_eq!((route().worker.id, route().cached_tokens), (WorkerId(1), Some(800)));
     store(&router, 0, &small.text, 0, 60);
@@ -394,17 +390,15 @@ fn families_of_one_model_are_each_matched_by_their_own_writing() {
     remove(&router, 0, &small.text, 0);
     let mut decision = route();
     let usage = Usage { prompt_tokens: 900, cached_tokens: Some(0), ..Usage::default() };
-    let (silence, content) = (Silence::MeansZero, Content::Text);
-    let answered = Answered { model: Some("m"), prompt: None, texts: &texts, usage, silence, content };
-    assert_eq!(router.feedback(&mut decision, answered, Micros(2)).stale, 800);
-    assert!(router.workers()[1].load.trust < 1.0, "and judged by it");
+    assert_eq!(router.answered(&mut decision, &request, usage, Micros(2)).stale, 800);
+    assert!(router.inspect().workers()[1].load.trust < 1.0, "and judged by it");
 }
 
 #[test]
 fn a_worker_whose_events_cannot_be_read_stays_presumed() {
     let router = router_of(2);
-    router.apply(Change::Aligned { worker: worker(&router, 1), matching: None }).unwrap();
-    router.apply(Change::Viewed { worker: worker(&router, 1), view: CacheView::Reported }).unwrap();
+    router.apply(Change::Aligned { worker: worker(&router, 1), matching: None });
+    router.apply(Change::Viewed { worker: worker(&router, 1), view: CacheView::Reported });
     let prompt = text(1, 1_000);
     store(&router, 1, &prompt, 0, 60);
     assert_eq!(Asking::of(&prompt).route(&router, Micros(1)).cached_tokens, Some(0));
@@ -416,30 +410,32 @@ fn a_new_worker_in_a_slot_inherits_nothing() {
     let prompt = text(1, 1_000);
     let former = worker(&router, 0);
     store(&router, 0, &prompt, 0, 60);
-    router.apply(Change::Leave { address: former.address.clone() }).unwrap();
+    router.apply(Change::Leave { address: former.address.clone() });
     let address = Address::new("http://newcomer");
-    router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
+    router.join(address, Models::named(&["m"])).unwrap();
     let newcomer = worker(&router, 0);
     assert_eq!(newcomer.id, former.id);
-    router
-        .apply(Change::Probed { worker: Arc::clone(&newcomer), result: ProbeResult::Answered, at: Micros(1) })
-        .unwrap();
+    router.apply(Change::Probed {
+        worker: Arc::clone(&newcomer),
+        result: ProbeResult::Answered,
+        at: Micros(1),
+    });
     let late = CacheEvent::Stored(blocks(&prompt, 0, 60));
-    router.apply(Change::Cached { worker: former, events: vec![late] }).unwrap();
+    router.apply(Change::Cached { worker: former, events: vec![late] });
     assert_eq!(expected(&router, &prompt), 0);
-    assert_eq!(router.workers()[0].load.view, CacheView::Presumed);
+    assert_eq!(router.inspect().workers()[0].load.view, CacheView::Presumed);
 }
 
 #[test]
 fn token_chains_go_through_the_same_index() {
     let router = router_of(1);
     let matching = Some(Matching::tokens(Family::new("m")));
-    router.apply(Change::Aligned { worker: worker(&router, 0), matching }).unwrap();
-    router.apply(Change::Viewed { worker: worker(&router, 0), view: CacheView::Reported }).unwrap();
+    router.apply(Change::Aligned { worker: worker(&router, 0), matching });
+    router.apply(Change::Viewed { worker: worker(&router, 0), view: CacheView::Reported });
     let prompt = text(1, 1_000);
     store(&router, 0, &prompt, 0, 60);
     let tokens: Vec<u8> = prompt.iter().flat_map(|&byte| u32::from(byte).to_le_bytes()).collect();
-    let root = router.text_root(&Family::new("m"), Some("m"), None, Unit::Token);
+    let root = router.inspect().text_root(&Family::new("m"), Some("m"), None, Unit::Token);
     let request = Request {
         model: Some("m"),
         texts: &[PromptText { root, bytes: &tokens, unit: Unit::Token }],

@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use warmroute_fleet::{Worker, WorkerView};
+use warmroute_index::HolderId;
 use warmroute_policy::Policy;
-use warmroute_types::{Micros, WorkerId};
+use warmroute_types::Micros;
 
 use super::Router;
 use crate::saved_state::{SavedState, SavedWorker, model_key};
 use crate::unclaimed_state::UnclaimedParts;
 
 impl<P: Policy> Router<P> {
-    /// The state to save. `unix_s` is the wall clock, which both processes share.
-    pub fn save(&self, now: Micros, unix_s: u64) -> SavedState {
+    /// The state to save.
+    pub(super) fn save(&self, now: Micros, unix_s: u64) -> SavedState {
         let remembered = |view: WorkerView| SavedWorker {
             index: view.worker.id.0,
-            capacity_tokens: self.index.capacity_tokens(view.worker.id),
+            capacity_tokens: self.index.capacity_tokens(view.worker.id.into()),
             relative_latency: self.fleet.relative_latency_numbers(view.worker.id),
             prefix_cache: view.prefix_cache,
             address: view.worker.address.clone(),
@@ -34,9 +35,8 @@ impl<P: Policy> Router<P> {
         }
     }
 
-    /// Restores a state saved `away` ago: each worker gets its part when it joins. Call it before any worker
-    /// joins, on a router with the same seed.
-    pub fn restore(&self, memory: SavedState, now: Micros, away: Micros) {
+    /// Restores a state saved `away` ago: each worker gets its part when it joins.
+    pub(super) fn restore(&self, memory: SavedState, now: Micros, away: Micros) {
         for (model, numbers) in &memory.latency_models {
             self.fleet.restore_latency(*model, numbers);
         }
@@ -50,7 +50,7 @@ impl<P: Policy> Router<P> {
         let Some((recalled, known)) = self.unclaimed.take(&worker.address) else { return };
         self.fleet.restore_worker(worker, known.relative_latency, known.prefix_cache);
         self.set_capacity(worker.id, known.capacity_tokens);
-        let restored = self.index.restore(&recalled, WorkerId(known.index), worker.id);
+        let restored = self.index.restore(&recalled, HolderId(known.index), worker.id.into());
         restored.expect("worker ids are below MAX_WORKERS");
     }
 }

@@ -33,14 +33,14 @@ fn router(seed: u64) -> Router<Standard> {
 fn join(router: &Router<Standard>, engines: &[usize]) {
     for engine in engines {
         let address = Address::new(format!("http://engine-{engine}"));
-        router.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
+        router.join(address, Models::named(&["m"])).unwrap();
     }
     probe(router, ProbeResult::Answered);
 }
 
 fn probe(router: &Router<Standard>, result: ProbeResult) {
-    for view in router.workers() {
-        router.apply(Change::Probed { worker: view.worker, result, at: NOW }).unwrap();
+    for view in router.inspect().workers() {
+        router.apply(Change::Probed { worker: view.worker, result, at: NOW });
     }
 }
 
@@ -53,7 +53,7 @@ fn answered(router: &Router<Standard>, digests: &[u64]) -> Decision {
     let request = Request { model: Some("m"), prompt: Some(chunks(digests)), ..Request::default() };
     let mut decision = router.route(&request, &mut Scratch::default(), NOW, 7).unwrap();
     router.observe(&mut decision, Outcome::FirstToken { at: NOW + Micros::from_millis(50) });
-    router.observe(&mut decision, Outcome::Ended);
+    router.observe(&mut decision, Outcome::Ended { answered: None });
     decision
 }
 
@@ -64,7 +64,7 @@ fn experienced() -> Router<Standard> {
     // All at once, so that each engine gets some.
     let under_way: Vec<Decision> = (0..10).map(|number| answered(&router, &conversation(number))).collect();
     drop(under_way);
-    assert!((0..3).all(|seat| router.index.presumed_tokens(WorkerId(seat)) > 0));
+    assert!((0..3).all(|seat| router.index.presumed_tokens(WorkerId(seat).into()) > 0));
     router
 }
 
@@ -99,14 +99,15 @@ fn a_new_router_sends_conversations_where_the_old_one_did() {
 #[test]
 fn what_was_learned_of_workers_comes_back_with_them() {
     let old = experienced();
-    let worker = old.workers()[1].worker.clone();
+    let worker = old.inspect().workers()[1].worker.clone();
     old.fleet.restore_worker(&worker, [2.5, 50.0], None);
     (0..30).for_each(|_| old.pools.read().serving(Some("m")).unwrap().tokens.learn(1_000, 400));
-    let (before, rate) = (old.latency(worker.id, NOW), old.pools.read().token_rates().next().unwrap().1);
+    let (before, rate) =
+        (old.inspect().latency(worker.id, NOW), old.pools.read().token_rates().next().unwrap().1);
     let new = router(7);
     new.restore(reread(&old.save(NOW, UNIX_S)), NOW, Micros(0));
     join(&new, &[1, 0]);
-    let after = new.latency(WorkerId(0), NOW);
+    let after = new.inspect().latency(WorkerId(0), NOW);
     assert_eq!(
         (after.relative_latency, after.ms_per_1k_tokens),
         (before.relative_latency, before.ms_per_1k_tokens)
@@ -118,26 +119,27 @@ fn what_was_learned_of_workers_comes_back_with_them() {
 #[test]
 fn one_that_was_restarted_or_does_not_answer_begins_with_nothing() {
     let old = experienced();
-    let (worker, queries) = (old.workers()[0].worker.clone(), |queries| PrefixCache { queries, hits: 0 });
+    let (worker, queries) =
+        (old.inspect().workers()[0].worker.clone(), |queries| PrefixCache { queries, hits: 0 });
     let report =
         |queries_now| LoadReport { prefix_cache: Some(queries(queries_now)), ..LoadReport::default() };
-    old.apply(Change::Load { worker, report: report(1_000) }).unwrap();
+    old.apply(Change::Load { worker, report: report(1_000) });
     let memory = old.save(NOW, UNIX_S);
     for (queries_now, is_known) in [(1_500, true), (10, false)] {
         let new = router(7);
         new.restore(reread(&memory), NOW, Micros(0));
         join(&new, &[0]);
-        let worker = new.workers()[0].worker.clone();
-        new.apply(Change::Load { worker, report: report(queries_now) }).unwrap();
-        assert_eq!(new.index.presumed_tokens(WorkerId(0)) > 0, is_known, "{queries_now}");
+        let worker = new.inspect().workers()[0].worker.clone();
+        new.apply(Change::Load { worker, report: report(queries_now) });
+        assert_eq!(new.index.presumed_tokens(WorkerId(0).into()) > 0, is_known, "{queries_now}");
     }
     let new = router(7);
     new.restore(reread(&memory), NOW, Micros(0));
     let address = Address::new("http://engine-0");
-    new.apply(Change::Join { address, models: Models::named(&["m"]) }).unwrap();
-    assert!(new.index.presumed_tokens(WorkerId(0)) > 0);
+    new.join(address, Models::named(&["m"])).unwrap();
+    assert!(new.index.presumed_tokens(WorkerId(0).into()) > 0);
     probe(&new, ProbeResult::Failed);
-    assert_eq!(new.index.presumed_tokens(WorkerId(0)), 0);
+    assert_eq!(new.index.presumed_tokens(WorkerId(0).into()), 0);
 }
 
 #[test]

@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use parking_lot::RwLockReadGuard;
 use warmroute_fleet::{BookedWork, Booking};
-use warmroute_index::{BoundedSnapshot, RootKey, Span};
+use warmroute_index::{BoundedSnapshot, HolderId, RootKey, Span};
 use warmroute_peers::{
     AssignmentEnd, BadMessage, BookingRecord, Config, Effect, Envelope, Ledger, PeerMessage, Peers,
     PromptDigests, SNAPSHOT_BYTES_MAX, WorkerHealth,
 };
 use warmroute_policy::Policy;
 use warmroute_prompt::ChunkSizes;
-use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
+use warmroute_types::{CacheView, Micros, RouterId, WorkerState};
 
-use super::Router;
+use super::Peering;
 use crate::PromptChunks;
 use crate::estimate::{self, PromptOverlap};
 use crate::peer_snapshot::{self, View};
@@ -41,16 +41,18 @@ const CHUNK_BYTES_MAX: u32 = 1 << 16;
 /// A worker that answered this router within this time is healthy, whatever peers report.
 const OWN_EVIDENCE: Micros = Micros::from_secs(2);
 
-impl<P: Policy> Router<P> {
+impl<P: Policy> Peering<'_, P> {
     /// Starts sharing with peers. Further calls have no effect.
-    pub fn share(&self, me: RouterId, config: Config) {
-        let _pools = self.pools.write();
-        self.sharing.get_or_init(|| Arc::new(Sharing::new(Peers::new(me, config), &self.fleet.members())));
+    pub fn start(&self, me: RouterId, config: Config) {
+        let _pools = self.router.pools.write();
+        self.router
+            .sharing
+            .get_or_init(|| Arc::new(Sharing::new(Peers::new(me, config), &self.router.fleet.members())));
     }
 
     /// The messages to send now. Call it every few milliseconds.
     pub fn compose_messages(&self, now: Micros) -> Vec<Envelope> {
-        let Some(sharing) = self.sharing.get() else { return Vec::new() };
+        let Some(sharing) = self.router.sharing.get() else { return Vec::new() };
         let (mut heard, mut effects) = (sharing.peer_state(), Vec::new());
         heard.peers.expire(now, &mut effects);
         self.take_in(sharing, &mut heard, &effects, now);
@@ -68,7 +70,7 @@ impl<P: Policy> Router<P> {
     /// The messages to send right after a decision. For the message driver, not for the request: reading
     /// messages blocks it.
     pub fn compose_urgent(&self, now: Micros) -> Vec<Envelope> {
-        let Some(sharing) = self.sharing.get() else { return Vec::new() };
+        let Some(sharing) = self.router.sharing.get() else { return Vec::new() };
         let mut heard = sharing.peer_state();
         if heard.peers.may_send_now(now) { heard.peers.compose(sharing.take_news(), now) } else { Vec::new() }
     }
@@ -84,14 +86,18 @@ impl<P: Policy> Router<P> {
     /// tasks are returned.
     pub fn receive_from(&self, from: RouterId, bytes: &[u8], now: Micros) -> Result<Received, BadMessage> {
         if PeerMessage::claimed_sender(bytes).is_some_and(|claimed| claimed != from) {
-            self.sharing.get().into_iter().for_each(|sharing| sharing.peer_state().peers.bad_messages += 1);
+            self.router
+                .sharing
+                .get()
+                .into_iter()
+                .for_each(|sharing| sharing.peer_state().peers.bad_messages += 1);
             return Ok(Received::default());
         }
         self.receive_message(bytes, now)
     }
 
     fn receive_message(&self, bytes: &[u8], now: Micros) -> Result<Received, BadMessage> {
-        let Some(sharing) = self.sharing.get() else { return Ok(Received::default()) };
+        let Some(sharing) = self.router.sharing.get() else { return Ok(Received::default()) };
         let (mut heard, mut effects) = (sharing.peer_state(), Vec::new());
         let answers = heard.peers.receive(bytes, now, &mut effects)?;
         self.take_in(sharing, &mut heard, &effects, now);
@@ -105,25 +111,26 @@ impl<P: Policy> Router<P> {
     /// Sends or merges a snapshot of the presumed caches, for a new peer. May take seconds and runs beside
     /// everything else.
     pub fn run(&self, task: PeerTask, now: Micros) {
-        let Some(sharing) = self.sharing.get() else { return };
+        let Some(sharing) = self.router.sharing.get() else { return };
         match task {
             PeerTask::Tell => self.tell_view(sharing, now),
-            PeerTask::Learn { bytes, age, heard } => match peer_snapshot::read(&bytes, self.index.digester())
-            {
-                Ok(view) => self.learn_view(sharing, view, heard, age),
-                Err(_) => sharing.peer_state().peers.bad_messages += 1,
-            },
+            PeerTask::Learn { bytes, age, heard } => {
+                match peer_snapshot::read(&bytes, self.router.index.digester()) {
+                    Ok(view) => self.learn_view(sharing, view, heard, age),
+                    Err(_) => sharing.peer_state().peers.bad_messages += 1,
+                }
+            }
         }
     }
 
     /// Sharing in numbers; `None` without sharing.
-    pub fn sharing(&self, now: Micros) -> Option<SharingView> {
-        self.sharing.get().map(|sharing| sharing.view(now))
+    pub fn view(&self, now: Micros) -> Option<SharingView> {
+        self.router.sharing.get().map(|sharing| sharing.view(now))
     }
 
     /// Applies local changes since the last call.
     fn apply_local_changes(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
-        let _pools = self.pools.read();
+        let _pools = self.router.pools.read();
         self.book_waiting(sharing, heard, now);
         if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
             heard.examined = Some(now);
@@ -144,7 +151,7 @@ impl<P: Policy> Router<P> {
 
     /// Announces failing workers and skips those that peers report.
     fn examine(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
-        let members = self.fleet.members();
+        let members = self.router.fleet.members();
         let found = |state| match state {
             WorkerState::Unhealthy | WorkerState::Recovering => WorkerHealth::Failing,
             WorkerState::Starting | WorkerState::Ready | WorkerState::Draining => WorkerHealth::Healthy,
@@ -157,7 +164,7 @@ impl<P: Policy> Router<P> {
             let worker = sharing.worker(identity);
             let serves = |age: Micros| age <= OWN_EVIDENCE;
             let doubted = worker.filter(|worker| !sharing.answered_for(worker.id, now).is_some_and(serves));
-            doubted.into_iter().for_each(|worker| self.fleet.pause(&worker, now + PASSED_OVER_FOR));
+            doubted.into_iter().for_each(|worker| self.router.fleet.pause(&worker, now + PASSED_OVER_FOR));
         }
     }
 
@@ -165,7 +172,7 @@ impl<P: Policy> Router<P> {
     /// them.
     fn take_in(&self, sharing: &Sharing, heard: &mut PeerState, effects: &[Effect], now: Micros) {
         for some in effects.chunks(EFFECTS_AT_ONCE) {
-            let _pools = self.pools.read();
+            let _pools = self.router.pools.read();
             some.iter().for_each(|effect| self.take_in_one(sharing, heard, effect, now));
         }
     }
@@ -195,9 +202,9 @@ impl<P: Policy> Router<P> {
             }
             Effect::CacheCleared { worker } => {
                 let worker = sharing.worker(*worker);
-                let presumed =
-                    worker.filter(|worker| self.fleet.load_view(worker.id).view == CacheView::Presumed);
-                presumed.into_iter().for_each(|worker| self.index.clear_presumed(worker.id));
+                let presumed = worker
+                    .filter(|worker| self.router.fleet.load_view(worker.id).view == CacheView::Presumed);
+                presumed.into_iter().for_each(|worker| self.router.index.clear_presumed(worker.id.into()));
             }
             // Long tasks with locks of their own.
             Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
@@ -218,12 +225,13 @@ impl<P: Policy> Router<P> {
 
     /// Sends the most recently used presumptions up to the size limit.
     fn tell_view(&self, sharing: &Sharing, now: Micros) {
-        let BoundedSnapshot { snapshot, is_truncated } = self.index.snapshot_newest(now, SNAPSHOT_BYTES_MAX);
-        let members = self.fleet.members();
+        let BoundedSnapshot { snapshot, is_truncated } =
+            self.router.index.snapshot_newest(now, SNAPSHOT_BYTES_MAX);
+        let members = self.router.fleet.members();
         let identities: BTreeMap<u16, u64> =
             members.iter().map(|view| (view.worker.id.0, view.worker.identity)).collect();
         let identity_of = |worker| identities.get(&worker).copied();
-        let bytes = peer_snapshot::write(&snapshot, self.index.digester(), identity_of).into();
+        let bytes = peer_snapshot::write(&snapshot, self.router.index.digester(), identity_of).into();
         let mut heard = sharing.peer_state();
         heard.peers.truncated_answers += u64::from(is_truncated);
         heard.peers.answer_snapshot(bytes);
@@ -233,12 +241,12 @@ impl<P: Policy> Router<P> {
     /// two prompts.
     fn learn_view(&self, sharing: &Sharing, view: View, heard: Micros, age: Micros) {
         let View { workers, snapshot } = view;
-        let recalled = self.index.begin_restore(snapshot, heard, age);
-        let mut pools = self.pools.read();
+        let recalled = self.router.index.begin_restore(snapshot, heard, age);
+        let mut pools = self.router.pools.read();
         for (place, identity) in (0..).zip(workers) {
             let presumed = || {
                 let worker = sharing.worker(identity);
-                worker.filter(|worker| self.fleet.load_view(worker.id).view == CacheView::Presumed)
+                worker.filter(|worker| self.router.fleet.load_view(worker.id).view == CacheView::Presumed)
             };
             let Some(worker) = presumed() else { continue };
             let is_there = || {
@@ -246,7 +254,7 @@ impl<P: Policy> Router<P> {
                 presumed().is_some_and(|now| Arc::ptr_eq(&now, &worker))
             };
             // A full index drops the rest, which costs hits later.
-            _ = self.index.merge(&recalled, WorkerId(place), worker.id, is_there);
+            _ = self.router.index.merge(&recalled, HolderId(place), worker.id.into(), is_there);
         }
     }
 
@@ -255,7 +263,8 @@ impl<P: Policy> Router<P> {
         let BookingRecord { prompt_tokens, cached_tokens, restorable_tokens, .. } = *booked;
         let prompt = booked.prompt.as_ref().filter(|prompt| is_sane(prompt));
         let worker = sharing.worker(booked.worker)?;
-        let (load, forecast) = (self.fleet.load_view(worker.id), self.fleet.forecast(worker.id, now));
+        let (load, forecast) =
+            (self.router.fleet.load_view(worker.id), self.router.fleet.forecast(worker.id, now));
         let found = PromptOverlap {
             prompt_tokens,
             overlap_tokens: cached_tokens,
@@ -268,21 +277,25 @@ impl<P: Policy> Router<P> {
             features: estimate::features(&load, &forecast, found),
             delivery: booked.delivery,
         };
-        let booking = Booking::of_peer(&self.fleet, worker.id, work, now);
-        let bookings = self.fleet.bookings(worker.id);
+        let booking = Booking::of_peer(&self.router.fleet, worker.id, work, now);
+        let bookings = self.router.fleet.bookings(worker.id);
         let presumed = prompt.and_then(|prompt| {
             let root = RootKey::presumed_from_bits(prompt.root);
-            PresumptionGuard::make(&self.index, worker.id, root, &spans(prompt), now)
+            PresumptionGuard::make(&self.router.index, worker.id, root, &spans(prompt), now)
         });
         Some(PeerAssignment { worker, booking, presumed, view: load.view, made: now, bookings })
     }
 
-    /// Records a peer's first token, as [`Router::observe`] does for an own one.
+    /// Records a peer's first token, as [`Router::observe`](super::Router::observe) does for an own one.
     fn computed(&self, peer_assignment: &mut PeerAssignment, now: Micros) {
         peer_assignment.booking.first_token_at_peer(now);
         match peer_assignment.presumed.take() {
             Some(presumed) if peer_assignment.view == CacheView::Reported => {
-                self.speculations.await_event(presumed, peer_assignment.worker.id, peer_assignment.made);
+                self.router.speculations.await_event(
+                    presumed,
+                    peer_assignment.worker.id,
+                    peer_assignment.made,
+                );
             }
             Some(mut presumed) => presumed.confirm(),
             None => {}
@@ -305,10 +318,13 @@ impl<P: Policy> Router<P> {
             let rate = prompt.chunk_tokens as f32 / prompt.chunk_bytes as f32;
             let prompt = as_chunks(prompt);
             match peer_assignment.view {
-                CacheView::Reported => {
-                    self.cut_presumed(&peer_assignment.worker, peer_assignment.bookings, prompt, chunks)
-                }
-                _ => self.correct(
+                CacheView::Reported => self.router.cut_presumed(
+                    &peer_assignment.worker,
+                    peer_assignment.bookings,
+                    prompt,
+                    chunks,
+                ),
+                _ => self.router.correct(
                     &peer_assignment.worker,
                     peer_assignment.bookings,
                     (prompt, rate),

@@ -10,7 +10,7 @@ use warmroute_prompt::ChunkSizes;
 use warmroute_types::{Address, RouterId, To, Usage};
 
 use super::*;
-use crate::feedback::{Answered, Content, Silence};
+use crate::request::Silence;
 use crate::{Change, PeerTask, PromptChunks};
 
 const CHUNK: u32 = 256;
@@ -33,13 +33,13 @@ fn routers(count: usize, workers: usize) -> Vec<Router<Standard>> {
         let router = Router::new(policy, Config::default());
         for i in 0..workers {
             let address = Address::new(format!("http://engine-{}", (i + number) % workers));
-            router.apply(Change::Join { address, models: Models::Any }).unwrap();
+            router.join(address, Models::Any).unwrap();
         }
-        for view in router.workers() {
+        for view in router.inspect().workers() {
             let worker = view.worker;
-            router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) }).unwrap();
+            router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) });
         }
-        router.share(RouterId(number as u64 + 1), PeersConfig::default());
+        router.peering().start(RouterId(number as u64 + 1), PeersConfig::default());
         router
     };
     (0..count).map(make).collect()
@@ -48,11 +48,11 @@ fn routers(count: usize, workers: usize) -> Vec<Router<Standard>> {
 /// Everybody says what they have to say, and hears it, until there is nothing left to say.
 fn talk(routers: &[Router<Standard>], now: u64) {
     let mut letters: Vec<Envelope> =
-        routers.iter().flat_map(|router| router.compose_messages(Micros(now))).collect();
+        routers.iter().flat_map(|router| router.peering().compose_messages(Micros(now))).collect();
     while let Some(letter) = letters.pop() {
         for (number, router) in routers.iter().enumerate() {
             if letter.to == To::Everyone || letter.to == To::One(RouterId(number as u64 + 1)) {
-                letters.extend(router.receive(&letter.bytes, Micros(now)).unwrap());
+                letters.extend(router.peering().receive(&letter.bytes, Micros(now)).unwrap());
             }
         }
     }
@@ -65,7 +65,7 @@ fn route(router: &Router<Standard>, digests: &[u64], now: u64) -> Decision {
 
 /// By address, what a router believes to be in flight.
 fn in_flight(router: &Router<Standard>) -> Vec<(String, u32)> {
-    let views = router.workers().into_iter();
+    let views = router.inspect().workers().into_iter();
     let mut loads: Vec<_> = views.map(|view| (view.worker.label.to_string(), view.load.in_flight)).collect();
     loads.sort();
     loads
@@ -83,7 +83,7 @@ fn every_router_sees_the_assignments_of_all() {
     assert_eq!(even, [6, 6, 6, 6], "as one router would have spread them");
     assert!(routers.iter().all(|router| in_flight(router) == in_flight(&routers[0])));
     let prefill = |router: &Router<Standard>| -> u64 {
-        router.workers().iter().map(|view| view.load.prefill_tokens).sum()
+        router.inspect().workers().iter().map(|view| view.load.prefill_tokens).sum()
     };
     assert_eq!(prefill(&routers[0]), prefill(&routers[2]));
     decisions.iter_mut().for_each(|decision| {
@@ -122,7 +122,7 @@ fn a_late_joiner_finds_what_was_sent_before_it_came() {
     for (n, prompt) in told.enumerate() {
         let router = &routers[n % 2];
         let mut decision = route(router, prompt, SECOND + n as u64);
-        router.observe(&mut decision, Outcome::Ended);
+        router.observe(&mut decision, Outcome::Ended { answered: None });
         drop(decision);
         talk(&routers, SECOND + n as u64);
     }
@@ -133,7 +133,7 @@ fn a_late_joiner_finds_what_was_sent_before_it_came() {
     };
     assert!(known(&routers[0]).iter().all(|tokens| tokens.is_some_and(|tokens| tokens > 2_000)));
     assert_eq!(known(&routers[2]), known(&routers[0]));
-    assert_eq!(routers[2].sharing(Micros(4 * SECOND)).unwrap().bad_messages, 0);
+    assert_eq!(routers[2].peering().view(Micros(4 * SECOND)).unwrap().bad_messages, 0);
 }
 
 /// Two routers talk for two seconds, as one process each does; all that they have said, and what was left to be done of it.
@@ -142,13 +142,13 @@ fn talk_at_length(routers: &[Router<Standard>; 2], from: u64) -> (Vec<u8>, Vec<P
     for now in (0..100).map(|step| Micros(from + step * 20_000)) {
         let mut letters: Vec<(usize, Envelope)> = Vec::new();
         for (number, router) in routers.iter().enumerate() {
-            letters.extend(router.compose_messages(now).into_iter().map(|letter| (number, letter)));
+            letters.extend(router.peering().compose_messages(now).into_iter().map(|letter| (number, letter)));
         }
         while let Some((number, letter)) = letters.pop() {
             said.extend_from_slice(&letter.bytes);
             let other = 1 - number;
             let by = RouterId(number as u64 + 1);
-            let taken = routers[other].receive_from(by, &letter.bytes, now).unwrap();
+            let taken = routers[other].peering().receive_from(by, &letter.bytes, now).unwrap();
             letters.extend(taken.answers.into_iter().map(|letter| (other, letter)));
             tasks.extend(taken.tasks);
         }
@@ -163,22 +163,22 @@ fn what_takes_long_is_left_to_be_done_beside_the_conversation_and_tells_no_names
     let long = digests(99, 1_000);
     for n in 0..300 {
         let mut decision = route(&routers[0], &long, SECOND + n);
-        routers[0].observe(&mut decision, Outcome::Ended);
+        routers[0].observe(&mut decision, Outcome::Ended { answered: None });
         drop(decision);
-        routers[0].compose_messages(Micros(SECOND + n));
+        routers[0].peering().compose_messages(Micros(SECOND + n));
     }
     let mut decision = route(&routers[0], &digests(7, 40), 2 * SECOND);
-    routers[0].observe(&mut decision, Outcome::Ended);
+    routers[0].observe(&mut decision, Outcome::Ended { answered: None });
     let identity = decision.worker.identity;
     drop(decision);
-    routers[0].compose_messages(Micros(2 * SECOND));
+    routers[0].peering().compose_messages(Micros(2 * SECOND));
     let (_, mut tasks) = talk_at_length(&routers, 3 * SECOND);
     assert!(matches!(tasks[..], [PeerTask::Tell]), "{}", tasks.len());
-    routers[0].run(tasks.remove(0), Micros(5 * SECOND));
+    routers[0].peering().run(tasks.remove(0), Micros(5 * SECOND));
     let (said, mut tasks) = talk_at_length(&routers, 5 * SECOND);
     assert!(matches!(tasks[..], [PeerTask::Learn { .. }]), "{}", tasks.len());
     let known = || route(&routers[1], &long, 7 * SECOND).cached_tokens;
-    routers[1].run(tasks.remove(0), Micros(7 * SECOND));
+    routers[1].peering().run(tasks.remove(0), Micros(7 * SECOND));
     assert!(known().is_some_and(|tokens| tokens > 100_000), "{:?}", known());
     let is_said = |bytes: &[u8]| said.windows(bytes.len()).any(|some| some == bytes);
     assert!(!is_said(b"http") && !is_said(b"engine-"), "no worker's address");
@@ -198,17 +198,16 @@ fn what_an_engine_had_no_longer_is_forgotten_by_all() {
     let routers = routers(2, 1);
     let prompt = digests(1, 40);
     let mut first = route(&routers[0], &prompt, SECOND);
-    routers[0].observe(&mut first, Outcome::Ended);
+    routers[0].observe(&mut first, Outcome::Ended { answered: None });
     drop(first);
     talk(&routers, SECOND);
     let longer = digests(1, 80);
     let mut second = route(&routers[0], &longer, SECOND);
     talk(&routers, SECOND + 1);
-    routers[0].observe(&mut second, Outcome::Ended);
     let usage = Usage { prompt_tokens: 80 * 64, output_tokens: 1, cached_tokens: Some(64) };
-    let (silence, content) = (Silence::MeansZero, Content::Text);
-    let asked = Answered { model: None, prompt: Some(chunks(&longer)), texts: &[], usage, silence, content };
-    assert!(routers[0].feedback(&mut second, asked, Micros(SECOND)).stale > 0);
+    let request =
+        Request { prompt: Some(chunks(&longer)), silence: Silence::MeansZero, ..Request::default() };
+    assert!(routers[0].answered(&mut second, &request, usage, Micros(SECOND)).stale > 0);
     drop(second);
     talk(&routers, SECOND + 2);
     let of = |router: &Router<Standard>| route(router, &longer, SECOND).cached_tokens;
@@ -225,21 +224,21 @@ fn part_and_meet(routers: &[Router<Standard>], between: impl FnOnce()) {
         talk(&routers[..1], 2 * SECOND + step * 20_000);
         talk(&routers[1..], 2 * SECOND + step * 20_000);
     }
-    assert_eq!(routers[1].sharing(Micros(5 * SECOND)).unwrap().lost_peers, 1);
+    assert_eq!(routers[1].peering().view(Micros(5 * SECOND)).unwrap().lost_peers, 1);
     between();
     (0..50).for_each(|step| talk(routers, 5 * SECOND + step * 20_000));
-    assert_eq!(routers[1].sharing(Micros(6 * SECOND)).unwrap().peers[0].missing, 0);
+    assert_eq!(routers[1].peering().view(Micros(6 * SECOND)).unwrap().peers[0].missing, 0);
 }
 
 #[test]
 fn a_cache_that_was_found_empty_once_stays_known_through_a_silence() {
     let routers = routers(2, 1);
-    let worker = routers[0].workers()[0].worker.clone();
+    let worker = routers[0].inspect().workers()[0].worker.clone();
     routers[0].sharing.get().unwrap().emptied(&worker);
     talk(&routers, SECOND);
     let prompt = digests(1, 40);
     let mut decision = route(&routers[1], &prompt, SECOND);
-    routers[1].observe(&mut decision, Outcome::Ended);
+    routers[1].observe(&mut decision, Outcome::Ended { answered: None });
     drop(decision);
     talk(&routers, SECOND + 1);
     part_and_meet(&routers, || {});
@@ -256,19 +255,18 @@ fn what_an_engine_lacked_before_a_silence_ends_cuts_nothing_that_was_sent_meanwh
     let routers = routers(2, 1);
     let prompt = digests(1, 80);
     let mut first = route(&routers[0], &prompt, SECOND);
-    routers[0].observe(&mut first, Outcome::Ended);
+    routers[0].observe(&mut first, Outcome::Ended { answered: None });
     drop(first);
     let mut second = route(&routers[0], &prompt, SECOND);
     talk(&routers, SECOND + 1);
     let branch = [digests(1, 40), digests(9, 10)].concat();
     part_and_meet(&routers, || {
         let mut meanwhile = route(&routers[1], &branch, 5 * SECOND);
-        routers[1].observe(&mut meanwhile, Outcome::Ended);
-        routers[0].observe(&mut second, Outcome::Ended);
+        routers[1].observe(&mut meanwhile, Outcome::Ended { answered: None });
         let usage = Usage { prompt_tokens: 80 * 64, output_tokens: 1, cached_tokens: Some(64) };
-        let (silence, content, prompt) = (Silence::MeansZero, Content::Text, Some(chunks(&prompt)));
-        let asked = Answered { model: None, prompt, texts: &[], usage, silence, content };
-        assert!(routers[0].feedback(&mut second, asked, Micros(5 * SECOND)).stale > 0);
+        let request =
+            Request { prompt: Some(chunks(&prompt)), silence: Silence::MeansZero, ..Request::default() };
+        assert!(routers[0].answered(&mut second, &request, usage, Micros(5 * SECOND)).stale > 0);
         drop(second);
     });
     assert_eq!(route(&routers[1], &branch, 6 * SECOND).cached_tokens, Some(50 * CHUNK / 4 - 1));
@@ -287,7 +285,7 @@ fn the_bookings_of_a_router_that_died_expire() {
     assert_eq!(sum(&alone[0]), 8, "it may only be slow");
     (1..=100).for_each(|step| talk(&alone, 2 * SECOND + step * 20_000));
     assert_eq!(sum(&alone[0]), 0);
-    let view = alone[0].sharing(Micros(3 * SECOND)).unwrap();
+    let view = alone[0].peering().view(Micros(3 * SECOND)).unwrap();
     assert_eq!((view.lost_peers, view.peers.len()), (1, 0));
     drop(decisions);
 }
@@ -295,27 +293,27 @@ fn the_bookings_of_a_router_that_died_expire() {
 #[test]
 fn a_worker_that_leaves_while_it_fails_is_found_failing_no_more() {
     let routers = routers(2, 4);
-    let failing = routers[0].workers()[0].worker.clone();
+    let failing = routers[0].inspect().workers()[0].worker.clone();
     for n in 0..10 {
         let (worker, result) = (Arc::clone(&failing), ProbeResult::Failed);
-        routers[0].apply(Change::Probed { worker, result, at: Micros(SECOND + n) }).unwrap();
+        routers[0].apply(Change::Probed { worker, result, at: Micros(SECOND + n) });
     }
     let found_failing = |at| {
         talk(&routers, at);
-        routers[1].sharing(Micros(at)).unwrap().peers[0].failing
+        routers[1].peering().view(Micros(at)).unwrap().peers[0].failing
     };
     assert_eq!(found_failing(SECOND), 1);
-    routers[0].apply(Change::Leave { address: failing.address.clone() }).unwrap();
+    routers[0].apply(Change::Leave { address: failing.address.clone() });
     assert_eq!(found_failing(SECOND + 300_000), 0);
 }
 
 #[test]
 fn a_worker_that_fails_elsewhere_is_passed_over_unless_it_serves_here() {
     let routers = routers(2, 4);
-    let failing = routers[0].workers()[0].worker.clone();
+    let failing = routers[0].inspect().workers()[0].worker.clone();
     for n in 0..10 {
         let (worker, result) = (Arc::clone(&failing), ProbeResult::Failed);
-        routers[0].apply(Change::Probed { worker, result, at: Micros(SECOND + n) }).unwrap();
+        routers[0].apply(Change::Probed { worker, result, at: Micros(SECOND + n) });
     }
     talk(&routers, SECOND);
     talk(&routers, SECOND + 200_000);
@@ -339,12 +337,14 @@ fn a_worker_that_fails_elsewhere_is_passed_over_unless_it_serves_here() {
 fn what_another_says_is_read_while_a_request_writes() {
     let routers = routers(2, 2);
     let _open: Vec<Decision> = (0..50).map(|n| route(&routers[0], &digests(n, 2_048), SECOND)).collect();
-    let letters = routers[0].compose_messages(Micros(SECOND));
+    let letters = routers[0].peering().compose_messages(Micros(SECOND));
     let requests = routers[1].sharing.get().unwrap().hold_own();
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            letters.iter().for_each(|one| _ = routers[1].receive(&one.bytes, Micros(SECOND)).unwrap());
+            letters
+                .iter()
+                .for_each(|one| _ = routers[1].peering().receive(&one.bytes, Micros(SECOND)).unwrap());
             tell.send(in_flight(&routers[1])).unwrap();
         });
         let heard = told.recv_timeout(std::time::Duration::from_secs(60));
@@ -360,9 +360,15 @@ fn what_was_sent_to_a_worker_that_joins_here_a_moment_later_is_booked_then() {
     let address = Address::new("http://late");
     let join = |router: &Router<Standard>| {
         let (address, models) = (address.clone(), Models::Any);
-        router.apply(Change::Join { address: address.clone(), models }).unwrap();
-        let worker = router.workers().into_iter().find(|view| view.worker.address == address).unwrap().worker;
-        router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(SECOND) }).unwrap();
+        router.join(address.clone(), models).unwrap();
+        let worker = router
+            .inspect()
+            .workers()
+            .into_iter()
+            .find(|view| view.worker.address == address)
+            .unwrap()
+            .worker;
+        router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(SECOND) });
     };
     join(&routers[0]);
     let prompt = digests(1, 40);
@@ -379,7 +385,7 @@ fn what_was_sent_to_a_worker_that_joins_here_a_moment_later_is_booked_then() {
     talk(&routers, SECOND + 60);
     assert_eq!(in_flight(&routers[1]), in_flight(&routers[0]), "but for the one that was over before");
     let prefill = |router: &Router<Standard>| -> u64 {
-        router.workers().iter().map(|view| view.load.prefill_tokens).sum()
+        router.inspect().workers().iter().map(|view| view.load.prefill_tokens).sum()
     };
     assert_eq!(prefill(&routers[1]), prefill(&routers[0]));
     drop((decisions, prompt));
@@ -391,19 +397,20 @@ fn what_was_sent_to_a_worker_that_joins_here_a_moment_later_is_booked_then() {
 fn workers_that_another_names_otherwise_are_counted_and_those_that_are_late_are_not() {
     let routers = routers(2, 2);
     let other = Address::new("http://127.0.0.1:8000");
-    routers[0].apply(Change::Join { address: other.clone(), models: Models::Any }).unwrap();
-    let worker = routers[0].workers().into_iter().find(|view| view.worker.address == other).unwrap().worker;
+    routers[0].join(other.clone(), Models::Any).unwrap();
+    let worker =
+        routers[0].inspect().workers().into_iter().find(|view| view.worker.address == other).unwrap().worker;
     let probed = Change::Probed { worker, result: ProbeResult::Answered, at: Micros(SECOND) };
-    routers[0].apply(probed).unwrap();
+    routers[0].apply(probed);
     let unknown = |at| {
         talk(&routers, at);
-        routers[1].sharing(Micros(at)).unwrap().peers[0].unknown_workers
+        routers[1].peering().view(Micros(at)).unwrap().peers[0].unknown_workers
     };
     let _decisions: Vec<Decision> = (0..9).map(|n| route(&routers[0], &digests(n, 4), SECOND)).collect();
     assert_eq!(unknown(SECOND), 0, "it may be late");
     let later: Vec<usize> = (1..=40).map(|step| unknown(SECOND + step * 200_000)).collect();
     assert_eq!((later[20], later.last()), (0, Some(&1)));
-    routers[1].apply(Change::Join { address: other, models: Models::Any }).unwrap();
+    routers[1].join(other, Models::Any).unwrap();
     assert_eq!(unknown(10 * SECOND), 0);
 }
 
@@ -411,11 +418,12 @@ fn workers_that_another_names_otherwise_are_counted_and_those_that_are_late_are_
 fn messages_that_claim_another_sender_are_rejected() {
     let routers = routers(3, 2);
     let _decision = route(&routers[0], &digests(1, 10), SECOND);
-    let letter = routers[0].compose_messages(Micros(SECOND)).remove(0);
-    let hear = |from: u64| routers[1].receive_from(RouterId(from), &letter.bytes, Micros(SECOND)).unwrap();
+    let letter = routers[0].peering().compose_messages(Micros(SECOND)).remove(0);
+    let hear =
+        |from: u64| routers[1].peering().receive_from(RouterId(from), &letter.bytes, Micros(SECOND)).unwrap();
     assert_eq!(hear(3).answers, []);
     let sum = || in_flight(&routers[1]).iter().map(|(_, load)| load).sum::<u32>();
-    let bad = || routers[1].sharing(Micros(SECOND)).unwrap().bad_messages;
+    let bad = || routers[1].peering().view(Micros(SECOND)).unwrap().bad_messages;
     assert_eq!((sum(), bad()), (0, 1));
     hear(1);
     assert_eq!((sum(), bad()), (1, 1));
@@ -432,7 +440,7 @@ fn unpropagated_load(delay_ms: u64) -> f64 {
         {
             let is_for = |number: usize| to == To::Everyone || to == To::One(RouterId(number as u64 + 1));
             let hearers = routers.iter().enumerate().filter(|(number, _)| is_for(*number));
-            let answers = hearers.flat_map(|(_, router)| router.receive(&bytes, now).unwrap());
+            let answers = hearers.flat_map(|(_, router)| router.peering().receive(&bytes, now).unwrap());
             let answers: Vec<Envelope> = answers.collect();
             under_way.extend(answers.into_iter().map(|letter| (ms + delay_ms, letter)));
         }
@@ -440,7 +448,9 @@ fn unpropagated_load(delay_ms: u64) -> f64 {
             drop(route(&routers[0], &digests(ms, 40), now.0));
         }
         for router in &routers {
-            under_way.extend(router.compose_messages(now).into_iter().map(|letter| (ms + delay_ms, letter)));
+            under_way.extend(
+                router.peering().compose_messages(now).into_iter().map(|letter| (ms + delay_ms, letter)),
+            );
         }
     }
     routers[1].sharing.get().unwrap().unpropagated_load().0 as f64

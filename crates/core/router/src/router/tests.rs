@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Barrier};
 
-use warmroute_fleet::{BREAKER_PAUSE, ProbeResult};
-use warmroute_index::{Namespace, Source};
+use warmroute_fleet::{BREAKER_PAUSE, ProbeResult, Worker};
+use warmroute_index::{Namespace, RootKey, Source};
 use warmroute_policy::{LeastLoaded, RoundRobin, Standard};
-use warmroute_types::{Address, LoadReport};
+use warmroute_types::{Address, LoadReport, WorkerState};
 
 use super::*;
-use crate::Change;
+use crate::{Change, PromptChunks};
 use warmroute_fleet::Models;
 
 fn address(i: usize) -> Address {
@@ -19,12 +19,10 @@ fn address(i: usize) -> Address {
 fn router_of<P: Policy>(policy: P, n: usize, models: Models) -> Router<P> {
     let router = Router::new(policy, Config::default());
     for i in 0..n {
-        router.apply(Change::Join { address: address(i), models: models.clone() }).unwrap();
+        router.join(address(i), models.clone()).unwrap();
     }
-    for view in router.workers() {
-        router
-            .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
-            .unwrap();
+    for view in router.inspect().workers() {
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) });
     }
     router
 }
@@ -34,7 +32,7 @@ fn request_for(model: &str) -> Request<'_> {
 }
 
 fn loads<P: Policy>(router: &Router<P>) -> Vec<u32> {
-    router.workers().iter().map(|view| view.load.in_flight).collect()
+    router.inspect().workers().iter().map(|view| view.load.in_flight).collect()
 }
 
 /// The law: k concurrent siblings are placement as if they had come one after another. With the shortest queue that means
@@ -74,11 +72,11 @@ fn concurrent_siblings_are_placed_as_if_in_sequence() {
 fn prefill_is_released_at_the_first_token_and_the_rest_at_the_end() {
     let router = router_of(RoundRobin, 1, Models::Any);
     let mut decision = router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
-    let load = |router: &Router<RoundRobin>| router.workers()[0].load;
+    let load = |router: &Router<RoundRobin>| router.inspect().workers()[0].load;
     assert_eq!((load(&router).prefill_tokens, load(&router).decode_tokens), (100, 100));
     router.observe(&mut decision, Outcome::FirstToken { at: Micros(1) });
     assert_eq!((load(&router).prefill_tokens, load(&router).decode_tokens), (0, 100));
-    router.observe(&mut decision, Outcome::Ended);
+    router.observe(&mut decision, Outcome::Ended { answered: None });
     drop(decision);
     assert_eq!((load(&router).in_flight, load(&router).decode_tokens), (0, 0));
 }
@@ -86,14 +84,12 @@ fn prefill_is_released_at_the_first_token_and_the_rest_at_the_end() {
 #[test]
 fn a_request_goes_only_to_workers_that_serve_its_model() {
     let router = Router::new(RoundRobin, Config::default());
-    let join = |i, models| router.apply(Change::Join { address: address(i), models }).unwrap();
+    let join = |i, models| router.join(address(i), models).unwrap();
     join(0, Models::named(&["small"]));
     join(1, Models::named(&["large", "large-lora"]));
     join(2, Models::named(&["large"]));
-    for view in router.workers() {
-        router
-            .apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) })
-            .unwrap();
+    for view in router.inspect().workers() {
+        router.apply(Change::Probed { worker: view.worker, result: ProbeResult::Answered, at: Micros(1) });
     }
     let goes_to = |model: Option<&str>| -> Vec<String> {
         let request = Request { model, ..Request::default() };
@@ -129,31 +125,31 @@ fn each_reason_for_no_route_is_distinct() {
         router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap_err()
     };
     assert_eq!(why(&router), NoRoute::NoWorkers);
-    router.apply(Change::Join { address: address(0), models: Models::Unknown }).unwrap();
+    router.join(address(0), Models::Unknown).unwrap();
     assert_eq!(why(&router), NoRoute::NotReady, "it may turn out to serve the model");
-    let worker = Arc::clone(&router.workers()[0].worker);
-    let serves = |models| router.apply(Change::Serves { worker: Arc::clone(&worker), models }).unwrap();
+    let worker = Arc::clone(&router.inspect().workers()[0].worker);
+    let serves = |models| router.apply(Change::Serves { worker: Arc::clone(&worker), models });
     serves(Models::named(&["other"]));
     assert_eq!(why(&router), NoRoute::UnknownModel);
     serves(Models::named(&["m"]));
     assert_eq!(why(&router), NoRoute::NotReady, "it serves the model but has not said that it is well");
-    router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) }).unwrap();
+    router.apply(Change::Probed { worker, result: ProbeResult::Answered, at: Micros(1) });
     assert!(router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).is_ok());
 }
 
 #[test]
 fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
     let router = router_of(RoundRobin, 2, Models::Any);
-    let bad = Arc::clone(&router.workers()[0].worker);
+    let bad = Arc::clone(&router.inspect().workers()[0].worker);
     let mut failed = 0;
-    while router.workers()[0].load.state == WorkerState::Ready {
+    while router.inspect().workers()[0].load.state == WorkerState::Ready {
         let mut decision = router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap();
         let is_bad = decision.worker == bad;
         if is_bad {
             let worker = Arc::clone(&decision.worker);
-            router.apply(Change::Probed { worker, result: ProbeResult::Failed, at: Micros(1) }).unwrap();
+            router.apply(Change::Probed { worker, result: ProbeResult::Failed, at: Micros(1) });
         } else {
-            router.observe(&mut decision, Outcome::Ended);
+            router.observe(&mut decision, Outcome::Ended { answered: None });
         }
         failed += u32::from(is_bad);
     }
@@ -161,9 +157,7 @@ fn failures_in_a_row_take_a_worker_out_and_an_answer_brings_it_back() {
     assert!((0..9).all(|_| {
         router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker != bad
     }));
-    router
-        .apply(Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered, at: Micros(1) })
-        .unwrap();
+    router.apply(Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered, at: Micros(1) });
     assert!((0..2).any(|_| {
         router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker == bad
     }));
@@ -193,24 +187,24 @@ fn a_worker_that_leaves_gets_nothing_new_and_keeps_what_it_has() {
     let held: Vec<_> = (0..2)
         .map(|_| router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap())
         .collect();
-    router.apply(Change::Leave { address: address(0) }).unwrap();
+    router.apply(Change::Leave { address: address(0) });
     assert!((0..4).all(|_| {
         router.route(&request_for("m"), &mut Scratch::default(), Micros(1), 1).unwrap().worker.address
             == address(1)
     }));
-    let states: Vec<_> = router.workers().iter().map(|view| view.load.state).collect();
+    let states: Vec<_> = router.inspect().workers().iter().map(|view| view.load.state).collect();
     assert_eq!(states, [WorkerState::Draining, WorkerState::Ready]);
     drop(held);
-    assert_eq!(router.workers().len(), 1, "gone after its last request");
+    assert_eq!(router.inspect().workers().len(), 1, "gone after its last request");
 }
 
 #[test]
 fn the_engines_waiting_count_is_believed_while_it_is_fresh() {
     let policy = LeastLoaded { signal: warmroute_policy::LoadSignal::Waiting };
     let router = router_of(policy, 2, Models::Any);
-    for (view, waiting) in router.workers().into_iter().zip([9, 2]) {
+    for (view, waiting) in router.inspect().workers().into_iter().zip([9, 2]) {
         let report = LoadReport { waiting, at: Micros::from_secs(10), ..LoadReport::default() };
-        router.apply(Change::Load { worker: view.worker, report }).unwrap();
+        router.apply(Change::Load { worker: view.worker, report });
     }
     let at = |seconds| {
         router.route(&request_for("m"), &mut Scratch::default(), Micros::from_secs(seconds), 5).unwrap()
@@ -232,39 +226,39 @@ fn the_policy_and_its_reason_are_in_the_decision() {
 
 /// Fails as many requests of a worker as it takes.
 fn break_down<P: Policy>(router: &Router<P>, worker: &Arc<Worker>, at: Micros) {
-    while router.worker_state(worker.id) != WorkerState::Unhealthy {
-        router.apply(Change::Faulted { worker: Arc::clone(worker), at }).unwrap();
+    while router.inspect().worker_state(worker.id) != WorkerState::Unhealthy {
+        router.apply(Change::Faulted { worker: Arc::clone(worker), at });
     }
 }
 
 #[test]
 fn a_worker_whose_requests_failed_is_tried_with_one_at_a_time() {
     let router = router_of(RoundRobin, 2, Models::Any);
-    let bad = Arc::clone(&router.workers()[0].worker);
+    let bad = Arc::clone(&router.inspect().workers()[0].worker);
     break_down(&router, &bad, Micros(1));
     let late = Micros(1) + BREAKER_PAUSE;
     let answered = Change::Probed { worker: Arc::clone(&bad), result: ProbeResult::Answered, at: late };
-    router.apply(answered).unwrap();
+    router.apply(answered);
     let held: Vec<_> =
         (0..9).map(|_| router.route(&request_for("m"), &mut Scratch::default(), late, 1).unwrap()).collect();
     let mut trials: Vec<_> = held.into_iter().filter(|decision| decision.worker == bad).collect();
     assert_eq!(trials.len(), 1, "it has one request; the others go elsewhere");
     router.observe(&mut trials[0], Outcome::FirstToken { at: late });
-    assert_eq!(router.worker_state(bad.id), WorkerState::Ready);
+    assert_eq!(router.inspect().worker_state(bad.id), WorkerState::Ready);
 }
 
 #[test]
 fn a_paused_worker_is_skipped_while_others_are_ready() {
     let router = router_of(RoundRobin, 2, Models::Any);
-    let busy = Arc::clone(&router.workers()[0].worker);
+    let busy = Arc::clone(&router.inspect().workers()[0].worker);
     let until = Micros::from_secs(5);
-    router.apply(Change::Resting { worker: Arc::clone(&busy), until }).unwrap();
+    router.apply(Change::Resting { worker: Arc::clone(&busy), until });
     let went_to = |request: &Request<'_>, now| {
         router.route(request, &mut Scratch::default(), now, 1).map(|decision| decision.worker)
     };
     assert!((0..6).all(|_| went_to(&request_for("m"), Micros::from_secs(4)).unwrap() != busy));
     assert!((0..2).any(|_| went_to(&request_for("m"), until).unwrap() == busy), "its time is over");
-    router.apply(Change::Leave { address: address(1) }).unwrap();
+    router.apply(Change::Leave { address: address(1) });
     assert_eq!(went_to(&request_for("m"), Micros::from_secs(4)).unwrap(), busy, "better than no worker");
     let avoid = [WorkerId(1)];
     let again = Request { avoid: &avoid, ..request_for("m") };
@@ -295,9 +289,9 @@ fn requests_spread_when_all_holders_are_out() {
             let request = Request { avoid: &others, ..asking(digests) };
             let mut held = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();
             router.observe(&mut held, Outcome::FirstToken { at: Micros(2) });
-            router.observe(&mut held, Outcome::Ended);
+            router.observe(&mut held, Outcome::Ended { answered: None });
         }
-        break_down(&router, &router.workers()[0].worker, Micros(3));
+        break_down(&router, &router.inspect().workers()[0].worker, Micros(3));
         let route = |(i, digests): (u64, &Vec<u64>)| {
             router.route(&asking(digests), &mut Scratch::default(), Micros(4 + i), random(i)).unwrap()
         };

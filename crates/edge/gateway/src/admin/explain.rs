@@ -67,7 +67,8 @@ async fn compute_preview(
         intake::receive(&Method::POST, api, &parts.headers, body, gateway, &gateway.config()).await?.request;
     let texts = parsed.texts();
     let request = parsed.routing_request(&texts, &[]);
-    let preview = gateway.router.preview(&request, &mut Scratch::default(), gateway.now(), random());
+    let preview =
+        gateway.router.inspect().preview(&request, &mut Scratch::default(), gateway.now(), random());
     let preview = preview.map_err(|why| GatewayError::no_route(&why, request.model))?;
     Ok(describe_preview(gateway, &preview, request.model))
 }
@@ -135,7 +136,7 @@ fn describe(gateway: &Gateway, candidate: &CandidateRecord, role: CandidateRole)
         "anywhere_ms": rounded(estimate.anywhere_ms.into()),
         "step_ms": rounded(estimate.step_ms.into()),
         "expected_ttft_ms": rounded(estimate.ttft_ms().into()),
-        "cost_ms": gateway.router.policy().cost_ms(numbers).map(|ms| rounded(ms.into())),
+        "cost_ms": gateway.router.inspect().policy().cost_ms(numbers).map(|ms| rounded(ms.into())),
     })
 }
 

@@ -100,7 +100,7 @@ impl Admin {
         if self.clients.has_begun() {
             return Readiness::Draining;
         }
-        let workers = self.gateway.router.workers();
+        let workers = self.gateway.router.inspect().workers();
         if workers.iter().any(|view| view.load.state.takes_requests()) {
             Readiness::Ready
         } else {

@@ -10,7 +10,7 @@ use crate::peer_transport::{TrafficCounts, TransportStats};
 /// The page.
 pub fn list(gateway: &Gateway) -> Value {
     let now = gateway.now();
-    let (Some(sharing), Some(stats)) = (gateway.router.sharing(now), gateway.transport_stats()) else {
+    let (Some(sharing), Some(stats)) = (gateway.router.peering().view(now), gateway.transport_stats()) else {
         return json!({"sharing": false, "peers": []});
     };
     json!({

@@ -96,7 +96,7 @@ fn worker_parameter(gateway: &Gateway, query: &str) -> Result<Address, AdminErro
     let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>()).transpose();
     let rank = rank.map_err(|_| bad("rank must be a number"))?;
     let address = Address { url: url.trim_end_matches('/').to_owned(), rank };
-    let is_known = gateway.router.workers().iter().any(|view| view.worker.address == address);
+    let is_known = gateway.router.inspect().workers().iter().any(|view| view.worker.address == address);
     let unknown = || AdminError(StatusCode::NOT_FOUND, format!("no such worker: {address}"));
     if is_known { Ok(address) } else { Err(unknown()) }
 }

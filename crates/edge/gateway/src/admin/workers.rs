@@ -27,7 +27,7 @@ const CACHED_TOKENS_HINT: &str = "unknown: no response has reported cached token
                                   --enable-prompt-tokens-details, SGLang with --enable-cache-report";
 
 pub(super) fn list(gateway: &Gateway) -> Value {
-    gateway.router.workers().iter().map(|view| describe(gateway, view)).collect()
+    gateway.router.inspect().workers().iter().map(|view| describe(gateway, view)).collect()
 }
 
 fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
@@ -41,8 +41,8 @@ fn describe(gateway: &Gateway, view: &WorkerView) -> Value {
             "age_ms": gateway.now().since(report.at).as_millis_f64().round(),
         })
     });
-    let feed = gateway.router.feed_report(view.worker.id);
-    let latency = gateway.router.latency(view.worker.id, gateway.now());
+    let feed = gateway.router.inspect().feed_report(view.worker.id);
+    let latency = gateway.router.inspect().latency(view.worker.id, gateway.now());
     json!({
         "url": view.worker.address.url,
         "rank": view.worker.address.rank,
@@ -102,8 +102,8 @@ pub(super) fn add(gateway: &Gateway, body: &[u8]) -> AdminResult {
     let models = spec.models.map_or(Models::Unknown, |names| Models::named(&names));
     for address in addresses {
         tracing::info!(worker = %address, "worker added by the admin API");
-        let change = Change::Join { address, models: models.clone() };
-        gateway.router.apply(change).map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
+        let joined = gateway.router.join(address, models.clone());
+        joined.map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
     }
     let mut response = as_json(&list(gateway));
     *response.status_mut() = StatusCode::ACCEPTED;
@@ -121,6 +121,7 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> AdminResult {
         rank.transpose().map_err(|error| AdminError(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;
     let leaving: Vec<Address> = gateway
         .router
+        .inspect()
         .workers()
         .into_iter()
         .map(|view| view.worker.address.clone())
@@ -131,8 +132,7 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> AdminResult {
     }
     for address in leaving {
         tracing::info!(worker = %address, "worker removed by the admin API; draining");
-        let left = gateway.router.apply(Change::Leave { address });
-        left.map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
+        gateway.router.apply(Change::Leave { address });
     }
     Ok(as_json(&list(gateway)))
 }

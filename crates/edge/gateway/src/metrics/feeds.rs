@@ -44,7 +44,7 @@ pub(super) fn encode(
     views: &[WorkerView],
 ) -> Result<(), std::fmt::Error> {
     encode_views(encoder, views)?;
-    let reports: Vec<_> = views.iter().map(|view| router.feed_report(view.worker.id)).collect();
+    let reports: Vec<_> = views.iter().map(|view| router.inspect().feed_report(view.worker.id)).collect();
     let help = "Delay of the last batch, by the clocks of both machines";
     let mut family = encoder.encode_descriptor("feed_lag_seconds", help, None, MetricType::Gauge)?;
     for (view, report) in views.iter().zip(&reports) {

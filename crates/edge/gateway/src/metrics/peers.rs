@@ -105,7 +105,7 @@ const FLOWS: [Flow; 3] = [
 impl Collector for PeerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let now = self.start.elapsed().into();
-        let (Some(sharing), Some(transport)) = (self.router.sharing(now), self.transport.get()) else {
+        let (Some(sharing), Some(transport)) = (self.router.peering().view(now), self.transport.get()) else {
             return Ok(());
         };
         let stats = transport.stats();

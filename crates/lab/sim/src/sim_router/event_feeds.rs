@@ -84,12 +84,12 @@ impl SimRouter {
         if self.followers.is_empty() {
             return requests;
         }
-        for view in self.router.workers() {
+        for view in self.router.inspect().workers() {
             let (node, fillings) = (self.nodes[view.worker.id.index()], view.load.block_filling_answers);
             if std::mem::replace(&mut self.followers[node].fillings, fillings) != fillings {
                 self.update_feed(node, now, |feed, steps| feed.answered(now, steps));
             }
-            let view = self.router.cache_view(view.worker.id).into();
+            let view = self.router.inspect().cache_view(view.worker.id).into();
             self.update_feed(node, now, |feed, steps| feed.corrected(view, now, steps));
             let request = self.update_feed(node, now, |feed, steps| feed.tick(now, steps));
             requests.extend(request.map(|request| (node, request)));
@@ -106,7 +106,7 @@ impl SimRouter {
         let (worker, router) = (self.workers[node].as_ref()?, &self.router);
         let apply = |step| {
             let changes = Change::from_feed(worker, step).into_iter();
-            changes.for_each(|change| router.apply(change).expect("only joining can find the fleet full"));
+            changes.for_each(|change| router.apply(change));
         };
         self.followers[node].update(now, input, apply)
     }

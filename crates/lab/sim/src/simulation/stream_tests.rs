@@ -6,6 +6,7 @@ use warmroute_types::CacheView;
 use super::*;
 use crate::config::{EventPath, TierEvents};
 use crate::event_stream::StreamMessage;
+use crate::prompt::block_names;
 use crate::{Incident, Piece, Workload, WorkloadScale, mix};
 
 const HEADS: u64 = 40;

@@ -40,8 +40,8 @@ impl Liar {
         for step in steps {
             let worker = worker(&self.router, 0);
             match step {
-                Step::Apply(events) => self.router.apply(Change::Cached { worker, events }).unwrap(),
-                Step::Forget => self.router.apply(Change::Emptied { worker }).unwrap(),
+                Step::Apply(events) => self.router.apply(Change::Cached { worker, events }),
+                Step::Forget => self.router.apply(Change::Emptied { worker }),
                 Step::View(view) => self.view(worker, view),
                 Step::AskReplay { .. } => self.replay(),
             }
@@ -54,7 +54,7 @@ impl Liar {
             View::Uncertain => CacheView::Uncertain,
             View::Silent => CacheView::Presumed,
         };
-        self.router.apply(Change::Viewed { worker, view }).unwrap();
+        self.router.apply(Change::Viewed { worker, view });
     }
 
     fn replay(&mut self) {
@@ -69,7 +69,7 @@ impl Liar {
     fn request(&mut self, number: u8) {
         let asking = Asking::of(&text(number, 1_000));
         let mut decision = asking.route(&self.router, self.now);
-        self.router.observe(&mut decision, Outcome::Ended);
+        self.router.observe(&mut decision, Outcome::Ended { answered: None });
         let is_held = self.holds.contains(&number);
         if !is_held {
             self.publish(&asking.text);
@@ -80,15 +80,15 @@ impl Liar {
         asking.answer(&self.router, &mut decision, if is_held { 960 } else { 0 });
         drop(decision);
         self.now = self.now + Micros(500_000);
-        let view = match self.router.cache_view(WorkerId(0)) {
+        let view = match self.router.inspect().cache_view(WorkerId(0)) {
             CacheView::Reported => View::Reported,
             CacheView::Uncertain => View::Uncertain,
             CacheView::Presumed => View::Silent,
         };
         self.tell(|feed, now, steps| feed.corrected(view, now, steps));
         self.tell(|feed, now, steps| feed.tick(now, steps));
-        self.router.settle(self.now);
-        self.views.push(self.router.cache_view(WorkerId(0)));
+        self.router.apply(Change::EventsDue { at: self.now });
+        self.views.push(self.router.inspect().cache_view(WorkerId(0)));
     }
 
     fn publish(&mut self, text: &[u8]) {
@@ -117,7 +117,7 @@ fn a_liar_that_repeats_its_lies_is_not_believed_again_and_not_asked_for_ever() {
     assert_eq!(liar.relapses(), 0, "a thousand seconds of the same lies");
     // The first question at the beginning, then after 2, 4, 8 ... 256 and 512 seconds: the last one is not due yet.
     assert!((5..=10).contains(&liar.replays), "{} replays", liar.replays);
-    assert!(liar.router.workers()[0].load.trust < 0.1);
+    assert!(liar.router.inspect().workers()[0].load.trust < 0.1);
     for round in 0..60 {
         liar.request(round % 3);
     }
@@ -130,9 +130,9 @@ fn what_was_guessed_in_uncertain_times_stays_until_an_answer_finds_it_wrong() {
     let router = router_of(1);
     let [guessed, told] = [1, 2].map(|seed| Asking::of(&text(seed, 1_000)));
     let uncertain = Change::Viewed { worker: worker(&router, 0), view: CacheView::Uncertain };
-    router.apply(uncertain).unwrap();
+    router.apply(uncertain);
     let mut decision = guessed.route(&router, Micros(1));
-    router.observe(&mut decision, Outcome::Ended);
+    router.observe(&mut decision, Outcome::Ended { answered: None });
     drop(decision);
     assert!(expected(&router, &guessed.text) > 0);
     store(&router, 0, &told.text, 0, 60);
@@ -140,7 +140,7 @@ fn what_was_guessed_in_uncertain_times_stays_until_an_answer_finds_it_wrong() {
         let mut decision = told.route(&router, Micros(1));
         told.answer(&router, &mut decision, 960);
     }
-    assert_eq!(router.cache_view(WorkerId(0)), CacheView::Reported, "answers have vouched for it");
+    assert_eq!(router.inspect().cache_view(WorkerId(0)), CacheView::Reported, "answers have vouched for it");
     assert!(expected(&router, &guessed.text) > 0, "not that it told all");
     let mut decision = guessed.route(&router, Micros(1));
     guessed.answer(&router, &mut decision, 0);
@@ -154,11 +154,11 @@ fn promises_of_a_former_life_do_not_discredit_the_new_process() {
     let asking = Asking::of(&text(1, 1_000));
     store(&router, 0, &asking.text, 0, 60);
     let mut overtaken: Vec<Decision> = (0..8).map(|_| asking.route(&router, Micros(1))).collect();
-    router.apply(Change::Emptied { worker: worker(&router, 0) }).unwrap();
+    router.apply(Change::Emptied { worker: worker(&router, 0) });
     for decision in &mut overtaken {
         assert_eq!(asking.answer(&router, decision, 0).stale, 960, "it is counted all the same");
     }
-    let load = router.workers()[0].load;
+    let load = router.inspect().workers()[0].load;
     assert_eq!((load.view, load.trust), (CacheView::Reported, 1.0));
 }
 
@@ -168,11 +168,11 @@ fn counters_that_go_back_end_what_an_uncertain_view_knows_and_a_reported_one_kno
     for (view, left) in [(CacheView::Uncertain, 0), (CacheView::Reported, 960)] {
         let router = router_of(1);
         store(&router, 0, &prompt, 0, 60);
-        router.apply(Change::Viewed { worker: worker(&router, 0), view }).unwrap();
+        router.apply(Change::Viewed { worker: worker(&router, 0), view });
         for queries in [500, 20] {
             let prefix_cache = Some(PrefixCache { queries, hits: 0 });
             let report = LoadReport { prefix_cache, at: Micros(1), ..LoadReport::default() };
-            router.apply(Change::Load { worker: worker(&router, 0), report }).unwrap();
+            router.apply(Change::Load { worker: worker(&router, 0), report });
         }
         assert_eq!(expected(&router, &prompt), left, "{view}");
     }
@@ -182,16 +182,16 @@ fn counters_that_go_back_end_what_an_uncertain_view_knows_and_a_reported_one_kno
 fn late_events_are_no_sign_of_a_stranger() {
     let router = router_of(1);
     let asking = Asking::of(&text(1, 1_000));
-    let unmatched = || router.feed_report(WorkerId(0)).unwrap().ingested.unmatched;
+    let unmatched = || router.inspect().feed_report(WorkerId(0)).unwrap().ingested.unmatched;
     let request = |now| {
         let mut decision = asking.route(&router, now);
-        router.observe(&mut decision, Outcome::Ended);
+        router.observe(&mut decision, Outcome::Ended { answered: None });
         asking.answer(&router, &mut decision, 960);
     };
     (0..20).for_each(|_| request(Micros(1)));
     assert_eq!(unmatched(), 1, "only the first, of which nobody knew anything");
     for secs in [3, 6, 9] {
-        router.settle(Micros::from_secs(secs));
+        router.apply(Change::EventsDue { at: Micros::from_secs(secs) });
         request(Micros::from_secs(secs));
     }
     assert_eq!(unmatched(), 4, "but what has had its time is one");
@@ -226,12 +226,12 @@ fn generated_blocks_that_are_always_found_are_promised_exactly_and_not_after_one
 fn generated_tokens_that_are_the_same_are_promised_at_once() {
     let router = router_of(1);
     let matching = Some(Matching::tokens(Family::new("m")));
-    router.apply(Change::Aligned { worker: worker(&router, 0), matching }).unwrap();
-    router.apply(Change::Viewed { worker: worker(&router, 0), view: CacheView::Reported }).unwrap();
+    router.apply(Change::Aligned { worker: worker(&router, 0), matching });
+    router.apply(Change::Viewed { worker: worker(&router, 0), view: CacheView::Reported });
     let prompt = text(1, 1_000);
     store_generated(&router, &prompt);
     let tokens: Vec<u8> = prompt.iter().flat_map(|&byte| u32::from(byte).to_le_bytes()).collect();
-    let root = router.text_root(&Family::new("m"), Some("m"), None, Unit::Token);
+    let root = router.inspect().text_root(&Family::new("m"), Some("m"), None, Unit::Token);
     let texts = &[PromptText { root, bytes: &tokens, unit: Unit::Token }];
     let request = Request { model: Some("m"), texts, ..Request::default() };
     let decision = router.route(&request, &mut Scratch::default(), Micros(1), 7).unwrap();

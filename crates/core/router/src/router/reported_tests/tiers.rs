@@ -76,7 +76,7 @@ fn blocks_that_are_told_by_name_are_what_they_were_on_the_gpu() {
     store(&router, 0, &prompt, 0, 30);
     drop_from_host(&router, &prompt, 0, 30);
     assert_eq!(promised(&router, &prompt), (480, 0), "fetched: they have moved");
-    let ingested = router.feed_report(WorkerId(0)).unwrap().ingested;
+    let ingested = router.inspect().feed_report(WorkerId(0)).unwrap().ingested;
     assert_eq!((ingested.offloaded, ingested.unknown), (40, 0));
 }
 
@@ -85,13 +85,13 @@ fn names_that_were_never_told_with_their_tokens_are_counted_and_mean_nothing() {
     let router = router_of(1);
     let (prompt, other) = (text(1, 1_000), text(2, 1_000));
     store(&router, 0, &prompt, 0, 10);
-    let bytes_before = router.index_stats().bytes.worker_names;
+    let bytes_before = router.inspect().index_stats().bytes.worker_names;
     offload(&router, &other, 0, 10);
     assert_eq!(promised(&router, &prompt), (160, 0));
     assert_eq!(promised(&router, &other), (0, 0));
-    assert_eq!(router.feed_report(WorkerId(0)).unwrap().ingested.unknown, 10);
+    assert_eq!(router.inspect().feed_report(WorkerId(0)).unwrap().ingested.unknown, 10);
     assert_eq!(
-        router.index_stats().bytes.worker_names,
+        router.inspect().index_stats().bytes.worker_names,
         bytes_before,
         "who names slower memory otherwise has no tiers"
     );

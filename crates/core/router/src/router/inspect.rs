@@ -1,0 +1,131 @@
+//! Views of the router that change nothing.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use warmroute_fleet::{LatencyView, Worker, WorkerView};
+use warmroute_index::{Digester, RootKey};
+use warmroute_policy::{Choice, Policy};
+use warmroute_types::{CacheView, Micros, WorkerId, WorkerState};
+
+use super::Router;
+use crate::candidate_record::Preview;
+use crate::decision::NoRoute;
+use crate::policies::PolicyComparison;
+use crate::pool::Vacancy;
+use crate::request::Request;
+use crate::{Family, FeedReport, SavedState, Scratch, Unit};
+
+/// A read-only view of the router.
+pub struct Inspect<'a, P> {
+    pub(super) router: &'a Router<P>,
+}
+
+impl<'a, P: Policy> Inspect<'a, P> {
+    /// The decision that [`Router::route`] would make now, with all candidates. Books and presumes nothing.
+    pub fn preview(
+        &self,
+        request: &Request<'_>,
+        scratch: &mut Scratch,
+        now: Micros,
+        random: u64,
+    ) -> Result<Preview, NoRoute> {
+        let router = self.router;
+        let (pools, policies) = (router.pools.read(), router.policies.read());
+        let (pool, context) = (pools.serving(request.model)?, router.context(now, random));
+        // Allocates outside the section: decisions wait while it is held.
+        let mut candidates = Vec::with_capacity(pool.len());
+        let open = pool.enter(&context, request, scratch);
+        let open = open.ok_or_else(|| router.no_route_reason(&pools, pool, request.avoid))?;
+        let policy = policies.acting();
+        let Choice { index: chosen, reason } = policy.choose(&open.policy_request, open.candidates());
+        candidates.extend(open.records());
+        let prompt_tokens = open.policy_request.prompt_tokens;
+        Ok(Preview { policy: policy.name(), reason, prompt_tokens, chosen, candidates })
+    }
+
+    /// Whether a worker outside `avoid` can take a request for this model now.
+    pub fn vacancy(&self, model: Option<&str>, avoid: &[WorkerId]) -> Vacancy {
+        let pools = self.router.pools.read();
+        let pool = pools.serving(model);
+        let in_flight_max = self.router.in_flight_max.load(Relaxed);
+        pool.map_or(Vacancy::NoWorker, |pool| pool.vacancy(&self.router.fleet, avoid, in_flight_max))
+    }
+
+    /// The root under which a family's engines report a request's prompt.
+    pub fn text_root(&self, family: &Family, model: Option<&str>, salt: Option<&str>, unit: Unit) -> RootKey {
+        self.router.reported.root_for(family, model, salt, unit)
+    }
+
+    /// The digester of prompt chunks.
+    pub fn digester(&self) -> &'a Digester {
+        self.router.index.digester()
+    }
+
+    /// Whether the acting policy or a shadow needs something of requests.
+    pub fn needs(&self, what: impl Fn(&P) -> bool) -> bool {
+        self.router.policies.read().all().any(what)
+    }
+
+    /// The current state of every worker.
+    pub fn workers(&self) -> Vec<WorkerView> {
+        self.router.fleet.workers()
+    }
+
+    /// The state of a worker.
+    pub fn worker_state(&self, worker: WorkerId) -> WorkerState {
+        self.router.fleet.load_view(worker).state
+    }
+
+    /// Whether connections to the worker fail repeatedly.
+    pub fn is_unreachable(&self, worker: WorkerId) -> bool {
+        self.router.fleet.is_unreachable(worker)
+    }
+
+    /// Whether the operator configured this worker's models.
+    pub fn models_are_given(&self, worker: &Worker) -> bool {
+        self.router.fleet.models_are_given(worker)
+    }
+
+    /// Requests sent to a worker so far; wraps.
+    pub fn bookings(&self, worker: WorkerId) -> u32 {
+        self.router.fleet.bookings(worker)
+    }
+
+    /// A worker's learned latency and its queue.
+    pub fn latency(&self, worker: WorkerId, now: Micros) -> LatencyView {
+        self.router.fleet.latency_view(worker, now)
+    }
+
+    /// Source of what is known about a worker's cache.
+    pub fn cache_view(&self, worker: WorkerId) -> CacheView {
+        self.router.fleet.load_view(worker).view
+    }
+
+    /// Counters of a worker's events; `None` if they cannot be read.
+    pub fn feed_report(&self, worker: WorkerId) -> Option<FeedReport> {
+        self.router.reported.report(worker)
+    }
+
+    /// Statistics of the index.
+    pub fn index_stats(&self) -> warmroute_index::Stats {
+        self.router.index.stats()
+    }
+
+    /// The acting policy.
+    pub fn policy(&self) -> P
+    where
+        P: Clone,
+    {
+        self.router.policies.read().acting().clone()
+    }
+
+    /// Counts of the acting policy and each shadow; empty without shadows.
+    pub fn policy_comparisons(&self) -> Vec<PolicyComparison> {
+        self.router.policies.read().policy_comparisons()
+    }
+
+    /// The state to save for the next process. `unix_s` is the wall clock, which both processes share.
+    pub fn saved_state(&self, now: Micros, unix_s: u64) -> SavedState {
+        self.router.save(now, unix_s)
+    }
+}

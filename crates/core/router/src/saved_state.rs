@@ -176,8 +176,7 @@ fn read_learned(packed: &mut Packed<'_>) -> Option<Learned> {
     let models = packed.count(16).filter(|&models| models <= MODELS_MAX)?;
     let rates = (0..models).map(|_| Some((packed.u64()?, packed.amount()?))).collect::<Option<_>>()?;
     let workers = packed.count(32).filter(|&workers| workers <= MAX_WORKERS)?;
-    let workers: Vec<SavedWorker> =
-        (0..workers).map(|_| SavedWorker::read(packed)).collect::<Option<_>>()?;
+    let workers: Vec<SavedWorker> = (0..workers).map(|_| SavedWorker::read(packed)).collect::<Option<_>>()?;
     have_distinct_indices(&workers).then_some((latency_models, rates, workers))
 }
 

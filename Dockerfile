@@ -2,9 +2,9 @@
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked -p warmroute-cli
+RUN cargo build --profile dist --locked -p warmroute-cli
 
 FROM gcr.io/distroless/cc-debian12:nonroot
-COPY --from=build /src/target/release/warmroute /usr/local/bin/warmroute
+COPY --from=build /src/target/dist/warmroute /usr/local/bin/warmroute
 EXPOSE 30000 29000
 ENTRYPOINT ["/usr/local/bin/warmroute"]

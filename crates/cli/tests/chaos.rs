@@ -41,8 +41,12 @@ use settings::Settings;
 const THIS: &str = "no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie";
 const ENGINES: usize = 8;
 const CLIENTS: usize = 200;
-/// Tolerated growth of the index and the allocator; runs of 15 to 300 s showed 9 to 20.
-const GROWTH_MIB_MAX: f64 = 32.0;
+/// Requests of each client in a load that memory is judged by.
+const EQUAL_REQUESTS: usize = 20;
+/// Tolerated growth of the peak from one equal load to the next, of 4,000 requests each: half a kilobyte a request.
+const LEAK_MIB_MAX: f64 = 2.0;
+/// Tolerated growth of the peak of the same load over the run: the index, learned times, gaps in the heap.
+const GROWTH_MIB_MAX: f64 = 16.0;
 
 /// The figures of the table.
 struct Story {
@@ -56,6 +60,14 @@ struct Story {
     reloads: [f64; 2],
     before: Footprint,
     after: Footprint,
+    memory: MemoryPeaks,
+}
+
+/// Peaks of a gateway's memory under the same load without faults.
+struct MemoryPeaks {
+    /// Three times in a row, at the start.
+    before_mib: [f64; 3],
+    after_mib: f64,
 }
 
 #[test]
@@ -69,6 +81,7 @@ fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie
     let settings = Settings::new();
     let mut gateway = engines.gateway(&settings);
     warm_up(&gateway, seed);
+    let before_mib = std::array::from_fn(|_| peak_of_equal_load_mib(&gateway, seed));
     let before = Footprint::at_rest(&gateway);
     let load = Load::start(gateway.url(), CLIENTS, seed);
     let gateways = match from_environment("CHAOS_HANDOVERS", 1) {
@@ -84,11 +97,12 @@ fn no_request_is_lost_and_no_stream_ends_silently_while_engines_die_hang_and_lie
     engines::wait_for_views(&gateway);
     let after = Footprint::no_more_than(&gateway, &before);
     faults.counted.add(&gateway);
+    let memory = MemoryPeaks { before_mib, after_mib: peak_of_equal_load_mib(&gateway, seed) };
     let Counted { retries, reloads } = faults.counted;
-    let story = Story { seconds, seed, tally, faults, in_flight_most, retries, reloads, before, after };
+    let story =
+        Story { seconds, seed, tally, faults, in_flight_most, retries, reloads, before, after, memory };
     story.tell();
     story.check();
-    warm_up(&gateway, seed);
 }
 
 fn from_environment(name: &str, default: u64) -> u64 {
@@ -101,6 +115,14 @@ fn warm_up(gateway: &Gateway, seed: u64) {
     std::thread::sleep(Duration::from_secs(2));
     let tally = load.stop();
     assert_eq!(tally.served() + tally.left, tally.sent, "{tally:?}");
+}
+
+/// The peak of the gateway's memory under a load of always the same kind. Every request succeeds.
+fn peak_of_equal_load_mib(gateway: &Gateway, seed: u64) -> f64 {
+    footprint::peak_mib(gateway, || {
+        let tally = load::requests(gateway.url(), CLIENTS, EQUAL_REQUESTS, seed);
+        assert_eq!(tally.served(), tally.sent, "{tally:?}");
+    })
 }
 
 /// Returns the maximum number of requests in flight.
@@ -137,10 +159,14 @@ impl Story {
         println!(
             "memory      {before:.1} MiB before, {after:.1} MiB after, of those who were succeeded {most:.1} MiB at most"
         );
+        let MemoryPeaks { before_mib: [first, second, third], after_mib } = self.memory;
+        println!(
+            "peaks of the same load  {first:.1}, {second:.1} and {third:.1} MiB before, {after_mib:.1} MiB after"
+        );
     }
 
     fn check(&self) {
-        let Story { tally, before, after, .. } = self;
+        let Story { tally, .. } = self;
         assert!(
             tally.lost.is_empty(),
             "requests were lost before they had begun to stream: {:#?}",
@@ -151,7 +177,10 @@ impl Story {
         assert!(self.retries > 0.0 && tally.broken() > 0, "the faults affected no request");
         let was_full = tally.turned_away > 0;
         assert!(was_full || self.faults.floods.is_empty(), "the queue was never full");
-        let grown_mib = after.rss_mib.max(self.faults.most_mib) - before.rss_mib;
-        assert!(grown_mib < GROWTH_MIB_MAX, "memory has grown by {grown_mib:.1} MiB");
+        let [_, second, third] = self.memory.before_mib;
+        let leaked_mib = third - second;
+        assert!(leaked_mib < LEAK_MIB_MAX, "the same load takes {leaked_mib:.1} MiB more the next time");
+        let grown_mib = self.memory.after_mib - third;
+        assert!(grown_mib < GROWTH_MIB_MAX, "the same load takes {grown_mib:.1} MiB more after the run");
     }
 }

@@ -13,11 +13,8 @@ pub struct Footprint {
 
 impl Footprint {
     pub fn now(gateway: &Gateway) -> Footprint {
-        let folder = format!("/proc/{}", gateway.process.id());
-        let status = fs::read_to_string(format!("{folder}/status")).unwrap();
-        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        let rss_kib: f64 = rss.split_whitespace().next().unwrap().parse().unwrap();
-        Footprint { files: fs::read_dir(format!("{folder}/fd")).unwrap().count(), rss_mib: rss_kib / 1024.0 }
+        let files = fs::read_dir(format!("/proc/{}/fd", gateway.process.id())).unwrap().count();
+        Footprint { files, rss_mib: status_mib(gateway, "VmRSS:") }
     }
 
     /// The footprint after idle connections were closed.
@@ -41,4 +38,19 @@ impl Footprint {
             Some(Footprint::now(gateway)).filter(|now| now.files <= before.files)
         })
     }
+}
+
+/// The most memory that the gateway has while `load` runs.
+pub fn peak_mib(gateway: &Gateway, load: impl FnOnce()) -> f64 {
+    // Resets the kernel's peak: proc_pid_clear_refs(5).
+    fs::write(format!("/proc/{}/clear_refs", gateway.process.id()), "5").unwrap();
+    load();
+    status_mib(gateway, "VmHWM:")
+}
+
+fn status_mib(gateway: &Gateway, name: &str) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", gateway.process.id())).unwrap();
+    let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let kib: f64 = value.split_whitespace().next().unwrap().parse().unwrap();
+    kib / 1024.0
 }

@@ -54,6 +54,19 @@ pub fn flood(url: &str, requests: usize, random: &mut Random) -> JoinHandle<Tall
     })
 }
 
+/// Sends this many short requests from each of so many clients; returns when all are answered.
+pub fn requests(url: &str, clients: usize, each: usize, seed: u64) -> Tally {
+    let start = |number: usize| {
+        let (url, mut random) = (url.to_owned(), Random::new(seed ^ (number as u64 + 1) << 32));
+        std::thread::spawn(move || {
+            let mut tally = Tally::default();
+            (0..each).for_each(|_| tally.count(document(&url, Random::new(random.throw()))));
+            tally
+        })
+    };
+    sum((0..clients).map(start).collect())
+}
+
 fn sum(clients: Vec<JoinHandle<Tally>>) -> Tally {
     let mut whole = Tally::default();
     clients.into_iter().for_each(|client| whole.add(&client.join().unwrap()));

@@ -123,6 +123,10 @@ impl Gateway {
     }
 
     pub fn start(urls: &[&str], more: &[&str]) -> Gateway {
+        Gateway::start_with_env(urls, more, &[])
+    }
+
+    pub fn start_with_env(urls: &[&str], more: &[&str], env: &[(&str, &str)]) -> Gateway {
         let mut args =
             vec!["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--decision-headers"];
         if !urls.is_empty() {
@@ -130,7 +134,7 @@ impl Gateway {
             args.extend_from_slice(urls);
         }
         args.extend_from_slice(more);
-        Gateway { process: Process::start(&args) }
+        Gateway { process: Process::start_with_env(&args, env) }
     }
 
     pub fn url(&self) -> &str {

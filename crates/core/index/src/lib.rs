@@ -66,6 +66,7 @@ mod snapshot;
 mod span;
 mod stats;
 mod tree;
+mod waiting_uses;
 mod worker_bits;
 mod worker_names;
 mod writer;

@@ -21,7 +21,59 @@ pub(crate) struct NodeUses {
     /// The last answered use of each span: ends increase, uses get older.
     last: Vec<Mark>,
     /// Requests that have no first token yet.
-    waiting: Vec<Mark>,
+    waiting: WaitingMarks,
+}
+
+/// The requests that wait at a node. A single one, the usual number, is stored in place.
+#[derive(Debug, Default)]
+enum WaitingMarks {
+    #[default]
+    None,
+    One(Mark),
+    Many(Vec<Mark>),
+}
+
+impl WaitingMarks {
+    fn as_slice(&self) -> &[Mark] {
+        match self {
+            WaitingMarks::None => &[],
+            WaitingMarks::One(mark) => std::slice::from_ref(mark),
+            WaitingMarks::Many(marks) => marks,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [Mark] {
+        match self {
+            WaitingMarks::None => &mut [],
+            WaitingMarks::One(mark) => std::slice::from_mut(mark),
+            WaitingMarks::Many(marks) => marks,
+        }
+    }
+
+    fn push(&mut self, mark: Mark) {
+        match self {
+            WaitingMarks::None => *self = WaitingMarks::One(mark),
+            WaitingMarks::One(first) => *self = WaitingMarks::Many(vec![*first, mark]),
+            WaitingMarks::Many(marks) => marks.push(mark),
+        }
+    }
+
+    fn remove(&mut self, at: usize) -> Mark {
+        let removed = self.as_slice()[at];
+        match self {
+            WaitingMarks::Many(marks) if marks.len() > 1 => _ = marks.swap_remove(at),
+            _ => *self = WaitingMarks::None,
+        }
+        removed
+    }
+
+    /// Bytes allocated beyond the enum itself.
+    fn bytes(&self) -> usize {
+        match self {
+            WaitingMarks::None | WaitingMarks::One(_) => 0,
+            WaitingMarks::Many(marks) => marks.capacity() * size_of::<Mark>(),
+        }
+    }
 }
 
 impl NodeUses {
@@ -32,7 +84,7 @@ impl NodeUses {
 
     /// Number of spans that an unanswered request uses. They stay, whatever their age.
     pub fn pinned(&self) -> usize {
-        self.waiting.iter().map(|mark| mark.end).max().unwrap_or(0).into()
+        self.waiting.as_slice().iter().map(|mark| mark.end).max().unwrap_or(0).into()
     }
 
     /// Number of spans that are held.
@@ -42,33 +94,26 @@ impl NodeUses {
 
     /// Bytes allocated beyond the struct itself.
     pub fn bytes(&self) -> usize {
-        (self.last.capacity() + self.waiting.capacity()) * size_of::<Mark>()
+        self.last.capacity() * size_of::<Mark>() + self.waiting.bytes()
     }
 
     /// Adds a request that uses the first spans and waits for its first token.
     pub fn add_waiting(&mut self, mark: Mark) {
-        match self.waiting.iter_mut().find(|old| old.by == mark.by) {
+        match self.waiting.as_mut_slice().iter_mut().find(|old| old.by == mark.by) {
             Some(old) => old.end = mark.end,
-            None => {
-                self.waiting.reserve_exact(1);
-                self.waiting.push(mark);
-            }
+            None => self.waiting.push(mark),
         }
     }
 
     /// Removes a waiting use; `None` where it does not wait here.
     pub fn remove_waiting(&mut self, by: UseId) -> Option<Mark> {
-        let at = self.waiting.iter().position(|mark| mark.by == by)?;
-        let mark = self.waiting.swap_remove(at);
-        if self.waiting.is_empty() {
-            self.waiting = Vec::new();
-        }
-        Some(mark)
+        let at = self.waiting.as_slice().iter().position(|mark| mark.by == by)?;
+        Some(self.waiting.remove(at))
     }
 
     /// Whether a use waits here for its first token.
     pub fn is_waiting(&self, by: UseId) -> bool {
-        self.waiting.iter().any(|mark| mark.by == by)
+        self.waiting.as_slice().iter().any(|mark| mark.by == by)
     }
 
     /// Adds an answered use of the first spans. An old use gets only the spans that no later request used. Returns
@@ -112,9 +157,9 @@ impl NodeUses {
     /// here.
     pub fn trim(&mut self, end: usize) -> Vec<UseId> {
         let mut gone = self.evict(end);
-        self.waiting.iter_mut().for_each(|mark| mark.end = mark.end.min(end as u8));
+        self.waiting.as_mut_slice().iter_mut().for_each(|mark| mark.end = mark.end.min(end as u8));
         if end == 0 {
-            gone.extend(self.waiting.drain(..).map(|mark| mark.by));
+            gone.extend(std::mem::take(&mut self.waiting).as_slice().iter().map(|mark| mark.by));
         }
         gone
     }

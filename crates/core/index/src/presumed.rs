@@ -24,6 +24,7 @@ use crate::node_uses::{Mark, NodeUses, UseId};
 use crate::presumed_lru::PresumedLru;
 use crate::snapshot::SnapshotBuilder;
 use crate::tree::PinnedTree;
+use crate::waiting_uses::WaitingUses;
 
 /// One request on one worker.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub(crate) struct PastUse {
 pub(crate) struct Presumed {
     lrus: Vec<Option<Box<PresumedLru>>>,
     /// Requests without a first token, in the order of arrival.
-    waiting: BTreeMap<UseId, Use>,
+    waiting: WaitingUses<Use>,
     /// Answered requests that are still the last use of a span, in the order of their answers.
     answered: BTreeMap<UseId, Use>,
     /// Even: ids of merged uses are odd.
@@ -82,7 +83,7 @@ impl Presumed {
     pub fn new(capacity_tokens: u64) -> Presumed {
         Presumed {
             lrus: Vec::new(),
-            waiting: BTreeMap::new(),
+            waiting: WaitingUses::new(),
             answered: BTreeMap::new(),
             next_use: 2,
             now: Micros::ZERO,
@@ -140,7 +141,7 @@ impl Presumed {
             let mark = Mark { end: point.at as u8, by };
             self.change(tree, worker, range.node, |node_uses| node_uses.add_waiting(mark));
         }
-        self.waiting.insert(by, Use { worker, leaf: point.node.id, at: self.now });
+        self.waiting.push(by, Use { worker, leaf: point.node.id, at: self.now });
         self.recount_bytes(worker);
         by
     }
@@ -189,7 +190,7 @@ impl Presumed {
     /// Confirms a request at its first token: it becomes the last use of its spans. Then evicts what no longer fits
     /// the worker's cache, within a number of steps.
     pub fn confirm(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId, steps_max: usize) {
-        let Some(request) = self.waiting.remove(&id) else { return };
+        let Some(request) = self.waiting.remove(id) else { return };
         let (worker, by) = (request.worker, self.next_id());
         let mut node = tree.living(request.leaf);
         let mut is_used = false;
@@ -285,7 +286,7 @@ impl Presumed {
 
     /// Withdraws a request that failed before its first token: spans that only it presumed are removed.
     pub fn withdraw(&mut self, tree: &mut PinnedTree<'_, '_>, id: UseId) {
-        let Some(request) = self.waiting.remove(&id) else { return };
+        let Some(request) = self.waiting.remove(id) else { return };
         let mut node = tree.living(request.leaf);
         while let Some(here) = node {
             if self.change(tree, request.worker, here, |node_uses| node_uses.remove_waiting(id)).is_none() {
@@ -358,18 +359,18 @@ impl Presumed {
 
     /// Moves a use that lost its leaf up to the parent, or drops it where the parent has no span of it.
     fn move_up(&mut self, tree: &PinnedTree<'_, '_>, id: UseId, node: NodeRef<'_>) {
-        let Some(one) = self.answered.get(&id).or_else(|| self.waiting.get(&id)) else { return };
+        let Some(one) = self.answered.get(&id).or_else(|| self.waiting.get(id)) else { return };
         if one.leaf != node.id {
             return;
         }
         let parent = tree.parent(node).map_or(0, |parent| parent.id);
         let means = |node_uses: &NodeUses| node_uses.used_last_by(id).is_some() || node_uses.is_waiting(id);
         if self.node_uses(one.worker, parent).is_some_and(means) {
-            let uses = if self.answered.contains_key(&id) { &mut self.answered } else { &mut self.waiting };
-            uses.entry(id).and_modify(|one| one.leaf = parent);
+            let moved = self.answered.get_mut(&id).or_else(|| self.waiting.get_mut(id));
+            moved.into_iter().for_each(|one| one.leaf = parent);
         } else {
             self.drop_use(id);
-            self.waiting.remove(&id);
+            self.waiting.remove(id);
         }
     }
 
@@ -395,9 +396,12 @@ impl Presumed {
     ) -> Work {
         self.now = self.now.max(now);
         for _ in 0..steps_max {
-            if let Some(id) = overdue(&self.waiting, now, ttl) {
+            let is_overdue = |one: &Use| now.since(one.at) >= ttl;
+            let oldest_waiting = self.waiting.iter().next();
+            let oldest_answered = self.answered.first_key_value();
+            if let Some((id, _)) = oldest_waiting.filter(|(_, one)| is_overdue(one)) {
                 self.withdraw(tree, id);
-            } else if let Some(id) = overdue(&self.answered, now, ttl) {
+            } else if let Some((&id, _)) = oldest_answered.filter(|(_, one)| is_overdue(one)) {
                 let worker = self.answered[&id].worker;
                 self.evicted_by_age += self.retire(tree, id);
                 self.prune(tree);
@@ -444,9 +448,9 @@ impl Presumed {
         horizon: UseId,
         steps_max: usize,
     ) -> Work {
-        let is_mine = |(_, one): &(&UseId, &Use)| one.worker == worker;
-        let waiting: Vec<UseId> =
-            self.waiting.range(..horizon).filter(is_mine).map(|(&id, _)| id).take(steps_max / 4).collect();
+        let before = self.waiting.iter().take_while(|&(id, _)| id < horizon);
+        let mine = before.filter(|(_, one)| one.worker == worker).map(|(id, _)| id);
+        let waiting: Vec<UseId> = mine.take(steps_max / 4).collect();
         waiting.iter().for_each(|&id| self.withdraw(tree, id));
         let mut work = Work::Left;
         for _ in waiting.len() * 4..steps_max {
@@ -501,12 +505,6 @@ impl Presumed {
 /// The first id of a time. There are 256 ids for each microsecond.
 fn first_id(at: Micros) -> UseId {
     at.0.min(1 << 54) << 8
-}
-
-/// The oldest of these uses, if it is `ttl` old.
-fn overdue(uses: &BTreeMap<UseId, Use>, now: Micros, ttl: Micros) -> Option<UseId> {
-    let (&id, oldest) = uses.first_key_value()?;
-    (now.since(oldest.at) >= ttl).then_some(id)
 }
 
 /// How many of the first spans fit a cache of this many tokens.

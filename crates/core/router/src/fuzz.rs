@@ -7,6 +7,8 @@ use warmroute_policy::Standard;
 use warmroute_types::{Address, Micros};
 use xxhash_rust::xxh3::xxh3_64;
 
+#[cfg(test)]
+use crate::BadSavedState;
 use crate::{Change, Config, PromptChunks, Request, Router, SavedState, Scratch};
 
 /// Long after the beginning of time, so that there is a before.
@@ -79,6 +81,18 @@ fn a_request_is_expected_to_take_some_time(router: &Router<Standard>) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// A corpus of an older version is refused at its first bytes and tests nothing.
+    #[test]
+    fn the_corpus_is_of_the_current_version() {
+        for input in warmroute_fuzz::corpus("memory") {
+            let bytes = [&input[..], &xxh3_64(&input).to_le_bytes()].concat();
+            let decoded = SavedState::decode(&bytes);
+            assert!(!matches!(decoded, Err(BadSavedState::OtherVersion(_))), "{decoded:?}");
+        }
+    }
+
     #[test]
     fn saved_states_can_be_begun_with_or_are_refused() {
         warmroute_fuzz::try_out("memory", super::memory);

@@ -176,8 +176,15 @@ fn read_learned(packed: &mut Packed<'_>) -> Option<Learned> {
     let models = packed.count(16).filter(|&models| models <= MODELS_MAX)?;
     let rates = (0..models).map(|_| Some((packed.u64()?, packed.amount()?))).collect::<Option<_>>()?;
     let workers = packed.count(32).filter(|&workers| workers <= MAX_WORKERS)?;
-    let workers = (0..workers).map(|_| SavedWorker::read(packed)).collect::<Option<_>>()?;
-    Some((latency_models, rates, workers))
+    let workers: Vec<SavedWorker> = (0..workers).map(|_| SavedWorker::read(packed)).collect::<Option<_>>()?;
+    have_distinct_indices(&workers).then_some((latency_models, rates, workers))
+}
+
+/// Uses are filed under worker indices: two workers with one index would both get its uses.
+fn have_distinct_indices(workers: &[SavedWorker]) -> bool {
+    let mut indices: Vec<u16> = workers.iter().map(|worker| worker.index).collect();
+    indices.sort_unstable();
+    indices.windows(2).all(|pair| pair[0] != pair[1])
 }
 
 /// A model's hash and the numbers of its latency model.

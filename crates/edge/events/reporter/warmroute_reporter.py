@@ -3,7 +3,7 @@
 
 Attach it to vLLM by starting vLLM through it; nothing needs to be installed or patched:
 
-    python warmroute_reporter.py --url http://router:9090/events --worker http://10.0.0.7:8000 -- \\
+    python warmroute_reporter.py --url http://router:29000/events --worker http://10.0.0.7:8000 -- \\
         python -m vllm.entrypoints.openai.api_server --model ...
 
 It wraps the block pool's take_events(), collects stores and evictions for 100 ms and posts them as JSON from a thread of
@@ -14,7 +14,7 @@ data-parallel rank. Needs Python 3.9 and nothing else.
 
 Another engine's block manager is attached by hand:
 
-    reporter = Reporter("http://router:9090/events", worker="http://10.0.0.7:8000")
+    reporter = Reporter("http://router:29000/events", worker="http://10.0.0.7:8000")
     reporter.stored(block_hashes=[...], parent=None, token_ids=[...], block_size=16)
     reporter.removed(block_hashes=[...]); reporter.cleared()
 """
@@ -321,10 +321,10 @@ def _from_environment():
 def main(module=__file__):
     """Starts the engine with a sitecustomize in front that arms this module in each of its processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", required=True, help="the router's POST /events, e.g. http://router:9090/events")
+    parser.add_argument("--url", required=True, help="the router's POST /events, e.g. http://router:29000/events")
     parser.add_argument("--worker", required=True, help="the engine's URL as the router knows it")
     parser.add_argument("--rank", type=int, help="the data-parallel rank, where the engine has several")
-    parser.add_argument("--token", help="the router's admin token (better: WARMROUTE_TOKEN)")
+    parser.add_argument("--token", help="the router's events-token (better: in the environment as WARMROUTE_TOKEN)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND that starts the engine")
     args = parser.parse_args()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

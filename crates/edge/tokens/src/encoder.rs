@@ -41,6 +41,7 @@ impl Encoder {
         read_as(&mut tree, reading);
         wrap(&mut tree, &config);
         let bytes = serde_json::to_vec(&tree).map_err(|problem| unusable(&problem))?;
+        drop(tree);
         Tokenizer::from_bytes(bytes).map(Encoder).map_err(|problem| unusable(&problem))
     }
 

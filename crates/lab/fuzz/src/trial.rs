@@ -8,10 +8,39 @@ use std::time::{Duration, Instant};
 use crate::{Dice, Mutator};
 
 /// Mutated inputs per plain test; always the same ones.
-const ROUNDS: usize = 3_000;
+const INPUTS: u64 = 3_000;
+const SEED: u64 = 0x5eed;
 
-/// Environment variable: runs for this many seconds instead, with new inputs each time.
-const SECS: &str = "WARMROUTE_FUZZ_SECS";
+/// Environment variable: tries this many inputs instead.
+const INPUTS_NAME: &str = "WARMROUTE_FUZZ_INPUTS";
+/// Environment variable: tries inputs for this many seconds instead, other ones each time.
+const SECS_NAME: &str = "WARMROUTE_FUZZ_SECS";
+/// Environment variable: the inputs of this seed.
+const SEED_NAME: &str = "WARMROUTE_SEED";
+
+/// How long a target is tried, and with which inputs.
+struct Extent {
+    inputs: u64,
+    secs: Option<Duration>,
+    seed: u64,
+}
+
+impl Extent {
+    fn from_environment() -> Extent {
+        let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let secs = number(SECS_NAME).map(Duration::from_secs);
+        let other_seed = || secs.map(|_| RandomState::new().hash_one(0_u8));
+        Extent {
+            inputs: number(INPUTS_NAME).unwrap_or(INPUTS),
+            secs,
+            seed: number(SEED_NAME).or_else(other_seed).unwrap_or(SEED),
+        }
+    }
+
+    fn is_over(&self, inputs: u64, start: Instant) -> bool {
+        self.secs.map_or(inputs >= self.inputs, |secs| start.elapsed() >= secs)
+    }
+}
 
 fn folder(kind: &str, name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz").join(kind).join(name)
@@ -39,15 +68,14 @@ pub fn corpus(name: &str) -> Vec<Vec<u8>> {
 pub fn try_out(name: &str, target: fn(&[u8])) {
     let seeds = corpus(name);
     seeds.iter().for_each(|input| attempt(name, target, input));
-    let secs = std::env::var(SECS).ok().and_then(|secs| secs.parse().ok()).map(Duration::from_secs);
-    let seed = secs.map_or(0x5eed, |_| RandomState::new().hash_one(0_u8));
-    let mut mutator = Mutator::new(seeds, Dice::new(seed));
-    let (start, mut rounds) = (Instant::now(), 0);
-    while secs.map_or(rounds < ROUNDS, |secs| start.elapsed() < secs) {
+    let extent = Extent::from_environment();
+    let mut mutator = Mutator::new(seeds, Dice::new(extent.seed));
+    let (start, mut inputs) = (Instant::now(), 0);
+    while !extent.is_over(inputs, start) {
         attempt(name, target, &mutator.mutated());
-        rounds += 1;
+        inputs += 1;
     }
-    eprintln!("{name}: {rounds} inputs in {:.1} s", start.elapsed().as_secs_f64());
+    eprintln!("{name}: {inputs} inputs of seed {} in {:.1} s", extent.seed, start.elapsed().as_secs_f64());
 }
 
 fn attempt(name: &str, target: fn(&[u8]), input: &[u8]) {

@@ -6,6 +6,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::extra_keys::{self, Content};
 use crate::msgpack::{Head, Malformed, Reader};
 
+/// vLLM's kinds of cache (`KVCacheSpecKind`) in which every token sees all before it.
+const FULL_ATTENTION_KINDS: [&[u8]; 3] = [b"full_attention", b"mla_attention", b"sink_full_attention"];
+
 /// The encoding of the event. Only arrays (up to vLLM 0.23) have images as bare strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventEncoding {
@@ -139,7 +142,7 @@ impl<'a> Fields<'a> {
             Field::Medium => self.medium = read_text(reader)?.map_or(Medium::Gpu, medium),
             Field::Group => self.group.index = read_id(reader)?.map_or(0, |id| id.min(65_535) as u16),
             Field::SpecKind => {
-                let is_full = read_text(reader)?.is_none_or(|kind| kind == b"full_attention");
+                let is_full = read_text(reader)?.is_none_or(|kind| FULL_ATTENTION_KINDS.contains(&kind));
                 self.group.attention = if is_full { Attention::Full } else { Attention::Other };
             }
             Field::Locality => self.is_remote = read_text(reader)? == Some(b"REMOTE"),

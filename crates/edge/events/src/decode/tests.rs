@@ -245,8 +245,12 @@ fn other_kinds_of_attention_are_marked() {
     let of = |kind: &str| {
         stored(stored_array(&[text("GPU"), nil(), keys(), Pack::default().with(&[2]), text(kind)])).group
     };
-    assert_eq!(of("full_attention"), Group { index: 2, attention: Attention::Full });
-    assert_eq!(of("sliding_window"), Group { index: 2, attention: Attention::Other });
+    for kind in ["full_attention", "mla_attention", "sink_full_attention"] {
+        assert_eq!(of(kind), Group { index: 2, attention: Attention::Full }, "{kind}");
+    }
+    for kind in ["sliding_window", "sliding_window_mla", "chunked_local_attention", "mamba"] {
+        assert_eq!(of(kind), Group { index: 2, attention: Attention::Other }, "{kind}");
+    }
     let mut short = stored_array(&[]);
     let at = short.0.windows(3).position(|window| window == [0x92, 7, 8]).unwrap();
     short.0.splice(at..at + 3, [0x93, 7, 8, 9]);

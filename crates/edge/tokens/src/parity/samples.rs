@@ -1,5 +1,6 @@
 //! The prompts that are compared with an engine.
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use warmroute_prompt::Api;
 
@@ -83,8 +84,36 @@ fn chats(specials: &[String]) -> Vec<Sample> {
 
 /// The text of the model's special tokens.
 fn specials(text: &ModelText) -> Vec<String> {
-    let tree: Value = serde_json::from_slice(&text.tokenizer).unwrap_or_default();
-    let added = tree["added_tokens"].as_array().cloned().unwrap_or_default();
-    let contents = added.iter().filter_map(|token| token["content"].as_str().map(str::to_owned));
-    contents.take(SPECIALS_MAX).collect()
+    let file: AddedTokens = serde_json::from_slice(&text.tokenizer).unwrap_or_default();
+    file.added_tokens.into_iter().filter_map(|token| token.content).take(SPECIALS_MAX).collect()
+}
+
+/// The part of tokenizer.json that lists special tokens. A tree of the whole file takes fifteen times its size, and the
+/// allocator keeps that memory.
+#[derive(Default, Deserialize)]
+struct AddedTokens {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    content: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specials_of(tokenizer: &str) -> Vec<String> {
+        specials(&ModelText { tokenizer: tokenizer.as_bytes().to_vec(), ..ModelText::default() })
+    }
+
+    #[test]
+    fn special_tokens_are_read_from_any_tokenizer_file() {
+        let file = r#"{"version":"1.0","added_tokens":[{"id":0,"content":"<s>","special":true},{"id":1}],"model":{"vocab":{"a":0}}}"#;
+        assert_eq!(specials_of(file), ["<s>"]);
+        assert!(specials_of(r#"{"model":{}}"#).is_empty());
+        assert!(specials_of("no JSON").is_empty());
+    }
 }

@@ -1,0 +1,68 @@
+//! Engines with a history: they have served requests before the routers of the run join them.
+
+use warmroute_types::Micros;
+
+use super::{Outcome, Simulation};
+use crate::config::{Config, History};
+use crate::node::Node;
+use crate::queue::Event;
+use crate::rule::Rule;
+use crate::session::Session;
+
+/// Requests that engines serve before the run.
+const HISTORY_REQUESTS: usize = 300;
+
+/// Lets the engines serve the beginning of the same traffic, spread over all of them, so that many replayed blocks are requested
+/// again. Then runs the sessions with new routers.
+pub(super) fn run(config: &Config, rule: &Rule, sessions: Vec<Session>) -> Outcome {
+    let round_robin = Rule::parse("round_robin").expect("round_robin is a policy");
+    let quiet = Config { incidents: Vec::new(), ..config.clone() };
+    let past = beginning(&sessions).to_vec();
+    let mut simulation = Simulation::new(&quiet, &round_robin, past.into_iter().peekable());
+    simulation.publishes_unread = true;
+    simulation.start();
+    while simulation.step() {}
+    simulation.with_new_routers(config, rule, sessions.into_iter()).run_to_end()
+}
+
+/// The first sessions that have at most [`HISTORY_REQUESTS`] turns together.
+fn beginning(sessions: &[Session]) -> &[Session] {
+    let mut requests = 0;
+    let is_within = |session: &&Session| {
+        requests += session.turns.len();
+        requests <= HISTORY_REQUESTS
+    };
+    &sessions[..sessions.iter().take_while(is_within).count()]
+}
+
+impl<S: Iterator<Item = Session>> Simulation<'_, S> {
+    /// Replaces the routers by new ones with another rule, keeps the engines and their caches, and starts the
+    /// sessions now.
+    fn with_new_routers<'b, T: Iterator<Item = Session>>(
+        self,
+        config: &'b Config,
+        rule: &Rule,
+        sessions: T,
+    ) -> Simulation<'b, impl Iterator<Item = Session> + use<'b, T, S>> {
+        let now = self.now;
+        let later = move |session: Session| Session { starts: session.starts + now, ..session };
+        let mut simulation = Simulation::new(config, rule, sessions.map(later).peekable());
+        (simulation.now, simulation.began) = (now, now);
+        (simulation.nodes, simulation.streams) = (self.nodes, self.streams);
+        (simulation.directory, simulation.transit) = (self.directory, self.transit);
+        simulation.nodes.iter_mut().for_each(Node::begin_run);
+        if config.history == History::Reset {
+            simulation.nodes.iter_mut().for_each(Node::reset);
+        }
+        for node in 0..simulation.nodes.len() {
+            let engine = &config.fleet[node];
+            simulation.routers.iter_mut().for_each(|router| router.join(node, engine, now));
+            simulation.connect(node);
+        }
+        let ticks = now.0 / simulation.tick_interval().0 + 1;
+        simulation.queue.push(Micros(ticks * simulation.tick_interval().0), Event::Tick);
+        simulation.start_sharing();
+        simulation.schedule_incidents();
+        simulation
+    }
+}

@@ -14,13 +14,10 @@ use crate::chain::ChainSlice;
 use crate::children::Children;
 use crate::config::{Config, IndexError};
 use crate::digest::Digester;
-use crate::holdings::Holdings;
 use crate::lookup::LookupContext;
 use crate::node::Pinned;
-use crate::orphans::OrphanSpan;
 use crate::overlap::Overlaps;
 use crate::presumed::{PastUse, Work};
-use crate::reported::Export;
 use crate::root::{RootKey, Source};
 use crate::snapshot::{BoundedSnapshot, Snapshot, SnapshotBuilder};
 use crate::span::{NamedSpan, Span};
@@ -235,47 +232,10 @@ impl Index {
         names.chunks(SPANS_A_HOLD).map(|piece| self.writer.lock().store_by_name(position, piece)).sum()
     }
 
-    /// Adds to the counts of a worker's names.
-    pub(crate) fn add_counts(&self, worker: WorkerId, names: &[(u64, u32)]) {
-        let Some(position) = self.worker_bits.find(worker) else { return };
-        names.chunks(SPANS_A_HOLD).for_each(|piece| self.writer.lock().add_counts(position, piece));
-    }
-
     /// Whether a worker holds any of these names or has it waiting.
     pub fn knows_any(&self, worker: WorkerId, names: &[u64]) -> bool {
         let Some(position) = self.worker_bits.find(worker) else { return false };
         names.chunks(SPANS_A_HOLD).any(|piece| self.writer.lock().knows_any(position, piece))
-    }
-
-    /// Exports everything that a worker reported and holds or has waiting, for another index with the same digester.
-    /// Runs in pieces; the caller must not change the worker meanwhile.
-    pub fn holdings(&self, worker: WorkerId) -> Holdings {
-        let Some(position) = self.worker_bits.find(worker) else { return Holdings::default() };
-        let mut writer = self.writer.lock();
-        let mut export = Export::default();
-        for part in (0..writer.reported.partitions_of(position)).rev() {
-            writer.export_nodes(&mut export, position, part);
-            MutexGuard::bump(&mut writer);
-        }
-        for piece in export.nodes().chunks(NODES_A_HOLD) {
-            writer.export_spans(&mut export, position, piece);
-            MutexGuard::bump(&mut writer);
-        }
-        export.finish(&writer.reported, position)
-    }
-
-    /// Adds chains that wait for their parents.
-    pub(crate) fn park_chains(
-        &self,
-        worker: WorkerId,
-        chains: &[(u64, Vec<OrphanSpan>)],
-    ) -> Result<(), IndexError> {
-        let mut writer = self.writer.lock();
-        let position = self.assign_position(worker)?;
-        for (parent, spans) in chains {
-            writer.reported.orphans.restore(position, *parent, spans);
-        }
-        Ok(())
     }
 
     /// Removes everything that one worker holds, reported and presumed. Its capacity stays.

@@ -26,8 +26,7 @@
 //! * **Presumed** spans age as in the engine: by the worker's capacity in tokens, least recently used first and from
 //!   the end of a chain, and by a time to live. Unanswered requests neither evict nor are evicted. A budget of bytes
 //!   bounds everything together.
-//! * Presumed spans can be exported as a [`Snapshot`] and restored into another index ([`Index::begin_restore`]). The
-//!   reported spans of one worker are exported as [`Holdings`] ([`Index::replace_holdings`]).
+//! * Presumed spans can be exported as a [`Snapshot`] and restored into another index ([`Index::begin_restore`]).
 //! * An engine may have several **worker ids**: one for what it certainly holds, one for what it may hold, one for any
 //!   tier of its cache. One lookup answers for all of them; [`Index::copy_prefix`] copies spans from one to another.
 //! * **Work under the lock is bounded.** Tables grow and shrink in small parts. An operation on many spans runs in
@@ -43,7 +42,6 @@ mod config;
 mod cut;
 mod digest;
 mod holders;
-mod holdings;
 mod index;
 mod live_set;
 mod lookup;
@@ -71,7 +69,6 @@ mod writer;
 
 pub use config::{BUDGET_BYTES_MIN, Config, ConfigError, IndexError};
 pub use digest::{Digester, Hash, UnknownHash};
-pub use holdings::{BadHoldings, Holdings};
 pub use index::{Index, Parent, PendingRestore, Presumption, Prompt, Removed, Stored};
 pub use overlap::{Overlap, Overlaps};
 pub use root::{Namespace, RootKey, Source};

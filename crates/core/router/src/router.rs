@@ -410,22 +410,13 @@ impl<P: Policy> Router<P> {
 
 mod changes;
 mod feedback;
-mod relaying;
 mod saving;
 mod sharing;
 
-pub use relaying::StreamNews;
-
 #[cfg(test)]
 mod caching_tests;
-/// The simulated network of the peers' tests.
-#[cfg(test)]
-#[path = "../../peers/tests/net/mod.rs"]
-mod net;
 #[cfg(test)]
 mod preview_tests;
-#[cfg(test)]
-mod relaying_tests;
 #[cfg(test)]
 mod reported_tests;
 #[cfg(test)]

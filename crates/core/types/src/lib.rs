@@ -14,9 +14,7 @@ mod url;
 mod view;
 mod worker;
 
-pub use cache::{
-    Attention, CacheEvent, Cut, EventBatch, Group, Medium, RemovedBlocks, Restored, StoredBlocks,
-};
+pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
 pub use delivery::Delivery;
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use packed::Packed;

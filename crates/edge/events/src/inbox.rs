@@ -1,8 +1,8 @@
 //! Events that a reporter posts, for engines without ZeroMQ: `POST /events` on the admin listener.
 //!
 //! The source numbers its posts from 0. A known post is accepted again and changes nothing. A post that is too early
-//! is refused with the expected number; the reporter then sends what is missing, or a snapshot. With peers, a post
-//! that is a little early waits, because they may have what is missing. The feed is the same as behind a socket.
+//! is refused with the expected number; the reporter then sends what is missing, or a snapshot. The feed is the same
+//! as behind a socket. With several routers a reporter posts to each of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl ReportInbox {
     pub fn tick(&self) {
         let feeds: Vec<_> = self.feeds.lock().values().cloned().collect();
         for feed_handle in feeds {
-            feed_handle.update_with_peers(|feed, at, steps| feed.tick(at.now, steps));
+            feed_handle.update_without_replay(|feed, at, steps| feed.tick(at.now, steps));
         }
     }
 
@@ -126,8 +126,8 @@ impl ReportInbox {
         self.feeds.lock().get(worker).cloned()
     }
 
-    /// The same, created where it is missing: a peer may relay a worker that never reported here.
-    pub fn feed(&self, worker: &Address) -> Result<Arc<FeedHandle>, PostRefused> {
+    /// The same, created where it is missing.
+    fn feed(&self, worker: &Address) -> Result<Arc<FeedHandle>, PostRefused> {
         let mut feeds = self.feeds.lock();
         if let Some(feed_handle) = feeds.get(worker) {
             return Ok(Arc::clone(feed_handle));
@@ -168,7 +168,6 @@ mod tests {
             CacheEvent::Stored(stored) => format!("+{}", stored.names[0]),
             CacheEvent::Removed(removed) => format!("-{}", removed.names[0]),
             CacheEvent::Cleared => "0".to_owned(),
-            CacheEvent::Restored(_) => "=".to_owned(),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::backoff::Backoff;
 use crate::feed_handle::FeedHandle;
 use crate::sink::EventSink;
 use crate::source::EventSource;
-use crate::subscriber_task::{Audience, Config, ConnectionChange, SubscriberTask, TaskSender};
+use crate::subscriber_task::{Config, ConnectionChange, SubscriberTask, TaskSender};
 
 /// One worker's event stream, followed until this is dropped. The worker's view then stays as last published.
 pub struct Subscriber {
@@ -29,13 +29,8 @@ pub fn subscribe(
 ) -> Subscriber {
     let feed_handle = Arc::new(FeedHandle::new(worker, config.feed.clone(), sink));
     let replay = source.replay.clone();
-    let subscriber_task = SubscriberTask::new(
-        Arc::clone(&feed_handle),
-        config.clone(),
-        replay,
-        &source.topic,
-        Audience::AllRouters,
-    );
+    let subscriber_task =
+        SubscriberTask::new(Arc::clone(&feed_handle), config.clone(), replay, &source.topic);
     let (sender, inbox) = SubscriberTask::inbox();
     let tasks = vec![
         tokio::spawn(subscriber_task.run(inbox)),

@@ -48,6 +48,11 @@ impl<P: Policy> Router<P> {
         self.sharing.get_or_init(|| Arc::new(Sharing::new(Peers::new(me, config), &self.fleet.members())));
     }
 
+    /// Whether sharing with peers is on.
+    pub fn is_sharing(&self) -> bool {
+        self.sharing.get().is_some()
+    }
+
     /// The messages to send now. Call it every few milliseconds.
     pub fn compose_messages(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.sharing.get() else { return Vec::new() };
@@ -201,10 +206,6 @@ impl<P: Policy> Router<P> {
             }
             // Long tasks with locks of their own.
             Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
-            Effect::BatchRelayed { .. }
-            | Effect::PositionReported { .. }
-            | Effect::ReplayRequested { .. }
-            | Effect::ReplayReceived { .. } => heard.leave(effect.clone()),
         }
     }
 

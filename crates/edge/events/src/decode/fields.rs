@@ -219,7 +219,6 @@ impl<'a> Fields<'a> {
             names,
             parent: self.parent,
             tokens,
-            cut: None,
             block_tokens: self.block_size,
             lora,
             medium,

@@ -3,6 +3,7 @@
 //! They contain no behaviour: they are the nouns that cross a crate boundary. A type that only one crate needs lives
 //! in that crate.
 
+pub mod backoff;
 mod cache;
 mod delivery;
 mod load;

@@ -10,7 +10,6 @@
 //! This crate knows wires and formats. `warmroute-feed` decides what a gap or a restart means, and the [`EventSink`]
 //! applies events to an index.
 
-mod backoff;
 mod bound_listener;
 mod decode;
 mod feed_handle;

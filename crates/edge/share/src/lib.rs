@@ -11,7 +11,6 @@
 //! bounded (full buffers drop the oldest message and count it), and that messages come only from routers with the secret or a
 //! certificate.
 
-mod backoff;
 mod departure;
 mod error;
 mod frame;

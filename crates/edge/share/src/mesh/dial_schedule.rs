@@ -7,9 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use warmroute_types::RouterId;
+use warmroute_types::{RouterId, backoff};
 
-use crate::backoff;
 use crate::mesh::config::MeshTimings;
 use crate::mesh::peer_address::PeerAddress;
 

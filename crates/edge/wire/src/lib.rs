@@ -1,4 +1,4 @@
-//! Sockets below HTTP: connecting to workers and accepting clients, plain or with TLS.
+//! Sockets: connecting to workers and accepting clients, plain or with TLS; and an HTTP client for one server.
 //!
 //! The gateway, the probes and the event feeds connect to workers in the same way, and so do routers to their peers.
 //! Dialers and acceptors are handles that can follow another: replacing a certificate or a key takes effect everywhere,
@@ -6,6 +6,7 @@
 
 mod acceptor;
 mod dialer;
+mod http_client;
 mod pem;
 mod scheme_detection;
 pub mod socket_passing;
@@ -14,6 +15,7 @@ mod target;
 
 pub use acceptor::Acceptor;
 pub use dialer::{Dialer, WorkerTls};
+pub use http_client::{HttpClient, HttpClientError};
 pub use pem::{BadTls, Identity};
 pub use scheme_detection::{detect_scheme, is_plain, speaks_tls};
 pub use stream::Stream;

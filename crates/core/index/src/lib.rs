@@ -72,7 +72,7 @@ pub use digest::{Digester, Hash, UnknownHash};
 pub use index::{Index, Parent, PendingRestore, Presumption, Prompt, Removed, Stored};
 pub use overlap::{Overlap, Overlaps};
 pub use root::{Namespace, RootKey, Source};
-pub use snapshot::{BadSnapshot, BoundedSnapshot, SegmentParent, Snapshot, SnapshotUse};
+pub use snapshot::{BadSnapshot, BoundedSnapshot, Snapshot};
 pub use span::{NamedSpan, Reach, Span};
 pub use stats::{Bytes, Stats};
 pub use worker_bits::WORKER_IDS_MAX;

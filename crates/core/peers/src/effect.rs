@@ -50,7 +50,7 @@ pub enum Effect {
     SnapshotRequested,
     /// A peer's presumed contents of all caches arrived.
     SnapshotReceived {
-        /// As [`SnapshotWriter`](crate::SnapshotWriter) wrote them.
+        /// As the peer encoded them.
         bytes: Vec<u8>,
         /// Upper bound of their age.
         age: Micros,

@@ -33,14 +33,13 @@ mod peer_assignments;
 mod peer_workers;
 mod peers;
 mod pending_queries;
-mod presumed_snapshot;
 mod query;
 mod received_batches;
 mod round_trip;
 mod sent_batches;
 mod snapshot_fetch;
 
-pub use answer_parts::AnswerPart;
+pub use answer_parts::{AnswerPart, SNAPSHOT_BYTES_MAX};
 pub use assignment::{Assignment, AssignmentEnd, BookingRecord, PromptDigests};
 pub use codec::BadMessage;
 pub use effect::Effect;
@@ -50,7 +49,4 @@ pub use message::{MESSAGE_MAX, PeerMessage};
 pub use own_ledger::{LedgerUpdates, OwnLedger};
 pub use peer::PeerStatus;
 pub use peers::{Config, Peers};
-pub use presumed_snapshot::{
-    PresumedRecord, RunParent, SNAPSHOT_BYTES_MAX, SnapshotReader, SnapshotWriter, SpanSizes,
-};
 pub use query::{Query, QueryKind};

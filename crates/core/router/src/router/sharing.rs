@@ -21,7 +21,7 @@ use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
 use super::Router;
 use crate::PromptChunks;
 use crate::estimate::{self, PromptOverlap};
-use crate::peer_snapshot::{self, View};
+use crate::peer_snapshot::{self, PeerSnapshot};
 use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::PRESUMED_CHUNKS_MAX;
 use crate::sharing::{PeerAssignment, PeerState, PeerTask, Received, Sharing, SharingView};
@@ -115,7 +115,7 @@ impl<P: Policy> Router<P> {
             PeerTask::Tell => self.tell_view(sharing, now),
             PeerTask::Learn { bytes, age, heard } => match peer_snapshot::read(&bytes, self.index.digester())
             {
-                Ok(view) => self.learn_view(sharing, view, heard, age),
+                Ok(received) => self.learn_view(sharing, received, heard, age),
                 Err(_) => sharing.peer_state().peers.bad_messages += 1,
             },
         }
@@ -221,8 +221,8 @@ impl<P: Policy> Router<P> {
     fn tell_view(&self, sharing: &Sharing, now: Micros) {
         let BoundedSnapshot { snapshot, is_truncated } = self.index.snapshot_newest(now, SNAPSHOT_BYTES_MAX);
         let members = self.fleet.members();
-        let identities: BTreeMap<u16, u64> =
-            members.iter().map(|view| (view.worker.id.0, view.worker.identity)).collect();
+        let identities: BTreeMap<WorkerId, u64> =
+            members.iter().map(|view| (view.worker.id, view.worker.identity)).collect();
         let identity_of = |worker| identities.get(&worker).copied();
         let bytes = peer_snapshot::write(&snapshot, self.index.digester(), identity_of).into();
         let mut heard = sharing.peer_state();
@@ -232,11 +232,11 @@ impl<P: Policy> Router<P> {
 
     /// Merges a peer's presumptions for workers that have no better view here. The fleet may change between
     /// two prompts.
-    fn learn_view(&self, sharing: &Sharing, view: View, heard: Micros, age: Micros) {
-        let View { workers, snapshot } = view;
+    fn learn_view(&self, sharing: &Sharing, received: PeerSnapshot, heard: Micros, age: Micros) {
+        let PeerSnapshot { workers, snapshot } = received;
         let recalled = self.index.begin_restore(snapshot, heard, age);
         let mut pools = self.pools.read();
-        for (place, identity) in (0..).zip(workers) {
+        for (number, identity) in workers {
             let presumed = || {
                 let worker = sharing.worker(identity);
                 worker.filter(|worker| self.fleet.load_view(worker.id).view == CacheView::Presumed)
@@ -247,7 +247,7 @@ impl<P: Policy> Router<P> {
                 presumed().is_some_and(|now| Arc::ptr_eq(&now, &worker))
             };
             // A full index drops the rest, which costs hits later.
-            _ = self.index.merge(&recalled, WorkerId(place), worker.id, is_there);
+            _ = self.index.merge(&recalled, number, worker.id, is_there);
         }
     }
 

@@ -20,7 +20,7 @@ use super::runs::progress_bar;
 use super::session_text::SessionText;
 use super::traffic::Traffic;
 use crate::client::{self, Question, Served};
-use crate::serve::runtime;
+use crate::runtime::runtime;
 
 /// Figures of a simulation that clients can measure, too. The last three need engines that report cached tokens.
 const MEASURED: [&str; 14] = [

@@ -50,6 +50,7 @@ mod node;
 mod node_arena;
 mod node_uses;
 mod number_map;
+mod operation;
 mod orphans;
 mod overlap;
 mod paths;
@@ -69,7 +70,8 @@ mod writer;
 
 pub use config::{BUDGET_BYTES_MIN, Config, ConfigError, IndexError};
 pub use digest::{Digester, Hash, UnknownHash};
-pub use index::{Index, Parent, PendingRestore, Presumption, Prompt, Removed, Stored};
+pub use index::{Index, PendingRestore, Presumption};
+pub use operation::{Parent, Prompt, Removed, Stored};
 pub use overlap::{Overlap, Overlaps};
 pub use root::{Namespace, RootKey, Source};
 pub use snapshot::{BadSnapshot, BoundedSnapshot, Snapshot};

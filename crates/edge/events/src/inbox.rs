@@ -10,9 +10,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use thiserror::Error;
 use warmroute_types::{Address, MAX_WORKERS};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::feed_handle::FeedHandle;
-use crate::json::{read_json, read_msgpack};
+use crate::json::{Post, read_json, read_msgpack};
+use crate::posts::{Outcome, Reporter};
 use crate::sink::EventSink;
 
 /// Limits of an inbox.
@@ -77,6 +79,9 @@ impl PostRefused {
     }
 }
 
+/// Each reporter's posts reset those of the other.
+const SEVERAL_REPORTERS: &str = "several reporters post for this worker: start one for each";
+
 /// The longest name of a source.
 const SOURCE_BYTES_MAX: usize = 128;
 
@@ -139,6 +144,35 @@ impl ReportInbox {
             Arc::new(FeedHandle::new(worker.clone(), self.config.feed.clone(), Arc::clone(&self.sink)));
         feeds.insert(worker.clone(), Arc::clone(&feed_handle));
         Ok(feed_handle)
+    }
+}
+
+impl FeedHandle {
+    /// Accepts a post.
+    fn posted(&self, post: Post) -> Result<Accepted, PostRefused> {
+        let Post { source, seq, kind, batch } = post;
+        let (source, unreadable) = (xxh3_64(source.as_bytes()).max(1), batch.unreadable);
+        let ((before, outcome), asked) = self.update_state(|feed, reporter, at, steps| {
+            let before = *reporter;
+            (before, reporter.post(feed, source, (seq, kind, batch), at, steps))
+        });
+        self.fail_replay(asked);
+        let next_seq = match outcome {
+            Outcome::Gap(expected) => return Err(PostRefused::Gap { expected }),
+            Outcome::Known => self.counters().next_seq.unwrap_or(0),
+            Outcome::Applied => {
+                self.check_reporters(before, source);
+                seq.saturating_add(1)
+            }
+        };
+        Ok(Accepted { next_seq, unreadable })
+    }
+
+    /// A reporter that posts again after another one did is a second one.
+    fn check_reporters(&self, before: Reporter, source: u64) {
+        if before.current != 0 && before.current != source {
+            self.set_trouble((before.previous == source).then(|| SEVERAL_REPORTERS.to_owned()));
+        }
     }
 }
 

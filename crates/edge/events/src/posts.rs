@@ -2,24 +2,18 @@
 
 use warmroute_feed::{Feed, Moment, ReplayEnd, Step};
 use warmroute_types::EventBatch;
-use xxhash_rust::xxh3::xxh3_64;
 
-use crate::feed_handle::FeedHandle;
-use crate::inbox::{Accepted, PostRefused};
-use crate::json::{Post, PostKind};
-
-/// Each reporter's posts reset those of the other.
-const SEVERAL_REPORTERS: &str = "several reporters post for this worker: start one for each";
+use crate::json::PostKind;
 
 /// The processes that post for a worker: hashes of their names, 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reporter {
-    current: u64,
-    previous: u64,
+    pub current: u64,
+    pub previous: u64,
 }
 
 /// What became of a post.
-enum Outcome {
+pub(crate) enum Outcome {
     Applied,
     /// The post was known already.
     Known,
@@ -28,7 +22,8 @@ enum Outcome {
 }
 
 impl Reporter {
-    fn post(
+    /// Applies a post to the worker's feed.
+    pub fn post(
         &mut self,
         feed: &mut Feed,
         source: u64,
@@ -72,34 +67,5 @@ impl Reporter {
         feed.replay_ended(ReplayEnd::Complete, at.now, steps);
         // The beginning is in this batch, so no replay is needed.
         steps.retain(|step| !matches!(step, Step::AskReplay { .. }));
-    }
-}
-
-impl FeedHandle {
-    /// Accepts a post.
-    pub(crate) fn posted(&self, post: Post) -> Result<Accepted, PostRefused> {
-        let Post { source, seq, kind, batch } = post;
-        let (source, unreadable) = (xxh3_64(source.as_bytes()).max(1), batch.unreadable);
-        let ((before, outcome), asked) = self.update_state(|feed, reporter, at, steps| {
-            let before = *reporter;
-            (before, reporter.post(feed, source, (seq, kind, batch), at, steps))
-        });
-        self.fail_replay(asked);
-        let next_seq = match outcome {
-            Outcome::Gap(expected) => return Err(PostRefused::Gap { expected }),
-            Outcome::Known => self.counters().next_seq.unwrap_or(0),
-            Outcome::Applied => {
-                self.check_reporters(before, source);
-                seq.saturating_add(1)
-            }
-        };
-        Ok(Accepted { next_seq, unreadable })
-    }
-
-    /// A reporter that posts again after another one did is a second one.
-    fn check_reporters(&self, before: Reporter, source: u64) {
-        if before.current != 0 && before.current != source {
-            self.set_trouble((before.previous == source).then(|| SEVERAL_REPORTERS.to_owned()));
-        }
     }
 }

@@ -174,7 +174,8 @@ async fn send_on(
     let bytes_max = if request.method() == Method::POST { POST_BYTES_MAX } else { GET_BYTES_MAX };
     let response = sender.send_request(request).await?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), bytes_max).collect().await.map_err(HttpClientError::Body)?;
+    let body =
+        Limited::new(response.into_body(), bytes_max).collect().await.map_err(HttpClientError::Body)?;
     Ok((status, body.to_bytes()))
 }
 
@@ -231,7 +232,9 @@ mod tests {
         assert_eq!(client.get("/a?b=1").await.unwrap(), (StatusCode::OK, Bytes::from("one")));
         assert_eq!(client.post("/c", Bytes::from("{}")).await.unwrap().1, "two");
         let ([first, unanswered], again) = served.await.unwrap();
-        assert!(first.starts_with("GET /base/a?b=1 HTTP/1.1\r\n") && first.contains("authorization: Bearer key"));
+        assert!(
+            first.starts_with("GET /base/a?b=1 HTTP/1.1\r\n") && first.contains("authorization: Bearer key")
+        );
         assert!(again.starts_with("POST /base/c HTTP/1.1\r\n") && again.ends_with("\r\n\r\n{}"));
         assert_eq!(unanswered, again, "the request is repeated on a new connection");
     }

@@ -3,15 +3,8 @@
 use warmroute_types::{Attention, CacheEvent, Group, Medium, RemovedBlocks, StoredBlocks};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::extra_keys::{self, Content};
+use super::extra_keys::{self, Content, EventEncoding};
 use crate::msgpack::{Head, Malformed, Reader};
-
-/// The encoding of the event. Only arrays (up to vLLM 0.23) have images as bare strings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventEncoding {
-    Array,
-    Map,
-}
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! The HTTP gateway. Files follow the phases of a request:
 //!
 //! ```text
-//! server ──▶ intake ──▶ admission_gate ──▶ dispatch ──▶ upstream ──▶ relay ──▶ client
-//! accept,    read the    limits,            route,       connection   stream the response,
-//! drain      body,       queue              book,        to a worker  release the booking
-//!            parse                          retry
+//! server ──▶ intake ──▶ permit ──▶ dispatch ──▶ upstream ──▶ relay ──▶ client
+//! accept,    read the   limits,    route,       connection   stream the response,
+//! drain      body,      queue      book,        to a worker  release the booking
+//!            parse                 retry
 //! ```
 //!
 //! The gateway forwards request bodies unchanged, except for spliced fields (see `parsed_request`). It withholds a

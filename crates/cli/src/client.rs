@@ -1,16 +1,14 @@
-//! An HTTP client that streams one answer and measures its times, for the demo and `lab drive`.
+//! Sends a request, reads its streamed answer and measures its times, for the demo and `lab drive`.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use http::{Request, header};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::handshake;
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, HeaderValue};
+use http_body_util::BodyExt;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use warmroute_types::Usage;
+use warmroute_wire::{Dialer, HttpClient};
 
 /// One request.
 pub struct Question<'a> {
@@ -38,20 +36,16 @@ pub struct Served {
 
 /// Sends a request and reads its stream to the end.
 pub async fn ask(question: Question<'_>) -> anyhow::Result<Served> {
-    let stream = TcpStream::connect(question.authority).await.context("no connection")?;
-    stream.set_nodelay(true)?;
-    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let mut request = Request::post(question.path)
-        .header(header::HOST, question.authority)
-        .header(header::CONTENT_TYPE, "application/json");
+    let base = format!("http://{}", question.authority);
+    let mut client = HttpClient::new(&base, Duration::MAX, Dialer::default());
+    client.connect().await.context("no connection")?;
+    let mut headers = HeaderMap::new();
     if let Some(session) = question.session {
-        request = request.header("x-session-id", session);
+        headers.insert("x-session-id", HeaderValue::try_from(session)?);
     }
-    let request = request.body(Full::new(Bytes::from(question.body)))?;
-
     let sent = Instant::now();
-    let mut response = sender.send_request(request).await.context("no answer")?;
+    let response = client.post_streaming(question.path, headers, Bytes::from(question.body));
+    let mut response = response.await.context("no answer")?;
     let status = response.status();
     let worker = response.headers().get("x-warmroute-worker").and_then(|value| value.to_str().ok());
     let worker = worker.unwrap_or_default().to_owned();

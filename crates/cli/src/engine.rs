@@ -11,7 +11,8 @@ use warmroute_replica::{
 
 use crate::args::{Encoding, EngineArgs, Switch};
 use crate::lab::host_tier;
-use crate::serve::{StopSignals, runtime};
+use crate::runtime::runtime;
+use crate::serve::StopSignals;
 
 /// How long answers may continue after SIGTERM.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);

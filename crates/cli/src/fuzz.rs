@@ -26,10 +26,9 @@ fn without_files(mut options: Options) -> Options {
         [&mut s.worker_tls_cert, &mut s.worker_tls_key, &mut s.tls_client_ca, &mut s.admin_tls_client_ca];
     named.into_iter().chain(identities).chain(others).for_each(|file| *file = None);
     let s = &mut options.sharing;
-    let mesh = [&mut s.share_secret_file, &mut s.mesh_tls_cert, &mut s.mesh_tls_key, &mut s.mesh_tls_ca];
     let redis = [&mut s.share_redis_tls_ca, &mut s.share_redis_tls_cert, &mut s.share_redis_tls_key];
-    let others = [&mut s.share_redis_password_file];
-    mesh.into_iter().chain(redis).chain(others).for_each(|file| *file = None);
+    let others = [&mut s.share_secret_file, &mut s.share_redis_password_file];
+    redis.into_iter().chain(others).for_each(|file| *file = None);
     options
 }
 

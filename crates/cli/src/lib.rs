@@ -30,6 +30,7 @@ mod options;
 mod paths;
 mod plan;
 mod precise;
+mod runtime;
 mod saved_state;
 mod security;
 mod serve;

@@ -16,6 +16,7 @@ use crate::notify::Notify;
 use crate::options::{check_environment, read_file};
 use crate::paths::check_paths;
 use crate::plan::Plan;
+use crate::runtime::runtime;
 use crate::service::{ABORT_TIMEOUT, Service};
 
 /// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files.
@@ -31,15 +32,6 @@ pub fn run(args: Box<ServeArgs>) -> anyhow::Result<()> {
     let plan = Plan::new(options)?;
     check_paths(&plan)?;
     runtime(threads)?.block_on(serve(plan, origin))
-}
-
-/// The runtime with `threads` threads; 0 means one per core.
-pub fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if threads > 0 {
-        builder.worker_threads(threads);
-    }
-    builder.enable_all().build().context("cannot start the runtime")
 }
 
 async fn serve(plan: Plan, origin: Origin) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use warmroute_gateway::{Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, serve};
@@ -113,8 +113,8 @@ impl Service {
             startup.follow_sources(plan.sources, plan.precise.as_ref());
         let control = Arc::new(Control::new(origin, Arc::clone(&gateway), changed, in_force));
         startup.maintain(&control, plan.probe, plan.eviction_interval);
-        let peers_changed = startup.share(plan.sharing).await?;
-        let reports = startup.follow_events(plan.precise, peers_changed).await?;
+        startup.share(plan.sharing).await?;
+        let reports = startup.follow_events(plan.precise).await?;
         let (clients_drain, operators_drain) = (Drain::default(), Drain::default());
         let mut page = admin_page(&gateway, &control, admin, &clients_drain);
         if let (Some(reports), Some(token)) = (reports, plan.events_token) {
@@ -335,28 +335,22 @@ impl Startup {
         self.background.spawn(every(interval, Arc::clone(&self.gateway), work));
     }
 
-    /// Starts to share state with peers. Returns the signal that peers may have sent something about event streams.
-    async fn share(&mut self, plan: Option<SharePlan>) -> anyhow::Result<Option<Arc<Notify>>> {
-        let Some(plan) = plan else { return Ok(None) };
+    /// Starts to share state with peers.
+    async fn share(&mut self, plan: Option<SharePlan>) -> anyhow::Result<()> {
+        let Some(plan) = plan else { return Ok(()) };
         let listener = match plan.listen() {
             Some(address) => Some(self.listen(Purpose::Mesh, address).await?),
             None => None,
         };
-        let peers_changed = Arc::<Notify>::default();
         let (sharing, leave) =
-            sharing::start(plan, Arc::clone(&self.gateway), listener, Arc::clone(&peers_changed))
-                .context("sharing")?;
+            sharing::start(plan, Arc::clone(&self.gateway), listener).context("sharing")?;
         self.exclusive.push(self.background.spawn(sharing));
         self.leave = Some(leave);
-        Ok(Some(peers_changed))
+        Ok(())
     }
 
     /// Starts to follow engines' events. Returns the receiver of reports about them.
-    async fn follow_events(
-        &mut self,
-        settings: Option<Settings>,
-        peers_changed: Option<Arc<Notify>>,
-    ) -> anyhow::Result<Option<ReportEndpoint>> {
+    async fn follow_events(&mut self, settings: Option<Settings>) -> anyhow::Result<Option<ReportEndpoint>> {
         let Some(settings) = settings else { return Ok(None) };
         let listener = match settings.bind.as_deref().and_then(address_of) {
             Some(address) => {
@@ -367,9 +361,6 @@ impl Startup {
         };
         let precise = Precise::new(Arc::clone(&self.gateway), settings, listener).await?;
         let reports = precise.report_endpoint();
-        if let Some(changed) = peers_changed {
-            self.exclusive.push(self.background.spawn(precise.peer_streams(changed)));
-        }
         self.exclusive.push(self.background.spawn(precise.run()));
         Ok(Some(reports))
     }

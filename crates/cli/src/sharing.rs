@@ -37,7 +37,6 @@ pub fn start(
     plan: SharePlan,
     gateway: Arc<Gateway>,
     listener: Option<TcpListener>,
-    streams_changed: Arc<Notify>,
 ) -> anyhow::Result<(impl Future<Output = ()>, LeaveHandle)> {
     let me = random_router_id();
     for file in &plan.exposed {
@@ -60,21 +59,13 @@ pub fn start(
     let news = Arc::new(Notify::new());
     gateway.set_peer_transport(Arc::new(TransportView { transport, status, news: Arc::clone(&news) }));
     let every = Duration::from_micros(config.batch_interval.0);
-    Ok((exchange_messages(gateway, Signals { news, streams_changed }, outgoing, incoming, every), leave))
-}
-
-/// Signals between the router, this task and the feeds.
-struct Signals {
-    /// The router has news for its peers after a silence.
-    news: Arc<Notify>,
-    /// Peers may have sent something about engines' event streams.
-    streams_changed: Arc<Notify>,
+    Ok((exchange_messages(gateway, news, outgoing, incoming, every), leave))
 }
 
 /// Sends at every tick, or at once when there is news after a silence, and receives in between.
 async fn exchange_messages(
     gateway: Arc<Gateway>,
-    signals: Signals,
+    news: Arc<Notify>,
     outgoing: MessageOutbox,
     mut incoming: MessageInbox,
     every: Duration,
@@ -88,7 +79,7 @@ async fn exchange_messages(
             // Ticks come first: a router flooded with messages must not fall silent.
             biased;
             _ = ticks.tick() => gateway.router().peering().compose_messages(gateway.now()),
-            () = signals.news.notified() => gateway.router().peering().compose_urgent(gateway.now()),
+            () = news.notified() => gateway.router().peering().compose_urgent(gateway.now()),
             message = incoming.recv() => {
                 // Unreadable messages are counted; nothing else can be done about them here.
                 let Received { answers, tasks: new } = receive(&gateway, &message).unwrap_or_default();
@@ -97,7 +88,6 @@ async fn exchange_messages(
             }
         };
         messages.into_iter().for_each(|message| send(&outgoing, message));
-        signals.streams_changed.notify_one();
         warn_of_unknown_workers(&mut unknown, &gateway);
     }
 }

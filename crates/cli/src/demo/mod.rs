@@ -17,7 +17,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::DemoArgs;
 use crate::plan::parse_policy;
-use crate::serve::{StopSignals, announce, runtime};
+use crate::runtime::runtime;
+use crate::serve::{StopSignals, announce};
 use fleet::Fleet;
 use report::Run;
 use workload::Workload;

@@ -87,14 +87,7 @@ fn mesh_remedy(failed: &MeshFailure) -> String {
                 "is a router with --share mesh started there, is that its --mesh-listen port, and may this machine connect? {FIRST}"
             );
         }
-        MeshFailure::Closed => "the log of the process at that address may say why",
-        MeshFailure::Io(_) => {
-            "each router shows a certificate of --mesh-tls-ca, for the host that it is dialed by or for --mesh-tls-name"
-        }
-        MeshFailure::Tls => "give this router certificates of the same authority as the others have",
-        MeshFailure::NotTls => {
-            "give that router certificates of the same authority, or take them from this one"
-        }
+        MeshFailure::Closed | MeshFailure::Io(_) => "the log of the process at that address may say why",
         MeshFailure::NotARouter => {
             "is it the port of --mesh-listen, and not the one for clients or for operators?"
         }

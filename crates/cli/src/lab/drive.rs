@@ -20,7 +20,7 @@ use super::args::DriveArgs;
 use super::output::{self, Printed};
 use super::runs::progress_bar;
 use super::traffic::Traffic;
-use crate::serve::runtime;
+use crate::runtime::runtime;
 use engine_metrics::{EngineReport, EngineWatch};
 use stage::{Played, Stage};
 

@@ -522,18 +522,6 @@ group! {
         #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_MESH_PEERS", hide_env = true)]
         #[serde(deserialize_with = "one_or_many")]
         mesh_peers: Vec<String> = Some(Vec::new()),
-        /// Certificate chain (PEM) to present to peers
-        #[arg(long, value_name = "FILE", env = "WARMROUTE_MESH_TLS_CERT", hide_env = true)]
-        mesh_tls_cert: PathBuf = None,
-        /// Private key (PEM) of --mesh-tls-cert
-        #[arg(long, value_name = "FILE", env = "WARMROUTE_MESH_TLS_KEY", hide_env = true)]
-        mesh_tls_key: PathBuf = None,
-        /// CA (PEM) that signs the certificates of all routers, and nothing else
-        #[arg(long, value_name = "FILE", env = "WARMROUTE_MESH_TLS_CA", hide_env = true)]
-        mesh_tls_ca: PathBuf = None,
-        /// Name in all routers' certificates [default: the host that is dialed]
-        #[arg(long, value_name = "NAME", env = "WARMROUTE_MESH_TLS_NAME", hide_env = true)]
-        mesh_tls_name: String = None,
         /// File with the password of the Redis server
         #[arg(long, value_name = "FILE", env = "WARMROUTE_SHARE_REDIS_PASSWORD_FILE", hide_env = true)]
         share_redis_password_file: PathBuf = None,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use sha2::{Digest, Sha256};
 use warmroute_share::{
-    BadShare, MeshConfig, MeshTimings, MeshTls, RedisConfig, RedisTimings, Secret, Secrets, Versions,
+    BadShare, MeshConfig, MeshTimings, RedisConfig, RedisTimings, Secret, Secrets, Versions,
 };
 use warmroute_types::mask_url;
 use warmroute_wire::WorkerTls;
@@ -92,13 +92,11 @@ fn given(options: &Sharing) -> Vec<String> {
 
 /// Adds the key that must be corrected.
 fn with_key(bad: BadShare, options: &Sharing) -> anyhow::Error {
-    let is_mesh = options.share.iter().flatten().any(|by| by == "mesh");
     let key = match &bad {
         BadShare::NoSecret(_) | BadShare::Unreadable { .. } => "share-secret-file",
         BadShare::BadUrl(_) => "share",
         BadShare::BadPeer(place) if options.mesh_advertise.as_ref() == Some(place) => "mesh-advertise",
         BadShare::BadPeer(_) => "mesh-peers",
-        BadShare::BadTls(_) if is_mesh => "mesh-tls",
         BadShare::BadTls(_) => "share-redis-tls",
         BadShare::CannotListen { .. } => "mesh-listen",
     };
@@ -122,29 +120,15 @@ fn read(file: &Path) -> anyhow::Result<String> {
 }
 
 fn mesh(options: &Sharing, secrets: Secrets) -> anyhow::Result<MeshConfig> {
-    let identity = identity(&options.mesh_tls_cert, &options.mesh_tls_key).context("mesh-tls")?;
-    let tls = match (identity, &options.mesh_tls_ca) {
-        (Some(identity), Some(ca)) => {
-            Some(MeshTls { identity, ca: ca.clone(), server_name: options.mesh_tls_name.clone() })
-        }
-        (None, None) => None,
-        _ => anyhow::bail!("mesh-tls: set mesh-tls-cert, mesh-tls-key and mesh-tls-ca together"),
-    };
-    let is_named = tls.is_some() || options.mesh_tls_name.is_none();
-    anyhow::ensure!(
-        is_named,
-        "mesh-tls-name has no effect without mesh-tls-cert, mesh-tls-key and mesh-tls-ca"
-    );
     let config = MeshConfig {
         listen: value_of(options.mesh_listen),
         advertise: options.mesh_advertise.clone(),
         peers: options.mesh_peers.clone().unwrap_or_default(),
-        secret: Some(secrets),
-        tls,
+        secret: secrets,
         versions: Versions::OURS,
         timings: MeshTimings::default(),
     };
-    config.validate().and_then(|()| config.read_certificates()).map_err(|bad| with_key(bad, options))?;
+    config.validate().map_err(|bad| with_key(bad, options))?;
     Ok(config)
 }
 

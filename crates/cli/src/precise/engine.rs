@@ -9,9 +9,8 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{EventSource, read_server_info, read_vllm_sources};
-use warmroute_probe::Client;
 use warmroute_tokens::parity::{Answer, TokenizeEndpoint};
-use warmroute_wire::Dialer;
+use warmroute_wire::{Dialer, HttpClient};
 
 /// Tokenizing a sample takes milliseconds, but a busy engine answers late.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Engine {
     pub url: String,
-    client: Arc<Mutex<Client>>,
+    client: Arc<Mutex<HttpClient>>,
 }
 
 /// One model of `GET /v1/models`.
@@ -50,7 +49,7 @@ impl Engine {
     pub fn new(url: &str, dialer: &Dialer) -> Engine {
         Engine {
             url: url.to_owned(),
-            client: Arc::new(Mutex::new(Client::new(url, TIMEOUT, dialer.clone()))),
+            client: Arc::new(Mutex::new(HttpClient::new(url, TIMEOUT, dialer.clone()))),
         }
     }
 

@@ -1,32 +1,22 @@
-//! Applies events from feeds to the router, and passes them to peers through it.
+//! Applies events from feeds to the router.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use warmroute_events::{BatchId, EventSink, FeedHandle, PeerPresence, Step, View};
+use warmroute_events::{EventSink, Step, View};
 use warmroute_fleet::Worker;
 use warmroute_gateway::Gateway;
-use warmroute_peers::{RelayedBatch, StreamPosition, StreamRange};
-use warmroute_router::{Change, Ingested, StreamNews};
-use warmroute_types::{Address, EventBatch, Micros, RouterId, WorkerId};
-
-/// How long after its start a router that shares waits for a first sign of peers before it counts as alone.
-const PEER_DISCOVERY: Micros = Micros::from_secs(3);
+use warmroute_router::{Change, Ingested};
+use warmroute_types::{Address, WorkerId};
 
 /// The router as the receiver of feeds' events.
 pub struct RouterSink {
     gateway: Arc<Gateway>,
-    /// When this router started. The router's clock does not start at zero.
-    started: Micros,
     /// Workers whose events are applied. A worker that leaves and returns is a new worker.
     workers: RwLock<BTreeMap<Address, Arc<Worker>>>,
     /// Workers whose engine publishes events; reports about them are refused.
     streams: RwLock<BTreeSet<Address>>,
-    /// The feeds of those workers.
-    feeds: RwLock<BTreeMap<Address, Arc<FeedHandle>>>,
-    /// For each worker, the peer that last sent something about its stream.
-    stream_peers: RwLock<BTreeMap<Address, RouterId>>,
 }
 
 /// Where a worker's events come from.
@@ -42,14 +32,7 @@ pub enum EventOrigin {
 
 impl RouterSink {
     pub fn new(gateway: Arc<Gateway>) -> RouterSink {
-        RouterSink {
-            started: gateway.now(),
-            gateway,
-            workers: RwLock::default(),
-            streams: RwLock::default(),
-            feeds: RwLock::default(),
-            stream_peers: RwLock::default(),
-        }
+        RouterSink { gateway, workers: RwLock::default(), streams: RwLock::default() }
     }
 
     /// Applies events of this address to this worker from now on.
@@ -60,67 +43,11 @@ impl RouterSink {
     pub fn forget(&self, address: &Address) {
         self.workers.write().remove(address);
         self.streams.write().remove(address);
-        self.feeds.write().remove(address);
-        self.stream_peers.write().remove(address);
     }
 
-    /// Registers the feed of a worker whose engine publishes events.
-    pub fn follow_stream(&self, feed: Arc<FeedHandle>) {
-        self.streams.write().insert(feed.worker.clone());
-        self.feeds.write().insert(feed.worker.clone(), feed);
-    }
-
-    /// The feed of a worker whose engine publishes events.
-    pub fn feed_of(&self, address: &Address) -> Option<Arc<FeedHandle>> {
-        self.feeds.read().get(address).cloned()
-    }
-
-    /// Workers whose events are applied.
-    pub fn workers(&self) -> Vec<Arc<Worker>> {
-        self.workers.read().values().cloned().collect()
-    }
-
-    /// Records which peer sent something about a worker's stream. Replays are requested from that peer first.
-    pub fn note_peer(&self, address: &Address, router: RouterId) {
-        let is_known = self.stream_peers.read().get(address) == Some(&router);
-        if !is_known {
-            self.stream_peers.write().insert(address.clone(), router);
-        }
-    }
-
-    /// Asks the router to collect what peers send about streams.
-    pub fn follow_streams(&self) {
-        self.gateway.router().peering().follow_streams();
-    }
-
-    /// Takes what peers have sent about streams.
-    pub fn take_streams(&self) -> Vec<(Arc<Worker>, StreamNews)> {
-        self.gateway.router().peering().take_streams()
-    }
-
-    /// Tells peers how far each stream was received here.
-    pub fn set_positions(&self, positions: Vec<StreamPosition>) {
-        self.gateway.router().peering().set_positions(positions);
-    }
-
-    /// The batches that a peer wants, if the router still keeps them.
-    pub fn kept_batches(&self, wanted: StreamRange) -> Option<Vec<RelayedBatch>> {
-        self.gateway.router().peering().retained(wanted)
-    }
-
-    /// A worker's whole cache as known from its events.
-    pub fn snapshot(&self, worker: WorkerId) -> Option<Arc<[u8]>> {
-        self.gateway.router().peering().holdings(worker)
-    }
-
-    /// Answers a peer's replay request.
-    pub fn send_replay(&self, to: RouterId, worker: &Worker, reports: &[RelayedBatch]) {
-        self.gateway.router().peering().answer_replay(to, worker, reports);
-    }
-
-    /// Whether this router polls the engines that only one router can poll.
-    pub fn is_poller(&self) -> bool {
-        self.peer_presence() != PeerPresence::Unknown && self.gateway.router().peering().is_first()
+    /// Records that a worker's engine publishes events.
+    pub fn follow_stream(&self, address: Address) {
+        self.streams.write().insert(address);
     }
 
     fn worker(&self, address: &Address) -> Option<Arc<Worker>> {
@@ -179,76 +106,5 @@ impl EventSink for RouterSink {
             }
             Change::from_feed(&worker, step).into_iter().for_each(|change| self.apply_change(change));
         }
-    }
-
-    fn prepare_relay(&self, address: &Address, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
-        self.gateway.router().peering().digest(self.worker(address)?.id, batch)
-    }
-
-    fn relay(&self, address: &Address, which: BatchId, bytes: Arc<[u8]>) {
-        if let Some(worker) = self.worker(address) {
-            self.gateway.router().peering().relay(&worker, which, bytes);
-        }
-    }
-
-    fn request_replay(&self, address: &Address, source: u64, from_seq: u64) -> bool {
-        let Some(worker) = self.worker(address) else { return false };
-        let preferred = self.stream_peers.read().get(address).copied();
-        self.gateway.router().peering().request_replay(
-            &worker,
-            (source, from_seq),
-            preferred,
-            self.gateway.now(),
-        )
-    }
-
-    fn cancel_replay(&self, address: &Address) {
-        if let Some(worker) = self.worker(address) {
-            self.gateway.router().peering().cancel_replay(&worker);
-        }
-    }
-
-    fn peer_presence(&self) -> PeerPresence {
-        let router = self.gateway.router();
-        match router.peering().is_sharing() {
-            true => presence(router.peering().has_peers(), self.gateway.now().since(self.started)),
-            false => PeerPresence::Absent,
-        }
-    }
-}
-
-/// Whether a router that shares has peers, by how long it has run.
-fn presence(has_peers: bool, uptime: Micros) -> PeerPresence {
-    match has_peers {
-        true => PeerPresence::Present,
-        false if uptime < PEER_DISCOVERY => PeerPresence::Unknown,
-        false => PeerPresence::Absent,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use warmroute_policy::Standard;
-    use warmroute_router::Router;
-
-    use super::*;
-
-    #[test]
-    fn a_starting_router_waits_for_its_peers_before_it_counts_as_alone() {
-        assert_eq!(presence(false, Micros::ZERO), PeerPresence::Unknown);
-        assert_eq!(presence(false, PEER_DISCOVERY), PeerPresence::Absent);
-        assert_eq!(presence(true, Micros::ZERO), PeerPresence::Present);
-    }
-
-    #[tokio::test]
-    async fn the_wait_for_peers_starts_with_the_router_and_only_when_it_shares() {
-        let policy: Standard = "random".parse().unwrap();
-        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
-        let gateway = Gateway::new(Arc::clone(&router), warmroute_gateway::Config::default(), None).unwrap();
-        let sink = RouterSink::new(gateway);
-        assert_eq!(sink.peer_presence(), PeerPresence::Absent);
-        router.peering().start(RouterId(1), warmroute_peers::Config::default());
-        assert_eq!(sink.peer_presence(), PeerPresence::Unknown);
-        assert!(!sink.is_poller());
     }
 }

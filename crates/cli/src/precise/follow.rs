@@ -291,7 +291,7 @@ impl FollowContext {
             }
             (Direction::TheyConnect, None) => return Err(ViewReason::NotBound(source.endpoint.to_string())),
         };
-        self.sink.follow_stream(subscriber.feed());
+        self.sink.follow_stream(worker.address.clone());
         Ok(subscriber)
     }
 
@@ -304,16 +304,17 @@ impl FollowContext {
         let events = Arc::clone(&self.sink) as Arc<dyn EventSink>;
         let mut poller = Poller::new(addresses, &self.config.feed, &events);
         let feeds = poller.feeds();
-        feeds.iter().for_each(|feed| self.sink.follow_stream(Arc::clone(feed)));
-        let sink = Arc::clone(&self.sink);
+        feeds.iter().for_each(|feed| self.sink.follow_stream(feed.worker.clone()));
+        if self.gateway.router().peering().is_sharing() {
+            tracing::warn!(
+                worker = engine.url,
+                "a poll removes the events from the engine: of several routers, configure kv-events = \"poll\" for this \
+                 worker on one only"
+            );
+        }
         let task = tokio::spawn(async move {
             loop {
-                // A poll removes the events from the engine. With several routers, one polls and relays the events to
-                // its peers.
-                match sink.is_poller() {
-                    true => apply_poll(&mut poller, engine.poll_events().await),
-                    false => poller.pause(),
-                }
+                apply_poll(&mut poller, engine.poll_events().await);
                 tokio::time::sleep(POLL_EVERY).await;
             }
         });

@@ -7,16 +7,14 @@
 //!     └── feed_monitor, every half second: is it silent? do answers contradict it? ──▶ its feed
 //! ```
 //!
-//! `peer_streams` relays the events that only one of several routers receives. An engine that restarted or fell
-//! silent is queried again for its event sources. An engine without events, or whose prompts cannot be compared,
-//! keeps a presumed view and is queried again later.
+//! An engine that restarted or fell silent is queried again for its event sources. An engine without events, or whose
+//! prompts cannot be compared, keeps a presumed view and is queried again later.
 
 mod align;
 mod engine;
 mod event_sink;
 mod feed_monitor;
 mod follow;
-mod peer_streams;
 mod reason_log;
 mod reasons;
 mod reports;
@@ -28,7 +26,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use parking_lot::RwLock;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{BoundListener, EventSink, EventSource, FeedHandle, ReportInbox};
@@ -43,7 +40,6 @@ pub use engine::{Card, Engine};
 use event_sink::RouterSink;
 use feed_monitor::FeedHealth;
 use follow::{Finding, FollowContext, Followed, find, find_sources};
-use peer_streams::PeerStreams;
 use reason_log::ReasonLog;
 use reasons::{FeedStatus, ViewReason};
 pub use reports::ReportEndpoint;
@@ -162,11 +158,6 @@ impl Precise {
             replies: JoinSet::new(),
             queries_sent: 0,
         })
-    }
-
-    /// Applies what peers send about streams, until dropped.
-    pub fn peer_streams(&self, changed: Arc<Notify>) -> impl Future<Output = ()> + Send + use<> {
-        PeerStreams::new(Arc::clone(&self.context.sink), Arc::clone(&self.inbox)).run(changed)
     }
 
     /// The receiver of `POST /events`.

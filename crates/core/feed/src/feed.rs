@@ -12,7 +12,6 @@
 //!   it.
 
 mod order;
-mod peers;
 mod replays;
 
 use warmroute_types::{EventBatch, Micros};

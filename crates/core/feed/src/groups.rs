@@ -13,11 +13,6 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// The followed group, once it is known.
-    pub fn followed(&self) -> Option<u16> {
-        self.followed
-    }
-
     /// Removes the events of other groups. Returns how many blocks those had.
     pub fn filter(&mut self, events: &mut Vec<CacheEvent>) -> u64 {
         let mut skipped = 0;
@@ -43,10 +38,6 @@ impl Groups {
                 (self.followed.unwrap_or(0) == removed.group, removed.names.len())
             }
             CacheEvent::Cleared => (true, 0),
-            CacheEvent::Restored(known) => {
-                self.followed = known.group;
-                (true, 0)
-            }
         }
     }
 }

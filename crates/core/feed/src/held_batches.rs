@@ -86,7 +86,7 @@ fn weight(batch: &EventBatch) -> usize {
     let (stored, removed) = batch.blocks();
     let tokens = |event: &CacheEvent| match event {
         CacheEvent::Stored(stored) => stored.tokens.len(),
-        CacheEvent::Removed(_) | CacheEvent::Cleared | CacheEvent::Restored(_) => 0,
+        CacheEvent::Removed(_) | CacheEvent::Cleared => 0,
     };
     (stored + removed) as usize + batch.events.iter().map(tokens).sum::<usize>() / BLOCK_TOKENS
 }

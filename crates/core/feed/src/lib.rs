@@ -24,11 +24,9 @@ mod recent_batches;
 mod silence;
 mod state;
 mod step;
-mod stream;
 
 pub use config::Config;
 pub use counters::Counters;
 pub use feed::Feed;
 pub use state::Doubt;
-pub use step::{Extent, Moment, ReplayEnd, Step, View};
-pub use stream::{Arrival, BatchId, PeerPresence, Stream};
+pub use step::{Moment, ReplayEnd, Step, View};

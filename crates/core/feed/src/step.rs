@@ -29,21 +29,6 @@ pub enum Step {
     View(View),
 }
 
-/// How far a stream is known, for another router to continue from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Extent {
-    /// The last batch that was applied.
-    pub seq: u64,
-    /// The hash of that batch.
-    pub print: u64,
-    /// The latest timestamp of a batch, by the engine's clock.
-    pub at_unix_s: f64,
-    /// The first batch of what is known.
-    pub floor_seq: u64,
-    /// The followed group of the model's caches, once it is known.
-    pub group: Option<u16>,
-}
-
 /// How a replay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayEnd {

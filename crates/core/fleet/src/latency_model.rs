@@ -21,7 +21,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::ratios::{log_ratio, median};
+use crate::ratios::{RESOLUTION_MS, log_ratio, median};
 
 /// Number of features of a prefill.
 pub(crate) const FEATURES: usize = 8;
@@ -417,9 +417,6 @@ impl Sums {
         }
     }
 }
-
-/// Times below this are all alike: the network, the end of a step, the clock.
-pub(crate) const RESOLUTION_MS: f64 = 4.0;
 
 fn dot(a: &FeatureVector, b: &FeatureVector) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()

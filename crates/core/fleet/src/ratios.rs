@@ -1,6 +1,7 @@
 //! Ratios of observed to expected times, as logarithms: twice as long and half as long are equally far off.
 
-use crate::latency_model::RESOLUTION_MS;
+/// Times below this are all alike: the network, the end of a step, the clock.
+pub(crate) const RESOLUTION_MS: f64 = 4.0;
 
 /// The logarithm of observed over expected. Differences below the resolution of times vanish.
 pub(crate) fn log_ratio(took_ms: f64, expected_ms: f64) -> f64 {

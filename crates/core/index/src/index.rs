@@ -15,59 +15,17 @@ use crate::children::Children;
 use crate::config::{Config, IndexError};
 use crate::digest::Digester;
 use crate::holder_id::HolderId;
-use crate::holdings::Holdings;
 use crate::lookup::LookupContext;
 use crate::node::Pinned;
-use crate::orphans::OrphanSpan;
+use crate::operation::{Parent, Prompt, Removed, Stored};
 use crate::overlap::Overlaps;
 use crate::presumed::{PastUse, Work};
-use crate::reported::Export;
 use crate::root::{RootKey, Source};
 use crate::snapshot::{BoundedSnapshot, Snapshot, SnapshotBuilder};
 use crate::span::{NamedSpan, Span};
 use crate::stats::Stats;
 use crate::worker_bits::WorkerBits;
 use crate::writer::{NODES_A_HOLD, SPANS_A_HOLD, Writer};
-
-/// The predecessor of a stored chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parent {
-    /// None: the chain begins a prompt.
-    Root(RootKey),
-    /// The span that the same worker stored under this name.
-    Name(u64),
-}
-
-/// A prompt to look up.
-#[derive(Clone, Copy, Debug)]
-pub enum Prompt<'a> {
-    /// Digests of its chunks, for roots whose spans are cut the same way.
-    Chunks(&'a [u64]),
-    /// Its bytes, for roots whose spans have any length. Lookups digest them with [`Index::digester`].
-    Bytes(&'a [u8]),
-}
-
-/// The result of a store. `placed`, `parked` and `refused` add up to the spans offered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
-    /// Spans that are now in the index.
-    pub placed: usize,
-    /// Spans that wait for their parent, which this worker has not stored.
-    pub parked: usize,
-    /// Spans refused because the budget is exhausted or their size cannot be indexed, and all spans behind them.
-    pub refused: usize,
-    /// Spans that waited for one of these and are now in the index too.
-    pub grafted: usize,
-}
-
-/// The result of a removal. Both counts add up to the names given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
-    /// Names that the worker held, or that waited for their parent.
-    pub known: usize,
-    /// Names that were never stored, or were removed as often as stored.
-    pub unknown: usize,
-}
 
 /// A presumption that is not confirmed or withdrawn yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -236,47 +194,10 @@ impl Index {
         names.chunks(SPANS_A_HOLD).map(|piece| self.writer.lock().store_by_name(position, piece)).sum()
     }
 
-    /// Adds to the counts of a worker's names.
-    pub(crate) fn add_counts(&self, worker: HolderId, names: &[(u64, u32)]) {
-        let Some(position) = self.worker_bits.find(worker) else { return };
-        names.chunks(SPANS_A_HOLD).for_each(|piece| self.writer.lock().add_counts(position, piece));
-    }
-
     /// Whether a worker holds any of these names or has it waiting.
     pub fn knows_any(&self, worker: HolderId, names: &[u64]) -> bool {
         let Some(position) = self.worker_bits.find(worker) else { return false };
         names.chunks(SPANS_A_HOLD).any(|piece| self.writer.lock().knows_any(position, piece))
-    }
-
-    /// Exports everything that a worker reported and holds or has waiting, for another index with the same digester.
-    /// Runs in pieces; the caller must not change the worker meanwhile.
-    pub fn holdings(&self, worker: HolderId) -> Holdings {
-        let Some(position) = self.worker_bits.find(worker) else { return Holdings::default() };
-        let mut writer = self.writer.lock();
-        let mut export = Export::default();
-        for part in (0..writer.reported.partitions_of(position)).rev() {
-            writer.export_nodes(&mut export, position, part);
-            MutexGuard::bump(&mut writer);
-        }
-        for piece in export.nodes().chunks(NODES_A_HOLD) {
-            writer.export_spans(&mut export, position, piece);
-            MutexGuard::bump(&mut writer);
-        }
-        export.finish(&writer.reported, position)
-    }
-
-    /// Adds chains that wait for their parents.
-    pub(crate) fn park_chains(
-        &self,
-        worker: HolderId,
-        chains: &[(u64, Vec<OrphanSpan>)],
-    ) -> Result<(), IndexError> {
-        let mut writer = self.writer.lock();
-        let position = self.assign_position(worker)?;
-        for (parent, spans) in chains {
-            writer.reported.orphans.restore(position, *parent, spans);
-        }
-        Ok(())
     }
 
     /// Removes everything that one worker holds, reported and presumed. Its capacity stays.

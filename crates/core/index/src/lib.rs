@@ -26,8 +26,7 @@
 //! * **Presumed** spans age as in the engine: by the worker's capacity in tokens, least recently used first and from
 //!   the end of a chain, and by a time to live. Unanswered requests neither evict nor are evicted. A budget of bytes
 //!   bounds everything together.
-//! * Presumed spans can be exported as a [`Snapshot`] and restored into another index ([`Index::begin_restore`]). The
-//!   reported spans of one worker are exported as [`Holdings`] ([`Index::replace_holdings`]).
+//! * Presumed spans can be exported as a [`Snapshot`] and restored into another index ([`Index::begin_restore`]).
 //! * An engine may have several **holders**: one for what it certainly holds, one for what it may hold, one for any
 //!   tier of its cache. One lookup answers for all of them; [`Index::copy_prefix`] copies spans from one to another.
 //! * **Work under the lock is bounded.** Tables grow and shrink in small parts. An operation on many spans runs in
@@ -44,7 +43,6 @@ mod cut;
 mod digest;
 mod holder_id;
 mod holders;
-mod holdings;
 mod index;
 mod live_set;
 mod lookup;
@@ -53,6 +51,7 @@ mod node;
 mod node_arena;
 mod node_uses;
 mod number_map;
+mod operation;
 mod orphans;
 mod overlap;
 mod paths;
@@ -74,11 +73,11 @@ mod writer;
 pub use config::{BUDGET_BYTES_MIN, Config, ConfigError, IndexError};
 pub use digest::{Digester, Hash, UnknownHash};
 pub use holder_id::HolderId;
-pub use holdings::{BadHoldings, Holdings};
-pub use index::{Index, Parent, PendingRestore, Presumption, Prompt, Removed, Stored};
+pub use index::{Index, PendingRestore, Presumption};
+pub use operation::{Parent, Prompt, Removed, Stored};
 pub use overlap::{Overlap, Overlaps};
 pub use root::{Namespace, RootKey, Source};
-pub use snapshot::{BadSnapshot, BoundedSnapshot, SegmentParent, Snapshot, SnapshotUse};
+pub use snapshot::{BadSnapshot, BoundedSnapshot, Snapshot};
 pub use span::{NamedSpan, Reach, Span};
 pub use stats::{Bytes, Stats};
 pub use worker_bits::WORKER_IDS_MAX;

@@ -10,9 +10,9 @@
 use crate::body::{Body, SPANS_MAX};
 use crate::children::Children;
 use crate::digest::Digester;
-use crate::index::Prompt;
 use crate::live_set::{LiveSet, PathCount};
 use crate::node::{NodeRef, Pinned};
+use crate::operation::Prompt;
 use crate::overlap::Overlaps;
 use crate::span::common;
 use crate::worker_bits::{WORDS_MAX, WorkerBits};

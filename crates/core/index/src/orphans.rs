@@ -99,8 +99,8 @@ impl Orphans {
         }
     }
 
-    /// Adds a waiting chain that was exported elsewhere, for a worker that has none of its names waiting.
-    pub fn restore(&mut self, worker: u16, parent: u64, spans: &[OrphanSpan]) {
+    /// Adds a waiting chain for a worker that has none of its names waiting.
+    fn restore(&mut self, worker: u16, parent: u64, spans: &[OrphanSpan]) {
         let is_hollow = spans.iter().all(|span| span.count == 0);
         if is_hollow || spans.len() > self.spans_max {
             self.dropped += spans.len() as u64;
@@ -111,18 +111,12 @@ impl Orphans {
         self.add(Group { worker, parent, spans: spans.to_vec() });
     }
 
-    /// The waiting chains of a worker, each with its parent.
-    pub fn of(&self, worker: u16) -> impl Iterator<Item = (u64, &[OrphanSpan])> {
-        let groups = self.groups.values().filter(move |group| group.worker == worker);
-        groups.map(|group| (group.parent, group.spans.as_slice()))
-    }
-
-    /// Adds to the count of a waiting name. Returns false where it does not wait.
-    pub fn store_by_name(&mut self, worker: u16, name: u64, times: u32) -> bool {
+    /// Counts a waiting name once more. Returns false where it does not wait.
+    pub fn store_by_name(&mut self, worker: u16, name: u64) -> bool {
         let Some(&(id, at)) = self.by_name.get(&(worker, name)) else { return false };
         let group = self.groups.get_mut(&id).expect("names point to groups that wait");
         let count = &mut group.spans[at as usize].count;
-        *count = count.saturating_add(times);
+        *count = count.saturating_add(1);
         true
     }
 

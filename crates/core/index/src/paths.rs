@@ -6,8 +6,8 @@
 
 use crate::chain::Point;
 use crate::digest::Digester;
-use crate::index::Prompt;
 use crate::node::NodeRef;
+use crate::operation::Prompt;
 use crate::span::common;
 use crate::tree::PinnedTree;
 

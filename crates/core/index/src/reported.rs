@@ -7,10 +7,7 @@
 
 mod assign;
 mod copy;
-mod export;
 mod recount;
-
-pub(crate) use export::Export;
 
 use crate::chain::{Chain, Point};
 use crate::holders;

@@ -66,11 +66,6 @@ impl RootKey {
         RootKey { key, source: Source::Presumed }
     }
 
-    /// The reported root for a key that another router sent.
-    pub fn reported_from_bits(key: u64) -> RootKey {
-        RootKey { key, source: Source::Reported }
-    }
-
     pub(crate) fn digest(self) -> u64 {
         self.key
     }

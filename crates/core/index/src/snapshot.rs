@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use warmroute_types::{Micros, Packed};
+use warmroute_types::{Micros, Packed, WorkerId};
 
 use crate::body::SPANS_MAX;
 use crate::node::{NodeRef, Serial};
-use crate::span::{Size, Span};
+use crate::span::Size;
 use crate::tree::PinnedTree;
 
 /// Most spans of one chain. It bounds the cost of one use; no prompt is that long.
@@ -56,7 +56,7 @@ struct Segment {
 
 /// The predecessor of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SegmentParent {
+enum SegmentParent {
     /// None: the segment begins a prompt in the namespace with this key.
     Root(u64),
     /// An earlier segment, and how many of its spans precede.
@@ -65,7 +65,7 @@ pub enum SegmentParent {
 
 /// One answered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnapshotUse {
+pub(crate) struct SnapshotUse {
     /// The worker's id.
     pub worker: u16,
     /// The last segment of its chain.
@@ -173,38 +173,9 @@ impl Snapshot {
         self.digests.len()
     }
 
-    /// All segments, parents first.
-    pub fn segments(&self) -> impl Iterator<Item = (SegmentParent, Vec<Span>)> {
-        self.segments.iter().map(|&segment| {
-            let spans = self.digests_of(segment).iter().zip(self.sizes_of(segment));
-            let span = |(&digest, size): (&u64, &Size)| Span::of(digest, *size);
-            (segment.before, spans.map(span).collect())
-        })
-    }
-
-    /// All uses, oldest first.
-    pub fn used(&self) -> &[SnapshotUse] {
-        &self.uses
-    }
-
-    /// Adds a segment that continues a root or an earlier segment.
-    pub fn add_segment(&mut self, before: SegmentParent, spans: &[Span]) -> Result<(), BadSnapshot> {
-        if let SegmentParent::Segment(number, end) = before {
-            self.expect(number, end).ok_or(BadSnapshot)?;
-        }
-        let sizes: Option<Vec<Size>> = spans.iter().map(Span::size).collect();
-        let is_sane = (1..=SPANS_MAX).contains(&spans.len());
-        let sizes = sizes.filter(|_| is_sane).ok_or(BadSnapshot)?;
-        let digests: Vec<u64> = spans.iter().map(|span| span.digest).collect();
-        self.push_bounded(before, &digests, &sizes).ok_or(BadSnapshot)
-    }
-
-    /// Adds a use. Uses are added oldest first.
-    pub fn add_use(&mut self, used: SnapshotUse) -> Result<(), BadSnapshot> {
-        self.expect(used.segment, used.end).ok_or(BadSnapshot)?;
-        self.by_worker.entry(used.worker).or_default().push(self.uses.len() as u32);
-        self.uses.push(used);
-        Ok(())
+    /// The workers whose uses it contains, in ascending order.
+    pub fn workers(&self) -> impl Iterator<Item = WorkerId> {
+        self.by_worker.keys().map(|&worker| WorkerId(worker))
     }
 
     /// A worker's uses, oldest first.
@@ -315,8 +286,10 @@ impl Snapshot {
         for _ in 0..bytes.count(USE_BYTES)? {
             let (worker, segment, end) = (bytes.u16()?, bytes.u32()?, bytes.u8()?);
             let age = Micros(bytes.u64()?);
-            snapshot.add_use(SnapshotUse { worker, segment, end, age }).ok()?;
+            snapshot.expect(segment, end)?;
+            snapshot.uses.push(SnapshotUse { worker, segment, end, age });
         }
+        snapshot.sort();
         Some(snapshot)
     }
 

@@ -22,10 +22,6 @@ impl Span {
     /// The heaviest span, in tokens.
     pub const TOKENS_MAX: u32 = (1 << 12) - 1;
 
-    pub(crate) fn of(digest: u64, size: Size) -> Span {
-        Span { digest, bytes: size.bytes(), tokens: size.tokens() }
-    }
-
     /// The span's size in one word, or `None` for a span that is empty or too large to index.
     pub(crate) fn size(&self) -> Option<Size> {
         let fits = self.bytes > 0 && self.bytes <= Self::BYTES_MAX && self.tokens <= Self::TOKENS_MAX;

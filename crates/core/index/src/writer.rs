@@ -15,12 +15,12 @@ use crate::children::Children;
 use crate::config::Config;
 use crate::cut::{self, Cut};
 use crate::digest::Digester;
-use crate::index::{Parent, Prompt, Stored};
 use crate::node::{NodeId, NodeRef, Serial};
 use crate::node_uses::UseId;
+use crate::operation::{Parent, Prompt, Stored};
 use crate::paths;
 use crate::presumed::{PastUse, Presumed, Work};
-use crate::reported::{Export, Reported};
+use crate::reported::Reported;
 use crate::root::{RootKey, Source};
 use crate::snapshot::SnapshotBuilder;
 use crate::span::{NamedSpan, Size, Span};
@@ -258,37 +258,12 @@ impl Writer {
         self.reported.nodes_in_partition(&self.tree.pin(&pin()), worker, partition)
     }
 
-    /// Adds the nodes in one partition of a worker's names, and all nodes above them, to what an export writes.
-    pub fn export_nodes(&mut self, export: &mut Export, worker: u16, partition: usize) {
-        let guard = &pin();
-        let tree = &self.tree.pin(guard);
-        for (id, _, mask) in self.reported.nodes_in_partition(tree, worker, partition) {
-            export.need(tree, id, mask);
-        }
-    }
-
-    /// Writes the spans of these nodes into an export.
-    pub fn export_spans(&mut self, export: &mut Export, worker: u16, nodes: &[NodeId]) {
-        let guard = &pin();
-        let tree = &self.tree.pin(guard);
-        nodes.iter().for_each(|&id| export.write(tree, &self.reported, worker, id));
-    }
-
     /// Counts each of these names of a worker once more. Returns how many the worker knows.
     pub fn store_by_name(&mut self, worker: u16, names: &[u64]) -> usize {
         let guard = &pin();
         let known = self.reported.store_by_name(&self.tree.pin(guard), worker, names);
         self.reported.prune(&mut self.tree.pin(guard), worker);
         known
-    }
-
-    /// Adds to the counts of a worker's names.
-    pub fn add_counts(&mut self, worker: u16, names: &[(u64, u32)]) {
-        let guard = &pin();
-        for &(name, times) in names {
-            self.reported.add_counts(&self.tree.pin(guard), worker, name, times);
-        }
-        self.reported.prune(&mut self.tree.pin(guard), worker);
     }
 
     /// Whether a worker holds any of these names or has it waiting.

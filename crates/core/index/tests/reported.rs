@@ -5,10 +5,7 @@
 mod model;
 
 use model::{Random, Reports, first_beyond, named, reach, root};
-use warmroute_index::{
-    Config, HolderId, Holdings, Index, Overlaps, Parent, Prompt, Removed, RootKey, Source,
-};
-use warmroute_types::Packed;
+use warmroute_index::{Config, HolderId, Index, Overlaps, Parent, Prompt, Removed, RootKey, Source};
 
 /// How engines name their spans.
 #[derive(Clone, Copy, Debug)]
@@ -190,21 +187,6 @@ impl World {
         self.changes += copied;
     }
 
-    /// Exports one worker's holdings to bytes and imports them for another worker or the same one.
-    fn replace_holdings(&mut self) {
-        let (of, other) = self.pair();
-        let other = if self.random.one_in(3) { of } else { other };
-        self.workers[other].1 = self.workers[of].1.clone();
-        let taken = self.index.holdings(HolderId(WORKERS[of]));
-        let mut bytes = Vec::new();
-        taken.encode(&mut bytes);
-        assert_eq!(Holdings::decode(&mut Packed(&bytes)).as_ref(), Ok(&taken));
-        let half = &bytes[..bytes.len() / 2];
-        assert!(Holdings::decode(&mut Packed(half)).is_err());
-        self.index.replace_holdings(HolderId(WORKERS[other]), &taken).unwrap();
-        self.changes += taken.spans();
-    }
-
     /// Reports some names again that are held and some that are not.
     fn store_by_name(&mut self) {
         let worker = self.random.below(WORKERS.len() as u64) as usize;
@@ -248,8 +230,7 @@ impl World {
             50..72 => self.remove(),
             72..86 => self.evict_tail(),
             86..88 => self.copy_prefix(),
-            88..89 => self.replace_holdings(),
-            89..90 => self.copy_all(),
+            88..90 => self.copy_all(),
             90..92 => self.store_by_name(),
             92..95 => self.cut_unless(),
             95..98 => self.cut(),

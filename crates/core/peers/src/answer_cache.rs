@@ -254,14 +254,16 @@ impl AnswerCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::StreamRange;
 
     const ME: RouterId = RouterId(1);
     const OTHER: RouterId = RouterId(2);
-    const REPLAY: QueryKind = QueryKind::Replay(StreamRange { worker: 5, source: 1, from_seq: 3 });
+
+    fn missing_batches() -> QueryKind {
+        QueryKind::Batches(vec![3..=5])
+    }
 
     fn query(query_id: u64, parts: &[u32]) -> Query {
-        Query { id: query_id, asked_at_us: 9, kind: REPLAY, parts: parts.to_vec() }
+        Query { id: query_id, asked_at_us: 9, kind: missing_batches(), parts: parts.to_vec() }
     }
 
     fn snapshot_query(query_id: u64, part: u32) -> Query {
@@ -283,7 +285,7 @@ mod tests {
         let mut answers = AnswerCache::new(ME);
         assert_eq!(answers.parts_for(OTHER, query(7, &[0]), Micros(1)), None);
         assert_eq!(answers.parts_for(OTHER, query(7, &[0]), Micros(2)), Some(vec![]), "it is being composed");
-        assert_eq!(answers.unanswered(OTHER), [(7, REPLAY)]);
+        assert_eq!(answers.unanswered(OTHER), [(7, missing_batches())]);
         answers.store(OTHER, 7, vec![5; 2 * PART_BYTES + 7], Micros(2));
         assert_eq!(parts_in(&answers.take_ready()), [(1, 0, 3, PART_BYTES)]);
         let more = answers.parts_for(OTHER, query(7, &[1, 2, 3]), Micros(3)).unwrap();

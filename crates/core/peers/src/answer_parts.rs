@@ -14,6 +14,9 @@ pub(crate) const PART_BYTES: usize = 128 << 10;
 /// A larger answer is discarded.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
+/// Size limit of the presumed cache contents, apart from the last record; slightly below the limit of an answer.
+pub const SNAPSHOT_BYTES_MAX: usize = 60 << 20;
+
 /// An answer with more parts is discarded: each part would be queried, even if it is empty.
 const PARTS_MAX: u32 = 4_096;
 

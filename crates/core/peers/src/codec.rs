@@ -49,11 +49,6 @@ impl Writer {
         hashes.iter().for_each(|&hash| self.hash(hash));
     }
 
-    /// An optional number: zero for `None`, otherwise the number plus one.
-    pub fn optional(&mut self, number: Option<u64>) {
-        self.varint(number.map_or(0, |number| number.saturating_add(1)));
-    }
-
     /// Bytes, preceded by their number.
     pub fn sized_bytes(&mut self, bytes: &[u8]) {
         self.varint(bytes.len() as u64);
@@ -130,19 +125,6 @@ impl<'a> Reader<'a> {
         let (hashes, rest) = self.rest.split_at(length.ok_or(BadMessage::Truncated)?);
         self.rest = rest;
         Ok(hashes.as_chunks().0.iter().map(|hash| u64::from_le_bytes(*hash)).collect())
-    }
-
-    pub fn optional(&mut self) -> Result<Option<u64>, BadMessage> {
-        Ok(self.varint()?.checked_sub(1))
-    }
-
-    /// Reads the byte that says whether an optional value follows.
-    pub fn presence(&mut self) -> Result<bool, BadMessage> {
-        match self.byte()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(BadMessage::Malformed),
-        }
     }
 
     pub fn sized_bytes(&mut self) -> Result<&'a [u8], BadMessage> {

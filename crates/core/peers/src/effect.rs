@@ -2,9 +2,9 @@
 
 use warmroute_types::{Micros, RouterId};
 
-use crate::{AssignmentEnd, BookingRecord, PromptDigests, RelayedBatch, StreamPosition, StreamRange};
+use crate::{AssignmentEnd, BookingRecord, PromptDigests};
 
-/// A change to apply to worker loads, the index and the feeds. The driver applies effects in order.
+/// A change to apply to worker loads and the index. The driver applies effects in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A peer sent a request to a worker.
@@ -50,7 +50,7 @@ pub enum Effect {
     SnapshotRequested,
     /// A peer's presumed contents of all caches arrived.
     SnapshotReceived {
-        /// As [`SnapshotWriter`](crate::SnapshotWriter) wrote them.
+        /// As the peer encoded them.
         bytes: Vec<u8>,
         /// Upper bound of their age.
         age: Micros,
@@ -59,33 +59,5 @@ pub enum Effect {
     CacheCleared {
         /// The worker's identity.
         worker: u64,
-    },
-    /// A peer relays a batch of an engine's events.
-    BatchRelayed {
-        /// The peer.
-        router: RouterId,
-        /// The events.
-        batch: RelayedBatch,
-    },
-    /// A peer states how far it received an event stream.
-    PositionReported {
-        /// The peer.
-        router: RouterId,
-        /// The stream and the next expected sequence number.
-        position: StreamPosition,
-    },
-    /// A peer misses part of an event stream. Answer with [`Peers::answer_replay`](crate::Peers::answer_replay).
-    ReplayRequested {
-        /// The peer.
-        router: RouterId,
-        /// The missing part.
-        range: StreamRange,
-    },
-    /// A requested part of an event stream arrived, or no peer had it.
-    ReplayReceived {
-        /// The worker's identity.
-        worker: u64,
-        /// Empty if no peer had it.
-        batches: Vec<RelayedBatch>,
     },
 }

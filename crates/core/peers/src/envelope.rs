@@ -19,8 +19,4 @@ impl Envelope {
     pub(crate) fn to_one(to: RouterId, message: &PeerMessage) -> Envelope {
         Envelope { to: To::One(to), bytes: message.encode().into() }
     }
-
-    pub(crate) fn to_all(message: &PeerMessage) -> Envelope {
-        Envelope { to: To::Everyone, bytes: message.encode().into() }
-    }
 }

@@ -10,10 +10,8 @@
 //!                └── sent batches, open assignments ◀── Query 16 ───┘
 //! ```
 //!
-//! Routers pull long answers in parts ([`Query`]): missing batches, the presumed cache contents, and the events of an engine.
-//!
-//! Events of engines that connect to one router only are relayed with the engine's own sequence numbers ([`RelayedBatch`]). A
-//! router that misses some asks a peer that has them.
+//! Routers pull long answers in parts ([`Query`]): missing batches and the presumed cache contents. Engine events are not
+//! shared: every router receives them from the engine.
 //!
 //! This crate is pure: messages are bytes, `now` is an argument, and clocks of two routers are never compared. The driver
 //! carries the bytes: Redis, a mesh, or the lab's virtual network.
@@ -25,8 +23,6 @@ mod clock;
 mod codec;
 mod effect;
 mod envelope;
-mod event_codec;
-mod event_relay;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod ledger;
@@ -37,29 +33,20 @@ mod peer_assignments;
 mod peer_workers;
 mod peers;
 mod pending_queries;
-mod presumed_snapshot;
 mod query;
 mod received_batches;
-mod relayed_batch;
 mod round_trip;
 mod sent_batches;
 mod snapshot_fetch;
-mod stream_fetches;
 
-pub use answer_parts::AnswerPart;
+pub use answer_parts::{AnswerPart, SNAPSHOT_BYTES_MAX};
 pub use assignment::{Assignment, AssignmentEnd, BookingRecord, PromptDigests};
 pub use codec::BadMessage;
 pub use effect::Effect;
 pub use envelope::Envelope;
-pub use event_codec::{pack_events, unpack_events};
-pub use event_relay::RelayCounts;
 pub use ledger::{Ledger, WorkerFinding, WorkerHealth};
 pub use message::{MESSAGE_MAX, PeerMessage};
 pub use own_ledger::{LedgerUpdates, OwnLedger};
 pub use peer::PeerStatus;
 pub use peers::{Config, Peers};
-pub use presumed_snapshot::{
-    PresumedRecord, RunParent, SNAPSHOT_BYTES_MAX, SnapshotReader, SnapshotWriter, SpanSizes,
-};
-pub use query::{Query, QueryKind, StreamRange};
-pub use relayed_batch::{RelayedBatch, RelayedBatchKind, StreamPosition};
+pub use query::{Query, QueryKind};

@@ -12,8 +12,8 @@ use warmroute_types::{Delivery, RouterId};
 
 use crate::codec::{BadMessage, Reader, Writer};
 use crate::{
-    AnswerPart, Assignment, AssignmentEnd, BookingRecord, Ledger, PromptDigests, Query, RelayedBatch,
-    StreamPosition, WorkerFinding, WorkerHealth,
+    AnswerPart, Assignment, AssignmentEnd, BookingRecord, Ledger, PromptDigests, Query, WorkerFinding,
+    WorkerHealth,
 };
 
 /// The newest protocol version that this build supports.
@@ -32,8 +32,7 @@ const BATCH: u8 = 1;
 const STATE: u8 = 2;
 const QUERY: u8 = 3;
 const ANSWER: u8 = 4;
-const RELAY: u8 = 5;
-const POSITIONS: u8 = 6;
+// 5 and 6 relayed engine events in earlier builds of version 1; they must not get another meaning.
 
 /// Kinds of records in a ledger.
 const ASSIGNMENT: u8 = 1;
@@ -91,20 +90,6 @@ pub enum PeerMessage {
         /// The bytes of this part.
         bytes: Vec<u8>,
     },
-    /// Relayed engine events.
-    Relay {
-        /// The sender.
-        from: RouterId,
-        /// Batches in the order of arrival.
-        batches: Vec<RelayedBatch>,
-    },
-    /// How far the sender received event streams.
-    Positions {
-        /// The sender.
-        from: RouterId,
-        /// Some of its streams.
-        positions: Vec<StreamPosition>,
-    },
 }
 
 impl PeerMessage {
@@ -114,9 +99,7 @@ impl PeerMessage {
             PeerMessage::Batch { from, .. }
             | PeerMessage::State { from, .. }
             | PeerMessage::Query { from, .. }
-            | PeerMessage::Answer { from, .. }
-            | PeerMessage::Relay { from, .. }
-            | PeerMessage::Positions { from, .. } => *from,
+            | PeerMessage::Answer { from, .. } => *from,
         }
     }
 
@@ -157,8 +140,6 @@ impl PeerMessage {
             PeerMessage::State { .. } => STATE,
             PeerMessage::Query { .. } => QUERY,
             PeerMessage::Answer { .. } => ANSWER,
-            PeerMessage::Relay { .. } => RELAY,
-            PeerMessage::Positions { .. } => POSITIONS,
         }
     }
 
@@ -171,7 +152,6 @@ impl PeerMessage {
             }
             PeerMessage::Query { query, .. } => query.write_head(writer),
             PeerMessage::Answer { part, .. } => part.write(writer),
-            PeerMessage::Relay { .. } | PeerMessage::Positions { .. } => {}
         }
     }
 
@@ -184,12 +164,6 @@ impl PeerMessage {
             PeerMessage::Answer { bytes, .. } if bytes.is_empty() => {}
             PeerMessage::Answer { bytes, .. } => {
                 writer.record(PAYLOAD, |writer| writer.bytes.extend_from_slice(bytes));
-            }
-            PeerMessage::Relay { batches, .. } => {
-                batches.iter().for_each(|one| writer.record(PAYLOAD, |writer| one.write(writer)));
-            }
-            PeerMessage::Positions { positions, .. } => {
-                positions.iter().for_each(|one| writer.record(PAYLOAD, |writer| one.write(writer)));
             }
         }
     }
@@ -238,26 +212,9 @@ impl PeerMessage {
                 }
                 PeerMessage::Answer { from, part, bytes }
             }
-            RELAY => PeerMessage::Relay { from, batches: read_payloads(&mut records, RelayedBatch::read)? },
-            POSITIONS => {
-                let read = |body: &mut Reader<'_>| StreamPosition::read(body).map(Some);
-                PeerMessage::Positions { from, positions: read_payloads(&mut records, read)? }
-            }
             _ => return Ok(None),
         }))
     }
-}
-
-/// Reads all records of the only known kind, without those that this version does not know.
-fn read_payloads<T>(
-    records: &mut Reader<'_>,
-    read: impl Fn(&mut Reader<'_>) -> Result<Option<T>, BadMessage>,
-) -> Result<Vec<T>, BadMessage> {
-    let mut payloads = Vec::new();
-    while let Some(mut body) = next_record(records)? {
-        payloads.extend(read(&mut body)?);
-    }
-    Ok(payloads)
 }
 
 /// The next record of the only known kind.
@@ -392,7 +349,7 @@ fn read_trip(reader: &mut Reader<'_>) -> Result<Assignment, BadMessage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{QueryKind, RelayedBatchKind, StreamRange};
+    use crate::QueryKind;
     use proptest::prelude::*;
 
     fn assignment() -> impl Strategy<Value = Assignment> {
@@ -444,30 +401,6 @@ mod tests {
             })
     }
 
-    fn batch() -> impl Strategy<Value = RelayedBatch> {
-        let kind = prop_oneof![
-            Just(RelayedBatchKind::Next),
-            Just(RelayedBatchKind::Restart),
-            Just(RelayedBatchKind::Snapshot)
-        ];
-        let bytes = proptest::collection::vec(any::<u8>(), 0..40);
-        (any::<u64>(), any::<u64>(), any::<u64>(), kind, bytes).prop_map(
-            |(worker, source, seq, kind, bytes)| RelayedBatch {
-                worker,
-                source,
-                seq,
-                kind,
-                bytes: bytes.into(),
-            },
-        )
-    }
-
-    fn position() -> impl Strategy<Value = StreamPosition> {
-        (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
-            |(worker, source, next, at_unix_ms)| StreamPosition { worker, source, next, at_unix_ms },
-        )
-    }
-
     fn part() -> impl Strategy<Value = AnswerPart> {
         let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
         (numbers, 0..=u32::MAX - 1)
@@ -484,13 +417,10 @@ mod tests {
     fn query() -> impl Strategy<Value = Query> {
         let gap = (any::<u32>(), any::<u32>())
             .prop_map(|(start, more)| u64::from(start)..=u64::from(start) + u64::from(more));
-        let replay = (any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(worker, source, from_seq)| {
-            QueryKind::Replay(StreamRange { worker, source, from_seq })
-        });
         let kind = prop_oneof![
             proptest::collection::vec(gap, 0..5).prop_map(QueryKind::Batches),
             Just(QueryKind::Snapshot),
-            replay
+            Just(QueryKind::Ping)
         ];
         (any::<u64>(), any::<u64>(), kind, proptest::collection::vec(any::<u32>(), 0..5))
             .prop_map(|(query_id, asked_at_us, kind, parts)| Query { id: query_id, asked_at_us, kind, parts })
@@ -510,12 +440,8 @@ mod tests {
                 state
             }),
             (from.clone(), query()).prop_map(|(from, query)| PeerMessage::Query { from, query }),
-            (from.clone(), part(), proptest::collection::vec(any::<u8>(), 0..40))
+            (from, part(), proptest::collection::vec(any::<u8>(), 0..40))
                 .prop_map(|(from, part, bytes)| PeerMessage::Answer { from, part, bytes }),
-            (from.clone(), proptest::collection::vec(batch(), 0..4))
-                .prop_map(|(from, batches)| PeerMessage::Relay { from, batches }),
-            (from, proptest::collection::vec(position(), 0..4))
-                .prop_map(|(from, positions)| PeerMessage::Positions { from, positions }),
         ]
     }
 
@@ -623,15 +549,6 @@ mod tests {
             assignments: [(18, Assignment::new(booking)), (20, end)].into(),
             findings: [(9, finding)].into(),
         };
-        let batch = RelayedBatch {
-            worker: 9,
-            source: 8,
-            seq: 7,
-            kind: RelayedBatchKind::Restart,
-            bytes: [1, 2].into(),
-        };
-        let position = StreamPosition { worker: 9, source: 8, next: 200, at_unix_ms: 1_000 };
-        let replay = QueryKind::Replay(StreamRange { worker: 9, source: 8, from_seq: 7 });
         let query = |kind| Query { id: 5, asked_at_us: 300, kind, parts: vec![0, 129] };
         let part = AnswerPart { query_id: 5, asked_at_us: 300, answer_id: 2, index: 1, count: 3 };
         let frozen = [
@@ -642,10 +559,7 @@ mod tests {
                 QUERY_BATCHES_BYTES,
             ),
             (PeerMessage::Query { from, query: query(QueryKind::Snapshot) }, QUERY_SNAPSHOT_BYTES),
-            (PeerMessage::Query { from, query: query(replay) }, QUERY_REPLAY_BYTES),
             (PeerMessage::Answer { from, part, bytes: vec![1, 2, 3] }, ANSWER_BYTES),
-            (PeerMessage::Relay { from, batches: vec![batch] }, RELAY_BYTES),
-            (PeerMessage::Positions { from, positions: vec![position] }, POSITIONS_BYTES),
         ];
         let encoded: Vec<String> = frozen.iter().map(|(message, _)| hex(&message.encode())).collect();
         assert_eq!(encoded, frozen.map(|(_, bytes)| bytes.to_owned()));
@@ -657,9 +571,5 @@ mod tests {
         4002050000000000000006000000000000000103021c01020b0900000000000000040102";
     const QUERY_BATCHES_BYTES: &str = "0101030807060504030201120305ac020105020302090004010004028101";
     const QUERY_SNAPSHOT_BYTES: &str = "01010308070605040302010d0305ac02020004010004028101";
-    const QUERY_REPLAY_BYTES: &str =
-        "01010308070605040302011e0305ac020311090000000000000008000000000000000704010004028101";
     const ANSWER_BYTES: &str = "01010408070605040302010c0605ac020201030103010203";
-    const RELAY_BYTES: &str = "010105080706050403020118000115090000000000000008000000000000000701020102";
-    const POSITIONS_BYTES: &str = "01010608070605040302011700011409000000000000000800000000000000c801e807";
 }

@@ -16,17 +16,15 @@ use warmroute_types::{Micros, RouterId, To};
 use crate::answer_cache::AnswerCache;
 use crate::answer_parts::ANSWER_BYTES_MAX;
 use crate::clock::Clock;
-use crate::event_relay::EventRelay;
 use crate::peer::Peer;
 use crate::peer_assignments::Timeliness;
 use crate::pending_queries::PendingQueries;
 use crate::round_trip::RoundTripEstimate;
 use crate::sent_batches::{Evicted, GAPS_MAX, SentBatches};
 use crate::snapshot_fetch::SnapshotFetch;
-use crate::stream_fetches::PeersNow;
 use crate::{
     AnswerPart, BadMessage, Effect, Envelope, Ledger, LedgerUpdates, PeerMessage, PeerStatus, Query,
-    QueryKind, RelayCounts, RelayedBatch, RelayedBatchKind, StreamPosition, StreamRange,
+    QueryKind,
 };
 
 /// A batch query without any answer for this long is replaced by a new one, which names all batches that are
@@ -87,8 +85,6 @@ pub struct Peers {
     answers: AnswerCache,
     /// The search for a peer that answers with its presumed cache contents.
     snapshot_fetch: SnapshotFetch,
-    /// Engine events that are relayed between routers.
-    relay: EventRelay,
     /// Messages that could not be decoded.
     pub bad_messages: u64,
     /// Gaps in peers' batches that were queried.
@@ -116,7 +112,6 @@ impl Peers {
             queries: PendingQueries::default(),
             answers: AnswerCache::new(me),
             snapshot_fetch: SnapshotFetch::default(),
-            relay: EventRelay::default(),
             bad_messages: 0,
             batches_requested: 0,
             lost_peers: 0,
@@ -147,7 +142,6 @@ impl Peers {
         if !envelopes.is_empty() {
             self.last_sent = Some(now);
         }
-        envelopes.extend(self.relay.compose(self.me, now));
         envelopes.extend(self.answers.take_ready());
         envelopes.extend(self.compose_queries(now));
         envelopes.extend(self.compose_pings(now));
@@ -183,58 +177,6 @@ impl Peers {
         }
     }
 
-    /// Relays a batch of an engine's events to all peers.
-    pub fn relay(&mut self, batch: RelayedBatch) {
-        self.relay.enqueue(batch);
-    }
-
-    /// Sets how far this router received each relayed stream without a gap. The list replaces the previous
-    /// one.
-    pub fn set_positions(&mut self, positions: Vec<StreamPosition>) {
-        self.relay.set_positions(positions);
-    }
-
-    /// Requests a missing part of a stream, first from the given peer. Returns false if there is no peer.
-    pub fn request_replay(&mut self, range: StreamRange, from: Option<RouterId>, now: Micros) -> bool {
-        let now = self.clock.advance(now);
-        if !self.peers.is_empty() {
-            // The missing events may only be late, so the first query waits.
-            self.relay.fetches.start(range, from, now + self.config.gap_timeout, &mut self.queries);
-        }
-        !self.peers.is_empty()
-    }
-
-    /// Cancels the request for a worker's stream, because the events arrived.
-    pub fn cancel_replay(&mut self, worker: u64) {
-        self.relay.fetches.cancel(worker, &mut self.queries);
-    }
-
-    /// The retained batches that a peer requests; `None` unless all of them are still retained.
-    pub fn retained(&self, range: StreamRange) -> Option<Vec<RelayedBatch>> {
-        let is_exact = range.source != 0 && range.from_seq > 0;
-        let batches = self.relay.retained_from(range.worker, range.source, range.from_seq);
-        batches.filter(|batches| {
-            is_exact && batches.iter().all(|batch| batch.kind != RelayedBatchKind::Snapshot)
-        })
-    }
-
-    /// Answers a peer's request for a worker's stream. An empty answer makes it ask another router.
-    pub fn answer_replay(&mut self, to: RouterId, worker: u64, batches: &[RelayedBatch]) {
-        let now = self.clock.elapsed();
-        self.relay.counts.replays_answered += u64::from(!batches.is_empty());
-        let is_same_worker =
-            |kind: &QueryKind| matches!(kind, QueryKind::Replay(range) if range.worker == worker);
-        let waiting = self.answers.unanswered(to).into_iter().filter(|(_, kind)| is_same_worker(kind));
-        waiting.for_each(|(query_id, _)| {
-            self.answers.store(to, query_id, RelayedBatch::write_all(batches), now)
-        });
-    }
-
-    /// Counters of relayed events.
-    pub fn relay_counts(&self) -> RelayCounts {
-        self.relay.counts
-    }
-
     /// Ids of the connected peers.
     pub fn ids(&self) -> impl Iterator<Item = RouterId> {
         self.peers.keys().copied()
@@ -248,12 +190,10 @@ impl Peers {
         self.peers.iter().map(|(&id, peer)| (id, peer.answer_time)).collect()
     }
 
-    /// Queries that are due: missing batches, stream parts and the presumed cache contents.
+    /// Queries that are due: missing batches and the presumed cache contents.
     fn compose_queries(&mut self, now: Micros) -> Vec<Envelope> {
         self.query_missing_batches(now);
         let answer_times = self.answer_times();
-        let peers_now = PeersNow { answer_times: &answer_times, now };
-        self.relay.counts.replays_requested += self.relay.fetches.query_due(&peers_now, &mut self.queries);
         self.snapshot_fetch.query_next(|router| answer_times.contains_key(&router), now, &mut self.queries);
         let answer_time_of = |of: RouterId| answer_times.get(&of).copied().unwrap_or_default();
         let queries = self.queries.compose(answer_time_of, now);
@@ -364,15 +304,6 @@ impl Peers {
                 peer.apply_state(up_to, state, effects);
                 self.dropped_prompts += std::mem::take(&mut peer.assignments.dropped_prompts);
             }
-            PeerMessage::Relay { batches, .. } => {
-                self.relay.receive(&batches);
-                effects.extend(batches.into_iter().map(|batch| Effect::BatchRelayed { router: from, batch }));
-            }
-            PeerMessage::Positions { positions, .. } => {
-                effects.extend(
-                    positions.into_iter().map(|position| Effect::PositionReported { router: from, position }),
-                );
-            }
             PeerMessage::Query { .. } | PeerMessage::Answer { .. } => {}
         }
     }
@@ -405,7 +336,6 @@ impl Peers {
         match kind {
             QueryKind::Batches(missing) => self.answer_batches(by, query_id, &missing, now, effects),
             QueryKind::Snapshot => effects.push(Effect::SnapshotRequested),
-            QueryKind::Replay(range) => effects.push(Effect::ReplayRequested { router: by, range }),
             QueryKind::Ping => {}
         }
         self.answers.take_ready()
@@ -451,10 +381,6 @@ impl Peers {
                 let view = self.snapshot_fetch.accept(bytes, now);
                 effects.extend(view.map(|(bytes, age)| Effect::SnapshotReceived { bytes, age }));
             }
-            Some((QueryKind::Replay(StreamRange { worker, .. }), bytes)) => {
-                let batches = self.relay.fetches.accept(worker, &bytes, &mut self.queries);
-                effects.extend(batches.map(|batches| Effect::ReplayReceived { worker, batches }));
-            }
             Some((QueryKind::Ping, _)) | None => {}
         }
     }
@@ -480,7 +406,7 @@ impl Peers {
         peer.give_up_missing(missing.last().map_or(0, |last| *last.end()), effects);
     }
 
-    /// Suspends silent peers, and expires answers and stream requests.
+    /// Suspends silent peers, and expires answers.
     pub fn expire(&mut self, now: Micros, effects: &mut Vec<Effect>) {
         let now = self.clock.advance(now);
         let silence_timeout = self.config.silence_timeout;
@@ -499,13 +425,7 @@ impl Peers {
         {
             self.suspended.remove(&longest);
         }
-        let answer_times = self.answer_times();
-        self.answers.expire(|router| answer_times.contains_key(&router), now);
-        let peers_now = PeersNow { answer_times: &answer_times, now };
-        for worker in self.relay.fetches.take_failed(&peers_now, &mut self.queries) {
-            self.relay.counts.replays_failed += 1;
-            effects.push(Effect::ReplayReceived { worker, batches: Vec::new() });
-        }
+        self.answers.expire(|router| self.peers.contains_key(&router), now);
     }
 
     /// Compares the workers that peers use with the members of the local fleet.

@@ -14,7 +14,7 @@ pub(crate) const PARTS_IN_FLIGHT_MAX: usize = 8;
 
 const BATCHES: u8 = 1;
 const SNAPSHOT: u8 = 2;
-const REPLAY: u8 = 3;
+// 3 requested relayed engine events in earlier builds of version 1; it must not get another meaning.
 const PART: u8 = 4;
 const PING: u8 = 5;
 
@@ -38,33 +38,18 @@ pub enum QueryKind {
     Batches(Vec<RangeInclusive<u64>>),
     /// The presumed cache contents. Requested by a router that missed the batches.
     Snapshot,
-    /// A part of an engine's event stream.
-    Replay(StreamRange),
     /// Nothing. Measures the round trip.
     Ping,
 }
 
 impl QueryKind {
-    /// Order of urgency, lowest first: peers' load, then reported caches, then presumed caches.
+    /// Order of urgency, lowest first: peers' load, then presumed caches.
     pub(crate) fn rank(&self) -> u8 {
         match self {
             QueryKind::Batches(_) | QueryKind::Ping => 0,
-            QueryKind::Replay(_) => 1,
-            QueryKind::Snapshot => 2,
+            QueryKind::Snapshot => 1,
         }
     }
-}
-
-/// A part of an event stream, open at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamRange {
-    /// Identity of the worker.
-    pub worker: u64,
-    /// The engine process; 0 for any.
-    pub source: u64,
-    /// The first missing sequence number; 0 for everything that is known. If `source` is 0, the first number
-    /// that is already known.
-    pub from_seq: u64,
 }
 
 impl Query {
@@ -83,11 +68,6 @@ impl Query {
                 }
             }),
             QueryKind::Snapshot => writer.record(SNAPSHOT, |_| {}),
-            QueryKind::Replay(range) => writer.record(REPLAY, |writer| {
-                writer.hash(range.worker);
-                writer.hash(range.source);
-                writer.varint(range.from_seq);
-            }),
             QueryKind::Ping => writer.record(PING, |_| {}),
         }
         for &part in &self.parts {
@@ -104,11 +84,6 @@ impl Query {
                 BATCHES => asked_for = Some(QueryKind::Batches(read_gaps(&mut body)?)),
                 SNAPSHOT => asked_for = Some(QueryKind::Snapshot),
                 PING => asked_for = Some(QueryKind::Ping),
-                REPLAY => {
-                    let (worker, source) = (body.hash()?, body.hash()?);
-                    asked_for =
-                        Some(QueryKind::Replay(StreamRange { worker, source, from_seq: body.varint()? }));
-                }
                 PART => parts.push(body.varint_u32()?),
                 _ => {}
             }

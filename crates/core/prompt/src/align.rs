@@ -27,7 +27,8 @@ mod values;
 mod vocabulary;
 mod wrapping;
 
-pub use renderer::{Around, Media, Rendered, Renderer};
+pub use chat::Media;
+pub use renderer::{Around, Rendered, Renderer};
 pub use unaligned::{Unaligned, Unrendered};
 pub use vocabulary::{Blocks, UnknownToken, Vocabulary};
 

@@ -21,6 +21,7 @@ mod chunks;
 pub mod fuzz;
 mod json;
 mod prefix;
+mod prompt_length;
 
 pub use align::{
     Alignment, Around, Blocks, Media, ModelFiles, Reading, Rendered, Renderer, Unaligned, UnknownToken,

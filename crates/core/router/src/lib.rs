@@ -36,7 +36,6 @@ mod pools;
 mod presumed_shortfall;
 mod presumption_guard;
 mod prompt;
-mod relay_inbox;
 mod reported;
 mod reported_overlap;
 mod reported_view;
@@ -66,7 +65,7 @@ pub use reported::{FeedReport, Ingested, Matching, Unit};
 #[doc(hidden)]
 pub use reported_view::ReportedView;
 pub use request::{Content, Request, Silence};
-pub use router::{Config, Inspect, Peering, Router, StreamNews};
+pub use router::{Config, Inspect, Peering, Router};
 pub use saved_state::{BadSavedState, SavedState};
 pub use scratch::Scratch;
 pub use sharing::{PeerTask, Received, SharingView};

@@ -10,11 +10,9 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use warmroute_feed::Counters;
-use warmroute_index::{BadHoldings, Digester, Holdings, Index, NamedSpan, Parent, RootKey, Span};
+use warmroute_index::{Digester, Index, NamedSpan, Parent, RootKey, Span};
 use warmroute_prompt::{Blocks, Vocabulary};
-use warmroute_types::{
-    CacheEvent, Cut, EventBatch, Medium, Micros, Packed, RemovedBlocks, StoredBlocks, WorkerId,
-};
+use warmroute_types::{CacheEvent, Medium, Micros, RemovedBlocks, StoredBlocks, WorkerId};
 
 use crate::PromptText;
 use crate::family::Family;
@@ -208,51 +206,9 @@ impl Reported {
                 }
                 CacheEvent::Removed(blocks) => source.remove(index, worker, blocks),
                 CacheEvent::Cleared => forget(index, worker),
-                CacheEvent::Restored(known) => {
-                    forget(index, worker);
-                    if source.restore(index, worker, &known.bytes).is_err() {
-                        source.counted.refused += 1;
-                    }
-                    block_tokens = block_tokens.max(source.block_tokens);
-                }
             }
         }
         block_tokens
-    }
-
-    /// Replaces the tokens of a batch by digests, which may be sent to peers. False if the worker has no
-    /// matching.
-    pub fn digest(&self, digester: &Digester, worker: WorkerId, batch: &mut EventBatch) -> bool {
-        let Some(source) = self.sources.read().get(&worker).cloned() else { return false };
-        let mut source = source.lock();
-        for event in &mut batch.events {
-            if let CacheEvent::Stored(blocks) = event
-                && blocks.cut.is_none()
-                && !blocks.is_by_name()
-            {
-                let root = self.root_of(&source.matching, blocks).to_bits();
-                source.cut(digester, blocks);
-                let spans = source.spans.iter().map(|named| (named.span.digest, named.span.bytes)).collect();
-                (blocks.tokens, blocks.salt) = (Vec::new(), None);
-                blocks.cut = Some(Cut { root, spans });
-            }
-        }
-        true
-    }
-
-    /// The worker's reported cache in packed form, for a peer.
-    pub fn known(&self, index: &Index, worker: WorkerId) -> Option<Arc<[u8]>> {
-        let source = self.sources.read().get(&worker).cloned()?;
-        let source = source.lock();
-        let mut bytes = vec![u8::from(source.has_tiers)];
-        bytes.extend_from_slice(&source.block_tokens.unwrap_or(0).to_le_bytes());
-        for reported_view in ReportedView::ALL
-            .into_iter()
-            .filter(|&reported_view| reported_view != ReportedView::AllTiers || source.has_tiers)
-        {
-            index.holdings(reported_view.holder(worker)).encode(&mut bytes);
-        }
-        Some(bytes.into())
     }
 
     /// Forgets the block size: a restarted engine may use another.
@@ -275,10 +231,7 @@ impl Reported {
         if let Some(lora) = lora.filter(|lora| !self.loras.read().contains(*lora)) {
             self.know_lora(lora);
         }
-        match &blocks.cut {
-            Some(cut) => RootKey::reported_from_bits(cut.root),
-            None => matching.family.root(lora, blocks.salt.as_deref(), matching.unit()),
-        }
+        matching.family.root(lora, blocks.salt.as_deref(), matching.unit())
     }
 
     /// The root of a request's prompt in a family. Requests name adapters like models. Any other name is the
@@ -376,39 +329,9 @@ impl WorkerIngest {
         }
     }
 
-    /// Restores a reported cache from a peer.
-    fn restore(&mut self, index: &Index, worker: WorkerId, bytes: &[u8]) -> Result<(), BadHoldings> {
-        let mut packed = Packed(bytes);
-        let head = packed.u8().zip(packed.u32());
-        let (has_tiers, block_tokens) = head.ok_or(BadHoldings)?;
-        self.has_tiers = has_tiers > 0;
-        self.block_tokens = Some(block_tokens).filter(|tokens| *tokens > 0);
-        for reported_view in ReportedView::ALL
-            .into_iter()
-            .filter(|&reported_view| reported_view != ReportedView::AllTiers || has_tiers > 0)
-        {
-            let holdings = Holdings::decode(&mut packed)?;
-            index
-                .replace_holdings(reported_view.holder(worker), &holdings)
-                .expect("a worker's views are valid holders");
-            if reported_view == ReportedView::Sampled {
-                self.counted.stored += holdings.spans() as u64;
-            }
-        }
-        Ok(())
-    }
-
-    /// Converts blocks of tokens into spans, unless a peer has done so.
+    /// Converts blocks of tokens into spans.
     fn cut(&mut self, digester: &Digester, blocks: &StoredBlocks) {
         self.spans.clear();
-        if let Some(cut) = &blocks.cut {
-            let tokens = blocks.block_tokens;
-            let named = |(&name, &(digest, bytes)): (&u64, &(u64, u32))| NamedSpan {
-                name,
-                span: Span { digest, bytes, tokens },
-            };
-            return self.spans.extend(blocks.names.iter().zip(&cut.spans).map(named));
-        }
         let block_tokens = blocks.block_tokens.max(1) as usize;
         let text_blocks = (blocks.text_blocks as usize).min(blocks.names.len());
         let text = &blocks.tokens[..blocks.tokens.len().min(text_blocks * block_tokens)];

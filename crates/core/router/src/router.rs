@@ -217,24 +217,16 @@ mod changes;
 mod feedback;
 mod inspect;
 mod peering;
-mod relaying;
 mod saving;
 mod sharing;
 
 pub use inspect::Inspect;
 pub use peering::Peering;
-pub use relaying::StreamNews;
 
 #[cfg(test)]
 mod caching_tests;
-/// The simulated network of the peers' tests.
-#[cfg(test)]
-#[path = "../../peers/tests/net/mod.rs"]
-mod net;
 #[cfg(test)]
 mod preview_tests;
-#[cfg(test)]
-mod relaying_tests;
 #[cfg(test)]
 mod reported_tests;
 #[cfg(test)]

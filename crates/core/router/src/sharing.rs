@@ -13,12 +13,11 @@ use parking_lot::{Mutex, RwLock};
 use warmroute_fleet::{Booking, Worker, WorkerView};
 use warmroute_peers::{
     AssignmentEnd, BookingRecord, Effect, Envelope, Ledger, LedgerUpdates, OwnLedger, PeerStatus, Peers,
-    RelayCounts, WorkerHealth,
+    WorkerHealth,
 };
 use warmroute_types::{CacheView, MAX_WORKERS, Micros, RouterId, WorkerId};
 
 use crate::presumption_guard::PresumptionGuard;
-use crate::relay_inbox::RelayInbox;
 use crate::unpropagated_load::UnpropagatedLoad;
 use crate::waiting_assignments::WaitingAssignments;
 
@@ -50,21 +49,6 @@ pub(crate) struct PeerState {
     pub unpropagated_load: UnpropagatedLoad,
     /// Time of the last health exchange.
     pub examined: Option<Micros>,
-    /// Updates about engines' event streams, for the feeds' driver.
-    pub relay_inbox: RelayInbox,
-}
-
-impl PeerState {
-    /// Queues a stream update for the feeds' driver. Without a driver, replay requests are refused at once.
-    pub fn leave(&mut self, news: Effect) {
-        match news {
-            news if self.relay_inbox.is_followed => self.relay_inbox.push(news),
-            Effect::ReplayRequested { router, range: wanted } => {
-                self.peers.answer_replay(router, wanted.worker, &[])
-            }
-            _ => {}
-        }
-    }
 }
 
 /// A peer's assignment, booked here.
@@ -136,10 +120,6 @@ pub struct SharingView {
     pub lost_peers: u64,
     /// Answers truncated to the size limit.
     pub cut_answers: u64,
-    /// Relayed engine events.
-    pub relayed: RelayCounts,
-    /// Relayed updates dropped because the feeds' driver was too slow.
-    pub overrun: u64,
 }
 
 impl Sharing {
@@ -152,7 +132,6 @@ impl Sharing {
                 waiting_assignments: WaitingAssignments::default(),
                 unpropagated_load: UnpropagatedLoad::default(),
                 examined: None,
-                relay_inbox: RelayInbox::default(),
             }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
@@ -252,8 +231,6 @@ impl Sharing {
             asked: heard.peers.batches_requested,
             lost_peers: heard.peers.lost_peers,
             cut_answers: heard.peers.truncated_answers,
-            relayed: heard.peers.relay_counts(),
-            overrun: heard.relay_inbox.dropped,
         }
     }
 }

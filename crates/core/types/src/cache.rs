@@ -5,8 +5,6 @@
 //! not), and any other byte string by its xxh3. A name only resolves parents and removals of the worker that used it;
 //! the content is the token ids.
 
-use std::sync::Arc;
-
 /// One event, in the order in which the engine sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheEvent {
@@ -16,19 +14,6 @@ pub enum CacheEvent {
     Removed(RemovedBlocks),
     /// The whole cache was emptied.
     Cleared,
-    /// Another router's complete knowledge of the cache. Engines never send this.
-    Restored(Restored),
-}
-
-/// Everything that a router knows about a worker's cache, for another router.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
-    /// The encoding of the other router's index. Only an index can read it.
-    pub bytes: Arc<[u8]>,
-    /// The model's cache that it describes, where known.
-    pub group: Option<u16>,
-    /// The first batch that it includes; what the cache held before may be missing.
-    pub floor_seq: u64,
 }
 
 /// A chain of blocks, each the parent of the next.
@@ -41,8 +26,6 @@ pub struct StoredBlocks {
     /// The tokens of all blocks in order: `names.len() * block_tokens`. Empty where the engine repeats known blocks
     /// [by name](StoredBlocks::is_by_name).
     pub tokens: Vec<u32>,
-    /// The digests that another router computed from the tokens, which it does not send; `tokens` is empty then.
-    pub cut: Option<Cut>,
     /// Tokens in a block; 0 where the engine does not state it.
     pub block_tokens: u32,
     /// How many of the leading blocks contain only text. From the first block with an image (or another input that is
@@ -63,17 +46,8 @@ impl StoredBlocks {
     /// Whether these are known blocks that the engine copied to a slower memory too. vLLM's offloading connector
     /// reports them so by default: names, no parent, and a block size of 0.
     pub fn is_by_name(&self) -> bool {
-        self.tokens.is_empty() && self.cut.is_none() && self.medium != Medium::Gpu
+        self.tokens.is_empty() && self.medium != Medium::Gpu
     }
-}
-
-/// The content of blocks as digests, for routers that share one secret; without any token.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
-    /// The root of their prompts: model, adapter and salt, as a number.
-    pub root: u64,
-    /// For each block, its digest and its length in bytes.
-    pub spans: Vec<(u64, u32)>,
 }
 
 /// Evicted blocks.
@@ -123,8 +97,7 @@ pub enum Attention {
 /// One message of an event stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventBatch {
-    /// When the engine created the message, in seconds since 1970 by its own clock. For an engine without a clock,
-    /// the number of its process, from 1 on: it tells which of two processes is the later one.
+    /// When the engine created the message, in seconds since 1970 by its own clock; 0 for an engine without a clock.
     pub at_unix_s: f64,
     /// The events, in order.
     pub events: Vec<CacheEvent>,
@@ -142,7 +115,7 @@ impl EventBatch {
         self.events.iter().fold((0, 0), |(stored, removed), event| match event {
             CacheEvent::Stored(blocks) => (stored + blocks.names.len() as u64, removed),
             CacheEvent::Removed(blocks) => (stored, removed + blocks.names.len() as u64),
-            CacheEvent::Cleared | CacheEvent::Restored(_) => (stored, removed),
+            CacheEvent::Cleared => (stored, removed),
         })
     }
 }

@@ -3,6 +3,7 @@
 //! They contain no behaviour: they are the nouns that cross a crate boundary. A type that only one crate needs lives
 //! in that crate.
 
+pub mod backoff;
 mod cache;
 mod delivery;
 mod load;
@@ -14,9 +15,7 @@ mod url;
 mod view;
 mod worker;
 
-pub use cache::{
-    Attention, CacheEvent, Cut, EventBatch, Group, Medium, RemovedBlocks, Restored, StoredBlocks,
-};
+pub use cache::{Attention, CacheEvent, EventBatch, Group, Medium, RemovedBlocks, StoredBlocks};
 pub use delivery::Delivery;
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
 pub use packed::Packed;

@@ -43,7 +43,7 @@ fn apply(names: &mut HashMap<u64, u32>, event: &CacheEvent) {
                 }
             }
         }
-        CacheEvent::Cleared | CacheEvent::Restored(_) => names.clear(),
+        CacheEvent::Cleared => names.clear(),
     }
 }
 

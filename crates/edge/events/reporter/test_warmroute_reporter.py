@@ -102,6 +102,22 @@ class ReporterTest(unittest.TestCase):
         by_name = {event["block_hashes"][0]: event for event in snapshot["events"][1:]}
         self.assertEqual((by_name[2]["token_ids"], by_name[2]["parent_block_hash"]), ([2, 3], 1))
 
+    def test_every_router_gets_every_event_although_one_fails(self):
+        other = Router()
+        other.failing = 10**9
+        both = wr.Reporters([self.router.url, other.url], "http://w", batch_s=0.01)
+        both.add([{"type": "BlockStored", "block_hashes": [1, 2], "parent_block_hash": None, "token_ids": [1, 2, 3, 4],
+                   "block_size": 2}])
+        both.add([{"type": "BlockRemoved", "block_hashes": [2]}])
+        self.until_held(1)
+        other.failing = 0
+        first, self.router = self.router, other
+        self.until_held(1)
+        self.router = first
+        both.close()
+        other.server.shutdown()
+        other.server.server_close()
+
     def test_too_much_waiting_becomes_a_snapshot(self):
         self.router.failing = 10**9
         self.store(1)

@@ -10,7 +10,8 @@ It wraps the block pool's take_events(), collects stores and evictions for 100 m
 its own; the engine never waits. Posts are numbered. One that fails is sent again, one that the router missed is asked for
 by the router (409 with the number it expects), and where too much is missing a snapshot of everything held is sent, in
 several posts where it is large. What waits is bounded: beyond that it is dropped and a snapshot follows. It speaks for one
-data-parallel rank. Needs Python 3.9 and nothing else.
+data-parallel rank. With several routers, give --url once for each: every router gets every event, independently of the
+others. Needs Python 3.9 and nothing else.
 
 Another engine's block manager is attached by hand:
 
@@ -211,6 +212,21 @@ class Reporter:
         return events
 
 
+class Reporters:
+    """One reporter for each of several routers, so that a slow or restarted router does not affect the others."""
+
+    def __init__(self, urls, *args, **kwargs):
+        self.each = [Reporter(url, *args, **kwargs) for url in urls]
+
+    def add(self, events):
+        for reporter in self.each:
+            reporter.add(events)
+
+    def close(self):
+        for reporter in self.each:
+            reporter.close()
+
+
 def merge(events):
     """Evictions come one by one; neighbours of one kind become one event."""
     merged = []
@@ -312,8 +328,8 @@ class _Hook(importlib.abc.MetaPathFinder):
 def _from_environment():
     env = os.environ
     rank = env.get("WARMROUTE_RANK") or None
-    reporter = Reporter(env["WARMROUTE_EVENTS_URL"], env["WARMROUTE_WORKER"], rank and int(rank), env.get("WARMROUTE_TOKEN"),
-                        float(env.get("WARMROUTE_BATCH_S", BATCH_S)))
+    reporter = Reporters(env["WARMROUTE_EVENTS_URL"].split(), env["WARMROUTE_WORKER"], rank and int(rank),
+                         env.get("WARMROUTE_TOKEN"), float(env.get("WARMROUTE_BATCH_S", BATCH_S)))
     atexit.register(reporter.close)
     return reporter
 
@@ -321,7 +337,8 @@ def _from_environment():
 def main(module=__file__):
     """Starts the engine with a sitecustomize in front that arms this module in each of its processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", required=True, help="the router's POST /events, e.g. http://router:29000/events")
+    parser.add_argument("--url", required=True, action="append",
+                        help="a router's POST /events, e.g. http://router:29000/events; once for each router")
     parser.add_argument("--worker", required=True, help="the engine's URL as the router knows it")
     parser.add_argument("--rank", type=int, help="the data-parallel rank, where the engine has several")
     parser.add_argument("--token", help="the router's events-token (better: in the environment as WARMROUTE_TOKEN)")
@@ -334,7 +351,7 @@ def main(module=__file__):
     folder = tempfile.mkdtemp(prefix="warmroute-reporter-")
     with open(os.path.join(folder, "sitecustomize.py"), "w", encoding="utf-8") as file:
         file.write(f"import sys\nsys.path.insert(1, {place!r})\nimport {name}\n{name}.arm()\n")
-    os.environ.update(WARMROUTE_EVENTS_URL=args.url, WARMROUTE_WORKER=args.worker)
+    os.environ.update(WARMROUTE_EVENTS_URL=" ".join(args.url), WARMROUTE_WORKER=args.worker)
     if args.rank is not None:
         os.environ["WARMROUTE_RANK"] = str(args.rank)
     if args.token:

@@ -19,7 +19,7 @@ use crate::feed_handle::FeedHandle;
 use crate::sink::EventSink;
 use crate::source::host_of;
 use crate::subscriber::Subscriber;
-use crate::subscriber_task::{Audience, Config, ConnectionChange, SubscriberTask, TaskSender};
+use crate::subscriber_task::{Config, ConnectionChange, SubscriberTask, TaskSender};
 
 /// Most unknown topics that are remembered for messages.
 const UNKNOWN_TOPICS_MAX: usize = 64;
@@ -110,8 +110,7 @@ impl BoundListener {
         let feed_handle = Arc::new(FeedHandle::new(worker, self.config.feed.clone(), sink));
         feed_handle.set_trouble(Some(topics.describe_absence(topic, &self.endpoint)));
         let config = self.config.clone();
-        let subscriber_task =
-            SubscriberTask::new(Arc::clone(&feed_handle), config, replay, topic, Audience::ThisRouter);
+        let subscriber_task = SubscriberTask::new(Arc::clone(&feed_handle), config, replay, topic);
         let (sender, inbox) = SubscriberTask::inbox();
         let entry = TopicEntry { feed_handle: Arc::clone(&feed_handle), sender };
         topics.by_topic.insert(Bytes::copy_from_slice(topic.as_bytes()), entry);

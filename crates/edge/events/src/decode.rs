@@ -12,7 +12,8 @@ use warmroute_types::{CacheEvent, EventBatch};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::msgpack::{Head, Malformed, Reader};
-use fields::{EventEncoding, Fields, Kind};
+use extra_keys::EventEncoding;
+use fields::{Fields, Kind};
 
 /// The payload is not a batch of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

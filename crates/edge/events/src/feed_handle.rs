@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use warmroute_feed::{Config, Counters, Doubt, Feed, Moment, Step, Stream, View};
+use warmroute_feed::{Config, Counters, Doubt, Feed, Moment, ReplayEnd, Step, View};
 use warmroute_types::{Address, Micros};
 
+use crate::posts::Reporter;
 use crate::sink::EventSink;
 
 /// The feed of one worker.
@@ -15,7 +16,7 @@ pub struct FeedHandle {
     /// The worker.
     pub worker: Address,
     state: Mutex<State>,
-    pub(crate) sink: Arc<dyn EventSink>,
+    sink: Arc<dyn EventSink>,
     began: Instant,
     /// Batches of another rank or topic that arrived here.
     pub(crate) misdirected: AtomicU64,
@@ -23,18 +24,17 @@ pub struct FeedHandle {
     trouble: Mutex<Option<String>>,
     /// Another worker claims the same topic.
     is_contested: AtomicBool,
-    /// The floor at which the history was last requested from peers, and how often.
-    pub(crate) history_requests: Mutex<(Option<u64>, u32)>,
 }
 
 struct State {
-    stream: Stream,
+    feed: Feed,
+    reporter: Reporter,
     steps: Vec<Step>,
 }
 
 impl FeedHandle {
     pub(crate) fn new(worker: Address, config: Config, sink: Arc<dyn EventSink>) -> FeedHandle {
-        let state = State { stream: Stream::new(config), steps: Vec::new() };
+        let state = State { feed: Feed::new(config), reporter: Reporter::default(), steps: Vec::new() };
         FeedHandle {
             worker,
             state: Mutex::new(state),
@@ -43,7 +43,6 @@ impl FeedHandle {
             misdirected: AtomicU64::new(0),
             trouble: Mutex::default(),
             is_contested: AtomicBool::new(false),
-            history_requests: Mutex::default(),
         }
     }
 
@@ -60,7 +59,7 @@ impl FeedHandle {
     pub(crate) fn mark_contested(&self, trouble: String) {
         self.is_contested.store(true, Ordering::Release);
         self.set_trouble(Some(trouble));
-        self.update_with_peers(|feed, at, steps| feed.disconnected(at.now, steps));
+        self.update_without_replay(|feed, at, steps| feed.disconnected(at.now, steps));
     }
 
     /// Whether another worker claims the same topic. Such a feed does not listen any more.
@@ -77,18 +76,18 @@ impl FeedHandle {
     /// Passes an input to the feed and the resulting steps to the sink, atomically for readers. Returns the first
     /// batch of a requested replay.
     pub(crate) fn update(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) -> Option<u64> {
-        self.update_stream(|stream, at, steps| input(&mut stream.feed, at, steps)).1
+        self.update_state(|feed, _, at, steps| input(feed, at, steps)).1
     }
 
-    /// The same for the stream, with the input's result.
-    pub(crate) fn update_stream<T>(
+    /// The same with the reporter of the events, and with the input's result.
+    pub(crate) fn update_state<T>(
         &self,
-        input: impl FnOnce(&mut Stream, Moment, &mut Vec<Step>) -> T,
+        input: impl FnOnce(&mut Feed, &mut Reporter, Moment, &mut Vec<Step>) -> T,
     ) -> (T, Option<u64>) {
         let moment = self.moment();
         let mut state = self.state.lock();
-        let State { stream, steps } = &mut *state;
-        let outcome = input(stream, moment, steps);
+        let State { feed, reporter, steps } = &mut *state;
+        let outcome = input(feed, reporter, moment, steps);
         let mut asked = None;
         steps.retain(|step| match step {
             Step::AskReplay { from_seq } => {
@@ -104,24 +103,16 @@ impl FeedHandle {
         (outcome, asked)
     }
 
-    /// The same where the engine serves no replay: asks peers, or fails each replay at once.
-    pub(crate) fn update_with_peers(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) {
-        self.ask_peers(self.update(input));
+    /// The same where the engine serves no replay: a requested replay fails at once.
+    pub(crate) fn update_without_replay(&self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) {
+        self.fail_replay(self.update(input));
     }
 
-    /// Reads the stream, under the lock.
-    pub(crate) fn read_stream<T>(&self, at: impl FnOnce(&Stream) -> T) -> T {
-        at(&self.state.lock().stream)
-    }
-
-    /// A connection is up. Where a peer relays the stream, the next number shows whether it continues.
-    pub(crate) fn connected(&self) -> Option<u64> {
-        let input = |stream: &mut Stream, at: Moment, steps: &mut Vec<Step>| {
-            if !stream.is_relayed() {
-                stream.feed.connected(at.now, steps);
-            }
-        };
-        self.update_stream(input).1
+    /// Fails a requested replay, and those that the feed requests in turn.
+    pub(crate) fn fail_replay(&self, mut asked: Option<u64>) {
+        while asked.is_some() {
+            asked = self.update(|feed, at, steps| feed.replay_ended(ReplayEnd::Failed, at.now, steps));
+        }
     }
 
     /// The worker gave an answer that must have filled a block.
@@ -143,17 +134,17 @@ impl FeedHandle {
 
     /// The trust level of the view.
     pub fn view(&self) -> View {
-        self.read_stream(|stream| stream.feed.view())
+        self.state.lock().feed.view()
     }
 
     /// Why the view is not trusted, where the stream is the cause.
     pub fn doubt(&self) -> Option<Doubt> {
-        self.read_stream(|stream| stream.feed.doubt())
+        self.state.lock().feed.doubt()
     }
 
     /// The counters.
     pub fn counters(&self) -> Counters {
-        self.read_stream(|stream| stream.feed.counters())
+        self.state.lock().feed.counters()
     }
 
     pub(crate) fn misdirected(&self) {

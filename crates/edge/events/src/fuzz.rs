@@ -46,7 +46,7 @@ fn parts(event: &CacheEvent) -> usize {
     match event {
         CacheEvent::Stored(stored) => stored.names.len() + stored.tokens.len(),
         CacheEvent::Removed(removed) => removed.names.len(),
-        CacheEvent::Cleared | CacheEvent::Restored(_) => 1,
+        CacheEvent::Cleared => 1,
     }
 }
 

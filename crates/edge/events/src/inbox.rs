@@ -1,8 +1,8 @@
 //! Events that a reporter posts, for engines without ZeroMQ: `POST /events` on the admin listener.
 //!
 //! The source numbers its posts from 0. A known post is accepted again and changes nothing. A post that is too early
-//! is refused with the expected number; the reporter then sends what is missing, or a snapshot. With peers, a post
-//! that is a little early waits, because they may have what is missing. The feed is the same as behind a socket.
+//! is refused with the expected number; the reporter then sends what is missing, or a snapshot. The feed is the same
+//! as behind a socket. With several routers a reporter posts to each of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,9 +10,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use thiserror::Error;
 use warmroute_types::{Address, MAX_WORKERS};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::feed_handle::FeedHandle;
-use crate::json::{read_json, read_msgpack};
+use crate::json::{Post, read_json, read_msgpack};
+use crate::posts::{Outcome, Reporter};
 use crate::sink::EventSink;
 
 /// Limits of an inbox.
@@ -77,6 +79,9 @@ impl PostRefused {
     }
 }
 
+/// Each reporter's posts reset those of the other.
+const SEVERAL_REPORTERS: &str = "several reporters post for this worker: start one for each";
+
 /// The longest name of a source.
 const SOURCE_BYTES_MAX: usize = 128;
 
@@ -117,7 +122,7 @@ impl ReportInbox {
     pub fn tick(&self) {
         let feeds: Vec<_> = self.feeds.lock().values().cloned().collect();
         for feed_handle in feeds {
-            feed_handle.update_with_peers(|feed, at, steps| feed.tick(at.now, steps));
+            feed_handle.update_without_replay(|feed, at, steps| feed.tick(at.now, steps));
         }
     }
 
@@ -126,8 +131,8 @@ impl ReportInbox {
         self.feeds.lock().get(worker).cloned()
     }
 
-    /// The same, created where it is missing: a peer may relay a worker that never reported here.
-    pub fn feed(&self, worker: &Address) -> Result<Arc<FeedHandle>, PostRefused> {
+    /// The same, created where it is missing.
+    fn feed(&self, worker: &Address) -> Result<Arc<FeedHandle>, PostRefused> {
         let mut feeds = self.feeds.lock();
         if let Some(feed_handle) = feeds.get(worker) {
             return Ok(Arc::clone(feed_handle));
@@ -139,6 +144,35 @@ impl ReportInbox {
             Arc::new(FeedHandle::new(worker.clone(), self.config.feed.clone(), Arc::clone(&self.sink)));
         feeds.insert(worker.clone(), Arc::clone(&feed_handle));
         Ok(feed_handle)
+    }
+}
+
+impl FeedHandle {
+    /// Accepts a post.
+    fn posted(&self, post: Post) -> Result<Accepted, PostRefused> {
+        let Post { source, seq, kind, batch } = post;
+        let (source, unreadable) = (xxh3_64(source.as_bytes()).max(1), batch.unreadable);
+        let ((before, outcome), asked) = self.update_state(|feed, reporter, at, steps| {
+            let before = *reporter;
+            (before, reporter.post(feed, source, (seq, kind, batch), at, steps))
+        });
+        self.fail_replay(asked);
+        let next_seq = match outcome {
+            Outcome::Gap(expected) => return Err(PostRefused::Gap { expected }),
+            Outcome::Known => self.counters().next_seq.unwrap_or(0),
+            Outcome::Applied => {
+                self.check_reporters(before, source);
+                seq.saturating_add(1)
+            }
+        };
+        Ok(Accepted { next_seq, unreadable })
+    }
+
+    /// A reporter that posts again after another one did is a second one.
+    fn check_reporters(&self, before: Reporter, source: u64) {
+        if before.current != 0 && before.current != source {
+            self.set_trouble((before.previous == source).then(|| SEVERAL_REPORTERS.to_owned()));
+        }
     }
 }
 
@@ -168,7 +202,6 @@ mod tests {
             CacheEvent::Stored(stored) => format!("+{}", stored.names[0]),
             CacheEvent::Removed(removed) => format!("-{}", removed.names[0]),
             CacheEvent::Cleared => "0".to_owned(),
-            CacheEvent::Restored(_) => "=".to_owned(),
         }
     }
 

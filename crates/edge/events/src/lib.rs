@@ -7,13 +7,9 @@
 //!   TensorRT-LLM: polls ──► Poller ───────────────────┘                └─► replay request, by a dealer
 //! ```
 //!
-//! Batches that only one router receives (all but the first way) are relayed to its peers through the sink. Each worker's
-//! [`FeedHandle`] applies what peers relay.
-//!
 //! This crate knows wires and formats. `warmroute-feed` decides what a gap or a restart means, and the [`EventSink`]
 //! applies events to an index.
 
-mod backoff;
 mod bound_listener;
 mod decode;
 mod feed_handle;
@@ -22,8 +18,8 @@ pub mod fuzz;
 mod inbox;
 mod json;
 mod msgpack;
-mod peers;
 mod poller;
+mod posts;
 mod replay;
 mod sink;
 mod source;
@@ -36,11 +32,10 @@ pub use bound_listener::{BoundListener, SharedTopic};
 pub use decode::{BadBatch, decode};
 pub use feed_handle::FeedHandle;
 pub use inbox::{Accepted, InboxConfig, PostRefused, ReportInbox};
-pub use peers::{ReplayPart, StreamPosition, StreamSnapshot};
 pub use poller::{Polled, Poller};
 pub use sink::EventSink;
 pub use source::{Direction, EventSource, SourceError, read_server_info, read_vllm_sources};
 pub use subscriber::{Subscriber, subscribe};
 pub use subscriber_task::Config;
-pub use warmroute_feed::{Arrival, BatchId, Counters, Doubt, PeerPresence, Step, View};
+pub use warmroute_feed::{Counters, Doubt, Step, View};
 pub use warmroute_zmtp::{BadEndpoint, Endpoint};

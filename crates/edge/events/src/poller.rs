@@ -1,9 +1,7 @@
 //! Follows TensorRT-LLM through the responses of `POST /kv_cache_events`. The caller's HTTP client does the polling.
 //!
-//! One poll returns the events of all ranks of an engine, each rank with its own numbers; each rank has its own feed.
-//!
-//! Events carry no time, and routers' clocks cannot be compared. So routers count the engine's processes together: a
-//! router that detects a new process gives it the number after the last one that it knows.
+//! One poll returns the events of all ranks of an engine, each rank with its own numbers; each rank has its own feed. A
+//! poll removes the events from the engine, so one router alone may poll it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,8 +27,6 @@ struct Line {
     /// `None` before the first event.
     next_seq: Option<u64>,
     is_up: bool,
-    /// The number of the engine's process; 0 before the first event.
-    process: f64,
 }
 
 /// The result of a poll.
@@ -45,7 +41,7 @@ impl Poller {
     pub fn new(workers: Vec<Address>, config: &warmroute_feed::Config, sink: &Arc<dyn EventSink>) -> Poller {
         let connection = |worker: Address| {
             let feed_handle = Arc::new(FeedHandle::new(worker, config.clone(), Arc::clone(sink)));
-            Line { feed_handle, next_seq: None, is_up: false, process: 0.0 }
+            Line { feed_handle, next_seq: None, is_up: false }
         };
         let feeds = workers.into_iter().map(|worker| (worker.rank, connection(worker))).collect();
         Poller { feeds, window_max: 0, last_ids: BTreeMap::new() }
@@ -66,7 +62,7 @@ impl Poller {
             }
         }
         self.feeds.values().for_each(|connection| {
-            connection.feed_handle.update_with_peers(|feed, at, steps| feed.tick(at.now, steps));
+            connection.feed_handle.update_without_replay(|feed, at, steps| feed.tick(at.now, steps));
         });
         Ok(polled)
     }
@@ -75,12 +71,6 @@ impl Poller {
     pub fn failed(&mut self, why: &str) {
         self.feeds.values().for_each(|connection| connection.feed_handle.set_trouble(Some(why.to_owned())));
         self.feeds.values_mut().for_each(Line::down);
-    }
-
-    /// Another router polls from now on: later events are counted from the engine's own number.
-    pub fn pause(&mut self) {
-        self.last_ids.clear();
-        self.feeds.values_mut().for_each(Line::pause);
     }
 
     /// The feeds of the engine's ranks.
@@ -92,55 +82,36 @@ impl Poller {
 impl Line {
     fn up(&mut self) {
         if !std::mem::replace(&mut self.is_up, true) {
-            self.feed_handle.ask_peers(self.feed_handle.connected());
+            self.feed_handle.update_without_replay(|feed, at, steps| feed.connected(at.now, steps));
         }
-    }
-
-    /// The stream is not down: peers receive it.
-    fn pause(&mut self) {
-        (self.next_seq, self.is_up) = (None, false);
-        self.feed_handle.update_with_peers(|feed, at, steps| feed.tick(at.now, steps));
     }
 
     fn down(&mut self) {
         if std::mem::take(&mut self.is_up) {
-            self.feed_handle.update_with_peers(|feed, at, steps| feed.disconnected(at.now, steps));
+            self.feed_handle.update_without_replay(|feed, at, steps| feed.disconnected(at.now, steps));
         }
     }
 
     /// A jump ahead means that another consumer took the events, or that they fell out of the engine's buffer; a
-    /// smaller number means a new process. The first number is the engine's own, so that all routers count alike.
+    /// smaller number means a new process.
     fn count(&mut self, id: u64, last_id: Option<u64>) {
         match (self.next_seq, last_id) {
             (Some(_), Some(last)) if id <= last => self.restart(id),
             (Some(next), Some(last)) => self.next_seq = Some(next.saturating_add(id - last - 1)),
             (Some(_), None) => {}
-            // Another router polled before: a number that it has passed is of a new process.
-            (None, _) if self.feed_handle.counters().next_seq.is_some_and(|next| id < next) => {
-                self.restart(id)
-            }
             (None, _) => self.next_seq = Some(id),
         }
     }
 
-    fn apply(&mut self, mut batch: warmroute_types::EventBatch) {
-        self.process = self.last_process().max(1.0);
-        batch.at_unix_s = self.process;
-        // Every process may begin with the same events, and the first ones identify it.
-        batch.print ^= self.process.to_bits();
+    fn apply(&mut self, batch: warmroute_types::EventBatch) {
         let seq = self.next_seq.unwrap_or(0);
         self.next_seq = Some(seq.saturating_add(1));
-        self.feed_handle.ask_peers(self.feed_handle.received(seq, batch));
+        self.feed_handle.update_without_replay(|feed, at, steps| feed.received_live(seq, batch, at, steps));
     }
 
     fn restart(&mut self, id: u64) {
-        (self.next_seq, self.process) = (Some(id), self.last_process().floor() + 1.0);
-        self.feed_handle.restarted();
-    }
-
-    /// The last process that any router has reported.
-    fn last_process(&self) -> f64 {
-        self.process.max(self.feed_handle.read_stream(|stream| stream.feed.at_unix_s()))
+        self.next_seq = Some(id);
+        self.feed_handle.update_without_replay(|feed, at, steps| feed.restarted(at.now, steps));
     }
 }
 
@@ -148,8 +119,7 @@ impl Line {
 mod tests {
     use super::*;
     use parking_lot::Mutex;
-    use warmroute_feed::{Arrival, BatchId, PeerPresence, Step, View};
-    use warmroute_types::EventBatch;
+    use warmroute_feed::{Step, View};
 
     #[derive(Default)]
     struct RecordingSink(Mutex<Vec<Step>>);
@@ -221,73 +191,5 @@ mod tests {
         let counters = |rank: usize| poller.feeds()[rank].counters();
         assert_eq!((counters(0).blocks_removed, counters(1).blocks_removed), (1, 2));
         assert_eq!((counters(0).restarts, counters(1).restarts), (0, 0), "each rank has numbers of its own");
-    }
-
-    /// One router's view of an engine that several poll: the batches that it relays, with their process.
-    #[derive(Default)]
-    struct RelayRecorder(Mutex<Vec<(f64, BatchId)>>);
-
-    impl EventSink for RelayRecorder {
-        fn apply(&self, _: &Address, steps: &mut Vec<Step>) {
-            steps.clear();
-        }
-
-        fn prepare_relay(&self, _: &Address, batch: &mut EventBatch) -> Option<Arc<[u8]>> {
-            Some(batch.at_unix_s.to_le_bytes().into())
-        }
-
-        fn relay(&self, _: &Address, which: BatchId, bytes: Arc<[u8]>) {
-            let process = f64::from_le_bytes((*bytes).try_into().unwrap());
-            self.0.lock().push((process, which));
-        }
-
-        fn peer_presence(&self) -> PeerPresence {
-            PeerPresence::Present
-        }
-    }
-
-    #[test]
-    fn processes_are_ordered_by_number_and_not_by_clock() {
-        let passed = [(); 2].map(|()| Arc::new(RelayRecorder::default()));
-        let poller = |passed: &Arc<RelayRecorder>| {
-            let sink = Arc::clone(passed) as Arc<dyn EventSink>;
-            Poller::new(vec![Address::new("http://trt")], &warmroute_feed::Config::default(), &sink)
-        };
-        let (mut first, mut second) = (poller(&passed[0]), poller(&passed[1]));
-        let feed_handle = second.feeds().pop().unwrap();
-        let pass = || {
-            let outcome: Vec<_> = std::mem::take(&mut *passed[0].0.lock());
-            for (at_unix_s, which) in &outcome {
-                feed_handle.relayed(
-                    *which,
-                    EventBatch { at_unix_s: *at_unix_s, print: which.seq, ..EventBatch::default() },
-                );
-            }
-            outcome.iter().map(|(process, which)| (*process, which.seq)).collect::<Vec<_>>()
-        };
-        poll(&mut first, &[0, 1, 2, 3]);
-        assert_eq!(pass(), [(1.0, 0), (1.0, 1), (1.0, 2), (1.0, 3)]);
-        let source = feed_handle.read_stream(|stream| stream.source());
-        poll(&mut first, &[1, 2]);
-        assert_eq!(pass(), [(2.0, 1), (2.0, 2)], "a new process");
-        assert_ne!(
-            feed_handle.read_stream(|stream| stream.source()),
-            source,
-            "and the other router hears so"
-        );
-        assert_eq!(feed_handle.read_stream(|stream| stream.previous_source()), source);
-        // The first router stops, and so does the engine.
-        poll(&mut second, &[0]);
-        let (process, which) = passed[1].0.lock()[0];
-        assert_eq!((process, which.seq, which.arrival), (3.0, 0, Arrival::Begins));
-        // A batch that the first router sent before arrives late.
-        feed_handle.relayed(
-            BatchId { source, seq: 9, ..which },
-            EventBatch { at_unix_s: 1.0, ..EventBatch::default() },
-        );
-        assert_eq!(
-            feed_handle.read_stream(|stream| (stream.source(), stream.feed.at_unix_s())),
-            (which.source, 3.0)
-        );
     }
 }

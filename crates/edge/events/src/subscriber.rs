@@ -1,18 +1,21 @@
 //! Follows an engine that binds its publisher: connects and reconnects.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::task::JoinHandle;
 use warmroute_feed::{Counters, View};
-use warmroute_types::Address;
+use warmroute_types::{Address, backoff};
 use warmroute_zmtp::{Endpoint, Error, Sub};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::backoff::Backoff;
 use crate::feed_handle::FeedHandle;
 use crate::sink::EventSink;
 use crate::source::EventSource;
-use crate::subscriber_task::{Audience, Config, ConnectionChange, SubscriberTask, TaskSender};
+use crate::subscriber_task::{Config, ConnectionChange, SubscriberTask, TaskSender};
+
+/// Longest pause before a connection is tried again.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// One worker's event stream, followed until this is dropped. The worker's view then stays as last published.
 pub struct Subscriber {
@@ -29,13 +32,8 @@ pub fn subscribe(
 ) -> Subscriber {
     let feed_handle = Arc::new(FeedHandle::new(worker, config.feed.clone(), sink));
     let replay = source.replay.clone();
-    let subscriber_task = SubscriberTask::new(
-        Arc::clone(&feed_handle),
-        config.clone(),
-        replay,
-        &source.topic,
-        Audience::AllRouters,
-    );
+    let subscriber_task =
+        SubscriberTask::new(Arc::clone(&feed_handle), config.clone(), replay, &source.topic);
     let (sender, inbox) = SubscriberTask::inbox();
     let tasks = vec![
         tokio::spawn(subscriber_task.run(inbox)),
@@ -93,13 +91,13 @@ async fn keep_connected(
     sender: TaskSender,
 ) {
     let (worker, endpoint) = (&feed_handle.worker, &source.endpoint);
-    let mut backoff = Backoff::new(xxh3_64(worker.to_string().as_bytes()));
+    let mut failures = 0_u32;
     loop {
         let connected = Sub::connect(&source.endpoint, source.topic.as_bytes(), &config.socket).await;
         let error = match connected {
             Ok(sub) => {
                 tracing::info!(%worker, %endpoint, "following KV events");
-                backoff.reset();
+                failures = 0;
                 forward(sub, endpoint, &sender).await
             }
             Err(error) => {
@@ -111,8 +109,15 @@ async fn keep_connected(
         if sender.is_closed() {
             return;
         }
-        tokio::time::sleep(backoff.pause()).await;
+        failures = failures.saturating_add(1);
+        tokio::time::sleep(backoff::pause(failures, PAUSE_MAX, random(worker))).await;
     }
+}
+
+/// A number that differs between workers and between calls, so that streams lost together reconnect one by one.
+fn random(worker: &Address) -> u64 {
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+    xxh3_64_with_seed(worker.to_string().as_bytes(), nanos.into())
 }
 
 /// Forwards messages until the connection ends, and returns why. There is one connection at a time.

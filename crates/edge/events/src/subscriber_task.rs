@@ -106,16 +106,6 @@ pub struct SubscriberTask {
     replay: Option<Replay>,
     asked_at: Option<Instant>,
     connections: Connections,
-    audience: Audience,
-}
-
-/// Which routers receive an engine's events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Audience {
-    /// Every router that subscribes.
-    AllRouters,
-    /// Only this one: the engine connects to it.
-    ThisRouter,
 }
 
 /// The connections that are up.
@@ -137,20 +127,10 @@ impl SubscriberTask {
         config: Config,
         replay_at: Option<Endpoint>,
         topic: &str,
-        audience: Audience,
     ) -> SubscriberTask {
         let topic = Bytes::copy_from_slice(topic.as_bytes());
         let connections = Connections::default();
-        SubscriberTask {
-            feed_handle,
-            config,
-            replay_at,
-            topic,
-            replay: None,
-            asked_at: None,
-            connections,
-            audience,
-        }
+        SubscriberTask { feed_handle, config, replay_at, topic, replay: None, asked_at: None, connections }
     }
 
     /// The task's queue.
@@ -199,13 +179,11 @@ impl SubscriberTask {
         (self.connections.current, self.connections.strikes) = (connection, 0);
         self.replay = None;
         self.feed_handle.set_trouble(None);
-        let asked = self.feed_handle.connected();
-        self.ask(asked);
+        self.update(|feed, at, steps| feed.connected(at.now, steps));
     }
 
     fn tick(&mut self) {
         self.update(|feed, at, steps| feed.tick(at.now, steps));
-        self.feed_handle.request_history();
     }
 
     fn end(&mut self, connection: u64, why: String) {
@@ -252,13 +230,7 @@ impl SubscriberTask {
     }
 
     fn apply(&mut self, seq: u64, batch: EventBatch) {
-        match self.audience {
-            Audience::AllRouters => self.update(|feed, at, steps| feed.received_live(seq, batch, at, steps)),
-            Audience::ThisRouter => {
-                let asked = self.feed_handle.received(seq, batch);
-                self.ask(asked);
-            }
-        }
+        self.update(|feed, at, steps| feed.received_live(seq, batch, at, steps));
     }
 
     /// The batch in a payload, unless it is of another rank.
@@ -287,15 +259,15 @@ impl SubscriberTask {
         }
     }
 
-    /// Passes an input to the feed, and requests the replay that it wants: from the engine or, where that serves
-    /// none, from peers.
+    /// Passes an input to the feed, and requests the replay that it wants. Where the engine serves none, the
+    /// replay fails at once.
     fn update(&mut self, input: impl FnOnce(&mut Feed, Moment, &mut Vec<Step>)) {
         let asked = self.feed_handle.update(input);
         self.ask(asked);
     }
 
     fn ask(&mut self, asked: Option<u64>) {
-        let Some(endpoint) = &self.replay_at else { return self.feed_handle.ask_peers(asked) };
+        let Some(endpoint) = &self.replay_at else { return self.feed_handle.fail_replay(asked) };
         if let Some(from_seq) = asked {
             let (socket, patience) = (self.config.socket.clone(), self.config.replay_patience);
             let pause = self.asked_at.map_or(Duration::ZERO, |last| ASK_EVERY.saturating_sub(last.elapsed()));

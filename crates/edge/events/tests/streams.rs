@@ -52,7 +52,7 @@ impl CacheMirror {
             CacheEvent::Removed(removed) => removed.names.iter().for_each(|name| {
                 held.remove(name);
             }),
-            CacheEvent::Cleared | CacheEvent::Restored(_) => held.clear(),
+            CacheEvent::Cleared => held.clear(),
         }
     }
 

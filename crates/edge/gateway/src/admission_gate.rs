@@ -1,28 +1,16 @@
-//! The admission gate: request limits, rate limits and the queue in front of routing.
-//!
-//! [`warmroute_admission`] decides who is next; this module parks and wakes requests and supplies the clock. Without
-//! limits the gate does nothing. A waiting request has not been routed. It is woken when another request ends; once
-//! routed, it wakes the next one if there is still room. A worker that joins or recovers thus fills as fast as requests
-//! can be routed, and no request is woken without room for it.
+//! The admission gate: the state of request limits, rate limits and the queue in front of routing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
-use warmroute_admission::{
-    Admission, AdmissionPosition, AdmissionRequest, Class, ExpectedTokens, Limits, RateLimiter, Reservation,
-};
-use warmroute_router::Vacancy;
-use warmroute_types::{Micros, Usage, WorkerId};
+use warmroute_admission::{Admission, AdmissionRequest, Class, Limits, RateLimiter};
+use warmroute_types::{Micros, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::gateway::Gateway;
-use crate::gateway_error::GatewayError;
 use crate::keys::Tenant;
-use crate::parsed_request::ParsedRequest;
 use crate::random::random;
 
 /// Limits on concurrent requests, on waiting requests and on each tenant's rate.
@@ -59,7 +47,7 @@ pub enum WorkerLimit {
 
 impl AdmissionConfig {
     /// Whether a request may have to wait.
-    fn is_limited(&self) -> bool {
+    pub(crate) fn is_limited(&self) -> bool {
         self.running_max > 0 || self.worker_limit == WorkerLimit::On
     }
 
@@ -92,41 +80,19 @@ const WAIT_BUCKETS_S: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 
 
 /// The admission state that all requests share.
 pub(crate) struct AdmissionGate {
-    admission: Mutex<Admission<Waiter>>,
-    rates: Mutex<RateLimiter>,
+    pub(crate) admission: Mutex<Admission<Waiter>>,
+    pub(crate) rates: Mutex<RateLimiter>,
     /// Seed for hashing tenant names, so that a client cannot choose a name that collides with another tenant's.
     seed: u64,
     pub(crate) queue_waits_s: Histogram,
 }
 
 /// A waiting request.
-struct Waiter {
-    request: Arc<ParsedRequest>,
+pub(crate) struct Waiter {
+    pub model: Option<String>,
     /// Workers that the request cannot use, even if they have room.
-    avoid: Vec<WorkerId>,
-    wake: oneshot::Sender<()>,
-}
-
-/// An admitted request. Dropping it ends the request: it settles the rate limits and admits the next one.
-pub(crate) struct Permit {
-    gateway: Arc<Gateway>,
-    ask: AdmissionRequest,
-    /// Number of answers the request asks for (`n`).
-    answers: u32,
-    /// Tokens reserved from the tenant's rate limit; `None` without rate limits.
-    reserved: Option<Reservation>,
-    /// Tokens used so far. When the request ends, for whatever reason, its tenant is charged this number.
-    charged_tokens: u32,
-    /// `None` if only rates are limited.
-    admitted: Option<Admitted>,
-}
-
-/// A place among the running requests.
-#[derive(Clone, Copy)]
-struct Admitted {
-    place: AdmissionPosition,
-    /// Latest time until which the request may wait, also if it has to queue again.
-    deadline: Micros,
+    pub avoid: Vec<WorkerId>,
+    pub wake: oneshot::Sender<()>,
 }
 
 impl AdmissionGate {
@@ -156,13 +122,14 @@ impl AdmissionGate {
         self.counts().1.iter().sum()
     }
 
-    /// Describes a request to the admission queue. An API key determines the tenant; without keys, a header does.
-    fn admission_request(
+    /// Describes a request with this many prompt tokens to the admission queue. An API key determines the tenant; without
+    /// keys, a header does.
+    pub(crate) fn admission_request(
         &self,
         config: &AdmissionConfig,
         headers: &HeaderMap,
         tenant: Option<&Tenant>,
-        request: &ParsedRequest,
+        prompt_tokens: u32,
     ) -> AdmissionRequest {
         let named = |name: &HeaderName| headers.get(name).filter(|value| !value.is_empty());
         let claimed = match &config.tenant_header {
@@ -177,293 +144,19 @@ impl AdmissionGate {
                 wanted.unwrap_or_default().at_most(granted)
             }),
             tenant: name.map_or(0, |name| xxh3_64_with_seed(name, self.seed)),
-            cost: request.prompt_tokens,
+            cost: prompt_tokens,
         }
     }
 
     /// Admits the next waiting request for which there is room.
-    pub(crate) fn admit_next(&self, gateway: &Gateway) {
-        let has_room = |waiter: &Waiter| vacancy(gateway, &waiter.request, &waiter.avoid) != Vacancy::Full;
+    pub(crate) fn admit_next(&self, has_room: impl Fn(&Waiter) -> bool, now: impl Fn() -> Micros) {
         loop {
-            let next = self.admission.lock().next(gateway.now(), has_room);
+            let next = self.admission.lock().next(now(), &has_room);
             if next.is_none_or(|waiter| waiter.wake.send(()).is_ok()) {
                 return;
             }
             // The waiter has just been dropped and cannot be woken, so its place goes to the next one.
-            self.admission.lock().end(gateway.now());
+            self.admission.lock().end(now());
         }
-    }
-}
-
-fn vacancy(gateway: &Gateway, request: &ParsedRequest, avoid: &[WorkerId]) -> Vacancy {
-    gateway.router.inspect().vacancy(request.model.as_deref(), avoid)
-}
-
-/// Admits a request, after waiting in the queue if necessary. Returns `None` if nothing is limited.
-pub(crate) async fn admit(
-    gateway: &Arc<Gateway>,
-    config: &AdmissionConfig,
-    headers: &HeaderMap,
-    tenant: Option<&Tenant>,
-    request: &Arc<ParsedRequest>,
-) -> Result<Option<Permit>, GatewayError> {
-    let limits = tenant.map_or(config.limits, |tenant| tenant.limits.over(config.limits));
-    let has_rates = limits != Limits::default();
-    if !has_rates && !config.is_limited() {
-        return Ok(None);
-    }
-    let ask = gateway.admission_gate.admission_request(config, headers, tenant, request);
-    let mut permit = Permit {
-        gateway: Arc::clone(gateway),
-        ask,
-        answers: request.answers,
-        reserved: None,
-        charged_tokens: 0,
-        admitted: None,
-    };
-    if has_rates {
-        let ParsedRequest { prompt_tokens: prompt, answers, answer_tokens_max: answer_max, .. } = **request;
-        let expected = ExpectedTokens { prompt, answers, answer_max };
-        let reserved =
-            gateway.admission_gate.rates.lock().reserve(ask.tenant, limits, expected, gateway.now());
-        permit.reserved = Some(reserved.map_err(GatewayError::RateLimited)?);
-    }
-    if config.is_limited() {
-        permit.admitted = Some(enter_or_queue(gateway, config, ask, request).await?);
-    }
-    Ok(Some(permit))
-}
-
-async fn enter_or_queue(
-    gateway: &Arc<Gateway>,
-    config: &AdmissionConfig,
-    ask: AdmissionRequest,
-    request: &Arc<ParsedRequest>,
-) -> Result<Admitted, GatewayError> {
-    let (gate, now) = (&gateway.admission_gate, gateway.now());
-    let deadline = now + config.wait_max.into();
-    if let Some(place) = gate.admission.lock().enter(ask, || vacancy(gateway, request, &[]) != Vacancy::Full)
-    {
-        return Ok(Admitted { place, deadline });
-    }
-    let (wake, woken) = oneshot::channel();
-    let waiter = Waiter { request: Arc::clone(request), avoid: Vec::new(), wake };
-    let place = gate.admission.lock().wait(ask, waiter, now);
-    let place = place.map_err(|refused| GatewayError::QueueFull { retry_after_s: refused.retry_after_s })?;
-    let admitted = Admitted { place, deadline };
-    // There may be room for this request but not for those before it, which may need other workers.
-    gate.admit_next(gateway);
-    wait_for_turn(gateway, admitted, woken).await
-}
-
-/// Waits in the queue until woken or until the deadline.
-async fn wait_for_turn(
-    gateway: &Arc<Gateway>,
-    admitted: Admitted,
-    woken: oneshot::Receiver<()>,
-) -> Result<Admitted, GatewayError> {
-    let since = gateway.now();
-    let mut guard = QueueGuard { gateway, place: Some(admitted.place), woken };
-    let outcome = tokio::time::timeout(admitted.deadline.since(since).into(), &mut guard.woken).await;
-    let waited = gateway.now().since(since);
-    gateway.admission_gate.queue_waits_s.observe(waited.as_secs_f64());
-    match outcome {
-        Ok(Ok(())) => {
-            guard.disarm();
-            Ok(admitted)
-        }
-        // The queue dropped the waiter at its deadline, so there is no place to give back.
-        Ok(Err(_)) => {
-            guard.disarm();
-            Err(queue_timeout(gateway, waited))
-        }
-        Err(_) => Err(queue_timeout(gateway, waited)),
-    }
-}
-
-fn queue_timeout(gateway: &Gateway, waited: Micros) -> GatewayError {
-    GatewayError::QueueTimeout {
-        waited,
-        retry_after_s: gateway.admission_gate.admission.lock().retry_after_s(gateway.now()),
-    }
-}
-
-/// Takes a request out of the queue when it stops waiting: on timeout, or when its client disconnects and the waiting
-/// future is dropped.
-struct QueueGuard<'a> {
-    gateway: &'a Arc<Gateway>,
-    place: Option<AdmissionPosition>,
-    woken: oneshot::Receiver<()>,
-}
-
-impl QueueGuard<'_> {
-    fn disarm(mut self) {
-        self.place = None;
-    }
-}
-
-impl Drop for QueueGuard<'_> {
-    fn drop(&mut self) {
-        let Some(place) = self.place else { return };
-        if self.gateway.admission_gate.admission.lock().leave(place).is_some() {
-            return;
-        }
-        // The request is no longer queued: it was either admitted, or dropped at its deadline. Only an admitted
-        // request has a place to give back. A waker that has not sent yet finds the channel closed and admits another
-        // request.
-        self.woken.close();
-        if self.woken.try_recv().is_ok() {
-            self.gateway.admission_gate.admission.lock().end(self.gateway.now());
-            self.gateway.admit_next();
-        }
-    }
-}
-
-impl Permit {
-    /// Notes that a worker was chosen and will compute the prompt, and admits the next request if there is room.
-    pub(crate) fn mark_routed(&mut self) {
-        self.charged_tokens = self.ask.cost;
-        self.gateway.admit_next();
-    }
-
-    /// Queues the request again because no worker had room after all: another router or another model took the room, or
-    /// the chosen worker failed while the others were full. It keeps its place and waits for any worker not in `avoid`.
-    pub(crate) async fn requeue(
-        &mut self,
-        request: &Arc<ParsedRequest>,
-        avoid: Vec<WorkerId>,
-    ) -> Result<(), GatewayError> {
-        let gateway = Arc::clone(&self.gateway);
-        let admitted = self.admitted.take().ok_or(GatewayError::NotReady)?;
-        let (wake, woken) = oneshot::channel();
-        let waiter = Waiter { request: Arc::clone(request), avoid, wake };
-        gateway.admission_gate.admission.lock().wait_again(admitted.place, waiter, admitted.deadline);
-        // The request no longer counts as running, so a worker may have room for it or for another one.
-        gateway.admit_next();
-        self.admitted = Some(wait_for_turn(&gateway, admitted, woken).await?);
-        Ok(())
-    }
-
-    /// Charges the output tokens streamed so far, so that a request that ends early is charged for what was computed.
-    pub(crate) fn charge_streamed(&mut self, output_tokens: u32) {
-        self.charged_tokens = self.ask.cost.saturating_add(output_tokens);
-        let charged_tokens = self.charged_tokens;
-        let exceeded =
-            |reserved: &&mut Reservation| reserved.is_limited() && charged_tokens > reserved.tokens();
-        if let Some(reserved) = self.reserved.as_mut().filter(exceeded) {
-            self.gateway.admission_gate.rates.lock().extend(reserved, charged_tokens);
-        }
-    }
-
-    /// Charges the usage that the engine reported.
-    pub(crate) fn charge_usage(&mut self, usage: Usage) {
-        self.charged_tokens = usage.prompt_tokens.saturating_add(usage.output_tokens);
-    }
-
-    /// Charges a complete answer, and learns its length for later reservations.
-    pub(crate) fn charge_answer(&mut self, usage: Usage) {
-        self.charge_usage(usage);
-        let limited = self.reserved.as_ref().filter(|reserved| reserved.is_limited());
-        if let (Some(reserved), Some(each)) = (limited, usage.output_tokens.checked_div(self.answers)) {
-            self.gateway.admission_gate.rates.lock().learn(reserved, each);
-        }
-    }
-
-    /// Charges nothing, because no worker served the request.
-    pub(crate) fn refund(&mut self) {
-        self.charged_tokens = 0;
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let gate = &self.gateway.admission_gate;
-        if let Some(reserved) = &self.reserved {
-            gate.rates.lock().settle(reserved, self.charged_tokens);
-        }
-        if let Some(admitted) = self.admitted {
-            let mut admission = gate.admission.lock();
-            admission.correct(admitted.place, self.charged_tokens);
-            admission.end(self.gateway.now());
-            drop(admission);
-            self.gateway.admit_next();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::poll_fn;
-    use std::pin::pin;
-    use std::task::Poll;
-
-    use warmroute_policy::Standard;
-    use warmroute_router::Router;
-
-    use crate::Config;
-
-    /// A gateway that runs one request at a time.
-    fn gateway() -> Arc<Gateway> {
-        let policy: Standard = "random".parse().unwrap();
-        let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
-        let admission = AdmissionConfig { running_max: 1, ..AdmissionConfig::default() };
-        Gateway::new(router, Config { admission, ..Config::default() }, None).unwrap()
-    }
-
-    async fn enter(gateway: &Arc<Gateway>) -> Result<Option<Permit>, GatewayError> {
-        admit(gateway, &gateway.config().admission, &HeaderMap::new(), None, &Arc::default()).await
-    }
-
-    /// Running and waiting requests.
-    fn counts(gateway: &Gateway) -> (u32, usize) {
-        (gateway.admission_gate.counts().0, gateway.admission_gate.waiting())
-    }
-
-    #[tokio::test]
-    async fn a_woken_request_that_disconnects_before_running_gives_its_place_back() {
-        let gateway = gateway();
-        let first = enter(&gateway).await.unwrap();
-        {
-            let mut second = pin!(enter(&gateway));
-            assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
-            drop(first);
-            assert_eq!(counts(&gateway), (1, 0), "the second request has been admitted");
-        }
-        assert_eq!(counts(&gateway), (0, 0));
-    }
-
-    #[tokio::test]
-    async fn a_request_that_timed_out_in_the_queue_has_no_place_to_give_back() {
-        let gateway = gateway();
-        let _first = enter(&gateway).await.unwrap();
-        {
-            let mut second = pin!(enter(&gateway));
-            assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
-            let mut admission = gateway.admission_gate.admission.lock();
-            admission.set_config(warmroute_admission::Config {
-                running_max: 2,
-                waiting_max: 9,
-                wait_max: Micros(0),
-            });
-            assert!(
-                admission.next(Micros(u64::MAX), |_| true).is_none(),
-                "the second request is dropped at its deadline"
-            );
-        }
-        assert_eq!(counts(&gateway), (1, 0), "the first request is still running");
-    }
-
-    #[tokio::test]
-    async fn a_request_that_queues_again_frees_its_place_for_the_next() {
-        let gateway = gateway();
-        let mut first = enter(&gateway).await.unwrap().unwrap();
-        let mut second = pin!(enter(&gateway));
-        assert!(poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending())).await);
-        // A fleet without workers is not full, so the first request in the queue is admitted.
-        let request = Arc::default();
-        let mut again = pin!(first.requeue(&request, Vec::new()));
-        _ = poll_fn(|cx| Poll::Ready(again.as_mut().poll(cx).is_pending())).await;
-        assert_eq!(counts(&gateway), (1, 1), "one of them runs, so the place is not left empty");
     }
 }

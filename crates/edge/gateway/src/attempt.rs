@@ -12,10 +12,10 @@ use warmroute_record::TraceEntry;
 use warmroute_router::{Answered, Change, Decision, Outcome};
 use warmroute_types::{Micros, Usage};
 
+use crate::attempt_outcome::AttemptOutcome;
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::history::PastDecision;
-use crate::metrics::AttemptOutcome;
 use crate::parsed_request::ParsedRequest;
 use crate::status_class::StatusClass;
 use crate::upstream::UpstreamError;

@@ -13,8 +13,8 @@ use warmroute_prompt::Api;
 use warmroute_router::{Decision, Scratch};
 use warmroute_types::{Micros, WorkerId};
 
-use crate::admission_gate::{self, Permit};
 use crate::attempt::{Attempt, blame_worker, suspect_worker};
+use crate::attempt_outcome::AttemptOutcome;
 use crate::drain::Drain;
 use crate::fallback_response::{FallbackResponse, read_rejection};
 use crate::first_byte_wait::FirstByteWait;
@@ -23,7 +23,7 @@ use crate::gateway_error::GatewayError;
 use crate::idle_timeout::earlier;
 use crate::intake::{self, Intake};
 use crate::keys::Tenant;
-use crate::metrics::AttemptOutcome;
+use crate::permit::{self, Permit};
 use crate::random::random;
 use crate::relay::{EndMarker, Framing, Relay, RelayParams};
 use crate::response_body::ResponseBody;
@@ -97,8 +97,7 @@ impl Dispatch {
         let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, &config).await?;
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
         let permit =
-            admission_gate::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request)
-                .await?;
+            permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request).await?;
         gateway.retries.earn(received);
         headers::towards_worker(&mut parts.headers, api, request_id, config.forwarded);
         headers::set_credentials(&mut parts.headers, &config, tenant);

@@ -7,10 +7,10 @@ use http::HeaderMap;
 use warmroute_fleet::RetryBudget;
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
-use warmroute_router::{Matching, Router};
+use warmroute_router::{Matching, Router, Vacancy};
 use warmroute_types::{Address, Micros};
 
-use crate::admission_gate::AdmissionGate;
+use crate::admission_gate::{AdmissionGate, Waiter};
 use crate::alignments::{Alignments, PromptFormat, TooManyFamilies};
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
@@ -175,7 +175,10 @@ impl Gateway {
     /// Admits the next waiting request if there is room. Every request that ends does the same. Call it periodically to
     /// use workers that joined or recovered.
     pub fn admit_next(&self) {
-        self.admission_gate.admit_next(self);
+        let has_room = |waiter: &Waiter| {
+            self.router.inspect().vacancy(waiter.model.as_deref(), &waiter.avoid) != Vacancy::Full
+        };
+        self.admission_gate.admit_next(has_room, || self.now());
     }
 
     /// Closes upstream connections that have been idle for too long. Call it every few seconds.

@@ -8,7 +8,6 @@ use warmroute_prompt::BadJson;
 use warmroute_router::NoRoute;
 use warmroute_types::Micros;
 
-use crate::response_body::ResponseBody;
 use crate::upstream::UpstreamError;
 
 /// `Retry-After` when no worker is ready or body memory is full. Health checks run about this often, and bodies are
@@ -258,8 +257,8 @@ impl GatewayError {
     }
 
     /// The complete response.
-    pub(crate) fn respond(&self, format: ErrorFormat) -> Response<ResponseBody> {
-        let mut response = Response::new(ResponseBody::whole(Bytes::from(self.to_json(format))));
+    pub(crate) fn respond(&self, format: ErrorFormat) -> Response<Bytes> {
+        let mut response = Response::new(Bytes::from(self.to_json(format)));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,10 +1,10 @@
 //! The HTTP gateway. Files follow the phases of a request:
 //!
 //! ```text
-//! server ──▶ intake ──▶ admission_gate ──▶ dispatch ──▶ upstream ──▶ relay ──▶ client
-//! accept,    read the    limits,            route,       connection   stream the response,
-//! drain      body,       queue              book,        to a worker  release the booking
-//!            parse                          retry
+//! server ──▶ intake ──▶ permit ──▶ dispatch ──▶ upstream ──▶ relay ──▶ client
+//! accept,    read the   limits,    route,       connection   stream the response,
+//! drain      body,      queue      book,        to a worker  release the booking
+//!            parse                 retry
 //! ```
 //!
 //! The gateway forwards request bodies unchanged, except for spliced fields (see `parsed_request`). It withholds a
@@ -18,7 +18,9 @@ mod admin;
 mod admission_gate;
 mod alignments;
 mod attempt;
+mod attempt_outcome;
 mod body_budget;
+mod cache_counts;
 mod config;
 mod current;
 mod dispatch;
@@ -42,6 +44,7 @@ mod models;
 mod parsed_request;
 mod peer_transport;
 mod percent;
+mod permit;
 mod prompt_keys;
 mod random;
 mod relay;

@@ -6,7 +6,6 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use http::StatusCode;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -19,10 +18,12 @@ use warmroute_fleet::WorkerView;
 use warmroute_index::Stats as IndexStats;
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
-use warmroute_router::{Feedback, Router};
+use warmroute_router::Router;
 use warmroute_types::{Micros, PrefixCache, WorkerState};
 
 use crate::admission_gate::AdmissionGate;
+use crate::attempt_outcome::AttemptOutcome;
+use crate::cache_counts::CACHE_COUNTS;
 use crate::current::Current;
 use crate::gateway_error::GatewayError;
 use crate::keys::Keys;
@@ -36,53 +37,6 @@ mod record;
 mod shadows;
 mod tenants;
 mod ttft;
-
-/// How an attempt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AttemptOutcome {
-    /// The worker returned a success.
-    Ok,
-    /// The worker returned a client error.
-    ClientError,
-    /// The worker returned a server error or asked for a pause.
-    ServerError,
-    /// The worker could not be reached, or failed before or during its response.
-    Failed,
-    /// The client disconnected.
-    Cancelled,
-    /// The gateway ended it: a request timeout or a drain timeout.
-    EndedByGateway,
-}
-
-impl AttemptOutcome {
-    pub(crate) const ALL: [AttemptOutcome; 6] = [
-        AttemptOutcome::Ok,
-        AttemptOutcome::ClientError,
-        AttemptOutcome::ServerError,
-        AttemptOutcome::Failed,
-        AttemptOutcome::Cancelled,
-        AttemptOutcome::EndedByGateway,
-    ];
-
-    pub(crate) fn of(status: StatusCode) -> AttemptOutcome {
-        match status.as_u16() {
-            429 | 500.. => AttemptOutcome::ServerError,
-            400..500 => AttemptOutcome::ClientError,
-            _ => AttemptOutcome::Ok,
-        }
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            AttemptOutcome::Ok => "ok",
-            AttemptOutcome::ClientError => "client_error",
-            AttemptOutcome::ServerError => "server_error",
-            AttemptOutcome::Failed => "failed",
-            AttemptOutcome::Cancelled => "cancelled",
-            AttemptOutcome::EndedByGateway => "cut",
-        }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DecisionLabels {
@@ -282,28 +236,6 @@ impl Metrics {
 fn start_at_zero(family: &Family<ReasonLabel, Counter>, reasons: &[&'static str]) {
     reasons.iter().for_each(|&reason| _ = family.get_or_create(&ReasonLabel { reason }).inc_by(0));
 }
-
-/// A cache counter: name, help, and what one response adds.
-type CacheCount = (&'static str, &'static str, fn(&Feedback) -> u64);
-
-/// Counters over responses with reported cached tokens, unless the help says otherwise. Units are tokens, except for
-/// `answers*`.
-pub(crate) const CACHE_COUNTS: [CacheCount; 10] = [
-    ("answers", "Responses that reported prompt tokens", |_| 1),
-    ("answers_with_cached", "Responses that reported cached tokens", |f| f.cached.is_some().into()),
-    ("answers_hit", "Responses with at least one cached token", |f| f.cached.is_some_and(|n| n > 0).into()),
-    ("answers_stale", "Responses with fewer cached tokens than predicted", |f| (f.stale > 0).into()),
-    ("answers_missed", "Responses with more cached tokens than predicted", |f| (f.missed > 0).into()),
-    ("prompt_tokens", "Prompt tokens of responses that reported cached tokens", |f| {
-        f.cached.map_or(0, |_| f.prompt_tokens.into())
-    }),
-    ("predicted_cached_tokens", "Prompt tokens predicted to be cached", |f| {
-        f.cached.and(f.predicted).unwrap_or(0).into()
-    }),
-    ("cached_tokens", "Prompt tokens reported as cached", |f| f.cached.unwrap_or(0).into()),
-    ("stale_tokens", "Prompt tokens predicted to be cached and not found", |f| f.stale.into()),
-    ("missed_tokens", "Prompt tokens found in the cache and not predicted", |f| f.missed.into()),
-];
 
 /// Collects the workers' series at each scrape.
 struct WorkerCollector {

@@ -12,14 +12,14 @@ use warmroute_prompt::Api;
 use warmroute_types::Usage;
 
 use crate::Timeouts;
-use crate::admission_gate::Permit;
 use crate::attempt::{Attempt, suspect_worker};
+use crate::attempt_outcome::AttemptOutcome;
 use crate::drain::Drain;
 use crate::first_token::FirstToken;
 use crate::gateway::Gateway;
 use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::idle_timeout::IdleTimeout;
-use crate::metrics::AttemptOutcome;
+use crate::permit::Permit;
 use crate::status_class::StatusClass;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
 use crate::usage::{UsageFilter, UsageWatch};

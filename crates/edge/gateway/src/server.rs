@@ -184,7 +184,7 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
             gateway.metrics.count_refusal(refusal.code());
             // The text may contain client input. Debug formatting keeps it from forging log lines.
             tracing::debug!(refusal = ?refusal.to_string(), "request refused");
-            refusal.respond(format)
+            refusal.respond(format).map(ResponseBody::whole)
         }
     };
     response.headers_mut().insert(headers::REQUEST_ID, request_id);

@@ -4,7 +4,6 @@
 //! that is not ready is probed twice a second, so that it is used again soon after it recovers. A ready worker is
 //! asked for its load every second, which also proves that it is alive, and for its models now and then.
 
-mod client;
 mod load;
 mod models;
 mod worker;
@@ -20,7 +19,6 @@ use warmroute_router::Router;
 use warmroute_types::{Micros, WorkerId};
 use warmroute_wire::Dialer;
 
-pub use client::{Client, ProbeError};
 pub use load::{read_capacity, read_load};
 use worker::Probe;
 

@@ -9,9 +9,9 @@ use warmroute_fleet::{Models, ProbeResult, Worker};
 use warmroute_policy::Policy;
 use warmroute_router::{Change, Router};
 use warmroute_types::{CacheCapacity, Micros, WorkerState};
+use warmroute_wire::HttpClient;
 
 use crate::Config;
-use crate::client::Client;
 use crate::load::{lacks_rank, read_capacity, read_load};
 use crate::models::read_models;
 
@@ -22,7 +22,7 @@ pub(crate) struct Probe<P, N> {
     router: Arc<Router<P>>,
     worker: Arc<Worker>,
     config: Arc<Config>,
-    client: Client,
+    client: HttpClient,
     now: N,
     last_health: Option<Instant>,
     last_models: Option<Instant>,
@@ -37,7 +37,7 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
         config: Arc<Config>,
         now: N,
     ) -> Probe<P, N> {
-        let client = Client::new(&worker.address.url, config.timeout, config.dialer.clone());
+        let client = HttpClient::new(&worker.address.url, config.timeout, config.dialer.clone());
         Probe {
             router,
             worker,

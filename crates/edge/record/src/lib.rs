@@ -13,6 +13,7 @@
 mod entry;
 mod key;
 mod recorder;
+mod shared_counts;
 mod sketch;
 mod trace_file;
 mod writer;

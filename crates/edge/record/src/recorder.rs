@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use thiserror::Error;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
+use crate::shared_counts::SharedCounts;
 use crate::trace_file::TraceFile;
 use crate::writer::Writer;
 use crate::{ModelNames, TraceEntry};
@@ -62,14 +63,6 @@ pub struct Recorder {
     counts: Arc<SharedCounts>,
 }
 
-/// Counts, shared with the writer.
-#[derive(Debug, Default)]
-pub struct SharedCounts {
-    written: AtomicU64,
-    dropped: AtomicU64,
-    failed: AtomicU64,
-}
-
 impl Config {
     /// Checks the size limit.
     pub fn validate(&self) -> Result<(), RecordError> {
@@ -109,16 +102,6 @@ impl Recorder {
             dropped: dropped.load(Relaxed),
             failed: failed.load(Relaxed),
         }
-    }
-}
-
-impl SharedCounts {
-    pub fn wrote(&self, lines: u64) {
-        self.written.fetch_add(lines, Relaxed);
-    }
-
-    pub fn failed(&self, lines: u64) {
-        self.failed.fetch_add(lines, Relaxed);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::Receiver;
 
-use crate::recorder::SharedCounts;
+use crate::shared_counts::SharedCounts;
 use crate::trace_file::TraceFile;
 use crate::{ModelNames, TraceEntry};
 

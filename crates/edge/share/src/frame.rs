@@ -1,4 +1,4 @@
-//! Frames on a mesh connection: length, kind and body, sealed unless TLS protects the connection.
+//! Frames on a mesh connection: length, kind and body, sealed.
 //!
 //! ```text
 //! ┌────────────┬────────────────────────────┐
@@ -45,12 +45,12 @@ pub(crate) enum BadFrame {
 
 /// Writes the frames of one direction.
 #[derive(Debug)]
-pub(crate) struct FrameWriter(pub Option<Sealer>);
+pub(crate) struct FrameWriter(pub Sealer);
 
 /// Reads the frames of one direction.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
-    opener: Option<Opener>,
+    opener: Opener,
     next: u64,
 }
 
@@ -63,20 +63,17 @@ impl Kind {
 impl FrameWriter {
     /// Appends a frame to the buffer.
     pub(crate) fn write(&mut self, kind: Kind, body: &[u8], buffer: &mut Vec<u8>) {
-        let tag = if self.0.is_some() { TAG_BYTES } else { 0 };
-        let length = (1 + body.len() + tag) as u32;
+        let length = (1 + body.len() + TAG_BYTES) as u32;
         buffer.extend_from_slice(&length.to_be_bytes());
         let start = buffer.len();
         buffer.push(kind as u8);
         buffer.extend_from_slice(body);
-        if let Some(sealer) = &mut self.0 {
-            sealer.seal(&length.to_be_bytes(), buffer, start);
-        }
+        self.0.seal(&length.to_be_bytes(), buffer, start);
     }
 }
 
 impl FrameReader {
-    pub(crate) fn new(opener: Option<Opener>) -> FrameReader {
+    pub(crate) fn new(opener: Opener) -> FrameReader {
         FrameReader { opener, next: 0 }
     }
 
@@ -93,11 +90,9 @@ impl FrameReader {
         }
         buffer.advance(LENGTH_BYTES);
         let mut body = buffer.split_to(bytes);
-        if let Some(opener) = &self.opener {
-            let opened = opener.open(self.next, &length, &mut body).ok_or(BadFrame::Forged)?.len();
-            body.truncate(opened);
-            self.next += 1;
-        }
+        let opened = self.opener.open(self.next, &length, &mut body).ok_or(BadFrame::Forged)?.len();
+        body.truncate(opened);
+        self.next += 1;
         let kind = body.first().copied().and_then(Kind::from_byte).ok_or(BadFrame::Malformed)?;
         body.advance(1);
         Ok(Some((kind, body)))
@@ -109,9 +104,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn pair(sealed: bool) -> (FrameWriter, FrameReader) {
-        let sealer = sealed.then(|| Sealer::new(b"secret", b"salt", &[b"there"]));
-        let opener = sealed.then(|| Opener::new(b"secret", b"salt", &[b"there"]));
+    fn pair() -> (FrameWriter, FrameReader) {
+        let sealer = Sealer::new(b"secret", b"salt", &[b"there"]);
+        let opener = Opener::new(b"secret", b"salt", &[b"there"]);
         (FrameWriter(sealer), FrameReader::new(opener))
     }
 
@@ -130,8 +125,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_survive_any_cut_of_the_stream(frames in frames(), cut in 1..64_usize, sealed: bool) {
-            let (mut writer, mut reader) = pair(sealed);
+        fn frames_survive_any_cut_of_the_stream(frames in frames(), cut in 1..64_usize) {
+            let (mut writer, mut reader) = pair();
             let mut wire = Vec::new();
             frames.iter().for_each(|(kind, body)| writer.write(*kind, body, &mut wire));
             let mut buffer = BytesMut::new();
@@ -145,16 +140,16 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_rejected_and_never_panics(garbage in prop::collection::vec(any::<u8>(), 0..400), sealed: bool) {
-            let (_, mut reader) = pair(sealed);
+        fn garbage_is_rejected_and_never_panics(garbage in prop::collection::vec(any::<u8>(), 0..400)) {
+            let (_, mut reader) = pair();
             let read = all(&mut reader, &mut BytesMut::from(&garbage[..]));
-            prop_assert!(!sealed || read.is_err() || read == Ok(Vec::new()));
+            prop_assert!(read.is_err() || read == Ok(Vec::new()));
         }
 
         /// After a frame that is omitted, repeated or changed, no later frame is read.
         #[test]
         fn no_frame_can_be_omitted_repeated_or_changed(frames in frames(), place in any::<usize>(), how in 0..3_u8) {
-            let (mut writer, mut reader) = pair(true);
+            let (mut writer, mut reader) = pair();
             let mut wires: Vec<Vec<u8>> = Vec::new();
             for (kind, body) in &frames {
                 let mut wire = Vec::new();
@@ -181,7 +176,7 @@ mod tests {
 
     #[test]
     fn an_oversized_frame_is_rejected_by_its_length() {
-        let (_, mut reader) = pair(false);
+        let (_, mut reader) = pair();
         let length = (BODY_BYTES_MAX + 1) as u32;
         let read = reader.read(&mut BytesMut::from(&length.to_be_bytes()[..]));
         assert_eq!(read, Err(BadFrame::TooLarge(BODY_BYTES_MAX + 1)));
@@ -189,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_largest_message_fits_into_a_frame() {
-        let (mut writer, mut reader) = pair(true);
+        let (mut writer, mut reader) = pair();
         let mut wire = Vec::new();
         writer.write(Kind::Payload, &vec![7; MAX_MESSAGE_BYTES], &mut wire);
         let (kind, body) = reader.read(&mut BytesMut::from(&wire[..])).unwrap().unwrap();

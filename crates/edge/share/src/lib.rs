@@ -8,10 +8,8 @@
 //!
 //! This crate does not know what is shared: it carries opaque messages, which may be lost, repeated, late or out of order, like
 //! datagrams. It guarantees that sending never waits, that a dead or stalled router does not affect the others, that memory is
-//! bounded (full buffers drop the oldest message and count it), and that messages come only from routers with the secret or a
-//! certificate.
+//! bounded (full buffers drop the oldest message and count it), and that messages come only from routers with the secret.
 
-mod backoff;
 mod departure;
 mod error;
 mod frame;
@@ -31,9 +29,7 @@ pub use link::{
     LeaveHandle, Link, MAX_MESSAGE_BYTES, MessageInbox, MessageOutbox, MessageTooLarge, OutgoingMessage,
     ReceivedMessage,
 };
-pub use mesh::{
-    MeshConfig, MeshFailure, MeshProbe, MeshTimings, MeshTls, ProbedRouter, mesh, mesh_on, probe_mesh,
-};
+pub use mesh::{MeshConfig, MeshFailure, MeshProbe, MeshTimings, ProbedRouter, mesh, mesh_on, probe_mesh};
 pub use redis::{AnnouncedRouters, RedisConfig, RedisFailure, RedisProbe, RedisTimings, probe_redis, redis};
 pub use secret::{Secret, Secrets};
 pub use status::{ConnectedPeer, Problem, Traffic, TransportStatus};

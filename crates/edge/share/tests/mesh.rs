@@ -5,8 +5,6 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-
 use support::{
     DialCounter, Fault, Proxy, config, next, short_timeouts, start, wait_until, wait_until_connected,
     wait_until_received,
@@ -14,11 +12,9 @@ use support::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use warmroute_share::{
-    Link, MAX_MESSAGE_BYTES, MeshConfig, MeshFailure, MeshTimings, MeshTls, Secret, Versions, mesh,
-    probe_mesh,
+    Link, MAX_MESSAGE_BYTES, MeshConfig, MeshFailure, MeshTimings, Secret, Versions, mesh, probe_mesh,
 };
 use warmroute_types::{RouterId, To};
-use warmroute_wire::Identity;
 
 /// A mesh of `count` routers that all know the first one.
 fn start_mesh(count: u64) -> Vec<Link> {
@@ -144,8 +140,7 @@ async fn a_mesh_probe_finds_problems_and_is_not_counted_as_a_peer() {
     wait_until(&seed.status, |status| status.peers().len() == 1).await;
     assert_eq!(seed.status.peers().keys().collect::<Vec<_>>(), [&RouterId(2)]);
     assert_eq!(seed.status.traffic().reconnects, 0);
-    let other =
-        MeshConfig { secret: Some(Secret::new("quite another secret").into()), ..config(&[at.as_str()]) };
+    let other = MeshConfig { secret: Secret::new("quite another secret").into(), ..config(&[at.as_str()]) };
     let probes = probe_mesh(&other).await.unwrap();
     assert!(matches!(probes[0].found, Err(MeshFailure::WrongSecret)), "{probes:?}");
 }
@@ -168,7 +163,7 @@ async fn two_routers_with_one_advertised_address_are_reported() {
 async fn replacing_the_secret_never_separates_routers() {
     let with = |me, secrets: [&str; 2], peers: &[&str]| {
         let secrets = secrets.map(|text| Secret::new(format!("{text}, of sixteen bytes or more")));
-        mesh(MeshConfig { secret: Some(secrets.into()), ..config(peers) }, RouterId(me)).unwrap()
+        mesh(MeshConfig { secret: secrets.into(), ..config(peers) }, RouterId(me)).unwrap()
     };
     let mut before = with(1, ["old", "new"], &[]);
     let mut after = with(2, ["new", "old"], &[support::address(&before).as_str()]);
@@ -241,7 +236,7 @@ async fn a_wrong_secret_is_reported_and_not_retried_soon() {
     let seed = start(1, &[]);
     let clock = DialCounter::start().await;
     let other = config(&[support::address(&seed).as_str(), clock.address.as_str()]);
-    let other = MeshConfig { secret: Some(Secret::new("quite another secret").into()), ..other };
+    let other = MeshConfig { secret: Secret::new("quite another secret").into(), ..other };
     let other = mesh(other, RouterId(2)).unwrap();
     wait_until(&other.status, |status| {
         support::reported(status, "its secret differs: use the same share-secret-file on all routers")
@@ -401,47 +396,4 @@ async fn a_port_in_use_is_reported() {
     let listen = taken.local_addr().unwrap();
     let error = mesh(MeshConfig { listen, ..config(&[]) }, RouterId(1)).unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot listen on {listen}")), "{error}");
-}
-
-fn encrypted(folder: &Path, name: &str, server_name: Option<&str>) -> MeshTls {
-    let authority = support::authority(folder);
-    let (ca, certificates, key) = support::certificate(&authority, folder, name, &["routers.example"]);
-    MeshTls { identity: Identity { certificates, key }, ca, server_name: server_name.map(str::to_owned) }
-}
-
-fn folder(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("warmroute-mesh-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
-#[tokio::test]
-async fn certificates_alone_authenticate_and_foreign_ones_do_not() {
-    let (ours, others) = (folder("ours"), folder("others"));
-    let tls = encrypted(&ours, "router", Some("routers.example"));
-    let open = |me, tls: &MeshTls, peers: &[&str]| {
-        mesh(MeshConfig { secret: None, tls: Some(tls.clone()), ..config(peers) }, RouterId(me)).unwrap()
-    };
-    let seed = open(1, &tls, &[]);
-    let at = support::address(&seed);
-    let mut second = open(2, &tls, &[at.as_str()]);
-    wait_until(&seed.status, |status| status.peers().len() == 1).await;
-    seed.outgoing.send(To::Everyone, &b"encrypted"[..]).unwrap();
-    assert_eq!(next(&mut second).await.bytes, b"encrypted");
-    let other = open(3, &encrypted(&others, "stranger", Some("routers.example")), &[at.as_str()]);
-    wait_until(&other.status, |status| status.problem().is_some()).await;
-    let unnamed = open(4, &MeshTls { server_name: None, ..tls.clone() }, &[at.as_str()]);
-    wait_until(&unnamed.status, |status| support::reported(status, "certificate")).await;
-    // If only one side has certificates, both sides report it, whichever dials.
-    let plain = start(5, &[at.as_str()]);
-    wait_until(&plain.status, |status| support::reported(status, "it uses TLS and this router does not"))
-        .await;
-    wait_until(&seed.status, |status| support::reported(status, "it does not use TLS and this router does"))
-        .await;
-    let dials = open(6, &tls, &[support::address(&plain).as_str()]);
-    wait_until(&dials.status, |status| support::reported(status, "it does not use TLS and this router does"))
-        .await;
-    wait_until(&plain.status, |status| support::reported(status, "was rejected: it uses TLS")).await;
-    assert_eq!(seed.status.peers().keys().collect::<Vec<_>>(), [&RouterId(2)]);
-    [ours, others].iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
 }

@@ -26,15 +26,6 @@ impl std::fmt::Debug for Acceptor {
 impl Acceptor {
     /// Accepts TLS connections with this identity. With `client_ca`, clients must present a certificate signed by it.
     pub fn tls(identity: &Identity, client_ca: Option<&PathBuf>) -> Result<Acceptor, BadTls> {
-        Acceptor::with_protocol(AppProtocol::Http, identity, client_ca)
-    }
-
-    /// The same for a protocol other than HTTP.
-    pub fn with_protocol(
-        protocol: AppProtocol,
-        identity: &Identity,
-        client_ca: Option<&PathBuf>,
-    ) -> Result<Acceptor, BadTls> {
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
         let builder = match client_ca {
@@ -48,7 +39,7 @@ impl Acceptor {
         let (certificates, key) = identity.read()?;
         let mut config =
             builder.with_single_cert(certificates, key).map_err(|error| identity.unusable(error))?;
-        config.alpn_protocols = protocol.alpn();
+        config.alpn_protocols = AppProtocol::Http.alpn();
         Ok(Acceptor(Arc::new(RwLock::new(Some(TlsAcceptor::from(Arc::new(config)))))))
     }
 

@@ -79,18 +79,13 @@ impl Dialer {
 
     /// Opens a connection.
     pub async fn dial(&self, target: &Target) -> io::Result<Stream> {
-        self.dial_as(target, &target.host).await
-    }
-
-    /// Opens a connection to a server whose certificate carries `name`, which need not be the dialed host.
-    pub async fn dial_as(&self, target: &Target, name: &str) -> io::Result<Stream> {
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
         stream.set_nodelay(true)?;
         match target.scheme {
             Scheme::Http => Ok(Stream::Plain(stream)),
             Scheme::Https => {
                 let config = self.settings().config().map_err(io::Error::other)?;
-                let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+                let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
                 let stream = TlsConnector::from(config).connect(name, stream).await?;
                 Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
             }

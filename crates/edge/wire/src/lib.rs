@@ -1,11 +1,12 @@
-//! Sockets below HTTP: connecting to workers and accepting clients, plain or with TLS.
+//! Sockets: connecting to workers and accepting clients, plain or with TLS; and an HTTP client for one server.
 //!
-//! The gateway, the probes and the event feeds connect to workers in the same way, and so do routers to their peers.
+//! The gateway, the probes and the event feeds connect to workers in the same way, and so do routers to a Redis server.
 //! Dialers and acceptors are handles that can follow another: replacing a certificate or a key takes effect everywhere,
 //! from the next connection on. `socket_passing` hands listeners to a successor process.
 
 mod acceptor;
 mod dialer;
+mod http_client;
 mod pem;
 mod scheme_detection;
 pub mod socket_passing;
@@ -14,8 +15,9 @@ mod target;
 
 pub use acceptor::Acceptor;
 pub use dialer::{Dialer, WorkerTls};
+pub use http_client::{HttpClient, HttpClientError};
 pub use pem::{BadTls, Identity};
-pub use scheme_detection::{detect_scheme, is_plain, speaks_tls};
+pub use scheme_detection::{detect_scheme, speaks_tls};
 pub use stream::Stream;
 pub use target::{Scheme, Target};
 
@@ -25,8 +27,6 @@ pub enum AppProtocol {
     /// HTTP/1.1.
     #[default]
     Http,
-    /// The mesh between routers.
-    Mesh,
     /// A protocol without an ALPN name, such as Redis.
     None,
 }
@@ -35,7 +35,6 @@ impl AppProtocol {
     fn alpn(self) -> Vec<Vec<u8>> {
         match self {
             AppProtocol::Http => vec![b"http/1.1".to_vec()],
-            AppProtocol::Mesh => vec![b"warmroute-mesh".to_vec()],
             AppProtocol::None => Vec::new(),
         }
     }

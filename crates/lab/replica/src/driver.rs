@@ -15,11 +15,11 @@ use warmroute_engine::{Engine, Happened, SequenceId};
 use warmroute_types::Micros;
 
 use crate::clock::Clock;
+use crate::command::{Command, Leavers, Submission};
 use crate::events::EventReporter;
 use crate::fault::Condition;
 use crate::meter::{Board, Span};
 use crate::progress::{End, Progress};
-use crate::rank::{Command, Leavers, Submission};
 
 /// The runtime's timer counts whole milliseconds and rounds up, and so does the system call below it: it was measured to
 /// fire 0.1 to 2 ms late, 1.1 ms in the median. Aiming that much early makes the error one of both signs and none on

@@ -10,12 +10,13 @@ use crate::answer::{Answer, Ending, Finish, Planned};
 use crate::api::{Ask, Delivery, EndOfTurn, Head};
 use crate::body::Body;
 use crate::chain::Chain;
+use crate::command::FinishedReason;
 use crate::config::Config;
 use crate::connection_control::ConnectionControl;
 use crate::error::ApiError;
 use crate::events::Content;
 use crate::generation::{Answering, Generation};
-use crate::rank::{FinishedReason, Rank, Ticket};
+use crate::rank::{Rank, Ticket};
 use crate::server::Server;
 use crate::stream::Stream;
 

@@ -3,7 +3,7 @@
 use warmroute_engine::EngineStats;
 use warmroute_types::Micros;
 
-use crate::rank::FinishedReason;
+use crate::command::FinishedReason;
 
 /// All published statistics of a rank.
 #[derive(Clone, Debug)]

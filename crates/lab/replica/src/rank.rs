@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use warmroute_engine::{Engine, Request};
 
+use crate::command::{Command, FinishedReason, Leavers, Submission};
 use crate::config::{Config, ConfigError};
 use crate::driver::{Driver, DriverChannels};
 use crate::events::{Channel, Content, EventReporter};
@@ -21,35 +22,6 @@ use crate::progress::Progress;
 /// Most requests that wait for the driver; further ones wait in their handlers.
 const COMMANDS_MAX: usize = 1_024;
 
-/// A command to a driver.
-pub(crate) enum Command {
-    /// Generate.
-    Submit(Submission),
-    /// Empty the prefix cache; the reply tells whether that was possible.
-    Clear(oneshot::Sender<bool>),
-    /// Forget everything; the reply follows when it is done.
-    Restart(oneshot::Sender<()>),
-    /// A client has left.
-    CheckLeavers,
-}
-
-/// A request whose handler waits for it.
-pub(crate) struct Submission {
-    pub(crate) request: Request,
-    /// Its tokens, where cache events are published.
-    pub(crate) content: Option<Arc<Content>>,
-    pub(crate) progress: Arc<Progress>,
-    /// vLLM's name for the way it will end, for the metrics.
-    pub(crate) finish: FinishedReason,
-}
-
-/// The label of `vllm:request_success_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FinishedReason {
-    Stop,
-    Length,
-}
-
 /// The handle of one rank.
 pub(crate) struct Rank {
     commands: mpsc::Sender<Command>,
@@ -59,9 +31,6 @@ pub(crate) struct Rank {
     /// The publisher of its cache events.
     pub(crate) events: Option<Arc<Channel>>,
 }
-
-/// Sequences whose client has gone.
-pub(crate) type Leavers = Mutex<Vec<Arc<Progress>>>;
 
 impl Rank {
     /// Starts a rank's driver.

@@ -135,11 +135,12 @@ mod tests {
     use super::*;
     use crate::answer::{Answer, Finish};
     use crate::api::{Head, completions};
+    use crate::command::FinishedReason;
     use crate::config::{Config, UsageDetails};
     use crate::connection_control::OpenConnections;
     use crate::fault::Faults;
     use crate::generation::Answering;
-    use crate::rank::{FinishedReason, Rank};
+    use crate::rank::Rank;
     use crate::tokens::Tokenizer;
     use std::future::poll_fn;
     use std::sync::Arc;

@@ -61,7 +61,6 @@ impl Known {
                 self.held.retain(|_, count| *count > 0);
             }
             CacheEvent::Cleared => self.held.clear(),
-            CacheEvent::Restored(_) => unreachable!("no router speaks here"),
         }
     }
 }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use warmroute_policy::{Candidate, Choice, Policy, PolicyRequest};
 
-use crate::rule::{BuiltRule, Needs};
+use crate::built_rule::{BuiltRule, Needs};
 use crate::watch::Watcher;
 
 /// Rule of another project.

@@ -11,6 +11,7 @@
 
 mod baselines;
 mod bounds;
+mod built_rule;
 mod config;
 mod directory;
 mod event_stream;
@@ -37,6 +38,7 @@ mod workload;
 
 pub use baselines::{BASELINES, Baseline};
 pub use bounds::{Bounds, bounds};
+pub use built_rule::{BuiltRule, Needs};
 pub use config::{
     BadConfig, Config, EventPath, EvictionEvents, History, TierEvents, UnknownView, UnknownWord, View,
 };
@@ -48,7 +50,7 @@ pub use prompt::{Piece, block_names, chunk_digests, head_key, token_ids, tokens}
 pub use random::{Random, mix};
 pub use record::Record;
 pub use replication::Replication;
-pub use rule::{BadRule, BuiltRule, Needs, Rule};
+pub use rule::{BadRule, Rule};
 pub use session::{Session, Thread, Turn};
 pub use simulation::{Outcome, run};
 pub use summary::{Estimate, Slo, Spread, Summary};

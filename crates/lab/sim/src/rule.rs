@@ -11,7 +11,7 @@ use warmroute_policy::{
 };
 
 use crate::baselines::Baseline;
-use crate::watch::Watcher;
+use crate::built_rule::{BuiltRule, Needs};
 
 /// A policy's constructor, with its inputs.
 #[derive(Clone)]
@@ -22,25 +22,6 @@ pub struct Rule {
 }
 
 type Maker = dyn Fn() -> BuiltRule + Send + Sync;
-
-/// A policy, with its observer if the rule needs more than the numbers of a choice.
-pub struct BuiltRule {
-    /// Policy that the router calls.
-    pub policy: Box<dyn Policy>,
-    /// Observer that the simulated router notifies.
-    pub watcher: Option<Arc<dyn Watcher>>,
-}
-
-/// Inputs of a policy. The router supplies only these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs {
-    /// Cached tokens per worker.
-    pub overlap: bool,
-    /// Hash of the prompt's beginning.
-    pub prefix_key: bool,
-    /// Session key.
-    pub session_key: bool,
-}
 
 /// Error of an invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -17,9 +17,10 @@ use warmroute_router::{
 };
 use warmroute_types::{Address, CacheCapacity, Micros, RouterId, Usage, WorkerId};
 
+use crate::built_rule::{BuiltRule, Needs};
 use crate::feed_follower::{FeedFollower, Replays};
 use crate::prompt::{chunk_digests, head_key, token_ids, tokens};
-use crate::rule::{BuiltRule, Needs, Rule};
+use crate::rule::Rule;
 use crate::session::Thread;
 use crate::watch::{End, Watcher};
 use crate::{Config as SimConfig, Piece, View};

@@ -11,7 +11,7 @@ use http::Uri;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::task::JoinHandle;
-use warmroute_probe::Client;
+use warmroute_wire::HttpClient;
 use warmroute_wire::{Dialer, WorkerTls};
 
 use super::metrics_page::{Histogram, MetricsPage};
@@ -122,7 +122,7 @@ struct Reading {
 }
 
 impl Reading {
-    async fn of(client: &mut Client) -> anyhow::Result<Reading> {
+    async fn of(client: &mut HttpClient) -> anyhow::Result<Reading> {
         let (status, body) = client.get("/metrics").await.map_err(|error| anyhow::anyhow!("{error}"))?;
         anyhow::ensure!(status.is_success(), "/metrics answered {status}");
         let page =
@@ -133,7 +133,7 @@ impl Reading {
     }
 
     /// A reading that the next one repeats.
-    async fn settled(client: &mut Client) -> anyhow::Result<Reading> {
+    async fn settled(client: &mut HttpClient) -> anyhow::Result<Reading> {
         let mut reading = Reading::of(client).await?;
         for _ in 1..SETTLE_READINGS_MAX {
             tokio::time::sleep(SETTLE_EVERY).await;
@@ -170,7 +170,7 @@ pub struct EngineWatch {
 
 struct WatchedEngine {
     url: String,
-    client: Client,
+    client: HttpClient,
     before: anyhow::Result<Reading>,
     waiting: Arc<Mutex<WaitingSamples>>,
     sampling: JoinHandle<()>,
@@ -190,13 +190,13 @@ impl EngineWatch {
         let mut engines = Vec::new();
         for url in urls {
             let url = super::base_of(&url.to_string());
-            let mut client = Client::new(&url, TIMEOUT, dialer.clone());
+            let mut client = HttpClient::new(&url, TIMEOUT, dialer.clone());
             let before = Reading::of(&mut client).await;
             if let Err(error) = &before {
                 eprintln!("{url}: no metrics before the run: {error:#}");
             }
             let waiting = Arc::default();
-            let sampling = sample(Client::new(&url, TIMEOUT, dialer.clone()), Arc::clone(&waiting));
+            let sampling = sample(HttpClient::new(&url, TIMEOUT, dialer.clone()), Arc::clone(&waiting));
             engines.push(WatchedEngine { url, client, before, waiting, sampling: tokio::spawn(sampling) });
         }
         Ok(EngineWatch { engines })
@@ -217,7 +217,7 @@ impl EngineWatch {
     }
 }
 
-async fn sample(mut client: Client, samples: Arc<Mutex<WaitingSamples>>) {
+async fn sample(mut client: HttpClient, samples: Arc<Mutex<WaitingSamples>>) {
     loop {
         tokio::time::sleep(SAMPLE_EVERY).await;
         let reading = Reading::of(&mut client).await;

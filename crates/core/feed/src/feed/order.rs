@@ -58,8 +58,8 @@ impl Feed {
             // One process numbers its batches in the order of time. A clock may step back, but a live stream does not
             // repeat a batch far behind itself (although it may be far behind a replay).
             None => {
-                let request_missing = self.live_max.saturating_sub(seq);
-                let is_far = origin == BatchOrigin::Live && request_missing > RECENT_MAX as u64;
+                let distance = self.live_max.saturating_sub(seq);
+                let is_far = origin == BatchOrigin::Live && distance > RECENT_MAX as u64;
                 batch.at_unix_s <= self.applied.at_unix_s && !is_far
             }
         };

@@ -1,6 +1,5 @@
 //! Scripts of one stream: each line is an input of the feed and the steps that it must return.
 
-mod peers;
 mod storm;
 
 use super::*;
@@ -100,7 +99,6 @@ fn event_word(event: &CacheEvent) -> String {
         CacheEvent::Stored(stored) => format!("+{}", stored.names[0]),
         CacheEvent::Removed(removed) => format!("-{}", removed.names[0]),
         CacheEvent::Cleared => "0".to_owned(),
-        CacheEvent::Restored(known) => format!("={}", known.floor_seq),
     }
 }
 

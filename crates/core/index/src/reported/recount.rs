@@ -10,18 +10,18 @@ impl Reported {
     /// Counts each of these names once more. Returns how many the worker holds or has waiting; other names are
     /// ignored.
     pub fn store_by_name(&mut self, tree: &PinnedTree<'_, '_>, worker: u16, names: &[u64]) -> usize {
-        names.iter().filter(|&&name| self.add_counts(tree, worker, name, 1)).count()
+        names.iter().filter(|&&name| self.count_again(tree, worker, name)).count()
     }
 
-    /// Adds to a name's count. Returns whether the worker knows the name.
-    pub fn add_counts(&mut self, tree: &PinnedTree<'_, '_>, worker: u16, name: u64, times: u32) -> bool {
-        if self.orphans.has_waiting(worker) && self.orphans.store_by_name(worker, name, times) {
+    /// Counts a name once more. Returns whether the worker knows the name.
+    fn count_again(&mut self, tree: &PinnedTree<'_, '_>, worker: u16, name: u64) -> bool {
+        if self.orphans.has_waiting(worker) && self.orphans.store_by_name(worker, name) {
             return true;
         }
         let is_held = self.resolve(tree, worker, name, Unnamed::default()).is_some();
         if is_held {
             let extra_counts = self.worker_mut(worker).extra_counts.get_or_default(name);
-            *extra_counts = extra_counts.saturating_add(times);
+            *extra_counts = extra_counts.saturating_add(1);
         }
         is_held
     }

@@ -9,7 +9,6 @@
 use minijinja::Value;
 
 use super::conversation::Conversation;
-use super::renderer::Media;
 use super::template::Template;
 use super::tree::Json;
 use super::unaligned::{Unaligned, Unrendered};
@@ -17,6 +16,15 @@ use super::values::value_of;
 use super::wrapping::content;
 use crate::body::PromptFields;
 use crate::json::Cursor;
+
+/// Whether a prompt contains images or other media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    /// It does.
+    Some,
+    /// It does not.
+    None,
+}
 
 /// Marks the end of a message to continue. transformers uses the same words; the space shows whether the
 /// template trims.

@@ -3,7 +3,7 @@
 //! Rendering needs the model's template but not its tokenizer. It serves matching in bytes, and token chains
 //! for models whose bytes cannot be followed.
 
-use super::chat::Chat;
+use super::chat::{Chat, Media};
 use super::tree::Json;
 use super::unaligned::{Unaligned, Unrendered};
 use super::{ModelFiles, values};
@@ -38,15 +38,6 @@ pub enum Around {
     Nothing,
     /// The special tokens that a tokenizer adds to a plain prompt.
     SpecialTokens,
-}
-
-/// Whether a prompt contains images or other media.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Media {
-    /// It does.
-    Some,
-    /// It does not.
-    None,
 }
 
 impl Renderer {

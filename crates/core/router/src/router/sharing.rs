@@ -9,19 +9,19 @@ use std::sync::Arc;
 
 use parking_lot::RwLockReadGuard;
 use warmroute_fleet::{BookedWork, Booking};
-use warmroute_index::{BoundedSnapshot, HolderId, RootKey, Span};
+use warmroute_index::{BoundedSnapshot, RootKey, Span};
 use warmroute_peers::{
     AssignmentEnd, BadMessage, BookingRecord, Config, Effect, Envelope, Ledger, PeerMessage, Peers,
     PromptDigests, SNAPSHOT_BYTES_MAX, WorkerHealth,
 };
 use warmroute_policy::Policy;
 use warmroute_prompt::ChunkSizes;
-use warmroute_types::{CacheView, Micros, RouterId, WorkerState};
+use warmroute_types::{CacheView, Micros, RouterId, WorkerId, WorkerState};
 
 use super::Peering;
 use crate::PromptChunks;
 use crate::estimate::{self, PromptOverlap};
-use crate::peer_snapshot::{self, View};
+use crate::peer_snapshot::{self, PeerSnapshot};
 use crate::presumption_guard::PresumptionGuard;
 use crate::prompt::PRESUMED_CHUNKS_MAX;
 use crate::sharing::{PeerAssignment, PeerState, PeerTask, Received, Sharing, SharingView};
@@ -48,6 +48,11 @@ impl<P: Policy> Peering<'_, P> {
         self.router
             .sharing
             .get_or_init(|| Arc::new(Sharing::new(Peers::new(me, config), &self.router.fleet.members())));
+    }
+
+    /// Whether sharing with peers is on.
+    pub fn is_sharing(&self) -> bool {
+        self.router.sharing.get().is_some()
     }
 
     /// The messages to send now. Call it every few milliseconds.
@@ -116,7 +121,7 @@ impl<P: Policy> Peering<'_, P> {
             PeerTask::Tell => self.tell_view(sharing, now),
             PeerTask::Learn { bytes, age, heard } => {
                 match peer_snapshot::read(&bytes, self.router.index.digester()) {
-                    Ok(view) => self.learn_view(sharing, view, heard, age),
+                    Ok(received) => self.learn_view(sharing, received, heard, age),
                     Err(_) => sharing.peer_state().peers.bad_messages += 1,
                 }
             }
@@ -208,10 +213,6 @@ impl<P: Policy> Peering<'_, P> {
             }
             // Long tasks with locks of their own.
             Effect::LedgerRequested { .. } | Effect::SnapshotRequested | Effect::SnapshotReceived { .. } => {}
-            Effect::BatchRelayed { .. }
-            | Effect::PositionReported { .. }
-            | Effect::ReplayRequested { .. }
-            | Effect::ReplayReceived { .. } => heard.leave(effect.clone()),
         }
     }
 
@@ -228,8 +229,8 @@ impl<P: Policy> Peering<'_, P> {
         let BoundedSnapshot { snapshot, is_truncated } =
             self.router.index.snapshot_newest(now, SNAPSHOT_BYTES_MAX);
         let members = self.router.fleet.members();
-        let identities: BTreeMap<u16, u64> =
-            members.iter().map(|view| (view.worker.id.0, view.worker.identity)).collect();
+        let identities: BTreeMap<WorkerId, u64> =
+            members.iter().map(|view| (view.worker.id, view.worker.identity)).collect();
         let identity_of = |worker| identities.get(&worker).copied();
         let bytes = peer_snapshot::write(&snapshot, self.router.index.digester(), identity_of).into();
         let mut heard = sharing.peer_state();
@@ -239,11 +240,11 @@ impl<P: Policy> Peering<'_, P> {
 
     /// Merges a peer's presumptions for workers that have no better view here. The fleet may change between
     /// two prompts.
-    fn learn_view(&self, sharing: &Sharing, view: View, heard: Micros, age: Micros) {
-        let View { workers, snapshot } = view;
+    fn learn_view(&self, sharing: &Sharing, received: PeerSnapshot, heard: Micros, age: Micros) {
+        let PeerSnapshot { workers, snapshot } = received;
         let recalled = self.router.index.begin_restore(snapshot, heard, age);
         let mut pools = self.router.pools.read();
-        for (place, identity) in (0..).zip(workers) {
+        for (number, identity) in workers {
             let presumed = || {
                 let worker = sharing.worker(identity);
                 worker.filter(|worker| self.router.fleet.load_view(worker.id).view == CacheView::Presumed)
@@ -254,7 +255,7 @@ impl<P: Policy> Peering<'_, P> {
                 presumed().is_some_and(|now| Arc::ptr_eq(&now, &worker))
             };
             // A full index drops the rest, which costs hits later.
-            _ = self.router.index.merge(&recalled, HolderId(place), worker.id.into(), is_there);
+            _ = self.router.index.merge(&recalled, number.into(), worker.id.into(), is_there);
         }
     }
 

@@ -4,8 +4,14 @@
 //! of a prompt only), digests of prompt embeddings. Two things matter here: the salt is a namespace, and from the
 //! first block with anything else on, the tokens do not determine the content.
 
-use super::fields::EventEncoding;
 use crate::msgpack::{Head, Malformed, Reader};
+
+/// The encoding of the event. Only arrays (up to vLLM 0.23) have images as bare strings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventEncoding {
+    Array,
+    Map,
+}
 
 /// The meaning of a chain's keys.
 #[derive(Debug)]

@@ -3,18 +3,11 @@
 use warmroute_types::{Attention, CacheEvent, Group, Medium, RemovedBlocks, StoredBlocks};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::extra_keys::{self, Content};
+use super::extra_keys::{self, Content, EventEncoding};
 use crate::msgpack::{Head, Malformed, Reader};
 
 /// vLLM's kinds of cache (`KVCacheSpecKind`) in which every token sees all before it.
 const FULL_ATTENTION_KINDS: [&[u8]; 3] = [b"full_attention", b"mla_attention", b"sink_full_attention"];
-
-/// The encoding of the event. Only arrays (up to vLLM 0.23) have images as bare strings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventEncoding {
-    Array,
-    Map,
-}
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +215,6 @@ impl<'a> Fields<'a> {
             names,
             parent: self.parent,
             tokens,
-            cut: None,
             block_tokens: self.block_size,
             lora,
             medium,

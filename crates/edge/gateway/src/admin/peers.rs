@@ -1,7 +1,7 @@
 //! `GET /peers`: the peer routers and the state of sharing.
 
 use serde_json::{Value, json};
-use warmroute_peers::{PeerStatus, RelayCounts};
+use warmroute_peers::PeerStatus;
 use warmroute_types::Micros;
 
 use crate::gateway::Gateway;
@@ -24,22 +24,7 @@ pub fn list(gateway: &Gateway) -> Value {
         "asked_again": sharing.asked,
         "lost_peers": sharing.lost_peers,
         "cut_answers": sharing.cut_answers,
-        "relayed": relayed(sharing.relayed, sharing.overrun),
         "transport": transport(&stats),
-    })
-}
-
-/// Counters of KV events that reach only one router and are relayed to the others.
-fn relayed(counted: RelayCounts, overrun: u64) -> Value {
-    json!({
-        "streams": counted.streams,
-        "told": counted.sent,
-        "heard": counted.received,
-        "dropped": counted.dropped,
-        "overrun": overrun,
-        "asked": counted.replays_requested,
-        "unanswered": counted.replays_failed,
-        "given": counted.replays_answered,
     })
 }
 

@@ -51,7 +51,7 @@ const PEER_GAUGES: [PeerGauge; 7] = [
 /// A counter of sharing: name, help, and how to read it.
 type SharingCount = (&'static str, &'static str, fn(&SharingView, &TransportStats) -> u64);
 
-const SHARING_COUNTS: [SharingCount; 15] = [
+const SHARING_COUNTS: [SharingCount; 8] = [
     ("sharing_lost_peers", "Peers lost because they fell silent", |sharing, _| sharing.lost_peers),
     ("sharing_asked_again", "Requests for missing batches", |sharing, _| sharing.asked),
     ("sharing_dropped_prompts", "Prompts not shared because the queue was full", |sharing, _| {
@@ -68,21 +68,6 @@ const SHARING_COUNTS: [SharingCount; 15] = [
         "Snapshots for late joiners that had to omit the oldest entries",
         |sharing, _| sharing.cut_answers,
     ),
-    ("relayed_told", "KV event batches relayed to peers", |sharing, _| sharing.relayed.sent),
-    ("relayed_heard", "KV event batches relayed by peers", |sharing, _| sharing.relayed.received),
-    (
-        "relayed_dropped",
-        "KV event batches not relayed because they were too large or too many",
-        |sharing, _| sharing.relayed.dropped,
-    ),
-    (
-        "relayed_overrun",
-        "Relayed KV event batches dropped because they were not processed in time",
-        |sharing, _| sharing.overrun,
-    ),
-    ("relayed_asked", "Streams requested from a peer", |sharing, _| sharing.relayed.replays_requested),
-    ("relayed_unanswered", "Streams that no peer had", |sharing, _| sharing.relayed.replays_failed),
-    ("relayed_given", "Streams sent to a peer", |sharing, _| sharing.relayed.replays_answered),
     (
         "sharing_refused",
         "Rejected connections and messages: unknown senders, forgeries, duplicates, oversized",
@@ -111,9 +96,6 @@ impl Collector for PeerCollector {
         let stats = transport.stats();
         let family = encoder.encode_descriptor("peers", "Peer routers", None, MetricType::Gauge)?;
         ConstGauge::new(sharing.peers.len() as i64).encode(family)?;
-        let help = "Workers whose relayed events are known without a gap";
-        let family = encoder.encode_descriptor("relayed_streams", help, None, MetricType::Gauge)?;
-        ConstGauge::new(sharing.relayed.streams as i64).encode(family)?;
         for (name, help, read) in PEER_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for peer in &sharing.peers {

@@ -16,7 +16,8 @@ use connection::UpstreamConnection;
 pub(crate) use connection::{UpstreamError, UpstreamResponse};
 
 use crate::Config;
-use crate::metrics::{AttemptOutcome, CACHE_COUNTS};
+use crate::attempt_outcome::AttemptOutcome;
+use crate::cache_counts::CACHE_COUNTS;
 use crate::ttft_accuracy::TtftAccuracy;
 
 /// The [`Upstream`] of each worker, by worker index.

@@ -12,11 +12,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
-use warmroute_wire::Acceptor;
 
 use crate::link::TransportEnd;
 use crate::mesh::event::Event;
-use crate::mesh::handshake::{self, FrameProtection, LocalIdentity, MeshFailure};
+use crate::mesh::handshake::{self, LocalIdentity, MeshFailure};
 use crate::mesh::handshake_message::Purpose;
 
 /// Handshakes in progress.
@@ -28,9 +27,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// The accepting side of a mesh.
 #[derive(Clone)]
 pub(crate) struct MeshAcceptor {
-    pub acceptor: Acceptor,
     pub identity: LocalIdentity,
-    pub protection: FrameProtection,
     pub handshake_timeout: Duration,
     pub transport: TransportEnd,
     pub events: mpsc::Sender<Event>,
@@ -56,10 +53,10 @@ impl MeshAcceptor {
         }
     }
 
-    async fn handshake(self, stream: TcpStream, from: SocketAddr) {
+    async fn handshake(self, mut stream: TcpStream, from: SocketAddr) {
         let result = timeout(self.handshake_timeout, async {
-            let mut stream = self.acceptor.accept(stream).await?;
-            let session = handshake::accept(&mut stream, &self.identity, self.protection).await?;
+            stream.set_nodelay(true)?;
+            let session = handshake::accept(&mut stream, &self.identity).await?;
             Ok((session, stream))
         });
         match result.await {

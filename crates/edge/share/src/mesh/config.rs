@@ -1,10 +1,7 @@
 //! Settings of a mesh.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
-
-use warmroute_wire::{Acceptor, AppProtocol, Dialer, Identity, WorkerTls};
 
 use crate::mesh::peer_address::{advertised_address, parse_address};
 use crate::{BadShare, Secrets, Versions};
@@ -21,27 +18,13 @@ pub struct MeshConfig {
     /// seconds, and every address behind a name is a router: a Kubernetes headless service is one entry. The
     /// list may contain this router; one router that answers is enough to find the others.
     pub peers: Vec<String>,
-    /// The secrets that all routers share (`--share-secret-file`). Optional only with `tls`.
-    pub secret: Option<Secrets>,
-    /// Certificates (`--mesh-tls-cert`, `--mesh-tls-key`, `--mesh-tls-ca`, `--mesh-tls-name`). Without them
-    /// the secret authenticates and seals connections, without forward secrecy.
-    pub tls: Option<MeshTls>,
+    /// The secrets that all routers share (`--share-secret-file`). They authenticate and seal connections,
+    /// without forward secrecy.
+    pub secret: Secrets,
     /// Transport versions of this build.
     pub versions: Versions,
     /// Intervals and timeouts. Not configurable: the defaults fit one data centre.
     pub timings: MeshTimings,
-}
-
-/// Certificates for mutual TLS: both sides present one of the same authority.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MeshTls {
-    /// Certificate and key of this router.
-    pub identity: Identity,
-    /// The authority that signs routers' certificates and nothing else: a valid certificate identifies a
-    /// router.
-    pub ca: PathBuf,
-    /// The name in all routers' certificates. Default: the host that is dialed.
-    pub server_name: Option<String>,
 }
 
 /// Intervals and timeouts of a mesh.
@@ -51,7 +34,7 @@ pub struct MeshTimings {
     pub alive_every: Duration,
     /// A connection that delivers or accepts nothing for this long is closed.
     pub dead_after: Duration,
-    /// Timeout for connecting, including TLS. It is short, because only the next attempt notices that a
+    /// Timeout for connecting. It is short, because only the next attempt notices that a
     /// network has healed.
     pub connect: Duration,
     /// Timeout for the handshake. It is short, because a proxy may accept connections for a router that is
@@ -101,8 +84,7 @@ impl MeshConfig {
             listen,
             advertise: None,
             peers,
-            secret: Some(secret.into()),
-            tls: None,
+            secret: secret.into(),
             versions: Versions::OURS,
             timings: MeshTimings::default(),
         }
@@ -110,25 +92,8 @@ impl MeshConfig {
 
     /// Checks the settings without opening files or sockets.
     pub fn validate(&self) -> Result<(), BadShare> {
-        match &self.secret {
-            Some(secret) => secret.validate()?,
-            None if self.tls.is_none() => return Err(BadShare::NoSecret(", or certificates")),
-            None => {}
-        }
+        self.secret.validate()?;
         self.peers.iter().chain(&self.advertise).try_for_each(|address| parse_address(address).map(|_| ()))
-    }
-
-    /// Checks the certificates, if there are any.
-    pub fn read_certificates(&self) -> Result<(), BadShare> {
-        self.tls_endpoints().map(|_| ())
-    }
-
-    /// Dialer and acceptor with the configured certificates.
-    pub(crate) fn tls_endpoints(&self) -> Result<(Dialer, Acceptor), BadShare> {
-        let Some(tls) = &self.tls else { return Ok((Dialer::default(), Acceptor::default())) };
-        let client = WorkerTls { ca: Some(tls.ca.clone()), identity: Some(tls.identity.clone()) };
-        let dialer = Dialer::with_protocol(AppProtocol::Mesh, client)?;
-        Ok((dialer, Acceptor::with_protocol(AppProtocol::Mesh, &tls.identity, Some(&tls.ca))?))
     }
 
     /// The address that peers dial.
@@ -143,13 +108,11 @@ mod tests {
     use crate::Secret;
 
     #[test]
-    fn a_mesh_without_authentication_is_rejected() {
+    fn a_mesh_with_a_weak_secret_is_rejected() {
         let listen = "127.0.0.1:0".parse().unwrap();
         let mut config = MeshConfig::new(listen, vec!["a:1".into()], Secret::new("0123456789abcdef"));
         assert!(config.validate().is_ok());
-        config.secret = Some(Secret::new("short").into());
+        config.secret = Secret::new("short").into();
         assert!(config.validate().unwrap_err().to_string().contains("16 bytes"));
-        config.secret = None;
-        assert!(config.validate().unwrap_err().to_string().contains("or certificates"));
     }
 }

@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use warmroute_types::{RouterId, To};
-use warmroute_wire::{Acceptor, Dialer, Stream};
 
 use crate::link::{GOODBYE_TIMEOUT, OutgoingMessage, TransportEnd};
 use crate::mesh::acceptor::MeshAcceptor;
@@ -21,7 +20,7 @@ use crate::mesh::election::{Kept, choose_connection};
 use crate::mesh::event::{CloseReason, Event};
 use crate::mesh::handshake::{MeshFailure, Session};
 use crate::mesh::membership::{GossipNode, Membership, MembershipAction};
-use crate::mesh::peer_address::{PeerAddress, advertised_address, parse_address};
+use crate::mesh::peer_address::{advertised_address, parse_address};
 use crate::mesh::peer_connection::{ConnectionContext, PeerConnection, SendQueues};
 use crate::mesh::peer_dialer::PeerDialer;
 use crate::mesh::resolver::resolve_repeatedly;
@@ -50,10 +49,9 @@ pub fn mesh_on(listener: TcpListener, config: MeshConfig, me: RouterId) -> Resul
     config.validate()?;
     let cannot = |error| BadShare::CannotListen { address: config.listen.to_string(), error };
     let listening = listener.local_addr().map_err(cannot)?;
-    let (dialer, acceptor) = config.tls_endpoints()?;
     let transport = TransportEnd::new(TransportStatus::new(me, Some(listening)));
-    let coordinator = Coordinator::new(config, me, listening, dialer, transport.clone());
-    let task = tokio::spawn(coordinator.run(listener, acceptor));
+    let coordinator = Coordinator::new(config, me, listening, transport.clone());
+    let task = tokio::spawn(coordinator.run(listener));
     Ok(transport.link(task.abort_handle()))
 }
 
@@ -77,17 +75,11 @@ struct Coordinator {
 }
 
 impl Coordinator {
-    fn new(
-        config: MeshConfig,
-        me: RouterId,
-        listening: SocketAddr,
-        dialer: Dialer,
-        transport: TransportEnd,
-    ) -> Coordinator {
+    fn new(config: MeshConfig, me: RouterId, listening: SocketAddr, transport: TransportEnd) -> Coordinator {
         let address = advertised_address(config.advertise.as_deref(), listening);
         Coordinator {
             me,
-            dialer: PeerDialer::new(&config, me, address.clone(), dialer),
+            dialer: PeerDialer::new(&config, me, address.clone()),
             peers: config.peers,
             schedule: DialSchedule::new(config.timings),
             membership: Membership::new(GossipNode::new(me, address), &config.timings),
@@ -102,8 +94,8 @@ impl Coordinator {
         }
     }
 
-    async fn run(mut self, listener: TcpListener, acceptor: Acceptor) {
-        self.start_acceptor(listener, acceptor);
+    async fn run(mut self, listener: TcpListener) {
+        self.start_acceptor(listener);
         self.start_resolvers();
         let departure = self.transport.departure.clone();
         tokio::select! {
@@ -144,11 +136,9 @@ impl Coordinator {
         _ = tokio::time::timeout(GOODBYE_TIMEOUT, all_closed).await;
     }
 
-    fn start_acceptor(&mut self, listener: TcpListener, acceptor: Acceptor) {
+    fn start_acceptor(&mut self, listener: TcpListener) {
         let acceptor_task = MeshAcceptor {
-            acceptor,
             identity: self.dialer.identity.clone(),
-            protection: self.dialer.protection,
             handshake_timeout: self.dialer.timings.handshake,
             transport: self.transport.clone(),
             events: self.events.0.clone(),
@@ -184,7 +174,7 @@ impl Coordinator {
             let (dialer, status, events) =
                 (self.dialer.clone(), Arc::clone(&self.transport.status), self.events.0.clone());
             self.tasks.spawn(async move {
-                let dialed = address.address.clone();
+                let dialed = address.clone();
                 let result = dialer.connect(address, &status).await;
                 _ = events.send(Event::Dialed { address: dialed, result }).await;
             });
@@ -219,7 +209,7 @@ impl Coordinator {
         }
     }
 
-    fn dialed(&mut self, address: &str, result: Result<(Session, Stream), MeshFailure>, now: Instant) {
+    fn dialed(&mut self, address: &str, result: Result<(Session, TcpStream), MeshFailure>, now: Instant) {
         let outcome = match &result {
             Ok((session, _)) => DialOutcome::Connected(session.peer),
             Err(MeshFailure::AlreadyConnected(router)) => DialOutcome::Connected(*router),
@@ -244,7 +234,7 @@ impl Coordinator {
     }
 
     /// Adds a connection, unless the existing one to the same router stays.
-    fn connected(&mut self, session: Session, stream: Stream, now: Instant) {
+    fn connected(&mut self, session: Session, stream: TcpStream, now: Instant) {
         let router = session.peer;
         let old = self.connections.get(&router).map(PeerConnection::existing);
         let silence_max = self.dialer.timings.dead_after / 2;
@@ -277,7 +267,7 @@ impl Coordinator {
 
     /// Starts a connection. It takes over the queues of the one that it replaces, so queued messages are not
     /// lost.
-    fn open_connection(&mut self, session: Session, stream: Stream) {
+    fn open_connection(&mut self, session: Session, stream: TcpStream) {
         let router = session.peer;
         let old = self.connections.remove(&router);
         let queues = old.map_or_else(|| Arc::new(SendQueues::new()), |old| Arc::clone(&old.queues));
@@ -341,9 +331,8 @@ impl Coordinator {
     }
 
     fn joined(&mut self, router: RouterId, address: String, now: Instant) {
-        if let Ok((host, _)) = parse_address(&address) {
-            let host = host.to_owned();
-            self.schedule.add_member(router, PeerAddress { address, host }, now);
+        if parse_address(&address).is_ok() {
+            self.schedule.add_member(router, address, now);
         }
     }
 

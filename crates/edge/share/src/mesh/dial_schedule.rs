@@ -7,11 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use warmroute_types::RouterId;
+use warmroute_types::{RouterId, backoff};
 
-use crate::backoff;
 use crate::mesh::config::MeshTimings;
-use crate::mesh::peer_address::PeerAddress;
 
 /// Limits what gossip can add; real fleets are smaller.
 const ENTRIES_MAX: usize = 1_024;
@@ -40,7 +38,6 @@ pub(crate) enum Severity {
 
 #[derive(Debug)]
 struct DialEntry {
-    host: String,
     /// Entries of the operator's list that resolve to this address.
     listed_by: BTreeSet<usize>,
     /// The router that gossip reports at this address.
@@ -71,7 +68,7 @@ impl DialSchedule {
     }
 
     /// Sets the addresses that one entry of the operator's list resolves to.
-    pub(crate) fn set_listed(&mut self, entry: usize, addresses: Vec<PeerAddress>, now: Instant) {
+    pub(crate) fn set_listed(&mut self, entry: usize, addresses: Vec<String>, now: Instant) {
         self.entries.values_mut().for_each(|known| _ = known.listed_by.remove(&entry));
         for address in addresses {
             if let Some(known) = self.entry(address, now) {
@@ -82,7 +79,7 @@ impl DialSchedule {
     }
 
     /// Gossip reports a router.
-    pub(crate) fn add_member(&mut self, router: RouterId, address: PeerAddress, now: Instant) {
+    pub(crate) fn add_member(&mut self, router: RouterId, address: String, now: Instant) {
         if let Some(known) = self.entry(address, now) {
             known.member = Some(router);
             known.remembered_until = None;
@@ -129,17 +126,13 @@ impl DialSchedule {
     }
 
     /// Addresses to dial now. Each counts as being dialed until [`DialSchedule::record_outcome`].
-    pub(crate) fn take_due(
-        &mut self,
-        now: Instant,
-        connected: impl Fn(RouterId) -> bool,
-    ) -> Vec<PeerAddress> {
+    pub(crate) fn take_due(&mut self, now: Instant, connected: impl Fn(RouterId) -> bool) -> Vec<String> {
         self.remove_unused(now);
         let is_due = |entry: &DialEntry| entry.due <= now && entry.should_dial(&connected);
         let due = self.entries.iter_mut().filter(|(_, entry)| is_due(entry));
         let due = due.map(|(address, entry)| {
             entry.dialing = true;
-            PeerAddress { address: address.clone(), host: entry.host.clone() }
+            address.clone()
         });
         due.collect()
     }
@@ -177,11 +170,11 @@ impl DialSchedule {
         severity
     }
 
-    fn entry(&mut self, address: PeerAddress, now: Instant) -> Option<&mut DialEntry> {
-        if self.entries.len() >= ENTRIES_MAX && !self.entries.contains_key(&address.address) {
+    fn entry(&mut self, address: String, now: Instant) -> Option<&mut DialEntry> {
+        if self.entries.len() >= ENTRIES_MAX && !self.entries.contains_key(&address) {
             return None;
         }
-        Some(self.entries.entry(address.address).or_insert_with(|| DialEntry::new(address.host, now)))
+        Some(self.entries.entry(address).or_insert_with(|| DialEntry::new(now)))
     }
 
     fn remove_unused(&mut self, now: Instant) {
@@ -190,9 +183,8 @@ impl DialSchedule {
 }
 
 impl DialEntry {
-    fn new(host: String, now: Instant) -> DialEntry {
+    fn new(now: Instant) -> DialEntry {
         DialEntry {
-            host,
             listed_by: BTreeSet::new(),
             member: None,
             remembered_until: None,
@@ -233,14 +225,6 @@ mod tests {
     const NONE_CONNECTED: fn(RouterId) -> bool = |_| false;
     const IDLE: Duration = Duration::from_secs(3_600);
 
-    fn peer_address(address: &str) -> PeerAddress {
-        PeerAddress { address: address.to_owned(), host: "host".to_owned() }
-    }
-
-    fn addresses(addresses: Vec<PeerAddress>) -> Vec<String> {
-        addresses.into_iter().map(|address| address.address).collect()
-    }
-
     fn schedule() -> (DialSchedule, Instant) {
         (DialSchedule::new(MeshTimings::default()), Instant::now())
     }
@@ -248,8 +232,8 @@ mod tests {
     #[test]
     fn an_address_is_dialed_once_at_a_time_with_growing_pauses() {
         let (mut schedule, now) = schedule();
-        schedule.set_listed(0, vec![peer_address("a:1")], now);
-        assert_eq!(addresses(schedule.take_due(now, NONE_CONNECTED)), ["a:1"]);
+        schedule.set_listed(0, vec![String::from("a:1")], now);
+        assert_eq!(schedule.take_due(now, NONE_CONNECTED), ["a:1"]);
         assert!(schedule.take_due(now, NONE_CONNECTED).is_empty(), "it is being dialed");
         let mut pauses = Vec::new();
         for _ in 0..8 {
@@ -264,7 +248,7 @@ mod tests {
     #[test]
     fn a_connected_router_is_dialed_only_after_it_is_lost() {
         let (mut schedule, now) = schedule();
-        schedule.set_listed(0, vec![peer_address("a:1")], now);
+        schedule.set_listed(0, vec![String::from("a:1")], now);
         schedule.take_due(now, NONE_CONNECTED);
         schedule.record_outcome("a:1", DialOutcome::Connected(RouterId(7)), now, 0);
         let later = now + IDLE;
@@ -272,13 +256,13 @@ mod tests {
         assert_eq!(schedule.next_due(|router| router == RouterId(7)), None);
         schedule.connection_lost(RouterId(7), later, 1_023);
         assert!(schedule.next_due(NONE_CONNECTED).unwrap() - later < Duration::from_millis(100));
-        assert_eq!(addresses(schedule.take_due(later + schedule.timings.redial, NONE_CONNECTED)), ["a:1"]);
+        assert_eq!(schedule.take_due(later + schedule.timings.redial, NONE_CONNECTED), ["a:1"]);
     }
 
     #[test]
     fn a_refusal_is_followed_by_a_long_pause() {
         let (mut schedule, now) = schedule();
-        schedule.set_listed(0, vec![peer_address("a:1")], now);
+        schedule.set_listed(0, vec![String::from("a:1")], now);
         schedule.take_due(now, NONE_CONNECTED);
         schedule.record_outcome("a:1", DialOutcome::Refused, now, 0);
         assert_eq!(schedule.next_due(NONE_CONNECTED).unwrap() - now, schedule.timings.refused / 2);
@@ -287,14 +271,14 @@ mod tests {
     #[test]
     fn only_current_addresses_of_a_name_are_dialed_and_lost_members_remembered() {
         let (mut schedule, now) = schedule();
-        schedule.set_listed(0, vec![peer_address("a:1"), peer_address("b:1")], now);
-        schedule.set_listed(0, vec![peer_address("b:1")], now);
-        schedule.add_member(RouterId(3), peer_address("c:1"), now);
-        assert_eq!(addresses(schedule.take_due(now, NONE_CONNECTED)), ["b:1", "c:1"]);
+        schedule.set_listed(0, vec![String::from("a:1"), String::from("b:1")], now);
+        schedule.set_listed(0, vec![String::from("b:1")], now);
+        schedule.add_member(RouterId(3), String::from("c:1"), now);
+        assert_eq!(schedule.take_due(now, NONE_CONNECTED), ["b:1", "c:1"]);
         schedule.remove_member(RouterId(3), now);
         schedule.record_outcome("c:1", DialOutcome::Failed, now, 0);
         assert_eq!(
-            addresses(schedule.take_due(now + schedule.timings.redial, NONE_CONNECTED)),
+            schedule.take_due(now + schedule.timings.redial, NONE_CONNECTED),
             ["c:1"],
             "the network may be partitioned"
         );
@@ -306,20 +290,16 @@ mod tests {
     #[test]
     fn a_router_that_left_is_forgotten_or_expected_to_be_unreachable() {
         let (mut schedule, now) = schedule();
-        schedule.set_listed(0, vec![peer_address("a:1")], now);
+        schedule.set_listed(0, vec![String::from("a:1")], now);
         for (router, address) in [(1, "a:1"), (2, "b:1")] {
-            schedule.add_member(RouterId(router), peer_address(address), now);
+            schedule.add_member(RouterId(router), String::from(address), now);
             schedule.take_due(now, NONE_CONNECTED);
             schedule.record_outcome(address, DialOutcome::Connected(RouterId(router)), now, 0);
             schedule.router_left(RouterId(router), now);
         }
         assert_eq!(schedule.entries.keys().collect::<Vec<_>>(), ["a:1"]);
         let later = now + schedule.timings.settle * 2;
-        assert_eq!(
-            addresses(schedule.take_due(later, NONE_CONNECTED)),
-            ["a:1"],
-            "a successor may start there"
-        );
+        assert_eq!(schedule.take_due(later, NONE_CONNECTED), ["a:1"], "a successor may start there");
         assert_eq!(schedule.record_outcome("a:1", DialOutcome::Unreachable, later, 0), Severity::Expected);
         assert_eq!(
             schedule.record_outcome("a:1", DialOutcome::Failed, later, 0),
@@ -333,7 +313,7 @@ mod tests {
             "router 3 did not say goodbye"
         );
         schedule.router_left(RouterId(3), later);
-        schedule.add_member(RouterId(4), peer_address("a:1"), later);
+        schedule.add_member(RouterId(4), String::from("a:1"), later);
         assert_eq!(
             schedule.record_outcome("a:1", DialOutcome::Unreachable, later, 0),
             Severity::Problem,
@@ -344,7 +324,7 @@ mod tests {
     #[test]
     fn an_unreachable_router_is_no_problem_at_first() {
         let (mut schedule, now) = schedule();
-        schedule.set_listed(0, vec![peer_address("a:1")], now);
+        schedule.set_listed(0, vec![String::from("a:1")], now);
         assert_eq!(schedule.record_outcome("a:1", DialOutcome::Unreachable, now, 0), Severity::Expected);
         assert_eq!(schedule.record_outcome("a:1", DialOutcome::Refused, now, 0), Severity::Problem);
         assert_eq!(
@@ -356,8 +336,7 @@ mod tests {
     #[test]
     fn gossip_cannot_grow_the_schedule_without_limit() {
         let (mut schedule, now) = schedule();
-        (0..ENTRIES_MAX as u64 * 2)
-            .for_each(|n| schedule.add_member(RouterId(n), peer_address(&format!("a:{n}")), now));
+        (0..ENTRIES_MAX as u64 * 2).for_each(|n| schedule.add_member(RouterId(n), format!("a:{n}"), now));
         assert_eq!(schedule.entries.len(), ENTRIES_MAX);
     }
 }

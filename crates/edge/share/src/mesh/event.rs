@@ -3,26 +3,25 @@
 use std::io;
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use warmroute_types::RouterId;
-use warmroute_wire::Stream;
 
 use crate::frame::BadFrame;
 use crate::mesh::handshake::{MeshFailure, Session};
-use crate::mesh::peer_address::PeerAddress;
 
 /// An event for the coordinator.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A router dialed us and proved its identity.
-    Accepted(Session, Stream),
+    Accepted(Session, TcpStream),
     /// A dial to this address finished.
-    Dialed { address: String, result: Result<(Session, Stream), MeshFailure> },
+    Dialed { address: String, result: Result<(Session, TcpStream), MeshFailure> },
     /// A connection closed. `serial` tells it from a newer connection to the same router.
     Closed { router: RouterId, serial: u64, reason: CloseReason },
     /// Membership gossip arrived.
     Gossip(Vec<u8>),
     /// An entry of the operator's list was resolved.
-    Resolved { entry: usize, addresses: Vec<PeerAddress> },
+    Resolved { entry: usize, addresses: Vec<String> },
 }
 
 /// Why a connection closed.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use ring::hmac;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use warmroute_types::RouterId;
-use warmroute_wire::is_plain;
 
 use crate::Versions;
 use crate::frame::{FrameReader, FrameWriter};
@@ -21,18 +20,9 @@ pub(crate) struct LocalIdentity {
     pub me: RouterId,
     pub address: String,
     pub versions: Versions,
-    /// The first is used, all are accepted. With certificates alone, a single empty one.
+    /// The first is used, all are accepted.
     pub secrets: Vec<Vec<u8>>,
     pub purpose: Purpose,
-}
-
-/// What protects frames from being changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FrameProtection {
-    /// Each frame is sealed.
-    Sealed,
-    /// TLS protects the connection.
-    Tls,
 }
 
 /// The side of the connection.
@@ -68,24 +58,11 @@ pub enum MeshFailure {
     #[error("it did not answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
     /// The connection closed during the handshake.
-    #[error(
-        "it closed the connection during the handshake: check that it is a router and that both or neither have \
-         certificates (mesh-tls-cert)"
-    )]
+    #[error("it closed the connection during the handshake: check that it is a router")]
     Closed,
-    /// Another I/O error, usually a certificate.
+    /// Another I/O error.
     #[error("{0}")]
     Io(io::Error),
-    /// Only the other side uses TLS.
-    #[error(
-        "it uses TLS and this router does not: set mesh-tls-cert, mesh-tls-key and mesh-tls-ca on all routers or on none"
-    )]
-    Tls,
-    /// Only this side uses TLS.
-    #[error(
-        "it does not use TLS and this router does: set mesh-tls-cert, mesh-tls-key and mesh-tls-ca on all routers or on none"
-    )]
-    NotTls,
     /// Another service answered.
     #[error("another service answers at this address: use the mesh-listen port of a router")]
     NotARouter,
@@ -112,7 +89,6 @@ impl From<io::Error> for MeshFailure {
     fn from(error: io::Error) -> MeshFailure {
         use io::ErrorKind as Kind;
         match error.kind() {
-            _ if is_plain(&error) => MeshFailure::NotTls,
             Kind::UnexpectedEof | Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe => {
                 MeshFailure::Closed
             }
@@ -129,11 +105,7 @@ impl MeshFailure {
     pub(crate) fn is_final(&self) -> bool {
         matches!(
             self,
-            MeshFailure::WrongSecret
-                | MeshFailure::IncompatibleVersions { .. }
-                | MeshFailure::SelfDial
-                | MeshFailure::Tls
-                | MeshFailure::NotTls
+            MeshFailure::WrongSecret | MeshFailure::IncompatibleVersions { .. } | MeshFailure::SelfDial
         )
     }
 
@@ -148,7 +120,6 @@ impl MeshFailure {
 pub(crate) async fn dial(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     identity: &LocalIdentity,
-    protection: FrameProtection,
     connected: impl Fn(RouterId) -> bool,
 ) -> Result<Session, MeshFailure> {
     let ours = send(stream, &HandshakeMessage::Hello(identity.hello())).await?;
@@ -170,22 +141,19 @@ pub(crate) async fn dial(
         HandshakeMessage::Refusal(refusal) => return Err(identity.failure_of(refusal)),
         HandshakeMessage::Hello(_) => return Err(MeshFailure::NotARouter),
     }
-    Ok(transcript.session(identity, theirs, Side::Dialer, version, sealing_secret(protection, secret)))
+    Ok(transcript.session(identity, theirs, Side::Dialer, version, secret))
 }
 
 /// The accepting side. A rejected router is told the reason.
 pub(crate) async fn accept(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     identity: &LocalIdentity,
-    protection: FrameProtection,
 ) -> Result<Session, MeshFailure> {
-    let accepted = try_accept(stream, identity, protection).await;
+    let accepted = try_accept(stream, identity).await;
     let refusal = match &accepted {
         Err(MeshFailure::WrongSecret) => Refusal::WrongSecret,
         Err(MeshFailure::SelfDial) => Refusal::SelfDial,
         Err(MeshFailure::IncompatibleVersions { .. }) => Refusal::IncompatibleVersions(identity.versions),
-        // A TLS client cannot read the refusal, which is enough for it to report the mismatch.
-        Err(MeshFailure::Tls) => Refusal::WrongSecret,
         _ => return accepted,
     };
     _ = send(stream, &HandshakeMessage::Refusal(refusal)).await;
@@ -195,7 +163,6 @@ pub(crate) async fn accept(
 async fn try_accept(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     identity: &LocalIdentity,
-    protection: FrameProtection,
 ) -> Result<Session, MeshFailure> {
     let (HandshakeMessage::Hello(theirs), received) = receive(stream).await? else {
         return Err(MeshFailure::NotARouter);
@@ -212,7 +179,7 @@ async fn try_accept(
     let proves_secret = |secret: &&Vec<u8>| transcript.verify(secret, Side::Dialer, &proof);
     let secret = identity.secrets.iter().find(proves_secret).ok_or(MeshFailure::WrongSecret)?;
     send(stream, &HandshakeMessage::Proof(transcript.proof(secret, Side::Acceptor))).await?;
-    Ok(transcript.session(identity, theirs, Side::Acceptor, version, sealing_secret(protection, secret)))
+    Ok(transcript.session(identity, theirs, Side::Acceptor, version, secret))
 }
 
 impl LocalIdentity {
@@ -270,21 +237,20 @@ impl Transcript {
         hmac::verify(&key, &self.signed_bytes(side), proof).is_ok()
     }
 
-    /// `sealing_secret` is `None` if TLS protects the connection.
     fn session(
         self,
         identity: &LocalIdentity,
         theirs: Hello,
         side: Side,
         version: u8,
-        sealing_secret: Option<&[u8]>,
+        secret: &[u8],
     ) -> Session {
         let (ours, other): (&[u8], &[u8]) = match side {
             Side::Dialer => (b"frames of the dialer", b"frames of the acceptor"),
             Side::Acceptor => (b"frames of the acceptor", b"frames of the dialer"),
         };
-        let sealer = sealing_secret.map(|secret| Sealer::new(secret, &self.0, &[ours]));
-        let opener = sealing_secret.map(|secret| Opener::new(secret, &self.0, &[other]));
+        let sealer = Sealer::new(secret, &self.0, &[ours]);
+        let opener = Opener::new(secret, &self.0, &[other]);
         Session {
             peer: theirs.router,
             address: theirs.address,
@@ -295,15 +261,6 @@ impl Transcript {
             reader: FrameReader::new(opener),
         }
     }
-}
-
-fn sealing_secret(protection: FrameProtection, secret: &[u8]) -> Option<&[u8]> {
-    (protection == FrameProtection::Sealed).then_some(secret)
-}
-
-/// A TLS record starts with its type, handshake or alert, and the major version.
-fn is_tls(head: &[u8]) -> bool {
-    matches!(head, [0x15 | 0x16, 0x03, ..])
 }
 
 /// Sends a message; returns its bytes.
@@ -318,9 +275,6 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &HandshakeMessage
 async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> Result<(HandshakeMessage, Vec<u8>), MeshFailure> {
     let mut bytes = vec![0; HEAD_BYTES];
     stream.read_exact(&mut bytes).await?;
-    if is_tls(&bytes) {
-        return Err(MeshFailure::Tls);
-    }
     let length = usize::from(u16::from_be_bytes([bytes[1], bytes[2]]));
     if HEAD_BYTES + length > MESSAGE_BYTES_MAX {
         return Err(MeshFailure::NotARouter);
@@ -349,10 +303,7 @@ mod tests {
         accepting: &LocalIdentity,
     ) -> (Result<Session, MeshFailure>, Result<Session, MeshFailure>) {
         let (mut dialer, mut acceptor) = duplex(4_096);
-        tokio::join!(
-            dial(&mut dialer, dialing, FrameProtection::Sealed, |_| false),
-            accept(&mut acceptor, accepting, FrameProtection::Sealed)
-        )
+        tokio::join!(dial(&mut dialer, dialing, |_| false), accept(&mut acceptor, accepting))
     }
 
     #[tokio::test]
@@ -397,18 +348,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tls_peer_is_recognized() {
-        let (mut dialer, mut acceptor) = duplex(4_096);
-        dialer.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00]).await.unwrap();
-        let accepted = accept(&mut acceptor, &identity(1, "secret"), FrameProtection::Sealed).await;
-        assert!(matches!(accepted, Err(MeshFailure::Tls)));
-        let (mut dialer, mut acceptor) = duplex(4_096);
-        acceptor.write_all(&[0x15, 0x03, 0x03, 0x00, 0x02]).await.unwrap();
-        let dialed = dial(&mut dialer, &identity(1, "secret"), FrameProtection::Sealed, |_| false).await;
-        assert!(matches!(dialed, Err(MeshFailure::Tls)));
-    }
-
-    #[tokio::test]
     async fn an_acceptor_without_the_secret_is_rejected() {
         let (mut dialer, mut acceptor) = duplex(4_096);
         let ours = identity(1, "secret");
@@ -421,8 +360,7 @@ mod tests {
             // The impostor can only send back the proof that it received.
             send(&mut acceptor, &HandshakeMessage::Proof(proof)).await.unwrap();
         };
-        let (dialed, ()) =
-            tokio::join!(dial(&mut dialer, &ours, FrameProtection::Sealed, |_| false), impostor);
+        let (dialed, ()) = tokio::join!(dial(&mut dialer, &ours, |_| false), impostor);
         assert!(matches!(dialed, Err(MeshFailure::WrongSecret)));
     }
 
@@ -451,7 +389,7 @@ mod tests {
             transcript.verify(b"secret", Side::Acceptor, &proof)
         };
         let ours = identity(2, "secret");
-        let (proved, accepted) = tokio::join!(later, accept(&mut acceptor, &ours, FrameProtection::Sealed));
+        let (proved, accepted) = tokio::join!(later, accept(&mut acceptor, &ours));
         assert!(proved && accepted.is_ok());
     }
 

@@ -27,7 +27,7 @@ mod peer_dialer;
 mod probe;
 mod resolver;
 
-pub use config::{MeshConfig, MeshTimings, MeshTls};
+pub use config::{MeshConfig, MeshTimings};
 pub use coordinator::{mesh, mesh_on};
 pub use handshake::MeshFailure;
 pub use probe::{MeshProbe, ProbedRouter, probe_mesh};

@@ -7,15 +7,6 @@ use crate::BadShare;
 /// Longest address in bytes; longer names are not valid in DNS.
 pub(crate) const ADDRESS_BYTES_MAX: usize = 255;
 
-/// An address to dial.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PeerAddress {
-    /// `HOST:PORT`.
-    pub address: String,
-    /// The host as configured or advertised; certificates are checked against it.
-    pub host: String,
-}
-
 /// Splits `HOST:PORT` into host, without brackets, and port.
 pub(crate) fn parse_address(address: &str) -> Result<(&str, u16), BadShare> {
     let bad = || BadShare::BadPeer(address.to_owned());

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use warmroute_types::RouterId;
-use warmroute_wire::Stream;
 
 use crate::frame::{FrameReader, FrameWriter, Kind};
 use crate::link::{QUEUE_LIMITS, ReceivedMessage, TransportEnd};
@@ -119,7 +119,7 @@ impl PeerConnection {
     /// Starts the connection's task with `spawn`.
     pub(crate) fn spawn(
         session: Session,
-        stream: Stream,
+        stream: TcpStream,
         context: ConnectionContext,
         spawn: impl FnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> AbortHandle,
     ) -> PeerConnection {
@@ -131,7 +131,12 @@ impl PeerConnection {
     }
 }
 
-async fn run(session: Session, stream: Stream, context: ConnectionContext, last_received: Arc<LastReceived>) {
+async fn run(
+    session: Session,
+    stream: TcpStream,
+    context: ConnectionContext,
+    last_received: Arc<LastReceived>,
+) {
     let (reads, writes) = tokio::io::split(stream);
     let reason = tokio::select! {
         reason = read(reads, session.reader, session.peer, &context, &last_received) => reason,
@@ -141,7 +146,7 @@ async fn run(session: Session, stream: Stream, context: ConnectionContext, last_
 }
 
 async fn read(
-    mut stream: ReadHalf<Stream>,
+    mut stream: ReadHalf<TcpStream>,
     mut frames: FrameReader,
     from: RouterId,
     context: &ConnectionContext,
@@ -178,7 +183,7 @@ fn handle_frame(kind: Kind, body: &[u8], from: RouterId, context: &ConnectionCon
 }
 
 async fn write(
-    mut stream: WriteHalf<Stream>,
+    mut stream: WriteHalf<TcpStream>,
     mut frames: FrameWriter,
     context: &ConnectionContext,
 ) -> CloseReason {
@@ -224,7 +229,7 @@ fn fill_buffer(
 
 /// Writes all bytes. Each partial write must make progress within the timeout.
 async fn write_all(
-    stream: &mut WriteHalf<Stream>,
+    stream: &mut WriteHalf<TcpStream>,
     mut bytes: &[u8],
     stall_timeout: Duration,
 ) -> Result<(), CloseReason> {

@@ -7,7 +7,7 @@ use warmroute_types::RouterId;
 use crate::mesh::config::MeshConfig;
 use crate::mesh::handshake::MeshFailure;
 use crate::mesh::handshake_message::Purpose;
-use crate::mesh::peer_address::{PeerAddress, parse_address};
+use crate::mesh::peer_address::parse_address;
 use crate::mesh::peer_dialer::PeerDialer;
 use crate::{BadShare, TransportStatus, random_router_id};
 
@@ -36,9 +36,8 @@ pub struct ProbedRouter {
 /// Probes every listed router. The routers do not count the probe as a peer.
 pub async fn probe_mesh(config: &MeshConfig) -> Result<Vec<MeshProbe>, BadShare> {
     config.validate()?;
-    let (dialer, _) = config.tls_endpoints()?;
     let me = random_router_id();
-    let mut dial = PeerDialer::new(config, me, config.advertised(), dialer);
+    let mut dial = PeerDialer::new(config, me, config.advertised());
     dial.identity.purpose = Purpose::Probe;
     let probes = config.peers.iter().map(|listed| probe_all(&dial, me, listed));
     Ok(join_all(probes).await.into_iter().flatten().collect())
@@ -48,14 +47,12 @@ pub async fn probe_mesh(config: &MeshConfig) -> Result<Vec<MeshProbe>, BadShare>
 async fn probe_all(dial: &PeerDialer, me: RouterId, listed: &str) -> Vec<MeshProbe> {
     let probe = |address, found| MeshProbe { listed: listed.to_owned(), address, found };
     let Ok((host, port)) = parse_address(listed) else { return Vec::new() };
-    let addresses: Vec<PeerAddress> = match tokio::net::lookup_host((host, port)).await {
-        Ok(found) => {
-            found.map(|found| PeerAddress { address: found.to_string(), host: host.to_owned() }).collect()
-        }
+    let addresses: Vec<String> = match tokio::net::lookup_host((host, port)).await {
+        Ok(found) => found.map(|found| found.to_string()).collect(),
         Err(error) => return vec![probe(None, Err(MeshFailure::Unresolved(error)))],
     };
     let probes = addresses.into_iter().map(|address| async move {
-        let dialed = address.address.clone();
+        let dialed = address.clone();
         let result = dial.clone().connect(address, &TransportStatus::new(me, None)).await;
         let result = result.map(|(session, _)| ProbedRouter {
             router: session.peer,

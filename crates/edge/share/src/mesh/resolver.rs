@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use crate::link::TransportEnd;
 use crate::mesh::config::MeshTimings;
 use crate::mesh::event::Event;
-use crate::mesh::peer_address::{PeerAddress, parse_address};
+use crate::mesh::peer_address::parse_address;
 
 /// Resolves a name repeatedly. If the resolver fails, the previous addresses stay.
 pub(crate) async fn resolve_repeatedly(
@@ -23,9 +23,7 @@ pub(crate) async fn resolve_repeatedly(
     loop {
         match tokio::net::lookup_host((host, port)).await {
             Ok(found) => {
-                let address =
-                    |found: SocketAddr| PeerAddress { address: found.to_string(), host: host.to_owned() };
-                let addresses = found.map(address).collect();
+                let addresses = found.map(|address: SocketAddr| address.to_string()).collect();
                 _ = events.send(Event::Resolved { entry, addresses }).await;
             }
             // A service that is created together with its routers gets its name a moment later.

@@ -8,7 +8,7 @@ use redis::aio::{MultiplexedConnection, PubSub, PubSubStream};
 use redis::{AsyncConnectionConfig, Value};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use warmroute_types::{RouterId, To};
+use warmroute_types::{RouterId, To, backoff};
 use warmroute_wire::Dialer;
 
 use crate::link::{GOODBYE_TIMEOUT, OutgoingMessage, TransportEnd};
@@ -18,7 +18,7 @@ use crate::redis::envelope::{Challenge, EnvelopeKind, EnvelopeWriter};
 use crate::redis::failure::RedisFailure;
 use crate::redis::peer_table::{LocalRouter, PeerEvent, PeerTable};
 use crate::redis::read_limit::{ReadLimited, UnprocessedBytes};
-use crate::{BadShare, ConnectedPeer, Link, MAX_MESSAGE_BYTES, TransportStatus, Versions, backoff, seal};
+use crate::{BadShare, ConnectedPeer, Link, MAX_MESSAGE_BYTES, TransportStatus, Versions, seal};
 
 /// Limits for messages that are published with one round trip.
 const BATCH_ITEMS: usize = 64;

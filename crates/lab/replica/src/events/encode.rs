@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warmroute_engine::Memory;
 
-use super::reporter::Content;
+use super::content::Content;
 use crate::config::EventEncoding;
 
 /// A change of the cache to report.

@@ -6,9 +6,11 @@
 //! ```
 
 mod channel;
+mod content;
 mod encode;
 mod replay_memory;
 mod reporter;
 
 pub(crate) use channel::Channel;
-pub(crate) use reporter::{Content, EventReporter};
+pub(crate) use content::Content;
+pub(crate) use reporter::EventReporter;

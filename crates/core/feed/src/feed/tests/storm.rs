@@ -23,7 +23,6 @@ fn change(cache: &mut Cache, event: &CacheEvent) {
             cache.retain(|_, count| *count > 0);
         }
         CacheEvent::Cleared => cache.clear(),
-        CacheEvent::Restored(_) => unreachable!("engines do not say this"),
     }
 }
 

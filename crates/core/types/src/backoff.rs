@@ -1,19 +1,19 @@
-//! Pauses between attempts.
+//! Pauses between attempts to connect.
 
 use std::time::Duration;
 
 /// Pause after the first failure.
 const FIRST: Duration = Duration::from_millis(50);
 
-/// The pause doubles with each failure up to `max_pause`, with jitter, so that routers that lost the same
-/// server do not all return at once.
-pub(crate) fn pause(failures: u32, max_pause: Duration, random: u64) -> Duration {
+/// The pause after this many failures: it doubles with each, up to `max_pause`, with jitter, so that connections that
+/// were lost together do not all return at once.
+pub fn pause(failures: u32, max_pause: Duration, random: u64) -> Duration {
     let full = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(max_pause);
     jittered(full, random)
 }
 
 /// A random time between half of `full` and `full`.
-pub(crate) fn jittered(full: Duration, random: u64) -> Duration {
+pub fn jittered(full: Duration, random: u64) -> Duration {
     let half = full / 2;
     half + half.mul_f64((random % 1_024) as f64 / 1_023.0)
 }

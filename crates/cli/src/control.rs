@@ -17,6 +17,7 @@ use anyhow::{Context, anyhow};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
+use warmroute_follow::Sources;
 use warmroute_gateway::{Configuration, Gateway, Reload, Token};
 use warmroute_types::redact_values;
 use warmroute_wire::Dialer;
@@ -24,7 +25,7 @@ use warmroute_wire::Dialer;
 use crate::difference::{differences, is_fixed};
 use crate::fingerprints::Fingerprints;
 use crate::options::{Options, parse, read_file};
-use crate::plan::{Plan, Sources};
+use crate::plan::Plan;
 use crate::security::Acceptors;
 
 /// Files are polled rather than watched: polling works on network file systems and through replaced links.

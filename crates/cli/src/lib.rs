@@ -14,7 +14,6 @@ mod check;
 mod client;
 mod control;
 mod demo;
-mod departures;
 mod difference;
 mod doctor;
 mod engine;
@@ -29,13 +28,10 @@ mod notify;
 mod options;
 mod paths;
 mod plan;
-mod precise;
 mod saved_state;
 mod security;
 mod serve;
 mod service;
-mod sharing;
-mod worker_sources;
 
 use std::process::ExitCode;
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 use anyhow::Context;
 use http::HeaderName;
 use warmroute_admission::{Class, Limits};
-use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
+use warmroute_discovery::{DnsName, WorkerEntry};
 use warmroute_fleet::HealthConfig;
+use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources};
 use warmroute_gateway::{
     AdmissionConfig, ClientCredentials, DecisionHeaders, Forwarded, Keys, SessionKey, Timeouts, Token,
     UsageInjection, WorkerChoice, WorkerLimit,
@@ -29,10 +30,7 @@ use crate::options::groups::{
     Signal,
 };
 use crate::options::{self, Cache, Options, most_similar};
-use crate::precise::{Configured, ModelPaths};
 use crate::security::{self, Acceptors};
-
-pub use sharing::{SharePlan, Transport};
 
 /// Everything that `serve` needs, validated.
 pub struct Plan {
@@ -63,7 +61,7 @@ pub struct Plan {
     /// Where workers come from.
     pub sources: Sources,
     /// How KV events are followed; `None`: not at all.
-    pub precise: Option<crate::precise::Settings>,
+    pub precise: Option<FollowSettings>,
     /// Recording of traces; `None`: nothing is recorded.
     pub record: Option<warmroute_record::Config>,
     /// Sharing with peer routers; `None`: a single router.
@@ -78,18 +76,6 @@ pub struct Plan {
     pub keys: Option<Keys>,
     /// The resulting options, for `GET /config`.
     pub options: Options,
-}
-
-/// Where workers come from.
-pub struct Sources {
-    /// Workers in the configuration.
-    pub listed: Vec<ListedWorker>,
-    /// A file of workers to watch.
-    pub file: Option<PathBuf>,
-    /// Host names to resolve.
-    pub dns: Vec<DnsName>,
-    /// How often they are resolved.
-    pub dns_refresh: Duration,
 }
 
 /// Approximate memory of a span in the index, in bytes.
@@ -403,9 +389,9 @@ fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionCon
     })
 }
 
-fn precise(options: &Options, dialer: Dialer) -> Option<crate::precise::Settings> {
+fn precise(options: &Options, dialer: Dialer) -> Option<FollowSettings> {
     let events = &options.events;
-    (value_of(events.kv_events) == Following::Auto).then(|| crate::precise::Settings {
+    (value_of(events.kv_events) == Following::Auto).then(|| FollowSettings {
         paths: ModelPaths::new(events.model_path.as_deref().unwrap_or_default()),
         matching: value_of(events.matching),
         bind: events.kv_events_bind.clone(),

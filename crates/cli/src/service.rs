@@ -16,6 +16,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
+use warmroute_follow::{
+    EngineFollower, FollowSettings, FollowedSources, Listings, ReportEndpoint, SharePlan, Sources,
+    exchange_with_peers, follow_sources,
+};
 use warmroute_gateway::{Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, serve};
 use warmroute_policy::Standard;
 use warmroute_record::Recorder;
@@ -24,14 +28,10 @@ use warmroute_share::LeaveHandle;
 use warmroute_types::WorkerState;
 
 use crate::control::{Control, InForce, Origin};
-use crate::departures::Listings;
 use crate::handover::{Listeners, Opener, Purpose, address_of};
-use crate::plan::{Plan, SharePlan, Sources};
-use crate::precise::{Precise, ReportEndpoint, Settings};
+use crate::plan::Plan;
 use crate::saved_state::{self, AgedState, StateWriter};
 use crate::security::Acceptors;
-use crate::sharing;
-use crate::worker_sources::{FollowedSources, follow_sources};
 
 /// How often presumed entries whose events must have arrived are withdrawn.
 const SETTLE_EVERY: Duration = Duration::from_millis(250);
@@ -312,7 +312,7 @@ impl Startup {
         Ok(TcpListener::from_std(listener)?)
     }
 
-    fn follow_sources(&mut self, sources: Sources, precise: Option<&Settings>) -> FollowedSources {
+    fn follow_sources(&mut self, sources: Sources, precise: Option<&FollowSettings>) -> FollowedSources {
         let configured = precise.map(|precise| Arc::clone(&precise.configured)).unwrap_or_default();
         let router = Arc::clone(self.gateway.router());
         follow_sources(sources, router, configured, &mut self.background)
@@ -344,7 +344,7 @@ impl Startup {
         };
         let peers_changed = Arc::<Notify>::default();
         let (sharing, leave) =
-            sharing::start(plan, Arc::clone(&self.gateway), listener, Arc::clone(&peers_changed))
+            exchange_with_peers(plan, Arc::clone(&self.gateway), listener, Arc::clone(&peers_changed))
                 .context("sharing")?;
         self.exclusive.push(self.background.spawn(sharing));
         self.leave = Some(leave);
@@ -354,7 +354,7 @@ impl Startup {
     /// Starts to follow engines' events. Returns the receiver of reports about them.
     async fn follow_events(
         &mut self,
-        settings: Option<Settings>,
+        settings: Option<FollowSettings>,
         peers_changed: Option<Arc<Notify>>,
     ) -> anyhow::Result<Option<ReportEndpoint>> {
         let Some(settings) = settings else { return Ok(None) };
@@ -365,12 +365,12 @@ impl Startup {
             }
             None => None,
         };
-        let precise = Precise::new(Arc::clone(&self.gateway), settings, listener).await?;
-        let reports = precise.report_endpoint();
+        let follower = EngineFollower::new(Arc::clone(&self.gateway), settings, listener).await?;
+        let reports = follower.report_endpoint();
         if let Some(changed) = peers_changed {
-            self.exclusive.push(self.background.spawn(precise.peer_streams(changed)));
+            self.exclusive.push(self.background.spawn(follower.peer_streams(changed)));
         }
-        self.exclusive.push(self.background.spawn(precise.run()));
+        self.exclusive.push(self.background.spawn(follower.run()));
         Ok(Some(reports))
     }
 }

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
+use warmroute_follow::MatchingUnit;
 use warmroute_gateway::SessionKey;
 
+use super::named::named;
 use super::secret::Secret;
 
 /// Defines one group: a struct for flags, environment and file keys, how two layers combine, and its keys.
@@ -267,7 +269,8 @@ group! {
         #[arg(long, value_name = "PATH", num_args = 1.., value_delimiter = ',', env = "WARMROUTE_MODEL_PATH", hide_env = true)]
         model_path: Vec<String> = None,
         /// Unit in which prompts are compared with KV events [default: auto]
-        #[arg(long, value_enum, env = "WARMROUTE_MATCHING", hide_env = true)]
+        #[arg(long, value_parser = named::<MatchingUnit>(), env = "WARMROUTE_MATCHING", hide_env = true)]
+        #[serde(with = "super::named")]
         matching: MatchingUnit = Some(MatchingUnit::Auto),
         /// Token for POST /events on the admin listener; without it, POST /events is disabled
         #[arg(long, value_name = "TOKEN", env = "WARMROUTE_EVENTS_TOKEN", hide_env = true, hide_env_values = true)]
@@ -284,18 +287,6 @@ pub enum Following {
     Auto,
     /// Ignore KV events: all caches are presumed
     Off,
-}
-
-/// Unit of comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MatchingUnit {
-    /// The first unit that agrees with the engine's /tokenize: bytes, then tokens
-    Auto,
-    /// Bytes only: requests are never tokenized
-    Bytes,
-    /// Tokens: every request is tokenized
-    Tokens,
 }
 
 group! {

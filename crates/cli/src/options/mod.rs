@@ -6,6 +6,7 @@
 mod environment;
 mod file;
 pub mod groups;
+pub mod named;
 mod secret;
 
 use std::collections::BTreeMap;

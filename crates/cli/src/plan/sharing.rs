@@ -1,11 +1,11 @@
 //! Turns options into the settings for sharing between routers.
 
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use sha2::{Digest, Sha256};
+use warmroute_follow::{SharePlan, Transport};
 use warmroute_share::{
     BadShare, MeshConfig, MeshTimings, MeshTls, RedisConfig, RedisTimings, Secret, Secrets, Versions,
 };
@@ -15,34 +15,6 @@ use warmroute_wire::WorkerTls;
 use super::value_of;
 use crate::options::Sharing;
 use crate::security::identity;
-
-/// Validated settings, not yet in use.
-pub struct SharePlan {
-    /// The transport.
-    pub transport: Transport,
-    /// Key of prompt digests. Routers with the same secret have the same key.
-    pub seed: u64,
-    /// Secret files that all users of this machine can read.
-    pub exposed: Vec<PathBuf>,
-}
-
-impl SharePlan {
-    /// Address of the mesh listener, if any.
-    pub fn listen(&self) -> Option<SocketAddr> {
-        match &self.transport {
-            Transport::Mesh(config) => Some(config.listen),
-            Transport::Redis(_) => None,
-        }
-    }
-}
-
-/// The transport between routers.
-pub enum Transport {
-    /// Direct connections between routers.
-    Mesh(Box<MeshConfig>),
-    /// A Redis or Valkey server.
-    Redis(Box<RedisConfig>),
-}
 
 /// The settings; `None` for a single router.
 pub fn plan(options: &Sharing) -> anyhow::Result<Option<SharePlan>> {

@@ -6,6 +6,7 @@
 mod cache;
 mod delivery;
 mod load;
+mod option_value;
 mod packed;
 mod redact;
 mod router;
@@ -19,6 +20,7 @@ pub use cache::{
 };
 pub use delivery::Delivery;
 pub use load::{CacheCapacity, LoadReport, PrefixCache, Usage};
+pub use option_value::OptionValue;
 pub use packed::Packed;
 pub use redact::redact_values;
 pub use router::{RouterId, To};

@@ -11,9 +11,9 @@ use warmroute_gateway::ModelMatching;
 use warmroute_prompt::{Alignment, Reading};
 use warmroute_tokens::parity::{self, Verdict};
 use warmroute_tokens::{EncoderPool, HubCache, Model, ModelText};
+use warmroute_types::OptionValue;
 
 use super::engine::{Card, Engine};
-use crate::options::groups::MatchingUnit;
 
 /// Places to look for models' files.
 #[derive(Clone, Debug)]
@@ -72,9 +72,35 @@ impl ModelPaths {
     }
 }
 
+/// Unit in which prompts are compared with events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MatchingUnit {
+    /// The first unit that agrees with the engine's `/tokenize`: bytes, then tokens.
+    #[default]
+    Auto,
+    /// Bytes only: requests are never tokenized.
+    Bytes,
+    /// Tokens: every request is tokenized.
+    Tokens,
+}
+
+impl OptionValue for MatchingUnit {
+    const VALUES: &'static [(MatchingUnit, &'static str, &'static str)] = &[
+        (
+            MatchingUnit::Auto,
+            "auto",
+            "The first unit that agrees with the engine's /tokenize: bytes, then tokens",
+        ),
+        (MatchingUnit::Bytes, "bytes", "Bytes only: requests are never tokenized"),
+        (MatchingUnit::Tokens, "tokens", "Tokens: every request is tokenized"),
+    ];
+}
+
 /// How an engine's prompts are compared with its events. Engines that agree have the same fingerprint.
 pub struct Aligned {
+    /// The format of prompts.
     pub matching: ModelMatching,
+    /// Hash of everything that the format depends on.
     pub fingerprint: u64,
 }
 

@@ -2,6 +2,8 @@
 
 mod unknown_workers;
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,19 +12,45 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{block_in_place, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
+use unknown_workers::UnknownWorkers;
 use warmroute_gateway::{Gateway, PeerTransport, TrafficCounts, TransportStats};
 use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
 use warmroute_router::{PeerTask, Received};
 use warmroute_share::{
-    LeaveHandle, Link, MessageInbox, MessageOutbox, Problem, ReceivedMessage, TransportStatus, mesh, mesh_on,
-    random_router_id, redis,
+    LeaveHandle, Link, MeshConfig, MessageInbox, MessageOutbox, Problem, ReceivedMessage, RedisConfig,
+    TransportStatus, mesh, mesh_on, random_router_id, redis,
 };
-
-use crate::plan::{SharePlan, Transport};
-use unknown_workers::UnknownWorkers;
 
 /// Bound of the errand queue. Errands are few, because peers that ask for the same state share one.
 const ERRANDS_MAX: usize = 16;
+
+/// How state is shared with other routers, validated.
+pub struct SharePlan {
+    /// The transport.
+    pub transport: Transport,
+    /// Key of prompt digests. Routers with the same secret have the same key.
+    pub seed: u64,
+    /// Secret files that all users of this machine can read.
+    pub exposed: Vec<PathBuf>,
+}
+
+impl SharePlan {
+    /// Address of the mesh listener, if any.
+    pub fn listen(&self) -> Option<SocketAddr> {
+        match &self.transport {
+            Transport::Mesh(config) => Some(config.listen),
+            Transport::Redis(_) => None,
+        }
+    }
+}
+
+/// The transport between routers.
+pub enum Transport {
+    /// Direct connections between routers.
+    Mesh(Box<MeshConfig>),
+    /// A Redis or Valkey server.
+    Redis(Box<RedisConfig>),
+}
 
 /// A transport's figures for the admin listener.
 struct TransportView {
@@ -33,7 +61,7 @@ struct TransportView {
 
 /// Starts to share. Returns the task that exchanges messages and the handle to leave. The mesh transport uses
 /// `listener`.
-pub fn start(
+pub fn exchange_with_peers(
     plan: SharePlan,
     gateway: Arc<Gateway>,
     listener: Option<TcpListener>,

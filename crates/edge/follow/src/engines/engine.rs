@@ -19,6 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// One engine, reached over one connection that all clones share.
 #[derive(Clone)]
 pub struct Engine {
+    /// The base URL.
     pub url: String,
     client: Arc<Mutex<Client>>,
 }
@@ -47,6 +48,7 @@ pub struct ServerInfo {
 }
 
 impl Engine {
+    /// An engine that is not connected yet.
     pub fn new(url: &str, dialer: &Dialer) -> Engine {
         Engine {
             url: url.to_owned(),

@@ -11,8 +11,8 @@ use super::event_sink::{EventOrigin, RouterSink};
 
 /// The inbox as seen by the admin listener.
 pub struct ReportEndpoint {
-    pub inbox: Arc<ReportInbox>,
-    pub sink: Arc<RouterSink>,
+    pub(super) inbox: Arc<ReportInbox>,
+    pub(super) sink: Arc<RouterSink>,
 }
 
 impl ReportSink for ReportEndpoint {

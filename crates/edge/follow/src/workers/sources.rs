@@ -4,21 +4,21 @@
 //! that no source lists any more drain as soon as others can replace them.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use warmroute_discovery::{
-    ListedWorker, Listing, SourceId, WorkerList, WorkerListChange, watch_dns, watch_file,
+    DnsName, ListedWorker, Listing, SourceId, WorkerList, WorkerListChange, watch_dns, watch_file,
 };
 use warmroute_fleet::Models;
 use warmroute_policy::Standard;
 use warmroute_router::{Change, Router};
 
-use crate::departures::{Departures, Listings};
-use crate::plan::Sources;
-use crate::precise::Configured;
+use super::departures::{Departures, Listings};
+use crate::engines::Configured;
 
 const LIST: SourceId = SourceId(0);
 const FILE: SourceId = SourceId(1);
@@ -29,6 +29,18 @@ const DRAIN_CHECK_EVERY: Duration = Duration::from_millis(50);
 /// DNS names come last, because their number varies.
 fn dns_source(i: usize) -> SourceId {
     SourceId(2 + i)
+}
+
+/// Where workers come from.
+pub struct Sources {
+    /// Workers in the configuration.
+    pub listed: Vec<ListedWorker>,
+    /// A file of workers to watch.
+    pub file: Option<PathBuf>,
+    /// Host names to resolve.
+    pub dns: Vec<DnsName>,
+    /// How often they are resolved.
+    pub dns_refresh: Duration,
 }
 
 /// All sources and the workers they list.

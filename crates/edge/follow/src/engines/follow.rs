@@ -19,12 +19,11 @@ use warmroute_router::Change;
 use warmroute_types::CacheCapacity;
 use warmroute_wire::Dialer;
 
-use super::align::{Aligned, ModelPaths, align};
+use super::align::{Aligned, MatchingUnit, ModelPaths, align};
 use super::engine::{Engine, ServerInfo};
 use super::event_sink::RouterSink;
 use super::feed_monitor::FeedMonitor;
-use super::reasons::{Publisher, ViewReason};
-use crate::options::groups::MatchingUnit;
+use super::reasons::{EventPublisher, ViewReason};
 
 /// Interval between polls of an engine that is polled.
 const POLL_EVERY: Duration = Duration::from_millis(100);
@@ -113,10 +112,10 @@ impl Followed {
     }
 
     /// Who publishes a worker's events.
-    pub fn publisher(&self, worker: &Worker) -> Publisher {
+    pub fn publisher(&self, worker: &Worker) -> EventPublisher {
         let rank = worker.address.rank.unwrap_or(0);
         let is_engine = self.poll.is_some() || self.sources.iter().any(|source| source.rank == rank);
-        if is_engine { Publisher::Engine } else { Publisher::Reporter }
+        if is_engine { EventPublisher::Engine } else { EventPublisher::Reporter }
     }
 
     /// Whether two workers turned out to share a topic.

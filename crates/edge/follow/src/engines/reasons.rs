@@ -79,12 +79,12 @@ pub struct FeedStatus {
     pub trouble: Option<String>,
     /// Where its events come from, as text for people.
     pub origin: String,
-    pub publisher: Publisher,
+    pub publisher: EventPublisher,
 }
 
 /// Who publishes an engine's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Publisher {
+pub enum EventPublisher {
     /// The engine.
     Engine,
     /// A reporter, by `POST /events`.
@@ -115,7 +115,7 @@ impl ViewReason {
     /// the worker.
     pub fn of_feed(known: CacheView, status: &FeedStatus, requests: u32) -> Option<ViewReason> {
         let FeedStatus { view, doubt, counters, trouble, origin, publisher } = status;
-        let is_posted = *publisher == Publisher::Reporter;
+        let is_posted = *publisher == EventPublisher::Reporter;
         match (view, trouble) {
             (View::Reported, Some(trouble)) => Some(ViewReason::Disconnected(trouble.clone())),
             (View::Reported, _) if known == CacheView::Uncertain => Some(ViewReason::Contradicted),
@@ -161,7 +161,7 @@ mod tests {
             ViewReason::of_feed(known, &status, requests).map_or(String::new(), |reason| reason.to_string())
         };
         let reason = |view, known, doubt, trouble, requests| {
-            reason_from(Publisher::Engine, view, known, doubt, trouble, requests)
+            reason_from(EventPublisher::Engine, view, known, doubt, trouble, requests)
         };
         assert_eq!(reason(View::Reported, CacheView::Reported, None, None, 9), "");
         assert!(reason(View::Reported, CacheView::Uncertain, None, None, 9).contains("less in its cache"));
@@ -186,7 +186,7 @@ mod tests {
             (View::Silent, CacheView::Presumed, None, 0, "posted nothing yet"),
             (View::Silent, CacheView::Presumed, None, SILENT_AFTER_REQUESTS, "reach one of the routers"),
         ] {
-            let text = reason_from(Publisher::Reporter, view, known, doubt, None, requests);
+            let text = reason_from(EventPublisher::Reporter, view, known, doubt, None, requests);
             assert!(
                 text.contains(words) && !text.contains("replay_endpoint") && !text.contains("--kv-events"),
                 "{text}"

@@ -38,7 +38,7 @@ use warmroute_router::Change;
 use warmroute_types::WorkerState;
 use warmroute_wire::Dialer;
 
-pub use align::{Aligned, ModelPaths, align};
+pub use align::{Aligned, MatchingUnit, ModelPaths, align};
 pub use engine::{Card, Engine};
 use event_sink::RouterSink;
 use feed_monitor::FeedHealth;
@@ -47,8 +47,6 @@ use peer_streams::PeerStreams;
 use reason_log::ReasonLog;
 use reasons::{FeedStatus, ViewReason};
 pub use reports::ReportEndpoint;
-
-use crate::options::groups::MatchingUnit;
 
 /// Interval between checks of the fleet.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -61,18 +59,24 @@ const RETRY_DOUBLINGS: u32 = 3;
 /// The operator's event settings, by engine URL.
 pub type Configured = Arc<RwLock<BTreeMap<String, EventsEntry>>>;
 
-/// Settings of precise routing.
-pub struct Settings {
+/// How engines' events are followed.
+pub struct FollowSettings {
+    /// Where to look for tokenizer files.
     pub paths: ModelPaths,
+    /// Unit in which prompts are compared with events.
     pub matching: MatchingUnit,
+    /// Endpoint that engines connect to; `None`: engines bind their own.
     pub bind: Option<String>,
+    /// Whether `POST /events` is on.
     pub takes_reports: bool,
+    /// The operator's settings of single engines.
     pub configured: Configured,
+    /// Connects to engines.
     pub dialer: Dialer,
 }
 
 /// Follows the fleet's events until dropped.
-pub struct Precise {
+pub struct EngineFollower {
     context: Arc<FollowContext>,
     configured: Configured,
     inbox: Arc<ReportInbox>,
@@ -130,13 +134,13 @@ impl Drop for PendingQuery {
     }
 }
 
-impl Precise {
+impl EngineFollower {
     /// Creates the follower. It binds the listener for engines that connect to the router, unless it inherits one.
     pub async fn new(
         gateway: Arc<Gateway>,
-        settings: Settings,
+        settings: FollowSettings,
         tcp_listener: Option<TcpListener>,
-    ) -> anyhow::Result<Precise> {
+    ) -> anyhow::Result<EngineFollower> {
         let config = warmroute_events::Config::default();
         let sink = Arc::new(RouterSink::new(Arc::clone(&gateway)));
         let bound_listener = match (&settings.bind, tcp_listener) {
@@ -149,11 +153,11 @@ impl Precise {
         };
         let events = Arc::clone(&sink) as Arc<dyn EventSink>;
         let inbox = Arc::new(ReportInbox::new(warmroute_events::InboxConfig::default(), events));
-        let Settings { paths, matching, takes_reports, configured, dialer, .. } = settings;
+        let FollowSettings { paths, matching, takes_reports, configured, dialer, .. } = settings;
         let reasons = ReasonLog::new(Arc::clone(&gateway));
         let context =
             FollowContext { gateway, sink, paths, matching, config, bound_listener, takes_reports, dialer };
-        Ok(Precise {
+        Ok(EngineFollower {
             context: Arc::new(context),
             configured,
             inbox,

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
+use warmroute_operate::StopSignals;
 use warmroute_replica::{
     Config, EventEncoding, EventsConfig, PublisherMode, Tokenizer, UsageDetails, serve, write_model,
 };
 
 use crate::args::{Encoding, EngineArgs, Switch};
 use crate::lab::host_tier;
-use crate::serve::{StopSignals, runtime};
+use crate::serve::runtime;
 
 /// How long answers may continue after SIGTERM.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);

@@ -12,26 +12,20 @@
 mod args;
 mod check;
 mod client;
-mod control;
+mod config_reader;
 mod demo;
 mod difference;
 mod doctor;
 mod engine;
 mod explain;
-mod fingerprints;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod handover;
 mod lab;
 mod logging;
-mod notify;
 mod options;
-mod paths;
 mod plan;
-mod saved_state;
 mod security;
 mod serve;
-mod service;
 
 use std::process::ExitCode;
 

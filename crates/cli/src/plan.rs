@@ -5,7 +5,6 @@ mod sharing;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,7 +14,7 @@ use warmroute_discovery::{DnsName, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources};
 use warmroute_gateway::{
-    AdmissionConfig, ClientCredentials, DecisionHeaders, Forwarded, Keys, SessionKey, Timeouts, Token,
+    AdmissionConfig, ClientCredentials, DecisionHeaders, Forwarded, SessionKey, Timeouts, Token,
     UsageInjection, WorkerChoice, WorkerLimit,
 };
 use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
@@ -24,59 +23,15 @@ use warmroute_record::ModelNames;
 use warmroute_types::Micros;
 use warmroute_wire::Dialer;
 
-use crate::handover::{Purpose, address_of};
 use crate::options::groups::{
     BalanceRule, Credentials, Following, ForwardedHeaders, Injection, PrefixKey, Preset, RecordedModels,
     Signal,
 };
 use crate::options::{self, Cache, Options, most_similar};
-use crate::security::{self, Acceptors};
+use crate::security;
 
-/// Everything that `serve` needs, validated.
-pub struct Plan {
-    /// Address of the client listener.
-    pub listen: SocketAddr,
-    /// Address of the admin listener.
-    pub admin: SocketAddr,
-    /// Unix socket for handovers; `None`: no handover.
-    pub handover: Option<PathBuf>,
-    /// How long to wait for the running process to hand over.
-    pub handover_timeout: Duration,
-    /// File for saved state; `None`: state is not saved.
-    pub state: Option<PathBuf>,
-    /// How long requests may take to finish on shutdown.
-    pub drain_timeout: Duration,
-    /// The active policy with its parameters.
-    pub policy: Standard,
-    /// Policies that are evaluated without acting.
-    pub shadows: Vec<Standard>,
-    /// Settings of the routing core.
-    pub router: warmroute_router::Config,
-    /// Settings of the gateway.
-    pub gateway: warmroute_gateway::Config,
-    /// Settings of the probes.
-    pub probe: warmroute_probe::Config,
-    /// How often expired entries of the index are evicted.
-    pub eviction_interval: Duration,
-    /// Where workers come from.
-    pub sources: Sources,
-    /// How KV events are followed; `None`: not at all.
-    pub precise: Option<FollowSettings>,
-    /// Recording of traces; `None`: nothing is recorded.
-    pub record: Option<warmroute_record::Config>,
-    /// Sharing with peer routers; `None`: a single router.
-    pub sharing: Option<SharePlan>,
-    /// Token for `POST /events`.
-    pub events_token: Option<Token>,
-    /// Plain or TLS for clients and operators.
-    pub acceptors: Acceptors,
-    /// Token for the admin listener.
-    pub admin_token: Option<Token>,
-    /// API keys; `None`: no authentication.
-    pub keys: Option<Keys>,
-    /// The resulting options, for `GET /config`.
-    pub options: Options,
-}
+/// The settings of each part.
+pub type Plan = warmroute_operate::Plan<Options>;
 
 /// Approximate memory of a span in the index, in bytes.
 const BYTES_PER_SPAN: usize = 32;
@@ -92,83 +47,68 @@ fn value_of<T>(option: Option<T>) -> T {
     option.expect("the defaults fill every option that is read this way")
 }
 
-impl Plan {
-    /// Validates the options, with defaults for those not set.
-    pub fn new(options: Options) -> anyhow::Result<Plan> {
-        let mut options = options.over(Options::defaults());
-        let thresholds = cache_aware(&options.cache)?;
-        check_weights(&options.cache)?;
-        // The preset's values are shown in `GET /config` too.
-        options.cache.cache_threshold = Some(thresholds.cache_threshold);
-        options.cache.balance_abs_threshold = Some(thresholds.balance_abs);
-        options.cache.balance_rel_threshold = Some(thresholds.balance_rel);
-        let (server, health) = (&options.server, &options.health);
-        let secs = Duration::from_secs;
-        let dialer = security::dialer(&options.security)?;
-        let gateway = warmroute_gateway::Config { dialer: dialer.clone(), ..gateway_config(&options)? };
-        gateway.validate()?;
-        crate::logging::filter(value_of(server.log_level.as_deref()))?;
-        anyhow::ensure!(value_of(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
-        for (name, value) in positive_options(&options) {
-            anyhow::ensure!(value > 0, "{name} must be at least 1");
-        }
-        for (name, value) in time_options(&options) {
-            anyhow::ensure!(value <= SECS_MAX, "{name} must be at most {SECS_MAX}");
-        }
-        anyhow::ensure!(
-            value_of(health.health_check_endpoint.as_ref()).starts_with('/'),
-            "health-check-endpoint must begin with /"
-        );
-        let sharing = sharing::plan(&options.sharing)?;
-        Ok(Plan {
-            listen: SocketAddr::new(value_of(server.host), value_of(server.port)),
-            admin: SocketAddr::new(value_of(server.admin_host), value_of(server.admin_port)),
-            handover: server.handover.clone(),
-            handover_timeout: secs(value_of(server.handover_timeout_secs)),
-            state: server.state.clone(),
-            drain_timeout: secs(value_of(server.drain_timeout_secs)),
-            policy: policy(&options, value_of(options.routing.policy.as_deref()))?,
-            shadows: shadows(&options)?,
-            router: warmroute_router::Config {
-                health: HealthConfig { failures_max: value_of(health.health_failure_threshold) },
-                in_flight_max: in_flight_max(&options),
-                index: index_config(&options, sharing.as_ref())?,
-                ..warmroute_router::Config::default()
-            },
-            gateway,
-            probe: warmroute_probe::Config {
-                health_path: value_of(health.health_check_endpoint.clone()),
-                health_interval: secs(value_of(health.health_check_interval_secs)),
-                load_interval: Duration::from_millis(value_of(health.load_interval_ms)),
-                timeout: secs(value_of(health.health_check_timeout_secs)),
-                dialer: dialer.clone(),
-                ..warmroute_probe::Config::default()
-            },
-            eviction_interval: secs(value_of(options.cache.eviction_interval_secs)),
-            sources: sources(&options)?,
-            precise: precise(&options, dialer),
-            record: record(&options)?,
-            sharing,
-            events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
-            acceptors: security::acceptors(&options.security)?,
-            admin_token: security::admin_token(&options.security)?,
-            keys: security::keys(&options.security)?,
-            options,
-        })
+/// Validates the options, with defaults for those not set.
+pub fn plan(options: Options) -> anyhow::Result<Plan> {
+    let mut options = options.over(Options::defaults());
+    let thresholds = cache_aware(&options.cache)?;
+    check_weights(&options.cache)?;
+    // The preset's values are shown in `GET /config` too.
+    options.cache.cache_threshold = Some(thresholds.cache_threshold);
+    options.cache.balance_abs_threshold = Some(thresholds.balance_abs);
+    options.cache.balance_rel_threshold = Some(thresholds.balance_rel);
+    let (server, health) = (&options.server, &options.health);
+    let secs = Duration::from_secs;
+    let dialer = security::dialer(&options.security)?;
+    let gateway = warmroute_gateway::Config { dialer: dialer.clone(), ..gateway_config(&options)? };
+    gateway.validate()?;
+    crate::logging::filter(value_of(server.log_level.as_deref()))?;
+    anyhow::ensure!(value_of(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
+    for (name, value) in positive_options(&options) {
+        anyhow::ensure!(value > 0, "{name} must be at least 1");
     }
-}
-
-impl Plan {
-    /// The address of each listener that is used.
-    pub fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 4] {
-        let bind = self.precise.as_ref().and_then(|precise| precise.bind.as_deref());
-        [
-            (Purpose::Clients, Some(self.listen)),
-            (Purpose::Admin, Some(self.admin)),
-            (Purpose::Events, bind.and_then(address_of)),
-            (Purpose::Mesh, self.sharing.as_ref().and_then(SharePlan::listen)),
-        ]
+    for (name, value) in time_options(&options) {
+        anyhow::ensure!(value <= SECS_MAX, "{name} must be at most {SECS_MAX}");
     }
+    anyhow::ensure!(
+        value_of(health.health_check_endpoint.as_ref()).starts_with('/'),
+        "health-check-endpoint must begin with /"
+    );
+    let sharing = sharing::plan(&options.sharing)?;
+    Ok(Plan {
+        listen: SocketAddr::new(value_of(server.host), value_of(server.port)),
+        admin: SocketAddr::new(value_of(server.admin_host), value_of(server.admin_port)),
+        handover: server.handover.clone(),
+        handover_timeout: secs(value_of(server.handover_timeout_secs)),
+        state: server.state.clone(),
+        drain_timeout: secs(value_of(server.drain_timeout_secs)),
+        policy: policy(&options, value_of(options.routing.policy.as_deref()))?,
+        shadows: shadows(&options)?,
+        router: warmroute_router::Config {
+            health: HealthConfig { failures_max: value_of(health.health_failure_threshold) },
+            in_flight_max: in_flight_max(&options),
+            index: index_config(&options, sharing.as_ref())?,
+            ..warmroute_router::Config::default()
+        },
+        gateway,
+        probe: warmroute_probe::Config {
+            health_path: value_of(health.health_check_endpoint.clone()),
+            health_interval: secs(value_of(health.health_check_interval_secs)),
+            load_interval: Duration::from_millis(value_of(health.load_interval_ms)),
+            timeout: secs(value_of(health.health_check_timeout_secs)),
+            dialer: dialer.clone(),
+            ..warmroute_probe::Config::default()
+        },
+        eviction_interval: secs(value_of(options.cache.eviction_interval_secs)),
+        sources: sources(&options)?,
+        precise: precise(&options, dialer),
+        record: record(&options)?,
+        sharing,
+        events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
+        acceptors: security::acceptors(&options.security)?,
+        admin_token: security::admin_token(&options.security)?,
+        keys: security::keys(&options.security)?,
+        options,
+    })
 }
 
 /// Concurrent requests per worker; 0 means unlimited.
@@ -439,20 +379,20 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
 mod tests {
     use super::*;
 
-    fn plan(text: &str) -> anyhow::Result<Plan> {
-        Plan::new(toml::from_str(text).unwrap())
+    fn planned(text: &str) -> anyhow::Result<Plan> {
+        plan(toml::from_str(text).unwrap())
     }
 
     #[test]
     fn the_defaults_are_valid() {
-        let plan = plan("").unwrap();
+        let plan = planned("").unwrap();
         assert_eq!(plan.listen.to_string(), "0.0.0.0:30000");
         assert!(plan.admin.ip().is_loopback());
     }
 
     #[test]
     fn single_thresholds_override_the_preset() {
-        let rule = |text: &str| match plan(&format!("{text}\n[routing]\npolicy = \"cache_aware\""))
+        let rule = |text: &str| match planned(&format!("{text}\n[routing]\npolicy = \"cache_aware\""))
             .unwrap()
             .policy
         {
@@ -559,7 +499,7 @@ mod tests {
             ("[sharing]\nmesh-peers = [\"a:1\"]", "mesh-peers has no effect without share"),
             ("[sharing]\nshare = [\"mesh\"]\nshare-secret-file = \"/nowhere\"", "cannot read /nowhere"),
         ] {
-            let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();
+            let error = planned(text).err().map(|error| format!("{error:#}")).unwrap_or_default();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }

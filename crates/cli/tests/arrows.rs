@@ -65,6 +65,11 @@ const MAY_IMPORT: &[(&str, &str, &[&str])] = &[
             "wire",
         ],
     ),
+    (
+        "edge",
+        "operate",
+        &["types", "index", "policy", "router", "follow", "gateway", "probe", "record", "share", "wire"],
+    ),
     ("lab", "engine", &["types"]),
     ("lab", "sim", &["types", "prompt", "index", "feed", "fleet", "policy", "peers", "router", "engine"]),
     ("lab", "report", &["sim"]),

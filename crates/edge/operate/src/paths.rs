@@ -10,7 +10,7 @@ use anyhow::Context;
 use crate::plan::Plan;
 
 /// Fails if the state file or the handover socket cannot be created, or the path is something else.
-pub fn check_paths(plan: &Plan) -> anyhow::Result<()> {
+pub fn check_paths<O>(plan: &Plan<O>) -> anyhow::Result<()> {
     let state = plan.state.as_deref().map_or(Ok(()), |path| check(path, FileType::is_file));
     state.context("state")?;
     let handover = plan.handover.as_deref().map_or(Ok(()), |path| check(path, FileType::is_socket));

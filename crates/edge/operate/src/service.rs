@@ -27,11 +27,11 @@ use warmroute_router::Router;
 use warmroute_share::LeaveHandle;
 use warmroute_types::WorkerState;
 
-use crate::control::{Control, InForce, Origin};
+use crate::control::{ConfigReader, Control, InForce};
+use crate::fingerprints::Fingerprints;
 use crate::handover::{Listeners, Opener, Purpose, address_of};
-use crate::plan::Plan;
+use crate::plan::{Acceptors, Plan};
 use crate::saved_state::{self, AgedState, StateWriter};
-use crate::security::Acceptors;
 
 /// How often presumed entries whose events must have arrived are withdrawn.
 const SETTLE_EVERY: Duration = Duration::from_millis(250);
@@ -45,7 +45,7 @@ const ANY_READY_WITHIN: Duration = Duration::from_secs(30);
 const READY_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long aborted requests have to send their error after the drain timeout.
-pub const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long clients wait at startup for the first ready worker. Not used for a handover.
 const FIRST_WORKER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -59,17 +59,18 @@ enum OpenTo {
 }
 
 /// A running gateway. Dropping it stops everything at once.
-pub struct Service {
+pub struct Service<C: ConfigReader> {
     /// The client listener's address.
     pub listening: SocketAddr,
     /// The admin listener's address.
     pub admin: SocketAddr,
     /// The schemes of the two listeners: `http` or `https`.
     pub schemes: [&'static str; 2],
+    /// The routing core.
     pub router: Arc<Router<Standard>>,
     /// Reloads settings.
-    pub control: Arc<Control>,
-    pub gateway: Arc<Gateway>,
+    pub(crate) control: Arc<Control<C>>,
+    pub(crate) gateway: Arc<Gateway>,
     /// Second handles of the listeners, for a successor.
     listeners: Listeners,
     /// Whose connections are accepted.
@@ -87,10 +88,15 @@ pub struct Service {
     _background: JoinSet<()>,
 }
 
-impl Service {
+impl<C: ConfigReader> Service<C> {
     /// Starts everything on inherited or new listeners, and returns when they are open. Connections wait in the
     /// listeners' queues until [`Service::open`].
-    pub async fn start(mut plan: Plan, origin: Origin, inherited: Listeners) -> anyhow::Result<Service> {
+    pub async fn start(
+        mut plan: Plan<C::Options>,
+        reader: C,
+        files: Fingerprints,
+        inherited: Listeners,
+    ) -> anyhow::Result<Service<C>> {
         let saved = read_saved_state(&mut plan);
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
         let recorder = plan.record.map(Recorder::start).transpose().context("the record")?;
@@ -104,6 +110,7 @@ impl Service {
         let operators = startup.listen(Purpose::Admin, plan.admin).await?;
         let (listening, admin) = (clients.local_addr()?, operators.local_addr()?);
         let in_force = InForce {
+            files,
             options: plan.options,
             admin_token: plan.admin_token,
             dialer: plan.gateway.dialer,
@@ -111,12 +118,12 @@ impl Service {
         };
         let FollowedSources { changed, listings } =
             startup.follow_sources(plan.sources, plan.precise.as_ref());
-        let control = Arc::new(Control::new(origin, Arc::clone(&gateway), changed, in_force));
+        let control = Arc::new(Control::new(reader, Arc::clone(&gateway), changed, in_force));
         startup.maintain(&control, plan.probe, plan.eviction_interval);
         let peers_changed = startup.share(plan.sharing).await?;
         let reports = startup.follow_events(plan.precise, peers_changed).await?;
         let (clients_drain, operators_drain) = (Drain::default(), Drain::default());
-        let mut page = admin_page(&gateway, &control, admin, &clients_drain);
+        let mut page = admin_page(&gateway, Arc::clone(&control) as _, admin, &clients_drain);
         if let (Some(reports), Some(token)) = (reports, plan.events_token) {
             page = page.with_reports(Arc::new(reports), token);
         }
@@ -155,7 +162,7 @@ impl Service {
 
     /// Accepts operators' connections, then waits for workers. Returns when one is ready, when all have been probed
     /// and none is, or after `FIRST_WORKER_TIMEOUT`.
-    pub async fn await_first_worker(&self) {
+    pub(crate) async fn await_first_worker(&self) {
         self.is_open.send_replace(OpenTo::Operators);
         let since = Instant::now();
         while since.elapsed() < FIRST_WORKER_TIMEOUT && self.is_undecided() {
@@ -172,7 +179,7 @@ impl Service {
     }
 
     /// Returns when all workers are ready, or any worker after `ALL_READY_WITHIN`.
-    pub async fn await_ready_workers(&self) -> anyhow::Result<()> {
+    pub(crate) async fn await_ready_workers(&self) -> anyhow::Result<()> {
         let since = Instant::now();
         loop {
             let workers = self.router.workers();
@@ -190,13 +197,13 @@ impl Service {
     }
 
     /// The listeners for a successor. A second call returns none.
-    pub fn listeners(&mut self) -> Listeners {
+    pub(crate) fn listeners(&mut self) -> Listeners {
         std::mem::take(&mut self.listeners)
     }
 
     /// Stops what only one process may do, so that a successor can: accepting connections, following events, talking
     /// to peers.
-    pub async fn stop_accepting(&mut self) {
+    pub(crate) async fn stop_accepting(&mut self) {
         self.clients_drain.begin(DrainMode::KeepIdle);
         self.operators_drain.begin(DrainMode::KeepIdle);
         self.exclusive.iter().for_each(AbortHandle::abort);
@@ -208,12 +215,12 @@ impl Service {
     }
 
     /// Writes the state to a file.
-    pub fn state_writer(&self, state: Option<PathBuf>) -> StateWriter {
+    pub(crate) fn state_writer(&self, state: Option<PathBuf>) -> StateWriter {
         StateWriter::new(Arc::clone(&self.gateway), state)
     }
 
     /// The handle that drains clients.
-    pub fn clients_drain(&self) -> Drain {
+    pub(crate) fn clients_drain(&self) -> Drain {
         self.clients_drain.clone()
     }
 
@@ -240,7 +247,7 @@ impl Service {
 
 /// Reads the saved state, if there is any. The index takes over its seed, because the same prompts must keep their
 /// digests.
-fn read_saved_state(plan: &mut Plan) -> Option<AgedState> {
+fn read_saved_state<O>(plan: &mut Plan<O>) -> Option<AgedState> {
     let seed = plan.sharing.as_ref().map(|sharing| sharing.seed);
     let saved = saved_state::read(plan.state.as_deref()?, &plan.router.index, seed)?;
     plan.router.index.seed = saved.state.seed();
@@ -249,12 +256,11 @@ fn read_saved_state(plan: &mut Plan) -> Option<AgedState> {
 
 fn admin_page(
     gateway: &Arc<Gateway>,
-    control: &Arc<Control>,
+    configuration: Arc<dyn Configuration>,
     address: SocketAddr,
     clients_drain: &Drain,
 ) -> Admin {
     let reach = if address.ip().is_loopback() { Reach::Loopback } else { Reach::Network };
-    let configuration = Arc::clone(control) as Arc<dyn Configuration>;
     Admin::new(Arc::clone(gateway), configuration, reach, clients_drain.clone())
 }
 
@@ -319,7 +325,12 @@ impl Startup {
     }
 
     /// Starts what runs at intervals: file watching, health probes, eviction.
-    fn maintain(&mut self, control: &Arc<Control>, probe: warmroute_probe::Config, eviction: Duration) {
+    fn maintain<C: ConfigReader>(
+        &mut self,
+        control: &Arc<Control<C>>,
+        probe: warmroute_probe::Config,
+        eviction: Duration,
+    ) {
         self.background.spawn(Arc::clone(control).watch_files());
         let (clock, router) = (Arc::clone(&self.gateway), Arc::clone(self.gateway.router()));
         self.background.spawn(warmroute_probe::run(router, probe, move || clock.now()));

@@ -60,6 +60,7 @@ impl Listeners {
         others.0.into_iter().for_each(|(purpose, (listener, opener))| self.add(purpose, listener, opener));
     }
 
+    /// Takes the listener for this purpose.
     pub fn take(&mut self, purpose: Purpose) -> Option<(TcpListener, Opener)> {
         self.0.remove(&purpose)
     }

@@ -238,3 +238,67 @@ impl<C: ConfigReader> Configuration for Control<C> {
         Ok(json!({"replaces": REPLACES, "changed": changed, "config": self.in_force()}))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use warmroute_policy::Policy;
+    use warmroute_router::Router;
+
+    use super::*;
+    use crate::test_plan::{PolicyFile, plan};
+
+    /// A control whose file says `policy`, and the gateway that it changes.
+    fn control(name: &str, policy: &str) -> (Control<PolicyFile>, Arc<Gateway>, PathBuf) {
+        let file = std::env::temp_dir().join(format!("warmroute-control-{name}-{}", std::process::id()));
+        std::fs::write(&file, policy).unwrap();
+        let files = Fingerprints::of(Some(&file));
+        let plan = plan(policy.to_owned()).unwrap();
+        let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
+        let gateway = Gateway::new(router, plan.gateway.clone(), None).unwrap();
+        let (dialer, acceptors) = (plan.gateway.dialer, plan.acceptors);
+        let in_force = InForce { options: plan.options, files, admin_token: None, dialer, acceptors };
+        let (sources, _) = mpsc::unbounded_channel();
+        (Control::new(PolicyFile(file.clone()), Arc::clone(&gateway), sources, in_force), gateway, file)
+    }
+
+    fn policy_of(gateway: &Gateway) -> &'static str {
+        gateway.router().policy().name()
+    }
+
+    #[tokio::test]
+    async fn a_changed_file_is_applied_once_two_checks_agree() {
+        let (control, gateway, file) = control("file", "round_robin");
+        control.check_files();
+        std::fs::write(&file, "least_loaded").unwrap();
+        control.check_files();
+        assert_eq!(policy_of(&gateway), "round_robin", "the file may still be being written");
+        control.check_files();
+        assert_eq!(policy_of(&gateway), "least_loaded");
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_refused_configuration_changes_nothing() {
+        let (control, gateway, file) = control("refused", "round_robin");
+        for (sent, why) in [("best", "unknown policy `best`"), ("random", "need a restart")] {
+            let refused = control.replace("text/plain", sent.as_bytes()).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+            assert_eq!((policy_of(&gateway), control.in_force()), ("round_robin", json!("round_robin")));
+        }
+        let replaced = control.replace("text/plain", b"least_loaded").unwrap();
+        assert_eq!(replaced["changed"], json!(["routing.policy"]));
+        assert_eq!((policy_of(&gateway), control.in_force()), ("least_loaded", json!("least_loaded")));
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_signal_reads_the_file_over_a_sent_configuration() {
+        let (control, gateway, file) = control("signal", "round_robin");
+        control.replace("text/plain", b"least_loaded").unwrap();
+        control.check_files();
+        assert_eq!(policy_of(&gateway), "least_loaded", "the file has not changed");
+        control.reload_files();
+        assert_eq!(policy_of(&gateway), "round_robin");
+        std::fs::remove_file(&file).unwrap();
+    }
+}

@@ -20,6 +20,8 @@ mod plan;
 mod saved_state;
 mod serve;
 mod service;
+#[cfg(test)]
+mod test_plan;
 
 pub use control::{ConfigReader, ConfigSource, Control};
 pub use fingerprints::Fingerprints;

@@ -392,3 +392,60 @@ async fn every(interval: Duration, gateway: Arc<Gateway>, work: fn(&Gateway)) {
         work(&gateway);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::test_plan::{PolicyFile, plan};
+
+    async fn started() -> Service<PolicyFile> {
+        let reader = PolicyFile(PathBuf::from("/nowhere"));
+        let plan = plan("round_robin".to_owned()).unwrap();
+        Service::start(plan, reader, Fingerprints::default(), Listeners::default()).await.unwrap()
+    }
+
+    /// The status line of the answer to `GET path`.
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn clients_wait_until_the_service_is_open_and_a_drained_one_refuses_them() {
+        let service = started().await;
+        let address = service.listening;
+        let asked = tokio::spawn(get(address, "/v1/models"));
+        // Nothing is listed, so nothing is waited for; operators are served at once.
+        service.await_first_worker().await;
+        assert_eq!(get(service.admin, "/workers").await, "HTTP/1.1 200 OK");
+        assert!(!asked.is_finished(), "the client's connection waits in the listener's queue");
+        service.open();
+        assert_eq!(asked.await.unwrap(), "HTTP/1.1 200 OK");
+        service.drain(DrainMode::CloseIdle, Duration::from_secs(5)).await.unwrap();
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_successor_serves_on_the_same_listeners() {
+        let mut old = started().await;
+        old.open();
+        let address = old.listening;
+        let listeners = old.listeners();
+        assert_eq!(listeners.names(), ["clients", "admin"]);
+        let reader = PolicyFile(PathBuf::from("/nowhere"));
+        let plan = plan("round_robin".to_owned()).unwrap();
+        let new = Service::start(plan, reader, Fingerprints::default(), listeners).await.unwrap();
+        old.stop_accepting().await;
+        new.open();
+        old.drain(DrainMode::KeepIdle, Duration::from_secs(5)).await.unwrap();
+        assert_eq!(new.listening, address);
+        assert_eq!(get(address, "/v1/models").await, "HTTP/1.1 200 OK");
+    }
+}

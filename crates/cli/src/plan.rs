@@ -14,19 +14,14 @@ use warmroute_discovery::{DnsName, WorkerEntry};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources};
 use warmroute_gateway::{
-    AdmissionConfig, ClientCredentials, DecisionHeaders, Forwarded, SessionKey, Timeouts, Token,
-    UsageInjection, WorkerChoice, WorkerLimit,
+    AdmissionConfig, DecisionHeaders, SessionKey, Timeouts, Token, WorkerChoice, WorkerLimit,
 };
-use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
-use warmroute_prompt::{PrefixRule, PrefixSpan};
-use warmroute_record::ModelNames;
+use warmroute_policy::{BadPolicy, Policy, Standard};
+use warmroute_prompt::PrefixRule;
 use warmroute_types::Micros;
 use warmroute_wire::Dialer;
 
-use crate::options::groups::{
-    BalanceRule, Credentials, Following, ForwardedHeaders, Injection, PrefixKey, Preset, RecordedModels,
-    Signal,
-};
+use crate::options::groups::Following;
 use crate::options::{self, Cache, Options, most_similar};
 use crate::security;
 
@@ -49,13 +44,8 @@ fn value_of<T>(option: Option<T>) -> T {
 
 /// Validates the options, with defaults for those not set.
 pub fn plan(options: Options) -> anyhow::Result<Plan> {
-    let mut options = options.over(Options::defaults());
-    let thresholds = cache_aware(&options.cache)?;
-    check_weights(&options.cache)?;
-    // The preset's values are shown in `GET /config` too.
-    options.cache.cache_threshold = Some(thresholds.cache_threshold);
-    options.cache.balance_abs_threshold = Some(thresholds.balance_abs);
-    options.cache.balance_rel_threshold = Some(thresholds.balance_rel);
+    let options = options.over(Options::defaults());
+    check_thresholds(&options.cache)?;
     let (server, health) = (&options.server, &options.health);
     let secs = Duration::from_secs;
     let dialer = security::dialer(&options.security)?;
@@ -149,11 +139,14 @@ fn time_options(options: &Options) -> impl Iterator<Item = (&'static str, u64)> 
     ])
 }
 
-/// A policy by name, with default parameters.
-pub fn parse_policy(name: &str) -> anyhow::Result<Standard> {
-    name.parse().map_err(|unknown| match most_similar(name, Standard::NAMES) {
-        Some(most_similar) => anyhow::anyhow!("{unknown}; did you mean `{most_similar}`?"),
-        None => anyhow::Error::new(unknown),
+/// A policy by name and parameters.
+pub fn parse_policy(text: &str) -> anyhow::Result<Standard> {
+    text.parse().map_err(|bad| match &bad {
+        BadPolicy::Unknown(name) => match most_similar(name, Standard::NAMES) {
+            Some(most_similar) => anyhow::anyhow!("{bad}; did you mean `{most_similar}`?"),
+            None => anyhow::Error::new(bad),
+        },
+        BadPolicy::Parameter { .. } => anyhow::Error::new(bad),
     })
 }
 
@@ -173,55 +166,25 @@ fn shadows(options: &Options) -> anyhow::Result<Vec<Standard>> {
     Ok(shadows)
 }
 
-/// A policy by name, with parameters from the options.
-fn policy(options: &Options, name: &str) -> anyhow::Result<Standard> {
-    let mut policy = parse_policy(name)?;
-    match &mut policy {
-        Standard::LeastLoaded(rule) => {
-            rule.signal = match value_of(options.routing.load_signal) {
-                Signal::InFlight => LoadSignal::InFlight,
-                Signal::Waiting => LoadSignal::Waiting,
-            };
-        }
-        Standard::CacheAware(rule) => *rule = cache_aware(&options.cache)?,
-        Standard::WeightedScore(rule) => {
-            rule.affinity_weight = value_of(options.cache.affinity_weight);
-            rule.queue_weight = value_of(options.cache.queue_weight);
-        }
-        _ => {}
+/// A policy by name and parameters. The thresholds of cache_aware are options too, as in other routers, and win.
+fn policy(options: &Options, text: &str) -> anyhow::Result<Standard> {
+    let mut policy = parse_policy(text)?;
+    if let Standard::CacheAware(rule) = &mut policy {
+        let cache = &options.cache;
+        rule.cache_threshold = cache.cache_threshold.unwrap_or(rule.cache_threshold);
+        rule.balance_abs = cache.balance_abs_threshold.unwrap_or(rule.balance_abs);
+        rule.balance_rel = cache.balance_rel_threshold.unwrap_or(rule.balance_rel);
     }
     Ok(policy)
 }
 
-/// The preset's thresholds, with overrides.
-fn cache_aware(cache: &Cache) -> anyhow::Result<CacheAware> {
-    let preset = match value_of(cache.cache_preset) {
-        Preset::HighAffinity => CacheAware::HIGH_AFFINITY,
-        Preset::Balanced => CacheAware::BALANCED,
-        Preset::LoadFocused => CacheAware::LOAD_FOCUSED,
-    };
-    let rule = CacheAware {
-        cache_threshold: cache.cache_threshold.unwrap_or(preset.cache_threshold),
-        balance_abs: cache.balance_abs_threshold.unwrap_or(preset.balance_abs),
-        balance_rel: cache.balance_rel_threshold.unwrap_or(preset.balance_rel),
-        balance: match value_of(cache.balance) {
-            BalanceRule::Both => Balance::Both,
-            BalanceRule::Either => Balance::Either,
-            BalanceRule::Dynamic => Balance::Dynamic,
-        },
-    };
-    anyhow::ensure!((0.0..=1.0).contains(&rule.cache_threshold), "cache-threshold must be between 0 and 1");
-    let is_factor = rule.balance_rel.is_finite() && rule.balance_rel >= 1.0;
+/// Checks the thresholds whether or not the policy uses them, so that a later change of policy finds no mistake.
+fn check_thresholds(cache: &Cache) -> anyhow::Result<()> {
+    let share = cache.cache_threshold.unwrap_or(0.0);
+    anyhow::ensure!((0.0..=1.0).contains(&share), "cache-threshold must be between 0 and 1");
+    let factor = cache.balance_rel_threshold.unwrap_or(1.0);
+    let is_factor = factor.is_finite() && factor >= 1.0;
     anyhow::ensure!(is_factor, "balance-rel-threshold must be a number of at least 1");
-    Ok(rule)
-}
-
-/// Checks the weights whether or not the policy uses them, so that a later change of policy finds no mistake.
-fn check_weights(cache: &Cache) -> anyhow::Result<()> {
-    for weight in [cache.affinity_weight, cache.queue_weight].into_iter().flatten() {
-        let is_weight = weight.is_finite() && weight >= 0.0;
-        anyhow::ensure!(is_weight, "affinity-weight and queue-weight must be 0 or more");
-    }
     Ok(())
 }
 
@@ -253,38 +216,25 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         aliases: options.aliases.clone().into_iter().collect(),
         session_keys: session_keys.map_err(anyhow::Error::msg).context("session-keys")?,
         prefix: PrefixRule {
-            span: match value_of(routing.prefix_key) {
-                PrefixKey::Tokens => PrefixSpan::Tokens(value_of(routing.prefix_token_count)),
-                PrefixKey::System => PrefixSpan::System,
-                PrefixKey::Windows => PrefixSpan::Windows,
-            },
+            span: value_of(routing.prefix_key),
+            tokens: value_of(routing.prefix_token_count),
             hash: value_of(routing.prefix_hash.as_ref()).parse().context("prefix-hash")?,
         },
         decision_headers: match value_of(routing.decision_headers) {
             true => DecisionHeaders::On,
             false => DecisionHeaders::Off,
         },
-        usage_injection: match value_of(options.cache.usage_injection) {
-            Injection::On => UsageInjection::On,
-            Injection::Off => UsageInjection::Off,
-        },
+        usage_injection: value_of(options.cache.usage_injection),
         retries_max: value_of(requests.retry_max_retries),
         timeouts: timeouts(&options.timeouts),
         admission: admission_config(&options.admission)?,
-        forwarded: match value_of(options.security.forwarded_headers) {
-            ForwardedHeaders::Drop => Forwarded::Drop,
-            ForwardedHeaders::Pass => Forwarded::Pass,
-        },
+        forwarded: value_of(options.security.forwarded_headers),
         worker_choice: match value_of(options.security.allow_worker_choice) {
             true => WorkerChoice::Clients,
             false => WorkerChoice::Ours,
         },
         connections_max: value_of(options.server.max_client_connections),
-        client_credentials: match value_of(options.security.client_credentials) {
-            Credentials::Auto => ClientCredentials::Auto,
-            Credentials::Pass => ClientCredentials::Pass,
-            Credentials::Drop => ClientCredentials::Drop,
-        },
+        client_credentials: value_of(options.security.client_credentials),
         ..warmroute_gateway::Config::default()
     })
 }
@@ -347,10 +297,7 @@ fn record(options: &Options) -> anyhow::Result<Option<warmroute_record::Config>>
     let config = warmroute_record::Config {
         file,
         bytes_max: value_of(recording.record_max_bytes),
-        names: match value_of(recording.record_models) {
-            RecordedModels::Hashed => ModelNames::Hashed,
-            RecordedModels::Named => ModelNames::Named,
-        },
+        names: value_of(recording.record_models),
     };
     config.validate()?;
     Ok(Some(config))
@@ -392,17 +339,16 @@ mod tests {
 
     #[test]
     fn single_thresholds_override_the_preset() {
-        let rule = |text: &str| match planned(&format!("{text}\n[routing]\npolicy = \"cache_aware\""))
-            .unwrap()
-            .policy
-        {
-            Standard::CacheAware(rule) => (rule.cache_threshold, rule.balance_abs, rule.balance_rel),
-            other => panic!("{other:?}"),
+        let rule = |preset: &str, text: &str| {
+            let text = format!("{text}\n[routing]\npolicy = \"cache_aware{preset}\"");
+            match planned(&text).unwrap().policy {
+                Standard::CacheAware(rule) => (rule.cache_threshold, rule.balance_abs, rule.balance_rel),
+                other => panic!("{other:?}"),
+            }
         };
-        assert_eq!(rule(""), (0.3, 64, 1.5));
-        assert_eq!(rule("[cache]\ncache-preset = \"high-affinity\""), (0.2, 128, 2.0));
-        let mixed = "[cache]\ncache-preset = \"load-focused\"\nbalance-abs-threshold = 7";
-        assert_eq!(rule(mixed), (0.5, 7, 1.2));
+        assert_eq!(rule("", ""), (0.3, 64, 1.5));
+        assert_eq!(rule(":preset=high_affinity", ""), (0.2, 128, 2.0));
+        assert_eq!(rule(":preset=load_focused", "[cache]\nbalance-abs-threshold = 7"), (0.5, 7, 1.2));
     }
 
     #[test]
@@ -434,7 +380,8 @@ mod tests {
             ("[cache]\nbalance-rel-threshold = 0.5", "balance-rel-threshold"),
             ("[cache]\nmax-tree-size = 1", "max-tree-size"),
             ("[cache]\nworker-kv-tokens = 0", "worker-kv-tokens"),
-            ("[routing]\npolicy = \"weighted_score\"\n[cache]\nqueue-weight = nan", "queue-weight"),
+            ("[routing]\npolicy = \"weighted_score:queue=nan\"", "`nan` is no number"),
+            ("[routing]\nshadow = [\"random:x=1\"]", "no parameters"),
             ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
             ("[events]\nkv-events-bind = \"5557\"", "`5557` is not a valid endpoint"),
             (

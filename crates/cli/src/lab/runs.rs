@@ -9,9 +9,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warmroute_report::{Load, Point};
 use warmroute_sim::{Bounds, Record, Rule, Slo, Summary};
 
-use super::args::{ContestArgs, Toggle};
+use super::args::ContestArgs;
 use super::exec::{self, Trouble};
 use super::scene::Scene;
+use crate::args::Switch;
 
 /// The default policies.
 const POLICIES: [&str; 6] =
@@ -25,7 +26,7 @@ pub struct Contest {
     trouble: Trouble,
     seeds: std::ops::Range<u64>,
     slo: Slo,
-    bounds: Toggle,
+    bounds: Switch,
     threads: usize,
 }
 
@@ -112,7 +113,7 @@ impl Contest {
             ran.point.summaries.push(summary);
         }
         let requests = ran.point.summaries.iter().map(|summary| summary.requests).max().unwrap_or(0);
-        if self.bounds == Toggle::On && requests <= BOUNDS_REQUESTS_MAX {
+        if self.bounds == Switch::On && requests <= BOUNDS_REQUESTS_MAX {
             ran.point.bounds = self.bounds_of(scene)?;
         }
         Ok(ran)

@@ -1,6 +1,5 @@
 //! Turns options into the settings of each part.
 
-mod events;
 mod sharing;
 
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +11,7 @@ use http::HeaderName;
 use warmroute_admission::{Class, Limits};
 use warmroute_discovery::{DnsName, WorkerEntry};
 use warmroute_fleet::HealthConfig;
-use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources};
+use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
     AdmissionConfig, DecisionHeaders, SessionKey, Timeouts, Token, WorkerChoice, WorkerLimit,
 };
@@ -310,7 +309,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
     // Validates URLs first: later errors repeat them, and a URL may contain a password.
     let listed = entries.iter().map(WorkerEntry::listed).collect::<Result<Vec<_>, _>>()?;
-    events::check(&entries, options.events.kv_events_bind.as_deref())?;
+    check_endpoints(&entries, options.events.kv_events_bind.as_deref())?;
     let events_token = options.events.events_token.as_ref();
     events_token.map_or(Ok(()), |token| security::check_secret(token.reveal())).context("events-token")?;
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());

@@ -11,13 +11,12 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use warmroute_sim::{LoadSeries, Outcome, Record, Replication, Session, Summary, Turn, tokens};
+use warmroute_sim::{LoadSeries, Outcome, Record, Replication, Session, SessionText, Summary, Turn, tokens};
 use warmroute_types::{Micros, Usage};
 
 use super::args::DriveArgs;
 use super::output::{self, Printed};
 use super::runs::progress_bar;
-use super::session_text::SessionText;
 use super::traffic::Traffic;
 use crate::client::{self, Question, Served};
 use crate::serve::runtime;

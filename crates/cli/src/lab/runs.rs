@@ -7,10 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warmroute_report::{Load, Point};
-use warmroute_sim::{Bounds, Record, Rule, Slo, Summary};
+use warmroute_sim::{Bounds, Record, Rule, Slo, Summary, Trouble, exec_rule};
 
 use super::args::ContestArgs;
-use super::exec::{self, Trouble};
 use super::scene::Scene;
 use crate::args::Switch;
 
@@ -56,7 +55,7 @@ impl Contest {
             anyhow::bail!("{} is compared with itself: every policy is given once", names[at]);
         }
         let rule = |name: &String| match name.strip_prefix("exec:") {
-            Some(program) => exec::rule(name, program, &trouble),
+            Some(program) => exec_rule(name, program, &trouble).map_err(anyhow::Error::new),
             None => Ok(Rule::parse(name)?),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

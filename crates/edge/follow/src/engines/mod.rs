@@ -12,6 +12,7 @@
 //! keeps a presumed view and is queried again later.
 
 mod align;
+mod endpoints;
 mod engine;
 mod event_sink;
 mod feed_monitor;
@@ -39,6 +40,7 @@ use warmroute_types::WorkerState;
 use warmroute_wire::Dialer;
 
 pub use align::{Aligned, MatchingUnit, ModelPaths, align};
+pub use endpoints::check_endpoints;
 pub use engine::{Card, Engine};
 use event_sink::RouterSink;
 use feed_monitor::FeedHealth;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use warmroute_sim::{Piece, token_ids};
+use crate::{Piece, token_ids};
 
 /// The text of one session.
 pub struct SessionText {
@@ -16,6 +16,7 @@ pub struct SessionText {
 }
 
 impl SessionText {
+    /// A session without answers yet.
     pub fn new(token_bytes: u8) -> SessionText {
         SessionText { token_bytes: token_bytes.into(), answers: HashMap::new() }
     }
@@ -64,7 +65,7 @@ fn push_word(mut id: u32, bytes: usize, text: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warmroute_sim::mix;
+    use crate::mix;
 
     fn piece(text: u64, tokens: u32) -> Piece {
         Piece { content: mix(text), tokens }

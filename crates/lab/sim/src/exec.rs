@@ -15,10 +15,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
 use serde_json::{Value, json};
+use thiserror::Error;
 use warmroute_policy::{Candidate, Choice, Estimate, Policy, PolicyRequest};
-use warmroute_sim::{Needs, Rule};
+
+use crate::rule::{Needs, Rule};
+
+/// Why a program cannot be asked.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct ProgramError(String);
 
 /// The first error. A policy cannot fail, so the error is reported after the run.
 pub type Trouble = Arc<Mutex<Option<String>>>;
@@ -28,14 +34,14 @@ pub type Trouble = Arc<Mutex<Option<String>>>;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A policy that asks a program.
-pub fn rule(name: &str, program: &str, trouble: &Trouble) -> anyhow::Result<Rule> {
+pub fn exec_rule(name: &str, program: &str, trouble: &Trouble) -> Result<Rule, ProgramError> {
     // Starts the program once now, so that a wrong name fails before anything runs.
     drop(Program::start(program, PATIENCE)?);
     let (program, trouble) = (program.to_owned(), Arc::clone(trouble));
     let needs = Needs { overlap: true, prefix_key: true, session_key: true };
     Ok(Rule::made_by(name, needs, move || {
         let started =
-            Program::start(&program, PATIENCE).map_err(|error| report(&trouble, &format!("{error:#}"))).ok();
+            Program::start(&program, PATIENCE).map_err(|error| report(&trouble, &error.to_string())).ok();
         Box::new(Exec { program: Mutex::new(started), trouble: Arc::clone(&trouble) })
     }))
 }
@@ -50,41 +56,46 @@ struct Program {
     child: Child,
     /// Channels to the thread that owns the pipes: pipe reads and writes have no timeout.
     asks: Sender<String>,
-    answers: Receiver<anyhow::Result<String>>,
+    answers: Receiver<Result<String, ProgramError>>,
     patience: Duration,
 }
 
 impl Program {
-    fn start(program: &str, patience: Duration) -> anyhow::Result<Program> {
+    fn start(program: &str, patience: Duration) -> Result<Program, ProgramError> {
         let mut child = Command::new(program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("starting {program}"))?;
-        let stdin = child.stdin.take().context("its stdin is a pipe")?;
-        let stdout = BufReader::new(child.stdout.take().context("its stdout is a pipe")?);
+            .map_err(|error| ProgramError(format!("starting {program}: {error}")))?;
+        let stdin = child.stdin.take().expect("its stdin is a pipe");
+        let stdout = BufReader::new(child.stdout.take().expect("its stdout is a pipe"));
         let ((asks, questions), (lines, answers)) = (channel(), channel());
         std::thread::spawn(move || talk(stdin, stdout, &questions, &lines));
         Ok(Program { child, asks, answers, patience })
     }
 
-    fn choose(&mut self, ask: &PolicyRequest, candidates: &[Candidate]) -> anyhow::Result<usize> {
+    fn choose(&mut self, ask: &PolicyRequest, candidates: &[Candidate]) -> Result<usize, ProgramError> {
         let line = self.answer(question(ask, candidates).to_string())?;
-        let answer: Value = serde_json::from_str(&line).with_context(|| format!("it answered {line:?}"))?;
-        let index = answer["index"].as_u64().with_context(|| format!("no index in {line:?}"))? as usize;
-        anyhow::ensure!(index < candidates.len(), "index {index} of {} candidates", candidates.len());
-        Ok(index)
+        let unreadable = |error| ProgramError(format!("it answered {line:?}: {error}"));
+        let answer: Value = serde_json::from_str(&line).map_err(unreadable)?;
+        let missing = || ProgramError(format!("no index in {line:?}"));
+        let index = answer["index"].as_u64().ok_or_else(missing)? as usize;
+        match index < candidates.len() {
+            true => Ok(index),
+            false => Err(ProgramError(format!("index {index} of {} candidates", candidates.len()))),
+        }
     }
 
-    fn answer(&mut self, question: String) -> anyhow::Result<String> {
-        self.asks.send(question).context("it was given up")?;
-        match self.answers.recv_timeout(self.patience) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => {
-                anyhow::bail!("it did not answer within {} s", self.patience.as_secs_f64())
-            }
-            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("it no longer answers"),
-        }
+    fn answer(&mut self, question: String) -> Result<String, ProgramError> {
+        self.asks.send(question).map_err(|_| ProgramError("it was given up".to_owned()))?;
+        self.answers.recv_timeout(self.patience).unwrap_or_else(|error| {
+            Err(ProgramError(match error {
+                RecvTimeoutError::Timeout => {
+                    format!("it did not answer within {} s", self.patience.as_secs_f64())
+                }
+                RecvTimeoutError::Disconnected => "it no longer answers".to_owned(),
+            }))
+        })
     }
 }
 
@@ -93,12 +104,15 @@ fn talk(
     mut stdin: ChildStdin,
     mut stdout: BufReader<ChildStdout>,
     questions: &Receiver<String>,
-    answers: &Sender<anyhow::Result<String>>,
+    answers: &Sender<Result<String, ProgramError>>,
 ) {
     while let Ok(question) = questions.recv() {
         let mut line = String::new();
-        let asked = writeln!(stdin, "{question}").context("it no longer reads");
-        let answered = asked.and_then(|()| stdout.read_line(&mut line).context("it no longer answers"));
+        let failed = |what: &str, error: std::io::Error| ProgramError(format!("{what}: {error}"));
+        let asked = writeln!(stdin, "{question}").map_err(|error| failed("it no longer reads", error));
+        let answered = asked.and_then(|()| {
+            stdout.read_line(&mut line).map_err(|error| failed("it no longer answers", error))
+        });
         if answers.send(answered.map(|_| line)).is_err() {
             return;
         }
@@ -161,7 +175,7 @@ impl Policy for Exec {
         match chosen {
             Some(Ok(index)) => return Choice { index, reason: "exec" },
             Some(Err(error)) => {
-                report(&self.trouble, &format!("{error:#}"));
+                report(&self.trouble, &error.to_string());
                 *program = None;
             }
             None => {}

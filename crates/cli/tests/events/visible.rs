@@ -1,12 +1,8 @@
 //! Wrong settings of precise routing, each visible in `GET /workers`, an exit status or an HTTP status.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
-use harness::client::{Call, get, post};
-use harness::eventually;
-use harness::process::{Gateway, Process, engine, run};
+use crate::harness::client::{Call, get, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, engine, run};
 use serde_json::{Value, json};
 
 fn scratch(name: &str) -> String {

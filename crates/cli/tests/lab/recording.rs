@@ -1,16 +1,12 @@
 //! Traffic recorded by the gateway and replayed in the lab.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::fs;
 use std::path::Path;
 
-use harness::client::{Call, Response};
-use harness::eventually;
-use harness::process::{Gateway, Process, engine, run};
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, Response};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, engine, run};
+use crate::harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
 
 const MODEL: &str = "llama-3.1-8b";

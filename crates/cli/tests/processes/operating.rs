@@ -1,15 +1,13 @@
 //! Operators' tasks: adding and removing workers, draining, checking configurations.
 
-mod harness;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness::client::{Call, chat, chat_stream, get, post};
-use harness::eventually;
-use harness::gate::Gate;
-use harness::process::{Gateway, Process, engine, run};
-use harness::script::Scripted;
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, chat, chat_stream, get, post};
+use crate::harness::eventually;
+use crate::harness::gate::Gate;
+use crate::harness::process::{Gateway, Process, engine, run};
+use crate::harness::script::Scripted;
+use crate::harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
 
 #[test]
@@ -67,7 +65,7 @@ fn sigterm_finishes_requests_in_flight_refuses_new_ones_and_exits_0() {
     gateway.process.signal("-TERM");
     eventually("it is not ready any more", || (get(gateway.admin(), "/readyz").status == 503).then_some(()));
     eventually("new connections are refused", || {
-        std::net::TcpStream::connect(harness::client::authority(gateway.url())).is_err().then_some(())
+        std::net::TcpStream::connect(crate::harness::client::authority(gateway.url())).is_err().then_some(())
     });
     gate.open();
     let response = call.finish();
@@ -107,7 +105,9 @@ fn requests_that_outlast_the_drain_timeout_end_with_an_error() {
         for _ in 0..signals {
             gateway.process.signal("-TERM");
             eventually("new connections are refused", || {
-                std::net::TcpStream::connect(harness::client::authority(gateway.url())).is_err().then_some(())
+                std::net::TcpStream::connect(crate::harness::client::authority(gateway.url()))
+                    .is_err()
+                    .then_some(())
             });
         }
         // The endless stream is read meanwhile; otherwise its client would be cut off as stalled.
@@ -187,7 +187,7 @@ fn the_metrics_page_and_its_documentation_agree() {
             if kind == "counter" { format!("{name}_total") } else { name.to_owned() }
         })
         .collect();
-    let documentation = include_str!("../../../docs/metrics.md");
+    let documentation = include_str!("../../../../docs/metrics.md");
     let explained: BTreeSet<String> = documentation
         .split('`')
         .skip(1)

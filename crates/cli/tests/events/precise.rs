@@ -1,18 +1,13 @@
 //! Precise routing end to end: simulated engines that publish events, with every fault of a stream.
 //!
-//! `cargo test -p warmroute-cli --test precise -- --nocapture --test-threads 1` prints the table of faults.
+//! `cargo test -p warmroute-cli --test events precise -- --nocapture --test-threads 1` prints the table of faults.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-#[path = "precise/faults.rs"]
 mod faults;
-mod harness;
-#[path = "precise/restarts.rs"]
 mod restarts;
 
-use harness::client::{Call, Response, get, post};
-use harness::eventually;
-use harness::process::{Gateway, Process, engine};
+use crate::harness::client::{Call, Response, get, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, engine};
 use serde_json::{Value, json};
 
 const MODEL: &str = "llama-3.1-8b";

@@ -1,14 +1,10 @@
 //! `warmroute doctor` on healthy and unhealthy engines.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
-use harness::client::get;
-use harness::eventually;
-use harness::process::{Gateway, Process, engine, run};
-use harness::redis::RedisServer;
-use harness::temp_folder::TempFolder;
+use crate::harness::client::get;
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, engine, run};
+use crate::harness::redis::RedisServer;
+use crate::harness::temp_folder::TempFolder;
 
 fn scratch(name: &str) -> String {
     format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"))

@@ -1,16 +1,12 @@
 //! Saved state with real processes and engines that really cache.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use harness::client::{Call, chat, get, post};
-use harness::eventually;
-use harness::process::{Gateway, Process, engine};
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, chat, get, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, engine};
+use crate::harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
 
 const MODEL: &str = "llama-3.1-8b";

@@ -1,13 +1,11 @@
 //! Bytes pass through the gateway unchanged and at once, and stop when the client leaves.
 
-mod harness;
-
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
-use harness::client::{Call, chat, chat_stream, get, post};
-use harness::process::{Gateway, engine};
-use harness::script::Scripted;
+use crate::harness::client::{Call, chat, chat_stream, get, post};
+use crate::harness::process::{Gateway, engine};
+use crate::harness::script::Scripted;
 
 #[test]
 fn every_chunk_is_forwarded_at_once() {
@@ -197,7 +195,7 @@ fn a_client_that_leaves_cancels_the_worker_in_a_stream_and_before_it() {
         }
         assert_eq!(gateway.workers()[0]["in_flight"], 1);
         call.hang_up();
-        gone.recv_timeout(harness::TIMEOUT).expect("the worker is hung up on");
+        gone.recv_timeout(crate::harness::TIMEOUT).expect("the worker is hung up on");
         gateway.wait_for_idle();
         engine.check();
         if streams {
@@ -243,7 +241,7 @@ fn a_connection_the_worker_closed_while_idle_is_no_failure() {
     let gateway = Gateway::over(&[&engine.url], &["--retry-max-retries", "0"]);
     for _ in 0..20 {
         assert_eq!(post(gateway.url(), "/v1/chat/completions", &chat("m")).status, 200);
-        has_closed.recv_timeout(harness::TIMEOUT).unwrap();
+        has_closed.recv_timeout(crate::harness::TIMEOUT).unwrap();
     }
     assert_eq!(engine.asked(), 20);
 }

@@ -1,14 +1,10 @@
 //! The command lines in docs/migrating.md, for users of other routers, are valid.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
-use harness::process::run;
-use harness::temp_folder::TempFolder;
+use crate::harness::process::run;
+use crate::harness::temp_folder::TempFolder;
 use rcgen::{CertificateParams, KeyPair};
 
-const PAGE: &str = include_str!("../../../docs/migrating.md");
+const PAGE: &str = include_str!("../../../../docs/migrating.md");
 
 /// The files that the command lines name, and their test paths.
 fn files(folder: &TempFolder) -> [(&'static str, String); 4] {

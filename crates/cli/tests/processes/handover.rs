@@ -1,22 +1,18 @@
 //! Handover of listeners between processes, and systemd's socket activation. No request may fail, not even on kept
 //! connections, and these clients never retry.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use harness::client::{Call, authority, chat, chat_stream, get, post};
-use harness::eventually;
-use harness::gate::Gate;
-use harness::keep_alive::KeepAlive;
-use harness::load::Load;
-use harness::process::{Gateway, Process, engine};
-use harness::script::Scripted;
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, authority, chat, chat_stream, get, post};
+use crate::harness::eventually;
+use crate::harness::gate::Gate;
+use crate::harness::keep_alive::KeepAlive;
+use crate::harness::load::Load;
+use crate::harness::process::{Gateway, Process, engine};
+use crate::harness::script::Scripted;
+use crate::harness::temp_folder::TempFolder;
 
 const MODEL: &str = "llama-3.1-8b";
 const CHATS: &str = "/v1/chat/completions";

@@ -1,13 +1,9 @@
 //! Several routers in front of the same engines, as processes that find each other.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
-use harness::client::{Call, chat, chat_stream, get, post};
-use harness::eventually;
-use harness::process::{Gateway, Process, engine, run};
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, chat, chat_stream, get, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, engine, run};
+use crate::harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
 
 /// Three routers of one mesh; the second and third know only the first.
@@ -92,7 +88,7 @@ fn a_conversation_is_found_by_every_router_of_a_mesh() {
     follow_a_conversation(&routers);
     let page = get(routers[0].admin(), "/metrics").text();
     assert!(page.contains("\nwarmroute_peers 2\n"), "{page}");
-    let documentation = include_str!("../../../docs/metrics.md");
+    let documentation = include_str!("../../../../docs/metrics.md");
     let undocumented: Vec<&str> = page
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
@@ -181,7 +177,7 @@ fn a_stopped_router_leaves_without_warnings() {
 /// Replaces the file names in the documentation by test files.
 #[test]
 fn every_set_up_of_the_documentation_is_accepted() {
-    let page = include_str!("../../../docs/many-routers.md");
+    let page = include_str!("../../../../docs/many-routers.md");
     let (folder, key) = (TempFolder::new("documented"), rcgen::KeyPair::generate().unwrap());
     let cert = rcgen::CertificateParams::new(vec!["routers".to_owned()]).unwrap().self_signed(&key).unwrap();
     let files = [

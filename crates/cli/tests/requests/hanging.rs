@@ -1,15 +1,11 @@
 //! Workers that accept requests and stall: every wait has a limit, and the client gets an error.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::time::{Duration, Instant};
 
-use harness::client::{Call, Response, chat, chat_stream, post};
-use harness::eventually;
-use harness::process::{Gateway, engine};
-use harness::script::Scripted;
+use crate::harness::client::{Call, Response, chat, chat_stream, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, engine};
+use crate::harness::script::Scripted;
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/chat/completions";

@@ -1,8 +1,8 @@
 //! Engines that restart: the old process's cache is not credited to the new one.
 
-use super::harness::process::engine_on;
+use super::faults::patiently;
 use super::*;
-use crate::faults::patiently;
+use crate::harness::process::engine_on;
 
 fn restarts(cluster: &Cluster) -> f64 {
     cluster.gateway.metric_sum("warmroute_feed_restarts_total")

@@ -1,14 +1,10 @@
 //! Events that reach only one of several routers: every router knows what the engine holds.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
-use harness::client::{Call, Response, get, post};
-use harness::eventually;
-use harness::process::{Gateway, Process, engine};
-use harness::redis::RedisServer;
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, Response, get, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, engine};
+use crate::harness::redis::RedisServer;
+use crate::harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
 
 const MODEL: &str = "llama-3.1-8b";

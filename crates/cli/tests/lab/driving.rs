@@ -1,10 +1,6 @@
 //! `warmroute lab drive`: the lab's traffic as text, in real time, over real sockets.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
-use harness::process::{Gateway, Process, run};
+use crate::harness::process::{Gateway, Process, run};
 use serde_json::Value;
 
 const TRAFFIC: [&str; 6] = ["--workload", "sharegpt", "--requests", "60", "--seed", "3"];

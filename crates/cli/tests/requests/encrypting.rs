@@ -1,17 +1,13 @@
 //! TLS on both listeners and towards workers, with client certificates and certificate rotation.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use harness::client::{Call, chat, get, post};
-use harness::process::{Gateway, Process, engine, run};
-use harness::temp_folder::TempFolder;
-use harness::{TIMEOUT, eventually};
+use crate::harness::client::{Call, chat, get, post};
+use crate::harness::process::{Gateway, Process, engine, run};
+use crate::harness::temp_folder::TempFolder;
+use crate::harness::{TIMEOUT, eventually};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

@@ -1,17 +1,13 @@
 //! Authentication, and what workers, logs and clients can see.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
-use harness::client::{Call, Response, chat, get, post};
-use harness::eventually;
-use harness::process::{Gateway, Process, run};
-use harness::script::Scripted;
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, Response, chat, get, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, run};
+use crate::harness::script::Scripted;
+use crate::harness::temp_folder::TempFolder;
 use serde_json::json;
 
 /// An engine that keeps the heads of its requests.

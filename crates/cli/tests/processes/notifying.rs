@@ -1,19 +1,15 @@
 //! Messages to systemd, over a real datagram socket.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use harness::TIMEOUT;
-use harness::client::{Call, chat_stream};
-use harness::gate::Gate;
-use harness::process::{Process, engine};
-use harness::script::Scripted;
-use harness::temp_folder::TempFolder;
+use crate::harness::TIMEOUT;
+use crate::harness::client::{Call, chat_stream};
+use crate::harness::gate::Gate;
+use crate::harness::process::{Process, engine};
+use crate::harness::script::Scripted;
+use crate::harness::temp_folder::TempFolder;
 
 struct Systemd(UnixDatagram);
 

@@ -8,22 +8,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
-#[path = "chaos/engines.rs"]
 mod engines;
-#[path = "chaos/faults.rs"]
 mod faults;
-#[path = "chaos/footprint.rs"]
 mod footprint;
+#[path = "../harness/mod.rs"]
 mod harness;
-#[path = "chaos/load.rs"]
 mod load;
-#[path = "chaos/network.rs"]
 mod network;
-#[path = "chaos/outcome.rs"]
 mod outcome;
-#[path = "chaos/random.rs"]
 mod random;
-#[path = "chaos/settings.rs"]
 mod settings;
 
 use std::time::{Duration, Instant};

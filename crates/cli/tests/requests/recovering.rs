@@ -1,17 +1,13 @@
 //! Retries, breakers and backpressure over real sockets.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::client::{Response, chat, chat_stream, post};
-use harness::eventually;
-use harness::process::{Gateway, engine, engine_on};
-use harness::script::{ReceivedRequest, Scripted};
+use crate::harness::client::{Response, chat, chat_stream, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, engine, engine_on};
+use crate::harness::script::{ReceivedRequest, Scripted};
 use serde_json::{Value, json};
 
 /// An engine that answers every request.

@@ -5,16 +5,12 @@
 //! is left to chance: two heads on one engine double its queue, and the test would compare placements instead of
 //! times. Both cases run at once, because they mostly sleep.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
-use harness::client::Call;
-use harness::process::{Gateway, Process, run};
-use harness::temp_folder::TempFolder;
+use crate::harness::client::Call;
+use crate::harness::process::{Gateway, Process, run};
+use crate::harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
 
 const MODEL: &str = "llama-3.1-8b";

@@ -1,15 +1,11 @@
 //! Cache-aware routing end to end, with simulated engines that really cache.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use harness::client::{Response, post};
-use harness::process::{Gateway, Process, engine};
-use harness::script::Scripted;
+use crate::harness::client::{Response, post};
+use crate::harness::process::{Gateway, Process, engine};
+use crate::harness::script::Scripted;
 use serde_json::{Value, json};
 
 const MODEL: &str = "llama-3.1-8b";
@@ -139,7 +135,7 @@ fn with_injection_off_streams_pass_unchanged() {
         asked.chunk("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n");
         asked.end_chunks();
     });
-    let body = harness::client::chat_stream("m", 3);
+    let body = crate::harness::client::chat_stream("m", 3);
     let on = Gateway::over(&[&engine.url], &[]);
     assert_eq!(post(on.url(), "/v1/chat/completions", &body).text(), "");
     let sent: Value = serde_json::from_slice(&seen.lock().unwrap()).unwrap();

@@ -1,16 +1,12 @@
 //! Malicious clients: request smuggling, endless heads and bodies, internal headers, odd paths.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::sync::{Arc, Mutex};
 
-use harness::client::{Call, Response, chat, get, post};
-use harness::eventually;
-use harness::process::{Gateway, engine};
-use harness::script::Scripted;
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, Response, chat, get, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, engine};
+use crate::harness::script::Scripted;
+use crate::harness::temp_folder::TempFolder;
 use serde_json::json;
 
 type Seen = Arc<Mutex<Vec<(String, Vec<u8>)>>>;

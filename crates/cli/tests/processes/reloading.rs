@@ -1,18 +1,14 @@
 //! Configuration changes while requests are in flight: applied as a whole or not at all, without a failed request.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use harness::client::{Call, Response, chat, chat_stream, get, post};
-use harness::eventually;
-use harness::gate::Gate;
-use harness::load::Load;
-use harness::process::{Gateway, Process, engine};
-use harness::script::Scripted;
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, Response, chat, chat_stream, get, post};
+use crate::harness::eventually;
+use crate::harness::gate::Gate;
+use crate::harness::load::Load;
+use crate::harness::process::{Gateway, Process, engine};
+use crate::harness::script::Scripted;
+use crate::harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
 
 const APPLIED: &str = "warmroute_config_reloads_total{outcome=\"applied\"}";

@@ -1,14 +1,12 @@
 //! Workers that die, and requests that cannot be served.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::client::{Call, chat, chat_stream, get, post};
-use harness::eventually;
-use harness::gate::Gate;
-use harness::process::{Gateway, engine, engine_on};
-use harness::script::Scripted;
+use crate::harness::client::{Call, chat, chat_stream, get, post};
+use crate::harness::eventually;
+use crate::harness::gate::Gate;
+use crate::harness::process::{Gateway, engine, engine_on};
+use crate::harness::script::Scripted;
 use serde_json::json;
 
 /// An engine that answers every request.
@@ -17,7 +15,7 @@ fn good() -> Scripted {
 }
 
 /// Sends requests until the bad engine has been tried, and returns the response to that request.
-fn until_tried(bad: &Scripted, gateway: &Gateway, body: &str) -> harness::client::Response {
+fn until_tried(bad: &Scripted, gateway: &Gateway, body: &str) -> crate::harness::client::Response {
     let before = bad.asked();
     loop {
         let response = post(gateway.url(), "/v1/chat/completions", body);
@@ -439,8 +437,9 @@ fn garbage_harms_nobody() {
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}",
     ] {
         let mut answer = Vec::new();
-        let mut stream = std::net::TcpStream::connect(harness::client::authority(gateway.url())).unwrap();
-        stream.set_read_timeout(Some(harness::TIMEOUT)).unwrap();
+        let mut stream =
+            std::net::TcpStream::connect(crate::harness::client::authority(gateway.url())).unwrap();
+        stream.set_read_timeout(Some(crate::harness::TIMEOUT)).unwrap();
         std::io::Write::write_all(&mut stream, garbage).unwrap();
         _ = std::io::Read::read_to_end(&mut stream, &mut answer);
         assert!(

@@ -1,17 +1,13 @@
 //! Admission limits: which requests are admitted, wait, or are refused.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::sync::{Arc, Mutex};
 
-use harness::client::{Call, Response, post};
-use harness::eventually;
-use harness::gate::Gate;
-use harness::process::Gateway;
-use harness::script::Scripted;
-use harness::temp_folder::TempFolder;
+use crate::harness::client::{Call, Response, post};
+use crate::harness::eventually;
+use crate::harness::gate::Gate;
+use crate::harness::process::Gateway;
+use crate::harness::script::Scripted;
+use crate::harness::temp_folder::TempFolder;
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/chat/completions";

@@ -1,15 +1,11 @@
 //! Explanations of decisions: past ones, previews, and shadow policies.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
-
-mod harness;
-
 use std::path::PathBuf;
 use std::process::Output;
 
-use harness::client::{Call, chat, get, post};
-use harness::eventually;
-use harness::process::{Gateway, Process, engine, run, run_with_input};
+use crate::harness::client::{Call, chat, get, post};
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, engine, run, run_with_input};
 use serde_json::{Value, json};
 
 const MODEL: &str = "llama-3.1-8b";

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use http::HeaderName;
+use serde_json::Value;
 use warmroute_admission::{Class, Limits};
 use warmroute_discovery::{DnsName, WorkerEntry};
 use warmroute_fleet::HealthConfig;
@@ -20,15 +21,12 @@ use warmroute_prompt::PrefixRule;
 use warmroute_types::Micros;
 use warmroute_wire::Dialer;
 
-use crate::options::groups::Following;
+use crate::options::groups::{BYTES_PER_SPAN, Following};
 use crate::options::{self, Cache, Options, most_similar};
 use crate::security;
 
 /// The settings of each part.
 pub type Plan = warmroute_operate::Plan<Options>;
-
-/// Approximate memory of a span in the index, in bytes.
-const BYTES_PER_SPAN: usize = 32;
 
 /// Ten years. A longer time is a mistake, and its deadline would overflow the clock.
 const SECS_MAX: u64 = 10 * 365 * 86_400;
@@ -52,12 +50,7 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
     gateway.validate()?;
     crate::logging::filter(value_of(server.log_level.as_deref()))?;
     anyhow::ensure!(value_of(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
-    for (name, value) in positive_options(&options) {
-        anyhow::ensure!(value > 0, "{name} must be at least 1");
-    }
-    for (name, value) in time_options(&options) {
-        anyhow::ensure!(value <= SECS_MAX, "{name} must be at most {SECS_MAX}");
-    }
+    check_numbers(&options)?;
     anyhow::ensure!(
         value_of(health.health_check_endpoint.as_ref()).starts_with('/'),
         "health-check-endpoint must begin with /"
@@ -106,36 +99,35 @@ fn in_flight_max(options: &Options) -> u32 {
 }
 
 /// Options that must not be zero.
-fn positive_options(options: &Options) -> [(&'static str, u64); 15] {
-    let (health, routing, timeouts) = (&options.health, &options.routing, &options.timeouts);
-    [
-        ("health-failure-threshold", value_of(health.health_failure_threshold).into()),
-        ("health-check-interval-secs", value_of(health.health_check_interval_secs)),
-        ("health-check-timeout-secs", value_of(health.health_check_timeout_secs)),
-        ("load-interval-ms", value_of(health.load_interval_ms)),
-        ("max-client-connections", value_of(options.server.max_client_connections) as u64),
-        ("handover-timeout-secs", value_of(options.server.handover_timeout_secs)),
-        ("client-head-timeout-secs", value_of(timeouts.client_head_timeout_secs)),
-        ("client-body-timeout-secs", value_of(timeouts.client_body_timeout_secs)),
-        ("connect-timeout-secs", value_of(timeouts.connect_timeout_secs)),
-        ("first-byte-timeout-secs", value_of(timeouts.first_byte_timeout_secs)),
-        ("idle-timeout-secs", value_of(timeouts.idle_timeout_secs)),
-        ("dns-refresh-secs", value_of(options.discovery.dns_refresh_secs)),
-        ("eviction-interval-secs", value_of(options.cache.eviction_interval_secs)),
-        ("worker-kv-tokens", value_of(options.cache.worker_kv_tokens)),
-        ("prefix-token-count", value_of(routing.prefix_token_count).into()),
-    ]
-}
+const POSITIVE: [&str; 15] = [
+    "health-failure-threshold",
+    "health-check-interval-secs",
+    "health-check-timeout-secs",
+    "load-interval-ms",
+    "max-client-connections",
+    "handover-timeout-secs",
+    "client-head-timeout-secs",
+    "client-body-timeout-secs",
+    "connect-timeout-secs",
+    "first-byte-timeout-secs",
+    "idle-timeout-secs",
+    "dns-refresh-secs",
+    "eviction-interval-secs",
+    "worker-kv-tokens",
+    "prefix-token-count",
+];
 
-/// Options that are times. Some of them may be zero.
-fn time_options(options: &Options) -> impl Iterator<Item = (&'static str, u64)> {
-    let is_time = |(name, _): &(&str, u64)| name.ends_with("-secs") || name.ends_with("-ms");
-    positive_options(options).into_iter().filter(is_time).chain([
-        ("drain-timeout-secs", value_of(options.server.drain_timeout_secs)),
-        ("queue-timeout-secs", value_of(options.admission.queue_timeout_secs)),
-        ("request-timeout-secs", value_of(options.timeouts.request_timeout_secs)),
-        ("presumed-ttl-secs", value_of(options.cache.presumed_ttl_secs)),
-    ])
+/// Checks the bounds of numbers. A name that ends with its unit of time is a time.
+fn check_numbers(options: &Options) -> anyhow::Result<()> {
+    let tables = serde_json::to_value(options)?;
+    let tables = tables.as_object().into_iter().flat_map(serde_json::Map::values);
+    for (name, value) in tables.filter_map(Value::as_object).flatten() {
+        let Some(number) = value.as_u64() else { continue };
+        anyhow::ensure!(number > 0 || !POSITIVE.contains(&name.as_str()), "{name} must be at least 1");
+        let is_time = name.ends_with("-secs") || name.ends_with("-ms");
+        anyhow::ensure!(number <= SECS_MAX || !is_time, "{name} must be at most {SECS_MAX}");
+    }
+    Ok(())
 }
 
 /// A policy by name and parameters.

@@ -1,11 +1,12 @@
 //! The groups of options. Names and defaults known from other routers are kept; a comment explains each default that
-//! differs.
+//! differs. Where a crate has a default, it is the option's default.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
+use warmroute_fleet::HealthConfig;
 use warmroute_follow::MatchingUnit;
 use warmroute_gateway::{ClientCredentials, Forwarded, SessionKey, UsageInjection};
 use warmroute_prompt::PrefixSpan;
@@ -13,6 +14,21 @@ use warmroute_record::ModelNames;
 
 use super::named::named;
 use super::secret::Secret;
+
+/// Approximate memory of a span in the index, in bytes.
+pub const BYTES_PER_SPAN: usize = 32;
+
+fn gateway() -> warmroute_gateway::Config {
+    warmroute_gateway::Config::default()
+}
+
+fn index() -> warmroute_index::Config {
+    warmroute_index::Config::default()
+}
+
+fn probe() -> warmroute_probe::Config {
+    warmroute_probe::Config::default()
+}
 
 /// Prefix of environment variables.
 pub(super) const ENVIRONMENT_PREFIX: &str = "WARMROUTE_";
@@ -87,7 +103,7 @@ group! {
         admin_port: u16 = Some(29_000),
         /// Maximum concurrent client connections; further clients wait to be accepted [default: 16384]
         #[arg(value_name = "CONNECTIONS")]
-        max_client_connections: usize = Some(16_384),
+        max_client_connections: usize = Some(gateway().connections_max),
         /// Threads that serve requests; 0 is one per core [default: 0]
         threads: usize = Some(0),
         /// Time for requests to finish after SIGTERM; then they are aborted [default: 600]
@@ -159,11 +175,11 @@ group! {
         /// Part of the prompt that prefix_affinity and dual_choice hash [default: tokens]
         #[arg(value_parser = named::<PrefixSpan>())]
         #[serde(with = "super::named")]
-        prefix_key: PrefixSpan = Some(PrefixSpan::Tokens),
+        prefix_key: PrefixSpan = Some(gateway().prefix.span),
         // Other routers use 256, which sends all users who share a system prompt of that length to one worker.
         /// Tokens in the prefix key when --prefix-key is tokens; a token counts as 4 bytes [default: 1024]
         #[arg(value_name = "TOKENS")]
-        prefix_token_count: u32 = Some(1_024),
+        prefix_token_count: u32 = Some(gateway().prefix.tokens),
         /// Hash of the prefix key: xxh3 or blake2b [default: xxh3]
         prefix_hash: String = Some("xxh3".to_owned()),
         /// Where to look for a session name, in order: header:NAME or body:FIELD [default: header:x-session-id,
@@ -190,7 +206,7 @@ group! {
         balance_rel_threshold: f64 = None,
         /// Memory limit of the cache index, in units of 32 bytes (about one span each) [default: 67108864]
         #[arg(value_name = "SPANS")]
-        max_tree_size: usize = Some(67_108_864),
+        max_tree_size: usize = Some(index().budget_bytes / BYTES_PER_SPAN),
         /// Hash of blocks and chunks: xxh3, or the slower sha256 or blake2b where a standard hash is required
         /// [default: xxh3]
         #[arg(value_name = "HASH")]
@@ -200,14 +216,14 @@ group! {
         eviction_interval_secs: u64 = Some(120),
         /// How long a prompt is presumed to be cached after its last use [default: 1800]
         #[arg(value_name = "SECONDS")]
-        presumed_ttl_secs: u64 = Some(1_800),
+        presumed_ttl_secs: u64 = Some(index().presumed_ttl.0 / 1_000_000),
         /// KV cache size of a worker whose metrics do not report it [default: 500000]
         #[arg(value_name = "TOKENS")]
-        worker_kv_tokens: u64 = Some(500_000),
+        worker_kv_tokens: u64 = Some(index().presumed_tokens),
         /// Request usage for streams if the client did not, and remove it from the response [default: on]
         #[arg(value_parser = named::<UsageInjection>())]
         #[serde(with = "super::named")]
-        usage_injection: UsageInjection = Some(UsageInjection::On),
+        usage_injection: UsageInjection = Some(gateway().usage_injection),
     }
 }
 
@@ -228,7 +244,7 @@ group! {
         /// Unit in which prompts are compared with KV events [default: auto]
         #[arg(value_parser = named::<MatchingUnit>())]
         #[serde(with = "super::named")]
-        matching: MatchingUnit = Some(MatchingUnit::Auto),
+        matching: MatchingUnit = Some(MatchingUnit::default()),
         /// Token for POST /events on the admin listener; without it, POST /events is disabled
         #[arg(value_name = "TOKEN", hide_env_values = true)]
         #[serde(skip_serializing)]
@@ -251,13 +267,13 @@ group! {
     Requests in "requests" ("Requests") {
         /// Largest JSON body; uploads are streamed without a limit [default: 67108864]
         #[arg(value_name = "BYTES")]
-        max_payload_size: usize = Some(64 << 20),
+        max_payload_size: usize = Some(gateway().body_bytes_max),
         /// Memory limit for the JSON bodies of all requests; beyond it requests get 503 [default: 1073741824]
         #[arg(value_name = "BYTES")]
-        max_buffered_bytes: usize = Some(1 << 30),
+        max_buffered_bytes: usize = Some(gateway().bodies_bytes_max),
         /// Retries on other workers when a worker fails before the first byte [default: 2]
         #[arg(value_name = "TIMES")]
-        retry_max_retries: u32 = Some(2),
+        retry_max_retries: u32 = Some(gateway().retries_max),
     }
 }
 
@@ -266,23 +282,23 @@ group! {
     Timeouts in "timeouts" ("Timeouts") {
         /// Time for a client to send a request head, or to start its next request [default: 60]
         #[arg(value_name = "SECONDS")]
-        client_head_timeout_secs: u64 = Some(60),
+        client_head_timeout_secs: u64 = Some(gateway().timeouts.head.as_secs()),
         /// Time for a client to send its body, plus one second for every KiB received [default: 30]
         #[arg(value_name = "SECONDS")]
-        client_body_timeout_secs: u64 = Some(30),
+        client_body_timeout_secs: u64 = Some(gateway().timeouts.body.as_secs()),
         /// Time to connect to a worker [default: 5]
         #[arg(value_name = "SECONDS")]
-        connect_timeout_secs: u64 = Some(5),
+        connect_timeout_secs: u64 = Some(gateway().timeouts.connect.as_secs()),
         /// Time until a response's first byte; without streaming it follows the last token [default: 600]
         #[arg(value_name = "SECONDS")]
-        first_byte_timeout_secs: u64 = Some(600),
+        first_byte_timeout_secs: u64 = Some(gateway().timeouts.first_byte.as_secs()),
         /// Longest pause between two chunks of a response [default: 300]
         #[arg(value_name = "SECONDS")]
-        idle_timeout_secs: u64 = Some(300),
+        idle_timeout_secs: u64 = Some(gateway().timeouts.idle.as_secs()),
         // Other routers use 1800, which cuts off long responses.
         /// Time limit of a whole request; 0 is none [default: 0]
         #[arg(value_name = "SECONDS")]
-        request_timeout_secs: u64 = Some(0),
+        request_timeout_secs: u64 = Some(gateway().timeouts.total.unwrap_or_default().as_secs()),
     }
 }
 
@@ -291,16 +307,16 @@ group! {
     Admission in "admission" ("Admission") {
         /// Maximum concurrent requests; further ones wait in the admission queue; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
-        max_concurrent_requests: u32 = Some(0),
+        max_concurrent_requests: u32 = Some(gateway().admission.running_max),
         /// Maximum concurrent requests per worker; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
         max_concurrent_per_worker: u32 = Some(0),
         /// Maximum requests in the admission queue; further ones get 429 [default: 100]
         #[arg(value_name = "REQUESTS")]
-        queue_size: usize = Some(100),
+        queue_size: usize = Some(gateway().admission.waiting_max),
         /// Longest wait in the admission queue; then a request gets 429 [default: 60]
         #[arg(value_name = "SECONDS")]
-        queue_timeout_secs: u64 = Some(60),
+        queue_timeout_secs: u64 = Some(gateway().admission.wait_max.as_secs()),
         /// Header that sets a request's priority: high, normal or low; `off` ignores priorities [default:
         /// x-warmroute-priority]
         #[arg(value_name = "NAME")]
@@ -313,10 +329,10 @@ group! {
         tenant_header: String = Some("api-key".to_owned()),
         /// Requests per minute and tenant; 0 is unlimited [default: 0]
         #[arg(value_name = "REQUESTS")]
-        rate_limit_requests_per_minute: u32 = Some(0),
+        rate_limit_requests_per_minute: u32 = Some(gateway().admission.limits.requests_per_minute),
         /// Tokens per minute and tenant, prompts and answers together; 0 is unlimited [default: 0]
         #[arg(value_name = "TOKENS")]
-        rate_limit_tokens_per_minute: u32 = Some(0),
+        rate_limit_tokens_per_minute: u32 = Some(gateway().admission.limits.tokens_per_minute),
     }
 }
 
@@ -343,7 +359,7 @@ group! {
         /// Whether workers see clients' API keys [default: auto]
         #[arg(value_parser = named::<ClientCredentials>())]
         #[serde(with = "super::named")]
-        client_credentials: ClientCredentials = Some(ClientCredentials::Auto),
+        client_credentials: ClientCredentials = Some(gateway().client_credentials),
         /// Certificate chain (PEM) of the client listener; enables TLS
         #[arg(value_name = "FILE")]
         tls_cert: PathBuf = None,
@@ -375,7 +391,7 @@ group! {
         /// [default: drop]
         #[arg(value_parser = named::<Forwarded>())]
         #[serde(with = "super::named")]
-        forwarded_headers: Forwarded = Some(Forwarded::Drop),
+        forwarded_headers: Forwarded = Some(gateway().forwarded),
         /// Let a request choose its worker with the header x-warmroute-worker, named as in GET /workers [default: off]
         #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new())]
         allow_worker_choice: bool = Some(false),
@@ -387,20 +403,20 @@ group! {
     Health in "health" ("Health") {
         /// Path that returns 200 if an engine is healthy [default: /health]
         #[arg(value_name = "PATH")]
-        health_check_endpoint: String = Some("/health".to_owned()),
+        health_check_endpoint: String = Some(probe().health_path),
         // Other routers use 60, so that clients would find a dead idle worker first.
         /// How often to check a ready worker; others are checked twice a second [default: 5]
         #[arg(value_name = "SECONDS")]
-        health_check_interval_secs: u64 = Some(5),
+        health_check_interval_secs: u64 = Some(probe().health_interval.as_secs()),
         /// Time for a worker to answer a probe [default: 2]
         #[arg(value_name = "SECONDS")]
-        health_check_timeout_secs: u64 = Some(2),
+        health_check_timeout_secs: u64 = Some(probe().timeout.as_secs()),
         /// Consecutive failures after which a worker gets no more requests [default: 3]
         #[arg(value_name = "TIMES")]
-        health_failure_threshold: u32 = Some(3),
+        health_failure_threshold: u32 = Some(HealthConfig::default().failures_max),
         /// How often to read the engines' load [default: 1000]
         #[arg(value_name = "MS")]
-        load_interval_ms: u64 = Some(1_000),
+        load_interval_ms: u64 = Some(probe().load_interval.as_millis() as u64),
     }
 }
 
@@ -417,7 +433,7 @@ group! {
         /// How the record names models [default: hashed]
         #[arg(value_parser = named::<ModelNames>())]
         #[serde(with = "super::named")]
-        record_models: ModelNames = Some(ModelNames::Hashed),
+        record_models: ModelNames = Some(ModelNames::default()),
     }
 }
 

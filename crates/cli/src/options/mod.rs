@@ -142,6 +142,24 @@ mod tests {
     }
 
     #[test]
+    fn the_help_names_every_default() {
+        let command = <crate::args::Cli as clap::CommandFactory>::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let printed = toml::Table::try_from(Options::defaults()).unwrap();
+        for (key, value) in printed.values().filter_map(toml::Value::as_table).flatten() {
+            let value = match value {
+                toml::Value::Boolean(is_on) => if *is_on { "on" } else { "off" }.to_owned(),
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Array(_) => continue,
+                number => number.to_string(),
+            };
+            let arg = serve.get_arguments().find(|arg| arg.get_long() == Some(key)).unwrap();
+            let help = arg.get_help().unwrap().to_string();
+            assert!(help.contains(&format!("[default: {value}]")), "--{key}, default {value}: {help}");
+        }
+    }
+
+    #[test]
     fn the_systemd_unit_waits_longer_than_the_drain_timeout() {
         let unit = include_str!("../../../../deploy/warmroute.service");
         let stop_s = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();

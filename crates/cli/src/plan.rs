@@ -209,7 +209,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         prefix: PrefixRule {
             span: value_of(routing.prefix_key),
             tokens: value_of(routing.prefix_token_count),
-            hash: value_of(routing.prefix_hash.as_ref()).parse().context("prefix-hash")?,
+            hash: value_of(routing.prefix_hash),
         },
         decision_headers: match value_of(routing.decision_headers) {
             true => DecisionHeaders::On,
@@ -352,7 +352,6 @@ mod tests {
             ("[routing]\npolicy = \"product\"\nshadow = [\"lmetric\"]", "`lmetric` is listed twice"),
             ("[server]\nlog-level = \"verbose\"", "log-level `verbose`"),
             ("[server]\nthreads = 999999999", "threads"),
-            ("[routing]\nprefix-hash = \"md5\"", "unknown hash `md5`"),
             ("[cache]\nblock-hash = \"md5\"", "unknown hash `md5`"),
             ("[routing]\nsession-keys = [\"user\"]", "expected header:NAME"),
             ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is not a valid worker URL"),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use warmroute_fleet::HealthConfig;
 use warmroute_follow::MatchingUnit;
 use warmroute_gateway::{ClientCredentials, Forwarded, SessionKey, UsageInjection};
-use warmroute_prompt::PrefixSpan;
+use warmroute_prompt::{PrefixHash, PrefixSpan};
 use warmroute_record::ModelNames;
 
 use super::named::named;
@@ -180,8 +180,10 @@ group! {
         /// Tokens in the prefix key when --prefix-key is tokens; a token counts as 4 bytes [default: 1024]
         #[arg(value_name = "TOKENS")]
         prefix_token_count: u32 = Some(gateway().prefix.tokens),
-        /// Hash of the prefix key: xxh3 or blake2b [default: xxh3]
-        prefix_hash: String = Some("xxh3".to_owned()),
+        /// Hash of the prefix key [default: xxh3]
+        #[arg(value_parser = named::<PrefixHash>())]
+        #[serde(with = "super::named")]
+        prefix_hash: PrefixHash = Some(gateway().prefix.hash),
         /// Where to look for a session name, in order: header:NAME or body:FIELD [default: header:x-session-id,
         /// header:x-user-id,header:x-tenant-id,header:x-correlation-id,body:session_id,body:user,body:prompt_cache_key]
         #[arg(value_name = "KEY", value_delimiter = ',',)]

@@ -5,8 +5,6 @@
 //! The cache salt is part of every key, because caches are not shared across salts. The model is not, because
 //! every model has its own pool of workers.
 
-use std::str::FromStr;
-
 use blake2::digest::consts::U8;
 use blake2::{Blake2b, Digest};
 use warmroute_types::OptionValue;
@@ -57,6 +55,11 @@ pub enum PrefixHash {
     Blake2b,
 }
 
+impl OptionValue for PrefixHash {
+    const VALUES: &'static [(PrefixHash, &'static str, &'static str)] =
+        &[(PrefixHash::Xxh3, "xxh3", "Fast"), (PrefixHash::Blake2b, "blake2b", "Cryptographic, slower")];
+}
+
 /// Rule for prefix keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixRule {
@@ -71,27 +74,6 @@ pub struct PrefixRule {
 impl Default for PrefixRule {
     fn default() -> PrefixRule {
         PrefixRule { span: PrefixSpan::Tokens, tokens: 1_024, hash: PrefixHash::Xxh3 }
-    }
-}
-
-/// Error of an unknown span or hash in the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {what} `{word}`; known: {known}")]
-pub struct UnknownPrefixSetting {
-    what: &'static str,
-    word: String,
-    known: &'static str,
-}
-
-impl FromStr for PrefixHash {
-    type Err = UnknownPrefixSetting;
-
-    fn from_str(word: &str) -> Result<PrefixHash, UnknownPrefixSetting> {
-        match word {
-            "xxh3" => Ok(PrefixHash::Xxh3),
-            "blake2b" => Ok(PrefixHash::Blake2b),
-            _ => Err(UnknownPrefixSetting { what: "hash", word: word.to_owned(), known: "xxh3, blake2b" }),
-        }
     }
 }
 

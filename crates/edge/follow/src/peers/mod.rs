@@ -3,10 +3,12 @@
 mod unknown_workers;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
@@ -18,7 +20,7 @@ use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
 use warmroute_router::{PeerTask, Received};
 use warmroute_share::{
     LeaveHandle, Link, MeshConfig, MessageInbox, MessageOutbox, Problem, ReceivedMessage, RedisConfig,
-    TransportStatus, mesh, mesh_on, random_router_id, redis,
+    Secrets, TransportStatus, mesh, mesh_on, random_router_id, redis,
 };
 
 /// Bound of the errand queue. Errands are few, because peers that ask for the same state share one.
@@ -35,6 +37,13 @@ pub struct SharePlan {
 }
 
 impl SharePlan {
+    /// Derives the seed from the secret, and checks who can read the files of secrets.
+    pub fn new(transport: Transport, secrets: &Secrets, files: &[&Path]) -> SharePlan {
+        let exposed = files.iter().filter(|file| is_exposed(file)).map(|file| file.to_path_buf()).collect();
+        let seed = secrets.primary().map_or(0, |primary| seed(primary.reveal()));
+        SharePlan { transport, seed, exposed }
+    }
+
     /// Address of the mesh listener, if any.
     pub fn listen(&self) -> Option<SocketAddr> {
         match &self.transport {
@@ -42,6 +51,17 @@ impl SharePlan {
             Transport::Redis(_) => None,
         }
     }
+}
+
+/// Whether all users of this machine can read the file.
+fn is_exposed(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|there| there.permissions().mode() & 0o004 != 0)
+}
+
+/// The key of prompt digests, derived from the secret separately from the keys of messages.
+fn seed(secret: &str) -> u64 {
+    let hash = Sha256::new().chain_update(b"warmroute prompts\0").chain_update(secret).finalize();
+    hash.iter().take(8).fold(0, |seed, &byte| seed << 8 | u64::from(byte))
 }
 
 /// The transport between routers.
@@ -196,4 +216,27 @@ impl PeerTransport for TransportView {
 
 fn with_age(problem: Problem) -> (String, f64) {
     (problem.text, Instant::now().duration_since(problem.at).as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_depends_on_the_secret_alone() {
+        assert_eq!(seed("a secret that all share"), seed("a secret that all share"));
+        assert_ne!(seed("a secret that all share"), seed("a secret that all shared"));
+    }
+
+    #[test]
+    fn a_file_that_all_users_can_read_is_exposed() {
+        let file = std::env::temp_dir().join(format!("warmroute-exposed-{}", std::process::id()));
+        std::fs::write(&file, "secret").unwrap();
+        for (mode, exposed) in [(0o600, false), (0o640, false), (0o644, true)] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_exposed(&file), exposed, "{mode:o}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        assert!(!is_exposed(&file));
+    }
 }

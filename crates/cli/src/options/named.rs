@@ -5,11 +5,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use warmroute_types::OptionValue;
 
-/// A parser of flags and environment variables: `value_parser = NAMED`.
+/// Parses flags and environment variables by the names of the values.
 #[derive(Clone)]
 pub struct Named<T>(std::marker::PhantomData<T>);
 
-/// The parser of an option.
+/// The parser of an option: `value_parser = named::<T>()`.
 pub fn named<T: OptionValue>() -> Named<T> {
     Named(std::marker::PhantomData)
 }

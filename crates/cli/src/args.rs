@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warmroute_engine::Profile;
-use warmroute_replica::Endpoint;
+use warmroute_replica::{Endpoint, EventEncoding, UsageDetails};
 
 use crate::lab::LabArgs;
+use crate::options::named::named;
 use crate::options::{Options, Secret};
 
 /// Cache-aware router for LLM engines: sends each request to the worker where its first token will come soonest
@@ -94,8 +95,8 @@ pub struct EngineArgs {
     #[arg(long, default_value_t = 1)]
     pub ranks: u16,
     /// Report cached prompt tokens in usage, as vLLM does with --enable-prompt-tokens-details
-    #[arg(long, value_enum, default_value = "on")]
-    pub prompt_tokens_details: Switch,
+    #[arg(long, value_parser = named::<UsageDetails>(), default_value = "on")]
+    pub prompt_tokens_details: UsageDetails,
     /// Publish KV events here, as vLLM does: tcp://*:5557, port 0 for a free one; rank r uses a port r higher. Text
     /// is then tokenized with the model of --write-model
     #[arg(long, value_name = "ENDPOINT")]
@@ -107,23 +108,14 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TOPIC", default_value = "", requires = "events")]
     pub events_topic: String,
     /// Encoding of events: map as in vLLM since 0.24, array as before and in SGLang
-    #[arg(long, value_enum, default_value = "map", requires = "events")]
-    pub event_encoding: Encoding,
+    #[arg(long, value_parser = named::<EventEncoding>(), default_value = "map", requires = "events")]
+    pub event_encoding: EventEncoding,
     /// Connect to the endpoint instead of binding it, as vLLM does if the endpoint names a host
     #[arg(long, requires = "events")]
     pub events_connect: bool,
     /// Write the simulated model's tokenizer and chat template into this folder, for --model-path of serve
     #[arg(long, value_name = "FOLDER")]
     pub write_model: Option<PathBuf>,
-}
-
-/// Encoding of events.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Encoding {
-    /// Fields by name
-    Map,
-    /// Fields by position
-    Array,
 }
 
 /// On or off.

@@ -1,14 +1,15 @@
 //! `warmroute check`: checks a configuration and prints what would be in force.
 
+use warmroute_operate::check_paths;
+
 use crate::args::CheckArgs;
 use crate::options::{check_environment, read_file};
-use crate::paths::check_paths;
-use crate::plan::Plan;
+use crate::plan::{Plan, plan};
 
 /// Prints the effective configuration, or fails with the first mistake.
 pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     check_environment()?;
-    let plan = Plan::new(args.options.clone().over(read_file(&args.config)?))?;
+    let plan = plan(args.options.clone().over(read_file(&args.config)?))?;
     check_paths(&plan)?;
     if let Some(precise) = &plan.precise {
         precise.paths.check()?;

@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
-use warmroute_replica::{
-    Config, EventEncoding, EventsConfig, PublisherMode, Tokenizer, UsageDetails, serve, write_model,
-};
+use warmroute_operate::StopSignals;
+use warmroute_replica::{Config, EventsConfig, PublisherMode, Tokenizer, serve, write_model};
 
-use crate::args::{Encoding, EngineArgs, Switch};
+use crate::args::EngineArgs;
 use crate::lab::host_tier;
 use crate::runtime::runtime;
-use crate::serve::StopSignals;
 
 /// How long answers may continue after SIGTERM.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
@@ -47,10 +45,7 @@ fn config(args: &EngineArgs) -> anyhow::Result<Config> {
     config.model = args.model.clone().unwrap_or(config.model);
     config.speed = args.speed;
     config.ranks = args.ranks;
-    config.usage_details = match args.prompt_tokens_details {
-        Switch::On => UsageDetails::Report,
-        Switch::Off => UsageDetails::Omit,
-    };
+    config.usage_details = args.prompt_tokens_details;
     config.events = events(args);
     if config.events.is_some() || args.write_model.is_some() {
         config.tokenizer = Tokenizer::Pairs;
@@ -62,10 +57,7 @@ fn events(args: &EngineArgs) -> Option<EventsConfig> {
     let events = EventsConfig::bind(args.events.clone()?, args.replay.clone());
     Some(EventsConfig {
         topic: args.events_topic.clone(),
-        encoding: match args.event_encoding {
-            Encoding::Map => EventEncoding::Map,
-            Encoding::Array => EventEncoding::Array,
-        },
+        encoding: args.event_encoding,
         publisher: if args.events_connect { PublisherMode::Connect } else { PublisherMode::Bind },
         ..events
     })

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::control::read;
+use crate::config_reader::read_sent;
 use crate::options::{Options, Secret};
-use crate::plan::Plan;
+use crate::plan::{Plan, plan};
 
 /// Reads a configuration as TOML and as JSON.
 pub fn config(input: &[u8]) {
     for content_type in ["application/toml", "application/json"] {
-        match read(content_type, input) {
+        match read_sent(content_type, input) {
             Ok(put) => options_are_planned_or_refused(without_files(put.options)),
             Err(why) => assert!(!format!("{why:#}").trim().is_empty()),
         }
@@ -35,7 +35,7 @@ fn without_files(mut options: Options) -> Options {
 fn options_are_planned_or_refused(options: Options) {
     let secrets = secrets(&options);
     let hides = |text: &str| secrets.iter().all(|secret| !text.contains(secret.as_str()));
-    match Plan::new(options) {
+    match plan(options) {
         Ok(plan) => {
             times_can_be_added_up(&plan);
             assert!(hides(&what_is_in_force_can_be_put_again(&plan)), "a secret is shown");
@@ -83,8 +83,8 @@ fn times_can_be_added_up(plan: &Plan) {
 /// The output of `GET /config` reads back as the same configuration.
 fn what_is_in_force_can_be_put_again(plan: &Plan) -> String {
     let shown = serde_json::to_string(&plan.options).expect("options can be written");
-    let again = read("application/json", shown.as_bytes()).expect("what is shown can be put").options;
-    let again = Plan::new(again).unwrap_or_else(|why| panic!("{why:#}: {shown}"));
+    let again = read_sent("application/json", shown.as_bytes()).expect("what is shown can be put").options;
+    let again = crate::plan::plan(again).unwrap_or_else(|why| panic!("{why:#}: {shown}"));
     assert_eq!(serde_json::to_string(&again.options).expect("they still can"), shown);
     shown
 }

@@ -12,31 +12,21 @@
 mod args;
 mod check;
 mod client;
-mod control;
+mod config_reader;
 mod demo;
-mod departures;
 mod difference;
 mod doctor;
 mod engine;
 mod explain;
-mod fingerprints;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod handover;
 mod lab;
 mod logging;
-mod notify;
 mod options;
-mod paths;
 mod plan;
-mod precise;
 mod runtime;
-mod saved_state;
 mod security;
 mod serve;
-mod service;
-mod sharing;
-mod worker_sources;
 
 use std::process::ExitCode;
 

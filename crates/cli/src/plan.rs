@@ -1,99 +1,32 @@
 //! Turns options into the settings of each part.
 
-mod events;
 mod sharing;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use http::HeaderName;
+use serde_json::Value;
 use warmroute_admission::{Class, Limits};
-use warmroute_discovery::{DnsName, ListedWorker, WorkerEntry};
+use warmroute_discovery::{DnsName, WorkerEntry};
 use warmroute_fleet::HealthConfig;
+use warmroute_follow::{Configured, FollowSettings, ModelPaths, SharePlan, Sources, check_endpoints};
 use warmroute_gateway::{
-    AdmissionConfig, ClientCredentials, DecisionHeaders, Forwarded, Keys, SessionKey, Timeouts, Token,
-    UsageInjection, WorkerChoice, WorkerLimit,
+    AdmissionConfig, DecisionHeaders, SessionKey, Timeouts, Token, WorkerChoice, WorkerLimit,
 };
-use warmroute_policy::{Balance, CacheAware, LoadSignal, Policy, Standard};
-use warmroute_prompt::{PrefixRule, PrefixSpan};
-use warmroute_record::ModelNames;
+use warmroute_policy::{BadPolicy, Policy, Standard};
+use warmroute_prompt::PrefixRule;
 use warmroute_types::Micros;
 use warmroute_wire::Dialer;
 
-use crate::handover::{Purpose, address_of};
-use crate::options::groups::{
-    BalanceRule, Credentials, Following, ForwardedHeaders, Injection, PrefixKey, Preset, RecordedModels,
-    Signal,
-};
+use crate::options::groups::{BYTES_PER_SPAN, Following};
 use crate::options::{self, Cache, Options, most_similar};
-use crate::precise::{Configured, ModelPaths};
-use crate::security::{self, Acceptors};
+use crate::security;
 
-pub use sharing::{SharePlan, Transport};
-
-/// Everything that `serve` needs, validated.
-pub struct Plan {
-    /// Address of the client listener.
-    pub listen: SocketAddr,
-    /// Address of the admin listener.
-    pub admin: SocketAddr,
-    /// Unix socket for handovers; `None`: no handover.
-    pub handover: Option<PathBuf>,
-    /// How long to wait for the running process to hand over.
-    pub handover_timeout: Duration,
-    /// File for saved state; `None`: state is not saved.
-    pub state: Option<PathBuf>,
-    /// How long requests may take to finish on shutdown.
-    pub drain_timeout: Duration,
-    /// The active policy with its parameters.
-    pub policy: Standard,
-    /// Policies that are evaluated without acting.
-    pub shadows: Vec<Standard>,
-    /// Settings of the routing core.
-    pub router: warmroute_router::Config,
-    /// Settings of the gateway.
-    pub gateway: warmroute_gateway::Config,
-    /// Settings of the probes.
-    pub probe: warmroute_probe::Config,
-    /// How often expired entries of the index are evicted.
-    pub eviction_interval: Duration,
-    /// Where workers come from.
-    pub sources: Sources,
-    /// How KV events are followed; `None`: not at all.
-    pub precise: Option<crate::precise::Settings>,
-    /// Recording of traces; `None`: nothing is recorded.
-    pub record: Option<warmroute_record::Config>,
-    /// Sharing with peer routers; `None`: a single router.
-    pub sharing: Option<SharePlan>,
-    /// Token for `POST /events`.
-    pub events_token: Option<Token>,
-    /// Plain or TLS for clients and operators.
-    pub acceptors: Acceptors,
-    /// Token for the admin listener.
-    pub admin_token: Option<Token>,
-    /// API keys; `None`: no authentication.
-    pub keys: Option<Keys>,
-    /// The resulting options, for `GET /config`.
-    pub options: Options,
-}
-
-/// Where workers come from.
-pub struct Sources {
-    /// Workers in the configuration.
-    pub listed: Vec<ListedWorker>,
-    /// A file of workers to watch.
-    pub file: Option<PathBuf>,
-    /// Host names to resolve.
-    pub dns: Vec<DnsName>,
-    /// How often they are resolved.
-    pub dns_refresh: Duration,
-}
-
-/// Approximate memory of a span in the index, in bytes.
-const BYTES_PER_SPAN: usize = 32;
+/// The settings of each part.
+pub type Plan = warmroute_operate::Plan<Options>;
 
 /// Ten years. A longer time is a mistake, and its deadline would overflow the clock.
 const SECS_MAX: u64 = 10 * 365 * 86_400;
@@ -106,83 +39,58 @@ fn value_of<T>(option: Option<T>) -> T {
     option.expect("the defaults fill every option that is read this way")
 }
 
-impl Plan {
-    /// Validates the options, with defaults for those not set.
-    pub fn new(options: Options) -> anyhow::Result<Plan> {
-        let mut options = options.over(Options::defaults());
-        let thresholds = cache_aware(&options.cache)?;
-        check_weights(&options.cache)?;
-        // The preset's values are shown in `GET /config` too.
-        options.cache.cache_threshold = Some(thresholds.cache_threshold);
-        options.cache.balance_abs_threshold = Some(thresholds.balance_abs);
-        options.cache.balance_rel_threshold = Some(thresholds.balance_rel);
-        let (server, health) = (&options.server, &options.health);
-        let secs = Duration::from_secs;
-        let dialer = security::dialer(&options.security)?;
-        let gateway = warmroute_gateway::Config { dialer: dialer.clone(), ..gateway_config(&options)? };
-        gateway.validate()?;
-        crate::logging::filter(value_of(server.log_level.as_deref()))?;
-        anyhow::ensure!(value_of(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
-        for (name, value) in positive_options(&options) {
-            anyhow::ensure!(value > 0, "{name} must be at least 1");
-        }
-        for (name, value) in time_options(&options) {
-            anyhow::ensure!(value <= SECS_MAX, "{name} must be at most {SECS_MAX}");
-        }
-        anyhow::ensure!(
-            value_of(health.health_check_endpoint.as_ref()).starts_with('/'),
-            "health-check-endpoint must begin with /"
-        );
-        let sharing = sharing::plan(&options.sharing)?;
-        Ok(Plan {
-            listen: SocketAddr::new(value_of(server.host), value_of(server.port)),
-            admin: SocketAddr::new(value_of(server.admin_host), value_of(server.admin_port)),
-            handover: server.handover.clone(),
-            handover_timeout: secs(value_of(server.handover_timeout_secs)),
-            state: server.state.clone(),
-            drain_timeout: secs(value_of(server.drain_timeout_secs)),
-            policy: policy(&options, value_of(options.routing.policy.as_deref()))?,
-            shadows: shadows(&options)?,
-            router: warmroute_router::Config {
-                health: HealthConfig { failures_max: value_of(health.health_failure_threshold) },
-                in_flight_max: in_flight_max(&options),
-                index: index_config(&options, sharing.as_ref())?,
-                ..warmroute_router::Config::default()
-            },
-            gateway,
-            probe: warmroute_probe::Config {
-                health_path: value_of(health.health_check_endpoint.clone()),
-                health_interval: secs(value_of(health.health_check_interval_secs)),
-                load_interval: Duration::from_millis(value_of(health.load_interval_ms)),
-                timeout: secs(value_of(health.health_check_timeout_secs)),
-                dialer: dialer.clone(),
-                ..warmroute_probe::Config::default()
-            },
-            eviction_interval: secs(value_of(options.cache.eviction_interval_secs)),
-            sources: sources(&options)?,
-            precise: precise(&options, dialer),
-            record: record(&options)?,
-            sharing,
-            events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
-            acceptors: security::acceptors(&options.security)?,
-            admin_token: security::admin_token(&options.security)?,
-            keys: security::keys(&options.security)?,
-            options,
-        })
-    }
-}
-
-impl Plan {
-    /// The address of each listener that is used.
-    pub fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 4] {
-        let bind = self.precise.as_ref().and_then(|precise| precise.bind.as_deref());
-        [
-            (Purpose::Clients, Some(self.listen)),
-            (Purpose::Admin, Some(self.admin)),
-            (Purpose::Events, bind.and_then(address_of)),
-            (Purpose::Mesh, self.sharing.as_ref().and_then(SharePlan::listen)),
-        ]
-    }
+/// Validates the options, with defaults for those not set.
+pub fn plan(options: Options) -> anyhow::Result<Plan> {
+    let options = options.over(Options::defaults());
+    check_thresholds(&options.cache)?;
+    let (server, health) = (&options.server, &options.health);
+    let secs = Duration::from_secs;
+    let dialer = security::dialer(&options.security)?;
+    let gateway = warmroute_gateway::Config { dialer: dialer.clone(), ..gateway_config(&options)? };
+    gateway.validate()?;
+    crate::logging::filter(value_of(server.log_level.as_deref()))?;
+    anyhow::ensure!(value_of(server.threads) <= THREADS_MAX, "threads must be at most {THREADS_MAX}");
+    check_numbers(&options)?;
+    anyhow::ensure!(
+        value_of(health.health_check_endpoint.as_ref()).starts_with('/'),
+        "health-check-endpoint must begin with /"
+    );
+    let sharing = sharing::plan(&options.sharing)?;
+    Ok(Plan {
+        listen: SocketAddr::new(value_of(server.host), value_of(server.port)),
+        admin: SocketAddr::new(value_of(server.admin_host), value_of(server.admin_port)),
+        handover: server.handover.clone(),
+        handover_timeout: secs(value_of(server.handover_timeout_secs)),
+        state: server.state.clone(),
+        drain_timeout: secs(value_of(server.drain_timeout_secs)),
+        policy: policy(&options, value_of(options.routing.policy.as_deref()))?,
+        shadows: shadows(&options)?,
+        router: warmroute_router::Config {
+            health: HealthConfig { failures_max: value_of(health.health_failure_threshold) },
+            in_flight_max: in_flight_max(&options),
+            index: index_config(&options, sharing.as_ref())?,
+            ..warmroute_router::Config::default()
+        },
+        gateway,
+        probe: warmroute_probe::Config {
+            health_path: value_of(health.health_check_endpoint.clone()),
+            health_interval: secs(value_of(health.health_check_interval_secs)),
+            load_interval: Duration::from_millis(value_of(health.load_interval_ms)),
+            timeout: secs(value_of(health.health_check_timeout_secs)),
+            dialer: dialer.clone(),
+            ..warmroute_probe::Config::default()
+        },
+        eviction_interval: secs(value_of(options.cache.eviction_interval_secs)),
+        sources: sources(&options)?,
+        precise: precise(&options, dialer),
+        record: record(&options)?,
+        sharing,
+        events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
+        acceptors: security::acceptors(&options.security)?,
+        admin_token: security::admin_token(&options.security)?,
+        keys: security::keys(&options.security)?,
+        options,
+    })
 }
 
 /// Concurrent requests per worker; 0 means unlimited.
@@ -191,43 +99,45 @@ fn in_flight_max(options: &Options) -> u32 {
 }
 
 /// Options that must not be zero.
-fn positive_options(options: &Options) -> [(&'static str, u64); 15] {
-    let (health, routing, timeouts) = (&options.health, &options.routing, &options.timeouts);
-    [
-        ("health-failure-threshold", value_of(health.health_failure_threshold).into()),
-        ("health-check-interval-secs", value_of(health.health_check_interval_secs)),
-        ("health-check-timeout-secs", value_of(health.health_check_timeout_secs)),
-        ("load-interval-ms", value_of(health.load_interval_ms)),
-        ("max-client-connections", value_of(options.server.max_client_connections) as u64),
-        ("handover-timeout-secs", value_of(options.server.handover_timeout_secs)),
-        ("client-head-timeout-secs", value_of(timeouts.client_head_timeout_secs)),
-        ("client-body-timeout-secs", value_of(timeouts.client_body_timeout_secs)),
-        ("connect-timeout-secs", value_of(timeouts.connect_timeout_secs)),
-        ("first-byte-timeout-secs", value_of(timeouts.first_byte_timeout_secs)),
-        ("idle-timeout-secs", value_of(timeouts.idle_timeout_secs)),
-        ("dns-refresh-secs", value_of(options.discovery.dns_refresh_secs)),
-        ("eviction-interval-secs", value_of(options.cache.eviction_interval_secs)),
-        ("worker-kv-tokens", value_of(options.cache.worker_kv_tokens)),
-        ("prefix-token-count", value_of(routing.prefix_token_count).into()),
-    ]
+const POSITIVE: [&str; 15] = [
+    "health-failure-threshold",
+    "health-check-interval-secs",
+    "health-check-timeout-secs",
+    "load-interval-ms",
+    "max-client-connections",
+    "handover-timeout-secs",
+    "client-head-timeout-secs",
+    "client-body-timeout-secs",
+    "connect-timeout-secs",
+    "first-byte-timeout-secs",
+    "idle-timeout-secs",
+    "dns-refresh-secs",
+    "eviction-interval-secs",
+    "worker-kv-tokens",
+    "prefix-token-count",
+];
+
+/// Checks the bounds of numbers. A name that ends with its unit of time is a time.
+fn check_numbers(options: &Options) -> anyhow::Result<()> {
+    let tables = serde_json::to_value(options)?;
+    let tables = tables.as_object().into_iter().flat_map(serde_json::Map::values);
+    for (name, value) in tables.filter_map(Value::as_object).flatten() {
+        let Some(number) = value.as_u64() else { continue };
+        anyhow::ensure!(number > 0 || !POSITIVE.contains(&name.as_str()), "{name} must be at least 1");
+        let is_time = name.ends_with("-secs") || name.ends_with("-ms");
+        anyhow::ensure!(number <= SECS_MAX || !is_time, "{name} must be at most {SECS_MAX}");
+    }
+    Ok(())
 }
 
-/// Options that are times. Some of them may be zero.
-fn time_options(options: &Options) -> impl Iterator<Item = (&'static str, u64)> {
-    let is_time = |(name, _): &(&str, u64)| name.ends_with("-secs") || name.ends_with("-ms");
-    positive_options(options).into_iter().filter(is_time).chain([
-        ("drain-timeout-secs", value_of(options.server.drain_timeout_secs)),
-        ("queue-timeout-secs", value_of(options.admission.queue_timeout_secs)),
-        ("request-timeout-secs", value_of(options.timeouts.request_timeout_secs)),
-        ("presumed-ttl-secs", value_of(options.cache.presumed_ttl_secs)),
-    ])
-}
-
-/// A policy by name, with default parameters.
-pub fn parse_policy(name: &str) -> anyhow::Result<Standard> {
-    name.parse().map_err(|unknown| match most_similar(name, Standard::NAMES) {
-        Some(most_similar) => anyhow::anyhow!("{unknown}; did you mean `{most_similar}`?"),
-        None => anyhow::Error::new(unknown),
+/// A policy by name and parameters.
+pub fn parse_policy(text: &str) -> anyhow::Result<Standard> {
+    text.parse().map_err(|bad| match &bad {
+        BadPolicy::Unknown(name) => match most_similar(name, Standard::NAMES) {
+            Some(most_similar) => anyhow::anyhow!("{bad}; did you mean `{most_similar}`?"),
+            None => anyhow::Error::new(bad),
+        },
+        BadPolicy::Parameter { .. } => anyhow::Error::new(bad),
     })
 }
 
@@ -247,55 +157,25 @@ fn shadows(options: &Options) -> anyhow::Result<Vec<Standard>> {
     Ok(shadows)
 }
 
-/// A policy by name, with parameters from the options.
-fn policy(options: &Options, name: &str) -> anyhow::Result<Standard> {
-    let mut policy = parse_policy(name)?;
-    match &mut policy {
-        Standard::LeastLoaded(rule) => {
-            rule.signal = match value_of(options.routing.load_signal) {
-                Signal::InFlight => LoadSignal::InFlight,
-                Signal::Waiting => LoadSignal::Waiting,
-            };
-        }
-        Standard::CacheAware(rule) => *rule = cache_aware(&options.cache)?,
-        Standard::WeightedScore(rule) => {
-            rule.affinity_weight = value_of(options.cache.affinity_weight);
-            rule.queue_weight = value_of(options.cache.queue_weight);
-        }
-        _ => {}
+/// A policy by name and parameters. The thresholds of cache_aware are options too, as in other routers, and win.
+fn policy(options: &Options, text: &str) -> anyhow::Result<Standard> {
+    let mut policy = parse_policy(text)?;
+    if let Standard::CacheAware(rule) = &mut policy {
+        let cache = &options.cache;
+        rule.cache_threshold = cache.cache_threshold.unwrap_or(rule.cache_threshold);
+        rule.balance_abs = cache.balance_abs_threshold.unwrap_or(rule.balance_abs);
+        rule.balance_rel = cache.balance_rel_threshold.unwrap_or(rule.balance_rel);
     }
     Ok(policy)
 }
 
-/// The preset's thresholds, with overrides.
-fn cache_aware(cache: &Cache) -> anyhow::Result<CacheAware> {
-    let preset = match value_of(cache.cache_preset) {
-        Preset::HighAffinity => CacheAware::HIGH_AFFINITY,
-        Preset::Balanced => CacheAware::BALANCED,
-        Preset::LoadFocused => CacheAware::LOAD_FOCUSED,
-    };
-    let rule = CacheAware {
-        cache_threshold: cache.cache_threshold.unwrap_or(preset.cache_threshold),
-        balance_abs: cache.balance_abs_threshold.unwrap_or(preset.balance_abs),
-        balance_rel: cache.balance_rel_threshold.unwrap_or(preset.balance_rel),
-        balance: match value_of(cache.balance) {
-            BalanceRule::Both => Balance::Both,
-            BalanceRule::Either => Balance::Either,
-            BalanceRule::Dynamic => Balance::Dynamic,
-        },
-    };
-    anyhow::ensure!((0.0..=1.0).contains(&rule.cache_threshold), "cache-threshold must be between 0 and 1");
-    let is_factor = rule.balance_rel.is_finite() && rule.balance_rel >= 1.0;
+/// Checks the thresholds whether or not the policy uses them, so that a later change of policy finds no mistake.
+fn check_thresholds(cache: &Cache) -> anyhow::Result<()> {
+    let share = cache.cache_threshold.unwrap_or(0.0);
+    anyhow::ensure!((0.0..=1.0).contains(&share), "cache-threshold must be between 0 and 1");
+    let factor = cache.balance_rel_threshold.unwrap_or(1.0);
+    let is_factor = factor.is_finite() && factor >= 1.0;
     anyhow::ensure!(is_factor, "balance-rel-threshold must be a number of at least 1");
-    Ok(rule)
-}
-
-/// Checks the weights whether or not the policy uses them, so that a later change of policy finds no mistake.
-fn check_weights(cache: &Cache) -> anyhow::Result<()> {
-    for weight in [cache.affinity_weight, cache.queue_weight].into_iter().flatten() {
-        let is_weight = weight.is_finite() && weight >= 0.0;
-        anyhow::ensure!(is_weight, "affinity-weight and queue-weight must be 0 or more");
-    }
     Ok(())
 }
 
@@ -327,38 +207,25 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
         aliases: options.aliases.clone().into_iter().collect(),
         session_keys: session_keys.map_err(anyhow::Error::msg).context("session-keys")?,
         prefix: PrefixRule {
-            span: match value_of(routing.prefix_key) {
-                PrefixKey::Tokens => PrefixSpan::Tokens(value_of(routing.prefix_token_count)),
-                PrefixKey::System => PrefixSpan::System,
-                PrefixKey::Windows => PrefixSpan::Windows,
-            },
-            hash: value_of(routing.prefix_hash.as_ref()).parse().context("prefix-hash")?,
+            span: value_of(routing.prefix_key),
+            tokens: value_of(routing.prefix_token_count),
+            hash: value_of(routing.prefix_hash),
         },
         decision_headers: match value_of(routing.decision_headers) {
             true => DecisionHeaders::On,
             false => DecisionHeaders::Off,
         },
-        usage_injection: match value_of(options.cache.usage_injection) {
-            Injection::On => UsageInjection::On,
-            Injection::Off => UsageInjection::Off,
-        },
+        usage_injection: value_of(options.cache.usage_injection),
         retries_max: value_of(requests.retry_max_retries),
         timeouts: timeouts(&options.timeouts),
         admission: admission_config(&options.admission)?,
-        forwarded: match value_of(options.security.forwarded_headers) {
-            ForwardedHeaders::Drop => Forwarded::Drop,
-            ForwardedHeaders::Pass => Forwarded::Pass,
-        },
+        forwarded: value_of(options.security.forwarded_headers),
         worker_choice: match value_of(options.security.allow_worker_choice) {
             true => WorkerChoice::Clients,
             false => WorkerChoice::Ours,
         },
         connections_max: value_of(options.server.max_client_connections),
-        client_credentials: match value_of(options.security.client_credentials) {
-            Credentials::Auto => ClientCredentials::Auto,
-            Credentials::Pass => ClientCredentials::Pass,
-            Credentials::Drop => ClientCredentials::Drop,
-        },
+        client_credentials: value_of(options.security.client_credentials),
         ..warmroute_gateway::Config::default()
     })
 }
@@ -403,9 +270,9 @@ fn admission_config(options: &options::Admission) -> anyhow::Result<AdmissionCon
     })
 }
 
-fn precise(options: &Options, dialer: Dialer) -> Option<crate::precise::Settings> {
+fn precise(options: &Options, dialer: Dialer) -> Option<FollowSettings> {
     let events = &options.events;
-    (value_of(events.kv_events) == Following::Auto).then(|| crate::precise::Settings {
+    (value_of(events.kv_events) == Following::Auto).then(|| FollowSettings {
         paths: ModelPaths::new(events.model_path.as_deref().unwrap_or_default()),
         matching: value_of(events.matching),
         bind: events.kv_events_bind.clone(),
@@ -421,10 +288,7 @@ fn record(options: &Options) -> anyhow::Result<Option<warmroute_record::Config>>
     let config = warmroute_record::Config {
         file,
         bytes_max: value_of(recording.record_max_bytes),
-        names: match value_of(recording.record_models) {
-            RecordedModels::Hashed => ModelNames::Hashed,
-            RecordedModels::Named => ModelNames::Named,
-        },
+        names: value_of(recording.record_models),
     };
     config.validate()?;
     Ok(Some(config))
@@ -437,7 +301,7 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
     let entries: Vec<WorkerEntry> = from_flag.chain(options.workers.iter().cloned()).collect();
     // Validates URLs first: later errors repeat them, and a URL may contain a password.
     let listed = entries.iter().map(WorkerEntry::listed).collect::<Result<Vec<_>, _>>()?;
-    events::check(&entries, options.events.kv_events_bind.as_deref())?;
+    check_endpoints(&entries, options.events.kv_events_bind.as_deref())?;
     let events_token = options.events.events_token.as_ref();
     events_token.map_or(Ok(()), |token| security::check_secret(token.reveal())).context("events-token")?;
     let dns = discovery.worker_dns.iter().flatten().map(|name| name.parse::<DnsName>());
@@ -453,30 +317,29 @@ fn sources(options: &Options) -> anyhow::Result<Sources> {
 mod tests {
     use super::*;
 
-    fn plan(text: &str) -> anyhow::Result<Plan> {
-        Plan::new(toml::from_str(text).unwrap())
+    fn planned(text: &str) -> anyhow::Result<Plan> {
+        plan(toml::from_str(text).unwrap())
     }
 
     #[test]
     fn the_defaults_are_valid() {
-        let plan = plan("").unwrap();
+        let plan = planned("").unwrap();
         assert_eq!(plan.listen.to_string(), "0.0.0.0:30000");
         assert!(plan.admin.ip().is_loopback());
     }
 
     #[test]
     fn single_thresholds_override_the_preset() {
-        let rule = |text: &str| match plan(&format!("{text}\n[routing]\npolicy = \"cache_aware\""))
-            .unwrap()
-            .policy
-        {
-            Standard::CacheAware(rule) => (rule.cache_threshold, rule.balance_abs, rule.balance_rel),
-            other => panic!("{other:?}"),
+        let rule = |preset: &str, text: &str| {
+            let text = format!("{text}\n[routing]\npolicy = \"cache_aware{preset}\"");
+            match planned(&text).unwrap().policy {
+                Standard::CacheAware(rule) => (rule.cache_threshold, rule.balance_abs, rule.balance_rel),
+                other => panic!("{other:?}"),
+            }
         };
-        assert_eq!(rule(""), (0.3, 64, 1.5));
-        assert_eq!(rule("[cache]\ncache-preset = \"high-affinity\""), (0.2, 128, 2.0));
-        let mixed = "[cache]\ncache-preset = \"load-focused\"\nbalance-abs-threshold = 7";
-        assert_eq!(rule(mixed), (0.5, 7, 1.2));
+        assert_eq!(rule("", ""), (0.3, 64, 1.5));
+        assert_eq!(rule(":preset=high_affinity", ""), (0.2, 128, 2.0));
+        assert_eq!(rule(":preset=load_focused", "[cache]\nbalance-abs-threshold = 7"), (0.5, 7, 1.2));
     }
 
     #[test]
@@ -489,7 +352,6 @@ mod tests {
             ("[routing]\npolicy = \"product\"\nshadow = [\"lmetric\"]", "`lmetric` is listed twice"),
             ("[server]\nlog-level = \"verbose\"", "log-level `verbose`"),
             ("[server]\nthreads = 999999999", "threads"),
-            ("[routing]\nprefix-hash = \"md5\"", "unknown hash `md5`"),
             ("[cache]\nblock-hash = \"md5\"", "unknown hash `md5`"),
             ("[routing]\nsession-keys = [\"user\"]", "expected header:NAME"),
             ("[[workers]]\nurl = \"ftp://a\"", "`ftp://a` is not a valid worker URL"),
@@ -508,7 +370,8 @@ mod tests {
             ("[cache]\nbalance-rel-threshold = 0.5", "balance-rel-threshold"),
             ("[cache]\nmax-tree-size = 1", "max-tree-size"),
             ("[cache]\nworker-kv-tokens = 0", "worker-kv-tokens"),
-            ("[routing]\npolicy = \"weighted_score\"\n[cache]\nqueue-weight = nan", "queue-weight"),
+            ("[routing]\npolicy = \"weighted_score:queue=nan\"", "`nan` is no number"),
+            ("[routing]\nshadow = [\"random:x=1\"]", "no parameters"),
             ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
             ("[events]\nkv-events-bind = \"5557\"", "`5557` is not a valid endpoint"),
             (
@@ -573,7 +436,7 @@ mod tests {
             ("[sharing]\nmesh-peers = [\"a:1\"]", "mesh-peers has no effect without share"),
             ("[sharing]\nshare = [\"mesh\"]\nshare-secret-file = \"/nowhere\"", "cannot read /nowhere"),
         ] {
-            let error = plan(text).err().map(|error| format!("{error:#}")).unwrap_or_default();
+            let error = planned(text).err().map(|error| format!("{error:#}")).unwrap_or_default();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }

@@ -6,26 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use http::HeaderValue;
 use warmroute_gateway::{Keys, Token};
+use warmroute_operate::Acceptors;
 use warmroute_wire::{Acceptor, Dialer, Identity, WorkerTls};
 
 use crate::options::{Secret, Security};
-
-/// Plain or TLS, for each listener.
-#[derive(Clone)]
-pub struct Acceptors {
-    /// The client listener.
-    pub clients: Acceptor,
-    /// The admin listener.
-    pub operators: Acceptor,
-}
-
-impl Acceptors {
-    /// Uses the others' settings for new connections.
-    pub fn follow(&self, others: &Acceptors) {
-        self.clients.follow(&others.clients);
-        self.operators.follow(&others.operators);
-    }
-}
 
 /// The token of the admin listener.
 pub fn admin_token(security: &Security) -> anyhow::Result<Option<Token>> {

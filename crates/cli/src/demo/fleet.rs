@@ -6,15 +6,14 @@ use std::time::Duration;
 use anyhow::Context;
 use warmroute_engine::Profile;
 use warmroute_gateway::DrainMode;
+use warmroute_operate::{Fingerprints, Listeners, Service};
 use warmroute_replica::{Config, Replica, Stats, serve};
 use warmroute_types::WorkerState;
 
 use crate::args::DemoArgs;
-use crate::control::Origin;
-use crate::handover::Listeners;
+use crate::config_reader::Origin;
 use crate::options::{Discovery, Options, Routing, Server};
-use crate::plan::Plan;
-use crate::service::Service;
+use crate::plan::plan;
 
 /// The simulated model.
 pub const MODEL: &str = "llama-3.1-8b";
@@ -26,7 +25,7 @@ const READY_CHECK_EVERY: Duration = Duration::from_millis(10);
 /// Engines with a gateway in front.
 pub struct Fleet {
     engines: Vec<Replica>,
-    pub service: Service,
+    pub service: Service<Origin>,
 }
 
 impl Fleet {
@@ -40,9 +39,9 @@ impl Fleet {
             engines.push(serve(config, listener).await?);
         }
         let urls = engines.iter().map(|engine| engine.url().to_owned()).collect();
+        let plan = plan(options(urls, policy))?;
         let service =
-            Service::start(Plan::new(options(urls, policy))?, Origin::default(), Listeners::default())
-                .await?;
+            Service::start(plan, Origin::default(), Fingerprints::default(), Listeners::default()).await?;
         service.open();
         let fleet = Fleet { engines, service };
         tokio::time::timeout(READY_WITHIN, fleet.ready())

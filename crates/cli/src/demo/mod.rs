@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use warmroute_operate::{StopSignals, announce};
 
 use crate::args::DemoArgs;
 use crate::plan::parse_policy;
 use crate::runtime::runtime;
-use crate::serve::{StopSignals, announce};
 use fleet::Fleet;
 use report::Run;
 use workload::Workload;

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use warmroute_discovery::EventsEntry;
 use warmroute_events::{Direction, Endpoint, EventSource};
+use warmroute_follow::{Aligned, Card, Engine, align};
 use warmroute_probe::read_capacity;
 use warmroute_wire::{Dialer, Scheme, Target, detect_scheme};
 
 use super::finding::Finding;
 use crate::args::Switch;
 use crate::plan::Plan;
-use crate::precise::{Aligned, Card, Engine, align};
 
 /// Clocks further apart than this make the measured delay of events useless.
 const SKEW_S_MAX: f64 = 5.0;

@@ -15,7 +15,7 @@ use warmroute_discovery::EventsEntry;
 
 use crate::args::DoctorArgs;
 use crate::options::{check_environment, read_file};
-use crate::plan::Plan;
+use crate::plan::{Plan, plan};
 use engine::EngineCheck;
 use finding::{Finding, Level};
 
@@ -26,7 +26,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         Some(file) => args.options.clone().over(read_file(file)?),
         None => args.options.clone(),
     };
-    let plan = Plan::new(options)?;
+    let plan = plan(options)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let troubles = runtime.block_on(check(&plan, args));
     anyhow::ensure!(troubles == 0, "{troubles} thing(s) do not work");

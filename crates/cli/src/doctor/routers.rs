@@ -3,13 +3,13 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
+use warmroute_follow::{SharePlan, Transport};
 use warmroute_share::{
     AnnouncedRouters, MeshConfig, MeshFailure, MeshProbe, RedisConfig, RedisFailure, Versions, probe_mesh,
     probe_redis,
 };
 
 use super::finding::Finding;
-use crate::plan::{SharePlan, Transport};
 
 const FIRST: &str = "if this is the first router, that is as it should be";
 

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use http::Uri;
 use warmroute_engine::Profile;
 use warmroute_sim::{
     Balancer, EvictionEvents, History, Incident, Partition, PassagePlacement, Slo, View, Workload,
 };
+
+use crate::args::Switch;
+use crate::options::named::named;
 
 /// `warmroute lab simulate`.
 #[derive(Args)]
@@ -137,8 +140,8 @@ pub struct TrafficArgs {
     #[arg(long, default_value_t = 10.0)]
     pub think_s: f64,
     /// Position of retrieved passages, for traces that have them
-    #[arg(long, value_enum, default_value = "after")]
-    pub passages: Place,
+    #[arg(long, value_parser = named::<PassagePlacement>(), default_value = "after")]
+    pub passages: PassagePlacement,
     /// First seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -213,8 +216,8 @@ pub struct SceneArgs {
     #[arg(long, value_name = "FROM..UNTIL", requires = "share_delay_ms")]
     pub share_cut: Vec<Partition>,
     /// How requests are assigned to routers
-    #[arg(long, value_enum, default_value = "turns")]
-    pub balancer: BalancerWord,
+    #[arg(long, value_parser = named::<Balancer>(), default_value = "turns")]
+    pub balancer: Balancer,
     /// One-way network delay between router and engine in milliseconds
     #[arg(long, default_value_t = 0.2)]
     pub network_ms: f64,
@@ -246,7 +249,7 @@ pub struct ContestArgs {
     pub slo: SloArgs,
     /// Compute bounds that no router can beat
     #[arg(long, value_enum, default_value = "on")]
-    pub bounds: Toggle,
+    pub bounds: Switch,
     /// Concurrent runs [default: one per core]
     #[arg(long)]
     pub threads: Option<usize>,
@@ -275,54 +278,6 @@ pub struct OutputArgs {
     /// Write Markdown to this file; `-` is stdout
     #[arg(long, value_name = "OUT")]
     pub markdown: Option<PathBuf>,
-}
-
-/// On or off.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Toggle {
-    /// Enabled
-    On,
-    /// Disabled
-    Off,
-}
-
-/// How requests are assigned to routers.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BalancerWord {
-    /// In turn
-    Turns,
-    /// All requests of a session to the same router
-    Session,
-}
-
-impl From<BalancerWord> for Balancer {
-    fn from(word: BalancerWord) -> Balancer {
-        match word {
-            BalancerWord::Turns => Balancer::Turns,
-            BalancerWord::Session => Balancer::Session,
-        }
-    }
-}
-
-/// Position of retrieved passages.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Place {
-    /// Before the conversation
-    Before,
-    /// In the last question
-    After,
-    /// Left out
-    None,
-}
-
-impl From<Place> for PassagePlacement {
-    fn from(place: Place) -> PassagePlacement {
-        match place {
-            Place::Before => PassagePlacement::Before,
-            Place::After => PassagePlacement::After,
-            Place::None => PassagePlacement::Omitted,
-        }
-    }
 }
 
 impl From<SloArgs> for Slo {

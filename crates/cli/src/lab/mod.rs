@@ -12,11 +12,9 @@
 mod args;
 mod bounds;
 mod drive;
-mod exec;
 mod output;
 mod runs;
 mod scene;
-mod session_text;
 mod simulate;
 mod sweep;
 mod traffic;

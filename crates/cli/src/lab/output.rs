@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::Context;
 use serde_json::{Value, json};
 use warmroute_report::{Report, html, markdown, table};
-use warmroute_sim::{Record, View};
+use warmroute_sim::{Balancer, Record, View};
 
-use super::args::{BalancerWord, OutputArgs, SceneArgs, TrafficArgs};
+use super::args::{OutputArgs, SceneArgs, TrafficArgs};
 
 /// Writes a report in every requested format. The table is printed unless another format goes to stdout.
 pub fn write(args: &OutputArgs, report: &Report, json: &Value) -> anyhow::Result<()> {
@@ -143,7 +143,7 @@ pub fn setup(args: &SceneArgs, seeds: u64) -> Vec<(String, String)> {
 
 /// The number of routers and how they share state.
 fn routers(args: &SceneArgs) -> String {
-    let met = if args.balancer == BalancerWord::Session { ", one for each session" } else { "" };
+    let met = if args.balancer == Balancer::Session { ", one for each session" } else { "" };
     match args.share_delay_ms {
         _ if args.routers == 1 => "1".to_owned(),
         None => format!("{} that know nothing of each other{met}", args.routers),

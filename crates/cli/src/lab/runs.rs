@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warmroute_report::{Load, Point};
-use warmroute_sim::{Bounds, Record, Rule, Slo, Summary};
+use warmroute_sim::{Bounds, Record, Rule, Slo, Summary, Trouble, exec_rule};
 
-use super::args::{ContestArgs, Toggle};
-use super::exec::{self, Trouble};
+use super::args::ContestArgs;
 use super::scene::Scene;
+use crate::args::Switch;
 
 /// The default policies.
 const POLICIES: [&str; 6] =
@@ -25,7 +25,7 @@ pub struct Contest {
     trouble: Trouble,
     seeds: std::ops::Range<u64>,
     slo: Slo,
-    bounds: Toggle,
+    bounds: Switch,
     threads: usize,
 }
 
@@ -55,7 +55,7 @@ impl Contest {
             anyhow::bail!("{} is compared with itself: every policy is given once", names[at]);
         }
         let rule = |name: &String| match name.strip_prefix("exec:") {
-            Some(program) => exec::rule(name, program, &trouble),
+            Some(program) => exec_rule(name, program, &trouble).map_err(anyhow::Error::new),
             None => Ok(Rule::parse(name)?),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -112,7 +112,7 @@ impl Contest {
             ran.point.summaries.push(summary);
         }
         let requests = ran.point.summaries.iter().map(|summary| summary.requests).max().unwrap_or(0);
-        if self.bounds == Toggle::On && requests <= BOUNDS_REQUESTS_MAX {
+        if self.bounds == Switch::On && requests <= BOUNDS_REQUESTS_MAX {
             ran.point.bounds = self.bounds_of(scene)?;
         }
         Ok(ran)

@@ -65,7 +65,7 @@ pub fn world(args: &SceneArgs) -> anyhow::Result<Config> {
             loss: args.share_loss,
             partitions: args.share_cut.clone(),
         }),
-        balancer: args.balancer.into(),
+        balancer: args.balancer,
         hop: Micros::from_millis_f64(args.network_ms),
         incidents: args.incident.clone(),
         seed: args.traffic.seed,

@@ -62,7 +62,7 @@ fn read(args: &TrafficArgs, seeds: u64, notes: &mut Vec<String>) -> anyhow::Resu
             copies: args.copies,
             sessions_per_s: args.sessions_per_s,
             think_s: args.think_s,
-            passages: args.passages.into(),
+            passages: args.passages,
             requests_max: args.requests,
         };
         let trace = read_trace(file, &options)?;

@@ -2,15 +2,14 @@
 
 use clap::CommandFactory;
 
+use super::groups::ENVIRONMENT_PREFIX;
 use super::most_similar;
 use crate::args::Cli;
-
-const PREFIX: &str = "WARMROUTE_";
 
 /// Fails if a variable has our prefix but sets no option.
 pub fn check_environment() -> anyhow::Result<()> {
     let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    match unknown(set.filter(|name| name.starts_with(PREFIX))) {
+    match unknown(set.filter(|name| name.starts_with(ENVIRONMENT_PREFIX))) {
         Some(problem) => anyhow::bail!(problem),
         None => Ok(()),
     }

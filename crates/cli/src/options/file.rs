@@ -124,7 +124,7 @@ mod tests {
             "[securty]\nadmin-token = \"hush\"",
             "[[workers]]\nurl = \"http://a\"\napi-key = \"hush\"",
             "[server]\nport = \"hush\"",
-            "[cache]\nbalance = \"hush\"",
+            "[cache]\nusage-injection = \"hush\"",
             "[security]\nadmin-token = \"\"\"\nhush = x\nhush",
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());

@@ -6,6 +6,7 @@
 mod environment;
 mod file;
 pub mod groups;
+pub mod named;
 mod secret;
 
 use std::collections::BTreeMap;
@@ -137,6 +138,24 @@ mod tests {
             let given = printed[table].as_table().unwrap().len();
             let all = groups::KEYS.iter().find(|(name, _)| name == table).unwrap().1.len();
             assert_eq!(given, all - none_allowed, "[{table}]");
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_default() {
+        let command = <crate::args::Cli as clap::CommandFactory>::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let printed = toml::Table::try_from(Options::defaults()).unwrap();
+        for (key, value) in printed.values().filter_map(toml::Value::as_table).flatten() {
+            let value = match value {
+                toml::Value::Boolean(is_on) => if *is_on { "on" } else { "off" }.to_owned(),
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Array(_) => continue,
+                number => number.to_string(),
+            };
+            let arg = serve.get_arguments().find(|arg| arg.get_long() == Some(key)).unwrap();
+            let help = arg.get_help().unwrap().to_string();
+            assert!(help.contains(&format!("[default: {value}]")), "--{key}, default {value}: {help}");
         }
     }
 

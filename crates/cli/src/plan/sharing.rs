@@ -1,11 +1,9 @@
 //! Turns options into the settings for sharing between routers.
 
-use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use sha2::{Digest, Sha256};
+use warmroute_follow::{SharePlan, Transport};
 use warmroute_share::{
     BadShare, MeshConfig, MeshTimings, RedisConfig, RedisTimings, Secret, Secrets, Versions,
 };
@@ -15,34 +13,6 @@ use warmroute_wire::WorkerTls;
 use super::value_of;
 use crate::options::Sharing;
 use crate::security::identity;
-
-/// Validated settings, not yet in use.
-pub struct SharePlan {
-    /// The transport.
-    pub transport: Transport,
-    /// Key of prompt digests. Routers with the same secret have the same key.
-    pub seed: u64,
-    /// Secret files that all users of this machine can read.
-    pub exposed: Vec<PathBuf>,
-}
-
-impl SharePlan {
-    /// Address of the mesh listener, if any.
-    pub fn listen(&self) -> Option<SocketAddr> {
-        match &self.transport {
-            Transport::Mesh(config) => Some(config.listen),
-            Transport::Redis(_) => None,
-        }
-    }
-}
-
-/// The transport between routers.
-pub enum Transport {
-    /// Direct connections between routers.
-    Mesh(Box<MeshConfig>),
-    /// A Redis or Valkey server.
-    Redis(Box<RedisConfig>),
-}
 
 /// The settings; `None` for a single router.
 pub fn plan(options: &Sharing) -> anyhow::Result<Option<SharePlan>> {
@@ -59,14 +29,13 @@ pub fn plan(options: &Sharing) -> anyhow::Result<Option<SharePlan>> {
         "share-secret-file is missing: routers that share state need a common secret of at least 16 bytes",
     )?;
     let secrets = Secrets::from_file(file).map_err(|bad| with_key(bad, options))?;
-    let seed = secrets.primary().map_or(0, |primary| seed(primary.reveal()));
     let transport = match by.as_slice() {
-        ["mesh"] => Transport::Mesh(Box::new(mesh(options, secrets)?)),
-        urls => Transport::Redis(Box::new(redis(options, urls, secrets)?)),
+        ["mesh"] => Transport::Mesh(Box::new(mesh(options, secrets.clone())?)),
+        urls => Transport::Redis(Box::new(redis(options, urls, secrets.clone())?)),
     };
-    let files = [&options.share_secret_file, &options.share_redis_password_file];
-    let exposed = files.into_iter().flatten().filter(|file| is_exposed(file)).cloned().collect();
-    Ok(Some(SharePlan { transport, seed, exposed }))
+    let files: Vec<&Path> =
+        [Some(file), options.share_redis_password_file.as_deref()].into_iter().flatten().collect();
+    Ok(Some(SharePlan::new(transport, &secrets, &files)))
 }
 
 /// Refuses options without effect, because the user expects one.
@@ -101,17 +70,6 @@ fn with_key(bad: BadShare, options: &Sharing) -> anyhow::Error {
         BadShare::CannotListen { .. } => "mesh-listen",
     };
     anyhow::Error::new(bad).context(key)
-}
-
-/// Whether all users of this machine can read the file.
-fn is_exposed(file: &Path) -> bool {
-    std::fs::metadata(file).is_ok_and(|there| there.permissions().mode() & 0o004 != 0)
-}
-
-/// The key of prompt digests, derived from the secret separately from the keys of messages.
-fn seed(secret: &str) -> u64 {
-    let hash = Sha256::new().chain_update(b"warmroute prompts\0").chain_update(secret).finalize();
-    hash.iter().take(8).fold(0, |seed, &byte| seed << 8 | u64::from(byte))
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {

@@ -2,13 +2,18 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Tests of one program may use the same name.
+static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
 /// A folder that is removed after the test.
 pub struct TempFolder(PathBuf);
 
 impl TempFolder {
     pub fn new(name: &str) -> TempFolder {
-        let folder = std::env::temp_dir().join(format!("warmroute-test-{name}-{}", std::process::id()));
+        let (process, number) = (std::process::id(), FOLDERS.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(format!("warmroute-test-{name}-{process}-{number}"));
         fs::create_dir_all(&folder).unwrap();
         TempFolder(folder)
     }

@@ -5,6 +5,8 @@
 //! exceeded, as in SMG's code. One rule is ours: the overlap must justify the worker's load, or a prefix that
 //! many requests share would gather them on one worker up to the bound.
 
+use warmroute_types::OptionValue;
+
 use crate::numbers::{is_worth_waiting_for, least_by};
 use crate::{Candidate, Choice, LeastLoaded, Policy, PolicyRequest};
 
@@ -18,6 +20,18 @@ pub enum Balance {
     Either,
     /// More than 1.5 times the mean load, and at least four requests above the mean.
     Dynamic,
+}
+
+impl OptionValue for Balance {
+    const VALUES: &'static [(Balance, &'static str, &'static str)] = &[
+        (Balance::Both, "both", "Overloaded when both thresholds are exceeded"),
+        (Balance::Either, "either", "Overloaded when either threshold is exceeded"),
+        (
+            Balance::Dynamic,
+            "dynamic",
+            "Overloaded at 1.5 times the fleet's mean, and at least four requests above it",
+        ),
+    ];
 }
 
 /// Longest overlap above a threshold, while its worker is not overloaded.
@@ -49,6 +63,17 @@ impl CacheAware {
 
     const fn preset(cache_threshold: f64, balance_abs: u32, balance_rel: f64) -> CacheAware {
         CacheAware { cache_threshold, balance_abs, balance_rel, balance: Balance::Both }
+    }
+
+    /// Checks that the thresholds make sense. The error says which does not.
+    pub fn validate(&self) -> Result<(), String> {
+        if !(0.0..=1.0).contains(&self.cache_threshold) {
+            return Err("the cache threshold must be between 0 and 1".to_owned());
+        }
+        if !(self.balance_rel.is_finite() && self.balance_rel >= 1.0) {
+            return Err("the relative balance threshold must be a number of at least 1".to_owned());
+        }
+        Ok(())
     }
 
     fn is_overloaded(&self, candidate: &Candidate, candidates: &[Candidate]) -> bool {

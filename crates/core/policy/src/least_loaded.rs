@@ -4,6 +4,8 @@
 //! of the engines also includes other clients' requests, but comes from reports that are old when they are
 //! read. Requests sent since the report are added, so that a burst between two reports does not herd.
 
+use warmroute_types::OptionValue;
+
 use crate::numbers::least_by;
 use crate::{Candidate, Choice, Policy, PolicyRequest};
 
@@ -16,6 +18,13 @@ pub enum LoadSignal {
     /// Requests that wait inside the engine, then requests in flight. Only requests in flight when any worker
     /// lacks a fresh report.
     Waiting,
+}
+
+impl OptionValue for LoadSignal {
+    const VALUES: &'static [(LoadSignal, &'static str, &'static str)] = &[
+        (LoadSignal::InFlight, "in-flight", "Requests that this router has in flight"),
+        (LoadSignal::Waiting, "waiting", "Waiting requests that the engines report"),
+    ];
 }
 
 /// Fewest requests by the chosen signal; ties are random.

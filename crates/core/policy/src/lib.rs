@@ -12,6 +12,7 @@ mod dual_choice;
 mod expected_ttft;
 mod least_loaded;
 mod numbers;
+mod parameters;
 mod power_of_two;
 mod prefix_affinity;
 mod product;
@@ -35,7 +36,7 @@ pub use random::Random;
 pub use rendezvous::LoadBound;
 pub use round_robin::RoundRobin;
 pub use session_affinity::SessionAffinity;
-pub use standard::{Standard, UnknownPolicy};
+pub use standard::{BadPolicy, Standard};
 pub use sticky_least_loaded::StickyLeastLoaded;
 pub use weighted_score::WeightedScore;
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use crate::{
     CacheAware, Candidate, Choice, DualChoice, ExpectedTtft, LeastLoaded, Policy, PolicyRequest, PowerOfTwo,
     PrefixAffinity, Product, Random, RoundRobin, SessionAffinity, StickyLeastLoaded, WeightedScore,
+    parameters,
 };
 
 /// A policy that the gateway offers, with its parameters. An enum, so that a configuration can be compared,
@@ -37,10 +38,21 @@ pub enum Standard {
     DualChoice(DualChoice),
 }
 
-/// A policy name that is not known.
+/// Why a text names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown policy `{0}`; known: {known}", known = Standard::NAMES.join(", "))]
-pub struct UnknownPolicy(pub String);
+pub enum BadPolicy {
+    /// The name is not known.
+    #[error("unknown policy `{0}`; known: {known}", known = Standard::NAMES.join(", "))]
+    Unknown(String),
+    /// A parameter is not known, or its value is invalid.
+    #[error("policy `{policy}`: {why}")]
+    Parameter {
+        /// The policy as written.
+        policy: String,
+        /// The reason.
+        why: String,
+    },
+}
 
 impl Standard {
     /// Names of all policies, in the order in which the manual explains them.
@@ -90,6 +102,29 @@ impl Standard {
         }
     }
 
+    /// A policy with default parameters. Our names, and those of other routers and papers; `-` and `_` are the same.
+    fn named(name: &str) -> Result<Standard, BadPolicy> {
+        Ok(match name.to_ascii_lowercase().replace('-', "_").as_str() {
+            "expected_ttft" => Standard::ExpectedTtft(ExpectedTtft::default()),
+            "round_robin" => Standard::RoundRobin(RoundRobin),
+            "random" => Standard::Random(Random),
+            "least_loaded" | "join_shortest_queue" | "shortest_queue" => {
+                Standard::LeastLoaded(LeastLoaded::default())
+            }
+            "power_of_two" => Standard::PowerOfTwo(PowerOfTwo),
+            "session_affinity" | "consistent_hash" | "consistent_hashing" => {
+                Standard::SessionAffinity(SessionAffinity::default())
+            }
+            "prefix_affinity" | "prefix_hash" => Standard::PrefixAffinity(PrefixAffinity::default()),
+            "cache_aware" => Standard::CacheAware(CacheAware::default()),
+            "sticky_least_loaded" => Standard::StickyLeastLoaded(StickyLeastLoaded::default()),
+            "weighted_score" => Standard::WeightedScore(WeightedScore::default()),
+            "product" | "lmetric" => Standard::Product(Product),
+            "dual_choice" | "dualmap" => Standard::DualChoice(DualChoice::default()),
+            _ => return Err(BadPolicy::Unknown(name.to_owned())),
+        })
+    }
+
     fn rule(&self) -> &dyn Policy {
         match self {
             Standard::ExpectedTtft(rule) => rule,
@@ -109,29 +144,15 @@ impl Standard {
 }
 
 impl FromStr for Standard {
-    type Err = UnknownPolicy;
+    type Err = BadPolicy;
 
-    /// Our names, and those that people bring along from other routers and papers; `-` and `_` are the same.
-    fn from_str(name: &str) -> Result<Standard, UnknownPolicy> {
-        Ok(match name.to_ascii_lowercase().replace('-', "_").as_str() {
-            "expected_ttft" => Standard::ExpectedTtft(ExpectedTtft::default()),
-            "round_robin" => Standard::RoundRobin(RoundRobin),
-            "random" => Standard::Random(Random),
-            "least_loaded" | "join_shortest_queue" | "shortest_queue" => {
-                Standard::LeastLoaded(LeastLoaded::default())
-            }
-            "power_of_two" => Standard::PowerOfTwo(PowerOfTwo),
-            "session_affinity" | "consistent_hash" | "consistent_hashing" => {
-                Standard::SessionAffinity(SessionAffinity::default())
-            }
-            "prefix_affinity" | "prefix_hash" => Standard::PrefixAffinity(PrefixAffinity::default()),
-            "cache_aware" => Standard::CacheAware(CacheAware::default()),
-            "sticky_least_loaded" => Standard::StickyLeastLoaded(StickyLeastLoaded::default()),
-            "weighted_score" => Standard::WeightedScore(WeightedScore::default()),
-            "product" | "lmetric" => Standard::Product(Product),
-            "dual_choice" | "dualmap" => Standard::DualChoice(DualChoice::default()),
-            _ => return Err(UnknownPolicy(name.to_owned())),
-        })
+    /// A name, and parameters after colons: `cache_aware:threshold=0.5:balance=either`.
+    fn from_str(text: &str) -> Result<Standard, BadPolicy> {
+        let mut parts = text.split(':');
+        let mut policy = Standard::named(parts.next().unwrap_or_default())?;
+        let bad = |why| BadPolicy::Parameter { policy: text.to_owned(), why };
+        parts.try_for_each(|parameter| parameters::set(&mut policy, parameter)).map_err(bad)?;
+        Ok(policy)
     }
 }
 

@@ -33,4 +33,4 @@ pub use canonical::{MESSAGE, Sink, write_prompt, write_system};
 pub use chunk_sizes::ChunkSizes;
 pub use chunks::{CHUNK_BYTES, Chunks};
 pub use json::{BadJson, RawStr};
-pub use prefix::{PrefixHash, PrefixRule, PrefixSpan, UnknownPrefixSetting};
+pub use prefix::{PrefixHash, PrefixRule, PrefixSpan};

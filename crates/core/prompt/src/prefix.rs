@@ -5,10 +5,9 @@
 //! The cache salt is part of every key, because caches are not shared across salts. The model is not, because
 //! every model has its own pool of workers.
 
-use std::str::FromStr;
-
 use blake2::digest::consts::U8;
 use blake2::{Blake2b, Digest};
+use warmroute_types::OptionValue;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::body::BYTES_PER_TOKEN;
@@ -20,17 +19,30 @@ const REACH_BYTES: usize = 4_000 * BYTES_PER_TOKEN;
 const STRIDE_BYTES: usize = 64 * BYTES_PER_TOKEN;
 
 /// Part of the prompt that makes the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefixSpan {
     /// The first tokens. A shorter prompt is keyed by everything up to the end of the first user turn: that
     /// part stays the same while a conversation grows, and differs between conversations with one system
     /// prompt.
-    Tokens(u32),
+    #[default]
+    Tokens,
     /// Tools and system prompt.
     System,
     /// The smallest hash of all windows of 256 tokens in the first 4,000 tokens. Prompts that share most
     /// windows probably share the smallest hash, even at different positions.
     Windows,
+}
+
+impl OptionValue for PrefixSpan {
+    const VALUES: &'static [(PrefixSpan, &'static str, &'static str)] = &[
+        (PrefixSpan::Tokens, "tokens", "The first tokens of the prompt"),
+        (PrefixSpan::System, "system", "Tools and system prompt"),
+        (
+            PrefixSpan::Windows,
+            "windows",
+            "The smallest hash of all 256-token windows in the first 4,000 tokens",
+        ),
+    ];
 }
 
 /// Hash of the key.
@@ -43,39 +55,25 @@ pub enum PrefixHash {
     Blake2b,
 }
 
+impl OptionValue for PrefixHash {
+    const VALUES: &'static [(PrefixHash, &'static str, &'static str)] =
+        &[(PrefixHash::Xxh3, "xxh3", "Fast"), (PrefixHash::Blake2b, "blake2b", "Cryptographic, slower")];
+}
+
 /// Rule for prefix keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixRule {
     /// Part of the prompt.
     pub span: PrefixSpan,
+    /// Length of [`PrefixSpan::Tokens`].
+    pub tokens: u32,
     /// Hash function.
     pub hash: PrefixHash,
 }
 
 impl Default for PrefixRule {
     fn default() -> PrefixRule {
-        PrefixRule { span: PrefixSpan::Tokens(1_024), hash: PrefixHash::Xxh3 }
-    }
-}
-
-/// Error of an unknown span or hash in the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {what} `{word}`; known: {known}")]
-pub struct UnknownPrefixSetting {
-    what: &'static str,
-    word: String,
-    known: &'static str,
-}
-
-impl FromStr for PrefixHash {
-    type Err = UnknownPrefixSetting;
-
-    fn from_str(word: &str) -> Result<PrefixHash, UnknownPrefixSetting> {
-        match word {
-            "xxh3" => Ok(PrefixHash::Xxh3),
-            "blake2b" => Ok(PrefixHash::Blake2b),
-            _ => Err(UnknownPrefixSetting { what: "hash", word: word.to_owned(), known: "xxh3, blake2b" }),
-        }
+        PrefixRule { span: PrefixSpan::Tokens, tokens: 1_024, hash: PrefixHash::Xxh3 }
     }
 }
 
@@ -93,8 +91,8 @@ impl PrefixRule {
     pub fn key(&self, body: &Body<'_>, scratch: &mut Vec<u8>) -> Option<u64> {
         scratch.clear();
         let key = match self.span {
-            PrefixSpan::Tokens(tokens) => {
-                let head = self.head(body, scratch, (tokens as usize).max(1) * BYTES_PER_TOKEN);
+            PrefixSpan::Tokens => {
+                let head = self.head(body, scratch, (self.tokens as usize).max(1) * BYTES_PER_TOKEN);
                 self.hash_of(&scratch[..head])
             }
             PrefixSpan::System => {
@@ -192,7 +190,7 @@ mod tests {
                 assert_ne!(ask("one "), ask("two "), "{head_tokens} + {question_tokens} tokens");
             }
         }
-        let short = PrefixRule { span: PrefixSpan::Tokens(200), ..rule };
+        let short = PrefixRule { tokens: 200, ..rule };
         let head = text("You are helpful. ", 1_000);
         assert_eq!(key(short, &head, &["one"]), key(short, &head, &["two"]), "a key that ends inside does");
     }
@@ -241,7 +239,7 @@ mod tests {
     #[test]
     fn an_empty_prompt_has_no_key() {
         let body = Body::read(b"{}").unwrap();
-        for span in [PrefixSpan::Tokens(1_024), PrefixSpan::System, PrefixSpan::Windows] {
+        for span in [PrefixSpan::Tokens, PrefixSpan::System, PrefixSpan::Windows] {
             assert_eq!(PrefixRule { span, ..PrefixRule::default() }.key(&body, &mut Vec::new()), None);
         }
     }

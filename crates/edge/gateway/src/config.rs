@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 use warmroute_prompt::{PrefixRule, SessionField};
+use warmroute_types::OptionValue;
 use warmroute_wire::Dialer;
 
 use crate::admission_gate::AdmissionConfig;
@@ -149,6 +150,14 @@ pub enum ClientCredentials {
     Drop,
 }
 
+impl OptionValue for ClientCredentials {
+    const VALUES: &'static [(ClientCredentials, &'static str, &'static str)] = &[
+        (ClientCredentials::Auto, "auto", "Pass them unless --api-keys-file or --worker-api-key is set"),
+        (ClientCredentials::Pass, "pass", "Pass them to workers"),
+        (ClientCredentials::Drop, "drop", "Remove them"),
+    ];
+}
+
 /// Whether `Forwarded` and similar headers of requests are passed to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forwarded {
@@ -157,6 +166,11 @@ pub enum Forwarded {
     Drop,
     /// Passed: a trusted proxy in front of the gateway sets them.
     Pass,
+}
+
+impl OptionValue for Forwarded {
+    const VALUES: &'static [(Forwarded, &'static str, &'static str)] =
+        &[(Forwarded::Drop, "drop", "Remove them"), (Forwarded::Pass, "pass", "Pass them to workers")];
 }
 
 /// Whether the request header `x-warmroute-worker` is obeyed.
@@ -187,6 +201,13 @@ pub enum UsageInjection {
     On,
     /// Requests are not changed.
     Off,
+}
+
+impl OptionValue for UsageInjection {
+    const VALUES: &'static [(UsageInjection, &'static str, &'static str)] = &[
+        (UsageInjection::On, "on", "Request usage"),
+        (UsageInjection::Off, "off", "Forward requests unchanged"),
+    ];
 }
 
 /// A source of session names.

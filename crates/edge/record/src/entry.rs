@@ -1,7 +1,7 @@
 //! One request, in memory and in the trace.
 
 use serde::Serialize;
-use warmroute_types::Micros;
+use warmroute_types::{Micros, OptionValue};
 
 use crate::Sketch;
 use crate::key::FileKey;
@@ -35,6 +35,11 @@ pub enum ModelNames {
     Hashed,
     /// By its name.
     Named,
+}
+
+impl OptionValue for ModelNames {
+    const VALUES: &'static [(ModelNames, &'static str, &'static str)] =
+        &[(ModelNames::Hashed, "hashed", "By a hash"), (ModelNames::Named, "named", "By name")];
 }
 
 /// One line of a trace.

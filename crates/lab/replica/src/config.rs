@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 use warmroute_engine::Profile;
+use warmroute_types::OptionValue;
 use warmroute_zmtp::Endpoint;
 
 use crate::tokens::Tokenizer;
@@ -71,6 +72,13 @@ pub enum EventEncoding {
     Array,
 }
 
+impl OptionValue for EventEncoding {
+    const VALUES: &'static [(EventEncoding, &'static str, &'static str)] = &[
+        (EventEncoding::Map, "map", "Fields by name"),
+        (EventEncoding::Array, "array", "Fields by position"),
+    ];
+}
+
 impl EventsConfig {
     /// Binds here, with vLLM's defaults.
     pub fn bind(endpoint: Endpoint, replay: Option<Endpoint>) -> EventsConfig {
@@ -92,6 +100,11 @@ pub enum UsageDetails {
     Report,
     /// Responses never report it, which is vLLM's default.
     Omit,
+}
+
+impl OptionValue for UsageDetails {
+    const VALUES: &'static [(UsageDetails, &'static str, &'static str)] =
+        &[(UsageDetails::Report, "on", "Enabled"), (UsageDetails::Omit, "off", "Disabled")];
 }
 
 /// Why a [`Config`] is invalid.

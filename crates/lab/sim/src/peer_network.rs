@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use thiserror::Error;
-use warmroute_types::Micros;
+use warmroute_types::{Micros, OptionValue};
 
 /// Network over which routers share state.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +33,13 @@ pub enum Balancer {
     Turns,
     /// One router per session, by a hash of the session key.
     Session,
+}
+
+impl OptionValue for Balancer {
+    const VALUES: &'static [(Balancer, &'static str, &'static str)] = &[
+        (Balancer::Turns, "turns", "In turn"),
+        (Balancer::Session, "session", "All requests of a session to the same router"),
+    ];
 }
 
 impl PeerNetwork {

@@ -6,9 +6,7 @@
 use std::sync::Arc;
 
 use thiserror::Error;
-use warmroute_policy::{
-    Balance, CacheAware, CostTerm, ExpectedTtft, LoadBound, Policy, Standard, UnknownPolicy, WeightedScore,
-};
+use warmroute_policy::{BadPolicy, Policy, Standard};
 
 use crate::baselines::Baseline;
 use crate::built_rule::{BuiltRule, Needs};
@@ -23,26 +21,24 @@ pub struct Rule {
 
 type Maker = dyn Fn() -> BuiltRule + Send + Sync;
 
-/// Error of an invalid rule.
+/// Error of an invalid rule. The message contains the whole cause, so it has no `source`: error chains would print it
+/// twice.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadRule {
     /// Unknown policy name.
     #[error("{0}; of other routers, in the lab only: {names}", names = Baseline::names())]
-    Unknown(UnknownPolicy),
+    Unknown(BadPolicy),
     /// Unknown parameter or invalid value.
-    #[error("`{rule}`: {why}")]
-    Parameter {
-        /// Rule as written.
-        rule: String,
-        /// Reason.
-        why: String,
-    },
+    #[error("{0}")]
+    Parameter(BadPolicy),
 }
 
-/// The message contains the whole cause, so the variant has no `source`: error chains would print it twice.
-impl From<UnknownPolicy> for BadRule {
-    fn from(unknown: UnknownPolicy) -> BadRule {
-        BadRule::Unknown(unknown)
+impl From<BadPolicy> for BadRule {
+    fn from(bad: BadPolicy) -> BadRule {
+        match bad {
+            BadPolicy::Unknown(_) => BadRule::Unknown(bad),
+            BadPolicy::Parameter { .. } => BadRule::Parameter(bad),
+        }
     }
 }
 
@@ -52,14 +48,7 @@ impl Rule {
         if let Some(baseline) = Baseline::named(text) {
             return Ok(Rule { name: text.to_owned(), needs: baseline.needs, make: Arc::new(baseline.make) });
         }
-        let mut parts = text.split(':');
-        let mut policy: Standard = parts.next().unwrap_or_default().parse()?;
-        for part in parts {
-            let bad = |why: String| BadRule::Parameter { rule: text.to_owned(), why };
-            let (key, value) =
-                part.split_once('=').ok_or_else(|| bad(format!("`{part}` is not key=value")))?;
-            set(&mut policy, key, value).map_err(bad)?;
-        }
+        let policy: Standard = text.parse()?;
         let needs = Needs {
             overlap: policy.needs_overlap(),
             prefix_key: policy.needs_prefix_key(),
@@ -92,74 +81,6 @@ impl Rule {
     pub fn make(&self) -> BuiltRule {
         (self.make)()
     }
-}
-
-/// Sets one parameter. The error says why it is invalid.
-fn set(policy: &mut Standard, key: &str, value: &str) -> Result<(), String> {
-    match policy {
-        Standard::ExpectedTtft(rule) => set_expected_ttft(rule, key, value),
-        Standard::WeightedScore(score) => set_score(score, key, value),
-        Standard::CacheAware(rule) => set_cache_aware(rule, key, value),
-        Standard::SessionAffinity(rule) => set_bound(&mut rule.bound, key, value),
-        Standard::PrefixAffinity(rule) => set_bound(&mut rule.bound, key, value),
-        Standard::DualChoice(rule) => set_bound(&mut rule.bound, key, value),
-        _ => Err("this policy has no parameters".to_owned()),
-    }
-}
-
-fn set_expected_ttft(rule: &mut ExpectedTtft, key: &str, value: &str) -> Result<(), String> {
-    let part = match (key, value) {
-        ("without", "queue") => CostTerm::Queue,
-        ("without", "behind") => CostTerm::Followers,
-        ("without", "step") => CostTerm::Step,
-        ("without", "lacking") => CostTerm::Lacking,
-        ("without", "ties") => CostTerm::Ties,
-        _ => {
-            return Err(format!(
-                "`{key}={value}`: known is without, of queue, behind, step, lacking and ties"
-            ));
-        }
-    };
-    rule.without = Some(part);
-    Ok(())
-}
-
-fn set_score(score: &mut WeightedScore, key: &str, value: &str) -> Result<(), String> {
-    match key {
-        "affinity" => score.affinity_weight = number(value)?,
-        "queue" => score.queue_weight = number(value)?,
-        _ => return Err(format!("`{key}` is neither affinity nor queue")),
-    }
-    Ok(())
-}
-
-fn set_cache_aware(rule: &mut CacheAware, key: &str, value: &str) -> Result<(), String> {
-    match (key, value) {
-        ("preset", "high_affinity") => *rule = CacheAware::HIGH_AFFINITY,
-        ("preset", "balanced") => *rule = CacheAware::BALANCED,
-        ("preset", "load_focused") => *rule = CacheAware::LOAD_FOCUSED,
-        ("threshold", _) => rule.cache_threshold = number(value)?,
-        ("abs", _) => rule.balance_abs = number(value)? as u32,
-        ("rel", _) => rule.balance_rel = number(value)?,
-        ("balance", "both") => rule.balance = Balance::Both,
-        ("balance", "either") => rule.balance = Balance::Either,
-        ("balance", "dynamic") => rule.balance = Balance::Dynamic,
-        _ => return Err(format!("`{key}={value}`: known are preset, threshold, abs, rel and balance")),
-    }
-    Ok(())
-}
-
-fn set_bound(bound: &mut LoadBound, key: &str, value: &str) -> Result<(), String> {
-    match key {
-        "factor" => bound.factor = number(value)?,
-        _ => return Err(format!("`{key}`: known is factor")),
-    }
-    Ok(())
-}
-
-fn number(value: &str) -> Result<f64, String> {
-    let parsed = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-    parsed.ok_or_else(|| format!("`{value}` is no number from 0 on"))
 }
 
 #[cfg(test)]

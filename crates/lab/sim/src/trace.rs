@@ -17,7 +17,7 @@ mod texts;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use warmroute_types::Micros;
+use warmroute_types::{Micros, OptionValue};
 
 pub use format::TraceFormat;
 
@@ -68,6 +68,14 @@ pub enum PassagePlacement {
     After,
     /// Left out: the conversation alone.
     Omitted,
+}
+
+impl OptionValue for PassagePlacement {
+    const VALUES: &'static [(PassagePlacement, &'static str, &'static str)] = &[
+        (PassagePlacement::Before, "before", "Before the conversation"),
+        (PassagePlacement::After, "after", "In the last question"),
+        (PassagePlacement::Omitted, "none", "Left out"),
+    ];
 }
 
 /// A trace as sessions.

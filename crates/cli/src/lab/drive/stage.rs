@@ -15,7 +15,7 @@ use warmroute_types::Micros;
 use super::driven::Driven;
 use crate::client::{self, Question};
 use crate::lab::args::DriveArgs;
-use crate::lab::session_text::SessionText;
+use warmroute_sim::SessionText;
 
 /// What all sessions share.
 pub struct Stage {

@@ -1,0 +1,147 @@
+//! Reads the configuration again while the gateway runs.
+//!
+//! ```text
+//! SIGHUP, a changed file ──▶ flags over file ──┐
+//! PUT /config ─────────────▶ body over flags ──┴─▶ Plan
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use serde_json::{Map, Value};
+use warmroute_operate::{ConfigReader, ConfigSource};
+use warmroute_types::redact_values;
+
+use crate::difference::{differences, is_fixed};
+use crate::options::{Options, parse, read_file};
+use crate::plan::{Plan, plan};
+
+/// Where the options came from.
+#[derive(Default)]
+pub struct Origin {
+    /// Flags and environment.
+    pub flags: Options,
+    /// The configuration file.
+    pub file: Option<PathBuf>,
+}
+
+/// A configuration sent by `PUT /config`.
+pub struct SentConfig {
+    pub options: Options,
+    /// Whether it has a `workers` table, even an empty one.
+    pub names_workers: bool,
+}
+
+impl ConfigReader for Origin {
+    type Options = Options;
+
+    fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Merges the layers. A sent configuration is newer than the flags and wins over them; a file does not.
+    fn read(&self, source: &ConfigSource, in_force: &Options) -> anyhow::Result<Options> {
+        let flags = self.flags.clone();
+        match (source, &self.file) {
+            (ConfigSource::Sent { content_type, body }, _) => {
+                let SentConfig { options, names_workers } = read_sent(content_type, body)?;
+                let options = keep_fixed(options, in_force.clone()).over(flags);
+                anyhow::ensure!(
+                    names_workers || has_workers(&options) || !has_workers(in_force),
+                    "the configuration lists no workers, and it replaces the whole file, so all workers would be removed: list \
+                     those to keep, or write `workers = []`"
+                );
+                Ok(options)
+            }
+            (ConfigSource::File, Some(file)) => {
+                let options = read_file(file)?;
+                let is_empty = options == Options::default();
+                anyhow::ensure!(!is_empty, "{} is empty; it may be being written", file.display());
+                Ok(flags.over(options))
+            }
+            (ConfigSource::File, None) => Ok(flags),
+        }
+    }
+
+    fn named_files(&self, options: &Options) -> Vec<(&'static str, PathBuf)> {
+        named_files(options)
+    }
+
+    fn plan(&self, options: Options) -> anyhow::Result<Plan> {
+        plan(options)
+    }
+
+    fn changes(&self, before: &Options, after: &Options) -> anyhow::Result<Vec<String>> {
+        let changed = differences(before, after)?;
+        let fixed: Vec<&str> = changed.iter().map(String::as_str).filter(|key| is_fixed(key)).collect();
+        anyhow::ensure!(fixed.is_empty(), "these options need a restart: {}", fixed.join(", "));
+        Ok(changed)
+    }
+}
+
+/// The files of keys, tokens and certificates, with their keys.
+pub fn named_files(options: &Options) -> Vec<(&'static str, PathBuf)> {
+    let security = &options.security;
+    let named = [
+        ("api-keys-file", &security.api_keys_file),
+        ("admin-token-file", &security.admin_token_file),
+        ("worker-api-key-file", &security.worker_api_key_file),
+        ("tls-cert", &security.tls_cert),
+        ("tls-key", &security.tls_key),
+        ("tls-client-ca", &security.tls_client_ca),
+        ("admin-tls-cert", &security.admin_tls_cert),
+        ("admin-tls-key", &security.admin_tls_key),
+        ("admin-tls-client-ca", &security.admin_tls_client_ca),
+        ("worker-tls-ca", &security.worker_tls_ca),
+        ("worker-tls-cert", &security.worker_tls_cert),
+        ("worker-tls-key", &security.worker_tls_key),
+    ];
+    named.into_iter().filter_map(|(key, file)| Some((key, file.clone()?))).collect()
+}
+
+/// Adds what a sent configuration cannot change or repeat: fixed options, and secrets, which `GET /config` does not
+/// show. Otherwise leaving a secret out would switch off its check.
+fn keep_fixed(mut put: Options, in_force: Options) -> Options {
+    put.server = put.server.over(in_force.server);
+    put.events = put.events.over(in_force.events);
+    put.security = put.security.over(in_force.security);
+    put.health = put.health.over(in_force.health);
+    put.recording = put.recording.over(in_force.recording);
+    put.sharing = put.sharing.over(in_force.sharing);
+    let (cache, stays) = (&mut put.cache, in_force.cache);
+    cache.max_tree_size = cache.max_tree_size.or(stays.max_tree_size);
+    cache.block_hash = cache.block_hash.take().or(stays.block_hash);
+    cache.eviction_interval_secs = cache.eviction_interval_secs.or(stays.eviction_interval_secs);
+    cache.presumed_ttl_secs = cache.presumed_ttl_secs.or(stays.presumed_ttl_secs);
+    cache.worker_kv_tokens = cache.worker_kv_tokens.or(stays.worker_kv_tokens);
+    put
+}
+
+/// Whether the options name any worker.
+fn has_workers(options: &Options) -> bool {
+    let discovery = &options.discovery;
+    let lists = [&discovery.worker_urls, &discovery.worker_dns];
+    let is_listed = lists.into_iter().flatten().any(|list| !list.is_empty());
+    is_listed || discovery.worker_file.is_some() || !options.workers.is_empty()
+}
+
+/// Parses a sent configuration: JSON as `GET /config` shows it, or TOML as in the file.
+pub fn read_sent(content_type: &str, body: &[u8]) -> anyhow::Result<SentConfig> {
+    let text = std::str::from_utf8(body).context("the configuration is not UTF-8")?;
+    anyhow::ensure!(!text.trim().is_empty(), "the configuration is empty");
+    match content_type.contains("json") {
+        true => {
+            let bad = |error: serde_json::Error| {
+                anyhow!("invalid configuration: {}", redact_values(&error.to_string()))
+            };
+            let tables: Map<String, Value> = serde_json::from_str(text).map_err(bad)?;
+            let options = serde_json::from_str(text).map_err(bad)?;
+            Ok(SentConfig { options, names_workers: tables.contains_key("workers") })
+        }
+        false => {
+            let options = parse(text)?;
+            let tables = text.parse::<toml::Table>().unwrap_or_default();
+            Ok(SentConfig { options, names_workers: tables.contains_key("workers") })
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `warmroute doctor` on healthy and unhealthy engines.
+
+use crate::harness::client::get;
+use crate::harness::eventually;
+use crate::harness::process::{Gateway, Process, engine, run};
+use crate::harness::redis::RedisServer;
+use crate::harness::temp_folder::TempFolder;
+
+fn scratch(name: &str) -> String {
+    format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// The output, and whether the exit status was 0.
+fn doctor(flags: &[&str]) -> (String, bool) {
+    let done = run(&[&["doctor"], flags].concat());
+    (String::from_utf8_lossy(&done.stdout).into_owned(), done.status.success())
+}
+
+fn publishing(folder: &str, more: &[&str]) -> Process {
+    let flags = ["--events", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0", "--write-model", folder];
+    engine(&[&flags[..], more].concat())
+}
+
+#[test]
+fn a_healthy_engine_has_no_findings() {
+    let folder = scratch("doctor-well");
+    let one = publishing(&folder, &[]);
+    let (said, is_content) = doctor(&["--worker-urls", one.url(), "--model-path", &folder]);
+    for word in [
+        "serves llama-3.1-8b",
+        "a cache of",
+        "publishes KV events at",
+        "replays them at",
+        "compared in bytes",
+        "found in its cache",
+        "its clock and ours agree",
+    ] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert!(is_content && !said.contains("BAD"), "{said}");
+}
+
+#[test]
+fn a_missing_feature_is_named_with_the_flag_that_enables_it() {
+    let folder = scratch("doctor-blind");
+    let (mute, blind) = (engine(&[]), publishing(&folder, &["--prompt-tokens-details", "off"]));
+    let (said, is_content) = doctor(&["--worker-urls", mute.url(), blind.url(), "--model-path", &folder]);
+    assert!(is_content, "nothing of it is broken: {said}");
+    for word in ["publishes no KV events", "--kv-events-config", "--enable-prompt-tokens-details"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
+#[test]
+fn a_dead_engine_is_a_trouble_and_the_others_are_checked_as_well() {
+    let alive = engine(&[]);
+    let (said, is_content) = doctor(&["--worker-urls", "http://127.0.0.1:1", alive.url()]);
+    assert!(
+        !is_content && said.contains("it does not answer") && said.contains("serves llama-3.1-8b"),
+        "{said}"
+    );
+}
+
+#[test]
+fn without_workers_there_is_nothing_to_check() {
+    let (said, is_content) = doctor(&[]);
+    assert!(!is_content && said.contains("names no workers"), "{said}");
+}
+
+/// Secret and certificate files of a mesh, and flags to use them.
+fn secrets(folder: &TempFolder) -> [String; 2] {
+    ["ours", "theirs"].map(|name| {
+        let file = folder.file(name);
+        std::fs::write(&file, format!("the secret of these routers: {name}\n")).unwrap();
+        file
+    })
+}
+
+fn mesh<'a>(secret: &'a str, peers: &[&'a str]) -> Vec<&'a str> {
+    let flags = ["--share", "mesh", "--share-secret-file", secret, "--mesh-listen", "127.0.0.1:0"];
+    let peers = if peers.is_empty() { Vec::new() } else { [&["--mesh-peers"], peers].concat() };
+    [&flags[..], &peers].concat()
+}
+
+#[test]
+fn mesh_peers_are_probed_without_joining() {
+    let (engine, folder) = (engine(&[]), TempFolder::new("doctor-mesh"));
+    let [ours, theirs] = secrets(&folder);
+    let running = Gateway::over(&[engine.url()], &mesh(&ours, &[]));
+    let page = || get(running.admin(), "/peers").json();
+    let at = page()["transport"]["listening"].as_str().unwrap().to_owned();
+    let visit = |secret: &str, peers: &[&str]| {
+        doctor(&[&["--worker-urls", engine.url(), "--requests", "off"], &mesh(secret, peers)[..]].concat())
+    };
+    let (said, is_content) = visit(&ours, &[at.as_str(), "127.0.0.1:1"]);
+    assert!(is_content && said.contains("has our secret and speaks version"), "{said}");
+    assert!(said.contains("127.0.0.1:1: unreachable") && said.contains("no harm"), "{said}");
+    let (said, is_content) = visit(&ours, &["127.0.0.1:1"]);
+    assert!(!is_content && said.contains("BAD") && said.contains("the first router"), "{said}");
+    assert_eq!(page()["peers"], serde_json::json!([]));
+    assert_eq!(page()["transport"]["refused"], 0);
+    assert_eq!(page()["transport"]["troubles"], serde_json::json!([]));
+    let (said, is_content) = visit(&theirs, &[at.as_str()]);
+    assert!(
+        !is_content && said.contains("its secret differs") && said.contains("--share-secret-file"),
+        "{said}"
+    );
+    let admin = running.admin().strip_prefix("http://").unwrap().to_owned();
+    let (said, is_content) = visit(&ours, &[admin.as_str()]);
+    assert!(!is_content && said.contains("mesh-listen"), "{said}");
+}
+
+#[test]
+fn a_secret_that_all_users_can_read_is_noted() {
+    use std::os::unix::fs::PermissionsExt;
+    let (engine, folder) = (engine(&[]), TempFolder::new("doctor-exposed"));
+    let [ours, _] = secrets(&folder);
+    for (mode, is_noted) in [(0o644, true), (0o640, false)] {
+        std::fs::set_permissions(&ours, std::fs::Permissions::from_mode(mode)).unwrap();
+        let flags = ["--worker-urls", engine.url(), "--requests", "off"];
+        let (said, is_content) = doctor(&[&flags[..], &mesh(&ours, &[])].concat());
+        assert!(is_content && said.contains("can read") == is_noted, "{mode:o}: {said}");
+    }
+}
+
+#[test]
+fn a_redis_server_is_probed_and_its_routers_are_listed() {
+    let (engine, folder) = (engine(&[]), TempFolder::new("doctor-redis"));
+    let [ours, theirs] = secrets(&folder);
+    let Some(server) = RedisServer::start() else { return };
+    let url = server.url();
+    let flags = |secret| ["--share", url.as_str(), "--share-secret-file", secret];
+    let visit = |secret| {
+        doctor(&[&["--worker-urls", engine.url(), "--requests", "off"], &flags(secret)[..]].concat())
+    };
+    let (said, is_content) = visit(&ours);
+    assert!(
+        is_content && said.contains("comes back") && said.contains("no other router was heard"),
+        "{said}"
+    );
+    let running = Gateway::over(&[engine.url()], &flags(&ours));
+    eventually("it is heard", || visit(&ours).0.contains("1 other router(s) with our secret").then_some(()));
+    let page = get(running.admin(), "/peers").json();
+    assert_eq!(
+        (&page["peers"], &page["transport"]["troubles"]),
+        (&serde_json::json!([]), &serde_json::json!([]))
+    );
+    let (said, is_content) = visit(&theirs);
+    assert!(
+        !is_content && said.contains("with another secret") && said.contains("--share-redis-prefix"),
+        "{said}"
+    );
+    let http = engine.url().replace("http://", "redis://");
+    let flags =
+        ["--worker-urls", engine.url(), "--requests", "off", "--share", &http, "--share-secret-file", &ours];
+    let (said, is_content) = doctor(&flags);
+    assert!(!is_content && said.contains("an HTTP server answers instead of Redis"), "{said}");
+}

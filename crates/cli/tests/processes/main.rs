@@ -1,0 +1,14 @@
+//! The command and its processes: configuration, reload, restart, handover, systemd, and what operators ask.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+mod doctor;
+mod explaining;
+mod handover;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod keeping;
+mod migrating;
+mod notifying;
+mod operating;
+mod reloading;

@@ -1,0 +1,15 @@
+//! Requests from clients: routing, relaying, failures, timeouts, admission, TLS, keys, hostile clients.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+mod caching;
+mod encrypting;
+mod failing;
+mod hanging;
+mod hardening;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod recovering;
+mod relaying;
+mod securing;
+mod waiting;

@@ -1,0 +1,190 @@
+//! Finds a model's tokenizer files and checks them against the engine that serves the model.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use warmroute_gateway::ModelMatching;
+use warmroute_prompt::{Alignment, Reading};
+use warmroute_tokens::parity::{self, Verdict};
+use warmroute_tokens::{EncoderPool, HubCache, Model, ModelText};
+use warmroute_types::OptionValue;
+
+use super::engine::{Card, Engine};
+
+/// Places to look for models' files.
+#[derive(Clone, Debug)]
+pub struct ModelPaths {
+    /// Places for one model, by its name.
+    named: Vec<(String, String)>,
+    /// Places for any model.
+    others: Vec<String>,
+    cache: HubCache,
+}
+
+impl ModelPaths {
+    /// Parses the operator's entries: `DIR`, `ORG/NAME` or `MODEL=DIR`.
+    pub fn new(paths: &[String]) -> ModelPaths {
+        let split = |path: &String| path.split_once('=').map(|(name, dir)| (name.to_owned(), dir.to_owned()));
+        ModelPaths {
+            named: paths.iter().filter_map(split).collect(),
+            others: paths.iter().filter(|path| !path.contains('=')).cloned().collect(),
+            cache: HubCache::from_env(),
+        }
+    }
+
+    /// Fails unless every configured place holds a model. `serve` skips this check, because the files may arrive
+    /// later.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let named = self.named.iter().map(|(_, dir)| dir);
+        for place in named.chain(&self.others) {
+            Model::find(place, &self.cache).with_context(|| format!("model-path {place}"))?;
+        }
+        Ok(())
+    }
+
+    /// The places to look at for a model, in order: the operator's, the engine's own path, the model's name.
+    fn of(&self, card: &Card) -> Vec<String> {
+        let named = self.named.iter().filter(|(name, _)| *name == card.id).map(|(_, dir)| dir.clone());
+        let fits = |path: &&String| self.others.len() == 1 || path.trim_end_matches('/').ends_with(&card.id);
+        let others = self.others.iter().filter(fits).cloned();
+        let own = card.root.iter().cloned().chain([card.id.clone()]);
+        named.chain(others).chain(own).collect()
+    }
+
+    /// The model at the first place that has one. `Err` explains why the best place has none.
+    fn find(&self, card: &Card) -> Result<Model, String> {
+        let mut first_problem = None;
+        for place in self.of(card) {
+            match Model::find(&place, &self.cache) {
+                Ok(model) => return Ok(model),
+                Err(problem) => _ = first_problem.get_or_insert(problem.to_string()),
+            }
+        }
+        Err(format!(
+            "{}; say where the model's tokenizer files are with --model-path {}=DIR",
+            first_problem.unwrap_or_default(),
+            card.id
+        ))
+    }
+}
+
+/// Unit in which prompts are compared with events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MatchingUnit {
+    /// The first unit that agrees with the engine's `/tokenize`: bytes, then tokens.
+    #[default]
+    Auto,
+    /// Bytes only: requests are never tokenized.
+    Bytes,
+    /// Tokens: every request is tokenized.
+    Tokens,
+}
+
+impl OptionValue for MatchingUnit {
+    const VALUES: &'static [(MatchingUnit, &'static str, &'static str)] = &[
+        (
+            MatchingUnit::Auto,
+            "auto",
+            "The first unit that agrees with the engine's /tokenize: bytes, then tokens",
+        ),
+        (MatchingUnit::Bytes, "bytes", "Bytes only: requests are never tokenized"),
+        (MatchingUnit::Tokens, "tokens", "Tokens: every request is tokenized"),
+    ];
+}
+
+/// How an engine's prompts are compared with its events. Engines that agree have the same fingerprint.
+pub struct Aligned {
+    /// The format of prompts.
+    pub matching: ModelMatching,
+    /// Hash of everything that the format depends on.
+    pub fingerprint: u64,
+}
+
+/// Checks with the engine that our tokenizer files give its tokens. `Err` explains why prompts cannot be compared.
+pub async fn align(
+    engine: &Engine,
+    card: &Card,
+    paths: &ModelPaths,
+    wanted: MatchingUnit,
+) -> Result<Aligned, String> {
+    // Reading and comparing files takes seconds of CPU: it runs outside the socket threads, one engine at a time.
+    let _turn = TURNS.acquire().await.map_err(|closed| closed.to_string())?;
+    let (engine, card, paths, runtime) = (engine.clone(), card.clone(), paths.clone(), Handle::current());
+    let compared = tokio::task::spawn_blocking(move || {
+        let model = paths.find(&card)?;
+        let read_from = model.folder().display().to_string();
+        let aligned = runtime.block_on(ask(&engine, &card, &model, wanted));
+        aligned.map_err(|why| format!("{why} (the model's files were read from {read_from})"))
+    });
+    compared.await.map_err(|error| error.to_string())?
+}
+
+/// Limits comparisons to one engine at a time.
+static TURNS: Semaphore = Semaphore::const_new(1);
+
+async fn ask(engine: &Engine, card: &Card, model: &Model, wanted: MatchingUnit) -> Result<Aligned, String> {
+    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let verdict = parity::check(engine, &card.id, model, unix_s).await;
+    match (verdict, wanted) {
+        (Verdict::Bytes(_, reading), MatchingUnit::Tokens) => in_tokens(model, reading),
+        (Verdict::Bytes(alignment, reading), _) => Ok(in_bytes(model, reading, *alignment)),
+        (Verdict::Tokens { because, .. }, MatchingUnit::Bytes) => Err(because.to_string()),
+        (Verdict::Tokens { reading, because }, _) => {
+            tracing::warn!(worker = engine.url, %because, "prompts must be tokenized to be compared");
+            in_tokens(model, reading)
+        }
+        (Verdict::Presumed(why), _) => Err(why.to_string()),
+        (Verdict::Unknown(why), MatchingUnit::Tokens) => {
+            tracing::warn!(worker = engine.url, why, "cannot ask the engine how it tokenizes");
+            in_tokens(model, Reading::AsFiled)
+        }
+        (Verdict::Unknown(why), _) => {
+            tracing::warn!(
+                worker = engine.url,
+                why,
+                "cannot ask the engine how it tokenizes: prompts are rendered as the model's files say, and given up \
+                 if its events then match none of them"
+            );
+            let alignment = model.alignment(Reading::AsFiled).map_err(|problem| problem.to_string())?;
+            Ok(in_bytes(model, Reading::AsFiled, alignment))
+        }
+    }
+}
+
+fn in_bytes(model: &Model, reading: Reading, alignment: Alignment) -> Aligned {
+    let matching = ModelMatching::Bytes(Arc::new(alignment));
+    Aligned { fingerprint: fingerprint(model, reading, &matching), matching }
+}
+
+fn in_tokens(model: &Model, reading: Reading) -> Result<Aligned, String> {
+    let renderer = Arc::new(model.renderer().map_err(|problem| problem.to_string())?);
+    let encoder = Arc::new(model.encoder(reading).map_err(|problem| problem.to_string())?);
+    let pool = EncoderPool::new(encoder, warmroute_tokens::Config::default());
+    let pool = Arc::new(pool.map_err(|error| error.to_string())?);
+    let matching = ModelMatching::Tokens { renderer, pool };
+    Ok(Aligned { fingerprint: fingerprint(model, reading, &matching), matching })
+}
+
+/// Hashes everything that a prompt's format depends on. The hash is the same in every process and build, because
+/// routers compare it.
+fn fingerprint(model: &Model, reading: Reading, matching: &ModelMatching) -> u64 {
+    let ModelText { tokenizer, tokenizer_config, special_tokens_map, chat_template } = model.text();
+    let optional = |file: &Option<Vec<u8>>| file.clone().unwrap_or_default();
+    let mut hasher = Sha256::new();
+    for part in [
+        tokenizer.as_slice(),
+        &optional(tokenizer_config),
+        &optional(special_tokens_map),
+        chat_template.as_deref().unwrap_or_default().as_bytes(),
+        format!("{reading:?}").as_bytes(),
+        matching.to_string().as_bytes(),
+    ] {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().iter().take(8).fold(0, |fingerprint, &byte| fingerprint << 8 | u64::from(byte))
+}

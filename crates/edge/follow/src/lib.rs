@@ -1,0 +1,21 @@
+//! Keeps the router up to date while the gateway runs.
+//!
+//! ```text
+//! engines/   KV events of every engine that publishes them ──▶┐
+//! workers/   the configured list, a watched file, DNS names ──▶ router
+//! peers/     messages of other routers ◀─────────────────────▶┘
+//! ```
+//!
+//! The crates below know one part each: `discovery` lists workers, `events` reads streams, `share` carries messages.
+//! This crate connects them to the router and decides what to do when a source falls silent, moves or disagrees.
+
+mod engines;
+mod peers;
+mod workers;
+
+pub use engines::{
+    Aligned, Card, Configured, Engine, EngineFollower, FollowSettings, MatchingUnit, ModelPaths,
+    ReportEndpoint, align, check_endpoints,
+};
+pub use peers::{SharePlan, Transport, exchange_with_peers};
+pub use workers::{FollowedSources, Listings, Sources, follow_sources};

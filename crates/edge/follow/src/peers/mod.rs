@@ -1,0 +1,232 @@
+//! Exchanges messages with peers: sends what the router has for them, and applies what they send.
+
+mod unknown_workers;
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{block_in_place, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval};
+use unknown_workers::UnknownWorkers;
+use warmroute_gateway::{Gateway, PeerTransport, TrafficCounts, TransportStats};
+use warmroute_peers::{BadMessage, Config, Envelope, PeerMessage};
+use warmroute_router::{PeerTask, Received};
+use warmroute_share::{
+    LeaveHandle, Link, MeshConfig, MessageInbox, MessageOutbox, Problem, ReceivedMessage, RedisConfig,
+    Secrets, TransportStatus, mesh, mesh_on, random_router_id, redis,
+};
+
+/// Bound of the errand queue. Errands are few, because peers that ask for the same state share one.
+const ERRANDS_MAX: usize = 16;
+
+/// How state is shared with other routers, validated.
+pub struct SharePlan {
+    /// The transport.
+    pub transport: Transport,
+    /// Key of prompt digests. Routers with the same secret have the same key.
+    pub seed: u64,
+    /// Secret files that all users of this machine can read.
+    pub exposed: Vec<PathBuf>,
+}
+
+impl SharePlan {
+    /// Derives the seed from the secret, and checks who can read the files of secrets.
+    pub fn new(transport: Transport, secrets: &Secrets, files: &[&Path]) -> SharePlan {
+        let exposed = files.iter().filter(|file| is_exposed(file)).map(|file| file.to_path_buf()).collect();
+        let seed = secrets.primary().map_or(0, |primary| seed(primary.reveal()));
+        SharePlan { transport, seed, exposed }
+    }
+
+    /// Address of the mesh listener, if any.
+    pub fn listen(&self) -> Option<SocketAddr> {
+        match &self.transport {
+            Transport::Mesh(config) => Some(config.listen),
+            Transport::Redis(_) => None,
+        }
+    }
+}
+
+/// Whether all users of this machine can read the file.
+fn is_exposed(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|there| there.permissions().mode() & 0o004 != 0)
+}
+
+/// The key of prompt digests, derived from the secret separately from the keys of messages.
+fn seed(secret: &str) -> u64 {
+    let hash = Sha256::new().chain_update(b"warmroute prompts\0").chain_update(secret).finalize();
+    hash.iter().take(8).fold(0, |seed, &byte| seed << 8 | u64::from(byte))
+}
+
+/// The transport between routers.
+pub enum Transport {
+    /// Direct connections between routers.
+    Mesh(Box<MeshConfig>),
+    /// A Redis or Valkey server.
+    Redis(Box<RedisConfig>),
+}
+
+/// A transport's figures for the admin listener.
+struct TransportView {
+    transport: &'static str,
+    status: Arc<TransportStatus>,
+    news: Arc<Notify>,
+}
+
+/// Starts to share. Returns the task that exchanges messages and the handle to leave. The mesh transport uses
+/// `listener`.
+pub fn exchange_with_peers(
+    plan: SharePlan,
+    gateway: Arc<Gateway>,
+    listener: Option<TcpListener>,
+) -> anyhow::Result<(impl Future<Output = ()>, LeaveHandle)> {
+    let me = random_router_id();
+    for file in &plan.exposed {
+        tracing::warn!("all users of this machine can read {}: run chmod o-r", file.display());
+    }
+    let (transport, link) = match plan.transport {
+        Transport::Mesh(config) => match listener {
+            Some(listener) => ("mesh", mesh_on(listener, *config, me)?),
+            None => ("mesh", mesh(*config, me)?),
+        },
+        Transport::Redis(config) => ("redis", redis(*config, me)?),
+    };
+    let Link { outgoing, incoming, status, leave } = link;
+    match status.listening() {
+        Some(address) => tracing::info!(router = %me, %address, "sharing state by {transport}"),
+        None => tracing::info!(router = %me, "sharing state by {transport}"),
+    }
+    let config = Config::default();
+    gateway.router().peering().start(me, config);
+    let news = Arc::new(Notify::new());
+    gateway.set_peer_transport(Arc::new(TransportView { transport, status, news: Arc::clone(&news) }));
+    let every = Duration::from_micros(config.batch_interval.0);
+    Ok((exchange_messages(gateway, news, outgoing, incoming, every), leave))
+}
+
+/// Sends at every tick, or at once when there is news after a silence, and receives in between.
+async fn exchange_messages(
+    gateway: Arc<Gateway>,
+    news: Arc<Notify>,
+    outgoing: MessageOutbox,
+    mut incoming: MessageInbox,
+    every: Duration,
+) {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut unknown = UnknownWorkers::new(Instant::now());
+    let errands = run_errands(Arc::clone(&gateway));
+    loop {
+        let messages = tokio::select! {
+            // Ticks come first: a router flooded with messages must not fall silent.
+            biased;
+            _ = ticks.tick() => gateway.router().peering().compose_messages(gateway.now()),
+            () = news.notified() => gateway.router().peering().compose_urgent(gateway.now()),
+            message = incoming.recv() => {
+                // Unreadable messages are counted; nothing else can be done about them here.
+                let Received { answers, tasks: new } = receive(&gateway, &message).unwrap_or_default();
+                new.into_iter().for_each(|errand| queue_errand(&errands, &gateway, errand));
+                answers
+            }
+        };
+        messages.into_iter().for_each(|message| send(&outgoing, message));
+        warn_of_unknown_workers(&mut unknown, &gateway);
+    }
+}
+
+/// Applies a message. Messages that take long, such as a whole view, run outside the request threads.
+fn receive(gateway: &Gateway, message: &ReceivedMessage) -> Result<Received, BadMessage> {
+    let apply = || gateway.router().peering().receive_from(message.from, &message.bytes, gateway.now());
+    if PeerMessage::is_expensive(&message.bytes) { block_in_place(apply) } else { apply() }
+}
+
+/// Runs errands, which take seconds, one by one in a task of their own: peers give up a router that is silent for so
+/// long. The task ends when the sender is dropped.
+fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<PeerTask> {
+    let (errands, mut queue) = mpsc::channel(ERRANDS_MAX);
+    tokio::spawn(async move {
+        while let Some(errand) = queue.recv().await {
+            let gateway = Arc::clone(&gateway);
+            let run = spawn_blocking(move || gateway.router().peering().run(errand, gateway.now()));
+            if run.await.is_err() {
+                tracing::error!("a state exchange with a peer failed");
+            }
+        }
+    });
+    errands
+}
+
+/// Queues an errand. If the queue is full, the errand runs at once, because none may be lost.
+fn queue_errand(errands: &mpsc::Sender<PeerTask>, gateway: &Gateway, errand: PeerTask) {
+    if let Err(TrySendError::Full(errand) | TrySendError::Closed(errand)) = errands.try_send(errand) {
+        block_in_place(|| gateway.router().peering().run(errand, gateway.now()));
+    }
+}
+
+/// Warns about workers that peers name and this router does not know.
+fn warn_of_unknown_workers(unknown: &mut UnknownWorkers, gateway: &Gateway) {
+    let now = Instant::now();
+    let sharing = unknown.is_due(now).then(|| gateway.router().peering().view(gateway.now())).flatten();
+    let warnings = sharing.map(|sharing| unknown.warnings(&sharing.peers, now));
+    warnings.into_iter().flatten().for_each(|warning| tracing::warn!("{warning}"));
+}
+
+fn send(outgoing: &MessageOutbox, Envelope { to, bytes }: Envelope) {
+    // Messages are far below a transport's size limit.
+    _ = outgoing.send(to, bytes);
+}
+
+impl PeerTransport for TransportView {
+    fn notify(&self) {
+        self.news.notify_one();
+    }
+
+    fn stats(&self) -> TransportStats {
+        let traffic = self.status.traffic();
+        let connected = self.status.peers().iter().map(|(id, peer)| (*id, peer.address.clone())).collect();
+        TransportStats {
+            transport: self.transport,
+            listening: self.status.listening().map(|address| address.to_string()),
+            connected,
+            messages: TrafficCounts { inward: traffic.messages_in, outward: traffic.messages_out },
+            bytes: TrafficCounts { inward: traffic.bytes_in, outward: traffic.bytes_out },
+            dropped: TrafficCounts { inward: traffic.dropped_in, outward: traffic.dropped_out },
+            refused: traffic.refused,
+            reconnects: traffic.reconnects,
+            troubles: self.status.problems().into_iter().map(with_age).collect(),
+        }
+    }
+}
+
+fn with_age(problem: Problem) -> (String, f64) {
+    (problem.text, Instant::now().duration_since(problem.at).as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_depends_on_the_secret_alone() {
+        assert_eq!(seed("a secret that all share"), seed("a secret that all share"));
+        assert_ne!(seed("a secret that all share"), seed("a secret that all shared"));
+    }
+
+    #[test]
+    fn a_file_that_all_users_can_read_is_exposed() {
+        let file = std::env::temp_dir().join(format!("warmroute-exposed-{}", std::process::id()));
+        std::fs::write(&file, "secret").unwrap();
+        for (mode, exposed) in [(0o600, false), (0o640, false), (0o644, true)] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_exposed(&file), exposed, "{mode:o}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        assert!(!is_exposed(&file));
+    }
+}

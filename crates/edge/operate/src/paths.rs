@@ -1,0 +1,61 @@
+//! Checks at startup that the files to be written later can be written.
+
+use std::fs::{FileType, metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::plan::Plan;
+
+/// Fails if the state file or the handover socket cannot be created, or the path is something else.
+pub fn check_paths<O>(plan: &Plan<O>) -> anyhow::Result<()> {
+    let state = plan.state.as_deref().map_or(Ok(()), |path| check(path, FileType::is_file));
+    state.context("state")?;
+    let handover = plan.handover.as_deref().map_or(Ok(()), |path| check(path, FileType::is_socket));
+    handover.context("handover")
+}
+
+/// The folder must exist. An existing path must have the right type, because opening a device or pipe may hang.
+fn check(path: &Path, is_right: fn(&FileType) -> bool) -> anyhow::Result<()> {
+    let shown = path.display();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let there =
+        metadata(folder).with_context(|| format!("cannot create {shown}: no folder {}", folder.display()))?;
+    anyhow::ensure!(there.is_dir(), "cannot create {shown}: {} is not a folder", folder.display());
+    match metadata(path) {
+        Ok(there) => anyhow::ensure!(is_right(&there.file_type()), "{shown} exists and has another type"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("cannot access {shown}")),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_cannot_be_created_is_named_with_the_reason() {
+        let folder = std::env::temp_dir().join(format!("warmroute-places-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("file");
+        std::fs::write(&file, "").unwrap();
+        let state = |path: &Path| check(path, FileType::is_file).map_err(|error| format!("{error:#}"));
+        assert_eq!(state(&file), Ok(()));
+        assert_eq!(state(&folder.join("new")), Ok(()));
+        assert_eq!(state(Path::new("warmroute-no-such-file")), Ok(()), "here");
+        for (path, why) in [
+            (folder.join("none/x"), "no folder"),
+            (file.join("x"), "is not a folder"),
+            (folder.clone(), "has another type"),
+            ("/dev/null".into(), "has another type"),
+        ] {
+            let error = state(&path).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(check(&file, FileType::is_socket).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

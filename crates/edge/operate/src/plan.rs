@@ -1,0 +1,88 @@
+//! Everything that a gateway process needs, validated.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use warmroute_follow::{FollowSettings, SharePlan, Sources};
+use warmroute_gateway::{Keys, Token};
+use warmroute_policy::Standard;
+use warmroute_wire::Acceptor;
+
+use crate::handover::{Purpose, address_of};
+
+/// The settings of each part. `O` are the options that they come from.
+pub struct Plan<O> {
+    /// Address of the client listener.
+    pub listen: SocketAddr,
+    /// Address of the admin listener.
+    pub admin: SocketAddr,
+    /// Unix socket for handovers; `None`: no handover.
+    pub handover: Option<PathBuf>,
+    /// How long to wait for the running process to hand over.
+    pub handover_timeout: Duration,
+    /// File for saved state; `None`: state is not saved.
+    pub state: Option<PathBuf>,
+    /// How long requests may take to finish on shutdown.
+    pub drain_timeout: Duration,
+    /// The active policy with its parameters.
+    pub policy: Standard,
+    /// Policies that are evaluated without acting.
+    pub shadows: Vec<Standard>,
+    /// Settings of the routing core.
+    pub router: warmroute_router::Config,
+    /// Settings of the gateway.
+    pub gateway: warmroute_gateway::Config,
+    /// Settings of the probes.
+    pub probe: warmroute_probe::Config,
+    /// How often expired entries of the index are evicted.
+    pub eviction_interval: Duration,
+    /// Where workers come from.
+    pub sources: Sources,
+    /// How KV events are followed; `None`: not at all.
+    pub precise: Option<FollowSettings>,
+    /// Recording of traces; `None`: nothing is recorded.
+    pub record: Option<warmroute_record::Config>,
+    /// Sharing with peer routers; `None`: a single router.
+    pub sharing: Option<SharePlan>,
+    /// Token for `POST /events`.
+    pub events_token: Option<Token>,
+    /// Plain or TLS for clients and operators.
+    pub acceptors: Acceptors,
+    /// Token for the admin listener.
+    pub admin_token: Option<Token>,
+    /// API keys; `None`: no authentication.
+    pub keys: Option<Keys>,
+    /// The resulting options, for `GET /config`.
+    pub options: O,
+}
+
+impl<O> Plan<O> {
+    /// The address of each listener that is used.
+    pub(crate) fn addresses(&self) -> [(Purpose, Option<SocketAddr>); 4] {
+        let bind = self.precise.as_ref().and_then(|precise| precise.bind.as_deref());
+        [
+            (Purpose::Clients, Some(self.listen)),
+            (Purpose::Admin, Some(self.admin)),
+            (Purpose::Events, bind.and_then(address_of)),
+            (Purpose::Mesh, self.sharing.as_ref().and_then(SharePlan::listen)),
+        ]
+    }
+}
+
+/// Plain or TLS, for each listener.
+#[derive(Clone)]
+pub struct Acceptors {
+    /// The client listener.
+    pub clients: Acceptor,
+    /// The admin listener.
+    pub operators: Acceptor,
+}
+
+impl Acceptors {
+    /// Uses the others' settings for new connections.
+    pub(crate) fn follow(&self, others: &Acceptors) {
+        self.clients.follow(&others.clients);
+        self.operators.follow(&others.operators);
+    }
+}

@@ -1,0 +1,219 @@
+//! One process from its start to its end: signals, handover, drain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use warmroute_gateway::{Drain, DrainMode};
+
+use crate::control::ConfigReader;
+use crate::fingerprints::Fingerprints;
+use crate::handover::{HandoverSocket, HandoverState, Predecessor, Successor, Successors, activated};
+use crate::notify::Notify;
+use crate::plan::Plan;
+use crate::service::{ABORT_TIMEOUT, Service};
+
+/// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files. `files` are the
+/// fingerprints of the files behind the plan, taken before they were read.
+pub async fn serve<C: ConfigReader>(
+    plan: Plan<C::Options>,
+    reader: C,
+    files: Fingerprints,
+) -> anyhow::Result<()> {
+    let mut stop = StopSignals::listen()?;
+    let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let mut notify = Notify::from_env();
+    let (drain_timeout, state, handover) = (plan.drain_timeout, plan.state.clone(), plan.handover.clone());
+    let handover_socket = handover.map(|path| {
+        HandoverSocket::bind(&path).with_context(|| format!("handover: cannot listen at {}", path.display()))
+    });
+    let handover_socket = handover_socket.transpose()?;
+    let mut service = tokio::select! {
+        service = start(plan, reader, files, &mut notify) => service?,
+        () = stop.received() => anyhow::bail!("interrupted during startup"),
+    };
+    let state_writer = service.state_writer(state);
+    let (writer, gateway) = (state_writer.clone(), Arc::clone(&service.gateway));
+    let inherited = notify.handover_state();
+    let prepare = move || {
+        writer.save();
+        HandoverState { retries_left: gateway.retries_left(), ..inherited.clone() }
+    };
+    let successors = handover_socket
+        .map(|handover_socket| handover_socket.accept_successors(service.listeners(), Arc::new(prepare)));
+    // The handover socket is in place before the start is announced.
+    announce(&service);
+    notify.ready();
+    let ending = serve_until_end(&service, hangup, &mut stop, &mut notify, successors).await;
+    // A successor has received the state and saves its own.
+    let is_ours = matches!(ending, Ending::Stopped);
+    match &ending {
+        Ending::Stopped => notify.stopping(),
+        Ending::Succeeded(successor) => notify.hand_over(successor.process()),
+    }
+    if is_ours {
+        // Saves at once as well as after draining, because the supervisor may kill the process before it has drained.
+        let writer = state_writer.clone();
+        tokio::task::spawn_blocking(move || writer.save());
+    }
+    let (clients, steps) = (service.clients_drain(), ending.steps());
+    let mut draining = std::pin::pin!(end(service, ending, drain_timeout));
+    let drained = tokio::select! {
+        drained = draining.as_mut() => drained,
+        drained = notify_alive(&mut notify) => drained,
+        () = speed_up(&mut stop, &clients, steps) => {
+            _ = tokio::time::timeout(ABORT_TIMEOUT, draining).await;
+            Err(anyhow::anyhow!("stopped before every request had ended"))
+        }
+    };
+    if is_ours {
+        state_writer.save();
+    }
+    drained
+}
+
+/// Makes the drain stricter with each signal; returns after the last step.
+async fn speed_up(stop: &mut StopSignals, clients: &Drain, steps: &[DrainMode]) {
+    for step in steps {
+        stop.received().await;
+        tracing::info!(?step, "second signal: draining faster");
+        clients.begin(*step);
+    }
+}
+
+/// Sends watchdog messages forever.
+async fn notify_alive(notify: &mut Notify) -> anyhow::Result<()> {
+    loop {
+        notify.send_watchdog().await;
+    }
+}
+
+/// Starts everything, taking over from a running gateway if there is one. Returns when connections are accepted.
+async fn start<C: ConfigReader>(
+    plan: Plan<C::Options>,
+    reader: C,
+    files: Fingerprints,
+    notify: &mut Notify,
+) -> anyhow::Result<Service<C>> {
+    let mut inherited = activated(&plan.addresses())?;
+    let predecessor = match &plan.handover {
+        Some(path) => Predecessor::find(path, plan.handover_timeout)
+            .await
+            .with_context(|| format!("at {}", path.display()))?,
+        None => None,
+    };
+    let predecessor = predecessor.map(|(predecessor, mut listeners)| {
+        plan.addresses().into_iter().for_each(|(purpose, wanted)| listeners.keep_if_at(purpose, wanted));
+        inherited.fill_from(listeners);
+        predecessor
+    });
+    let service = Service::start(plan, reader, files, inherited).await?;
+    match predecessor {
+        Some(predecessor) => {
+            service.await_ready_workers().await.context("startup failed; the running gateway continues")?;
+            service.gateway.inherit_retries(predecessor.state.retries_left);
+            notify.take_over(predecessor.release().await?);
+        }
+        // Clients that connect meanwhile wait in the listener's queue instead of getting an error.
+        None => service.await_first_worker().await,
+    }
+    service.open();
+    Ok(service)
+}
+
+/// Why the service ends.
+enum Ending {
+    Stopped,
+    Succeeded(Successor),
+}
+
+impl Ending {
+    /// What each further signal does. After a handover no signal has arrived yet: the first one drains as usual, and
+    /// the second one aborts requests.
+    fn steps(&self) -> &'static [DrainMode] {
+        match self {
+            Ending::Stopped => &[DrainMode::Abort],
+            Ending::Succeeded(_) => &[DrainMode::CloseIdle, DrainMode::Abort],
+        }
+    }
+}
+
+async fn serve_until_end<C: ConfigReader>(
+    service: &Service<C>,
+    mut hangup: Signal,
+    stop: &mut StopSignals,
+    notify: &mut Notify,
+    mut successors: Option<Successors>,
+) -> Ending {
+    loop {
+        let succeeded = async {
+            match &mut successors {
+                Some(successors) => successors.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.received() => return Ending::Stopped,
+            _ = hangup.recv() => {
+                notify.reloading();
+                service.control.reload_files();
+                notify.ready();
+            }
+            () = notify.send_watchdog() => {}
+            Some(successor) = succeeded => return Ending::Succeeded(successor),
+        }
+    }
+}
+
+async fn end<C: ConfigReader>(
+    mut service: Service<C>,
+    ending: Ending,
+    drain_timeout: Duration,
+) -> anyhow::Result<()> {
+    let mode = match ending {
+        Ending::Stopped => {
+            tracing::info!("draining: accepting no new requests; a second signal aborts the rest");
+            DrainMode::CloseIdle
+        }
+        Ending::Succeeded(successor) => {
+            tracing::info!("draining: the new process accepts requests now");
+            service.stop_accepting().await;
+            successor.take_over().await;
+            DrainMode::KeepIdle
+        }
+    };
+    service.drain(mode, drain_timeout).await
+}
+
+/// Prints the first line on stdout: the addresses of both listeners, with real ports in place of 0.
+pub fn announce<C: ConfigReader>(service: &Service<C>) {
+    let [clients, operators] = service.schemes;
+    println!(
+        r#"{{"listening":"{clients}://{}","admin":"{operators}://{}"}}"#,
+        service.listening, service.admin
+    );
+}
+
+/// SIGTERM and SIGINT.
+pub struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// Installs the signal handlers.
+    pub fn listen() -> anyhow::Result<StopSignals> {
+        let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+        Ok(StopSignals { terminate, interrupt })
+    }
+
+    /// Returns at the next signal.
+    pub async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -343,6 +343,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn invalid_settings_are_refused_with_a_reason() {
         for (text, reason) in [
             ("[routing]\npolicy = \"best\"", "unknown policy `best`"),

@@ -36,8 +36,9 @@ const ENGINES: usize = 8;
 const CLIENTS: usize = 200;
 /// Requests of each client in a load that memory is judged by.
 const EQUAL_REQUESTS: usize = 20;
-/// Tolerated growth of the peak from one equal load to the next, of 4,000 requests each: half a kilobyte a request.
-const LEAK_MIB_MAX: f64 = 2.0;
+/// Tolerated growth of the peak from one equal load to the next, of 4,000 requests each. Without a leak it is less than
+/// half of this and falls as the index fills; a leak of a kilobyte a request adds 3.9.
+const LEAK_MIB_MAX: f64 = 3.5;
 /// Tolerated growth of the peak of the same load over the run: the index, learned times, gaps in the heap.
 const GROWTH_MIB_MAX: f64 = 16.0;
 
@@ -58,8 +59,8 @@ struct Story {
 
 /// Peaks of a gateway's memory under the same load without faults.
 struct MemoryPeaks {
-    /// Three times in a row, at the start.
-    before_mib: [f64; 3],
+    /// Several times in a row, at the start.
+    before_mib: [f64; 4],
     after_mib: f64,
 }
 
@@ -152,10 +153,8 @@ impl Story {
         println!(
             "memory      {before:.1} MiB before, {after:.1} MiB after, of those who were succeeded {most:.1} MiB at most"
         );
-        let MemoryPeaks { before_mib: [first, second, third], after_mib } = self.memory;
-        println!(
-            "peaks of the same load  {first:.1}, {second:.1} and {third:.1} MiB before, {after_mib:.1} MiB after"
-        );
+        let MemoryPeaks { before_mib, after_mib } = self.memory;
+        println!("peaks of the same load  {before_mib:.1?} MiB before, {after_mib:.1} MiB after");
     }
 
     fn check(&self) {
@@ -170,10 +169,10 @@ impl Story {
         assert!(self.retries > 0.0 && tally.broken() > 0, "the faults affected no request");
         let was_full = tally.turned_away > 0;
         assert!(was_full || self.faults.floods.is_empty(), "the queue was never full");
-        let [_, second, third] = self.memory.before_mib;
-        let leaked_mib = third - second;
+        let [.., last_but_one, last] = self.memory.before_mib;
+        let leaked_mib = last - last_but_one;
         assert!(leaked_mib < LEAK_MIB_MAX, "the same load takes {leaked_mib:.1} MiB more the next time");
-        let grown_mib = self.memory.after_mib - third;
+        let grown_mib = self.memory.after_mib - last;
         assert!(grown_mib < GROWTH_MIB_MAX, "the same load takes {grown_mib:.1} MiB more after the run");
     }
 }

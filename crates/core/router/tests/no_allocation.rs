@@ -2,6 +2,7 @@
 //! and with a prompt that the chosen worker is presumed or reported to hold. Presuming a new prompt allocates, because the
 //! index grows. Confirming a prompt at its first token allocates too, outside the section.
 #![allow(unsafe_code, reason = "a counting global allocator cannot be written without")]
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -69,8 +69,8 @@ pub enum ConfigError {
 /// Why the index refused a call. A refused call changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IndexError {
-    /// The worker's id is not below [`WORKER_IDS_MAX`](crate::WORKER_IDS_MAX).
-    #[error("worker id {0} is too large for the index; the limit is {max}", max = crate::WORKER_IDS_MAX)]
+    /// The worker's id is not below [`HOLDERS_MAX`](crate::HOLDERS_MAX).
+    #[error("worker id {0} is too large for the index; the limit is {max}", max = crate::HOLDERS_MAX)]
     HolderIdTooLarge(HolderId),
     /// Reported spans under a presumed root, presumed spans under a reported root, or an operation of the other
     /// source.

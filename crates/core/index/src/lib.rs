@@ -80,4 +80,4 @@ pub use root::{Namespace, RootKey, Source};
 pub use snapshot::{BadSnapshot, BoundedSnapshot, Snapshot};
 pub use span::{NamedSpan, Reach, Span};
 pub use stats::{Bytes, Stats};
-pub use worker_bits::WORKER_IDS_MAX;
+pub use worker_bits::HOLDERS_MAX;

@@ -12,10 +12,10 @@ use warmroute_types::MAX_WORKERS;
 use crate::holder_id::HolderId;
 
 /// Worker ids that an index accepts: three for each worker of the largest fleet.
-pub const WORKER_IDS_MAX: usize = 3 * MAX_WORKERS;
+pub const HOLDERS_MAX: usize = 3 * MAX_WORKERS;
 
-/// Words in a set of [`WORKER_IDS_MAX`] workers.
-pub(crate) const WORDS_MAX: usize = WORKER_IDS_MAX / 64;
+/// Words in a set of [`HOLDERS_MAX`] workers.
+pub(crate) const WORDS_MAX: usize = HOLDERS_MAX / 64;
 
 const NO_WORD: u8 = u8::MAX;
 
@@ -49,7 +49,7 @@ impl WorkerBits {
         (word != NO_WORD).then(|| u16::from(word) * 64 + worker.0 % 64)
     }
 
-    /// The position of a worker, assigned on first use. `None` for ids from [`WORKER_IDS_MAX`] on. Only the writer
+    /// The position of a worker, assigned on first use. `None` for ids from [`HOLDERS_MAX`] on. Only the writer
     /// calls this, under its lock.
     pub fn take(&self, worker: HolderId) -> Option<u16> {
         let block = worker.index() / 64;
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn ids_far_apart_share_few_words_and_map_back() {
         let worker_bits = WorkerBits::new();
-        let blocks = [0, 63, 4_096, 8_192, 8_193, WORKER_IDS_MAX as u16 - 1, 64];
+        let blocks = [0, 63, 4_096, 8_192, 8_193, HOLDERS_MAX as u16 - 1, 64];
         let taken: Vec<u16> = blocks.iter().map(|&id| worker_bits.take(HolderId(id)).unwrap()).collect();
         assert_eq!(taken, [0, 63, 64, 128, 129, 255, 256]);
         assert_eq!(worker_bits.words(), 5);
@@ -92,9 +92,9 @@ mod tests {
     #[test]
     fn every_valid_id_has_a_position_and_the_next_has_none() {
         let worker_bits = WorkerBits::new();
-        (0..WORKER_IDS_MAX as u16).for_each(|id| assert!(worker_bits.take(HolderId(id)).is_some()));
+        (0..HOLDERS_MAX as u16).for_each(|id| assert!(worker_bits.take(HolderId(id)).is_some()));
         assert_eq!(worker_bits.words(), WORDS_MAX);
-        assert_eq!(worker_bits.take(HolderId(WORKER_IDS_MAX as u16)), None);
+        assert_eq!(worker_bits.take(HolderId(HOLDERS_MAX as u16)), None);
         assert_eq!(worker_bits.find(HolderId(u16::MAX)), None);
     }
 }

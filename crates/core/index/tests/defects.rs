@@ -5,7 +5,7 @@ mod model;
 
 use model::{Random, named, root, span};
 use warmroute_index::{
-    Config, HolderId, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, RootKey, Source, WORKER_IDS_MAX,
+    Config, HOLDERS_MAX, HolderId, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, RootKey, Source,
 };
 use warmroute_types::Micros;
 
@@ -110,21 +110,21 @@ fn a_restarted_engine_starts_empty_and_the_others_keep_their_spans() {
 fn a_span_may_have_any_number_of_holders() {
     let index = Index::new(&Config::default());
     let (digests, spans) = chain(100);
-    for worker in 0..WORKER_IDS_MAX as u16 {
+    for worker in 0..HOLDERS_MAX as u16 {
         let depth = 1 + usize::from(worker) % 100;
         index.store(HolderId(worker), Parent::Root(key()), &spans[..depth]).unwrap();
     }
     let mut out = Overlaps::new();
     index.lookup(key(), Prompt::Chunks(&digests), &mut out);
-    assert_eq!(out.as_slice().len(), WORKER_IDS_MAX);
+    assert_eq!(out.as_slice().len(), HOLDERS_MAX);
     for overlap in out.as_slice() {
         assert_eq!(overlap.reach.spans, 1 + u32::from(overlap.holder.0) % 100);
     }
-    for worker in (0..WORKER_IDS_MAX as u16).step_by(2) {
+    for worker in (0..HOLDERS_MAX as u16).step_by(2) {
         index.clear(HolderId(worker));
     }
     index.lookup(key(), Prompt::Chunks(&digests), &mut out);
-    assert_eq!(out.as_slice().len(), WORKER_IDS_MAX / 2);
+    assert_eq!(out.as_slice().len(), HOLDERS_MAX / 2);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn sources_do_not_mix_and_worker_ids_are_bounded() {
     assert_eq!(index.store(HolderId(0), Parent::Root(presumed), &spans), Err(IndexError::OtherSource));
     let wrong = index.presume(HolderId(0), key(), &[span(1)], Micros(0));
     assert_eq!(wrong, Err(IndexError::OtherSource));
-    let beyond = HolderId(WORKER_IDS_MAX as u16);
+    let beyond = HolderId(HOLDERS_MAX as u16);
     assert_eq!(index.store(beyond, Parent::Root(key()), &spans), Err(IndexError::HolderIdTooLarge(beyond)));
 }
 

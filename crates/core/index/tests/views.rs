@@ -5,8 +5,8 @@ mod model;
 
 use model::{named, root, span};
 use warmroute_index::{
-    Config, HolderId, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, Removed, RootKey, Source,
-    WORKER_IDS_MAX,
+    Config, HOLDERS_MAX, HolderId, Index, IndexError, NamedSpan, Overlaps, Parent, Prompt, Removed, RootKey,
+    Source,
 };
 use warmroute_types::MAX_WORKERS;
 
@@ -39,7 +39,7 @@ fn one_lookup_answers_for_all_ids_of_an_engine() {
         index.store(id, Parent::Root(key()), &spans[..depth]).unwrap();
     }
     assert_eq!(held(&index, &digests), [10, 70, 100]);
-    assert_eq!(WORKER_IDS_MAX, 3 * MAX_WORKERS);
+    assert_eq!(HOLDERS_MAX, 3 * MAX_WORKERS);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn operations_on_reported_spans_refuse_presumed_roots() {
     let prompt = Prompt::Chunks(&[1, 2]);
     assert_eq!(index.copy_prefix(SURE, MAYBE, presumed, prompt, 9), Err(IndexError::OtherSource));
     assert_eq!(index.cut_unless(SURE, presumed, prompt, 9, MAYBE), Err(IndexError::OtherSource));
-    let beyond = HolderId(WORKER_IDS_MAX as u16);
+    let beyond = HolderId(HOLDERS_MAX as u16);
     assert_eq!(index.copy_prefix(SURE, beyond, key(), prompt, 9), Err(IndexError::HolderIdTooLarge(beyond)));
     assert_eq!(index.remove(beyond, &[1]), Removed { known: 0, unknown: 1 });
     assert_eq!(index.presumed_tokens(beyond), 0);

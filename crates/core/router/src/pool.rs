@@ -395,18 +395,24 @@ fn common(overlaps: impl Iterator<Item = u32>) -> u32 {
 
 impl CandidateInput<'_> {
     /// The prediction for a worker's cache.
+    #[inline]
     fn expectation(&self, worker: WorkerId, load: &WorkerLoadView, presumed_bytes: u32) -> Expectation {
         let prediction = self.prediction(load, || self.scratch.held(worker));
         Expectation { view: load.view, generation: load.generation, presumed_bytes, prediction }
     }
 
     /// The expected overlap with a worker's cache.
+    #[inline]
     fn overlap(&self, worker: WorkerId, load: &WorkerLoadView, expectation: &Expectation) -> PromptOverlap {
         let Expectation { presumed_bytes, prediction, .. } = *expectation;
         // Engines always compute the last token for its logits.
         let usable = self.prompt_tokens.saturating_sub(1);
-        let presumed = self.pool.tokens.tokens_in(presumed_bytes).min(usable);
-        let presumed = whole_blocks(presumed, load.block_tokens.unwrap_or(1));
+        let presumed = match presumed_bytes {
+            0 => 0,
+            bytes => {
+                whole_blocks(self.pool.tokens.tokens_in(bytes).min(usable), load.block_tokens.unwrap_or(1))
+            }
+        };
         // The maximum, not the sum: a presumption for a worker with events stands only until its event
         // must have arrived.
         let believed = prediction.map_or(presumed, |prediction| prediction.expected.max(presumed));
@@ -420,6 +426,7 @@ impl CandidateInput<'_> {
     }
 
     /// Tokens that a worker without events probably holds beyond the presumed overlap; 0 without an overlap.
+    #[inline]
     fn shortfall(&self, is_presumed: bool, presumed: u32, usable: u32) -> u32 {
         let applies = is_presumed && presumed > 0 && self.request.known_tokens.is_none();
         let shortfall = || self.pool.presumed_shortfall.tokens();
@@ -427,6 +434,7 @@ impl CandidateInput<'_> {
     }
 
     /// Prediction from the worker's events; `None` without events.
+    #[inline]
     fn prediction(
         &self,
         load: &WorkerLoadView,

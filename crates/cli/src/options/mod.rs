@@ -132,7 +132,7 @@ mod tests {
             ("security", 14),
             ("health", 0),
             ("recording", 1),
-            ("sharing", 10),
+            ("sharing", 6),
         ];
         for (table, none_allowed) in &tables {
             let given = printed[table].as_table().unwrap().len();

@@ -199,7 +199,7 @@ const REWEIGHTING_ROUNDS: usize = 2;
 const DESCENT_ROUNDS: usize = 6;
 /// From this many observations and corrections on, the fit is renewed only with every [`FIT_EVERY`]th.
 const FIT_ALWAYS_UNTIL: u64 = 128;
-const FIT_EVERY: u64 = 32;
+const FIT_EVERY: u64 = 16;
 /// Bounds of restored coefficients; larger ones are corrupt.
 const RESTORED_MAX: f64 = 1e6;
 

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use warmroute_engine::Profile;
 use warmroute_replica::{Endpoint, EventEncoding, UsageDetails};
 
 use crate::lab::LabArgs;
 use crate::options::named::named;
-use crate::options::{Options, Secret};
+use crate::options::{Options, Secret, Switch};
 
 /// Cache-aware router for LLM engines: sends each request to the worker where its first token will come soonest
 #[derive(Parser)]
@@ -116,15 +116,6 @@ pub struct EngineArgs {
     /// Write the simulated model's tokenizer and chat template into this folder, for --model-path of serve
     #[arg(long, value_name = "FOLDER")]
     pub write_model: Option<PathBuf>,
-}
-
-/// On or off.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
-    /// Enabled
-    On,
-    /// Disabled
-    Off,
 }
 
 /// `warmroute demo`.

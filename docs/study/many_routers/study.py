@@ -59,12 +59,17 @@ def paired(ours, base, of, relative):
     return f"{mean:+.1f} ± {within:.1f}"
 
 
+def shared_bytes(one):
+    """Older results have another name for it."""
+    return one["shared_bytes"] if "shared_bytes" in one else one["told_bytes"]
+
+
 def row(name, results, base):
     mean = lambda of: statistics.mean(of(one) for one in results)
     span_s = lambda one: one["requests"] / one["throughput_rps"]
     routers = int(name.split()[0])
-    told = mean(lambda one: one["told_bytes"] / span_s(one) / routers / 1000)
-    asked = mean(lambda one: one["told_bytes"] / one["requests"] / 1000)
+    told = mean(lambda one: shared_bytes(one) / span_s(one) / routers / 1000)
+    asked = mean(lambda one: shared_bytes(one) / one["requests"] / 1000)
     return "| " + " | ".join([
         name,
         f"{100 * mean(lambda one: one['token_hit_ratio']):.1f}",

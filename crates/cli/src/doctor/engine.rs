@@ -11,7 +11,7 @@ use warmroute_probe::read_capacity;
 use warmroute_wire::{Dialer, Scheme, Target, detect_scheme};
 
 use super::finding::Finding;
-use crate::args::Switch;
+use crate::options::Switch;
 use crate::plan::Plan;
 
 /// Clocks further apart than this make the measured delay of events useless.

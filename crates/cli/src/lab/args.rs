@@ -9,7 +9,7 @@ use warmroute_sim::{
     Balancer, EvictionEvents, History, Incident, Partition, PassagePlacement, Slo, View, Workload,
 };
 
-use crate::args::Switch;
+use crate::options::Switch;
 use crate::options::named::named;
 
 /// `warmroute lab simulate`.

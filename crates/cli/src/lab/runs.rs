@@ -11,7 +11,7 @@ use warmroute_sim::{Bounds, Record, Rule, Slo, Summary, Trouble, exec_rule};
 
 use super::args::ContestArgs;
 use super::scene::Scene;
-use crate::args::Switch;
+use crate::options::Switch;
 
 /// The default policies.
 const POLICIES: [&str; 6] =

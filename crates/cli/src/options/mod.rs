@@ -8,6 +8,7 @@ mod file;
 pub mod groups;
 pub mod named;
 mod secret;
+mod switch;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,7 @@ pub use groups::{
     Timeouts,
 };
 pub use secret::Secret;
+pub use switch::Switch;
 
 /// All options.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

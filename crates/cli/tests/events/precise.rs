@@ -24,13 +24,13 @@ struct Cluster {
 impl Cluster {
     fn new(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> Cluster {
         let flags = [&["--replay", "tcp://127.0.0.1:0"], engine_flags].concat();
-        let cluster = Cluster::unheard(name, engines, &flags, gateway_flags);
+        let cluster = Cluster::without_events(name, engines, &flags, gateway_flags);
         cluster.wait_for_view("reported");
         cluster
     }
 
     /// Starts engines that may not have published yet.
-    fn unheard(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> Cluster {
+    fn without_events(name: &str, engines: usize, engine_flags: &[&str], gateway_flags: &[&str]) -> Cluster {
         let folder = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
         let mut flags = vec!["--events", "tcp://127.0.0.1:0", "--write-model", &folder];
         flags.extend_from_slice(engine_flags);

@@ -287,7 +287,7 @@ impl FromStr for EvictionEvents {
         match word {
             "published" => Ok(EvictionEvents::Published),
             "unpublished" => Ok(EvictionEvents::Unpublished),
-            _ => Err(UnknownWord { word: word.to_owned(), known: "told, untold" }),
+            _ => Err(UnknownWord { word: word.to_owned(), known: "published, unpublished" }),
         }
     }
 }

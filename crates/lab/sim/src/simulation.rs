@@ -61,7 +61,7 @@ pub struct Outcome {
     /// Size of all routers' indexes at the end, in bytes.
     pub index_bytes: usize,
     /// Bytes sent between routers, counted once per receiver.
-    pub told_bytes: u64,
+    pub shared_bytes: u64,
 }
 
 /// Runs sessions through a fleet. Sessions must be sorted by start time.
@@ -115,7 +115,7 @@ struct Simulation<'a, S: Iterator<Item = Session>> {
     /// Event stream of each engine.
     streams: Vec<EventStream>,
     messages: sharing::PeerMessages,
-    told_bytes: u64,
+    shared_bytes: u64,
     random: Random,
     /// Random source for losses. It is separate so that a loss does not shift the random choices of policies.
     losses: Random,
@@ -151,7 +151,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             transit: EventTransit::new(nodes),
             streams: (0..nodes).map(|_| EventStream::new(config.replay_batches)).collect(),
             messages: sharing::PeerMessages::default(),
-            told_bytes: 0,
+            shared_bytes: 0,
             random: Random::new(config.seed, 0x0077_6f72_6c64),
             losses: Random::new(config.seed, 0x006c_6f73_7365),
             held_tokens: Vec::new(),
@@ -547,7 +547,7 @@ impl<'a, S: Iterator<Item = Session>> Simulation<'a, S> {
             replication: crate::replication::of(self.nodes.iter().map(|node| &node.engine)),
             totals: self.nodes.iter().map(|node| node.totals).collect(),
             index_bytes: self.routers.iter().map(SimRouter::index_bytes).sum(),
-            told_bytes: self.told_bytes,
+            shared_bytes: self.shared_bytes,
             records: self.records,
             load: self.load,
             failed: self.failed,

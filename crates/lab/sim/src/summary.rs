@@ -117,7 +117,7 @@ pub struct Summary {
     /// Size of all routers' indexes at the end.
     pub index_bytes: usize,
     /// Bytes sent between routers, counted once per receiver.
-    pub told_bytes: u64,
+    pub shared_bytes: u64,
 }
 
 impl Summary {
@@ -163,7 +163,7 @@ impl Summary {
             rejected: outcome.rejected,
             retried: outcome.retried,
             index_bytes: outcome.index_bytes,
-            told_bytes: outcome.told_bytes,
+            shared_bytes: outcome.shared_bytes,
         }
     }
 }

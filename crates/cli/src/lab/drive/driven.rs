@@ -127,7 +127,7 @@ impl Driven {
             rejected: 0,
             retried: 0,
             index_bytes: 0,
-            told_bytes: 0,
+            shared_bytes: 0,
         };
         let mut all = json!(Summary::of(name, seed, &outcome, slo));
         all["output_tokens"] = json!(output_tokens);

@@ -35,7 +35,7 @@ fn a_restarted_engines_cache_is_cleared_at_once_and_no_other() {
 
 #[test]
 fn without_a_replay_a_lost_connection_is_uncertain_until_the_first_event() {
-    let mut cluster = Cluster::unheard("model-restart-unheard", 1, &[], &[]);
+    let mut cluster = Cluster::without_events("model-restart-without-events", 1, &[], &[]);
     eventually("its events can be read", || cluster.gateway.workers()[0]["events"].is_object().then_some(()));
     let whole: Vec<Prediction> = (0..4).map(|number| cluster.ask(&conversation(number, 3))).collect();
     cluster.wait_for_view("reported");

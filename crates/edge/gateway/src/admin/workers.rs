@@ -82,7 +82,7 @@ fn describe_feed(report: &FeedReport) -> Value {
         json!({
             "lag_ms": (stream.lag_s * 1e3).round(), "batches": stream.batches, "gaps": stream.gaps,
             "lost": stream.lost, "replays": stream.replays, "restarts": stream.restarts,
-            "duplicates": stream.duplicates, "unreadable": stream.unreadable, "unheard": stream.missed_live, "next": stream.next_seq,
+            "duplicates": stream.duplicates, "unreadable": stream.unreadable, "missed_live": stream.missed_live, "next": stream.next_seq,
         })
     });
     json!({

@@ -18,7 +18,7 @@ const FEED_COUNTS: [FeedCount; 15] = [
     ("feed_lost_batches", "Batches lost for good", |f| Some(f.stream?.lost)),
     ("feed_replays", "Replays requested", |f| Some(f.stream?.replays)),
     ("feed_restarts", "Engine restarts noticed", |f| Some(f.stream?.restarts)),
-    ("feed_unheard", "Batches that did not arrive live and were found by a replay", |f| {
+    ("feed_missed_live", "Batches that did not arrive live and were found by a replay", |f| {
         Some(f.stream?.missed_live)
     }),
     ("feed_duplicates", "Batches received twice", |f| Some(f.stream?.duplicates)),

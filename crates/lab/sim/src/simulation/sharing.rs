@@ -60,7 +60,7 @@ impl<S: Iterator<Item = Session>> Simulation<'_, S> {
             if to == from || !is_addressed {
                 continue;
             }
-            self.told_bytes += envelope.bytes.len() as u64;
+            self.shared_bytes += envelope.bytes.len() as u64;
             if network.loss > 0.0 && self.losses.share() < network.loss {
                 continue;
             }

@@ -218,7 +218,7 @@ fn the_same_seed_gives_the_same_bytes_when_routers_share() {
     let config = Config { routers: 4, sharing, balancer: Balancer::Session, ..config(4) };
     let once = outcome(&config, "expected_ttft", chats(600));
     assert_eq!(once, outcome(&config, "expected_ttft", chats(600)));
-    assert!(once.told_bytes > 0);
+    assert!(once.shared_bytes > 0);
 }
 
 #[test]

@@ -92,9 +92,14 @@ mod tests {
     #[test]
     fn a_feed_in_discredit_is_not_cleared_by_falling_silent() {
         let doubted = CacheBelief { view: CacheView::Uncertain, trust: 0.3, generation: 4 };
-        let returned = after_view_change(after_view_change(doubted, CacheView::Presumed), CacheView::Uncertain);
+        let returned =
+            after_view_change(after_view_change(doubted, CacheView::Presumed), CacheView::Uncertain);
         assert_eq!(returned, doubted);
-        assert_eq!(after_view_change(returned, CacheView::Reported).trust, 1.0, "complete, and no answer contradicts it");
+        assert_eq!(
+            after_view_change(returned, CacheView::Reported).trust,
+            1.0,
+            "complete, and no answer contradicts it"
+        );
     }
 
     #[test]

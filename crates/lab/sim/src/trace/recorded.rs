@@ -86,9 +86,7 @@ fn note_what_is_missing(rows: &[(usize, Row)], reading: &mut Reading<'_>) {
     let notes = &mut reading.notes;
     let usual = usual_output_tokens(rows);
     let rows = || rows.iter().map(|(_, row)| row);
-    notes.push(
-        "answers were not recorded; the text that the next turn contains instead is used".to_owned(),
-    );
+    notes.push("answers were not recorded; the text that the next turn contains instead is used".to_owned());
     let silent = rows().filter(|row| row.output_tokens.is_none()).count();
     if silent > 0 {
         notes.push(format!(

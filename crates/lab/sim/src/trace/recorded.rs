@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(prompts[2][0], prompts[0][0]);
         assert_eq!(prompts[2][1].tokens, 1, "no prompt ends in nothing");
         assert_eq!(tokens(&sessions[1].turns[0].answer), 4, "{notes:?}");
-        assert!(notes.iter().any(|note| note.contains("of 1 requests")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("1 requests have no answer length")), "{notes:?}");
     }
 
     #[test]

@@ -63,7 +63,7 @@ def is_reported(gateway, url):
 
 
 def check_restart(gateway, engines):
-    """Kill -9 of whoever holds a warm prompt; back on the same ports: noticed, healed, and nothing credited to the new process."""
+    """Kill -9 of the worker that holds a warm prompt; back on the same ports: noticed, healed, and nothing credited to the new process."""
     warm = [{"role": "system", "content": words(random.Random(99), 60)}, {"role": "user", "content": "go on"}]
     home = [Answer(gateway, warm).worker for _ in range(3)][-1]
     engine = next(one for one in engines if one.url == home)
@@ -104,7 +104,7 @@ def posted(args, logs, running, name, program):
 
 
 def churn(gateway, engine, meter):
-    """Prompts that nobody asks twice, eight at a time: every block that is stored evicts another."""
+    """Unique prompts, eight at a time: every block that is stored evicts another."""
     def blocks():
         counts = gateway.workers()[engine.url]["events"]["blocks"]
         return counts["stored"] + counts["removed"]
@@ -123,13 +123,13 @@ def churn(gateway, engine, meter):
 
 def check_bytes(args, logs, running):
     """The same churn reported in batches and event by event."""
-    print(f"\n{'eviction churn':16}{'blocks told':>12}{'posts':>8}{'bytes':>10}{'bytes/block':>13}{'bytes/s':>10}")
+    print(f"\n{'eviction churn':16}{'blocks posted':>14}{'posts':>8}{'bytes':>10}{'bytes/block':>13}{'bytes/s':>10}")
     costs = {}
     for name, program in (("batched", REPORTER), ("unbatched", HERE / "unbatched.py")):
         engine, gateway, meter = posted(args, logs, running, f"{name}-churn", program)
         blocks, posts, sent, seconds = churn(gateway, engine, meter)
         costs[name] = sent / blocks
-        print(f"{name:16}{blocks:>12}{posts:>8}{sent:>10}{costs[name]:>13.0f}{sent / seconds:>10.0f}", flush=True)
+        print(f"{name:16}{blocks:>14}{posts:>8}{sent:>10}{costs[name]:>13.0f}{sent / seconds:>10.0f}", flush=True)
         engine.kill()
     return costs["batched"] < costs["unbatched"]
 

@@ -24,7 +24,7 @@ IDS = range(5, 5 + 256)
 
 
 class Names:
-    """Numbers for blocks: the same tokens after the same blocks have the same number, whoever speaks of them."""
+    """Numbers for blocks: the same tokens after the same blocks have the same number in every source."""
 
     def __init__(self):
         self.numbers, self.by_hash = {}, {}

@@ -121,7 +121,7 @@ class Gateway(Process):
         return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
 
     def settle(self):
-        """Until no more events come: the engines have told all."""
+        """Until no more events come: the engines have reported all."""
         def batches():
             return [(worker["events"] or {}).get("stream") for worker in self.workers().values()]
         last, since = batches(), time.monotonic()

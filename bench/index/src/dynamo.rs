@@ -60,7 +60,7 @@ impl Dynamo {
 }
 
 impl Drop for Dynamo {
-    /// Waits for the lane, so that its memory is not counted as somebody else's.
+    /// Waits for the lane, so that its memory is not attributed to another index.
     fn drop(&mut self) {
         self.tasks = None;
         if let Some(lane) = self.lane.take() {

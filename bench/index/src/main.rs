@@ -64,7 +64,7 @@ fn shapes() -> [Shape; 5] {
         shape("413 blocks x 128 workers", 128, 60, 413, 128, Names::Agree),
         shape("4835 blocks x 3 workers", 3, 60, 4_835, 3, Names::Agree),
         shape("412 x 16, names differ", 16, 200, 412, 16, Names::Differ),
-        shape("412 x 1, nobody shares", 16, 2_000, 412, 1, Names::Agree),
+        shape("412 x 1, unshared", 16, 2_000, 412, 1, Names::Agree),
     ]
 }
 

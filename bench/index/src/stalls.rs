@@ -3,14 +3,14 @@
 //! A call that takes the writer's lock once is measured by its own CPU time, which is all the time that it can hold the
 //! lock. One that gives the lock away in between (clear, cut, expire) is measured from outside: another thread asks for
 //! the lock again and again, and reads how much CPU time the first one used while it waited. CPU time in both cases,
-//! because on a busy machine the clock on the wall mostly shows when somebody was not running. The second figure also counts
+//! because on a busy machine the clock on the wall mostly shows when a thread was not running. The second figure also counts
 //! what was done while the asking thread was not running, and misses holds during which it did not ask: it is neither an
 //! upper nor a lower bound. So all of its range is printed, over several times.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use warmroute_index::{Config, Index, NamedSpan, Namespace, Parent, Prompt, RootKey, Source, Span, HolderId};
+use warmroute_index::{Config, HolderId, Index, NamedSpan, Namespace, Parent, Prompt, RootKey, Source, Span};
 use warmroute_types::Micros;
 
 use crate::clock::{self, ThreadClock, timed};
@@ -54,7 +54,7 @@ impl Calls {
     }
 }
 
-/// A chain that nobody shares.
+/// A chain that is not shared.
 fn chain(number: u64) -> Vec<NamedSpan> {
     let mut random = Random(number);
     let mut span =
@@ -80,11 +80,13 @@ fn reported(resident: usize) {
     let wide = HolderId(WORKERS as u16);
     let heads: Vec<Vec<NamedSpan>> = (0..TIMES as u64).map(|number| chain(u64::MAX - number)).collect();
     for head in &heads {
-        index.store(wide, Parent::Root(root()), head).expect("a seat");
+        index.store(wide, Parent::Root(root()), head).expect("a holder id within the limit");
     }
     for number in 0..chains / 2 {
         let (head, spans) = (&heads[number % TIMES], chain((1 << 40) + number as u64));
-        index.store(wide, Parent::Name(head[CHAIN - 1].name), &spans[..64]).expect("a seat");
+        index
+            .store(wide, Parent::Name(head[CHAIN - 1].name), &spans[..64])
+            .expect("a holder id within the limit");
     }
     waits(&index, "cut", "a prompt with everything that continues it", |time| {
         let digests: Vec<u64> = heads[time].iter().map(|named| named.span.digest).collect();
@@ -119,7 +121,7 @@ fn presumed(resident: usize) {
             (0..chunks).map(|_| Span { digest: random.next(), bytes: 256, tokens: 64 }).collect();
         let worker = HolderId((number % WORKERS) as u16);
         let handle = presumes.time(|| index.presume(worker, presumed_root(), &spans, Micros(number as u64)));
-        let handle = handle.expect("a seat and a presumed root");
+        let handle = handle.expect("a holder id within the limit and a presumed root");
         confirms.time(|| index.confirm(handle));
     }
     presumes.print("presume", "64 chunks, past the budget");
@@ -133,7 +135,7 @@ fn presumed(resident: usize) {
     );
     waits(&index, "set_capacity", "half of one worker's spans go", |time| {
         let worker = HolderId((WORKERS - 1 - time) as u16);
-        index.set_capacity(worker, index.presumed_tokens(worker) / 2).expect("a seat");
+        index.set_capacity(worker, index.presumed_tokens(worker) / 2).expect("a holder id within the limit");
     });
     waits(&index, "clear", "a sixteenth of all spans", |time| index.clear(HolderId(time as u16)));
     let sent = resident / chunks * 5 / 4;

@@ -1,6 +1,6 @@
 //! Lookups over 100 KB of bytes: known, in spans of usual and of few bytes, and unknown where many lengths must be tried.
 
-use warmroute_index::{NamedSpan, Overlaps, Parent, Prompt, Span, HolderId};
+use warmroute_index::{HolderId, NamedSpan, Overlaps, Parent, Prompt, Span};
 
 use crate::clock::timed;
 use crate::ours::Ours;
@@ -45,7 +45,9 @@ fn known(length: usize, workers: u16) -> f64 {
     let (ours, text) = (Ours::new(), text(1));
     for worker in 0..workers {
         let spans = spans(&ours, &text, length, 1);
-        ours.index.store(HolderId(worker), Parent::Root(ours.root), &spans).expect("a seat");
+        ours.index
+            .store(HolderId(worker), Parent::Root(ours.root), &spans)
+            .expect("a holder id within the limit");
     }
     lookups(&ours, &text, text.len() / length * length)
 }
@@ -55,7 +57,7 @@ fn unknown(lengths: usize) -> f64 {
     for length in 0..lengths {
         let text = text(length as u64 + 10);
         let spans = spans(&ours, &text[..40 + length], 40 + length, length as u64);
-        ours.index.store(HolderId(0), Parent::Root(ours.root), &spans).expect("a seat");
+        ours.index.store(HolderId(0), Parent::Root(ours.root), &spans).expect("a holder id within the limit");
     }
     lookups(&ours, &text(1), 0)
 }

@@ -31,7 +31,7 @@ async fn mesh(config: &MeshConfig) -> Vec<Finding> {
     let mut findings = Vec::from_iter(advertised(config));
     if config.peers.is_empty() {
         findings.push(Finding::note(
-            "it names no other router of the mesh, and waits to be dialed",
+            "no mesh peers are configured; this router waits for connections",
             "--mesh-peers HOST:PORT…, unless all others name this one",
         ));
     }
@@ -52,11 +52,11 @@ fn advertised(config: &MeshConfig) -> Option<Finding> {
     }
     if is_here(&address) && !config.peers.iter().all(|peer| is_here(peer)) {
         return Some(Finding::note(
-            format!("others are told to dial {address}, which is only this machine"),
+            format!("peers dial this router at {address}, which is only this machine"),
             "--mesh-advertise HOST:PORT, as the others reach this router",
         ));
     }
-    Some(Finding::good(format!("others are told to dial {address}")))
+    Some(Finding::good(format!("peers dial this router at {address}")))
 }
 
 /// One peer that answers is enough: it lists the others.
@@ -70,9 +70,10 @@ fn describe_peer(probe: &MeshProbe, is_joined: bool) -> Finding {
             "{at}: router {} has our secret and speaks version {}",
             met.router, met.version
         )),
-        Err(failed) if failed.is_unreachable() && is_joined => {
-            Finding::note(format!("{at}: {failed}"), "no harm: one that answers tells of the others")
-        }
+        Err(failed) if failed.is_unreachable() && is_joined => Finding::note(
+            format!("{at}: {failed}"),
+            "one reachable router is enough: it announces the others",
+        ),
         Err(failed) => Finding::trouble(format!("{at}: {failed}"), mesh_remedy(failed)),
     }
 }
@@ -119,9 +120,10 @@ async fn redis(config: &RedisConfig) -> Vec<Finding> {
 
 fn describe_server(server: &str, announced: &AnnouncedRouters, config: &RedisConfig) -> Vec<Finding> {
     let prefix = &config.prefix;
-    let mut findings = vec![Finding::good(format!("{server}: what is published on {prefix}:* comes back"))];
+    let mut findings =
+        vec![Finding::good(format!("{server}: messages published on {prefix}:* are received"))];
     findings.push(match announced.routers.len() {
-        0 => Finding::note(format!("{server}: no other router was heard"), FIRST),
+        0 => Finding::note(format!("{server}: no other router has announced itself"), FIRST),
         count => Finding::good(format!("{server}: {count} other router(s) with our secret")),
     });
     for (router, theirs) in &announced.incompatible {

@@ -170,7 +170,7 @@ fn bounds_beside_several_seeds_are_the_mean_of_theirs() {
 }
 
 #[test]
-fn a_policy_may_be_any_program_and_a_broken_one_is_told() {
+fn a_policy_may_be_any_program_and_a_broken_one_is_reported() {
     let folder = Folder::new("exec");
     let program = |name: &str, script: &str| {
         use std::os::unix::fs::PermissionsExt;
@@ -272,7 +272,7 @@ fn a_sweep_names_its_range_and_not_the_default() {
 }
 
 #[test]
-fn what_is_wrong_is_said_once_and_with_what_would_be_right() {
+fn a_mistake_is_reported_once_with_its_correction() {
     let error = lab(&[&["simulate", "--policies", "best"][..], &SMALL].concat()).unwrap_err();
     assert_eq!(format!("{error:#}").matches("unknown policy").count(), 1);
     let error = lab(&["simulate"]).unwrap_err().to_string();

@@ -150,7 +150,7 @@ fn a_closed_loop_ends_after_its_duration() {
 }
 
 #[test]
-fn failures_are_told() {
+fn failures_are_reported() {
     let words = |url| ["lab", "drive", "--url", url, "--workload", "short", "--requests", "3"];
     let output = run(&words("http://127.0.0.1:1"));
     assert!(!output.status.success());

@@ -135,7 +135,9 @@ fn a_redis_server_is_probed_and_its_routers_are_listed() {
     };
     let (said, is_content) = visit(&ours);
     assert!(
-        is_content && said.contains("comes back") && said.contains("no other router was heard"),
+        is_content
+            && said.contains(":* are received")
+            && said.contains("no other router has announced itself"),
         "{said}"
     );
     let running = Gateway::over(&[engine.url()], &flags(&ours));

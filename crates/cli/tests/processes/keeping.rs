@@ -122,10 +122,10 @@ fn an_unusable_state_file_costs_a_log_line_and_nothing_else() {
     let mut newer = good.clone();
     newer[8] = 99;
     let cases = [
-        (spoiled, "its checksum is wrong"),
-        (good[..good.len() / 2].to_vec(), "its checksum is wrong"),
-        (newer, "it is of version 99"),
-        (b"what is this?".to_vec(), "it is no saved state"),
+        (spoiled, "the checksum does not match"),
+        (good[..good.len() / 2].to_vec(), "the checksum does not match"),
+        (newer, "the file has format version 99"),
+        (b"what is this?".to_vec(), "the file is not a saved state"),
         (vec![0; 70_000_000], "larger than the index limit"),
         (good.clone(), "state read from"),
     ];
@@ -139,7 +139,7 @@ fn an_unusable_state_file_costs_a_log_line_and_nothing_else() {
     }
     std::fs::write(&state, &good).unwrap();
     let other = logged(&[engine.url()], &[&kept[..], &["--block-hash", "sha256"]].concat(), &log);
-    assert!(std::fs::read_to_string(&log).unwrap().contains("prompts were hashed otherwise"));
+    assert!(std::fs::read_to_string(&log).unwrap().contains("written with another block-hash"));
     drop(other);
     let folder = folder.file("folder");
     std::fs::create_dir(&folder).unwrap();

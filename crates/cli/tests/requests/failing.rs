@@ -426,7 +426,7 @@ fn without_a_ready_worker_the_client_is_asked_to_retry() {
 }
 
 #[test]
-fn garbage_harms_nobody() {
+fn garbage_is_refused() {
     let engine = good();
     let gateway = Gateway::over(&[&engine.url], &[]);
     let deep = format!("{{\"model\":\"m\",\"messages\":{}", "[".repeat(100_000));

@@ -207,7 +207,7 @@ fn a_client_that_leaves_cancels_the_worker_in_a_stream_and_before_it() {
 }
 
 #[test]
-fn a_rank_is_ours_to_say() {
+fn the_rank_header_of_a_client_is_replaced() {
     let engine = Scripted::new(|mut asked| {
         let answer = format!("{{\"rank\":{:?}}}", asked.header("x-data-parallel-rank").unwrap_or("none"));
         asked.answer(&answer);

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::Models;
 use crate::latency_model::{LatencyModel, PrefillCost, SharedCost};
 
-/// The most kinds that are told apart. Beyond, new ones share the first, which also has workers of unknown models.
+/// Maximum number of distinguished kinds. Beyond, new ones share the first, which also has workers of unknown models.
 pub(crate) const KINDS_MAX: usize = 32;
 
 /// The name of the kind that has workers of unknown models.

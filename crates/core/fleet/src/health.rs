@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! starting ──answered──▶ ready / unhealthy / recovering, as the breaker is closed, open or half-open
-//!     any state ──told to drain──▶ draining
+//!     any state ──drain requested──▶ draining
 //! ```
 //!
 //! One answered probe makes a worker ready: it is better evidence than any waiting period. Several failures

@@ -267,7 +267,7 @@ impl LatencyModel {
         number
     }
 
-    /// More is known of a step: its answers have told their cached tokens, or another first token belongs to it.
+    /// More is known of a step: its answers have reported their cached tokens, or another first token belongs to it.
     pub(crate) fn revise(&mut self, number: u64, step: &ObservedStep) {
         if let Ok(at) = self.window.binary_search_by_key(&number, |seen| seen.number) {
             self.window.remove(at);

@@ -362,7 +362,7 @@ impl PrefillQueue {
     }
 
     /// A first token came: its prompt and all before it are computed, and the next one starts. `model` learns what it took with
-    /// predicted cached tokens, and again when the answers have told theirs. Whether it has learned something.
+    /// predicted cached tokens, and again when the answers have reported theirs. Whether it has learned something.
     pub(crate) fn first_token(&self, ticket: Ticket, model: &Mutex<LatencyModel>, now: Micros) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -478,7 +478,8 @@ impl PrefillQueue {
         self.streamed_us.store(streamed.map_or(0, |first| first.us), Relaxed);
     }
 
-    /// Another engine has this place now, with this latency model: it counts as like the others. Allocates what requests need.
+    /// The slot is reused by another engine: it starts with this latency model, at the fleet's speed. Allocates what
+    /// requests need.
     pub(crate) fn forget(&self, kind: u8) {
         let mut state = self.state.lock();
         state.relative_latency = RelativeLatency::ONE;

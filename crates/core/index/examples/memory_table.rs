@@ -122,7 +122,7 @@ fn fill(index: &Index, traffic: &Traffic) -> Filled {
         let begin = Instant::now();
         let presumption = index.presume(traffic.worker(sent), root(), &spans, Micros(0));
         slowest = slowest.max(begin.elapsed());
-        index.confirm(presumption.expect("a presumed root and a seat that exists"));
+        index.confirm(presumption.expect("a presumed root and a holder id within the limit"));
         sent += 1;
         // `stats` takes the writer's lock and counts everything, so it is called only now and then.
         if enough == u64::MAX && sent.is_multiple_of(64) && evicted(index) > 0 {

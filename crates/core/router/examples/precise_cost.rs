@@ -1,9 +1,9 @@
 //! What precise routing costs: `cargo run --release -p warmroute-router --example precise_cost`.
 //!
-//! First an event on its way into the index: token ids to bytes, digests, names, both planes, with the removal of as many older
+//! First an event on its way into the index: token ids to bytes, digests, names, both views, with the removal of as many older
 //! blocks. (Reading it from the wire comes before that: `-p warmroute-events --example decode_cost`.) Then a chat request of
 //! 100 KB: read, rendered, normalized, cut into chunks, looked up and decided, among 8 workers, with a prefix that an
-//! engine reports and with one that nobody knows. Wall time of one thread; on a busy machine the best is nearer to the truth.
+//! engine reports and with an unknown one. Wall time of one thread; on a busy machine the best is nearer to the truth.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -81,7 +81,7 @@ fn workers(router: &Router<Standard>) -> Vec<Arc<Worker>> {
     router.inspect().workers().into_iter().map(|view| view.worker).collect()
 }
 
-/// Prompts of 256 blocks, a different one for each worker and round, each told in batches; the one of eight rounds before is
+/// Prompts of 256 blocks, a different one for each worker and round, reported in batches; the one of eight rounds before is
 /// removed meanwhile.
 fn ingest_ns(vocabulary: &Arc<Vocabulary>, run_blocks: usize) -> [f64; 2] {
     const BLOCKS: usize = 256;
@@ -91,15 +91,15 @@ fn ingest_ns(vocabulary: &Arc<Vocabulary>, run_blocks: usize) -> [f64; 2] {
     let mut rounds = Vec::new();
     for round in 0..120_u64 {
         let batches: Vec<(usize, Vec<CacheEvent>)> = (0..WORKERS)
-            .flat_map(|seat| {
-                let seed = round * WORKERS + seat;
+            .flat_map(|worker_index| {
+                let seed = round * WORKERS + worker_index;
                 (0..BLOCKS / run_blocks)
-                    .map(move |run| (seat as usize, batch(seed, run * run_blocks, run_blocks, ids)))
+                    .map(move |run| (worker_index as usize, batch(seed, run * run_blocks, run_blocks, ids)))
             })
             .collect();
         let began = Instant::now();
-        for (seat, events) in batches {
-            let worker = Arc::clone(&workers[seat]);
+        for (worker_index, events) in batches {
+            let worker = Arc::clone(&workers[worker_index]);
             router.apply(Change::Cached { worker, events });
         }
         rounds.push(began.elapsed().as_nanos() as f64 / (WORKERS as usize * BLOCKS) as f64);

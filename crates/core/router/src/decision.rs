@@ -108,7 +108,7 @@ pub enum NoRoute {
     #[error("no worker is ready")]
     NotReady,
     /// All ready workers are at their concurrency limit.
-    #[error("every worker has as much as it may")]
+    #[error("all workers are at their concurrency limit")]
     Full,
     /// There is no worker at all.
     #[error("the fleet is empty")]

@@ -7,7 +7,7 @@
 //!                                                prediction; dropping the decision = failed, or client gone
 //!   change ──▶ apply                             workers join and leave, probes, load reports, events, settings, time
 //!
-//!   peering()                                    messages to and from other routers, relayed event streams
+//!   peering()                                    messages to and from other routers
 //!   inspect()                                    read-only: previews, workers, statistics, the state to save
 //! ```
 //!

@@ -50,28 +50,28 @@ pub(crate) struct SavedWorker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSavedState {
     /// The magic number is wrong.
-    #[error("it is no saved state")]
+    #[error("the file is not a saved state")]
     NotOne,
     /// Written by another version of the format.
-    #[error("it is of version {0}, and this is version {VERSION}")]
+    #[error("the file has format version {0}; this version reads {VERSION}")]
     OtherVersion(u32),
     /// Truncated or corrupted.
-    #[error("its checksum is wrong: it is cut short or spoiled")]
-    Spoiled,
+    #[error("the checksum does not match: the file is truncated or damaged")]
+    Corrupt,
     /// The checksum is right, but the content is invalid.
-    #[error("it makes no sense")]
-    Nonsense,
+    #[error("the content is invalid")]
+    Invalid,
     /// Prompts are cut into chunks of another size now.
-    #[error("prompts were cut into chunks of {0} bytes, and now of {CHUNK_BYTES}")]
+    #[error("the file uses chunks of {0} bytes, this version {CHUNK_BYTES}")]
     OtherChunks(u32),
     /// Another hash is configured.
-    #[error("prompts were hashed otherwise (block-hash)")]
+    #[error("the file was written with another block-hash")]
     OtherHash,
     /// Everything in it has expired.
-    #[error("it is {0} s old, and nothing is believed for so long (presumed-ttl-secs)")]
+    #[error("the file is {0} s old, older than presumed-ttl-secs")]
     TooOld(u64),
     /// Clocks disagree.
-    #[error("it was saved in the future")]
+    #[error("the file was saved in the future: check the clock")]
     FromTheFuture,
 }
 
@@ -136,27 +136,27 @@ impl SavedState {
         match packed.u32() {
             Some(VERSION) => {}
             Some(other) => return Err(BadSavedState::OtherVersion(other)),
-            None => return Err(BadSavedState::Spoiled),
+            None => return Err(BadSavedState::Corrupt),
         }
         let written = bytes.len().saturating_sub(CHECKSUM_BYTES);
         let checksum = Packed(&bytes[written..]).u64();
         if checksum != Some(xxh3_64(&bytes[..written])) {
-            return Err(BadSavedState::Spoiled);
+            return Err(BadSavedState::Corrupt);
         }
         SavedState::read(Packed(&bytes[MAGIC.len() + size_of_val(&VERSION)..written]))
     }
 
     fn read(mut packed: Packed<'_>) -> Result<SavedState, BadSavedState> {
-        let head = read_head(&mut packed).ok_or(BadSavedState::Nonsense)?;
+        let head = read_head(&mut packed).ok_or(BadSavedState::Invalid)?;
         let (seed, hash, chunk_bytes, saved_at_s) = head;
         if chunk_bytes != CHUNK_BYTES as u32 {
             return Err(BadSavedState::OtherChunks(chunk_bytes));
         }
-        let learned = read_learned(&mut packed).ok_or(BadSavedState::Nonsense)?;
+        let learned = read_learned(&mut packed).ok_or(BadSavedState::Invalid)?;
         let (latency_models, token_rates, workers) = learned;
-        let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadSavedState::Nonsense)?;
+        let snapshot = Snapshot::decode(&mut packed).map_err(|_| BadSavedState::Invalid)?;
         if !packed.0.is_empty() {
-            return Err(BadSavedState::Nonsense);
+            return Err(BadSavedState::Invalid);
         }
         Ok(SavedState { seed, hash, saved_at_s, latency_models, token_rates, workers, snapshot })
     }
@@ -217,12 +217,12 @@ impl SavedWorker {
     fn read(packed: &mut Packed<'_>) -> Option<SavedWorker> {
         let length = packed.count(1)?;
         let url = std::str::from_utf8(packed.bytes(length)?).ok()?.to_owned();
-        let rank = told(packed.u8()?, packed.u16()?)?;
+        let rank = optional(packed.u8()?, packed.u16()?)?;
         let (index, capacity_tokens) = (packed.u16()?, packed.u64()?);
         let relative_latency = [packed.amount()?, packed.amount()?];
         let has_counters = packed.u8()?;
         let counters = PrefixCache { queries: packed.u64()?, hits: packed.u64()? };
-        let prefix_cache = told(has_counters, counters)?;
+        let prefix_cache = optional(has_counters, counters)?;
         Some(SavedWorker {
             address: Address { url, rank },
             index,
@@ -234,7 +234,7 @@ impl SavedWorker {
 }
 
 /// Decodes an optional value; an absent value must be zero.
-fn told<T: Default + PartialEq>(is_there: u8, value: T) -> Option<Option<T>> {
+fn optional<T: Default + PartialEq>(is_there: u8, value: T) -> Option<Option<T>> {
     match is_there {
         0 => (value == T::default()).then_some(None),
         1 => Some(Some(value)),

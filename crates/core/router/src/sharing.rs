@@ -33,7 +33,7 @@ pub(crate) struct Sharing {
     /// Time of the last own first token by worker index, in microseconds.
     answered_at: Box<[AtomicU64]>,
     /// Number of peers with a lower id.
-    place: AtomicU32,
+    rank: AtomicU32,
     /// Load that peers may have assigned without this router knowing, in microseconds.
     unpropagated_load_us: AtomicU64,
 }
@@ -77,23 +77,25 @@ pub struct Received {
 #[derive(Debug)]
 pub enum PeerTask {
     /// Send a snapshot of the presumed caches.
-    Tell,
+    SendSnapshot,
     /// Merge a peer's snapshot of presumed caches.
-    Learn {
+    MergeSnapshot {
         /// The encoded snapshot.
         bytes: Vec<u8>,
         /// Maximum age of the snapshot when received.
         age: Micros,
-        /// When.
-        heard: Micros,
+        /// When it was received.
+        received_at: Micros,
     },
 }
 
 impl PeerTask {
     pub(crate) fn of(effect: Effect, now: Micros) -> Option<PeerTask> {
         match effect {
-            Effect::SnapshotRequested => Some(PeerTask::Tell),
-            Effect::SnapshotReceived { bytes, age } => Some(PeerTask::Learn { bytes, age, heard: now }),
+            Effect::SnapshotRequested => Some(PeerTask::SendSnapshot),
+            Effect::SnapshotReceived { bytes, age } => {
+                Some(PeerTask::MergeSnapshot { bytes, age, received_at: now })
+            }
             _ => None,
         }
     }
@@ -135,7 +137,7 @@ impl Sharing {
             }),
             workers: RwLock::default(),
             answered_at: (0..MAX_WORKERS).map(|_| AtomicU64::new(0)).collect(),
-            place: AtomicU32::new(0),
+            rank: AtomicU32::new(0),
             unpropagated_load_us: AtomicU64::new(0),
         };
         sharing.set_members(members);
@@ -189,7 +191,7 @@ impl Sharing {
 
     /// Number of peers with a lower id.
     pub fn rank(&self) -> u32 {
-        self.place.load(Relaxed)
+        self.rank.load(Relaxed)
     }
 
     /// Load that peers may have assigned without this router knowing.
@@ -201,8 +203,8 @@ impl Sharing {
         self.unpropagated_load_us.store(work.0, Relaxed);
     }
 
-    pub fn set_rank(&self, place: usize) {
-        self.place.store(place as u32, Relaxed);
+    pub fn set_rank(&self, rank: usize) {
+        self.rank.store(rank as u32, Relaxed);
     }
 
     /// Blocks writers, as a request does for a moment.
@@ -220,17 +222,17 @@ impl Sharing {
             let own = self.own.lock();
             (own.open_count(), own.dropped_prompts)
         };
-        let heard = self.peer_state();
+        let peer_state = self.peer_state();
         SharingView {
-            me: heard.peers.own_id(),
-            peers: heard.peers.statuses(now),
+            me: peer_state.peers.own_id(),
+            peers: peer_state.peers.statuses(now),
             open,
             dropped_prompts,
-            forgotten_prompts: heard.peers.dropped_prompts,
-            bad_messages: heard.peers.bad_messages,
-            asked: heard.peers.batches_requested,
-            lost_peers: heard.peers.lost_peers,
-            cut_answers: heard.peers.truncated_answers,
+            forgotten_prompts: peer_state.peers.dropped_prompts,
+            bad_messages: peer_state.peers.bad_messages,
+            asked: peer_state.peers.batches_requested,
+            lost_peers: peer_state.peers.lost_peers,
+            cut_answers: peer_state.peers.truncated_answers,
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn answered(before: CacheBelief, prediction: Prediction) -> CacheBeli
 
 /// The belief after a feed's own assessment. A gap costs trust at once, a complete stream starts with full
 /// trust, and silence changes nothing.
-pub(crate) fn told(before: CacheBelief, view: CacheView) -> CacheBelief {
+pub(crate) fn after_view_change(before: CacheBelief, view: CacheView) -> CacheBelief {
     let trust = match view {
         CacheView::Uncertain => before.trust.min(AFTER_HOLE),
         CacheView::Reported if before.view != CacheView::Reported => 1.0,
@@ -92,9 +92,14 @@ mod tests {
     #[test]
     fn a_feed_in_discredit_is_not_cleared_by_falling_silent() {
         let doubted = CacheBelief { view: CacheView::Uncertain, trust: 0.3, generation: 4 };
-        let returned = told(told(doubted, CacheView::Presumed), CacheView::Uncertain);
+        let returned =
+            after_view_change(after_view_change(doubted, CacheView::Presumed), CacheView::Uncertain);
         assert_eq!(returned, doubted);
-        assert_eq!(told(returned, CacheView::Reported).trust, 1.0, "complete, and no answer contradicts it");
+        assert_eq!(
+            after_view_change(returned, CacheView::Reported).trust,
+            1.0,
+            "complete, and no answer contradicts it"
+        );
     }
 
     #[test]

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_is_sent_in_the_time_that_news_takes_and_passes_when_nothing_is() {
+    fn unpropagated_load_is_the_peers_load_within_the_network_delay() {
         let mut unpropagated_load = UnpropagatedLoad::default();
         let ms = Micros::from_millis;
         assert_eq!(unpropagated_load.expected(7, ms(50), ms(1)), Micros::ZERO);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_over_is_taken_when_its_worker_has_come() {
+    fn open_assignments_are_booked_when_their_worker_joins() {
         let mut waiting_assignments = WaitingAssignments::default();
         let key = |assignment| (RouterId(1), assignment);
         (0..300)

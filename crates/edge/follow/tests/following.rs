@@ -138,7 +138,7 @@ async fn sharing(background: &mut JoinSet<()>, listener: TcpListener, peer: Sock
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_routers_hear_of_each_other() {
+async fn two_routers_connect_to_each_other() {
     let mut background = JoinSet::new();
     let listen = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
     let (first, second) = (listen().await, listen().await);

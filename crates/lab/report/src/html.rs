@@ -86,7 +86,7 @@ struct Measure {
 const MEASURES: [Measure; 4] = [
     Measure {
         caption: "Time to first token, mean",
-        about: "Lower is better. Dashed: if nobody ever waited.",
+        about: "Lower is better. Dashed: if no request waited.",
         label: "TTFT mean",
         words: duration,
         tick_words: round_duration,

@@ -109,7 +109,7 @@ impl Work {
         }
     }
 
-    /// Nobody goes on when one has failed.
+    /// All clients stop when one has failed.
     fn is_broken_off(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }

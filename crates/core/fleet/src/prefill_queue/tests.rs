@@ -221,7 +221,7 @@ fn after_a_restart_a_few_answers_tell_how_fast_it_is() {
 }
 
 #[test]
-fn what_another_router_heard_lies_ahead_no_more_and_is_learned_from_here() {
+fn a_prompt_that_a_peer_saw_computed_leaves_the_queue() {
     let queue = PrefillQueue::default();
     let (theirs, ours) = (book(&queue, 4_000, Micros(0)), book(&queue, 1_000, Micros(0)));
     queue.done_elsewhere(theirs, Micros(90_000));

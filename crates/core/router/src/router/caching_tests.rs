@@ -106,10 +106,14 @@ fn a_request_that_failed_before_its_first_token_leaves_nothing_behind() {
     let mut served = route(&router, &digests);
     router.observe(&mut served, Outcome::FirstToken { at: Micros(1) });
     drop(served);
-    assert_eq!(route(&router, &digests).reason, "hit", "after the first token it is there, whoever leaves");
+    assert_eq!(
+        route(&router, &digests).reason,
+        "hit",
+        "after the first token it is there, even if a client disconnects"
+    );
 }
 
-/// The law, for caches: of k siblings with a prompt that nobody holds, the first is a miss and all others find it where the
+/// The law, for caches: of k siblings with a prompt that no worker holds, the first is a miss and all others find it where the
 /// first was sent, until that worker is full.
 #[test]
 fn concurrent_siblings_find_what_the_first_was_given() {

@@ -116,7 +116,7 @@ impl<P: Policy> Router<P> {
     fn view(&self, worker: &Worker, view: CacheView) {
         let is_aligned = self.reported.is_aligned(worker.id);
         let view = if is_aligned { view } else { CacheView::Presumed };
-        let before = self.fleet.revise(worker, |belief| trust::told(belief, view));
+        let before = self.fleet.revise(worker, |belief| trust::after_view_change(belief, view));
         let is_new = before.is_some_and(|belief| belief.view != view);
         if is_new && view == CacheView::Reported {
             // Earlier presumptions are now reported, or wrong.

@@ -1,5 +1,5 @@
-//! What this router exchanges with its peers: messages about assignments (`sharing.rs`) and engines' event streams
-//! (`relaying.rs`). The message driver and the feeds' driver use it; requests do not.
+//! What this router exchanges with its peers: messages about assignments and presumed caches (`sharing.rs`). The task
+//! that sends and receives messages uses it; requests do not.
 
 use super::Router;
 

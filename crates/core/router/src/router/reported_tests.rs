@@ -1,7 +1,7 @@
 //! What engines report, from the event to the decision and back from the answer.
 
-mod credit;
 mod tiers;
+mod trust;
 
 use std::sync::Arc;
 
@@ -45,8 +45,8 @@ fn router_of(n: usize) -> Router<Standard> {
     router
 }
 
-fn worker(router: &Router<Standard>, seat: u16) -> Arc<Worker> {
-    Arc::clone(&router.inspect().workers()[usize::from(seat)].worker)
+fn worker(router: &Router<Standard>, worker_index: u16) -> Arc<Worker> {
+    Arc::clone(&router.inspect().workers()[usize::from(worker_index)].worker)
 }
 
 /// A name for a block: by its content up to its end, as engines do it.
@@ -71,17 +71,17 @@ fn blocks(text: &[u8], from: usize, to: usize) -> StoredBlocks {
     }
 }
 
-fn tell(router: &Router<Standard>, seat: u16, event: CacheEvent) {
-    router.apply(Change::Cached { worker: worker(router, seat), events: vec![event] });
+fn report(router: &Router<Standard>, worker_index: u16, event: CacheEvent) {
+    router.apply(Change::Cached { worker: worker(router, worker_index), events: vec![event] });
 }
 
-fn store(router: &Router<Standard>, seat: u16, text: &[u8], from: usize, to: usize) {
-    tell(router, seat, CacheEvent::Stored(blocks(text, from, to)));
+fn store(router: &Router<Standard>, worker_index: u16, text: &[u8], from: usize, to: usize) {
+    report(router, worker_index, CacheEvent::Stored(blocks(text, from, to)));
 }
 
-fn remove(router: &Router<Standard>, seat: u16, text: &[u8], block: usize) {
+fn remove(router: &Router<Standard>, worker_index: u16, text: &[u8], block: usize) {
     let names = vec![name(&text[..(block + 1) * BLOCK])];
-    tell(router, seat, CacheEvent::Removed(RemovedBlocks { names, ..RemovedBlocks::default() }));
+    report(router, worker_index, CacheEvent::Removed(RemovedBlocks { names, ..RemovedBlocks::default() }));
 }
 
 struct Asking {
@@ -133,7 +133,7 @@ fn text(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| b'a' + ((i * 7 + i / 13 + usize::from(seed) * 31) % 26) as u8).collect()
 }
 
-/// What is expected of seat 0, the only worker.
+/// Cached tokens expected on worker 0, the only one.
 fn expected(router: &Router<Standard>, prompt: &[u8]) -> u32 {
     Asking::of(prompt).route(router, Micros(1)).cached_tokens.unwrap()
 }
@@ -170,7 +170,7 @@ fn removal_makes_a_hole_and_clearing_forgets_that_worker_only() {
     assert_eq!((decision.worker.id, decision.cached_tokens), (WorkerId(1), Some(480)));
     drop(decision);
     store(&router, 0, &prompt, 10, 12);
-    tell(&router, 1, CacheEvent::Cleared);
+    report(&router, 1, CacheEvent::Cleared);
     let decision = Asking::of(&prompt).route(&router, Micros(1));
     assert_eq!((decision.worker.id, decision.cached_tokens), (WorkerId(0), Some(800)), "whole again");
     drop(decision);
@@ -189,11 +189,11 @@ fn speculation_bridges_the_gap_to_the_event_and_no_longer() {
     drop(sibling);
     router.observe(&mut first, Outcome::FirstToken { at: Micros(1) });
     router.apply(Change::EventsDue { at: Micros::from_secs(1) });
-    let seat = first.worker.id.0;
+    let worker_index = first.worker.id.0;
     assert!(asking.route(&router, Micros::from_secs(1)).cached_tokens.unwrap() > 0);
     router.apply(Change::EventsDue { at: Micros::from_secs(3) });
     assert_eq!(asking.route(&router, Micros::from_secs(3)).cached_tokens, Some(0), "no event came");
-    store(&router, seat, &asking.text, 0, 62);
+    store(&router, worker_index, &asking.text, 0, 62);
     assert_eq!(asking.route(&router, Micros::from_secs(3)).cached_tokens, Some(992));
 }
 
@@ -206,12 +206,15 @@ fn an_event_that_came_after_its_answer_ends_the_speculation_with_the_next_one() 
     early.answer(&router, &mut first, 0);
     store(&router, 0, &early.text, 0, 62);
     (0..62).for_each(|block| remove(&router, 0, &early.text, block));
-    assert!(expected(&router, &early.text) > 0, "its event came and went, and nobody has seen it");
+    assert!(
+        expected(&router, &early.text) > 0,
+        "its event came and went, and the router has not processed it"
+    );
     let mut second = next.route(&router, Micros(1));
     router.observe(&mut second, Outcome::FirstToken { at: Micros(1) });
     store(&router, 0, &next.text, 0, 62);
     next.answer(&router, &mut second, 0);
-    assert_eq!(expected(&router, &early.text), 0, "whatever was told before this has been told");
+    assert_eq!(expected(&router, &early.text), 0, "whatever was reported before this has been processed");
 }
 
 #[test]
@@ -267,8 +270,11 @@ fn generated_tokens_are_unproven_until_an_answer_confirms_them() {
     }
     let asking = Asking::of(&prompt);
     let mut decision = asking.route(&router, Micros(1));
-    let hoped = decision.cached_tokens.unwrap();
-    assert!((640..960).contains(&hoped), "more than what is certain, less than all: {hoped}");
+    let expected_tokens = decision.cached_tokens.unwrap();
+    assert!(
+        (640..960).contains(&expected_tokens),
+        "more than what is certain, less than all: {expected_tokens}"
+    );
     asking.answer(&router, &mut decision, 960);
     drop(decision);
     assert_eq!(expected(&router, &prompt), 960, "it was found, so it is certain");
@@ -297,7 +303,7 @@ fn images_end_what_can_be_matched_and_their_blocks_still_have_names() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
     let with_image = StoredBlocks { text_blocks: 10, ..blocks(&prompt, 0, 20) };
-    tell(&router, 0, CacheEvent::Stored(with_image));
+    report(&router, 0, CacheEvent::Stored(with_image));
     assert_eq!(expected(&router, &prompt), 160);
     store(&router, 0, &prompt, 20, 30);
     assert_eq!(expected(&router, &prompt), 160, "nor does what follows it match");
@@ -312,7 +318,7 @@ fn tokens_that_the_model_does_not_have_match_nothing_and_are_counted() {
     let prompt = text(1, 1_000);
     let mut foreign = blocks(&prompt, 0, 20);
     foreign.tokens[5 * BLOCK] = 9_999;
-    tell(&router, 0, CacheEvent::Stored(foreign));
+    report(&router, 0, CacheEvent::Stored(foreign));
     assert_eq!(expected(&router, &prompt), 80);
     assert_eq!(router.inspect().feed_report(WorkerId(0)).unwrap().ingested.foreign, 1);
 }
@@ -322,13 +328,13 @@ fn adapters_and_salts_share_nothing() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
     let stored = blocks(&prompt, 0, 60);
-    tell(&router, 0, CacheEvent::Stored(StoredBlocks { lora: Some("adapter".into()), ..stored.clone() }));
+    report(&router, 0, CacheEvent::Stored(StoredBlocks { lora: Some("adapter".into()), ..stored.clone() }));
     assert_eq!(expected(&router, &prompt), 0);
     let adapter = Asking { model: "adapter", ..Asking::of(&prompt) };
     assert_eq!(adapter.route(&router, Micros(1)).cached_tokens, Some(960));
     let mut salted = StoredBlocks { salt: Some("s".into()), ..stored };
     salted.names.iter_mut().for_each(|name| *name ^= 1);
-    tell(&router, 0, CacheEvent::Stored(salted));
+    report(&router, 0, CacheEvent::Stored(salted));
     assert_eq!(expected(&router, &prompt), 0);
     let with_salt = Asking { salt: Some("s"), ..Asking::of(&prompt) };
     assert_eq!(with_salt.route(&router, Micros(1)).cached_tokens, Some(960));

@@ -1,4 +1,4 @@
-//! What one router knew, another knows.
+//! State saved by one router and restored by another.
 
 use warmroute_fleet::{Models, ProbeResult};
 use warmroute_index::{Namespace, RootKey, Source};
@@ -10,7 +10,7 @@ use crate::saved_state::{BadSavedState, SavedState};
 use crate::{Change, PromptChunks};
 
 const CHUNK: u32 = 256;
-/// Long after the beginning of time, so that there is a before.
+/// A time far from zero, so that earlier times exist.
 const NOW: Micros = Micros::from_secs(100_000);
 const UNIX_S: u64 = 1_700_000_000;
 
@@ -64,7 +64,7 @@ fn experienced() -> Router<Standard> {
     // All at once, so that each engine gets some.
     let under_way: Vec<Decision> = (0..10).map(|number| answered(&router, &conversation(number))).collect();
     drop(under_way);
-    assert!((0..3).all(|seat| router.index.presumed_tokens(WorkerId(seat).into()) > 0));
+    assert!((0..3).all(|worker| router.index.presumed_tokens(WorkerId(worker).into()) > 0));
     router
 }
 
@@ -155,12 +155,12 @@ fn every_byte_that_is_wrong_or_missing_is_found() {
     }
     assert_eq!(
         SavedState::decode(&[bytes, vec![0]].concat()),
-        Err(BadSavedState::Spoiled),
+        Err(BadSavedState::Corrupt),
         "and so is one too many"
     );
 }
 
-/// Somebody who can write a checksum can write anything: it is read or refused, never a panic.
+/// A state with a valid checksum and arbitrary content is restored or refused; it never panics.
 #[test]
 fn a_right_checksum_over_nonsense_is_harmless() {
     let bytes = memory().encode();

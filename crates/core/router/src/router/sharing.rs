@@ -58,26 +58,30 @@ impl<P: Policy> Peering<'_, P> {
     /// The messages to send now. Call it every few milliseconds.
     pub fn compose_messages(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.router.sharing.get() else { return Vec::new() };
-        let (mut heard, mut effects) = (sharing.peer_state(), Vec::new());
-        heard.peers.expire(now, &mut effects);
-        self.take_in(sharing, &mut heard, &effects, now);
-        self.apply_local_changes(sharing, &mut heard, now);
-        sharing.set_rank(heard.peers.rank());
-        let others = heard.peers.ids().count();
-        sharing.set_unpropagated_load(heard.unpropagated_load.expected(
+        let (mut peer_state, mut effects) = (sharing.peer_state(), Vec::new());
+        peer_state.peers.expire(now, &mut effects);
+        self.take_in(sharing, &mut peer_state, &effects, now);
+        self.apply_local_changes(sharing, &mut peer_state, now);
+        sharing.set_rank(peer_state.peers.rank());
+        let others = peer_state.peers.ids().count();
+        sharing.set_unpropagated_load(peer_state.unpropagated_load.expected(
             others,
-            heard.peers.one_way_delay(),
+            peer_state.peers.one_way_delay(),
             now,
         ));
-        heard.peers.compose(sharing.take_news(), now)
+        peer_state.peers.compose(sharing.take_news(), now)
     }
 
     /// The messages to send right after a decision. For the message driver, not for the request: reading
     /// messages blocks it.
     pub fn compose_urgent(&self, now: Micros) -> Vec<Envelope> {
         let Some(sharing) = self.router.sharing.get() else { return Vec::new() };
-        let mut heard = sharing.peer_state();
-        if heard.peers.may_send_now(now) { heard.peers.compose(sharing.take_news(), now) } else { Vec::new() }
+        let mut peer_state = sharing.peer_state();
+        if peer_state.peers.may_send_now(now) {
+            peer_state.peers.compose(sharing.take_news(), now)
+        } else {
+            Vec::new()
+        }
     }
 
     /// Applies a peer's message; returns the answers.
@@ -103,12 +107,12 @@ impl<P: Policy> Peering<'_, P> {
 
     fn receive_message(&self, bytes: &[u8], now: Micros) -> Result<Received, BadMessage> {
         let Some(sharing) = self.router.sharing.get() else { return Ok(Received::default()) };
-        let (mut heard, mut effects) = (sharing.peer_state(), Vec::new());
-        let answers = heard.peers.receive(bytes, now, &mut effects)?;
-        self.take_in(sharing, &mut heard, &effects, now);
-        drop(heard);
+        let (mut peer_state, mut effects) = (sharing.peer_state(), Vec::new());
+        let answers = peer_state.peers.receive(bytes, now, &mut effects)?;
+        self.take_in(sharing, &mut peer_state, &effects, now);
+        drop(peer_state);
         let states = effects.iter().filter(|effect| matches!(effect, Effect::LedgerRequested { .. }));
-        states.for_each(|effect| self.tell_state(sharing, effect));
+        states.for_each(|effect| self.send_ledger(sharing, effect));
         let tasks = effects.into_iter().filter_map(|effect| PeerTask::of(effect, now)).collect();
         Ok(Received { answers, tasks })
     }
@@ -118,10 +122,10 @@ impl<P: Policy> Peering<'_, P> {
     pub fn run(&self, task: PeerTask, now: Micros) {
         let Some(sharing) = self.router.sharing.get() else { return };
         match task {
-            PeerTask::Tell => self.tell_view(sharing, now),
-            PeerTask::Learn { bytes, age, heard } => {
+            PeerTask::SendSnapshot => self.send_snapshot(sharing, now),
+            PeerTask::MergeSnapshot { bytes, age, received_at } => {
                 match peer_snapshot::read(&bytes, self.router.index.digester()) {
-                    Ok(received) => self.learn_view(sharing, received, heard, age),
+                    Ok(received) => self.merge_snapshot(sharing, received, received_at, age),
                     Err(_) => sharing.peer_state().peers.bad_messages += 1,
                 }
             }
@@ -134,28 +138,28 @@ impl<P: Policy> Peering<'_, P> {
     }
 
     /// Applies local changes since the last call.
-    fn apply_local_changes(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
+    fn apply_local_changes(&self, sharing: &Sharing, peer_state: &mut PeerState, now: Micros) {
         let _pools = self.router.pools.read();
-        self.book_waiting(sharing, heard, now);
-        if heard.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
-            heard.examined = Some(now);
-            self.examine(sharing, heard, now);
+        self.book_waiting(sharing, peer_state, now);
+        if peer_state.examined.is_none_or(|examined| now.since(examined) >= EXAMINED_EVERY) {
+            peer_state.examined = Some(now);
+            self.examine(sharing, peer_state, now);
         }
     }
 
     /// Books peers' assignments to workers that have joined since.
-    fn book_waiting(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
-        for (key, waiting) in heard.waiting_assignments.take(|worker| sharing.worker(worker).is_some()) {
+    fn book_waiting(&self, sharing: &Sharing, peer_state: &mut PeerState, now: Micros) {
+        for (key, waiting) in peer_state.waiting_assignments.take(|worker| sharing.worker(worker).is_some()) {
             let Some(mut one) = self.mirror(sharing, &waiting.booked, now) else { continue };
             if waiting.is_computed {
                 self.computed(&mut one, now);
             }
-            heard.assignments.insert(key, one);
+            peer_state.assignments.insert(key, one);
         }
     }
 
     /// Announces failing workers and skips those that peers report.
-    fn examine(&self, sharing: &Sharing, heard: &mut PeerState, now: Micros) {
+    fn examine(&self, sharing: &Sharing, peer_state: &mut PeerState, now: Micros) {
         let members = self.router.fleet.members();
         let found = |state| match state {
             WorkerState::Unhealthy | WorkerState::Recovering => WorkerHealth::Failing,
@@ -164,8 +168,8 @@ impl<P: Policy> Peering<'_, P> {
         let found = members.iter().map(|view| (view.worker.identity, found(view.load.state))).collect();
         sharing.examine(&found);
         let members = found.into_keys().collect();
-        heard.peers.compare_workers(&members, now);
-        for identity in heard.peers.failing_workers(&members) {
+        peer_state.peers.compare_workers(&members, now);
+        for identity in peer_state.peers.failing_workers(&members) {
             let worker = sharing.worker(identity);
             let serves = |age: Micros| age <= OWN_EVIDENCE;
             let doubted = worker.filter(|worker| !sharing.answered_for(worker.id, now).is_some_and(serves));
@@ -175,34 +179,34 @@ impl<P: Policy> Peering<'_, P> {
 
     /// Applies effects in small groups: the pools' lock holds up changes of the fleet, and requests behind
     /// them.
-    fn take_in(&self, sharing: &Sharing, heard: &mut PeerState, effects: &[Effect], now: Micros) {
+    fn take_in(&self, sharing: &Sharing, peer_state: &mut PeerState, effects: &[Effect], now: Micros) {
         for some in effects.chunks(EFFECTS_AT_ONCE) {
             let _pools = self.router.pools.read();
-            some.iter().for_each(|effect| self.take_in_one(sharing, heard, effect, now));
+            some.iter().for_each(|effect| self.take_in_one(sharing, peer_state, effect, now));
         }
     }
 
-    fn take_in_one(&self, sharing: &Sharing, heard: &mut PeerState, effect: &Effect, now: Micros) {
+    fn take_in_one(&self, sharing: &Sharing, peer_state: &mut PeerState, effect: &Effect, now: Micros) {
         match effect {
             Effect::Booked { router, assignment, booking: booked } => {
                 match self.mirror(sharing, booked, now) {
                     Some(one) => {
-                        heard.unpropagated_load.note(one.booking.expected_ms(now), now);
-                        heard.assignments.insert((*router, *assignment), one);
+                        peer_state.unpropagated_load.note(one.booking.expected_ms(now), now);
+                        peer_state.assignments.insert((*router, *assignment), one);
                     }
-                    None => heard.waiting_assignments.add((*router, *assignment), booked.clone()),
+                    None => peer_state.waiting_assignments.add((*router, *assignment), booked.clone()),
                 }
             }
             Effect::Prefilled { router, assignment } => {
-                match heard.assignments.get_mut(&(*router, *assignment)) {
+                match peer_state.assignments.get_mut(&(*router, *assignment)) {
                     Some(one) => self.computed(one, now),
-                    None => heard.waiting_assignments.computed((*router, *assignment)),
+                    None => peer_state.waiting_assignments.computed((*router, *assignment)),
                 }
             }
             Effect::Ended { router, assignment, end: over, prompt } => {
-                match heard.assignments.remove(&(*router, *assignment)) {
+                match peer_state.assignments.remove(&(*router, *assignment)) {
                     Some(one) => self.over(one, *over, prompt.as_ref(), now),
-                    None => _ = heard.waiting_assignments.remove((*router, *assignment)),
+                    None => _ = peer_state.waiting_assignments.remove((*router, *assignment)),
                 }
             }
             Effect::CacheCleared { worker } => {
@@ -217,7 +221,7 @@ impl<P: Policy> Peering<'_, P> {
     }
 
     /// Sends all open assignments to a peer that is new or has missed many.
-    fn tell_state(&self, sharing: &Sharing, asked: &Effect) {
+    fn send_ledger(&self, sharing: &Sharing, asked: &Effect) {
         if let Effect::LedgerRequested { router, up_to, low_water } = asked {
             let state = Ledger { low_water: *low_water, ..sharing.state() };
             sharing.peer_state().peers.answer_ledger(*router, *up_to, state);
@@ -225,7 +229,7 @@ impl<P: Policy> Peering<'_, P> {
     }
 
     /// Sends the most recently used presumptions up to the size limit.
-    fn tell_view(&self, sharing: &Sharing, now: Micros) {
+    fn send_snapshot(&self, sharing: &Sharing, now: Micros) {
         let BoundedSnapshot { snapshot, is_truncated } =
             self.router.index.snapshot_newest(now, SNAPSHOT_BYTES_MAX);
         let members = self.router.fleet.members();
@@ -233,16 +237,16 @@ impl<P: Policy> Peering<'_, P> {
             members.iter().map(|view| (view.worker.id, view.worker.identity)).collect();
         let identity_of = |worker| identities.get(&worker).copied();
         let bytes = peer_snapshot::write(&snapshot, self.router.index.digester(), identity_of).into();
-        let mut heard = sharing.peer_state();
-        heard.peers.truncated_answers += u64::from(is_truncated);
-        heard.peers.answer_snapshot(bytes);
+        let mut peer_state = sharing.peer_state();
+        peer_state.peers.truncated_answers += u64::from(is_truncated);
+        peer_state.peers.answer_snapshot(bytes);
     }
 
     /// Merges a peer's presumptions for workers that have no better view here. The fleet may change between
     /// two prompts.
-    fn learn_view(&self, sharing: &Sharing, received: PeerSnapshot, heard: Micros, age: Micros) {
+    fn merge_snapshot(&self, sharing: &Sharing, received: PeerSnapshot, received_at: Micros, age: Micros) {
         let PeerSnapshot { workers, snapshot } = received;
-        let recalled = self.router.index.begin_restore(snapshot, heard, age);
+        let recalled = self.router.index.begin_restore(snapshot, received_at, age);
         let mut pools = self.router.pools.read();
         for (number, identity) in workers {
             let presumed = || {

@@ -45,14 +45,14 @@ fn routers(count: usize, workers: usize) -> Vec<Router<Standard>> {
     (0..count).map(make).collect()
 }
 
-/// Everybody says what they have to say, and hears it, until there is nothing left to say.
+/// Delivers all messages, and the answers to them, until none is left.
 fn talk(routers: &[Router<Standard>], now: u64) {
-    let mut letters: Vec<Envelope> =
+    let mut envelopes: Vec<Envelope> =
         routers.iter().flat_map(|router| router.peering().compose_messages(Micros(now))).collect();
-    while let Some(letter) = letters.pop() {
+    while let Some(envelope) = envelopes.pop() {
         for (number, router) in routers.iter().enumerate() {
-            if letter.to == To::Everyone || letter.to == To::One(RouterId(number as u64 + 1)) {
-                letters.extend(router.peering().receive(&letter.bytes, Micros(now)).unwrap());
+            if envelope.to == To::Everyone || envelope.to == To::One(RouterId(number as u64 + 1)) {
+                envelopes.extend(router.peering().receive(&envelope.bytes, Micros(now)).unwrap());
             }
         }
     }
@@ -117,9 +117,9 @@ fn a_late_joiner_finds_what_was_sent_before_it_came() {
     let mut routers = routers(2, 4);
     let long = digests(99, 1_000);
     let prompts: Vec<Vec<u64>> = (0..20).map(|n| digests(n, 40)).collect();
-    // Far more is told after them than is kept for those who missed it.
-    let told = prompts.iter().chain(std::iter::repeat_n(&long, 650));
-    for (n, prompt) in told.enumerate() {
+    // Then far more is sent than the ledger keeps for resending.
+    let sent = prompts.iter().chain(std::iter::repeat_n(&long, 650));
+    for (n, prompt) in sent.enumerate() {
         let router = &routers[n % 2];
         let mut decision = route(router, prompt, SECOND + n as u64);
         router.observe(&mut decision, Outcome::Ended { answered: None });
@@ -136,24 +136,26 @@ fn a_late_joiner_finds_what_was_sent_before_it_came() {
     assert_eq!(routers[2].peering().view(Micros(4 * SECOND)).unwrap().bad_messages, 0);
 }
 
-/// Two routers talk for two seconds, as one process each does; all that they have said, and what was left to be done of it.
+/// Two routers exchange messages for two seconds; returns all bytes sent and the remaining tasks.
 fn talk_at_length(routers: &[Router<Standard>; 2], from: u64) -> (Vec<u8>, Vec<PeerTask>) {
-    let (mut said, mut tasks) = (Vec::new(), Vec::new());
+    let (mut sent_bytes, mut tasks) = (Vec::new(), Vec::new());
     for now in (0..100).map(|step| Micros(from + step * 20_000)) {
-        let mut letters: Vec<(usize, Envelope)> = Vec::new();
+        let mut envelopes: Vec<(usize, Envelope)> = Vec::new();
         for (number, router) in routers.iter().enumerate() {
-            letters.extend(router.peering().compose_messages(now).into_iter().map(|letter| (number, letter)));
+            envelopes.extend(
+                router.peering().compose_messages(now).into_iter().map(|envelope| (number, envelope)),
+            );
         }
-        while let Some((number, letter)) = letters.pop() {
-            said.extend_from_slice(&letter.bytes);
+        while let Some((number, envelope)) = envelopes.pop() {
+            sent_bytes.extend_from_slice(&envelope.bytes);
             let other = 1 - number;
             let by = RouterId(number as u64 + 1);
-            let taken = routers[other].peering().receive_from(by, &letter.bytes, now).unwrap();
-            letters.extend(taken.answers.into_iter().map(|letter| (other, letter)));
+            let taken = routers[other].peering().receive_from(by, &envelope.bytes, now).unwrap();
+            envelopes.extend(taken.answers.into_iter().map(|envelope| (other, envelope)));
             tasks.extend(taken.tasks);
         }
     }
-    (said, tasks)
+    (sent_bytes, tasks)
 }
 
 #[test]
@@ -173,16 +175,16 @@ fn what_takes_long_is_left_to_be_done_beside_the_conversation_and_tells_no_names
     drop(decision);
     routers[0].peering().compose_messages(Micros(2 * SECOND));
     let (_, mut tasks) = talk_at_length(&routers, 3 * SECOND);
-    assert!(matches!(tasks[..], [PeerTask::Tell]), "{}", tasks.len());
+    assert!(matches!(tasks[..], [PeerTask::SendSnapshot]), "{}", tasks.len());
     routers[0].peering().run(tasks.remove(0), Micros(5 * SECOND));
-    let (said, mut tasks) = talk_at_length(&routers, 5 * SECOND);
-    assert!(matches!(tasks[..], [PeerTask::Learn { .. }]), "{}", tasks.len());
+    let (sent_bytes, mut tasks) = talk_at_length(&routers, 5 * SECOND);
+    assert!(matches!(tasks[..], [PeerTask::MergeSnapshot { .. }]), "{}", tasks.len());
     let known = || route(&routers[1], &long, 7 * SECOND).cached_tokens;
     routers[1].peering().run(tasks.remove(0), Micros(7 * SECOND));
     assert!(known().is_some_and(|tokens| tokens > 100_000), "{:?}", known());
-    let is_said = |bytes: &[u8]| said.windows(bytes.len()).any(|some| some == bytes);
-    assert!(!is_said(b"http") && !is_said(b"engine-"), "no worker's address");
-    assert!(is_said(&identity.to_le_bytes()));
+    let is_sent = |bytes: &[u8]| sent_bytes.windows(bytes.len()).any(|some| some == bytes);
+    assert!(!is_sent(b"http") && !is_sent(b"engine-"), "no worker's address");
+    assert!(is_sent(&identity.to_le_bytes()));
 }
 
 #[test]
@@ -218,7 +220,7 @@ fn what_an_engine_had_no_longer_is_forgotten_by_all() {
     assert_eq!(of(&routers[1]), of(&routers[0]));
 }
 
-/// Each of two hears nobody for three seconds, and then the other again.
+/// Cuts two routers off from each other for three seconds.
 fn part_and_meet(routers: &[Router<Standard>], between: impl FnOnce()) {
     for step in 0..150 {
         talk(&routers[..1], 2 * SECOND + step * 20_000);
@@ -334,22 +336,22 @@ fn a_worker_that_fails_elsewhere_is_passed_over_unless_it_serves_here() {
 }
 
 #[test]
-fn what_another_says_is_read_while_a_request_writes() {
+fn messages_are_received_while_a_request_writes_the_ledger() {
     let routers = routers(2, 2);
     let _open: Vec<Decision> = (0..50).map(|n| route(&routers[0], &digests(n, 2_048), SECOND)).collect();
-    let letters = routers[0].peering().compose_messages(Micros(SECOND));
+    let envelopes = routers[0].peering().compose_messages(Micros(SECOND));
     let requests = routers[1].sharing.get().unwrap().hold_own();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, received) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            letters
+            envelopes
                 .iter()
                 .for_each(|one| _ = routers[1].peering().receive(&one.bytes, Micros(SECOND)).unwrap());
-            tell.send(in_flight(&routers[1])).unwrap();
+            report.send(in_flight(&routers[1])).unwrap();
         });
-        let heard = told.recv_timeout(std::time::Duration::from_secs(60));
+        let loads = received.recv_timeout(std::time::Duration::from_secs(60));
         drop(requests);
-        let sum = heard.expect("it waits for no request").iter().map(|(_, load)| load).sum::<u32>();
+        let sum = loads.expect("it waits for no request").iter().map(|(_, load)| load).sum::<u32>();
         assert_eq!(sum, 50);
     });
 }
@@ -418,18 +420,19 @@ fn workers_that_another_names_otherwise_are_counted_and_those_that_are_late_are_
 fn messages_that_claim_another_sender_are_rejected() {
     let routers = routers(3, 2);
     let _decision = route(&routers[0], &digests(1, 10), SECOND);
-    let letter = routers[0].peering().compose_messages(Micros(SECOND)).remove(0);
-    let hear =
-        |from: u64| routers[1].peering().receive_from(RouterId(from), &letter.bytes, Micros(SECOND)).unwrap();
-    assert_eq!(hear(3).answers, []);
+    let envelope = routers[0].peering().compose_messages(Micros(SECOND)).remove(0);
+    let receive = |from: u64| {
+        routers[1].peering().receive_from(RouterId(from), &envelope.bytes, Micros(SECOND)).unwrap()
+    };
+    assert_eq!(receive(3).answers, []);
     let sum = || in_flight(&routers[1]).iter().map(|(_, load)| load).sum::<u32>();
     let bad = || routers[1].peering().view(Micros(SECOND)).unwrap().bad_messages;
     assert_eq!((sum(), bad()), (0, 1));
-    hear(1);
+    receive(1);
     assert_eq!((sum(), bad()), (1, 1));
 }
 
-/// How much of what one router sends another takes for unpropagated_load, after a minute in which every message was under way for so long.
+/// The unpropagated load that a router computes after a minute in which every message took `delay_ms`.
 fn unpropagated_load(delay_ms: u64) -> f64 {
     let routers = routers(4, 4);
     let mut under_way: VecDeque<(u64, Envelope)> = VecDeque::new();
@@ -439,17 +442,17 @@ fn unpropagated_load(delay_ms: u64) -> f64 {
             && let Some((_, Envelope { to, bytes })) = under_way.pop_front()
         {
             let is_for = |number: usize| to == To::Everyone || to == To::One(RouterId(number as u64 + 1));
-            let hearers = routers.iter().enumerate().filter(|(number, _)| is_for(*number));
-            let answers = hearers.flat_map(|(_, router)| router.peering().receive(&bytes, now).unwrap());
+            let receivers = routers.iter().enumerate().filter(|(number, _)| is_for(*number));
+            let answers = receivers.flat_map(|(_, router)| router.peering().receive(&bytes, now).unwrap());
             let answers: Vec<Envelope> = answers.collect();
-            under_way.extend(answers.into_iter().map(|letter| (ms + delay_ms, letter)));
+            under_way.extend(answers.into_iter().map(|envelope| (ms + delay_ms, envelope)));
         }
         if ms.is_multiple_of(100) {
             drop(route(&routers[0], &digests(ms, 40), now.0));
         }
         for router in &routers {
             under_way.extend(
-                router.peering().compose_messages(now).into_iter().map(|letter| (ms + delay_ms, letter)),
+                router.peering().compose_messages(now).into_iter().map(|envelope| (ms + delay_ms, envelope)),
             );
         }
     }

@@ -35,8 +35,8 @@ fn loads<P: Policy>(router: &Router<P>) -> Vec<u32> {
     router.inspect().workers().iter().map(|view| view.load.in_flight).collect()
 }
 
-/// The law: k concurrent siblings are placement as if they had come one after another. With the shortest queue that means
-/// a perfectly even spread, which any gap between reading the load and booking would spoil.
+/// k concurrent requests are placed as if they had arrived one after another. With the shortest queue that is a
+/// perfectly even spread; any gap between reading the load and booking would break it.
 #[test]
 fn concurrent_siblings_are_placed_as_if_in_sequence() {
     const WORKERS: usize = 8;

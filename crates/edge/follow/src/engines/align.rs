@@ -169,8 +169,7 @@ fn in_tokens(model: &Model, reading: Reading) -> Result<Aligned, String> {
     Ok(Aligned { fingerprint: fingerprint(model, reading, &matching), matching })
 }
 
-/// Hashes everything that a prompt's format depends on. The hash is the same in every process and build, because
-/// routers compare it.
+/// Hashes everything that a prompt's format depends on. Engines with the same hash form one family.
 fn fingerprint(model: &Model, reading: Reading, matching: &ModelMatching) -> u64 {
     let ModelText { tokenizer, tokenizer_config, special_tokens_map, chat_template } = model.text();
     let optional = |file: &Option<Vec<u8>>| file.clone().unwrap_or_default();

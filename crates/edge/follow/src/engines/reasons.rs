@@ -26,7 +26,7 @@ pub enum ViewReason {
     NoRank { rank: u16, has: usize },
     #[error("the engine connects to {0}, where nothing listens: bind that address with --kv-events-bind")]
     NotBound(String),
-    #[error("engines that connect to the router need a topic each to be view apart")]
+    #[error("engines that connect to the router share one endpoint: give every engine its own topic")]
     NoTopic,
     #[error(transparent)]
     SharedTopic(#[from] SharedTopic),
@@ -41,10 +41,10 @@ pub enum ViewReason {
         "its events do not come from {0}, they are fetched from its replay: does its --kv-events-config say the same?"
     )]
     Fetched(String),
-    #[error("its reporter has posted nothing yet, and no other router has heard of it")]
+    #[error("its reporter has posted nothing yet")]
     NothingReported,
     #[error(
-        "it gets requests, but its reporter posts nothing: does it run, and do its posts reach one of the routers?"
+        "it gets requests, but its reporter posts nothing: check that the reporter runs and has this router's --url"
     )]
     SilentReporter,
     #[error("it gets requests, but its events have stopped")]
@@ -54,12 +54,12 @@ pub enum ViewReason {
     )]
     Lost,
     #[error(
-        "posts of its reporter were lost, and no router has them: its next post is answered by 409, and a snapshot (reset) mends it"
+        "posts of its reporter were lost: the next post is answered with 409, and the reporter then sends a snapshot (reset)"
     )]
     LostReports,
     #[error("events could not be read: is the engine newer than this router?")]
     Unreadable,
-    #[error("what of its events was not heard here is being asked for, of its replay or of another router")]
+    #[error("missed events are being fetched from the engine's replay")]
     Asking,
     #[error("answers found less in its cache than its events had promised")]
     Contradicted,
@@ -179,12 +179,12 @@ mod tests {
         assert!(uncertain(Doubt::Contradicted).contains("less in its cache"));
         assert!(uncertain(Doubt::Unreadable).contains("could not be read"));
         let late = reason(View::Uncertain, CacheView::Uncertain, None, None, 1);
-        assert!(late.contains("of its replay or of another router"), "{late}");
+        assert!(late.contains("engine's replay"), "{late}");
         // Advice about a reporter names no engine flags.
         for (view, known, doubt, requests, words) in [
-            (View::Uncertain, CacheView::Uncertain, Some(Doubt::Lost), 1, "answered by 409"),
+            (View::Uncertain, CacheView::Uncertain, Some(Doubt::Lost), 1, "answered with 409"),
             (View::Silent, CacheView::Presumed, None, 0, "posted nothing yet"),
-            (View::Silent, CacheView::Presumed, None, SILENT_AFTER_REQUESTS, "reach one of the routers"),
+            (View::Silent, CacheView::Presumed, None, SILENT_AFTER_REQUESTS, "this router's --url"),
         ] {
             let text = reason_from(EventPublisher::Reporter, view, known, doubt, None, requests);
             assert!(

@@ -23,8 +23,8 @@ use warmroute_share::{
     Secrets, TransportStatus, mesh, mesh_on, random_router_id, redis,
 };
 
-/// Bound of the errand queue. Errands are few, because peers that ask for the same state share one.
-const ERRANDS_MAX: usize = 16;
+/// Bound of the queue of peer tasks. They are few, because peers that ask for the same state share one.
+const TASKS_MAX: usize = 16;
 
 /// How state is shared with other routers, validated.
 pub struct SharePlan {
@@ -110,7 +110,7 @@ pub fn exchange_with_peers(
     Ok((exchange_messages(gateway, news, outgoing, incoming, every), leave))
 }
 
-/// Sends at every tick, or at once when there is news after a silence, and receives in between.
+/// Sends at every tick, or at once when there is something to send after a pause, and receives in between.
 async fn exchange_messages(
     gateway: Arc<Gateway>,
     news: Arc<Notify>,
@@ -121,7 +121,7 @@ async fn exchange_messages(
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut unknown = UnknownWorkers::new(Instant::now());
-    let errands = run_errands(Arc::clone(&gateway));
+    let tasks = run_tasks(Arc::clone(&gateway));
     loop {
         let messages = tokio::select! {
             // Ticks come first: a router flooded with messages must not fall silent.
@@ -130,8 +130,8 @@ async fn exchange_messages(
             () = news.notified() => gateway.router().peering().compose_urgent(gateway.now()),
             message = incoming.recv() => {
                 // Unreadable messages are counted; nothing else can be done about them here.
-                let Received { answers, tasks: new } = receive(&gateway, &message).unwrap_or_default();
-                new.into_iter().for_each(|errand| queue_errand(&errands, &gateway, errand));
+                let Received { answers, tasks: new_tasks } = receive(&gateway, &message).unwrap_or_default();
+                new_tasks.into_iter().for_each(|task| queue_task(&tasks, &gateway, task));
                 answers
             }
         };
@@ -146,26 +146,26 @@ fn receive(gateway: &Gateway, message: &ReceivedMessage) -> Result<Received, Bad
     if PeerMessage::is_expensive(&message.bytes) { block_in_place(apply) } else { apply() }
 }
 
-/// Runs errands, which take seconds, one by one in a task of their own: peers give up a router that is silent for so
-/// long. The task ends when the sender is dropped.
-fn run_errands(gateway: Arc<Gateway>) -> mpsc::Sender<PeerTask> {
-    let (errands, mut queue) = mpsc::channel(ERRANDS_MAX);
+/// Runs peer tasks, which take seconds, one by one in the background: peers give up a router that is silent for so
+/// long. Ends when the sender is dropped.
+fn run_tasks(gateway: Arc<Gateway>) -> mpsc::Sender<PeerTask> {
+    let (tasks, mut queue) = mpsc::channel(TASKS_MAX);
     tokio::spawn(async move {
-        while let Some(errand) = queue.recv().await {
+        while let Some(task) = queue.recv().await {
             let gateway = Arc::clone(&gateway);
-            let run = spawn_blocking(move || gateway.router().peering().run(errand, gateway.now()));
+            let run = spawn_blocking(move || gateway.router().peering().run(task, gateway.now()));
             if run.await.is_err() {
                 tracing::error!("a state exchange with a peer failed");
             }
         }
     });
-    errands
+    tasks
 }
 
-/// Queues an errand. If the queue is full, the errand runs at once, because none may be lost.
-fn queue_errand(errands: &mpsc::Sender<PeerTask>, gateway: &Gateway, errand: PeerTask) {
-    if let Err(TrySendError::Full(errand) | TrySendError::Closed(errand)) = errands.try_send(errand) {
-        block_in_place(|| gateway.router().peering().run(errand, gateway.now()));
+/// Queues a peer task. If the queue is full, the task runs at once, because none may be lost.
+fn queue_task(tasks: &mpsc::Sender<PeerTask>, gateway: &Gateway, task: PeerTask) {
+    if let Err(TrySendError::Full(task) | TrySendError::Closed(task)) = tasks.try_send(task) {
+        block_in_place(|| gateway.router().peering().run(task, gateway.now()));
     }
 }
 

@@ -41,7 +41,7 @@ fn frame(drawing: &mut Drawing, axis: &Axis, height: f64, floor: Option<f64>) {
     if let Some(floor) = floor {
         let x = axis.at(floor);
         drawing.rule("bound", (x, TOP - 4.0), (x, height - BOTTOM));
-        drawing.text("bound-name", (x, TOP - 9.0), Anchor::Middle, "mean if nobody waited");
+        drawing.text("bound-name", (x, TOP - 9.0), Anchor::Middle, "mean if no request waited");
     }
 }
 

@@ -86,13 +86,11 @@ fn note_what_is_missing(rows: &[(usize, Row)], reading: &mut Reading<'_>) {
     let notes = &mut reading.notes;
     let usual = usual_output_tokens(rows);
     let rows = || rows.iter().map(|(_, row)| row);
-    notes.push(
-        "answers were not recorded: what the next turn has in their place is taken for them".to_owned(),
-    );
+    notes.push("answers were not recorded; the text that the next turn contains instead is used".to_owned());
     let silent = rows().filter(|row| row.output_tokens.is_none()).count();
     if silent > 0 {
         notes.push(format!(
-            "of {silent} requests nobody said how long their answers were: the mean of the others is taken, {usual} tokens"
+            "{silent} requests have no answer length; the mean of the others, {usual} tokens, is used"
         ));
     }
     let models: HashSet<String> = rows().map(|row| row.model.to_string()).collect();
@@ -306,7 +304,7 @@ mod tests {
         assert_eq!(prompts[2][0], prompts[0][0]);
         assert_eq!(prompts[2][1].tokens, 1, "no prompt ends in nothing");
         assert_eq!(tokens(&sessions[1].turns[0].answer), 4, "{notes:?}");
-        assert!(notes.iter().any(|note| note.contains("of 1 requests")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("1 requests have no answer length")), "{notes:?}");
     }
 
     #[test]

@@ -10,17 +10,17 @@ fn promised(router: &Router<Standard>, prompt: &[u8]) -> (u32, u32) {
     (decision.cached_tokens.unwrap(), decision.expectation.prediction.unwrap().restorable)
 }
 
-/// Blocks `from..to` of a text lie in host memory too, told as vLLM's offloading connector does.
+/// Blocks `from..to` of a text lie in host memory too, reported as vLLM's offloading connector does.
 fn offload(router: &Router<Standard>, text: &[u8], from: usize, to: usize) {
     let names = blocks(text, from, to).names;
     let stored = StoredBlocks { names, medium: Medium::Host, ..StoredBlocks::default() };
-    tell(router, 0, CacheEvent::Stored(stored));
+    report(router, 0, CacheEvent::Stored(stored));
 }
 
 /// They have left it.
 fn drop_from_host(router: &Router<Standard>, text: &[u8], from: usize, to: usize) {
     let names = blocks(text, from, to).names;
-    tell(router, 0, CacheEvent::Removed(RemovedBlocks { names, medium: Medium::Host, group: 0 }));
+    report(router, 0, CacheEvent::Removed(RemovedBlocks { names, medium: Medium::Host, group: 0 }));
 }
 
 fn evict(router: &Router<Standard>, text: &[u8], from: usize, to: usize) {
@@ -32,7 +32,7 @@ fn slower_memory_is_no_hit_but_is_known() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
     let host = StoredBlocks { medium: Medium::Host, ..blocks(&prompt, 0, 60) };
-    tell(&router, 0, CacheEvent::Stored(host));
+    report(&router, 0, CacheEvent::Stored(host));
     assert_eq!(expected(&router, &prompt), 0);
     store(&router, 0, &prompt, 0, 20);
     let decision = Asking::of(&prompt).route(&router, Micros(1));
@@ -54,14 +54,14 @@ fn a_chain_that_goes_on_in_slower_memory_goes_on_from_what_was_on_the_gpu_before
     let prompt = text(1, 1_000);
     store(&router, 0, &prompt, 0, 20);
     let host = StoredBlocks { medium: Medium::Host, ..blocks(&prompt, 20, 60) };
-    tell(&router, 0, CacheEvent::Stored(host));
+    report(&router, 0, CacheEvent::Stored(host));
     assert_eq!(promised(&router, &prompt), (320, 640));
     evict(&router, &prompt, 0, 20);
     assert_eq!(promised(&router, &prompt), (0, 0), "its beginning is nowhere");
 }
 
 #[test]
-fn blocks_that_are_told_by_name_are_what_they_were_on_the_gpu() {
+fn offloaded_blocks_reported_by_name_keep_their_content() {
     let router = router_of(1);
     let prompt = text(1, 1_000);
     store(&router, 0, &prompt, 0, 60);
@@ -81,7 +81,7 @@ fn blocks_that_are_told_by_name_are_what_they_were_on_the_gpu() {
 }
 
 #[test]
-fn names_that_were_never_told_with_their_tokens_are_counted_and_mean_nothing() {
+fn offloaded_names_without_tokens_are_counted_and_ignored() {
     let router = router_of(1);
     let (prompt, other) = (text(1, 1_000), text(2, 1_000));
     store(&router, 0, &prompt, 0, 10);

@@ -1,8 +1,7 @@
-//! How long a request is kept waiting by what another router says: a newcomer hears all that is presumed elsewhere while another thread of
-//! it routes and answers requests without a pause. Beside it the same where the other thread hears nothing
-//! and is only busy.
+//! How long requests wait while the router merges a peer's snapshot of 8 MiB: one thread routes without a pause,
+//! another merges. The second figure has a thread that is only busy in its place.
 //!
-//! `cargo run --release -p warmroute-router --example hearing_cost`
+//! `cargo run --release -p warmroute-router --example snapshot_merge_cost`
 
 #![allow(clippy::unwrap_used, reason = "an example")]
 
@@ -53,7 +52,7 @@ fn request(router: &Router<Standard>, scratch: &mut Scratch, conversation: u64, 
     router.observe(&mut decision, Outcome::FirstToken { at: now });
 }
 
-/// Routes and answers until it is told to stop; how long each took.
+/// Routes and answers until stopped; returns each duration.
 fn work(router: &Router<Standard>, is_over: &AtomicBool) -> Vec<Duration> {
     let (mut scratch, mut took) = (Scratch::default(), Vec::new());
     for conversation in (1_u64 << 24).. {
@@ -63,25 +62,25 @@ fn work(router: &Router<Standard>, is_over: &AtomicBool) -> Vec<Duration> {
         if is_over.load(Relaxed) {
             break;
         }
-        // What comes next comes a moment later, on another core or not.
+        // The next message arrives a moment later.
         std::thread::yield_now();
     }
     took
 }
 
-/// Two routers talk for a while; how many bytes the first has sent.
-fn talk(known: &Router<Standard>, newcomer: &Router<Standard>) -> usize {
+/// Two routers exchange messages; returns the bytes that the first sent.
+fn exchange(known: &Router<Standard>, newcomer: &Router<Standard>) -> usize {
     let (mut sent, mut now) = (0, BEGIN);
     for _ in 0..400 {
         now = now + TICK;
         let mut to_known: VecDeque<Envelope> = newcomer.peering().compose_messages(now).into();
         let mut to_newcomer: VecDeque<Envelope> = known.peering().compose_messages(now).into();
-        while let Some(letter) = to_known.pop_front() {
-            to_newcomer.extend(known.peering().receive(&letter.bytes, now).unwrap());
+        while let Some(envelope) = to_known.pop_front() {
+            to_newcomer.extend(known.peering().receive(&envelope.bytes, now).unwrap());
         }
-        while let Some(letter) = to_newcomer.pop_front() {
-            sent += letter.bytes.len();
-            newcomer.peering().receive(&letter.bytes, now).unwrap();
+        while let Some(envelope) = to_newcomer.pop_front() {
+            sent += envelope.bytes.len();
+            newcomer.peering().receive(&envelope.bytes, now).unwrap();
         }
     }
     sent
@@ -108,26 +107,26 @@ fn main() {
         now = Micros(now.0 + 1_000);
         known.peering().compose_messages(now);
     }
-    let (mut beside, mut hearing, mut sent, mut longest) = (Vec::new(), Vec::new(), 0, Vec::new());
+    let (mut beside, mut merging, mut sent, mut longest) = (Vec::new(), Vec::new(), 0, Vec::new());
     for round in 0..ROUNDS {
         let newcomer = router(10 + round as u64);
         let is_over = AtomicBool::new(false);
         let (took, bytes, lasted) = std::thread::scope(|scope| {
             let worker = scope.spawn(|| work(&newcomer, &is_over));
             let since = Instant::now();
-            let bytes = talk(&known, &newcomer);
+            let bytes = exchange(&known, &newcomer);
             let lasted = since.elapsed();
             is_over.store(true, Relaxed);
             (worker.join().unwrap(), bytes, lasted)
         });
         longest.push(*took.iter().max().unwrap());
-        hearing.extend(took);
+        merging.extend(took);
         sent += bytes;
         let is_over = AtomicBool::new(false);
         let quiet = router(100 + round as u64);
         beside.extend(std::thread::scope(|scope| {
             let worker = scope.spawn(|| work(&quiet, &is_over));
-            // As busy as the one that hears: both have the same cores.
+            // As busy as the merging thread: both have the same cores.
             let since = Instant::now();
             while since.elapsed() < lasted {
                 std::hint::spin_loop();
@@ -136,9 +135,9 @@ fn main() {
             worker.join().unwrap()
         }));
     }
-    println!("{:.1} MiB told to each newcomer", sent as f64 / ROUNDS as f64 / f64::from(1 << 20));
+    println!("{:.1} MiB sent to each newcomer", sent as f64 / ROUNDS as f64 / f64::from(1 << 20));
     show("beside", beside);
-    show("hearing", hearing);
+    show("merging", merging);
     longest.sort_unstable();
     println!("the longest wait of a round: median {:.1} ms", longest[ROUNDS / 2].as_secs_f64() * 1e3);
 }

@@ -1,4 +1,4 @@
-//! Whom to believe: feeds that lie, lives that end, news that is late, answers that were sampled.
+//! Trust in feeds: wrong events, restarts, late events, sampled answers.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use warmroute_types::{EventBatch, LoadReport, PrefixCache};
 
 use super::*;
 
-/// An engine with room for three prompts of eight, whose feed hides removals and remembers everything it ever said.
+/// An engine with room for three of eight prompts, whose feed hides removals and replays every batch.
 struct Liar {
     router: Router<Standard>,
     feed: Feed,
@@ -29,12 +29,12 @@ impl Liar {
             views: Vec::new(),
             replays: 0,
         };
-        liar.tell(|feed, now, steps| feed.connected(now, steps));
+        liar.pass(|feed, now, steps| feed.connected(now, steps));
         liar
     }
 
-    /// Tells the feed something, and does what it says.
-    fn tell(&mut self, input: impl FnOnce(&mut Feed, Micros, &mut Vec<Step>)) {
+    /// Passes an input to the feed and executes its steps.
+    fn pass(&mut self, input: impl FnOnce(&mut Feed, Micros, &mut Vec<Step>)) {
         let mut steps = Vec::new();
         input(&mut self.feed, self.now, &mut steps);
         for step in steps {
@@ -60,9 +60,9 @@ impl Liar {
     fn replay(&mut self) {
         self.replays += 1;
         for (seq, batch) in self.memory.clone().into_iter().enumerate() {
-            self.tell(|feed, now, steps| feed.replayed(seq as u64, batch, now, steps));
+            self.pass(|feed, now, steps| feed.replayed(seq as u64, batch, now, steps));
         }
-        self.tell(|feed, now, steps| feed.replay_ended(ReplayEnd::Complete, now, steps));
+        self.pass(|feed, now, steps| feed.replay_ended(ReplayEnd::Complete, now, steps));
     }
 
     /// A prompt is asked for and answered; half a second passes.
@@ -85,8 +85,8 @@ impl Liar {
             CacheView::Uncertain => View::Uncertain,
             CacheView::Presumed => View::Silent,
         };
-        self.tell(|feed, now, steps| feed.corrected(view, now, steps));
-        self.tell(|feed, now, steps| feed.tick(now, steps));
+        self.pass(|feed, now, steps| feed.corrected(view, now, steps));
+        self.pass(|feed, now, steps| feed.tick(now, steps));
         self.router.apply(Change::EventsDue { at: self.now });
         self.views.push(self.router.inspect().cache_view(WorkerId(0)));
     }
@@ -96,7 +96,7 @@ impl Liar {
         let events = vec![CacheEvent::Stored(blocks(text, 0, 60))];
         let batch = EventBatch { at_unix_s: seq as f64, events, rank: None, unreadable: 0, print: seq + 1 };
         self.memory.push(batch.clone());
-        self.tell(|feed, now, steps| feed.received_live(seq, batch, Moment { now, unix_s: 0.0 }, steps));
+        self.pass(|feed, now, steps| feed.received_live(seq, batch, Moment { now, unix_s: 0.0 }, steps));
     }
 
     /// How often the view became reported again.
@@ -128,20 +128,20 @@ fn a_liar_that_repeats_its_lies_is_not_believed_again_and_not_asked_for_ever() {
 #[test]
 fn what_was_guessed_in_uncertain_times_stays_until_an_answer_finds_it_wrong() {
     let router = router_of(1);
-    let [guessed, told] = [1, 2].map(|seed| Asking::of(&text(seed, 1_000)));
+    let [guessed, reported] = [1, 2].map(|seed| Asking::of(&text(seed, 1_000)));
     let uncertain = Change::Viewed { worker: worker(&router, 0), view: CacheView::Uncertain };
     router.apply(uncertain);
     let mut decision = guessed.route(&router, Micros(1));
     router.observe(&mut decision, Outcome::Ended { answered: None });
     drop(decision);
     assert!(expected(&router, &guessed.text) > 0);
-    store(&router, 0, &told.text, 0, 60);
+    store(&router, 0, &reported.text, 0, 60);
     for _ in 0..20 {
-        let mut decision = told.route(&router, Micros(1));
-        told.answer(&router, &mut decision, 960);
+        let mut decision = reported.route(&router, Micros(1));
+        reported.answer(&router, &mut decision, 960);
     }
     assert_eq!(router.inspect().cache_view(WorkerId(0)), CacheView::Reported, "answers have vouched for it");
-    assert!(expected(&router, &guessed.text) > 0, "not that it told all");
+    assert!(expected(&router, &guessed.text) > 0, "not that it reported all");
     let mut decision = guessed.route(&router, Micros(1));
     guessed.answer(&router, &mut decision, 0);
     drop(decision);
@@ -149,7 +149,7 @@ fn what_was_guessed_in_uncertain_times_stays_until_an_answer_finds_it_wrong() {
 }
 
 #[test]
-fn promises_of_a_former_life_do_not_discredit_the_new_process() {
+fn predictions_from_before_a_restart_do_not_lower_trust() {
     let router = router_of(1);
     let asking = Asking::of(&text(1, 1_000));
     store(&router, 0, &asking.text, 0, 60);
@@ -179,7 +179,7 @@ fn counters_that_go_back_end_what_an_uncertain_view_knows_and_a_reported_one_kno
 }
 
 #[test]
-fn late_events_are_no_sign_of_a_stranger() {
+fn late_events_do_not_count_as_unrelated() {
     let router = router_of(1);
     let asking = Asking::of(&text(1, 1_000));
     let unmatched = || router.inspect().feed_report(WorkerId(0)).unwrap().ingested.unmatched;
@@ -189,7 +189,7 @@ fn late_events_are_no_sign_of_a_stranger() {
         asking.answer(&router, &mut decision, 960);
     };
     (0..20).for_each(|_| request(Micros(1)));
-    assert_eq!(unmatched(), 1, "only the first, of which nobody knew anything");
+    assert_eq!(unmatched(), 1, "only the first, for which nothing was predicted");
     for secs in [3, 6, 9] {
         router.apply(Change::EventsDue { at: Micros::from_secs(secs) });
         request(Micros::from_secs(secs));

@@ -1,6 +1,6 @@
-//! What it costs to take a million chunks from one process to the next: bytes, and milliseconds for each step.
+//! Cost of saving and restoring a million chunks: bytes, and milliseconds per step.
 //!
-//! `cargo run --release -p warmroute-router --example memory_cost`
+//! `cargo run --release -p warmroute-router --example saved_state_cost`
 
 #![allow(clippy::unwrap_used, reason = "an example")]
 

@@ -16,7 +16,7 @@ const INPUTS_NAME: &str = "WARMROUTE_FUZZ_INPUTS";
 /// Environment variable: tries inputs for this many seconds instead, other ones each time.
 const SECS_NAME: &str = "WARMROUTE_FUZZ_SECS";
 /// Environment variable: the inputs of this seed.
-const SEED_NAME: &str = "WARMROUTE_SEED";
+const SEED_NAME: &str = "GATE_SEED";
 
 /// How long a target is tried, and with which inputs.
 struct Extent {

@@ -94,7 +94,10 @@ fn mesh_peers_are_probed_without_joining() {
     };
     let (said, is_content) = visit(&ours, &[at.as_str(), "127.0.0.1:1"]);
     assert!(is_content && said.contains("has our secret and speaks version"), "{said}");
-    assert!(said.contains("127.0.0.1:1: unreachable") && said.contains("one reachable router is enough"), "{said}");
+    assert!(
+        said.contains("127.0.0.1:1: unreachable") && said.contains("one reachable router is enough"),
+        "{said}"
+    );
     let (said, is_content) = visit(&ours, &["127.0.0.1:1"]);
     assert!(!is_content && said.contains("BAD") && said.contains("the first router"), "{said}");
     assert_eq!(page()["peers"], serde_json::json!([]));

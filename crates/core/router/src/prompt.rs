@@ -53,7 +53,7 @@ impl PromptChunks<'_> {
 /// A prompt in the unit in which a family of engines reports its cache: text or tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptText<'a> {
-    /// Root of its namespace, by [`Router::text_root`](crate::Router::text_root).
+    /// Root of its namespace, by [`Inspect::text_root`](crate::Inspect::text_root).
     pub root: RootKey,
     /// The prompt up to its end or its first part that is not text.
     pub bytes: &'a [u8],

@@ -10,29 +10,28 @@ shift
 : "${FLEET:?the folder of fleet.sh}"
 
 ours="expected_ttft+events expected_ttft"
-peers="smg:cache_aware vllm-router:cache_aware"
+peers="smg:cache_aware round_robin vllm-router:cache_aware"
 run() { # STAGE OPTION... -- POLICY...
     local stage=$1
     shift
-    mkdir -p "$out/logs"
-    python3 "$here/../sockets/run.py" --warmroute "$FLEET/warmroute" --fleet "$FLEET/fleet.json" --logs "$out/logs" \
+    python3 "$here/../sockets/run.py" --warmroute "$FLEET/warmroute" --fleet "$FLEET/fleet.json" --logs "$FLEET/logs" \
         --smg "env PYTHONPATH=$FLEET/peers/smg python3 -m smg.cli" \
-        --vllm-router "env PYTHONPATH=$FLEET/peers/vllm_router python3 -m vllm_router.launch_router" "$@" | tee -a "$out/$stage.jsonl"
+        --vllm-router "env PYTHONPATH=$FLEET/peers/vllm_router python3 -m vllm_router.launch_router" "$@" | tee -a "$out/$stage.jsonl" || true
 }
 
 for stage in "$@"; do
     case $stage in
         tenants) # Every policy, in the scenario of the README.
             run tenants --system 6000 --rate 3 --secs 30 --seed 6 -- $ours cache_aware+events cache_aware product+events \
-                sticky_least_loaded+reporter least_loaded $peers round_robin ;;
+                sticky_least_loaded+reporter least_loaded $peers ;;
         tenants-*) # The policies that matter, with another seed.
-            run tenants --system 6000 --rate 3 --secs 30 --seed "${stage#tenants-}" -- $ours cache_aware+events $peers round_robin ;;
+            run tenants --system 6000 --rate 3 --secs 30 --seed "${stage#tenants-}" -- $ours cache_aware+events $peers ;;
         sharegpt) run sharegpt --name sharegpt --conversations "$FLEET/sharegpt.jsonl" --rate 5 --secs 20 --think 1.5 --seed 6 -- \
-            $ours cache_aware+events $peers round_robin ;;
+            $ours cache_aware+events $peers ;;
         mtrag) run mtrag --name mtrag --conversations "$FLEET/mtrag.jsonl" --rate 8 --secs 20 --think 1.5 --seed 6 -- \
-            $ours cache_aware+events $peers round_robin ;;
+            $ours cache_aware+events $peers ;;
         saturation) # Closed loop: what the fleet can serve.
-            run saturation --system 6000 --concurrency 48 --secs 25 --seed 6 -- $ours cache_aware+events product+events $peers round_robin ;;
+            run saturation --system 6000 --concurrency 48 --secs 25 --seed 6 -- $ours cache_aware+events product+events $peers ;;
         *) echo "no such stage: $stage" >&2; exit 2 ;;
     esac
 done

@@ -79,7 +79,11 @@ class Peer:
             [*command, "--host", "127.0.0.1", "--port", str(self.port), "--prometheus-port", str(free_port()), "--policy", policy,
              "--worker-urls", *fleet.urls], stdout=log, stderr=log)
         url = f"http://127.0.0.1:{self.port}/workers"
-        wait_until(f"{program}'s workers are healthy", lambda: get(url).count('"is_healthy":true') == len(fleet.workers), 60)
+        try:
+            wait_until(f"{program}'s workers are healthy", lambda: get(url).count('"is_healthy":true') == len(fleet.workers), 60)
+        except TimeoutError:
+            self.stop()
+            raise
 
     def stop(self):
         stop(self.process)
@@ -296,7 +300,7 @@ def simulated(o, folder):
 
 def main():
     o = arguments()
-    o.words, described = WORDS, None
+    o.words, described, failed = WORDS, None, False
     if o.fleet:
         with open(o.fleet) as file:
             described = json.load(file)
@@ -317,11 +321,17 @@ def main():
                         make_history(o, fleet, folder)
                 else:
                     fleet.reset()
-                measure(o, fleet, name, folder)
+                try:
+                    measure(o, fleet, name, folder)
+                except TimeoutError as error:
+                    # The other policies are still worth their run.
+                    failed = True
+                    print(json.dumps({"policy": name, "traffic": o.name, "failed": str(error)}), flush=True)
         finally:
             if fleet:
                 fleet.stop()
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

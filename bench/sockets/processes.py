@@ -52,14 +52,14 @@ def wait_until(what, is_so, seconds=30):
     raise TimeoutError(what)
 
 
-def wait_until_ready(router, view):
-    """Waits until a router has all its workers ready, and knows their caches in this way."""
+def wait_until_ready(router, views):
+    """Waits until a router has all its workers ready, and knows their caches in one of these ways."""
 
     def is_ready():
         workers = json.loads(get(f"{router.addresses['admin']}/workers"))
-        return all(worker["state"] == "ready" and worker["view"] == view for worker in workers)
+        return all(worker["state"] == "ready" and worker["view"] in views for worker in workers)
 
-    wait_until(f"all workers are ready and {view}", is_ready)
+    wait_until(f"all workers are ready and {' or '.join(views)}", is_ready)
 
 
 class Fleet:

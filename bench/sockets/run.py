@@ -114,7 +114,8 @@ class Router:
         self.process = Process(o.warmroute, "serve", "--config", config, "--host", "127.0.0.1", "--port", 0, "--admin-port", admin,
                                "--policy", policy, "--decision-headers", *flags, log=log)
         self.port = int(self.process.addresses["listening"].rsplit(":", 1)[1])
-        wait_until_ready(self.process, "reported" if source else "presumed")
+        # A reporter posts nothing before its engine's cache changes.
+        wait_until_ready(self.process, {"": ["presumed"], "reporter": ["presumed", "reported"]}.get(source, ["reported"]))
 
     def stop(self):
         self.process.stop()

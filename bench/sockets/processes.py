@@ -55,11 +55,15 @@ def wait_until(what, is_so, seconds=30):
 def wait_until_ready(router, views):
     """Waits until a router has all its workers ready, and knows their caches in one of these ways."""
 
-    def is_ready():
-        workers = json.loads(get(f"{router.addresses['admin']}/workers"))
-        return all(worker["state"] == "ready" and worker["view"] in views for worker in workers)
+    def workers():
+        return json.loads(get(f"{router.addresses['admin']}/workers"))
 
-    wait_until(f"all workers are ready and {' or '.join(views)}", is_ready)
+    try:
+        wait_until(f"all workers are ready and {' or '.join(views)}",
+                   lambda: all(worker["state"] == "ready" and worker["view"] in views for worker in workers()))
+    except TimeoutError as error:
+        states = [(worker["state"], worker["view"], worker.get("why")) for worker in workers()]
+        raise TimeoutError(f"{error}: {states}") from None
 
 
 class Fleet:

@@ -114,10 +114,16 @@ class Router:
         self.process = Process(o.warmroute, "serve", "--config", config, "--host", "127.0.0.1", "--port", 0, "--admin-port", admin,
                                "--policy", policy, "--decision-headers", *flags, log=log)
         self.port = int(self.process.addresses["listening"].rsplit(":", 1)[1])
+        self.name, self.logs = name, o.logs
         # A reporter posts nothing before its engine's cache changes.
         wait_until_ready(self.process, {"": ["presumed"], "reporter": ["presumed", "reported"]}.get(source, ["reported"]))
 
     def stop(self):
+        if self.logs:
+            # What it had learned, and its last decisions with all candidates.
+            with open(os.path.join(self.logs, f"{self.name}.json"), "w") as file:
+                for page in ["workers", "explain?n=1000"]:
+                    file.write(get(f"{self.process.addresses['admin']}/{page}") + "\n")
         self.process.stop()
 
 

@@ -111,6 +111,11 @@ const LATE: u64 = 10;
 const LATE_MIN: Micros = Micros::from_millis(100);
 const LATE_MAX: Micros = Micros::from_secs(2);
 
+/// A prompt whose first token has not come will take at least one of so many parts of its expected time more, even when that time is
+/// over. On real engines a prompt behind an overdue one waits for half of that one's expected time; counted as free, it draws
+/// requests to the worker that is late.
+const OVERDUE_SHARE: u64 = 4;
+
 /// A worker that looks slow gets no requests, so no answer corrects the estimate if it is wrong. Without answers, its distance
 /// from the others halves in this time, until a request is worth trying.
 const EXPLORE_HALF_LIFE: Micros = Micros::from_secs(30);
@@ -234,9 +239,9 @@ impl PrefillQueue {
         let (begun_us, unstreamed_us) = (now.since(self.begun_at(now)).0, self.unstreamed_us.load(Relaxed));
         let passed = if begun_us < unstreamed_us { 0 } else { self.unstreamed.load(Relaxed) };
         let prompts = self.prompts.load(Relaxed).saturating_sub(passed);
-        // However long the first streamed prompt has been computed, the prompts behind it have not started.
+        // However long the first streamed prompt has been computed, it is not done, and the prompts behind it have not started.
         let streamed_us = self.streamed_us.load(Relaxed);
-        let passed_us = begun_us.min(unstreamed_us + streamed_us);
+        let passed_us = begun_us.min(unstreamed_us + streamed_us - streamed_us / OVERDUE_SHARE);
         let on_time_us = unstreamed_us + LATE * streamed_us + LATE_MIN.0;
         let stalled_us = since(&self.quiet_since).0.saturating_sub(on_time_us).min(LATE_MAX.0);
         let left_us = self.booked_us.load(Relaxed).saturating_sub(passed_us) + stalled_us;

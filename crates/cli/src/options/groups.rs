@@ -10,7 +10,7 @@ use warmroute_fleet::HealthConfig;
 use warmroute_follow::MatchingUnit;
 use warmroute_gateway::{ClientCredentials, Forwarded, SessionKey, UsageInjection};
 use warmroute_prompt::{PrefixHash, PrefixSpan};
-use warmroute_record::ModelNames;
+use warmroute_record::{LineFormat, ModelNames};
 
 use super::named::named;
 use super::secret::Secret;
@@ -127,6 +127,16 @@ group! {
         /// Format of log lines [default: text]
         #[arg(value_enum)]
         log_format: LogFormat = Some(LogFormat::Text),
+        /// Log a line for every request to this file, or to stderr: worker, reason, tokens, times, status; no prompts
+        #[arg(value_name = "FILE|stderr")]
+        access_log: PathBuf = None,
+        /// Format of access log lines [default: text]
+        #[arg(value_parser = named::<LineFormat>())]
+        #[serde(with = "super::named")]
+        access_log_format: LineFormat = Some(LineFormat::default()),
+        /// Size at which the access log is renamed to FILE.DATE and started anew; the last 9 are kept [default: 268435456]
+        #[arg(value_name = "BYTES")]
+        access_log_max_bytes: u64 = Some(256 << 20),
     }
 }
 
@@ -426,10 +436,10 @@ group! {
     /// Recording of traces for the lab.
     Recording in "recording" ("Recording") {
         /// Record every request for `lab simulate --trace`: times, lengths and keyed hashes, no text. An existing
-        /// file is renamed to FILE.1
+        /// file is renamed to FILE.DATE; the last 9 are kept
         #[arg(value_name = "FILE")]
         record: PathBuf = None,
-        /// Size at which the record is renamed to FILE.1 and started anew [default: 268435456]
+        /// Size at which the record is renamed to FILE.DATE and started anew [default: 268435456]
         #[arg(value_name = "BYTES")]
         record_max_bytes: u64 = Some(256 << 20),
         /// How the record names models [default: hashed]

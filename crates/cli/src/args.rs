@@ -37,6 +37,10 @@ pub enum Command {
     Doctor(Box<DoctorArgs>),
     /// Show where a running gateway would send a request and why, or where it sent the last ones
     Explain(ExplainArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Print the man page, or write all man pages into a folder
+    Man(ManArgs),
 }
 
 /// `warmroute serve`.
@@ -194,6 +198,24 @@ pub struct ExplainArgs {
     /// Print the gateway's response as JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// `warmroute completions`.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  warmroute completions bash > ~/.local/share/bash-completion/completions/warmroute")]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `warmroute man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Folder for the man pages of warmroute and its subcommands
+    #[arg(long, value_name = "FOLDER")]
+    pub dir: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! file  ─┘                        engine  one simulated engine
 //!                                 demo    eight engines, a gateway, a workload, a table
 //!                                 lab     the same router in virtual time
-//! explain: asks a gateway that runs · doctor: asks the engines
+//! explain: asks a gateway that runs · doctor: asks the engines · completions, man: from the definition of flags
 //! ```
 
 mod args;
@@ -22,6 +22,7 @@ mod explain;
 pub mod fuzz;
 mod lab;
 mod logging;
+mod manual;
 mod options;
 mod plan;
 mod runtime;
@@ -44,6 +45,8 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Completions(args) => manual::print_completions(&args),
+        Command::Man(args) => manual::print_man(&args),
     };
     match ran {
         Ok(()) => ExitCode::SUCCESS,

@@ -226,6 +226,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
             true => WorkerChoice::Clients,
             false => WorkerChoice::Ours,
         },
+        worker_api: security::worker_api(&options.security)?,
         connections_max: value_of(options.server.max_client_connections),
         client_credentials: value_of(options.security.client_credentials),
         ..warmroute_gateway::Config::default()
@@ -415,6 +416,7 @@ mod tests {
                 "tcp://a:5558 is already used",
             ),
             ("[events]\nevents-token = \"\"", "events-token: the secret is empty"),
+            ("[security]\nclient-worker-api = \"token\"", "client-worker-api: token needs an admin-token"),
             ("[security]\nadmin-token = \"\"", "admin-token: the secret is empty"),
             (
                 "[security]\nadmin-token = \"a\"\nadmin-token-file = \"b\"",

@@ -11,6 +11,7 @@ use warmroute_follow::MatchingUnit;
 use warmroute_gateway::{ClientCredentials, Forwarded, SessionKey, UsageInjection};
 use warmroute_prompt::{PrefixHash, PrefixSpan};
 use warmroute_record::{LineFormat, ModelNames};
+use warmroute_types::OptionValue;
 
 use super::named::named;
 use super::secret::Secret;
@@ -148,6 +149,26 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line
     Json,
+}
+
+/// Who may manage workers on the client listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientWorkerApi {
+    /// No one: only the admin listener has these endpoints
+    #[default]
+    Off,
+    /// Requests with the admin token
+    Token,
+    /// Every client
+    Open,
+}
+
+impl OptionValue for ClientWorkerApi {
+    const VALUES: &'static [(ClientWorkerApi, &'static str, &'static str)] = &[
+        (ClientWorkerApi::Off, "off", "Only the admin listener has these endpoints"),
+        (ClientWorkerApi::Token, "token", "Requests with the admin token"),
+        (ClientWorkerApi::Open, "open", "Every client: for trusted networks, as RL frameworks expect it"),
+    ];
 }
 
 group! {
@@ -407,6 +428,11 @@ group! {
         /// Let a request choose its worker with the header x-warmroute-worker, named as in GET /workers [default: off]
         #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new())]
         allow_worker_choice: bool = Some(false),
+        /// Who may add, remove and flush workers on the client listener, by /workers, /add_worker, /remove_worker,
+        /// /list_workers and /flush_cache [default: off]
+        #[arg(value_parser = named::<ClientWorkerApi>())]
+        #[serde(with = "super::named")]
+        client_worker_api: ClientWorkerApi = Some(ClientWorkerApi::default()),
     }
 }
 

@@ -8,6 +8,7 @@ mod handover;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod keeping;
+mod managing;
 mod migrating;
 mod notifying;
 mod operating;

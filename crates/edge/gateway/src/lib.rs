@@ -62,7 +62,7 @@ mod usage;
 mod view_reasons;
 mod write_stall;
 
-pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink};
+pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink, WorkerApi};
 pub use admission_gate::{AdmissionConfig, WorkerLimit};
 pub use alignments::{PromptFormat, TooManyFamilies};
 pub use config::{

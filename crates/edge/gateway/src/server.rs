@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
+use crate::admin::ClientWorkerApi;
 use crate::dispatch::Dispatch;
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
@@ -243,6 +244,10 @@ async fn screen(
         only(Method::GET, "GET, HEAD")?;
         return Ok(Screened::Answered(health(gateway)));
     }
+    let worker_api = ClientWorkerApi(gateway);
+    if worker_api.has_token_path(path) {
+        return Ok(Screened::Answered(worker_api.answer(request).await));
+    }
     let tenant = match gateway.authenticate(request.headers()) {
         Ok(tenant) => tenant,
         Err(refusal) => {
@@ -251,6 +256,9 @@ async fn screen(
         }
     };
     log.note(|entry| entry.key = tenant.as_ref().map(|tenant| tenant.name.clone()));
+    if worker_api.has_open_path(path) {
+        return Ok(Screened::Answered(worker_api.answer(request).await));
+    }
     if api != Api::Other {
         only(Method::POST, "POST")?;
     } else if path == "/v1/models" {

@@ -13,3 +13,4 @@ mod migrating;
 mod notifying;
 mod operating;
 mod reloading;
+mod watching;

@@ -186,6 +186,38 @@ fn the_log_says_what_runs_who_was_refused_and_how_it_ended() {
 }
 
 #[test]
+fn an_output_that_blocks_delays_neither_requests_nor_the_end() {
+    let worker = Scripted::new(|mut asked| asked.answer("{}"));
+    // A pipe that is never read is full after 64 KiB, about 150 lines.
+    let args = [
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--admin-port",
+        "0",
+        "--log-level",
+        "off",
+        "--access-log",
+        "stderr",
+        "--worker-urls",
+        &worker.url,
+    ];
+    let process = Process::start_with_log(&args, &[], Stdio::piped());
+    eventually("it is ready", || (get(process.admin(), "/readyz").status == 200).then_some(()));
+    for _ in 0..400 {
+        assert_eq!(post(process.url(), "/v1/chat/completions", &chat("m")).status, 200);
+    }
+    let written = "warmroute_access_log_lines_total{result=\"written\"} ";
+    let page = get(process.admin(), "/metrics").text();
+    let written = page.lines().find_map(|line| line.strip_prefix(written)).unwrap();
+    assert!(written.parse::<u32>().unwrap() < 400, "the pipe was not full: {written}");
+    process.signal("-TERM");
+    assert!(process.wait().success());
+}
+
+#[test]
 fn the_list_of_models_passes_on_what_engines_say() {
     // The script puts the name into a JSON string.
     let long = Scripted::with_models(Some(r#"m","created":9,"max_model_len":8192,"x":""#), |_| ());

@@ -237,9 +237,7 @@ impl Dispatch {
         let status = started.head.status().as_u16();
         let head = self.client_head(started.head, &attempt.decision);
         self.set_fallback(FallbackResponse::Rejection(Response::from_parts(head, body)));
-        tracing::info!(
-            request = attempt.request_id(), worker = %worker.label, status, "worker rejected the request; trying another"
-        );
+        self.log_worker_error(&attempt, status, "worker rejected the request; trying another");
         attempt.reject(class);
         started.response.reclaim_connection().into_iter().for_each(|connection| upstream.keep(connection));
         self.failed_workers.push(worker.id);
@@ -248,6 +246,14 @@ impl Dispatch {
             self.suspect(worker);
         }
         None
+    }
+
+    /// Logs a response with which a worker refuses or fails the request.
+    fn log_worker_error(&self, attempt: &Attempt, status: u16, what: &'static str) {
+        if let Some(left_out) = self.gateway.throttles.worker_errors.take(self.gateway.now()) {
+            let (request, worker) = (attempt.request_id(), &attempt.decision.worker.label);
+            tracing::info!(request, %worker, status, left_out, "{what}");
+        }
     }
 
     fn set_fallback(&mut self, newer: FallbackResponse) {
@@ -415,8 +421,7 @@ impl Dispatch {
             StatusClass::Backpressure { .. } => {}
         }
         if class != StatusClass::Normal {
-            let (request, status) = (attempt.request_id(), started.head.status().as_u16());
-            tracing::info!(request, worker = %attempt.decision.worker.label, status, "worker answered with an error");
+            self.log_worker_error(&attempt, started.head.status().as_u16(), "worker answered with an error");
         }
         let end_marker = end_marker_of(started.head.headers());
         let head = self.client_head(started.head, &attempt.decision);

@@ -18,7 +18,7 @@ use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
-use crate::request_log::RefusalThrottle;
+use crate::request_log::LogThrottles;
 use crate::upstream::Upstreams;
 use crate::view_reasons::ViewReasons;
 use crate::{Config, ConfigError};
@@ -37,7 +37,7 @@ pub struct Gateway {
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
-    pub(crate) refusal_throttle: RefusalThrottle,
+    pub(crate) throttles: LogThrottles,
     pub(crate) view_reasons: ViewReasons,
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
@@ -72,7 +72,7 @@ impl Gateway {
         metrics.watch_admission(&admission_gate, &keys);
         metrics.watch_access_log(access_log.as_ref());
         let (alignments, view_reasons, history, retries, transport) = Default::default();
-        let refusal_throttle = RefusalThrottle::default();
+        let throttles = LogThrottles::default();
         let start = Instant::now();
         metrics.watch_peers(&router, &transport, start);
         Ok(Arc::new(Gateway {
@@ -84,7 +84,7 @@ impl Gateway {
             alignments,
             recorder,
             access_log,
-            refusal_throttle,
+            throttles,
             view_reasons,
             history,
             retries,

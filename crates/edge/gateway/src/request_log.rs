@@ -1,5 +1,5 @@
 //! What a request leaves in the logs: a line in the access log when everything about it is over, and a line for
-//! operators when the gateway refuses it.
+//! operators when the gateway refuses it or a worker fails it.
 //!
 //! All parts of a request share its line: the handler, the attempts and the response body. The line is written when the
 //! last of them is dropped, wherever the request stands then. Without an access log there is nothing to share.
@@ -63,12 +63,13 @@ pub(crate) fn text_of(request_id: &HeaderValue) -> &str {
     request_id.to_str().unwrap_or("unprintable")
 }
 
-/// Lines for refused requests in one second. Clients without a key could fill a disk with more.
-const REFUSALS_PER_S: u64 = 20;
+/// Lines of one kind in one second. Clients without a key, or an engine that fails every request, could fill a disk
+/// with more, and the log is written in place.
+const LINES_PER_S: u64 = 20;
 
-/// Bounds the lines about refused requests.
+/// Bounds the lines of one kind in the process's log.
 #[derive(Default)]
-pub(crate) struct RefusalThrottle {
+pub(crate) struct LineThrottle {
     /// The second that counts now, and the lines asked for in it.
     second: AtomicU64,
     asked: AtomicU64,
@@ -76,14 +77,14 @@ pub(crate) struct RefusalThrottle {
     left_out: AtomicU64,
 }
 
-impl RefusalThrottle {
+impl LineThrottle {
     /// Whether a line may be written now. Returns how many were left out before it.
     pub(crate) fn take(&self, now: Micros) -> Option<u64> {
         let second = now.0 / 1_000_000;
         if self.second.swap(second, Relaxed) != second {
             self.asked.store(0, Relaxed);
         }
-        if self.asked.fetch_add(1, Relaxed) >= REFUSALS_PER_S {
+        if self.asked.fetch_add(1, Relaxed) >= LINES_PER_S {
             self.left_out.fetch_add(1, Relaxed);
             return None;
         }
@@ -91,16 +92,23 @@ impl RefusalThrottle {
     }
 }
 
+/// Throttles of the lines that requests write into the process's log.
+#[derive(Default)]
+pub(crate) struct LogThrottles {
+    pub refusals: LineThrottle,
+    pub worker_errors: LineThrottle,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lines_about_refusals_are_bounded_and_those_left_out_are_counted() {
-        let throttle = RefusalThrottle::default();
+    fn lines_are_bounded_and_those_left_out_are_counted() {
+        let throttle = LineThrottle::default();
         let now = Micros::from_secs(100);
-        let taken = (0..REFUSALS_PER_S + 7).filter(|_| throttle.take(now).is_some()).count();
-        assert_eq!(taken as u64, REFUSALS_PER_S);
+        let taken = (0..LINES_PER_S + 7).filter(|_| throttle.take(now).is_some()).count();
+        assert_eq!(taken as u64, LINES_PER_S);
         assert_eq!(throttle.take(Micros::from_secs(101)), Some(7));
         assert_eq!(throttle.take(Micros::from_secs(101)), Some(0));
     }

@@ -204,13 +204,10 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
 /// Counts and logs a request that the gateway itself refuses.
 fn report_refusal(gateway: &Gateway, refusal: &GatewayError, request_id: &http::HeaderValue) {
     gateway.metrics.count_refusal(refusal.code());
-    let Some(left_out) = gateway.refusal_throttle.take(gateway.now()) else { return };
+    let Some(left_out) = gateway.throttles.refusals.take(gateway.now()) else { return };
     // The text may contain what a client sent. As a string it is quoted and cannot forge a log line.
     let (request, why, status) = (text_of(request_id), refusal.to_string(), refusal.status().as_u16());
-    match left_out {
-        0 => tracing::info!(request, status, code = refusal.code(), why, "request refused"),
-        _ => tracing::info!(request, status, code = refusal.code(), why, left_out, "request refused"),
-    }
+    tracing::info!(request, status, code = refusal.code(), why, left_out, "request refused");
 }
 
 /// A request after the checks of its head.

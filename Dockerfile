@@ -1,8 +1,10 @@
-# Built from source with nothing but rustc, cargo and gcc; run as nobody, without a shell.
+# Built from source with nothing but rustc, cargo and gcc; run as an unprivileged user, without a shell.
+# Every instruction is replayed in a chroot by conformance/artefacts/run.
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --profile dist --locked -p warmroute-cli
+# The image has a toolchain; rust-toolchain.toml would make rustup fetch another.
+RUN rm rust-toolchain.toml && cargo build --profile dist --locked -p warmroute-cli
 
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /src/target/dist/warmroute /usr/local/bin/warmroute

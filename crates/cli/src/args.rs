@@ -37,6 +37,14 @@ pub enum Command {
     Doctor(Box<DoctorArgs>),
     /// Show where a running gateway would send a request and why, or where it sent the last ones
     Explain(ExplainArgs),
+    /// Print whether a running gateway is ready, for scripts
+    Status(StatusArgs),
+    /// Show the fleet of a running gateway: state, load, hits and the last decisions
+    Top(TopArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Print the man page, or write all man pages into a folder
+    Man(ManArgs),
 }
 
 /// `warmroute serve`.
@@ -194,6 +202,74 @@ pub struct ExplainArgs {
     /// Print the gateway's response as JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// The running gateway that a command asks.
+#[derive(Args)]
+pub struct GatewayArgs {
+    /// URL of the gateway's admin listener
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:29000")]
+    pub admin: String,
+    /// Token of the admin listener (--admin-token of serve)
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "WARMROUTE_ADMIN_TOKEN",
+        hide_env = true,
+        hide_env_values = true
+    )]
+    pub admin_token: Option<Secret>,
+}
+
+/// `warmroute status`.
+#[derive(Args)]
+#[command(after_help = "\
+The exit code is 0 if the gateway is ready, and 1 if it is not ready or does not answer.
+
+Example:
+  warmroute status --wait 60 && run-the-benchmark")]
+pub struct StatusArgs {
+    /// The gateway.
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+    /// Seconds to wait until the gateway is ready
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub wait: u64,
+    /// Print a JSON object with every worker instead of a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `warmroute top`.
+#[derive(Args)]
+pub struct TopArgs {
+    /// The gateway.
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+    /// Print the table once, with totals since the gateway started
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between two readings
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    pub interval: f64,
+}
+
+/// `warmroute completions`.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  warmroute completions bash > ~/.local/share/bash-completion/completions/warmroute")]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `warmroute man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Folder for the man pages of warmroute and its subcommands
+    #[arg(long, value_name = "FOLDER")]
+    pub dir: Option<PathBuf>,
 }
 
 #[cfg(test)]

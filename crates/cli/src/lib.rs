@@ -6,7 +6,7 @@
 //! file  ─┘                        engine  one simulated engine
 //!                                 demo    eight engines, a gateway, a workload, a table
 //!                                 lab     the same router in virtual time
-//! explain: asks a gateway that runs · doctor: asks the engines
+//! explain, status, top: ask a gateway that runs · doctor: asks the engines · completions, man: from the definition of flags
 //! ```
 
 mod args;
@@ -18,10 +18,12 @@ mod difference;
 mod doctor;
 mod engine;
 mod explain;
+mod fleet_view;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod lab;
 mod logging;
+mod manual;
 mod options;
 mod plan;
 mod runtime;
@@ -44,6 +46,10 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Status(args) => fleet_view::run_status(&args),
+        Command::Top(args) => fleet_view::run_top(&args),
+        Command::Completions(args) => manual::print_completions(&args),
+        Command::Man(args) => manual::print_man(&args),
     };
     match ran {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,6 +18,7 @@ use warmroute_gateway::{
 };
 use warmroute_policy::{BadPolicy, Policy, Standard};
 use warmroute_prompt::PrefixRule;
+use warmroute_record::{AccessLogConfig, LogTarget};
 use warmroute_types::Micros;
 use warmroute_wire::Dialer;
 
@@ -84,6 +85,7 @@ pub fn plan(options: Options) -> anyhow::Result<Plan> {
         sources: sources(&options)?,
         precise: precise(&options, dialer),
         record: record(&options)?,
+        access_log: access_log(&options.server)?,
         sharing,
         events_token: options.events.events_token.as_ref().map(|token| Token::new(token.reveal())),
         acceptors: security::acceptors(&options.security)?,
@@ -224,6 +226,7 @@ fn gateway_config(options: &Options) -> anyhow::Result<warmroute_gateway::Config
             true => WorkerChoice::Clients,
             false => WorkerChoice::Ours,
         },
+        worker_api: security::worker_api(&options.security)?,
         connections_max: value_of(options.server.max_client_connections),
         client_credentials: value_of(options.security.client_credentials),
         ..warmroute_gateway::Config::default()
@@ -289,6 +292,17 @@ fn record(options: &Options) -> anyhow::Result<Option<warmroute_record::Config>>
         file,
         bytes_max: value_of(recording.record_max_bytes),
         names: value_of(recording.record_models),
+    };
+    config.validate()?;
+    Ok(Some(config))
+}
+
+fn access_log(server: &options::Server) -> anyhow::Result<Option<AccessLogConfig>> {
+    let Some(path) = server.access_log.clone() else { return Ok(None) };
+    let config = AccessLogConfig {
+        target: if path.as_os_str() == "stderr" { LogTarget::Stderr } else { LogTarget::File(path) },
+        format: value_of(server.access_log_format),
+        bytes_max: value_of(server.access_log_max_bytes),
     };
     config.validate()?;
     Ok(Some(config))
@@ -373,6 +387,7 @@ mod tests {
             ("[cache]\nworker-kv-tokens = 0", "worker-kv-tokens"),
             ("[routing]\npolicy = \"weighted_score:queue=nan\"", "`nan` is no number"),
             ("[routing]\nshadow = [\"random:x=1\"]", "no parameters"),
+            ("[server]\naccess-log = \"log\"\naccess-log-max-bytes = 10", "access-log-max-bytes"),
             ("[recording]\nrecord = \"trace\"\nrecord-max-bytes = 10", "record-max-bytes"),
             ("[events]\nkv-events-bind = \"5557\"", "`5557` is not a valid endpoint"),
             (
@@ -401,6 +416,7 @@ mod tests {
                 "tcp://a:5558 is already used",
             ),
             ("[events]\nevents-token = \"\"", "events-token: the secret is empty"),
+            ("[security]\nclient-worker-api = \"token\"", "client-worker-api: token needs an admin-token"),
             ("[security]\nadmin-token = \"\"", "admin-token: the secret is empty"),
             (
                 "[security]\nadmin-token = \"a\"\nadmin-token-file = \"b\"",

@@ -5,16 +5,29 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use http::HeaderValue;
-use warmroute_gateway::{Keys, Token};
+use warmroute_gateway::{Keys, Token, WorkerApi};
 use warmroute_operate::Acceptors;
 use warmroute_wire::{Acceptor, Dialer, Identity, WorkerTls};
 
+use crate::options::groups::ClientWorkerApi;
 use crate::options::{Secret, Security};
 
 /// The token of the admin listener.
 pub fn admin_token(security: &Security) -> anyhow::Result<Option<Token>> {
     let token = secret(&security.admin_token, &security.admin_token_file).context("admin-token")?;
     Ok(token.map(|token| Token::new(&token)))
+}
+
+/// Who may manage workers on the client listener.
+pub fn worker_api(security: &Security) -> anyhow::Result<WorkerApi> {
+    Ok(match security.client_worker_api.unwrap_or_default() {
+        ClientWorkerApi::Off => WorkerApi::AdminOnly,
+        ClientWorkerApi::Open => WorkerApi::Open,
+        ClientWorkerApi::Token => {
+            let token = admin_token(security)?;
+            WorkerApi::WithToken(token.context("client-worker-api: token needs an admin-token")?)
+        }
+    })
 }
 
 /// A secret given directly or in a file.

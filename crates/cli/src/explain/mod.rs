@@ -2,9 +2,9 @@
 //!
 //! The gateway answers on its admin listener. It neither sends nor books the request, so this is safe in production.
 
-mod decision;
-mod query;
-mod table;
+pub mod decision;
+pub mod query;
+pub mod table;
 
 use std::io::Read;
 use std::path::Path;

@@ -33,18 +33,55 @@ impl ExplainQuery {
 
     /// Sends the query and returns the JSON answer.
     pub async fn send(self, admin: &str, token: Option<&Secret>) -> anyhow::Result<String> {
-        check_url(admin)?;
+        let mut listener = AdminListener::new(admin, token)?;
+        match self.body {
+            Some(body) => listener.post(&self.path, body).await,
+            None => listener.get(&self.path).await,
+        }
+    }
+}
+
+/// A gateway's admin listener.
+pub struct AdminListener {
+    url: String,
+    client: HttpClient,
+}
+
+impl AdminListener {
+    /// The listener at this URL. Connections are made when needed.
+    pub fn new(url: &str, token: Option<&Secret>) -> anyhow::Result<AdminListener> {
+        check_url(url)?;
         let bearer = |token: &Secret| HeaderValue::try_from(format!("Bearer {}", token.reveal()));
         let bearer = token.map(bearer).transpose().context("--admin-token")?;
         let dialer = Dialer::new(bearer, WorkerTls::default())?;
-        let mut client = HttpClient::new(admin, TIMEOUT, dialer);
-        let answered = match self.body {
-            Some(body) => client.post(&self.path, Bytes::from(body)).await,
-            None => client.get(&self.path).await,
-        };
-        let (status, body) = answered.with_context(|| format!("no gateway answers at {admin}"))?;
-        let body = String::from_utf8_lossy(&body).into_owned();
-        if status.is_success() { Ok(body) } else { bail!("{}", refusal(admin, status, &body)) }
+        Ok(AdminListener { url: url.to_owned(), client: HttpClient::new(url, TIMEOUT, dialer) })
+    }
+
+    /// The page at this path.
+    pub async fn get(&mut self, path: &str) -> anyhow::Result<String> {
+        let (status, body) = self.answer(path).await?;
+        self.accept(status, body)
+    }
+
+    /// The answer to a GET, whatever its status.
+    pub async fn answer(&mut self, path: &str) -> anyhow::Result<(StatusCode, String)> {
+        let answered = self.client.get(path).await;
+        let (status, body) = answered.with_context(|| self.is_silent())?;
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    async fn post(&mut self, path: &str, body: Vec<u8>) -> anyhow::Result<String> {
+        let answered = self.client.post(path, Bytes::from(body)).await;
+        let (status, body) = answered.with_context(|| self.is_silent())?;
+        self.accept(status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    fn is_silent(&self) -> String {
+        format!("no gateway answers at {}", self.url)
+    }
+
+    fn accept(&self, status: StatusCode, body: String) -> anyhow::Result<String> {
+        if status.is_success() { Ok(body) } else { bail!("{}", refusal(&self.url, status, &body)) }
     }
 }
 

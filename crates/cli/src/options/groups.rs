@@ -10,7 +10,8 @@ use warmroute_fleet::HealthConfig;
 use warmroute_follow::MatchingUnit;
 use warmroute_gateway::{ClientCredentials, Forwarded, SessionKey, UsageInjection};
 use warmroute_prompt::{PrefixHash, PrefixSpan};
-use warmroute_record::ModelNames;
+use warmroute_record::{LineFormat, ModelNames};
+use warmroute_types::OptionValue;
 
 use super::named::named;
 use super::secret::Secret;
@@ -127,6 +128,16 @@ group! {
         /// Format of log lines [default: text]
         #[arg(value_enum)]
         log_format: LogFormat = Some(LogFormat::Text),
+        /// Log a line for every request to this file, or to stderr: worker, reason, tokens, times, status; no prompts
+        #[arg(value_name = "FILE|stderr")]
+        access_log: PathBuf = None,
+        /// Format of access log lines [default: text]
+        #[arg(value_parser = named::<LineFormat>())]
+        #[serde(with = "super::named")]
+        access_log_format: LineFormat = Some(LineFormat::default()),
+        /// Size at which the access log is renamed to FILE.DATE and started anew; the last 9 are kept [default: 268435456]
+        #[arg(value_name = "BYTES")]
+        access_log_max_bytes: u64 = Some(256 << 20),
     }
 }
 
@@ -138,6 +149,26 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line
     Json,
+}
+
+/// Who may manage workers on the client listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientWorkerApi {
+    /// No one: only the admin listener has these endpoints
+    #[default]
+    Off,
+    /// Requests with the admin token
+    Token,
+    /// Every client
+    Open,
+}
+
+impl OptionValue for ClientWorkerApi {
+    const VALUES: &'static [(ClientWorkerApi, &'static str, &'static str)] = &[
+        (ClientWorkerApi::Off, "off", "Only the admin listener has these endpoints"),
+        (ClientWorkerApi::Token, "token", "Requests with the admin token"),
+        (ClientWorkerApi::Open, "open", "Every client: for trusted networks, as RL frameworks expect it"),
+    ];
 }
 
 group! {
@@ -397,6 +428,11 @@ group! {
         /// Let a request choose its worker with the header x-warmroute-worker, named as in GET /workers [default: off]
         #[arg(value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new())]
         allow_worker_choice: bool = Some(false),
+        /// Who may add, remove and flush workers on the client listener, by /workers, /add_worker, /remove_worker,
+        /// /list_workers and /flush_cache [default: off]
+        #[arg(value_parser = named::<ClientWorkerApi>())]
+        #[serde(with = "super::named")]
+        client_worker_api: ClientWorkerApi = Some(ClientWorkerApi::default()),
     }
 }
 
@@ -426,10 +462,10 @@ group! {
     /// Recording of traces for the lab.
     Recording in "recording" ("Recording") {
         /// Record every request for `lab simulate --trace`: times, lengths and keyed hashes, no text. An existing
-        /// file is renamed to FILE.1
+        /// file is renamed to FILE.DATE; the last 9 are kept
         #[arg(value_name = "FILE")]
         record: PathBuf = None,
-        /// Size at which the record is renamed to FILE.1 and started anew [default: 268435456]
+        /// Size at which the record is renamed to FILE.DATE and started anew [default: 268435456]
         #[arg(value_name = "BYTES")]
         record_max_bytes: u64 = Some(256 << 20),
         /// How the record names models [default: hashed]

@@ -124,7 +124,7 @@ mod tests {
         // preset sets, and options without a sensible default.
         let printed = toml::Value::try_from(Options::defaults()).unwrap();
         let tables = [
-            ("server", 2),
+            ("server", 3),
             ("routing", 0),
             ("cache", 3),
             ("events", 3),

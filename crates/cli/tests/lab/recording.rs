@@ -150,6 +150,16 @@ fn a_full_disk_fails_no_request_and_is_counted() {
     assert_eq!(gateway.metric("warmroute_record_lines_total{result=\"written\"}"), 0.0);
 }
 
+/// The contents of the dated files beside a record, oldest first.
+fn earlier(file: &str) -> Vec<String> {
+    let folder = Path::new(file).parent().unwrap();
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut dated: Vec<_> =
+        paths.filter(|path| path.to_str().unwrap().starts_with(&format!("{file}."))).collect();
+    dated.sort();
+    dated.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
+}
+
 #[test]
 fn a_record_is_rotated_and_includes_abandoned_requests() {
     let folder = TempFolder::new("rotation");
@@ -158,7 +168,7 @@ fn a_record_is_rotated_and_includes_abandoned_requests() {
     let engine = engine(&[]);
     let flags = ["--record", &file, "--record-max-bytes", "4096", "--record-models", "named"];
     let gateway = Gateway::over(&[engine.url()], &flags);
-    assert_eq!(fs::read_to_string(folder.file("trace.jsonl.1")).unwrap(), "of yesterday\n");
+    assert_eq!(earlier(&file), ["of yesterday\n"]);
     let written = || gateway.metric("warmroute_record_lines_total{result=\"written\"}");
     (0..20).for_each(|user| _ = ask(&gateway, user, &[question(user, 0)], 2));
     eventually("twenty lines are written", || (written() == 20.0).then_some(()));
@@ -169,9 +179,10 @@ fn a_record_is_rotated_and_includes_abandoned_requests() {
     call.read_until("data: ");
     call.hang_up();
     eventually("its line is written", || (written() == 21.0).then_some(()));
-    let [new, old] =
-        ["trace.jsonl", "trace.jsonl.1"].map(|name| fs::read_to_string(folder.file(name)).unwrap());
-    assert!(new.len() <= 4_096 && old.len() <= 4_096 && old.starts_with("{\"warmroute_trace\":1}\n"));
+    let (new, old) = (fs::read_to_string(&file).unwrap(), earlier(&file));
+    assert_eq!(old[0], "of yesterday\n", "rotation replaces nothing");
+    assert!(new.len() <= 4_096 && old.len() > 1);
+    assert!(old[1..].iter().all(|old| old.len() <= 4_096 && old.starts_with("{\"warmroute_trace\":1}\n")));
     let last: Value = serde_json::from_str(new.lines().last().unwrap()).unwrap();
     assert_eq!((&last["output_tokens"], &last["model"]), (&Value::Null, &json!(MODEL)));
 }

@@ -8,7 +8,9 @@ mod handover;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod keeping;
+mod managing;
 mod migrating;
 mod notifying;
 mod operating;
 mod reloading;
+mod watching;

@@ -166,13 +166,14 @@ fn workers_are_added_and_removed_by_the_admin_listener() {
 fn the_metrics_page_and_its_documentation_agree() {
     let engine = engine(&[]);
     let folder = TempFolder::new("metrics");
-    let record = folder.file("trace.jsonl");
+    let (record, access_log) = (folder.file("trace.jsonl"), folder.file("access.log"));
     // Enables the optional metrics.
     let secret = folder.file("secret");
     std::fs::write(&secret, "a secret of sixteen bytes and more").unwrap();
     let flags = ["--load-interval-ms", "10", "--record", &record, "--max-concurrent-requests", "9"];
     let shared = ["--share", "mesh", "--share-secret-file", &secret, "--mesh-listen", "127.0.0.1:0"];
-    let gateway = Gateway::over(&[engine.url()], &[&flags[..], &shared].concat());
+    let logged = ["--access-log", &access_log];
+    let gateway = Gateway::over(&[engine.url()], &[&flags[..], &shared, &logged].concat());
     eventually("a load report has come", || {
         gateway.workers().pop().filter(|worker| worker["report"].is_object())
     });

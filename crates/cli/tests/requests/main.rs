@@ -9,6 +9,7 @@ mod hanging;
 mod hardening;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod logging;
 mod recovering;
 mod relaying;
 mod securing;

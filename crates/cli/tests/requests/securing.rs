@@ -191,6 +191,8 @@ fn secrets_and_prompts_are_in_no_log_page_or_answer() {
         "0",
         "--log-level",
         "trace",
+        "--access-log",
+        "stderr",
         "--worker-urls",
         &engine.url,
         "--api-keys-file",
@@ -236,6 +238,7 @@ fn secrets_and_prompts_are_in_no_log_page_or_answer() {
     process.wait();
     let log = std::fs::read_to_string(&log).unwrap();
     assert!(log.contains("api-keys-file") && log.contains("line 1"), "it is told what is wrong: {log}");
+    assert!(log.contains("error=invalid_api_key key=- "), "the access log is in it: {log}");
     for secret in SECRETS {
         assert!(
             !log.contains(secret),

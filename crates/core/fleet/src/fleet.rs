@@ -12,8 +12,9 @@ use crate::outlier::Outliers;
 use crate::prefill_queue::{PrefillQueue, Ticket};
 use crate::worker_load::WorkerLoad;
 use crate::{
-    AnswerProgress, Booking, CacheBelief, HealthConfig, HealthTracker, LatencyView, Models, ObservedPrompt,
-    PrefillCost, PrefillFeatures, ProbeResult, QueueForecast, Worker, WorkerLoadView, WorkerView,
+    AnswerProgress, Booking, CacheBelief, HealthConfig, HealthTracker, LatencyView, ModelCard, Models,
+    ObservedPrompt, PrefillCost, PrefillFeatures, ProbeResult, QueueForecast, Worker, WorkerLoadView,
+    WorkerView,
 };
 
 /// All workers. Slots change rarely and are locked; loads are read by every decision and are not.
@@ -46,6 +47,8 @@ struct WorkerSlot {
     membership: Membership,
     /// The engine's own counters, for lists and metrics only.
     prefix_cache: Option<PrefixCache>,
+    /// What the engine says about its models, for lists only.
+    model_cards: Arc<[ModelCard]>,
 }
 
 /// Source of a worker's model list. The operator's list overrides the engine's.
@@ -113,6 +116,7 @@ impl Fleet {
             health: HealthTracker::default(),
             membership: Membership::Member,
             prefix_cache: None,
+            model_cards: Arc::default(),
         };
         self.loads[free].clear();
         self.queues[free].forget(self.kind_of(&slot.models, &slots));
@@ -255,6 +259,15 @@ impl Fleet {
             self.queue(worker.id).set_kind(self.kind_of(&models, &slots));
         }
         news
+    }
+
+    /// Records what the engine says about its models.
+    pub fn describe_models(&self, worker: &Worker, cards: Vec<ModelCard>) {
+        let mut slots = self.slots.write();
+        let slot = slots.get_mut(worker.id.index()).filter(|slot| *slot.worker == *worker);
+        if let Some(slot) = slot.filter(|slot| *slot.model_cards != *cards) {
+            slot.model_cards = cards.into();
+        }
     }
 
     /// The latency model for workers with these models.
@@ -493,6 +506,7 @@ impl WorkerSlot {
             breaker: *self.health.breaker(),
             ejections: outliers.ejections(self.worker.id),
             prefix_cache: self.prefix_cache,
+            model_cards: Arc::clone(&self.model_cards),
         }
     }
 }

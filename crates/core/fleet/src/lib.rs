@@ -36,5 +36,5 @@ pub use health::{AnswerProgress, HealthConfig, HealthTracker, ProbeResult};
 pub use latency_model::{ObservedPrompt, PrefillCost, PrefillFeatures, QueuePosition};
 pub use prefill_queue::{LatencyView, QueueForecast};
 pub use retry_budget::{RETRIES_FREE, RetryBudget, RetryBudgetSpent};
-pub use worker::{Models, Worker, WorkerView};
+pub use worker::{ModelCard, Models, Worker, WorkerView};
 pub use worker_load::WorkerLoadView;

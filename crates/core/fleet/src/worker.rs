@@ -26,6 +26,17 @@ impl Models {
     }
 }
 
+/// What an engine says about a model, for lists of models only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelCard {
+    /// Name of the model.
+    pub id: Arc<str>,
+    /// Unix time at which the model was created or loaded.
+    pub created: Option<u64>,
+    /// Longest prompt and answer together, in tokens.
+    pub max_model_len: Option<u64>,
+}
+
 /// Identity of a worker. Shared with every decision that chose it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Worker {
@@ -68,4 +79,6 @@ pub struct WorkerView {
     pub ejections: u64,
     /// The engine's own prefix cache counters.
     pub prefix_cache: Option<PrefixCache>,
+    /// What the engine says about its models.
+    pub model_cards: Arc<[ModelCard]>,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warmroute_feed::{Counters, Step};
-use warmroute_fleet::{Models, ProbeResult, Worker};
+use warmroute_fleet::{ModelCard, Models, ProbeResult, Worker};
 use warmroute_types::{Address, CacheCapacity, CacheEvent, CacheView, LoadReport, Micros};
 
 use crate::{Matching, SavedState};
@@ -55,6 +55,13 @@ pub enum Change {
         worker: Arc<Worker>,
         /// The models.
         models: Models,
+    },
+    /// The engine described its models.
+    ModelCards {
+        /// The worker.
+        worker: Arc<Worker>,
+        /// What it says about each model.
+        cards: Vec<ModelCard>,
     },
     /// The engine reported the size of its cache.
     Capacity {

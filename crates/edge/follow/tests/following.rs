@@ -14,7 +14,7 @@ use warmroute_follow::{
     Configured, EngineFollower, FollowSettings, FollowedSources, MatchingUnit, ModelPaths, SharePlan,
     Sources, Transport, exchange_with_peers, follow_sources,
 };
-use warmroute_gateway::{Gateway, ReportSink};
+use warmroute_gateway::{Gateway, Records, ReportSink};
 use warmroute_policy::Standard;
 use warmroute_replica::{Config, EventsConfig, Tokenizer, serve, write_model};
 use warmroute_router::{Change, Router};
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 fn gateway() -> Arc<Gateway> {
     let policy: Standard = "round_robin".parse().unwrap();
     let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
-    Gateway::new(router, warmroute_gateway::Config::default(), None).unwrap()
+    Gateway::new(router, warmroute_gateway::Config::default(), Records::default()).unwrap()
 }
 
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -17,6 +17,7 @@ use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::history::PastDecision;
 use crate::parsed_request::ParsedRequest;
+use crate::request_log::{RequestLog, text_of};
 use crate::status_class::StatusClass;
 use crate::upstream::UpstreamError;
 
@@ -36,6 +37,7 @@ pub(crate) struct Attempt {
     usage: Option<Usage>,
     /// Tells whether a shutdown aborts requests.
     drain: Drain,
+    log: RequestLog,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -53,11 +55,12 @@ impl Attempt {
         received: Micros,
         request_id: Option<&HeaderValue>,
         drain: &Drain,
+        log: &RequestLog,
     ) -> Attempt {
         let past_decision = gateway.history.record(&decision, request.model.as_deref(), request_id);
         let (gateway, request) = (Arc::clone(gateway), Arc::clone(request));
         let (outcome, fate) = (AttemptOutcome::Cancelled, RequestFate::Over);
-        Attempt {
+        let attempt = Attempt {
             gateway,
             request,
             decision,
@@ -67,7 +70,10 @@ impl Attempt {
             fate,
             usage: None,
             drain: drain.clone(),
-        }
+            log: log.clone(),
+        };
+        attempt.note_decision();
+        attempt
     }
 
     /// Reports the first token to the router, the metrics and the history.
@@ -83,7 +89,8 @@ impl Attempt {
         self.past_decision.set_ttft(ttft);
         if let Some(until) = observed.ejected_until {
             let (worker, for_s) = (&worker.label, until.since(at).as_secs_f64());
-            tracing::warn!(%worker, for_s, "worker is far slower than predicted and is avoided for a while");
+            let request = self.request_id();
+            tracing::warn!(request, %worker, for_s, "worker is far slower than predicted and is avoided for a while");
         }
     }
 
@@ -91,6 +98,9 @@ impl Attempt {
     /// engine reported.
     pub(crate) fn end(mut self, outcome: AttemptOutcome, class: StatusClass, usage: Option<Usage>) {
         self.outcome = outcome;
+        if let Some(usage) = usage {
+            self.note_usage(usage);
+        }
         match outcome {
             _ if matches!(class, StatusClass::ServerError | StatusClass::WorkerFailure) => {}
             AttemptOutcome::Ok => self.observe_end(usage),
@@ -107,8 +117,37 @@ impl Attempt {
         let observed = self.gateway.router.observe(&mut self.decision, Outcome::Ended { answered });
         if let (Some(usage), Some(feedback)) = (usage, observed.feedback) {
             self.gateway.upstreams.count_feedback(&self.decision.worker, &feedback, self.request.silence);
-            self.usage = Some(Usage { cached_tokens: feedback.cached, ..usage });
+            let usage = Usage { cached_tokens: feedback.cached, ..usage };
+            self.note_usage(usage);
+            self.usage = Some(usage);
         }
+    }
+
+    fn note_usage(&self, usage: Usage) {
+        self.log.note(|entry| {
+            entry.prompt_tokens = Some(usage.prompt_tokens);
+            entry.output_tokens = Some(usage.output_tokens);
+            entry.cached_tokens = usage.cached_tokens;
+        });
+    }
+
+    /// The request's id, for log lines.
+    pub(crate) fn request_id(&self) -> &str {
+        self.past_decision.request_id.as_ref().map_or("none", text_of)
+    }
+
+    /// Adds the decision to the request's line in the access log. A retry overwrites what the attempt before it added.
+    fn note_decision(&self) {
+        let decision = &self.decision;
+        self.log.note(|entry| {
+            entry.worker = Some(Arc::from(&*decision.worker.label));
+            (entry.policy, entry.reason) = (Some(decision.policy), Some(decision.reason));
+            entry.attempts += 1;
+            entry.prompt_tokens = Some(decision.prompt_tokens);
+            entry.expected_cached_tokens = decision.cached_tokens;
+            entry.wait = Some(decision.made.since(self.received));
+            entry.expected_ttft = Some(Micros((decision.expected_ttft_ms().max(0.0) * 1e3) as u64));
+        });
     }
 
     /// Ends the attempt after a response that sends the request to another worker.
@@ -161,6 +200,10 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         let outcome = self.final_outcome();
+        self.log.note(|entry| {
+            entry.outcome = outcome.as_str();
+            entry.ttft = self.past_decision.ttft();
+        });
         self.gateway.upstreams.count_outcome(&self.decision.worker, outcome);
         if self.fate == RequestFate::Over {
             self.gateway.metrics.observe_request_end(self.gateway.now().since(self.received));
@@ -213,6 +256,7 @@ mod tests {
 
     use crate::Config;
     use crate::drain::DrainMode;
+    use crate::gateway::Records;
 
     /// The outcomes counted for one attempt that `end` ends.
     fn counted_outcomes(end: impl FnOnce(Attempt, &Drain)) -> Vec<AttemptOutcome> {
@@ -222,12 +266,15 @@ mod tests {
         let worker = Arc::clone(&router.inspect().workers()[0].worker);
         let result = ProbeResult::Answered;
         router.apply(Change::Probed { worker: Arc::clone(&worker), result, at: Micros(1) });
-        let gateway = Gateway::new(router, Config::default(), None).unwrap();
+        let gateway = Gateway::new(router, Config::default(), Records::default()).unwrap();
         gateway.upstreams.get_or_create(&worker).unwrap();
         let (parsed, drain) = (Arc::new(ParsedRequest::default()), Drain::default());
         let request = parsed.routing_request(&[], &[]);
         let decision = gateway.router.route(&request, &mut Scratch::default(), Micros(1), 1).unwrap();
-        end(Attempt::new(&gateway, &parsed, decision, Micros::ZERO, None, &drain), &drain);
+        end(
+            Attempt::new(&gateway, &parsed, decision, Micros::ZERO, None, &drain, &RequestLog::default()),
+            &drain,
+        );
         let counts = AttemptOutcome::ALL.into_iter().zip(gateway.upstreams.outcome_counts(&worker));
         counts.filter(|(_, count)| *count > 0).map(|(outcome, _)| outcome).collect()
     }

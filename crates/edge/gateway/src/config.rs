@@ -10,6 +10,7 @@ use warmroute_prompt::{PrefixRule, SessionField};
 use warmroute_types::OptionValue;
 use warmroute_wire::Dialer;
 
+use crate::WorkerApi;
 use crate::admission_gate::AdmissionConfig;
 
 /// How requests are read and forwarded.
@@ -41,6 +42,8 @@ pub struct Config {
     pub forwarded: Forwarded,
     /// Whether a client may choose its worker.
     pub worker_choice: WorkerChoice,
+    /// Whether clients may manage workers.
+    pub worker_api: WorkerApi,
     /// Concurrent client connections. Further clients wait to be accepted.
     pub connections_max: usize,
     /// How workers are connected to and authenticated with. A gateway keeps its first dialer; a reload makes that
@@ -68,6 +71,7 @@ impl Default for Config {
             client_credentials: ClientCredentials::default(),
             forwarded: Forwarded::default(),
             worker_choice: WorkerChoice::default(),
+            worker_api: WorkerApi::default(),
             connections_max: 16_384,
             dialer: Dialer::default(),
             idle_timeout: Duration::from_secs(4),

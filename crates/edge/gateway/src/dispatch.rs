@@ -26,6 +26,7 @@ use crate::keys::Tenant;
 use crate::permit::{self, Permit};
 use crate::random::random;
 use crate::relay::{EndMarker, Framing, Relay, RelayParams};
+use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
 use crate::status_class::StatusClass;
 use crate::upstream::{Upstream, UpstreamError, UpstreamResponse};
@@ -68,6 +69,7 @@ pub(crate) struct Dispatch {
     fallback: Option<FallbackResponse>,
     /// Present while requests are limited. Released last, see [`Dispatch::drop`].
     permit: Option<Permit>,
+    log: RequestLog,
 }
 
 /// A worker's response up to its first body chunk.
@@ -85,6 +87,7 @@ impl Dispatch {
         request: Request<Incoming>,
         tenant: Option<&Tenant>,
         request_id: &HeaderValue,
+        log: RequestLog,
     ) -> Result<Dispatch, GatewayError> {
         let received = gateway.now();
         let config = gateway.config();
@@ -95,6 +98,10 @@ impl Dispatch {
         }
         let drain = parts.extensions.remove::<Drain>().unwrap_or_default();
         let intake = intake::receive(&parts.method, api, &parts.headers, body, gateway, &config).await?;
+        log.note(|entry| {
+            (entry.model, entry.prompt_tokens) =
+                (intake.request.model.clone(), Some(intake.request.prompt_tokens));
+        });
         let requested_worker = headers::requested_worker(&parts.headers, config.worker_choice);
         let permit =
             permit::admit(gateway, &config.admission, &parts.headers, tenant, &intake.request).await?;
@@ -118,6 +125,7 @@ impl Dispatch {
             suspects: Vec::new(),
             fallback: None,
             permit,
+            log,
         })
     }
 
@@ -134,8 +142,9 @@ impl Dispatch {
             };
             self.permit.iter_mut().for_each(Permit::mark_routed);
             let request_id = self.headers.get(headers::REQUEST_ID);
-            let (request, drain) = (&self.intake.request, &self.drain);
-            let attempt = Attempt::new(&self.gateway, request, decision, self.received, request_id, drain);
+            let (request, drain, log) = (&self.intake.request, &self.drain, &self.log);
+            let attempt =
+                Attempt::new(&self.gateway, request, decision, self.received, request_id, drain, log);
             let upstream = self.gateway.upstreams.get_or_create(&attempt.decision.worker);
             let upstream = upstream.map_err(|bad| GatewayError::WorkerFailed(bad.to_string()))?;
             match self.try_worker(&upstream, &attempt.decision.worker).await {
@@ -225,9 +234,10 @@ impl Dispatch {
             }
         };
         let worker = Arc::clone(&attempt.decision.worker);
+        let status = started.head.status().as_u16();
         let head = self.client_head(started.head, &attempt.decision);
         self.set_fallback(FallbackResponse::Rejection(Response::from_parts(head, body)));
-        tracing::debug!(worker = %worker.label, ?class, "worker rejected the request; trying another");
+        self.log_worker_error(&attempt, status, "worker rejected the request; trying another");
         attempt.reject(class);
         started.response.reclaim_connection().into_iter().for_each(|connection| upstream.keep(connection));
         self.failed_workers.push(worker.id);
@@ -236,6 +246,14 @@ impl Dispatch {
             self.suspect(worker);
         }
         None
+    }
+
+    /// Logs a response with which a worker refuses or fails the request.
+    fn log_worker_error(&self, attempt: &Attempt, status: u16, what: &'static str) {
+        if let Some(left_out) = self.gateway.throttles.worker_errors.take(self.gateway.now()) {
+            let (request, worker) = (attempt.request_id(), &attempt.decision.worker.label);
+            tracing::info!(request, %worker, status, left_out, "{what}");
+        }
     }
 
     fn set_fallback(&mut self, newer: FallbackResponse) {
@@ -256,12 +274,17 @@ impl Dispatch {
         self.gateway.notify_peers();
         self.gateway.metrics.count_decision(decision.policy, decision.reason);
         tracing::debug!(
-            request = ?self.headers.get(headers::REQUEST_ID), worker = %decision.worker.label,
+            request = self.request_id(), worker = %decision.worker.label,
             policy = decision.policy, reason = decision.reason, view = %decision.view,
             query_tokens = decision.prompt_tokens, matched_tokens = decision.cached_tokens,
             longest_match_tokens = decision.longest_match, "routed",
         );
         Ok(decision)
+    }
+
+    /// The request's id, for log lines.
+    fn request_id(&self) -> &str {
+        self.headers.get(headers::REQUEST_ID).map_or("none", text_of)
     }
 
     /// Workers that failed; if the client requests a worker, also all other workers.
@@ -341,10 +364,14 @@ impl Dispatch {
     /// Records a failed attempt.
     fn record_failure(&mut self, attempt: Attempt, error: &UpstreamError) {
         let worker = Arc::clone(&attempt.decision.worker);
+        // As a string, what a worker said is quoted and cannot forge a log line.
+        let (request, why) = (attempt.request_id(), error.to_string());
         match error.is_worker_fault() {
-            true => tracing::warn!(worker = %worker.label, %error, "worker failed before the first byte"),
+            true => {
+                tracing::warn!(request, worker = %worker.label, error = why, "worker failed before the first byte")
+            }
             false => {
-                tracing::info!(worker = %worker.label, why = %error, "request ended before the first byte")
+                tracing::info!(request, worker = %worker.label, why, "request ended before the first byte")
             }
         }
         attempt.fail(error);
@@ -393,6 +420,9 @@ impl Dispatch {
             }
             StatusClass::Backpressure { .. } => {}
         }
+        if class != StatusClass::Normal {
+            self.log_worker_error(&attempt, started.head.status().as_u16(), "worker answered with an error");
+        }
         let end_marker = end_marker_of(started.head.headers());
         let head = self.client_head(started.head, &attempt.decision);
         let params = RelayParams {
@@ -418,7 +448,7 @@ impl Dispatch {
         );
         match relay.take_whole() {
             Some(whole) => Response::from_parts(head, ResponseBody::whole(whole)),
-            None => Response::from_parts(head, ResponseBody::Relay(Box::new(relay))),
+            None => Response::from_parts(head, ResponseBody::relay(relay)),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use http::HeaderMap;
 use warmroute_fleet::RetryBudget;
 use warmroute_policy::Standard;
-use warmroute_record::Recorder;
+use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Matching, Router, Vacancy};
 use warmroute_types::{Address, Micros};
 
@@ -18,6 +18,7 @@ use crate::history::History;
 use crate::keys::{Keys, Tenant};
 use crate::metrics::{Metrics, Reload};
 use crate::peer_transport::{PeerTransport, TransportStats};
+use crate::request_log::LogThrottles;
 use crate::upstream::Upstreams;
 use crate::view_reasons::ViewReasons;
 use crate::{Config, ConfigError};
@@ -35,6 +36,8 @@ pub struct Gateway {
     pub(crate) metrics: Metrics,
     pub(crate) alignments: Alignments,
     pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) throttles: LogThrottles,
     pub(crate) view_reasons: ViewReasons,
     pub(crate) history: History,
     pub(crate) retries: RetryBudget,
@@ -44,22 +47,32 @@ pub struct Gateway {
     start: Instant,
 }
 
+/// What a gateway writes down about requests. By default nothing.
+#[derive(Default)]
+pub struct Records {
+    /// A trace of the requests that are served.
+    pub trace: Option<Recorder>,
+    /// A line for each request.
+    pub access_log: Option<AccessLog>,
+}
+
 impl Gateway {
-    /// Creates a gateway over a router. Workers join and leave through [`Router::apply`]. `recorder` writes a trace of
-    /// the requests that are served.
+    /// Creates a gateway over a router. Workers join and leave through [`Router::apply`].
     pub fn new(
         router: Arc<Router<Standard>>,
         config: Config,
-        recorder: Option<Recorder>,
+        records: Records,
     ) -> Result<Arc<Gateway>, ConfigError> {
         config.validate()?;
-        let recorder = recorder.map(Arc::new);
+        let (recorder, access_log) = (records.trace.map(Arc::new), records.access_log.map(Arc::new));
         let upstreams = Arc::new(Upstreams::new(&config));
         let admission_gate = Arc::new(AdmissionGate::new(&config.admission));
         let keys = Arc::new(Current::new(None));
         let mut metrics = Metrics::new(Arc::clone(&router), Arc::clone(&upstreams), recorder.clone());
         metrics.watch_admission(&admission_gate, &keys);
+        metrics.watch_access_log(access_log.as_ref());
         let (alignments, view_reasons, history, retries, transport) = Default::default();
+        let throttles = LogThrottles::default();
         let start = Instant::now();
         metrics.watch_peers(&router, &transport, start);
         Ok(Arc::new(Gateway {
@@ -70,6 +83,8 @@ impl Gateway {
             metrics,
             alignments,
             recorder,
+            access_log,
+            throttles,
             view_reasons,
             history,
             retries,

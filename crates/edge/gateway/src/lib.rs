@@ -50,6 +50,7 @@ mod random;
 mod relay;
 #[cfg(test)]
 mod release_tests;
+mod request_log;
 mod response_body;
 mod server;
 mod status_class;
@@ -61,7 +62,7 @@ mod usage;
 mod view_reasons;
 mod write_stall;
 
-pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink};
+pub use admin::{Admin, Configuration, Reach, Readiness, ReportError, ReportSink, WorkerApi};
 pub use admission_gate::{AdmissionConfig, WorkerLimit};
 pub use alignments::{PromptFormat, TooManyFamilies};
 pub use config::{
@@ -69,7 +70,7 @@ pub use config::{
     WorkerChoice,
 };
 pub use drain::{Drain, DrainMode, Drained};
-pub use gateway::Gateway;
+pub use gateway::{Gateway, Records};
 pub use keys::{BadKeys, Keys};
 pub use matching::ModelMatching;
 pub use metrics::Reload;

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use warmroute_fleet::WorkerView;
 use warmroute_index::Stats as IndexStats;
 use warmroute_policy::Standard;
-use warmroute_record::Recorder;
+use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::Router;
 use warmroute_types::{Micros, PrefixCache, WorkerState};
 
@@ -30,6 +30,7 @@ use crate::keys::Keys;
 use crate::peer_transport::PeerTransport;
 use crate::upstream::Upstreams;
 
+mod access_log;
 mod admission;
 mod feeds;
 mod peers;
@@ -138,6 +139,13 @@ impl Metrics {
     pub(crate) fn watch_admission(&mut self, gate: &Arc<AdmissionGate>, keys: &Arc<Current<Option<Keys>>>) {
         self.registry.register_collector(Box::new(tenants::TenantCollector(Arc::clone(keys))));
         self.registry.register_collector(Box::new(admission::AdmissionCollector(Arc::clone(gate))));
+    }
+
+    /// Registers the metrics of the access log, if there is one.
+    pub(crate) fn watch_access_log(&mut self, log: Option<&Arc<AccessLog>>) {
+        if let Some(log) = log {
+            self.registry.register_collector(Box::new(access_log::AccessLogCollector(Arc::clone(log))));
+        }
     }
 
     /// Registers the metrics of peer routers.

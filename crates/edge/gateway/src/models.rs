@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use serde_json::{Value, json};
-use warmroute_fleet::Models;
+use warmroute_fleet::{ModelCard, Models};
 use warmroute_types::WorkerState;
 
 use crate::gateway::Gateway;
@@ -14,7 +14,7 @@ use crate::response_body::ResponseBody;
 
 /// All models, including aliases.
 pub(crate) fn list(gateway: &Gateway) -> Response<ResponseBody> {
-    let cards: Vec<Value> = catalogue(gateway).iter().map(|(id, root)| card(id, root)).collect();
+    let cards: Vec<Value> = catalogue(gateway).iter().map(|(id, model)| model.card(id)).collect();
     answer(&json!({"object": "list", "data": cards}))
 }
 
@@ -22,29 +22,63 @@ pub(crate) fn list(gateway: &Gateway) -> Response<ResponseBody> {
 pub(crate) fn one(gateway: &Gateway, id: &str) -> Result<Response<ResponseBody>, GatewayError> {
     let unknown = || GatewayError::UnknownModel(id.to_owned());
     let catalogue = catalogue(gateway);
-    let root = catalogue.get(id).ok_or_else(unknown)?;
-    Ok(answer(&card(id, root)))
+    let model = catalogue.get(id).ok_or_else(unknown)?;
+    Ok(answer(&model.card(id)))
 }
 
-/// Model names and the models that serve them. Models of unhealthy workers are listed too, so that the list does not
+/// A model of the fleet.
+#[derive(Clone)]
+struct FleetModel {
+    /// The name that workers know.
+    root: String,
+    /// The earliest time that a worker reports.
+    created: Option<u64>,
+    /// The smallest limit of all workers: a longer prompt may reach a worker that refuses it.
+    max_model_len: Option<u64>,
+}
+
+impl FleetModel {
+    fn new(root: &str) -> FleetModel {
+        FleetModel { root: root.to_owned(), created: None, max_model_len: None }
+    }
+
+    fn add(&mut self, card: &ModelCard) {
+        let least = |known: Option<u64>, more: Option<u64>| known.into_iter().chain(more).min();
+        self.created = least(self.created, card.created);
+        self.max_model_len = least(self.max_model_len, card.max_model_len);
+    }
+
+    fn card(&self, id: &str) -> Value {
+        let mut card = json!({
+            "id": id, "object": "model", "created": self.created.unwrap_or(0), "owned_by": "warmroute",
+            "root": self.root,
+        });
+        if let Some(tokens) = self.max_model_len {
+            card["max_model_len"] = tokens.into();
+        }
+        card
+    }
+}
+
+/// The models by the names that clients use. Models of unhealthy workers are listed too, so that the list does not
 /// change with every health check.
-fn catalogue(gateway: &Gateway) -> BTreeMap<String, String> {
-    let mut catalogue = BTreeMap::new();
+fn catalogue(gateway: &Gateway) -> BTreeMap<String, FleetModel> {
+    let mut catalogue: BTreeMap<String, FleetModel> = BTreeMap::new();
     for view in gateway.router.inspect().workers() {
-        if let (Models::Named(names), true) = (view.models, view.load.state != WorkerState::Draining) {
-            catalogue.extend(names.iter().map(|name| (name.to_string(), name.to_string())));
+        let (Models::Named(names), true) = (&view.models, view.load.state != WorkerState::Draining) else {
+            continue;
+        };
+        for name in names {
+            let model = catalogue.entry(name.to_string()).or_insert_with(|| FleetModel::new(name));
+            view.model_cards.iter().filter(|card| card.id == *name).for_each(|card| model.add(card));
         }
     }
     for (alias, model) in &gateway.config().aliases {
-        if catalogue.contains_key(model) {
-            catalogue.insert(alias.clone(), model.clone());
+        if let Some(model) = catalogue.get(model).cloned() {
+            catalogue.insert(alias.clone(), model);
         }
     }
     catalogue
-}
-
-fn card(id: &str, root: &str) -> Value {
-    json!({"id": id, "object": "model", "created": 0, "owned_by": "warmroute", "root": root})
 }
 
 fn answer(value: &Value) -> Response<ResponseBody> {

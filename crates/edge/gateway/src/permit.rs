@@ -236,6 +236,7 @@ impl Drop for Permit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gateway::Records;
     use std::future::poll_fn;
     use std::pin::pin;
     use std::task::Poll;
@@ -250,7 +251,7 @@ mod tests {
         let policy: Standard = "random".parse().unwrap();
         let router = Arc::new(Router::new(policy, warmroute_router::Config::default()));
         let admission = AdmissionConfig { running_max: 1, ..AdmissionConfig::default() };
-        Gateway::new(router, Config { admission, ..Config::default() }, None).unwrap()
+        Gateway::new(router, Config { admission, ..Config::default() }, Records::default()).unwrap()
     }
 
     async fn enter(gateway: &Arc<Gateway>) -> Result<Option<Permit>, GatewayError> {

@@ -217,12 +217,15 @@ impl Relay {
 
     fn end_failed(&self, attempt: Attempt, error: &UpstreamError) {
         let worker = Arc::clone(&attempt.decision.worker);
+        let (request, why) = (attempt.request_id(), error.to_string());
+        if error.is_worker_fault() {
+            tracing::warn!(request, worker = %worker.label, error = why, "worker failed in the middle of a response");
+        } else {
+            tracing::info!(request, worker = %worker.label, why, "response ended early");
+        }
         attempt.fail(error);
         if error.is_worker_fault() {
-            tracing::warn!(worker = %worker.label, %error, "worker failed in the middle of a response");
             suspect_worker(&self.gateway, &worker, self.params.fingerprint);
-        } else {
-            tracing::info!(worker = %worker.label, why = %error, "response ended early");
         }
     }
 }

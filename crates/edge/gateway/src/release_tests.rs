@@ -16,7 +16,7 @@ use warmroute_router::{Change, Router};
 use warmroute_types::Address;
 use warmroute_wire::Acceptor;
 
-use crate::{AdmissionConfig, Config, Drain, Gateway, WorkerLimit, serve};
+use crate::{AdmissionConfig, Config, Drain, Gateway, Records, WorkerLimit, serve};
 
 const TIME_MAX: Duration = Duration::from_secs(20);
 
@@ -87,7 +87,8 @@ async fn start_gateway(worker: &str) -> (Arc<Gateway>, String) {
     let router = Arc::new(Router::new("random".parse::<Standard>().unwrap(), config));
     router.join(Address::new(worker), Models::Any).unwrap();
     let admission = AdmissionConfig { worker_limit: WorkerLimit::On, ..AdmissionConfig::default() };
-    let gateway = Gateway::new(router, Config { admission, ..Config::default() }, None).unwrap();
+    let gateway =
+        Gateway::new(router, Config { admission, ..Config::default() }, Records::default()).unwrap();
     let worker = Arc::clone(&gateway.router().inspect().workers()[0].worker);
     let change = Change::Probed { worker, result: ProbeResult::Answered, at: gateway.now() };
     gateway.router().apply(change);

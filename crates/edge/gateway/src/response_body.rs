@@ -7,9 +7,17 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::relay::{Relay, TruncatedResponse};
+use crate::request_log::RequestLog;
 
 /// A response body.
-pub(crate) enum ResponseBody {
+pub(crate) struct ResponseBody {
+    content: Content,
+    /// Bytes handed to the connection.
+    sent: u64,
+    log: RequestLog,
+}
+
+enum Content {
     /// Bytes in memory; `None` if empty or sent.
     Whole(Option<Bytes>),
     /// A worker's response, streamed.
@@ -18,7 +26,26 @@ pub(crate) enum ResponseBody {
 
 impl ResponseBody {
     pub(crate) fn whole(bytes: Bytes) -> ResponseBody {
-        ResponseBody::Whole(Some(bytes).filter(|bytes| !bytes.is_empty()))
+        ResponseBody::of(Content::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())))
+    }
+
+    pub(crate) fn relay(relay: Relay) -> ResponseBody {
+        ResponseBody::of(Content::Relay(Box::new(relay)))
+    }
+
+    fn of(content: Content) -> ResponseBody {
+        ResponseBody { content, sent: 0, log: RequestLog::default() }
+    }
+
+    /// Keeps the request's log line open until the body is sent or dropped.
+    pub(crate) fn set_log(&mut self, log: RequestLog) {
+        self.log = log;
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        self.log.note(|entry| entry.bytes = self.sent);
     }
 }
 
@@ -30,25 +57,29 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, TruncatedResponse>>> {
-        match &mut *self {
-            ResponseBody::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            ResponseBody::Relay(relay) => relay.poll_chunk(cx).map_ok(Frame::data),
+        let polled = match &mut self.content {
+            Content::Whole(bytes) => Poll::Ready(bytes.take().map(Ok)),
+            Content::Relay(relay) => relay.poll_chunk(cx),
+        };
+        if let Poll::Ready(Some(Ok(chunk))) = &polled {
+            self.sent += chunk.len() as u64;
         }
+        polled.map_ok(Frame::data)
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            ResponseBody::Whole(bytes) => bytes.is_none(),
-            ResponseBody::Relay(relay) => relay.is_over(),
+        match &self.content {
+            Content::Whole(bytes) => bytes.is_none(),
+            Content::Relay(relay) => relay.is_over(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            ResponseBody::Whole(bytes) => {
+        match &self.content {
+            Content::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            ResponseBody::Relay(_) => SizeHint::default(),
+            Content::Relay(_) => SizeHint::default(),
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use warmroute_prompt::Api;
 use warmroute_wire::Acceptor;
 
+use crate::admin::ClientWorkerApi;
 use crate::dispatch::Dispatch;
 use crate::drain::{Drain, Drained};
 use crate::gateway::Gateway;
@@ -21,6 +22,7 @@ use crate::gateway_error::{ErrorFormat, GatewayError};
 use crate::keys::Tenant;
 use crate::listener_limits::{ClientTimeouts, ListenerLimits};
 use crate::percent::percent_decoded;
+use crate::request_log::{RequestLog, text_of};
 use crate::response_body::ResponseBody;
 use crate::write_stall::{ResponseDeadline, WriteStall};
 use crate::{headers, intake, models};
@@ -167,12 +169,14 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     let path = request.uri().path();
     let (api, format) = (Api::of_path(path), ErrorFormat::of_path(path));
     let drain = request.extensions().get::<Drain>().cloned().unwrap_or_default();
+    let log = RequestLog::open(gateway, &request, &request_id);
     // The future takes kilobytes. Boxed, it is not copied into every connection's state.
     let responding = Box::pin(async {
-        match screen(gateway, api, request).await? {
+        match screen(gateway, api, request, &log).await? {
             Screened::Answered(response) => Ok(response),
             Screened::Passed { request, tenant } => {
-                let dispatch = Dispatch::receive(gateway, api, request, tenant.as_deref(), &request_id);
+                let tenant = tenant.as_deref();
+                let dispatch = Dispatch::receive(gateway, api, request, tenant, &request_id, log.clone());
                 dispatch.await?.run().await
             }
         }
@@ -181,14 +185,29 @@ async fn handle(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<
     let mut response = match result.unwrap_or(Err(GatewayError::ShuttingDown)) {
         Ok(response) => response,
         Err(refusal) => {
-            gateway.metrics.count_refusal(refusal.code());
-            // The text may contain client input. Debug formatting keeps it from forging log lines.
-            tracing::debug!(refusal = ?refusal.to_string(), "request refused");
+            report_refusal(gateway, &refusal, &request_id);
+            log.note(|entry| entry.error = Some(refusal.code()));
             refusal.respond(format).map(ResponseBody::whole)
         }
     };
+    log.note(|entry| {
+        entry.status = Some(response.status().as_u16());
+        if entry.attempts == 0 {
+            entry.outcome = if entry.error.is_some() { "refused" } else { "answered" };
+        }
+    });
+    response.body_mut().set_log(log);
     response.headers_mut().insert(headers::REQUEST_ID, request_id);
     response
+}
+
+/// Counts and logs a request that the gateway itself refuses.
+fn report_refusal(gateway: &Gateway, refusal: &GatewayError, request_id: &http::HeaderValue) {
+    gateway.metrics.count_refusal(refusal.code());
+    let Some(left_out) = gateway.throttles.refusals.take(gateway.now()) else { return };
+    // The text may contain what a client sent. As a string it is quoted and cannot forge a log line.
+    let (request, why, status) = (text_of(request_id), refusal.to_string(), refusal.status().as_u16());
+    tracing::info!(request, status, code = refusal.code(), why, left_out, "request refused");
 }
 
 /// A request after the checks of its head.
@@ -204,6 +223,7 @@ async fn screen(
     gateway: &Arc<Gateway>,
     api: Api,
     request: Request<Incoming>,
+    log: &RequestLog,
 ) -> Result<Screened, GatewayError> {
     if headers::size_bytes(request.headers()) > HEAD_BYTES_MAX {
         return Err(GatewayError::HeadTooLarge { limit: HEAD_BYTES_MAX });
@@ -221,6 +241,10 @@ async fn screen(
         only(Method::GET, "GET, HEAD")?;
         return Ok(Screened::Answered(health(gateway)));
     }
+    let worker_api = ClientWorkerApi(gateway);
+    if worker_api.has_token_path(path) {
+        return Ok(Screened::Answered(worker_api.answer(request).await));
+    }
     let tenant = match gateway.authenticate(request.headers()) {
         Ok(tenant) => tenant,
         Err(refusal) => {
@@ -228,6 +252,10 @@ async fn screen(
             return Err(refusal);
         }
     };
+    log.note(|entry| entry.key = tenant.as_ref().map(|tenant| tenant.name.clone()));
+    if worker_api.has_open_path(path) {
+        return Ok(Screened::Answered(worker_api.answer(request).await));
+    }
     if api != Api::Other {
         only(Method::POST, "POST")?;
     } else if path == "/v1/models" {

@@ -243,6 +243,7 @@ impl<C: ConfigReader> Configuration for Control<C> {
 
 #[cfg(test)]
 mod tests {
+    use warmroute_gateway::Records;
     use warmroute_policy::Policy;
     use warmroute_router::Router;
 
@@ -256,7 +257,7 @@ mod tests {
         let files = Fingerprints::of(Some(&file));
         let plan = plan(policy.to_owned()).unwrap();
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
-        let gateway = Gateway::new(router, plan.gateway.clone(), None).unwrap();
+        let gateway = Gateway::new(router, plan.gateway.clone(), Records::default()).unwrap();
         let (dialer, acceptors) = (plan.gateway.dialer, plan.acceptors);
         let in_force = InForce { options: plan.options, files, admin_token: None, dialer, acceptors };
         let (sources, _) = mpsc::unbounded_channel();

@@ -20,6 +20,7 @@ mod plan;
 mod saved_state;
 mod serve;
 mod service;
+mod summary;
 #[cfg(test)]
 mod test_plan;
 

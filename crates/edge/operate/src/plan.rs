@@ -43,6 +43,8 @@ pub struct Plan<O> {
     pub precise: Option<FollowSettings>,
     /// Recording of traces; `None`: nothing is recorded.
     pub record: Option<warmroute_record::Config>,
+    /// The access log; `None`: none is written.
+    pub access_log: Option<warmroute_record::AccessLogConfig>,
     /// Sharing with peer routers; `None`: a single router.
     pub sharing: Option<SharePlan>,
     /// Token for `POST /events`.

@@ -1,7 +1,7 @@
 //! One process from its start to its end: signals, handover, drain.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -13,6 +13,7 @@ use crate::handover::{HandoverSocket, HandoverState, Predecessor, Successor, Suc
 use crate::notify::Notify;
 use crate::plan::Plan;
 use crate::service::{ABORT_TIMEOUT, Service};
+use crate::summary::{StartSummary, log_exit};
 
 /// Runs the gateway until SIGTERM, SIGINT or a handover to another process. SIGHUP reloads its files. `files` are the
 /// fingerprints of the files behind the plan, taken before they were read.
@@ -21,9 +22,11 @@ pub async fn serve<C: ConfigReader>(
     reader: C,
     files: Fingerprints,
 ) -> anyhow::Result<()> {
+    let started = Instant::now();
     let mut stop = StopSignals::listen()?;
     let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let mut notify = Notify::from_env();
+    let summary = StartSummary::of(&plan, reader.file());
     let (drain_timeout, state, handover) = (plan.drain_timeout, plan.state.clone(), plan.handover.clone());
     let handover_socket = handover.map(|path| {
         HandoverSocket::bind(&path).with_context(|| format!("handover: cannot listen at {}", path.display()))
@@ -44,10 +47,12 @@ pub async fn serve<C: ConfigReader>(
         .map(|handover_socket| handover_socket.accept_successors(service.listeners(), Arc::new(prepare)));
     // The handover socket is in place before the start is announced.
     announce(&service);
+    summary.log(&service);
     notify.ready();
     let ending = serve_until_end(&service, hangup, &mut stop, &mut notify, successors).await;
     // A successor has received the state and saves its own.
     let is_ours = matches!(ending, Ending::Stopped);
+    let cause = if is_ours { "signal" } else { "handover" };
     match &ending {
         Ending::Stopped => notify.stopping(),
         Ending::Succeeded(successor) => notify.hand_over(successor.process()),
@@ -70,6 +75,7 @@ pub async fn serve<C: ConfigReader>(
     if is_ours {
         state_writer.save();
     }
+    log_exit(cause, started.elapsed(), &drained);
     drained
 }
 

@@ -20,9 +20,9 @@ use warmroute_follow::{
     EngineFollower, FollowSettings, FollowedSources, Listings, ReportEndpoint, SharePlan, Sources,
     exchange_with_peers, follow_sources,
 };
-use warmroute_gateway::{Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, serve};
+use warmroute_gateway::{Admin, Configuration, Drain, DrainMode, Drained, Gateway, Reach, Records, serve};
 use warmroute_policy::Standard;
-use warmroute_record::Recorder;
+use warmroute_record::{AccessLog, Recorder};
 use warmroute_router::{Change, Router};
 use warmroute_share::LeaveHandle;
 use warmroute_types::WorkerState;
@@ -99,8 +99,11 @@ impl<C: ConfigReader> Service<C> {
     ) -> anyhow::Result<Service<C>> {
         let saved = read_saved_state(&mut plan);
         let router = Arc::new(Router::with_shadows(plan.policy, plan.shadows, plan.router));
-        let recorder = plan.record.map(Recorder::start).transpose().context("the record")?;
-        let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), recorder)?;
+        let records = Records {
+            trace: plan.record.map(Recorder::start).transpose().context("record")?,
+            access_log: plan.access_log.map(AccessLog::start).transpose().context("access-log")?,
+        };
+        let gateway = Gateway::new(Arc::clone(&router), plan.gateway.clone(), records)?;
         gateway.set_keys(plan.keys);
         if let Some(AgedState { state, age }) = saved {
             router.apply(Change::Restored { state: Box::new(state), age, at: gateway.now() });

@@ -64,6 +64,7 @@ pub fn plan(policy: String) -> anyhow::Result<Plan<String>> {
         },
         precise: None,
         record: None,
+        access_log: None,
         sharing: None,
         events_token: None,
         acceptors: Acceptors { clients: Acceptor::default(), operators: Acceptor::default() },

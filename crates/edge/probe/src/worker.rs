@@ -13,7 +13,7 @@ use warmroute_wire::HttpClient;
 
 use crate::Config;
 use crate::load::{lacks_rank, read_capacity, read_load};
-use crate::models::read_models;
+use crate::models::{names_of, read_models};
 
 /// How often models are read again. They change rarely, when an adapter is loaded.
 const MODELS_INTERVAL: Duration = Duration::from_secs(10);
@@ -115,11 +115,16 @@ impl<P: Policy, N: Fn() -> Micros> Probe<P, N> {
 
     async fn check_models(&mut self) {
         let response = self.client.get("/v1/models").await;
+        if let Ok((StatusCode::OK, body)) = &response
+            && let Some(cards) = read_models(body)
+        {
+            self.apply(Change::ModelCards { worker: Arc::clone(&self.worker), cards });
+        }
         let models = match response {
             // Configured models take precedence, so the engine's list only proves that it is alive.
             _ if self.router.inspect().models_are_given(&self.worker) => Ok(None),
             Ok((StatusCode::OK, body)) => match read_models(&body) {
-                Some(names) => Ok(Some(Models::named(&names))),
+                Some(cards) => Ok(Some(names_of(&cards))),
                 None => Err("not a list of models".to_owned()),
             },
             // A server without a list gets requests for all models.

@@ -21,7 +21,7 @@ pub const BYTES_MAX_LEAST: u64 = 4_096;
 /// What to record, and where.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The trace file. Its former contents are kept as FILE.1.
+    /// The trace file. Its former contents are kept under a dated name.
     pub file: PathBuf,
     /// Largest size before the file is rotated. A single larger line is still written.
     pub bytes_max: u64,
@@ -45,12 +45,12 @@ pub enum RecordError {
     TooSmall,
 }
 
-/// Counts of entries so far.
+/// Counts of lines so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines in files.
     pub written: u64,
-    /// Entries dropped because the channel was full.
+    /// Lines dropped because the writer was behind.
     pub dropped: u64,
     /// Lines that could not be written.
     pub failed: u64,
@@ -96,12 +96,7 @@ impl Recorder {
 
     /// Counts of entries so far.
     pub fn counts(&self) -> Counts {
-        let SharedCounts { written, dropped, failed } = &*self.counts;
-        Counts {
-            written: written.load(Relaxed),
-            dropped: dropped.load(Relaxed),
-            failed: failed.load(Relaxed),
-        }
+        self.counts.read()
     }
 }
 

@@ -1,6 +1,8 @@
-//! Counts of entries, shared by the recorder and its writer.
+//! Counts of lines, shared by requests and the thread that writes.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::Counts;
 
 /// The counts.
 #[derive(Debug, Default)]
@@ -17,5 +19,13 @@ impl SharedCounts {
 
     pub fn failed(&self, lines: u64) {
         self.failed.fetch_add(lines, Relaxed);
+    }
+
+    pub fn read(&self) -> Counts {
+        Counts {
+            written: self.written.load(Relaxed),
+            dropped: self.dropped.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! A trace on disk: FILE, and FILE.1 with the recording before it.
+//! A trace on disk: FILE, and earlier recordings beside it under dated names.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::earlier_files::set_aside;
 use crate::key::FileKey;
 
 /// The first line of every file, which identifies the format.
@@ -24,7 +24,7 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Starts a file. An existing file that is not empty becomes FILE.1: it has another key.
+    /// Starts a file. An existing file that is not empty is set aside: it has another key.
     pub fn begin(path: PathBuf, bytes_max: u64) -> io::Result<TraceFile> {
         let file = open(&path)?;
         Ok(TraceFile { path, bytes_max, file, bytes: 0, is_torn: false, key: FileKey::default() })
@@ -67,22 +67,10 @@ impl TraceFile {
 
 /// Opens an empty file that only its owner can read. Devices and pipes are written to directly.
 fn open(path: &Path) -> io::Result<File> {
-    match fs::metadata(path) {
-        // An empty file is removed: moved, it would replace the last recording.
-        Ok(there) if there.is_file() && there.len() == 0 => fs::remove_file(path)?,
-        Ok(there) if there.is_file() => fs::rename(path, before(path))?,
-        _ => {}
-    }
+    set_aside(path)?;
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)
-}
-
-/// The path of FILE.1.
-fn before(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".1");
-    name.into()
 }

@@ -52,7 +52,7 @@ impl Writer {
         self.pending += 1;
     }
 
-    /// A file to which nothing could be written stays: rotating it would replace the one before.
+    /// A file to which nothing could be written stays: an empty one is not worth a place among the earlier files.
     fn rotate(&mut self) -> std::io::Result<()> {
         if self.file.is_empty() { Ok(()) } else { self.file.rotate() }
     }

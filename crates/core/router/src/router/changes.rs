@@ -39,6 +39,7 @@ impl<P: Policy> Router<P> {
                     self.update_members(|_| ());
                 }
             }
+            Change::ModelCards { worker, cards } => self.fleet.describe_models(&worker, cards),
             Change::Probed { worker, result, at } => self.apply_probe(&worker, result, at),
             Change::Faulted { worker, at } => _ = self.fleet.failed(&worker, at),
             Change::Broke { worker, request, at } => _ = self.fleet.record_break(&worker, request, at),

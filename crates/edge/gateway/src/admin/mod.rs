@@ -3,8 +3,10 @@
 mod access;
 mod configuration;
 mod explain;
+mod flush;
 mod peers;
 mod reports;
+mod worker_api;
 mod workers;
 
 use std::convert::Infallible;
@@ -32,6 +34,8 @@ pub use access::Reach;
 use access::UNAUTHORIZED;
 pub use configuration::Configuration;
 pub use reports::{ReportError, ReportSink};
+pub(crate) use worker_api::ClientWorkerApi;
+pub use worker_api::WorkerApi;
 
 /// Largest body of most admin requests.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -64,6 +68,18 @@ pub struct Admin {
 
 /// An error response.
 struct AdminError(StatusCode, String);
+
+impl AdminError {
+    fn into_response(self) -> Response<Full<Bytes>> {
+        let AdminError(status, message) = self;
+        let mut response = as_json(&json!({"error": {"message": message}}));
+        *response.status_mut() = status;
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
 
 type AdminResult = Result<Response<Full<Bytes>>, AdminError>;
 
@@ -109,14 +125,7 @@ impl Admin {
     }
 
     async fn handle(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        self.answer(request).await.unwrap_or_else(|AdminError(status, message)| {
-            let mut response = as_json(&json!({"error": {"message": message}}));
-            *response.status_mut() = status;
-            if status == StatusCode::UNAUTHORIZED {
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            response
-        })
+        self.answer(request).await.unwrap_or_else(AdminError::into_response)
     }
 
     async fn answer(&self, request: Request<Incoming>) -> AdminResult {
@@ -133,23 +142,17 @@ impl Admin {
                 let body = bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?;
                 configuration::put(Arc::clone(&self.configuration), &parts.headers, body).await
             }
-            (&Method::GET, "/workers") => Ok(as_json(&workers::list(&self.gateway))),
-            (&Method::POST, "/workers") => {
-                workers::add(&self.gateway, &bounded_body(body, &parts.headers, BODY_BYTES_MAX).await?)
-            }
-            (&Method::DELETE, "/workers") => workers::remove(&self.gateway, query),
+            (_, path) if worker_api::is_path(path) => worker_api::answer(&self.gateway, &parts, body).await,
             (&Method::GET, "/peers") => Ok(as_json(&peers::list(&self.gateway))),
             (&Method::GET, "/explain") => explain::last(&self.gateway, query),
             (&Method::POST, "/explain") => Ok(explain::preview(&self.gateway, &parts, query, body).await),
             (&Method::POST, "/events") => self.receive_report(&parts.headers, query, body).await,
-            (
-                _,
-                "/healthz" | "/readyz" | "/metrics" | "/config" | "/workers" | "/peers" | "/events"
-                | "/explain",
-            ) => Err(AdminError(
-                StatusCode::METHOD_NOT_ALLOWED,
-                format!("{} is not allowed for this page", parts.method),
-            )),
+            (_, "/healthz" | "/readyz" | "/metrics" | "/config" | "/peers" | "/events" | "/explain") => {
+                Err(AdminError(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    format!("{} is not allowed for this page", parts.method),
+                ))
+            }
             (_, path) => Err(AdminError(
                 StatusCode::NOT_FOUND,
                 format!(

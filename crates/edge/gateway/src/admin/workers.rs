@@ -12,14 +12,34 @@ use crate::gateway::Gateway;
 use crate::percent::percent_decoded;
 
 /// The body of `POST /workers`.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WorkerSpec {
-    url: String,
+pub(super) struct WorkerSpec {
+    pub url: String,
     /// Data-parallel ranks behind the URL; each becomes a worker.
     ranks: Option<u16>,
     /// Model names. Without them the engine is asked.
     models: Option<Vec<String>>,
+    /// Whether to answer only when the worker is routable.
+    pub wait: Option<bool>,
+    /// Sent by clients of SMG. Workers of other types than `regular` are for disaggregated serving.
+    worker_type: Option<String>,
+}
+
+impl WorkerSpec {
+    pub fn read(body: &[u8]) -> Result<WorkerSpec, AdminError> {
+        let bad = |message: String| AdminError(StatusCode::BAD_REQUEST, message);
+        let spec: WorkerSpec =
+            serde_json::from_slice(body).map_err(|error| bad(redact_values(&error.to_string())))?;
+        match spec.worker_type.as_deref() {
+            None | Some("regular") => Ok(spec),
+            Some(_) => Err(bad("worker_type must be regular: other types are not supported".to_owned())),
+        }
+    }
+
+    pub fn of_url(url: String) -> WorkerSpec {
+        WorkerSpec { url, ..WorkerSpec::default() }
+    }
 }
 
 /// Shown for a worker that has never reported cached tokens.
@@ -94,20 +114,17 @@ fn describe_feed(report: &FeedReport) -> Value {
     })
 }
 
-pub(super) fn add(gateway: &Gateway, body: &[u8]) -> AdminResult {
+/// Adds workers. Returns their addresses: one for each rank.
+pub(super) fn add(gateway: &Gateway, spec: &WorkerSpec) -> Result<Vec<Address>, AdminError> {
     let bad = |message: String| AdminError(StatusCode::BAD_REQUEST, message);
-    let spec: WorkerSpec =
-        serde_json::from_slice(body).map_err(|error| bad(redact_values(&error.to_string())))?;
     let addresses = Address::parse(&spec.url, spec.ranks).map_err(|error| bad(error.to_string()))?;
-    let models = spec.models.map_or(Models::Unknown, |names| Models::named(&names));
-    for address in addresses {
+    let models = spec.models.as_ref().map_or(Models::Unknown, |names| Models::named(names));
+    for address in &addresses {
         tracing::info!(worker = %address, "worker added by the admin API");
-        let joined = gateway.router.join(address, models.clone());
+        let joined = gateway.router.join(address.clone(), models.clone());
         joined.map_err(|full| AdminError(StatusCode::CONFLICT, full.to_string()))?;
     }
-    let mut response = as_json(&list(gateway));
-    *response.status_mut() = StatusCode::ACCEPTED;
-    Ok(response)
+    Ok(addresses)
 }
 
 /// `DELETE /workers?url=…[&rank=…]`: drains and removes one rank or all ranks of the URL.
@@ -115,10 +132,15 @@ pub(super) fn remove(gateway: &Gateway, query: &str) -> AdminResult {
     let missing =
         || AdminError(StatusCode::BAD_REQUEST, "missing parameter: DELETE /workers?url=URL".to_owned());
     let url = parameter(query, "url").ok_or_else(missing)?;
-    let url = url.trim_end_matches('/');
     let rank = parameter(query, "rank").map(|rank| rank.parse::<u16>());
     let rank =
         rank.transpose().map_err(|error| AdminError(StatusCode::BAD_REQUEST, format!("rank: {error}")))?;
+    remove_url(gateway, &url, rank)
+}
+
+/// Drains and removes one rank or all ranks of a URL.
+pub(super) fn remove_url(gateway: &Gateway, url: &str, rank: Option<u16>) -> AdminResult {
+    let url = url.trim_end_matches('/');
     let leaving: Vec<Address> = gateway
         .router
         .inspect()

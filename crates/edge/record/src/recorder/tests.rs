@@ -7,7 +7,8 @@ use serde_json::Value;
 use warmroute_types::Micros;
 
 use super::*;
-use crate::{Sketch, Span};
+use crate::earlier_files::tests::earlier;
+use crate::{EARLIER_FILES_MAX, Sketch, Span};
 
 fn entry(number: u64) -> TraceEntry {
     let spans: Vec<Span> = (0..20).map(|digest| Span { digest, bytes: 256 }).collect();
@@ -50,13 +51,14 @@ fn lines(file: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn files_are_bounded_rotated_once_and_have_their_own_key() {
+fn files_are_bounded_in_size_and_number_and_have_their_own_key() {
     let folder = folder("rotation");
     let file = folder.join("trace.jsonl");
     let config = Config { file: file.clone(), bytes_max: 8_000, names: ModelNames::Hashed };
     assert_eq!(record(config.clone(), 100), Counts { written: 100, dropped: 0, failed: 0 });
-    let before = folder.join("trace.jsonl.1");
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+    let rotated = earlier(&file);
+    assert!((2..EARLIER_FILES_MAX).contains(&rotated.len()), "{rotated:?}");
+    let before = rotated.last().unwrap().clone();
     let (new, old) = (lines(&file), lines(&before));
     for (lines, path) in [(&new, &file), (&old, &before)] {
         assert_eq!(lines[0]["warmroute_trace"], 1);
@@ -68,10 +70,13 @@ fn files_are_bounded_rotated_once_and_have_their_own_key() {
     assert_ne!(new[1]["session"], old[1]["session"]);
 
     let named = Config { names: ModelNames::Named, ..config };
-    record(named, 1);
+    record(named.clone(), 1);
     assert_eq!(lines(&file)[1]["model"], "secret-model");
-    assert_eq!(lines(&before), new, "what was there at the start is kept");
-    assert!(!fs::read_to_string(&before).unwrap().contains("secret"));
+    let at_start = earlier(&file).last().unwrap().clone();
+    assert_eq!(lines(&at_start), new, "what was there at the start is kept");
+    assert!(!fs::read_to_string(&at_start).unwrap().contains("secret"));
+    (0..20).for_each(|_| _ = record(named.clone(), 1));
+    assert_eq!(earlier(&file).len(), EARLIER_FILES_MAX);
     fs::remove_dir_all(folder).unwrap();
 }
 
@@ -116,8 +121,20 @@ fn restarts_without_traffic_keep_the_recording() {
     assert_eq!(record(config.clone(), 3).written, 3);
     for restart in 1..=3 {
         record(config.clone(), 0);
-        assert_eq!(lines(&folder.join("trace.jsonl.1")).len(), 4, "header and entries, restart {restart}");
+        let kept = earlier(&file);
+        assert_eq!((kept.len(), lines(&kept[0]).len()), (1, 4), "header and entries, restart {restart}");
         assert_eq!(fs::metadata(&file).unwrap().len(), 0);
     }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn restarts_with_traffic_keep_every_recording() {
+    let folder = folder("kept");
+    let file = folder.join("trace.jsonl");
+    let config = Config { file: file.clone(), bytes_max: 1_000_000, names: ModelNames::Hashed };
+    (1..=4).for_each(|entries| _ = record(config.clone(), entries));
+    let kept: Vec<usize> = earlier(&file).iter().map(|path| lines(path).len()).collect();
+    assert_eq!((kept, lines(&file).len()), (vec![2, 3, 4], 5), "a header and the entries each");
     fs::remove_dir_all(folder).unwrap();
 }

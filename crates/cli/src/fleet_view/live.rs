@@ -1,0 +1,285 @@
+//! The live view: the table, requests per second, hits and the last decisions, read again at an interval.
+//!
+//! Reading and keys arrive as messages, so a gateway that does not answer does not block the keyboard. A reading that
+//! fails is shown and the next one is tried: the view survives a restart of the gateway.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use warmroute_operate::StopSignals;
+
+use super::fleet_reading::FleetReading;
+use super::fleet_table::{FleetTable, HEADS, SortKey, line};
+use super::terminal::{Key, LineStyle, LiveTerminal, read_keys};
+use crate::explain::decision::Decision;
+use crate::explain::query::AdminListener;
+use crate::explain::table;
+
+/// Decisions shown below the table.
+const DECISIONS: usize = 8;
+/// Rows of the table that are worth more than the decisions: its head and some workers.
+const ROWS_MIN: usize = 6;
+/// Readings in the chart.
+const CHART_LEN: usize = 200;
+const FOOTER: &str = "q quit   w f u s sort by worker, in flight, queue, share   ↑↓ scroll";
+
+/// What the screen reacts to.
+enum Message {
+    Read(Box<anyhow::Result<(FleetReading, Vec<Decision>)>>),
+    Key(Key),
+}
+
+/// Shows the view until the user quits.
+pub async fn show(listener: AdminListener, interval: Duration) -> anyhow::Result<()> {
+    // A signal ends the view as a key does, so that the terminal is restored.
+    let mut stop = StopSignals::listen()?;
+    let terminal = LiveTerminal::enter()?;
+    let (sender, mut messages) = unbounded_channel();
+    tokio::spawn(read_forever(listener, interval, sender.clone()));
+    std::thread::spawn(move || read_keys(|key| sender.send(Message::Key(key)).is_ok()));
+    tokio::select! {
+        shown = run(&terminal, &mut messages) => shown,
+        () = stop.received() => Ok(()),
+    }
+}
+
+async fn run(terminal: &LiveTerminal, messages: &mut UnboundedReceiver<Message>) -> anyhow::Result<()> {
+    let mut screen = Screen::default();
+    loop {
+        // The size is read for each drawing, so a changed window is right at the next reading at the latest.
+        let (width, height) = LiveTerminal::size();
+        terminal.draw(&screen.lines(width, height))?;
+        let Some(message) = messages.recv().await else { return Ok(()) };
+        if screen.take(message) == Wish::Quit {
+            return Ok(());
+        }
+    }
+}
+
+async fn read_forever(mut listener: AdminListener, interval: Duration, to: UnboundedSender<Message>) {
+    loop {
+        let reading = read(&mut listener).await;
+        if to.send(Message::Read(Box::new(reading))).is_err() {
+            return;
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+async fn read(listener: &mut AdminListener) -> anyhow::Result<(FleetReading, Vec<Decision>)> {
+    let reading = FleetReading::take(listener).await?;
+    let decisions = listener.get(&format!("/explain?n={DECISIONS}")).await?;
+    Ok((reading, serde_json::from_str(&decisions)?))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Wish {
+    GoOn,
+    Quit,
+}
+
+/// What is on the screen.
+struct Screen {
+    earlier: Option<FleetReading>,
+    now: Option<FleetReading>,
+    decisions: Vec<Decision>,
+    /// Why the last reading failed.
+    trouble: Option<String>,
+    /// Requests in each interval, newest last.
+    requests: VecDeque<u64>,
+    sort: SortKey,
+    /// Rows scrolled away.
+    scrolled: usize,
+}
+
+impl Default for Screen {
+    fn default() -> Screen {
+        Screen {
+            earlier: None,
+            now: None,
+            decisions: Vec::new(),
+            trouble: None,
+            requests: VecDeque::new(),
+            sort: SortKey::Worker,
+            scrolled: 0,
+        }
+    }
+}
+
+impl Screen {
+    fn take(&mut self, message: Message) -> Wish {
+        match message {
+            Message::Key(key) => return self.press(key),
+            Message::Read(read) => match *read {
+                Ok((reading, decisions)) => self.show(reading, decisions),
+                Err(why) => self.trouble = Some(format!("{why:#}")),
+            },
+        }
+        Wish::GoOn
+    }
+
+    fn show(&mut self, reading: FleetReading, decisions: Vec<Decision>) {
+        self.earlier = self.now.replace(reading);
+        (self.decisions, self.trouble) = (decisions, None);
+        if let (Some(now), Some(earlier)) = (&self.now, &self.earlier) {
+            self.requests.push_back(FleetTable::new(now, Some(earlier)).requests() as u64);
+        }
+        let surplus = self.requests.len().saturating_sub(CHART_LEN);
+        self.requests.drain(..surplus);
+    }
+
+    fn press(&mut self, key: Key) -> Wish {
+        let rows = self.now.as_ref().map_or(0, |now| now.workers.len());
+        match key {
+            Key::Quit => return Wish::Quit,
+            Key::Letter('w') => self.sort = SortKey::Worker,
+            Key::Letter('f') => self.sort = SortKey::InFlight,
+            Key::Letter('u') => self.sort = SortKey::Queue,
+            Key::Letter('s') => self.sort = SortKey::Share,
+            Key::Letter(_) => {}
+            Key::Down => self.scrolled = (self.scrolled + 1).min(rows.saturating_sub(1)),
+            Key::Up => self.scrolled = self.scrolled.saturating_sub(1),
+        }
+        Wish::GoOn
+    }
+
+    /// The lines of a terminal of this size: head, chart, table, decisions, footer. The table gets what is left.
+    fn lines(&self, width: usize, height: usize) -> Vec<(LineStyle, String)> {
+        let mut lines = self.head(width);
+        let mut below: Vec<(LineStyle, String)> = Vec::new();
+        if !self.decisions.is_empty() {
+            let decisions = table::last(&self.decisions);
+            below.push((LineStyle::Plain, String::new()));
+            below.extend(
+                decisions.lines().take(DECISIONS + 1).map(|line| (LineStyle::Plain, line.to_owned())),
+            );
+        }
+        // The table comes first where there is no room for both.
+        if lines.len() + below.len() + ROWS_MIN > height {
+            below.clear();
+        }
+        let room = height.saturating_sub(lines.len() + below.len() + 1);
+        let mut fleet = self.fleet();
+        fleet.resize(room, (LineStyle::Plain, String::new()));
+        lines.extend(fleet);
+        lines.extend(below);
+        lines.push((LineStyle::Dim, FOOTER.to_owned()));
+        lines.truncate(height);
+        lines.into_iter().map(|(style, line)| (style, line.chars().take(width).collect())).collect()
+    }
+
+    fn head(&self, width: usize) -> Vec<(LineStyle, String)> {
+        let headline = match &self.now {
+            Some(now) => FleetTable::new(now, self.earlier.as_ref()).headline(),
+            None => "reading…".to_owned(),
+        };
+        let trouble = self.trouble.clone().unwrap_or_default();
+        vec![
+            (LineStyle::Bold, headline),
+            (LineStyle::Red, trouble),
+            (LineStyle::Cyan, chart(&self.requests, width)),
+            (LineStyle::Plain, String::new()),
+        ]
+    }
+
+    /// The table's head and the rows that are not scrolled away.
+    fn fleet(&self) -> Vec<(LineStyle, String)> {
+        let Some(now) = &self.now else { return Vec::new() };
+        let row = |cells: [String; 10]| {
+            let style = match &*cells[1] {
+                "ready" => LineStyle::Plain,
+                "recovering" | "starting" => LineStyle::Yellow,
+                _ => LineStyle::Red,
+            };
+            (style, line(&cells.each_ref().map(String::as_str)).trim_end().to_owned())
+        };
+        let rows = FleetTable::new(now, self.earlier.as_ref()).rows(self.sort).into_iter();
+        let head = (LineStyle::Reversed, line(&HEADS).trim_end().to_owned());
+        std::iter::once(head).chain(rows.skip(self.scrolled).map(row)).collect()
+    }
+}
+
+/// The newest values as bars, as many as fit.
+fn chart(values: &VecDeque<u64>, width: usize) -> String {
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let newest = values.iter().skip(values.len().saturating_sub(width));
+    let highest = newest.clone().copied().max().unwrap_or(0).max(1);
+    newest.map(|&value| BARS[(value * 8).div_ceil(highest) as usize]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::fleet_view::fleet_reading::WorkerReading;
+
+    fn reading(workers: usize, requests: f64) -> FleetReading {
+        let worker = |number: usize| {
+            let mut worker = WorkerReading {
+                label: format!("http://10.0.0.{number:03}:8000"),
+                state: if number == 1 { "unhealthy" } else { "ready" }.to_owned(),
+                view: "presumed".to_owned(),
+                queue_ms: number as f64,
+                ..WorkerReading::default()
+            };
+            worker.counts.requests = requests;
+            worker
+        };
+        FleetReading {
+            at: Instant::now(),
+            readiness: "ready".to_owned(),
+            workers: (0..workers).map(worker).collect(),
+        }
+    }
+
+    fn drawn(screen: &Screen, width: usize, height: usize) -> Vec<String> {
+        let lines = screen.lines(width, height);
+        assert_eq!(lines.len(), height);
+        assert!(lines.iter().all(|(_, line)| line.chars().count() <= width));
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+
+    fn press(screen: &mut Screen, key: Key) -> Wish {
+        screen.take(Message::Key(key))
+    }
+
+    #[test]
+    fn a_large_fleet_is_sorted_and_scrolled() {
+        let mut screen = Screen::default();
+        assert_eq!(drawn(&screen, 100, 20)[0], "reading…");
+        screen.take(Message::Read(Box::new(Ok((reading(200, 5.0), Vec::new())))));
+        screen.take(Message::Read(Box::new(Ok((reading(200, 6.0), Vec::new())))));
+        let lines = drawn(&screen, 100, 20);
+        assert!(lines[0].starts_with("ready: 199 of 200 workers take requests"), "{}", lines[0]);
+        assert_eq!(lines[2], "█", "requests since the first reading");
+        assert!(
+            lines[4].starts_with("worker") && lines[5].starts_with("http://10.0.0.000:8000"),
+            "{lines:#?}"
+        );
+        assert!(lines[19].starts_with("q quit"));
+        assert_eq!(press(&mut screen, Key::Letter('u')), Wish::GoOn);
+        assert!(drawn(&screen, 100, 20)[5].starts_with("http://10.0.0.199:8000"));
+        press(&mut screen, Key::Down);
+        assert!(drawn(&screen, 100, 20)[5].starts_with("http://10.0.0.198:8000"));
+        (0..300).for_each(|_| _ = press(&mut screen, Key::Down));
+        assert!(drawn(&screen, 100, 20)[5].starts_with("http://10.0.0.000:8000"), "the last row stays");
+        assert_eq!(press(&mut screen, Key::Quit), Wish::Quit);
+    }
+
+    #[test]
+    fn a_gateway_that_does_not_answer_is_named_and_a_small_terminal_is_no_problem() {
+        let mut screen = Screen::default();
+        screen.take(Message::Read(Box::new(Ok((reading(2, 0.0), Vec::new())))));
+        screen.take(Message::Read(Box::new(Err(anyhow::anyhow!("no gateway answers")))));
+        let lines = drawn(&screen, 100, 12);
+        assert_eq!(lines[1], "no gateway answers");
+        assert!(lines[0].starts_with("ready"), "what was known stays");
+        for (width, height) in [(1, 1), (20, 5), (300, 100)] {
+            drawn(&screen, width, height);
+        }
+        screen.take(Message::Read(Box::new(Ok((reading(2, 0.0), Vec::new())))));
+        assert_eq!(drawn(&screen, 100, 12)[1], "", "it is over");
+    }
+}

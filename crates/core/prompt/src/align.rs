@@ -14,6 +14,7 @@ mod added;
 mod alphabet;
 mod chat;
 mod conversation;
+mod conversion;
 mod normalizer;
 mod part;
 mod pipeline;
@@ -28,6 +29,7 @@ mod vocabulary;
 mod wrapping;
 
 pub use chat::Media;
+pub use conversion::{ChatConversion, CustomTools, InlineSystem, MessagesRules, ResponsesRules, Thinking};
 pub use renderer::{Around, Rendered, Renderer};
 pub use unaligned::{Unaligned, Unrendered};
 pub use vocabulary::{Blocks, UnknownToken, Vocabulary};
@@ -93,6 +95,11 @@ impl Alignment {
         let config = Json::of("tokenizer_config.json", files.tokenizer_config)?;
         let tokenizer = Tokenizer::read(files.tokenizer, &config, files.reading)?;
         Ok(Alignment { tokenizer, renderer: Renderer::new(files)? })
+    }
+
+    /// The same for an engine that converts requests of other APIs to chats by these rules.
+    pub fn with_conversion(self, conversion: ChatConversion) -> Alignment {
+        Alignment { renderer: self.renderer.with_conversion(conversion), ..self }
     }
 
     /// Table from token ids to bytes.

@@ -4,6 +4,7 @@
 //! for models whose bytes cannot be followed.
 
 use super::chat::{Chat, Media};
+use super::conversion::ChatConversion;
 use super::tree::Json;
 use super::unaligned::{Unaligned, Unrendered};
 use super::{ModelFiles, values};
@@ -15,6 +16,7 @@ use crate::{Api, Body};
 #[derive(Debug)]
 pub struct Renderer {
     chat: Option<Chat>,
+    conversion: ChatConversion,
 }
 
 /// A rendered prompt.
@@ -45,7 +47,13 @@ impl Renderer {
     pub fn new(files: &ModelFiles<'_>) -> Result<Renderer, Unaligned> {
         let config = Json::of("tokenizer_config.json", files.tokenizer_config)?;
         let token_map = Json::of("special_tokens_map.json", files.special_tokens_map)?;
-        Ok(Renderer { chat: Chat::read(files.chat_template, &config, &token_map)? })
+        let chat = Chat::read(files.chat_template, &config, &token_map)?;
+        Ok(Renderer { chat, conversion: ChatConversion::default() })
+    }
+
+    /// The same for an engine that converts requests of other APIs to chats by these rules.
+    pub fn with_conversion(self, conversion: ChatConversion) -> Renderer {
+        Renderer { conversion, ..self }
     }
 
     /// Whether the model has a chat template.
@@ -64,6 +72,12 @@ impl Renderer {
     ) -> Result<Rendered, Unrendered> {
         text.clear();
         let fields = &body.prompt;
+        if matches!(
+            (api, fields.turns_key),
+            (Api::Messages, TurnsKey::Messages) | (Api::Responses, TurnsKey::Input)
+        ) {
+            return self.converted(body, api, unix_s, text);
+        }
         for name in ["prompt_embeds", "truncate_prompt_tokens"] {
             if fields.setting(name).is_some() {
                 return Err(Unrendered::Setting(name));
@@ -72,9 +86,23 @@ impl Renderer {
         match (api, fields.turns_key) {
             (Api::Chat, TurnsKey::Messages) => self.chat(fields, unix_s, text),
             (Api::Completions, TurnsKey::Prompt) => completion(fields, text),
-            (Api::Chat | Api::Completions, _) => Err(Unrendered::Shape),
-            (Api::Responses | Api::Messages | Api::Other, _) => Err(Unrendered::Api),
+            (Api::Other, _) => Err(Unrendered::Api),
+            _ => Err(Unrendered::Shape),
         }
+    }
+
+    /// Renders a request of an API that the engine converts to a chat.
+    fn converted(
+        &self,
+        body: &Body<'_>,
+        api: Api,
+        unix_s: u64,
+        text: &mut String,
+    ) -> Result<Rendered, Unrendered> {
+        let chat = self.chat.as_ref().ok_or(Unrendered::NoTemplate)?;
+        let request = self.conversion.convert(body, api, chat.traits)?;
+        let media = chat.render(&request.fields(&body.prompt), unix_s, text)?;
+        Ok(Rendered::Text { around: Around::Nothing, media })
     }
 
     fn chat(

@@ -89,15 +89,15 @@ class Meter:
 class Engine(Process):
     """A vLLM on ports of its own; it comes back on the same ones."""
 
-    def __init__(self, args, logs, name, blocks):
-        self.args, self.logs, self.name, self.blocks = args, logs, name, blocks
+    def __init__(self, args, logs, name, blocks, *flags):
+        self.args, self.logs, self.name, self.blocks, self.flags = args, logs, name, blocks, flags
         self.ports = free_ports(3)
         self.url = f"http://127.0.0.1:{self.ports[0]}"
         self.topic = f"kv@127.0.0.1:{self.ports[0]}@tiny"
 
     def start(self, reporter=None, program=REPORTER):
         ports = [str(port) for port in self.ports]
-        command = [str(HERE / "serve"), self.args.venv, self.args.model, *ports, str(self.blocks)]
+        command = [str(HERE / "serve"), self.args.venv, self.args.model, *ports, str(self.blocks), *self.flags]
         if reporter:
             command = ["python3", str(program), "--worker", self.url, *reporter, "--", *command]
         super().__init__(command, self.logs / f"{self.name}.log", stdout=subprocess.DEVNULL)

@@ -54,6 +54,18 @@ pub struct ModelFiles<'a> {
     pub chat_template: Option<&'a str>,
     /// How the engine's software reads tokenizer.json.
     pub reading: Reading,
+    /// How the engine writes chats.
+    pub chats: ChatFormat,
+}
+
+/// How an engine writes chats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ChatFormat {
+    /// With the model's template.
+    #[default]
+    Template,
+    /// With the harmony library, as vLLM does for gpt-oss. Its texts cannot be followed.
+    Harmony,
 }
 
 /// How an engine's software reads a SentencePiece tokenizer. transformers 5 takes only the vocabulary from

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use warmroute_prompt::{Alignment, Api, Body, ChatConversion, ModelFiles, Renderer, Unrendered};
+use warmroute_prompt::{
+    Alignment, Api, Around, Body, ChatConversion, Media, ModelFiles, Rendered, Renderer, Unrendered,
+};
 
 /// 2025-07-07 14:02 UTC, the generator's clock.
 const NOW_UNIX_S: u64 = 1_751_896_920;
@@ -203,5 +205,20 @@ fn images_of_other_apis_end_reported_matching_too() {
     assert_eq!(reach(Api::Messages, &shot), "<tool>shot<user>", "images follow their result");
     let input = json!({"input": [{"role": "user", "content": [
         {"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]}]});
-    assert_eq!(reach(Api::Responses, &input), "<user>");
+    assert!(reach(Api::Responses, &input).ends_with("<user>"), "after the token that the tokenizer adds");
+}
+
+/// Seen on a real vLLM 0.32.0: the prompt of a Responses request has two first tokens.
+#[test]
+fn only_the_responses_api_adds_special_tokens_to_a_template() {
+    let alignment = alignment(PLAIN).with_conversion(ChatConversion::of_vllm("0.32.0"));
+    for (api, body, around) in [
+        (Api::Responses, r#"{"input":"Hi"}"#, Around::SpecialTokens),
+        (Api::Messages, r#"{"messages":[{"role":"user","content":"Hi"}]}"#, Around::Nothing),
+        (Api::Chat, r#"{"messages":[{"role":"user","content":"Hi"}]}"#, Around::Nothing),
+    ] {
+        let body = Body::read(body.as_bytes()).unwrap();
+        let rendered = alignment.renderer().render(&body, api, 0, &mut String::new());
+        assert_eq!(rendered, Ok(Rendered::Text { around, media: Media::None }), "{api:?}");
+    }
 }

@@ -124,12 +124,12 @@ impl ChatConversion {
     }
 }
 
-/// Minor version of a `0.MINOR` release. A later major version has all rules of the newest known minor one.
+/// Minor version of a `0.MINOR` release. A later major version is not taken for vLLM's: other engines have such.
 fn minor_version(version: &str) -> Option<u32> {
     let mut numbers = version.trim_start_matches('v').split('.').map(|number| number.parse::<u32>().ok());
     match (numbers.next()??, numbers.next()??) {
         (0, minor) => Some(minor),
-        _ => Some(u32::MAX),
+        _ => None,
     }
 }
 
@@ -172,8 +172,8 @@ mod tests {
             ("0.31.0rc1", (Some(AsTemplateNeeds), Some(Dropped))),
             ("v0.32.0", (Some(AsTemplateNeeds), Some(Functions))),
             ("0.33.dev17+gabc", (Some(AsTemplateNeeds), Some(Functions))),
-            ("1.0.0", (Some(AsTemplateNeeds), Some(Functions))),
-            ("0.0.0-sim", (None, None)),
+            ("1.2.0rc1", (None, None)),
+            ("0.5.13", (None, None)),
             ("", (None, None)),
             ("main", (None, None)),
         ] {

@@ -7,7 +7,7 @@ use super::chat::{Chat, Media};
 use super::conversion::ChatConversion;
 use super::tree::Json;
 use super::unaligned::{Unaligned, Unrendered};
-use super::{ModelFiles, values};
+use super::{ChatFormat, ModelFiles, values};
 use crate::body::{PromptFields, TurnsKey};
 use crate::json::{Cursor, Kind};
 use crate::{Api, Body};
@@ -15,7 +15,9 @@ use crate::{Api, Body};
 /// Renders prompts.
 #[derive(Debug)]
 pub struct Renderer {
+    /// Absent for a model without a template, and where the engine does not use it.
     chat: Option<Chat>,
+    chats: ChatFormat,
     conversion: ChatConversion,
 }
 
@@ -47,8 +49,11 @@ impl Renderer {
     pub fn new(files: &ModelFiles<'_>) -> Result<Renderer, Unaligned> {
         let config = Json::of("tokenizer_config.json", files.tokenizer_config)?;
         let token_map = Json::of("special_tokens_map.json", files.special_tokens_map)?;
-        let chat = Chat::read(files.chat_template, &config, &token_map)?;
-        Ok(Renderer { chat, conversion: ChatConversion::default() })
+        let chat = match files.chats {
+            ChatFormat::Template => Chat::read(files.chat_template, &config, &token_map)?,
+            ChatFormat::Harmony => None,
+        };
+        Ok(Renderer { chat, chats: files.chats, conversion: ChatConversion::default() })
     }
 
     /// The same for an engine that converts requests of other APIs to chats by these rules.
@@ -56,9 +61,16 @@ impl Renderer {
         Renderer { conversion, ..self }
     }
 
-    /// Whether the model has a chat template.
+    /// Whether the model has a chat template that the engine uses.
     pub fn has_template(&self) -> bool {
         self.chat.is_some()
+    }
+
+    fn template(&self) -> Result<&Chat, Unrendered> {
+        self.chat.as_ref().ok_or(match self.chats {
+            ChatFormat::Template => Unrendered::NoTemplate,
+            ChatFormat::Harmony => Unrendered::Harmony,
+        })
     }
 
     /// Renders a request's prompt. Text is written to `text`, which is overwritten. `unix_s` is the time for
@@ -99,10 +111,13 @@ impl Renderer {
         unix_s: u64,
         text: &mut String,
     ) -> Result<Rendered, Unrendered> {
-        let chat = self.chat.as_ref().ok_or(Unrendered::NoTemplate)?;
+        let chat = self.template()?;
         let request = self.conversion.convert(body, api, chat.traits)?;
         let media = chat.render(&request.fields(&body.prompt), unix_s, text)?;
-        Ok(Rendered::Text { around: Around::Nothing, media })
+        // vLLM tokenizes the chat of a Responses request as it does a plain prompt: where the template writes a first
+        // token, the prompt has two.
+        let around = if api == Api::Responses { Around::SpecialTokens } else { Around::Nothing };
+        Ok(Rendered::Text { around, media })
     }
 
     fn chat(
@@ -111,8 +126,7 @@ impl Renderer {
         unix_s: u64,
         text: &mut String,
     ) -> Result<Rendered, Unrendered> {
-        let chat = self.chat.as_ref().ok_or(Unrendered::NoTemplate)?;
-        let media = chat.render(fields, unix_s, text)?;
+        let media = self.template()?.render(fields, unix_s, text)?;
         let wants_more = fields.setting("add_special_tokens") == Some(b"true");
         Ok(Rendered::Text { around: if wants_more { Around::SpecialTokens } else { Around::Nothing }, media })
     }

@@ -178,8 +178,11 @@ def check_agents(gateway, args):
     """Both APIs of agents, with tools and many turns."""
     for worker in gateway.workers().values():
         print(f"{worker['url']}: {worker['apis']}", flush=True)
-    title = f"vLLM {args.engine}, agents: predicted equals found"
-    shares, _ = report(title, measure_agents(gateway, args.conversations, seed=1), kinds=tuple(APIS))
+    rows = measure_agents(gateway, args.conversations, seed=1)
+    shares, _ = report(f"vLLM {args.engine}, agents: predicted equals found", rows, kinds=tuple(APIS))
+    for before, row in zip([None, *rows], rows):
+        if row[2] != row[3]:
+            print(f"  {row[0]}, request {row[1] + 1}: {row[2]} predicted, {row[3]} found of {row[4]} tokens; the one before had {before and before[4]}")
     stale, missed = gateway.metric("warmroute_stale_tokens_total"), gateway.metric("warmroute_missed_tokens_total")
     print(f"stale tokens {stale:.0f}, missed {missed:.0f} of {gateway.metric('warmroute_cached_tokens_total'):.0f} found")
     return all(shares[api, "later turns"] >= 0.99 for api in APIS)

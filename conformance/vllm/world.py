@@ -120,12 +120,12 @@ class Gateway(Process):
         rows = [line for line in get(f"{self.admin}/metrics").splitlines() if line.split("{")[0].split(" ")[0] == name]
         return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
 
-    def settle(self):
-        """Until no more events come: the engines have reported all."""
+    def settle(self, quiet=0.8):
+        """Until no more events come for so many seconds: the engines have reported all."""
         def batches():
             return [(worker["events"] or {}).get("stream") for worker in self.workers().values()]
         last, since = batches(), time.monotonic()
-        while time.monotonic() - since < 0.8:
+        while time.monotonic() - since < quiet:
             time.sleep(0.1)
             now = batches()
             if [one and one["next"] for one in now] != [one and one["next"] for one in last]:
